@@ -18,9 +18,8 @@ import (
 )
 
 // adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
-//
-// An adoptedCommunicator is usable until a call to NCCL times out. From then on, it is stuck. The
-// call that timed out keeps its goroutine blocked until the owner aborts the communicator.
+// It is unusable once a call to NCCL has timed out (stuck). That call keeps its goroutine blocked
+// until the owner aborts the communicator.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm
@@ -28,13 +27,13 @@ type adoptedCommunicator struct {
 	stuck      atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStart is an environment variable. Users set it to assert that no kernel of their
+// allowEarlyStart is an environment variable with which users assert that no kernel of their
 // program triggers an early launch of the next kernel.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
-// AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this
-// device's GPU. It returns an error if NCCL has the defect nccl.EarlyStart: the owner launches
-// the collectives itself, so symmem cannot insert its workaround before them.
+// AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
+// GPU. It returns an error if NCCL has the defect nccl.EarlyStart, because symmem cannot insert its
+// workaround before collectives that the owner launches.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
@@ -53,7 +52,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 	return g, nil
 }
 
-// query asks NCCL for the communicator's size and rank, and checks that it uses this device's GPU.
+// query gets the communicator's size and rank, and checks that it uses this device's GPU.
 func (g *adoptedCommunicator) query() (err error) {
 	if g.size, err = g.device.nccl.Count(g.handle); err != nil {
 		return err
@@ -69,7 +68,6 @@ func (g *adoptedCommunicator) query() (err error) {
 	return err
 }
 
-// usable reports whether all calls so far have returned in time.
 func (g *adoptedCommunicator) usable() bool { return g.stuck.Load() == nil }
 
 // Size returns the number of ranks.
@@ -78,9 +76,8 @@ func (g *adoptedCommunicator) Size() int { return g.size }
 // Rank returns this rank's number in the communicator.
 func (g *adoptedCommunicator) Rank() int { return g.rank }
 
-// callWithDeadline runs a call that waits for other ranks. If ctx is done before the call
-// returns, callWithDeadline returns a TimeoutError. All later calls of callWithDeadline then
-// return the same error.
+// callWithDeadline runs a call that waits for other ranks. If ctx is done before the call returns,
+// callWithDeadline returns a TimeoutError, and so do all later calls of callWithDeadline.
 func (g *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
@@ -139,9 +136,8 @@ func (w *adoptedWindow) Deregister() error {
 	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
 }
 
-// Exchange gathers the payloads of all ranks. It makes two calls of AllGather: the first one
-// gathers the lengths of the payloads, and the second one gathers the payloads, padded to the
-// longest.
+// Exchange gathers the payloads of all ranks. A first AllGather gathers their lengths, and a second
+// one the payloads, padded to the longest.
 func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	own := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := g.gather(ctx, own)
@@ -168,7 +164,7 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 // gather gathers own from every rank. own must have the same length on all ranks.
 func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte, error) {
 	got := make([]byte, len(own)*g.size)
-	// After a timeout, the call may still write to got, so got is returned only on success.
+	// After a timeout, the call may still write to got.
 	err := g.callWithDeadline(ctx, "exchanging payloads", func() error {
 		dst := make([]byte, len(got))
 		err := g.gatherNow(own, dst)
@@ -186,8 +182,8 @@ func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte,
 }
 
 // gatherNow implements gather without a deadline. It must be called on a thread where the CUDA
-// context is current. It uses a temporary stream, because work on the device's internal stream
-// must not wait for other ranks.
+// context is current. Work on the device's internal stream must not wait for other ranks, so it
+// uses a temporary stream.
 func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	if len(own) == 0 {
 		return nil
@@ -211,9 +207,8 @@ func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	return nil
 }
 
-// gatherOn gathers data on a stream. own is the number of bytes from each rank, and all is the
-// number of bytes from all ranks. gatherOn reads this rank's bytes from host memory at address
-// host, and stores the gathered bytes directly after them.
+// gatherOn gathers data on a stream. own is the number of bytes from each rank, and all their sum.
+// It reads this rank's bytes at address host, and stores the gathered bytes directly after them.
 func (g *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, own, all int64,
 ) error {

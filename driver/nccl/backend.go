@@ -17,8 +17,8 @@ type Backend struct{}
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
-// Available returns nil if this machine has a GPU and NCCL, and an error that says what is missing
-// if it does not. It loads the libraries but does not create a CUDA context.
+// Available returns nil if this machine has a GPU and NCCL, and otherwise an error that says what
+// is missing. It creates no CUDA context.
 func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {
@@ -44,7 +44,7 @@ func (Backend) LocalRanks() (int, error) {
 	return library.DeviceCount()
 }
 
-// Open opens the GPU of this rank. If cfg.Device is not set, Open chooses the GPU by
+// Open opens the GPU of this rank: cfg.Device if it is set, and otherwise the one for
 // cfg.LocalRank.
 func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.LocalRank < 0 ||

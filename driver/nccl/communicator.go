@@ -13,10 +13,9 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator. NCCL and direct kernels (symmem's own) transfer
-// the group's data, and a control plane connects the ranks for everything else.
-//
-// The communicator itself launches calls, and its parts do the rest:
+// communicator implements driver.Communicator. NCCL and direct kernels (symmem's own) transfer the
+// group's data. A control plane connects the ranks for everything else. The communicator launches
+// calls, and its parts do the rest:
 //
 //	registrar  registers and deregisters windows
 //	recorder   records calls into captures of other libraries
@@ -25,47 +24,44 @@ import (
 //	watcher    looks for faults while work is unfinished
 //	owner      connects streams and messages with the group
 //	suspender  releases the group's memory and restores it
-//	teardown frees the communicator in stages
+//	teardown   frees the communicator in stages
 //	twoLevel   runs collectives of a group that spans machines in two levels
 //
-// A communicator is open at first. It becomes failed after the first fault of its plane, or
-// closed after Close. A failed or closed communicator is torn down in the background. The
-// function decide chooses each step of this teardown.
+// A communicator is open at first. It becomes failed after the first fault of its plane, or closed
+// after Close. It is then torn down in the background.
 //
 // The parts share the lock mu. It is held during calls to NCCL, because NCCL permits only one
-// thread at a time. It is also held while a call is assigned its position in the group's order of
-// calls. It guards the windows, the recordings and writes to the history. The package comment
-// describes the lock order.
+// thread at a time, and while a call gets its position in the group's order. It guards the windows,
+// the recordings and writes to the history. The package comment describes the lock order.
 type communicator struct {
-	// Every launch uses the first fields. They are adjacent so that they occupy few cache lines.
+	// Every launch uses the first fields, so they are adjacent to occupy few cache lines.
 
 	device *Device
 	plane  control.Plane
 	check  atomic.Bool
 	// closing is set by Close. Nothing is launched once it is set.
 	closing atomic.Bool
-	// isLevel is set if the communicator is a level of a two-level group. It is set before the
-	// first launch.
+	// isLevel is set, before the first launch, if the communicator is a level of a two-level group.
 	isLevel bool
 	mu      groupLock
 	busy    stream.BusyStreams
 	history history
 
-	driver.Decisions // implemented by plane
+	driver.Decisions
 	suspender
 
 	cfg      driver.GroupConfig
-	number   uint64 // position in the locking order of this process's communicators
+	number   uint64 // position in the lock order of communicators
 	members  []*member
 	comm     *ncclComm
-	group    stream.Group // &owner
+	group    stream.Group
 	direct   directPath
 	messages p2p.Messages
-	graphs   sync.WaitGroup // counts open graphs with calls of this communicator
-	// windowGraphs counts the open graphs of symmem with calls on the window path.
+	graphs   sync.WaitGroup // symmem's open graphs with calls of this communicator
+	// windowGraphs counts those of the graphs that have calls on the window path.
 	windowGraphs atomic.Int64
 
-	twoLevel // the levels of a group on several machines
+	twoLevel
 
 	registrar registrar
 	recorder  recorder
@@ -77,7 +73,6 @@ type communicator struct {
 	stages    stages
 }
 
-// Optional interfaces that communicator implements.
 var (
 	_ driver.Inspector     = (*communicator)(nil)
 	_ driver.LazyWindows   = (*communicator)(nil)
@@ -129,8 +124,8 @@ func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
 	return c.messages.Before(collective)
 }
 
-// Handle returns the group's ncclComm_t. The program may use it to call NCCL. Handle returns 0
-// after the group has failed or Close has been called.
+// Handle returns the group's ncclComm_t, with which the program may call NCCL. It returns 0 after
+// the group has failed or Close has been called.
 func (c *communicator) Handle() uintptr {
 	if c.closing.Load() || c.plane.Cause() != nil {
 		return 0
@@ -171,10 +166,9 @@ func (c *communicator) Close() error {
 	levelsErr := c.twoLevel.close()
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
-		// The abort of NCCL's communicator is about to stop unfinished work. If another rank
-		// launched its part of that work now, it would expect the work to succeed. Withdraw
-		// prevents that, but it returns false if the last rank has just launched its part. In that
-		// case, the other ranks rely on this rank, so wait again.
+		// Withdraw prevents that another rank launches its part of unfinished work and expects
+		// success. It returns false if the last rank has just launched its part. The other ranks
+		// then rely on this rank, so wait again.
 		if ended || c.plane.Withdraw() || !missing {
 			break
 		}
@@ -183,8 +177,7 @@ func (c *communicator) Close() error {
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		fault := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatched != nil {
-			// Return both errors, because either may have caused the other: a failed peer leaves
-			// messages unmatched, and unmatched messages may make a peer fail.
+			// Return both errors, because either may have caused the other.
 			unmatched = errors.Join(fault, unmatched)
 		}
 	}
@@ -198,12 +191,10 @@ func (c *communicator) Close() error {
 const closeRounds = 3
 
 // finishWork waits for the work of this rank's streams as long as that work can still complete.
-// ended reports whether the work has completed. missing reports whether some rank has not
-// launched its part of the work.
+// ended reports whether it has completed, and missing whether some rank has not launched its part.
 func (c *communicator) finishWork() (ended, missing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
-	// Poll's error is not needed, because ended and missing hold the result.
 	_ = gpu.Poll(ctx, func() bool {
 		ticket, _ := c.history.last()
 		ended = idle(&c.mu, &c.busy)

@@ -9,34 +9,30 @@ import (
 	"symmem/internal/control"
 )
 
-// comparer checks that all ranks launch the same calls. It identifies a call by its ticket, which
-// is the call's number in the group.
+// comparer checks that all ranks launch the same calls. A call's ticket is its number in the group.
 type comparer struct {
 	cfg    *driver.GroupConfig
 	plane  control.Plane
 	direct *directPath
 	faults *faults
-	// call is the call that a launch is comparing, or nil. While call is set, the launch itself
-	// checks the peers, so the watcher does not.
+	// call is the call that a launch is comparing, or nil. While it is set, the launch itself
+	// checks the peers.
 	call atomic.Pointer[driver.Call]
 }
 
-// announce publishes the call's digest to the other ranks if the ranks share memory. Direct
-// kernels also compare their calls, but a rank with a different call may use NCCL. In that case,
-// only the announcements reveal the difference.
+// announce publishes the call's digest to the other ranks if the ranks share memory. This reveals a
+// difference even if one rank runs the call with a direct kernel and another rank with NCCL.
 //
-// announce must be called before the history records the call. Once the call is recorded, the
-// watcher may find a difference and fail the group, and the other ranks then look for the reason in
-// the announcements.
+// announce must be called before the history records the call. From then on, the watcher may find a
+// difference and fail the group, and the other ranks look for the reason in the announcements.
 func (c *comparer) announce(p *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, p.Digest)
 	}
 }
 
-// compare checks that all ranks launch the same call, which this rank has announced.
-// kernelsCompare reports whether the call's kernels compare calls themselves. If so, and if ranks
-// can announce calls, compare leaves the comparison to the kernels.
+// compare checks that all ranks launch the same call, which this rank has announced. kernelsCompare
+// reports whether the call's kernels compare calls themselves.
 func (c *comparer) compare(p *driver.Call, ticket uint64, kernelsCompare bool) error {
 	if kernelsCompare && c.direct.announcements != nil {
 		return c.checkPeersBeforeKernels(p, ticket)
@@ -55,9 +51,8 @@ func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 	return err
 }
 
-// compareSplits compares the sizes that ranks send with the sizes that their peers expect. If the
-// sizes differed, NCCL would wait forever. Each rank receives all splits, so all ranks return the
-// same error.
+// compareSplits compares the sizes that ranks send with the sizes that their peers expect. If they
+// differed, NCCL would wait forever. All ranks return the same error.
 func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
@@ -73,9 +68,8 @@ func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// checkPeersBeforeKernels returns an error if a peer has failed. It is called before a call whose
-// kernels compare calls themselves, because those kernels might succeed although the peer has
-// failed.
+// checkPeersBeforeKernels returns an error if a peer has failed. It is called before kernels that
+// compare calls themselves, because they might succeed although the peer has failed.
 func (c *comparer) checkPeersBeforeKernels(p *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err

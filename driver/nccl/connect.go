@@ -40,7 +40,6 @@ func (d *Device) Connect(
 	return j.result, nil
 }
 
-// communicatorCount is the number of communicators that this process has created.
 var communicatorCount atomic.Uint64
 
 // connector joins a group and creates its communicator.
@@ -49,10 +48,10 @@ type connector struct {
 	cfg      driver.GroupConfig
 	members  []*member
 	plane    control.Plane
-	separate bool // whether the ranks share no host memory
+	separate bool // the ranks share no host memory
 	comm     *ncclComm
-	rasID    string        // identifies the communicator in NCCL's RAS subsystem
-	result   *communicator // set once NCCL has connected the ranks
+	rasID    string
+	result   *communicator
 }
 
 func (j *connector) join(ctx context.Context) error {
@@ -72,7 +71,7 @@ func (j *connector) join(ctx context.Context) error {
 	if err := j.agree(ctx, j.create(ctx, id)); err != nil {
 		return err
 	}
-	// agree returns once all ranks have exported their memory.
+	// All ranks have now exported their memory.
 	if err := j.agree(ctx, j.result.messages.Map(ctx)); err != nil {
 		return err
 	}
@@ -91,7 +90,6 @@ func (j *connector) create(ctx context.Context, id nccl.UniqueID) error {
 	return j.openExchange(ctx)
 }
 
-// newCommunicator returns a communicator for a group whose ranks NCCL has connected.
 func newCommunicator(j *connector) *communicator {
 	d := j.device
 	c := &communicator{
@@ -203,8 +201,8 @@ func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 }
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
-// runs in a goroutine. If a rank is missing, the goroutine never returns. If NCCL returns after
-// connect has given up, the goroutine aborts the communicator.
+// runs in a goroutine. If NCCL returns after connect has given up, the goroutine aborts the
+// communicator.
 func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -246,10 +244,10 @@ func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	}
 }
 
-// runFirstSum runs a first collective, in which NCCL completes its initialization. This
-// initialization waits for all streams of the GPU and for the other ranks. If the program's first
-// collective did it, the ranks could deadlock: a stream may be waiting for a message that another
-// rank sends only after that collective.
+// runFirstSum runs a first collective, in which NCCL completes its initialization. That waits for
+// all streams of the GPU and for the other ranks. In the program's first collective, it could
+// deadlock: a stream may be waiting for a message that another rank sends only after that
+// collective.
 //
 // runFirstSum must be called on a thread where the CUDA context is current. It returns an error
 // once quit is closed.
@@ -283,19 +281,15 @@ func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
 // firstSums enables runFirstSum. Tests disable it so that a launch blocks on the host until a
-// missing rank arrives. If a first sum has run, only a communicator's first all-to-all blocks on
-// the host.
+// missing rank arrives.
 var firstSums = true
 
-// firstSumInterval is the polling interval of runFirstSum.
 const firstSumInterval = 50 * time.Microsecond
 
-// failureExchangeTimeout limits the exchange of the reasons why ranks could not connect.
 const failureExchangeTimeout = 2 * time.Second
 
-// agree returns nil if a step has succeeded on all ranks, and an error if it has failed on any
-// rank. own is this rank's error or nil. agree sends it to the other ranks, so that they do not
-// wait for this rank.
+// agree returns nil if a step has succeeded on all ranks, and otherwise the error of some rank. own
+// is this rank's error or nil, which agree sends to the other ranks.
 func (j *connector) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
@@ -317,8 +311,8 @@ func (j *connector) agree(ctx context.Context, own error) error {
 	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), own)
 }
 
-// discard frees everything that a failed Connect has created. If a kernel of the process is
-// stuck, discard does not abort NCCL's communicator.
+// discard frees everything that a failed Connect has created. If a kernel of the process is stuck,
+// it does not abort NCCL's communicator.
 func (j *connector) discard() error {
 	var errs []error
 	if j.plane != nil {
@@ -338,7 +332,6 @@ func (j *connector) discard() error {
 	return errors.Join(errs...)
 }
 
-// openExchange opens the memory that the group's direct kernels need.
 func (j *connector) openExchange(ctx context.Context) (err error) {
 	d, c := j.device, j.result
 	c.direct.unavailableReason, err = c.direct.exchange.Open(ctx, direct.Group{

@@ -9,14 +9,12 @@ import (
 	"symmem/internal/ras"
 )
 
-// countsTimeout limits the wait for NCCL's counts. It is longer than the second for which NCCL
-// itself waits for processes that do not answer.
+// countsTimeout is longer than the second for which NCCL waits for processes that do not answer.
 const countsTimeout = 1500 * time.Millisecond
 
 // describeCounts asks NCCL how many collectives each rank has launched, and describes the numbers
-// if they differ. After a timeout, it must be called before the group fails, because an aborted
-// communicator has no counts. NCCL does not count direct kernels, but these kernels report
-// timeouts themselves.
+// if they differ. It must be called before the group fails, because an aborted communicator has no
+// counts. NCCL does not count direct kernels.
 func describeCounts(rasID string, group *driver.GroupConfig, timeout time.Duration) string {
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTimeout, timeout/4))
 	defer cancel()

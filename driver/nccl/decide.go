@@ -1,25 +1,23 @@
 package nccl
 
-// A teardown always destroys NCCL's communicator with CommAbort. After a fault, the abort stops
-// kernels that wait for other ranks. If no kernel is running, CommAbort does the same as
-// CommDestroy, but it does not wait for other ranks. (CommDestroy joins threads that serve the
-// other ranks of the machine, so it waits until these ranks destroy their communicators.
-// CommRevoke stops kernels and keeps the communicator, but it also waits for other ranks.)
+// A teardown always destroys NCCL's communicator with CommAbort, which stops kernels that wait for
+// other ranks. (CommDestroy and CommRevoke wait for other ranks.)
 //
-// These facts about NCCL determine the steps before the abort:
-//
-// - A call to NCCL or a plain kernel (one that uses no window) may wait for a lost rank, and only
-// the abort stops it. - A window kernel ignores the abort flag (in NCCL 2.27.3 to 2.30.7). If it
-// waits for a lost rank, it runs until the process exits. CommAbort would wait for it forever while
-// holding CUDA locks that every call of the process needs. The teardown therefore abandons such a
-// communicator. It aborts the communicator only if a call to NCCL must be unblocked. - Graphs of
-// other libraries may be replayed at any time, so the teardown does not abort the communicator
-// while such graphs contain its window kernels. - CommAbort waits for all work of the device, and
-// most calls to CUDA wait for CommAbort, so direct kernels and unfinished work of closed streams
-// must finish first. - NCCL before 2.29.7 keeps the memory of a window until the process exits,
-// unless the window is deregistered before the abort. No kernel may run during a deregistration.
+// These facts about NCCL determine the steps before the abort. A window kernel is an NCCL kernel
+// that accesses windows (registered memory); a plain kernel uses no window. A foreign graph is a
+// graph of another library.
+//   - A call to NCCL or a plain kernel may wait for a lost rank, and only the abort stops it.
+//   - A window kernel ignores the abort flag (in NCCL 2.27.3 to 2.30.7). If it waits for a lost
+//     rank, it runs until the process exits, and CommAbort would wait for it while holding CUDA
+//     locks that every call needs. The communicator is then abandoned, or aborted only to unblock
+//     a call to NCCL.
+//   - Foreign graphs may be replayed at any time. If they contain window kernels, the abort waits
+//     until they are destroyed.
+//   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort.
+//     Direct kernels and unfinished work of closed streams must therefore finish first.
+//   - NCCL before 2.29.7 never frees the memory of a window that is still registered at the
+//     abort. No kernel may run during a deregistration.
 
-// step names a step of a teardown.
 type step string
 
 const (
@@ -29,12 +27,11 @@ const (
 	stepAbort step = "abort"
 	// stepDeregister deregisters the windows. It precedes the abort.
 	stepDeregister step = "deregister"
-	// stepAwaitOwnGraphs closes stages.kernelsEnded, because the teardown no longer waits for
-	// kernels, even if some are still running after the last drain. It then waits until symmem's
-	// own graphs with calls of the group are closed.
+	// stepAwaitOwnGraphs closes stages.kernelsEnded, even if the last drain timed out, and waits
+	// until symmem's own graphs with calls of the group are closed.
 	stepAwaitOwnGraphs step = "await graphs"
-	// stepAwaitForeignGraphs frees everything that graphs of other libraries do not use. It then
-	// waits until those graphs are destroyed.
+	// stepAwaitForeignGraphs frees everything that foreign graphs do not use, and waits until they
+	// are destroyed.
 	stepAwaitForeignGraphs step = "await captures"
 	// stepAwaitDevice waits until the device has no work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
@@ -53,13 +50,11 @@ func (s step) isLast() bool {
 	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
 }
 
-// progress records which steps the teardown has executed.
 type progress struct {
 	// drainTimedOut is set if the last drain timed out. The abort clears it, because the abort also
 	// stops work for which the drain could only wait.
 	drainTimedOut bool
-	// deregistered, kernelsEnded and aborted are set once stepDeregister, stepAwaitOwnGraphs and
-	// stepAbort, respectively, have been executed.
+	// These are set after stepDeregister, stepAwaitOwnGraphs and stepAbort, respectively.
 	deregistered, kernelsEnded, aborted bool
 }
 
@@ -74,17 +69,14 @@ type facts struct {
 	blockedCall bool
 	// idle is set if no stream has unfinished work of the group.
 	idle bool
-	// windows is set if window kernels of NCCL may be running. plain is set if plain kernels may be
-	// running, which is possible even if the group is idle, because a stream can be closed before
-	// its kernel has exited.
+	// These are set if NCCL's kernels of each kind may be running. A plain kernel may run even if
+	// the group is idle, because its stream may have been closed.
 	windowKernels, plainKernels bool
-	// closedStreamsBusy is set if the device has unfinished work of closed streams
-	// (gpu.GPU.MustKeepMemory).
+	// closedStreamsBusy is set if closed streams of the device have unfinished work.
 	closedStreamsBusy bool
-	// captured is set if graphs of other libraries contain calls of the group. Such graphs may be
-	// replayed at any time. foreignPlainKernels is set if these graphs contain plain kernels of
-	// NCCL, and foreignWindowKernels is set if they contain window kernels of NCCL. If blockedCall
-	// is set, the kernels are unknown, and both fields are false.
+	// foreignGraphs is set if foreign graphs contain calls of the group. The other two fields are
+	// set if these graphs contain NCCL's kernels of each kind. If blockedCall is set, the kernels
+	// are unknown, and both fields are false.
 	foreignGraphs, foreignPlainKernels, foreignWindowKernels bool
 	// quickAbort is set if the device has no work that could delay the abort for long.
 	quickAbort bool
@@ -100,7 +92,7 @@ func decide(f *facts) step {
 	case f.kernelsEnded:
 		return decideBeforeAbort(f)
 	case (f.windowKernels || f.foreignWindowKernels) && !f.idle && !f.drainTimedOut && !f.blockedCall:
-		return stepDrain // find out whether the window kernels exit
+		return stepDrain // do the window kernels exit?
 	case f.windowKernels && !f.idle && !f.blockedCall:
 		return stepAbandonStreams
 	case needsAbort(f):
@@ -120,9 +112,9 @@ func needsAbort(f *facts) bool {
 	return f.blockedCall || f.plainKernels && f.closedStreamsBusy || !f.idle && ncclMayRun
 }
 
-// decideBeforeAbort returns the next step if no call or kernel needs the abort. It does not wait
-// for graphs of other libraries that contain only plain kernels: the abort stops these kernels,
-// even in later replays, and NCCL keeps their memory until the graphs are destroyed.
+// decideBeforeAbort returns the next step if no call or kernel needs the abort. The abort also
+// stops plain kernels in foreign graphs, and NCCL keeps their memory, so it need not wait for such
+// graphs.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.foreignGraphs && (f.foreignWindowKernels || !f.foreignPlainKernels):
@@ -134,7 +126,6 @@ func decideBeforeAbort(f *facts) step {
 	}
 }
 
-// decideAfterAbort returns the next step after the start of the abort.
 func decideAfterAbort(f *facts) step {
 	switch {
 	case f.kernelsEnded && f.foreignGraphs:

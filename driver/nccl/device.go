@@ -24,15 +24,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// Device implements driver.Device for the GPU of one rank.
-//
-// No segment can be registered while a stream is being captured.
+// Device implements driver.Device for the GPU of one rank. While a stream is being captured, no
+// segment can be registered.
 type Device struct {
 	cfg  driver.Config
 	nccl *nccl.Library
 	// ncclAnyThread makes the GPU's context current in each call, so it can be used on any thread.
 	ncclAnyThread *nccl.Library
-	gpu           *gpu.GPU // nil if open failed before it opened the GPU
+	gpu           *gpu.GPU
 	info          driver.Info
 	// machine connects the ranks of this machine and transfers file descriptors between them.
 	machine     *shm.Machine
@@ -43,18 +42,17 @@ type Device struct {
 	streams     *stream.Streams
 	scratch     memory.Scratch
 	reports     gpu.Pinned[kernels.Report]
-	collectives gpu.Code // the loaded kernels of the direct path
+	collectives gpu.Code
 	messages    p2p.Device
 
 	mu            ranked.Mutex[deviceMu]
-	released      bool                       // whether the GPU has been released; guarded by mu
+	released      bool                       // guarded by mu
 	communicators map[*communicator]struct{} // open or being torn down; guarded by mu
 }
 
-// open opens the GPU and the libraries.
 func (d *Device) open(ctx context.Context) error {
-	// shm.Open must come first, because the other ranks wait in it for rank 0, which would never
-	// call shm.Open if it had already failed to open its GPU.
+	// shm.Open must come first: the other ranks wait in it for rank 0, even if rank 0 cannot open
+	// its GPU.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
@@ -105,8 +103,8 @@ func (d *Device) publishMember(ctx context.Context) error {
 		Machine: machine, Host: control.HostName(), Boot: boot, GPU: uuid, Process: process,
 		Name: d.info.Name, NCCL: code, NoFabricReason: d.gpu.NoFabricReason,
 	}
-	// Load the kernels before any message is sent: loading a kernel may make CUDA wait until all
-	// streams are idle, and a stream may be waiting for a message.
+	// Load the kernels before any message is sent. Loading may wait for all streams, and a stream
+	// may be waiting for a message.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernelsReason = err.Error()
 	}
@@ -157,7 +155,6 @@ func (d *Device) AdoptStream(handle uintptr) (driver.AdoptedStream, error) {
 // NewEvent creates an event.
 func (d *Device) NewEvent() (driver.Event, error) { return d.streams.NewEvent(), nil }
 
-// chooseDevice returns this rank's GPU among the GPUs visible to the process.
 func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error) {
 	n, err := library.DeviceCount()
 	if err != nil {
@@ -187,8 +184,8 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 }
 
 // Close frees everything. It closes open graphs first, because a communicator cannot be torn down
-// while graphs contain its calls. If graphs of other libraries use the device's memory, that
-// memory is freed when those graphs are destroyed, and the CUDA context is released then, too.
+// while graphs contain its calls. Memory that graphs of other libraries use is freed, and the CUDA
+// context is released, when those graphs are destroyed.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
@@ -201,8 +198,7 @@ func (d *Device) Close() error {
 		errs = append(errs, closeInbox())
 	}
 	errs = append(errs, d.leaveMachine())
-	// If a stream has an unfinished message, everything that the stream uses is kept until the
-	// process exits.
+	// What a stream with an unfinished message uses is kept until the process exits.
 	messagesEnded := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
 	late := gpu.PollQueryFor(gpu.KernelEndTimeout, messagesEnded) != nil
 	reclaimed, err := d.gpu.Reclaim()
@@ -227,9 +223,8 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.release())...)
 }
 
-// closeCommunicators closes the open communicators. pending lists the communicators that are not
-// torn down yet because graphs of other libraries, or unfinished work of closed streams, need
-// them.
+// closeCommunicators closes the open communicators. pending lists those that cannot be torn down
+// yet, because graphs of other libraries or unfinished work of closed streams need them.
 func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 	var errs []error
 	// timedOut is set once a teardown has timed out while it waited for work of the device. The
@@ -295,7 +290,6 @@ func (d *Device) groups() []stream.Group {
 	return all
 }
 
-// longestTimeout returns the longest timeout of the device and its groups.
 func (d *Device) longestTimeout() time.Duration {
 	longest := d.cfg.Timeout
 	for _, c := range d.openCommunicators() {
@@ -304,7 +298,8 @@ func (d *Device) longestTimeout() time.Duration {
 	return longest
 }
 
-// otherGroupsUseWindows reports whether a group other than c may have an unfinished window kernel.
+// otherGroupsUseWindows reports whether a group other than c may have an unfinished window kernel
+// (an NCCL kernel that accesses windows).
 func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -328,8 +323,8 @@ func (d *Device) removeCommunicator(c *communicator) {
 	delete(d.communicators, c)
 }
 
-// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU. With this defect,
-// a window kernel may start before earlier work in its stream has completed.
+// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU. With this defect, a
+// window kernel may start before earlier work in its stream has completed.
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()
 	return nccl.EarlyStart.In(code, d.gpu.Major)

@@ -10,10 +10,10 @@ import (
 // directPath holds the state of a group's direct path, on which symmem's own kernels (package
 // kernels) run collectives.
 type directPath struct {
-	// unavailable is the reason why the group has no direct path, or empty if it has one. It is set
-	// before the group is used.
+	// unavailableReason is the reason why the group has no direct path, or "". It is set before the
+	// group is used.
 	unavailableReason string
-	// choose is kernels.Choose, or a test function that counts the calls.
+	// choose is kernels.Choose, except in tests.
 	choose   func(kernels.Launch) (kernels.Work, error)
 	exchange direct.Exchange
 	order    direct.LaunchOrder

@@ -1,74 +1,67 @@
-// Package nccl implements the backend for NVIDIA GPUs. It allocates memory with CUDA's virtual
-// memory management, runs collectives with NCCL and with symmem's own kernels, and coordinates
-// ranks over a control plane.
+// Package nccl implements the backend for NVIDIA GPUs. It loads libcuda.so.1 and libnccl.so.2
+// (2.27.3 or later) at run time, and needs neither of them at build time.
 //
-// It loads libcuda.so.1 and libnccl.so.2 (2.27.3 or later) at run time, and needs neither of them
-// at build time.
+// # Terms
+//
+// A window is memory that all ranks of a group have registered with NCCL. A window kernel is an
+// NCCL kernel that accesses the windows of other ranks. A plain kernel is an NCCL kernel that uses
+// no window. A direct kernel is one of symmem's own kernels (package kernels). A foreign graph is
+// a CUDA graph that another library, such as PyTorch, has captured.
 //
 // # Memory
 //
-// An arena consists of two reserved address ranges of the same size. A segment is one physical
-// allocation that is mapped into both ranges at the same offset. Windows cover only the first
-// mapping. Callers use addresses in the first mapping. NCCL finds windows by address, so the
-// address passed to NCCL selects the path: NCCL uses window kernels for addresses in the first
-// mapping, and plain kernels for addresses in the second. Without the second mapping, NCCL would
-// use its window kernels whenever it can, even where they are slower.
+// An arena reserves two address ranges of the same size. A segment is one physical allocation that
+// is mapped into both ranges at the same offset. Only the first mapping is registered as a window.
+// The address passed to NCCL therefore selects the kernel: NCCL uses window kernels for the first
+// mapping and plain kernels for the second. With one mapping, NCCL would use window kernels even
+// where they are slower.
 //
 // # Control plane
 //
-// NCCL has no deadlines, does not compare calls, and does not report missing ranks, so every
-// group has a control.Plane in addition to its NCCL communicator. The plane uses shared memory if
-// all ranks of the group are on one machine, and TCP otherwise. Over the plane, ranks agree on
-// registrations, compare calls, and find the cause of a failure. With CheckEvery, ranks compare
-// each call before they pass it to NCCL, so that mismatched calls write to no buffers.
+// NCCL has no deadlines, does not compare calls, and does not report missing ranks. Every group
+// therefore also has a control.Plane, over which ranks agree on registrations, compare calls, and
+// find the cause of a failure. It uses shared memory if all ranks are on one machine, and TCP
+// otherwise.
 //
-// Each communicator has a watcher goroutine that checks unfinished work. If a rank is lost, is late
-// or has failed, the watcher starts a teardown, which stops NCCL's kernels and unblocks calls to
-// NCCL. Streams with unfinished work then report the fault.
+// A watcher goroutine checks unfinished work. If a rank is lost, is late or has failed, the
+// watcher starts a teardown, which stops NCCL's kernels and unblocks calls to NCCL.
 //
 // # Messages
 //
-// Messages do not use NCCL (internal/p2p). Once a Recv is queued, completing it must not require
-// a call to CUDA on the host. Such a call may wait for another thread that is freeing memory, and
-// that thread may wait for all streams, including the stream of the Recv. For this reason, peers
-// map each other's staging memory when a group connects. If a sender allocates another segment
-// later, the receiver has to map it when a message arrives there.
+// Messages do not use NCCL (internal/p2p). Completing a queued Recv must not require a call to
+// CUDA on the host: the call may wait for a thread that is freeing memory, and that thread may
+// wait for the stream of the Recv. Peers therefore map each other's staging memory when a group
+// connects.
 //
 // A GPU writes a message's data to its own memory before it writes the word that announces the
-// data. Therefore no GPU reads memory to which another GPU may still be writing, and waits for
-// the word need no flush.
+// data. No GPU reads memory to which another GPU may still be writing, so waits for the word need
+// no flush.
 //
 // # Order
 //
 // Direct kernels of one group must not overlap on a rank, because they share exchange memory and
-// the call counter. Events keep the launches in order (direct.LaunchOrder). Symmem does not see
-// replays of other libraries' graphs. Therefore each captured graph itself waits for the group's
-// event before the group's first call, and records the event after the last call
-// (direct.Recordings). Events also order NCCL's kernels with respect to direct kernels. A direct
-// kernel and an NCCL kernel might not fit on a GPU together, so ranks that ran them in different
-// orders would deadlock. NCCL itself keeps its kernels of one group in order.
+// the call counter. A direct kernel and an NCCL kernel must run in the same order on all ranks:
+// they might not fit on a GPU together, and would then deadlock. Events keep the launches in order
+// (direct.LaunchOrder). In a foreign graph, the graph itself waits for the group's event and
+// records it (direct.Recordings). NCCL orders its own kernels.
 //
-// # Graphs of other libraries
+// # Foreign graphs
 //
-// PyTorch captures calls into its own graphs, which it replays and destroys without notifying
-// symmem. The graphs' kernels contain addresses of the group's exchange memory, report, windows and
-// segments, so each such capture holds references to these objects through a CUDA user object. The
-// user object's destructor runs once the graph, its clones, their instances and the graphs that
-// contain them have been destroyed and all launches have completed. Until then, anything that would
-// free the objects (Deregister, Unmap, Close, a teardown) is deferred. The destructor runs on a
-// CUDA thread, where calls to CUDA are forbidden, so it only decrements counts, and a goroutine
-// frees the objects.
+// Other libraries replay and destroy their graphs without notifying symmem. Each such graph holds
+// references to the objects that its kernels use: the exchange memory, the report, windows and
+// segments. A CUDA user object of the graph owns the references. CUDA runs its destructor once the
+// graph and all copies of the graph are destroyed and their launches have completed. Deregister,
+// Unmap, Close and teardowns free these objects only after that. Drivers before CUDA 11.3 have no
+// user objects, so the objects are kept until the device closes.
 //
-// The teardown of a group sets a word in the group's report. This makes waiting kernels exit, and
-// also kernels that are replayed later. If the graphs contain only plain kernels of NCCL, NCCL's
-// communicator is aborted immediately: the abort stops these kernels, and NCCL keeps the memory
-// they use. In all other cases, the communicator is aborted after the graphs are destroyed. If
-// the driver has no user objects (before CUDA 11.3), everything that captures use is kept until
-// the device closes.
+// A teardown sets a word in the group's report, which makes waiting kernels exit, and also kernels
+// that are replayed later. If the foreign graphs contain only plain kernels, NCCL's communicator
+// is aborted immediately: the abort stops these kernels, and NCCL keeps the memory they use. In
+// all other cases, the communicator is aborted after the graphs are destroyed.
 //
 // # Parts
 //
-// This package implements groups. Its subpackages document their own states, locks and invariants:
+// The subpackages document their own states, locks and invariants:
 //
 //	internal/gpu     the GPU's context and its resources
 //	internal/memory  arenas, segments and use counts
@@ -76,16 +69,13 @@
 //	internal/p2p     messages
 //	internal/direct  the state that direct kernels share
 //
-// A connector joins a group and creates its communicator, which launches calls. The communicator's
-// parts do everything else: registrar, recorder, comparer, faults, watcher, owner, suspender,
-// twoLevel and teardown. The parts share the communicator's lock, plane and history. The function
-// decide chooses each step of the teardown.
+// In this package, a connector joins a group and creates its communicator. The communicator
+// launches calls, and its parts do the rest. The parts share its lock, plane and history.
 //
 // # Locks of the parts
 //
 // Goroutines acquire locks in this order, and the locks of control/shm after all of these. Builds
-// with the tag invariants panic on a violation. The numbers, which the locks.go files define, are
-// unique across all parts:
+// with the tag invariants panic on a violation. The locks.go files define the numbers:
 //
 //	 1 stream.Graph.mu
 //	 2 stream.Stream.Mu
@@ -115,10 +105,9 @@
 // A goroutine may hold communicator.mu of several groups, locked in the order of the communicators'
 // numbers.
 //
-// Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for other ranks: a launch
-// that is compared waits until all ranks have reached it, and a Send waits for free space until its
-// peer has received messages. Meanwhile, the registration of a segment waits for communicator.mu.
-// All other locks are released during such waits.
+// Graph.mu, Stream.Mu and communicator.mu are held while this rank waits for other ranks, for
+// example in a launch that is compared, or in a Send that waits for free space. No other lock is
+// held during such a wait.
 //
 // # Lock order
 //

@@ -39,8 +39,8 @@ func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// launchedMismatch is like mismatch for a ticket that this rank has already launched. It returns
-// nil if calls are not compared.
+// launchedMismatch is like mismatch for a ticket that this rank has launched. It returns nil if
+// calls are not compared.
 func (f *faults) launchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
 	if call == nil || !f.check.Load() {
@@ -49,8 +49,8 @@ func (f *faults) launchedMismatch(ticket uint64) error {
 	return f.mismatch(call, ticket)
 }
 
-// checkKernels makes the group fail if a kernel has reported a fault, and returns the cause of
-// the failure. If there is no such fault, it returns nil.
+// checkKernels makes the group fail if a kernel has reported a fault, and returns the cause of the
+// failure, or nil.
 func (f *faults) checkKernels() error {
 	err := f.kernelFault()
 	if err == nil {
@@ -60,7 +60,6 @@ func (f *faults) checkKernels() error {
 	return f.plane.Cause()
 }
 
-// kernelFault returns the fault that a kernel has reported, or nil.
 func (f *faults) kernelFault() error {
 	report, found := f.direct.exchange.Reported()
 	if !found {
@@ -92,8 +91,8 @@ func (f *faults) kernelFault() error {
 	}
 }
 
-// describe describes a call by its ticket. If the ticket is 0, it uses the number of the kernel
-// launch instead.
+// describe describes a call by its ticket, or by the number of the kernel launch if the ticket is
+// 0.
 func (f *faults) describe(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -114,9 +113,8 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait describes a wait for a collective. The functions in the field wait are methods
-// of the collectiveWait. Since newWait binds them only once, a collectiveWait can be reused
-// without allocations.
+// collectiveWait describes a wait for a collective. The field wait contains bound methods of the
+// collectiveWait, so a collectiveWait is reused to avoid allocations.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that must become idle, or nil
@@ -163,13 +161,13 @@ func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// failAfterPeer implements failAfterPeerInCall for calls without a ticket. It uses the next ticket.
+// failAfterPeer is failAfterPeerInCall for a call without a ticket. It uses the next ticket.
 func (f *faults) failAfterPeer(p *driver.Call) error {
 	ticket, _ := f.history.last()
 	return f.failAfterPeerInCall(p, ticket+1)
 }
 
-// failAfterPeerInCall fails the group after a peer has failed, and returns the cause.
+// failAfterPeerInCall makes the group fail after a peer has failed, and returns the cause.
 func (f *faults) failAfterPeerInCall(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
@@ -183,14 +181,14 @@ func (f *faults) failAfterPeerInCall(p *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
-// failAfterQueueError fails the group because this rank could not queue a call. The other ranks
-// assume that the call was launched, and would otherwise wait for it forever.
+// failAfterQueueError makes the group fail because this rank could not queue a call. The other
+// ranks would otherwise wait for the call forever.
 func (f *faults) failAfterQueueError(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause // the cause also made the call to NCCL fail
 	}
 	if f.plane.PeerFailed() {
-		return f.failAfterPeer(p) // a failed peer stops sharing memory, which probably caused err
+		return f.failAfterPeer(p) // a failed peer no longer shares memory, which probably caused err
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
 }

@@ -13,19 +13,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// graphCalls holds the group calls captured in one graph. Each launch of the graph assigns new tickets
+// graphCalls holds the calls captured in one graph. Each launch of the graph assigns new tickets
 // (numbers in the group's order) to the collectives, and new numbers to the messages.
 type graphCalls struct {
 	gpu *gpu.GPU
-	// all holds the collectives and messages in the order of capture.
+	// calls is in the order of capture.
 	calls []*capturedCall
-	// users lists the communicators that the calls use, sorted by number.
+	// communicators lists the communicators of the calls, sorted by number.
 	communicators []*communicator
-	// recordings holds the recording of each communicator that has collectives in the graph.
+	// recordings holds an entry for each communicator that has collectives in the graph.
 	recordings map[*communicator]*direct.Recording
-	// ordered holds the communicators whose launches must be ordered (direct.LaunchOrder).
+	// orderedCommunicators lists the communicators whose launches must be ordered
+	// (direct.LaunchOrder).
 	orderedCommunicators []*communicator
-	// windowed holds the communicators with calls on the window path.
+	// windowCommunicators lists the communicators with calls on the window path.
 	windowCommunicators []*communicator
 }
 
@@ -55,7 +56,7 @@ func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
 		gc.add(&capturedCall{plan: p})
 		return nil
 	}
-	s.Capture.Waits = true // a Send also waits, until the previous launch's message is copied
+	s.Capture.Waits = true // a Send waits until the previous message is copied
 	return c.messages.Record(s, messagePlan(p), func(m *p2p.Captured) {
 		gc.add(&capturedCall{plan: p, message: m})
 	})
@@ -95,7 +96,7 @@ func (gc *graphCalls) next(c *communicator) driver.Recorded {
 // of the graph and the stream.
 func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range gc.communicators {
-		c.mu.Lock() // in the order of their numbers
+		c.mu.Lock() // in lock order
 		defer c.mu.Unlock()
 	}
 	for _, c := range gc.communicators {

@@ -8,40 +8,35 @@ import (
 	"symmem/internal/spin"
 )
 
-// history counts the launches of a group and stores its latest calls, so that the call that
-// caused a fault can be found. Each collective has a ticket, which is its number in the group.
-// The zero value is ready to use.
+// history counts the launches of a group and stores its latest calls, so that the call that caused
+// a fault can be found. Each collective has a ticket, which is its number in the group.
 //
-// Writers hold the communicator's lock. Readers must not take that lock, because a launch may
-// hold it while it waits in NCCL. A writer therefore stores the call of a ticket before it
-// updates latest. A reader checks latest again after it has loaded a call, because the slot of
-// the call may have been reused in the meantime.
+// Writers hold the communicator's lock. Readers must not take it, because a launch may hold it
+// while waiting in NCCL. A writer stores the call of a ticket before it updates latest. A reader
+// checks latest again after it has loaded a call, because the slot may have been reused.
 type history struct {
 	// latest contains the last ticket, shifted left by operationBits, and the operation of the last
 	// collective or message.
 	latest atomic.Uint64
-	// counts holds the number of calls on each path.
 	counts [driver.Paths]atomic.Uint64
-	// tickets holds the call of each ticket at index ticket % historySize. The element is nil if
-	// the ticket has no call.
-	tickets [historySize]atomic.Pointer[driver.Call]
+	// calls holds the call of each ticket at index ticket % historySize, or nil.
+	calls [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches
 }
 
-// operationBits is the width of the operation in latest.
 const operationBits = 8
 
 // historySize is the number of recent calls that a history stores. It is a power of two.
 const historySize = 256
 
 // record records the launch of a collective. ticket must be 0 if another library is capturing the
-// collective. exchanges is the number of its direct kernels that communicate with other ranks.
-// The caller must hold the communicator's lock.
+// collective. exchanges is the number of its direct kernels that communicate with other ranks. The
+// caller must hold the communicator's lock.
 func (h *history) record(p *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
-		spin.Publish(&h.tickets[ticket%historySize], p)
+		spin.Publish(&h.calls[ticket%historySize], p)
 		spin.Publish64(&h.latest, ticket<<operationBits|uint64(p.Operation))
 	}
 	switch {
@@ -63,15 +58,14 @@ func (h *history) recordMessage(p *driver.Call) (ticket uint64) {
 }
 
 // recordComparison records a ticket that was used only to compare a call that another library is
-// capturing. There is no launch with this ticket. The caller must hold the communicator's lock.
+// capturing. The caller must hold the communicator's lock.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.last()
-	h.tickets[ticket%historySize].Store(nil)
+	h.calls[ticket%historySize].Store(nil)
 	h.latest.Store(ticket<<operationBits | uint64(operation))
 }
 
-// last returns the ticket of the last collective, and the operation of the last collective or
-// message.
+// last returns the last collective's ticket, and the operation of the last collective or message.
 func (h *history) last() (ticket uint64, operation driver.Operation) {
 	latest := h.latest.Load()
 	return latest >> operationBits, driver.Operation(latest & (1<<operationBits - 1))
@@ -89,9 +83,9 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	if last, _ := h.last(); ticket == 0 || ticket > last {
 		return nil
 	}
-	p := h.tickets[ticket%historySize].Load()
-	// The call with ticket ticket+historySize reuses the slot. It is stored there while the last
-	// ticket is still ticket+historySize-1.
+	p := h.calls[ticket%historySize].Load()
+	// The call with ticket ticket+historySize reuses the slot, and is stored before latest is
+	// updated.
 	if last, _ := h.last(); last-ticket >= historySize-1 {
 		return nil
 	}

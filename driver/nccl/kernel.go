@@ -5,16 +5,16 @@ import (
 	"symmem/internal/cuda"
 )
 
-// kernel is a kernel launch of a call on the direct path.
+// kernel is a kernel launch of a call on the direct path (symmem's own kernels).
 type kernel struct {
 	kernels.Step
 	function cuda.Function
-	// next points to the next kernel of the same call, or is nil.
+	// next is the next kernel of the same call, or nil.
 	next *kernel
 }
 
-// linkKernels looks up the kernels of all steps, links them, and returns the first kernel. There
-// must be at least one step.
+// linkKernels looks up the kernels of all steps, links them, and returns the first. There must be
+// at least one step.
 func linkKernels(d *Device, steps []kernels.Step) (first *kernel, err error) {
 	for i := len(steps) - 1; i >= 0; i-- {
 		first = &kernel{Step: steps[i], next: first}
@@ -25,7 +25,7 @@ func linkKernels(d *Device, steps []kernels.Step) (first *kernel, err error) {
 	return first, nil
 }
 
-// queue launches the kernel and the kernels that follow it in the same call.
+// queue launches the kernel and those that follow it in the same call.
 func (k *kernel) queue(gpu *cuda.Driver, s cuda.Stream) (err error) {
 	for ; k != nil && err == nil; k = k.next {
 		if k.Overlaps {

@@ -14,8 +14,8 @@ import (
 // Launch queues a prepared collective on a stream. If calls are compared, it first waits until
 // every rank has reached the same call, so that mismatched calls never reach NCCL.
 //
-// The common case is inlined, because CUDA and NCCL evict symmem's code from the processor's caches
-// between launches, which makes each function call here cost about ten nanoseconds.
+// The common case is inlined. Each function call here costs about ten nanoseconds, because CUDA and
+// NCCL evict symmem's code from the processor's caches.
 func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Lookup(target)
 	if err != nil {
@@ -35,7 +35,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		})
 	}
 	s.Mu.Lock()
-	s.ClearWaited() // must come first, so that a group that fails later reports its fault to s
+	s.ClearWaited() // first, so that a group that fails later reports its fault to s
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
@@ -59,9 +59,8 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	return err
 }
 
-// eachStep is called after the group has accepted a call. It calls launch with the communicator
-// and the plan of each step. If launch fails, the group fails, because other ranks expect the
-// remaining steps.
+// eachStep calls launch with the communicator and the plan of each step. If launch fails, the group
+// fails, because other ranks expect the remaining steps.
 func eachStep(p *plan, launch func(*communicator, *plan) error) error {
 	for _, step := range p.steps {
 		if err := launch(step.c, step); err != nil {
@@ -87,7 +86,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		return c.launchSpecial(s, p)
 	}
 	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Idle(s) {
-		c.busy.Windows.Store(false) // otherwise the teardown would not abort this plain call
+		c.busy.Windows.Store(false) // or else the teardown would not abort this plain call
 	}
 	var err error
 	if c.recorder.everCaptured.Load() {
@@ -106,8 +105,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 }
 
 // recordOtherGroups makes the other groups record their events on a stream. It is called before
-// work whose start may be delayed: a Recv, or anything on an adopted stream, where it may have to
-// wait for work of the stream's owner. The caller must hold s.Mu.
+// work that may be delayed: a Recv, or anything on a stream of another library. The caller must
+// hold s.Mu.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed():
@@ -148,12 +147,9 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket, which is a number in the group's order, to a collective. If calls are
-// compared, admit also compares the collective across ranks. The caller must hold s.Mu and c.mu.
-//
-// If a peer has failed because of this call, the comparison finds the reason. If calls are not
-// compared, admit itself returns an error when a peer has failed, because NCCL might wait forever
-// for a lost rank.
+// admit assigns a ticket (a number in the group's order) to a collective, and compares the
+// collective across ranks if calls are compared. If they are not, admit fails when a peer has
+// failed, because NCCL might wait forever for a lost rank. The caller must hold s.Mu and c.mu.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
@@ -187,7 +183,7 @@ func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 		}
 		running.Store(true)
 	}
-	if !c.isLevel { // for a level, the stream waits for the call of the whole group
+	if !c.isLevel { // in a level, the stream waits for the call of the two-level group
 		s.SetLastCall(c.group, ticket, p.Operation)
 	}
 }
@@ -282,8 +278,8 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	return c.enqueue(prepared, s)
 }
 
-// queueRecorded adds a call to a capture that the stream's owner has begun, after the group's
-// earlier calls in that capture. The caller must hold s.Mu and c.mu.
+// queueRecorded adds a call to a capture that the stream's owner has begun. The caller must hold
+// s.Mu and c.mu.
 func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	return c.recorder.current.Launch(&c.direct.order, s, c.device.streams, func() error {
 		return p.queue(s, gpu)
@@ -298,8 +294,8 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 
 // List returns a plan that runs several plans together. On NCCL's paths, they run as one group of
 // NCCL calls. On the direct path, all calls must be gathers, and they run as kernels that gather
-// several tensors. List returns an error if the plans are on different paths, or if NCCL would
-// run one of them as Send and Recv.
+// several tensors. List returns an error if the plans are on different paths, or if NCCL would run
+// one of them as Send and Recv.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members, err := listMembers(c, plans)
 	if err != nil {

@@ -20,17 +20,16 @@ func loadDriver() (*cuda.Driver, error) {
 	return cuda.Load()
 }
 
-// setDefaults sets environment variables of CUDA and NCCL once. Because libc's environment has no
-// lock, setDefaults must return before any rank of the process calls CUDA or NCCL.
+// setDefaults sets environment variables of CUDA and NCCL once. It must return before any rank of
+// the process calls CUDA or NCCL, because libc's environment has no lock.
 //
 // NCCL_RUNTIME_CONNECT=0 makes NCCL connect ranks when a communicator is created. Newer versions
 // would otherwise connect them at the first collective, whose launch would wait for missing ranks.
 //
-// CUDA_DEVICE_MAX_CONNECTIONS=32 selects the largest number of hardware queues. Streams that
-// share a queue wait for each other, so a stream that waits for a message could block work that
-// the sender is waiting for. On one H100 with 4 ranks, random programs that send messages on 3
-// streams hung with CUDA's default, but not with 32. The variable is not set under MPS, whose
-// clients share 96 queues.
+// CUDA_DEVICE_MAX_CONNECTIONS=32 selects the largest number of hardware queues. A stream that waits
+// for a message blocks the other streams in its queue. On one H100 with 4 ranks, random programs
+// with messages on 3 streams hung with CUDA's default, but not with 32. Under MPS the variable is
+// not set, because clients share 96 queues.
 var setDefaults = sync.OnceValue(func() error {
 	err := setDefault("NCCL_RUNTIME_CONNECT", "0")
 	if mps.Running(os.Getenv) {
@@ -47,8 +46,6 @@ func setDefault(name, value string) error {
 	return dl.Setenv(name, value)
 }
 
-// withAdvice adds advice to an error from loading a library, which means that this machine has no
-// usable GPU.
 func withAdvice(err error) error {
 	return fmt.Errorf("%w: %w; symmem doctor reports what this machine lacks, and the backend "+
 		"\"host\" needs no GPU", driver.ErrUnsupported, err)

@@ -9,11 +9,9 @@ import (
 )
 
 // checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members on the
-// same physical machine, in both directions. Direct kernels write lines of 128 bytes, each of which
-// must arrive as a whole. NVLink guarantees this. PCIe does not guarantee it, although it works on
-// most machines. GPUs of other physical machines need no check, because their memory can only be
-// mapped over NVLink. Physical machines are identified by the kernel's boot ID, because NCCL_HOSTID
-// can change machine names.
+// same physical machine, in both directions. Direct kernels write lines of 128 bytes that must
+// arrive as a whole, which PCIe does not guarantee. GPUs of other machines can only be mapped over
+// NVLink. The boot ID identifies a physical machine, because NCCL_HOSTID can change machine names.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPU == self.GPU || m.Boot != self.Boot {

@@ -16,7 +16,6 @@ func canGroup(p *plan) bool {
 		!p.Operation.PointToPoint() && !p.hasFactor()
 }
 
-// listMembers returns the plans of a list, or ErrUnsupported if they cannot be combined.
 func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	members := make([]*plan, len(plans))
 	for i, p := range plans {

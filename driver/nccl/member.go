@@ -18,32 +18,26 @@ import (
 // member describes a rank for the other ranks, which read it from the store.
 type member struct {
 	// Machine identifies the machine as NCCL does: by NCCL_HOSTID if it is set, and otherwise by
-	// host name and boot ID. Setting a different NCCL_HOSTID on each rank simulates several
-	// machines.
+	// host name and boot ID.
 	Machine string `json:"machine"`
 	// Host is the host name, which appears in errors.
 	Host string `json:"host,omitempty"`
 	// Boot is the boot ID of the kernel, which all containers of a physical machine share.
 	Boot string `json:"boot"`
-	// GPU is the UUID of the rank's GPU.
-	GPU string `json:"gpu"`
+	GPU  string `json:"gpu"`
 	// Process is a random name of the rank's process.
 	Process string `json:"process"`
-	// Name is the GPU's model name.
-	Name string `json:"name"`
-	// NCCL is the version code of the rank's NCCL.
-	NCCL int `json:"nccl"`
-	// NoFabricReason is the reason why the rank's memory has no fabric handles, or empty if it has them.
+	Name    string `json:"name"`
+	NCCL    int    `json:"nccl"`
+	// NoFabricReason is the reason why the rank's memory has no fabric handles, or "".
 	NoFabricReason string `json:"no_fabric,omitempty"`
-	// NoKernelsReason is the reason why the rank's GPU cannot run the message kernels, or empty if it
-	// can.
+	// NoKernelsReason is the reason why the rank's GPU cannot run the message kernels, or "".
 	NoKernelsReason string `json:"no_kernels,omitempty"`
-	// Failed is the reason why the rank could not open its GPU. If it is set, the other fields are
-	// empty.
+	// Failed is the reason why the rank could not open its GPU, or "". If it is set, the other
+	// fields are empty.
 	Failed string `json:"failed,omitempty"`
 }
 
-// process is a random name of this process.
 var process = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
@@ -51,7 +45,6 @@ func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 // hostID returns NCCL_HOSTID for a rank. Tests replace it to simulate several machines.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
-// machineOf returns the machine name for a rank of this process.
 func machineOf(rank int, boot string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
@@ -60,16 +53,16 @@ func machineOf(rank int, boot string) (string, error) {
 	return name + " " + boot, err
 }
 
-// members reads and caches the descriptions of the world's ranks.
+// members reads and caches the descriptions of all ranks of the program.
 type members struct {
 	cfg *driver.Config
 
 	mu    ranked.Mutex[membersMu]
-	known map[int]*member // by world rank; guarded by mu
+	known map[int]*member // by rank; guarded by mu
 }
 
-// awaitMembers waits for the descriptions of a group's ranks, and returns an error if the ranks are
-// incompatible.
+// awaitMembers waits for the descriptions of a group's ranks, and checks that the ranks are
+// compatible.
 func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
@@ -119,8 +112,7 @@ func (d *members) get(ctx context.Context, rank int) (*member, error) {
 }
 
 // checkCompatible returns an error if ranks have different versions of NCCL, or if ranks share a
-// GPU and NCCL does not support that. In these cases, NCCL itself would hang, or return an error
-// that names no rank.
+// GPU and NCCL does not support that. NCCL itself would hang or return an error that names no rank.
 func checkCompatible(ranks []int, all []*member) error {
 	users := map[string]int{}
 	for i, m := range all {
@@ -144,14 +136,12 @@ func checkCompatible(ranks []int, all []*member) error {
 const (
 	// sharingVariable is NCCL's environment variable that permits ranks to share a GPU.
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
-	// sharingVersion is the code of the first version of NCCL in which ranks can share a GPU.
+	// sharingVersion is the first version of NCCL in which ranks can share a GPU.
 	sharingVersion = 23000
 )
 
-// sharingEnabled reports whether the user permits ranks to share a GPU.
 func sharingEnabled() bool { return os.Getenv(sharingVariable) == "1" }
 
-// checkSharing returns an error if ranks cannot share a GPU with the given version of NCCL.
 func checkSharing(version int) error {
 	switch {
 	case version < sharingVersion:
@@ -164,11 +154,10 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// sharers counts the group's ranks that share a rank's process and GPU, including the rank
-// itself. Kernels of these ranks occupy the GPU at the same time while they wait for each other.
-// Ranks in other processes are not counted. Without MPS, the GPU is time-sliced between
-// processes. With MPS, each process has a share of the GPU, and CUDA reports only the
-// multiprocessors in that share.
+// sharers counts the group's ranks that share a rank's process and GPU, including the rank itself.
+// Their kernels occupy the GPU at the same time while they wait for each other. Other processes do
+// not count: without MPS, they have their own time slices, and with MPS, CUDA reports only the
+// multiprocessors of one process.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {
@@ -199,7 +188,6 @@ func hostNames(all []*member) []string {
 	return names
 }
 
-// noMessagesError explains why a group's ranks cannot exchange messages.
 func noMessagesError(group *driver.GroupConfig, all []*member) error {
 	if reason := noKernelsReason(group, all); reason != "" {
 		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)

@@ -14,8 +14,7 @@ import (
 )
 
 // ncclComm wraps a group's ncclComm_t. Callers of register and deregister must hold
-// communicator.mu, because NCCL permits only one thread at a time to register or deregister
-// windows.
+// communicator.mu, because NCCL permits only one thread at a time to use windows.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
@@ -49,12 +48,11 @@ func (n *ncclComm) suspend() error {
 	return n.gpu.Do(func() error { return n.library.CommSuspend(n.handle) })
 }
 
-// resume allocates the communicator's memory again. It waits for all ranks without a deadline.
+// resume allocates the memory again. It waits for all ranks without a deadline.
 func (n *ncclComm) resume() error {
 	return n.gpu.Do(func() error { return n.library.CommResume(n.handle) })
 }
 
-// asyncError returns the communicator's asynchronous error, or nil.
 func (n *ncclComm) asyncError(group string) error {
 	err := n.library.AsyncError(n.handle)
 	if err == nil || errors.Is(err, nccl.ErrInProgress) {
@@ -63,8 +61,7 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error for a wait in NCCL that ended because ctx is done. The error names
-// no rank, because NCCL does not report which ranks are missing.
+// waitError returns the error for a wait in NCCL that ended because ctx is done.
 func waitError(ctx context.Context, operation string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", operation, context.Cause(ctx))

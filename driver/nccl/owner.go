@@ -26,7 +26,7 @@ type owner struct {
 	recorder *recorder
 	teardown *teardown
 
-	waits sync.Pool // *collectiveWait, so that Await does not allocate
+	waits sync.Pool // *collectiveWait, to avoid allocations
 }
 
 var (
@@ -56,7 +56,8 @@ func (o *owner) Await(
 // time limit for their exit has expired.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// Reported returns the fault that a kernel has reported, or nil. A reported fault fails the group.
+// Reported returns the fault that a kernel has reported, or nil. A reported fault makes the group
+// fail.
 func (o *owner) Reported() error {
 	err := o.faults.checkKernels()
 	if err != nil {
@@ -68,8 +69,8 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// Whole returns the two-level group if the communicator is one of its levels, and the
-// communicator's own group if it is not.
+// Whole returns the two-level group of which the communicator is a level, or the communicator's own
+// group.
 func (o *owner) Whole() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
@@ -77,8 +78,8 @@ func (o *owner) Whole() stream.Group {
 	return o
 }
 
-// ReplayFault returns the group's fault if another library has captured calls of the group. If
-// there is no fault, or if no other library has captured calls, it returns nil.
+// ReplayFault returns the group's fault, or nil. It returns nil if no other library has captured
+// calls of the group.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.everCaptured.Load() {
 		return nil
@@ -95,7 +96,7 @@ func (o *owner) ReplayFault() error {
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
 	if order.Latest() != s {
-		return nil // the group can launch nothing on s while s.Mu is held
+		return nil // stays true while s.Mu is held
 	}
 	if forget {
 		order.ForgetLatest(s)
@@ -104,12 +105,10 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly checks whether a collective that needs data from all ranks ended before all ranks
-// had launched it. If so, EndedEarly makes the group fail and returns the cause. Under CUDA's
-// MPS, an NCCL kernel ends early if another rank's process exits. It also ends early if another
-// rank aborts its communicator, because an aborted kernel does not wait for its input but still
-// notifies its peers. Before EndedEarly makes the group fail, it waits briefly for the loss of a
-// rank to be detected, because that would be a better explanation.
+// EndedEarly checks whether a collective that needs data from all ranks ended before all ranks had
+// launched it. If so, EndedEarly makes the group fail and returns the cause. An NCCL kernel ends
+// early if another rank aborts its communicator or, under CUDA's MPS, if another rank's process
+// exits. EndedEarly first waits briefly for the loss of a rank to be detected, which explains more.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.submittedByAll(ticket) {
@@ -134,10 +133,10 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 }
 
 // submittedByAll reports whether all ranks are known to have launched a collective that has ended.
-// If the ranks are on several machines, this rank does not learn of launches in time. However, a
-// failed rank aborts its kernels only after the other ranks have acknowledged its fault, unless
-// they were stopped, so submittedByAll then asks whether the collective can have completed. It also
-// returns true after Close, because Close has reported unfinished work to the streams.
+// On several machines, this rank learns of launches too late, and asks whether the collective can
+// have completed. A failed rank aborts its kernels only after the other ranks know of its fault.
+// After Close, submittedByAll returns true, because Close has reported unfinished work to the
+// streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
 	if a := o.direct.announcements; a != nil {
 		return a.Submitted(ticket)
@@ -146,15 +145,12 @@ func (o *owner) submittedByAll(ticket uint64) bool {
 	return !ok || n.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
-// needsAllRanks reports whether a call can end only after all ranks have launched it.
 func needsAllRanks(call *driver.Call) bool {
-	// If there is no data to move, NCCL is not called.
+	// Without data to move, NCCL is not called.
 	movesData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
 	return movesData && call.Operation.Together()
 }
 
-// causeTimeout limits the wait in EndedEarly. The exit of a process is usually detected much
-// sooner.
 const causeTimeout = 3 * time.Second
 
 // NoteMessage records a message before it is queued. The caller must hold the locks of the stream

@@ -16,8 +16,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// plan implements driver.Offer and driver.Plan. It offers the call's paths until Take is called.
-// From then on, it holds the launch that Take has prepared on one path.
+// plan implements driver.Offer and driver.Plan. After Take, it holds a prepared launch on one path.
 type plan struct {
 	driver.Call
 	c *communicator
@@ -26,27 +25,26 @@ type plan struct {
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
-	// count is the number of elements passed to NCCL. A barrier runs as a sum of one element.
+	// count is the number of elements passed to NCCL, which is 1 for a barrier.
 	count int64
-	// singleCall is the call to NCCL. It is not set if several calls to NCCL are needed, or if the
-	// call needs a guard.
+	// singleCall is the call to NCCL, if one call suffices and it needs no guard.
 	singleCall nccl.Invocation
-	// If NCCL runs the call as a group of Send and Recv, parts holds the sizes of the parts.
+	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
-	// If NCCL runs the call as a group of other calls, grouped holds these calls.
+	// groupedCalls holds NCCL's calls if NCCL runs the call as a group of other calls.
 	groupedCalls []nccl.Invocation
-	// members holds the plans of a list, which run as one group.
+	// listedPlans holds the plans of a list, which run as one group.
 	listedPlans []*plan
-	// list caches the plan of the latest list that begins with this call. It is nil unless the call
-	// is an AllGatherV on the direct path.
+	// cachedList is the plan of the latest list that begins with this call. It is nil unless the
+	// call is an AllGatherV on the direct path.
 	cachedList *atomic.Pointer[plan]
 	// steps holds the plans of the levels' calls if the call runs on two levels.
 	steps []*plan
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
-	// kernels that communicate with other ranks. Each of these kernels advances the epoch.
+	// kernels that communicate with other ranks.
 	kernel    *kernel
 	exchanges int
-	// guard queues work before guardedCall, so that the call cannot start before its predecessor in
+	// guard queues work before guardedCall, so that the call cannot start before earlier work in
 	// the stream has completed. It is nil unless NCCL has the defect nccl.EarlyStart.
 	guard       func(s cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
@@ -58,8 +56,8 @@ type plan struct {
 // Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes maps each type to the type that is passed to NCCL. NCCL can also reduce elements of
-// these types, except for those in movedTypes.
+// dataTypes maps each type to the type that is passed to NCCL. NCCL can reduce elements of these
+// types, except for those in movedTypes.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -67,8 +65,7 @@ var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Uint64: nccl.Uint64, driver.Int16: nccl.Float16, driver.Uint16: nccl.Float16,
 }
 
-// movedTypes lists the types that NCCL does not know. NCCL can only move their elements, as
-// elements of another type of the same size.
+// movedTypes lists the types that NCCL does not know, and moves as another type of the same size.
 var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
 // Refusal returns the reason why the call cannot use a path, or nil.
@@ -98,14 +95,11 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// errNoNorm explains why a norm cannot take NCCL's paths.
 var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
 	"direct): %w", driver.ErrUnsupported)
 
-// refuseFormula returns an error for a reduction in a group that requires a formula. NCCL cannot
-// follow a formula, because its order of additions depends on the size and on many other things.
-// A group of one rank can use NCCL, and so can a call without elements, because there is nothing
-// to add.
+// refuseFormula returns an error for a reduction in a group that requires a formula. NCCL's order
+// of additions depends on the size and on many other things.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || p.Count == 0 || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -118,7 +112,6 @@ func (p *plan) refuseFormula() error {
 		"only the direct path does (path auto or direct): %w", formula, driver.ErrUnsupported)
 }
 
-// checkTypes returns an error if NCCL does not support the call's type or reduction.
 func checkTypes(call *driver.Call) error {
 	_, hasOp := call.ReduceOp.NCCL().Number()
 	hasOp = hasOp || call.ReduceOp.Scales()
@@ -177,12 +170,11 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL sets the addresses for NCCL. If NCCL runs a single call, it also prepares that
-// call. In a group of one rank, the call is just a copy, except with PremulSum.
+// prepareNCCL sets the addresses for NCCL. If NCCL runs a single call, it also prepares that call.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {
-	case p.Operation == driver.Barrier: // runs as a sum of one byte
+	case p.Operation == driver.Barrier: // a sum of one byte
 		buffer, err := d.scratch.Address(d.memory)
 		if err != nil {
 			return err
@@ -222,9 +214,7 @@ func (p *plan) prepareNCCL() error {
 }
 
 // chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
-// and nil if not. Such a group is needed for AllToAllV, Gather, Scatter and an in-place AllToAll,
-// and for every AllToAll if NCCL has no ncclAlltoAll. In a group of one rank, an AllGatherV or
-// ReduceScatterV is a copy of one part.
+// or if the call is a copy of one part. Otherwise it returns nil.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {
@@ -240,7 +230,6 @@ func (p *plan) chooseParts() *driver.Splits {
 	return p.Splits
 }
 
-// collective returns NCCL's call for a collective, or ErrUnsupported if NCCL has no such call.
 func (p *plan) collective() (nccl.Invocation, error) {
 	n, c, root := p.c.device.ncclAnyThread, p.c.comm.handle, p.Root
 	switch p.Operation {
@@ -263,14 +252,13 @@ func (p *plan) collective() (nccl.Invocation, error) {
 }
 
 // addGuard sets a guard that launches an empty kernel. If symmem's kernels cannot be loaded, the
-// guard sets one byte of memory instead. In a graph, setting the byte takes 9 us, whereas the
-// kernel takes 1 us.
+// guard sets one byte of memory instead, which takes 9 us in a graph, whereas the kernel takes 1
+// us.
 func (p *plan) addGuard() error {
 	d := p.c.device
-	// The kernel ignores its argument.
 	k := &kernel{Step: kernels.Step{Blocks: 1, Threads: 1, Params: cuda.ParamsOf(new(uint32))}}
 	p.guard = func(s cuda.Stream, gpu *cuda.Driver) error { return k.queue(gpu, s) }
-	// If the group has no direct path, the kernels have not been loaded yet.
+	// Without a direct path, the kernels have not been loaded yet.
 	err := d.gpu.Do(func() error { return d.collectives.Load(d.gpu) })
 	if err == nil {
 		k.function, err = d.collectives.Function(d.gpu, kernels.AfterAll)
@@ -285,8 +273,8 @@ func (p *plan) addGuard() error {
 	return err
 }
 
-// movesNothing reports whether the call itself moves no data. This is also the case for a call on
-// two levels, because its steps move the data.
+// movesNothing reports whether the call itself moves no data. On two levels, the steps move the
+// data.
 func (p *plan) movesNothing() bool {
 	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
@@ -296,9 +284,8 @@ func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
 
-// orderedByNCCL reports whether NCCL always orders the call after NCCL's earlier calls. For a
-// call with splits, it returns false, because NCCL is not called if this rank exchanges nothing
-// with other ranks.
+// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. For a call
+// with splits, NCCL is not called if this rank exchanges nothing with other ranks.
 func (p *plan) orderedByNCCL() bool {
 	return p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
@@ -332,12 +319,12 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	}
 }
 
-// scales reports whether NCCL multiplies the call's input by a factor.
+// hasFactor reports whether NCCL multiplies the call's input by a factor.
 func (p *plan) hasFactor() bool {
 	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
 }
 
-// copyLocally queues a collective in a group of one rank, where it is just a copy.
+// copyLocally queues a collective in a group of one rank.
 func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
@@ -346,8 +333,8 @@ func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, s)
 }
 
-// choose returns the call's kernels on the direct path. If there are none, it returns an error
-// that gives the reason. The result is cached.
+// choose returns the call's kernels on the direct path, or an error that gives the reason why there
+// are none. The result is cached.
 func (p *plan) choose() (kernels.Work, error) {
 	c := p.c
 	switch {
@@ -368,7 +355,6 @@ func (p *plan) choose() (kernels.Work, error) {
 	return nil, p.workErr
 }
 
-// directLaunch describes the call for kernels.Choose.
 func directLaunch(p *plan) kernels.Launch {
 	c := p.c
 	return kernels.Launch{
@@ -385,7 +371,6 @@ func isSymmetric(p *plan) bool {
 		(recv != nil && recv.mappedByAll || p.Operation == driver.ReduceScatterV)
 }
 
-// refuseWindow returns the reason why NCCL has no window kernel for a call, or nil.
 func (p *plan) refuseWindow() error {
 	support := p.c.registrar.support()
 	if support.noWindowsReason == "" && p.c.registrar.skipsWindows() {
@@ -406,8 +391,6 @@ func (p *plan) ownWindow(w driver.Window) *window {
 	return nil
 }
 
-// checkWindow returns an error unless w is a window of the plan's group. name is "send" or
-// "receive".
 func (p *plan) checkWindow(name string, w driver.Window) error {
 	if p.ownWindow(w) == nil {
 		return fmt.Errorf("the %s buffer is in no window of group %s: %w", name, p.c.cfg.Name(),
@@ -417,7 +400,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 }
 
 // notMappedReason returns the reason why some rank has not mapped the segments of the call's
-// buffers. It returns "" if all ranks have mapped them, or if the buffers are not in windows.
+// buffers, or "".
 func (p *plan) notMappedReason() string {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own := p.ownWindow(w); own != nil && !own.mappedByAll {
@@ -427,9 +410,8 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack is added to the timeout of kernels, so that the watcher times out before the
-// kernels do. The watcher's error is better, because it also describes what the missing ranks are
-// doing.
+// kernelSlack is added to the timeout of kernels, so that the watcher times out first. Its error
+// also describes what the missing ranks are doing.
 const kernelSlack = 2 * time.Second
 
 func (p *plan) prepareDirect() error {
@@ -459,8 +441,8 @@ func prepareSteps(p *plan, work kernels.Work) error {
 	return err
 }
 
-// recordedAs returns a copy of the plan for a capture. The copy's digest includes the position in
-// the capture, so that the kernels compare that position across ranks.
+// recordedAs returns a copy of the plan for a capture. Its digest includes the position in the
+// capture, so that the kernels compare that position across ranks.
 func (p *plan) recordedAs(position driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call = p.RecordedAs(position)

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder records calls of a group into captures of other libraries. Callers of its methods must
-// hold the locks of the group and the stream.
+// recorder records calls of a group into captures of other libraries. Callers must hold the locks
+// of the group and the stream.
 type recorder struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -26,23 +26,20 @@ type recorder struct {
 	faults   *faults
 	comparer *comparer
 
-	// replayed is set once another library has captured calls of the group. That library may replay
-	// the calls at any time without notifying symmem.
+	// everCaptured is set once another library has captured calls of the group. That library may
+	// replay them at any time without notifying symmem.
 	everCaptured atomic.Bool
 	captures     memory.Holds
 
-	// The group's lock guards the following fields.
-
-	// plain is set if plain kernels of NCCL have been captured. windows is set if window kernels of
-	// NCCL have been captured.
+	// These are set if NCCL's kernels of each kind have been captured: plainCaptured for kernels
+	// that use no window, windowsCaptured for kernels that do.
 	plainCaptured, windowsCaptured bool
-	// recordings numbers the captures. current is the recording of the capture to which a call is
-	// being added, or nil.
+	// recordings numbers the captures. current is the capture to which a call is being added, or
+	// nil.
 	recordings direct.Recordings
 	current    *direct.Recording
 }
 
-// recordingOf returns the recording of an adopted stream's capture.
 func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
@@ -64,9 +61,8 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.Get(capture.ID), nil
 }
 
-// markCaptured records that another library captures calls of the group. From then on, the
-// watcher also checks the reports of replayed kernels. If kernels have already reported a fault,
-// markCaptured returns it.
+// markCaptured records that another library captures calls of the group, so that the watcher also
+// checks the reports of replayed kernels. It returns a fault that kernels have reported.
 func (r *recorder) markCaptured() error {
 	if !r.everCaptured.Swap(true) {
 		r.busy.WakeWatcher()
@@ -75,8 +71,8 @@ func (r *recorder) markCaptured() error {
 }
 
 // compare compares a call being captured with the calls of other ranks, unless the call's kernels
-// do that. It does not mark the stream as busy: nothing runs on the stream, and CUDA must not be
-// queried about a stream that is being captured.
+// do that. It does not mark the stream as busy, because CUDA must not be queried about a stream
+// that is being captured.
 func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
 	if !r.check.Load() || kernelsCompare && r.direct.announcements != nil {
 		return nil
@@ -86,8 +82,7 @@ func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
 	return r.comparer.compareNow(call, ticket)
 }
 
-// countUses keeps the objects that a call uses alive until the graph is destroyed. usesNCCL must
-// be set if NCCL launches kernels for the call.
+// countUses keeps the objects that a call uses alive until the graph is destroyed.
 func (r *recorder) countUses(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {

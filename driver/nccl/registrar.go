@@ -32,7 +32,7 @@ type registrar struct {
 	stages  *stages
 
 	// replaysWindows reports whether any graph that may still be launched contains window kernels
-	// of NCCL. It is called with mu held.
+	// (NCCL's kernels that access windows). It is called with mu held.
 	replaysWindows func() bool
 
 	supported support
@@ -76,8 +76,7 @@ func (r *registrar) registerOnce(
 	shared, shareErr := r.share(key, segment)
 	defer shared.Withdraw()
 	// NCCL matches windows only by their order. If ranks registered different segments, sums would
-	// be wrong or ranks would hang, so compare the segments first. Each rank also sends the handle
-	// with which the other ranks can map its segment.
+	// be wrong or ranks would hang. Each rank also sends the handle for mapping its segment.
 	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key,
 		segment.Bytes(), shared.Encode())
 	if err != nil {
@@ -111,8 +110,8 @@ func (r *registrar) empty() bool {
 }
 
 // registerAllWithNCCL registers the group's segments with NCCL, even if the group has a direct
-// path, and makes later calls of register do the same. A suspended window, which is suspended on
-// all ranks, is registered when it is resumed.
+// path, and makes later calls of register do the same. Suspended windows are registered when they
+// resume.
 func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
@@ -149,9 +148,9 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 	return mapped
 }
 
-// registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. NCCL waits for
-// all ranks without a deadline, so the ranks must have agreed on the registration. If a rank is
-// lost in the meantime, the watcher fails the group, and the teardown makes NCCL's call return.
+// registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. The ranks must
+// have agreed on the registration, because NCCL waits for all ranks without a deadline. If a rank
+// is lost in the meantime, the teardown makes NCCL's call return.
 func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
 	if r.supported.noWindowsReason != "" || r.skipsWindows() {
 		return r.addUnregistered(w)
@@ -167,8 +166,7 @@ func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
 	if err := r.plane.Cause(); err != nil {
 		return err
 	}
-	// Add the window to the map before calling NCCL, because the teardown looks for it there if
-	// another rank fails.
+	// Add the window first, because the teardown looks for it if another rank fails.
 	r.windows[w.key] = w
 	var err error
 	w.handle, err = r.comm.register(w.segment)
@@ -185,8 +183,8 @@ func (r *registrar) addUnregistered(w *window) error {
 	return r.plane.Cause()
 }
 
-// commit waits until NCCL has registered the window on all ranks. If NCCL has registered no
-// window on some rank, commit makes all ranks stop using windows.
+// exchangeResults waits until NCCL has registered the window on all ranks. If NCCL has registered
+// no window on some rank, all ranks stop using windows.
 func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	own := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Reason: w.mapError,
@@ -217,14 +215,12 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 }
 
 // loneRankTimeout limits the wait for the other ranks if NCCL has registered no window on this
-// rank. If the other ranks have no window either, NCCL returns immediately there, so the limit is
-// ample.
+// rank.
 const loneRankTimeout = 5 * time.Second
 
-// startLoneRankTimer starts a timer that makes the group fail if this rank is the only one
-// without a window. In that case, NCCL has returned immediately on this rank, but the other ranks
-// would wait in NCCL forever. The caller must call stop once the other ranks have returned from
-// NCCL.
+// startLoneRankTimer starts a timer that makes the group fail if this rank is the only one without
+// a window. The other ranks would then wait in NCCL forever. The caller must call stop once they
+// have returned from NCCL.
 func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	limit := loneRankTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -238,8 +234,7 @@ func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// disableWindows records that NCCL has no window kernels for this group, because NCCL has
-// registered no window on the given rank.
+// disableWindows records that NCCL has registered no window on the given rank.
 func (r *registrar) disableWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -275,8 +270,8 @@ func (r *registrar) share(
 // errNotShared is returned by mapPeers if another rank could not share its segment.
 var errNotShared = errors.New("a rank has shared no memory")
 
-// skipsWindows reports whether the group registers no windows with NCCL. It does not need them if
-// it has a direct path, unless UseWindows was called.
+// skipsWindows reports whether the group registers no windows with NCCL. A group with a direct path
+// does not need them, unless UseWindows was called.
 func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailableReason == "" && !r.useWindows.Load()
 }
@@ -311,13 +306,13 @@ func (r *registrar) unmapPeers() error {
 	return errors.Join(errs...)
 }
 
-// registerResult is the result of a registration on one rank. It is sent to all ranks.
+// registerResult is the result of a registration on one rank, which is sent to all ranks.
 type registerResult struct {
 	// NoWindow is set if NCCL has registered no window.
 	NoWindow bool `json:"no_window,omitempty"`
 	// NotMapped is set if the rank has not mapped the segments of all other ranks.
 	NotMapped bool `json:"no_peers,omitempty"`
-	// Why is the reason why the rank failed to map a segment. It is empty if the reason is that
-	// another rank did not share its segment.
+	// Reason is the reason why the rank failed to map a segment. It is empty if another rank did
+	// not share its segment.
 	Reason string `json:"why,omitempty"`
 }

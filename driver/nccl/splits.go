@@ -11,9 +11,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// NCCL runs an AllToAllV as a group that has a Send to every other rank and a Recv from every
-// other rank. Empty parts are skipped, and this rank's own part is copied locally. NCCL treats
-// the group as one collective, even during stream capture.
+// NCCL runs an AllToAllV as a group that has a Send to every other rank and a Recv from every other
+// rank. Empty parts are skipped, and this rank's own part is copied locally.
 
 // evenSplits returns the splits of an AllToAll in which each rank sends count elements to every
 // rank. The send and receive counts share one slice, and so do the offsets.
@@ -27,11 +26,10 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 	}
 }
 
-// rootSplits returns the splits of a Gather or Scatter for the given rank.
 func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	none, all := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
 	one := evenSplits(ranks, 0)
-	one.SendCounts[call.Root] = call.Count // this sets RecvCounts, too
+	one.SendCounts[call.Root] = call.Count // shared with RecvCounts
 	if rank != call.Root {
 		all = none
 	}
@@ -47,8 +45,7 @@ func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	}
 }
 
-// singleRankSplits returns the splits of an AllGatherV or ReduceScatterV in a group of one rank,
-// where the call is just a copy.
+// singleRankSplits returns the splits of an AllGatherV or ReduceScatterV in a group of one rank.
 func singleRankSplits(s *driver.Splits) *driver.Splits {
 	counts := slices.Concat(s.SendCounts, s.RecvCounts)
 	single := &driver.Splits{
@@ -65,8 +62,6 @@ func singleRankSplits(s *driver.Splits) *driver.Splits {
 // splitBytes is the encoded size of a send count and a receive count.
 const splitBytes = 2 * 8
 
-// encodeSplits encodes this rank's splits as a message. The other ranks compare these splits with
-// their own.
 func encodeSplits(s *driver.Splits) (encoded []byte) {
 	for r, n := range s.SendCounts {
 		encoded = binary.LittleEndian.AppendUint64(encoded, uint64(n))
@@ -157,9 +152,8 @@ func (p *plan) exchange(source uintptr, stream cuda.Stream) error {
 	return errors.Join(err, n.GroupEnd())
 }
 
-// unevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV. NCCL has neither
-// operation, so each of them runs as a group of calls, with one Broadcast or Reduce for each part
-// that is not empty. NCCL fuses the calls of the group into one kernel.
+// unevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV: one Broadcast or Reduce for
+// each part that is not empty. NCCL fuses the calls of a group into one kernel.
 func (p *plan) unevenCalls() []nccl.Invocation {
 	n, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
@@ -181,8 +175,8 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 	return calls
 }
 
-// queueGroup queues calls as one NCCL group. It makes all calls inside gpu.Do, because an NCCL
-// group belongs to a thread.
+// queueGroup queues calls as one NCCL group. It uses gpu.Do, because an NCCL group belongs to a
+// thread.
 func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	return d.gpu.Do(func() error {
 		n := d.ncclAnyThread
@@ -200,8 +194,7 @@ func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 }
 
 // queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so the
-// reduction that CreatePreMulSum created can be destroyed immediately afterwards, even if the call
-// is captured.
+// reduction can be destroyed immediately afterwards, even in a capture.
 func (p *plan) queueScaled(s cuda.Stream) error {
 	n, comm, scaled := p.c.device.ncclAnyThread, p.c.comm.handle, *p
 	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)

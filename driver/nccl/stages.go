@@ -9,21 +9,21 @@ import (
 	"symmem/internal/control"
 )
 
-// stages holds the channels that a communicator's teardown closes. It closes them in the order of
-// the fields.
+// stages holds the channels that a communicator's teardown closes, in the order of the fields.
 type stages struct {
 	gpu   *gpu.GPU
 	cfg   *driver.GroupConfig
 	plane control.Plane
 
-	// ended is closed when the group has failed or has been closed.
+	// groupEnded is closed when the group has failed or has been closed.
 	groupEnded chan struct{}
 	// kernelsEnded is closed when the group's kernels have exited and its windows have been
 	// deregistered, or when the time limit for that has expired.
 	kernelsEnded chan struct{}
-	// released is closed when everything has been freed except what graphs of other libraries use.
+	// memoryFreed is closed when everything has been freed except what foreign graphs (graphs of
+	// other libraries) use.
 	memoryFreed chan struct{}
-	// tornDown is closed when everything has been freed, including NCCL's communicator.
+	// allFreed is closed when everything has been freed, including NCCL's communicator.
 	allFreed chan struct{}
 }
 
@@ -35,11 +35,9 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage. If checkOnly is set, it only checks whether the stage has been
-// reached. After Close it waits longer than after a fault: a busy machine may be slow to close a
-// group, whereas a failed group reaches a stage soon or never. If the stage released is delayed
-// by unfinished work (gpu.GPU.AddUnfinished), await waits only briefly, because an earlier wait
-// for that work has already timed out.
+// await waits for a stage. If checkOnly is set, it only checks whether the stage has been reached.
+// The limit is longer after Close than after a fault, because a failed group reaches a stage soon
+// or never. It is short if an earlier wait for unfinished work has already timed out.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {
@@ -52,7 +50,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	}
 	select {
 	case <-stage:
-		return nil // checked first, because limit may be 0
+		return nil // first, because limit may be 0
 	default:
 	}
 	select {

@@ -8,24 +8,23 @@ import (
 )
 
 // averageVersion is the first version of NCCL that has window kernels for ReduceScatter with avg.
-// NCCL has had windows since 2.27.3; nccl.Defects lists their defects.
 const averageVersion = 23003
 
-// support determines for which calls NCCL has window kernels. This depends only on NCCL's version
-// and on the group, so the result is the same on all ranks.
+// support determines for which calls NCCL has window kernels (kernels that access registered memory
+// directly). The result is the same on all ranks.
 type support struct {
-	// noWindowsReason is the reason why there are no window kernels at all, or empty if there are
-	// some. It is set before register returns the first window.
+	// noWindowsReason is the reason why there are no window kernels at all, or "". It is set before
+	// register returns the first window.
 	noWindowsReason string
-	// average is set if NCCL has window kernels for ReduceScatter with avg.
+	// averages is set if NCCL has window kernels for ReduceScatter with avg.
 	averages bool
-	// unaligned is set if window kernels require no alignment of buffers.
+	// anyAlignment is set if window kernels require no alignment of buffers.
 	anyAlignment bool
 	rank         int
 }
 
-// newSupport returns the support for a group. major is the major compute capability of the
-// group's GPUs, and machines is the number of machines that the group spans.
+// newSupport returns the support for a group that spans the given number of machines. major is the
+// major compute capability of its GPUs.
 func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
 	code, text := library.Version()
 	s := support{
@@ -44,9 +43,7 @@ func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, mac
 	return s
 }
 
-// unsupportedReason returns the reason why there is no window kernel for a call, or "". NCCL has
-// window kernels for AllGather of any type, and for AllReduce and ReduceScatter with sum in three
-// float types.
+// unsupportedReason returns the reason why there is no window kernel for a call, or "".
 func (s *support) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
@@ -74,14 +71,12 @@ func (s *support) unsupportedReason(call *driver.Call) string {
 	return ""
 }
 
-// wordBytes is the alignment that window kernels require in versions with the defect
-// nccl.ShiftedLoads.
+// wordBytes is the alignment that window kernels with the defect nccl.ShiftedLoads require.
 const wordBytes = 4
 
-// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and a window kernel for the
-// call would read misaligned input on some rank. In an in-place AllGather, each rank's input is a
-// part of the output, so the alignment of the parts matters. The same is true of a ReduceScatter,
-// because each part of the input is read by some rank.
+// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and a window kernel for the call
+// would read misaligned input on some rank. In an in-place AllGather and in a ReduceScatter, ranks
+// read different parts of the same buffer, so the size of a part must be aligned, too.
 func (s *support) misaligned(call *driver.Call) bool {
 	if s.anyAlignment {
 		return false

@@ -15,14 +15,13 @@ var (
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if a graph contains NCCL's window kernels. These kernels refer
-// to data that NCCL keeps for the window, and NCCL cannot release the window's memory without
-// freeing that data.
+// PrepareSuspend returns ErrBusy if a graph contains NCCL's window kernels. They refer to data that
+// NCCL would free together with the window's memory.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The intraWindow needs no check, because it is never registered with NCCL.
+	// w.intraWindow needs no check, because it is never registered with NCCL.
 	if w.handle != 0 && r.replaysWindows() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -31,8 +30,8 @@ func (w *window) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has
-// failed, Suspend does neither, because the teardown does both.
+// Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has failed,
+// the teardown does both.
 func (w *window) Suspend() error {
 	if w.intraWindow != nil {
 		return errors.Join(w.intraWindow.Suspend(), w.suspend())
@@ -40,7 +39,6 @@ func (w *window) Suspend() error {
 	return w.suspend()
 }
 
-// suspend suspends the window but not its intraWindow.
 func (w *window) suspend() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -99,9 +97,8 @@ func (w *window) resume(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain maps the peers' segments, even if an earlier attempt to map them failed, and ends the
-// suspension. It holds the group's lock, so that the teardown cannot free the addresses in the
-// meantime.
+// mapAgain maps the peers' segments and ends the suspension. It holds the group's lock, so that the
+// teardown cannot free the addresses in the meantime.
 func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()

@@ -15,8 +15,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases a communicator's memory until the communicator is resumed. If the group has
-// two levels, its suspender also releases the memory of the levels.
+// suspender releases the memory of a communicator and of its levels until they are resumed.
 type suspender struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -25,20 +24,18 @@ type suspender struct {
 	comm     *ncclComm
 	exchange *direct.Exchange
 	messages p2p.Suspender
-	// others returns the communicators of the group's levels. It returns none if the group has no
-	// levels.
+	// levelTargets returns the communicators of the group's levels, or none.
 	levelTargets func() []suspendTarget
 }
 
-// suspended is a communicator that is suspended together with its group: the group's own
-// communicator or one of its levels.
+// suspendTarget is the group's own communicator or one of its levels.
 type suspendTarget struct {
 	*suspender
 	// members lists the group ranks of the communicator's ranks.
 	members []int
 }
 
-// all returns the group's own communicator and its levels, in the same order on all ranks.
+// targets returns the group's own communicator and its levels, in the same order on all ranks.
 func (s *suspender) targets() []suspendTarget {
 	members := make([]int, len(s.cfg.Ranks))
 	for r := range members {
@@ -56,9 +53,8 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory and the staging memory of messages, for the group and for
-// its levels. If NCCL supports it, Suspend also releases the memory of NCCL's communicators. The
-// field Released of the result does not include that memory.
+// Suspend releases the exchange memory and the staging memory of messages. If NCCL supports it,
+// Suspend also releases the memory of NCCL's communicators, which is not counted in Released.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -83,7 +79,6 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	return released, nil
 }
 
-// keptByNCCL describes the memory of communicators that NCCL cannot suspend.
 func (s *suspender) keptByNCCL(communicators int) string {
 	_, text := s.comm.library.Version()
 	what := "the communicator"
@@ -94,10 +89,8 @@ func (s *suspender) keptByNCCL(communicators int) string {
 		what, text, nccl.VersionText(nccl.VersionSuspend))
 }
 
-// callNCCL calls NCCL for each communicator. It holds the communicator's lock during the call,
-// because NCCL permits only one thread at a time. NCCL may wait for other ranks without a
-// deadline. When ctx is done, callNCCL therefore makes the group fail, and the teardown then
-// makes the call return.
+// callNCCL calls NCCL for each communicator. NCCL may wait for other ranks without a deadline, so
+// callNCCL makes the group fail when ctx is done. The teardown then makes the call return.
 func (s *suspender) callNCCL(
 	ctx context.Context, all []suspendTarget, call func(*ncclComm) error,
 ) error {
@@ -114,8 +107,8 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// locked runs do with the communicator's lock held, so that the teardown does not free addresses
-// during the call. If the communicator has failed or is closed, locked returns the cause instead.
+// withLock runs do with the communicator's lock held, so that the teardown does not free addresses
+// during the call. If the communicator has failed or is closed, it returns the cause instead.
 func (s *suspender) withLock(do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +118,7 @@ func (s *suspender) withLock(do func() error) error {
 	return do()
 }
 
-// resumeMessage is the message that a rank sends to the other ranks when a group resumes.
+// resumeMessage is sent to the other ranks when a group resumes.
 type resumeMessage struct {
 	// Refusal is the reason why the rank cannot resume, or empty.
 	Refusal string `json:"refusal,omitempty"`
@@ -157,7 +150,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	if err == nil && s.comm.library.Suspends() {
 		err = s.callNCCL(ctx, all, (*ncclComm).resume)
 	}
-	if err == nil { // wait until all ranks have mapped the memory, which is exported until then
+	if err == nil { // export the memory until all ranks have mapped it
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
 	if err != nil {
@@ -166,9 +159,9 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// exchangeResumeMessages sends this rank's resumeMessage to the other ranks. It returns the
-// Exchange field of every rank's resumeMessage. If some ranks cannot resume, it returns the refusal
-// of the first such rank. If it returns an error, the caller must make the group fail.
+// exchangeResumeMessages sends this rank's resumeMessage, and returns the Exchange field of every
+// rank's message. refusal is that of the first rank that cannot resume. If err is set, the caller
+// must make the group fail.
 func (s *suspender) exchangeResumeMessages(
 	ctx context.Context, memory resumedMemory, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
@@ -207,8 +200,7 @@ func (s *suspender) exchangeResumeMessages(
 // resumedMemory lists the memory that this rank has allocated for its communicators.
 type resumedMemory []resumedPart
 
-// resumedPart holds the memory of one communicator. exchange is nil if the communicator has no
-// exchange memory.
+// resumedPart holds the memory of one communicator. exchange may be nil.
 type resumedPart struct {
 	suspendTarget
 	exchange *direct.Allocation
@@ -232,7 +224,6 @@ func allocate(all []suspendTarget) (resumedMemory, error) {
 	return memory, nil
 }
 
-// messages returns the messages from which the other ranks map the exchange memory.
 func (m resumedMemory) messages() (messages [][]byte) {
 	for _, part := range m {
 		messages = append(messages, part.exchange.Message())
@@ -260,8 +251,7 @@ func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error 
 	return nil
 }
 
-// discard frees the memory. It is called if another communicator or another rank could not
-// allocate its memory.
+// discard frees the memory after another communicator or rank could not allocate its memory.
 func (m resumedMemory) discard() error {
 	var errs []error
 	for _, part := range m {

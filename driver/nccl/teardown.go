@@ -14,8 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown frees a communicator after its plane has failed or has been closed. The function decide
-// chooses each step. Memory that is used by graphs captured by other libraries is freed when those
+// teardown frees a communicator after its group has failed or has been closed. The function decide
+// chooses each step. Memory that foreign graphs (those of other libraries) use is freed when these
 // graphs are destroyed; see memory.Hold.
 type teardown struct {
 	gpu       *gpu.GPU
@@ -30,33 +30,31 @@ type teardown struct {
 	registrar *registrar
 	recorder  *recorder
 	stages    *stages
-	// graphs counts symmem's open graphs that contain calls of the group. watcher is used to wait
-	// for the watcher's goroutine.
+	// graphs counts symmem's open graphs that contain calls of the group. watcher counts the
+	// watcher's goroutine.
 	graphs, watcher *sync.WaitGroup
 	// otherGroupsUseWindows reports whether another group of the device may have an unfinished
-	// window kernel.
+	// window kernel (an NCCL kernel that accesses windows).
 	otherGroupsUseWindows func() bool
-	// whole is the two-level group of which the communicator is a level, or nil.
-	parent atomic.Pointer[parentGroup]
-	// forget removes the communicator from the device.
+	// parent is the two-level group of which the communicator is a level, or nil.
+	parent           atomic.Pointer[parentGroup]
 	removeFromDevice func()
 
 	once sync.Once
 	// err may be read after stages.allFreed is closed.
 	err error
 
-	// The following fields are used only by the goroutine that executes run.
+	// Only the goroutine that executes run uses the following fields.
 
 	progress
-	drainErr         error      // the error of the last drain
-	errs             []error    // the errors of the other steps
-	abortErr         chan error // receives the error of the abort
-	closeMemoryFreed func()     // closes stages.memoryFreed unless it is closed already
+	drainErr         error
+	errs             []error
+	abortErr         chan error
+	closeMemoryFreed func()
 }
 
 // begin starts the teardown after a fault or Close, and reports the cause to streams with
-// unfinished work. Later calls do nothing. The teardown runs in a goroutine, because it waits
-// until the user closes graphs.
+// unfinished work. Later calls do nothing.
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failParent()
@@ -72,8 +70,8 @@ func (t *teardown) begin() {
 }
 
 // failParent makes the two-level group fail if the communicator is one of its levels, and returns
-// the cause of the failure. It must be called before the level's kernels are stopped, because the
-// two-level group could otherwise report success for their work.
+// the cause of the failure. It must be called before the level's kernels are stopped. Otherwise,
+// the two-level group could report success for their work.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -89,12 +87,12 @@ func (t *teardown) failParent() error {
 type parentGroup struct {
 	group stream.Group
 	plane control.Plane
-	begin func() // begins the group's teardown
+	begin func()
 }
 
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
-	t.watcher.Wait()  // because the watcher uses NCCL's communicator
+	t.watcher.Wait()  // the watcher uses NCCL's communicator
 	t.exchange.Stop() // makes running direct kernels exit, and later replays exit at once
 	t.messages.Release()
 	for {
@@ -111,10 +109,9 @@ func (t *teardown) run() {
 	t.err = errors.Join(append(t.errs, t.drainErr)...)
 	t.removeFromDevice()
 	close(t.stages.allFreed)
-	t.closeMemoryFreed() // last, because callers check tornDown after they have waited for released
+	t.closeMemoryFreed() // after allFreed, which callers check once memoryFreed is closed
 }
 
-// collect gathers the facts for decide.
 func (t *teardown) collect() facts {
 	f := facts{progress: t.progress, stuck: gpu.Stuck.Load(), blockedCall: !t.tryLock()}
 	f.foreignGraphs = t.recorder.captures.Any()
@@ -123,16 +120,15 @@ func (t *teardown) collect() facts {
 		f.foreignWindowKernels = f.foreignGraphs && t.recorder.windowsCaptured
 		t.mu.Unlock()
 	}
-	f.idle = t.busy.AllIdle() // clears Windows and Plain if possible
+	f.idle = t.busy.AllIdle() // clears busy.Windows and busy.Plain if possible
 	f.windowKernels, f.plainKernels = t.busy.Windows.Load(), t.busy.Plain.Load()
 	f.closedStreamsBusy = t.gpu.MustKeepMemory()
 	f.quickAbort = !f.closedStreamsBusy && !t.otherGroupsUseWindows()
 	return f
 }
 
-// tryLock locks the group and reports whether it succeeded. It waits longer than a launch on a
-// failed group can hold the lock. If tryLock fails, the holder must therefore be blocked inside
-// NCCL, waiting for another rank.
+// tryLock locks the group and reports whether it succeeded. Its time limit is longer than a launch
+// on a failed group can hold the lock. If tryLock fails, the holder is therefore blocked in NCCL.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
@@ -176,8 +172,8 @@ func (t *teardown) execute(next step) {
 func (t *teardown) addErr(err error) { t.errs = append(t.errs, err) }
 
 // drain waits, for a limited time, until no stream has unfinished work of the communicator. It
-// releases streams that are waiting for messages, so that they can continue. If work is still
-// unfinished after the time limit, the memory that it may use stays mapped.
+// releases streams that wait for messages. After a timeout, memory that unfinished work may use
+// stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -198,12 +194,8 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort of NCCL's communicator. After stepAwaitOwnGraphs, abort waits for the
-// group's lock, because another goroutine may be deregistering a window. Before that step, it
-// does not wait for the lock, because a blocked call to NCCL may hold it.
-//
-// An aborted kernel may make the kernels of other ranks return wrong results, so abort first waits
-// until these ranks know of the fault.
+// abort starts the abort of NCCL's communicator. It first waits until the other ranks know of the
+// fault, because an aborted kernel may make their kernels return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()

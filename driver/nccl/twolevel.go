@@ -16,7 +16,8 @@ import (
 )
 
 // levels holds the two communicators of the two-level path, which is for groups that span several
-// machines. Calls on that path use direct kernels within each machine and NCCL between machines.
+// machines. Its calls use direct kernels (symmem's own) within each machine and NCCL between
+// machines.
 type levels struct {
 	machineLayout
 	intra *communicator // connects the ranks of this machine
@@ -70,15 +71,14 @@ func (l *machineLayout) config(
 	return cfg
 }
 
-// intraConfig returns the configuration of levels.intra. It requires a formula, so that sums do
-// not depend on which kernel computes them.
+// intraConfig returns the configuration of levels.intra. It requires a formula, so that sums do not
+// depend on which kernel computes them.
 func (l *machineLayout) intraConfig(parent *driver.GroupConfig) driver.GroupConfig {
 	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machine), l.local, l.intraRanks())
 	cfg.Formula = driver.RankOrder
 	return cfg
 }
 
-// intraRanks lists the group ranks on this machine.
 func (l *machineLayout) intraRanks() []int {
 	ranks := make([]int, l.ranksPerMachine)
 	for i := range ranks {
@@ -109,7 +109,7 @@ type twoLevel struct {
 	whyNoLevels atomic.Pointer[string]
 }
 
-// whyNoTwoLevel returns the reason why the group has no two-level path, or "" if it has one.
+// whyNoTwoLevel returns the reason why the group has no two-level path, or "".
 func (t *twoLevel) whyNoTwoLevel() string {
 	switch reason := t.whyNoLevels.Load(); {
 	case t.levels.Load() != nil:
@@ -154,8 +154,7 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 }
 
 // untilFault returns a context that is canceled when the group fails. Until stop is called, it also
-// makes the group fail if a peer has failed, so that ranks that connect the levels do not wait for
-// that peer until the timeout.
+// makes the group fail if a peer has failed.
 func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
@@ -180,8 +179,7 @@ func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop f
 	}
 }
 
-// formulaReason returns the reason why two levels cannot compute the group's formula, or "" if
-// they can.
+// formulaReason returns the reason why two levels cannot compute the group's formula, or "".
 func (t *twoLevel) formulaReason() string {
 	formula := t.group.cfg.Formula
 	if formula == driver.AnyFormula {
@@ -191,8 +189,7 @@ func (t *twoLevel) formulaReason() string {
 		"implement", formula)
 }
 
-// registerIntraWindow gives a new window a intraWindow (window.intraWindow) if the group has
-// levels.
+// registerIntraWindow sets w.intraWindow if the group has levels.
 func (t *twoLevel) registerIntraWindow(ctx context.Context, w *window) error {
 	l := t.levels.Load()
 	if l == nil {
@@ -204,7 +201,7 @@ func (t *twoLevel) registerIntraWindow(ctx context.Context, w *window) error {
 	return nil
 }
 
-// suspended returns the levels, which are suspended together with the group.
+// suspendTargets returns the levels, which are suspended together with the group.
 func (t *twoLevel) suspendTargets() []suspendTarget {
 	l := t.levels.Load()
 	if l == nil {
@@ -228,8 +225,7 @@ func (l *levels) connect(ctx context.Context, c *communicator) (reason string, e
 	if l.intra, err = l.join(ctx, c, l.intraConfig(&c.cfg)); err != nil {
 		return "", err
 	}
-	// Agree now, so that no rank connects l.inter and waits there for a machine that has no direct
-	// path.
+	// Agree now, so that no rank waits in l.inter for a machine that has no direct path.
 	reason, err = l.agree(ctx, c, l.intra.direct.unavailableReason)
 	if reason != "" || err != nil {
 		return reason, err
@@ -261,8 +257,7 @@ func (l *levels) join(
 	return level, nil
 }
 
-// agree exchanges the ranks' reasons for not using two levels. It returns the reason of the
-// lowest rank that has one.
+// agree exchanges the ranks' reasons for not using two levels, and returns that of the lowest rank.
 func (l *levels) agree(ctx context.Context, c *communicator, own string) (string, error) {
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, []byte(own))
 	if err != nil {
@@ -287,8 +282,8 @@ func (l *levels) register(ctx context.Context, w *window) error {
 	return w.agreeOnIntraWindow(ctx)
 }
 
-// agreeOnIntraWindow lets direct kernels access peers' memory through the intraWindow only if that
-// works on every machine, because ranks could otherwise choose different paths for a call.
+// agreeOnIntraWindow lets direct kernels access peers' memory only if that works on every machine.
+// Otherwise, ranks could choose different paths for a call.
 func (w *window) agreeOnIntraWindow(ctx context.Context) error {
 	own := []byte{0}
 	if w.intraWindow.mappedByAll {
@@ -311,8 +306,7 @@ func (w *window) agreeOnIntraWindow(ctx context.Context) error {
 	return nil
 }
 
-// linkFailures makes the levels fail if the group fails. (If a level fails, teardown.failParent
-// makes the group fail.)
+// linkFailures makes the levels fail if the group fails. teardown.failParent does the opposite.
 func (l *levels) linkFailures(c *communicator) {
 	for _, level := range []*communicator{l.intra, l.inter} {
 		go func() {
@@ -329,7 +323,6 @@ func (l *levels) linkFailures(c *communicator) {
 	}
 }
 
-// close closes those communicators that have been connected.
 func (l *levels) close() error {
 	var errs []error
 	for _, level := range []*communicator{l.intra, l.inter} {

@@ -7,7 +7,7 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// packElements returns the number of elements of type t in kernels.PackBytes bytes.
+// packElements returns the number of elements in kernels.PackBytes bytes.
 func packElements(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
 // levelStep describes one of the calls that make up a call on the two-level path.
@@ -18,14 +18,13 @@ type levelStep struct {
 	offer driver.Offer
 }
 
-// refusal returns the reason why a call has no two-level path, or nil.
 func (t *twoLevel) refusal(p *plan) error {
 	_, err := t.offer(p)
 	return err
 }
 
-// offer returns the steps of a call on two levels. If the call cannot use two levels, offer
-// returns the reason as an error.
+// offer returns the steps of a call on two levels, or the reason why it cannot use them as an
+// error.
 func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	l := t.levels.Load()
 	if l == nil {
@@ -45,8 +44,7 @@ func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	return steps, nil
 }
 
-// check returns an error if the levels do not support a call. The result is the same on every
-// rank.
+// check returns an error if the levels do not support a call. The result is the same on every rank.
 func (l *levels) check(call *driver.Call) error {
 	unit := packElements(call.DataType)
 	switch {
@@ -66,7 +64,6 @@ func (l *levels) check(call *driver.Call) error {
 	return nil
 }
 
-// steps returns the steps of a call that check accepts.
 func (l *levels) steps(p *plan) []levelStep {
 	call := driver.Call{
 		DataType: p.DataType, ReduceOp: p.ReduceOp, Send: p.Send, Recv: p.Recv, Keep: p.Keep,
@@ -94,9 +91,9 @@ func (l *levels) interStep(op driver.Operation, call driver.Call) levelStep {
 }
 
 // allReduce returns the steps of an AllReduce. First, a ReduceScatter within each machine leaves
-// each rank with one part of its machine's sum. Then an AllReduce between machines adds up these
-// parts. Finally, an AllGather within each machine collects the results. call.Count is the number
-// of elements in a part.
+// each rank with one part of its machine's sum. An AllReduce between machines adds up these parts,
+// and an AllGather within each machine collects the results. call.Count is the size of a part in
+// elements.
 func (l *levels) allReduce(call driver.Call) []levelStep {
 	part := call.Recv + uintptr(int64(l.local)*call.Count*int64(call.DataType.Size()))
 	scatter, add, gather := call, call, call
@@ -110,8 +107,8 @@ func (l *levels) allReduce(call driver.Call) []levelStep {
 }
 
 // allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks that
-// have the same index on the other machines. The ranks of a machine then exchange what they have
-// gathered. Each machine's inputs form a block of the output, and each block needs one AllGather.
+// have the same index on the other machines. Then the ranks of a machine exchange what they have
+// gathered. Each machine's inputs form a block of the output, which needs its own AllGather.
 func (l *levels) allGather(call driver.Call) []levelStep {
 	bytes := uintptr(call.Count * int64(call.DataType.Size()))
 	inter := call

@@ -11,16 +11,15 @@ import (
 	"symmem/internal/control"
 )
 
-// checkInterval is the time between two checks of the watcher while work is unfinished.
+// checkInterval is the time between two checks while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery limits full checks while the program keeps launching calls: only one in
-// fullCheckEvery checks is full. The other checks only read the kernels' reports, because the
-// launches themselves detect failed peers.
+// fullCheckEvery limits full checks while the program keeps launching calls. The other checks only
+// read the kernels' reports, because launches themselves detect failed peers.
 const fullCheckEvery = 16
 
-// replayCheckInterval is the time between two checks when all work that symmem has launched is
-// finished, but another library may replay calls.
+// replayCheckInterval is the time between two checks when no work is unfinished, but another
+// library may replay calls.
 const replayCheckInterval = 20 * time.Millisecond
 
 // watcher looks for faults while a group has unfinished work.
@@ -38,11 +37,11 @@ type watcher struct {
 	stages   *stages
 	teardown *teardown
 
-	running sync.WaitGroup // used to wait for the goroutine that runs watch
+	running sync.WaitGroup // the goroutine that runs watch
 }
 
-// watch looks for faults until the group has failed or is closed. It finds faults even if the
-// program never waits for its work, or waits in CUDA without a deadline.
+// watch looks for faults until the group has failed or is closed, even if the program never waits
+// for its work.
 func (w *watcher) watch() {
 	var check <-chan time.Time
 	var grace control.GraceTimer
@@ -63,8 +62,7 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork(work)
 		case <-check:
-			// Give this rank's kernels some time to report a fault, because their report may be
-			// more specific than the failure of a peer.
+			// This rank's kernels may report a more specific fault than the failure of a peer.
 			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -72,13 +70,13 @@ func (w *watcher) watch() {
 	}
 }
 
-// workCheck holds a ticker and a wait that all calls of watchWork reuse, to avoid allocations.
+// workCheck is reused by all calls of watchWork, to avoid allocations.
 type workCheck struct {
 	ticker *time.Ticker // stopped between the calls
 	wait   *collectiveWait
 }
 
-// watchWork checks for faults periodically, until no work is unfinished or the plane has failed.
+// watchWork checks for faults periodically, until no work is unfinished or the group has failed.
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
@@ -92,15 +90,14 @@ func (w *watcher) watchWork(check workCheck) {
 			return
 		case <-check.ticker.C:
 		}
-		// Full checks are less frequent while the program keeps launching, because they take locks
-		// that launches need.
+		// Full checks take locks that launches need.
 		latest, _ := w.history.last()
 		launching := latest != seen
 		seen = latest
 		finished := !launching && w.canSleep()
 		var err error
 		switch {
-		case finished: // read the reports of the finished work
+		case finished: // read the reports of finished work
 			err = cmp.Or(w.faults.kernelFault(), w.comm.asyncError(w.cfg.Name()))
 		case launching && checks%fullCheckEvery != 0:
 			err = w.faults.kernelFault()
@@ -117,8 +114,8 @@ func (w *watcher) watchWork(check workCheck) {
 	}
 }
 
-// canSleep reports whether all work is finished, so that the watcher may sleep. It clears Watching
-// before it checks the work, so that a concurrent launch wakes the watcher.
+// canSleep reports whether all work is finished. It clears Watching before it checks the work, so
+// that a concurrent launch wakes the watcher.
 func (w *watcher) canSleep() bool {
 	w.busy.Watching.Store(false)
 	if idle(w.mu, w.busy) {
@@ -128,26 +125,23 @@ func (w *watcher) canSleep() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines, which was the latest when the probe
-// was created. Once every rank has launched that collective, the watcher creates another probe.
+// probe identifies the collective that the watcher examines. Once every rank has launched it, the
+// watcher creates a probe for the latest collective.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
-	// wait describes a wait for the collective. All probes of a watcher reuse it.
+	// wait is reused by all probes of a watcher.
 	wait *collectiveWait
-	// differsSince is the time when the call being compared was first found to differ. It is zero
-	// if the call does not differ.
+	// differsSince is the time when the call being compared was first found to differ, or zero.
 	differsSince time.Time
 }
 
-// differGrace is how long the watcher waits for a comparison to find all ranks whose calls
-// differ. After that, the group fails with the ranks found so far.
+// differGrace is how long the watcher waits for a comparison to find all ranks whose calls differ.
 const differGrace = 100 * time.Millisecond
 
-// afterGrace returns the error of a comparison once the error has persisted for differGrace.
-// Before that, it returns nil.
+// afterGrace returns the error of a comparison once it has persisted for differGrace.
 func (p *probe) afterGrace(err error) error {
 	switch {
 	case err == nil:
@@ -170,7 +164,7 @@ func (w *watcher) examine(p *probe) error {
 	if err := w.faults.kernelFault(); err != nil {
 		return err
 	}
-	if w.teardown.parent.Load() != nil { // the watcher of the whole group examines the peers
+	if w.teardown.parent.Load() != nil { // the watcher of the two-level group examines the peers
 		return w.comm.asyncError(w.cfg.Name())
 	}
 	if call := w.comparer.call.Load(); call != nil {

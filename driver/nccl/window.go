@@ -15,10 +15,9 @@ import (
 	"symmem/internal/nccl"
 )
 
-// window implements driver.Window for a segment that is registered with a group.
-//
-// A window is registered at first. It is suspended from Suspend to Resume, and is finally
-// deregistered by Deregister or by the teardown of the group.
+// window implements driver.Window for a segment that is registered with a group. It is suspended
+// from Suspend to Resume, and is finally deregistered by Deregister or by the teardown of the
+// group.
 type window struct {
 	registrar *registrar
 	key       driver.SegmentKey
@@ -27,14 +26,14 @@ type window struct {
 	// the communicator.
 	handle nccl.Window
 	uses   memory.UseCount
-	// intraWindow is the window of the same segment in the communicator levels.intra. It is nil
-	// unless the group has a two-level path.
+	// intraWindow is the window of the same segment in levels.intra, or nil without a two-level
+	// path.
 	intraWindow *window
 	peers
 	suspension windowSuspension
 }
 
-// windowSuspension holds the state of a suspended window. The group's lock guards it.
+// windowSuspension is guarded by the group's lock.
 type windowSuspension struct {
 	// active is set while the window is suspended. The peers' segments are then unmapped, but their
 	// addresses stay reserved.
@@ -43,9 +42,8 @@ type windowSuspension struct {
 	registered bool
 }
 
-// merge merges the result of a rank into w. Direct kernels use the segments only if every rank
-// has mapped all of them. If that is not the case, notMappedReason is the reason of the first
-// rank that gave one.
+// merge merges the result of a rank into w. Direct kernels use the segments only if every rank has
+// mapped all of them.
 func (w *window) merge(rank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
@@ -61,11 +59,11 @@ func (w *window) Deregister() error {
 	return w.deregisterSelf()
 }
 
-// deregisterSelf deregisters the window but not its intraWindow.
+// deregisterSelf deregisters the window but not intraWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
-		// The teardown deregisters the window once no kernel of the group can still be using it.
+		// The teardown deregisters the window once no kernel of the group can use it.
 		if err := r.stages.await(r.stages.kernelsEnded, false); err != nil {
 			return err
 		}
@@ -87,19 +85,17 @@ func (w *window) deregisterSelf() error {
 }
 
 // deferDeregistration defers the deregistration until graphs of other libraries that use the window
-// or its segment are destroyed, and returns true. If there are no such graphs, it does nothing
-// and returns false.
+// or its segment are destroyed, and returns true. Without such graphs, it returns false.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
 		r.mu.Lock()
-		_ = r.gpu.Do(w.deregister) // Deregister has already returned, so this error is dropped
+		_ = r.gpu.Do(w.deregister) // the error is dropped, because Deregister has returned
 		r.mu.Unlock()
 		_ = w.unmapPeers()
 	})
 }
 
-// byKey compares windows by their keys, which are the same on all ranks.
 func byKey(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
@@ -114,22 +110,20 @@ func (w *window) deregister() error {
 	return w.registrar.comm.deregister(handle)
 }
 
-// peers holds this rank's mappings of the other ranks' segments. Direct kernels use these mappings
-// and do not need NCCL's windows.
+// peers holds this rank's mappings of the other ranks' segments, which direct kernels use.
 type peers struct {
 	// addresses holds the address of each group rank's segment, including this rank's own.
 	addresses []uintptr
 	// mapped is set if this rank has mapped the segments of all other ranks.
 	mapped bool
-	// mapError is the reason why mapped is false. It is empty if the reason is that another rank
-	// did not share its segment.
+	// mapError is the reason why mapped is false, or "" if another rank did not share its segment.
 	mapError string
-	// mappedByAll is set if every rank has mapped all segments. If it is not set, notMappedReason
-	// names a rank and its reason. register sets both fields.
+	// mappedByAll is set if every rank has mapped all segments. Otherwise, notMappedReason names a
+	// rank and its reason.
 	mappedByAll     bool
 	notMappedReason string
 
-	unmapped atomic.Bool // whether unmapPeers was called
+	unmapped atomic.Bool
 }
 
 func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
@@ -137,9 +131,8 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
-// mapPeers maps the segments of the other ranks, using the handles that these ranks sent. If the
-// window is suspended, mapPeers maps the segments at their old addresses. If mapPeers fails,
-// calls on the window use other paths.
+// mapPeers maps the segments of the other ranks. If the window is suspended, it maps them at their
+// old addresses. If it fails, calls on the window use other paths.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	reg := w.registrar
 	if reg.direct.unavailableReason != "" {
@@ -207,7 +200,7 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// Locate returns the address at which this rank can access each rank's copy of a buffer. The
+// Locate returns the addresses at which this rank can access each rank's copy of a buffer. The
 // buffer has the same offset on all ranks.
 func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	for _, segment := range w.addresses {
@@ -216,8 +209,8 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// undoMapping unmaps the other ranks' segments. If the window is suspended, undoMapping unmaps
-// only the segments of the first n ranks, and keeps the addresses reserved.
+// undoMapping unmaps the other ranks' segments. If the window is suspended, it unmaps only the
+// segments of the first n ranks, and keeps the addresses reserved.
 func (w *window) undoMapping(n int) error {
 	g := w.registrar.gpu
 	if !w.suspension.active {

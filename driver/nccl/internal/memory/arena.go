@@ -19,7 +19,7 @@ type Arena struct {
 	// base is the start of the range that callers use and on which windows are registered. alias is
 	// the start of the second range, on which no window is ever registered.
 	base, secondBase uintptr
-	closed      bool // guarded by Memory.mu
+	closed           bool // guarded by Memory.mu
 	// kept is set if the arena may outlive the device. The arena then holds a reference to the
 	// GPU's context; guarded by Memory.mu.
 	kept bool
