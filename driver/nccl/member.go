@@ -199,7 +199,8 @@ func noMessagesError(group *driver.GroupConfig, all []*member) error {
 func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 	for i, m := range all {
 		if m.NoKernelsReason != "" {
-			return fmt.Sprintf("rank %d of the world: %s", group.Ranks[i], control.Printable(m.NoKernelsReason))
+			return fmt.Sprintf("rank %d of the world: %s", group.Ranks[i],
+				control.Printable(m.NoKernelsReason))
 		}
 	}
 	return ""

@@ -27,24 +27,23 @@ type Exchange struct {
 	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
 	// written before the group is used.
 	Multiprocessors int
-	// Overlaps is set if kernels are launched with CUDA's programmatic dependent launch. It is not
-	// set if ranks of this process share the GPU, because the waiting blocks of one rank could
-	// occupy the multiprocessors that another rank needs. It is written before the group is used.
+	// Overlaps is set, before the group is used, if kernels are launched with CUDA's programmatic
+	// dependent launch. It is not set if ranks of this process share the GPU: waiting blocks of one
+	// rank could occupy multiprocessors that another rank needs.
 	Overlaps bool
 
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
 	// report is host memory through which kernels and the host signal each other. finalReport is a
-	// copy of the report that is made when the report is freed. Both are guarded by mu.
+	// copy that is made when the report is freed. Both are guarded by mu.
 	report      *kernels.Report
 	finalReport kernels.Report
-	stops       sync.WaitGroup // goroutines that Stop has started
+	stops       sync.WaitGroup // goroutines of Stop
 	suspension  suspension     // guarded by mu
 }
 
-// Reported returns the report of a kernel that has found a fault, and whether there is such a
-// report.
+// Reported returns the report of a kernel that has found a fault, and whether there is one.
 func (x *Exchange) Reported() (kernels.Report, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -54,7 +53,7 @@ func (x *Exchange) Reported() (kernels.Report, bool) {
 	return x.finalReport.Read()
 }
 
-// Transport returns the Transport of the group's kernels. The caller must set its timeout. It
+// Transport returns the Transport of the group's kernels, whose timeout the caller must set. It
 // returns ErrClosed once the memory has been freed.
 func (x *Exchange) Transport() (kernels.Transport, error) {
 	x.mu.Lock()
@@ -69,13 +68,11 @@ func (x *Exchange) Transport() (kernels.Transport, error) {
 
 // capabilities is the message that ranks exchange while they open the exchange memory.
 type capabilities struct {
-	// Why is the reason why the rank cannot have exchange memory. It is empty if the rank can have
-	// it.
-	Reason string `json:"why,omitempty"`
-	// Multiprocessors is the number of multiprocessors that the rank's kernels can use.
-	Multiprocessors int `json:"multiprocessors,omitempty"`
-	// Fabric is the fabric handle of the rank's memory. It is used if ranks cannot send each other
-	// file descriptors.
+	// Reason is the reason why the rank cannot have exchange memory, or "".
+	Reason          string `json:"why,omitempty"`
+	Multiprocessors int    `json:"multiprocessors,omitempty"`
+	// Fabric is the fabric handle of the rank's memory, for ranks that cannot exchange file
+	// descriptors.
 	Fabric []byte `json:"fabric,omitempty"`
 }
 
@@ -84,23 +81,20 @@ type Group struct {
 	Config  *driver.GroupConfig
 	Plane   control.Plane
 	Sharing *memory.Sharing
-	// Reports allocates reports and Code holds the kernels. Both belong to the device.
+	// Reports and Code (the kernels) belong to the device.
 	Reports *gpu.Pinned[kernels.Report]
 	Code    *gpu.Code
 	// Sharers counts the ranks of this process that use this rank's GPU, including this rank.
 	Sharers int
-	// NoFabricReason is the reason why the ranks cannot use fabric handles, or empty if these may work.
-	// Ranks need fabric handles if they cannot send each other file descriptors. NoFabricReason is the
-	// same on all ranks.
+	// NoFabricReason is the reason why the ranks cannot use fabric handles, or "". It is the same
+	// on all ranks.
 	NoFabricReason string
 	// CheckLinks returns an error unless NVLink connects the GPUs of the group.
 	CheckLinks func() error
 }
 
-// Open allocates the exchange memory of the group, either on all ranks or on none. If the group
-// gets no exchange memory, Open returns the reason. It returns an error only if the ranks could
-// not agree. If the group's configuration rules out exchange memory, the ranks do not
-// communicate.
+// Open allocates the exchange memory of the group, either on all ranks or on none. If there is
+// none, Open returns the reason. It returns an error only if the ranks could not agree.
 func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)
@@ -128,8 +122,8 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	return reason, err
 }
 
-// agree exchanges the capabilities of all ranks. If some ranks cannot have exchange memory, reason
-// is the one that the lowest of these ranks gave. If all ranks can have it, reason is empty.
+// agree exchanges the capabilities of all ranks. reason is that of the lowest rank that cannot have
+// exchange memory, or "".
 func (x *Exchange) agree(
 	ctx context.Context, own *capabilities,
 ) (all []capabilities, reason string, err error) {
@@ -224,8 +218,8 @@ func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 	return nil
 }
 
-// Close frees the memory once all work of closed streams that may still use it has completed. The
-// caller must ensure that no kernel of the group is running, or can start, on an open stream.
+// Close frees the memory once all work of closed streams has completed. The caller must ensure that
+// no kernel of the group is running, or can start, on an open stream.
 func (x *Exchange) Close() error {
 	if x.group.Sharing == nil {
 		return nil
@@ -259,8 +253,7 @@ func (x *Exchange) release() error {
 	return err
 }
 
-// retire removes the report and returns it. Afterwards, Transport and Stop no longer use the
-// exchange memory.
+// retire removes the report and returns it. Afterwards, Transport and Stop do nothing.
 func (x *Exchange) retire() *kernels.Report {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -272,12 +265,9 @@ func (x *Exchange) retire() *kernels.Report {
 	return report
 }
 
-// Stop makes this rank's waiting kernels exit. Kernels that start later exit immediately. Stop
-// does not wait for the kernels.
-//
-// A waiting kernel polls a word in host memory. A kernel that starts reads a copy of this word on
-// the GPU instead. Reading host memory at that point would add 0.5 us to the 2.7 us that a call
-// of 1 KiB takes.
+// Stop makes this rank's waiting kernels exit, without waiting for them. Kernels that start later
+// exit immediately. These read a copy on the GPU of the word that waiting kernels poll: reading
+// host memory would add 0.5 us to the 2.7 us that a call of 1 KiB takes.
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -290,12 +280,12 @@ func (x *Exchange) Stop() {
 	}
 	exchange := x.addresses[x.group.Config.Rank]
 	if exchange == 0 || x.suspension.active {
-		return // no kernel is running, because Open failed or the memory is unmapped
+		return // Open failed, or the memory is unmapped
 	}
 	src, dst := dl.AddressOf(x.report)+kernels.EndOffset, exchange+kernels.FaultOffset
 	x.stops.Go(func() {
 		g := x.group.Sharing.GPU
-		_ = g.Do(func() error { // if the copy fails, later kernels exit when they first wait
+		_ = g.Do(func() error { // without the copy, later kernels exit when they first wait
 			return g.InternalStream.Run(g, func(stream cuda.Stream) error {
 				return g.CUDA.MemcpyAsync(dst, src, 4, stream)
 			})

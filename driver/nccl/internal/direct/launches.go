@@ -9,21 +9,19 @@ import (
 // maxLatest is the number of recent launches that can be looked up. It is a power of two.
 const maxLatest = 256
 
-// Launches records launches of direct kernels, so that CallOf can find the call to which a
-// kernel's report belongs.
+// Launches records launches of direct kernels, so that the call that a kernel reports can be found.
 type Launches struct {
 	mu    ranked.Spin[launchesMu]
 	count uint64 // guarded by mu
 	// latest holds launch n, counted from 1, at index n % maxLatest. It is guarded by mu.
 	latest [maxLatest]launch
-	// captured holds the latest calls captured by other libraries. capturedCount counts all calls
-	// captured by other libraries. Both are guarded by mu.
+	// captured holds the latest calls captured by other libraries, and capturedCount counts all of
+	// them. Both are guarded by mu.
 	captured      []driver.Call
 	capturedCount int
 }
 
-// maxCaptured is the number of captured calls that can be looked up, which suffices for a hundred
-// graphs of a model with 80 layers.
+// maxCaptured suffices for a hundred graphs of a model with 80 layers.
 const maxCaptured = 1 << 14
 
 type launch struct {
@@ -55,8 +53,8 @@ func (l *Launches) AddCaptured(call *driver.Call) {
 	l.capturedCount++
 }
 
-// CallOf returns the call that a kernel reported, and its ticket. If replays by another library
-// have changed the kernels' count, CallOf searches by the digest alone, and returns ticket 0.
+// CallOf returns the call that a kernel reported, and its ticket. After replays by another library,
+// it searches by the digest alone, and returns ticket 0.
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,38 +8,32 @@ import (
 	"symmem/internal/ranked"
 )
 
-// LaunchOrder makes a group's calls run in the order in which they were launched, whatever
-// streams and paths they use. The order must be the same on all ranks: a direct kernel and an
-// NCCL kernel might not fit on a GPU together, so ranks that ran them in different orders would
-// deadlock. LaunchOrder does not order two consecutive NCCL calls, because NCCL does that.
+// LaunchOrder makes a group's calls run in the order in which they were launched, whatever streams
+// and paths they use. The order must be the same on all ranks: a direct kernel (one of symmem's
+// own) and an NCCL kernel might not fit on a GPU together, and would then deadlock. LaunchOrder
+// does not order consecutive NCCL calls, because NCCL does that.
 //
-// A group without direct kernels needs no LaunchOrder.
-//
-// Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of all other
-// methods must hold the communicator's mu. The cuda.Driver passed to them must use the GPU's
-// context.
+// Callers of RecordLatest and ForgetLatest must hold the stream's lock, and callers of all other
+// methods the communicator's mu. The cuda.Driver passed to them must use the GPU's context.
 type LaunchOrder struct {
-	// mu is held by RecordLatest. A launch holds it from the time when it reads latest until it has
-	// set latest to its stream.
+	// A launch holds mu from the time when it reads latest until it has set latest to its stream.
 	mu ranked.Mutex[orderMu]
-	// latest is the stream of the latest launch as long as an event can still be recorded on that
-	// stream. After that, latest is nil and latestEvent marks the end of the launch. Before the first
-	// launch, both are nil. Both are written with mu held. A goroutine that sets or clears latest also
-	// holds the stream's lock.
+	// latest is the stream of the latest launch as long as an event can still be recorded there.
+	// After that, latest is nil, and latestEvent marks the end of the launch. Both are written with
+	// mu held. A goroutine that writes latest also holds the stream's lock.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
-	// event is used for all streams that are not adopted. Each adopted stream has its own event.
+	// event is used for all streams except adopted ones, which have their own events.
 	event stream.Event
 	// ByNCCL is set if the latest launch consists only of NCCL kernels.
 	ByNCCL bool
-	// replayEvent is set once another library has captured a call of the group. Because symmem does
-	// not see the replays of that library's graph, each replay and each launch waits for replayEvent
-	// and records it again. latest and latestEvent are nil from then on.
+	// replayEvent is set once another library has captured a call of the group. Each replay and
+	// each launch then waits for it and records it again, and latest and latestEvent are nil.
 	replayEvent *stream.Point
 }
 
-// Begin makes a stream wait for the latest launch on another stream or in a replay. It does not
-// wait if this launch and the latest one are both NCCL calls.
+// Begin makes a stream wait for the latest launch on another stream or in a replay, unless both
+// launches are NCCL calls.
 func (t *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -79,7 +73,7 @@ func (t *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 	return event.StreamWait(s, gpu)
 }
 
-// End must be called after a launch has been queued. If replayEvent exists, End records it.
+// End must be called after a launch has been queued.
 func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if t.replayEvent == nil {
 		return nil
@@ -87,9 +81,8 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent and records it after the latest launch. It does nothing if
-// replayEvent exists. Graphs of other libraries refer to the event, and keep the communicator
-// that owns it alive.
+// makeReplayEvent creates replayEvent, if necessary, and records it after the latest launch. Graphs
+// of other libraries refer to the event, and keep the communicator that owns it alive.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if t.replayEvent != nil {
 		return nil
@@ -107,8 +100,7 @@ func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	return nil
 }
 
-// RecordLatest records latestEvent if the latest launch is on stream s. The event then marks the
-// end of the work queued on s so far.
+// RecordLatest records latestEvent if the latest launch is on stream s.
 func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +119,8 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 // and nil otherwise.
 func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
 
-// ForgetLatest forgets the latest launch if that launch is on stream s. The next launch then does
-// not wait for it.
+// ForgetLatest forgets the latest launch if it is on stream s. The next launch does not wait for
+// it.
 func (t *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

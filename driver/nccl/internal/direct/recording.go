@@ -11,12 +11,9 @@ import (
 // Recordings numbers the captures that contain calls of a group. Callers of its methods must hold
 // the communicator's mu.
 type Recordings struct {
-	// count is the number of the latest capture. Captures are numbered from 1, in the same way on
-	// all ranks.
+	// count is the number of the latest capture, counted from 1. It is the same on all ranks.
 	count uint64
-	// foreign lists the most recently used captures of other libraries, ordered by their last use.
-	// It has at most OpenRecordings entries. The limit is needed because symmem cannot see when
-	// such a capture ends.
+	// foreign lists the captures of other libraries, with the most recently used one last.
 	foreign []*Recording
 }
 
@@ -26,14 +23,14 @@ const OpenRecordings = 16
 
 // Recording is a capture that contains calls of a group.
 type Recording struct {
-	id   uint64          // CUDA's ID, for a capture of another library
+	id   uint64          // CUDA's ID, or 0 for a capture of symmem
 	last driver.Recorded // position of the last call
 
 	// The following fields serialize the group's calls in a capture of another library.
 
 	stream     cuda.Stream // stream of the last call
-	lastNodes  []cuda.Node // last graph nodes of that call
-	recordNode cuda.Node   // node after lastNodes that records LaunchOrder.replayEvent
+	lastNodes  []cuda.Node
+	recordNode cuda.Node // records LaunchOrder.replayEvent
 }
 
 // Begin assigns a number to a capture and returns its recording. id is CUDA's ID of the capture.
@@ -47,12 +44,11 @@ func (r *Recordings) Has(id uint64) bool {
 	return slices.ContainsFunc(r.foreign, func(known *Recording) bool { return known.id == id })
 }
 
-// Get returns the recording of the capture with the given CUDA ID. If the capture is new, Get
-// begins a recording.
+// Get returns the recording of the capture with the given CUDA ID, which it begins if necessary.
 func (r *Recordings) Get(id uint64) *Recording {
 	for i, known := range r.foreign {
 		if known.id == id {
-			r.foreign = append(slices.Delete(r.foreign, i, i+1), known) // the most recently used one is last
+			r.foreign = append(slices.Delete(r.foreign, i, i+1), known) // now the last one
 			return known
 		}
 	}
@@ -69,8 +65,7 @@ func (r *Recording) Next() driver.Recorded {
 	return r.last
 }
 
-// waitForPrevious makes the next work on a stream wait for the group's previous call. That call
-// is either in the same capture, or it is launched before the graph.
+// waitForPrevious makes the next work on a stream wait for the group's previous call.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -78,7 +73,7 @@ func (r *Recording) waitForPrevious(
 	case len(r.lastNodes) == 0:
 		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
 	case r.stream == s:
-		return nil // the stream orders the two calls
+		return nil
 	}
 	capture, err := gpu.CaptureInfo(s)
 	if err != nil {
@@ -88,16 +83,15 @@ func (r *Recording) waitForPrevious(
 		return slices.Contains(capture.Tips, n)
 	})
 	if len(missing) == 0 {
-		return nil // the stream already waits for the previous call
+		return nil // the stream already waits for these nodes
 	}
 	return gpu.CaptureAfter(s, missing)
 }
 
-// recordLatest makes each launch of the graph record replayEvent after the latest call. Any call
-// could be the last one, because symmem cannot see when the capture ends. After each call,
-// recordLatest therefore moves the node that records the event behind that call. CUDA does not
-// allow nodes to be removed during a capture, but it allows their dependencies to be changed. If
-// CUDA rejects such a change, recordLatest adds another node.
+// recordLatest makes each launch of the graph record replayEvent after the latest call. Symmem
+// cannot see when the capture ends, so recordLatest moves the node that records the event behind
+// each call. CUDA does not allow nodes to be removed during a capture, but their dependencies can
+// be changed. If CUDA rejects the change, recordLatest adds another node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {

@@ -14,20 +14,18 @@ import (
 	"symmem/internal/handoff"
 )
 
-// suspension holds the state of a suspended exchange. Exchange.mu guards it.
+// suspension is guarded by Exchange.mu.
 type suspension struct {
 	// active is set while the memory of all ranks is unmapped. The addresses stay reserved.
 	active bool
-	// allocated is set if this rank's memory is mapped again but the peers' memory is not, so that
-	// active is still set.
+	// allocated is set if this rank's memory is mapped again but the peers' memory is not.
 	allocated bool
 	// header holds the header of this rank's memory, which contains the number of the next call.
 	header [kernels.HeaderBytes]byte
 }
 
-// Suspend unmaps the exchange memory of all ranks, but keeps the addresses reserved. It returns
-// the number of bytes that this rank has released. No kernel of the group may be running on any
-// rank.
+// Suspend unmaps the exchange memory of all ranks, but keeps the addresses reserved. It returns the
+// number of bytes released on this rank. No kernel of the group may be running on any rank.
 func (x *Exchange) Suspend() (released int64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -60,7 +58,6 @@ func (x *Exchange) own() uintptr {
 	return x.addresses[x.group.Config.Rank]
 }
 
-// copyHeader copies the header of this rank's memory from or to the host.
 func (x *Exchange) copyHeader(dst, src uintptr) error {
 	g := x.group.Sharing.GPU
 	err := g.Do(func() error {
@@ -124,7 +121,7 @@ func (x *Exchange) Allocate() (*Allocation, error) {
 	return a, nil
 }
 
-// Message returns the message that the other ranks need to map this rank's memory.
+// Message returns what the other ranks need to map this rank's memory.
 func (a *Allocation) Message() []byte {
 	if a == nil {
 		return nil
@@ -132,7 +129,7 @@ func (a *Allocation) Message() []byte {
 	return a.shared.Encode()
 }
 
-// MapPeers maps the other ranks' memory at the old addresses. messages holds the message of each
+// MapPeers maps the other ranks' memory at the old addresses. messages holds the Message of each
 // rank. If MapPeers fails, it leaves none of the memory mapped. Close must not run at the same
 // time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
@@ -174,8 +171,8 @@ func (x *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// Withdraw ends the export of the memory. It must be called once all ranks have mapped the
-// memory, or once the group has failed.
+// Withdraw ends the export. It must be called once all ranks have mapped the memory, or once the
+// group has failed.
 func (a *Allocation) Withdraw() {
 	if a != nil {
 		a.shared.Withdraw()
@@ -199,7 +196,6 @@ func (a *Allocation) Discard() error {
 	return g.Do(func() error { return g.CUDA.Unmap(x.own(), kernels.ExchangeBytes) })
 }
 
-// exchangeKey returns the key under which ranks export their exchange memory.
 func exchangeKey(group *driver.GroupConfig) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("exchange/" + group.ID)}
 }

@@ -20,17 +20,17 @@ type Code struct {
 	Mu        ranked.Mutex[codeMu]
 	modules   []cuda.Module            // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps is set if launches use CUDA's programmatic dependent launch. A kernel may then start
-	// before earlier kernels have exited, and has to wait for them itself. Load sets Overlaps.
+	// Overlaps is set by Load if launches use CUDA's programmatic dependent launch. A kernel may
+	// then start before earlier kernels have exited, and has to wait for them itself.
 	Overlaps bool
 }
 
-// Load loads all kernels in advance. If it did not, CUDA would load each kernel at the kernel's
-// first launch, and that launch could wait for another kernel that never exits.
+// Load loads all kernels in advance. Otherwise, CUDA would load each kernel at its first launch,
+// which could wait for another kernel that never exits.
 //
-// If a kernel of the process is already stuck, Load itself could wait forever, so it leaves each
-// kernel to be loaded by its first launch. On an H200 with driver 580, such a launch returns, and
-// the wait for it has a deadline, but CUDA does not guarantee this.
+// If a kernel is already stuck, Load itself could wait forever, so it leaves each kernel to its
+// first launch. On an H200 with driver 580, such a launch returns, but CUDA does not guarantee
+// this.
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU wraps a rank's GPU and its primary context, which is released when the last reference is
-// dropped. The GPU must not be used afterwards.
+// GPU wraps a rank's GPU and its primary context. It must not be used once the last reference has
+// been dropped.
 type GPU struct {
 	cuda.Device
 	// CUDA must be used on a thread where the context is current; see Do.
@@ -23,8 +23,7 @@ type GPU struct {
 	// Adopted is set once a stream of another library has been adopted.
 	Adopted atomic.Bool
 	// Timeout limits waits for the backend's internal work.
-	Timeout time.Duration
-	// InternalStream runs the backend's internal work.
+	Timeout        time.Duration
 	InternalStream InternalStream
 	// Words allocates the words of host memory that streams wait for.
 	Words Pinned[Word]
@@ -34,8 +33,7 @@ type GPU struct {
 	references int           // guarded by mu
 	unfinished []*unfinished // guarded by mu
 	// deferred holds functions that free resources once the unfinished work has completed.
-	// reclaiming is set while the first of these functions is being called. Both fields are guarded
-	// by mu.
+	// reclaiming is set while the first of them is being called. Both are guarded by mu.
 	deferred   []func() error
 	reclaiming bool
 }
@@ -77,11 +75,10 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 // SharesContext reports whether g and other use the primary context of the same GPU.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-// Entry returns a dl.Step that makes the context current, to be run before a call to another C
-// library.
+// Entry returns a dl.Step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
-// Hold adds a reference to the context. Drop removes it. Hold does nothing if the context has
+// Hold adds a reference to the context, which Drop removes. It does nothing if the context has
 // already been released.
 func (g *GPU) Hold() {
 	g.mu.Lock()
@@ -91,7 +88,7 @@ func (g *GPU) Hold() {
 	}
 }
 
-// Drop removes the reference that Open or a Hold added. The last Drop releases the context.
+// Drop removes a reference. The last Drop releases the context.
 func (g *GPU) Drop() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,8 +118,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 }
 
 // Do runs CUDA calls on a thread where the context is current. If streams of another library have
-// been adopted, the thread is in relaxed capture mode during the calls, so that the calls do not
-// invalidate captures of that library.
+// been adopted, the thread is in relaxed capture mode, so that the calls do not invalidate its
+// captures.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -134,13 +131,12 @@ func (g *GPU) Do(calls func() error) error {
 		if err != nil {
 			return err
 		}
-		// The second exchange cannot fail, because the first one succeeded.
 		defer func() { _, _ = g.CUDA.ThreadExchangeCaptureMode(mode) }()
 	}
 	return calls()
 }
 
-// Get runs call by means of GPU.Do and returns the result.
+// Get runs call in GPU.Do and returns the result.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	err = g.Do(func() error {
 		value, err = call()
@@ -170,8 +166,7 @@ func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	return address, nil
 }
 
-// MapAt maps an allocation at reserved addresses, for this GPU only. It must be called on a thread
-// where the context is current.
+// MapAt is Map at reserved addresses.
 func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 	if err := g.CUDA.Map(address, bytes, handle); err != nil {
 		return err
@@ -187,10 +182,8 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns, and returns the first address
-// of the mapping. If address is not 0, MapImported maps the memory there, and the caller must have
-// reserved that range. If address is 0, MapImported reserves new addresses. importHandle is called
-// on a thread where the context is current.
+// MapImported maps the allocation whose handle importHandle returns, and returns its address. The
+// range at address must be reserved. If address is 0, MapImported reserves a range.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

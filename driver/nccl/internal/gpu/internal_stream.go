@@ -18,8 +18,7 @@ type InternalStream struct {
 }
 
 // Run calls queue and waits until the queued work has completed, for at most the GPU's timeout.
-// After a timeout, Run registers the work as unfinished (GPU.AddUnfinished) and abandons the
-// stream, and the next Run creates a new stream.
+// After a timeout, the stream is abandoned (GPU.AddUnfinished), and the next Run creates a new one.
 func (s *InternalStream) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +51,7 @@ func (s *InternalStream) Run(g *GPU, queue func(stream cuda.Stream) error) error
 	return nil
 }
 
-// Zero fills device memory with zeros and waits until all zeros have been written.
+// Zero fills device memory with zeros and waits until they have been written.
 func (s *InternalStream) Zero(g *GPU, address uintptr, bytes int64) error {
 	return s.Run(g, func(stream cuda.Stream) error {
 		return g.CUDA.MemsetD8Async(address, 0, bytes, stream)

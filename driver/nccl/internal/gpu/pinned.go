@@ -17,10 +17,10 @@ type Pinned[T any] struct {
 	free  []*T      // guarded by Mu
 }
 
-// pageBytes is the number of bytes that are allocated at a time.
 const pageBytes = 4096
 
-// Take allocates a zero value. It must be called on a thread where the context is current.
+// Take allocates a zero value, which has a fixed address. It must be called on a thread where the
+// context is current.
 func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()

@@ -10,18 +10,16 @@ import (
 
 // Properties holds the constant properties of a GPU.
 type Properties struct {
-	// Model is the vendor's name for the GPU.
 	Model string
 	// Major is the major compute capability.
 	Major int
 	// Prop holds the properties with which the memory of every segment is allocated.
 	Prop cuda.AllocationProp
-	// NoFabricReason is the reason why Prop does not request fabric handles, or "" if it does.
+	// NoFabricReason is the reason why Prop does not request fabric handles, or "".
 	NoFabricReason string
 	// Granularity is the unit, in bytes, of segment sizes and offsets.
 	Granularity int64
-	// Accessors lists the GPUs that are given access to this GPU's memory: the GPU itself and its
-	// peers.
+	// Accessors lists the GPUs that are given access to this GPU's memory: this GPU and its peers.
 	Accessors []cuda.Device
 }
 
@@ -43,8 +41,8 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// allocationProp returns the allocation properties of every segment. NCCL's allocator uses the
-// same properties, so NCCL can register segments as windows.
+// allocationProp returns the allocation properties of every segment. NCCL's allocator uses the same
+// ones, so NCCL can register segments as windows.
 func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	vmm, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -65,9 +63,8 @@ func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric returns nil if memory can be allocated with a fabric handle, and an error that gives
-// the reason if it cannot. A process without an IMEX channel gets no fabric handles, even if the
-// GPU supports them.
+// tryFabric returns an error if memory cannot be allocated with a fabric handle. A process without
+// an IMEX channel gets none, even if the GPU supports them.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")
@@ -96,9 +93,8 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 // minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// findAccessors lists the visible GPUs that can access this GPU's memory, beginning with this
-// GPU. They all need access, because the ranks of a process share the process's mappings. Other
-// processes map the memory themselves.
+// findAccessors lists the visible GPUs that can access this GPU's memory, beginning with this GPU.
+// They all need access, because the ranks of a process share the process's mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

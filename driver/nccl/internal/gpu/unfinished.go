@@ -9,18 +9,17 @@ import (
 // timed out.
 type unfinished struct{ done func() bool }
 
-// AddUnfinished registers unfinished work. done must report whether the work has completed. It
-// may be called repeatedly and on any goroutine until it returns true.
+// AddUnfinished registers unfinished work. done must report whether it has completed. done may be
+// called repeatedly and on any goroutine until it returns true.
 func (g *GPU) AddUnfinished(done func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unfinished = append(g.unfinished, &unfinished{done})
 }
 
-// MustKeepMemory reports whether memory that kernels may use must stay mapped. It returns true
-// until all work registered with AddUnfinished has completed. If a kernel is stuck, it always
-// returns true. If memory were unmapped while MustKeepMemory returns true, CUDA might wait for the
-// whole device, or it might unmap memory that a running kernel uses, which destroys the context.
+// MustKeepMemory reports whether memory that kernels may use must stay mapped: until all unfinished
+// work has completed, and always if a kernel is stuck. Unmapping it earlier might wait for the
+// whole device, or unmap memory that a running kernel uses, which destroys the context.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -36,8 +35,8 @@ func (g *GPU) MustKeepMemory() bool {
 		if !work.done() {
 			return true
 		}
-		// The next iteration reads the list again, because Stream.Close may have added the rest of
-		// the stream's work just before done returned true.
+		// Read the list again, because Stream.Close may have added the rest of the stream's work
+		// just before done returned true.
 		g.mu.Lock()
 		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
 		g.mu.Unlock()
@@ -45,7 +44,7 @@ func (g *GPU) MustKeepMemory() bool {
 }
 
 // FreeWhenIdle calls free immediately, unless memory must stay mapped (see MustKeepMemory) or an
-// earlier function is still deferred. In these cases, a later call of Reclaim calls free.
+// earlier function is still deferred. It then leaves the call to Reclaim.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	keep := g.MustKeepMemory()
 	g.mu.Lock()
@@ -59,8 +58,7 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 }
 
 // Reclaim calls the functions that FreeWhenIdle has deferred, in order, unless memory must stay
-// mapped. all reports whether no deferred functions are left. The caller must not hold any lock of
-// the backend.
+// mapped. all reports whether none are left. The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
 	for !g.MustKeepMemory() {
 		g.mu.Lock()

@@ -2,8 +2,8 @@ package gpu
 
 import "sync/atomic"
 
-// Word is a 32-bit value in page-locked host memory. Streams can wait until it has a certain
-// value, and can write it.
+// Word is a 32-bit value in page-locked host memory. Streams can wait for a value of it, and write
+// it.
 type Word uint32
 
 // Set writes the value atomically.

@@ -11,23 +11,23 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena reserves a range of addresses for windows (memory registered with NCCL), and a second
-// range of the same size for calls without windows (the plain path).
+// Arena reserves a range of addresses for windows (memory registered with NCCL), and a second range
+// of the same size for calls that must not use windows.
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the range that callers use and on which windows are registered. alias is
-	// the start of the second range, on which no window is ever registered.
+	// base is the start of the range that callers use. secondBase is the start of the second range,
+	// on which no window is ever registered.
 	base, secondBase uintptr
 	closed           bool // guarded by Memory.mu
-	// kept is set if the arena may outlive the device. The arena then holds a reference to the
-	// GPU's context; guarded by Memory.mu.
+	// kept is set if the arena holds a reference to the GPU's context, because it may outlive the
+	// device; guarded by Memory.mu.
 	kept bool
 	uses UseCount
 }
 
-// Keep lets the arena outlive the device. It keeps all addresses of the arena reserved, because
-// CUDA can only free a reservation as a whole.
+// Keep lets the arena outlive the device. It keeps all addresses reserved, because CUDA can only
+// free a reservation as a whole.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -44,8 +44,8 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits the size of an arena while a kernel is stuck. The addresses of closed
-// arenas are then not freed, so the process could run out of addresses. Callers retry with fewer
+// stuckArenaBytes limits the size of an arena while a kernel is stuck. The process could otherwise
+// run out of addresses, because those of closed arenas are not freed. Callers retry with fewer
 // bytes.
 const stuckArenaBytes = 64 << 30
 
@@ -85,8 +85,8 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses. If graphs of other libraries use segments in the arena, the
-// addresses are freed when those graphs have been destroyed.
+// Close frees the addresses. If graphs of other libraries use segments in the arena, they are freed
+// when those graphs have been destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()

@@ -8,15 +8,13 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps alive everything of a group that a graph of another library uses: the exchange memory,
-// the memory for error reports, the kernels, the communicator, and the windows and segments of the
-// calls. A hold begins with the first call in the graph's capture and ends when the graph is
-// destroyed. If the driver does not report when that happens, the hold ends when the device is
-// closed.
+// Hold keeps alive everything of a group that a graph of another library uses. It begins with the
+// first call in the graph's capture and ends when the graph is destroyed. If the driver does not
+// report that, the hold ends when the device is closed.
 type Hold struct {
 	holds   *Holds
-	capture uint64      // CUDA's ID of the capture
-	used    []*UseCount // without duplicates; guarded by UseCounts.mu
+	capture uint64      // CUDA's ID
+	used    []*UseCount // guarded by UseCounts.mu
 }
 
 // Holds tracks the holds of a group.
@@ -24,12 +22,12 @@ type Holds struct {
 	UseCounts *UseCounts
 
 	captures map[uint64]*Hold // by capture ID; guarded by UseCounts.mu
-	active   sync.WaitGroup   // one for each hold that has not ended
+	active   sync.WaitGroup
 }
 
-// HoldFor returns the hold of the capture that is active on a stream, creating it for the capture's
-// first call. It returns nil if no capture is active. HoldFor must not be called concurrently, and
-// must be called on a thread where the context is current.
+// HoldFor returns the hold of the capture that is active on a stream, or nil if no capture is
+// active. It must not be called concurrently, and must be called on a thread where the context is
+// current.
 func (hs *Holds) HoldFor(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -69,8 +67,8 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end releases the objects that the hold keeps. CUDA calls end on a thread that must not call
-// CUDA, so objects that are now unused are freed in a new goroutine.
+// end releases the objects that the hold keeps. CUDA calls end on a thread that must not call CUDA,
+// so a new goroutine frees the objects.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -102,7 +100,7 @@ func (h *Hold) Use(used []*UseCount) {
 }
 
 // Has reports whether the capture with the given CUDA ID contains calls of the group. The capture
-// may already have ended.
+// may have ended.
 func (hs *Holds) Has(id uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
@@ -116,6 +114,5 @@ func (hs *Holds) Any() bool {
 	return len(hs.captures) > 0
 }
 
-// Wait waits until all holds have ended and the objects that were kept only by these holds have
-// been freed.
+// Wait waits until all holds have ended and the objects that only they kept have been freed.
 func (hs *Holds) Wait() { hs.active.Wait() }

@@ -17,15 +17,15 @@ type Memory struct {
 	segments map[*Segment]bool // mapped segments; guarded by mu
 }
 
-// New returns an empty Memory for g, which uses scatter to choose the addresses of segments.
+// New returns an empty Memory for g. scatter chooses the addresses of segments.
 func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	return &Memory{
 		gpu: g, scatter: scatter, UseCounts: UseCounts{gpu: g}, segments: map[*Segment]bool{},
 	}
 }
 
-// SecondAddress returns the address at which the memory at the given address is mapped a second time,
-// outside all windows. If the given address is outside all arenas, SecondAddress returns it unchanged.
+// SecondAddress returns the address of the second mapping of the memory at an address. Windows
+// cover only the first mapping. An address outside all arenas is returned unchanged.
 func (m *Memory) SecondAddress(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()

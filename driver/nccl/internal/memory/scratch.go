@@ -7,8 +7,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Scratch allocates a small buffer for the all-reduces that implement barriers. Barriers ignore
-// the contents of the buffer.
+// Scratch allocates a small buffer for the all-reduces that implement barriers.
 type Scratch struct {
 	mu      ranked.Mutex[scratchMu]
 	arena   driver.Arena   // guarded by mu

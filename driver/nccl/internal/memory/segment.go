@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Segment is a physical allocation that is mapped as a whole at two addresses. As long as it is
-// mapped, the first mapping may be registered with communicators.
+// Segment is a physical allocation that is mapped as a whole at two addresses. The first mapping
+// may be registered with communicators.
 type Segment struct {
 	arena  *Arena
 	offset int64
@@ -34,15 +34,14 @@ func (s *Segment) Bytes() int64 { return s.bytes }
 // secondAddress returns the address of the second mapping, which no window covers.
 func (s *Segment) secondAddress() uintptr { return s.arena.secondBase + uintptr(s.offset) }
 
-// create allocates, maps and zeroes the memory. Zeroing is needed because the driver may return
-// memory with old contents.
+// create allocates, maps and zeroes the memory, which may have old contents.
 func (s *Segment) create() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
 	if err != nil {
 		return err
 	}
-	defer m.gpu.Release(handle) // the mappings keep the memory allocated
+	defer m.gpu.Release(handle)
 	if err := s.mapAt(s.Address(), handle); err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func (s *Segment) create() error {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.InternalStream.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.release()) // deferred if the device may still be writing zeros
+		return errors.Join(err, s.release()) // deferred while the device may write zeros
 	}
 	return nil
 }
@@ -75,8 +74,8 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release unmaps both mappings, and thereby frees the memory, once the last kernel that may use
-// it has exited. A suspended segment has no mappings.
+// release unmaps both mappings, and thereby frees the memory, once the last kernel that may use it
+// has exited. A suspended segment has no mappings.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
 	if s.suspended {
@@ -90,11 +89,10 @@ func (s *Segment) release() error {
 	})
 }
 
-// Keep does nothing, because a segment does not hold any handle that would have to be kept.
+// Keep does nothing, because a segment holds no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory. If graphs of other libraries use the memory, it is freed when those
-// graphs have been destroyed.
+// Unmap frees the memory, or defers that until graphs of other libraries that use it are destroyed.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimErr := m.gpu.Reclaim()

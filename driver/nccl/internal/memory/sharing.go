@@ -11,16 +11,15 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports GPU memory to ranks of the same machine, and maps memory that other ranks
-// exported.
+// Exporter exports GPU memory to ranks of the same machine, and maps memory that they exported.
 type Exporter struct {
 	GPU *gpu.GPU
-	// Machine connects the ranks of this machine and sends file descriptors to them.
+	// Machine sends file descriptors to the ranks of this machine.
 	Machine *shm.Machine
 }
 
-// Export exports an allocation under the given key until the returned file is passed to Withdraw.
-// It must be called on a thread where the context is current.
+// Export exports an allocation under the given key until Withdraw. It must be called on a thread
+// where the context is current.
 func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := l.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -37,9 +36,8 @@ func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	return f.Close()
 }
 
-// Fetch maps memory that a rank of this machine exported, and returns the first address of the
-// mapping. If reserved is not 0, it is the address at which Fetch maps the memory, and the caller
-// must have reserved that range. If reserved is 0, Fetch reserves new addresses.
+// Fetch maps memory that a rank of this machine exported, and returns its address. The caller must
+// have reserved the range at reserved. If reserved is 0, Fetch reserves a range.
 func (l *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -57,11 +55,11 @@ func (l *Exporter) Fetch(
 	return address, nil
 }
 
-// Sharing exports memory to the ranks of one group, and maps memory that those ranks exported.
+// Sharing exports memory to the ranks of one group, and maps memory that they exported.
 type Sharing struct {
 	*Exporter
-	// UseFabric is set if the ranks cannot send each other file descriptors, because they are in
-	// different containers or on different machines. They then exchange fabric handles.
+	// UseFabric is set if the ranks exchange fabric handles, because they are in different
+	// containers or on different machines.
 	UseFabric bool
 }
 
@@ -93,8 +91,7 @@ func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: l.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message that other ranks need to map the allocation. It returns nil if l
-// refers to no allocation.
+// Encode returns the message that other ranks need to map the allocation, or nil if there is none.
 func (l *Shared) Encode() []byte {
 	if l.exporter == nil {
 		return nil
@@ -102,16 +99,15 @@ func (l *Shared) Encode() []byte {
 	return append([]byte{1}, l.Fabric...)
 }
 
-// Withdraw ends the export. An exported fabric handle nevertheless stays valid until the memory
-// is freed.
+// Withdraw ends the export. An exported fabric handle stays valid until the memory is freed.
 func (l *Shared) Withdraw() {
 	if l.file != nil {
-		_ = l.exporter.Withdraw(l.key, l.file) // an error in closing the descriptor is harmless
+		_ = l.exporter.Withdraw(l.key, l.file)
 	}
 }
 
-// MapShared maps memory that a rank of the group shared, in the same way as Fetch. If UseFabric
-// is set, fabric must be the fabric handle received from that rank.
+// MapShared maps memory that a rank of the group shared, as Fetch does. fabric is the fabric handle
+// from that rank, if UseFabric is set.
 func (l *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

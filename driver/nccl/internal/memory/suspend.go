@@ -12,8 +12,8 @@ import (
 
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
-// PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy as long as
-// a kernel on a stream that was closed or abandoned may still use the memory.
+// PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy as long as a
+// kernel on a closed or abandoned stream may use the memory.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
 	if _, err := g.Reclaim(); err != nil {
@@ -41,8 +41,7 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend unmaps both mappings. The driver frees the memory once the peers have unmapped it as
-// well.
+// Suspend unmaps both mappings. The driver frees the memory once the peers have unmapped it, too.
 func (s *Segment) Suspend() error {
 	g := s.arena.memory.gpu
 	s.mu.Lock()
@@ -82,14 +81,13 @@ func (s *Segment) Resume() error {
 
 // recreate allocates the memory of a suspended segment. The caller must hold s.mu.
 func (s *Segment) recreate() error {
-	s.suspended = false // if create fails, it calls release, which ignores suspended segments
+	s.suspended = false // else release, which create calls if it fails, would do nothing
 	err := s.arena.memory.gpu.Do(s.create)
 	s.suspended = err != nil
 	return err
 }
 
-// copy copies the segment's contents between the device and host. One of src and dst must be the
-// address of host.
+// copy copies the segment's contents. One of src and dst must be the address of host.
 func (s *Segment) copy(host []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {

@@ -7,13 +7,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object. The object must not be freed before the count is 0. The
-// zero value is ready to use.
+// UseCount counts the users of an object, which must not be freed before the count is 0.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred, if not nil, frees the object once the object is no longer in use. Until deferred has
-	// returned, the object counts as a user of dependsOn, unless dependsOn is nil. Both are guarded by
-	// UseCounts.mu.
+	// deferred, if not nil, frees the object once it is no longer in use. Until then, the object
+	// counts as a user of dependsOn, which may be nil. Both are guarded by UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
@@ -28,10 +26,9 @@ type UseCounts struct {
 	endWithDevice []*Hold
 }
 
-// DeferUntilUnused returns false if k has no users, and the caller must then call free. If k has
-// users, DeferUntilUnused returns true, and free is called once there are none left. Until free has
-// returned, k counts as a user of dependsOn, which may be nil. If a function has already been
-// deferred for k, free is dropped.
+// DeferUntilUnused returns false if k has no users, and the caller must then call free. Otherwise
+// it calls free once there are none left. Until free has returned, k counts as a user of dependsOn,
+// which may be nil. If a function is already deferred for k, free is dropped.
 func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -53,8 +50,8 @@ func (uc *UseCounts) inUse(k *UseCount) bool {
 	return k.users > 0
 }
 
-// release decrements the given use counts, and returns those that have become 0 and have a
-// deferred function. The caller must hold UseCounts.mu.
+// release decrements the given use counts, and returns those that have become 0 and have a deferred
+// function. The caller must hold UseCounts.mu.
 func release(used []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(used, func(k *UseCount) bool {
 		k.users--
@@ -62,8 +59,8 @@ func release(used []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred runs k's deferred function if k is still unused. It then decrements the count of
-// k.dependsOn and repeats these steps for k.dependsOn.
+// runDeferred runs k's deferred function if k is still unused, decrements the count of k.dependsOn,
+// and repeats these steps for k.dependsOn.
 func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
 		uc.mu.Lock()
