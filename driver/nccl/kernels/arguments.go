@@ -7,7 +7,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// arguments holds the arguments of a kernel, in the layout of struct Call in src/call.h.
+// arguments has the layout of struct Call in src/call.h.
 type arguments struct {
 	rank, ranks, sendTo, recvFrom, op, divisor uint32
 	digest                                     uint64
@@ -18,14 +18,13 @@ type arguments struct {
 	report                                     uintptr
 }
 
-// bulkArguments holds the arguments of a bulk kernel, in the layout of struct Bulk in src/call.h.
+// bulkArguments has the layout of struct Bulk in src/call.h.
 type bulkArguments struct {
 	arguments
 	sendAt, recvAt [MaxRanks]uintptr
 }
 
-// Steps implements Work. All pieces of a call carry the digest of the whole call. Ranks with the
-// same digest divide the call into the same pieces. The kernels count each piece as a call.
+// Steps implements Work. All pieces of a call have the digest of the whole call.
 func (l *Launch) Steps(t *Transport) (steps []Step) {
 	for i := range l.Pieces {
 		steps = append(steps, Step{
@@ -54,8 +53,7 @@ func (l *Launch) params(t *Transport, i int) cuda.Params {
 	return cuda.ParamsOf(&bulk)
 }
 
-// arguments returns the arguments for piece i of the call that all kernels have. Bulk kernels
-// have further arguments.
+// arguments returns the arguments for piece i of the call that all kernels have.
 func (l *Launch) arguments(t *Transport, i int) arguments {
 	offset := int64(i) * l.pieceBytes
 	a := arguments{

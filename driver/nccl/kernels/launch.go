@@ -8,9 +8,9 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll is the name of a kernel that does nothing. It has one thread and one integer argument,
-// and is launched without overlap. Work that is queued after this kernel therefore starts only
-// after all earlier work in the stream has completed, even if earlier kernels overlap.
+// AfterAll is the name of a kernel that does nothing. It has one thread and one integer argument.
+// It is launched without overlap, so work that is queued after it starts only after all earlier
+// work in the stream has completed.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest number of ranks that the kernels support.
@@ -18,9 +18,8 @@ const MaxRanks = 8
 
 // The layout of exchange memory, as in src/exchange.h.
 const (
-	// ExchangeBytes is the size of one rank's exchange memory in one group. It is large enough for
-	// sums of 7 MiB. (An NCCL communicator allocates hundreds of MiB.) The memory must be zeroed
-	// before its first use.
+	// ExchangeBytes is the size of one rank's exchange memory in one group. Sums of 7 MiB fit. The
+	// memory must be zeroed before its first use.
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
 	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one
@@ -28,8 +27,8 @@ const (
 	halfBytes = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
 	// HeaderBytes is sizeof(Exchange).
 	HeaderBytes = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is the offset of the fault word. The word has 32 bits. It becomes nonzero when a
-	// kernel of the rank fails.
+	// FaultOffset is the offset of the 32-bit fault word, which becomes nonzero when a kernel of
+	// the rank fails.
 	FaultOffset = 8
 
 	maxBlocks     = 256
@@ -50,31 +49,29 @@ const (
 // Launch describes a call and how to launch it. The caller sets the fields up to Multiprocessors,
 // and Choose sets the others.
 type Launch struct {
-	// Call describes the call. The fields that Choose reads must be the same on all ranks. The same
-	// applies to the fields of Launch from Ranks to Multiprocessors.
+	// The fields of Call that Choose reads must be the same on all ranks, and so must the fields of
+	// Launch from Ranks to Multiprocessors.
 	*driver.Call
 	// Rank is this rank's number in the group. Ranks is the group's size.
 	Rank, Ranks int
 	// Formula selects the order in which the ranks' elements are combined. RankOrder and AnyFormula
 	// select the same kernels.
 	Formula driver.Formula
-	// Symmetric is set if both buffers are in windows that every rank can access directly.
+	// Symmetric is set if every rank can access both buffers on all ranks.
 	Symmetric bool
 	// Multiprocessors is the number of multiprocessors of the smallest GPU of any rank.
 	Multiprocessors int
 
-	// Kernel is the name of the kernel. It is launched with Blocks blocks of Threads threads each.
 	Kernel          string
 	Blocks, Threads int
 	// Bulk is set if the kernel accesses the buffers of other ranks.
 	Bulk bool
-	// Fused is set if the kernel runs a whole norm. If Fused is not set, a norm consists of an
-	// all-reduce and the step that localStep returns.
+	// Fused is set if the kernel runs a whole norm, without the step that localStep returns.
 	Fused bool
 	// Pieces is the number of launches that the call needs.
 	Pieces int
-	// partBytes is the size of a part of the buffers. pieceBytes is the size of the pieces into
-	// which a part is divided; the last piece may be smaller.
+	// partBytes is the size of a part of the buffers. A part is divided into pieces of pieceBytes;
+	// the last one may be smaller.
 	partBytes, pieceBytes  int64
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendTo, recvFrom       uint32 // bit sets of ranks
@@ -83,7 +80,6 @@ type Launch struct {
 	generic bool
 }
 
-// errNoKernel is wrapped by the errors that Choose returns if there is no kernel for a call.
 var errNoKernel = errors.New("symmem has no kernel")
 
 // Choose chooses the kernel for the call. If there is none, it returns an error that gives the
@@ -136,8 +132,8 @@ func (l *Launch) Remark() string {
 	return ""
 }
 
-// split divides a reduction that does not fit into exchange memory into pieces. All ranks get the
-// same pieces. The kernels count each piece as a call.
+// split divides a reduction that does not fit into exchange memory into pieces, which are the same
+// on all ranks.
 func (l *Launch) split() {
 	limit := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
@@ -194,19 +190,19 @@ func (l *Launch) setParts() error {
 	return nil
 }
 
-// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank,
-// whereas two-shot kernels send less but have a higher latency. On four H200 GPUs, one-shot kernels
-// are faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that
-// fit into exchange memory. With 2 ranks, two-shot kernels would send as much as one-shot kernels,
-// so they are not used. One-shot kernels are then faster than bulk kernels for all sizes that fit.
+// These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank.
+// Two-shot kernels send less but have a higher latency. On four H200 GPUs, one-shot kernels are
+// faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit
+// into exchange memory. With 2 ranks, two-shot kernels would send as much as one-shot kernels, so
+// they are not used.
 const (
-	maxOneShotBytes = 640 << 10 // maximum number of bytes that a rank sends in a one-shot kernel
-	maxTwoShotBytes = 9 << 20   // maximum number of bytes that a rank sends in a two-shot kernel
-	maxPairBytes    = 7 << 20   // size of the largest one-shot sum with 2 ranks
+	maxOneShotBytes = 640 << 10 // sent by a rank in a one-shot kernel
+	maxTwoShotBytes = 9 << 20   // sent by a rank in a two-shot kernel
+	maxPairBytes    = 7 << 20   // largest one-shot sum with 2 ranks
 )
 
-// maxPartBytes is the part size up to which line kernels are faster than bulk kernels, in
-// operations other than all-reduce. It was measured on two and on four H200 GPUs.
+// maxPartBytes is the limit for operations other than all-reduce, measured on two and four H200
+// GPUs.
 const maxPartBytes = 2 << 20
 
 // lineLimit returns the part size up to which line kernels are faster than bulk kernels.
@@ -249,9 +245,8 @@ func (l *Launch) chooseLines() bool {
 	return true
 }
 
-// chooseWide is for a call with more chunks than the largest grid of a basic line kernel has
-// warps. It sets the grid and returns the family of the kernel. For sums of 2 ranks with up to
-// two chunks per warp, it chooses unrolled kernels, which need no loop.
+// chooseWide sets the grid and returns the kernel family for a call with more chunks than the
+// largest grid of a basic line kernel has warps.
 func (l *Launch) chooseWide() (family string) {
 	all, limit := chunks(l.pieceBytes, wideLines), l.resident("wide")
 	l.setGrid(all, noSmallBlocks, limit)
@@ -264,8 +259,8 @@ func (l *Launch) chooseWide() (family string) {
 	return "wide"
 }
 
-// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory. It reports
-// whether the call fits.
+// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory, and reports
+// whether it does.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
@@ -289,7 +284,7 @@ func oneShotLimit(ranks int) int64 {
 }
 
 // twoShotLimit returns the size of the largest two-shot sum, in bytes. Each of the two steps uses
-// half of the lines, divided among the ranks. With 2 ranks, one-shot calls have the same limit.
+// half of the lines, divided among the ranks.
 func twoShotLimit(ranks int) int64 {
 	chunksPerRank := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes
@@ -300,13 +295,11 @@ func chunks(bytes, lines int64) int64 {
 	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
 }
 
-// gridSize holds a grid's number of blocks and of threads per block.
 type gridSize struct{ blocks, threads int }
 
-// resident returns the largest grid for a kernel family with which all blocks can be resident at
-// the same time on every rank's GPU. For some kernels, a multiprocessor holds two blocks
-// (KERNEL_OF in src/collectives.cu), and for the others one block. The grid leaves space for a
-// small call of another group.
+// resident returns the largest grid whose blocks can all be resident at the same time on every
+// rank's GPU, with space for a small call of another group. A multiprocessor holds one or two
+// blocks, depending on the kernel (KERNEL_OF in src/collectives.cu).
 func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -323,10 +316,10 @@ func (l *Launch) resident(family string) gridSize {
 // noSmallBlocks, passed as the number of blocks, makes setGrid use only the largest blocks.
 const noSmallBlocks = 0
 
-// setGrid sets the grid for a number of chunks. It tries to use one warp per chunk, and adds one
-// warp for the header. It first tries the given number of blocks with 128 threads each, because
-// small blocks are faster than fewer large ones. If these have too few warps, it tries larger
-// blocks, and then more of the largest blocks. The grid never exceeds limit.
+// setGrid sets the grid for a number of chunks, with one warp per chunk if possible, and one for
+// the header. It first tries the given number of blocks with 128 threads each, because small blocks
+// are faster than fewer large ones. It then tries larger blocks, and then more of them, up to
+// limit.
 func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 	blocks = min(blocks, limit.blocks)
 	for l.Threads = 128; l.Threads < limit.threads; l.Threads = min(2*l.Threads, limit.threads) {
@@ -341,12 +334,11 @@ func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 // warps returns the number of warps of the grid that move data.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
-// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time. If the
-// addresses of input and output differ modulo PackBytes, the kernel moves single elements
-// instead.
+// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time. If the addresses
+// of input and output differ modulo PackBytes, the kernel moves single elements.
 const PackBytes = 16
 
-// misaligned reports whether a bulk kernel has to move elements one by one on at least one rank.
+// misaligned reports whether a bulk kernel has to move single elements on at least one rank.
 func (l *Launch) misaligned() bool {
 	hasParts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
 	return (l.Send-l.Recv)%PackBytes != 0 || hasParts && l.partBytes%PackBytes != 0

@@ -1,10 +1,10 @@
 package kernels
 
 // Message describes the copy of one message, in the layout of struct Message in src/message.h. It
-// is in host memory that the device can access. The stream of a Recv writes MessageWaits to
-// State, waits until Go is 1, and runs the copy kernels. The kernels copy the data, and then
-// store MessageDone in State and 0 in Go in a single write. The host writes the other fields
-// before it sets Go to 1, and does not change them until State is MessageDone.
+// is in host memory that the device can access. The stream of a Recv writes MessageWaits to State,
+// waits until Go is 1, and runs the copy kernels. These copy the data, and then store MessageDone
+// in State and 0 in Go in a single write. The host writes the other fields before it sets Go to 1,
+// and does not change them until State is MessageDone.
 type Message struct {
 	From, To, Bytes uint64
 	// Taken is the address of a word that the kernels set to 1 once the message has been copied, or
@@ -32,7 +32,7 @@ type Copy struct {
 // Copies returns the launches that copy a message of the given size, in execution order.
 func Copies(bytes int64) []Copy {
 	if bytes <= smallMessage {
-		// Even an empty message needs a thread, to report that the message has been received.
+		// Even an empty message needs a thread, which reports that the message has been received.
 		warps := ceilDiv(int(bytes)+1, warp*threadBytes)
 		return []Copy{{"message_small", 1, min(messageThreads, warps*warp)}}
 	}

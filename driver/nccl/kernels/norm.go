@@ -12,9 +12,9 @@ const (
 	packBytes = 16
 )
 
-// chooseNorm chooses the kernel of a norm. If all rows fit into exchange memory and
-// prefersAllReduce returns false, one kernel runs the whole norm. In all other cases, chooseNorm
-// chooses a kernel for the all-reduce of the norm, and localStep returns the step that follows.
+// chooseNorm chooses the kernel of a norm. It chooses one kernel for the whole norm if all rows fit
+// into exchange memory and prefersAllReduce returns false. Otherwise, it chooses a kernel for the
+// all-reduce of the norm, and localStep returns the step that follows.
 func chooseNorm(l *Launch) error {
 	norm, sum := l.Call, *l.Call
 	sum.Operation, l.Call = driver.AllReduce, &sum
@@ -33,24 +33,23 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// prefersAllReduce reports whether an all-reduce and a local step are faster than one norm
-// kernel. They are faster for a few long rows, because an all-reduce spreads each row over many
-// blocks.
+// prefersAllReduce reports whether an all-reduce and a local step are faster than one norm kernel.
+// An all-reduce spreads each row over many blocks, which is faster for a few long rows.
 func prefersAllReduce(l *Launch) bool {
 	row := 2 * l.Norm.Hidden
 	return l.Norm.Rows < fewRows &&
 		(chunks(row, wideLines) > maxRowWarps || row*int64(l.Ranks-1) > longRow)
 }
 
-// For prefersAllReduce, fewer than fewRows rows are few, and a row is long if a block would send
-// more than longRow bytes of it, or if its chunks need more than maxRowWarps warps.
+// Fewer than fewRows rows are few. A row is long if a block would send more than longRow bytes of
+// it, or if its chunks need more than maxRowWarps warps.
 const (
 	fewRows = 16
 	longRow = 32 << 10
 )
 
-// chooseRows chooses a norm kernel if the rows fit into exchange memory. It reports whether they
-// fit.
+// chooseRows chooses a norm kernel if the rows fit into exchange memory, and reports whether they
+// do.
 func chooseRows(l *Launch) bool {
 	n := l.Norm
 	row := 2 * n.Hidden
@@ -88,16 +87,15 @@ func normWarps(n *driver.Norm) int {
 }
 
 // rowBlocks returns the largest number of blocks of a norm kernel that can all be resident at the
-// same time. The grid leaves some multiprocessors for a small call of another group.
+// same time, with space for a small call of another group.
 func rowBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
 }
 
-// spareMultiprocessors is a divisor: the grid of a norm kernel leaves 1/spareMultiprocessors of
-// the multiprocessors free.
+// spareMultiprocessors is the divisor for the share of multiprocessors that a norm kernel leaves
+// free.
 const spareMultiprocessors = 32
 
-// withQuant returns a kernel family's name, with a suffix if the norm quantizes.
 func withQuant(family string, n *driver.Norm) string {
 	if n.Quant != driver.QuantNone {
 		family += "_q"
@@ -105,8 +103,8 @@ func withQuant(family string, n *driver.Norm) string {
 	return family
 }
 
-// localStep returns the step that follows the all-reduce of a norm. The step reads the sums from
-// Recv. If the all-reduce has failed, it writes poison instead.
+// localStep returns the step that follows the all-reduce of a norm. It reads the sums from Recv. If
+// the all-reduce has failed, it writes poison.
 func localStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: withQuant("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -118,17 +116,15 @@ func localStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// waitingDivisor limits a local step that is launched before the all-reduce has completed. The
-// step's waiting blocks may occupy at most 1/waitingDivisor of the GPU, because kernels of other
-// groups may need the rest.
+// waitingDivisor limits a local step that is launched before the all-reduce has completed: its
+// waiting blocks may occupy at most 1/waitingDivisor of the GPU.
 const waitingDivisor = 4
 
-// maxLocalBlocks limits the grid of local kernels. If there are more rows than blocks, the blocks
-// loop over the rows.
+// maxLocalBlocks limits the grid of local kernels. If there are more rows, the blocks loop over
+// them.
 const maxLocalBlocks = 1 << 16
 
-// normArguments holds the arguments of norm kernels and local kernels, in the layout of struct Norm
-// in src/norm.h.
+// normArguments has the layout of struct Norm in src/norm.h.
 type normArguments struct {
 	arguments
 	residual, weight, quantized, scales uintptr
@@ -138,11 +134,9 @@ type normArguments struct {
 	quant                               uint32
 }
 
-// onlyQuantized is a flag in normArguments.quant, as in src/norm.h. It corresponds to
-// driver.Norm.OnlyQuantized.
+// onlyQuantized is a flag in normArguments.quant, as in src/norm.h, for driver.Norm.OnlyQuantized.
 const onlyQuantized = 8
 
-// normParams returns the arguments of a norm kernel or of a local kernel.
 func normParams(l *Launch, t *Transport) cuda.Params {
 	n := l.Norm
 	a := normArguments{

@@ -9,15 +9,13 @@ import (
 	"sync"
 )
 
-// objects contains the compressed output of make.sh for each source file and architecture.
-//
 //go:embed objects
 var objects embed.FS
 
-// Object returns the compiled collectives for a compute capability. Object returns the cubin for
-// the GPU's generation if there is one, and PTX, which the driver compiles, if there is not. The
-// result always ends with a zero byte, as CUDA requires of PTX. Object returns an error for GPUs
-// before 8.0. All callers share the bytes and must not modify them.
+// Object returns the compiled collectives for a compute capability: a cubin for the GPU's
+// generation if there is one, and otherwise PTX. The result always ends with a zero byte, as CUDA
+// requires of PTX. Object returns an error for GPUs before 8.0. All callers share the bytes and
+// must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
@@ -38,12 +36,10 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 	return object.(func() ([]byte, error))()
 }
 
-// binaries maps each GPU generation (major compute capability) to the architecture of its cubin.
-// The cubin also runs on later GPUs of the generation: sm_80 on 8.6 and 8.9, sm_100 on 10.3, and
-// sm_120 on 12.1.
+// binaries maps each GPU generation (major compute capability) to the architecture of its cubin,
+// which also runs on later GPUs of the generation.
 var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
-// architecture returns the architecture of the object for a GPU generation.
 func architecture(major int) string {
 	if cubin, ok := binaries[major]; ok {
 		return cubin
@@ -52,14 +48,12 @@ func architecture(major int) string {
 }
 
 // CanOverlap reports whether the kernels for a GPU generation may be launched before earlier
-// kernels in the stream have completed. Such kernels must contain an instruction that waits for
-// the earlier kernels (griddepcontrol.wait), or they would read data that has not been written
-// yet.
+// kernels in the stream have completed. Such kernels must contain an instruction that waits for the
+// earlier kernels (griddepcontrol.wait).
 func CanOverlap(major int) bool { return architecture(major) != "sm_80" }
 
 // unpackers maps an object's name to a function that unpacks the object at its first call. All
-// ranks of a process share the result, because unpacking takes 20 ms, and twelve times as long
-// under the race detector.
+// ranks of a process share the result, because unpacking takes 20 ms.
 var unpackers sync.Map
 
 func unpack(name string) ([]byte, error) {

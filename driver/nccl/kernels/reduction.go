@@ -6,14 +6,13 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types that kernels can reduce. number identifies a type in the arguments of
-// generic kernels. If a type has specialized kernels, name is the part of their names that
-// identifies the type. Specialized kernels support reductions up to lastSpecialized, and combine
-// the ranks in their order.
+// types lists the types that kernels can reduce. number identifies a type for generic kernels. A
+// type with specialized kernels has a name, which is part of their names. Specialized kernels
+// support reductions up to lastSpecialized, and combine the ranks in their order.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
-	signed bool // set for an unsigned type that uses the kernels of a signed type
+	signed bool // an unsigned type that uses the kernels of a signed type
 }{
 	driver.Float32: {number: 0, name: "f32"}, driver.Float64: {number: 1},
 	driver.Float16: {number: 2, name: "f16"}, driver.BFloat16: {number: 3, name: "bf16"},
@@ -23,9 +22,9 @@ var types = map[driver.DataType]struct {
 	driver.Uint64: {number: 7, signed: true},
 }
 
-// Launch.op is a word that describes a reduction to the kernels. It contains the reduction's
-// number in enum Op of call.h (driver.ReduceOp.Kernel). For generic kernels, it also contains
-// bits of enum Order and the type's number, multiplied by typeUnit.
+// Launch.op is a word that describes a reduction to the kernels: the reduction's number in enum Op
+// of call.h (driver.ReduceOp.Kernel) and, for generic kernels, bits of enum Order and the type's
+// number, multiplied by typeUnit.
 const (
 	lastSpecialized = 2 // Max; operations with higher numbers have no specialized kernels
 
@@ -34,7 +33,6 @@ const (
 	typeUnit     = 32
 )
 
-// setReduction sets the fields that describe the call's reduction to the kernels.
 func (l *Launch) setReduction() (err error) {
 	if !Reduces(l.DataType, l.ReduceOp) {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
@@ -60,9 +58,9 @@ func Reduces(t driver.DataType, op driver.ReduceOp) bool {
 	return known && op.Kernel() != 0 && (!kernel.signed || !op.ComparesUnsigned(t))
 }
 
-// treeBits returns the bits of enum Order for a group with a tree formula. It returns 0 if a tree
-// gives the same results as the order of ranks. With two ranks, the results differ only for
-// averages, which a rounded tree rounds differently.
+// treeBits returns the bits of enum Order for a group with a tree formula, or 0 if a tree gives the
+// same results as the order of ranks. With two ranks, only averages differ, which a rounded tree
+// rounds differently.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+

@@ -5,8 +5,7 @@ import (
 	"unsafe"
 )
 
-// Fault is the reason why a kernel exited without a result. The values are those of enum Fault in
-// src/exchange.h.
+// Fault is the reason why a kernel exited without a result, as in enum Fault of src/exchange.h.
 type Fault uint32
 
 const (
@@ -20,16 +19,16 @@ const (
 	Diverged
 )
 
-// Report receives the first fault of a rank's kernels, and holds the word with which the host
-// stops kernels. It is in host memory that the device reads and writes, and has the layout of
-// struct Report in src/exchange.h. Once fault is not None, the fields before it may be read.
+// Report receives the first fault of a rank's kernels, and holds the word with which the host stops
+// kernels. It is in host memory that the device reads and writes, and has the layout of struct
+// Report in src/exchange.h. Once fault is not None, the fields before it may be read.
 type Report struct {
-	// Digest is the digest of this rank's call. PeerDigest is the digest of the peer's different call.
+	// Digest is the digest of this rank's call. PeerDigest is that of the peer's different call.
 	Digest, PeerDigest uint64
 	// Epoch is the number of the call among the group's kernel launches, counted from 1.
 	Epoch uint64
-	// Ranks depends on the fault. After TimedOut, it is a bit set of the missing ranks. After
-	// Diverged, it is the number of the rank with the different call.
+	// After TimedOut, Ranks is a bit set of the missing ranks. After Diverged, it is the number of
+	// the rank with the different call.
 	Ranks uint32
 	fault uint32
 	end   uint32
@@ -39,8 +38,8 @@ type Report struct {
 // Fault returns the fault. It may be called while kernels are running.
 func (r *Report) Fault() Fault { return Fault(atomic.LoadUint32(&r.fault)) }
 
-// Read returns a copy of the report, and whether the report contains a fault. It may be called
-// while kernels are running.
+// Read returns a copy of the report, and whether it contains a fault. It may be called while
+// kernels are running.
 func (r *Report) Read() (Report, bool) {
 	fault := r.Fault()
 	if fault == None {
@@ -51,10 +50,9 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End makes the kernels that use this report exit if they are waiting for peers. It does not
-// affect kernels that start later. To make those exit as well, copy the 32 bits at EndOffset to
-// the first fault word, which is at FaultOffset in the exchange memory. End may be called while
-// kernels are running.
+// End makes the kernels that use this report exit if they are waiting for peers. To make kernels
+// exit that start later, copy the 32 bits at EndOffset to the first fault word, which is at
+// FaultOffset in the exchange memory. End may be called while kernels are running.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
 // EndOffset is the offset in a Report of the word that End writes.

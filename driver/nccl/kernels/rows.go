@@ -25,9 +25,9 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all rows kernels. In a gather, tensorsOrOp is the
-// number of tensors and chunksOrDivisor is the number of chunks. In a scatter, these fields hold
-// the reduction and its divisor.
+// rowsArguments holds the first arguments of all rows kernels. A gather sets tensorsOrOp to the
+// number of tensors and chunksOrDivisor to the number of chunks. A scatter sets them to the
+// reduction and its divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -62,20 +62,19 @@ type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
 	slices          []slice
-	chunks          int64 // total of all slices; only for line kernels
+	chunks          int64 // total of all slices, for line kernels
 }
 
-// slice selects a range of bytes in each rank's part of a call. The range begins at offset. If
-// the part ends before offset+bytes, the range ends with the part.
+// slice selects a range of bytes in each rank's part of a call. The range ends with the part if
+// that is shorter than offset+bytes.
 type slice struct {
 	call          *driver.Call
 	offset, bytes int64
 }
 
-// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of AllGather
-// and AllGatherV calls. The first call must be l.Call. The caller must set l.Symmetric if every
-// buffer that is divided into parts, in any of the calls, is in a window that every rank can
-// access directly.
+// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of AllGather and
+// AllGatherV calls. The first call must be l.Call. The caller must set l.Symmetric if every rank
+// can access, on all ranks, the buffers that are divided into parts.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -112,7 +111,6 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 // group of NCCL's all-gathers, but eight are slower.
 func maxGather(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
-// largestPart returns the size of the largest part of a call in bytes.
 func (w *Rows) largestPart(call *driver.Call) int64 {
 	p := w.parts(slice{call: call, bytes: math.MaxInt64})
 	return slices.Max(p.bytes[:])
@@ -143,8 +141,7 @@ func (w *Rows) split(calls []*driver.Call) {
 	w.add(next)
 }
 
-// add appends a launch and chooses its kernel and grid. A launch is needed even if there is no
-// data, because it also compares the calls.
+// add appends a launch, which is needed even without data, because it also compares the calls.
 func (w *Rows) add(next rowsLaunch) {
 	l, family := &w.launch, "rows"
 	if l.Bulk {
@@ -161,8 +158,7 @@ func (w *Rows) add(next rowsLaunch) {
 	w.launches = append(w.launches, next)
 }
 
-// parts returns the range that a slice selects in each rank's part of the buffer that the call
-// divides into parts.
+// parts returns the range that a slice selects in each rank's part of the divided buffer.
 func (w *Rows) parts(s slice) (p partsArguments) {
 	c, size := s.call, int64(s.call.DataType.Size())
 	for r := range w.launch.Ranks {

@@ -12,8 +12,7 @@ import (
 type Transport struct {
 	// Exchange holds the address of each rank's exchange memory, in group order.
 	Exchange []uintptr
-	// Report is the address of the Report.
-	Report uintptr
+	Report   uintptr
 	// Timeout limits how long kernels wait for peers.
 	Timeout time.Duration
 	// Overlaps is set if kernels may start before earlier kernels in the stream have completed.
@@ -26,8 +25,7 @@ type PeerLocator interface {
 	Locate(address uintptr) []uintptr
 }
 
-// Work describes a call on the direct path. Each kind of operation has its own implementation, with
-// its own arguments and kernels. Choose returns the implementation for a call.
+// Work describes a call on the direct path. Each kind of operation has its own implementation.
 type Work interface {
 	// Steps returns the kernel launches of the call in execution order. Kernels that communicate
 	// compare the call's digest across ranks.
@@ -38,14 +36,13 @@ type Work interface {
 
 // Step describes a kernel launch.
 type Step struct {
-	Kernel string
-	// Blocks is the number of blocks. Threads is the number of threads per block.
+	Kernel          string
 	Blocks, Threads int
 	Params          cuda.Params
 	// Overlaps is set if the kernel may start before its predecessor in the stream has completed.
 	Overlaps bool
-	// Local is set if the kernel accesses only this rank's memory. A kernel that is not local
-	// counts as a call of the group, and its arguments contain the call's digest.
+	// Local is set if the kernel accesses only this rank's memory. It then does not count as a
+	// call, and its arguments contain no digest.
 	Local bool
 	// digest is the offset of the digest in Params.
 	digest uintptr
