@@ -9,18 +9,15 @@ type (
 	membersMu      struct{}
 )
 
-// Rank returns the lock rank of communicator.mu. The launch of a graph may lock several
-// communicators, in the order of their numbers.
+// The launch of a graph may lock several communicators, in the order of their numbers.
 func (communicatorMu) Rank() ranked.Rank {
 	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
 	r.Many = true
 	return r
 }
 
-// Rank returns the lock rank of Device.mu.
 func (deviceMu) Rank() ranked.Rank { return ranked.NCCL.At(21, "nccl.Device.mu") }
 
-// Rank returns the lock rank of members.mu.
 func (membersMu) Rank() ranked.Rank { return ranked.NCCL.At(24, "nccl.members.mu") }
 
 // groupLock implements communicator.mu, which the parts of a communicator share.

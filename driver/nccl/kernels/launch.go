@@ -9,8 +9,7 @@ import (
 )
 
 // AfterAll is the name of a kernel that does nothing. It has one thread and one integer argument.
-// It is launched without overlap, so work that is queued after it starts only after all earlier
-// work in the stream has completed.
+// Work that is queued after it starts only after all earlier work in the stream has completed.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest number of ranks that the kernels support.
@@ -18,8 +17,8 @@ const MaxRanks = 8
 
 // The layout of exchange memory, as in src/exchange.h.
 const (
-	// ExchangeBytes is the size of one rank's exchange memory in one group. Sums of 7 MiB fit. The
-	// memory must be zeroed before its first use.
+	// ExchangeBytes is the size of one rank's exchange memory in one group. The memory must be
+	// zeroed before its first use.
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
 	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one
@@ -27,17 +26,16 @@ const (
 	halfBytes = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
 	// HeaderBytes is sizeof(Exchange).
 	HeaderBytes = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is the offset of the 32-bit fault word, which becomes nonzero when a kernel of
-	// the rank fails.
+	// FaultOffset is the offset of the 32-bit fault word, which is nonzero after a fault of the
+	// rank.
 	FaultOffset = 8
 
 	maxBlocks     = 256
 	maxBulkBlocks = 128
 )
 
-// A line of 128 bytes holds 120 bytes of data. A warp moves a chunk of lines at once. Each thread
-// moves 8 bytes of the chunk in line kernels (lineLines), and 16 bytes in wide and unrolled kernels
-// (wideLines).
+// A warp moves a chunk of lines at once: lineLines in line kernels, and wideLines in wide and
+// unrolled kernels.
 const (
 	lineBytes     = 128
 	lineDataBytes = 120
@@ -49,13 +47,11 @@ const (
 // Launch describes a call and how to launch it. The caller sets the fields up to Multiprocessors,
 // and Choose sets the others.
 type Launch struct {
-	// The fields of Call that Choose reads must be the same on all ranks, and so must the fields of
-	// Launch from Ranks to Multiprocessors.
+	// The fields of Call that Choose reads, and those from Ranks to Multiprocessors, must be the
+	// same on all ranks.
 	*driver.Call
-	// Rank is this rank's number in the group. Ranks is the group's size.
 	Rank, Ranks int
-	// Formula selects the order in which the ranks' elements are combined. RankOrder and AnyFormula
-	// select the same kernels.
+	// Formula selects the order in which the ranks' elements are combined.
 	Formula driver.Formula
 	// Symmetric is set if every rank can access both buffers on all ranks.
 	Symmetric bool
@@ -66,12 +62,11 @@ type Launch struct {
 	Blocks, Threads int
 	// Bulk is set if the kernel accesses the buffers of other ranks.
 	Bulk bool
-	// Fused is set if the kernel runs a whole norm, without the step that localStep returns.
-	Fused bool
-	// Pieces is the number of launches that the call needs.
+	// Fused is set if one kernel runs a whole norm.
+	Fused  bool
 	Pieces int
-	// partBytes is the size of a part of the buffers. A part is divided into pieces of pieceBytes;
-	// the last one may be smaller.
+	// A part of the buffers has partBytes, and is divided into pieces of pieceBytes (the last may
+	// be smaller).
 	partBytes, pieceBytes  int64
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendTo, recvFrom       uint32 // bit sets of ranks
@@ -82,8 +77,8 @@ type Launch struct {
 
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel for the call. If there is none, it returns an error that gives the
-// reason. All ranks get the same results, except for sendTo and recvFrom.
+// Choose chooses the kernel for the call, or returns the reason why there is none. All ranks get
+// the same results, except for sendTo and recvFrom.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -116,8 +111,6 @@ func (l *Launch) Choose() error {
 	return nil
 }
 
-// overlaps reports whether the kernel may start before earlier kernels in the stream have
-// completed.
 func (l *Launch) overlaps() bool { return !l.Bulk && !l.generic }
 
 // Remark implements Work.
@@ -132,8 +125,7 @@ func (l *Launch) Remark() string {
 	return ""
 }
 
-// split divides a reduction that does not fit into exchange memory into pieces, which are the same
-// on all ranks.
+// split divides a reduction that does not fit into exchange memory into pieces.
 func (l *Launch) split() {
 	limit := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
@@ -147,8 +139,8 @@ func (l *Launch) split() {
 	l.chooseLines()
 }
 
-// pieceUnit divides the size of every piece except the last, so that all pieces have the alignment
-// of the buffer.
+// pieceUnit divides the size of every piece except the last, so that pieces keep the buffer's
+// alignment.
 const pieceUnit = 512
 
 func (l *Launch) errDoesNotFit(bytes int64) error {
@@ -156,7 +148,6 @@ func (l *Launch) errDoesNotFit(bytes int64) error {
 		"are not in windows", errNoKernel, l.Operation, bytes)
 }
 
-// setParts sets the fields that describe the parts of the buffers and the ranks that exchange them.
 func (l *Launch) setParts() error {
 	size := l.Count * int64(l.DataType.Size())
 	all, root := uint32(1)<<l.Ranks-1, uint32(1)<<l.Root
@@ -192,17 +183,15 @@ func (l *Launch) setParts() error {
 
 // These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank.
 // Two-shot kernels send less but have a higher latency. On four H200 GPUs, one-shot kernels are
-// faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit
-// into exchange memory. With 2 ranks, two-shot kernels would send as much as one-shot kernels, so
-// they are not used.
+// faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit.
+// With 2 ranks, both would send the same amount, so two-shot kernels are not used.
 const (
 	maxOneShotBytes = 640 << 10 // sent by a rank in a one-shot kernel
 	maxTwoShotBytes = 9 << 20   // sent by a rank in a two-shot kernel
 	maxPairBytes    = 7 << 20   // largest one-shot sum with 2 ranks
 )
 
-// maxPartBytes is the limit for operations other than all-reduce, measured on two and four H200
-// GPUs.
+// maxPartBytes is the limit for other operations, measured on two and four H200 GPUs.
 const maxPartBytes = 2 << 20
 
 // lineLimit returns the part size up to which line kernels are faster than bulk kernels.
@@ -218,7 +207,7 @@ func (l *Launch) lineLimit() int64 {
 	}
 }
 
-// chooseLines chooses a line kernel if the call fits into exchange memory, and reports whether it
+// chooseLines reports whether the call fits into exchange memory, and chooses a line kernel if it
 // does.
 func (l *Launch) chooseLines() bool {
 	if l.Operation == driver.AllReduce && l.Ranks > 2 &&
@@ -245,8 +234,7 @@ func (l *Launch) chooseLines() bool {
 	return true
 }
 
-// chooseWide sets the grid and returns the kernel family for a call with more chunks than the
-// largest grid of a basic line kernel has warps.
+// chooseWide is for calls with more chunks than the largest grid of a basic line kernel has warps.
 func (l *Launch) chooseWide() (family string) {
 	all, limit := chunks(l.pieceBytes, wideLines), l.resident("wide")
 	l.setGrid(all, noSmallBlocks, limit)
@@ -259,8 +247,8 @@ func (l *Launch) chooseWide() (family string) {
 	return "wide"
 }
 
-// chooseTwoShot chooses a two-shot kernel if the call fits into exchange memory, and reports
-// whether it does.
+// chooseTwoShot reports whether the call fits into exchange memory, and chooses a kernel if it
+// does.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
@@ -278,28 +266,28 @@ func (l *Launch) chooseTwoShot() bool {
 	return true
 }
 
-// oneShotLimit returns the size in bytes of the largest part that a one-shot call can have.
+// oneShotLimit returns the size of the largest part of a one-shot call.
 func oneShotLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineDataBytes
 }
 
-// twoShotLimit returns the size of the largest two-shot sum, in bytes. Each of the two steps uses
-// half of the lines, divided among the ranks.
+// twoShotLimit returns the size of the largest two-shot sum. Each of the two steps uses half of the
+// lines, divided among the ranks.
 func twoShotLimit(ranks int) int64 {
 	chunksPerRank := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes
 }
 
-// chunks returns the number of chunks that a part needs. lines is the number of lines per chunk.
+// chunks returns the number of chunks that a part needs, with the given number of lines per chunk.
 func chunks(bytes, lines int64) int64 {
 	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
 }
 
 type gridSize struct{ blocks, threads int }
 
-// resident returns the largest grid whose blocks can all be resident at the same time on every
-// rank's GPU, with space for a small call of another group. A multiprocessor holds one or two
-// blocks, depending on the kernel (KERNEL_OF in src/collectives.cu).
+// resident returns the largest grid whose blocks can all be resident at the same time, with space
+// for a small call of another group. A multiprocessor holds one or two blocks (KERNEL_OF in
+// src/collectives.cu).
 func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -313,13 +301,12 @@ func (l *Launch) resident(family string) gridSize {
 	}
 }
 
-// noSmallBlocks, passed as the number of blocks, makes setGrid use only the largest blocks.
+// noSmallBlocks makes setGrid use only the largest blocks.
 const noSmallBlocks = 0
 
-// setGrid sets the grid for a number of chunks, with one warp per chunk if possible, and one for
-// the header. It first tries the given number of blocks with 128 threads each, because small blocks
-// are faster than fewer large ones. It then tries larger blocks, and then more of them, up to
-// limit.
+// setGrid sets the grid: one warp per chunk if possible, and one for the header. It tries the given
+// number of blocks with 128 threads each, because small blocks are faster, then larger blocks, and
+// then more blocks.
 func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 	blocks = min(blocks, limit.blocks)
 	for l.Threads = 128; l.Threads < limit.threads; l.Threads = min(2*l.Threads, limit.threads) {
@@ -331,14 +318,14 @@ func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 	l.Blocks = int(min((chunks+perBlock)/perBlock, int64(limit.blocks)))
 }
 
-// warps returns the number of warps of the grid that move data.
+// warps returns the number of warps that move data.
 func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 
-// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time. If the addresses
-// of input and output differ modulo PackBytes, the kernel moves single elements.
+// PackBytes is the number of bytes that a thread of a bulk kernel moves at a time, if input and
+// output have the same address modulo PackBytes.
 const PackBytes = 16
 
-// misaligned reports whether a bulk kernel has to move single elements on at least one rank.
+// misaligned reports whether a bulk kernel has to move single elements on some rank.
 func (l *Launch) misaligned() bool {
 	hasParts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
 	return (l.Send-l.Recv)%PackBytes != 0 || hasParts && l.partBytes%PackBytes != 0

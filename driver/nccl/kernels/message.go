@@ -43,8 +43,8 @@ func Copies(bytes int64) []Copy {
 const (
 	// smallMessage is the size of the largest message that one block copies.
 	smallMessage = 32 << 10
-	// messageThreads and messageBlocks limit the grid. The largest grid has 2 MiB in flight, which
-	// saturates a link between GPUs.
+	// messageThreads and messageBlocks limit the grid to 2 MiB in flight, which saturates a link
+	// between GPUs.
 	messageThreads, messageBlocks = 512, 64
 	// threadBytes is the number of bytes that a thread copies at a time.
 	threadBytes = 64

@@ -8,13 +8,12 @@ import (
 const (
 	// rowThreads is the largest number of threads that normalize a row, as in src/norm.h.
 	rowThreads = 512
-	// packBytes is the number of bytes of a row that a thread moves at a time.
+	// packBytes is the number of bytes that a thread moves at a time.
 	packBytes = 16
 )
 
-// chooseNorm chooses the kernel of a norm. It chooses one kernel for the whole norm if all rows fit
-// into exchange memory and prefersAllReduce returns false. Otherwise, it chooses a kernel for the
-// all-reduce of the norm, and localStep returns the step that follows.
+// chooseNorm chooses either one kernel for the whole norm, or a kernel for its all-reduce, which
+// the step from localStep follows.
 func chooseNorm(l *Launch) error {
 	norm, sum := l.Call, *l.Call
 	sum.Operation, l.Call = driver.AllReduce, &sum
@@ -33,16 +32,16 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// prefersAllReduce reports whether an all-reduce and a local step are faster than one norm kernel.
-// An all-reduce spreads each row over many blocks, which is faster for a few long rows.
+// prefersAllReduce reports whether a separate all-reduce is faster. It is for a few long rows,
+// because it spreads each row over many blocks.
 func prefersAllReduce(l *Launch) bool {
 	row := 2 * l.Norm.Hidden
 	return l.Norm.Rows < fewRows &&
 		(chunks(row, wideLines) > maxRowWarps || row*int64(l.Ranks-1) > longRow)
 }
 
-// Fewer than fewRows rows are few. A row is long if a block would send more than longRow bytes of
-// it, or if its chunks need more than maxRowWarps warps.
+// A row is long if a block would send more than longRow bytes of it, or if its chunks need more
+// than maxRowWarps warps.
 const (
 	fewRows = 16
 	longRow = 32 << 10
@@ -86,14 +85,13 @@ func normWarps(n *driver.Norm) int {
 	return int(min((n.Hidden/driver.NormUnit+warp-1)/warp, rowThreads/warp))
 }
 
-// rowBlocks returns the largest number of blocks of a norm kernel that can all be resident at the
-// same time, with space for a small call of another group.
+// rowBlocks limits the blocks of a norm kernel, so that all are resident at the same time, with
+// space for a small call of another group.
 func rowBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
 }
 
-// spareMultiprocessors is the divisor for the share of multiprocessors that a norm kernel leaves
-// free.
+// spareMultiprocessors is a divisor: 1/32 of the multiprocessors stay free.
 const spareMultiprocessors = 32
 
 func withQuant(family string, n *driver.Norm) string {
@@ -103,8 +101,8 @@ func withQuant(family string, n *driver.Norm) string {
 	return family
 }
 
-// localStep returns the step that follows the all-reduce of a norm. It reads the sums from Recv. If
-// the all-reduce has failed, it writes poison.
+// localStep returns the step that follows the all-reduce of a norm, or that writes poison if the
+// all-reduce has failed.
 func localStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: withQuant("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -116,12 +114,11 @@ func localStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// waitingDivisor limits a local step that is launched before the all-reduce has completed: its
-// waiting blocks may occupy at most 1/waitingDivisor of the GPU.
+// waitingDivisor limits a local step that is launched early: its waiting blocks may occupy at most
+// 1/waitingDivisor of the GPU.
 const waitingDivisor = 4
 
-// maxLocalBlocks limits the grid of local kernels. If there are more rows, the blocks loop over
-// them.
+// maxLocalBlocks limits the grid of local kernels. Their blocks loop over further rows.
 const maxLocalBlocks = 1 << 16
 
 // normArguments has the layout of struct Norm in src/norm.h.

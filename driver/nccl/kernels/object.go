@@ -12,10 +12,9 @@ import (
 //go:embed objects
 var objects embed.FS
 
-// Object returns the compiled collectives for a compute capability: a cubin for the GPU's
-// generation if there is one, and otherwise PTX. The result always ends with a zero byte, as CUDA
-// requires of PTX. Object returns an error for GPUs before 8.0. All callers share the bytes and
-// must not modify them.
+// Object returns the compiled collectives for a compute capability: a cubin if there is one for the
+// GPU's generation, and otherwise PTX, with the zero byte that CUDA requires. It returns an error
+// for GPUs before 8.0. All callers share the bytes and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
@@ -36,8 +35,7 @@ func loadObject(source string, major, minor int) ([]byte, error) {
 	return object.(func() ([]byte, error))()
 }
 
-// binaries maps each GPU generation (major compute capability) to the architecture of its cubin,
-// which also runs on later GPUs of the generation.
+// binaries maps each GPU generation (major compute capability) to the architecture of its cubin.
 var binaries = map[int]string{8: "sm_80", 9: "sm_90", 10: "sm_100", 12: "sm_120"}
 
 func architecture(major int) string {
@@ -47,13 +45,13 @@ func architecture(major int) string {
 	return "compute_90"
 }
 
-// CanOverlap reports whether the kernels for a GPU generation may be launched before earlier
-// kernels in the stream have completed. Such kernels must contain an instruction that waits for the
-// earlier kernels (griddepcontrol.wait).
+// CanOverlap reports whether the kernels for a GPU generation may start before earlier kernels in
+// the stream have completed. They must then contain an instruction that waits for these kernels
+// (griddepcontrol.wait).
 func CanOverlap(major int) bool { return architecture(major) != "sm_80" }
 
-// unpackers maps an object's name to a function that unpacks the object at its first call. All
-// ranks of a process share the result, because unpacking takes 20 ms.
+// unpackers maps an object's name to a function that unpacks it once for all ranks of the process,
+// because unpacking takes 20 ms.
 var unpackers sync.Map
 
 func unpack(name string) ([]byte, error) {

@@ -6,9 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types that kernels can reduce. number identifies a type for generic kernels. A
-// type with specialized kernels has a name, which is part of their names. Specialized kernels
-// support reductions up to lastSpecialized, and combine the ranks in their order.
+// types lists the types that kernels can reduce. A type with specialized kernels has a name, which
+// is part of theirs. Generic kernels get the number.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
@@ -22,9 +21,8 @@ var types = map[driver.DataType]struct {
 	driver.Uint64: {number: 7, signed: true},
 }
 
-// Launch.op is a word that describes a reduction to the kernels: the reduction's number in enum Op
-// of call.h (driver.ReduceOp.Kernel) and, for generic kernels, bits of enum Order and the type's
-// number, multiplied by typeUnit.
+// Launch.op combines the reduction's number (enum Op of call.h) and, for generic kernels, bits of
+// enum Order and the type's number, multiplied by typeUnit.
 const (
 	lastSpecialized = 2 // Max; operations with higher numbers have no specialized kernels
 
@@ -58,9 +56,9 @@ func Reduces(t driver.DataType, op driver.ReduceOp) bool {
 	return known && op.Kernel() != 0 && (!kernel.signed || !op.ComparesUnsigned(t))
 }
 
-// treeBits returns the bits of enum Order for a group with a tree formula, or 0 if a tree gives the
-// same results as the order of ranks. With two ranks, only averages differ, which a rounded tree
-// rounds differently.
+// treeBits returns the bits of enum Order for a tree formula, or 0 if a tree gives the same results
+// as the order of ranks. With two ranks, only averages differ, which a rounded tree rounds
+// differently.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+
@@ -78,8 +76,7 @@ func (l *Launch) treeBits() (uint32, error) {
 	return 0, nil
 }
 
-// kernelName returns the name of the call's kernel in a family. Each family has one kernel for 2
-// ranks, one for 4 ranks, and one for any number of ranks up to 8.
+// kernelName returns the name of the call's kernel in a family.
 func (l *Launch) kernelName(family string) string {
 	ranks := 8
 	if l.Ranks == 2 || l.Ranks == 4 {

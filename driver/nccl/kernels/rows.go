@@ -25,9 +25,8 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all rows kernels. A gather sets tensorsOrOp to the
-// number of tensors and chunksOrDivisor to the number of chunks. A scatter sets them to the
-// reduction and its divisor.
+// rowsArguments holds the first arguments of all rows kernels: the numbers of tensors and chunks
+// for a gather, or the reduction and its divisor for a scatter.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -51,8 +50,7 @@ type scatterArguments struct {
 	sendAt     [MaxRanks]uintptr
 }
 
-// Rows describes an AllGatherV or ReduceScatterV, whose parts have different sizes, or a list of
-// gathers. It implements Work.
+// Rows implements Work for an AllGatherV or ReduceScatterV, or for a list of gathers.
 type Rows struct {
 	launch   Launch
 	launches []rowsLaunch
@@ -65,8 +63,7 @@ type rowsLaunch struct {
 	chunks          int64 // total of all slices, for line kernels
 }
 
-// slice selects a range of bytes in each rank's part of a call. The range ends with the part if
-// that is shorter than offset+bytes.
+// slice selects a range of bytes in each rank's part of a call, as far as the part has these bytes.
 type slice struct {
 	call          *driver.Call
 	offset, bytes int64
@@ -106,9 +103,8 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	return w, nil
 }
 
-// maxGather returns the maximum number of bytes that line kernels gather, counting only the largest
-// part of each call. On four H200 GPUs, four launches that fill exchange memory are faster than a
-// group of NCCL's all-gathers, but eight are slower.
+// maxGather limits the bytes that line kernels gather. On four H200 GPUs, four launches that fill
+// exchange memory are faster than a group of NCCL's all-gathers, but eight are slower.
 func maxGather(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
 func (w *Rows) largestPart(call *driver.Call) int64 {
@@ -116,8 +112,7 @@ func (w *Rows) largestPart(call *driver.Call) int64 {
 	return slices.Max(p.bytes[:])
 }
 
-// split divides the calls among launches, which are the same on all ranks. A launch of a line
-// kernel moves only as much data as fits into exchange memory.
+// split divides the calls among launches, which are the same on all ranks.
 func (w *Rows) split(calls []*driver.Call) {
 	maxChunks := halfBytes / int64(w.launch.Ranks) / (wideLines * lineBytes)
 	var next rowsLaunch
@@ -158,7 +153,6 @@ func (w *Rows) add(next rowsLaunch) {
 	w.launches = append(w.launches, next)
 }
 
-// parts returns the range that a slice selects in each rank's part of the divided buffer.
 func (w *Rows) parts(s slice) (p partsArguments) {
 	c, size := s.call, int64(s.call.DataType.Size())
 	for r := range w.launch.Ranks {

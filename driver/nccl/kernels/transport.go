@@ -7,8 +7,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Transport holds the arguments that every kernel needs to communicate with other ranks. All
-// addresses are valid in this process.
+// Transport holds the arguments that every kernel needs to communicate with other ranks.
 type Transport struct {
 	// Exchange holds the address of each rank's exchange memory, in group order.
 	Exchange []uintptr
@@ -27,8 +26,7 @@ type PeerLocator interface {
 
 // Work describes a call on the direct path. Each kind of operation has its own implementation.
 type Work interface {
-	// Steps returns the kernel launches of the call in execution order. Kernels that communicate
-	// compare the call's digest across ranks.
+	// Steps returns the kernel launches of the call in execution order.
 	Steps(t *Transport) []Step
 	// Remark returns a remark for users about how the call runs, or "".
 	Remark() string
@@ -55,8 +53,8 @@ func (s *Step) SetDigest(digest uint64) {
 	}
 }
 
-// Choose chooses the kernels of a call. If there are none, it returns an error that gives the
-// reason. The caller must have set the fields of l up to Multiprocessors.
+// Choose chooses the kernels of a call, or returns the reason why there are none. The caller must
+// have set the fields of l up to Multiprocessors.
 func Choose(l Launch) (Work, error) {
 	if l.Operation.Uneven() {
 		return ChooseRows(l, []*driver.Call{l.Call})

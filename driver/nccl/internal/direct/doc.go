@@ -5,13 +5,8 @@
 // # Exchange memory
 //
 // An Exchange is open on all ranks of a group or on none. Kernels and the host communicate through
-// the report, a block of host memory. Stop makes the kernels exit: running kernels poll a word of
-// the report, and kernels that start later read a copy of the word on the GPU.
-//
-// Close is called once the group's last kernel has exited and no other can start. It frees the
-// memory but keeps the contents of the report. If a kernel of the process is stuck, Close does
-// nothing. Exchange.mu guards the report. The addresses are written before the group is used, and
-// by Close.
+// the report, a block of host memory. Close is called once the group's last kernel has exited and
+// no other can start. It frees the memory but keeps the contents of the report.
 //
 // # Order
 //
@@ -29,14 +24,7 @@
 // If another library captures a call, symmem does not see the replays of that library's graph. From
 // then on, a permanent event (replayEvent) orders the calls: every launch waits for it and records
 // it again. The captured graph waits for it before its first call, and records it after its last
-// call (Recording). Symmem cannot see when such a capture ends, so it treats the last 16 captures
-// (OpenRecordings) as active.
-//
-// # Launches
-//
-// Kernels count their calls, and the host counts its launches. When a kernel reports a fault,
-// Launches finds the recent launch with the reported number and digest. Replays by other libraries
-// advance only the kernels' count. Launches then searches by the digest alone.
+// call (Recording).
 //
 // # Locks
 //

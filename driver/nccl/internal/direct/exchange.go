@@ -24,12 +24,11 @@ type Exchange struct {
 	// addresses holds the address of each group rank's memory. It is written before the group is
 	// used, and set to nil, with mu held, when the memory is freed.
 	addresses []uintptr
-	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank. It is
-	// written before the group is used.
+	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank.
 	Multiprocessors int
-	// Overlaps is set, before the group is used, if kernels are launched with CUDA's programmatic
-	// dependent launch. It is not set if ranks of this process share the GPU: waiting blocks of one
-	// rank could occupy multiprocessors that another rank needs.
+	// Overlaps is set if kernels are launched with CUDA's programmatic dependent launch. It is not
+	// set if ranks of this process share the GPU: waiting blocks of one rank could occupy
+	// multiprocessors that another rank needs.
 	Overlaps bool
 
 	group Group
@@ -93,8 +92,8 @@ type Group struct {
 	CheckLinks func() error
 }
 
-// Open allocates the exchange memory of the group, either on all ranks or on none. If there is
-// none, Open returns the reason. It returns an error only if the ranks could not agree.
+// Open allocates the exchange memory of the group on all ranks, or returns the reason why there is
+// none. It returns an error only if the ranks could not agree.
 func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
 	x.group = g
 	ranks := len(g.Config.Ranks)
@@ -122,8 +121,7 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	return reason, err
 }
 
-// agree exchanges the capabilities of all ranks. reason is that of the lowest rank that cannot have
-// exchange memory, or "".
+// agree exchanges the capabilities of all ranks. reason is that of the lowest rank that has one.
 func (x *Exchange) agree(
 	ctx context.Context, own *capabilities,
 ) (all []capabilities, reason string, err error) {
@@ -150,7 +148,6 @@ func (x *Exchange) agree(
 	return all, reason, nil
 }
 
-// prepare allocates this rank's memory and exports it to the peers until withdraw is called.
 func (x *Exchange) prepare(key handoff.Key) (own capabilities, withdraw func()) {
 	withdraw = func() {}
 	err := x.group.CheckLinks()
@@ -266,8 +263,8 @@ func (x *Exchange) retire() *kernels.Report {
 }
 
 // Stop makes this rank's waiting kernels exit, without waiting for them. Kernels that start later
-// exit immediately. These read a copy on the GPU of the word that waiting kernels poll: reading
-// host memory would add 0.5 us to the 2.7 us that a call of 1 KiB takes.
+// exit immediately. They read a copy of the report's word on the GPU, because reading host memory
+// would add 0.5 us to the 2.7 us that a call of 1 KiB takes.
 func (x *Exchange) Stop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

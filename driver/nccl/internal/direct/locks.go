@@ -9,11 +9,8 @@ type (
 	orderMu    struct{}
 )
 
-// Rank returns the lock rank of Launches.mu.
 func (launchesMu) Rank() ranked.Rank { return ranked.NCCL.At(8, "direct.Launches.mu") }
 
-// Rank returns the lock rank of Exchange.mu.
 func (exchangeMu) Rank() ranked.Rank { return ranked.NCCL.At(9, "direct.Exchange.mu") }
 
-// Rank returns the lock rank of LaunchOrder.mu.
 func (orderMu) Rank() ranked.Rank { return ranked.NCCL.At(12, "direct.LaunchOrder.mu") }

@@ -9,9 +9,9 @@ import (
 )
 
 // LaunchOrder makes a group's calls run in the order in which they were launched, whatever streams
-// and paths they use. The order must be the same on all ranks: a direct kernel (one of symmem's
-// own) and an NCCL kernel might not fit on a GPU together, and would then deadlock. LaunchOrder
-// does not order consecutive NCCL calls, because NCCL does that.
+// and paths they use. A direct kernel (one of symmem's own) and an NCCL kernel might not fit on a
+// GPU together, so ranks that ran them in different orders would deadlock. NCCL orders its own
+// calls.
 //
 // Callers of RecordLatest and ForgetLatest must hold the stream's lock, and callers of all other
 // methods the communicator's mu. The cuda.Driver passed to them must use the GPU's context.
@@ -115,8 +115,7 @@ func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	return err
 }
 
-// Latest returns the stream of the latest launch as long as an event can still be recorded there,
-// and nil otherwise.
+// Latest returns the stream of the latest launch, or nil if no event can be recorded there.
 func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
 
 // ForgetLatest forgets the latest launch if it is on stream s. The next launch does not wait for

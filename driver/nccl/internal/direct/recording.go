@@ -18,7 +18,7 @@ type Recordings struct {
 }
 
 // OpenRecordings limits how many captures of other libraries can contain calls of a group at the
-// same time. If an older capture gets another call, it is treated as a new capture.
+// same time, because symmem cannot see when a capture ends.
 const OpenRecordings = 16
 
 // Recording is a capture that contains calls of a group.
@@ -88,10 +88,10 @@ func (r *Recording) waitForPrevious(
 	return gpu.CaptureAfter(s, missing)
 }
 
-// recordLatest makes each launch of the graph record replayEvent after the latest call. Symmem
-// cannot see when the capture ends, so recordLatest moves the node that records the event behind
-// each call. CUDA does not allow nodes to be removed during a capture, but their dependencies can
-// be changed. If CUDA rejects the change, recordLatest adds another node.
+// recordLatest makes each launch of the graph record replayEvent after the latest call. It moves
+// the node that records the event behind that call: CUDA does not allow nodes to be removed during
+// a capture, but their dependencies can be changed. If CUDA rejects the change, it adds another
+// node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {

@@ -69,7 +69,7 @@ func (x *Exchange) copyHeader(dst, src uintptr) error {
 	return err
 }
 
-// Allocation holds the new memory of a suspended exchange until the other ranks have mapped it.
+// Allocation holds the new memory of a suspended exchange.
 type Allocation struct {
 	exchange *Exchange
 	key      handoff.Key
@@ -129,9 +129,8 @@ func (a *Allocation) Message() []byte {
 	return a.shared.Encode()
 }
 
-// MapPeers maps the other ranks' memory at the old addresses. messages holds the Message of each
-// rank. If MapPeers fails, it leaves none of the memory mapped. Close must not run at the same
-// time.
+// MapPeers maps the other ranks' memory at the old addresses, or nothing if it fails. messages
+// holds the Message of each rank. Close must not run at the same time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
@@ -179,7 +178,7 @@ func (a *Allocation) Withdraw() {
 	}
 }
 
-// Discard frees the memory. It is called if another rank could not allocate its exchange memory.
+// Discard frees the memory if another rank could not allocate its exchange memory.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil

@@ -26,11 +26,9 @@ type Code struct {
 }
 
 // Load loads all kernels in advance. Otherwise, CUDA would load each kernel at its first launch,
-// which could wait for another kernel that never exits.
-//
-// If a kernel is already stuck, Load itself could wait forever, so it leaves each kernel to its
-// first launch. On an H200 with driver 580, such a launch returns, but CUDA does not guarantee
-// this.
+// which could wait for another kernel that never exits. If a kernel is already stuck, Load itself
+// could wait forever, so it leaves each kernel to its first launch. On an H200 with driver 580,
+// such a launch returns, but CUDA does not guarantee this.
 func (k *Code) Load(g *GPU) error {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -54,7 +52,7 @@ func (k *Code) Load(g *GPU) error {
 	return nil
 }
 
-// load loads the kernels of one object. The caller must hold Mu.
+// load requires Mu.
 func (k *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
 	object, err := objectFor(major, minor)
 	if err != nil {
@@ -102,7 +100,7 @@ func (k *Code) Unload(g *GPU) error {
 	return k.unload(g)
 }
 
-// unload implements Unload. The caller must hold Mu.
+// unload requires Mu.
 func (k *Code) unload(g *GPU) error {
 	var errs []error
 	for _, module := range k.modules {

@@ -11,8 +11,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// GPU wraps a rank's GPU and its primary context. It must not be used once the last reference has
-// been dropped.
+// GPU wraps a rank's GPU and its primary context. It must not be used after the last Drop.
 type GPU struct {
 	cuda.Device
 	// CUDA must be used on a thread where the context is current; see Do.
@@ -49,8 +48,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}, nil
 }
 
-// Borrow runs CUDA calls on a thread where a GPU's primary context is current. It retains the
-// context only while calls runs.
+// Borrow is like Do, but retains the context only during the calls.
 func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error {
 	g, err := retain(library, device)
 	if err != nil {
@@ -78,8 +76,7 @@ func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context
 // Entry returns a dl.Step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
-// Hold adds a reference to the context, which Drop removes. It does nothing if the context has
-// already been released.
+// Hold adds a reference to the context, unless the context has been released.
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -108,8 +105,7 @@ func (g *GPU) IsHeld() bool {
 	return g.references > 0
 }
 
-// With runs calls and passes it a driver whose calls may each run on a different thread. It is
-// cheaper than Do.
+// With passes calls a driver whose calls may each run on a different thread. It is cheaper than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThread)
@@ -118,8 +114,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 }
 
 // Do runs CUDA calls on a thread where the context is current. If streams of another library have
-// been adopted, the thread is in relaxed capture mode, so that the calls do not invalidate its
-// captures.
+// been adopted, the thread is in relaxed capture mode. Some calls would otherwise invalidate
+// captures of that library.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -154,7 +150,7 @@ func (g *GPU) IsMapped(address uintptr) bool {
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
 // Map maps an allocation at new addresses, for this GPU only. It must be called on a thread where
-// the context is current.
+// the context is current, and so must MapAt and Unmap.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {
@@ -177,13 +173,13 @@ func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 	return nil
 }
 
-// Unmap undoes Map. It must be called on a thread where the context is current.
+// Unmap undoes Map.
 func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns, and returns its address. The
-// range at address must be reserved. If address is 0, MapImported reserves a range.
+// MapImported maps the allocation whose handle importHandle returns, and returns its address. It
+// uses the reserved range at address, or reserves a range if address is 0.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

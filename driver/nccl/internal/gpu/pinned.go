@@ -19,8 +19,7 @@ type Pinned[T any] struct {
 
 const pageBytes = 4096
 
-// Take allocates a zero value, which has a fixed address. It must be called on a thread where the
-// context is current.
+// Take allocates a zero value. It must be called on a thread where the context is current.
 func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()

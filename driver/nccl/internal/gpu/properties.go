@@ -41,8 +41,8 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// allocationProp returns the allocation properties of every segment. NCCL's allocator uses the same
-// ones, so NCCL can register segments as windows.
+// allocationProp returns the properties that NCCL's allocator uses, too, so that NCCL can register
+// segments as windows.
 func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	vmm, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
@@ -93,8 +93,8 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 // minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// findAccessors lists the visible GPUs that can access this GPU's memory, beginning with this GPU.
-// They all need access, because the ranks of a process share the process's mappings.
+// findAccessors lists this GPU and the visible GPUs that can access its memory. They all need
+// access, because the ranks of a process share mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

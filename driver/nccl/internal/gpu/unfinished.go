@@ -9,8 +9,8 @@ import (
 // timed out.
 type unfinished struct{ done func() bool }
 
-// AddUnfinished registers unfinished work. done must report whether it has completed. done may be
-// called repeatedly and on any goroutine until it returns true.
+// AddUnfinished registers unfinished work. done, which reports whether it has completed, may be
+// called on any goroutine until it returns true.
 func (g *GPU) AddUnfinished(done func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -18,8 +18,8 @@ func (g *GPU) AddUnfinished(done func() bool) {
 }
 
 // MustKeepMemory reports whether memory that kernels may use must stay mapped: until all unfinished
-// work has completed, and always if a kernel is stuck. Unmapping it earlier might wait for the
-// whole device, or unmap memory that a running kernel uses, which destroys the context.
+// work has completed, and always if a kernel is stuck. Unmapping it might wait for the whole
+// device, or destroy the context if a running kernel uses it.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -43,8 +43,8 @@ func (g *GPU) MustKeepMemory() bool {
 	}
 }
 
-// FreeWhenIdle calls free immediately, unless memory must stay mapped (see MustKeepMemory) or an
-// earlier function is still deferred. It then leaves the call to Reclaim.
+// FreeWhenIdle calls free immediately, unless memory must stay mapped or an earlier function is
+// still deferred. Reclaim calls it then.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	keep := g.MustKeepMemory()
 	g.mu.Lock()

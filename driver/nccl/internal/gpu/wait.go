@@ -8,9 +8,8 @@ import (
 )
 
 const (
-	// Poll spins for about the duration of a small collective, until spinUntil after its start. It
-	// then yields the processor between polls until yieldUntil, and sleeps between polls from then
-	// on.
+	// Poll spins until spinUntil, which is about the duration of a small collective. It then yields
+	// the processor between polls until yieldUntil, and sleeps between polls from then on.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
 	// PollPause is the length of each sleep.
@@ -36,8 +35,7 @@ func Poll(ctx context.Context, done func() bool) error {
 	}
 }
 
-// PollWithBackoff waits without a time limit until done returns true. Its pauses become longer,
-// because it waits for work of the program, which may take hours.
+// PollWithBackoff waits until done returns true, which may take hours.
 func PollWithBackoff(done func() bool) {
 	const maxPause = 50 * time.Millisecond
 	for pause := PollPause; !done(); pause = min(2*pause, maxPause) {

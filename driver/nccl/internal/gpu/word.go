@@ -2,8 +2,7 @@ package gpu
 
 import "sync/atomic"
 
-// Word is a 32-bit value in page-locked host memory. Streams can wait for a value of it, and write
-// it.
+// Word is a 32-bit value in page-locked host memory that streams can write and wait for.
 type Word uint32
 
 // Set writes the value atomically.

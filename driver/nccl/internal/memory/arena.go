@@ -16,8 +16,8 @@ import (
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the range that callers use. secondBase is the start of the second range,
-	// on which no window is ever registered.
+	// base is the start of the range that callers use. No window is registered in the range at
+	// secondBase.
 	base, secondBase uintptr
 	closed           bool // guarded by Memory.mu
 	// kept is set if the arena holds a reference to the GPU's context, because it may outlive the
@@ -44,9 +44,8 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits the size of an arena while a kernel is stuck. The process could otherwise
-// run out of addresses, because those of closed arenas are not freed. Callers retry with fewer
-// bytes.
+// stuckArenaBytes limits arenas while a kernel is stuck. The addresses of closed arenas are then
+// not freed, and the process could run out of addresses.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.
@@ -85,8 +84,8 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses. If graphs of other libraries use segments in the arena, they are freed
-// when those graphs have been destroyed.
+// Close frees the addresses, or defers that until graphs of other libraries that use segments in
+// the arena are destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -112,7 +111,6 @@ func (a *Arena) close() error {
 	return a.release()
 }
 
-// release frees the addresses once the last kernel that may use them has exited.
 func (a *Arena) release() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {

@@ -6,16 +6,12 @@
 // An Arena consists of two reserved address ranges of the same size. A Segment is a physical
 // allocation that is mapped as a whole into both ranges, at the same offset. Only the first mapping
 // is registered with NCCL as a window. Callers use its addresses, which Memory.SecondAddress
-// translates to the second mapping.
+// translates.
 //
-// An arena is open from Memory.NewArena until Arena.Close, and a segment is mapped from Arena.Map
-// until Segment.Unmap. Callers unmap an arena's segments before they close the arena. Memory.mu
-// guards the lists of open arenas and mapped segments. Segment.mu guards whether a segment is
-// unmapped.
-//
-// If a hold uses an arena or a segment (see below), it is freed when the last such hold ends.
-// Memory that a kernel may still use is freed even later (gpu.GPU.FreeWhenIdle). An arena that may
-// outlive the device retains the GPU's context until its addresses are freed.
+// Callers unmap an arena's segments before they close the arena. If a hold uses an arena or a
+// segment (see below), it is freed when the last such hold ends. Memory that a kernel may still use
+// is freed even later (gpu.GPU.FreeWhenIdle). An arena that may outlive the device retains the
+// GPU's context.
 //
 // # Use counts and holds
 //
@@ -23,19 +19,17 @@
 // segment, and a segment uses its arena. Code that frees an object first calls
 // UseCounts.DeferUntilUnused.
 //
-// A Hold keeps the objects that a graph of another library uses. It ends when the graph and its
-// clones have been destroyed and all launches have completed. CUDA then calls a destructor on one
-// of its threads, where CUDA calls are forbidden, so the destructor only decrements counts, and a
-// goroutine frees the objects. If the driver has no such destructors, the hold ends when the device
-// is closed (UseCounts.EndHolds). One lock guards the holds and the counts, so no object can be
-// deferred to the end of a hold that has already ended.
+// A Hold keeps the objects that a graph of another library uses, until the graph and its clones
+// have been destroyed and all launches have completed. CUDA then calls a destructor on one of its
+// threads, where CUDA calls are forbidden, so a goroutine frees the objects. One lock guards the
+// holds and the counts, so no object can be deferred to the end of a hold that has already ended.
 //
 // # Shared memory
 //
-// Ranks of one machine share memory through file descriptors, which they send over the private
-// socket of package control/shm. Ranks in different containers, or on different machines of an
-// NVLink fabric, exchange fabric handles over the control plane instead. A mapping stays valid
-// after the exporting rank has exited.
+// Ranks of one machine send each other file descriptors over the private socket of package
+// control/shm. Ranks in different containers, or on different machines of an NVLink fabric,
+// exchange fabric handles over the control plane instead. A mapping stays valid after the exporting
+// rank has exited.
 //
 // # Lock order
 //

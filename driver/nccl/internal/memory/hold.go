@@ -8,9 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps alive everything of a group that a graph of another library uses. It begins with the
-// first call in the graph's capture and ends when the graph is destroyed. If the driver does not
-// report that, the hold ends when the device is closed.
+// Hold keeps alive everything of a group that a graph of another library uses, until the graph is
+// destroyed. If the driver does not report that, the hold ends when the device is closed.
 type Hold struct {
 	holds   *Holds
 	capture uint64      // CUDA's ID
@@ -25,9 +24,8 @@ type Holds struct {
 	active   sync.WaitGroup
 }
 
-// HoldFor returns the hold of the capture that is active on a stream, or nil if no capture is
-// active. It must not be called concurrently, and must be called on a thread where the context is
-// current.
+// HoldFor returns the hold of the capture that is active on a stream, or nil without a capture. It
+// must not be called concurrently, and must be called on a thread where the context is current.
 func (hs *Holds) HoldFor(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -44,7 +42,6 @@ func (hs *Holds) HoldFor(stream cuda.Stream) (*Hold, error) {
 	return h, err
 }
 
-// begin registers the hold, so that it ends when the graph is destroyed.
 func (h *Hold) begin(graph cuda.Graph) error {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -67,8 +64,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end releases the objects that the hold keeps. CUDA calls end on a thread that must not call CUDA,
-// so a new goroutine frees the objects.
+// CUDA calls end on a thread that must not call CUDA, so a new goroutine frees unused objects.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()

@@ -10,14 +10,10 @@ type (
 	useCountsMu struct{}
 )
 
-// Rank returns the lock rank of Scratch.mu.
 func (scratchMu) Rank() ranked.Rank { return ranked.NCCL.At(3, "memory.Scratch.mu") }
 
-// Rank returns the lock rank of Segment.mu.
 func (segmentMu) Rank() ranked.Rank { return ranked.NCCL.At(4, "memory.Segment.mu") }
 
-// Rank returns the lock rank of Memory.mu.
 func (memoryMu) Rank() ranked.Rank { return ranked.NCCL.At(18, "memory.Memory.mu") }
 
-// Rank returns the lock rank of UseCounts.mu.
 func (useCountsMu) Rank() ranked.Rank { return ranked.NCCL.At(20, "memory.UseCounts.mu") }

@@ -74,8 +74,7 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release unmaps both mappings, and thereby frees the memory, once the last kernel that may use it
-// has exited. A suspended segment has no mappings.
+// release unmaps both mappings, and thereby frees the memory, once no kernel can use it.
 func (s *Segment) release() error {
 	g := s.arena.memory.gpu
 	if s.suspended {

@@ -36,8 +36,8 @@ func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	return f.Close()
 }
 
-// Fetch maps memory that a rank of this machine exported, and returns its address. The caller must
-// have reserved the range at reserved. If reserved is 0, Fetch reserves a range.
+// Fetch maps memory that a rank of this machine exported, and returns its address. It uses the
+// reserved range at address reserved, or reserves a range if reserved is 0.
 func (l *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {

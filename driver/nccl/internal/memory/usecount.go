@@ -10,8 +10,8 @@ import (
 // UseCount counts the users of an object, which must not be freed before the count is 0.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred, if not nil, frees the object once it is no longer in use. Until then, the object
-	// counts as a user of dependsOn, which may be nil. Both are guarded by UseCounts.mu.
+	// deferred frees the object once it is no longer in use. Until then, the object counts as a
+	// user of dependsOn. Both may be nil, and are guarded by UseCounts.mu.
 	deferred  func()
 	dependsOn *UseCount
 }
@@ -21,14 +21,13 @@ type UseCounts struct {
 	gpu *gpu.GPU
 
 	mu ranked.Mutex[useCountsMu]
-	// endWithDevice lists holds of graphs whose destruction the driver does not report; guarded by
-	// mu.
+	// endWithDevice lists holds of graphs whose destruction the driver does not report.
 	endWithDevice []*Hold
 }
 
-// DeferUntilUnused returns false if k has no users, and the caller must then call free. Otherwise
-// it calls free once there are none left. Until free has returned, k counts as a user of dependsOn,
-// which may be nil. If a function is already deferred for k, free is dropped.
+// DeferUntilUnused returns false if k has no users. The caller must then call free. Otherwise, free
+// is called once there are none left, unless a function is already deferred for k. Until free has
+// returned, k counts as a user of dependsOn, which may be nil.
 func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -59,8 +58,8 @@ func release(used []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred runs k's deferred function if k is still unused, decrements the count of k.dependsOn,
-// and repeats these steps for k.dependsOn.
+// runDeferred runs k's deferred function if k is still unused, and then does the same for
+// k.dependsOn.
 func (uc *UseCounts) runDeferred(k *UseCount) {
 	for k != nil {
 		uc.mu.Lock()
