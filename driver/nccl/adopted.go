@@ -18,7 +18,7 @@ import (
 )
 
 // adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
-// It is unusable once a call to NCCL has timed out (stuck). That call keeps its goroutine blocked
+// A call that times out sets stuck, which makes all later calls fail. Its goroutine stays blocked
 // until the owner aborts the communicator.
 type adoptedCommunicator struct {
 	device     *Device
@@ -27,13 +27,13 @@ type adoptedCommunicator struct {
 	stuck      atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStart is an environment variable with which users assert that no kernel of their
-// program triggers an early launch of the next kernel.
+// allowEarlyStart is an environment variable with which users assert that their kernels never
+// trigger an early launch of the next kernel.
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
-// GPU. It returns an error if NCCL has the defect nccl.EarlyStart, because symmem cannot insert its
-// workaround before collectives that the owner launches.
+// GPU. It returns an error if NCCL has the defect nccl.EarlyStart, because the owner launches the
+// collectives without symmem's workaround.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
@@ -52,7 +52,6 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 	return g, nil
 }
 
-// query gets the communicator's size and rank, and checks that it uses this device's GPU.
 func (g *adoptedCommunicator) query() (err error) {
 	if g.size, err = g.device.nccl.Count(g.handle); err != nil {
 		return err
@@ -70,14 +69,11 @@ func (g *adoptedCommunicator) query() (err error) {
 
 func (g *adoptedCommunicator) usable() bool { return g.stuck.Load() == nil }
 
-// Size returns the number of ranks.
 func (g *adoptedCommunicator) Size() int { return g.size }
 
-// Rank returns this rank's number in the communicator.
 func (g *adoptedCommunicator) Rank() int { return g.rank }
 
-// callWithDeadline runs a call that waits for other ranks. If ctx is done before the call returns,
-// callWithDeadline returns a TimeoutError, and so do all later calls of callWithDeadline.
+// callWithDeadline runs a call that waits for other ranks, until ctx is done.
 func (g *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
@@ -101,7 +97,6 @@ func (g *adoptedCommunicator) callWithDeadline(
 	}
 }
 
-// Register registers a segment as a window.
 func (g *adoptedCommunicator) Register(
 	ctx context.Context, s driver.Segment,
 ) (driver.Window, error) {
@@ -126,8 +121,7 @@ type adoptedWindow struct {
 	handle       nccl.Window // 0 if NCCL has no window kernels for the communicator
 }
 
-// Deregister deregisters the window on this rank. It must be called before the owner destroys the
-// communicator.
+// Deregister must be called before the owner destroys the communicator.
 func (w *adoptedWindow) Deregister() error {
 	g := w.communicator
 	if !g.usable() {
@@ -136,8 +130,8 @@ func (w *adoptedWindow) Deregister() error {
 	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
 }
 
-// Exchange gathers the payloads of all ranks. A first AllGather gathers their lengths, and a second
-// one the payloads, padded to the longest.
+// Exchange makes two calls of AllGather: the first one gathers the lengths of the payloads, and the
+// second one the payloads, padded to the longest.
 func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	own := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := g.gather(ctx, own)
@@ -161,7 +155,7 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 	return all, err
 }
 
-// gather gathers own from every rank. own must have the same length on all ranks.
+// gather gathers own, which must have the same length on all ranks.
 func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte, error) {
 	got := make([]byte, len(own)*g.size)
 	// After a timeout, the call may still write to got.
@@ -181,9 +175,8 @@ func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte,
 	return all, nil
 }
 
-// gatherNow implements gather without a deadline. It must be called on a thread where the CUDA
-// context is current. Work on the device's internal stream must not wait for other ranks, so it
-// uses a temporary stream.
+// gatherNow implements gather on a thread where the CUDA context is current. It uses a temporary
+// stream, because work on the device's internal stream must not wait for other ranks.
 func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	if len(own) == 0 {
 		return nil
@@ -207,8 +200,8 @@ func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	return nil
 }
 
-// gatherOn gathers data on a stream. own is the number of bytes from each rank, and all their sum.
-// It reads this rank's bytes at address host, and stores the gathered bytes directly after them.
+// gatherOn reads this rank's bytes at address host, and stores the gathered bytes directly after
+// them. own is the number of bytes from each rank, and all their sum.
 func (g *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, own, all int64,
 ) error {

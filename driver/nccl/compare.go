@@ -9,22 +9,23 @@ import (
 	"symmem/internal/control"
 )
 
-// comparer checks that all ranks launch the same calls. A call's ticket is its number in the group.
+// comparer checks that all ranks launch the same calls. A ticket is the number of a call in the
+// group.
 type comparer struct {
 	cfg    *driver.GroupConfig
 	plane  control.Plane
 	direct *directPath
 	faults *faults
-	// call is the call that a launch is comparing, or nil. While it is set, the launch itself
-	// checks the peers.
+	// call is the call that a launch is comparing, or nil. Meanwhile, the launch checks the peers
+	// itself.
 	call atomic.Pointer[driver.Call]
 }
 
-// announce publishes the call's digest to the other ranks if the ranks share memory. This reveals a
-// difference even if one rank runs the call with a direct kernel and another rank with NCCL.
+// announce publishes the call's digest to the other ranks if the ranks share memory. A direct
+// kernel cannot be compared with a call to NCCL in any other way.
 //
-// announce must be called before the history records the call. From then on, the watcher may find a
-// difference and fail the group, and the other ranks look for the reason in the announcements.
+// announce must be called before the history records the call. From then on, the watcher may fail
+// the group because of a difference, and the other ranks look for the reason in the announcements.
 func (c *comparer) announce(p *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, p.Digest)
@@ -40,7 +41,7 @@ func (c *comparer) compare(p *driver.Call, ticket uint64, kernelsCompare bool) e
 	return c.compareNow(p, ticket)
 }
 
-// compareNow compares the call with the calls of the other ranks before the call reaches the GPU.
+// compareNow compares the calls before they reach the GPU.
 func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 	c.call.Store(p)
 	defer c.call.Store(nil)
@@ -51,7 +52,7 @@ func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
 	return err
 }
 
-// compareSplits compares the sizes that ranks send with the sizes that their peers expect. If they
+// compareSplits compares the sizes that ranks send with those that their peers expect. If they
 // differed, NCCL would wait forever. All ranks return the same error.
 func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
@@ -68,8 +69,8 @@ func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// checkPeersBeforeKernels returns an error if a peer has failed. It is called before kernels that
-// compare calls themselves, because they might succeed although the peer has failed.
+// checkPeersBeforeKernels returns an error if a peer has failed. Kernels that compare calls
+// themselves might succeed nevertheless.
 func (c *comparer) checkPeersBeforeKernels(p *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err

@@ -42,7 +42,6 @@ func (d *Device) Connect(
 
 var communicatorCount atomic.Uint64
 
-// connector joins a group and creates its communicator.
 type connector struct {
 	device   *Device
 	cfg      driver.GroupConfig
@@ -71,7 +70,6 @@ func (j *connector) join(ctx context.Context) error {
 	if err := j.agree(ctx, j.create(ctx, id)); err != nil {
 		return err
 	}
-	// All ranks have now exported their memory.
 	if err := j.agree(ctx, j.result.messages.Map(ctx)); err != nil {
 		return err
 	}
@@ -157,8 +155,6 @@ func (c *communicator) initParts(j *connector) {
 	}
 }
 
-// joinPlane joins the group's control plane. The plane uses shared memory if all ranks are on one
-// machine, and TCP otherwise.
 func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 	if countMachines(j.members) == 1 {
 		sameMachine, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
@@ -180,7 +176,7 @@ func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 	return p, nil
 }
 
-// shareID creates NCCL's unique ID on the group's first rank and sends it to the other ranks.
+// shareID sends NCCL's unique ID from the group's first rank to the other ranks.
 func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
 	var payload []byte
@@ -201,8 +197,7 @@ func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 }
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
-// runs in a goroutine. If NCCL returns after connect has given up, the goroutine aborts the
-// communicator.
+// runs in a goroutine, which aborts the communicator if connect has given up.
 func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -276,12 +271,10 @@ func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 	return errors.Join(err, d.gpu.CUDA.MemFreeAsync(buffer, s), d.gpu.CUDA.StreamDestroy(s))
 }
 
-// roundUpForNCCL rounds up the size of a buffer, because NCCL reads whole words of 4 to 16 bytes
-// and may therefore read past the last element.
+// roundUpForNCCL rounds up the size of a buffer, because NCCL reads whole words of 4 to 16 bytes.
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
-// firstSums enables runFirstSum. Tests disable it so that a launch blocks on the host until a
-// missing rank arrives.
+// Tests disable firstSums so that a launch blocks on the host until a missing rank arrives.
 var firstSums = true
 
 const firstSumInterval = 50 * time.Microsecond
@@ -289,7 +282,7 @@ const firstSumInterval = 50 * time.Microsecond
 const failureExchangeTimeout = 2 * time.Second
 
 // agree returns nil if a step has succeeded on all ranks, and otherwise the error of some rank. own
-// is this rank's error or nil, which agree sends to the other ranks.
+// is this rank's error or nil.
 func (j *connector) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
@@ -311,8 +304,8 @@ func (j *connector) agree(ctx context.Context, own error) error {
 	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), own)
 }
 
-// discard frees everything that a failed Connect has created. If a kernel of the process is stuck,
-// it does not abort NCCL's communicator.
+// discard frees everything that a failed Connect has created, except NCCL's communicator if a
+// kernel of the process is stuck.
 func (j *connector) discard() error {
 	var errs []error
 	if j.plane != nil {
@@ -343,7 +336,6 @@ func (j *connector) openExchange(ctx context.Context) (err error) {
 	return err
 }
 
-// openMessages enables messages if every rank's GPU can run the message kernels.
 func (j *connector) openMessages() error {
 	c := j.result
 	if noKernelsReason(&c.cfg, c.members) != "" {

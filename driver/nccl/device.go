@@ -29,11 +29,11 @@ import (
 type Device struct {
 	cfg  driver.Config
 	nccl *nccl.Library
-	// ncclAnyThread makes the GPU's context current in each call, so it can be used on any thread.
+	// ncclAnyThread makes the GPU's context current in each call.
 	ncclAnyThread *nccl.Library
 	gpu           *gpu.GPU
 	info          driver.Info
-	// machine connects the ranks of this machine and transfers file descriptors between them.
+	// machine transfers file descriptors between the ranks of this machine.
 	machine     *shm.Machine
 	exporter    memory.Exporter
 	self        member
@@ -51,8 +51,7 @@ type Device struct {
 }
 
 func (d *Device) open(ctx context.Context) error {
-	// shm.Open must come first: the other ranks wait in it for rank 0, even if rank 0 cannot open
-	// its GPU.
+	// shm.Open must come first, because the other ranks wait in it for rank 0.
 	var err error
 	if d.machine, err = shm.Open(ctx, d.cfg); err != nil {
 		return err
@@ -84,7 +83,6 @@ func (d *Device) open(ctx context.Context) error {
 	return d.publishMember(ctx)
 }
 
-// publishMember describes this rank to the other ranks.
 func (d *Device) publishMember(ctx context.Context) error {
 	boot, err := sys.BootID()
 	if err != nil {
@@ -103,8 +101,7 @@ func (d *Device) publishMember(ctx context.Context) error {
 		Machine: machine, Host: control.HostName(), Boot: boot, GPU: uuid, Process: process,
 		Name: d.info.Name, NCCL: code, NoFabricReason: d.gpu.NoFabricReason,
 	}
-	// Load the kernels before any message is sent. Loading may wait for all streams, and a stream
-	// may be waiting for a message.
+	// Loading the kernels may wait for all streams, so do it before any stream waits for a message.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {
 		d.self.NoKernelsReason = err.Error()
 	}
@@ -183,9 +180,9 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 	return library.Device(ordinal)
 }
 
-// Close frees everything. It closes open graphs first, because a communicator cannot be torn down
-// while graphs contain its calls. Memory that graphs of other libraries use is freed, and the CUDA
-// context is released, when those graphs are destroyed.
+// Close closes open graphs first, because a communicator cannot be torn down while graphs contain
+// its calls. Memory that graphs of other libraries use is freed, and the CUDA context is released,
+// when those graphs are destroyed.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
@@ -223,12 +220,12 @@ func (d *Device) Close() error {
 	return errors.Join(append(errs, d.release())...)
 }
 
-// closeCommunicators closes the open communicators. pending lists those that cannot be torn down
-// yet, because graphs of other libraries or unfinished work of closed streams need them.
+// closeCommunicators closes the open communicators. pending lists those that graphs of other
+// libraries or unfinished work of closed streams still need.
 func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 	var errs []error
-	// timedOut is set once a teardown has timed out while it waited for work of the device. The
-	// remaining teardowns wait for the same work.
+	// timedOut is set once a teardown has timed out. The remaining teardowns wait for the same
+	// work.
 	timedOut := false
 	for _, c := range d.openCommunicators() {
 		errs = append(errs, c.Close())
@@ -250,7 +247,6 @@ func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 	return pending, errors.Join(errs...)
 }
 
-// release frees the device's own resources and then releases its CUDA context.
 func (d *Device) release() error {
 	errs := []error{d.gpu.Do(func() error {
 		api := d.gpu.CUDA
@@ -323,8 +319,8 @@ func (d *Device) removeCommunicator(c *communicator) {
 	delete(d.communicators, c)
 }
 
-// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU. With this defect, a
-// window kernel may start before earlier work in its stream has completed.
+// startsEarly reports whether NCCL has the defect nccl.EarlyStart on this GPU: a window kernel may
+// start before earlier work in its stream has completed.
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()
 	return nccl.EarlyStart.In(code, d.gpu.Major)

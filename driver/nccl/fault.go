@@ -14,7 +14,6 @@ import (
 	"symmem/internal/control"
 )
 
-// faults finds the cause of a failure and fails the group.
 type faults struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane
@@ -27,7 +26,7 @@ type faults struct {
 }
 
 // mismatch returns a MismatchError if other ranks have announced a different call for the ticket
-// (the number of a collective in the group), and nil if they have not.
+// (the number of a collective in the group).
 func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
@@ -49,8 +48,8 @@ func (f *faults) launchedMismatch(ticket uint64) error {
 	return f.mismatch(call, ticket)
 }
 
-// checkKernels makes the group fail if a kernel has reported a fault, and returns the cause of the
-// failure, or nil.
+// checkKernels makes the group fail if a kernel has reported a fault, and returns the cause, or
+// nil.
 func (f *faults) checkKernels() error {
 	err := f.kernelFault()
 	if err == nil {
@@ -91,8 +90,7 @@ func (f *faults) kernelFault() error {
 	}
 }
 
-// describe describes a call by its ticket, or by the number of the kernel launch if the ticket is
-// 0.
+// describe uses the ticket, or the number of the kernel launch if the ticket is 0.
 func (f *faults) describe(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -113,8 +111,7 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait describes a wait for a collective. The field wait contains bound methods of the
-// collectiveWait, so a collectiveWait is reused to avoid allocations.
+// collectiveWait is reused to avoid allocations, because wait contains bound methods.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that must become idle, or nil
@@ -161,7 +158,7 @@ func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// failAfterPeer is failAfterPeerInCall for a call without a ticket. It uses the next ticket.
+// failAfterPeer is failAfterPeerInCall for a call without a ticket.
 func (f *faults) failAfterPeer(p *driver.Call) error {
 	ticket, _ := f.history.last()
 	return f.failAfterPeerInCall(p, ticket+1)
@@ -172,8 +169,8 @@ func (f *faults) failAfterPeerInCall(p *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// Ranks compare the text of InCall to find out whether they were in the same call, so it must
-	// be the text that a wait for the call uses.
+	// Ranks compare the text of InCall to find out whether they were in the same call, so use the
+	// text of a wait for the call.
 	wait := f.newWait(ticket, p.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
@@ -181,8 +178,8 @@ func (f *faults) failAfterPeerInCall(p *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
-// failAfterQueueError makes the group fail because this rank could not queue a call. The other
-// ranks would otherwise wait for the call forever.
+// failAfterQueueError makes the group fail because this rank could not queue a call, for which the
+// other ranks would wait forever.
 func (f *faults) failAfterQueueError(p *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause // the cause also made the call to NCCL fail

@@ -16,21 +16,17 @@ import (
 // graphCalls holds the calls captured in one graph. Each launch of the graph assigns new tickets
 // (numbers in the group's order) to the collectives, and new numbers to the messages.
 type graphCalls struct {
-	gpu *gpu.GPU
-	// calls is in the order of capture.
+	gpu   *gpu.GPU
 	calls []*capturedCall
 	// communicators lists the communicators of the calls, sorted by number.
 	communicators []*communicator
-	// recordings holds an entry for each communicator that has collectives in the graph.
-	recordings map[*communicator]*direct.Recording
-	// orderedCommunicators lists the communicators whose launches must be ordered
-	// (direct.LaunchOrder).
+	recordings    map[*communicator]*direct.Recording
+	// orderedCommunicators lists those whose launches must be ordered (direct.LaunchOrder).
 	orderedCommunicators []*communicator
-	// windowCommunicators lists the communicators with calls on the window path.
+	// windowCommunicators lists those with calls on the window path.
 	windowCommunicators []*communicator
 }
 
-// capturedCall is a collective or a message in a graph.
 type capturedCall struct {
 	plan    *plan
 	message *p2p.Captured // nil for a collective
@@ -161,7 +157,7 @@ func (gc *graphCalls) queue(
 	return err == nil, err
 }
 
-// queueFollowing queues the work that follows a launch of the graph. The caller must hold s.Mu.
+// queueFollowing queues the work that follows a launch. The caller must hold s.Mu.
 func (gc *graphCalls) queueFollowing(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
 ) error {
@@ -186,8 +182,7 @@ func (gc *graphCalls) failCommunicators(n int, err error) {
 	}
 }
 
-// Close releases the communicators. If ended is set, all launches have completed, and Close also
-// frees the messages' resources.
+// Close releases the communicators. ended must be set if all launches have completed.
 func (gc *graphCalls) Close(ended bool) {
 	var messages []*p2p.Captured
 	for _, call := range gc.calls {

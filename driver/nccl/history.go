@@ -9,14 +9,13 @@ import (
 )
 
 // history counts the launches of a group and stores its latest calls, so that the call that caused
-// a fault can be found. Each collective has a ticket, which is its number in the group.
+// a fault can be found. A ticket is the number of a collective in the group.
 //
 // Writers hold the communicator's lock. Readers must not take it, because a launch may hold it
 // while waiting in NCCL. A writer stores the call of a ticket before it updates latest. A reader
 // checks latest again after it has loaded a call, because the slot may have been reused.
 type history struct {
-	// latest contains the last ticket, shifted left by operationBits, and the operation of the last
-	// collective or message.
+	// latest contains the last ticket, shifted left by operationBits, and the last operation.
 	latest atomic.Uint64
 	counts [driver.Paths]atomic.Uint64
 	// calls holds the call of each ticket at index ticket % historySize, or nil.
@@ -27,12 +26,11 @@ type history struct {
 
 const operationBits = 8
 
-// historySize is the number of recent calls that a history stores. It is a power of two.
+// historySize is a power of two.
 const historySize = 256
 
-// record records the launch of a collective. ticket must be 0 if another library is capturing the
-// collective. exchanges is the number of its direct kernels that communicate with other ranks. The
-// caller must hold the communicator's lock.
+// record records the launch of a collective. ticket must be 0 if another library is capturing it.
+// exchanges is the number of its direct kernels that communicate with other ranks.
 func (h *history) record(p *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
 	if ticket != 0 {
@@ -48,8 +46,7 @@ func (h *history) record(p *driver.Call, ticket uint64, exchanges int) {
 	}
 }
 
-// recordMessage records a Send or Recv, and returns the ticket of the collective before it. The
-// caller must hold the communicator's lock.
+// recordMessage records a Send or Recv, and returns the ticket of the collective before it.
 func (h *history) recordMessage(p *driver.Call) (ticket uint64) {
 	ticket, _ = h.last()
 	h.counts[p.Path].Add(1)
@@ -57,8 +54,7 @@ func (h *history) recordMessage(p *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket that was used only to compare a call that another library is
-// capturing. The caller must hold the communicator's lock.
+// recordComparison records a ticket that only compares a call that another library is capturing.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.last()
 	h.calls[ticket%historySize].Store(nil)

@@ -9,12 +9,11 @@ import (
 type kernel struct {
 	kernels.Step
 	function cuda.Function
-	// next is the next kernel of the same call, or nil.
-	next *kernel
+	next     *kernel
 }
 
-// linkKernels looks up the kernels of all steps, links them, and returns the first. There must be
-// at least one step.
+// linkKernels looks up and links the kernels of all steps, and returns the first. There must be at
+// least one step.
 func linkKernels(d *Device, steps []kernels.Step) (first *kernel, err error) {
 	for i := len(steps) - 1; i >= 0; i-- {
 		first = &kernel{Step: steps[i], next: first}

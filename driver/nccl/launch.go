@@ -59,8 +59,8 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	return err
 }
 
-// eachStep calls launch with the communicator and the plan of each step. If launch fails, the group
-// fails, because other ranks expect the remaining steps.
+// eachStep calls launch for each step. If that fails, the group fails, because other ranks expect
+// the remaining steps.
 func eachStep(p *plan, launch func(*communicator, *plan) error) error {
 	for _, step := range p.steps {
 		if err := launch(step.c, step); err != nil {
@@ -70,7 +70,7 @@ func eachStep(p *plan, launch func(*communicator, *plan) error) error {
 	return nil
 }
 
-// launch implements Launch for a plan without steps, in any state of the stream and the group.
+// launch implements Launch for a plan without steps.
 func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -120,8 +120,8 @@ func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 
 var errForeignPlan = errors.New("launching a collective: the plan belongs to another group")
 
-// launchSpecial records a call into the stream's capture or queues a message. It returns an error
-// if the stream or the group is closed. The caller must hold s.Mu and c.mu.
+// launchSpecial records a call into the stream's capture or queues a message. The caller must hold
+// s.Mu and c.mu.
 func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	if err := s.Usable(); err != nil {
 		return err
@@ -169,8 +169,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// recordLaunch records a collective before it is queued on a stream. The caller must hold s.Mu and
-// c.mu.
+// recordLaunch must be called before a collective is queued. The caller must hold s.Mu and c.mu.
 func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 	c.history.record(&p.Call, ticket, p.exchanges)
 	if !c.busy.IsAdded(s) {
@@ -203,8 +202,8 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// enqueueInOrder queues a call after the group's earlier calls on other streams and in replays. It
-// must be called on a thread where the CUDA context is current. The caller must hold s.Mu and c.mu.
+// enqueueInOrder queues a call after the group's earlier calls. It must be called on a thread where
+// the CUDA context is current. The caller must hold s.Mu and c.mu.
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailableReason != "":
@@ -286,16 +285,15 @@ func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver
 	})
 }
 
-// Offer returns an offer of the paths that the call can use. A path is examined only when the
-// caller asks about it.
+// Offer returns an offer of the paths that the call can use. Each path is examined when the caller
+// asks about it.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }
 
-// List returns a plan that runs several plans together. On NCCL's paths, they run as one group of
-// NCCL calls. On the direct path, all calls must be gathers, and they run as kernels that gather
-// several tensors. List returns an error if the plans are on different paths, or if NCCL would run
-// one of them as Send and Recv.
+// List returns a plan that runs several plans together: on NCCL's paths as one group of NCCL calls,
+// and on the direct path, where all calls must be gathers, with kernels that gather several
+// tensors. The plans must be on the same path, and NCCL must run none of them as Send and Recv.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members, err := listMembers(c, plans)
 	if err != nil {

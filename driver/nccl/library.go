@@ -12,7 +12,6 @@ import (
 	"symmem/internal/mps"
 )
 
-// loadDriver sets default values of environment variables and loads CUDA's driver library.
 func loadDriver() (*cuda.Driver, error) {
 	if err := setDefaults(); err != nil {
 		return nil, err
@@ -28,8 +27,8 @@ func loadDriver() (*cuda.Driver, error) {
 //
 // CUDA_DEVICE_MAX_CONNECTIONS=32 selects the largest number of hardware queues. A stream that waits
 // for a message blocks the other streams in its queue. On one H100 with 4 ranks, random programs
-// with messages on 3 streams hung with CUDA's default, but not with 32. Under MPS the variable is
-// not set, because clients share 96 queues.
+// with messages on 3 streams hung with CUDA's default, but not with 32. MPS clients share 96
+// queues.
 var setDefaults = sync.OnceValue(func() error {
 	err := setDefault("NCCL_RUNTIME_CONNECT", "0")
 	if mps.Running(os.Getenv) {

@@ -9,9 +9,9 @@ import (
 )
 
 // checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members on the
-// same physical machine, in both directions. Direct kernels write lines of 128 bytes that must
+// same physical machine (the same boot ID). Direct kernels write lines of 128 bytes that must
 // arrive as a whole, which PCIe does not guarantee. GPUs of other machines can only be mapped over
-// NVLink. The boot ID identifies a physical machine, because NCCL_HOSTID can change machine names.
+// NVLink.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPU == self.GPU || m.Boot != self.Boot {

@@ -20,21 +20,19 @@ type member struct {
 	// Machine identifies the machine as NCCL does: by NCCL_HOSTID if it is set, and otherwise by
 	// host name and boot ID.
 	Machine string `json:"machine"`
-	// Host is the host name, which appears in errors.
-	Host string `json:"host,omitempty"`
-	// Boot is the boot ID of the kernel, which all containers of a physical machine share.
+	Host    string `json:"host,omitempty"`
+	// Boot is the boot ID of the kernel, which the containers of a physical machine share.
 	Boot string `json:"boot"`
 	GPU  string `json:"gpu"`
-	// Process is a random name of the rank's process.
+	// Process is a random name of the process.
 	Process string `json:"process"`
 	Name    string `json:"name"`
 	NCCL    int    `json:"nccl"`
 	// NoFabricReason is the reason why the rank's memory has no fabric handles, or "".
 	NoFabricReason string `json:"no_fabric,omitempty"`
-	// NoKernelsReason is the reason why the rank's GPU cannot run the message kernels, or "".
+	// NoKernelsReason is the reason why the GPU cannot run the message kernels, or "".
 	NoKernelsReason string `json:"no_kernels,omitempty"`
-	// Failed is the reason why the rank could not open its GPU, or "". If it is set, the other
-	// fields are empty.
+	// Failed is the reason why the rank could not open its GPU, or "".
 	Failed string `json:"failed,omitempty"`
 }
 
@@ -53,7 +51,6 @@ func machineOf(rank int, boot string) (string, error) {
 	return name + " " + boot, err
 }
 
-// members reads and caches the descriptions of all ranks of the program.
 type members struct {
 	cfg *driver.Config
 
@@ -61,8 +58,7 @@ type members struct {
 	known map[int]*member // by rank; guarded by mu
 }
 
-// awaitMembers waits for the descriptions of a group's ranks, and checks that the ranks are
-// compatible.
+// awaitMembers waits for the descriptions of a group's ranks, and checks them.
 func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
@@ -111,8 +107,8 @@ func (d *members) get(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error if ranks have different versions of NCCL, or if ranks share a
-// GPU and NCCL does not support that. NCCL itself would hang or return an error that names no rank.
+// checkCompatible returns an error for ranks with which NCCL would hang, or would return an error
+// that names no rank.
 func checkCompatible(ranks []int, all []*member) error {
 	users := map[string]int{}
 	for i, m := range all {
@@ -155,9 +151,8 @@ func checkSharing(version int) error {
 }
 
 // sharers counts the group's ranks that share a rank's process and GPU, including the rank itself.
-// Their kernels occupy the GPU at the same time while they wait for each other. Other processes do
-// not count: without MPS, they have their own time slices, and with MPS, CUDA reports only the
-// multiprocessors of one process.
+// Their kernels occupy the GPU at the same time. Other processes have their own time slices or,
+// with MPS, their own multiprocessors.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {
@@ -176,7 +171,7 @@ func countMachines(all []*member) int {
 	return len(names)
 }
 
-// hostNames returns the host name of each rank, or nil if all ranks share a machine.
+// hostNames returns nil if all ranks share a machine.
 func hostNames(all []*member) []string {
 	if countMachines(all) == 1 {
 		return nil
@@ -195,7 +190,6 @@ func noMessagesError(group *driver.GroupConfig, all []*member) error {
 	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
 
-// noKernelsReason returns the reason why some rank's GPU cannot run the message kernels, or "".
 func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 	for i, m := range all {
 		if m.NoKernelsReason != "" {
@@ -207,8 +201,7 @@ func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 }
 
 // noFabricReason returns the reason why ranks on different machines or in different containers
-// cannot map each other's memory, or "" if that may be possible. The result is the same on all
-// ranks.
+// cannot map each other's memory, or "". It is the same on all ranks.
 func noFabricReason(group *driver.GroupConfig, all []*member) string {
 	where := "in several containers"
 	if n := countMachines(all); n > 1 {

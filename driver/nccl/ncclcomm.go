@@ -13,8 +13,9 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t. Callers of register and deregister must hold
-// communicator.mu, because NCCL permits only one thread at a time to use windows.
+// ncclComm wraps a group's ncclComm_t. All its methods that wait for other ranks have no deadline.
+// Callers of register and deregister must hold communicator.mu, because NCCL permits only one
+// thread at a time to use windows.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library
@@ -28,7 +29,6 @@ func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// register registers a segment as a window. It waits for all ranks without a deadline.
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())
@@ -43,12 +43,10 @@ func (n *ncclComm) deregister(w nccl.Window) error {
 	return n.gpu.Do(func() error { return n.library.WindowDeregister(n.handle, w) })
 }
 
-// suspend releases the communicator's memory. It waits for all ranks without a deadline.
 func (n *ncclComm) suspend() error {
 	return n.gpu.Do(func() error { return n.library.CommSuspend(n.handle) })
 }
 
-// resume allocates the memory again. It waits for all ranks without a deadline.
 func (n *ncclComm) resume() error {
 	return n.gpu.Do(func() error { return n.library.CommResume(n.handle) })
 }

@@ -34,7 +34,7 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// Await waits until a stream is idle. ticket and operation describe the stream's last collective.
+// Await waits until a stream is idle. ticket and operation describe its last collective.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -52,12 +52,11 @@ func (o *owner) Await(
 	return err
 }
 
-// KernelsEnded returns a channel that is closed when the group's kernels have exited, or when the
-// time limit for their exit has expired.
+// The channel is closed when the group's kernels have exited, or when the time limit for that has
+// expired.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// Reported returns the fault that a kernel has reported, or nil. A reported fault makes the group
-// fail.
+// Reported returns the fault that a kernel has reported, or nil. Such a fault makes the group fail.
 func (o *owner) Reported() error {
 	err := o.faults.checkKernels()
 	if err != nil {
@@ -69,8 +68,7 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// Whole returns the two-level group of which the communicator is a level, or the communicator's own
-// group.
+// Whole returns the two-level group of which the communicator is a level, or the group itself.
 func (o *owner) Whole() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
@@ -78,8 +76,7 @@ func (o *owner) Whole() stream.Group {
 	return o
 }
 
-// ReplayFault returns the group's fault, or nil. It returns nil if no other library has captured
-// calls of the group.
+// ReplayFault returns the group's fault if another library has captured calls of the group.
 func (o *owner) ReplayFault() error {
 	if !o.recorder.everCaptured.Load() {
 		return nil
@@ -91,8 +88,8 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// RecordEvent records the event of the group's latest launch if that launch is on the stream. If
-// forget is set, the stream is being abandoned, and RecordEvent forgets the launch instead.
+// RecordEvent records the event of the group's latest launch if that launch is on the stream.
+// forget is set when the stream is abandoned.
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
 	if order.Latest() != s {
@@ -106,9 +103,9 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 }
 
 // EndedEarly checks whether a collective that needs data from all ranks ended before all ranks had
-// launched it. If so, EndedEarly makes the group fail and returns the cause. An NCCL kernel ends
-// early if another rank aborts its communicator or, under CUDA's MPS, if another rank's process
-// exits. EndedEarly first waits briefly for the loss of a rank to be detected, which explains more.
+// launched it, and then makes the group fail. An NCCL kernel ends early if another rank aborts its
+// communicator or, under CUDA's MPS, if another rank's process exits. EndedEarly first waits
+// briefly for the loss of a rank to be detected, which explains more.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.submittedByAll(ticket) {
@@ -134,7 +131,7 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 
 // submittedByAll reports whether all ranks are known to have launched a collective that has ended.
 // On several machines, this rank learns of launches too late, and asks whether the collective can
-// have completed. A failed rank aborts its kernels only after the other ranks know of its fault.
+// have completed: a failed rank aborts its kernels only after the other ranks know of its fault.
 // After Close, submittedByAll returns true, because Close has reported unfinished work to the
 // streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
@@ -153,16 +150,14 @@ func needsAllRanks(call *driver.Call) bool {
 
 const causeTimeout = 3 * time.Second
 
-// NoteMessage records a message before it is queued. The caller must hold the locks of the stream
-// and the group.
+// NoteMessage must be called before a message is queued. The caller must hold the locks of the
+// stream and the group.
 func (o *owner) NoteMessage(s *stream.Stream, call *driver.Call) {
 	s.SetLastCall(o, o.history.recordMessage(call), call.Operation)
 }
 
-// FailUnqueued makes the group fail because a message could not be queued.
 func (o *owner) FailUnqueued(call *driver.Call, err error) error {
 	return o.faults.failAfterQueueError(call, err)
 }
 
-// AfterPeerFault makes the group fail after a peer has failed.
 func (o *owner) AfterPeerFault(call *driver.Call) error { return o.faults.failAfterPeer(call) }

@@ -20,12 +20,12 @@ import (
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are the addresses passed to NCCL. On the window path, they are in the first
-	// mapping of the memory, and on the plain path in the second.
+	// send and recv are the addresses passed to NCCL: in the first mapping of the memory on the
+	// window path, and in the second on the plain path.
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
-	// count is the number of elements passed to NCCL, which is 1 for a barrier.
+	// count is the number of elements passed to NCCL.
 	count int64
 	// singleCall is the call to NCCL, if one call suffices and it needs no guard.
 	singleCall nccl.Invocation
@@ -33,19 +33,19 @@ type plan struct {
 	parts *driver.Splits
 	// groupedCalls holds NCCL's calls if NCCL runs the call as a group of other calls.
 	groupedCalls []nccl.Invocation
-	// listedPlans holds the plans of a list, which run as one group.
+	// listedPlans holds the plans of a list.
 	listedPlans []*plan
-	// cachedList is the plan of the latest list that begins with this call. It is nil unless the
-	// call is an AllGatherV on the direct path.
+	// cachedList is the latest list that begins with this call, if it is an AllGatherV on the
+	// direct path.
 	cachedList *atomic.Pointer[plan]
-	// steps holds the plans of the levels' calls if the call runs on two levels.
+	// steps holds the plans of the levels' calls on the two-level path.
 	steps []*plan
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
 	// kernels that communicate with other ranks.
 	kernel    *kernel
 	exchanges int
-	// guard queues work before guardedCall, so that the call cannot start before earlier work in
-	// the stream has completed. It is nil unless NCCL has the defect nccl.EarlyStart.
+	// guard works around the defect nccl.EarlyStart: it queues work before guardedCall, so that the
+	// call cannot start before earlier work in the stream has completed.
 	guard       func(s cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
 	// work and workErr cache the results of choose.
@@ -53,11 +53,9 @@ type plan struct {
 	workErr error
 }
 
-// Prepared returns the prepared call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes maps each type to the type that is passed to NCCL. NCCL can reduce elements of these
-// types, except for those in movedTypes.
+// dataTypes maps each type to the type that is passed to NCCL, which can reduce all but movedTypes.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -68,7 +66,6 @@ var dataTypes = map[driver.DataType]nccl.DataType{
 // movedTypes lists the types that NCCL does not know, and moves as another type of the same size.
 var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
-// Refusal returns the reason why the call cannot use a path, or nil.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect {
 		_, err := p.choose()
@@ -98,8 +95,7 @@ func (p *plan) Refusal(path driver.Path) error {
 var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
 	"direct): %w", driver.ErrUnsupported)
 
-// refuseFormula returns an error for a reduction in a group that requires a formula. NCCL's order
-// of additions depends on the size and on many other things.
+// NCCL's order of additions depends on the size and on many other things, so it follows no formula.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || p.Count == 0 || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -123,7 +119,6 @@ func checkTypes(call *driver.Call) error {
 		call.ReduceOp, driver.ErrUnsupported)
 }
 
-// Remark returns a remark about running the call on a path, or "".
 func (p *plan) Remark(path driver.Path) string {
 	d := p.c.device
 	switch {
@@ -170,7 +165,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL sets the addresses for NCCL. If NCCL runs a single call, it also prepares that call.
+// prepareNCCL sets the addresses for NCCL and, if one call suffices, prepares that call.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {
@@ -214,7 +209,7 @@ func (p *plan) prepareNCCL() error {
 }
 
 // chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
-// or if the call is a copy of one part. Otherwise it returns nil.
+// or if the call is a copy of one part, and nil otherwise.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {
@@ -251,9 +246,8 @@ func (p *plan) collective() (nccl.Invocation, error) {
 	}
 }
 
-// addGuard sets a guard that launches an empty kernel. If symmem's kernels cannot be loaded, the
-// guard sets one byte of memory instead, which takes 9 us in a graph, whereas the kernel takes 1
-// us.
+// addGuard sets a guard that launches an empty kernel. If symmem's kernels cannot be loaded, it
+// sets a byte of memory instead, which takes 9 us in a graph, whereas the kernel takes 1 us.
 func (p *plan) addGuard() error {
 	d := p.c.device
 	k := &kernel{Step: kernels.Step{Blocks: 1, Threads: 1, Params: cuda.ParamsOf(new(uint32))}}
@@ -279,7 +273,7 @@ func (p *plan) movesNothing() bool {
 	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
 
-// usesNCCL reports whether NCCL launches kernels for the call, which then wait for other ranks.
+// usesNCCL reports whether NCCL launches kernels for the call, which wait for other ranks.
 func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
@@ -324,7 +318,6 @@ func (p *plan) hasFactor() bool {
 	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
 }
 
-// copyLocally queues a collective in a group of one rank.
 func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {
 	if p.send == p.recv {
 		return nil
@@ -333,8 +326,7 @@ func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, s)
 }
 
-// choose returns the call's kernels on the direct path, or an error that gives the reason why there
-// are none. The result is cached.
+// choose returns the call's kernels on the direct path, or the reason why there are none.
 func (p *plan) choose() (kernels.Work, error) {
 	c := p.c
 	switch {
@@ -363,8 +355,8 @@ func directLaunch(p *plan) kernels.Launch {
 	}
 }
 
-// isSymmetric reports whether every rank can access the call's buffers on all ranks. For an
-// AllGatherV or ReduceScatterV, it considers only the buffer that is divided into parts.
+// isSymmetric reports whether every rank can access the call's buffers on all ranks. In an
+// AllGatherV or ReduceScatterV, only the buffer that is divided into parts counts.
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
@@ -399,8 +391,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 	return nil
 }
 
-// notMappedReason returns the reason why some rank has not mapped the segments of the call's
-// buffers, or "".
+// notMappedReason returns the reason why some rank has not mapped the buffers, or "".
 func (p *plan) notMappedReason() string {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own := p.ownWindow(w); own != nil && !own.mappedByAll {
@@ -441,8 +432,8 @@ func prepareSteps(p *plan, work kernels.Work) error {
 	return err
 }
 
-// recordedAs returns a copy of the plan for a capture. Its digest includes the position in the
-// capture, so that the kernels compare that position across ranks.
+// recordedAs returns a copy of the plan for a capture. Its kernels also compare the position in the
+// capture across ranks.
 func (p *plan) recordedAs(position driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call = p.RecordedAs(position)
@@ -454,7 +445,6 @@ func (p *plan) recordedAs(position driver.Recorded) *plan {
 	return &recorded
 }
 
-// useCounts returns the use counts of the windows and segments that the call uses.
 func (p *plan) useCounts() (counts []*memory.UseCount) {
 	for _, member := range p.listedPlans {
 		counts = append(counts, member.useCounts()...)

@@ -26,13 +26,13 @@ type recorder struct {
 	faults   *faults
 	comparer *comparer
 
-	// everCaptured is set once another library has captured calls of the group. That library may
-	// replay them at any time without notifying symmem.
+	// everCaptured is set once another library has captured calls of the group. It may replay them
+	// at any time without notifying symmem.
 	everCaptured atomic.Bool
 	captures     memory.Holds
 
-	// These are set if NCCL's kernels of each kind have been captured: plainCaptured for kernels
-	// that use no window, windowsCaptured for kernels that do.
+	// plainCaptured is set if NCCL's kernels without windows have been captured, and
+	// windowsCaptured if those with windows have been.
 	plainCaptured, windowsCaptured bool
 	// recordings numbers the captures. current is the capture to which a call is being added, or
 	// nil.
@@ -61,8 +61,8 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.Get(capture.ID), nil
 }
 
-// markCaptured records that another library captures calls of the group, so that the watcher also
-// checks the reports of replayed kernels. It returns a fault that kernels have reported.
+// markCaptured must be called before another library captures a call. It returns a fault that
+// kernels have reported.
 func (r *recorder) markCaptured() error {
 	if !r.everCaptured.Swap(true) {
 		r.busy.WakeWatcher()
@@ -71,8 +71,7 @@ func (r *recorder) markCaptured() error {
 }
 
 // compare compares a call being captured with the calls of other ranks, unless the call's kernels
-// do that. It does not mark the stream as busy, because CUDA must not be queried about a stream
-// that is being captured.
+// do that. The stream is not busy, because CUDA must not be queried about it during the capture.
 func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
 	if !r.check.Load() || kernelsCompare && r.direct.announcements != nil {
 		return nil

@@ -57,8 +57,8 @@ func (r *registrar) register(
 	return nil, err
 }
 
-// registerOnce registers a segment that is not registered yet. If it returns both a window and an
-// error, a call to NCCL has failed, and the communicator may be unusable.
+// registerOnce registers a segment. If it returns both a window and an error, a call to NCCL has
+// failed, and the communicator may be unusable.
 func (r *registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -76,7 +76,7 @@ func (r *registrar) registerOnce(
 	shared, shareErr := r.share(key, segment)
 	defer shared.Withdraw()
 	// NCCL matches windows only by their order. If ranks registered different segments, sums would
-	// be wrong or ranks would hang. Each rank also sends the handle for mapping its segment.
+	// be wrong or ranks would hang.
 	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key,
 		segment.Bytes(), shared.Encode())
 	if err != nil {
@@ -109,9 +109,8 @@ func (r *registrar) empty() bool {
 	return len(r.windows) == 0
 }
 
-// registerAllWithNCCL registers the group's segments with NCCL, even if the group has a direct
-// path, and makes later calls of register do the same. Suspended windows are registered when they
-// resume.
+// registerAllWithNCCL registers the group's segments with NCCL, and makes later calls of register
+// do the same. Suspended windows are registered when they resume.
 func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 	if r.streams.Capturing.Load() > 0 && !r.empty() {
 		return driver.ErrCapturing
@@ -133,8 +132,8 @@ func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 	return nil
 }
 
-// mappedWindows returns the windows that are not suspended, in the order of their keys. It marks
-// the suspended windows, so that Resume registers them with NCCL.
+// mappedWindows returns the windows that are not suspended, and marks the others, so that Resume
+// registers them with NCCL.
 func (r *registrar) mappedWindows() (mapped []*window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,9 +147,9 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 	return mapped
 }
 
-// registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. The ranks must
-// have agreed on the registration, because NCCL waits for all ranks without a deadline. If a rank
-// is lost in the meantime, the teardown makes NCCL's call return.
+// registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. NCCL waits for
+// all ranks without a deadline, so they must have agreed on the registration. If a rank is lost
+// meanwhile, the teardown makes NCCL's call return.
 func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
 	if r.supported.noWindowsReason != "" || r.skipsWindows() {
 		return r.addUnregistered(w)
@@ -214,13 +213,11 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	return nil
 }
 
-// loneRankTimeout limits the wait for the other ranks if NCCL has registered no window on this
-// rank.
 const loneRankTimeout = 5 * time.Second
 
-// startLoneRankTimer starts a timer that makes the group fail if this rank is the only one without
-// a window. The other ranks would then wait in NCCL forever. The caller must call stop once they
-// have returned from NCCL.
+// startLoneRankTimer makes the group fail after a while if only this rank has no window, because
+// the other ranks then wait in NCCL forever. The caller must call stop once they have returned from
+// NCCL.
 func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	limit := loneRankTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -234,7 +231,6 @@ func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// disableWindows records that NCCL has registered no window on the given rank.
 func (r *registrar) disableWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -270,8 +266,8 @@ func (r *registrar) share(
 // errNotShared is returned by mapPeers if another rank could not share its segment.
 var errNotShared = errors.New("a rank has shared no memory")
 
-// skipsWindows reports whether the group registers no windows with NCCL. A group with a direct path
-// does not need them, unless UseWindows was called.
+// skipsWindows reports whether the group registers no windows with NCCL, because it has a direct
+// path.
 func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailableReason == "" && !r.useWindows.Load()
 }
@@ -297,7 +293,7 @@ func (r *registrar) deregisterAll() error {
 	})
 }
 
-// unmapPeers unmaps the other ranks' segments in all windows. The caller must hold r.mu.
+// The caller must hold r.mu.
 func (r *registrar) unmapPeers() error {
 	var errs []error
 	for _, w := range r.windows {
@@ -308,11 +304,8 @@ func (r *registrar) unmapPeers() error {
 
 // registerResult is the result of a registration on one rank, which is sent to all ranks.
 type registerResult struct {
-	// NoWindow is set if NCCL has registered no window.
-	NoWindow bool `json:"no_window,omitempty"`
-	// NotMapped is set if the rank has not mapped the segments of all other ranks.
+	NoWindow  bool `json:"no_window,omitempty"`
 	NotMapped bool `json:"no_peers,omitempty"`
-	// Reason is the reason why the rank failed to map a segment. It is empty if another rank did
-	// not share its segment.
+	// Reason is empty if the rank could map all segments that the other ranks have shared.
 	Reason string `json:"why,omitempty"`
 }

@@ -11,11 +11,11 @@ import (
 	"symmem/internal/nccl"
 )
 
-// NCCL runs an AllToAllV as a group that has a Send to every other rank and a Recv from every other
-// rank. Empty parts are skipped, and this rank's own part is copied locally.
+// NCCL runs an AllToAllV as a group of Send and Recv. Empty parts are skipped, and this rank's own
+// part is copied locally.
 
-// evenSplits returns the splits of an AllToAll in which each rank sends count elements to every
-// rank. The send and receive counts share one slice, and so do the offsets.
+// evenSplits returns the splits of an AllToAll. The send and receive counts share one slice, and so
+// do the offsets.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -97,8 +97,7 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 	return nil
 }
 
-// queueParts queues the sends and receives of the parts. An in-place AllToAll or AllToAllV sends
-// from a copy of its input.
+// An in-place AllToAll or AllToAllV sends from a copy of its input.
 func (p *plan) queueParts(stream cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
@@ -118,8 +117,8 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 	})
 }
 
-// exchange queues the local copy, the sends and the receives. It must run in gpu.Do, because an
-// NCCL group belongs to a thread.
+// exchange queues the local copy, the sends and the receives. An NCCL group belongs to a thread, so
+// exchange must run in gpu.Do.
 func (p *plan) exchange(source uintptr, stream cuda.Stream) error {
 	d, s, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
@@ -175,8 +174,7 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 	return calls
 }
 
-// queueGroup queues calls as one NCCL group. It uses gpu.Do, because an NCCL group belongs to a
-// thread.
+// queueGroup queues calls as one NCCL group, which belongs to a thread.
 func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	return d.gpu.Do(func() error {
 		n := d.ncclAnyThread

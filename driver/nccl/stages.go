@@ -20,8 +20,8 @@ type stages struct {
 	// kernelsEnded is closed when the group's kernels have exited and its windows have been
 	// deregistered, or when the time limit for that has expired.
 	kernelsEnded chan struct{}
-	// memoryFreed is closed when everything has been freed except what foreign graphs (graphs of
-	// other libraries) use.
+	// memoryFreed is closed when everything has been freed except what graphs of other libraries
+	// use.
 	memoryFreed chan struct{}
 	// allFreed is closed when everything has been freed, including NCCL's communicator.
 	allFreed chan struct{}
@@ -36,8 +36,7 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 }
 
 // await waits for a stage. If checkOnly is set, it only checks whether the stage has been reached.
-// The limit is longer after Close than after a fault, because a failed group reaches a stage soon
-// or never. It is short if an earlier wait for unfinished work has already timed out.
+// A failed group reaches a stage soon or never, so the limit is longer after Close.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {

@@ -7,24 +7,22 @@ import (
 	"symmem/internal/nccl"
 )
 
-// averageVersion is the first version of NCCL that has window kernels for ReduceScatter with avg.
 const averageVersion = 23003
 
-// support determines for which calls NCCL has window kernels (kernels that access registered memory
-// directly). The result is the same on all ranks.
+// support determines for which calls NCCL has window kernels (kernels that access registered
+// memory). The result is the same on all ranks.
 type support struct {
 	// noWindowsReason is the reason why there are no window kernels at all, or "". It is set before
 	// register returns the first window.
 	noWindowsReason string
 	// averages is set if NCCL has window kernels for ReduceScatter with avg.
-	averages bool
-	// anyAlignment is set if window kernels require no alignment of buffers.
+	averages     bool
 	anyAlignment bool
 	rank         int
 }
 
-// newSupport returns the support for a group that spans the given number of machines. major is the
-// major compute capability of its GPUs.
+// major is the major compute capability of the group's GPUs, and machines the number of machines
+// that it spans.
 func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
 	code, text := library.Version()
 	s := support{
@@ -71,12 +69,12 @@ func (s *support) unsupportedReason(call *driver.Call) string {
 	return ""
 }
 
-// wordBytes is the alignment that window kernels with the defect nccl.ShiftedLoads require.
+// wordBytes is the alignment that the defect nccl.ShiftedLoads requires.
 const wordBytes = 4
 
-// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and a window kernel for the call
-// would read misaligned input on some rank. In an in-place AllGather and in a ReduceScatter, ranks
-// read different parts of the same buffer, so the size of a part must be aligned, too.
+// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and a window kernel would read
+// misaligned input on some rank. If ranks read different parts of a buffer, the size of a part must
+// be aligned, too.
 func (s *support) misaligned(call *driver.Call) bool {
 	if s.anyAlignment {
 		return false

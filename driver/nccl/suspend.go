@@ -50,7 +50,6 @@ func (w *window) suspend() error {
 	return errors.Join(w.deregister(), w.undoMapping(len(r.cfg.Ranks)))
 }
 
-// Resume maps the peers' new memory at the old addresses and registers the window with NCCL again.
 func (w *window) Resume(ctx context.Context) error {
 	r := w.registrar
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
@@ -67,7 +66,7 @@ func (w *window) Resume(ctx context.Context) error {
 	return nil
 }
 
-// resume implements Resume for one window. It takes the same steps as registrar.registerOnce.
+// resume takes the same steps as registrar.registerOnce.
 func (w *window) resume(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
@@ -98,7 +97,7 @@ func (w *window) resume(ctx context.Context) error {
 }
 
 // mapAgain maps the peers' segments and ends the suspension. It holds the group's lock, so that the
-// teardown cannot free the addresses in the meantime.
+// teardown cannot free the addresses meanwhile.
 func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()

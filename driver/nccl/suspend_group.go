@@ -17,21 +17,19 @@ import (
 
 // suspender releases the memory of a communicator and of its levels until they are resumed.
 type suspender struct {
-	gpu      *gpu.GPU
-	cfg      *driver.GroupConfig
-	plane    control.Plane
-	mu       *groupLock
-	comm     *ncclComm
-	exchange *direct.Exchange
-	messages p2p.Suspender
-	// levelTargets returns the communicators of the group's levels, or none.
+	gpu          *gpu.GPU
+	cfg          *driver.GroupConfig
+	plane        control.Plane
+	mu           *groupLock
+	comm         *ncclComm
+	exchange     *direct.Exchange
+	messages     p2p.Suspender
 	levelTargets func() []suspendTarget
 }
 
 // suspendTarget is the group's own communicator or one of its levels.
 type suspendTarget struct {
 	*suspender
-	// members lists the group ranks of the communicator's ranks.
 	members []int
 }
 
@@ -53,8 +51,8 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory and the staging memory of messages. If NCCL supports it,
-// Suspend also releases the memory of NCCL's communicators, which is not counted in Released.
+// Suspend releases the exchange memory, the staging memory of messages and, if NCCL supports it,
+// the memory of NCCL's communicators, which is not counted in Released.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -89,8 +87,8 @@ func (s *suspender) keptByNCCL(communicators int) string {
 		what, text, nccl.VersionText(nccl.VersionSuspend))
 }
 
-// callNCCL calls NCCL for each communicator. NCCL may wait for other ranks without a deadline, so
-// callNCCL makes the group fail when ctx is done. The teardown then makes the call return.
+// NCCL may wait for other ranks without a deadline. When ctx is done, callNCCL makes the group
+// fail, and the teardown makes NCCL's call return.
 func (s *suspender) callNCCL(
 	ctx context.Context, all []suspendTarget, call func(*ncclComm) error,
 ) error {
@@ -107,8 +105,8 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// withLock runs do with the communicator's lock held, so that the teardown does not free addresses
-// during the call. If the communicator has failed or is closed, it returns the cause instead.
+// withLock holds the communicator's lock, so that the teardown does not free addresses during do.
+// If the communicator has failed or is closed, it returns the cause instead.
 func (s *suspender) withLock(do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +120,7 @@ func (s *suspender) withLock(do func() error) error {
 type resumeMessage struct {
 	// Refusal is the reason why the rank cannot resume, or empty.
 	Refusal string `json:"refusal,omitempty"`
-	// Exchange describes the exchange memory of each of the rank's communicators, so that the other
-	// ranks can map it.
+	// Exchange describes the exchange memory of each of the rank's communicators.
 	Exchange [][]byte `json:"exchange,omitempty"`
 }
 
@@ -159,9 +156,8 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// exchangeResumeMessages sends this rank's resumeMessage, and returns the Exchange field of every
-// rank's message. refusal is that of the first rank that cannot resume. If err is set, the caller
-// must make the group fail.
+// exchangeResumeMessages returns the Exchange field of every rank's message. refusal is that of the
+// first rank that cannot resume. After any other error, the caller must make the group fail.
 func (s *suspender) exchangeResumeMessages(
 	ctx context.Context, memory resumedMemory, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
@@ -197,7 +193,6 @@ func (s *suspender) exchangeResumeMessages(
 	return messages, refusal, nil
 }
 
-// resumedMemory lists the memory that this rank has allocated for its communicators.
 type resumedMemory []resumedPart
 
 // resumedPart holds the memory of one communicator. exchange may be nil.
@@ -231,7 +226,7 @@ func (m resumedMemory) messages() (messages [][]byte) {
 	return messages
 }
 
-// mapPeers maps the memory of the peers. messages holds the messages of each rank of the group.
+// messages holds the messages of each rank of the group.
 func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error {
 	for i, part := range m {
 		var memberMessages [][]byte
@@ -260,7 +255,6 @@ func (m resumedMemory) discard() error {
 	return errors.Join(errs...)
 }
 
-// withdraw ends the export of the memory.
 func (m resumedMemory) withdraw() {
 	for _, part := range m {
 		part.exchange.Withdraw()

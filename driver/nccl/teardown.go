@@ -18,20 +18,18 @@ import (
 // chooses each step. Memory that foreign graphs (those of other libraries) use is freed when these
 // graphs are destroyed; see memory.Hold.
 type teardown struct {
-	gpu       *gpu.GPU
-	cfg       *driver.GroupConfig
-	plane     control.Plane
-	mu        *groupLock
-	busy      *stream.BusyStreams
-	group     stream.Group
-	comm      *ncclComm
-	exchange  *direct.Exchange
-	messages  *p2p.Messages
-	registrar *registrar
-	recorder  *recorder
-	stages    *stages
-	// graphs counts symmem's open graphs that contain calls of the group. watcher counts the
-	// watcher's goroutine.
+	gpu             *gpu.GPU
+	cfg             *driver.GroupConfig
+	plane           control.Plane
+	mu              *groupLock
+	busy            *stream.BusyStreams
+	group           stream.Group
+	comm            *ncclComm
+	exchange        *direct.Exchange
+	messages        *p2p.Messages
+	registrar       *registrar
+	recorder        *recorder
+	stages          *stages
 	graphs, watcher *sync.WaitGroup
 	// otherGroupsUseWindows reports whether another group of the device may have an unfinished
 	// window kernel (an NCCL kernel that accesses windows).
@@ -70,8 +68,8 @@ func (t *teardown) begin() {
 }
 
 // failParent makes the two-level group fail if the communicator is one of its levels, and returns
-// the cause of the failure. It must be called before the level's kernels are stopped. Otherwise,
-// the two-level group could report success for their work.
+// the cause. It must be called before the level's kernels are stopped. Otherwise, the two-level
+// group could report success for their work.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -127,8 +125,8 @@ func (t *teardown) collect() facts {
 	return f
 }
 
-// tryLock locks the group and reports whether it succeeded. Its time limit is longer than a launch
-// on a failed group can hold the lock. If tryLock fails, the holder is therefore blocked in NCCL.
+// tryLock locks the group and reports whether it succeeded. A launch on a failed group releases the
+// lock before the time limit, unless it is blocked in NCCL.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
@@ -171,9 +169,8 @@ func (t *teardown) execute(next step) {
 
 func (t *teardown) addErr(err error) { t.errs = append(t.errs, err) }
 
-// drain waits, for a limited time, until no stream has unfinished work of the communicator. It
-// releases streams that wait for messages. After a timeout, memory that unfinished work may use
-// stays mapped.
+// drain waits, for a limited time, until no stream has unfinished work of the communicator. After a
+// timeout, memory that unfinished work may use stays mapped.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -194,8 +191,8 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort of NCCL's communicator. It first waits until the other ranks know of the
-// fault, because an aborted kernel may make their kernels return wrong results.
+// abort starts the abort of NCCL's communicator once the other ranks know of the fault, because an
+// aborted kernel may make their kernels return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()

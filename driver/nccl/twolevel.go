@@ -15,25 +15,23 @@ import (
 	"symmem/internal/control"
 )
 
-// levels holds the two communicators of the two-level path, which is for groups that span several
-// machines. Its calls use direct kernels (symmem's own) within each machine and NCCL between
-// machines.
+// levels holds the communicators of the two-level path, which is for groups that span machines.
+// Calls use direct kernels (symmem's own) within each machine and NCCL between machines.
 type levels struct {
 	machineLayout
 	intra *communicator // connects the ranks of this machine
 	inter *communicator // connects the ranks with the same local rank on every machine
 }
 
-// machineLayout describes how the ranks of a group are distributed over machines. Every machine has
-// the same number of consecutive ranks.
+// machineLayout describes a group with the same number of consecutive ranks on every machine.
 type machineLayout struct {
 	machines, ranksPerMachine int
 	machine                   int // the index of this rank's machine
 	local                     int // the index of this rank on its machine
 }
 
-// newMachineLayout returns the layout of the given rank's group. If the group cannot use two
-// levels, it returns the reason, which is the same on all ranks.
+// newMachineLayout returns the layout, or the reason why the group cannot use two levels. The
+// reason is the same on all ranks.
 func newMachineLayout(members []*member, rank int) (l machineLayout, reason string) {
 	var names []string
 	for _, m := range members {
@@ -59,8 +57,8 @@ func newMachineLayout(members []*member, rank int) (l machineLayout, reason stri
 	return l, ""
 }
 
-// config returns the configuration of a level. ranks lists the level's members by their group
-// ranks, and rank is this rank's number in the level.
+// config returns the configuration of a level. ranks lists its members by their group ranks, and
+// rank is this rank's number in the level.
 func (l *machineLayout) config(
 	parent *driver.GroupConfig, name string, rank int, ranks []int,
 ) driver.GroupConfig {
@@ -71,8 +69,7 @@ func (l *machineLayout) config(
 	return cfg
 }
 
-// intraConfig returns the configuration of levels.intra. It requires a formula, so that sums do not
-// depend on which kernel computes them.
+// intraConfig requires a formula, so that sums do not depend on which kernel computes them.
 func (l *machineLayout) intraConfig(parent *driver.GroupConfig) driver.GroupConfig {
 	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machine), l.local, l.intraRanks())
 	cfg.Formula = driver.RankOrder
@@ -103,13 +100,12 @@ func (l *machineLayout) interRanks() []int {
 
 // twoLevel creates the levels of a group on demand.
 type twoLevel struct {
-	group  *communicator
-	levels atomic.Pointer[levels]
-	// whyNoLevels is set by UseTwoLevels if the group cannot have levels.
+	group       *communicator
+	levels      atomic.Pointer[levels]
 	whyNoLevels atomic.Pointer[string]
 }
 
-// whyNoTwoLevel returns the reason why the group has no two-level path, or "".
+// whyNoTwoLevel returns "" if the group has a two-level path.
 func (t *twoLevel) whyNoTwoLevel() string {
 	switch reason := t.whyNoLevels.Load(); {
 	case t.levels.Load() != nil:
@@ -122,7 +118,7 @@ func (t *twoLevel) whyNoTwoLevel() string {
 	return "neither the tuning table nor the path of the group asks for two levels"
 }
 
-// UseTwoLevels connects the communicators of the two-level path, unless the group cannot have one.
+// UseTwoLevels connects the levels, unless the group cannot have a two-level path.
 func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	c := t.group
 	if t.levels.Load() != nil || t.whyNoLevels.Load() != nil {
@@ -179,7 +175,6 @@ func untilFault(ctx context.Context, c *communicator) (_ context.Context, stop f
 	}
 }
 
-// formulaReason returns the reason why two levels cannot compute the group's formula, or "".
 func (t *twoLevel) formulaReason() string {
 	formula := t.group.cfg.Formula
 	if formula == driver.AnyFormula {
@@ -189,7 +184,6 @@ func (t *twoLevel) formulaReason() string {
 		"implement", formula)
 }
 
-// registerIntraWindow sets w.intraWindow if the group has levels.
 func (t *twoLevel) registerIntraWindow(ctx context.Context, w *window) error {
 	l := t.levels.Load()
 	if l == nil {
@@ -201,7 +195,6 @@ func (t *twoLevel) registerIntraWindow(ctx context.Context, w *window) error {
 	return nil
 }
 
-// suspendTargets returns the levels, which are suspended together with the group.
 func (t *twoLevel) suspendTargets() []suspendTarget {
 	l := t.levels.Load()
 	if l == nil {
@@ -219,7 +212,7 @@ func (t *twoLevel) close() error {
 	return nil
 }
 
-// connect connects both communicators and registers the group's segments. If that is impossible, it
+// connect connects both levels and registers the group's segments. If that is impossible, it
 // returns the same reason on all ranks.
 func (l *levels) connect(ctx context.Context, c *communicator) (reason string, err error) {
 	if l.intra, err = l.join(ctx, c, l.intraConfig(&c.cfg)); err != nil {
@@ -257,7 +250,7 @@ func (l *levels) join(
 	return level, nil
 }
 
-// agree exchanges the ranks' reasons for not using two levels, and returns that of the lowest rank.
+// agree returns the reason of the lowest rank that has a reason for not using two levels.
 func (l *levels) agree(ctx context.Context, c *communicator, own string) (string, error) {
 	all, err := c.plane.Exchange(ctx, driver.LaneControl, []byte(own))
 	if err != nil {
@@ -272,7 +265,7 @@ func (l *levels) agree(ctx context.Context, c *communicator, own string) (string
 	return "", nil
 }
 
-// register registers a window's segment with l.intra as well, so that direct kernels can use it.
+// register registers a window's segment with l.intra, so that direct kernels can use it.
 func (l *levels) register(ctx context.Context, w *window) error {
 	intraWindow, err := l.intra.Register(ctx, w.key, w.segment)
 	if err != nil {
@@ -282,8 +275,8 @@ func (l *levels) register(ctx context.Context, w *window) error {
 	return w.agreeOnIntraWindow(ctx)
 }
 
-// agreeOnIntraWindow lets direct kernels access peers' memory only if that works on every machine.
-// Otherwise, ranks could choose different paths for a call.
+// agreeOnIntraWindow disables an intraWindow that does not work on every machine, because ranks
+// could otherwise choose different paths for a call.
 func (w *window) agreeOnIntraWindow(ctx context.Context) error {
 	own := []byte{0}
 	if w.intraWindow.mappedByAll {

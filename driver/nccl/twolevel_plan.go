@@ -10,7 +10,7 @@ import (
 // packElements returns the number of elements in kernels.PackBytes bytes.
 func packElements(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
-// levelStep describes one of the calls that make up a call on the two-level path.
+// levelStep is one of the calls that make up a call on the two-level path.
 type levelStep struct {
 	level *communicator
 	path  driver.Path
@@ -23,8 +23,7 @@ func (t *twoLevel) refusal(p *plan) error {
 	return err
 }
 
-// offer returns the steps of a call on two levels, or the reason why it cannot use them as an
-// error.
+// offer returns the steps of a call, or the reason why it cannot use two levels as an error.
 func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	l := t.levels.Load()
 	if l == nil {
@@ -44,7 +43,7 @@ func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	return steps, nil
 }
 
-// check returns an error if the levels do not support a call. The result is the same on every rank.
+// check returns the same result on every rank.
 func (l *levels) check(call *driver.Call) error {
 	unit := packElements(call.DataType)
 	switch {
@@ -90,10 +89,9 @@ func (l *levels) interStep(op driver.Operation, call driver.Call) levelStep {
 	return levelStep{level: l.inter, path: driver.PathPlain, call: call}
 }
 
-// allReduce returns the steps of an AllReduce. First, a ReduceScatter within each machine leaves
-// each rank with one part of its machine's sum. An AllReduce between machines adds up these parts,
-// and an AllGather within each machine collects the results. call.Count is the size of a part in
-// elements.
+// allReduce returns the steps of an AllReduce: a ReduceScatter within each machine, an AllReduce of
+// the parts between machines, and an AllGather within each machine. call.Count is the size of a
+// part.
 func (l *levels) allReduce(call driver.Call) []levelStep {
 	part := call.Recv + uintptr(int64(l.local)*call.Count*int64(call.DataType.Size()))
 	scatter, add, gather := call, call, call
@@ -106,9 +104,9 @@ func (l *levels) allReduce(call driver.Call) []levelStep {
 	}
 }
 
-// allGather returns the steps of an AllGather. Each rank first gathers the inputs of the ranks that
-// have the same index on the other machines. Then the ranks of a machine exchange what they have
-// gathered. Each machine's inputs form a block of the output, which needs its own AllGather.
+// allGather returns the steps of an AllGather. First, the ranks with the same index on all machines
+// gather their inputs. Then the ranks of a machine exchange what they have gathered. Each machine's
+// inputs form a block of the output, which needs its own AllGather.
 func (l *levels) allGather(call driver.Call) []levelStep {
 	bytes := uintptr(call.Count * int64(call.DataType.Size()))
 	inter := call

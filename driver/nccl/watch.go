@@ -14,15 +14,13 @@ import (
 // checkInterval is the time between two checks while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery limits full checks while the program keeps launching calls. The other checks only
-// read the kernels' reports, because launches themselves detect failed peers.
+// fullCheckEvery limits full checks while the program keeps launching calls, because launches
+// detect failed peers themselves. The other checks only read the kernels' reports.
 const fullCheckEvery = 16
 
-// replayCheckInterval is the time between two checks when no work is unfinished, but another
-// library may replay calls.
+// replayCheckInterval is the time between checks if only another library may replay calls.
 const replayCheckInterval = 20 * time.Millisecond
 
-// watcher looks for faults while a group has unfinished work.
 type watcher struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane
@@ -40,8 +38,7 @@ type watcher struct {
 	running sync.WaitGroup // the goroutine that runs watch
 }
 
-// watch looks for faults until the group has failed or is closed, even if the program never waits
-// for its work.
+// watch looks for faults, even if the program never waits for its work.
 func (w *watcher) watch() {
 	var check <-chan time.Time
 	var grace control.GraceTimer
@@ -76,7 +73,7 @@ type workCheck struct {
 	wait   *collectiveWait
 }
 
-// watchWork checks for faults periodically, until no work is unfinished or the group has failed.
+// watchWork checks for faults until no work is unfinished or the group has failed.
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
@@ -125,20 +122,18 @@ func (w *watcher) canSleep() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines. Once every rank has launched it, the
-// watcher creates a probe for the latest collective.
+// probe identifies the collective that the watcher examines until every rank has launched it.
 type probe struct {
 	grace     control.GraceTimer
 	ticket    uint64
 	operation driver.Operation
 	since     time.Time
-	// wait is reused by all probes of a watcher.
-	wait *collectiveWait
+	wait      *collectiveWait
 	// differsSince is the time when the call being compared was first found to differ, or zero.
 	differsSince time.Time
 }
 
-// differGrace is how long the watcher waits for a comparison to find all ranks whose calls differ.
+// differGrace lets a comparison find all ranks whose calls differ.
 const differGrace = 100 * time.Millisecond
 
 // afterGrace returns the error of a comparison once it has persisted for differGrace.

@@ -15,15 +15,12 @@ import (
 	"symmem/internal/nccl"
 )
 
-// window implements driver.Window for a segment that is registered with a group. It is suspended
-// from Suspend to Resume, and is finally deregistered by Deregister or by the teardown of the
-// group.
+// window implements driver.Window for a segment that is registered with a group.
 type window struct {
 	registrar *registrar
 	key       driver.SegmentKey
 	segment   *memory.Segment
-	// handle is 0 if the window is not registered with NCCL, or if NCCL has no window kernels for
-	// the communicator.
+	// handle is 0 without a registration, or if NCCL has no window kernels for the communicator.
 	handle nccl.Window
 	uses   memory.UseCount
 	// intraWindow is the window of the same segment in levels.intra, or nil without a two-level
@@ -35,15 +32,13 @@ type window struct {
 
 // windowSuspension is guarded by the group's lock.
 type windowSuspension struct {
-	// active is set while the window is suspended. The peers' segments are then unmapped, but their
-	// addresses stay reserved.
+	// While active is set, the peers' segments are unmapped, but their addresses stay reserved.
 	active bool
 	// registered is set if Resume must register the window with NCCL.
 	registered bool
 }
 
-// merge merges the result of a rank into w. Direct kernels use the segments only if every rank has
-// mapped all of them.
+// Direct kernels use the segments only if every rank has mapped all of them.
 func (w *window) merge(rank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
@@ -51,7 +46,6 @@ func (w *window) merge(rank int, result *registerResult) {
 	w.mappedByAll = w.mappedByAll && !result.NotMapped
 }
 
-// Deregister deregisters the window on this rank.
 func (w *window) Deregister() error {
 	if w.intraWindow != nil {
 		return errors.Join(w.intraWindow.Deregister(), w.deregisterSelf())
@@ -59,7 +53,7 @@ func (w *window) Deregister() error {
 	return w.deregisterSelf()
 }
 
-// deregisterSelf deregisters the window but not intraWindow.
+// deregisterSelf does not deregister intraWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
@@ -85,7 +79,7 @@ func (w *window) deregisterSelf() error {
 }
 
 // deferDeregistration defers the deregistration until graphs of other libraries that use the window
-// or its segment are destroyed, and returns true. Without such graphs, it returns false.
+// or its segment are destroyed. Without such graphs, it returns false.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
@@ -100,7 +94,7 @@ func byKey(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
-// deregister deregisters the window with NCCL. The caller must hold the group's lock.
+// The caller must hold the group's lock.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
@@ -112,11 +106,11 @@ func (w *window) deregister() error {
 
 // peers holds this rank's mappings of the other ranks' segments, which direct kernels use.
 type peers struct {
-	// addresses holds the address of each group rank's segment, including this rank's own.
+	// addresses holds the address of each group rank's segment.
 	addresses []uintptr
-	// mapped is set if this rank has mapped the segments of all other ranks.
-	mapped bool
-	// mapError is the reason why mapped is false, or "" if another rank did not share its segment.
+	// mapped is set if this rank has mapped all segments. If it is not set, mapError is the reason,
+	// or "" if another rank did not share its segment.
+	mapped   bool
 	mapError string
 	// mappedByAll is set if every rank has mapped all segments. Otherwise, notMappedReason names a
 	// rank and its reason.
@@ -131,8 +125,7 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
-// mapPeers maps the segments of the other ranks. If the window is suspended, it maps them at their
-// old addresses. If it fails, calls on the window use other paths.
+// mapPeers maps the other ranks' segments, at their old addresses if the window is suspended.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	reg := w.registrar
 	if reg.direct.unavailableReason != "" {
@@ -159,7 +152,7 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	return nil
 }
 
-// PeerAddresses returns the address of each rank's segment, by group rank.
+// PeerAddresses returns the address of each group rank's segment.
 func (w *window) PeerAddresses() ([]uintptr, error) {
 	r := w.registrar
 	r.mu.Lock()
@@ -174,8 +167,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
 }
 
-// unmapPeers unmaps the other ranks' segments. It must not be called before the last kernel that
-// uses them has exited. Repeated calls do nothing.
+// unmapPeers must not be called before the last kernel that uses the mappings has exited.
 func (w *window) unmapPeers() error {
 	if w.unmapped.Swap(true) {
 		return nil
@@ -200,8 +192,8 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// Locate returns the addresses at which this rank can access each rank's copy of a buffer. The
-// buffer has the same offset on all ranks.
+// Locate returns the addresses of each rank's copy of a buffer. The buffer has the same offset on
+// all ranks.
 func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	for _, segment := range w.addresses {
 		addresses = append(addresses, segment+address-w.segment.Address())
@@ -209,8 +201,8 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// undoMapping unmaps the other ranks' segments. If the window is suspended, it unmaps only the
-// segments of the first n ranks, and keeps the addresses reserved.
+// undoMapping unmaps the other ranks' segments. If the window is suspended, it unmaps only those of
+// the first n ranks, and keeps the addresses reserved.
 func (w *window) undoMapping(n int) error {
 	g := w.registrar.gpu
 	if !w.suspension.active {
