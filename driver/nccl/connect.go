@@ -274,7 +274,7 @@ func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 // roundUpForNCCL rounds up the size of a buffer, because NCCL reads whole words of 4 to 16 bytes.
 func roundUpForNCCL(bytes int64) int64 { return (bytes + 15) &^ 15 }
 
-// Tests disable firstSums so that a launch blocks on the host until a missing rank arrives.
+// firstSums is unset in tests that need a launch to block on the host until a missing rank arrives.
 var firstSums = true
 
 const firstSumInterval = 50 * time.Microsecond

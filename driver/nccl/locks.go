@@ -9,7 +9,8 @@ type (
 	membersMu      struct{}
 )
 
-// The launch of a graph may lock several communicators, in the order of their numbers.
+// Rank permits several such locks: the launch of a graph locks its communicators in the order of
+// their numbers.
 func (communicatorMu) Rank() ranked.Rank {
 	r := ranked.NCCL.Waiting(5, "nccl.communicator.mu")
 	r.Many = true

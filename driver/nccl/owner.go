@@ -52,8 +52,8 @@ func (o *owner) Await(
 	return err
 }
 
-// The channel is closed when the group's kernels have exited, or when the time limit for that has
-// expired.
+// KernelsEnded returns a channel that is closed when the group's kernels have exited, or when the
+// time limit for that has expired.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
 // Reported returns the fault that a kernel has reported, or nil. Such a fault makes the group fail.

@@ -95,7 +95,8 @@ func (p *plan) Refusal(path driver.Path) error {
 var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
 	"direct): %w", driver.ErrUnsupported)
 
-// NCCL's order of additions depends on the size and on many other things, so it follows no formula.
+// refuseFormula returns an error for a reduction by a formula (a fixed order of additions). NCCL's
+// order depends on the size and on many other things.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || p.Count == 0 || len(p.c.cfg.Ranks) == 1 {
 		return nil

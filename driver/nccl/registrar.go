@@ -293,7 +293,7 @@ func (r *registrar) deregisterAll() error {
 	})
 }
 
-// The caller must hold r.mu.
+// unmapPeers unmaps the peers' segments in all windows. The caller must hold r.mu.
 func (r *registrar) unmapPeers() error {
 	var errs []error
 	for _, w := range r.windows {

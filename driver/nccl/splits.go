@@ -97,7 +97,7 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) err
 	return nil
 }
 
-// An in-place AllToAll or AllToAllV sends from a copy of its input.
+// queueParts queues the sends and receives. An in-place AllToAll sends from a copy of its input.
 func (p *plan) queueParts(stream cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {

@@ -21,8 +21,8 @@ type support struct {
 	rank         int
 }
 
-// major is the major compute capability of the group's GPUs, and machines the number of machines
-// that it spans.
+// newSupport returns the support for a group that spans the given number of machines. major is the
+// major compute capability of its GPUs.
 func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
 	code, text := library.Version()
 	s := support{

@@ -87,8 +87,8 @@ func (s *suspender) keptByNCCL(communicators int) string {
 		what, text, nccl.VersionText(nccl.VersionSuspend))
 }
 
-// NCCL may wait for other ranks without a deadline. When ctx is done, callNCCL makes the group
-// fail, and the teardown makes NCCL's call return.
+// callNCCL makes the group fail when ctx is done, because NCCL may wait for other ranks without a
+// deadline. The teardown of the group then makes NCCL's call return.
 func (s *suspender) callNCCL(
 	ctx context.Context, all []suspendTarget, call func(*ncclComm) error,
 ) error {
@@ -226,7 +226,7 @@ func (m resumedMemory) messages() (messages [][]byte) {
 	return messages
 }
 
-// messages holds the messages of each rank of the group.
+// mapPeers maps the peers' memory. messages holds the messages of each rank of the group.
 func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error {
 	for i, part := range m {
 		var memberMessages [][]byte

@@ -197,6 +197,7 @@ func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()
 	}
+	// A window may be being deregistered. Before kernelsEnded, a blocked call may hold the lock.
 	if t.kernelsEnded {
 		t.mu.Lock()
 	}

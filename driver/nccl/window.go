@@ -38,7 +38,8 @@ type windowSuspension struct {
 	registered bool
 }
 
-// Direct kernels use the segments only if every rank has mapped all of them.
+// merge adds the result of a rank to w. Direct kernels use the segments only if every rank has
+// mapped all of them.
 func (w *window) merge(rank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
@@ -94,7 +95,7 @@ func byKey(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
-// The caller must hold the group's lock.
+// deregister requires the group's lock.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil

@@ -64,7 +64,8 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// CUDA calls end on a thread that must not call CUDA, so a new goroutine frees unused objects.
+// end releases the objects. CUDA calls it on a thread that must not call CUDA, so a new goroutine
+// frees objects that are now unused.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
