@@ -6,13 +6,14 @@ package nccl
 // These facts about NCCL determine the steps before the abort. A window kernel is an NCCL kernel
 // that accesses windows (registered memory); a plain kernel uses no window. A foreign graph is a
 // graph of another library.
+//
 //   - A call to NCCL or a plain kernel may wait for a lost rank, and only the abort stops it.
-//   - A window kernel ignores the abort flag (in NCCL 2.27.3 to 2.30.7). If it waits for a lost
-//     rank, it runs until the process exits, and CommAbort would wait for it while holding CUDA
-//     locks that every call needs. The communicator is then abandoned, or aborted only to unblock
-//     a call to NCCL.
-//   - Foreign graphs may be replayed at any time. If they contain window kernels, the abort waits
-//     until they are destroyed.
+//   - A window kernel ignores the abort flag (in NCCL 2.27.3 to 2.30.7). If it waits for a
+//     lost rank, it runs until the process exits, and CommAbort would wait for it while
+//     holding CUDA locks that every call needs. The communicator is then abandoned, or
+//     aborted only to unblock a call to NCCL.
+//   - Foreign graphs may be replayed at any time. If they contain window kernels, the abort
+//     waits until they are destroyed.
 //   - CommAbort waits for all work of the device, and most calls to CUDA wait for CommAbort.
 //     Direct kernels and unfinished work of closed streams must therefore finish first.
 //   - NCCL before 2.29.7 never frees the memory of a window that is still registered at the
@@ -63,7 +64,7 @@ type facts struct {
 	progress
 
 	// stuck is set if a GPU of the process runs a kernel that never exits. Any call to NCCL may
-	// wait for that kernel.
+	// wait for it.
 	stuck bool
 	// blockedCall is set if a call to NCCL is waiting for another rank.
 	blockedCall bool
@@ -75,8 +76,7 @@ type facts struct {
 	// closedStreamsBusy is set if closed streams of the device have unfinished work.
 	closedStreamsBusy bool
 	// foreignGraphs is set if foreign graphs contain calls of the group. The other two fields are
-	// set if these graphs contain NCCL's kernels of each kind. If blockedCall is set, the kernels
-	// are unknown, and both fields are false.
+	// set if these graphs contain NCCL's kernels of each kind, but not if blockedCall is set.
 	foreignGraphs, foreignPlainKernels, foreignWindowKernels bool
 	// quickAbort is set if the device has no work that could delay the abort for long.
 	quickAbort bool
@@ -112,9 +112,9 @@ func needsAbort(f *facts) bool {
 	return f.blockedCall || f.plainKernels && f.closedStreamsBusy || !f.idle && ncclMayRun
 }
 
-// decideBeforeAbort returns the next step if no call or kernel needs the abort. The abort also
-// stops plain kernels in foreign graphs, and NCCL keeps their memory, so it need not wait for such
-// graphs.
+// decideBeforeAbort returns the next step if no call or kernel needs the abort. The abort need not
+// wait for foreign graphs that contain only plain kernels: it stops them, and NCCL keeps their
+// memory.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.foreignGraphs && (f.foreignWindowKernels || !f.foreignPlainKernels):

@@ -10,54 +10,41 @@
 //
 // # Memory
 //
-// An arena reserves two address ranges of the same size. A segment is one physical allocation that
-// is mapped into both ranges at the same offset. Only the first mapping is registered as a window.
-// The address passed to NCCL therefore selects the kernel: NCCL uses window kernels for the first
-// mapping and plain kernels for the second. With one mapping, NCCL would use window kernels even
-// where they are slower.
+// A segment of memory is mapped at two addresses (internal/memory), and only the first mapping is
+// registered as a window. The address passed to NCCL therefore selects the kernel: NCCL uses window
+// kernels for the first mapping and plain kernels for the second. With one mapping, NCCL would use
+// window kernels even where they are slower.
 //
 // # Control plane
 //
 // NCCL has no deadlines, does not compare calls, and does not report missing ranks. Every group
 // therefore also has a control.Plane, over which ranks agree on registrations, compare calls, and
-// find the cause of a failure. It uses shared memory if all ranks are on one machine, and TCP
-// otherwise.
-//
-// A watcher goroutine checks unfinished work. If a rank is lost, is late or has failed, the
-// watcher starts a teardown, which stops NCCL's kernels and unblocks calls to NCCL.
+// find the cause of a failure. If a rank is lost, is late or has failed, the group's watcher starts
+// a teardown, which stops NCCL's kernels and unblocks calls to NCCL.
 //
 // # Messages
 //
-// Messages do not use NCCL (internal/p2p). Completing a queued Recv must not require a call to
-// CUDA on the host: the call may wait for a thread that is freeing memory, and that thread may
-// wait for the stream of the Recv. Peers therefore map each other's staging memory when a group
-// connects.
-//
-// A GPU writes a message's data to its own memory before it writes the word that announces the
-// data. No GPU reads memory to which another GPU may still be writing, so waits for the word need
-// no flush.
+// Messages do not use NCCL (internal/p2p). A GPU writes a message's data to its own memory before
+// it writes the word that announces the data. No GPU reads memory to which another GPU may still be
+// writing, so waits for the word need no flush.
 //
 // # Order
 //
 // Direct kernels of one group must not overlap on a rank, because they share exchange memory and
 // the call counter. A direct kernel and an NCCL kernel must run in the same order on all ranks:
 // they might not fit on a GPU together, and would then deadlock. Events keep the launches in order
-// (direct.LaunchOrder). In a foreign graph, the graph itself waits for the group's event and
-// records it (direct.Recordings). NCCL orders its own kernels.
+// (internal/direct). NCCL orders its own kernels.
 //
 // # Foreign graphs
 //
-// Other libraries replay and destroy their graphs without notifying symmem. Each such graph holds
-// references to the objects that its kernels use: the exchange memory, the report, windows and
-// segments. A CUDA user object of the graph owns the references. CUDA runs its destructor once the
-// graph and all copies of the graph are destroyed and their launches have completed. Deregister,
-// Unmap, Close and teardowns free these objects only after that. Drivers before CUDA 11.3 have no
-// user objects, so the objects are kept until the device closes.
+// Other libraries replay and destroy their graphs without notifying symmem. A CUDA user object of
+// each such graph holds references to the objects that its kernels use: the exchange memory, the
+// report, windows and segments. Deregister, Unmap, Close and teardowns free these objects only
+// after the graph and all its copies are destroyed and their launches have completed. Drivers
+// before CUDA 11.3 have no user objects, so the objects are kept until the device closes.
 //
 // A teardown sets a word in the group's report, which makes waiting kernels exit, and also kernels
-// that are replayed later. If the foreign graphs contain only plain kernels, NCCL's communicator
-// is aborted immediately: the abort stops these kernels, and NCCL keeps the memory they use. In
-// all other cases, the communicator is aborted after the graphs are destroyed.
+// that are replayed later.
 //
 // # Parts
 //
@@ -69,8 +56,7 @@
 //	internal/p2p     messages
 //	internal/direct  the state that direct kernels share
 //
-// In this package, a connector joins a group and creates its communicator. The communicator
-// launches calls, and its parts do the rest. The parts share its lock, plane and history.
+// In this package, a connector joins a group and creates its communicator.
 //
 // # Locks of the parts
 //

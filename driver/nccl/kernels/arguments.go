@@ -38,7 +38,6 @@ func (l *Launch) Steps(t *Transport) (steps []Step) {
 	return steps
 }
 
-// params packs the arguments for piece i of the call.
 func (l *Launch) params(t *Transport, i int) cuda.Params {
 	if l.Fused {
 		return normParams(l, t)
@@ -53,7 +52,6 @@ func (l *Launch) params(t *Transport, i int) cuda.Params {
 	return cuda.ParamsOf(&bulk)
 }
 
-// arguments returns the arguments for piece i of the call that all kernels have.
 func (l *Launch) arguments(t *Transport, i int) arguments {
 	offset := int64(i) * l.pieceBytes
 	a := arguments{

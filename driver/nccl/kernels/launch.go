@@ -12,7 +12,7 @@ import (
 // Work that is queued after it starts only after all earlier work in the stream has completed.
 const AfterAll = "after_all"
 
-// MaxRanks is the largest number of ranks that the kernels support.
+// MaxRanks is the largest supported number of ranks.
 const MaxRanks = 8
 
 // The layout of exchange memory, as in src/exchange.h.
@@ -21,8 +21,7 @@ const (
 	// zeroed before its first use.
 	ExchangeBytes = 32 << 20
 	pageBytes     = 4096
-	// halfBytes is the size of each half of the exchange memory. A half holds the lines of one
-	// call.
+	// A half holds the lines of one call.
 	halfBytes = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
 	// HeaderBytes is sizeof(Exchange).
 	HeaderBytes = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
@@ -71,8 +70,7 @@ type Launch struct {
 	sendStride, recvStride int64  // distances between the parts of the buffers
 	sendTo, recvFrom       uint32 // bit sets of ranks
 	op, divisor            uint32
-	// generic is set if the call needs a generic kernel (suffix _any).
-	generic bool
+	generic                bool
 }
 
 var errNoKernel = errors.New("symmem has no kernel")
@@ -207,8 +205,7 @@ func (l *Launch) lineLimit() int64 {
 	}
 }
 
-// chooseLines reports whether the call fits into exchange memory, and chooses a line kernel if it
-// does.
+// chooseLines reports whether the call fits into exchange memory, and chooses a kernel if it does.
 func (l *Launch) chooseLines() bool {
 	if l.Operation == driver.AllReduce && l.Ranks > 2 &&
 		l.pieceBytes > maxOneShotBytes/int64(l.Ranks-1) {
@@ -247,8 +244,7 @@ func (l *Launch) chooseWide() (family string) {
 	return "wide"
 }
 
-// chooseTwoShot reports whether the call fits into exchange memory, and chooses a kernel if it
-// does.
+// chooseTwoShot does the same as chooseLines for a two-shot kernel.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
@@ -278,7 +274,6 @@ func twoShotLimit(ranks int) int64 {
 	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes
 }
 
-// chunks returns the number of chunks that a part needs, with the given number of lines per chunk.
 func chunks(bytes, lines int64) int64 {
 	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
 }

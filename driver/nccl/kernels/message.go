@@ -32,7 +32,7 @@ type Copy struct {
 // Copies returns the launches that copy a message of the given size, in execution order.
 func Copies(bytes int64) []Copy {
 	if bytes <= smallMessage {
-		// Even an empty message needs a thread, which reports that the message has been received.
+		// Even an empty message needs a thread.
 		warps := ceilDiv(int(bytes)+1, warp*threadBytes)
 		return []Copy{{"message_small", 1, min(messageThreads, warps*warp)}}
 	}
@@ -41,13 +41,12 @@ func Copies(bytes int64) []Copy {
 }
 
 const (
-	// smallMessage is the size of the largest message that one block copies.
+	// smallMessage is the largest message that one block copies.
 	smallMessage = 32 << 10
 	// messageThreads and messageBlocks limit the grid to 2 MiB in flight, which saturates a link
 	// between GPUs.
 	messageThreads, messageBlocks = 512, 64
-	// threadBytes is the number of bytes that a thread copies at a time.
-	threadBytes = 64
+	threadBytes                   = 64
 )
 
 func ceilDiv(n, divisor int) int { return (n + divisor - 1) / divisor }

@@ -8,8 +8,7 @@ import (
 const (
 	// rowThreads is the largest number of threads that normalize a row, as in src/norm.h.
 	rowThreads = 512
-	// packBytes is the number of bytes that a thread moves at a time.
-	packBytes = 16
+	packBytes  = 16
 )
 
 // chooseNorm chooses either one kernel for the whole norm, or a kernel for its all-reduce, which
@@ -47,8 +46,7 @@ const (
 	longRow = 32 << 10
 )
 
-// chooseRows chooses a norm kernel if the rows fit into exchange memory, and reports whether they
-// do.
+// chooseRows chooses a norm kernel, and reports whether the rows fit into exchange memory.
 func chooseRows(l *Launch) bool {
 	n := l.Norm
 	row := 2 * n.Hidden
@@ -74,13 +72,11 @@ func chooseRows(l *Launch) bool {
 }
 
 const (
-	// maxNormOneShotBytes is the maximum number of bytes that a rank sends in a one-shot norm.
 	maxNormOneShotBytes = maxOneShotBytes
-	// maxRowWarps is the largest number of warps of a block that move data.
+	// maxRowWarps limits the warps of a block that move data.
 	maxRowWarps = 31
 )
 
-// normWarps returns the number of warps that normalize a row.
 func normWarps(n *driver.Norm) int {
 	return int(min((n.Hidden/driver.NormUnit+warp-1)/warp, rowThreads/warp))
 }

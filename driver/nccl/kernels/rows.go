@@ -11,13 +11,12 @@ import (
 	"symmem/internal/cuda"
 )
 
-// maxTensors is the number of tensors that one launch gathers.
+// maxTensors limits the tensors of one launch.
 const maxTensors = 8
 
-// partsArguments has the layout of struct Parts in src/call.h.
+// partsArguments and the following types have the layouts of structs in src/call.h.
 type partsArguments struct{ at, bytes [MaxRanks]int64 }
 
-// tensorArguments has the layout of struct Tensor in src/call.h.
 type tensorArguments struct {
 	send, recv uintptr
 	first      int64
@@ -35,13 +34,11 @@ type rowsArguments struct {
 	exchange                                  [MaxRanks]uintptr
 }
 
-// gatherArguments has the layout of struct Gather in src/call.h.
 type gatherArguments struct {
 	rowsArguments
 	tensor [maxTensors]tensorArguments
 }
 
-// scatterArguments has the layout of struct Scatter in src/call.h.
 type scatterArguments struct {
 	rowsArguments
 	send, recv uintptr

@@ -26,16 +26,16 @@ type Exchange struct {
 	addresses []uintptr
 	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank.
 	Multiprocessors int
-	// Overlaps is set if kernels are launched with CUDA's programmatic dependent launch. It is not
-	// set if ranks of this process share the GPU: waiting blocks of one rank could occupy
-	// multiprocessors that another rank needs.
+	// Overlaps is set if kernels may start before earlier ones have exited. It is not set if ranks
+	// of this process share the GPU: waiting blocks of one rank could occupy multiprocessors that
+	// another rank needs.
 	Overlaps bool
 
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
-	// report is host memory through which kernels and the host signal each other. finalReport is a
-	// copy that is made when the report is freed. Both are guarded by mu.
+	// report is host memory through which kernels and the host signal each other. finalReport is
+	// its last copy. Both are guarded by mu.
 	report      *kernels.Report
 	finalReport kernels.Report
 	stops       sync.WaitGroup // goroutines of Stop
@@ -65,13 +65,12 @@ func (x *Exchange) Transport() (kernels.Transport, error) {
 	}, nil
 }
 
-// capabilities is the message that ranks exchange while they open the exchange memory.
+// capabilities is the message of a rank in Open.
 type capabilities struct {
 	// Reason is the reason why the rank cannot have exchange memory, or "".
 	Reason          string `json:"why,omitempty"`
 	Multiprocessors int    `json:"multiprocessors,omitempty"`
-	// Fabric is the fabric handle of the rank's memory, for ranks that cannot exchange file
-	// descriptors.
+	// Fabric is the fabric handle of the memory, if ranks cannot exchange file descriptors.
 	Fabric []byte `json:"fabric,omitempty"`
 }
 

@@ -6,17 +6,17 @@ import (
 	"symmem/internal/ranked"
 )
 
-// maxLatest is the number of recent launches that can be looked up. It is a power of two.
+// maxLatest is a power of two.
 const maxLatest = 256
 
 // Launches records launches of direct kernels, so that the call that a kernel reports can be found.
 type Launches struct {
-	mu    ranked.Spin[launchesMu]
-	count uint64 // guarded by mu
-	// latest holds launch n, counted from 1, at index n % maxLatest. It is guarded by mu.
+	mu    ranked.Spin[launchesMu] // guards the following fields
+	count uint64
+	// latest holds launch n, counted from 1, at index n % maxLatest.
 	latest [maxLatest]launch
-	// captured holds the latest calls captured by other libraries, and capturedCount counts all of
-	// them. Both are guarded by mu.
+	// captured holds the latest calls captured by other libraries. capturedCount counts all of
+	// them.
 	captured      []driver.Call
 	capturedCount int
 }

@@ -23,7 +23,7 @@ type LaunchOrder struct {
 	// mu held. A goroutine that writes latest also holds the stream's lock.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
-	// event is used for all streams except adopted ones, which have their own events.
+	// event is used for all streams except adopted ones.
 	event stream.Event
 	// ByNCCL is set if the latest launch consists only of NCCL kernels.
 	ByNCCL bool
@@ -81,8 +81,8 @@ func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent, if necessary, and records it after the latest launch. Graphs
-// of other libraries refer to the event, and keep the communicator that owns it alive.
+// makeReplayEvent creates replayEvent, if necessary. Graphs of other libraries refer to the event,
+// and keep the communicator that owns it alive.
 func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if t.replayEvent != nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 // Recordings numbers the captures that contain calls of a group. Callers of its methods must hold
 // the communicator's mu.
 type Recordings struct {
-	// count is the number of the latest capture, counted from 1. It is the same on all ranks.
+	// count is the number of the latest capture. It is the same on all ranks.
 	count uint64
 	// foreign lists the captures of other libraries, with the most recently used one last.
 	foreign []*Recording
@@ -26,14 +26,12 @@ type Recording struct {
 	id   uint64          // CUDA's ID, or 0 for a capture of symmem
 	last driver.Recorded // position of the last call
 
-	// The following fields serialize the group's calls in a capture of another library.
-
 	stream     cuda.Stream // stream of the last call
 	lastNodes  []cuda.Node
 	recordNode cuda.Node // records LaunchOrder.replayEvent
 }
 
-// Begin assigns a number to a capture and returns its recording. id is CUDA's ID of the capture.
+// Begin returns the recording of a new capture. id is CUDA's ID.
 func (r *Recordings) Begin(id uint64) *Recording {
 	r.count++
 	return &Recording{id: id, last: driver.Recorded{Capture: r.count}}

@@ -50,7 +50,7 @@ func (x *Exchange) Suspend() (released int64, err error) {
 	})
 }
 
-// own returns the address of this rank's memory, or 0 if it has none.
+// own returns the address of this rank's memory, or 0.
 func (x *Exchange) own() uintptr {
 	if len(x.addresses) == 0 {
 		return 0
@@ -156,7 +156,7 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	return nil
 }
 
-// unmapPeers unmaps the memory of the first n ranks, except this rank's own.
+// unmapPeers unmaps the memory of those of the first n ranks that are peers.
 func (x *Exchange) unmapPeers(n int) error {
 	g := x.group.Sharing.GPU
 	return g.Do(func() error {
@@ -170,8 +170,7 @@ func (x *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// Withdraw ends the export. It must be called once all ranks have mapped the memory, or once the
-// group has failed.
+// Withdraw ends the export, once all ranks have mapped the memory or the group has failed.
 func (a *Allocation) Withdraw() {
 	if a != nil {
 		a.shared.Withdraw()

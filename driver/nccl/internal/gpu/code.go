@@ -20,8 +20,8 @@ type Code struct {
 	Mu        ranked.Mutex[codeMu]
 	modules   []cuda.Module            // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps is set by Load if launches use CUDA's programmatic dependent launch. A kernel may
-	// then start before earlier kernels have exited, and has to wait for them itself.
+	// Overlaps is set by Load if a kernel may start before earlier kernels have exited (CUDA's
+	// programmatic dependent launch). It has to wait for them itself.
 	Overlaps bool
 }
 
@@ -52,7 +52,6 @@ func (k *Code) Load(g *GPU) error {
 	return nil
 }
 
-// load requires Mu.
 func (k *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
 	object, err := objectFor(major, minor)
 	if err != nil {
@@ -100,7 +99,6 @@ func (k *Code) Unload(g *GPU) error {
 	return k.unload(g)
 }
 
-// unload requires Mu.
 func (k *Code) unload(g *GPU) error {
 	var errs []error
 	for _, module := range k.modules {

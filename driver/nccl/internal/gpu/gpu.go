@@ -16,23 +16,23 @@ type GPU struct {
 	cuda.Device
 	// CUDA must be used on a thread where the context is current; see Do.
 	CUDA *cuda.Driver
-	// anyThread makes the context current in each call, so it can be used on any thread.
+	// anyThread makes the context current in each call.
 	anyThread *cuda.Driver
 	context   cuda.Context
 	// Adopted is set once a stream of another library has been adopted.
 	Adopted atomic.Bool
-	// Timeout limits waits for the backend's internal work.
+	// Timeout limits waits for internal work.
 	Timeout        time.Duration
 	InternalStream InternalStream
 	// Words allocates the words of host memory that streams wait for.
 	Words Pinned[Word]
 	Properties
 
-	mu         ranked.Mutex[gpuMu]
-	references int           // guarded by mu
-	unfinished []*unfinished // guarded by mu
+	mu         ranked.Mutex[gpuMu] // guards the following fields
+	references int
+	unfinished []*unfinished
 	// deferred holds functions that free resources once the unfinished work has completed.
-	// reclaiming is set while the first of them is being called. Both are guarded by mu.
+	// reclaiming is set while the first of them is being called.
 	deferred   []func() error
 	reclaiming bool
 }
@@ -57,7 +57,7 @@ func Borrow(library *cuda.Driver, device cuda.Device, calls func() error) error 
 	return errors.Join(g.Do(calls), g.Drop())
 }
 
-// Open retains the primary context of a GPU and queries the GPU's properties.
+// Open retains the primary context of a GPU.
 func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU, error) {
 	g, err := retain(library, device)
 	if err != nil {
@@ -105,7 +105,7 @@ func (g *GPU) IsHeld() bool {
 	return g.references > 0
 }
 
-// With passes calls a driver whose calls may each run on a different thread. It is cheaper than Do.
+// With is cheaper than Do. The calls of its driver may each run on a different thread.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThread)

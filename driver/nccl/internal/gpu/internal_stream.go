@@ -13,12 +13,12 @@ import (
 // work that callers have queued. Its methods must be called on a thread where the context is
 // current.
 type InternalStream struct {
-	mu     ranked.Mutex[internalStreamMu]
-	stream cuda.Stream // created by the first Run; guarded by mu
+	mu     ranked.Mutex[internalStreamMu] // guards the following fields
+	stream cuda.Stream
 }
 
 // Run calls queue and waits until the queued work has completed, for at most the GPU's timeout.
-// After a timeout, the stream is abandoned (GPU.AddUnfinished), and the next Run creates a new one.
+// After that, it abandons the stream (GPU.AddUnfinished).
 func (s *InternalStream) Run(g *GPU, queue func(stream cuda.Stream) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

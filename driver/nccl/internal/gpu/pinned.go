@@ -12,9 +12,9 @@ import (
 // Pinned allocates values in page-locked host memory that the device can access. The size of T must
 // be a power of two and at most a page. Pinned is safe for concurrent use.
 type Pinned[T any] struct {
-	Mu    ranked.Mutex[pinnedMu]
-	pages []uintptr // guarded by Mu
-	free  []*T      // guarded by Mu
+	Mu    ranked.Mutex[pinnedMu] // guards the following fields
+	pages []uintptr
+	free  []*T
 }
 
 const pageBytes = 4096

@@ -84,7 +84,6 @@ func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-// has reports whether an attribute is set. Attributes that the driver does not know count as unset.
 func (g *GPU) has(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
@@ -93,8 +92,8 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 // minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// findAccessors lists this GPU and the visible GPUs that can access its memory. They all need
-// access, because the ranks of a process share mappings.
+// findAccessors lists this GPU and the visible GPUs that can access its memory, because the ranks
+// of a process share mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

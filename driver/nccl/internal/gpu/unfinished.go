@@ -5,8 +5,6 @@ import (
 	"slices"
 )
 
-// unfinished is work that continues after its stream or group was closed, or after a wait for it
-// timed out.
 type unfinished struct{ done func() bool }
 
 // AddUnfinished registers unfinished work. done, which reports whether it has completed, may be
@@ -72,8 +70,7 @@ func (g *GPU) Reclaim() (all bool, err error) {
 		g.mu.Unlock()
 		err = errors.Join(err, free())
 		g.mu.Lock()
-		// Remove the function only after calling it, so that a concurrent FreeWhenIdle cannot
-		// overtake it.
+		// Until now, a concurrent FreeWhenIdle must not overtake the function.
 		g.deferred = slices.Delete(g.deferred, 0, 1)
 		g.reclaiming = false
 		g.mu.Unlock()

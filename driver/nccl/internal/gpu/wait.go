@@ -9,7 +9,7 @@ import (
 
 const (
 	// Poll spins until spinUntil, which is about the duration of a small collective. It then yields
-	// the processor between polls until yieldUntil, and sleeps between polls from then on.
+	// the processor until yieldUntil, and sleeps from then on.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
 	// PollPause is the length of each sleep.

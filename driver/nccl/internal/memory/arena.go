@@ -20,8 +20,7 @@ type Arena struct {
 	// secondBase.
 	base, secondBase uintptr
 	closed           bool // guarded by Memory.mu
-	// kept is set if the arena holds a reference to the GPU's context, because it may outlive the
-	// device; guarded by Memory.mu.
+	// kept is set if the arena holds a reference to the GPU's context; guarded by Memory.mu.
 	kept bool
 	uses UseCount
 }
@@ -35,8 +34,7 @@ func (a *Arena) Keep(int64) error {
 	return nil
 }
 
-// keepContext retains the GPU's context until the addresses are freed. The caller must hold
-// Memory.mu.
+// keepContext requires Memory.mu.
 func (a *Arena) keepContext() {
 	if !a.kept {
 		a.kept = true
@@ -44,8 +42,8 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits arenas while a kernel is stuck. The addresses of closed arenas are then
-// not freed, and the process could run out of addresses.
+// stuckArenaBytes limits arenas while a kernel is stuck. Addresses are then never freed, so the
+// process could run out of them.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.

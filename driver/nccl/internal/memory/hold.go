@@ -96,8 +96,7 @@ func (h *Hold) Use(used []*UseCount) {
 	}
 }
 
-// Has reports whether the capture with the given CUDA ID contains calls of the group. The capture
-// may have ended.
+// Has reports whether the capture with the given CUDA ID contains calls of the group.
 func (hs *Holds) Has(id uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()

@@ -12,9 +12,9 @@ type Memory struct {
 	scatter   *scatter.Scatter
 	UseCounts UseCounts
 
-	mu       ranked.Mutex[memoryMu]
-	arenas   []*Arena          // open arenas; guarded by mu
-	segments map[*Segment]bool // mapped segments; guarded by mu
+	mu       ranked.Mutex[memoryMu] // guards the following fields
+	arenas   []*Arena
+	segments map[*Segment]bool
 }
 
 // New returns an empty Memory for g. scatter chooses the addresses of segments.

@@ -9,9 +9,9 @@ import (
 
 // Scratch allocates a small buffer for the all-reduces that implement barriers.
 type Scratch struct {
-	mu      ranked.Mutex[scratchMu]
-	arena   driver.Arena   // guarded by mu
-	segment driver.Segment // guarded by mu
+	mu      ranked.Mutex[scratchMu] // guards the following fields
+	arena   driver.Arena
+	segment driver.Segment
 }
 
 // Address returns the address of the buffer, which the first call allocates.

@@ -17,10 +17,9 @@ type Segment struct {
 	bytes  int64
 	Uses   UseCount
 
-	mu       ranked.Mutex[segmentMu]
-	unmapped bool // guarded by mu
-	// suspended is set from Suspend, which releases the memory, until Resume. saved holds the
-	// contents that Resume restores, or nil. Both are guarded by mu.
+	mu       ranked.Mutex[segmentMu] // guards the following fields
+	unmapped bool
+	// saved holds the contents that Resume restores, or nil.
 	suspended bool
 	saved     []byte
 }
@@ -31,10 +30,9 @@ func (s *Segment) Address() uintptr { return s.arena.base + uintptr(s.offset) }
 // Bytes returns the segment's size.
 func (s *Segment) Bytes() int64 { return s.bytes }
 
-// secondAddress returns the address of the second mapping, which no window covers.
 func (s *Segment) secondAddress() uintptr { return s.arena.secondBase + uintptr(s.offset) }
 
-// create allocates, maps and zeroes the memory, which may have old contents.
+// create zeroes the memory, which may have old contents.
 func (s *Segment) create() error {
 	m := s.arena.memory
 	handle, err := s.allocate()

@@ -79,7 +79,6 @@ func (s *Segment) Resume() error {
 	return nil
 }
 
-// recreate allocates the memory of a suspended segment. The caller must hold s.mu.
 func (s *Segment) recreate() error {
 	s.suspended = false // else release, which create calls if it fails, would do nothing
 	err := s.arena.memory.gpu.Do(s.create)

@@ -49,8 +49,8 @@ func (uc *UseCounts) inUse(k *UseCount) bool {
 	return k.users > 0
 }
 
-// release decrements the given use counts, and returns those that have become 0 and have a deferred
-// function. The caller must hold UseCounts.mu.
+// release decrements the use counts, and returns those that have become 0 and have a deferred
+// function.
 func release(used []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(used, func(k *UseCount) bool {
 		k.users--
@@ -79,7 +79,7 @@ func (uc *UseCounts) runDeferred(k *UseCount) {
 	}
 }
 
-// EndHolds ends the holds of all graphs whose destruction the driver does not report.
+// EndHolds ends the holds in endWithDevice.
 func (uc *UseCounts) EndHolds() {
 	uc.mu.Lock()
 	holds := uc.endWithDevice
