@@ -45,74 +45,74 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 			"NCCL %s or newer, or set %s=1 if no kernel triggers one (docs/reference/nccl-defects.md)",
 			text, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
 	}
-	g := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
-	if err := d.gpu.Do(g.query); err != nil {
+	a := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
+	if err := d.gpu.Do(a.query); err != nil {
 		return nil, fmt.Errorf("adopting communicator %#x: %w", handle, err)
 	}
-	return g, nil
+	return a, nil
 }
 
-func (g *adoptedCommunicator) query() (err error) {
-	if g.size, err = g.device.nccl.Count(g.handle); err != nil {
+func (a *adoptedCommunicator) query() (err error) {
+	if a.size, err = a.device.nccl.Count(a.handle); err != nil {
 		return err
 	}
-	if g.rank, err = g.device.nccl.UserRank(g.handle); err != nil {
+	if a.rank, err = a.device.nccl.UserRank(a.handle); err != nil {
 		return err
 	}
-	device, err := g.device.nccl.Device(g.handle)
-	if err == nil && device != g.device.gpu.Ordinal() {
+	device, err := a.device.nccl.Device(a.handle)
+	if err == nil && device != a.device.gpu.Ordinal() {
 		err = fmt.Errorf("the communicator uses GPU %d, but this rank uses GPU %d", device,
-			g.device.gpu.Ordinal())
+			a.device.gpu.Ordinal())
 	}
 	return err
 }
 
-func (g *adoptedCommunicator) usable() bool { return g.stuck.Load() == nil }
+func (a *adoptedCommunicator) usable() bool { return a.stuck.Load() == nil }
 
-func (g *adoptedCommunicator) Size() int { return g.size }
+func (a *adoptedCommunicator) Size() int { return a.size }
 
-func (g *adoptedCommunicator) Rank() int { return g.rank }
+func (a *adoptedCommunicator) Rank() int { return a.rank }
 
 // callWithDeadline runs a call that waits for other ranks, until ctx is done.
-func (g *adoptedCommunicator) callWithDeadline(
+func (a *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
-	if err := g.stuck.Load(); err != nil {
+	if err := a.stuck.Load(); err != nil {
 		return err
 	}
-	ctx, cancel := control.WithDefaultTimeout(ctx, g.device.cfg.Timeout)
+	ctx, cancel := control.Bounded(ctx, a.device.cfg.Timeout)
 	defer cancel()
 	begin, done := time.Now(), make(chan error, 1)
-	go func() { done <- g.device.gpu.Do(call) }()
+	go func() { done <- a.device.gpu.Do(call) }()
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
 		err := &driver.TimeoutError{
-			InCall: fmt.Sprintf("%s on communicator %#x of %d ranks", operation, uintptr(g.handle), g.size),
+			InCall: fmt.Sprintf("%s on communicator %#x of %d ranks", operation, uintptr(a.handle), a.size),
 			Waited: time.Since(begin).Round(time.Millisecond),
 		}
-		g.stuck.Store(err)
+		a.stuck.Store(err)
 		return err
 	}
 }
 
-func (g *adoptedCommunicator) Register(
+func (a *adoptedCommunicator) Register(
 	ctx context.Context, s driver.Segment,
 ) (driver.Window, error) {
 	segment, ok := s.(*memory.Segment)
-	if !ok || !g.device.memory.Owns(segment) {
+	if !ok || !a.device.memory.Owns(segment) {
 		return nil, errors.New("registering with a communicator: the segment belongs to another device")
 	}
 	var handle nccl.Window
-	err := g.callWithDeadline(ctx, "registering a window", func() (err error) {
-		handle, err = g.device.nccl.WindowRegister(g.handle, segment.Address(), segment.Bytes())
+	err := a.callWithDeadline(ctx, "registering a window", func() (err error) {
+		handle, err = a.device.nccl.WindowRegister(a.handle, segment.Address(), segment.Bytes())
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &adoptedWindow{communicator: g, handle: handle}, nil
+	return &adoptedWindow{communicator: a, handle: handle}, nil
 }
 
 // adoptedWindow implements driver.Window for an adopted communicator.
@@ -123,18 +123,18 @@ type adoptedWindow struct {
 
 // Deregister must be called before the owner destroys the communicator.
 func (w *adoptedWindow) Deregister() error {
-	g := w.communicator
-	if !g.usable() {
+	a := w.communicator
+	if !a.usable() {
 		return nil // NCCL frees the window when the owner aborts the communicator
 	}
-	return g.device.gpu.Do(func() error { return g.device.nccl.WindowDeregister(g.handle, w.handle) })
+	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
 
 // Exchange makes two calls of AllGather: the first one gathers the lengths of the payloads, and the
 // second one the payloads, padded to the longest.
-func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
+func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	own := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
-	lengths, err := g.gather(ctx, own)
+	lengths, err := a.gather(ctx, own)
 	if err != nil {
 		return nil, err
 	}
@@ -143,11 +143,11 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 		n := binary.LittleEndian.Uint64(l)
 		if n > driver.MaxPayload {
 			return nil, fmt.Errorf("exchanging payloads on communicator %#x: a rank sent %d bytes, but "+
-				"the limit is %d", uintptr(g.handle), n, driver.MaxPayload)
+				"the limit is %d", uintptr(a.handle), n, driver.MaxPayload)
 		}
 		longest = max(longest, int(n))
 	}
-	all, err := g.gather(ctx, append(append([]byte(nil), payload...),
+	all, err := a.gather(ctx, append(append([]byte(nil), payload...),
 		make([]byte, longest-len(payload))...))
 	for r := range all {
 		all[r] = all[r][:binary.LittleEndian.Uint64(lengths[r])]
@@ -156,19 +156,19 @@ func (g *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 }
 
 // gather gathers own, which must have the same length on all ranks.
-func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte, error) {
-	got := make([]byte, len(own)*g.size)
+func (a *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte, error) {
+	got := make([]byte, len(own)*a.size)
 	// After a timeout, the call may still write to got.
-	err := g.callWithDeadline(ctx, "exchanging payloads", func() error {
+	err := a.callWithDeadline(ctx, "exchanging payloads", func() error {
 		dst := make([]byte, len(got))
-		err := g.gatherNow(own, dst)
+		err := a.gatherNow(own, dst)
 		copy(got, dst)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	all := make([][]byte, g.size)
+	all := make([][]byte, a.size)
 	for r := range all {
 		all[r] = got[r*len(own) : (r+1)*len(own)]
 	}
@@ -177,11 +177,11 @@ func (g *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte,
 
 // gatherNow implements gather on a thread where the CUDA context is current. It uses a temporary
 // stream, because work on the device's internal stream must not wait for other ranks.
-func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
+func (a *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	if len(own) == 0 {
 		return nil
 	}
-	d := g.device
+	d := a.device
 	stream, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	}
 	defer func() { _ = d.gpu.CUDA.MemFreeHost(host) }()
 	copy(dl.Bytes(host, len(own)), own)
-	if err := g.gatherOn(stream, host, int64(len(own)), int64(len(dst))); err != nil {
+	if err := a.gatherOn(stream, host, int64(len(own)), int64(len(dst))); err != nil {
 		return err
 	}
 	copy(dst, dl.Bytes(host+uintptr(len(own)), len(dst)))
@@ -202,16 +202,16 @@ func (g *adoptedCommunicator) gatherNow(own, dst []byte) error {
 
 // gatherOn reads this rank's bytes at address host, and stores the gathered bytes directly after
 // them. own is the number of bytes from each rank, and all their sum.
-func (g *adoptedCommunicator) gatherOn(
+func (a *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, own, all int64,
 ) error {
-	d := g.device
+	d := a.device
 	memory, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(own+all), stream)
 	if err != nil {
 		return err
 	}
 	gathered := memory + uintptr(own)
-	call := d.nccl.AllGather(memory, gathered, own, nccl.Uint8, g.handle)
+	call := d.nccl.AllGather(memory, gathered, own, nccl.Uint8, a.handle)
 	err = errors.Join(
 		d.gpu.CUDA.MemcpyAsync(memory, host, own, stream),
 		call.On(stream),

@@ -26,40 +26,40 @@ type comparer struct {
 //
 // announce must be called before the history records the call. From then on, the watcher may fail
 // the group because of a difference, and the other ranks look for the reason in the announcements.
-func (c *comparer) announce(p *driver.Call, ticket uint64) {
+func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
-		c.direct.announcements.Announce(ticket, p.Digest)
+		c.direct.announcements.Announce(ticket, call.Digest)
 	}
 }
 
 // compare checks that all ranks launch the same call, which this rank has announced. kernelsCompare
 // reports whether the call's kernels compare calls themselves.
-func (c *comparer) compare(p *driver.Call, ticket uint64, kernelsCompare bool) error {
+func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsCompare bool) error {
 	if kernelsCompare && c.direct.announcements != nil {
-		return c.checkPeersBeforeKernels(p, ticket)
+		return c.checkPeersBeforeKernels(call, ticket)
 	}
-	return c.compareNow(p, ticket)
+	return c.compareNow(call, ticket)
 }
 
 // compareNow compares the calls before they reach the GPU.
-func (c *comparer) compareNow(p *driver.Call, ticket uint64) error {
-	c.call.Store(p)
+func (c *comparer) compareNow(call *driver.Call, ticket uint64) error {
+	c.call.Store(call)
 	defer c.call.Store(nil)
-	err := c.plane.Compare(ticket, p)
-	if err == nil && p.Operation == driver.AllToAllV {
-		err = c.compareSplits(p, ticket)
+	err := c.plane.Compare(ticket, call)
+	if err == nil && call.Operation == driver.AllToAllV {
+		err = c.compareSplits(call, ticket)
 	}
 	return err
 }
 
 // compareSplits compares the sizes that ranks send with those that their peers expect. If they
 // differed, NCCL would wait forever. All ranks return the same error.
-func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
+func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
-	all, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(p.Splits))
+	all, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(call.Splits))
 	if err != nil {
-		err = fmt.Errorf("%v %d of group %s: %w", p.Operation, ticket, c.cfg.Name(), err)
+		err = fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.Name(), err)
 	} else {
 		err = differingSplits(c.cfg, ticket, all)
 	}
@@ -71,12 +71,12 @@ func (c *comparer) compareSplits(p *driver.Call, ticket uint64) error {
 
 // checkPeersBeforeKernels returns an error if a peer has failed. Kernels that compare calls
 // themselves might succeed nevertheless.
-func (c *comparer) checkPeersBeforeKernels(p *driver.Call, ticket uint64) error {
+func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err
 	}
-	if err := c.faults.mismatch(p, ticket); err != nil {
+	if err := c.faults.mismatch(call, ticket); err != nil {
 		return c.plane.Fail(err) // the peer may have failed for the same reason
 	}
-	return c.faults.failAfterPeerInCall(p, ticket)
+	return c.faults.failAfterPeerInCall(call, ticket)
 }

@@ -31,7 +31,7 @@ func (d *Device) Connect(
 	group = group.WithTimeout(d.cfg.Timeout)
 	ctx, cancel := control.WithDefaultTimeout(ctx, group.Timeout.Get())
 	defer cancel()
-	j := &connector{device: d, cfg: group, comm: &ncclComm{gpu: d.gpu, library: d.nccl}}
+	j := &joiner{device: d, cfg: group, comm: &ncclComm{gpu: d.gpu, library: d.nccl}}
 	if err := j.join(ctx); err != nil {
 		err = fmt.Errorf("connecting group %s: %w", group.Name(), err)
 		return nil, errors.Join(err, j.discard())
@@ -42,7 +42,7 @@ func (d *Device) Connect(
 
 var communicatorCount atomic.Uint64
 
-type connector struct {
+type joiner struct {
 	device   *Device
 	cfg      driver.GroupConfig
 	members  []*member
@@ -53,7 +53,7 @@ type connector struct {
 	result   *communicator
 }
 
-func (j *connector) join(ctx context.Context) error {
+func (j *joiner) join(ctx context.Context) error {
 	var err error
 	if j.members, err = j.device.members.awaitMembers(ctx, j.cfg.Ranks); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (j *connector) join(ctx context.Context) error {
 	return j.result.messages.Withdraw()
 }
 
-func (j *connector) create(ctx context.Context, id nccl.UniqueID) error {
+func (j *joiner) create(ctx context.Context, id nccl.UniqueID) error {
 	if err := j.connect(ctx, id); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (j *connector) create(ctx context.Context, id nccl.UniqueID) error {
 	return j.openExchange(ctx)
 }
 
-func newCommunicator(j *connector) *communicator {
+func newCommunicator(j *joiner) *communicator {
 	d := j.device
 	c := &communicator{
 		device: d, plane: j.plane, Decisions: j.plane, cfg: j.cfg,
@@ -106,7 +106,7 @@ func newCommunicator(j *connector) *communicator {
 	return c
 }
 
-func (c *communicator) initParts(j *connector) {
+func (c *communicator) initParts(j *joiner) {
 	d := c.device
 	c.stages = newStages(d.gpu, &c.cfg, c.plane)
 	c.faults = faults{
@@ -155,7 +155,7 @@ func (c *communicator) initParts(j *connector) {
 	}
 }
 
-func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
+func (j *joiner) joinPlane(ctx context.Context) (control.Plane, error) {
 	if countMachines(j.members) == 1 {
 		sameMachine, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
 		if err != nil {
@@ -177,7 +177,7 @@ func (j *connector) joinPlane(ctx context.Context) (control.Plane, error) {
 }
 
 // shareID sends NCCL's unique ID from the group's first rank to the other ranks.
-func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
+func (j *joiner) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	var id nccl.UniqueID
 	var payload []byte
 	var idErr error
@@ -198,7 +198,7 @@ func (j *connector) shareID(ctx context.Context) (nccl.UniqueID, error) {
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
 // runs in a goroutine, which aborts the communicator if connect has given up.
-func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
+func (j *joiner) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
 		err    error
@@ -246,7 +246,7 @@ func (j *connector) connect(ctx context.Context, id nccl.UniqueID) error {
 //
 // runFirstSum must be called on a thread where the CUDA context is current. It returns an error
 // once quit is closed.
-func (j *connector) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
+func (j *joiner) runFirstSum(handle nccl.Comm, quit <-chan struct{}) error {
 	d := j.device
 	s, err := d.gpu.CUDA.StreamCreate()
 	if err != nil {
@@ -283,7 +283,7 @@ const failureExchangeTimeout = 2 * time.Second
 
 // agree returns nil if a step has succeeded on all ranks, and otherwise the error of some rank. own
 // is this rank's error or nil.
-func (j *connector) agree(ctx context.Context, own error) error {
+func (j *joiner) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
@@ -306,7 +306,7 @@ func (j *connector) agree(ctx context.Context, own error) error {
 
 // discard frees everything that a failed Connect has created, except NCCL's communicator if a
 // kernel of the process is stuck.
-func (j *connector) discard() error {
+func (j *joiner) discard() error {
 	var errs []error
 	if j.plane != nil {
 		errs = append(errs, j.plane.Close())
@@ -325,7 +325,7 @@ func (j *connector) discard() error {
 	return errors.Join(errs...)
 }
 
-func (j *connector) openExchange(ctx context.Context) (err error) {
+func (j *joiner) openExchange(ctx context.Context) (err error) {
 	d, c := j.device, j.result
 	c.direct.unavailableReason, err = c.direct.exchange.Open(ctx, direct.Group{
 		Config: &c.cfg, Plane: c.plane, Sharing: &c.direct.sharing, Reports: &d.reports,
@@ -336,7 +336,7 @@ func (j *connector) openExchange(ctx context.Context) (err error) {
 	return err
 }
 
-func (j *connector) openMessages() error {
+func (j *joiner) openMessages() error {
 	c := j.result
 	if noKernelsReason(&c.cfg, c.members) != "" {
 		return nil

@@ -56,7 +56,7 @@
 //	internal/p2p     messages
 //	internal/direct  the state that direct kernels share
 //
-// In this package, a connector joins a group and creates its communicator.
+// In this package, a joiner joins a group and creates its communicator.
 //
 // # Locks of the parts
 //

@@ -159,19 +159,19 @@ func (f *faults) complete(ticket uint64) bool {
 }
 
 // failAfterPeer is failAfterPeerInCall for a call without a ticket.
-func (f *faults) failAfterPeer(p *driver.Call) error {
+func (f *faults) failAfterPeer(call *driver.Call) error {
 	ticket, _ := f.history.last()
-	return f.failAfterPeerInCall(p, ticket+1)
+	return f.failAfterPeerInCall(call, ticket+1)
 }
 
 // failAfterPeerInCall makes the group fail after a peer has failed, and returns the cause.
-func (f *faults) failAfterPeerInCall(p *driver.Call, ticket uint64) error {
+func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
 	// Ranks compare the text of InCall to find out whether they were in the same call, so use the
 	// text of a wait for the call.
-	wait := f.newWait(ticket, p.Operation).wait
+	wait := f.newWait(ticket, call.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
 	}
@@ -180,12 +180,12 @@ func (f *faults) failAfterPeerInCall(p *driver.Call, ticket uint64) error {
 
 // failAfterQueueError makes the group fail because this rank could not queue a call, for which the
 // other ranks would wait forever.
-func (f *faults) failAfterQueueError(p *driver.Call, err error) error {
+func (f *faults) failAfterQueueError(call *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
 		return cause // the cause also made the call to NCCL fail
 	}
 	if f.plane.PeerFailed() {
-		return f.failAfterPeer(p) // a failed peer no longer shares memory, which probably caused err
+		return f.failAfterPeer(call) // a failed peer no longer shares memory, which probably caused err
 	}
-	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", p.Operation, f.cfg.Name(), err))
+	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", call.Operation, f.cfg.Name(), err))
 }

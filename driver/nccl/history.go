@@ -31,26 +31,26 @@ const historySize = 256
 
 // record records the launch of a collective. ticket must be 0 if another library is capturing it.
 // exchanges is the number of its direct kernels that communicate with other ranks.
-func (h *history) record(p *driver.Call, ticket uint64, exchanges int) {
-	spin.Publish64(&h.counts[p.Path], h.counts[p.Path].Load()+1)
+func (h *history) record(call *driver.Call, ticket uint64, exchanges int) {
+	spin.Publish64(&h.counts[call.Path], h.counts[call.Path].Load()+1)
 	if ticket != 0 {
-		spin.Publish(&h.calls[ticket%historySize], p)
-		spin.Publish64(&h.latest, ticket<<operationBits|uint64(p.Operation))
+		spin.Publish(&h.calls[ticket%historySize], call)
+		spin.Publish64(&h.latest, ticket<<operationBits|uint64(call.Operation))
 	}
 	switch {
 	case exchanges == 0:
 	case ticket == 0:
-		h.launches.AddCaptured(p)
+		h.launches.AddCaptured(call)
 	default:
-		h.launches.Add(p, ticket, exchanges)
+		h.launches.Add(call, ticket, exchanges)
 	}
 }
 
 // recordMessage records a Send or Recv, and returns the ticket of the collective before it.
-func (h *history) recordMessage(p *driver.Call) (ticket uint64) {
+func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	ticket, _ = h.last()
-	h.counts[p.Path].Add(1)
-	h.latest.Store(ticket<<operationBits | uint64(p.Operation))
+	h.counts[call.Path].Add(1)
+	h.latest.Store(ticket<<operationBits | uint64(call.Operation))
 	return ticket
 }
 
@@ -79,11 +79,11 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 	if last, _ := h.last(); ticket == 0 || ticket > last {
 		return nil
 	}
-	p := h.calls[ticket%historySize].Load()
+	call := h.calls[ticket%historySize].Load()
 	// The call with ticket ticket+historySize reuses the slot, and is stored before latest is
 	// updated.
 	if last, _ := h.last(); last-ticket >= historySize-1 {
 		return nil
 	}
-	return p
+	return call
 }

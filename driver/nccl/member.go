@@ -59,15 +59,15 @@ type members struct {
 }
 
 // awaitMembers waits for the descriptions of a group's ranks, and checks them.
-func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
+func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
-	absent := func() []int { return control.Absent(d.cfg.Store, ranks, memberKey) }
+	absent := func() []int { return control.Absent(ms.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{InCall: "waiting for the ranks of a group", Members: ranks}
-	defer control.WarnLate(d.cfg.Late, warning, func() ([]int, map[int]string) {
+	defer control.WarnLate(ms.cfg.Late, warning, func() ([]int, map[int]string) {
 		return absent(), nil
 	})()
 	for i, rank := range ranks {
-		m, err := d.get(ctx, rank)
+		m, err := ms.get(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			return nil, control.AbsentError(warning.InCall, driver.GroupConfig{Ranks: ranks},
 				time.Since(begin), absent(), []int{rank}, err)
@@ -80,14 +80,14 @@ func (d *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, err
 	return all, checkCompatible(ranks, all)
 }
 
-func (d *members) get(ctx context.Context, rank int) (*member, error) {
-	d.mu.Lock()
-	known := d.known[rank]
-	d.mu.Unlock()
+func (ms *members) get(ctx context.Context, rank int) (*member, error) {
+	ms.mu.Lock()
+	known := ms.known[rank]
+	ms.mu.Unlock()
 	if known != nil {
 		return known, nil
 	}
-	value, err := d.cfg.Store.Get(ctx, memberKey(rank))
+	value, err := ms.cfg.Store.Get(ctx, memberKey(rank))
 	if err != nil {
 		return nil, err
 	}
@@ -98,12 +98,12 @@ func (d *members) get(ctx context.Context, rank int) (*member, error) {
 	if m.Failed != "" {
 		return nil, fmt.Errorf("rank %d could not open its GPU: %s", rank, control.Printable(m.Failed))
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.known == nil {
-		d.known = map[int]*member{}
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if ms.known == nil {
+		ms.known = map[int]*member{}
 	}
-	d.known[rank] = m
+	ms.known[rank] = m
 	return m, nil
 }
 

@@ -73,54 +73,54 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
-	w := &Rows{launch: l}
-	w.launch.divisor = 1
+	rows := &Rows{launch: l}
+	rows.launch.divisor = 1
 	bytes := int64(0)
 	for _, call := range calls {
 		gathers := call.Operation == driver.AllGather || call.Operation == driver.AllGatherV
 		if !gathers && (call.Operation != driver.ReduceScatterV || len(calls) > 1) {
 			return nil, fmt.Errorf("%w for a list with %v", errNoKernel, call.Operation)
 		}
-		bytes += w.largestPart(call)
+		bytes += rows.largestPart(call)
 	}
 	if l.Operation == driver.ReduceScatterV {
-		if err := w.launch.setReduction(); err != nil {
+		if err := rows.launch.setReduction(); err != nil {
 			return nil, err
 		}
-		if w.launch.generic {
+		if rows.launch.generic {
 			return nil, fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType,
 				l.ReduceOp)
 		}
 	}
-	w.launch.Bulk = l.Symmetric && bytes > min(maxPartBytes, oneShotLimit(l.Ranks))
-	w.split(calls)
-	if lines := !w.launch.Bulk && !l.Operation.Reduces(); lines && bytes > maxGather(l.Ranks) {
+	rows.launch.Bulk = l.Symmetric && bytes > min(maxPartBytes, oneShotLimit(l.Ranks))
+	rows.split(calls)
+	if lines := !rows.launch.Bulk && !l.Operation.Reduces(); lines && bytes > maxGather(l.Ranks) {
 		return nil, l.errDoesNotFit(bytes)
 	}
-	return w, nil
+	return rows, nil
 }
 
 // maxGather limits the bytes that line kernels gather. On four H200 GPUs, four launches that fill
 // exchange memory are faster than a group of NCCL's all-gathers, but eight are slower.
 func maxGather(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
-func (w *Rows) largestPart(call *driver.Call) int64 {
-	p := w.parts(slice{call: call, bytes: math.MaxInt64})
+func (rows *Rows) largestPart(call *driver.Call) int64 {
+	p := rows.parts(slice{call: call, bytes: math.MaxInt64})
 	return slices.Max(p.bytes[:])
 }
 
 // split divides the calls among launches, which are the same on all ranks.
-func (w *Rows) split(calls []*driver.Call) {
-	maxChunks := halfBytes / int64(w.launch.Ranks) / (wideLines * lineBytes)
+func (rows *Rows) split(calls []*driver.Call) {
+	maxChunks := halfBytes / int64(rows.launch.Ranks) / (wideLines * lineBytes)
 	var next rowsLaunch
 	for _, call := range calls {
-		for offset, left := int64(0), w.largestPart(call); left > 0; {
+		for offset, left := int64(0), rows.largestPart(call); left > 0; {
 			room := left
-			if !w.launch.Bulk {
+			if !rows.launch.Bulk {
 				room = (maxChunks - next.chunks) * wideLines * lineDataBytes / pieceUnit * pieceUnit
 			}
 			if len(next.slices) == maxTensors || room <= 0 {
-				w.add(next)
+				rows.add(next)
 				next = rowsLaunch{}
 				continue
 			}
@@ -130,12 +130,12 @@ func (w *Rows) split(calls []*driver.Call) {
 			offset, left = offset+bytes, left-bytes
 		}
 	}
-	w.add(next)
+	rows.add(next)
 }
 
 // add appends a launch, which is needed even without data, because it also compares the calls.
-func (w *Rows) add(next rowsLaunch) {
-	l, family := &w.launch, "rows"
+func (rows *Rows) add(next rowsLaunch) {
+	l, family := &rows.launch, "rows"
 	if l.Bulk {
 		l.Blocks, l.Threads, family = min(maxBulkBlocks, l.Multiprocessors), 512, "rows_bulk"
 	} else {
@@ -147,12 +147,12 @@ func (w *Rows) add(next rowsLaunch) {
 		family += "_copy"
 	}
 	next.kernel, next.blocks, next.threads = l.kernelName(family), l.Blocks, l.Threads
-	w.launches = append(w.launches, next)
+	rows.launches = append(rows.launches, next)
 }
 
-func (w *Rows) parts(s slice) (p partsArguments) {
+func (rows *Rows) parts(s slice) (p partsArguments) {
 	c, size := s.call, int64(s.call.DataType.Size())
-	for r := range w.launch.Ranks {
+	for r := range rows.launch.Ranks {
 		start, count := int64(r)*c.Count, c.Count
 		if c.Operation.Reduces() {
 			start, count = c.Splits.SendOffsets[r], c.Splits.SendCounts[r]
@@ -165,62 +165,62 @@ func (w *Rows) parts(s slice) (p partsArguments) {
 }
 
 // Remark implements Work.
-func (w *Rows) Remark() string {
-	if n := len(w.launches); n > 1 {
+func (rows *Rows) Remark() string {
+	if n := len(rows.launches); n > 1 {
 		return fmt.Sprintf("it takes %d launches", n)
 	}
 	return ""
 }
 
 // Steps implements Work.
-func (w *Rows) Steps(t *Transport) (steps []Step) {
-	for i := range w.launches {
-		next := &w.launches[i]
+func (rows *Rows) Steps(t *Transport) (steps []Step) {
+	for i := range rows.launches {
+		next := &rows.launches[i]
 		s := Step{
 			Kernel: next.kernel, Blocks: next.blocks, Threads: next.threads,
-			Overlaps: t.Overlaps && !w.launch.Bulk, digest: unsafe.Offsetof(rowsArguments{}.digest),
+			Overlaps: t.Overlaps && !rows.launch.Bulk, digest: unsafe.Offsetof(rowsArguments{}.digest),
 		}
-		if w.launch.Operation.Reduces() {
-			s.Params = w.scatter(t, next)
+		if rows.launch.Operation.Reduces() {
+			s.Params = rows.scatter(t, next)
 		} else {
-			s.Params = w.gather(t, next)
+			s.Params = rows.gather(t, next)
 		}
 		steps = append(steps, s)
 	}
 	return steps
 }
 
-func (w *Rows) arguments(t *Transport) rowsArguments {
+func (rows *Rows) arguments(t *Transport) rowsArguments {
 	a := rowsArguments{
-		rank: uint32(w.launch.Rank), ranks: uint32(w.launch.Ranks), digest: w.launch.Digest,
+		rank: uint32(rows.launch.Rank), ranks: uint32(rows.launch.Ranks), digest: rows.launch.Digest,
 		timeout: t.Timeout, report: t.Report,
 	}
 	copy(a.exchange[:], t.Exchange)
 	return a
 }
 
-func (w *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
-	a := gatherArguments{rowsArguments: w.arguments(t)}
+func (rows *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
+	a := gatherArguments{rowsArguments: rows.arguments(t)}
 	a.tensorsOrOp, a.chunksOrDivisor = uint32(len(next.slices)), uint32(next.chunks)
 	first := int64(0)
 	for i, s := range next.slices {
 		tensor := &a.tensor[i]
 		tensor.send, tensor.recv, tensor.first = s.call.Send+uintptr(s.offset), s.call.Recv, first
-		tensor.parts = w.parts(s)
+		tensor.parts = rows.parts(s)
 		first += chunks(s.bytes, wideLines)
-		if w.launch.Bulk {
+		if rows.launch.Bulk {
 			copy(tensor.recvAt[:], s.call.RecvWindow.(PeerLocator).Locate(s.call.Recv))
 		}
 	}
 	return cuda.ParamsOf(&a)
 }
 
-func (w *Rows) scatter(t *Transport, next *rowsLaunch) cuda.Params {
-	a := scatterArguments{rowsArguments: w.arguments(t), chunks: next.chunks}
-	a.tensorsOrOp, a.chunksOrDivisor = w.launch.op, w.launch.divisor
+func (rows *Rows) scatter(t *Transport, next *rowsLaunch) cuda.Params {
+	a := scatterArguments{rowsArguments: rows.arguments(t), chunks: next.chunks}
+	a.tensorsOrOp, a.chunksOrDivisor = rows.launch.op, rows.launch.divisor
 	for _, s := range next.slices { // a scatter has at most one slice
-		a.send, a.recv, a.parts = s.call.Send, s.call.Recv+uintptr(s.offset), w.parts(s)
-		if w.launch.Bulk {
+		a.send, a.recv, a.parts = s.call.Send, s.call.Recv+uintptr(s.offset), rows.parts(s)
+		if rows.launch.Bulk {
 			copy(a.sendAt[:], s.call.SendWindow.(PeerLocator).Locate(s.call.Send))
 		}
 	}

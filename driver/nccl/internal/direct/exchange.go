@@ -43,25 +43,25 @@ type Exchange struct {
 }
 
 // Reported returns the report of a kernel that has found a fault, and whether there is one.
-func (x *Exchange) Reported() (kernels.Report, bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.report != nil {
-		return x.report.Read()
+func (e *Exchange) Reported() (kernels.Report, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.report != nil {
+		return e.report.Read()
 	}
-	return x.finalReport.Read()
+	return e.finalReport.Read()
 }
 
 // Transport returns the Transport of the group's kernels, whose timeout the caller must set. It
 // returns ErrClosed once the memory has been freed.
-func (x *Exchange) Transport() (kernels.Transport, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.report == nil {
+func (e *Exchange) Transport() (kernels.Transport, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.report == nil {
 		return kernels.Transport{}, driver.ErrClosed
 	}
 	return kernels.Transport{
-		Exchange: x.addresses, Report: dl.AddressOf(x.report), Overlaps: x.Overlaps,
+		Exchange: e.addresses, Report: dl.AddressOf(e.report), Overlaps: e.Overlaps,
 	}, nil
 }
 
@@ -93,8 +93,8 @@ type Group struct {
 
 // Open allocates the exchange memory of the group on all ranks, or returns the reason why there is
 // none. It returns an error only if the ranks could not agree.
-func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
-	x.group = g
+func (e *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
+	e.group = g
 	ranks := len(g.Config.Ranks)
 	switch {
 	case ranks == 1:
@@ -105,54 +105,54 @@ func (x *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 		return g.NoFabricReason, nil
 	}
 	key := exchangeKey(g.Config)
-	x.addresses = make([]uintptr, ranks)
-	own, withdraw := x.prepare(key)
+	e.addresses = make([]uintptr, ranks)
+	own, withdraw := e.prepare(key)
 	defer withdraw()
-	all, reason, err := x.agree(ctx, &own)
+	all, reason, err := e.agree(ctx, &own)
 	if err != nil || reason != "" {
 		return reason, err
 	}
 	own.Reason = ""
-	if err := x.mapPeers(ctx, key, all); err != nil {
+	if err := e.mapPeers(ctx, key, all); err != nil {
 		own.Reason = err.Error()
 	}
-	_, reason, err = x.agree(ctx, &own)
+	_, reason, err = e.agree(ctx, &own)
 	return reason, err
 }
 
 // agree exchanges the capabilities of all ranks. reason is that of the lowest rank that has one.
-func (x *Exchange) agree(
+func (e *Exchange) agree(
 	ctx context.Context, own *capabilities,
 ) (all []capabilities, reason string, err error) {
 	encoded, err := json.Marshal(own)
 	if err != nil {
 		return nil, "", err
 	}
-	received, err := x.group.Plane.Exchange(ctx, driver.LaneControl, encoded)
+	received, err := e.group.Plane.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return nil, "", err
 	}
 	all = make([]capabilities, len(received))
-	x.Multiprocessors = own.Multiprocessors
+	e.Multiprocessors = own.Multiprocessors
 	for r := range all {
-		peer, rank := &all[r], x.group.Config.Ranks[r]
+		peer, rank := &all[r], e.group.Config.Ranks[r]
 		if err := json.Unmarshal(received[r], peer); err != nil {
 			return nil, "", fmt.Errorf("decoding the capabilities of rank %d: %w", rank, err)
 		}
 		if peer.Reason != "" && reason == "" {
 			reason = fmt.Sprintf("rank %d: %s", rank, control.Printable(peer.Reason))
 		}
-		x.Multiprocessors = min(x.Multiprocessors, peer.Multiprocessors)
+		e.Multiprocessors = min(e.Multiprocessors, peer.Multiprocessors)
 	}
 	return all, reason, nil
 }
 
-func (x *Exchange) prepare(key handoff.Key) (own capabilities, withdraw func()) {
+func (e *Exchange) prepare(key handoff.Key) (own capabilities, withdraw func()) {
 	withdraw = func() {}
-	err := x.group.CheckLinks()
+	err := e.group.CheckLinks()
 	if err == nil {
-		err = x.group.Sharing.GPU.Do(func() (err error) {
-			withdraw, err = x.allocate(key, &own)
+		err = e.group.Sharing.GPU.Do(func() (err error) {
+			withdraw, err = e.allocate(key, &own)
 			return err
 		})
 	}
@@ -163,100 +163,100 @@ func (x *Exchange) prepare(key handoff.Key) (own capabilities, withdraw func()) 
 }
 
 // allocate implements prepare. It must be called on a thread where the context is current.
-func (x *Exchange) allocate(key handoff.Key, own *capabilities) (withdraw func(), err error) {
+func (e *Exchange) allocate(key handoff.Key, own *capabilities) (withdraw func(), err error) {
 	withdraw = func() {}
-	g, rank := x.group.Sharing.GPU, x.group.Config.Rank
-	if err = x.group.Code.Load(g); err != nil {
+	g, rank := e.group.Sharing.GPU, e.group.Config.Rank
+	if err = e.group.Code.Load(g); err != nil {
 		return withdraw, err
 	}
-	x.Overlaps = x.group.Code.Overlaps && x.group.Sharers == 1
+	e.Overlaps = e.group.Code.Overlaps && e.group.Sharers == 1
 	count, err := g.Attribute(cuda.AttributeMultiprocessorCount)
 	if err != nil {
 		return withdraw, err
 	}
-	own.Multiprocessors = max(1, count/x.group.Sharers)
-	report, err := x.group.Reports.Take(g.CUDA)
+	own.Multiprocessors = max(1, count/e.group.Sharers)
+	report, err := e.group.Reports.Take(g.CUDA)
 	if err != nil {
 		return withdraw, err
 	}
-	x.mu.Lock()
-	x.report = report
-	x.mu.Unlock()
+	e.mu.Lock()
+	e.report = report
+	e.mu.Unlock()
 	handle, err := g.CUDA.Create(kernels.ExchangeBytes,
 		cuda.PinnedMemory(g.Device, g.Prop.RequestedHandles, false))
 	if err != nil {
 		return withdraw, err
 	}
 	defer g.Release(handle)
-	if x.addresses[rank], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
+	if e.addresses[rank], err = g.Map(handle, kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
-	if err := g.InternalStream.Zero(g, x.addresses[rank], kernels.ExchangeBytes); err != nil {
+	if err := g.InternalStream.Zero(g, e.addresses[rank], kernels.ExchangeBytes); err != nil {
 		return withdraw, err
 	}
-	shared, err := x.group.Sharing.Share(key, handle)
+	shared, err := e.group.Sharing.Share(key, handle)
 	own.Fabric = shared.Fabric
 	return shared.Withdraw, err
 }
 
-func (x *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabilities) error {
-	for r, rank := range x.group.Config.Ranks {
-		if r == x.group.Config.Rank {
+func (e *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabilities) error {
+	for r, rank := range e.group.Config.Ranks {
+		if r == e.group.Config.Rank {
 			continue
 		}
-		address, err := x.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric,
+		address, err := e.group.Sharing.MapShared(ctx, rank, key, all[r].Fabric,
 			kernels.ExchangeBytes, 0)
 		if err != nil {
 			return err
 		}
-		x.addresses[r] = address
+		e.addresses[r] = address
 	}
 	return nil
 }
 
 // Close frees the memory once all work of closed streams has completed. The caller must ensure that
 // no kernel of the group is running, or can start, on an open stream.
-func (x *Exchange) Close() error {
-	if x.group.Sharing == nil {
+func (e *Exchange) Close() error {
+	if e.group.Sharing == nil {
 		return nil
 	}
-	return x.group.Sharing.GPU.FreeWhenIdle(x.release)
+	return e.group.Sharing.GPU.FreeWhenIdle(e.release)
 }
 
-func (x *Exchange) release() error {
-	report := x.retire()
-	x.stops.Wait()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	g := x.group.Sharing.GPU
+func (e *Exchange) release() error {
+	report := e.retire()
+	e.stops.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.group.Sharing.GPU
 	err := g.Do(func() error {
 		var errs []error
-		for r, address := range x.addresses {
+		for r, address := range e.addresses {
 			if address == 0 {
 				continue
 			}
-			if !x.suspension.active || x.suspension.allocated && r == x.group.Config.Rank {
+			if !e.suspension.active || e.suspension.allocated && r == e.group.Config.Rank {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
 			errs = append(errs, g.CUDA.AddressFree(address, kernels.ExchangeBytes))
 		}
 		return errors.Join(errs...)
 	})
-	x.addresses = nil
+	e.addresses = nil
 	if report != nil {
-		x.group.Reports.Put(report)
+		e.group.Reports.Put(report)
 	}
 	return err
 }
 
 // retire removes the report and returns it. Afterwards, Transport and Stop do nothing.
-func (x *Exchange) retire() *kernels.Report {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	report := x.report
+func (e *Exchange) retire() *kernels.Report {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	report := e.report
 	if report != nil {
-		x.finalReport, _ = report.Read()
-		x.report = nil
+		e.finalReport, _ = report.Read()
+		e.report = nil
 	}
 	return report
 }
@@ -264,23 +264,23 @@ func (x *Exchange) retire() *kernels.Report {
 // Stop makes this rank's waiting kernels exit, without waiting for them. Kernels that start later
 // exit immediately. They read a copy of the report's word on the GPU, because reading host memory
 // would add 0.5 us to the 2.7 us that a call of 1 KiB takes.
-func (x *Exchange) Stop() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.report == nil {
+func (e *Exchange) Stop() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.report == nil {
 		return
 	}
-	x.report.End()
+	e.report.End()
 	if gpu.Stuck.Load() {
 		return // CUDA calls might never return
 	}
-	exchange := x.addresses[x.group.Config.Rank]
-	if exchange == 0 || x.suspension.active {
+	exchange := e.addresses[e.group.Config.Rank]
+	if exchange == 0 || e.suspension.active {
 		return // Open failed, or the memory is unmapped
 	}
-	src, dst := dl.AddressOf(x.report)+kernels.EndOffset, exchange+kernels.FaultOffset
-	x.stops.Go(func() {
-		g := x.group.Sharing.GPU
+	src, dst := dl.AddressOf(e.report)+kernels.EndOffset, exchange+kernels.FaultOffset
+	e.stops.Go(func() {
+		g := e.group.Sharing.GPU
 		_ = g.Do(func() error { // without the copy, later kernels exit when they first wait
 			return g.InternalStream.Run(g, func(stream cuda.Stream) error {
 				return g.CUDA.MemcpyAsync(dst, src, 4, stream)

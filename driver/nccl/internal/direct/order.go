@@ -34,36 +34,36 @@ type LaunchOrder struct {
 
 // Begin makes a stream wait for the latest launch on another stream or in a replay, unless both
 // launches are NCCL calls.
-func (t *LaunchOrder) Begin(
+func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
 ) error {
-	previousByNCCL := t.ByNCCL
-	t.ByNCCL = byNCCL
-	if t.replayEvent != nil {
+	previousByNCCL := o.ByNCCL
+	o.ByNCCL = byNCCL
+	if o.replayEvent != nil {
 		s.AddGroup(g)
-		return gpu.StreamWaitEvent(s.CUDA, t.replayEvent.Handle)
+		return gpu.StreamWaitEvent(s.CUDA, o.replayEvent.Handle)
 	}
-	if t.Latest() == s {
+	if o.Latest() == s {
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if !previousByNCCL || !byNCCL {
-		if err := t.waitForLatest(s.CUDA, gpu); err != nil {
+		if err := o.waitForLatest(s.CUDA, gpu); err != nil {
 			return err
 		}
 	}
-	t.latest.Store(s)
-	t.latestEvent = nil
+	o.latest.Store(s)
+	o.latestEvent = nil
 	s.AddGroup(g)
 	return nil
 }
 
-// waitForLatest makes later work of a stream wait for the latest launch. The caller must hold t.mu.
-func (t *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
-	event := t.latestEvent
-	if latest := t.Latest(); latest != nil {
-		if event, err = t.event.RecordAfter(latest, false); err != nil {
+// waitForLatest makes later work of a stream wait for the latest launch. The caller must hold o.mu.
+func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
+	event := o.latestEvent
+	if latest := o.Latest(); latest != nil {
+		if event, err = o.event.RecordAfter(latest, false); err != nil {
 			return err
 		}
 	}
@@ -74,57 +74,57 @@ func (t *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 }
 
 // End must be called after a launch has been queued.
-func (t *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
-	if t.replayEvent == nil {
+func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
+	if o.replayEvent == nil {
 		return nil
 	}
-	return gpu.EventRecord(t.replayEvent.Handle, s.CUDA)
+	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
 // makeReplayEvent creates replayEvent, if necessary. Graphs of other libraries refer to the event,
 // and keep the communicator that owns it alive.
-func (t *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
-	if t.replayEvent != nil {
+func (o *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
+	if o.replayEvent != nil {
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	point, err := d.NewPointAfter(func(s cuda.Stream) error {
-		return t.waitForLatest(s, d.GPU.CUDA)
+		return o.waitForLatest(s, d.GPU.CUDA)
 	})
 	if err != nil {
 		return err
 	}
-	t.replayEvent, t.latestEvent = point, nil
-	t.latest.Store(nil)
+	o.replayEvent, o.latestEvent = point, nil
+	o.latest.Store(nil)
 	return nil
 }
 
 // RecordLatest records latestEvent if the latest launch is on stream s.
-func (t *LaunchOrder) RecordLatest(s *stream.Stream) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.Latest() != s {
+func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.Latest() != s {
 		return nil
 	}
-	event, err := t.event.RecordAfter(s, true)
+	event, err := o.event.RecordAfter(s, true)
 	if err == nil {
-		t.latestEvent = event
-		t.latest.Store(nil)
+		o.latestEvent = event
+		o.latest.Store(nil)
 	}
 	return err
 }
 
 // Latest returns the stream of the latest launch, or nil if no event can be recorded there.
-func (t *LaunchOrder) Latest() *stream.Stream { return t.latest.Load() }
+func (o *LaunchOrder) Latest() *stream.Stream { return o.latest.Load() }
 
 // ForgetLatest forgets the latest launch if it is on stream s. The next launch does not wait for
 // it.
-func (t *LaunchOrder) ForgetLatest(s *stream.Stream) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.Latest() == s {
-		t.latestEvent = nil
-		t.latest.Store(nil)
+func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.Latest() == s {
+		o.latestEvent = nil
+		o.latest.Store(nil)
 	}
 }

@@ -117,18 +117,18 @@ func repeat(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.No
 // Launch adds a call to a capture of another library, after the group's earlier calls in the
 // capture. It must be called on a thread where the context is current.
 func (r *Recording) Launch(
-	t *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
+	order *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {
 	gpu := d.GPU.CUDA
-	err := t.makeReplayEvent(d)
+	err := order.makeReplayEvent(d)
 	if err == nil {
-		err = r.waitForPrevious(t.replayEvent, s.CUDA, gpu)
+		err = r.waitForPrevious(order.replayEvent, s.CUDA, gpu)
 	}
 	if err == nil {
 		err = queue()
 	}
 	if err == nil {
-		err = r.recordLatest(t.replayEvent, s.CUDA, gpu)
+		err = r.recordLatest(order.replayEvent, s.CUDA, gpu)
 	}
 	return err
 }

@@ -26,22 +26,22 @@ type suspension struct {
 
 // Suspend unmaps the exchange memory of all ranks, but keeps the addresses reserved. It returns the
 // number of bytes released on this rank. No kernel of the group may be running on any rank.
-func (x *Exchange) Suspend() (released int64, err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.report == nil || x.group.Sharing == nil || x.own() == 0 || x.suspension.active {
+func (e *Exchange) Suspend() (released int64, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.report == nil || e.group.Sharing == nil || e.own() == 0 || e.suspension.active {
 		return 0, nil
 	}
-	x.stops.Wait() // these goroutines write to the memory
-	g := x.group.Sharing.GPU
-	header := dl.AddressOf(&x.suspension.header[0])
-	if err := x.copyHeader(header, x.own()); err != nil {
+	e.stops.Wait() // these goroutines write to the memory
+	g := e.group.Sharing.GPU
+	header := dl.AddressOf(&e.suspension.header[0])
+	if err := e.copyHeader(header, e.own()); err != nil {
 		return 0, err
 	}
-	x.suspension.active = true
+	e.suspension.active = true
 	return kernels.ExchangeBytes, g.Do(func() error {
 		var errs []error
-		for _, address := range x.addresses {
+		for _, address := range e.addresses {
 			if address != 0 {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
@@ -51,21 +51,21 @@ func (x *Exchange) Suspend() (released int64, err error) {
 }
 
 // own returns the address of this rank's memory, or 0.
-func (x *Exchange) own() uintptr {
-	if len(x.addresses) == 0 {
+func (e *Exchange) own() uintptr {
+	if len(e.addresses) == 0 {
 		return 0
 	}
-	return x.addresses[x.group.Config.Rank]
+	return e.addresses[e.group.Config.Rank]
 }
 
-func (x *Exchange) copyHeader(dst, src uintptr) error {
-	g := x.group.Sharing.GPU
+func (e *Exchange) copyHeader(dst, src uintptr) error {
+	g := e.group.Sharing.GPU
 	err := g.Do(func() error {
 		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.MemcpyAsync(dst, src, kernels.HeaderBytes, stream)
 		})
 	})
-	runtime.KeepAlive(x)
+	runtime.KeepAlive(e)
 	return err
 }
 
@@ -78,17 +78,17 @@ type Allocation struct {
 
 // Allocate allocates this rank's memory again, at its old address, and exports it. It returns nil
 // if the exchange is not suspended. The caller must call Withdraw or Discard.
-func (x *Exchange) Allocate() (*Allocation, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.suspension.active {
+func (e *Exchange) Allocate() (*Allocation, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.suspension.active {
 		return nil, nil
 	}
-	if x.report == nil {
+	if e.report == nil {
 		return nil, fmt.Errorf("allocating exchange memory: %w", driver.ErrClosed)
 	}
-	a := &Allocation{exchange: x, key: exchangeKey(x.group.Config)}
-	g := x.group.Sharing.GPU
+	a := &Allocation{exchange: e, key: exchangeKey(e.group.Config)}
+	g := e.group.Sharing.GPU
 	err := g.Do(func() error {
 		handle, err := g.CUDA.Create(kernels.ExchangeBytes,
 			cuda.PinnedMemory(g.Device, g.Prop.RequestedHandles, false))
@@ -96,18 +96,18 @@ func (x *Exchange) Allocate() (*Allocation, error) {
 			return err
 		}
 		defer g.Release(handle)
-		if err := g.MapAt(x.own(), handle, kernels.ExchangeBytes); err != nil {
+		if err := g.MapAt(e.own(), handle, kernels.ExchangeBytes); err != nil {
 			return err
 		}
-		err = g.InternalStream.Zero(g, x.own(), kernels.ExchangeBytes)
+		err = g.InternalStream.Zero(g, e.own(), kernels.ExchangeBytes)
 		if err == nil {
-			err = x.copyHeader(x.own(), dl.AddressOf(&x.suspension.header[0]))
+			err = e.copyHeader(e.own(), dl.AddressOf(&e.suspension.header[0]))
 		}
 		if err == nil {
-			a.shared, err = x.group.Sharing.Share(a.key, handle)
+			a.shared, err = e.group.Sharing.Share(a.key, handle)
 		}
 		if err != nil {
-			return errors.Join(err, g.CUDA.Unmap(x.own(), kernels.ExchangeBytes))
+			return errors.Join(err, g.CUDA.Unmap(e.own(), kernels.ExchangeBytes))
 		}
 		return nil
 	})
@@ -117,7 +117,7 @@ func (x *Exchange) Allocate() (*Allocation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("allocating exchange memory: %w", err)
 	}
-	x.suspension.allocated = true
+	e.suspension.allocated = true
 	return a, nil
 }
 
@@ -135,34 +135,34 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
 	}
-	x := a.exchange
-	for r, rank := range x.group.Config.Ranks {
-		if r == x.group.Config.Rank {
+	e := a.exchange
+	for r, rank := range e.group.Config.Ranks {
+		if r == e.group.Config.Rank {
 			continue
 		}
 		if len(messages[r]) == 0 {
 			err := fmt.Errorf("rank %d has not shared its exchange memory", rank)
-			return errors.Join(err, x.unmapPeers(r))
+			return errors.Join(err, e.unmapPeers(r))
 		}
-		_, err := x.group.Sharing.MapShared(ctx, rank, a.key, messages[r][1:], kernels.ExchangeBytes,
-			x.addresses[r])
+		_, err := e.group.Sharing.MapShared(ctx, rank, a.key, messages[r][1:], kernels.ExchangeBytes,
+			e.addresses[r])
 		if err != nil {
-			return errors.Join(err, x.unmapPeers(r))
+			return errors.Join(err, e.unmapPeers(r))
 		}
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.suspension.active, x.suspension.allocated = false, false
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.suspension.active, e.suspension.allocated = false, false
 	return nil
 }
 
 // unmapPeers unmaps the memory of those of the first n ranks that are peers.
-func (x *Exchange) unmapPeers(n int) error {
-	g := x.group.Sharing.GPU
+func (e *Exchange) unmapPeers(n int) error {
+	g := e.group.Sharing.GPU
 	return g.Do(func() error {
 		var errs []error
-		for r, address := range x.addresses[:n] {
-			if r != x.group.Config.Rank {
+		for r, address := range e.addresses[:n] {
+			if r != e.group.Config.Rank {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
 		}
@@ -183,15 +183,15 @@ func (a *Allocation) Discard() error {
 		return nil
 	}
 	a.shared.Withdraw()
-	x := a.exchange
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.suspension.allocated || x.own() == 0 {
+	e := a.exchange
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.suspension.allocated || e.own() == 0 {
 		return nil // the teardown of the group has freed the memory
 	}
-	x.suspension.allocated = false
-	g := x.group.Sharing.GPU
-	return g.Do(func() error { return g.CUDA.Unmap(x.own(), kernels.ExchangeBytes) })
+	e.suspension.allocated = false
+	g := e.group.Sharing.GPU
+	return g.Do(func() error { return g.CUDA.Unmap(e.own(), kernels.ExchangeBytes) })
 }
 
 func exchangeKey(group *driver.GroupConfig) handoff.Key {

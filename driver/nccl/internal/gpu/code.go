@@ -29,30 +29,30 @@ type Code struct {
 // which could wait for another kernel that never exits. If a kernel is already stuck, Load itself
 // could wait forever, so it leaves each kernel to its first launch. On an H200 with driver 580,
 // such a launch returns, but CUDA does not guarantee this.
-func (k *Code) Load(g *GPU) error {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	if k.modules != nil {
+func (c *Code) Load(g *GPU) error {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.modules != nil {
 		return nil
 	}
 	major, minor, err := g.ComputeCapability()
 	if err != nil {
 		return err
 	}
-	if k.Overlaps, err = g.LaunchesOverlap(); err != nil {
+	if c.Overlaps, err = g.LaunchesOverlap(); err != nil {
 		return err
 	}
-	k.Overlaps = k.Overlaps && kernels.CanOverlap(major)
-	k.functions = map[string]cuda.Function{}
-	for _, object := range k.Objects {
-		if err := k.load(g, object, major, minor); err != nil {
-			return errors.Join(err, k.unload(g))
+	c.Overlaps = c.Overlaps && kernels.CanOverlap(major)
+	c.functions = map[string]cuda.Function{}
+	for _, object := range c.Objects {
+		if err := c.load(g, object, major, minor); err != nil {
+			return errors.Join(err, c.unload(g))
 		}
 	}
 	return nil
 }
 
-func (k *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
+func (c *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
 	object, err := objectFor(major, minor)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (k *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
 	if err != nil {
 		return err
 	}
-	k.modules = append(k.modules, module)
+	c.modules = append(c.modules, module)
 	if Stuck.Load() {
 		return nil
 	}
@@ -69,15 +69,15 @@ func (k *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
 }
 
 // Function returns the kernel with the given name.
-func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	f, ok := k.functions[name]
+func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	f, ok := c.functions[name]
 	if ok {
 		return f, nil
 	}
 	err := errors.New("the kernels are not loaded")
-	for _, module := range k.modules {
+	for _, module := range c.modules {
 		err = g.With(func(gpu *cuda.Driver) (err error) {
 			f, err = gpu.ModuleGetFunction(module, name)
 			return err
@@ -87,23 +87,23 @@ func (k *Code) Function(g *GPU, name string) (cuda.Function, error) {
 		}
 	}
 	if err == nil {
-		k.functions[name] = f
+		c.functions[name] = f
 	}
 	return f, err
 }
 
 // Unload unloads the kernels.
-func (k *Code) Unload(g *GPU) error {
-	k.Mu.Lock()
-	defer k.Mu.Unlock()
-	return k.unload(g)
+func (c *Code) Unload(g *GPU) error {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return c.unload(g)
 }
 
-func (k *Code) unload(g *GPU) error {
+func (c *Code) unload(g *GPU) error {
 	var errs []error
-	for _, module := range k.modules {
+	for _, module := range c.modules {
 		errs = append(errs, g.CUDA.ModuleUnload(module))
 	}
-	k.modules, k.functions = nil, nil
+	c.modules, c.functions = nil, nil
 	return errors.Join(errs...)
 }

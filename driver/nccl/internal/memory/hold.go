@@ -78,8 +78,8 @@ func (h *Hold) end() {
 	}
 	go func() {
 		defer hs.active.Done()
-		for _, k := range unused {
-			uc.runDeferred(k)
+		for _, u := range unused {
+			uc.runDeferred(u)
 		}
 	}()
 }
@@ -88,10 +88,10 @@ func (h *Hold) end() {
 func (h *Hold) Use(used []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
-	for _, k := range used {
-		if !slices.Contains(h.used, k) {
-			k.users++
-			h.used = append(h.used, k)
+	for _, u := range used {
+		if !slices.Contains(h.used, u) {
+			u.users++
+			h.used = append(h.used, u)
 		}
 	}
 }

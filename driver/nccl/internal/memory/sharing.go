@@ -20,34 +20,34 @@ type Exporter struct {
 
 // Export exports an allocation under the given key until Withdraw. It must be called on a thread
 // where the context is current.
-func (l *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
-	fd, err := l.GPU.CUDA.ExportFD(handle)
+func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
+	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "device memory")
-	l.Machine.Export(key, f)
+	e.Machine.Export(key, f)
 	return f, nil
 }
 
 // Withdraw ends the export under a key. f must be the file that Export returned for the key.
-func (l *Exporter) Withdraw(key handoff.Key, f *os.File) error {
-	l.Machine.Withdraw(key)
+func (e *Exporter) Withdraw(key handoff.Key, f *os.File) error {
+	e.Machine.Withdraw(key)
 	return f.Close()
 }
 
 // Fetch maps memory that a rank of this machine exported, and returns its address. It uses the
 // reserved range at address reserved, or reserves a range if reserved is 0.
-func (l *Exporter) Fetch(
+func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
-	f, err := l.Machine.Fetch(ctx, rank, key)
+	f, err := e.Machine.Fetch(ctx, rank, key)
 	if err != nil {
 		return 0, fmt.Errorf("fetching memory of rank %d: %w", rank, err)
 	}
 	defer f.Close()
-	address, err = l.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
-		return l.GPU.CUDA.ImportFD(int(f.Fd()))
+	address, err = e.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
+		return e.GPU.CUDA.ImportFD(int(f.Fd()))
 	})
 	if err != nil {
 		return 0, fmt.Errorf("mapping memory of rank %d: %w", rank, err)
@@ -76,51 +76,51 @@ type Shared struct {
 
 // Share exports an allocation to the group's other ranks under a key. It must be called on a thread
 // where the context is current.
-func (l *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
-	if l.UseFabric {
-		fabric, err := l.GPU.CUDA.ExportFabric(handle)
+func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
+	if s.UseFabric {
+		fabric, err := s.GPU.CUDA.ExportFabric(handle)
 		if err != nil {
 			return Shared{}, err
 		}
-		return Shared{exporter: l.Exporter, Fabric: fabric[:]}, nil
+		return Shared{exporter: s.Exporter, Fabric: fabric[:]}, nil
 	}
-	file, err := l.Export(key, handle)
+	file, err := s.Export(key, handle)
 	if err != nil {
 		return Shared{}, err
 	}
-	return Shared{exporter: l.Exporter, key: key, file: file}, nil
+	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
 // Encode returns the message that other ranks need to map the allocation, or nil if there is none.
-func (l *Shared) Encode() []byte {
-	if l.exporter == nil {
+func (s *Shared) Encode() []byte {
+	if s.exporter == nil {
 		return nil
 	}
-	return append([]byte{1}, l.Fabric...)
+	return append([]byte{1}, s.Fabric...)
 }
 
 // Withdraw ends the export. An exported fabric handle stays valid until the memory is freed.
-func (l *Shared) Withdraw() {
-	if l.file != nil {
-		_ = l.exporter.Withdraw(l.key, l.file)
+func (s *Shared) Withdraw() {
+	if s.file != nil {
+		_ = s.exporter.Withdraw(s.key, s.file)
 	}
 }
 
 // MapShared maps memory that a rank of the group shared, as Fetch does. fabric is the fabric handle
 // from that rank, if UseFabric is set.
-func (l *Sharing) MapShared(
+func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {
-	if !l.UseFabric {
-		return l.Fetch(ctx, rank, key, bytes, reserved)
+	if !s.UseFabric {
+		return s.Fetch(ctx, rank, key, bytes, reserved)
 	}
 	var handle cuda.FabricHandle
 	if copy(handle[:], fabric) != len(handle) || len(fabric) != len(handle) {
 		return 0, fmt.Errorf("rank %d sent a fabric handle of %d bytes, but handles have %d", rank,
 			len(fabric), len(handle))
 	}
-	address, err := l.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
-		return l.GPU.CUDA.ImportFabric(handle)
+	address, err := s.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
+		return s.GPU.CUDA.ImportFabric(handle)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("mapping memory of rank %d by its fabric handle, which needs NVLink "+

@@ -25,17 +25,17 @@ type UseCounts struct {
 	endWithDevice []*Hold
 }
 
-// DeferUntilUnused returns false if k has no users. The caller must then call free. Otherwise, free
-// is called once there are none left, unless a function is already deferred for k. Until free has
-// returned, k counts as a user of dependsOn, which may be nil.
-func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool {
+// DeferUntilUnused returns false if u has no users. The caller must then call free. Otherwise, free
+// is called once there are none left, unless a function is already deferred for u. Until free has
+// returned, u counts as a user of dependsOn, which may be nil.
+func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
-	if k.users == 0 {
+	if u.users == 0 {
 		return false
 	}
-	if k.deferred == nil {
-		k.deferred, k.dependsOn = free, dependsOn
+	if u.deferred == nil {
+		u.deferred, u.dependsOn = free, dependsOn
 		if dependsOn != nil {
 			dependsOn.users++
 		}
@@ -43,37 +43,37 @@ func (uc *UseCounts) DeferUntilUnused(k, dependsOn *UseCount, free func()) bool 
 	return true
 }
 
-func (uc *UseCounts) inUse(k *UseCount) bool {
+func (uc *UseCounts) inUse(u *UseCount) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
-	return k.users > 0
+	return u.users > 0
 }
 
 // release decrements the use counts, and returns those that have become 0 and have a deferred
 // function.
 func release(used []*UseCount) (unused []*UseCount) {
-	return slices.DeleteFunc(used, func(k *UseCount) bool {
-		k.users--
-		return k.users > 0 || k.deferred == nil
+	return slices.DeleteFunc(used, func(u *UseCount) bool {
+		u.users--
+		return u.users > 0 || u.deferred == nil
 	})
 }
 
-// runDeferred runs k's deferred function if k is still unused, and then does the same for
-// k.dependsOn.
-func (uc *UseCounts) runDeferred(k *UseCount) {
-	for k != nil {
+// runDeferred runs u's deferred function if u is still unused, and then does the same for
+// u.dependsOn.
+func (uc *UseCounts) runDeferred(u *UseCount) {
+	for u != nil {
 		uc.mu.Lock()
-		free := k.deferred
-		if k.users > 0 || free == nil {
+		free := u.deferred
+		if u.users > 0 || free == nil {
 			uc.mu.Unlock()
 			return
 		}
-		k.deferred = nil
+		u.deferred = nil
 		uc.mu.Unlock()
 		free()
-		if k = k.dependsOn; k != nil {
+		if u = u.dependsOn; u != nil {
 			uc.mu.Lock()
-			k.users--
+			u.users--
 			uc.mu.Unlock()
 		}
 	}
