@@ -18,8 +18,8 @@ import (
 )
 
 // adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
-// A call that times out sets stuck, which makes all later calls fail. Its goroutine stays blocked
-// until the owner aborts the communicator.
+// A call that times out sets stuck, and its goroutine stays blocked until the owner aborts the
+// communicator.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm
@@ -32,8 +32,8 @@ type adoptedCommunicator struct {
 const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
-// GPU. It returns an error if NCCL has the defect nccl.EarlyStart, because the owner launches the
-// collectives without symmem's workaround.
+// GPU. It refuses NCCL with the defect nccl.EarlyStart, because the owner launches the collectives
+// without symmem's workaround.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
@@ -130,8 +130,7 @@ func (w *adoptedWindow) Deregister() error {
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
 
-// Exchange makes two calls of AllGather: the first one gathers the lengths of the payloads, and the
-// second one the payloads, padded to the longest.
+// Exchange first gathers the lengths of the payloads, and then the payloads, padded to the longest.
 func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	own := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := a.gather(ctx, own)
@@ -175,8 +174,8 @@ func (a *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte,
 	return all, nil
 }
 
-// gatherNow implements gather on a thread where the CUDA context is current. It uses a temporary
-// stream, because work on the device's internal stream must not wait for other ranks.
+// gatherNow implements gather on a thread where the CUDA context is current. Work on the device's
+// internal stream must not wait for other ranks, so it uses a temporary stream.
 func (a *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	if len(own) == 0 {
 		return nil
@@ -200,8 +199,8 @@ func (a *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	return nil
 }
 
-// gatherOn reads this rank's bytes at address host, and stores the gathered bytes directly after
-// them. own is the number of bytes from each rank, and all their sum.
+// gatherOn reads this rank's own bytes at address host, and stores the bytes of all ranks after
+// them.
 func (a *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, own, all int64,
 ) error {

@@ -13,9 +13,7 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator. NCCL and direct kernels (symmem's own) transfer the
-// group's data. A control plane connects the ranks for everything else. The communicator launches
-// calls, and its parts do the rest:
+// communicator implements driver.Communicator. It launches calls, and its parts do the rest:
 //
 //	registrar  registers and deregisters windows
 //	recorder   records calls into captures of other libraries
@@ -149,8 +147,7 @@ func (c *communicator) Close() error {
 	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
 		ended, missing := c.finishWork()
 		// Withdraw prevents another rank from launching its part of unfinished work and expecting
-		// success. It returns false if the last rank has just launched its part. That rank relies
-		// on this one, so wait again.
+		// success. It returns false if the last rank has just launched its part, so wait again.
 		if ended || c.plane.Withdraw() || !missing {
 			break
 		}
@@ -172,8 +169,8 @@ func (c *communicator) Close() error {
 // closeRounds is limited, because the slowest rank may keep launching.
 const closeRounds = 3
 
-// finishWork waits for the work of this rank's streams as long as that work can still complete.
-// missing reports whether some rank has not launched its part.
+// finishWork waits for work that can still complete. missing reports whether some rank has not
+// launched its part.
 func (c *communicator) finishWork() (ended, missing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

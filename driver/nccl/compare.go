@@ -24,8 +24,8 @@ type comparer struct {
 // announce publishes the call's digest to the other ranks if the ranks share memory. A direct
 // kernel cannot be compared with a call to NCCL in any other way.
 //
-// announce must be called before the history records the call. From then on, the watcher may fail
-// the group because of a difference, and the other ranks look for the reason in the announcements.
+// announce must be called before the history records the call. From then on, a difference may make
+// the group fail, and the other ranks look for the reason in the announcements.
 func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, call.Digest)
@@ -53,7 +53,7 @@ func (c *comparer) compareNow(call *driver.Call, ticket uint64) error {
 }
 
 // compareSplits compares the sizes that ranks send with those that their peers expect. If they
-// differed, NCCL would wait forever. All ranks return the same error.
+// differed, NCCL would wait forever.
 func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

@@ -43,14 +43,14 @@ func (d *Device) Connect(
 var communicatorCount atomic.Uint64
 
 type joiner struct {
-	device   *Device
-	cfg      driver.GroupConfig
-	members  []*member
-	plane    control.Plane
-	separate bool // the ranks share no host memory
-	comm     *ncclComm
-	rasID    string
-	result   *communicator
+	device         *Device
+	cfg            driver.GroupConfig
+	members        []*member
+	plane          control.Plane
+	noSharedMemory bool
+	comm           *ncclComm
+	rasID          string
+	result         *communicator
 }
 
 func (j *joiner) join(ctx context.Context) error {
@@ -59,7 +59,7 @@ func (j *joiner) join(ctx context.Context) error {
 		return err
 	}
 	j.cfg.Machines = hostNames(j.members)
-	if j.plane, err = j.joinPlane(ctx); err != nil {
+	if j.plane, err = j.joinControlPlane(ctx); err != nil {
 		return err
 	}
 	id, err := j.shareID(ctx)
@@ -70,6 +70,7 @@ func (j *joiner) join(ctx context.Context) error {
 	if err := j.agree(ctx, j.create(ctx, id)); err != nil {
 		return err
 	}
+	// All ranks have now exported their memory.
 	if err := j.agree(ctx, j.result.messages.Map(ctx)); err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func newCommunicator(j *joiner) *communicator {
 		comm: j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
 		direct: directPath{
 			choose:  kernels.Choose,
-			sharing: memory.Sharing{Exporter: &d.exporter, UseFabric: j.separate},
+			sharing: memory.Sharing{Exporter: &d.exporter, UseFabric: j.noSharedMemory},
 		},
 	}
 	c.group, c.twoLevel.group = &c.owner, c
@@ -155,7 +156,7 @@ func (c *communicator) initParts(j *joiner) {
 	}
 }
 
-func (j *joiner) joinPlane(ctx context.Context) (control.Plane, error) {
+func (j *joiner) joinControlPlane(ctx context.Context) (control.Plane, error) {
 	if countMachines(j.members) == 1 {
 		sameMachine, err := j.device.machine.SameMachine(ctx, j.cfg.Ranks)
 		if err != nil {
@@ -165,7 +166,7 @@ func (j *joiner) joinPlane(ctx context.Context) (control.Plane, error) {
 			return j.device.machine.Join(ctx, j.cfg)
 		}
 	}
-	j.separate = true
+	j.noSharedMemory = true
 	p, err := tcp.Join(ctx, tcp.Config{
 		Store: j.device.cfg.Store, Group: j.cfg, Timeout: j.device.cfg.Timeout,
 		Late: j.device.cfg.Late,
@@ -196,8 +197,8 @@ func (j *joiner) shareID(ctx context.Context) (nccl.UniqueID, error) {
 	return id, nil
 }
 
-// connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so the call
-// runs in a goroutine, which aborts the communicator if connect has given up.
+// connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so a goroutine
+// makes the call. It aborts the communicator if connect has given up.
 func (j *joiner) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -239,10 +240,9 @@ func (j *joiner) connect(ctx context.Context, id nccl.UniqueID) error {
 	}
 }
 
-// runFirstSum runs a first collective, in which NCCL completes its initialization. That waits for
-// all streams of the GPU and for the other ranks. In the program's first collective, it could
-// deadlock: a stream may be waiting for a message that another rank sends only after that
-// collective.
+// runFirstSum runs a first collective, in which NCCL completes its initialization. In the program's
+// first collective, that could deadlock: NCCL waits for all streams and for the other ranks, and a
+// stream may be waiting for a message that another rank sends only later.
 //
 // runFirstSum must be called on a thread where the CUDA context is current. It returns an error
 // once quit is closed.
@@ -281,8 +281,8 @@ const firstSumInterval = 50 * time.Microsecond
 
 const failureExchangeTimeout = 2 * time.Second
 
-// agree returns nil if a step has succeeded on all ranks, and otherwise the error of some rank. own
-// is this rank's error or nil.
+// agree returns nil if a step has succeeded on all ranks, and otherwise some rank's error. own is
+// this rank's error or nil.
 func (j *joiner) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)

@@ -12,9 +12,8 @@ import (
 // countsTimeout is longer than the second for which NCCL waits for processes that do not answer.
 const countsTimeout = 1500 * time.Millisecond
 
-// describeCounts asks NCCL how many collectives each rank has launched, and describes the numbers
-// if they differ. It must be called before the group fails, because an aborted communicator has no
-// counts. NCCL does not count direct kernels.
+// describeCounts describes how many collectives NCCL has launched on each rank, if the numbers
+// differ. It must be called before the group fails, because an aborted communicator has no counts.
 func describeCounts(rasID string, group *driver.GroupConfig, timeout time.Duration) string {
 	ctx, cancel := context.WithTimeout(context.Background(), min(countsTimeout, timeout/4))
 	defer cancel()

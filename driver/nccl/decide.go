@@ -52,8 +52,8 @@ func (s step) isLast() bool {
 }
 
 type progress struct {
-	// drainTimedOut is set if the last drain timed out. The abort clears it, because the abort also
-	// stops work for which the drain could only wait.
+	// drainTimedOut is set if the last drain timed out. The abort clears it, because it stops more
+	// work.
 	drainTimedOut bool
 	// These are set after stepDeregister, stepAwaitOwnGraphs and stepAbort, respectively.
 	deregistered, kernelsEnded, aborted bool
@@ -70,13 +70,13 @@ type facts struct {
 	blockedCall bool
 	// idle is set if no stream has unfinished work of the group.
 	idle bool
-	// These are set if NCCL's kernels of each kind may be running. A plain kernel may run even if
-	// the group is idle, because its stream may have been closed.
+	// These are set if such kernels may be running. A plain kernel may run even if the group is
+	// idle, because its stream may have been closed.
 	windowKernels, plainKernels bool
 	// closedStreamsBusy is set if closed streams of the device have unfinished work.
 	closedStreamsBusy bool
-	// foreignGraphs is set if foreign graphs contain calls of the group. The other two fields are
-	// set if these graphs contain NCCL's kernels of each kind, but not if blockedCall is set.
+	// foreignGraphs is set if foreign graphs contain calls of the group. The others are set if
+	// these graphs contain such kernels, but not if blockedCall is set.
 	foreignGraphs, foreignPlainKernels, foreignWindowKernels bool
 	// quickAbort is set if the device has no work that could delay the abort for long.
 	quickAbort bool
@@ -112,9 +112,9 @@ func needsAbort(f *facts) bool {
 	return f.blockedCall || f.plainKernels && f.closedStreamsBusy || !f.idle && ncclMayRun
 }
 
-// decideBeforeAbort returns the next step if no call or kernel needs the abort. The abort need not
-// wait for foreign graphs that contain only plain kernels: it stops them, and NCCL keeps their
-// memory.
+// decideBeforeAbort returns the next step if no call or kernel needs the abort. The abort also
+// stops plain kernels in foreign graphs, and NCCL keeps their memory, so it need not wait for such
+// graphs.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.foreignGraphs && (f.foreignWindowKernels || !f.foreignPlainKernels):
@@ -143,8 +143,8 @@ func decideAfterAbort(f *facts) step {
 	}
 }
 
-// decideWhileStuck returns the next step if a kernel of the process is stuck. The communicator is
-// then aborted only to unblock a call to NCCL, and no step waits for the abort.
+// decideWhileStuck returns the next step if a kernel of the process is stuck. The abort then only
+// unblocks a call to NCCL, and no step waits for it.
 func decideWhileStuck(f *facts) step {
 	switch {
 	case f.kernelsEnded:

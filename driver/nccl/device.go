@@ -181,8 +181,8 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 }
 
 // Close closes open graphs first, because a communicator cannot be torn down while graphs contain
-// its calls. Memory that graphs of other libraries use is freed, and the CUDA context is released,
-// when those graphs are destroyed.
+// its calls. What graphs of other libraries use, including the CUDA context, is freed when they are
+// destroyed.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()

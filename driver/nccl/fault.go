@@ -169,8 +169,8 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// Ranks compare the text of InCall to find out whether they were in the same call, so use the
-	// text of a wait for the call.
+	// Use the text of a wait for the call, because ranks compare InCall to find out whether they
+	// were in the same call.
 	wait := f.newWait(ticket, call.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)

@@ -14,7 +14,7 @@ import (
 )
 
 // graphCalls holds the calls captured in one graph. Each launch of the graph assigns new tickets
-// (numbers in the group's order) to the collectives, and new numbers to the messages.
+// (numbers in the group's order) to them.
 type graphCalls struct {
 	gpu   *gpu.GPU
 	calls []*capturedCall

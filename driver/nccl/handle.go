@@ -6,8 +6,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Current runs calls in the primary context of the GPU that Open would choose for localRank. If the
-// rank's device is not open, the context may be destroyed when Current returns.
+// Current runs calls in the primary context of the GPU that Open would choose for localRank. The
+// context may be destroyed when Current returns.
 func Current(localRank int, calls func(*cuda.Driver) error) error {
 	library, err := loadDriver()
 	if err != nil {

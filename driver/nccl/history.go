@@ -11,9 +11,9 @@ import (
 // history counts the launches of a group and stores its latest calls, so that the call that caused
 // a fault can be found. A ticket is the number of a collective in the group.
 //
-// Writers hold the communicator's lock. Readers must not take it, because a launch may hold it
-// while waiting in NCCL. A writer stores the call of a ticket before it updates latest. A reader
-// checks latest again after it has loaded a call, because the slot may have been reused.
+// Writers hold the communicator's lock, but readers must not, because a launch may hold it while
+// waiting in NCCL. A writer stores the call of a ticket before it updates latest. A reader checks
+// latest again after it has loaded a call, because the slot may have been reused.
 type history struct {
 	// latest contains the last ticket, shifted left by operationBits, and the last operation.
 	latest atomic.Uint64
@@ -29,7 +29,7 @@ const operationBits = 8
 // historySize is a power of two.
 const historySize = 256
 
-// record records the launch of a collective. ticket must be 0 if another library is capturing it.
+// record records the launch of a collective. ticket is 0 if another library is capturing it.
 // exchanges is the number of its direct kernels that communicate with other ranks.
 func (h *history) record(call *driver.Call, ticket uint64, exchanges int) {
 	spin.Publish64(&h.counts[call.Path], h.counts[call.Path].Load()+1)

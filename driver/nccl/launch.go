@@ -14,8 +14,7 @@ import (
 // Launch queues a prepared collective on a stream. If calls are compared, it first waits until
 // every rank has reached the same call, so that mismatched calls never reach NCCL.
 //
-// The common case is inlined. Each function call here costs about ten nanoseconds, because CUDA and
-// NCCL evict symmem's code from the processor's caches.
+// The common case is inlined, because each function call here costs about ten nanoseconds.
 func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Lookup(target)
 	if err != nil {
@@ -104,9 +103,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	return nil
 }
 
-// recordOtherGroups makes the other groups record their events on a stream. It is called before
-// work that may be delayed: a Recv, or anything on a stream of another library. The caller must
-// hold s.Mu.
+// recordOtherGroups makes the other groups record their events on a stream before work that may be
+// delayed: a Recv, or anything on a stream of another library. The caller must hold s.Mu.
 func (c *communicator) recordOtherGroups(s *stream.Stream, p *plan) error {
 	switch {
 	case s.Capture != nil || s.Closed():
@@ -135,8 +133,8 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	return c.messages.Transfer(s, messagePlan(p))
 }
 
-// checkOpen returns an error once Close has been called. The caller must hold c.mu, so that Close
-// waits for all work that was admitted before.
+// checkOpen returns an error once Close has been called. Close waits for work that was admitted
+// before, so the caller must hold c.mu.
 func (c *communicator) checkOpen() error {
 	if !c.closing.Load() {
 		return nil
@@ -147,9 +145,9 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket (a number in the group's order) to a collective, and compares the
-// collective across ranks if calls are compared. If they are not, admit fails when a peer has
-// failed, because NCCL might wait forever for a lost rank. The caller must hold s.Mu and c.mu.
+// admit assigns a ticket (a number in the group's order) to a collective, and compares it across
+// ranks if calls are compared. If they are not, admit fails when a peer has failed, because NCCL
+// might wait forever. The caller must hold s.Mu and c.mu.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
@@ -202,8 +200,8 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 	return nil
 }
 
-// enqueueInOrder queues a call after the group's earlier calls. It must be called on a thread where
-// the CUDA context is current. The caller must hold s.Mu and c.mu.
+// enqueueInOrder queues a call after the group's earlier calls. The CUDA context must be current,
+// and the caller must hold s.Mu and c.mu.
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailableReason != "":
@@ -291,9 +289,9 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }
 
-// List returns a plan that runs several plans together: on NCCL's paths as one group of NCCL calls,
-// and on the direct path, where all calls must be gathers, with kernels that gather several
-// tensors. The plans must be on the same path, and NCCL must run none of them as Send and Recv.
+// List returns a plan that runs several plans together: as one group of NCCL calls or, on the
+// direct path, with kernels that gather several tensors. The plans must be on the same path, and
+// NCCL must run none of them as Send and Recv.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members, err := listMembers(c, plans)
 	if err != nil {

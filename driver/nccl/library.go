@@ -22,13 +22,12 @@ func loadDriver() (*cuda.Driver, error) {
 // setDefaults sets environment variables of CUDA and NCCL once. It must return before any rank of
 // the process calls CUDA or NCCL, because libc's environment has no lock.
 //
-// NCCL_RUNTIME_CONNECT=0 makes NCCL connect ranks when a communicator is created. Newer versions
-// would otherwise connect them at the first collective, whose launch would wait for missing ranks.
+// NCCL_RUNTIME_CONNECT=0 makes NCCL connect ranks when a communicator is created. The first
+// collective would otherwise wait for missing ranks.
 //
 // CUDA_DEVICE_MAX_CONNECTIONS=32 selects the largest number of hardware queues. A stream that waits
-// for a message blocks the other streams in its queue. On one H100 with 4 ranks, random programs
-// with messages on 3 streams hung with CUDA's default, but not with 32. MPS clients share 96
-// queues.
+// for a message blocks the other streams in its queue: on one H100 with 4 ranks, random programs
+// hung with CUDA's default. MPS clients share 96 queues.
 var setDefaults = sync.OnceValue(func() error {
 	err := setDefault("NCCL_RUNTIME_CONNECT", "0")
 	if mps.Running(os.Getenv) {

@@ -33,8 +33,8 @@ func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {
 	return members, nil
 }
 
-// prepareGather prepares the kernels of a list whose calls are all on the direct path. It returns
-// ErrUnsupported if a call is not a gather.
+// prepareGather prepares the kernels of a list on the direct path. It returns ErrUnsupported if a
+// call is not a gather.
 func prepareGather(p *plan) error {
 	l := directLaunch(p)
 	calls := make([]*driver.Call, len(p.listedPlans))

@@ -150,9 +150,8 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// sharers counts the group's ranks that share a rank's process and GPU, including the rank itself.
-// Their kernels occupy the GPU at the same time. Other processes have their own time slices or,
-// with MPS, their own multiprocessors.
+// sharers counts the group's ranks in a rank's process that share its GPU, including the rank
+// itself. Other processes have their own time slices or, with MPS, their own multiprocessors.
 func sharers(all []*member, self *member) int {
 	n := 0
 	for _, m := range all {

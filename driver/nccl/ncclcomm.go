@@ -13,9 +13,9 @@ import (
 	"symmem/internal/nccl"
 )
 
-// ncclComm wraps a group's ncclComm_t. All its methods that wait for other ranks have no deadline.
-// Callers of register and deregister must hold communicator.mu, because NCCL permits only one
-// thread at a time to use windows.
+// ncclComm wraps a group's ncclComm_t. Calls to NCCL wait for other ranks without a deadline. NCCL
+// permits only one thread at a time to use windows, so callers of register and deregister must hold
+// communicator.mu.
 type ncclComm struct {
 	gpu     *gpu.GPU
 	library *nccl.Library

@@ -102,10 +102,10 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	return o.gpu.Do(func() error { return order.RecordLatest(s) })
 }
 
-// EndedEarly checks whether a collective that needs data from all ranks ended before all ranks had
-// launched it, and then makes the group fail. An NCCL kernel ends early if another rank aborts its
-// communicator or, under CUDA's MPS, if another rank's process exits. EndedEarly first waits
-// briefly for the loss of a rank to be detected, which explains more.
+// EndedEarly makes the group fail if a collective that needs data from all ranks ended before all
+// ranks had launched it. An NCCL kernel ends early if another rank aborts its communicator or,
+// under CUDA's MPS, if another rank's process exits. EndedEarly first waits briefly for the loss of
+// a rank to be detected, which explains more.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.submittedByAll(ticket) {
@@ -130,10 +130,9 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 }
 
 // submittedByAll reports whether all ranks are known to have launched a collective that has ended.
-// On several machines, this rank learns of launches too late, and asks whether the collective can
-// have completed: a failed rank aborts its kernels only after the other ranks know of its fault.
-// After Close, submittedByAll returns true, because Close has reported unfinished work to the
-// streams.
+// On several machines, this rank learns of launches too late. It then asks whether the collective
+// can have completed: a failed rank aborts its kernels only after the other ranks know of its
+// fault. After Close, unfinished work has already been reported to the streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
 	if a := o.direct.announcements; a != nil {
 		return a.Submitted(ticket)

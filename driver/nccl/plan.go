@@ -44,8 +44,8 @@ type plan struct {
 	// kernels that communicate with other ranks.
 	kernel    *kernel
 	exchanges int
-	// guard works around the defect nccl.EarlyStart: it queues work before guardedCall, so that the
-	// call cannot start before earlier work in the stream has completed.
+	// guard works around the defect nccl.EarlyStart: the call cannot start before earlier work in
+	// the stream has completed.
 	guard       func(s cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
 	// work and workErr cache the results of choose.
@@ -95,8 +95,8 @@ func (p *plan) Refusal(path driver.Path) error {
 var errNoNorm = fmt.Errorf("NCCL has no RMSNorm, so the call needs the direct path (path auto or "+
 	"direct): %w", driver.ErrUnsupported)
 
-// refuseFormula returns an error for a reduction by a formula (a fixed order of additions). NCCL's
-// order depends on the size and on many other things.
+// refuseFormula returns an error for a reduction by a formula (a fixed order of additions), which
+// NCCL does not follow.
 func (p *plan) refuseFormula() error {
 	if !p.Operation.Reduces() || p.Count == 0 || len(p.c.cfg.Ranks) == 1 {
 		return nil
@@ -209,8 +209,8 @@ func (p *plan) prepareNCCL() error {
 	return nil
 }
 
-// chooseParts returns the sizes of the parts if NCCL must run the call as a group of Send and Recv,
-// or if the call is a copy of one part, and nil otherwise.
+// chooseParts returns the sizes of the parts if NCCL must run the call as Send and Recv, or if the
+// call is a copy of one part, and nil otherwise.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {
@@ -248,7 +248,7 @@ func (p *plan) collective() (nccl.Invocation, error) {
 }
 
 // addGuard sets a guard that launches an empty kernel. If symmem's kernels cannot be loaded, it
-// sets a byte of memory instead, which takes 9 us in a graph, whereas the kernel takes 1 us.
+// sets a byte of memory instead, which is slower in a graph (9 us instead of 1 us).
 func (p *plan) addGuard() error {
 	d := p.c.device
 	k := &kernel{Step: kernels.Step{Blocks: 1, Threads: 1, Params: cuda.ParamsOf(new(uint32))}}
@@ -279,8 +279,8 @@ func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
 
-// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. For a call
-// with splits, NCCL is not called if this rank exchanges nothing with other ranks.
+// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. With splits,
+// this rank might not call NCCL at all.
 func (p *plan) orderedByNCCL() bool {
 	return p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
@@ -356,8 +356,8 @@ func directLaunch(p *plan) kernels.Launch {
 	}
 }
 
-// isSymmetric reports whether every rank can access the call's buffers on all ranks. In an
-// AllGatherV or ReduceScatterV, only the buffer that is divided into parts counts.
+// isSymmetric reports whether every rank can access the call's buffers on all ranks (or only the
+// buffer that is divided into parts).
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
@@ -402,8 +402,7 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack is added to the timeout of kernels, so that the watcher times out first. Its error
-// also describes what the missing ranks are doing.
+// kernelSlack makes the watcher time out before the kernels do, because its error describes more.
 const kernelSlack = 2 * time.Second
 
 func (p *plan) prepareDirect() error {

@@ -70,9 +70,8 @@ func (r *recorder) markCaptured() error {
 	return r.faults.checkKernels()
 }
 
-// compare compares a call being captured with the calls of other ranks, unless the call's kernels
-// do that. It does not mark the stream as busy, because CUDA must not be queried about a stream
-// during a capture.
+// compare compares a call being captured with the calls of other ranks, unless its kernels do that.
+// It does not mark the stream as busy: CUDA must not be queried about a stream during a capture.
 func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
 	if !r.check.Load() || kernelsCompare && r.direct.announcements != nil {
 		return nil

@@ -57,8 +57,8 @@ func (r *registrar) register(
 	return nil, err
 }
 
-// registerOnce registers a segment. If it returns both a window and an error, a call to NCCL has
-// failed, and the communicator may be unusable.
+// registerOnce registers a segment. If it returns both a window and an error, the communicator may
+// be unusable.
 func (r *registrar) registerOnce(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (*window, error) {
@@ -148,8 +148,7 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 }
 
 // registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. NCCL waits for
-// all ranks without a deadline, so they must have agreed on the registration. If a rank is lost
-// meanwhile, the teardown makes NCCL's call return.
+// all ranks without a deadline. If a rank is lost meanwhile, the teardown makes NCCL's call return.
 func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
 	if r.supported.noWindowsReason != "" || r.skipsWindows() {
 		return r.addUnregistered(w)
@@ -182,8 +181,8 @@ func (r *registrar) addUnregistered(w *window) error {
 	return r.plane.Cause()
 }
 
-// exchangeResults waits until NCCL has registered the window on all ranks. If NCCL has registered
-// no window on some rank, all ranks stop using windows.
+// exchangeResults waits until NCCL has registered the window on all ranks. If some rank has no
+// window, all ranks stop using windows.
 func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	own := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Reason: w.mapError,
@@ -215,9 +214,8 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 
 const loneRankTimeout = 5 * time.Second
 
-// startLoneRankTimer makes the group fail after a while if only this rank has no window, because
-// the other ranks then wait in NCCL forever. The caller must call stop once they have returned from
-// NCCL.
+// startLoneRankTimer makes the group fail after a while if only this rank has no window. The other
+// ranks then wait in NCCL forever. The caller calls stop once they have returned.
 func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	limit := loneRankTimeout
 	if deadline, ok := ctx.Deadline(); ok {

@@ -152,7 +152,7 @@ func (p *plan) exchange(source uintptr, stream cuda.Stream) error {
 }
 
 // unevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV: one Broadcast or Reduce for
-// each part that is not empty. NCCL fuses the calls of a group into one kernel.
+// each part that is not empty, which NCCL fuses into one kernel.
 func (p *plan) unevenCalls() []nccl.Invocation {
 	n, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
@@ -192,7 +192,7 @@ func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 }
 
 // queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so the
-// reduction can be destroyed immediately afterwards, even in a capture.
+// reduction can be destroyed immediately, even in a capture.
 func (p *plan) queueScaled(s cuda.Stream) error {
 	n, comm, scaled := p.c.device.ncclAnyThread, p.c.comm.handle, *p
 	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)

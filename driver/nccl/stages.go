@@ -35,8 +35,8 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage. If checkOnly is set, it only checks whether the stage has been reached.
-// A failed group reaches a stage soon or never, so the limit is longer after Close.
+// await waits for a stage, or only checks it if checkOnly is set. A failed group reaches a stage
+// soon or never, so the limit is longer after Close.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {

@@ -72,7 +72,7 @@ func (s *support) unsupportedReason(call *driver.Call) string {
 // wordBytes is the alignment that the defect nccl.ShiftedLoads requires.
 const wordBytes = 4
 
-// misaligned reports whether NCCL has the defect nccl.ShiftedLoads and a window kernel would read
+// misaligned reports whether a window kernel with the defect nccl.ShiftedLoads would read
 // misaligned input on some rank. If ranks read different parts of a buffer, the size of a part must
 // be aligned, too.
 func (s *support) misaligned(call *driver.Call) bool {

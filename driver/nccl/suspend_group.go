@@ -51,8 +51,8 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory, the staging memory of messages and, if NCCL supports it,
-// the memory of NCCL's communicators, which is not counted in Released.
+// Suspend releases the exchange memory, the staging memory of messages and, if possible, NCCL's
+// memory, which is not counted in Released.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -87,8 +87,7 @@ func (s *suspender) keptByNCCL(communicators int) string {
 		what, text, nccl.VersionText(nccl.VersionSuspend))
 }
 
-// callNCCL makes the group fail when ctx is done, because NCCL may wait for other ranks without a
-// deadline. The teardown of the group then makes NCCL's call return.
+// callNCCL makes the group fail when ctx is done, because NCCL may wait for other ranks forever.
 func (s *suspender) callNCCL(
 	ctx context.Context, all []suspendTarget, call func(*ncclComm) error,
 ) error {
@@ -106,7 +105,7 @@ func (s *suspender) callNCCL(
 }
 
 // withLock holds the communicator's lock, so that the teardown does not free addresses during do.
-// If the communicator has failed or is closed, it returns the cause instead.
+// It returns the cause if the communicator has failed.
 func (s *suspender) withLock(do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +156,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 }
 
 // exchangeResumeMessages returns the Exchange field of every rank's message. refusal is that of the
-// first rank that cannot resume. After any other error, the caller must make the group fail.
+// first rank that cannot resume.
 func (s *suspender) exchangeResumeMessages(
 	ctx context.Context, memory resumedMemory, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {

@@ -15,8 +15,8 @@ import (
 )
 
 // teardown frees a communicator after its group has failed or has been closed. The function decide
-// chooses each step. Memory that foreign graphs (those of other libraries) use is freed when these
-// graphs are destroyed; see memory.Hold.
+// chooses each step. What foreign graphs (those of other libraries) use is freed when they are
+// destroyed.
 type teardown struct {
 	gpu             *gpu.GPU
 	cfg             *driver.GroupConfig
@@ -68,8 +68,8 @@ func (t *teardown) begin() {
 }
 
 // failParent makes the two-level group fail if the communicator is one of its levels, and returns
-// the cause. It must be called before the level's kernels are stopped. Otherwise, the two-level
-// group could report success for their work.
+// the cause. The level's kernels must not be stopped before that, because the two-level group could
+// then report success.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -126,7 +126,7 @@ func (t *teardown) collect() facts {
 }
 
 // tryLock locks the group and reports whether it succeeded. A launch on a failed group releases the
-// lock before the time limit, unless it is blocked in NCCL.
+// lock in time, unless it is blocked in NCCL.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
@@ -169,8 +169,7 @@ func (t *teardown) execute(next step) {
 
 func (t *teardown) addErr(err error) { t.errs = append(t.errs, err) }
 
-// drain waits, for a limited time, until no stream has unfinished work of the communicator. After a
-// timeout, memory that unfinished work may use stays mapped.
+// drain waits, for a limited time, until no stream has unfinished work of the communicator.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -191,8 +190,8 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort of NCCL's communicator once the other ranks know of the fault, because an
-// aborted kernel may make their kernels return wrong results.
+// abort starts the abort of NCCL's communicator once the other ranks know of the fault: an aborted
+// kernel may make their kernels return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/control"
 )
 
-// levels holds the communicators of the two-level path, which is for groups that span machines.
-// Calls use direct kernels (symmem's own) within each machine and NCCL between machines.
+// levels holds the communicators of the two-level path, which is for groups that span machines:
+// direct kernels (symmem's own) within each machine, and NCCL between machines.
 type levels struct {
 	machineLayout
 	intra *communicator // connects the ranks of this machine

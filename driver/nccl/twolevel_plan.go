@@ -90,8 +90,7 @@ func (l *levels) interStep(op driver.Operation, call driver.Call) levelStep {
 }
 
 // allReduce returns the steps of an AllReduce: a ReduceScatter within each machine, an AllReduce of
-// the parts between machines, and an AllGather within each machine. call.Count is the size of a
-// part.
+// the parts between machines, and an AllGather within each machine.
 func (l *levels) allReduce(call driver.Call) []levelStep {
 	part := call.Recv + uintptr(int64(l.local)*call.Count*int64(call.DataType.Size()))
 	scatter, add, gather := call, call, call
@@ -105,8 +104,8 @@ func (l *levels) allReduce(call driver.Call) []levelStep {
 }
 
 // allGather returns the steps of an AllGather. First, the ranks with the same index on all machines
-// gather their inputs. Then the ranks of a machine exchange what they have gathered. Each machine's
-// inputs form a block of the output, which needs its own AllGather.
+// gather their inputs. Then the ranks of a machine exchange what they have gathered, with one
+// AllGather for the inputs of each machine.
 func (l *levels) allGather(call driver.Call) []levelStep {
 	bytes := uintptr(call.Count * int64(call.DataType.Size()))
 	inter := call

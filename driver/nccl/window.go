@@ -109,8 +109,8 @@ func (w *window) deregister() error {
 type peers struct {
 	// addresses holds the address of each group rank's segment.
 	addresses []uintptr
-	// mapped is set if this rank has mapped all segments. If it is not set, mapError is the reason,
-	// or "" if another rank did not share its segment.
+	// mapped is set if this rank has mapped all segments. mapError is the reason if it has not, or
+	// "" if a rank did not share its segment.
 	mapped   bool
 	mapError string
 	// mappedByAll is set if every rank has mapped all segments. Otherwise, notMappedReason names a
@@ -202,8 +202,8 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// undoMapping unmaps the other ranks' segments. If the window is suspended, it unmaps only those of
-// the first n ranks, and keeps the addresses reserved.
+// undoMapping unmaps the other ranks' segments. If the window is suspended, it unmaps those of the
+// first n ranks, and keeps the addresses.
 func (w *window) undoMapping(n int) error {
 	g := w.registrar.gpu
 	if !w.suspension.active {

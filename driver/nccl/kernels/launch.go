@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// AfterAll is the name of a kernel that does nothing. It has one thread and one integer argument.
-// Work that is queued after it starts only after all earlier work in the stream has completed.
+// AfterAll is an empty kernel with one thread and one integer argument. Work queued after it starts
+// only after all earlier work in the stream has completed.
 const AfterAll = "after_all"
 
 // MaxRanks is the largest supported number of ranks.
@@ -75,8 +75,8 @@ type Launch struct {
 
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel for the call, or returns the reason why there is none. All ranks get
-// the same results, except for sendTo and recvFrom.
+// Choose chooses the kernel for the call, or returns the reason why there is none. On all ranks,
+// only sendTo and recvFrom may differ.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -182,7 +182,6 @@ func (l *Launch) setParts() error {
 // These thresholds select the kernels of all-reduces. One-shot kernels send all data to every rank.
 // Two-shot kernels send less but have a higher latency. On four H200 GPUs, one-shot kernels are
 // faster up to 192 KiB, and two-shot kernels are faster than bulk kernels for all sizes that fit.
-// With 2 ranks, both would send the same amount, so two-shot kernels are not used.
 const (
 	maxOneShotBytes = 640 << 10 // sent by a rank in a one-shot kernel
 	maxTwoShotBytes = 9 << 20   // sent by a rank in a two-shot kernel
@@ -281,8 +280,7 @@ func chunks(bytes, lines int64) int64 {
 type gridSize struct{ blocks, threads int }
 
 // resident returns the largest grid whose blocks can all be resident at the same time, with space
-// for a small call of another group. A multiprocessor holds one or two blocks (KERNEL_OF in
-// src/collectives.cu).
+// for a small call of another group (KERNEL_OF in src/collectives.cu).
 func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
@@ -299,9 +297,8 @@ func (l *Launch) resident(family string) gridSize {
 // noSmallBlocks makes setGrid use only the largest blocks.
 const noSmallBlocks = 0
 
-// setGrid sets the grid: one warp per chunk if possible, and one for the header. It tries the given
-// number of blocks with 128 threads each, because small blocks are faster, then larger blocks, and
-// then more blocks.
+// setGrid sets the grid: one warp per chunk if possible, and one for the header. Small blocks are
+// faster, so it tries the given number of blocks with 128 threads each first.
 func (l *Launch) setGrid(chunks int64, blocks int, limit gridSize) {
 	blocks = min(blocks, limit.blocks)
 	for l.Threads = 128; l.Threads < limit.threads; l.Threads = min(2*l.Threads, limit.threads) {

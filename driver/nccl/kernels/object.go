@@ -12,9 +12,9 @@ import (
 //go:embed objects
 var objects embed.FS
 
-// Object returns the compiled collectives for a compute capability: a cubin if there is one for the
-// GPU's generation, and otherwise PTX, with the zero byte that CUDA requires. It returns an error
-// for GPUs before 8.0. All callers share the bytes and must not modify them.
+// Object returns the compiled collectives for a compute capability: a cubin, or PTX if there is no
+// cubin for the GPU's generation. It returns an error for GPUs before 8.0. All callers share the
+// bytes and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.
@@ -45,9 +45,8 @@ func architecture(major int) string {
 	return "compute_90"
 }
 
-// CanOverlap reports whether the kernels for a GPU generation may start before earlier kernels in
-// the stream have completed. They must then contain an instruction that waits for these kernels
-// (griddepcontrol.wait).
+// CanOverlap reports whether the kernels for a GPU generation contain the instruction that waits
+// for earlier kernels in the stream (griddepcontrol.wait), so that they may start early.
 func CanOverlap(major int) bool { return architecture(major) != "sm_80" }
 
 // unpackers maps an object's name to a function that unpacks it once for all ranks of the process,

@@ -56,9 +56,8 @@ func Reduces(t driver.DataType, op driver.ReduceOp) bool {
 	return known && op.Kernel() != 0 && (!kernel.signed || !op.ComparesUnsigned(t))
 }
 
-// treeBits returns the bits of enum Order for a tree formula, or 0 if a tree gives the same results
-// as the order of ranks. With two ranks, only averages differ, which a rounded tree rounds
-// differently.
+// treeBits returns the bits of enum Order for a tree formula, or 0 if the order does not matter.
+// With two ranks, only a rounded tree differs, in averages.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+

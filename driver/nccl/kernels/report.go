@@ -20,8 +20,8 @@ const (
 )
 
 // Report receives the first fault of a rank's kernels, and holds the word with which the host stops
-// kernels. The device reads and writes it, in the layout of struct Report in src/exchange.h. Once
-// fault is not None, the fields before it may be read.
+// kernels. The device accesses it, as struct Report in src/exchange.h. Once fault is not None, the
+// fields before it may be read.
 type Report struct {
 	// Digest is the digest of this rank's call. PeerDigest is that of the peer's different call.
 	Digest, PeerDigest uint64
@@ -50,9 +50,8 @@ func (r *Report) Read() (Report, bool) {
 	}, true
 }
 
-// End makes the kernels that use this report exit if they are waiting for peers. To make later
-// kernels exit, copy the 32 bits at EndOffset to FaultOffset in the exchange memory. End may be
-// called while kernels are running.
+// End makes waiting kernels that use this report exit. To make later kernels exit, copy the 32 bits
+// at EndOffset to FaultOffset in the exchange memory. End may be called while kernels are running.
 func (r *Report) End() { atomic.StoreUint32(&r.end, uint32(Aborted)) }
 
 // EndOffset is the offset in a Report of the word that End writes.

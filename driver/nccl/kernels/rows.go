@@ -24,8 +24,8 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all rows kernels: the numbers of tensors and chunks
-// for a gather, or the reduction and its divisor for a scatter.
+// rowsArguments holds the first arguments of all rows kernels. The fields with two names are for
+// gathers and for scatters, respectively.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -66,9 +66,9 @@ type slice struct {
 	offset, bytes int64
 }
 
-// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of AllGather and
-// AllGatherV calls. The first call must be l.Call. The caller must set l.Symmetric if every rank
-// can access, on all ranks, the buffers that are divided into parts.
+// ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of gathers. The
+// first call must be l.Call. l.Symmetric must be set if every rank can access, on all ranks, the
+// buffers that are divided into parts.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)

@@ -39,8 +39,8 @@ type Step struct {
 	Params          cuda.Params
 	// Overlaps is set if the kernel may start before its predecessor in the stream has completed.
 	Overlaps bool
-	// Local is set if the kernel accesses only this rank's memory. It then does not count as a
-	// call, and its arguments contain no digest.
+	// Local is set if the kernel accesses only this rank's memory. It then does not count as a call
+	// and has no digest.
 	Local bool
 	// digest is the offset of the digest in Params.
 	digest uintptr
@@ -53,8 +53,8 @@ func (s *Step) SetDigest(digest uint64) {
 	}
 }
 
-// Choose chooses the kernels of a call, or returns the reason why there are none. The caller must
-// have set the fields of l up to Multiprocessors.
+// Choose chooses the kernels of a call, or returns the reason why there are none. The caller sets
+// the fields of l up to Multiprocessors.
 func Choose(l Launch) (Work, error) {
 	if l.Operation.Uneven() {
 		return ChooseRows(l, []*driver.Call{l.Call})

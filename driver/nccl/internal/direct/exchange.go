@@ -18,17 +18,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Exchange maps the memory through which a group's kernels exchange data, and holds the report of
-// this rank's kernels.
+// Exchange maps the memory through which a group's kernels exchange data. It is open on all ranks
+// of a group or on none.
 type Exchange struct {
 	// addresses holds the address of each group rank's memory. It is written before the group is
 	// used, and set to nil, with mu held, when the memory is freed.
 	addresses []uintptr
 	// Multiprocessors is the number of multiprocessors that a kernel can use on every rank.
 	Multiprocessors int
-	// Overlaps is set if kernels may start before earlier ones have exited. It is not set if ranks
-	// of this process share the GPU: waiting blocks of one rank could occupy multiprocessors that
-	// another rank needs.
+	// Overlaps is set if kernels may start before earlier ones have exited. If ranks of this
+	// process share the GPU, waiting blocks could occupy multiprocessors that another rank needs.
 	Overlaps bool
 
 	group Group
@@ -91,8 +90,7 @@ type Group struct {
 	CheckLinks func() error
 }
 
-// Open allocates the exchange memory of the group on all ranks, or returns the reason why there is
-// none. It returns an error only if the ranks could not agree.
+// Open allocates the exchange memory on all ranks, or returns the reason why there is none.
 func (e *Exchange) Open(ctx context.Context, g Group) (reason string, err error) {
 	e.group = g
 	ranks := len(g.Config.Ranks)
@@ -214,8 +212,8 @@ func (e *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 	return nil
 }
 
-// Close frees the memory once all work of closed streams has completed. The caller must ensure that
-// no kernel of the group is running, or can start, on an open stream.
+// Close frees the memory once closed streams have no work. No kernel of the group may be running,
+// or start, on an open stream. The contents of the report are kept.
 func (e *Exchange) Close() error {
 	if e.group.Sharing == nil {
 		return nil
@@ -261,9 +259,9 @@ func (e *Exchange) retire() *kernels.Report {
 	return report
 }
 
-// Stop makes this rank's waiting kernels exit, without waiting for them. Kernels that start later
-// exit immediately. They read a copy of the report's word on the GPU, because reading host memory
-// would add 0.5 us to the 2.7 us that a call of 1 KiB takes.
+// Stop makes this rank's kernels exit, without waiting for them. Waiting kernels poll the report.
+// Those that start later read a copy on the GPU: reading host memory would add 0.5 us to the 2.7 us
+// that a call of 1 KiB takes.
 func (e *Exchange) Stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

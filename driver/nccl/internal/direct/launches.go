@@ -53,8 +53,8 @@ func (l *Launches) AddCaptured(call *driver.Call) {
 	l.capturedCount++
 }
 
-// CallOf returns the call that a kernel reported, and its ticket. After replays by another library,
-// it searches by the digest alone, and returns ticket 0.
+// CallOf returns the call that a kernel reported, and its ticket, or ticket 0 if replays by another
+// library have changed the kernels' count.
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

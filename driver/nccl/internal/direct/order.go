@@ -9,9 +9,8 @@ import (
 )
 
 // LaunchOrder makes a group's calls run in the order in which they were launched, whatever streams
-// and paths they use. A direct kernel (one of symmem's own) and an NCCL kernel might not fit on a
-// GPU together, so ranks that ran them in different orders would deadlock. NCCL orders its own
-// calls.
+// and paths they use. Ranks whose direct kernels (symmem's own) and NCCL kernels ran in different
+// orders could deadlock.
 //
 // Callers of RecordLatest and ForgetLatest must hold the stream's lock, and callers of all other
 // methods the communicator's mu. The cuda.Driver passed to them must use the GPU's context.
@@ -19,8 +18,8 @@ type LaunchOrder struct {
 	// A launch holds mu from the time when it reads latest until it has set latest to its stream.
 	mu ranked.Mutex[orderMu]
 	// latest is the stream of the latest launch as long as an event can still be recorded there.
-	// After that, latest is nil, and latestEvent marks the end of the launch. Both are written with
-	// mu held. A goroutine that writes latest also holds the stream's lock.
+	// After that, latestEvent marks the end of the launch. Both are written with mu held, and
+	// latest also with the stream's lock held.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
 	// event is used for all streams except adopted ones.
@@ -28,7 +27,7 @@ type LaunchOrder struct {
 	// ByNCCL is set if the latest launch consists only of NCCL kernels.
 	ByNCCL bool
 	// replayEvent is set once another library has captured a call of the group. Each replay and
-	// each launch then waits for it and records it again, and latest and latestEvent are nil.
+	// each launch then waits for it and records it again.
 	replayEvent *stream.Point
 }
 

@@ -17,8 +17,8 @@ type Recordings struct {
 	foreign []*Recording
 }
 
-// OpenRecordings limits how many captures of other libraries can contain calls of a group at the
-// same time, because symmem cannot see when a capture ends.
+// OpenRecordings limits the captures of other libraries that may get more calls of a group, because
+// symmem cannot see when a capture ends.
 const OpenRecordings = 16
 
 // Recording is a capture that contains calls of a group.
@@ -87,9 +87,8 @@ func (r *Recording) waitForPrevious(
 }
 
 // recordLatest makes each launch of the graph record replayEvent after the latest call. It moves
-// the node that records the event behind that call: CUDA does not allow nodes to be removed during
-// a capture, but their dependencies can be changed. If CUDA rejects the change, it adds another
-// node.
+// the node that records the event, because CUDA does not allow nodes to be removed during a
+// capture. If CUDA rejects the change, it adds another node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -114,8 +113,8 @@ func (r *Recording) recordLatest(
 
 func repeat(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
 
-// Launch adds a call to a capture of another library, after the group's earlier calls in the
-// capture. It must be called on a thread where the context is current.
+// Launch adds a call to a capture of another library, after the group's earlier calls. The context
+// must be current on the thread.
 func (r *Recording) Launch(
 	order *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {

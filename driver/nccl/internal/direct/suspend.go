@@ -24,8 +24,8 @@ type suspension struct {
 	header [kernels.HeaderBytes]byte
 }
 
-// Suspend unmaps the exchange memory of all ranks, but keeps the addresses reserved. It returns the
-// number of bytes released on this rank. No kernel of the group may be running on any rank.
+// Suspend unmaps the exchange memory of all ranks, but keeps the addresses. It returns the number
+// of bytes released on this rank. No kernel of the group may be running on any rank.
 func (e *Exchange) Suspend() (released int64, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -76,8 +76,8 @@ type Allocation struct {
 	shared   memory.Shared
 }
 
-// Allocate allocates this rank's memory again, at its old address, and exports it. It returns nil
-// if the exchange is not suspended. The caller must call Withdraw or Discard.
+// Allocate allocates this rank's memory at its old address and exports it. It returns nil if the
+// exchange is not suspended. The caller must call Withdraw or Discard.
 func (e *Exchange) Allocate() (*Allocation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,7 +130,7 @@ func (a *Allocation) Message() []byte {
 }
 
 // MapPeers maps the other ranks' memory at the old addresses, or nothing if it fails. messages
-// holds the Message of each rank. Close must not run at the same time.
+// holds each rank's Message. Close must not run at the same time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil

@@ -11,8 +11,7 @@ import (
 // ObjectFunc returns the cubin for a compute capability.
 type ObjectFunc func(major, minor int) ([]byte, error)
 
-// Code loads cubins onto a GPU and looks up their kernels. Load and Unload must be called on a
-// thread where the context is current.
+// Code loads cubins onto a GPU. The context must be current on threads that call Load and Unload.
 type Code struct {
 	// Objects lists the cubins. Each kernel is in only one of them.
 	Objects []ObjectFunc
@@ -21,14 +20,13 @@ type Code struct {
 	modules   []cuda.Module            // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
 	// Overlaps is set by Load if a kernel may start before earlier kernels have exited (CUDA's
-	// programmatic dependent launch). It has to wait for them itself.
+	// programmatic dependent launch).
 	Overlaps bool
 }
 
-// Load loads all kernels in advance. Otherwise, CUDA would load each kernel at its first launch,
-// which could wait for another kernel that never exits. If a kernel is already stuck, Load itself
-// could wait forever, so it leaves each kernel to its first launch. On an H200 with driver 580,
-// such a launch returns, but CUDA does not guarantee this.
+// Load loads all kernels in advance, because the first launch of a kernel that is not loaded could
+// wait for another kernel that never exits. If a kernel is already stuck, Load itself could wait
+// forever, so it does nothing in advance. On an H200 with driver 580, such a first launch returns.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()

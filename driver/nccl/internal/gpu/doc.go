@@ -3,22 +3,15 @@
 //
 // # States
 //
-// A GPU is reference-counted. Open adds the first reference, and every object that may outlive the
-// opener adds another (GPU.Hold). The last Drop releases the context.
+// A GPU is reference-counted: every object that may outlive its opener adds a reference.
 //
 // Stuck is a final state of the process: one of its GPUs runs a kernel that will not exit before
 // the process does. From then on, the backend makes no CUDA calls that may wait for the whole
 // device.
 //
 // Work can outlive its stream and its group, because Stream.Close waits only for a limited time.
-// Such work is registered with GPU.AddUnfinished. Until it has completed, memory stays mapped
-// (GPU.MustKeepMemory). A resource released before then is freed later (GPU.FreeWhenIdle).
-//
-// # Threads
-//
-// CUDA's current context belongs to an operating system thread. For a single call, the context is
-// made current in the same transition to C (GPU.With). For a sequence of calls, the goroutine is
-// locked to a thread on which the context is current (GPU.Do).
+// Until it has completed, memory stays mapped (GPU.MustKeepMemory). A resource released before then
+// is freed later (GPU.FreeWhenIdle).
 //
 // # Lock order
 //

@@ -114,8 +114,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 }
 
 // Do runs CUDA calls on a thread where the context is current. If streams of another library have
-// been adopted, the thread is in relaxed capture mode. Some calls would otherwise invalidate
-// captures of that library.
+// been adopted, the thread is in relaxed capture mode, so that the calls invalidate none of its
+// captures.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -149,8 +149,8 @@ func (g *GPU) IsMapped(address uintptr) bool {
 // Release releases an allocation handle. The memory stays allocated as long as it is mapped.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
-// Map maps an allocation at new addresses, for this GPU only. It must be called on a thread where
-// the context is current, and so must MapAt and Unmap.
+// Map maps an allocation at new addresses, for this GPU only. The context must be current on
+// threads that call Map, MapAt and Unmap.
 func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	address, err := g.CUDA.AddressReserve(bytes, g.Granularity)
 	if err != nil {
@@ -178,8 +178,8 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns, and returns its address. It
-// uses the reserved range at address, or reserves a range if address is 0.
+// MapImported maps the allocation whose handle importHandle returns, at the reserved address or, if
+// address is 0, at a new one.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

@@ -9,9 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// InternalStream runs the backend's internal work on a separate stream, so that it never waits for
-// work that callers have queued. Its methods must be called on a thread where the context is
-// current.
+// InternalStream runs the backend's internal work, so that it never waits for work that callers
+// have queued. The context must be current on threads that call its methods.
 type InternalStream struct {
 	mu     ranked.Mutex[internalStreamMu] // guards the following fields
 	stream cuda.Stream

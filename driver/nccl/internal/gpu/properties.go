@@ -63,8 +63,8 @@ func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric returns an error if memory cannot be allocated with a fabric handle. A process without
-// an IMEX channel gets none, even if the GPU supports them.
+// tryFabric returns an error if memory cannot be allocated with a fabric handle, for example
+// because the process has no IMEX channel.
 func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	if !g.has(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")

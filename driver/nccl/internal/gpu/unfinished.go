@@ -15,9 +15,9 @@ func (g *GPU) AddUnfinished(done func() bool) {
 	g.unfinished = append(g.unfinished, &unfinished{done})
 }
 
-// MustKeepMemory reports whether memory that kernels may use must stay mapped: until all unfinished
-// work has completed, and always if a kernel is stuck. Unmapping it might wait for the whole
-// device, or destroy the context if a running kernel uses it.
+// MustKeepMemory reports whether memory that kernels may use must stay mapped, because work is
+// unfinished or a kernel is stuck. Unmapping it might wait for the whole device, or destroy the
+// context.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
@@ -33,8 +33,7 @@ func (g *GPU) MustKeepMemory() bool {
 		if !work.done() {
 			return true
 		}
-		// Read the list again, because Stream.Close may have added the rest of the stream's work
-		// just before done returned true.
+		// Stream.Close may have added the rest of the stream's work just before done returned true.
 		g.mu.Lock()
 		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
 		g.mu.Unlock()
@@ -55,8 +54,8 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim calls the functions that FreeWhenIdle has deferred, in order, unless memory must stay
-// mapped. all reports whether none are left. The caller must not hold any lock of the backend.
+// Reclaim calls the deferred functions in order, unless memory must stay mapped. all reports
+// whether none are left. The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (all bool, err error) {
 	for !g.MustKeepMemory() {
 		g.mu.Lock()

@@ -12,7 +12,7 @@ import (
 )
 
 // Arena reserves a range of addresses for windows (memory registered with NCCL), and a second range
-// of the same size for calls that must not use windows.
+// for calls that must not use windows.
 type Arena struct {
 	memory *Memory
 	bytes  int64
@@ -25,8 +25,8 @@ type Arena struct {
 	uses UseCount
 }
 
-// Keep lets the arena outlive the device. It keeps all addresses reserved, because CUDA can only
-// free a reservation as a whole.
+// Keep lets the arena outlive the device. CUDA can only free a reservation as a whole, so all
+// addresses stay reserved.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -82,8 +82,7 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses, or defers that until graphs of other libraries that use segments in
-// the arena are destroyed.
+// Close frees the addresses, unless graphs of other libraries still use segments in the arena.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -125,8 +124,8 @@ func (a *Arena) release() error {
 	})
 }
 
-// Map allocates a segment and maps it at the given offset. If the device scatters segments, Map
-// chooses another offset in the arena.
+// Map allocates a segment and maps it at the given offset or, if the device scatters segments, at
+// another one.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	g := m.gpu.Granularity

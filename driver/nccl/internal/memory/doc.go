@@ -5,19 +5,13 @@
 //
 // An Arena consists of two reserved address ranges of the same size. A Segment is a physical
 // allocation that is mapped as a whole into both ranges, at the same offset. Only the first mapping
-// is registered with NCCL as a window. Callers use its addresses, which Memory.SecondAddress
-// translates.
-//
-// Callers unmap an arena's segments before they close the arena. If a hold uses an arena or a
-// segment (see below), it is freed when the last such hold ends. Memory that a kernel may still use
-// is freed even later (gpu.GPU.FreeWhenIdle). An arena that may outlive the device retains the
-// GPU's context.
+// is registered with NCCL as a window. Callers unmap an arena's segments before they close the
+// arena.
 //
 // # Use counts and holds
 //
-// A UseCount counts the users of an object. Users are holds and other objects: a window uses its
-// segment, and a segment uses its arena. Code that frees an object first calls
-// UseCounts.DeferUntilUnused.
+// A UseCount counts the users of an object: holds, and objects that need it. A window uses its
+// segment, and a segment uses its arena.
 //
 // A Hold keeps the objects that a graph of another library uses, until the graph and its clones
 // have been destroyed and all launches have completed. CUDA then calls a destructor on one of its
@@ -26,10 +20,9 @@
 //
 // # Shared memory
 //
-// Ranks of one machine send each other file descriptors over the private socket of package
-// control/shm. Ranks in different containers, or on different machines of an NVLink fabric,
-// exchange fabric handles over the control plane instead. A mapping stays valid after the exporting
-// rank has exited.
+// Ranks of one machine send each other file descriptors (package control/shm). Ranks in different
+// containers, or on different machines of an NVLink fabric, exchange fabric handles over the
+// control plane. A mapping stays valid after the exporting rank has exited.
 //
 // # Lock order
 //

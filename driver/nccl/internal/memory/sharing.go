@@ -18,8 +18,7 @@ type Exporter struct {
 	Machine *shm.Machine
 }
 
-// Export exports an allocation under the given key until Withdraw. It must be called on a thread
-// where the context is current.
+// Export exports an allocation under the given key until Withdraw. The context must be current.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -30,14 +29,14 @@ func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	return f, nil
 }
 
-// Withdraw ends the export under a key. f must be the file that Export returned for the key.
+// Withdraw ends the export under a key. f is the file that Export returned.
 func (e *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	e.Machine.Withdraw(key)
 	return f.Close()
 }
 
-// Fetch maps memory that a rank of this machine exported, and returns its address. It uses the
-// reserved range at address reserved, or reserves a range if reserved is 0.
+// Fetch maps memory that a rank of this machine exported, at the address reserved or, if that is 0,
+// at a new one.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -58,8 +57,7 @@ func (e *Exporter) Fetch(
 // Sharing exports memory to the ranks of one group, and maps memory that they exported.
 type Sharing struct {
 	*Exporter
-	// UseFabric is set if the ranks exchange fabric handles, because they are in different
-	// containers or on different machines.
+	// UseFabric is set if the ranks exchange fabric handles instead of file descriptors.
 	UseFabric bool
 }
 
@@ -74,8 +72,7 @@ type Shared struct {
 	Fabric []byte
 }
 
-// Share exports an allocation to the group's other ranks under a key. It must be called on a thread
-// where the context is current.
+// Share exports an allocation to the other ranks under a key. The context must be current.
 func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	if s.UseFabric {
 		fabric, err := s.GPU.CUDA.ExportFabric(handle)
@@ -106,8 +103,8 @@ func (s *Shared) Withdraw() {
 	}
 }
 
-// MapShared maps memory that a rank of the group shared, as Fetch does. fabric is the fabric handle
-// from that rank, if UseFabric is set.
+// MapShared maps memory that a rank of the group shared. fabric is its fabric handle, if UseFabric
+// is set.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

@@ -12,8 +12,8 @@ import (
 
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
-// PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy as long as a
-// kernel on a closed or abandoned stream may use the memory.
+// PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy if a kernel
+// on a closed stream may still use the memory.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
 	if _, err := g.Reclaim(); err != nil {

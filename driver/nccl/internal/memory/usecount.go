@@ -11,7 +11,7 @@ import (
 type UseCount struct {
 	users int // guarded by UseCounts.mu
 	// deferred frees the object once it is no longer in use. Until then, the object counts as a
-	// user of dependsOn. Both may be nil, and are guarded by UseCounts.mu.
+	// user of dependsOn. UseCounts.mu guards both.
 	deferred  func()
 	dependsOn *UseCount
 }
@@ -26,8 +26,8 @@ type UseCounts struct {
 }
 
 // DeferUntilUnused returns false if u has no users. The caller must then call free. Otherwise, free
-// is called once there are none left, unless a function is already deferred for u. Until free has
-// returned, u counts as a user of dependsOn, which may be nil.
+// is called once there are none left, and until then u counts as a user of dependsOn, which may be
+// nil. If a function is already deferred for u, free is dropped.
 func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
