@@ -181,8 +181,8 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 }
 
 // Close closes open graphs first, because a communicator cannot be torn down while graphs contain
-// its calls. What graphs of other libraries use, including the CUDA context, is freed when they are
-// destroyed.
+// its calls. Everything that graphs of other libraries use, including the CUDA context, is freed
+// when these graphs are destroyed.
 func (d *Device) Close() error {
 	if d.gpu == nil {
 		return d.leaveMachine()
@@ -195,7 +195,7 @@ func (d *Device) Close() error {
 		errs = append(errs, closeInbox())
 	}
 	errs = append(errs, d.leaveMachine())
-	// What a stream with an unfinished message uses is kept until the process exits.
+	// Everything that a stream with an unfinished message uses is kept until the process exits.
 	messagesEnded := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
 	late := gpu.PollQueryFor(gpu.KernelEndTimeout, messagesEnded) != nil
 	reclaimed, err := d.gpu.Reclaim()

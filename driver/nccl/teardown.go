@@ -15,8 +15,8 @@ import (
 )
 
 // teardown frees a communicator after its group has failed or has been closed. The function decide
-// chooses each step. What foreign graphs (those of other libraries) use is freed when they are
-// destroyed.
+// chooses each step. Memory that foreign graphs (those of other libraries) use is freed when these
+// graphs are destroyed.
 type teardown struct {
 	gpu             *gpu.GPU
 	cfg             *driver.GroupConfig
