@@ -85,7 +85,7 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 		return c.launchSpecial(s, p)
 	}
 	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Idle(s) {
-		c.busy.Windows.Store(false) // or else the teardown would not abort this plain call
+		c.busy.Windows.Store(false) // else the teardown would not abort NCCL to stop this call
 	}
 	var err error
 	if c.recorder.everCaptured.Load() {

@@ -87,7 +87,7 @@ func (w *watcher) watchWork(check workCheck) {
 			return
 		case <-check.ticker.C:
 		}
-		// Full checks take locks that launches need.
+		// Full checks take locks that launches need, so there are few while the program launches.
 		latest, _ := w.history.last()
 		launching := latest != seen
 		seen = latest
