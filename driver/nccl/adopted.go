@@ -73,7 +73,6 @@ func (a *adoptedCommunicator) Size() int { return a.size }
 
 func (a *adoptedCommunicator) Rank() int { return a.rank }
 
-// callWithDeadline runs a call that waits for other ranks, until ctx is done.
 func (a *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
@@ -115,7 +114,6 @@ func (a *adoptedCommunicator) Register(
 	return &adoptedWindow{communicator: a, handle: handle}, nil
 }
 
-// adoptedWindow implements driver.Window for an adopted communicator.
 type adoptedWindow struct {
 	communicator *adoptedCommunicator
 	handle       nccl.Window // 0 if NCCL has no window kernels for the communicator

@@ -53,7 +53,7 @@ type communicator struct {
 	direct   directPath
 	messages p2p.Messages
 	graphs   sync.WaitGroup // symmem's open graphs with calls of the group
-	// windowGraphs counts those graphs that have calls on the window path.
+	// windowGraphs counts those with calls on the window path.
 	windowGraphs atomic.Int64
 
 	twoLevel
@@ -166,7 +166,7 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatched, err, levelsErr)
 }
 
-// closeRounds is limited, because the slowest rank may keep launching.
+// closeRounds limits the waits in Close, because the slowest rank may keep launching.
 const closeRounds = 3
 
 // finishWork waits for work that can still complete. missing reports whether some rank has not

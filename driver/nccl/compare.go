@@ -41,7 +41,6 @@ func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsCompare bool
 	return c.compareNow(call, ticket)
 }
 
-// compareNow compares the calls before they reach the GPU.
 func (c *comparer) compareNow(call *driver.Call, ticket uint64) error {
 	c.call.Store(call)
 	defer c.call.Store(nil)

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ras"
 )
 
-// countsTimeout is longer than the second for which NCCL waits for processes that do not answer.
+// countsTimeout exceeds the second for which NCCL waits for processes that do not answer.
 const countsTimeout = 1500 * time.Millisecond
 
 // describeCounts describes how many collectives NCCL has launched on each rank, if the numbers

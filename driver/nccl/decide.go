@@ -24,9 +24,8 @@ type step string
 const (
 	// stepDrain waits, for a limited time, until no stream has work of the group.
 	stepDrain step = "drain"
-	// stepAbort starts the abort of NCCL's communicator in the background.
-	stepAbort step = "abort"
-	// stepDeregister deregisters the windows. It precedes the abort.
+	// stepAbort starts the abort of NCCL's communicator.
+	stepAbort      step = "abort"
 	stepDeregister step = "deregister"
 	// stepAwaitOwnGraphs closes stages.kernelsEnded, even if the last drain timed out, and waits
 	// until symmem's own graphs with calls of the group are closed.
@@ -37,7 +36,7 @@ const (
 	// stepAwaitDevice waits until the device has no work that could delay the abort for long.
 	stepAwaitDevice step = "await device"
 
-	// The last step of a teardown is stepFinish, stepAbandonStreams or stepKeepCommunicator.
+	// The following steps are the last of a teardown.
 
 	// stepFinish waits for the abort and frees everything.
 	stepFinish step = "finish"
@@ -54,12 +53,10 @@ func (s step) isLast() bool {
 type progress struct {
 	// drainTimedOut is set if the last drain timed out. The abort clears it, because it stops more
 	// work.
-	drainTimedOut bool
-	// These are set after stepDeregister, stepAwaitOwnGraphs and stepAbort, respectively.
+	drainTimedOut                       bool
 	deregistered, kernelsEnded, aborted bool
 }
 
-// facts describes the state of a communicator during its teardown.
 type facts struct {
 	progress
 
@@ -73,8 +70,7 @@ type facts struct {
 	// These are set if such kernels may be running. A plain kernel may run even if the group is
 	// idle, because its stream may have been closed.
 	windowKernels, plainKernels bool
-	// closedStreamsBusy is set if closed streams of the device have unfinished work.
-	closedStreamsBusy bool
+	closedStreamsBusy           bool
 	// foreignGraphs is set if foreign graphs contain calls of the group. The others are set if
 	// these graphs contain such kernels, but not if blockedCall is set.
 	foreignGraphs, foreignPlainKernels, foreignWindowKernels bool
@@ -82,7 +78,6 @@ type facts struct {
 	quickAbort bool
 }
 
-// decide returns the next step of a teardown.
 func decide(f *facts) step {
 	switch {
 	case f.stuck && (!f.kernelsEnded || !f.aborted):

@@ -164,7 +164,6 @@ func (f *faults) failAfterPeer(call *driver.Call) error {
 	return f.failAfterPeerInCall(call, ticket+1)
 }
 
-// failAfterPeerInCall makes the group fail after a peer has failed, and returns the cause.
 func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err

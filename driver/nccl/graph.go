@@ -157,7 +157,7 @@ func (gc *graphCalls) queue(
 	return err == nil, err
 }
 
-// queueFollowing queues the work that follows a launch. The caller must hold s.Mu.
+// queueFollowing requires s.Mu, as queue does.
 func (gc *graphCalls) queueFollowing(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
 ) error {

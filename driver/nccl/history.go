@@ -61,7 +61,6 @@ func (h *history) recordComparison(ticket uint64) {
 	h.latest.Store(ticket<<operationBits | uint64(operation))
 }
 
-// last returns the last collective's ticket, and the operation of the last collective or message.
 func (h *history) last() (ticket uint64, operation driver.Operation) {
 	latest := h.latest.Load()
 	return latest >> operationBits, driver.Operation(latest & (1<<operationBits - 1))

@@ -24,7 +24,6 @@ func linkKernels(d *Device, steps []kernels.Step) (first *kernel, err error) {
 	return first, nil
 }
 
-// queue launches the kernel and those that follow it in the same call.
 func (k *kernel) queue(gpu *cuda.Driver, s cuda.Stream) (err error) {
 	for ; k != nil && err == nil; k = k.next {
 		if k.Overlaps {

@@ -241,7 +241,6 @@ func (c *communicator) Record(target driver.Stream, p driver.Plan) error {
 	})
 }
 
-// recordCall implements Record for a plan without steps.
 func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	if prepared.Operation.PointToPoint() {
 		return fmt.Errorf("recording %v in a capture of another library: %w", prepared.Operation,

@@ -36,7 +36,6 @@ var setDefaults = sync.OnceValue(func() error {
 	return errors.Join(err, setDefault("CUDA_DEVICE_MAX_CONNECTIONS", "32"))
 })
 
-// setDefault sets an environment variable unless the user has set it.
 func setDefault(name, value string) error {
 	if os.Getenv(name) != "" {
 		return nil

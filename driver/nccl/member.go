@@ -22,9 +22,8 @@ type member struct {
 	Machine string `json:"machine"`
 	Host    string `json:"host,omitempty"`
 	// Boot is the boot ID of the kernel, which the containers of a physical machine share.
-	Boot string `json:"boot"`
-	GPU  string `json:"gpu"`
-	// Process is a random name of the process.
+	Boot    string `json:"boot"`
+	GPU     string `json:"gpu"`
 	Process string `json:"process"`
 	Name    string `json:"name"`
 	NCCL    int    `json:"nccl"`
@@ -58,7 +57,6 @@ type members struct {
 	known map[int]*member // by rank; guarded by mu
 }
 
-// awaitMembers waits for the descriptions of a group's ranks, and checks them.
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	absent := func() []int { return control.Absent(ms.cfg.Store, ranks, memberKey) }
@@ -130,9 +128,8 @@ func checkCompatible(ranks []int, all []*member) error {
 }
 
 const (
-	// sharingVariable is NCCL's environment variable that permits ranks to share a GPU.
 	sharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
-	// sharingVersion is the first version of NCCL in which ranks can share a GPU.
+	// sharingVersion is the first version in which ranks can share a GPU.
 	sharingVersion = 23000
 )
 

@@ -35,7 +35,6 @@ func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	})
 }
 
-// deregister deregisters a window, unless the communicator is being aborted.
 func (n *ncclComm) deregister(w nccl.Window) error {
 	if n.aborting.Load() {
 		return nil
@@ -59,7 +58,6 @@ func (n *ncclComm) asyncError(group string) error {
 	return fmt.Errorf("group %s: %w", group, err)
 }
 
-// waitError returns the error for a wait in NCCL that ended because ctx is done.
 func waitError(ctx context.Context, operation string, begin time.Time) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", operation, context.Cause(ctx))

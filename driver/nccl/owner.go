@@ -14,7 +14,7 @@ import (
 	"symmem/internal/control"
 )
 
-// owner implements the interfaces through which streams and messages use a group.
+// owner is how streams and messages use a group.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig

@@ -25,13 +25,12 @@ type plan struct {
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
-	// count is the number of elements passed to NCCL.
-	count int64
+	count      int64
 	// singleCall is the call to NCCL, if one call suffices and it needs no guard.
 	singleCall nccl.Invocation
 	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
-	// groupedCalls holds NCCL's calls if NCCL runs the call as a group of other calls.
+	// groupedCalls holds NCCL's calls if it runs the call as a group.
 	groupedCalls []nccl.Invocation
 	// listedPlans holds the plans of a list.
 	listedPlans []*plan
@@ -274,7 +273,6 @@ func (p *plan) movesNothing() bool {
 	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
 
-// usesNCCL reports whether NCCL launches kernels for the call, which wait for other ranks.
 func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
@@ -327,7 +325,6 @@ func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.MemcpyAsync(p.recv, p.send, bytes, s)
 }
 
-// choose returns the call's kernels on the direct path, or the reason why there are none.
 func (p *plan) choose() (kernels.Work, error) {
 	c := p.c
 	switch {
@@ -376,7 +373,7 @@ func (p *plan) refuseWindow() error {
 	return nil
 }
 
-// ownWindow returns w as a window of the plan's group, or nil.
+// ownWindow returns w if it is a window of the plan's group, or nil.
 func (p *plan) ownWindow(w driver.Window) *window {
 	if own, ok := w.(*window); ok && own != nil && own.registrar == &p.c.registrar {
 		return own

@@ -18,7 +18,6 @@ import (
 	"symmem/internal/control"
 )
 
-// registrar registers segments of memory with a group, which makes them windows.
 type registrar struct {
 	gpu     *gpu.GPU
 	memory  *memory.Memory
@@ -239,7 +238,6 @@ func (r *registrar) disableWindows(rank int) {
 	}
 }
 
-// share exports a segment to the other ranks if the group has a direct path.
 func (r *registrar) share(
 	key driver.SegmentKey, s *memory.Segment,
 ) (shared memory.Shared, err error) {
@@ -261,7 +259,7 @@ func (r *registrar) share(
 	return shared, nil
 }
 
-// errNotShared is returned by mapPeers if another rank could not share its segment.
+// errNotShared means that another rank could not share its segment.
 var errNotShared = errors.New("a rank has shared no memory")
 
 // skipsWindows reports whether the group registers no windows with NCCL, because it has a direct
@@ -300,7 +298,7 @@ func (r *registrar) unmapPeers() error {
 	return errors.Join(errs...)
 }
 
-// registerResult is the result of a registration on one rank, which is sent to all ranks.
+// registerResult is sent to all ranks.
 type registerResult struct {
 	NoWindow  bool `json:"no_window,omitempty"`
 	NotMapped bool `json:"no_peers,omitempty"`

@@ -45,7 +45,6 @@ func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	}
 }
 
-// singleRankSplits returns the splits of an AllGatherV or ReduceScatterV in a group of one rank.
 func singleRankSplits(s *driver.Splits) *driver.Splits {
 	counts := slices.Concat(s.SendCounts, s.RecvCounts)
 	single := &driver.Splits{
@@ -59,7 +58,6 @@ func singleRankSplits(s *driver.Splits) *driver.Splits {
 	return single
 }
 
-// splitBytes is the encoded size of a send count and a receive count.
 const splitBytes = 2 * 8
 
 func encodeSplits(s *driver.Splits) (encoded []byte) {

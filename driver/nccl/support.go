@@ -15,10 +15,9 @@ type support struct {
 	// noWindowsReason is the reason why there are no window kernels at all, or "". It is set before
 	// register returns the first window.
 	noWindowsReason string
-	// averages is set if NCCL has window kernels for ReduceScatter with avg.
-	averages     bool
-	anyAlignment bool
-	rank         int
+	averages        bool
+	anyAlignment    bool
+	rank            int
 }
 
 // newSupport returns the support for a group that spans the given number of machines. major is the
@@ -41,7 +40,6 @@ func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, mac
 	return s
 }
 
-// unsupportedReason returns the reason why there is no window kernel for a call, or "".
 func (s *support) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason

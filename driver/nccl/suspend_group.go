@@ -117,7 +117,6 @@ func (s *suspender) withLock(do func() error) error {
 
 // resumeMessage is sent to the other ranks when a group resumes.
 type resumeMessage struct {
-	// Refusal is the reason why the rank cannot resume, or empty.
 	Refusal string `json:"refusal,omitempty"`
 	// Exchange describes the exchange memory of each of the rank's communicators.
 	Exchange [][]byte `json:"exchange,omitempty"`
@@ -194,7 +193,6 @@ func (s *suspender) exchangeResumeMessages(
 
 type resumedMemory []resumedPart
 
-// resumedPart holds the memory of one communicator. exchange may be nil.
 type resumedPart struct {
 	suspendTarget
 	exchange *direct.Allocation
@@ -225,7 +223,7 @@ func (m resumedMemory) messages() (messages [][]byte) {
 	return messages
 }
 
-// mapPeers maps the peers' memory. messages holds the messages of each rank of the group.
+// mapPeers expects the messages of each rank of the group.
 func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error {
 	for i, part := range m {
 		var memberMessages [][]byte
@@ -245,7 +243,6 @@ func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error 
 	return nil
 }
 
-// discard frees the memory after another communicator or rank could not allocate its memory.
 func (m resumedMemory) discard() error {
 	var errs []error
 	for _, part := range m {

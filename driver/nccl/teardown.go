@@ -81,7 +81,6 @@ func (t *teardown) failParent() error {
 	return cause
 }
 
-// parentGroup is a two-level group as seen by its levels.
 type parentGroup struct {
 	group stream.Group
 	plane control.Plane

@@ -89,7 +89,6 @@ func (l *machineLayout) interConfig(parent *driver.GroupConfig) driver.GroupConf
 	return l.config(parent, name, l.machine, l.interRanks())
 }
 
-// interRanks lists the group ranks with this rank's index on their machines.
 func (l *machineLayout) interRanks() []int {
 	ranks := make([]int, l.machines)
 	for i := range ranks {
@@ -98,14 +97,12 @@ func (l *machineLayout) interRanks() []int {
 	return ranks
 }
 
-// twoLevel creates the levels of a group on demand.
 type twoLevel struct {
 	group       *communicator
 	levels      atomic.Pointer[levels]
 	whyNoLevels atomic.Pointer[string]
 }
 
-// whyNoTwoLevel returns "" if the group has a two-level path.
 func (t *twoLevel) whyNoTwoLevel() string {
 	switch reason := t.whyNoLevels.Load(); {
 	case t.levels.Load() != nil:

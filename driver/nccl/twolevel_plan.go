@@ -10,7 +10,6 @@ import (
 // packElements returns the number of elements in kernels.PackBytes bytes.
 func packElements(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
-// levelStep is one of the calls that make up a call on the two-level path.
 type levelStep struct {
 	level *communicator
 	path  driver.Path

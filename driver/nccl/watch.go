@@ -11,7 +11,6 @@ import (
 	"symmem/internal/control"
 )
 
-// checkInterval is the time between two checks while work is unfinished.
 const checkInterval = 2 * time.Millisecond
 
 // fullCheckEvery limits full checks while the program keeps launching calls, because launches
@@ -73,7 +72,6 @@ type workCheck struct {
 	wait   *collectiveWait
 }
 
-// watchWork checks for faults until no work is unfinished or the group has failed.
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
@@ -154,7 +152,6 @@ func (w *watcher) newProbe(wait *collectiveWait) probe {
 	return probe{ticket: ticket, operation: operation, since: time.Now(), wait: wait}
 }
 
-// examine returns an error if the probe's collective can never complete.
 func (w *watcher) examine(p *probe) error {
 	if err := w.faults.kernelFault(); err != nil {
 		return err

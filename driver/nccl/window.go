@@ -54,7 +54,6 @@ func (w *window) Deregister() error {
 	return w.deregisterSelf()
 }
 
-// deregisterSelf does not deregister intraWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
@@ -107,7 +106,6 @@ func (w *window) deregister() error {
 
 // peers holds this rank's mappings of the other ranks' segments, which direct kernels use.
 type peers struct {
-	// addresses holds the address of each group rank's segment.
 	addresses []uintptr
 	// mapped is set if this rank has mapped all segments. mapError is the reason if it has not, or
 	// "" if a rank did not share its segment.

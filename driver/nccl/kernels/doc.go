@@ -62,14 +62,6 @@
 // blocks still make progress. The first warp of the first block detects different calls, and ends
 // the call.
 //
-// A kernel that overlaps with its predecessor in the stream occupies multiprocessors while it
-// waits. Generic kernels do not overlap, because each of their blocks occupies a whole
-// multiprocessor. If ranks of one process share a GPU, no kernels overlap.
-//
-// On a GPU with 132 multiprocessors, two calls of different groups fit if both have up to 128 KiB,
-// or one of them up to 8 KiB, each followed by another waiting call. Larger calls may wait for each
-// other until they time out, if ranks start them in different orders.
-//
 // # Objects
 //
 // make.sh compiles the sources with NVRTC, which needs no GPU. The objects are committed and

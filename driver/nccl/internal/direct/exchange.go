@@ -41,7 +41,7 @@ type Exchange struct {
 	suspension  suspension     // guarded by mu
 }
 
-// Reported returns the report of a kernel that has found a fault, and whether there is one.
+// Reported returns the report of a fault, and whether there is one.
 func (e *Exchange) Reported() (kernels.Report, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -81,7 +81,7 @@ type Group struct {
 	// Reports and Code (the kernels) belong to the device.
 	Reports *gpu.Pinned[kernels.Report]
 	Code    *gpu.Code
-	// Sharers counts the ranks of this process that use this rank's GPU, including this rank.
+	// Sharers counts the ranks of this process that use this rank's GPU.
 	Sharers int
 	// NoFabricReason is the reason why the ranks cannot use fabric handles, or "". It is the same
 	// on all ranks.

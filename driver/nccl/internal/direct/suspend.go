@@ -16,9 +16,9 @@ import (
 
 // suspension is guarded by Exchange.mu.
 type suspension struct {
-	// active is set while the memory of all ranks is unmapped. The addresses stay reserved.
+	// While active is set, the memory of all ranks is unmapped. The addresses stay reserved.
 	active bool
-	// allocated is set if this rank's memory is mapped again but the peers' memory is not.
+	// allocated is set if only this rank's memory is mapped again.
 	allocated bool
 	// header holds the header of this rank's memory, which contains the number of the next call.
 	header [kernels.HeaderBytes]byte
@@ -50,7 +50,6 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	})
 }
 
-// own returns the address of this rank's memory, or 0.
 func (e *Exchange) own() uintptr {
 	if len(e.addresses) == 0 {
 		return 0

@@ -70,7 +70,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 	return g, nil
 }
 
-// SharesContext reports whether g and other use the primary context of the same GPU.
+// SharesContext reports whether g and other use the same context.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
 // Entry returns a dl.Step that makes the context current before a call to another C library.
@@ -132,7 +132,7 @@ func (g *GPU) Do(calls func() error) error {
 	return calls()
 }
 
-// Get runs call in GPU.Do and returns the result.
+// Get is Do for a call with a result.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	err = g.Do(func() error {
 		value, err = call()
