@@ -121,7 +121,7 @@ func (c *communicator) initParts(j *joiner) {
 		gpu: d.gpu, memory: d.memory, streams: d.streams,
 		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, comm: c.comm,
 		direct: &c.direct, stages: &c.stages, windows: map[driver.SegmentKey]*window{},
-		supported: newSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
+		windowSupport: newSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
 		replaysWindows: func() bool {
 			r := &c.recorder
 			return c.windowGraphs.Load() > 0 || r.windowsCaptured && r.captures.Any()

@@ -34,7 +34,7 @@ type registrar struct {
 	// (NCCL's kernels that access windows). It is called with mu held.
 	replaysWindows func() bool
 
-	supported support
+	windowSupport windowSupport
 	// useWindows makes the group register windows with NCCL even if it has a direct path.
 	useWindows atomic.Bool
 
@@ -138,7 +138,7 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 	defer r.mu.Unlock()
 	for _, w := range slices.SortedFunc(maps.Values(r.windows), byKey) {
 		if w.suspension.active {
-			w.suspension.registered = true
+			w.suspension.registerOnResume = true
 		} else {
 			mapped = append(mapped, w)
 		}
@@ -149,7 +149,7 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 // registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. NCCL waits for
 // all ranks without a deadline. If a rank is lost meanwhile, the teardown makes NCCL's call return.
 func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
-	if r.supported.noWindowsReason != "" || r.skipsWindows() {
+	if r.windowSupport.noWindowsReason != "" || r.skipsWindows() {
 		return r.addUnregistered(w)
 	}
 	begin := time.Now()
@@ -186,7 +186,7 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	own := registerResult{
 		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Reason: w.mapError,
 	}
-	if own.NoWindow && r.supported.noWindowsReason == "" {
+	if own.NoWindow && r.windowSupport.noWindowsReason == "" {
 		defer r.startLoneRankTimer(ctx)()
 	}
 	encoded, err := json.Marshal(own)
@@ -231,10 +231,10 @@ func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 func (r *registrar) disableWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.supported.noWindowsReason == "" {
+	if r.windowSupport.noWindowsReason == "" {
 		_, text := r.comm.library.Version()
-		r.supported.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has "+
-			"no window kernels for this group (symmem doctor explains why)", text, rank)
+		r.windowSupport.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it "+
+			"has no window kernels for this group (symmem doctor explains why)", text, rank)
 	}
 }
 
@@ -268,10 +268,10 @@ func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailableReason == "" && !r.useWindows.Load()
 }
 
-func (r *registrar) support() support {
+func (r *registrar) support() windowSupport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.supported
+	return r.windowSupport
 }
 
 // deregisterAll deregisters all windows except those that graphs of other libraries use.

@@ -9,9 +9,9 @@ import (
 
 const averageVersion = 23003
 
-// support determines for which calls NCCL has window kernels (kernels that access registered
+// windowSupport determines for which calls NCCL has window kernels (kernels that access registered
 // memory). The result is the same on all ranks.
-type support struct {
+type windowSupport struct {
 	// noWindowsReason is the reason why there are no window kernels at all, or "". It is set before
 	// register returns the first window.
 	noWindowsReason string
@@ -22,9 +22,11 @@ type support struct {
 
 // newSupport returns the support for a group that spans the given number of machines. major is the
 // major compute capability of its GPUs.
-func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, machines int) support {
+func newSupport(
+	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
+) windowSupport {
 	code, text := library.Version()
-	s := support{
+	s := windowSupport{
 		averages: code >= averageVersion, anyAlignment: !nccl.ShiftedLoads.In(code, major),
 		rank: group.Rank,
 	}
@@ -40,7 +42,7 @@ func newSupport(library *nccl.Library, major int, group *driver.GroupConfig, mac
 	return s
 }
 
-func (s *support) unsupportedReason(call *driver.Call) string {
+func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
 	}
@@ -73,7 +75,7 @@ const wordBytes = 4
 // misaligned reports whether a window kernel with the defect nccl.ShiftedLoads would read
 // misaligned input on some rank. If ranks read different parts of a buffer, the size of a part must
 // be aligned, too.
-func (s *support) misaligned(call *driver.Call) bool {
+func (s *windowSupport) misaligned(call *driver.Call) bool {
 	if s.anyAlignment {
 		return false
 	}

@@ -46,7 +46,7 @@ func (w *window) suspend() error {
 	if w.suspension.active || r.plane.Cause() != nil {
 		return nil
 	}
-	w.suspension = windowSuspension{active: true, registered: w.handle != 0}
+	w.suspension = windowSuspension{active: true, registerOnResume: w.handle != 0}
 	return errors.Join(w.deregister(), w.undoMapping(len(r.cfg.Ranks)))
 }
 
@@ -76,7 +76,7 @@ func (w *window) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if w.suspension.registered {
+	if w.suspension.registerOnResume {
 		if err := r.registerWithNCCL(ctx, w); err != nil {
 			return err
 		}

@@ -33,9 +33,8 @@ type window struct {
 // windowSuspension is guarded by the group's lock.
 type windowSuspension struct {
 	// While active is set, the peers' segments are unmapped, but their addresses stay reserved.
-	active bool
-	// registered is set if Resume must register the window with NCCL.
-	registered bool
+	active           bool
+	registerOnResume bool
 }
 
 // merge adds the result of a rank to w. Direct kernels use the segments only if every rank has

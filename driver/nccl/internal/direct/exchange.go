@@ -37,7 +37,7 @@ type Exchange struct {
 	// its last copy. Both are guarded by mu.
 	report      *kernels.Report
 	finalReport kernels.Report
-	stops       sync.WaitGroup // goroutines of Stop
+	stopCopies  sync.WaitGroup // goroutines of Stop
 	suspension  suspension     // guarded by mu
 }
 
@@ -223,7 +223,7 @@ func (e *Exchange) Close() error {
 
 func (e *Exchange) release() error {
 	report := e.retire()
-	e.stops.Wait()
+	e.stopCopies.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	g := e.group.Sharing.GPU
@@ -277,7 +277,7 @@ func (e *Exchange) Stop() {
 		return // Open failed, or the memory is unmapped
 	}
 	src, dst := dl.AddressOf(e.report)+kernels.EndOffset, exchange+kernels.FaultOffset
-	e.stops.Go(func() {
+	e.stopCopies.Go(func() {
 		g := e.group.Sharing.GPU
 		_ = g.Do(func() error { // without the copy, later kernels exit when they first wait
 			return g.InternalStream.Run(g, func(stream cuda.Stream) error {

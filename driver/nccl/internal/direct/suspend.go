@@ -29,13 +29,13 @@ type suspension struct {
 func (e *Exchange) Suspend() (released int64, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.report == nil || e.group.Sharing == nil || e.own() == 0 || e.suspension.active {
+	if e.report == nil || e.group.Sharing == nil || e.ownAddress() == 0 || e.suspension.active {
 		return 0, nil
 	}
-	e.stops.Wait() // these goroutines write to the memory
+	e.stopCopies.Wait() // these goroutines write to the memory
 	g := e.group.Sharing.GPU
 	header := dl.AddressOf(&e.suspension.header[0])
-	if err := e.copyHeader(header, e.own()); err != nil {
+	if err := e.copyHeader(header, e.ownAddress()); err != nil {
 		return 0, err
 	}
 	e.suspension.active = true
@@ -50,7 +50,7 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	})
 }
 
-func (e *Exchange) own() uintptr {
+func (e *Exchange) ownAddress() uintptr {
 	if len(e.addresses) == 0 {
 		return 0
 	}
@@ -95,18 +95,18 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 			return err
 		}
 		defer g.Release(handle)
-		if err := g.MapAt(e.own(), handle, kernels.ExchangeBytes); err != nil {
+		if err := g.MapAt(e.ownAddress(), handle, kernels.ExchangeBytes); err != nil {
 			return err
 		}
-		err = g.InternalStream.Zero(g, e.own(), kernels.ExchangeBytes)
+		err = g.InternalStream.Zero(g, e.ownAddress(), kernels.ExchangeBytes)
 		if err == nil {
-			err = e.copyHeader(e.own(), dl.AddressOf(&e.suspension.header[0]))
+			err = e.copyHeader(e.ownAddress(), dl.AddressOf(&e.suspension.header[0]))
 		}
 		if err == nil {
 			a.shared, err = e.group.Sharing.Share(a.key, handle)
 		}
 		if err != nil {
-			return errors.Join(err, g.CUDA.Unmap(e.own(), kernels.ExchangeBytes))
+			return errors.Join(err, g.CUDA.Unmap(e.ownAddress(), kernels.ExchangeBytes))
 		}
 		return nil
 	})
@@ -185,12 +185,12 @@ func (a *Allocation) Discard() error {
 	e := a.exchange
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.suspension.allocated || e.own() == 0 {
+	if !e.suspension.allocated || e.ownAddress() == 0 {
 		return nil // the teardown of the group has freed the memory
 	}
 	e.suspension.allocated = false
 	g := e.group.Sharing.GPU
-	return g.Do(func() error { return g.CUDA.Unmap(e.own(), kernels.ExchangeBytes) })
+	return g.Do(func() error { return g.CUDA.Unmap(e.ownAddress(), kernels.ExchangeBytes) })
 }
 
 func exchangeKey(group *driver.GroupConfig) handoff.Key {

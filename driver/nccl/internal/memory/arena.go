@@ -20,9 +20,9 @@ type Arena struct {
 	// secondBase.
 	base, secondBase uintptr
 	closed           bool // guarded by Memory.mu
-	// kept is set if the arena holds a reference to the GPU's context; guarded by Memory.mu.
-	kept bool
-	uses UseCount
+	// Memory.mu guards holdsContext.
+	holdsContext bool
+	uses         UseCount
 }
 
 // Keep lets the arena outlive the device. CUDA can only free a reservation as a whole, so all
@@ -36,8 +36,8 @@ func (a *Arena) Keep(int64) error {
 
 // keepContext requires Memory.mu.
 func (a *Arena) keepContext() {
-	if !a.kept {
-		a.kept = true
+	if !a.holdsContext {
+		a.holdsContext = true
 		a.memory.gpu.Hold()
 	}
 }
@@ -117,7 +117,7 @@ func (a *Arena) release() error {
 		})
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if a.kept {
+		if a.holdsContext {
 			err = errors.Join(err, m.gpu.Drop())
 		}
 		return err
