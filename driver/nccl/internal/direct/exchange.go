@@ -19,7 +19,7 @@ import (
 )
 
 // Exchange maps the memory through which a group's kernels exchange data. It is open on all ranks
-// of a group or on none.
+// of a group or on none. Open sets the exported fields before the group is used.
 type Exchange struct {
 	// addresses holds the address of each group rank's memory. It is written before the group is
 	// used, and set to nil, with mu held, when the memory is freed.

@@ -10,8 +10,8 @@ import (
 // UseCount counts the users of an object, which must not be freed before the count is 0.
 type UseCount struct {
 	users int // guarded by UseCounts.mu
-	// deferred frees the object once it is no longer in use. Until then, the object counts as a
-	// user of dependsOn. UseCounts.mu guards both.
+	// deferred frees the object once it is no longer in use. Until deferred has returned, the
+	// object counts as a user of dependsOn. UseCounts.mu guards both.
 	deferred  func()
 	dependsOn *UseCount
 }
@@ -26,8 +26,8 @@ type UseCounts struct {
 }
 
 // DeferUntilUnused returns false if u has no users. The caller must then call free. Otherwise, free
-// is called once there are none left, and until then u counts as a user of dependsOn, which may be
-// nil. If a function is already deferred for u, free is dropped.
+// is called once there are none left. Until free has returned, u counts as a user of dependsOn,
+// which may be nil. If a function is already deferred for u, free is dropped.
 func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -50,7 +50,7 @@ func (uc *UseCounts) inUse(u *UseCount) bool {
 }
 
 // release decrements the use counts, and returns those that have become 0 and have a deferred
-// function.
+// function. The caller must hold UseCounts.mu.
 func release(used []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(used, func(u *UseCount) bool {
 		u.users--
