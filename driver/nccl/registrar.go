@@ -18,6 +18,7 @@ import (
 	"symmem/internal/control"
 )
 
+// registrar registers segments of memory with a group, which makes them windows.
 type registrar struct {
 	gpu     *gpu.GPU
 	memory  *memory.Memory
