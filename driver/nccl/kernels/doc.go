@@ -8,18 +8,16 @@
 // bytes, as NCCL's LL128 protocol does. Each line has a flag that identifies the call. Once a rank
 // sees the flag, it has also received the data of the line, so no barrier is needed. In the basic
 // line kernels, each warp handles at most one chunk of lines, without a loop. Wide kernels handle
-// more chunks: each thread moves 16 bytes instead of 8, and a warp sends its next chunk before it
-// waits for the previous one. Unrolled kernels, for sums of 2 ranks, send two chunks per warp
-// without a loop.
+// more chunks: each thread moves 16 bytes instead of 8. Unrolled kernels, for sums of 2 ranks, send
+// two chunks per warp without a loop.
 //
 // Bulk kernels read and write the peers' buffers directly, between two barriers. They are used for
-// large data in symmetric buffers. If the buffers of a large reduction are not symmetric, it is
-// split into pieces, each of which is a launch of a line kernel and counts as a call.
+// large data in symmetric buffers. Other large reductions are split into pieces, each of which is a
+// launch of a line kernel and counts as a call.
 //
 // Norm kernels run a whole norm. A block exchanges its rows in lines with the other ranks, and
-// keeps each row in shared memory until it is normalized and quantized. If the rows do not fit into
-// exchange memory, or if there are only a few long rows, the all-reduce is a separate kernel, and a
-// local kernel does the rest.
+// keeps each row in shared memory. If the rows do not fit into exchange memory, or if there are
+// only a few long rows, the all-reduce is a separate kernel, and a local kernel does the rest.
 //
 // # Types and operations
 //
@@ -58,9 +56,7 @@
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid. All ranks launch grids
 // of the same size, which can be resident as a whole on a GPU that runs nothing else. A test checks
-// Launch.resident against the registers that the objects use. If not all blocks fit, the first
-// blocks still make progress. The first warp of the first block detects different calls, and ends
-// the call.
+// Launch.resident against the registers that the objects use.
 //
 // # Objects
 //

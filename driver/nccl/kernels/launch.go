@@ -25,8 +25,7 @@ const (
 	halfBytes = (ExchangeBytes - HeaderBytes) / 2 / pageBytes * pageBytes
 	// HeaderBytes is sizeof(Exchange).
 	HeaderBytes = 4096 + 4096 + maxBulkBlocks*MaxRanks*8
-	// FaultOffset is the offset of the 32-bit fault word, which is nonzero after a fault of the
-	// rank.
+	// FaultOffset is the offset of the 32-bit fault word.
 	FaultOffset = 8
 
 	maxBlocks     = 256
@@ -137,8 +136,7 @@ func (l *Launch) split() {
 	l.chooseLines()
 }
 
-// pieceUnit divides the size of every piece except the last, so that pieces keep the buffer's
-// alignment.
+// pieceUnit divides the size of all pieces but the last, to keep the buffer's alignment.
 const pieceUnit = 512
 
 func (l *Launch) errDoesNotFit(bytes int64) error {
@@ -230,7 +228,7 @@ func (l *Launch) chooseLines() bool {
 	return true
 }
 
-// chooseWide is for calls with more chunks than the largest grid of a basic line kernel has warps.
+// chooseWide is for calls that need more warps than a basic line kernel has.
 func (l *Launch) chooseWide() (family string) {
 	all, limit := chunks(l.pieceBytes, wideLines), l.resident("wide")
 	l.setGrid(all, noSmallBlocks, limit)
@@ -266,8 +264,7 @@ func oneShotLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineDataBytes
 }
 
-// twoShotLimit returns the size of the largest two-shot sum. Each of the two steps uses half of the
-// lines, divided among the ranks.
+// twoShotLimit returns the size of the largest two-shot sum, which has two steps.
 func twoShotLimit(ranks int) int64 {
 	chunksPerRank := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes

@@ -31,8 +31,8 @@ func chooseNorm(l *Launch) error {
 	return nil
 }
 
-// prefersAllReduce reports whether a separate all-reduce is faster. It is for a few long rows,
-// because it spreads each row over many blocks.
+// prefersAllReduce reports whether a separate all-reduce is faster: it spreads a few long rows over
+// many blocks.
 func prefersAllReduce(l *Launch) bool {
 	row := 2 * l.Norm.Hidden
 	return l.Norm.Rows < fewRows &&
@@ -81,8 +81,7 @@ func normWarps(n *driver.Norm) int {
 	return int(min((n.Hidden/driver.NormUnit+warp-1)/warp, rowThreads/warp))
 }
 
-// rowBlocks limits the blocks of a norm kernel, so that all are resident at the same time, with
-// space for a small call of another group.
+// rowBlocks leaves space for a small call of another group.
 func rowBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
 }

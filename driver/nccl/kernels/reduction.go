@@ -7,7 +7,7 @@ import (
 )
 
 // types lists the types that kernels can reduce. A type with specialized kernels has a name, which
-// is part of theirs. Generic kernels get the number.
+// is part of theirs.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string

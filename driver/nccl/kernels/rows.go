@@ -24,8 +24,8 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all rows kernels. The fields with two names are for
-// gathers and for scatters, respectively.
+// rowsArguments holds the first arguments of all rows kernels. Two fields have a second meaning for
+// scatters.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64

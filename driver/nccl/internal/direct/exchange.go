@@ -51,8 +51,7 @@ func (e *Exchange) Reported() (kernels.Report, bool) {
 	return e.finalReport.Read()
 }
 
-// Transport returns the Transport of the group's kernels, whose timeout the caller must set. It
-// returns ErrClosed once the memory has been freed.
+// Transport returns the group's Transport without a timeout, or ErrClosed once the memory is freed.
 func (e *Exchange) Transport() (kernels.Transport, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -247,7 +246,6 @@ func (e *Exchange) release() error {
 	return err
 }
 
-// retire removes the report and returns it. Afterwards, Transport and Stop do nothing.
 func (e *Exchange) retire() *kernels.Report {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -260,8 +258,7 @@ func (e *Exchange) retire() *kernels.Report {
 }
 
 // Stop makes this rank's kernels exit, without waiting for them. Waiting kernels poll the report.
-// Those that start later read a copy on the GPU: reading host memory would add 0.5 us to the 2.7 us
-// that a call of 1 KiB takes.
+// Kernels that start later read a copy on the GPU, which saves 0.5 of 2.7 us in a call of 1 KiB.
 func (e *Exchange) Stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

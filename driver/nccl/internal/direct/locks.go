@@ -2,7 +2,6 @@ package direct
 
 import "symmem/internal/ranked"
 
-// Lock classes of this package, in the lock order that doc.go describes.
 type (
 	launchesMu struct{}
 	exchangeMu struct{}

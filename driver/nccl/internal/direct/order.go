@@ -31,8 +31,8 @@ type LaunchOrder struct {
 	replayEvent *stream.Point
 }
 
-// Begin makes a stream wait for the latest launch on another stream or in a replay, unless both
-// launches are NCCL calls.
+// Begin makes a stream wait for the latest launch on another stream or in a replay, unless both are
+// NCCL calls.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -80,8 +80,7 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent, if necessary. Graphs of other libraries refer to the event,
-// and keep the communicator that owns it alive.
+// makeReplayEvent creates replayEvent, if necessary. Graphs of other libraries keep it alive.
 func (o *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil

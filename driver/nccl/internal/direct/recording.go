@@ -8,8 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Recordings numbers the captures that contain calls of a group. Callers of its methods must hold
-// the communicator's mu.
+// Recordings numbers the captures that contain calls of a group. Its methods require the
+// communicator's mu.
 type Recordings struct {
 	// count is the number of the latest capture. It is the same on all ranks.
 	count uint64
@@ -31,18 +31,18 @@ type Recording struct {
 	recordNode cuda.Node // records LaunchOrder.replayEvent
 }
 
-// Begin returns the recording of a new capture. id is CUDA's ID.
+// Begin returns a new recording. id is CUDA's ID of the capture.
 func (r *Recordings) Begin(id uint64) *Recording {
 	r.count++
 	return &Recording{id: id, last: driver.Recorded{Capture: r.count}}
 }
 
-// Has reports whether the capture with the given CUDA ID is known.
+// Has reports whether the capture with CUDA's ID is known.
 func (r *Recordings) Has(id uint64) bool {
 	return slices.ContainsFunc(r.foreign, func(known *Recording) bool { return known.id == id })
 }
 
-// Get returns the recording of the capture with the given CUDA ID, which it begins if necessary.
+// Get returns the recording with CUDA's ID, which it begins if necessary.
 func (r *Recordings) Get(id uint64) *Recording {
 	for i, known := range r.foreign {
 		if known.id == id {
@@ -88,7 +88,7 @@ func (r *Recording) waitForPrevious(
 
 // recordLatest makes each launch of the graph record replayEvent after the latest call. It moves
 // the node that records the event, because CUDA does not allow nodes to be removed during a
-// capture. If CUDA rejects the change, it adds another node.
+// capture, or adds another node if CUDA rejects that.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {

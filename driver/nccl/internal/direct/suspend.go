@@ -20,7 +20,7 @@ type suspension struct {
 	active bool
 	// allocated is set if only this rank's memory is mapped again.
 	allocated bool
-	// header holds the header of this rank's memory, which contains the number of the next call.
+	// header holds the header of this rank's memory, with the number of the next call.
 	header [kernels.HeaderBytes]byte
 }
 

@@ -26,7 +26,7 @@ type Code struct {
 
 // Load loads all kernels in advance, because the first launch of a kernel that is not loaded could
 // wait for another kernel that never exits. If a kernel is already stuck, Load itself could wait
-// forever, so it does nothing in advance. On an H200 with driver 580, such a first launch returns.
+// forever, so it leaves that to the first launches, which return on an H200 with driver 580.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()

@@ -1,17 +1,14 @@
 // Package gpu wraps a rank's GPU: its primary CUDA context, calls in that context, and resources
 // that do not belong to a stream or to a segment of memory.
 //
-// # States
-//
-// A GPU is reference-counted: every object that may outlive its opener adds a reference.
+// # Unfinished work
 //
 // Stuck is a final state of the process: one of its GPUs runs a kernel that will not exit before
 // the process does. From then on, the backend makes no CUDA calls that may wait for the whole
 // device.
 //
 // Work can outlive its stream and its group, because Stream.Close waits only for a limited time.
-// Until it has completed, memory stays mapped (GPU.MustKeepMemory). A resource released before then
-// is freed later (GPU.FreeWhenIdle).
+// Until it has completed, memory stays mapped (GPU.MustKeepMemory).
 //
 // # Lock order
 //

@@ -31,8 +31,8 @@ type GPU struct {
 	mu         ranked.Mutex[gpuMu] // guards the following fields
 	references int
 	unfinished []*unfinished
-	// deferred holds functions that free resources once the unfinished work has completed.
-	// reclaiming is set while the first of them is being called.
+	// deferred holds functions that free resources. reclaiming is set while the first of them is
+	// being called.
 	deferred   []func() error
 	reclaiming bool
 }
@@ -73,7 +73,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 // SharesContext reports whether g and other use the same context.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-// Entry returns a dl.Step that makes the context current before a call to another C library.
+// Entry makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
 // Hold adds a reference to the context, unless the context has been released.
@@ -105,7 +105,7 @@ func (g *GPU) IsHeld() bool {
 	return g.references > 0
 }
 
-// With is cheaper than Do. The calls of its driver may each run on a different thread.
+// With is cheaper than Do. Each call of its driver may run on a different thread.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThread)
@@ -146,7 +146,7 @@ func (g *GPU) IsMapped(address uintptr) bool {
 	return nil == g.Do(func() error { return g.CUDA.MemRange(address) })
 }
 
-// Release releases an allocation handle. The memory stays allocated as long as it is mapped.
+// Release releases an allocation handle. The memory stays allocated while it is mapped.
 func (g *GPU) Release(handle cuda.Handle) { _ = g.CUDA.Release(handle) }
 
 // Map maps an allocation at new addresses, for this GPU only. The context must be current on

@@ -19,7 +19,7 @@ type Properties struct {
 	NoFabricReason string
 	// Granularity is the unit, in bytes, of segment sizes and offsets.
 	Granularity int64
-	// Accessors lists the GPUs that are given access to this GPU's memory: this GPU and its peers.
+	// Accessors lists this GPU and the GPUs that can access its memory.
 	Accessors []cuda.Device
 }
 
@@ -92,8 +92,7 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 // minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// findAccessors lists this GPU and the visible GPUs that can access its memory, because the ranks
-// of a process share mappings.
+// findAccessors lists all visible GPUs, because the ranks of a process share mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
 	n, err := g.CUDA.DeviceCount()
 	if err != nil {

@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// KernelEndTimeout limits the wait for a kernel after it was asked to exit. Tests raise it on the
-// software GPU, which is slow.
+// KernelEndTimeout limits the wait for a kernel that was asked to exit. Tests raise it on the
+// software GPU.
 var KernelEndTimeout = time.Second
 
 // Stuck is set once a GPU of this process has a kernel that will not exit before the process does.
 var Stuck atomic.Bool
 
-// CloseTimeout returns the time limit for a Close, which is shorter if a kernel is stuck, because
-// work behind that kernel may never complete.
+// CloseTimeout returns the time limit for a Close. It is shorter if a kernel is stuck.
 func CloseTimeout(usual time.Duration) time.Duration {
 	if Stuck.Load() {
 		return min(usual, KernelEndTimeout)

@@ -7,8 +7,8 @@ import (
 
 type unfinished struct{ done func() bool }
 
-// AddUnfinished registers unfinished work. done, which reports whether it has completed, may be
-// called on any goroutine until it returns true.
+// AddUnfinished registers unfinished work. done reports whether it has completed, and may be called
+// on any goroutine until it returns true.
 func (g *GPU) AddUnfinished(done func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

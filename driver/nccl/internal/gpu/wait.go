@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Poll spins until spinUntil, which is about the duration of a small collective. It then yields
-	// the processor until yieldUntil, and sleeps from then on.
+	// Poll spins for about the duration of a small collective, then yields the processor, and then
+	// sleeps.
 	spinUntil  = 50 * time.Microsecond
 	yieldUntil = 500 * time.Microsecond
 	// PollPause is the length of each sleep.

@@ -42,8 +42,7 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits arenas while a kernel is stuck. Addresses are then never freed, so the
-// process could run out of them.
+// stuckArenaBytes limits arenas while a kernel is stuck, because addresses are then never freed.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.

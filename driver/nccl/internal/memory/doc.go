@@ -5,24 +5,20 @@
 //
 // An Arena consists of two reserved address ranges of the same size. A Segment is a physical
 // allocation that is mapped as a whole into both ranges, at the same offset. Only the first mapping
-// is registered with NCCL as a window. Callers unmap an arena's segments before they close the
-// arena.
+// is registered with NCCL as a window.
 //
 // # Use counts and holds
 //
-// A UseCount counts the users of an object: holds, and objects that need it. A window uses its
-// segment, and a segment uses its arena.
-//
-// A Hold keeps the objects that a graph of another library uses, until the graph and its clones
-// have been destroyed and all launches have completed. CUDA then calls a destructor on one of its
-// threads, where CUDA calls are forbidden, so a goroutine frees the objects. One lock guards the
-// holds and the counts, so no object can be deferred to the end of a hold that has already ended.
+// A UseCount counts the users of an object. A window uses its segment, and a segment uses its
+// arena. A Hold uses all objects that a graph of another library needs, until the graph and its
+// clones have been destroyed and all launches have completed. One lock guards the holds and the
+// counts, so no object can be deferred to the end of a hold that has already ended.
 //
 // # Shared memory
 //
 // Ranks of one machine send each other file descriptors (package control/shm). Ranks in different
-// containers, or on different machines of an NVLink fabric, exchange fabric handles over the
-// control plane. A mapping stays valid after the exporting rank has exited.
+// containers, or on different machines of an NVLink fabric, exchange fabric handles. A mapping
+// stays valid after the exporting rank has exited.
 //
 // # Lock order
 //

@@ -2,7 +2,6 @@ package memory
 
 import "symmem/internal/ranked"
 
-// Lock classes of this package, in the lock order that doc.go describes.
 type (
 	scratchMu   struct{}
 	segmentMu   struct{}

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports GPU memory to ranks of the same machine, and maps memory that they exported.
+// Exporter exports GPU memory to ranks of the same machine, and maps theirs.
 type Exporter struct {
 	GPU *gpu.GPU
 	// Machine sends file descriptors to the ranks of this machine.
@@ -54,15 +54,14 @@ func (e *Exporter) Fetch(
 	return address, nil
 }
 
-// Sharing exports memory to the ranks of one group, and maps memory that they exported.
+// Sharing exports memory to the ranks of one group, and maps theirs.
 type Sharing struct {
 	*Exporter
 	// UseFabric is set if the ranks exchange fabric handles instead of file descriptors.
 	UseFabric bool
 }
 
-// Shared is an allocation that the other ranks of a group may map until Withdraw. The zero value
-// refers to no allocation.
+// Shared is an allocation that the other ranks of a group may map, or none if it is zero.
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
@@ -88,7 +87,7 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns the message that other ranks need to map the allocation, or nil if there is none.
+// Encode returns what other ranks need to map the allocation, or nil if there is none.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
