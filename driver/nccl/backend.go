@@ -62,7 +62,7 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 	if err := d.open(ctx); err != nil {
 		// Publish the error, so that the other ranks do not wait for this one.
 		err = errors.Join(fmt.Errorf("opening a GPU: %w", err),
-			d.publish(ctx, &member{Failed: err.Error()}))
+			d.publish(ctx, &member{OpenError: err.Error()}))
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil

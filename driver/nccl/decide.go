@@ -67,12 +67,13 @@ type facts struct {
 	blockedCall bool
 	// idle is set if no stream has unfinished work of the group.
 	idle bool
-	// These are set if such kernels may be running. A plain kernel may run even if the group is
-	// idle, because its stream may have been closed.
+	// windowKernels and plainKernels are set if such kernels may be running. A plain kernel may run
+	// even if the group is idle, because its stream may have been closed.
 	windowKernels, plainKernels bool
 	closedStreamsBusy           bool
-	// foreignGraphs is set if foreign graphs contain calls of the group. The others are set if
-	// these graphs contain such kernels, but not if blockedCall is set.
+	// foreignGraphs is set if foreign graphs contain calls of the group. The other fields are set
+	// if these graphs contain plain kernels or window kernels. They are not set if blockedCall is
+	// set.
 	foreignGraphs, foreignPlainKernels, foreignWindowKernels bool
 	// quickAbort is set if the device has no work that could delay the abort for long.
 	quickAbort bool
@@ -87,7 +88,7 @@ func decide(f *facts) step {
 	case f.kernelsEnded:
 		return decideBeforeAbort(f)
 	case (f.windowKernels || f.foreignWindowKernels) && !f.idle && !f.drainTimedOut && !f.blockedCall:
-		return stepDrain // do the window kernels exit?
+		return stepDrain // find out whether the window kernels exit
 	case f.windowKernels && !f.idle && !f.blockedCall:
 		return stepAbandonStreams
 	case needsAbort(f):

@@ -99,7 +99,7 @@ func (d *Device) publishMember(ctx context.Context) error {
 	code, _ := d.nccl.Version()
 	d.self = member{
 		Machine: machine, Host: control.HostName(), Boot: boot, GPU: uuid, Process: process,
-		Name: d.info.Name, NCCL: code, NoFabricReason: d.gpu.NoFabricReason,
+		Model: d.info.Name, NCCLVersion: code, NoFabricReason: d.gpu.NoFabricReason,
 	}
 	// Loading the kernels may wait for all streams, so do it before any stream waits for a message.
 	if err := d.gpu.Do(func() error { return d.messages.Copies.Load(d.gpu) }); err != nil {

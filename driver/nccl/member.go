@@ -22,17 +22,17 @@ type member struct {
 	Machine string `json:"machine"`
 	Host    string `json:"host,omitempty"`
 	// Boot is the boot ID of the kernel, which the containers of a physical machine share.
-	Boot    string `json:"boot"`
-	GPU     string `json:"gpu"`
-	Process string `json:"process"`
-	Name    string `json:"name"`
-	NCCL    int    `json:"nccl"`
+	Boot        string `json:"boot"`
+	GPU         string `json:"gpu"`
+	Process     string `json:"process"`
+	Model       string `json:"name"`
+	NCCLVersion int    `json:"nccl"`
 	// NoFabricReason is the reason why the rank's memory has no fabric handles, or "".
 	NoFabricReason string `json:"no_fabric,omitempty"`
 	// NoKernelsReason is the reason why the GPU cannot run the message kernels, or "".
 	NoKernelsReason string `json:"no_kernels,omitempty"`
-	// Failed is the reason why the rank could not open its GPU, or "".
-	Failed string `json:"failed,omitempty"`
+	// OpenError is the reason why the rank could not open its GPU, or "".
+	OpenError string `json:"failed,omitempty"`
 }
 
 var process = rand.Text()
@@ -93,8 +93,8 @@ func (ms *members) get(ctx context.Context, rank int) (*member, error) {
 	if err := json.Unmarshal(value, m); err != nil {
 		return nil, fmt.Errorf("decoding the description of rank %d: %w", rank, err)
 	}
-	if m.Failed != "" {
-		return nil, fmt.Errorf("rank %d could not open its GPU: %s", rank, control.Printable(m.Failed))
+	if m.OpenError != "" {
+		return nil, fmt.Errorf("rank %d could not open its GPU: %s", rank, control.Printable(m.OpenError))
 	}
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -110,15 +110,15 @@ func (ms *members) get(ctx context.Context, rank int) (*member, error) {
 func checkCompatible(ranks []int, all []*member) error {
 	users := map[string]int{}
 	for i, m := range all {
-		if m.NCCL != all[0].NCCL {
+		if m.NCCLVersion != all[0].NCCLVersion {
 			return fmt.Errorf("rank %d has NCCL %s, rank %d has %s: all ranks need the same version; "+
-				"--nccl or SYMMEM_NCCL selects a library", ranks[0], nccl.VersionText(all[0].NCCL), ranks[i],
-				nccl.VersionText(m.NCCL))
+				"--nccl or SYMMEM_NCCL selects a library", ranks[0],
+				nccl.VersionText(all[0].NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
 		}
 		key := m.Machine + " " + m.GPU
 		if first, used := users[key]; used {
-			if err := checkSharing(m.NCCL); err != nil {
-				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", first, ranks[i], m.Name,
+			if err := checkSharing(m.NCCLVersion); err != nil {
+				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", first, ranks[i], m.Model,
 					m.GPU, err)
 			}
 		}

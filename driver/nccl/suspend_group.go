@@ -30,7 +30,7 @@ type suspender struct {
 // suspendTarget is the group's own communicator or one of its levels.
 type suspendTarget struct {
 	*suspender
-	members []int
+	members []int // group ranks
 }
 
 // targets returns the group's own communicator and its levels, in the same order on all ranks.

@@ -37,7 +37,7 @@ type Step struct {
 	Kernel          string
 	Blocks, Threads int
 	Params          cuda.Params
-	// Overlaps is set if the kernel may start early, too.
+	// Overlaps is set if the kernel may start before its predecessor in the stream has completed.
 	Overlaps bool
 	// Local is set if the kernel accesses only this rank's memory. It then does not count as a call
 	// and has no digest.
