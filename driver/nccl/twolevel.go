@@ -26,8 +26,8 @@ type levels struct {
 // machineLayout describes a group with the same number of consecutive ranks on every machine.
 type machineLayout struct {
 	machines, ranksPerMachine int
-	machine                   int // the index of this rank's machine
-	local                     int // the index of this rank on its machine
+	machineIndex              int // of this rank's machine
+	localIndex                int // of this rank on its machine
 }
 
 // newMachineLayout returns the layout, or the reason why the group cannot use two levels. The
@@ -53,7 +53,7 @@ func newMachineLayout(members []*member, rank int) (l machineLayout, reason stri
 			return l, "the machines do not have the same number of consecutive ranks each"
 		}
 	}
-	l.machine, l.local = rank/l.ranksPerMachine, rank%l.ranksPerMachine
+	l.machineIndex, l.localIndex = rank/l.ranksPerMachine, rank%l.ranksPerMachine
 	return l, ""
 }
 
@@ -71,7 +71,7 @@ func (l *machineLayout) config(
 
 // intraConfig requires a formula, so that sums do not depend on which kernel computes them.
 func (l *machineLayout) intraConfig(parent *driver.GroupConfig) driver.GroupConfig {
-	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machine), l.local, l.intraRanks())
+	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machineIndex), l.localIndex, l.intraRanks())
 	cfg.Formula = driver.RankOrder
 	return cfg
 }
@@ -79,32 +79,32 @@ func (l *machineLayout) intraConfig(parent *driver.GroupConfig) driver.GroupConf
 func (l *machineLayout) intraRanks() []int {
 	ranks := make([]int, l.ranksPerMachine)
 	for i := range ranks {
-		ranks[i] = l.machine*l.ranksPerMachine + i
+		ranks[i] = l.machineIndex*l.ranksPerMachine + i
 	}
 	return ranks
 }
 
 func (l *machineLayout) interConfig(parent *driver.GroupConfig) driver.GroupConfig {
-	name := fmt.Sprintf(", rank %d of each machine", l.local)
-	return l.config(parent, name, l.machine, l.interRanks())
+	name := fmt.Sprintf(", rank %d of each machine", l.localIndex)
+	return l.config(parent, name, l.machineIndex, l.interRanks())
 }
 
 func (l *machineLayout) interRanks() []int {
 	ranks := make([]int, l.machines)
 	for i := range ranks {
-		ranks[i] = i*l.ranksPerMachine + l.local
+		ranks[i] = i*l.ranksPerMachine + l.localIndex
 	}
 	return ranks
 }
 
 type twoLevel struct {
-	group       *communicator
-	levels      atomic.Pointer[levels]
-	whyNoLevels atomic.Pointer[string]
+	group          *communicator
+	levels         atomic.Pointer[levels]
+	noLevelsReason atomic.Pointer[string]
 }
 
-func (t *twoLevel) whyNoTwoLevel() string {
-	switch reason := t.whyNoLevels.Load(); {
+func (t *twoLevel) noTwoLevelReason() string {
+	switch reason := t.noLevelsReason.Load(); {
 	case t.levels.Load() != nil:
 		return ""
 	case reason != nil:
@@ -118,7 +118,7 @@ func (t *twoLevel) whyNoTwoLevel() string {
 // UseTwoLevels connects the levels, unless the group cannot have a two-level path.
 func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	c := t.group
-	if t.levels.Load() != nil || t.whyNoLevels.Load() != nil {
+	if t.levels.Load() != nil || t.noLevelsReason.Load() != nil {
 		return nil
 	}
 	if c.device.streams.Capturing.Load() > 0 {
@@ -138,7 +138,7 @@ func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 		}
 	}
 	if reason != "" {
-		t.whyNoLevels.Store(&reason)
+		t.noLevelsReason.Store(&reason)
 		return l.close()
 	}
 	l.linkFailures(c)

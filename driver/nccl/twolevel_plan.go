@@ -26,7 +26,7 @@ func (t *twoLevel) refusal(p *plan) error {
 func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	l := t.levels.Load()
 	if l == nil {
-		return nil, fmt.Errorf("%s: %w", t.whyNoTwoLevel(), driver.ErrUnsupported)
+		return nil, fmt.Errorf("%s: %w", t.noTwoLevelReason(), driver.ErrUnsupported)
 	}
 	if err := l.check(&p.Call); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (l *levels) interStep(op driver.Operation, call driver.Call) levelStep {
 // allReduce returns the steps of an AllReduce: a ReduceScatter within each machine, an AllReduce of
 // the parts between machines, and an AllGather within each machine.
 func (l *levels) allReduce(call driver.Call) []levelStep {
-	part := call.Recv + uintptr(int64(l.local)*call.Count*int64(call.DataType.Size()))
+	part := call.Recv + uintptr(int64(l.localIndex)*call.Count*int64(call.DataType.Size()))
 	scatter, add, gather := call, call, call
 	scatter.Recv = part
 	add.Send, add.Recv = part, part
@@ -112,13 +112,13 @@ func (l *levels) allGather(call driver.Call) []levelStep {
 	for m := range l.machines {
 		inter.Splits.RecvCounts = append(inter.Splits.RecvCounts, call.Count)
 		inter.Splits.RecvOffsets = append(inter.Splits.RecvOffsets,
-			int64(m*l.ranksPerMachine+l.local)*call.Count)
+			int64(m*l.ranksPerMachine+l.localIndex)*call.Count)
 	}
 	steps := []levelStep{l.interStep(driver.AllGatherV, inter)}
 	for m := range l.machines {
 		block := call
 		block.Recv = call.Recv + uintptr(m*l.ranksPerMachine)*bytes
-		block.Send, block.SendWindow = block.Recv+uintptr(l.local)*bytes, call.RecvWindow
+		block.Send, block.SendWindow = block.Recv+uintptr(l.localIndex)*bytes, call.RecvWindow
 		steps = append(steps, l.intraStep(driver.AllGather, block))
 	}
 	return steps

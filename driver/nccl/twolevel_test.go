@@ -289,9 +289,9 @@ func TestMachineLayouts(t *testing.T) {
 		if (want == "") != (reason == "") || !strings.Contains(reason, want) {
 			t.Errorf("newMachineLayout(%s) = %+v, %q; want a reason with %q", machines, l, reason, want)
 		}
-		if reason == "" && (l.machine != 1 || l.local != 0) {
+		if reason == "" && (l.machineIndex != 1 || l.localIndex != 0) {
 			t.Errorf("newMachineLayout(%s): rank 2 has machine %d and local rank %d; want 1 and 0",
-				machines, l.machine, l.local)
+				machines, l.machineIndex, l.localIndex)
 		}
 	}
 }
