@@ -399,7 +399,7 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack makes the watcher time out before the kernels do, because its error describes more.
+// kernelSlack makes the watcher, whose error describes more, time out before the kernels do.
 const kernelSlack = 2 * time.Second
 
 func (p *plan) prepareDirect() error {
