@@ -96,7 +96,7 @@ func withQuant(family string, n *driver.Norm) string {
 	return family
 }
 
-// localStep returns the step that follows the all-reduce of a norm, or that writes poison if the
+// localStep returns the step that follows the all-reduce of a norm. The step writes poison if the
 // all-reduce has failed.
 func localStep(l *Launch, t *Transport) Step {
 	s := Step{

@@ -66,5 +66,5 @@ func unpack(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpacking %s: %w", name, err)
 	}
-	return append(object, 0), nil
+	return append(object, 0), nil // CUDA requires the zero byte at the end of PTX
 }
