@@ -128,7 +128,8 @@ func (w *adoptedWindow) Deregister() error {
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
 
-// Exchange first gathers the lengths of the payloads, and then the payloads, padded to the longest.
+// Exchange gathers the lengths of the payloads first. It then gathers the payloads, padded to the
+// longest payload.
 func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
 	own := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
 	lengths, err := a.gather(ctx, own)
@@ -197,8 +198,8 @@ func (a *adoptedCommunicator) gatherNow(own, dst []byte) error {
 	return nil
 }
 
-// gatherOn reads this rank's own bytes at address host, and stores the bytes of all ranks after
-// them.
+// gatherOn reads this rank's bytes at address host, and stores the bytes of all ranks after them.
+// own is the number of bytes from each rank. all is the number of bytes from all ranks.
 func (a *adoptedCommunicator) gatherOn(
 	stream cuda.Stream, host uintptr, own, all int64,
 ) error {

@@ -44,8 +44,7 @@ func (Backend) LocalRanks() (int, error) {
 	return library.DeviceCount()
 }
 
-// Open opens the GPU of this rank: cfg.Device if it is set, and otherwise the one for
-// cfg.LocalRank.
+// Open opens the GPU of this rank. If cfg.Device is not set, Open chooses the GPU by cfg.LocalRank.
 func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, error) {
 	if cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.LocalRank < 0 ||
 		cfg.Timeout <= 0 || cfg.Store == nil {

@@ -53,7 +53,7 @@ type communicator struct {
 	direct   directPath
 	messages p2p.Messages
 	graphs   sync.WaitGroup // symmem's open graphs with calls of the group
-	// windowGraphs counts those with calls on the window path.
+	// windowGraphs counts symmem's open graphs that have calls on the window path.
 	windowGraphs atomic.Int64
 
 	twoLevel

@@ -198,7 +198,7 @@ func (j *joiner) shareID(ctx context.Context) (nccl.UniqueID, error) {
 }
 
 // connect creates NCCL's communicator. NCCL waits for all ranks without a deadline, so a goroutine
-// makes the call. It aborts the communicator if connect has given up.
+// makes the call. The goroutine aborts the communicator if connect has given up.
 func (j *joiner) connect(ctx context.Context, id nccl.UniqueID) error {
 	type outcome struct {
 		handle nccl.Comm
@@ -281,8 +281,8 @@ const firstSumInterval = 50 * time.Microsecond
 
 const failureExchangeTimeout = 2 * time.Second
 
-// agree returns nil if a step has succeeded on all ranks, and otherwise some rank's error. own is
-// this rank's error or nil.
+// agree returns nil if a step has succeeded on all ranks. If the step has failed on some rank,
+// agree returns that rank's error. own is this rank's error or nil.
 func (j *joiner) agree(ctx context.Context, own error) error {
 	if own == nil {
 		_, own = j.plane.Exchange(ctx, driver.LaneControl, nil)
@@ -304,8 +304,8 @@ func (j *joiner) agree(ctx context.Context, own error) error {
 	return cmp.Or(control.DecodeFailures(j.cfg.Ranks, all, "connecting"), own)
 }
 
-// discard frees everything that a failed Connect has created, except NCCL's communicator if a
-// kernel of the process is stuck.
+// discard frees everything that a failed Connect has created. If a kernel of the process is stuck,
+// NCCL's communicator is kept.
 func (j *joiner) discard() error {
 	var errs []error
 	if j.plane != nil {

@@ -51,8 +51,8 @@ func (s step) isLast() bool {
 }
 
 type progress struct {
-	// drainTimedOut is set if the last drain timed out. The abort clears it, because it stops more
-	// work.
+	// drainTimedOut is set if the last drain timed out. The abort clears it, because the abort also
+	// stops work for which the drain could only wait.
 	drainTimedOut                       bool
 	deregistered, kernelsEnded, aborted bool
 }
@@ -109,8 +109,8 @@ func needsAbort(f *facts) bool {
 }
 
 // decideBeforeAbort returns the next step if no call or kernel needs the abort. The abort also
-// stops plain kernels in foreign graphs, and NCCL keeps their memory, so it need not wait for such
-// graphs.
+// stops plain kernels in foreign graphs, and NCCL keeps their memory. The abort therefore need not
+// wait for graphs that contain only plain kernels.
 func decideBeforeAbort(f *facts) step {
 	switch {
 	case f.foreignGraphs && (f.foreignWindowKernels || !f.foreignPlainKernels):

@@ -48,8 +48,8 @@ func (f *faults) launchedMismatch(ticket uint64) error {
 	return f.mismatch(call, ticket)
 }
 
-// checkKernels makes the group fail if a kernel has reported a fault, and returns the cause, or
-// nil.
+// checkKernels makes the group fail if a kernel has reported a fault, and returns the cause of the
+// failure. If there is no fault, checkKernels returns nil.
 func (f *faults) checkKernels() error {
 	err := f.kernelFault()
 	if err == nil {
@@ -90,7 +90,8 @@ func (f *faults) kernelFault() error {
 	}
 }
 
-// describe uses the ticket, or the number of the kernel launch if the ticket is 0.
+// describe describes a call by its ticket. If the ticket is 0, describe uses the number of the
+// kernel launch.
 func (f *faults) describe(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -111,7 +112,8 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait is reused to avoid allocations, because wait contains bound methods.
+// collectiveWait describes a wait for a collective. A collectiveWait is reused, because the bound
+// methods in wait would be allocated again otherwise.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that must become idle, or nil
@@ -158,7 +160,7 @@ func (f *faults) complete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// failAfterPeer is failAfterPeerInCall for a call without a ticket.
+// failAfterPeer calls failAfterPeerInCall with the next ticket, because the call has no ticket yet.
 func (f *faults) failAfterPeer(call *driver.Call) error {
 	ticket, _ := f.history.last()
 	return f.failAfterPeerInCall(call, ticket+1)

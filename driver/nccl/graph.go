@@ -21,9 +21,10 @@ type graphCalls struct {
 	// communicators lists the communicators of the calls, sorted by number.
 	communicators []*communicator
 	recordings    map[*communicator]*direct.Recording
-	// orderedCommunicators lists those whose launches must be ordered (direct.LaunchOrder).
+	// orderedCommunicators lists the communicators whose launches must be ordered
+	// (direct.LaunchOrder).
 	orderedCommunicators []*communicator
-	// windowCommunicators lists those with calls on the window path.
+	// windowCommunicators lists the communicators that have calls on the window path.
 	windowCommunicators []*communicator
 }
 
@@ -157,7 +158,7 @@ func (gc *graphCalls) queue(
 	return err == nil, err
 }
 
-// queueFollowing requires s.Mu, as queue does.
+// queueFollowing queues the work that follows a launch. The caller must hold s.Mu.
 func (gc *graphCalls) queueFollowing(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
 ) error {

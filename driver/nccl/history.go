@@ -18,7 +18,8 @@ type history struct {
 	// latest contains the last ticket, shifted left by operationBits, and the last operation.
 	latest atomic.Uint64
 	counts [driver.Paths]atomic.Uint64
-	// calls holds the call of each ticket at index ticket % historySize, or nil.
+	// calls holds the call of each ticket at index ticket % historySize. An element is nil if the
+	// ticket has no call.
 	calls [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches

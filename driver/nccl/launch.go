@@ -34,7 +34,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 		})
 	}
 	s.Mu.Lock()
-	s.ClearWaited() // first, so that a group that fails later reports its fault to s
+	s.ClearWaited() // must come first, so that a group that fails later reports its fault to s
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
 		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
@@ -133,8 +133,8 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 	return c.messages.Transfer(s, messagePlan(p))
 }
 
-// checkOpen returns an error once Close has been called. Close waits for work that was admitted
-// before, so the caller must hold c.mu.
+// checkOpen returns an error once Close has been called. Close waits for all work that was admitted
+// earlier, so the caller must hold c.mu.
 func (c *communicator) checkOpen() error {
 	if !c.closing.Load() {
 		return nil
@@ -145,9 +145,10 @@ func (c *communicator) checkOpen() error {
 	return fmt.Errorf("launching on group %s: %w", c.cfg.Name(), driver.ErrClosed)
 }
 
-// admit assigns a ticket (a number in the group's order) to a collective, and compares it across
-// ranks if calls are compared. If they are not, admit fails when a peer has failed, because NCCL
-// might wait forever. The caller must hold s.Mu and c.mu.
+// admit assigns a ticket (a number in the group's order) to a collective. If calls are compared,
+// admit also compares the collective across ranks. If calls are not compared, admit returns an
+// error when a peer has failed, because NCCL might wait for that peer forever. The caller must hold
+// s.Mu and c.mu.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
 	check := c.check.Load()
 	var ticket uint64
@@ -288,9 +289,10 @@ func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }
 
-// List returns a plan that runs several plans together: as one group of NCCL calls or, on the
-// direct path, with kernels that gather several tensors. The plans must be on the same path, and
-// NCCL must run none of them as Send and Recv.
+// List returns a plan that runs several plans together. On NCCL's paths, the plans run as one group
+// of NCCL calls. On the direct path, all calls must be gathers, and the kernels gather several
+// tensors. List returns an error if the plans are on different paths, or if NCCL would run a plan
+// as Send and Recv.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	members, err := listMembers(c, plans)
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members on the
-// same physical machine (the same boot ID). Direct kernels write lines of 128 bytes that must
-// arrive as a whole, which PCIe does not guarantee. Other machines can only be reached over NVLink.
+// checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members that
+// have the same boot ID, and thus are on the same physical machine. Direct kernels write lines of
+// 128 bytes that must arrive as a whole, which PCIe does not guarantee. GPUs of other machines can
+// only be mapped over NVLink.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPU == self.GPU || m.Boot != self.Boot {

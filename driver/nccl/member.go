@@ -17,8 +17,8 @@ import (
 
 // member describes a rank for the other ranks, which read it from the store.
 type member struct {
-	// Machine identifies the machine as NCCL does: by NCCL_HOSTID if it is set, and otherwise by
-	// host name and boot ID.
+	// Machine identifies the machine in the same way as NCCL does. It is NCCL_HOSTID if that
+	// variable is set. If it is not set, Machine consists of the host name and the boot ID.
 	Machine string `json:"machine"`
 	Host    string `json:"host,omitempty"`
 	// Boot is the boot ID of the kernel, which the containers of a physical machine share.

@@ -14,7 +14,7 @@ import (
 	"symmem/internal/control"
 )
 
-// owner is how streams and messages use a group.
+// owner implements the interfaces through which streams and messages use a group.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -68,7 +68,8 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// Whole returns the two-level group of which the communicator is a level, or the group itself.
+// Whole returns the two-level group if the communicator is one of its levels. If the communicator
+// is not a level, Whole returns the communicator's own group.
 func (o *owner) Whole() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
@@ -93,7 +94,7 @@ func (o *owner) ReplayFault() error {
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
 	if order.Latest() != s {
-		return nil // stays true while s.Mu is held
+		return nil // the group can launch nothing on s while s.Mu is held
 	}
 	if forget {
 		order.ForgetLatest(s)
@@ -103,9 +104,9 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 }
 
 // EndedEarly makes the group fail if a collective that needs data from all ranks ended before all
-// ranks had launched it. An NCCL kernel ends early if another rank aborts its communicator or,
-// under CUDA's MPS, if another rank's process exits. EndedEarly first waits briefly for the loss of
-// a rank to be detected, which explains more.
+// ranks had launched it. An NCCL kernel ends early if another rank aborts its communicator. Under
+// CUDA's MPS, the kernel also ends early if another rank's process exits. EndedEarly first waits
+// briefly for the loss of a rank to be detected, because that loss would be a better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.submittedByAll(ticket) {
@@ -130,9 +131,10 @@ func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
 }
 
 // submittedByAll reports whether all ranks are known to have launched a collective that has ended.
-// On several machines, this rank learns of launches too late. It then asks whether the collective
-// can have completed: a failed rank aborts its kernels only after the other ranks know of its
-// fault. After Close, unfinished work has already been reported to the streams.
+// If the ranks are on several machines, this rank learns of launches too late, so submittedByAll
+// asks whether the collective can have completed. A failed rank aborts its kernels only after the
+// other ranks know of its fault. After Close, submittedByAll returns true, because Close has
+// reported unfinished work to the streams.
 func (o *owner) submittedByAll(ticket uint64) bool {
 	if a := o.direct.announcements; a != nil {
 		return a.Submitted(ticket)

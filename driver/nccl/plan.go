@@ -20,8 +20,8 @@ import (
 type plan struct {
 	driver.Call
 	c *communicator
-	// send and recv are the addresses passed to NCCL: in the first mapping of the memory on the
-	// window path, and in the second on the plain path.
+	// send and recv are the addresses passed to NCCL. On the window path, these addresses are in
+	// the first mapping of the memory. On the plain path, they are in the second mapping.
 	send, recv uintptr
 	dataType   nccl.DataType
 	reduceOp   nccl.ReduceOp
@@ -30,12 +30,12 @@ type plan struct {
 	singleCall nccl.Invocation
 	// parts holds the sizes of the parts if NCCL runs the call as a group of Send and Recv.
 	parts *driver.Splits
-	// groupedCalls holds NCCL's calls if it runs the call as a group.
+	// groupedCalls holds NCCL's calls if NCCL runs the call as a group of other calls.
 	groupedCalls []nccl.Invocation
 	// listedPlans holds the plans of a list.
 	listedPlans []*plan
-	// cachedList is the latest list that begins with this call, if it is an AllGatherV on the
-	// direct path.
+	// cachedList is the latest list that begins with this call. It is nil unless the call is an
+	// AllGatherV on the direct path.
 	cachedList *atomic.Pointer[plan]
 	// steps holds the plans of the levels' calls on the two-level path.
 	steps []*plan
@@ -54,7 +54,8 @@ type plan struct {
 
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// dataTypes maps each type to the type that is passed to NCCL, which can reduce all but movedTypes.
+// dataTypes maps each type to the type that is passed to NCCL. NCCL can reduce elements of all
+// these types except movedTypes.
 var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Float64: nccl.Float64, driver.Float32: nccl.Float32, driver.Float16: nccl.Float16,
 	driver.BFloat16: nccl.BFloat16, driver.Int8: nccl.Int8, driver.Int32: nccl.Int32,
@@ -62,7 +63,8 @@ var dataTypes = map[driver.DataType]nccl.DataType{
 	driver.Uint64: nccl.Uint64, driver.Int16: nccl.Float16, driver.Uint16: nccl.Float16,
 }
 
-// movedTypes lists the types that NCCL does not know, and moves as another type of the same size.
+// movedTypes lists the types that NCCL does not know. NCCL moves their elements as elements of
+// another type that has the same size.
 var movedTypes = []driver.DataType{driver.Int16, driver.Uint16}
 
 func (p *plan) Refusal(path driver.Path) error {
@@ -209,7 +211,7 @@ func (p *plan) prepareNCCL() error {
 }
 
 // chooseParts returns the sizes of the parts if NCCL must run the call as Send and Recv, or if the
-// call is a copy of one part, and nil otherwise.
+// call is a copy of one part. In all other cases, chooseParts returns nil.
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {
@@ -277,8 +279,8 @@ func (p *plan) usesNCCL() bool {
 	return p.kernel == nil && !p.movesNothing() && len(p.c.cfg.Ranks) > 1
 }
 
-// orderedByNCCL reports whether NCCL always orders the call after its earlier calls. With splits,
-// this rank might not call NCCL at all.
+// orderedByNCCL reports whether NCCL always orders the call after NCCL's earlier calls. If the call
+// has splits, this rank might not call NCCL at all.
 func (p *plan) orderedByNCCL() bool {
 	return p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
@@ -353,8 +355,8 @@ func directLaunch(p *plan) kernels.Launch {
 	}
 }
 
-// isSymmetric reports whether every rank can access the call's buffers on all ranks (or only the
-// buffer that is divided into parts).
+// isSymmetric reports whether every rank can access the call's buffers on all ranks. In an
+// AllGatherV or ReduceScatterV, isSymmetric considers only the buffer that is divided into parts.
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
 	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
@@ -373,7 +375,7 @@ func (p *plan) refuseWindow() error {
 	return nil
 }
 
-// ownWindow returns w if it is a window of the plan's group, or nil.
+// ownWindow returns w if w is a window of the plan's group. If it is not, ownWindow returns nil.
 func (p *plan) ownWindow(w driver.Window) *window {
 	if own, ok := w.(*window); ok && own != nil && own.registrar == &p.c.registrar {
 		return own
@@ -399,7 +401,7 @@ func (p *plan) notMappedReason() string {
 	return ""
 }
 
-// kernelSlack makes the watcher, whose error describes more, time out before the kernels do.
+// kernelSlack makes the watcher time out before the kernels do. The watcher's error describes more.
 const kernelSlack = 2 * time.Second
 
 func (p *plan) prepareDirect() error {

@@ -31,8 +31,8 @@ type recorder struct {
 	everCaptured atomic.Bool
 	captures     memory.Holds
 
-	// plainCaptured is set if NCCL's kernels without windows have been captured, and
-	// windowsCaptured if those with windows have been.
+	// plainCaptured is set if NCCL's kernels that use no window have been captured. windowsCaptured
+	// is set if NCCL's kernels that use windows have been captured.
 	plainCaptured, windowsCaptured bool
 	// recordings numbers the captures. current is the capture to which a call is being added, or
 	// nil.

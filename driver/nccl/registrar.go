@@ -132,8 +132,8 @@ func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 	return nil
 }
 
-// mappedWindows returns the windows that are not suspended, and marks the others, so that Resume
-// registers them with NCCL.
+// mappedWindows returns the windows that are not suspended. It marks the suspended windows, so that
+// Resume registers them with NCCL.
 func (r *registrar) mappedWindows() (mapped []*window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +147,9 @@ func (r *registrar) mappedWindows() (mapped []*window) {
 	return mapped
 }
 
-// registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. NCCL waits for
-// all ranks without a deadline. If a rank is lost meanwhile, the teardown makes NCCL's call return.
+// registerWithNCCL registers the window with NCCL if the group uses NCCL's windows. The ranks must
+// have agreed on the registration, because NCCL waits for all ranks without a deadline. If a rank
+// is lost in the meantime, the teardown makes NCCL's call return.
 func (r *registrar) registerWithNCCL(ctx context.Context, w *window) error {
 	if r.windowSupport.noWindowsReason != "" || r.skipsWindows() {
 		return r.addUnregistered(w)
@@ -214,8 +215,9 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 
 const loneRankTimeout = 5 * time.Second
 
-// startLoneRankTimer makes the group fail after a while if only this rank has no window. The other
-// ranks then wait in NCCL forever. The caller calls stop once they have returned.
+// startLoneRankTimer makes the group fail after a while if only this rank has no window. In that
+// case, the other ranks wait in NCCL forever. The caller must call stop once the other ranks have
+// returned from NCCL.
 func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 	limit := loneRankTimeout
 	if deadline, ok := ctx.Deadline(); ok {

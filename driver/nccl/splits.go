@@ -14,8 +14,8 @@ import (
 // NCCL runs an AllToAllV as a group of Send and Recv. Empty parts are skipped, and this rank's own
 // part is copied locally.
 
-// evenSplits returns the splits of an AllToAll. The send and receive counts share one slice, and so
-// do the offsets.
+// evenSplits returns the splits of an AllToAll. The send and receive counts share one slice. The
+// send and receive offsets share another slice.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {

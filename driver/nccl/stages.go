@@ -35,8 +35,9 @@ func newStages(g *gpu.GPU, cfg *driver.GroupConfig, plane control.Plane) stages 
 	}
 }
 
-// await waits for a stage, or only checks it if checkOnly is set. A failed group reaches a stage
-// soon or never, so the limit is longer after Close.
+// await waits for a stage. If checkOnly is set, await only checks whether the stage has been
+// reached. The limit is longer after Close than after a fault, because a failed group reaches a
+// stage soon or never.
 func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	limit := 4 * gpu.KernelEndTimeout
 	switch {
@@ -49,7 +50,7 @@ func (s *stages) await(stage chan struct{}, checkOnly bool) error {
 	}
 	select {
 	case <-stage:
-		return nil // first, because limit may be 0
+		return nil // checked first, because limit may be 0
 	default:
 	}
 	select {

@@ -51,8 +51,9 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory, the staging memory of messages and, if possible, NCCL's
-// memory, which is not counted in Released.
+// Suspend releases the exchange memory and the staging memory of messages. If NCCL supports it,
+// Suspend also releases the memory of NCCL's communicators. The field Released does not include the
+// memory of NCCL's communicators.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -104,8 +105,8 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// withLock holds the communicator's lock, so that the teardown does not free addresses during do.
-// It returns the cause if the communicator has failed.
+// withLock runs do while it holds the communicator's lock, so that the teardown does not free
+// addresses in the meantime. If the communicator has failed, withLock returns the cause instead.
 func (s *suspender) withLock(do func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,9 @@ import (
 	"symmem/internal/control"
 )
 
-// levels holds the communicators of the two-level path, which is for groups that span machines:
-// direct kernels (symmem's own) within each machine, and NCCL between machines.
+// levels holds the communicators of the two-level path, which is for groups that span machines.
+// Within each machine, this path uses direct kernels (symmem's own). Between machines, it uses
+// NCCL.
 type levels struct {
 	machineLayout
 	intra *communicator // connects the ranks of this machine
@@ -26,8 +27,8 @@ type levels struct {
 // machineLayout describes a group with the same number of consecutive ranks on every machine.
 type machineLayout struct {
 	machines, ranksPerMachine int
-	machineIndex              int // of this rank's machine
-	localIndex                int // of this rank on its machine
+	machineIndex              int // identifies this rank's machine
+	localIndex                int // identifies this rank on its machine
 }
 
 // newMachineLayout returns the layout, or the reason why the group cannot use two levels. The

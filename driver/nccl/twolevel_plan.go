@@ -22,7 +22,8 @@ func (t *twoLevel) refusal(p *plan) error {
 	return err
 }
 
-// offer returns the steps of a call, or the reason why it cannot use two levels as an error.
+// offer returns the steps of a call on two levels. If the call cannot use two levels, offer returns
+// the reason as an error.
 func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 	l := t.levels.Load()
 	if l == nil {

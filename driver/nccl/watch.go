@@ -85,7 +85,8 @@ func (w *watcher) watchWork(check workCheck) {
 			return
 		case <-check.ticker.C:
 		}
-		// Full checks take locks that launches need, so there are few while the program launches.
+		// Full checks take locks that launches need, so few checks are full while the program
+		// launches calls.
 		latest, _ := w.history.last()
 		launching := latest != seen
 		seen = latest

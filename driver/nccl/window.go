@@ -20,7 +20,8 @@ type window struct {
 	registrar *registrar
 	key       driver.SegmentKey
 	segment   *memory.Segment
-	// handle is 0 without a registration, or if NCCL has no window kernels for the communicator.
+	// handle is 0 if the window is not registered with NCCL, or if NCCL has no window kernels for
+	// the communicator.
 	handle nccl.Window
 	uses   memory.UseCount
 	// intraWindow is the window of the same segment in levels.intra, or nil without a two-level
@@ -106,8 +107,8 @@ func (w *window) deregister() error {
 // peers holds this rank's mappings of the other ranks' segments, which direct kernels use.
 type peers struct {
 	addresses []uintptr
-	// mapped is set if this rank has mapped all segments. mapError is the reason if it has not, or
-	// "" if a rank did not share its segment.
+	// mapped is set if this rank has mapped all segments. If mapped is not set, mapError is the
+	// reason. mapError is empty if another rank did not share its segment.
 	mapped   bool
 	mapError string
 	// mappedByAll is set if every rank has mapped all segments. Otherwise, notMappedReason names a
@@ -123,7 +124,8 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
-// mapPeers maps the other ranks' segments, at their old addresses if the window is suspended.
+// mapPeers maps the other ranks' segments. If the window is suspended, mapPeers maps these segments
+// at their old addresses.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	reg := w.registrar
 	if reg.direct.unavailableReason != "" {
@@ -199,8 +201,8 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// undoMapping unmaps the other ranks' segments. If the window is suspended, it unmaps those of the
-// first n ranks, and keeps the addresses.
+// undoMapping unmaps the other ranks' segments. If the window is suspended, undoMapping unmaps only
+// the segments of the first n ranks, and keeps the addresses reserved.
 func (w *window) undoMapping(n int) error {
 	g := w.registrar.gpu
 	if !w.suspension.active {

@@ -32,8 +32,8 @@ const (
 	maxBulkBlocks = 128
 )
 
-// A warp moves a chunk of lines at once: lineLines in line kernels, and wideLines in wide and
-// unrolled kernels.
+// A warp moves a chunk of lines at once. A chunk has lineLines lines in line kernels. It has
+// wideLines lines in wide and unrolled kernels.
 const (
 	lineBytes     = 128
 	lineDataBytes = 120
@@ -74,8 +74,8 @@ type Launch struct {
 
 var errNoKernel = errors.New("symmem has no kernel")
 
-// Choose chooses the kernel for the call, or returns the reason why there is none. On all ranks,
-// only sendTo and recvFrom may differ.
+// Choose chooses the kernel for the call. If there is none, Choose returns an error that gives the
+// reason. All ranks get the same results, except for sendTo and recvFrom.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -264,7 +264,8 @@ func oneShotLimit(ranks int) int64 {
 	return halfBytes / int64(ranks) / wideLines / lineBytes * wideLines * lineDataBytes
 }
 
-// twoShotLimit returns the size of the largest two-shot sum, which has two steps.
+// twoShotLimit returns the size of the largest two-shot sum. Each of the two steps uses half of the
+// lines.
 func twoShotLimit(ranks int) int64 {
 	chunksPerRank := halfBytes / 2 / lineLines / lineBytes / int64(ranks)
 	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes

@@ -1,14 +1,14 @@
 package kernels
 
-// Message describes the copy of one message, as struct Message in src/message.h. It is in host
-// memory that the device can access. The stream of a Recv writes MessageWaits to State, waits until
-// Go is 1, and runs the copy kernels. These store MessageDone in State and 0 in Go in a single
-// write. The host writes the other fields before it sets Go to 1, and does not change them until
-// State is MessageDone.
+// Message describes the copy of one message, in the layout of struct Message in src/message.h. It
+// is in host memory that the device can access. The stream of a Recv writes MessageWaits to State,
+// waits until Go is 1, and runs the copy kernels. These kernels store MessageDone in State and 0 in
+// Go in a single write. The host writes the other fields before it sets Go to 1, and does not
+// change them until State is MessageDone.
 type Message struct {
 	From, To, Bytes uint64
-	// Taken is the address of a word that the kernels set to 1 once the message has been copied, or
-	// 0.
+	// Taken is 0 or the address of a word. The kernels set the word to 1 once they have copied the
+	// message.
 	Taken     uint64
 	State, Go uint32
 	_         [3]uint64

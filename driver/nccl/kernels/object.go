@@ -12,9 +12,9 @@ import (
 //go:embed objects
 var objects embed.FS
 
-// Object returns the compiled collectives for a compute capability: a cubin, or PTX if there is no
-// cubin for the GPU's generation. It returns an error for GPUs before 8.0. All callers share the
-// bytes and must not modify them.
+// Object returns the compiled collectives for a compute capability. If there is no cubin for the
+// GPU's generation, Object returns PTX. It returns an error for GPUs before 8.0. All callers share
+// the bytes and must not modify them.
 func Object(major, minor int) ([]byte, error) { return loadObject("collectives", major, minor) }
 
 // RowsObject returns the compiled kernels of Rows, as Object does for other collectives.

@@ -6,8 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// types lists the types that kernels can reduce. A type with specialized kernels has a name, which
-// is part of theirs.
+// types lists the types that kernels can reduce. If a type has specialized kernels, name is the
+// part of the kernels' names that identifies the type.
 var types = map[driver.DataType]struct {
 	number uint32
 	name   string
@@ -56,8 +56,9 @@ func Reduces(t driver.DataType, op driver.ReduceOp) bool {
 	return known && op.Kernel() != 0 && (!kernel.signed || !op.ComparesUnsigned(t))
 }
 
-// treeBits returns the bits of enum Order for a tree formula, or 0 if the order does not matter.
-// With two ranks, only a rounded tree differs, in averages.
+// treeBits returns the bits of enum Order for a tree formula. It returns 0 if a tree gives the same
+// results as the order of ranks. With two ranks, the results differ only for averages, which a
+// rounded tree rounds differently.
 func (l *Launch) treeBits() (uint32, error) {
 	if l.Ranks&(l.Ranks-1) != 0 {
 		return 0, fmt.Errorf("%w for the formula %v with %d ranks: the number of ranks must be a power "+

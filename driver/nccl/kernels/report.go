@@ -20,10 +20,11 @@ const (
 )
 
 // Report receives the first fault of a rank's kernels, and holds the word with which the host stops
-// kernels. The device accesses it, as struct Report in src/exchange.h. Once fault is not None, the
-// fields before it may be read.
+// kernels. The device accesses a Report in the layout of struct Report in src/exchange.h. Once
+// fault is not None, the fields before it may be read.
 type Report struct {
-	// Digest is the digest of this rank's call. PeerDigest is that of the peer's different call.
+	// Digest is the digest of this rank's call. PeerDigest is the digest of the peer's different
+	// call.
 	Digest, PeerDigest uint64
 	// Epoch is the number of the call among the group's kernel launches, counted from 1.
 	Epoch uint64

@@ -24,8 +24,9 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all rows kernels. Two fields have a second meaning for
-// scatters.
+// rowsArguments holds the first arguments of all rows kernels. A gather sets tensorsOrOp to the
+// number of tensors, and chunksOrDivisor to the number of chunks. A scatter sets these fields to
+// the reduction and the divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -60,7 +61,8 @@ type rowsLaunch struct {
 	chunks          int64 // total of all slices, for line kernels
 }
 
-// slice selects a range of bytes in each rank's part of a call, as far as the part has these bytes.
+// slice selects a range of bytes in each rank's part of a call. If a part is shorter than the
+// range, the range ends with the part.
 type slice struct {
 	call          *driver.Call
 	offset, bytes int64

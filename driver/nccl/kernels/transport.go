@@ -53,8 +53,8 @@ func (s *Step) SetDigest(digest uint64) {
 	}
 }
 
-// Choose chooses the kernels of a call, or returns the reason why there are none. The caller sets
-// the fields of l up to Multiprocessors.
+// Choose chooses the kernels of a call. If there are none, Choose returns an error that gives the
+// reason. The caller must have set the fields of l up to Multiprocessors.
 func Choose(l Launch) (Work, error) {
 	if l.Operation.Uneven() {
 		return ChooseRows(l, []*driver.Call{l.Call})

@@ -33,8 +33,8 @@ type Exchange struct {
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
-	// report is host memory through which kernels and the host signal each other. finalReport is
-	// its last copy. Both are guarded by mu.
+	// report is host memory through which kernels and the host signal each other. finalReport is a
+	// copy of the report that is made when the report is freed. Both are guarded by mu.
 	report      *kernels.Report
 	finalReport kernels.Report
 	stopCopies  sync.WaitGroup // goroutines of Stop
@@ -51,7 +51,8 @@ func (e *Exchange) Reported() (kernels.Report, bool) {
 	return e.finalReport.Read()
 }
 
-// Transport returns the group's Transport without a timeout, or ErrClosed once the memory is freed.
+// Transport returns the Transport of the group's kernels. The caller must set its timeout.
+// Transport returns ErrClosed once the memory has been freed.
 func (e *Exchange) Transport() (kernels.Transport, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,7 +118,8 @@ func (e *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	return reason, err
 }
 
-// agree exchanges the capabilities of all ranks. reason is that of the lowest rank that has one.
+// agree exchanges the capabilities of all ranks. If some ranks cannot have exchange memory, reason
+// is the reason that the lowest of these ranks gave.
 func (e *Exchange) agree(
 	ctx context.Context, own *capabilities,
 ) (all []capabilities, reason string, err error) {
@@ -211,8 +213,8 @@ func (e *Exchange) mapPeers(ctx context.Context, key handoff.Key, all []capabili
 	return nil
 }
 
-// Close frees the memory once closed streams have no work. No kernel of the group may be running,
-// or start, on an open stream. The contents of the report are kept.
+// Close frees the memory once all work of closed streams has completed. No kernel of the group may
+// be running on an open stream, and none may start there. The contents of the report are kept.
 func (e *Exchange) Close() error {
 	if e.group.Sharing == nil {
 		return nil

@@ -53,8 +53,8 @@ func (l *Launches) AddCaptured(call *driver.Call) {
 	l.capturedCount++
 }
 
-// CallOf returns the call that a kernel reported, and its ticket, or ticket 0 if replays by another
-// library have changed the kernels' count.
+// CallOf returns the call that a kernel reported, and the call's ticket. If replays by another
+// library have changed the kernels' count, CallOf returns ticket 0.
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,8 +18,8 @@ type LaunchOrder struct {
 	// A launch holds mu from the time when it reads latest until it has set latest to its stream.
 	mu ranked.Mutex[orderMu]
 	// latest is the stream of the latest launch as long as an event can still be recorded there.
-	// After that, latestEvent marks the end of the launch. Both are written with mu held, and
-	// latest also with the stream's lock held.
+	// After that, latestEvent marks the end of the launch. Both are written with mu held. A
+	// goroutine that writes latest also holds the stream's lock.
 	latest      atomic.Pointer[stream.Stream]
 	latestEvent *stream.Event
 	// event is used for all streams except adopted ones.
@@ -31,8 +31,8 @@ type LaunchOrder struct {
 	replayEvent *stream.Point
 }
 
-// Begin makes a stream wait for the latest launch on another stream or in a replay, unless both are
-// NCCL calls.
+// Begin makes a stream wait for the latest launch on another stream or in a replay. It does not
+// wait if both launches are NCCL calls.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
 ) error {
@@ -80,7 +80,8 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent, if necessary. Graphs of other libraries keep it alive.
+// makeReplayEvent creates replayEvent if it does not exist yet. Graphs of other libraries refer to
+// the event, and keep the communicator that owns it alive.
 func (o *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil

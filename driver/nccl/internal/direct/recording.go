@@ -8,8 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Recordings numbers the captures that contain calls of a group. Its methods require the
-// communicator's mu.
+// Recordings numbers the captures that contain calls of a group. Callers of its methods must hold
+// the communicator's mu.
 type Recordings struct {
 	// count is the number of the latest capture. It is the same on all ranks.
 	count uint64
@@ -88,7 +88,7 @@ func (r *Recording) waitForPrevious(
 
 // recordLatest makes each launch of the graph record replayEvent after the latest call. It moves
 // the node that records the event, because CUDA does not allow nodes to be removed during a
-// capture, or adds another node if CUDA rejects that.
+// capture. If CUDA rejects the change, recordLatest adds another node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {

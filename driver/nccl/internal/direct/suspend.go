@@ -128,8 +128,9 @@ func (a *Allocation) Message() []byte {
 	return a.shared.Encode()
 }
 
-// MapPeers maps the other ranks' memory at the old addresses, or nothing if it fails. messages
-// holds each rank's Message. Close must not run at the same time.
+// MapPeers maps the other ranks' memory at the old addresses. messages holds the Message of each
+// rank. If MapPeers fails, it leaves none of the memory mapped. Close must not run at the same
+// time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
@@ -155,7 +156,7 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	return nil
 }
 
-// unmapPeers unmaps the memory of those of the first n ranks that are peers.
+// unmapPeers unmaps the memory of the first n ranks, except this rank's own memory.
 func (e *Exchange) unmapPeers(n int) error {
 	g := e.group.Sharing.GPU
 	return g.Do(func() error {
@@ -169,7 +170,8 @@ func (e *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// Withdraw ends the export, once all ranks have mapped the memory or the group has failed.
+// Withdraw ends the export. It must be called once all ranks have mapped the memory, or once the
+// group has failed.
 func (a *Allocation) Withdraw() {
 	if a != nil {
 		a.shared.Withdraw()

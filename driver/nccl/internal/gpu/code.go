@@ -26,7 +26,8 @@ type Code struct {
 
 // Load loads all kernels in advance, because the first launch of a kernel that is not loaded could
 // wait for another kernel that never exits. If a kernel is already stuck, Load itself could wait
-// forever, so it leaves that to the first launches, which return on an H200 with driver 580.
+// forever, so Load leaves each kernel to its first launch. Such a launch returns on an H200 with
+// driver 580.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()

@@ -73,7 +73,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 // SharesContext reports whether g and other use the same context.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-// Entry makes the context current before a call to another C library.
+// Entry returns a step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
 
 // Hold adds a reference to the context, unless the context has been released.
@@ -105,7 +105,8 @@ func (g *GPU) IsHeld() bool {
 	return g.references > 0
 }
 
-// With is cheaper than Do. Each call of its driver may run on a different thread.
+// With passes a driver to calls. Each call of that driver may run on a different thread. With is
+// cheaper than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
 		return calls(g.anyThread)
@@ -114,8 +115,8 @@ func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 }
 
 // Do runs CUDA calls on a thread where the context is current. If streams of another library have
-// been adopted, the thread is in relaxed capture mode, so that the calls invalidate none of its
-// captures.
+// been adopted, the thread is in relaxed capture mode, so that the calls do not invalidate captures
+// of that library.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -132,7 +133,7 @@ func (g *GPU) Do(calls func() error) error {
 	return calls()
 }
 
-// Get is Do for a call with a result.
+// Get runs call in GPU.Do and returns the result.
 func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 	err = g.Do(func() error {
 		value, err = call()
@@ -162,7 +163,7 @@ func (g *GPU) Map(handle cuda.Handle, bytes int64) (uintptr, error) {
 	return address, nil
 }
 
-// MapAt is Map at reserved addresses.
+// MapAt maps an allocation at reserved addresses, for this GPU only.
 func (g *GPU) MapAt(address uintptr, handle cuda.Handle, bytes int64) error {
 	if err := g.CUDA.Map(address, bytes, handle); err != nil {
 		return err
@@ -178,8 +179,9 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 	return errors.Join(g.CUDA.Unmap(address, bytes), g.CUDA.AddressFree(address, bytes))
 }
 
-// MapImported maps the allocation whose handle importHandle returns, at the reserved address or, if
-// address is 0, at a new one.
+// MapImported maps the allocation whose handle importHandle returns, and returns the address of the
+// mapping. If address is 0, MapImported reserves new addresses. If address is not 0, the caller
+// must have reserved the range.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

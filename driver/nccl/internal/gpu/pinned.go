@@ -19,7 +19,7 @@ type Pinned[T any] struct {
 
 const pageBytes = 4096
 
-// Take allocates a zero value. The context must be current, as for Close.
+// Take allocates a zero value. The context must be current on the calling thread.
 func (p *Pinned[T]) Take(gpu *cuda.Driver) (*T, error) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -48,7 +48,7 @@ func (p *Pinned[T]) Put(values ...*T) {
 	p.free = append(p.free, values...)
 }
 
-// Close frees all values.
+// Close frees all values. The context must be current on the calling thread.
 func (p *Pinned[T]) Close(gpu *cuda.Driver) error {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()

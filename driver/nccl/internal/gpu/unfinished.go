@@ -33,7 +33,8 @@ func (g *GPU) MustKeepMemory() bool {
 		if !work.done() {
 			return true
 		}
-		// Stream.Close may have added the rest of the stream's work just before done returned true.
+		// Read the list again, because Stream.Close may have added the rest of the stream's work
+		// just before done returned true.
 		g.mu.Lock()
 		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
 		g.mu.Unlock()
@@ -41,7 +42,7 @@ func (g *GPU) MustKeepMemory() bool {
 }
 
 // FreeWhenIdle calls free immediately, unless memory must stay mapped or an earlier function is
-// still deferred. Reclaim calls it then.
+// still deferred. In these cases, Reclaim calls free later.
 func (g *GPU) FreeWhenIdle(free func() error) error {
 	keep := g.MustKeepMemory()
 	g.mu.Lock()

@@ -43,7 +43,7 @@ func PollWithBackoff(done func() bool) {
 	}
 }
 
-// PollQueryFor is PollQuery with a time limit.
+// PollQueryFor calls PollQuery with a time limit.
 func PollQueryFor(limit time.Duration, query func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -123,8 +123,8 @@ func (a *Arena) release() error {
 	})
 }
 
-// Map allocates a segment and maps it at the given offset or, if the device scatters segments, at
-// another one.
+// Map allocates a segment and maps it at the given offset. If the device scatters segments, Map
+// chooses another offset.
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
 	g := m.gpu.Granularity

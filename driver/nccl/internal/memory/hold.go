@@ -9,7 +9,7 @@ import (
 )
 
 // Hold keeps alive everything of a group that a graph of another library uses, until the graph is
-// destroyed or, if the driver does not report that, the device is closed.
+// destroyed. If the driver does not report that, the hold ends when the device is closed.
 type Hold struct {
 	holds   *Holds
 	capture uint64      // CUDA's ID
@@ -24,8 +24,9 @@ type Holds struct {
 	active   sync.WaitGroup
 }
 
-// HoldFor returns the hold of the capture that is active on a stream, or nil without a capture. It
-// must not be called concurrently. The context must be current.
+// HoldFor returns the hold of the capture that is active on a stream. If no capture is active,
+// HoldFor returns nil. HoldFor must not be called concurrently. The context must be current on the
+// calling thread.
 func (hs *Holds) HoldFor(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
@@ -64,8 +65,8 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end frees objects that are now unused in a new goroutine, because CUDA calls it on a thread that
-// must not call CUDA.
+// end releases the objects that the hold keeps. CUDA calls end on a thread that must not call CUDA,
+// so a new goroutine frees the objects that are now unused.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()

@@ -24,8 +24,8 @@ func New(g *gpu.GPU, scatter *scatter.Scatter) *Memory {
 	}
 }
 
-// SecondAddress returns the address of the second mapping, which is in no window, of the memory at
-// an address. Addresses outside all arenas are returned unchanged.
+// SecondAddress returns the address of the second mapping of the memory at an address. The second
+// mapping is in no window. An address outside all arenas is returned unchanged.
 func (m *Memory) SecondAddress(address uintptr) uintptr {
 	m.mu.Lock()
 	defer m.mu.Unlock()

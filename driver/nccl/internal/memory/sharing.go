@@ -11,14 +11,16 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports GPU memory to ranks of the same machine, and maps theirs.
+// Exporter exports GPU memory to ranks of the same machine, and maps memory that these ranks
+// exported.
 type Exporter struct {
 	GPU *gpu.GPU
 	// Machine sends file descriptors to the ranks of this machine.
 	Machine *shm.Machine
 }
 
-// Export exports an allocation under the given key until Withdraw. The context must be current.
+// Export exports an allocation under the given key until Withdraw. The context must be current on
+// the calling thread.
 func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error) {
 	fd, err := e.GPU.CUDA.ExportFD(handle)
 	if err != nil {
@@ -35,8 +37,9 @@ func (e *Exporter) Withdraw(key handoff.Key, f *os.File) error {
 	return f.Close()
 }
 
-// Fetch maps memory that a rank of this machine exported, at the address reserved or, if that is 0,
-// at a new one.
+// Fetch maps memory that a rank of this machine exported, and returns the address of the mapping.
+// If reserved is 0, Fetch reserves new addresses. If reserved is not 0, Fetch maps the memory
+// there.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
@@ -54,14 +57,15 @@ func (e *Exporter) Fetch(
 	return address, nil
 }
 
-// Sharing exports memory to the ranks of one group, and maps theirs.
+// Sharing exports memory to the ranks of one group, and maps memory that these ranks exported.
 type Sharing struct {
 	*Exporter
 	// UseFabric is set if the ranks exchange fabric handles instead of file descriptors.
 	UseFabric bool
 }
 
-// Shared is an allocation that the other ranks of a group may map, or none if it is zero.
+// Shared is an allocation that the other ranks of a group may map. The zero value refers to no
+// allocation.
 type Shared struct {
 	exporter *Exporter
 	key      handoff.Key
@@ -71,7 +75,8 @@ type Shared struct {
 	Fabric []byte
 }
 
-// Share exports an allocation to the other ranks under a key. The context must be current.
+// Share exports an allocation to the other ranks under a key. The context must be current on the
+// calling thread.
 func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	if s.UseFabric {
 		fabric, err := s.GPU.CUDA.ExportFabric(handle)
@@ -102,8 +107,8 @@ func (s *Shared) Withdraw() {
 	}
 }
 
-// MapShared maps memory that a rank of the group shared. fabric is its fabric handle, if UseFabric
-// is set.
+// MapShared maps memory that a rank of the group shared. If UseFabric is set, fabric must be the
+// fabric handle that the rank sent.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

@@ -58,7 +58,7 @@ func release(used []*UseCount) (unused []*UseCount) {
 	})
 }
 
-// runDeferred runs u's deferred function if u is still unused, and then does the same for
+// runDeferred runs u's deferred function if u is still unused. It then does the same for
 // u.dependsOn.
 func (uc *UseCounts) runDeferred(u *UseCount) {
 	for u != nil {
