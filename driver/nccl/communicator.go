@@ -129,7 +129,6 @@ func (c *communicator) Register(
 	return w, nil
 }
 
-// UseWindows registers the group's segments with NCCL, even if the group has a direct path.
 func (c *communicator) UseWindows(ctx context.Context) error {
 	return c.registrar.registerAllWithNCCL(ctx)
 }

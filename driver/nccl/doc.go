@@ -56,8 +56,6 @@
 //	internal/p2p     messages
 //	internal/direct  the state that direct kernels share
 //
-// In this package, a joiner joins a group and creates its communicator.
-//
 // # Locks of the parts
 //
 // Goroutines acquire locks in this order, and the locks of control/shm after all of these. Builds

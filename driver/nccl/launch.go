@@ -223,7 +223,6 @@ func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Drive
 	return err
 }
 
-// Record adds a collective to a capture that the stream's owner has begun.
 func (c *communicator) Record(target driver.Stream, p driver.Plan) error {
 	s, err := c.device.streams.Lookup(target)
 	if err != nil {
@@ -283,8 +282,6 @@ func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver
 	})
 }
 
-// Offer returns an offer of the paths that the call can use. Each path is examined when the caller
-// asks about it.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, c: c, count: call.Count}
 }

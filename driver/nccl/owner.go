@@ -34,7 +34,6 @@ var (
 	_ p2p.Owner    = (*owner)(nil)
 )
 
-// Await waits until a stream is idle. ticket and operation describe its last collective.
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
@@ -52,11 +51,8 @@ func (o *owner) Await(
 	return err
 }
 
-// KernelsEnded returns a channel that is closed when the group's kernels have exited, or when the
-// time limit for that has expired.
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-// Reported returns the fault that a kernel has reported, or nil. Such a fault makes the group fail.
 func (o *owner) Reported() error {
 	err := o.faults.checkKernels()
 	if err != nil {

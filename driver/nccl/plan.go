@@ -32,7 +32,6 @@ type plan struct {
 	parts *driver.Splits
 	// groupedCalls holds NCCL's calls if NCCL runs the call as a group of other calls.
 	groupedCalls []nccl.Invocation
-	// listedPlans holds the plans of a list.
 	listedPlans []*plan
 	// cachedList is the latest list that begins with this call. It is nil unless the call is an
 	// AllGatherV on the direct path.
@@ -167,7 +166,6 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// prepareNCCL sets the addresses for NCCL and, if one call suffices, prepares that call.
 func (p *plan) prepareNCCL() error {
 	d := p.c.device
 	switch {

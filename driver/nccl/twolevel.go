@@ -116,7 +116,6 @@ func (t *twoLevel) noTwoLevelReason() string {
 	return "neither the tuning table nor the path of the group asks for two levels"
 }
 
-// UseTwoLevels connects the levels, unless the group cannot have a two-level path.
 func (t *twoLevel) UseTwoLevels(ctx context.Context) error {
 	c := t.group
 	if t.levels.Load() != nil || t.noLevelsReason.Load() != nil {

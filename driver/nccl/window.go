@@ -152,7 +152,6 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 	return nil
 }
 
-// PeerAddresses returns the address of each group rank's segment.
 func (w *window) PeerAddresses() ([]uintptr, error) {
 	r := w.registrar
 	r.mu.Lock()
