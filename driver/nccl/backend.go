@@ -17,8 +17,8 @@ type Backend struct{}
 // Name returns "nccl".
 func (Backend) Name() string { return "nccl" }
 
-// Available returns an error that says what is missing on this machine, or nil. It creates no CUDA
-// context.
+// Available returns nil if this machine has a GPU and NCCL. If it does not, Available returns an
+// error that says what is missing. Available creates no CUDA context.
 func (Backend) Available() error {
 	driver, err := loadDriver()
 	if err != nil {

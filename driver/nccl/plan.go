@@ -32,7 +32,7 @@ type plan struct {
 	parts *driver.Splits
 	// groupedCalls holds NCCL's calls if NCCL runs the call as a group of other calls.
 	groupedCalls []nccl.Invocation
-	listedPlans []*plan
+	listedPlans  []*plan
 	// cachedList is the latest list that begins with this call. It is nil unless the call is an
 	// AllGatherV on the direct path.
 	cachedList *atomic.Pointer[plan]

@@ -202,7 +202,7 @@ func (l *Launch) lineLimit() int64 {
 	}
 }
 
-// chooseLines reports whether the call fits into exchange memory, and chooses a kernel if it does.
+// chooseLines reports whether the call fits into exchange memory, and chooses a kernel if it fits.
 func (l *Launch) chooseLines() bool {
 	if l.Operation == driver.AllReduce && l.Ranks > 2 &&
 		l.pieceBytes > maxOneShotBytes/int64(l.Ranks-1) {
@@ -241,7 +241,8 @@ func (l *Launch) chooseWide() (family string) {
 	return "wide"
 }
 
-// chooseTwoShot does the same as chooseLines for a two-shot kernel.
+// chooseTwoShot reports whether the call fits into exchange memory, and chooses a two-shot kernel
+// if it fits.
 func (l *Launch) chooseTwoShot() bool {
 	if l.pieceBytes > twoShotLimit(l.Ranks) {
 		return false
