@@ -79,7 +79,7 @@ func (a *adoptedCommunicator) callWithDeadline(
 	if err := a.stuck.Load(); err != nil {
 		return err
 	}
-	ctx, cancel := control.Bounded(ctx, a.device.cfg.Timeout)
+	ctx, cancel := control.WithDefaultTimeout(ctx, a.device.cfg.Timeout)
 	defer cancel()
 	begin, done := time.Now(), make(chan error, 1)
 	go func() { done <- a.device.gpu.Do(call) }()
