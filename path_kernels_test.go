@@ -50,10 +50,10 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 // real GPU.
 func launchCounter(t *testing.T) func(kernel string) uint64 {
 	t.Helper()
-	library, found := dl.Resident(os.Getenv("SYMMEM_CUDA"))
+	library, found := dl.FindLoaded(os.Getenv("SYMMEM_CUDA"))
 	if !found && os.Getenv(backendVariable) == "nccl" {
 		needRanks(t, 2)
-		library, found = dl.Resident(os.Getenv("SYMMEM_CUDA"))
+		library, found = dl.FindLoaded(os.Getenv("SYMMEM_CUDA"))
 	}
 	var count dl.Symbol
 	if found {

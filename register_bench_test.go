@@ -131,7 +131,7 @@ func barrier(ctx context.Context, rt *symmem.Runtime) error {
 func BenchmarkFirstTouch(b *testing.B) {
 	system := sys.ReadHugePages()
 	b.Logf("shmem_enabled is %q; %d of %d pages of 2 MiB are free",
-		system.Shared, system.Free, system.SetAside)
+		system.SharedPolicy, system.Free, system.Reserved)
 	for name, choose := range map[string]func(*touches) touch{
 		"by=owner":            func(t *touches) touch { return t.owner },
 		"by=plain-file":       func(t *touches) touch { return t.plain },

@@ -72,7 +72,7 @@ var library = newLibrary()
 
 func newLibrary() *binding.Library {
 	sockets := (*uint64)(unsafe.Pointer(&C.symmem_sockets))
-	sys.ShareSockets(unsafe.Slice(sockets, C.SYMMEM_SOCKETS))
+	sys.SetSocketTable(unsafe.Slice(sockets, C.SYMMEM_SOCKETS))
 	return binding.New(
 		(*binding.Words)(unsafe.Pointer(&C.symmem_words)),
 		func(text string) { fmt.Fprintln(os.Stderr, text) },

@@ -110,12 +110,12 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	}
 	defer c.EndUse()
 	rank := c.cfg.Rank
-	released, err := sys.Remove(unsafe.Add(c.Data(), rank*2*stageBytes), 2*stageBytes)
+	released, err := sys.FreePages(unsafe.Add(c.Data(), rank*2*stageBytes), 2*stageBytes)
 	errs := []error{err}
 	s.Released = released
 	for dst := range c.Size() {
 		frames := &c.pipe(rank, dst).frames
-		released, err := sys.Remove(unsafe.Pointer(frames), int64(unsafe.Sizeof(*frames)))
+		released, err := sys.FreePages(unsafe.Pointer(frames), int64(unsafe.Sizeof(*frames)))
 		s.Released += released
 		errs = append(errs, err)
 	}

@@ -43,7 +43,7 @@ func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, 
 		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
 			"before them triggers an early launch, they may read data that has not been written yet; use "+
 			"NCCL %s or newer, or set %s=1 if no kernel triggers one (docs/reference/nccl-defects.md)",
-			text, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.Below), allowEarlyStart)
+			text, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.FixedIn), allowEarlyStart)
 	}
 	a := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
 	if err := d.gpu.Do(a.query); err != nil {

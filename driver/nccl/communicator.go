@@ -105,7 +105,7 @@ func (c *communicator) Exchange(
 }
 
 func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
-	return c.messages.Before(collective)
+	return c.messages.MessagesBefore(collective)
 }
 
 // Handle returns the group's ncclComm_t, or 0 after the group has failed or Close has been called.

@@ -196,7 +196,7 @@ func (d *Device) Close() error {
 	}
 	errs = append(errs, d.leaveMachine())
 	// Everything that a stream with an unfinished message uses is kept until the process exits.
-	messagesEnded := func() (bool, error) { return d.messages.Late.Load() == 0, nil }
+	messagesEnded := func() (bool, error) { return d.messages.UnfinishedGroups.Load() == 0, nil }
 	late := gpu.PollQueryFor(gpu.KernelEndTimeout, messagesEnded) != nil
 	reclaimed, err := d.gpu.Reclaim()
 	errs = append(errs, err)
@@ -300,7 +300,7 @@ func (d *Device) otherGroupsUseWindows(c *communicator) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for other := range d.communicators {
-		if other != c && other.busy.Windows.Load() {
+		if other != c && other.busy.WindowKernels.Load() {
 			return true
 		}
 	}
@@ -323,5 +323,5 @@ func (d *Device) removeCommunicator(c *communicator) {
 // start before earlier work in its stream has completed.
 func (d *Device) startsEarly() bool {
 	code, _ := d.nccl.Version()
-	return nccl.EarlyStart.In(code, d.gpu.Major)
+	return nccl.EarlyStart.Affects(code, d.gpu.Major)
 }

@@ -30,7 +30,7 @@ type graphCalls struct {
 
 type capturedCall struct {
 	plan    *plan
-	message *p2p.Captured // nil for a collective
+	message *p2p.CapturedMessage // nil for a collective
 }
 
 func newGraphCalls(g *gpu.GPU) stream.Calls {
@@ -53,8 +53,8 @@ func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
 		gc.add(&capturedCall{plan: p})
 		return nil
 	}
-	s.Capture.Waits = true // a Send waits until the previous message is copied
-	return c.messages.Record(s, messagePlan(p), func(m *p2p.Captured) {
+	s.Capture.WaitsElsewhere = true // a Send waits until the previous message is copied
+	return c.messages.Record(s, messagePlan(p), func(m *p2p.CapturedMessage) {
 		gc.add(&capturedCall{plan: p, message: m})
 	})
 }
@@ -121,7 +121,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 		}
 	}
 	for _, e := range received {
-		e.Expect()
+		e.AddReceive()
 	}
 	launched := false
 	err := gc.gpu.Do(func() (err error) {
@@ -133,7 +133,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	if err != nil {
 		for _, e := range received {
 			if !launched { // a launched graph makes the stream wait until the teardown
-				e.Unexpect()
+				e.RemoveReceive()
 			}
 		}
 		gc.failCommunicators(len(gc.calls), err)
@@ -168,7 +168,7 @@ func (gc *graphCalls) queueFollowing(
 		}
 	}
 	for _, e := range sent {
-		if err := e.Track(s); err != nil {
+		if err := e.AddSend(s); err != nil {
 			return err
 		}
 	}
@@ -185,7 +185,7 @@ func (gc *graphCalls) failCommunicators(n int, err error) {
 
 // Close releases the communicators. ended must be set if all launches have completed.
 func (gc *graphCalls) Close(ended bool) {
-	var messages []*p2p.Captured
+	var messages []*p2p.CapturedMessage
 	for _, call := range gc.calls {
 		if call.message != nil {
 			messages = append(messages, call.message)

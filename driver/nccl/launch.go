@@ -37,7 +37,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	s.ClearWaited() // must come first, so that a group that fails later reports its fault to s
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
-		c.busy.Windows.Load() && prepared.Path != driver.PathWindow ||
+		c.busy.WindowKernels.Load() && prepared.Path != driver.PathWindow ||
 		c.direct.unavailableReason == "" && c.direct.order.Latest() != s {
 		c.mu.Unlock()
 		s.Mu.Unlock()
@@ -84,8 +84,8 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	if s.Closed() || s.Capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
 		return c.launchSpecial(s, p)
 	}
-	if p.Path != driver.PathWindow && c.busy.Windows.Load() && c.busy.Idle(s) {
-		c.busy.Windows.Store(false) // else the teardown would not abort NCCL to stop this call
+	if p.Path != driver.PathWindow && c.busy.WindowKernels.Load() && c.busy.Idle(s) {
+		c.busy.WindowKernels.Store(false) // else the teardown would not abort NCCL to stop this call
 	}
 	var err error
 	if c.recorder.everCaptured.Load() {
@@ -121,7 +121,7 @@ var errForeignPlan = errors.New("launching a collective: the plan belongs to ano
 // launchSpecial records a call into the stream's capture or queues a message. The caller must hold
 // s.Mu and c.mu.
 func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
-	if err := s.Usable(); err != nil {
+	if err := s.CheckOpen(); err != nil {
 		return err
 	}
 	if s.Capture != nil {
@@ -175,9 +175,9 @@ func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
 		c.busy.Add(s)
 	}
 	if p.usesNCCL() {
-		running := &c.busy.Plain
+		running := &c.busy.OtherKernels
 		if p.Path == driver.PathWindow {
-			running = &c.busy.Windows
+			running = &c.busy.WindowKernels
 		}
 		running.Store(true)
 	}
@@ -250,7 +250,7 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	defer s.Mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := cmp.Or(c.recorder.markCaptured(), errors.Join(s.Usable(), c.Cause(), c.checkOpen()))
+	err := cmp.Or(c.recorder.markCaptured(), errors.Join(s.CheckOpen(), c.Cause(), c.checkOpen()))
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func (o *owner) Await(
 
 func (o *owner) KernelsEnded() <-chan struct{} { return o.stages.kernelsEnded }
 
-func (o *owner) Reported() error {
+func (o *owner) KernelFault() error {
 	err := o.faults.checkKernels()
 	if err != nil {
 		o.teardown.begin()
@@ -64,9 +64,9 @@ func (o *owner) Reported() error {
 	return err
 }
 
-// Whole returns the two-level group if the communicator is one of its levels. If the communicator
-// is not a level, Whole returns the communicator's own group.
-func (o *owner) Whole() stream.Group {
+// UserGroup returns the two-level group if the communicator is one of its levels. If the
+// communicator is not a level, UserGroup returns the communicator's own group.
+func (o *owner) UserGroup() stream.Group {
 	if parent := o.teardown.parent.Load(); parent != nil {
 		return parent.group
 	}

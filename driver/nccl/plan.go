@@ -126,7 +126,7 @@ func (p *plan) Remark(path driver.Path) string {
 	case path == driver.PathWindow && d.startsEarly():
 		_, text := d.nccl.Version()
 		return fmt.Sprintf("an empty kernel is launched before it, since window kernels of NCCL %s may "+
-			"start too early (fixed in %s)", text, nccl.VersionText(nccl.EarlyStart.Below))
+			"start too early (fixed in %s)", text, nccl.VersionText(nccl.EarlyStart.FixedIn))
 	case path == driver.PathDirect:
 		return p.remarkDirect()
 	case p.ComparesFloats() && len(p.c.cfg.Ranks) > 1:

@@ -27,13 +27,13 @@ func newSupport(
 ) windowSupport {
 	code, text := library.Version()
 	s := windowSupport{
-		averages: code >= averageVersion, anyAlignment: !nccl.ShiftedLoads.In(code, major),
+		averages: code >= averageVersion, anyAlignment: !nccl.ShiftedLoads.Affects(code, major),
 		rank: group.Rank,
 	}
 	switch {
-	case !library.Windows():
+	case !library.HasWindows():
 		s.noWindowsReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", text)
-	case machines > 1 && nccl.MachinesWithoutWindows.In(code, major):
+	case machines > 1 && nccl.MachinesWithoutWindows.Affects(code, major):
 		s.noWindowsReason = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels "+
 			"only for groups on one machine", machines, text)
 	case len(group.Ranks) == 1:

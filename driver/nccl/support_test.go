@@ -102,7 +102,7 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 		t.Skipf("this NCCL does not have the defect EarlyStart: %v", driver.ErrUnsupported)
 	}
 	if _, err := m.device.AdoptCommunicator(1); !errors.Is(err, driver.ErrUnsupported) ||
-		!strings.Contains(err.Error(), nccl.VersionText(nccl.EarlyStart.Below)) {
+		!strings.Contains(err.Error(), nccl.VersionText(nccl.EarlyStart.FixedIn)) {
 		t.Errorf("AdoptCommunicator = %v, want ErrUnsupported with the first fixed version", err)
 	}
 	t.Setenv(allowEarlyStart, "1")

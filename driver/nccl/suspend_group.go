@@ -67,7 +67,7 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 		errs = append(errs, err, stagingErr)
 	}
 	err := errors.Join(errs...)
-	if !s.comm.library.Suspends() {
+	if !s.comm.library.CanSuspend() {
 		released.Kept = append(released.Kept, s.keptByNCCL(len(all)))
 	} else if err == nil {
 		err = s.callNCCL(ctx, all, (*ncclComm).suspend)
@@ -143,7 +143,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 		return refusal
 	}
 	err = memory.mapPeers(ctx, messages)
-	if err == nil && s.comm.library.Suspends() {
+	if err == nil && s.comm.library.CanSuspend() {
 		err = s.callNCCL(ctx, all, (*ncclComm).resume)
 	}
 	if err == nil { // export the memory until all ranks have mapped it

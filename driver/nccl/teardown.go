@@ -117,8 +117,8 @@ func (t *teardown) collect() facts {
 		f.foreignWindowKernels = f.foreignGraphs && t.recorder.windowsCaptured
 		t.mu.Unlock()
 	}
-	f.idle = t.busy.AllIdle() // clears busy.Windows and busy.Plain if possible
-	f.windowKernels, f.plainKernels = t.busy.Windows.Load(), t.busy.Plain.Load()
+	f.idle = t.busy.AllIdle() // clears busy.WindowKernels and busy.OtherKernels if possible
+	f.windowKernels, f.plainKernels = t.busy.WindowKernels.Load(), t.busy.OtherKernels.Load()
 	f.closedStreamsBusy = t.gpu.MustKeepMemory()
 	f.quickAbort = !f.closedStreamsBusy && !t.otherGroupsUseWindows()
 	return f

@@ -37,7 +37,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 				}
 			}
 			c := p[0].group.(*communicator)
-			c.busy.Windows.Store(true) // the watcher has not reset it yet
+			c.busy.WindowKernels.Store(true) // the watcher has not reset it yet
 			previous, _ := c.history.last()
 			returned := make(chan error, 1)
 			go func() {
@@ -81,7 +81,7 @@ func TestAbortEndsACallAfterFinishedWindowKernels(t *testing.T) {
 		return
 	}
 	p := openAndSumWithin(t, 20*time.Second)
-	p[0].group.(*communicator).busy.Windows.Store(true) // the watcher has not reset it yet
+	p[0].group.(*communicator).busy.WindowKernels.Store(true) // the watcher has not reset it yet
 	if err := p.launch(0, driver.PathPlain); err != nil {
 		t.Fatal(err)
 	}

@@ -54,11 +54,10 @@ func (d Device) TotalMem() (int64, error) {
 	return getValue[int64](&d.driver.table, deviceTotalMem, uintptr(d.handle))
 }
 
-// Attribute identifies a property of a device. It is a CUdevice_attribute of cuda.h.
+// Attribute identifies a property of a device (CUdevice_attribute).
 type Attribute int32
 
-// The attributes that symmem reads. Attributes whose names end in Supported have the value 0 or
-// 1.
+// The attributes that symmem reads. Those whose names end in Supported are 0 or 1.
 const (
 	AttributeMultiprocessorCount    Attribute = 16
 	AttributeComputeMode            Attribute = 20
@@ -78,7 +77,7 @@ func (d Device) Attribute(attribute Attribute) (int, error) {
 	return int(value), err
 }
 
-// ComputeCapability returns the device's compute capability, such as 9 and 0.
+// ComputeCapability returns the compute capability, such as 9 and 0.
 func (d Device) ComputeCapability() (major, minor int, err error) {
 	if major, err = d.Attribute(AttributeComputeCapabilityMajor); err != nil {
 		return 0, 0, err
@@ -94,8 +93,7 @@ func (d Device) CanAccessPeer(peer Device) (bool, error) {
 	return can != 0, err
 }
 
-// P2PAttribute identifies a property of a link between two devices. It is a
-// CUdevice_P2PAttribute of cuda.h.
+// P2PAttribute identifies a property of a link between devices (CUdevice_P2PAttribute).
 type P2PAttribute int32
 
 // The link properties that symmem reads.
@@ -111,16 +109,15 @@ func (d Device) P2PAttribute(attribute P2PAttribute, peer Device) (int, error) {
 	return int(value), err
 }
 
-// RetainPrimary retains the device's primary context, which the CUDA runtime, PyTorch and NCCL
-// also use, and returns it. The first call in a process creates the context, which takes several
-// hundred milliseconds. RetainPrimary does not make the context current. Each RetainPrimary must
-// be paired with a ReleasePrimary.
+// RetainPrimary returns the device's primary context, which the CUDA runtime, PyTorch and NCCL also
+// use. The first call in a process creates the context, which takes several hundred milliseconds.
+// Each RetainPrimary must be paired with a ReleasePrimary.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }
 
-// ReleasePrimary undoes one RetainPrimary. When all users in the process, including other
-// libraries, have released the context, it is destroyed with everything in it.
+// ReleasePrimary undoes one RetainPrimary. When all libraries in the process have released the
+// context, it is destroyed with everything in it.
 func (d Device) ReleasePrimary() error {
 	return d.driver.call(devicePrimaryCtxRelease, uintptr(d.handle))
 }

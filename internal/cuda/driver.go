@@ -7,12 +7,10 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable is the environment variable that holds the path of libcuda. If it is not set, the
-// system's libcuda is used.
+// PathVariable is the environment variable that holds the path of libcuda.
 const PathVariable = "SYMMEM_CUDA"
 
-// Driver calls an initialised libcuda. Each embedded type provides the functions for one kind of
-// object. A Driver is immutable and safe for concurrent use.
+// Driver calls libcuda. It is immutable and safe for concurrent use.
 type Driver struct {
 	table
 	memory
@@ -21,18 +19,16 @@ type Driver struct {
 	modules
 }
 
-// newDriver returns a driver whose embedded types all use the same table.
 func newDriver(t table) *Driver {
 	return &Driver{t, memory{t}, streams{t}, graphs{t}, modules{t}}
 }
 
-// Load opens libcuda and initialises it. If no paths are given, it opens the file named by
-// SYMMEM_CUDA or, if that variable is not set, the system's libcuda.so.1. If the process has
-// already loaded a copy, Load uses that copy. Load needs no context and creates none.
+// Load opens and initialises libcuda. If no paths are given, it opens the file named by SYMMEM_CUDA
+// or, if that variable is not set, libcuda.so.1. If the process has already loaded a copy, Load
+// uses that copy. Load needs no context and creates none.
 //
-// If there is no library, or if the library lacks a function, the error matches ErrNoDriver. If
-// cuInit fails, the error is an *Error that matches a Code, such as ErrNoDevice on a machine
-// with a driver but no GPU.
+// If there is no suitable library, the error matches ErrNoDriver. If cuInit fails, the error
+// matches a Code, such as ErrNoDevice.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -58,14 +54,13 @@ func Load(paths ...string) (*Driver, error) {
 // Path returns the path of the library's file.
 func (d *Driver) Path() string { return d.library.Path() }
 
-// Version returns the newest version of CUDA that the driver supports, such as 12090 for 12.9.
+// Version returns the newest CUDA version that the driver supports, such as 12090 for 12.9.
 func (d *Driver) Version() (int, error) {
 	version, err := getValue[int32](&d.table, driverGetVersion)
 	return int(version), err
 }
 
-// DeviceCount returns the number of GPUs visible to the process, which CUDA_VISIBLE_DEVICES can
-// limit.
+// DeviceCount returns the number of GPUs that the process sees.
 func (d *Driver) DeviceCount() (int, error) {
 	count, err := getValue[int32](&d.table, deviceGetCount)
 	return int(count), err
@@ -80,24 +75,23 @@ func (d *Driver) Device(ordinal int) (Device, error) {
 // Context is a CUDA context (CUcontext). 0 means no context.
 type Context uintptr
 
-// SetCurrent makes a context current on the calling thread; 0 removes the current context.
+// SetCurrent makes a context current on the calling thread. 0 removes the current context.
 func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
 // In returns a Driver that makes a context current before each call, so that goroutines need not
-// lock their threads. The context is set in the same transition to C as the call, which is much
-// cheaper than a separate SetCurrent. The returned Driver must not be used for calls that have to
-// run on the same thread as an earlier call.
+// lock their threads. This is much cheaper than a separate SetCurrent. The returned Driver must not
+// be used for calls that have to run on the same thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
-	functions.before = d.Entry(context)
+	functions.before = d.ContextStep(context)
 	return newDriver(functions)
 }
 
-// Entry returns a dl.Step that makes a context current. The binding of another C library can run
-// this step before each of its calls.
-func (d *Driver) Entry(context Context) dl.Step {
+// ContextStep returns a step that makes a context current. Bindings of other C libraries can run
+// this step before their calls.
+func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
 		NewError: func(status int32) error { return d.newError(ctxSetCurrent, Code(status)) },
@@ -110,7 +104,7 @@ func (d *Driver) Current() (Context, error) {
 }
 
 // MemGetInfo returns the free and total memory of the current device in bytes. Memory of other
-// processes counts as used.
+// processes is not free.
 func (d *Driver) MemGetInfo() (free, total int64, err error) {
 	f, t := dl.NewCell(int64(0)), dl.NewCell(int64(0))
 	err = d.call(memGetInfo, f.Address(), t.Address())

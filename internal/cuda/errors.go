@@ -8,8 +8,7 @@ import (
 // ErrNoDriver is returned by Load if there is no libcuda, or if it is too old.
 var ErrNoDriver = errors.New("no CUDA driver")
 
-// Code is the result of a call (CUresult). It implements error, so that errors.Is can match an
-// *Error with it.
+// Code is the result of a call (CUresult). As an error, it matches an *Error in errors.Is.
 type Code int32
 
 // The codes that symmem handles or explains.
@@ -33,8 +32,8 @@ const (
 
 func (c Code) Error() string { return fmt.Sprintf("CUDA result %d", int32(c)) }
 
-// Is makes ErrOutOfMemory match any error that has an OutOfMemory method returning true, such as
-// ErrOutOfMemory of package driver, which this package must not import.
+// Is makes ErrOutOfMemory match the error of the same name in package driver, which this package
+// must not import.
 func (c Code) Is(target error) bool {
 	memory, ok := target.(interface{ OutOfMemory() bool })
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
@@ -42,9 +41,7 @@ func (c Code) Is(target error) bool {
 
 // Error reports a failed call, or a failure of earlier work that CUDA reported in this call.
 type Error struct {
-	// Call is the function's name as libcuda exports it.
-	Call string
-	// Code is the result.
+	Call string // the C function's name
 	Code Code
 	// Name and Text are CUDA's name and description of the result, such as CUDA_ERROR_OUT_OF_MEMORY
 	// and "out of memory". They are empty if the driver does not know the result.
@@ -63,8 +60,8 @@ func (e *Error) Unwrap() error { return e.Code }
 
 // MissingError is returned for a function that the installed driver lacks.
 type MissingError struct {
-	// Function is the name of the missing function. Path is the path of the library.
-	Function, Path string
+	Function string
+	Path     string // path of the library
 }
 
 func (e *MissingError) Error() string {

@@ -6,7 +6,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Graph is a CUDA graph (CUgraph), for example one captured from a stream.
+// Graph is a CUDA graph (CUgraph).
 type Graph uintptr
 
 // GraphExec is an instantiated graph (CUgraphExec).
@@ -17,7 +17,7 @@ type Node uintptr
 
 type graphs struct{ table }
 
-// GraphInstantiate instantiates a graph, which may then be destroyed before the instance.
+// GraphInstantiate instantiates a graph, which may be destroyed before the instance.
 func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
 	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
 }
@@ -27,7 +27,7 @@ func (g *graphs) GraphLaunch(exec GraphExec, stream Stream) error {
 	return g.call(graphLaunch, uintptr(exec), uintptr(stream))
 }
 
-// GraphExecDestroy destroys an instantiated graph. Queued launches still run to completion.
+// GraphExecDestroy destroys an instantiated graph. Queued launches still run.
 func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 	return g.call(graphExecDestroy, uintptr(exec))
 }
@@ -35,8 +35,7 @@ func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 // GraphDestroy destroys a graph.
 func (g *graphs) GraphDestroy(graph Graph) error { return g.call(graphDestroy, uintptr(graph)) }
 
-// GraphAddEventRecord adds a node that records an event after the given nodes have run. After
-// the graph has been launched, a wait for the event waits for this node.
+// GraphAddEventRecord adds a node that records an event after the given nodes have run.
 func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (Node, error) {
 	node, err := getValue[Node](&g.table, graphAddEventRecord, uintptr(graph), addressOf(nodes),
 		uintptr(len(nodes)), uintptr(event))
@@ -53,19 +52,19 @@ func addressOf(nodes []Node) uintptr {
 	return dl.AddressOf(&nodes[0])
 }
 
-// GraphAddDependencies makes successors[i] depend on nodes[i], for all i.
+// GraphAddDependencies makes each successors[i] depend on nodes[i].
 func (g *graphs) GraphAddDependencies(graph Graph, nodes, successors []Node) error {
 	return g.editDependencies(graphAddDependencies, graphAddDependencies2, graph, nodes, successors)
 }
 
-// GraphRemoveDependencies removes the dependency of successors[i] on nodes[i], for all i.
+// GraphRemoveDependencies undoes GraphAddDependencies.
 func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) error {
 	return g.editDependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, nodes,
 		successors)
 }
 
-// editDependencies calls newer, which has an extra argument for edge data, if the driver has this
-// function, and older if it does not.
+// editDependencies calls newer, which has an extra argument for edge data, if the driver has that
+// function. Otherwise it calls older.
 func (g *graphs) editDependencies(
 	older, newer function, graph Graph, nodes, successors []Node,
 ) error {
@@ -86,13 +85,12 @@ const (
 	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE
 )
 
-// AtGraphEnd makes CUDA call end once, some time after it has destroyed the last object that
-// refers to the graph: the graph itself, its clones, their instances, parent graphs, and
-// unfinished launches. The graph may still be under capture. If the capture is invalidated, the
-// graph is destroyed, so end is called in that case as well.
+// AtGraphEnd makes CUDA call end once, some time after the last object that refers to the graph is
+// destroyed: the graph itself, its clones, their instances, parent graphs, or unfinished launches.
+// The graph may still be under capture.
 //
-// end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that
-// does, and must not panic. If AtGraphEnd returns an error, end is not called.
+// end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that does,
+// and must not panic. If AtGraphEnd returns an error, end is not called.
 //
 // If the driver has no user objects (before CUDA 11.3), the error is a *MissingError.
 func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
@@ -103,7 +101,8 @@ func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	}
 	work := NewHostFuncOnce(end)
 	cell := dl.NewCell(userObject(0))
-	err := g.call(userObjectCreate, cell.Address(), uintptr(work), runHost(), 1, noDestructorSync)
+	err := g.call(userObjectCreate, cell.Address(), uintptr(work), hostCallback(), 1,
+		noDestructorSync)
 	object := cell.Take()
 	if err != nil {
 		work.Release()

@@ -47,9 +47,9 @@ func TestAtGraphEndCallsFunctionOnce(t *testing.T) {
 		t.Fatal("the function was called before the graph was destroyed")
 	}
 	invoke(driver, "end_graph")
-	if ended != 1 || len(hosts.work) != 0 {
+	if ended != 1 || len(hostFuncs.work) != 0 {
 		t.Errorf("the function was called %d times, and %d host functions remain; want 1 call and none",
-			ended, len(hosts.work))
+			ended, len(hostFuncs.work))
 	}
 }
 
@@ -61,9 +61,9 @@ func TestAtGraphEndReleasesAfterError(t *testing.T) {
 		if !errors.Is(err, ErrInvalidValue) {
 			t.Errorf("%s: AtGraphEnd = %v, want %v", name, err, ErrInvalidValue)
 		}
-		if remaining := invoke(driver, "references_left"); remaining != 0 || len(hosts.work) != 0 {
+		if remaining := invoke(driver, "references_left"); remaining != 0 || len(hostFuncs.work) != 0 {
 			t.Errorf("%s: %d references and %d host functions remain, want none", name, remaining,
-				len(hosts.work))
+				len(hostFuncs.work))
 		}
 	}
 }

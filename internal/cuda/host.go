@@ -6,13 +6,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// HostFunc identifies a Go function that streams can run on the host. It is invalid after
-// Release.
+// HostFunc identifies a Go function that streams can call. It is invalid after Release.
 type HostFunc uintptr
 
-// hosts maps HostFuncs to Go functions. The process has only one table and one callback, because
-// a callback for C can never be freed.
-var hosts struct {
+// hostFuncs maps HostFuncs to Go functions. There is only one callback for C, because it can never
+// be freed.
+var hostFuncs struct {
 	mu   sync.Mutex
 	work map[HostFunc]hostWork // guarded by mu
 	last HostFunc              // guarded by mu
@@ -23,51 +22,50 @@ type hostWork struct {
 	once bool
 }
 
-// runHost returns the address of the callback that CUDA calls on one of its threads.
-var runHost = sync.OnceValue(func() uintptr {
+// hostCallback returns the address of the function that CUDA calls on one of its threads.
+var hostCallback = sync.OnceValue(func() uintptr {
 	return dl.Callback(func(number uintptr) {
-		if run := takeHost(HostFunc(number)); run != nil {
+		if run := lookUpHost(HostFunc(number)); run != nil {
 			run()
 		}
 	})
 })
 
-func takeHost(h HostFunc) func() {
-	hosts.mu.Lock()
-	defer hosts.mu.Unlock()
-	w := hosts.work[h]
+func lookUpHost(h HostFunc) func() {
+	hostFuncs.mu.Lock()
+	defer hostFuncs.mu.Unlock()
+	w := hostFuncs.work[h]
 	if w.once {
-		delete(hosts.work, h)
+		delete(hostFuncs.work, h)
 	}
 	return w.run
 }
 
 // NewHostFunc returns a HostFunc that can run any number of times, for example in each launch of a
-// graph. The caller must release it once no stream or graph uses it any more.
+// graph. The caller must release it once nothing uses it any more.
 //
 // The function runs on a CUDA thread while the stream waits for it. It must not call CUDA or NCCL,
 // must not wait for a thread that does, and must not panic.
-func NewHostFunc(work func()) HostFunc { return keepHost(hostWork{work, false}) }
+func NewHostFunc(work func()) HostFunc { return addHost(hostWork{work, false}) }
 
 // NewHostFuncOnce returns a HostFunc that is released when it runs. If it never runs, the caller
-// must release it. This happens if LaunchHostFunc returns an error or if earlier work on the
-// stream fails.
-func NewHostFuncOnce(work func()) HostFunc { return keepHost(hostWork{work, true}) }
+// must release it. This happens if LaunchHostFunc or earlier work on the stream fails.
+func NewHostFuncOnce(work func()) HostFunc { return addHost(hostWork{work, true}) }
 
-func keepHost(w hostWork) HostFunc {
-	hosts.mu.Lock()
-	defer hosts.mu.Unlock()
-	if hosts.work == nil {
-		hosts.work = map[HostFunc]hostWork{}
+func addHost(w hostWork) HostFunc {
+	hostFuncs.mu.Lock()
+	defer hostFuncs.mu.Unlock()
+	if hostFuncs.work == nil {
+		hostFuncs.work = map[HostFunc]hostWork{}
 	}
-	hosts.last++
-	hosts.work[hosts.last] = w
-	return hosts.last
+	hostFuncs.last++
+	hostFuncs.work[hostFuncs.last] = w
+	return hostFuncs.last
 }
 
-// Release frees the function. If a stream reaches the HostFunc afterwards, it calls nothing.
+// Release frees the function. A stream that reaches h afterwards calls nothing.
 func (h HostFunc) Release() {
-	hosts.mu.Lock()
-	defer hosts.mu.Unlock()
-	delete(hosts.work, h)
+	hostFuncs.mu.Lock()
+	defer hostFuncs.mu.Unlock()
+	delete(hostFuncs.work, h)
 }

@@ -4,7 +4,7 @@ import "testing"
 
 func TestHostFuncRuns(t *testing.T) {
 	driver, recorder := load(t, declarations)
-	runHost, _ := driver.library.Find("run_host")
+	hostCallback, _ := driver.library.Find("run_host")
 	for name, c := range map[string]struct {
 		make func(func()) HostFunc
 		want int
@@ -23,16 +23,16 @@ func TestHostFuncRuns(t *testing.T) {
 				t.Fatalf("called %s%#x, want cuLaunchHostFunc on stream %#x", call.Name, call.Args, stream)
 			}
 			for range 3 {
-				runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
+				hostCallback.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
 			}
 			if runs != c.want {
 				t.Errorf("the function ran %d times, want %d", runs, c.want)
 			}
 			work.Release()
-			runHost.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
-			if runs != c.want || len(hosts.work) != 0 {
+			hostCallback.Call(uintptr(call.Args[1]), uintptr(call.Args[2]))
+			if runs != c.want || len(hostFuncs.work) != 0 {
 				t.Errorf("after Release, the function has run %d times and %d functions remain; want %d, 0",
-					runs, len(hosts.work), c.want)
+					runs, len(hostFuncs.work), c.want)
 			}
 		})
 	}

@@ -7,12 +7,12 @@ import (
 	"symmem/internal/dl"
 )
 
-// Handle refers to a physical allocation (CUmemGenericAllocationHandle), which has no address
-// until it is mapped. The memory is freed once all processes have released all of their handles
-// to it and removed all of their mappings.
+// Handle refers to a physical allocation (CUmemGenericAllocationHandle), which has no address until
+// it is mapped. The memory is freed once all processes have released all of their handles and
+// removed all of their mappings.
 type Handle uint64
 
-// HandleTypes is a set of ways to share an allocation with another process. It is a bit mask of
+// HandleTypes is a set of ways to share an allocation with another process. It is a mask of
 // CUmemAllocationHandleType values.
 type HandleTypes int32
 
@@ -25,32 +25,27 @@ const (
 // FabricHandle is a handle that can be sent to another machine (CUmemFabricHandle).
 type FabricHandle [64]byte
 
-// locationDevice selects the memory of a GPU (CU_MEM_LOCATION_TYPE_DEVICE).
-const locationDevice = 1
+const locationDevice = 1 // CU_MEM_LOCATION_TYPE_DEVICE
 
-// Location identifies a device that owns or accesses memory (CUmemLocation, 8 bytes).
+// Location identifies a device that owns or accesses memory (CUmemLocation).
 type Location struct {
 	Type, ID int32
 }
 
-// AllocationProp describes an allocation (CUmemAllocationProp). Its 32 bytes have the same layout
-// on every 64-bit system.
+// AllocationProp describes an allocation (CUmemAllocationProp).
 type AllocationProp struct {
-	// Type is a CUmemAllocationType, always 1 (pinned).
-	Type             int32
-	RequestedHandles HandleTypes
-	Location         Location
-	win32Metadata    uintptr
-	// CompressionType is 0 for uncompressed memory.
-	CompressionType uint8
-	// GPUDirectRDMACapable is 1 for memory that network cards can access.
-	GPUDirectRDMACapable uint8
+	Type                 int32 // CUmemAllocationType, always 1 (pinned)
+	RequestedHandles     HandleTypes
+	Location             Location
+	win32Metadata        uintptr
+	CompressionType      uint8 // 0 for uncompressed memory
+	GPUDirectRDMACapable uint8 // 1 for memory that network cards can access
 	Usage                uint16
 	_                    [4]uint8
 }
 
 // PinnedMemory returns the properties of device memory that can be shared with the given handle
-// types. rdma must be set if network cards are to access the memory.
+// types and, if rdma is set, accessed by network cards.
 func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp {
 	p := AllocationProp{
 		Type:             1,
@@ -65,9 +60,9 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 
 type memory struct{ table }
 
-// Granularity returns the granularity of allocations in bytes; their sizes and addresses must be
-// multiples of it. If recommended is set, Granularity returns the value that the driver recommends
-// for speed instead of the minimum. Granularity needs no context.
+// Granularity returns the number of bytes of which the sizes and addresses of allocations must be
+// multiples. If recommended is set, it returns the larger number that the driver recommends for
+// speed. Granularity needs no context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -79,21 +74,19 @@ func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, erro
 	return size.Take(), err
 }
 
-// AddressReserve reserves a range of addresses for all devices without allocating memory. align
-// must be a power of two, or 0 to let the driver choose.
+// AddressReserve reserves addresses for all devices without allocating memory. align must be a
+// power of two, or 0 for the driver's choice.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
 
-// AddressFree frees a whole reserved range.
-//
-// Preconditions: nothing is mapped in the range.
+// AddressFree frees a whole reserved range, in which nothing may be mapped.
 func (m *memory) AddressFree(address uintptr, bytes int64) error {
 	return m.call(memAddressFree, address, uintptr(bytes))
 }
 
-// Create allocates physical memory. bytes must be a multiple of the granularity. Create returns
-// ErrOutOfMemory if the device does not have enough memory.
+// Create allocates physical memory. bytes must be a multiple of the granularity. If the device does
+// not have enough memory, the error is ErrOutOfMemory.
 func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	handle, cell := dl.NewCell(Handle(0)), dl.NewCell(prop)
 	err := m.call(memCreate, handle.Address(), uintptr(bytes), cell.Address(), 0)
@@ -104,26 +97,24 @@ func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 // Release releases a handle. Mappings of the memory are not affected.
 func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
-// Retain returns another handle to the allocation that is mapped at an address. The caller must
-// release this handle.
+// Retain returns another handle to the allocation mapped at an address. The caller must release the
+// handle.
 func (m *memory) Retain(address uintptr) (Handle, error) {
 	return getValue[Handle](&m.table, memRetainAllocationHandle, address)
 }
 
-// Map maps a whole allocation at a reserved address. No device can access it until SetAccess has
-// been called.
+// Map maps a whole allocation at a reserved address. Devices can access it after SetAccess.
 func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
 	return m.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
 }
 
-// Unmap removes a mapping. The addresses stay reserved.
-//
-// Preconditions: all work that uses the memory has completed. Unmap does not wait for such work.
+// Unmap removes a mapping. The addresses stay reserved. All work that uses the memory must have
+// completed, because Unmap does not wait.
 func (m *memory) Unmap(address uintptr, bytes int64) error {
 	return m.call(memUnmap, address, uintptr(bytes))
 }
 
-// access grants a device access to memory (CUmemAccessDesc, 12 bytes).
+// access grants a device access to memory (CUmemAccessDesc).
 type access struct {
 	location Location
 	flags    int32
@@ -132,7 +123,7 @@ type access struct {
 const readWrite = 3
 
 // SetAccess allows devices to read and write a mapped range. It fails if a device has no peer
-// access to the device that owns the memory.
+// access to the memory's owner.
 func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) error {
 	if len(devices) == 0 {
 		return nil
@@ -156,13 +147,13 @@ func (m *memory) ExportFD(handle Handle) (int, error) {
 	return int(fd.Take()), err
 }
 
-// ImportFD returns a handle for a file descriptor that another process exported. The caller
-// still owns the descriptor and may close it after ImportFD returns.
+// ImportFD returns a handle for a descriptor that another process exported. The caller may close
+// the descriptor afterwards.
 func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
 
-// ExportFabric returns a fabric handle of an allocation, for a process in the same NVLink fabric.
+// ExportFabric returns a fabric handle, for a process in the same NVLink fabric.
 func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
 	return getValue[FabricHandle](&m.table, memExportToShareableHandle, uintptr(handle),
 		uintptr(HandleFabric), 0)
@@ -185,20 +176,20 @@ var (
 	_ [12]byte = [unsafe.Sizeof(access{})]byte{}
 )
 
-// MemcpyAsync queues a copy between device or host addresses. If the copy involves host memory that
-// is not page-locked, the call waits until the copy has completed.
+// MemcpyAsync queues a copy between device or host addresses. For host memory that is not
+// page-locked, the call waits until the copy has completed.
 func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error {
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
 
-// MemRange returns an error unless the address is in device memory or in page-locked host memory.
-func (m *memory) MemRange(address uintptr) error {
+// CheckAddress returns an error unless an address is in device memory or page-locked host memory.
+func (m *memory) CheckAddress(address uintptr) error {
 	base := dl.NewCell(uintptr(0))
 	defer base.Take()
 	return m.call(memGetAddressRange, base.Address(), 0, address)
 }
 
-// MemsetD8Async queues work that sets all bytes of a range of device memory to a value.
+// MemsetD8Async queues work that sets bytes of device memory to a value.
 func (m *memory) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stream) error {
 	return m.call(memsetD8Async, dst, uintptr(value), uintptr(bytes), uintptr(stream))
 }
@@ -211,20 +202,19 @@ func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 // MemFreeHost frees memory that MemAllocHost returned. It waits for queued work.
 func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
-// MemHostRegister page-locks host memory, so that it can be copied asynchronously and accessed by
-// kernels in all contexts. The memory must not belong to the Go heap.
+// MemHostRegister page-locks host memory, and lets kernels in all contexts access it. The memory
+// must not belong to the Go heap.
 func (m *memory) MemHostRegister(address uintptr, bytes int64) error {
 	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
 	return m.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
 }
 
-// MemHostUnregister undoes MemHostRegister for the same address.
+// MemHostUnregister undoes MemHostRegister.
 func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
 
-// MemHostDevice returns the device address of page-locked host memory. On most machines, it is
-// the same as the host address.
+// MemHostDevice returns the device address of page-locked host memory.
 func (m *memory) MemHostDevice(address uintptr) (uintptr, error) {
 	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }

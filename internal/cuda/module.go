@@ -19,8 +19,8 @@ type Function uintptr
 
 type modules struct{ table }
 
-// ModuleLoadData loads code into the current context. The code is either PTX, which the driver
-// compiles, or a cubin for the device. It must end with a zero byte, because PTX is a C string.
+// ModuleLoadData loads PTX, which the driver compiles, or a cubin into the current context. The
+// code must end with a zero byte, because PTX is a C string.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
@@ -39,11 +39,10 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions loads all kernels of a module onto the device. Without it, each kernel is
-// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). That
-// launch may wait until all kernels running in the context have exited, and thus forever if one
-// of them never exits (CUDA C++ Programming Guide, "Lazy Loading"). With drivers before CUDA
-// 12.4, which lack the required functions, ModuleLoadFunctions does nothing.
+// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, each kernel is
+// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). That launch
+// may wait until all running kernels of the context have exited (CUDA C++ Programming Guide, "Lazy
+// Loading"). With drivers before CUDA 12.4, ModuleLoadFunctions does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -62,32 +61,30 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	return err
 }
 
-// ModuleUnload unloads code.
-//
-// Preconditions: no queued work and no graph uses the code.
+// ModuleUnload unloads code. No queued work and no graph may use the code.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
-// Params holds a kernel's arguments as the bytes of a structure. The zero value has no arguments.
+// Params holds a kernel's arguments as the bytes of a structure.
 type Params struct{ packed []byte }
 
-// ParamsOf copies a structure that has the same layout in C and Go. It must contain only
-// numbers, because a Go pointer in the copy would not keep its target reachable.
+// ParamsOf copies a structure, which must have the same layout in C and Go and contain only
+// numbers: a Go pointer in the copy would not keep its target reachable.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}
 }
 
-// With returns a copy of p in which the 64-bit integer at the given offset is v.
-func (p *Params) With(offset int, v uint64) Params {
+// WithUint64 returns a copy of p in which the integer at the given offset is v.
+func (p *Params) WithUint64(offset int, v uint64) Params {
 	packed := slices.Clone(p.packed)
 	binary.NativeEndian.PutUint64(packed[offset:], v)
 	return Params{packed}
 }
 
-// MaxParams is the largest size of a kernel's arguments that every device supports, in bytes.
+// MaxParams is the largest number of argument bytes that every device supports.
 const MaxParams = 4096
 
-// launch holds the arguments of cuLaunchKernel and cuLaunchKernelEx.
+// launch holds the arguments of a launch in C's layout.
 type launch struct {
 	options [5]uintptr
 	size    uint64
@@ -110,14 +107,14 @@ func (l *launch) pack(params *Params) {
 
 var launches = sync.Pool{New: func() any { return new(launch) }}
 
-// The options of a launch: CU_LAUNCH_PARAM_... of cuda.h.
+// The CU_LAUNCH_PARAM constants of cuda.h.
 const (
 	launchParamEnd     = 0
 	launchParamPointer = 1
 	launchParamSize    = 2
 )
 
-// launchConfig has the layout of CUlaunchConfig of cuda.h.
+// launchConfig is CUlaunchConfig of cuda.h.
 type launchConfig struct {
 	grid, block [3]uint32
 	_, _        uint32 // shared memory, and padding
@@ -126,14 +123,13 @@ type launchConfig struct {
 	count, _    uint32
 }
 
-// launchAttribute has the layout of CUlaunchAttribute.
+// launchAttribute is CUlaunchAttribute of cuda.h.
 type launchAttribute struct {
 	id, _ uint32
 	value [64]byte
 }
 
-// attributeProgrammatic enables programmatic dependent launch
-// (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).
+// attributeProgrammatic is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const attributeProgrammatic = 6
 
 // These declarations compile only if the sizes match cuda.h.
@@ -145,8 +141,8 @@ var (
 // overlapVersion is the first CUDA version that can capture programmatic dependent launches.
 const overlapVersion = 12030
 
-// LaunchesOverlap reports whether the device supports LaunchOverlapping.
-func (d Device) LaunchesOverlap() (bool, error) {
+// CanOverlapLaunches reports whether the device supports LaunchOverlapping.
+func (d Device) CanOverlapLaunches() (bool, error) {
 	major, err := d.Attribute(AttributeComputeCapabilityMajor)
 	if err != nil {
 		return false, err
@@ -155,10 +151,10 @@ func (d Device) LaunchesOverlap() (bool, error) {
 	return major >= 9 && version >= overlapVersion, err
 }
 
-// LaunchOverlapping queues a kernel like LaunchKernel, but with programmatic dependent launch,
-// so that the kernel may start before its predecessor in the stream has completed. The kernel
-// must wait for its predecessor itself, with griddepcontrol.wait of PTX. LaunchesOverlap must be
-// true for the device.
+// LaunchOverlapping queues a kernel like LaunchKernel, but the kernel may start before its
+// predecessor in the stream has completed (programmatic dependent launch). The kernel must itself
+// wait for its predecessor with griddepcontrol.wait of PTX. CanOverlapLaunches must be true for the
+// device.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
@@ -173,8 +169,8 @@ func (m *modules) LaunchOverlapping(
 	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.options))
 }
 
-// LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It
-// copies the arguments before it returns. If they exceed MaxParams bytes, it panics.
+// LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It copies
+// the arguments. If they exceed MaxParams bytes, it panics.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {

@@ -8,8 +8,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Stream is a CUDA stream (CUstream or cudaStream_t). 0 is the legacy default stream, which
-// synchronizes with all streams that were not created as non-blocking.
+// Stream is a CUDA stream (CUstream or cudaStream_t). 0 is the legacy default stream.
 type Stream uintptr
 
 type streams struct{ table }
@@ -20,34 +19,30 @@ func (s *streams) StreamCreate() (Stream, error) {
 	return getValue[Stream](&s.table, streamCreate, nonBlocking)
 }
 
-// StreamDestroy destroys a stream without waiting for its queued work, which still runs.
+// StreamDestroy destroys a stream. Its queued work still runs.
 func (s *streams) StreamDestroy(stream Stream) error {
 	return s.call(streamDestroy, uintptr(stream))
 }
 
-// StreamQuery reports whether all queued work has run. It does not block or allocate.
+// StreamQuery reports whether all queued work has run.
 func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
 	return s.query(streamQuery, uintptr(stream))
 }
 
-// StreamSynchronize blocks the thread until all queued work has run. A caller that needs a
-// deadline must record an event and poll it instead.
+// StreamSynchronize blocks the thread until all queued work has run.
 func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
 // StreamWaitEvent makes later work on a stream wait for the point that the event marks.
-// StreamWaitEvent itself does not wait.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
 
-// waitExternal is CU_EVENT_WAIT_EXTERNAL.
-const waitExternal = 1
+const waitExternal = 1 // CU_EVENT_WAIT_EXTERNAL
 
 // StreamWaitEventExternal makes captured work wait for an event that is recorded outside the
-// capture. Each launch of the graph waits for the point that the event marks at the time of that
-// launch.
+// capture. Each launch of the graph waits for the point that the event marks at that time.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
@@ -57,15 +52,13 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) is not negative, so that counters may wrap
-	// around.
+	// WaitGreaterOrEqual waits until int32(word-value) >= 0, so that counters may wrap around.
 	WaitGreaterOrEqual WaitFlags = 0
-	// WaitEqual waits until the word has the value.
-	WaitEqual WaitFlags = 1
+	WaitEqual          WaitFlags = 1
 )
 
 // StreamWaitValue makes later work on a stream wait until a word of device memory or page-locked
-// host memory satisfies the condition. StreamWaitValue itself does not wait.
+// host memory satisfies the condition.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
@@ -73,15 +66,14 @@ func (s *streams) StreamWaitValue(
 }
 
 // StreamWriteValue makes a stream write a word of memory, which may belong to a peer device. A
-// thread that reads the new value also sees everything that earlier work on the stream has
-// written.
+// thread that reads the new value also sees the writes of earlier work on the stream.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
 
 // LaunchHostFunc queues a host function, which delays the stream by tens of microseconds.
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
-	return s.call(launchHostFunc, uintptr(stream), runHost(), uintptr(work))
+	return s.call(launchHostFunc, uintptr(stream), hostCallback(), uintptr(work))
 }
 
 // Event marks a point in a stream (CUevent).
@@ -93,20 +85,19 @@ type EventFlags uint32
 // EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
 const EventDisableTiming EventFlags = 2
 
-// EventCreate creates an event in the current context. Until the event is recorded, queries
-// treat it as reached.
+// EventCreate creates an event, which counts as reached until it is recorded.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
 
-// EventRecord makes an event mark the point after all work queued on a stream so far.
+// EventRecord makes an event mark the end of the work queued on a stream so far.
 func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventQuery reports whether the event's point has been reached. It does not block or allocate.
-// While any stream is being captured in global mode, EventQuery fails and invalidates that
-// capture, unless the calling thread is in relaxed mode.
+// EventQuery reports whether the event's point has been reached. While any stream is being captured
+// in global mode, EventQuery fails and invalidates that capture, unless the calling thread is in
+// relaxed mode.
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
@@ -114,32 +105,29 @@ func (s *streams) EventQuery(event Event) (done bool, err error) {
 // EventDestroy destroys an event. Queued waits for it are not affected.
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
-// EventElapsedTime returns the time between two events, with a resolution of about half a
-// microsecond. Both events must have been created with timing. If either event has not been
-// reached yet, the error is ErrNotReady.
+// EventElapsedTime returns the time between two events created with timing. The resolution is about
+// half a microsecond. If either event has not been reached, the error is ErrNotReady.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
 	return time.Duration(float64(milliseconds.Take()) * float64(time.Millisecond)), err
 }
 
-// CaptureMode selects on which threads unsafe calls fail while a stream is being captured
+// CaptureMode selects where unsafe calls fail while a stream is being captured
 // (CUstreamCaptureMode). Unsafe calls are those that could wait for captured work, such as
-// EventQuery and cuMemAlloc. A failed call also invalidates the capture.
+// EventQuery. A failed call invalidates the capture.
 type CaptureMode int32
 
 // The capture modes.
 const (
-	// CaptureGlobal makes unsafe calls fail on every thread.
-	CaptureGlobal CaptureMode = 0
-	// CaptureRelaxed permits unsafe calls.
-	CaptureRelaxed CaptureMode = 2
+	CaptureGlobal  CaptureMode = 0 // unsafe calls fail on every thread
+	CaptureRelaxed CaptureMode = 2 // unsafe calls succeed
 )
 
 // CaptureStatus is the capture state of a stream (CUstreamCaptureStatus).
 type CaptureStatus int32
 
-// The capture states. Even after a capture has been invalidated, EndCapture must be called.
+// The capture states. An invalidated capture must also be ended.
 const (
 	CaptureNone        CaptureStatus = 0
 	CaptureActive      CaptureStatus = 1
@@ -153,17 +141,15 @@ func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 }
 
 // EndCapture ends the capture and returns the graph, which the caller owns. If the capture was
-// invalidated, EndCapture also ends it, but returns an error such as ErrCaptureInvalidated
-// instead of a graph.
+// invalidated, EndCapture returns an error such as ErrCaptureInvalidated.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
 	return graph.Take(), err
 }
 
-// CaptureStatus returns the capture state of a stream. It may be called during any capture, and
-// does not block or allocate. For the default stream, it returns ErrCaptureImplicit while
-// another stream is being captured.
+// CaptureStatus returns the capture state of a stream. It may be called during any capture. For the
+// default stream, it returns ErrCaptureImplicit while another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -173,52 +159,49 @@ func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 // Capture describes the capture of a stream.
 type Capture struct {
 	Status CaptureStatus
-	// ID is unique among the captures of the process. It is 0 if the stream is not captured.
-	ID uint64
-	// Graph is the graph under capture, or 0 if no capture is active. The caller does not own the
-	// graph, but may add nodes and dependencies to it.
-	Graph Graph
-	// Tips lists the nodes on which the stream's next work will depend.
-	Tips []Node
+	ID     uint64 // unique among the captures of the process; 0 if there is none
+	// Graph is the graph under capture, or 0. The caller does not own it, but may add nodes and
+	// dependencies.
+	Graph        Graph
+	Dependencies []Node // nodes on which the stream's next work will depend
 }
 
-// CaptureInfo returns the capture state of a stream, the graph under capture, and the stream's
-// position in that graph.
+// CaptureInfo describes the capture of a stream.
 func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
-	graph, tips := dl.NewCell(Graph(0)), dl.NewCell(uintptr(0))
+	graph, nodes := dl.NewCell(Graph(0)), dl.NewCell(uintptr(0))
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// Pass an output for edge data, because without it the call fails if the capture has such data.
+		// The call fails without an output for edge data if the capture has such data.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
-			graph.Address(), tips.Address(), edges.Address(), count.Address())
+			graph.Address(), nodes.Address(), edges.Address(), count.Address())
 	} else {
 		err = s.call(streamGetCaptureInfo, uintptr(stream), status.Address(), id.Address(),
-			graph.Address(), tips.Address(), count.Address())
+			graph.Address(), nodes.Address(), count.Address())
 	}
 	edges.Take()
 	c := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
-	tipsAddress, n := tips.Take(), count.Take()
+	dependencies, n := nodes.Take(), count.Take()
 	if err != nil || c.Status != CaptureActive {
 		// CUDA does not set these outputs.
-		c.Graph, tipsAddress = 0, 0
+		c.Graph, dependencies = 0, 0
 		if c.Status == CaptureNone {
 			c.ID = 0
 		}
 	}
-	if tipsAddress != 0 && n > 0 {
+	if dependencies != 0 && n > 0 {
 		// The array belongs to CUDA and is valid until the next call for the stream.
-		c.Tips = make([]Node, n)
-		for i := range c.Tips {
-			c.Tips[i] = dl.Load[Node](tipsAddress + uintptr(i)*unsafe.Sizeof(Node(0)))
+		c.Dependencies = make([]Node, n)
+		for i := range c.Dependencies {
+			c.Dependencies[i] = dl.Load[Node](dependencies + uintptr(i)*unsafe.Sizeof(Node(0)))
 		}
 	}
 	return c, err
 }
 
-// CaptureAfter makes the next captured work on a stream depend on additional nodes of the graph.
-func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
+// AddCaptureDependencies makes the next captured work on a stream depend on more nodes.
+func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	address, n := addressOf(nodes), uintptr(len(nodes))
 	defer runtime.KeepAlive(nodes)
@@ -229,8 +212,7 @@ func (s *streams) CaptureAfter(stream Stream, nodes []Node) error {
 }
 
 // ThreadExchangeCaptureMode sets the capture mode of the calling thread and returns the previous
-// mode, which the caller should restore afterwards. In CaptureRelaxed mode, the thread can make
-// unsafe calls without invalidating captures.
+// mode, which the caller should restore.
 func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
 	cell := dl.NewCell(mode)
 	err := s.call(threadExchangeStreamCaptureMode, cell.Address())

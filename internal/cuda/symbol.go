@@ -1,9 +1,8 @@
 package cuda
 
-// function identifies a function of libcuda by its index in names.
+// function is a function of libcuda: an index into names.
 type function uint8
 
-// names lists the function names, as libcuda exports them.
 var names []string
 
 func declare(name string) function {
@@ -11,9 +10,8 @@ func declare(name string) function {
 	return function(len(names) - 1)
 }
 
-// Macros in cuda.h redirect some names to versioned functions that have the current signature,
-// for example cuMemAlloc to cuMemAlloc_v2. The following are the versioned names. The variants
-// for per-thread default streams, which end in _ptsz or _ptds, are not used.
+// cuda.h redirects some names to versioned functions that have the current signature, such as
+// cuMemAlloc_v2. The variants for per-thread default streams (_ptsz, _ptds) are not used.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -82,8 +80,7 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// Functions that a driver may lack. Some are newer than the functions that Load requires;
-	// others have a different signature in later drivers.
+	// A driver may lack the following functions.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")

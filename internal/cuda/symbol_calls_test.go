@@ -153,7 +153,7 @@ var calls = map[string]struct {
 		[]int64{int64(address)},
 	},
 	"adding dependencies to a capture": {
-		func(d *Driver) error { return d.CaptureAfter(stream, nodes) },
+		func(d *Driver) error { return d.AddCaptureDependencies(stream, nodes) },
 		"cuStreamUpdateCaptureDependencies",
 		[]int64{int64(stream), anyAddress, 2, 0},
 	},

@@ -130,7 +130,7 @@ var results = map[string]struct {
 		[]int64{anyAddress, big, 2 << 20, 0, 0},
 	},
 	"a mapped address": {
-		func(d *Driver) string { return format(true, d.MemRange(address)) },
+		func(d *Driver) string { return format(true, d.CheckAddress(address)) },
 		0, words64(1 << 40), "true", "cuMemGetAddressRange_v2",
 		[]int64{anyAddress, 0, int64(address)},
 	},
@@ -287,7 +287,7 @@ func TestDriverPrefersNewerFunctions(t *testing.T) {
 			return driver.GraphRemoveDependencies(graph, nodes, nodes)
 		},
 		"cuStreamUpdateCaptureDependencies_v2": func() error {
-			return driver.CaptureAfter(stream, nodes)
+			return driver.AddCaptureDependencies(stream, nodes)
 		},
 	} {
 		recorder.Reset()
@@ -305,7 +305,7 @@ func TestCaptureInfoIsComplete(t *testing.T) {
 	recorder.Output(4, words64(uint64(dl.AddressOf(&nodes[0]))))
 	recorder.Output(6, words64(2))
 	got, err := driver.CaptureInfo(stream)
-	want := Capture{Status: CaptureActive, ID: 77, Graph: Graph(address), Tips: nodes}
+	want := Capture{Status: CaptureActive, ID: 77, Graph: Graph(address), Dependencies: nodes}
 	if !reflect.DeepEqual(got, want) || err != nil {
 		t.Errorf("CaptureInfo = %+v, %v; want %+v", got, err, want)
 	}

@@ -6,14 +6,15 @@ import (
 	"symmem/internal/dl"
 )
 
+// table holds the functions of libcuda.
 type table struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function
-	// before runs immediately before each call, on the same thread. The zero value does nothing.
+	// before runs on the same thread before each call, unless it is the zero value.
 	before dl.Step
 }
 
-// find looks up all functions. If required ones are missing, the error lists them.
+// find looks up all functions. The error lists the missing functions that are required.
 func (t *table) find() error {
 	var missing []error
 	for f, name := range names {
@@ -26,17 +27,15 @@ func (t *table) find() error {
 	return errors.Join(missing...)
 }
 
-// call calls a function and converts its result to an error. It allocates memory only if the
-// function fails.
+// call calls a function. It allocates memory only if the function fails.
 func (t *table) call(f function, args ...uintptr) error {
-	if status, ok := t.symbols[f].StatusAfter(&t.before, args...); !ok || Code(status) != Success {
+	if status, ok := t.symbols[f].CallAfter(&t.before, args...); !ok || Code(status) != Success {
 		return t.failure(f, status, ok)
 	}
 	return nil
 }
 
-// getValue calls a function whose first argument is the address of its result, and returns the
-// result.
+// getValue calls a function whose first argument is the address of its result.
 func getValue[T any](t *table, f function, rest ...uintptr) (T, error) {
 	var zero T
 	cell := dl.NewCell(zero)
@@ -45,8 +44,8 @@ func getValue[T any](t *table, f function, rest ...uintptr) (T, error) {
 	return cell.Take(), err
 }
 
-// failure returns the error of a failed call. If ok is false, the step before the call failed,
-// and failure returns that step's error.
+// failure returns the error of a failed call. If ok is false, the step before the call failed, and
+// failure returns the step's error.
 func (t *table) failure(f function, status int32, ok bool) error {
 	if !ok {
 		return t.before.NewError(status)
@@ -54,10 +53,9 @@ func (t *table) failure(f function, status int32, ok bool) error {
 	return t.newError(f, Code(status))
 }
 
-// query calls a function and reports whether it succeeded. If the result is ErrNotReady, query
-// returns false and no error.
+// query calls a function, and returns false without an error if the result is ErrNotReady.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
-	status, ok := t.symbols[f].StatusAfter(&t.before, handle)
+	status, ok := t.symbols[f].CallAfter(&t.before, handle)
 	switch {
 	case ok && Code(status) == Success:
 		return true, nil
@@ -68,7 +66,7 @@ func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	}
 }
 
-// newError returns an Error with the driver's description of the code. It needs no context.
+// newError returns an Error with the driver's description. It needs no context.
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,

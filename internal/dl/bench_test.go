@@ -6,16 +6,16 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	if !poolKeepsItems {
 		t.Skip("sync.Pool drops items under the race detector")
 	}
-	getpid, _ := Default("getpid")
-	abs, _ := Default("abs")
-	memcpy, _ := Default("memcpy")
+	getpid, _ := FindDefault("getpid")
+	abs, _ := FindDefault("abs")
+	memcpy, _ := FindDefault("memcpy")
 	src, dst := new([64]byte), new([64]byte)
 	for name, call := range map[string]func(){
 		"without arguments": func() { getpid.Call() },
 		"with arguments":    func() { memcpy.Call(AddressOf(dst), AddressOf(src), 64) },
-		"for a status":      func() { getpid.StatusAfter(&Step{}) },
+		"for a status":      func() { getpid.CallAfter(&Step{}) },
 		"for a status, after a step": func() {
-			getpid.StatusAfter(&Step{Function: abs})
+			getpid.CallAfter(&Step{Function: abs})
 		},
 		"with thirteen arguments": func() { getpid.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13) },
 		"with a result in a cell": func() {
@@ -33,8 +33,8 @@ func TestCallsDoNotAllocate(t *testing.T) {
 }
 
 func BenchmarkCall(b *testing.B) {
-	abs, _ := Default("abs")
-	memcpy, _ := Default("memcpy")
+	abs, _ := FindDefault("abs")
+	memcpy, _ := FindDefault("memcpy")
 	src, dst := new([64]byte), new([64]byte)
 	prepared := abs.Prepare(&Step{Function: abs}, 1)
 	for _, c := range []struct {
@@ -42,8 +42,8 @@ func BenchmarkCall(b *testing.B) {
 		call func()
 	}{
 		{"abs", func() { abs.Call(1) }},
-		{"abs for a status", func() { abs.StatusAfter(&Step{}, 1) }},
-		{"abs for a status after a step", func() { abs.StatusAfter(&Step{Function: abs}, 1) }},
+		{"abs for a status", func() { abs.CallAfter(&Step{}, 1) }},
+		{"abs for a status after a step", func() { abs.CallAfter(&Step{Function: abs}, 1) }},
 		{"abs prepared", func() { prepared.Status() }},
 		{"memcpy", func() { memcpy.Call(AddressOf(dst), AddressOf(src), 64) }},
 	} {

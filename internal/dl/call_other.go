@@ -2,9 +2,9 @@
 
 package dl
 
-// directArguments is -1, so that all calls use general.
+// directArguments is -1, so that callDirectly is never used.
 const directArguments = -1
 
-func direct(Symbol, []uintptr) uintptr { panic("dl: no direct calls on this platform") }
+func callDirectly(Symbol, []uintptr) uintptr { panic("dl: no direct calls on this platform") }
 
-func directStatus(*frame) (int32, bool) { panic("dl: no direct calls on this platform") }
+func callForStatus(*frame) (int32, bool) { panic("dl: no direct calls on this platform") }

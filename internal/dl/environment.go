@@ -7,17 +7,15 @@ import (
 	"runtime"
 )
 
-// Setenv sets a variable both in Go's environment and in that of libc, which C libraries read. In a
-// program without cgo, os.Setenv changes only Go's environment.
+// Setenv sets a variable in Go's environment and in that of libc, which C libraries read.
 //
-// Setenv must be called before a library reads the variable, because libraries such as NCCL
-// cache its value. During the call, no other thread may read the environment in C, because libc
-// has no lock for it.
+// Libraries such as NCCL cache variables, so Setenv must be called before they read them. During
+// the call, no other thread may read the environment in C, because libc has no lock for it.
 func Setenv(name, value string) error {
 	if err := os.Setenv(name, value); err != nil {
 		return err
 	}
-	setenv, ok := Default("setenv")
+	setenv, ok := FindDefault("setenv")
 	if !ok {
 		return errors.New("setting an environment variable: libc has no setenv")
 	}

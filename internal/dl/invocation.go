@@ -1,30 +1,28 @@
 package dl
 
-// maxPrepared is the maximum number of arguments of an Invocation and of a direct call. Six of
-// them are passed in registers and six on the stack.
+// maxPrepared is the maximum number of arguments of an Invocation and of a direct call. C passes
+// six of them in registers.
 const maxPrepared = 12
 
+// frame describes a call to the assembly code in call_amd64.s.
 type frame struct {
 	function  uintptr
 	arguments [maxPrepared]uintptr
-	// step is a function to call with argument before function, or 0 if there is none.
-	step, argument uintptr
-	// result is the address at which the 64-bit result is stored, or 0.
-	result uintptr
+	step      uintptr // function to call before, or 0
+	argument  uintptr // argument of step
+	result    uintptr // address at which the 64-bit result is stored, or 0
 }
 
-// Invocation is a prepared StatusAfter for repeated calls with nearly the same arguments. Its calls
-// enter C directly, whereas StatusAfter passes its arguments through several functions, each of
-// which costs tens of nanoseconds if the instruction caches are cold, as they are between two calls
-// of a large library. The zero value is not ready. An Invocation is not safe for concurrent use.
+// Invocation is a prepared call of CallAfter, for repeated calls with nearly the same arguments. It
+// enters C directly, which saves time if the instruction caches are cold. It is not safe for
+// concurrent use.
 type Invocation struct {
 	frame frame
 	count int
 }
 
-// Prepare returns an Invocation. It panics if there are more than twelve arguments.
-//
-// Preconditions: each call of Status must satisfy the preconditions of StatusAfter.
+// Prepare returns an Invocation, whose calls must satisfy the preconditions of CallAfter. It panics
+// if there are more than twelve arguments.
 func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 	if len(args) > maxPrepared {
 		panic("dl: too many arguments for an invocation")
@@ -36,20 +34,20 @@ func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 	return i
 }
 
-// Ready reports whether the Invocation is prepared.
+// Ready reports whether i is not the zero value.
 func (i *Invocation) Ready() bool { return i.frame.function != 0 }
 
-// Set sets argument n, counted from 0. It may also add one argument after the last.
+// Set sets argument n, counted from 0. It may add one argument after the last.
 func (i *Invocation) Set(n int, value uintptr) {
 	i.frame.arguments[n] = value
 	i.count = max(i.count, n+1)
 }
 
-// Status makes the call in the same way as StatusAfter.
+// Status makes the call as CallAfter does.
 func (i *Invocation) Status() (status int32, ok bool) {
 	if maxPrepared <= directArguments {
-		return directStatus(&i.frame)
+		return callForStatus(&i.frame)
 	}
 	f := &i.frame
-	return generalAfter(f.step, f.argument, Symbol(f.function), f.arguments[:i.count])
+	return callAfterWithPurego(f.step, f.argument, Symbol(f.function), f.arguments[:i.count])
 }

@@ -9,16 +9,15 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// noload makes dlopen return only libraries that the process has already loaded (RTLD_NOLOAD in
-// glibc's bits/dlfcn.h; musl uses the same value).
-const noload = 0x4
+// rtldNoload makes dlopen return only libraries that the process has already loaded. glibc and musl
+// use the same value.
+const rtldNoload = 0x4
 
-// linkMap makes dlinfo return a library's entry in the loader's list (RTLD_DI_LINKMAP in glibc's
-// dlfcn.h).
-const linkMap = 2
+// rtldLinkMap makes dlinfo return a library's entry in the loader's list (glibc's dlfcn.h).
+const rtldLinkMap = 2
 
-// Library is a shared object that the process has loaded. It is immutable and safe for concurrent
-// use, and stays loaded until the process exits.
+// Library is a shared object, which stays loaded until the process exits. It is safe for concurrent
+// use.
 type Library struct {
 	handle uintptr
 	name   string
@@ -27,12 +26,11 @@ type Library struct {
 
 // Open opens the first of the named shared objects that can be loaded. The system's loader searches
 // its path for names without a slash. If the process has already loaded a library under one of the
-// names, Open returns that library instead of loading a second copy. The error contains the
-// loader's message for each name.
+// names, Open returns that library instead of a second copy.
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
-		if l, ok := Resident(name); ok {
+		if l, ok := FindLoaded(name); ok {
 			return l, nil
 		}
 		handle, err := open(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
@@ -47,16 +45,16 @@ func Open(names ...string) (*Library, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Resident returns a shared object if the process has already loaded it. Otherwise, ok is false.
-func Resident(name string) (l *Library, ok bool) {
-	handle, err := open(name, purego.RTLD_NOW|noload)
+// FindLoaded returns a shared object that the process has already loaded.
+func FindLoaded(name string) (l *Library, ok bool) {
+	handle, err := open(name, purego.RTLD_NOW|rtldNoload)
 	if err != nil {
 		return nil, false
 	}
 	return newLibrary(handle, name), true
 }
 
-// open calls dlopen. It locks the thread, because dlerror returns the calling thread's last error.
+// open calls dlopen. It locks the thread, because dlerror returns the thread's last error.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
 		return 0, errors.New("the name is empty") // dlopen would return the main program
@@ -70,21 +68,18 @@ func newLibrary(handle uintptr, name string) *Library {
 	return &Library{handle: handle, name: name, path: fileOf(handle, name)}
 }
 
-// fileOf returns the path of a library's file with symbolic links resolved, so that two names of
-// the same file give the same path. If the loader does not report the path, fileOf returns the
-// name.
 func fileOf(handle uintptr, name string) string {
-	dlinfo, ok := Default("dlinfo")
+	dlinfo, ok := FindDefault("dlinfo")
 	if !ok {
 		return name
 	}
 	entry := NewCell(uintptr(0))
-	failed := int32(dlinfo.Call(handle, linkMap, entry.Address())) != 0
+	failed := int32(dlinfo.Call(handle, rtldLinkMap, entry.Address())) != 0
 	address := entry.Take()
 	if failed || address == 0 {
 		return name
 	}
-	// struct link_map begins with the load address and a pointer to the name (glibc's link.h).
+	// struct link_map begins with the load address and a pointer to the name.
 	path := GoString(Load[[2]uintptr](address)[1])
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -95,8 +90,8 @@ func fileOf(handle uintptr, name string) string {
 	return name
 }
 
-// Path returns the absolute path of the file from which the library was loaded, with symbolic
-// links resolved. If the loader does not report the path, Path returns the library's name.
+// Path returns the absolute path of the library's file, with symbolic links resolved. If the loader
+// does not report the path, Path returns the library's name.
 func (l *Library) Path() string { return l.path }
 
 // Name returns the name under which the library was opened.
@@ -105,8 +100,8 @@ func (l *Library) Name() string { return l.name }
 // Find returns a function that the library or one of its dependencies exports.
 func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name) }
 
-// Default returns a function from the libraries that every program loads, such as libc.
-func Default(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
+// FindDefault returns a function from the libraries that every program loads, such as libc.
+func FindDefault(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
 func find(handle uintptr, name string) (Symbol, bool) {
 	runtime.LockOSThread()

@@ -88,7 +88,7 @@ func TestOpenedLibraryIsResident(t *testing.T) {
 	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, because libraries are never unloaded
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
 		"-Wl,-soname,"+soname)
-	if _, ok := dl.Resident(path); ok {
+	if _, ok := dl.FindLoaded(path); ok {
 		t.Fatal("the library was resident before Open")
 	}
 	opened, err := dl.Open(path)

@@ -8,18 +8,16 @@ import (
 
 const slotBytes = 128
 
-// slot is reusable heap memory for the arguments of calls. Its elements are words, so it is aligned
-// for all types.
+// slot is heap memory for a Cell, aligned for all types.
 type slot [slotBytes / 8]uint64
 
 var slots = sync.Pool{New: func() any { return new(slot) }}
 
-// Cell holds a value of type T that C reads or writes. Take releases the cell for reuse; it must
-// be called at most once, after C has used the memory for the last time. A cell that is never
-// released is garbage-collected.
+// Cell holds a value that C reads or writes. Take releases the cell for reuse. It must be called at
+// most once, after C has used the memory for the last time.
 //
-// T must be a number, or consist of arrays and structures of numbers. It must not contain Go
-// pointers, because the garbage collector does not see them in a cell.
+// T must be a number, or consist of arrays and structures of numbers. The garbage collector does
+// not see Go pointers in a cell.
 type Cell[T any] struct{ address *slot }
 
 // NewCell returns a cell that holds a value. It panics if T has more than 128 bytes.
@@ -37,24 +35,23 @@ func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.address)) }
 // Address returns the address of the value for C.
 func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.address)) }
 
-// Take returns the value and releases the cell. If it is called after the call into C, it also
-// keeps the cell reachable during that call.
+// Take returns the value and releases the cell. A Take after the call into C keeps the cell
+// reachable during the call.
 func (c Cell[T]) Take() T {
 	value := *c.value()
 	slots.Put(c.address)
 	return value
 }
 
-// never is always false, but because the compiler cannot know this, the assignment to sink in
-// AddressOf makes the argument escape to the heap.
+// never is always false, but the compiler cannot know this. The assignment to sink in AddressOf
+// therefore makes the argument escape to the heap.
 var (
 	never bool
 	sink  unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable for C. It makes the variable escape to the heap,
-// so that the address stays valid. The caller must keep the variable reachable for as long as C
-// uses it, with runtime.KeepAlive after the call or with a permanent reference.
+// AddressOf returns the address of a variable for C. It makes the variable escape to the heap. The
+// caller must keep the variable reachable for as long as C uses it.
 func AddressOf[T any](p *T) uintptr {
 	if never {
 		atomic.StorePointer(&sink, unsafe.Pointer(p))
@@ -62,8 +59,8 @@ func AddressOf[T any](p *T) uintptr {
 	return uintptr(unsafe.Pointer(p))
 }
 
-// CString returns a zero-terminated copy of s for C. The caller must keep the copy reachable for as
-// long as C uses it.
+// CString returns a zero-terminated copy of s, which the caller must keep reachable for as long as
+// C uses it.
 func CString(s string) *byte {
 	b := make([]byte, len(s)+1)
 	copy(b, s)
@@ -74,11 +71,7 @@ func pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
-// Bytes returns C's memory as a slice, which is valid for as long as C keeps that memory
-// allocated.
-//
-// Preconditions: the memory is readable. If the slice is written to, the memory is also
-// writable.
+// Bytes returns readable memory of C as a slice, which is valid until C frees the memory.
 func Bytes(address uintptr, length int) []byte {
 	return unsafe.Slice((*byte)(pointer(address)), length)
 }
@@ -95,7 +88,5 @@ func GoString(address uintptr) string {
 	return string(Bytes(address, length))
 }
 
-// Load returns a copy of the value at a C address.
-//
-// Preconditions: the memory is readable, and aligned for T.
+// Load returns a copy of the value at a C address, which must be readable and aligned for T.
 func Load[T any](address uintptr) T { return *(*T)(pointer(address)) }

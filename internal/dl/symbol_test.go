@@ -97,11 +97,11 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 	}
 	go func() {
 		out, other := dl.NewCell(uint32(0)), uint32(41)
-		late.StatusAfter(&dl.Step{}, out.Address(), dl.AddressOf(&other), callback)
+		late.CallAfter(&dl.Step{}, out.Address(), dl.AddressOf(&other), callback)
 		done <- [2]uint32{out.Take(), other}
 	}()
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("StatusAfter: results are %#x, want 0xee928bdf and 42", got)
+		t.Errorf("CallAfter: results are %#x, want 0xee928bdf and 42", got)
 	}
 }
 
@@ -155,9 +155,9 @@ int called(void) { return calls; }`)
 			defer runtime.UnlockOSThread()
 			enter.Call(0)
 			before := called.Call()
-			status, ok := c.function.StatusAfter(&c.step, c.args...)
+			status, ok := c.function.CallAfter(&c.step, c.args...)
 			if status != c.want || ok != c.ok {
-				t.Errorf("StatusAfter = %d, %v; want %d, %v", status, ok, c.want, c.ok)
+				t.Errorf("CallAfter = %d, %v; want %d, %v", status, ok, c.want, c.ok)
 			}
 			if len(c.args) <= 12 {
 				prepared := c.function.Prepare(&c.step, c.args...)

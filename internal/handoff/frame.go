@@ -12,10 +12,8 @@ type Token [sha256.Size]byte
 
 // Key identifies an exported file by a namespace and a number.
 type Key struct {
-	// Namespace separates the keys of different groups and pools. See NamespaceOf.
-	Namespace uint64
-	// Number identifies an exported file within the namespace.
-	Number uint32
+	Namespace uint64 // separates groups and pools; see NamespaceOf
+	Number    uint32
 }
 
 // NamespaceOf returns the namespace of the group or pool with the given name.
@@ -24,14 +22,14 @@ func NamespaceOf(name string) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// ErrProtocol means that the peer sent data that violates this protocol.
+// ErrProtocol means that the peer violated the protocol of this package.
 var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 
 // ErrUnknownKey means that the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the peer rejected this process's token, or that this process rejected the
-// peer because it belongs to another user or is not the expected process.
+// ErrRefused means that the peer rejected this process's token, or that the peer belongs to another
+// user or is not the expected process.
 var ErrRefused = errors.New("hand-off refused")
 
 const (

@@ -15,14 +15,14 @@ import (
 
 // Peer is a connection to another process's Server. It is safe for concurrent use.
 //
-// If a request gets no response before its deadline, or fails for another reason, the Peer closes
-// the connection, so that a late response cannot be mistaken for the response to the next request.
-// The next request reconnects.
+// If a request fails or gets no response before its deadline, the Peer closes the connection, so
+// that a late response cannot be mistaken for the response to the next request. The next request
+// reconnects.
 type Peer struct {
 	address string
 	token   Token
 	pid     int
-	watch   *os.File // pidfd, which becomes readable when the process exits
+	watch   *os.File // pidfd
 
 	requests sync.Mutex // serializes requests
 
@@ -37,7 +37,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Because the connection is open, the process is alive and its ID has not been reused.
+	// The connection is open, so the process is alive and its ID has not been reused.
 	watch, err := sys.Pidfd(pid)
 	if err != nil {
 		conn.Close()
@@ -46,8 +46,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	return &Peer{address: address, token: token, pid: pid, watch: watch, conn: conn}, nil
 }
 
-// connect opens a connection to a process owned by the same user. It also returns the ID of
-// that process.
+// connect opens a connection to a process of the same user, and returns the process's ID.
 func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
@@ -66,7 +65,7 @@ func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	return conn, peer.PID, nil
 }
 
-// PID returns the ID of the peer's process, as reported by the kernel.
+// PID returns the ID of the peer's process.
 func (p *Peer) PID() int { return p.pid }
 
 // Watch returns a descriptor that becomes readable when the process exits. The Peer owns it.
@@ -89,8 +88,8 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	return p.accept(f, response)
 }
 
-// connection returns the current connection. If there is none, it reconnects to the same
-// process. The caller must hold p.requests.
+// connection returns the current connection, or reconnects to the same process. The caller must
+// hold p.requests.
 func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -130,9 +129,9 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// requestFile sends a request, reads the response into a buffer and returns the file that came
-// with it, or nil if there was none. The caller owns the file. If ctx expires or is canceled,
-// requestFile returns the error of ctx, even if the connection reaches its deadline first.
+// requestFile sends a request, reads the response, and returns the file that came with it, or nil.
+// If ctx ends, requestFile returns the error of ctx, even if the connection reaches its deadline
+// first.
 func requestFile(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -154,7 +153,7 @@ func requestFile(
 	return sys.ReceiveFile(c, response)
 }
 
-// accept returns f if the response reports success. If not, it closes f and returns an error.
+// accept returns f if the response reports success. Otherwise it closes f and returns an error.
 func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {

@@ -15,12 +15,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// requestTimeout bounds the time from the first byte of a request to the last byte of its
-// response.
+// requestTimeout limits the time from the first byte of a request to the last byte of its response.
 const requestTimeout = 10 * time.Second
 
-// acceptPause is the pause after a failed attempt to accept a connection, for example because
-// no descriptors are free.
+// acceptPause is the pause after a failed attempt to accept a connection.
 const acceptPause = 10 * time.Millisecond
 
 // Server sends exported files to other processes. It is safe for concurrent use.
@@ -56,8 +54,8 @@ func Listen(token Token) (*Server, error) {
 // Address returns the address that peers pass to Dial.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Export offers a file under a key until Withdraw is called. The caller owns the file and must
-// keep it open until then.
+// Export offers a file under a key until Withdraw is called. The caller must keep the file open
+// until then.
 func (s *Server) Export(key Key, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +116,8 @@ func (s *Server) serve(c *net.UnixConn) {
 	defer s.forget(c)
 	request := make([]byte, requestSize)
 	for {
-		// Set a deadline only after the first byte of a request has arrived, because a peer may keep
-		// its connection open for hours between requests.
+		// Between requests there is no deadline, because a peer may keep its connection open for
+		// hours.
 		c.SetReadDeadline(time.Time{})
 		if _, err := io.ReadFull(c, request[:1]); err != nil {
 			return
@@ -140,7 +138,6 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		return false
 	}
 	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
-		// Ignore errors, because the connection is about to be closed anyway.
 		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}

@@ -1,6 +1,6 @@
-// Package leaktest makes a package's tests fail if they leak mappings of symmem's memory or file
-// descriptors (of memory, sockets or processes). In builds with the tag invariants, it also
-// detects leaked address reservations and reports the code that made each mapping.
+// Package leaktest makes a package's tests fail if they leak symmem's memory or file descriptors.
+// In builds with the tag invariants, it also detects leaked address reservations and reports the
+// code that made each mapping.
 package leaktest
 
 import (
@@ -14,17 +14,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// Tests runs the tests of a package. *testing.M implements it.
+// Tests are the tests of a package, such as a *testing.M.
 type Tests interface{ Run() int }
 
-// Watch returns Tests whose Run method runs the given tests. If all tests pass but leave
-// resources open that were not open when Watch was called, Run prints these resources and
-// returns 1.
+// Watch returns Tests whose Run method runs the given tests. If all tests pass but leave resources
+// open that were not open when Watch was called, Run prints these resources and returns 1.
 func Watch(tests Tests) Tests { return &watchedTests{tests: tests, before: openResources()} }
 
 type watchedTests struct {
 	tests  Tests
-	before map[string]int // resources open when Watch was called
+	before map[string]int // open when Watch was called
 }
 
 // Run runs the tests and then checks for leaks.
@@ -41,14 +40,14 @@ func (w *watchedTests) Run() int {
 }
 
 const (
-	// patience bounds the time until all resources are closed. Some are closed only after the
-	// tests, for example when a server notices that a connection was closed.
+	// patience limits the wait until all resources are closed. A server, for example, may notice
+	// only after the tests that a connection was closed.
 	patience     = 10 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 
-// leaks returns the resources that are open now but were not open when Watch was called. It
-// waits for up to patience until there are none.
+// leaks returns the resources that are open now but were not open when Watch was called. It waits
+// up to patience until there are none.
 func (w *watchedTests) leaks() []string {
 	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()
@@ -76,7 +75,7 @@ func openResources() map[string]int {
 	return resources
 }
 
-// countDescriptors counts the open file descriptors, except those that the Go runtime opens.
+// countDescriptors counts the open file descriptors.
 func countDescriptors(resources map[string]int) {
 	const folder = "/proc/self/fd"
 	entries, err := os.ReadDir(folder)
@@ -88,7 +87,7 @@ func countDescriptors(resources map[string]int) {
 		target, err := os.Readlink(folder + "/" + e.Name())
 		if err != nil || strings.HasPrefix(target, "/proc/") ||
 			strings.HasPrefix(target, "anon_inode:[event") {
-			continue // the descriptor from which ReadDir read, or one of the runtime's poller
+			continue // opened by ReadDir or by the Go runtime
 		}
 		resources[fmt.Sprintf("descriptor %s, %s", e.Name(), target)]++
 	}

@@ -18,26 +18,24 @@ import (
 )
 
 // PipeVariable is the environment variable that names the folder in which a daemon of the
-// Multi-Process Service (MPS) listens. If no daemon listens in that folder, CUDA runs without
-// MPS. logVariable names the folder for the daemon's logs.
+// Multi-Process Service (MPS) listens. logVariable names the folder for the daemon's logs.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
 )
 
-// devicesVariable is the environment variable that selects the GPUs visible to CUDA. If it is
-// set when a daemon starts, the daemon offers only these GPUs to its clients and numbers them
-// from 0.
+// devicesVariable selects the GPUs visible to CUDA. If it is set when a daemon starts, the daemon
+// offers only these GPUs to its clients and numbers them from 0.
 const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// program is the name of NVIDIA's control program, which comes with the driver.
+// program is NVIDIA's control program, which comes with the driver.
 const program = "nvidia-cuda-mps-control"
 
-// patience bounds the time that it takes to start or stop a daemon.
-const patience = 20 * time.Second
+// controlTimeout limits the start or end of a daemon.
+const controlTimeout = 20 * time.Second
 
 // Running reports whether CUDA in a process with this environment would try to use a daemon. It
-// also returns true after a daemon was killed, because the daemon's control file remains.
+// also returns true after a daemon was killed.
 func Running(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
@@ -52,7 +50,7 @@ func Find() (string, error) {
 	return path, nil
 }
 
-// Daemon is a running daemon. The caller of Start owns it. It is not safe for concurrent use.
+// Daemon is a running daemon. It is not safe for concurrent use.
 type Daemon struct {
 	path     string   // control program
 	folder   string   // folder in which the daemon listens and writes its logs
@@ -60,8 +58,8 @@ type Daemon struct {
 	selected bool     // whether env selects the visible GPUs
 }
 
-// Start starts a daemon that listens in a new folder and serves the GPUs that are visible in
-// env. ctx bounds only the start.
+// Start starts a daemon that listens in a new folder and serves the GPUs that are visible in env.
+// ctx limits only the start.
 func Start(ctx context.Context, env []string) (*Daemon, error) {
 	path, err := Find()
 	if err != nil {
@@ -75,23 +73,22 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	d.selected = slices.ContainsFunc(env, func(entry string) bool {
 		return strings.HasPrefix(entry, devicesVariable+"=")
 	})
-	d.env = append(without(env, PipeVariable, logVariable),
+	d.env = append(removeVariables(env, PipeVariable, logVariable),
 		PipeVariable+"="+folder, logVariable+"="+folder)
 	if err := d.control(ctx, "", "-d"); err != nil {
 		err = fmt.Errorf("starting the Multi-Process Service: %w", err)
 		if d.process() == nil {
 			return nil, errors.Join(err, os.RemoveAll(folder))
 		}
-		return nil, errors.Join(err, d.Close()) // The daemon is running despite the error.
+		return nil, errors.Join(err, d.Close()) // the daemon is running despite the error
 	}
 	return d, nil
 }
 
-// control runs the control program once and redirects its output to a file. A pipe would not
-// work: the daemon inherits the output and keeps it open, so a reader of the pipe would never
-// reach end of file.
+// control runs the control program once. Its output goes to a file, because the daemon inherits the
+// output: a reader of a pipe would never reach end of file.
 func (d *Daemon) control(ctx context.Context, input string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	output, err := os.CreateTemp(d.folder, "output-")
 	if err != nil {
@@ -101,16 +98,16 @@ func (d *Daemon) control(ctx context.Context, input string, args ...string) erro
 	cmd := exec.CommandContext(ctx, d.path, args...)
 	cmd.Env, cmd.Stdin = d.env, strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		text, _ := os.ReadFile(output.Name()) // The output only adds detail to the error.
+		text, _ := os.ReadFile(output.Name())
 		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(text)))
 	}
 	return nil
 }
 
-// Variables returns the environment variables that make CUDA in a process use the daemon. gpus
-// is the number of GPUs that the process uses.
+// Variables returns the environment variables with which a process that uses the given number of
+// GPUs uses the daemon.
 func (d *Daemon) Variables(gpus int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
 	if d.selected {
@@ -136,14 +133,14 @@ func (d *Daemon) Close() error {
 		return os.RemoveAll(d.folder)
 	}
 	// The control program may return while the daemon is still running and writing to the folder.
-	err := process.SetReadDeadline(time.Now().Add(patience))
+	err := process.SetReadDeadline(time.Now().Add(controlTimeout))
 	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {
 		return fmt.Errorf("waiting for the Multi-Process Service in %s to stop: %w", d.folder, err)
 	}
 	return os.RemoveAll(d.folder)
 }
 
-// process returns a pidfd of the daemon, or nil if it has exited or cannot be watched.
+// process returns a pidfd of the daemon, or nil if the daemon has exited or cannot be watched.
 func (d *Daemon) process() *os.File {
 	text, err := os.ReadFile(filepath.Join(d.folder, program+".pid"))
 	if err != nil {
@@ -160,7 +157,7 @@ func (d *Daemon) process() *os.File {
 	return watch
 }
 
-func without(env []string, names ...string) []string {
+func removeVariables(env []string, names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		return slices.Contains(names, name)

@@ -1,6 +1,5 @@
 // Package mps runs NVIDIA's Multi-Process Service, which lets the kernels of several processes run
-// concurrently on one GPU. Without it, the GPU switches back and forth between processes, which is
-// correct but slow.
+// concurrently on one GPU.
 //
 // A daemon of the service listens in the folder named by CUDA_MPS_PIPE_DIRECTORY. Processes with
 // that folder in their environment become clients when they initialize CUDA. An exception in one

@@ -2,19 +2,17 @@ package nccl
 
 import "sync"
 
-// cells allocates variables into which NCCL writes handles. In a group of calls, and for
-// nonblocking communicators, NCCL writes a handle after the call has returned, on another
-// thread. Cells are therefore never reused or freed. Each communicator and each window uses one
-// cell of 8 bytes.
+// cells allocates variables into which NCCL writes handles. NCCL may do so on another thread after
+// the call has returned, so cells are never reused or freed.
 type cells struct {
 	mu     sync.Mutex
-	blocks [][]uintptr // guarded by mu; all but the last are full
+	blocks [][]uintptr // guarded by mu
 	used   int         // number of used cells in the last block; guarded by mu
 }
 
 const cellsPerBlock = 512
 
-// take returns a cell that holds 0. The binding keeps the cell reachable.
+// take returns a cell that holds 0.
 func (c *cells) take() *uintptr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

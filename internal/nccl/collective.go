@@ -5,19 +5,19 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation is a collective, a Send or a Recv that can be queued repeatedly. Creating it does
-// not call the library; calling On does. An Invocation is not safe for concurrent use.
+// Invocation is a collective, a Send or a Recv that can be queued repeatedly. Only On calls the
+// library. An Invocation is not safe for concurrent use.
 type Invocation struct {
 	binding    *binding
 	function   function
-	stream     int // index of the stream argument, which is always the last
+	stream     int // index of the stream argument
 	invocation dl.Invocation
 }
 
-// Prepared reports whether the invocation is not the zero value.
+// Prepared reports whether i is not the zero value.
 func (i *Invocation) Prepared() bool { return i.binding != nil }
 
-// On queues the invocation on a stream. It does not allocate unless the library returns an error.
+// On queues the invocation on a stream. It allocates memory only if the library fails.
 func (i *Invocation) On(stream cuda.Stream) error {
 	if !i.invocation.Ready() {
 		return i.binding.missing(i.function)
@@ -30,8 +30,8 @@ func (i *Invocation) On(stream cuda.Stream) error {
 	return nil
 }
 
-// AllReduce reduces count elements of all ranks and stores the result at recvAddress on every rank.
-// The two addresses may be the same.
+// AllReduce reduces count elements of all ranks into recvAddress on every rank. The addresses may
+// be equal.
 func (l *Library) AllReduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -39,17 +39,16 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather concatenates count elements from each rank at recvAddress on every rank. It works in
-// place if sendAddress is the address of this rank's part of the result.
+// AllGather concatenates count elements from each rank at recvAddress on every rank. sendAddress
+// may be the address of this rank's part of the result.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces one part of count elements for each rank, and stores each rank's part at
-// that rank's recvAddress. It works in place if recvAddress is the address of this rank's part
-// of the input.
+// ReduceScatter reduces count elements for each rank into that rank's recvAddress. recvAddress may
+// be the address of this rank's part of the input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -65,7 +64,7 @@ func (l *Library) Broadcast(
 		uintptr(comm))
 }
 
-// Reduce reduces count elements of all ranks and stores the result at the root's recvAddress.
+// Reduce reduces count elements of all ranks into the root's recvAddress.
 func (l *Library) Reduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, root int, comm Comm,
 ) Invocation {
@@ -73,17 +72,16 @@ func (l *Library) Reduce(
 		uintptr(root), uintptr(comm))
 }
 
-// AlltoAll sends count elements to each rank and receives count elements from each. It does not
-// work in place. It requires NCCL 2.28.3; with older versions, use a group of Send and Recv
-// calls instead.
+// AlltoAll sends count elements to each rank and receives count elements from each. The two
+// addresses must differ. AlltoAll requires NCCL 2.28.3.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(alltoAll, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// Send sends count elements to a peer. The peer's Recv must have the same count and type. Send
-// and Recv calls that depend on each other must be in the same group.
+// Send sends count elements to a peer, whose Recv must have the same count and type. Send and Recv
+// calls that depend on each other must be in the same group.
 func (l *Library) Send(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

@@ -25,7 +25,7 @@ func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 		{KeptByAbort, 22703, 8, true},
 		{KeptByAbort, 22907, 9, false},
 	} {
-		if got := c.defect.In(c.version, c.major); got != c.want {
+		if got := c.defect.Affects(c.version, c.major); got != c.want {
 			t.Errorf("In(%d, %d) = %v for %q, want %v", c.version, c.major, got, c.defect.Effect, c.want)
 		}
 	}

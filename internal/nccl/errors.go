@@ -5,15 +5,13 @@ import (
 	"fmt"
 )
 
-// ErrNoLibrary is returned by Load if there is no libnccl, or if the file that it found is not
-// NCCL.
+// ErrNoLibrary is returned by Load if it finds no libnccl.
 var ErrNoLibrary = errors.New("no NCCL")
 
 // ErrUnsupported is matched by every VersionError.
 var ErrUnsupported = errors.New("not supported by this NCCL")
 
-// Result is the result of a call (ncclResult_t). It implements error, so that errors.Is can
-// match an *Error with it.
+// Result is the result of a call (ncclResult_t). As an error, it matches an *Error in errors.Is.
 type Result int32
 
 // The results that symmem handles.
@@ -28,13 +26,11 @@ func (r Result) Error() string { return fmt.Sprintf("NCCL result %d", int32(r)) 
 
 // Error reports a failed call.
 type Error struct {
-	// Call is the function's name.
-	Call string
-	// Code is the result, and Text is NCCL's description of it.
+	Call string // the C function's name
 	Code Result
-	Text string
-	// Last is NCCL's last warning, which usually explains the error. NCCL keeps only one warning
-	// per process, so the warning may come from another thread's call.
+	Text string // NCCL's description of Code
+	// Last is NCCL's last warning, which usually explains the error. It may come from another
+	// thread's call, because NCCL keeps only one warning per process.
 	Last string
 }
 
@@ -52,13 +48,10 @@ func (e *Error) Unwrap() error { return e.Code }
 // VersionError is returned for a function that the library lacks, or that is unusable because of a
 // defect.
 type VersionError struct {
-	// Call is the function's name.
-	Call string
-	// Need is the first version with the function, and Have is the library's version. Both are in
-	// NCCL's encoding.
-	Need, Have int
-	// Path is the path of the library's file.
-	Path string
+	Call string // the C function's name
+	Need int    // first version with the function, in NCCL's encoding
+	Have int    // the library's version
+	Path string // path of the library's file
 }
 
 func (e *VersionError) Error() string {

@@ -15,11 +15,10 @@ import (
 // PathVariable is the environment variable that holds the path of the libnccl to open.
 const PathVariable = "SYMMEM_NCCL"
 
-// soname is the soname of all versions of NCCL 2.
 const soname = "libnccl.so.2"
 
-// wheels lists the paths of NCCL in the pip packages nvidia-nccl-cu12 and nvidia-nccl-cu13. The
-// paths are relative to the prefix of a Python installation.
+// wheels lists the paths of NCCL in the pip packages nvidia-nccl-cu12 and nvidia-nccl-cu13, below
+// the prefix of a Python installation.
 var wheels = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -28,28 +27,24 @@ var wheels = []string{
 }
 
 type location struct {
-	// origin describes the location.
-	origin string
-	// resident selects the copy that the process has already loaded.
-	resident bool
-	// paths lists files, or names for the loader, in the order in which to try them.
-	paths []string
+	origin        string // description of the location
+	alreadyLoaded bool   // whether only a copy that the process has loaded counts
+	paths         []string
 }
 
-// Load opens the first copy of NCCL that can be opened. It tries, in this order, the copy that
-// the process has already loaded, the file named by SYMMEM_NCCL, the wheels of the Python
-// environment ($VIRTUAL_ENV, $CONDA_PREFIX, the python3 in $PATH), and the system's loader.
-// Environment variables that NCCL reads must be set before Load is called.
+// Load opens the first copy of NCCL that can be opened. It tries, in this order, the copy that the
+// process has already loaded, the file named by SYMMEM_NCCL, the Python environment ($VIRTUAL_ENV,
+// $CONDA_PREFIX, the python3 in $PATH), and the system's loader. Environment variables that NCCL
+// reads must be set before.
 //
-// If no copy can be opened, the error matches ErrNoLibrary, lists all attempts, and suggests a
-// remedy.
+// If no copy can be opened, the error matches ErrNoLibrary and lists all attempts.
 func Load() (*Library, error) { return open(locations(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// locations lists the locations to search. If SYMMEM_NCCL is set, it lists only the resident
-// copy and the file named there, so that a misspelt path causes an error.
+// locations lists the locations to search. If SYMMEM_NCCL is set, other files are not searched, so
+// that a misspelt path causes an error.
 func locations(getenv func(string) string, prefixes []prefix) []location {
 	locations := []location{{
-		origin: "the copy that this process has loaded", resident: true,
+		origin: "the copy that this process has loaded", alreadyLoaded: true,
 		paths: []string{soname},
 	}}
 	if path := getenv(PathVariable); path != "" {
@@ -63,13 +58,12 @@ func locations(getenv func(string) string, prefixes []prefix) []location {
 
 type prefix struct{ origin, folder string }
 
-// libraries returns the NCCL libraries of wheels below the prefix, with those of the newest
-// Python first. If there are none, it returns the pattern, so that the error message shows it.
+// libraries returns the libraries below the prefix, beginning with those of the newest Python. If
+// there are none, it returns the pattern for the error message.
 func (p prefix) libraries() []string {
 	var found []string
 	for _, pattern := range wheels {
-		// Glob fails only for an invalid pattern.
-		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern))
+		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // the pattern is valid
 		slices.SortFunc(matches, newestFirst)
 		found = append(found, matches...)
 	}
@@ -79,7 +73,7 @@ func (p prefix) libraries() []string {
 	return found
 }
 
-// newestFirst compares the lengths of the paths first, so that python3.12 comes before python3.9.
+// newestFirst compares lengths first, so that python3.12 comes before python3.9.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
@@ -88,8 +82,8 @@ func newestFirst(a, b string) int {
 }
 
 // pythonPrefixes returns the Python installations of the environment. The python3 of a virtual
-// environment is a symbolic link, so pythonPrefixes returns the prefixes of both the link and
-// its target.
+// environment is a symbolic link, so pythonPrefixes returns the prefix of the link and the prefix
+// of its target.
 func pythonPrefixes(getenv func(string) string) []prefix {
 	prefixes := []prefix{}
 	add := func(origin, folder string) {
@@ -109,7 +103,6 @@ func pythonPrefixes(getenv func(string) string) []prefix {
 	return prefixes
 }
 
-// open opens the first library in locations that can be loaded.
 func open(locations []location) (*Library, error) {
 	var errs []error
 	for _, p := range locations {
@@ -127,10 +120,10 @@ func open(locations []location) (*Library, error) {
 }
 
 func (p location) open(path string) (*dl.Library, error) {
-	if !p.resident {
+	if !p.alreadyLoaded {
 		return dl.Open(path)
 	}
-	if library, ok := dl.Resident(path); ok {
+	if library, ok := dl.FindLoaded(path); ok {
 		return library, nil
 	}
 	return nil, fmt.Errorf("%s is not loaded", path)

@@ -76,7 +76,7 @@ func TestLocationsAreInOrder(t *testing.T) {
 				t.Errorf("locations returned\n%s\nwant\n%s",
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
-			if !locations[0].resident || locations[len(locations)-1].resident {
+			if !locations[0].alreadyLoaded || locations[len(locations)-1].alreadyLoaded {
 				t.Error("the resident copy is not the first location")
 			}
 		})
@@ -117,7 +117,7 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
 	broken := wheel(t, folder, "python3.12")
 	_, err := open([]location{
-		{origin: "the resident copy", resident: true, paths: []string{"libabsent.so.2"}},
+		{origin: "the resident copy", alreadyLoaded: true, paths: []string{"libabsent.so.2"}},
 		{origin: "a wheel", paths: []string{broken}},
 		{origin: "the loader", paths: []string{"libabsent.so.2"}},
 	})

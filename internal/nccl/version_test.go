@@ -34,8 +34,8 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			library, recorder := load(t, c.version, c.declarations)
-			if library.Windows() != c.windows {
-				t.Errorf("Windows() = %v, want %v", library.Windows(), c.windows)
+			if library.HasWindows() != c.windows {
+				t.Errorf("Windows() = %v, want %v", library.HasWindows(), c.windows)
 			}
 			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
 				t.Errorf("AllReduce = %v, want nil", err)

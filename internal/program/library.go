@@ -9,11 +9,10 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library stands in for another GPU library in the process, such as PyTorch. It bypasses symmem:
-// it creates its streams, graphs and memory by calling CUDA directly.
+// Library stands in for another GPU library in the process, such as PyTorch. It creates its
+// streams, graphs and memory by calling CUDA directly.
 type Library struct {
-	// Streams lists the library's streams, as adopted by the Runtime.
-	Streams []*symmem.Stream
+	Streams []*symmem.Stream // adopted by the Runtime
 
 	gpu     *cuda.Driver // uses the device's primary context in each call
 	device  cuda.Device
@@ -67,8 +66,8 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory makes a stream-ordered allocation on the library's first stream. The caller must call
-// free to release it.
+// Memory makes a stream-ordered allocation on the library's first stream. The caller releases it
+// with free.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
 	stream := l.handles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
@@ -88,9 +87,8 @@ type LibraryGraph struct {
 }
 
 // Capture captures the work that record queues on the given streams of the library. The capture
-// begins on the first stream. The other streams fork from the first one and join it again at the
-// end. Like PyTorch, Capture uses CUDA's global capture mode, in which a capture must end on the
-// thread on which it began.
+// begins on the first stream. The other streams fork from it and join it again at the end. Like
+// PyTorch, Capture uses CUDA's global capture mode.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -119,7 +117,7 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	return g, nil
 }
 
-// follow makes the follower stream wait for the work queued so far on the leader stream.
+// follow makes follower wait for the work queued so far on leader.
 func (l *Library) follow(follower, leader cuda.Stream) error {
 	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {

@@ -72,14 +72,13 @@ func lock[C Class](l sync.Locker, address unsafe.Pointer) {
 	rank := class.Rank()
 	check(rank, address)
 	l.Lock()
-	hold(rank, address, frames)
+	recordLock(rank, address, maxFrames)
 }
 
-// tryLock records a lock that TryLock has acquired, and returns acquired.
 func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 	if acquired {
 		var class C
-		hold(class.Rank(), address, triedFrames)
+		recordLock(class.Rank(), address, tryFrames)
 	}
 	return acquired
 }
@@ -88,6 +87,6 @@ func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 // rank. It must be called before every such wait.
 func Waiting() { checkWait() }
 
-// Unlocked panics if the goroutine holds any lock. It must be called before every call of a
-// user's callback, because the callback may acquire any lock.
+// Unlocked panics if the goroutine holds any lock. It must be called before every call of a user's
+// callback, which may acquire any lock.
 func Unlocked() { checkUnlocked() }

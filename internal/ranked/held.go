@@ -12,25 +12,20 @@ import (
 )
 
 const (
-	// The goroutines that hold locks are distributed over this number of shards.
-	shards = 64
-	// holders is the maximum number of goroutines in one shard that hold locks at the same time.
-	// If there are more, Lock panics. The number is fixed, because Lock must not allocate.
-	holders = 64
-	// depth is the maximum number of locks that one goroutine can hold. If it acquires more, Lock
-	// panics.
-	depth = 32
-	// frames is the maximum number of frames recorded for a stack.
-	frames = 10
-	// triedFrames is the number of frames recorded by TryLock. It is small, because a goroutine
-	// that polls with TryLock would otherwise spend most of its time recording stacks.
-	triedFrames = 2
+	shards = 64 // number of shards over which goroutines are distributed
+	// maxHolders is the maximum number of goroutines in one shard that hold locks at the same time.
+	// The number is fixed, because Lock must not allocate. If there are more, Lock panics.
+	maxHolders = 64
+	maxLocks   = 32 // maximum number of locks that one goroutine can hold
+	maxFrames  = 10 // maximum number of frames recorded for a stack
+	// tryFrames is the number of frames that TryLock records. It is small, because a goroutine that
+	// polls with TryLock would otherwise spend most of its time recording stacks.
+	tryFrames = 2
 )
 
-// stack records where a lock was acquired.
-type stack [frames]uintptr
+type stack [maxFrames]uintptr
 
-type held struct {
+type heldLock struct {
 	lock  unsafe.Pointer
 	rank  Rank
 	stack stack
@@ -40,7 +35,7 @@ type held struct {
 type holder struct {
 	goroutine uintptr
 	count     int
-	locks     [depth]held
+	locks     [maxLocks]heldLock
 }
 
 // shard lists the goroutines in one shard that hold locks. Its methods are hidden from the race
@@ -48,13 +43,13 @@ type holder struct {
 type shard struct {
 	mu      sync.Mutex
 	count   int
-	holders [holders]*holder // the first count of them are in use
+	holders [maxHolders]*holder // the first count of them are in use
 }
 
 var (
 	goroutines [shards]shard
-	// seenInOrder holds a stack for each pair of Orders. That stack acquired a lock with the
-	// second Order while it held a lock with the first.
+	// seenInOrder holds, for each pair of Orders, a stack that acquired a lock with the second
+	// Order while it held a lock with the first.
 	seenInOrder [MaxOrder + 1][MaxOrder + 1]atomic.Pointer[stack]
 )
 
@@ -62,7 +57,7 @@ func shardOf(goroutine uintptr) *shard {
 	return &goroutines[uint64(goroutine)*0x9e3779b97f4a7c15>>32%shards]
 }
 
-// find returns the holder for a goroutine, or nil if there is none. The caller must hold s.mu.
+// find returns the holder for a goroutine, or nil. The caller must hold s.mu.
 //
 //go:norace
 func (s *shard) find(goroutine uintptr) *holder {
@@ -74,32 +69,30 @@ func (s *shard) find(goroutine uintptr) *holder {
 	return nil
 }
 
-// check panics if the goroutine must not wait for a lock with the given rank.
-//
 //go:norace
 func check(rank Rank, lock unsafe.Pointer) {
 	if rank.Order < 1 || rank.Order > MaxOrder {
 		panic(fmt.Sprintf("ranked: %s has order %d: want 1 to %d", rank.Name, rank.Order, MaxOrder))
 	}
 	if first, found := conflict(rank, lock); found {
-		panic(inversion(first, rank, lock))
+		panic(orderError(first, rank, lock))
 	}
 }
 
-// conflict returns a lock that this goroutine holds, and because of which it must not acquire a
-// lock of the given rank.
+// conflict returns a held lock because of which this goroutine must not acquire a lock of the given
+// rank.
 //
 //go:norace
-func conflict(rank Rank, lock unsafe.Pointer) (first held, found bool) {
-	hide()
-	defer show()
+func conflict(rank Rank, lock unsafe.Pointer) (first heldLock, found bool) {
+	disableRaceDetector()
+	defer enableRaceDetector()
 	goroutine := current()
 	s := shardOf(goroutine)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.find(goroutine)
 	if h == nil {
-		return held{}, false
+		return heldLock{}, false
 	}
 	for i := range h.count {
 		if h.locks[i].lock == lock {
@@ -116,16 +109,15 @@ func conflict(rank Rank, lock unsafe.Pointer) (first held, found bool) {
 			seen.Store(trace())
 		}
 	}
-	return held{}, false
+	return heldLock{}, false
 }
 
-// hold records that the goroutine holds a lock. It also records the given number of frames of
-// the goroutine's stack.
+// recordLock records that the goroutine holds a lock, and the given number of frames of its stack.
 //
 //go:norace
-func hold(rank Rank, lock unsafe.Pointer, frames int) {
-	hide()
-	defer show()
+func recordLock(rank Rank, lock unsafe.Pointer, frames int) {
+	disableRaceDetector()
+	defer enableRaceDetector()
 	goroutine := current()
 	s := shardOf(goroutine)
 	s.mu.Lock()
@@ -147,7 +139,8 @@ func hold(rank Rank, lock unsafe.Pointer, frames int) {
 	h.count++
 }
 
-// callersOfLock is the number of frames to skip in hold: runtime.Callers, hold, lock and Lock.
+// callersOfLock is the number of frames to skip in recordLock: runtime.Callers, recordLock, lock
+// and Lock.
 const callersOfLock = 4
 
 func trace() *stack {
@@ -156,36 +149,34 @@ func trace() *stack {
 	return &s
 }
 
-// release records that a lock is about to be released, usually by the goroutine that acquired it.
-//
 //go:norace
 func release(lock unsafe.Pointer) {
-	hide()
-	defer show()
+	disableRaceDetector()
+	defer enableRaceDetector()
 	own := shardOf(current())
-	if own.drop(lock) {
+	if own.remove(lock) {
 		return
 	}
 	for i := range goroutines {
-		if goroutines[i].drop(lock) {
+		if goroutines[i].remove(lock) {
 			return
 		}
 	}
 	panic("ranked: Unlock of a lock that is not held")
 }
 
-// drop removes a lock from its holder in the shard and reports whether it found a holder. If
-// the running goroutine holds the lock, drop removes it from that goroutine.
+// remove removes a lock from its holder in the shard, and reports whether it found a holder. It
+// tries the running goroutine first.
 //
 //go:norace
-func (s *shard) drop(lock unsafe.Pointer) bool {
+func (s *shard) remove(lock unsafe.Pointer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	goroutine := current()
 	for own := range 2 {
 		for i := range s.count {
 			h := s.holders[i]
-			if (h.goroutine == goroutine) == (own == 0) && h.drop(lock) {
+			if (h.goroutine == goroutine) == (own == 0) && h.remove(lock) {
 				if h.count == 0 {
 					s.count--
 					s.holders[i], s.holders[s.count] = s.holders[s.count], h
@@ -197,10 +188,8 @@ func (s *shard) drop(lock unsafe.Pointer) bool {
 	return false
 }
 
-// drop removes a lock from the list and reports whether it was there.
-//
 //go:norace
-func (h *holder) drop(lock unsafe.Pointer) bool {
+func (h *holder) remove(lock unsafe.Pointer) bool {
 	for i := h.count - 1; i >= 0; i-- {
 		if h.locks[i].lock != lock {
 			continue
@@ -214,51 +203,46 @@ func (h *holder) drop(lock unsafe.Pointer) bool {
 	return false
 }
 
-// checkWait panics if the goroutine holds a lock that must not be held while it waits for a rank.
-//
 //go:norace
 func checkWait() {
-	if lock, found := holds(func(r *Rank) bool { return !r.Waits }); found {
+	if lock, found := findHeld(func(r *Rank) bool { return !r.Waits }); found {
 		panic("ranked: waiting for another rank with " + lock.rank.Name + " held, acquired at\n" +
 			lock.stack.String())
 	}
 }
 
-// checkUnlocked panics if the goroutine holds any lock.
-//
 //go:norace
 func checkUnlocked() {
-	if lock, found := holds(func(*Rank) bool { return true }); found {
+	if lock, found := findHeld(func(*Rank) bool { return true }); found {
 		panic("ranked: calling a user's callback with " + lock.rank.Name +
 			" held, acquired at\n" + lock.stack.String())
 	}
 }
 
-// holds returns a lock that the goroutine holds and whose rank satisfies the condition.
+// findHeld returns a lock that the goroutine holds and whose rank satisfies the condition.
 //
 //go:norace
-func holds(condition func(*Rank) bool) (lock held, found bool) {
-	hide()
-	defer show()
+func findHeld(condition func(*Rank) bool) (lock heldLock, found bool) {
+	disableRaceDetector()
+	defer enableRaceDetector()
 	goroutine := current()
 	s := shardOf(goroutine)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.find(goroutine)
 	if h == nil {
-		return held{}, false
+		return heldLock{}, false
 	}
 	for i := range h.count {
 		if condition(&h.locks[i].rank) {
 			return h.locks[i], true
 		}
 	}
-	return held{}, false
+	return heldLock{}, false
 }
 
-// inversion returns a message about two locks that were acquired in the wrong order. The
-// message contains the stacks that acquire them.
-func inversion(first held, rank Rank, lock unsafe.Pointer) string {
+// orderError returns a message about two locks that are acquired in the wrong order.
+func orderError(first heldLock, rank Rank, lock unsafe.Pointer) string {
 	var text strings.Builder
 	if first.lock == lock {
 		fmt.Fprintf(&text, "ranked: %s is acquired twice by one goroutine", rank.Name)
@@ -276,7 +260,6 @@ func inversion(first held, rank Rank, lock unsafe.Pointer) string {
 	return text.String()
 }
 
-// String lists the frames, one per line.
 func (s stack) String() string {
 	var text strings.Builder
 	all := runtime.CallersFrames(s[:])

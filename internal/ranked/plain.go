@@ -17,13 +17,12 @@ type RWMutex[C Class] struct{ sync.RWMutex }
 // Spin is a spin.Lock with a class.
 type Spin[C Class] struct{ biased }
 
-// biased is another name for spin.Lock. If Spin embedded spin.Lock directly, the field Lock
-// would hide the method Lock.
+// biased is another name for spin.Lock. A field named Lock would hide the method Lock.
 type biased = spin.Lock
 
 // Waiting must be called before every wait for another rank. In this build, it does nothing.
 func Waiting() {}
 
-// Unlocked must be called, without any lock held, before every call of a user's callback. In
-// this build, it does nothing.
+// Unlocked must be called, without any lock held, before every call of a user's callback. In this
+// build, it does nothing.
 func Unlocked() {}

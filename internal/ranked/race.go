@@ -4,6 +4,7 @@ package ranked
 
 import "runtime"
 
-// hide hides the code between it and a call of show from the race detector.
-func hide() { runtime.RaceDisable() }
-func show() { runtime.RaceEnable() }
+// disableRaceDetector hides the code between it and a call of enableRaceDetector from the race
+// detector.
+func disableRaceDetector() { runtime.RaceDisable() }
+func enableRaceDetector()  { runtime.RaceEnable() }

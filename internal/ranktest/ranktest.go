@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// Outcomes calls f concurrently for n ranks and returns the errors by rank. Each error mentions its
-// rank.
+// Outcomes calls f concurrently for n ranks and returns the errors by rank.
 func Outcomes(n int, f func(rank int) error) []error {
 	errs := make([]error, n)
 	var ranks sync.WaitGroup

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// Variable is the environment variable that holds the address on which NCCL listens for clients
-// of its RAS subsystem. If the variable is not set, NCCL listens on defaultAddress.
+// Variable is the environment variable that holds the address on which NCCL listens for clients of
+// its RAS subsystem. If it is not set, NCCL listens on defaultAddress.
 const (
 	Variable       = "NCCL_RAS_ADDR"
 	defaultAddress = "localhost:28028"
 )
 
-// maxResponse is the maximum size of a response in bytes. A response takes about 400 bytes for
-// each rank of each communicator.
+// maxResponse limits the size of a response in bytes. A response takes about 400 bytes for each
+// rank of each communicator.
 const maxResponse = 64 << 20
 
 // Address returns the address on which NCCL listens for RAS clients.
@@ -28,8 +28,8 @@ func Address(getenv func(string) string) string {
 	return cmp.Or(getenv(Variable), defaultAddress)
 }
 
-// Ask asks NCCL at an address for the state of all communicators. ctx bounds the whole request.
-// NCCL waits for at most one second for processes that do not respond.
+// Ask asks NCCL at an address for the state of all communicators. NCCL waits for at most one second
+// for processes that do not respond.
 func Ask(ctx context.Context, address string) (*Status, error) {
 	status, err := query(ctx, address)
 	if err != nil {

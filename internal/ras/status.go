@@ -15,11 +15,9 @@ type Status struct {
 
 // Communicator describes one communicator.
 type Communicator struct {
-	// Name is NCCL's hash of the communicator's unique ID, as returned by ID.
-	Name string `json:"hash"`
-	// Size is the number of ranks. Ranks lists only the ranks that have responded to NCCL.
-	Size  int    `json:"size"`
-	Ranks []Rank `json:"ranks"`
+	Name  string `json:"hash"`  // as returned by ID
+	Size  int    `json:"size"`  // number of ranks
+	Ranks []Rank `json:"ranks"` // ranks that have responded to NCCL
 }
 
 // Rank holds the number of collectives of each kind that a rank has launched.
@@ -28,7 +26,7 @@ type Rank struct {
 	Counts map[string]uint64 `json:"collective_counts"`
 }
 
-// ID returns NCCL's name for the communicator with the given unique ID.
+// ID returns NCCL's name for the communicator with the given unique ID, a hash of the ID.
 func ID(unique []byte) string {
 	a, b := uint64(1)^uint64(len(unique)), uint64(1)
 	for ; len(unique) > 0; unique = unique[min(8, len(unique)):] {
@@ -53,9 +51,9 @@ func ID(unique []byte) string {
 // collectives lists the names of NCCL's counters.
 var collectives = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
-// Differences describes which of the counters of a communicator's ranks differ, for example
-// "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". It returns "" if no counters differ or the
-// communicator is unknown. format formats a list of ranks.
+// Differences describes which counters of a communicator's ranks differ, for example "AllReduce: 3
+// by rank 1, 4 by ranks 0,2-3". If no counters differ or the communicator is unknown, it returns
+// "". format formats a list of ranks.
 func (s *Status) Differences(id string, size int, format func(ranks []int) string) string {
 	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size

@@ -16,14 +16,13 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build returns the paths of the software driver, which includes the kernels of package kernels,
-// and of the software NCCL. If the libraries are not yet in the user's cache, Build compiles
-// them with gcc and g++ from the sources in this folder.
+// Build returns the paths of the software driver, which includes our kernels, and of the software
+// NCCL. If the libraries are not in the user's cache, Build compiles them with gcc and g++.
 //
 // A process must load cuda before nccl, because NCCL finds the driver by its soname. The process
 // must not load any other driver.
 func Build() (cuda, nccl string, err error) {
-	dir, err := cached(nil, func(dir string) error { return build(dir) })
+	dir, err := cachedFolder(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
 }
 
@@ -33,10 +32,9 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cached returns the folder in the user's cache for the embedded sources, the flags and the
-// extra sources. If the folder does not exist, cached creates it and calls fill to create its
-// contents.
-func cached(flags []string, fill func(dir string) error, extra ...fs.FS) (string, error) {
+// cachedFolder returns the folder in the user's cache for the embedded sources, the flags and the
+// extra sources. If the folder does not exist, cachedFolder calls fill to create its contents.
+func cachedFolder(flags []string, fill func(dir string) error, extra ...fs.FS) (string, error) {
 	root, err := userCache()
 	if err != nil {
 		return "", err
@@ -48,7 +46,7 @@ func cached(flags []string, fill func(dir string) error, extra ...fs.FS) (string
 	return root.folder(key, fill)
 }
 
-// build compiles the libraries into dir with additional flags, such as those of a sanitizer.
+// build compiles the libraries into dir with additional flags.
 func build(dir string, flags ...string) error {
 	for target, source := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
 		if err := unpack(target, source); err != nil {
@@ -83,8 +81,8 @@ func unpack(dir string, source embed.FS) error {
 	})
 }
 
-// compile builds a library from a folder of C sources. It puts flags last on the command line,
-// because they may name libraries, which must follow the sources.
+// compile builds a library from a folder of C sources. flags may name libraries, which must follow
+// the sources on the command line.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -94,14 +92,13 @@ func compile(dir, folder, library string, flags []string) error {
 		"-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
 		"-Wall", "-Wextra", "-Werror", "-Wl,-soname," + library, "-o", filepath.Join(dir, library),
 	}, files, flags)
-	_, err = run(dir, folder, "gcc", args)
+	_, err = runCompiler(dir, folder, "gcc", args)
 	return err
 }
 
-// run runs a compiler and returns its output. part names what is compiled, for error messages.
-// The compiler creates its temporary files in dir, so that they are removed along with dir even
-// if the compiler is killed.
-func run(dir, part, compiler string, args []string) (string, error) {
+// runCompiler runs a compiler and returns its output. Errors name part. The compiler's temporary
+// files are in dir, so that they are removed with dir even if the compiler is killed.
+func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	c := exec.Command(compiler, args...)
 	if dir != "" {
 		c.Env = append(os.Environ(), "TMPDIR="+dir)

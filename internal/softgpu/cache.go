@@ -14,26 +14,19 @@ import (
 	"time"
 )
 
-// recipe holds the Go code that compiles the libraries. It is part of the key, because a change to
-// this code requires a new build.
+// recipe holds the Go code that compiles the libraries. A change to this code requires a new build.
 //
 //go:embed build.go kernel.go
 var recipe embed.FS
 
-// cache is a folder of compiled libraries, with a subfolder for each set of sources and flags. With
-// it, later tests need not compile the libraries. Killed tests leave files nowhere else.
+// cache is a folder of compiled libraries, with a subfolder for each set of sources and flags.
 type cache struct{ dir string }
 
 const (
-	// unfinishedPrefix begins the names of incomplete folders.
-	unfinishedPrefix = "unfinished-"
-	// completeMark is the name of the file that is written to a folder last. A folder without it is
-	// incomplete.
-	completeMark = "complete"
-	// maxUnused is the time after which an unused folder is removed.
-	maxUnused = 7 * 24 * time.Hour
-	// compileTimeout limits how long to wait for another process that is compiling.
-	compileTimeout = 10 * time.Minute
+	unfinishedPrefix = "unfinished-"      // begins the names of incomplete folders
+	completeMark     = "complete"         // file that is written to a folder last
+	maxUnused        = 7 * 24 * time.Hour // time after which an unused folder is removed
+	compileTimeout   = 10 * time.Minute   // limit of the wait for another process that compiles
 )
 
 // userCache returns the cache of this user. If the user's home directory is missing or read-only,
@@ -60,11 +53,10 @@ func userCache() (cache, error) {
 	return c, nil
 }
 
-// writable is W_OK in access(2).
-const writable = 2
+const writable = 2 // W_OK of access(2)
 
-// folder returns the subfolder for a key. If the subfolder does not exist, folder creates it and
-// calls fill to create its contents.
+// folder returns the subfolder for a key. If the subfolder does not exist, folder calls fill to
+// create its contents.
 func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
@@ -77,8 +69,7 @@ func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 		return dir, os.Chtimes(dir, now, now)
 	}
 	c.clean()
-	// Each call writes to a new folder, because a compiler may still be running after its process
-	// has been killed.
+	// Each call writes to a new folder, because a compiler may outlive its killed parent process.
 	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
 		err = fill(unfinished)
@@ -122,8 +113,7 @@ func flock(f *os.File) error {
 }
 
 // clean removes folders that have not been used recently, and unfinished folders that killed
-// processes have left behind. If a compiler is still writing to a folder, the folder may remain
-// until a later call.
+// processes have left behind.
 func (c cache) clean() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
@@ -141,7 +131,7 @@ func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	sum := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {
 		for _, option := range []string{"--version", "-dumpmachine"} {
-			output, err := run("", compiler, compiler, []string{option})
+			output, err := runCompiler("", compiler, compiler, []string{option})
 			if err != nil {
 				return "", err
 			}

@@ -3,43 +3,37 @@
 // whole nccl backend on machines without a GPU. A test may use several devices, in one process or
 // in several.
 //
-// The software GPU is a test double that behaves as the real libraries do, including their
-// mistakes. Streams are asynchronous, a collective over windows computes addresses from a peer's
-// base and this rank's own offset, and calls wait forever for a missing rank. A program that works
-// on the software GPU may still fail on a real one, and its speed on the software GPU says nothing
-// about real GPUs. Only tests may import this package.
+// The software GPU behaves as the real libraries do, including their mistakes. A program that works
+// on the software GPU may still fail on a real one, and its speed says nothing about real GPUs.
+// Only tests may import this package.
 //
 // Each allocation of device memory is a memfd, mapped where the program requests it. Each stream is
-// a thread with a queue. Captured work becomes a graph of the same units of work. The kernels of
-// package kernels are compiled for the processor, and their threads run as coroutines on the
-// stream's thread. The ranks of a communicator share a memfd of the process that created the unique
-// ID, which they open through /proc, so that no name is left behind. The interfaces follow cuda.h
-// (CUDA 12 and 13), nccl.h (2.27 to 2.30) and the behavior observed on GPUs with NCCL 2.28.9.
+// a thread with a queue. The kernels of package kernels are compiled for the processor, and their
+// threads run as coroutines on the stream's thread. The ranks of a communicator share a memfd of
+// the process that created the unique ID. The interfaces follow cuda.h (CUDA 12 and 13), nccl.h
+// (2.27 to 2.30) and the behavior observed on GPUs with NCCL 2.28.9.
 //
 // Build compiles the libraries. A test then sets SYMMEM_CUDA and SYMMEM_NCCL to their paths. The
-// libraries are cached in ~/.cache/symmem-softgpu, under a digest of sources, flags and
-// compilers, until they have not been used for a week. src/abi contains the C interface,
-// src/cuda the driver, src/nccl the collectives, and src/gpu the device as kernels see it. The
-// NCCL library links to the driver by its soname, so a process that has loaded NVIDIA's
-// libcuda.so.1 cannot load the library.
+// libraries are cached in ~/.cache/symmem-softgpu until they have not been used for a week. src/abi
+// contains the C interface, src/cuda the driver, src/nccl the collectives, and src/gpu the device
+// as kernels see it.
 //
 // # Behavior
 //
 //   - Copies and fills of memory to which the stream's device has no access cause error 700, which
 //     is permanent for the context. The CPU may read what any device may access.
-//   - Everything on streams is asynchronous except copies of pageable memory, as in CUDA.
-//   - cuModuleLoadData accepts any image and finds kernels by name. A kernel is loaded by its first
-//     launch or by cuFuncLoad. The call that loads it waits until no other kernel of the process
-//     runs on the device, as it may do in CUDA.
+//   - Everything on streams is asynchronous except copies of pageable memory.
+//   - cuModuleLoadData accepts any image and finds kernels by name. The call that loads a kernel
+//     waits until no other kernel of the process runs on the device.
 //   - Captures follow CUDA's rules for modes, threads, joined streams and forbidden calls (codes
-//     900 to 908). Branches of a graph run concurrently. A launch of a graph makes the
-//     events in the graph mark their nodes. A wait in a graph refers to the point that the event
-//     marks at the time of the launch (seen on an H100).
+//     900 to 908). A wait in a graph refers to the point that the event marks at the time of the
+//     launch (seen on an H100).
 //   - The process that created the unique ID must live until all ranks have connected.
-//   - The plain path copies through shared memory. A send buffer whose last 4-byte word is not
-//     inside its allocation causes error 700, because NCCL reads whole words.
-//   - The window path reduces f32, f16 and bf16 if the emulated NCCL version does so, and gathers
-//     any type. It adds in the order of ranks, and adds 16-bit types in float32.
+//   - Collectives on memory outside windows (memory registered on all ranks) copy through shared
+//     memory. A send buffer whose last 4-byte word is not inside its allocation causes error 700,
+//     because NCCL reads whole words.
+//   - Collectives on windows reduce f32, f16 and bf16 if the emulated NCCL version does so, and
+//     gather any type. They add in the order of ranks, and add 16-bit types in float32.
 //   - Init, the first collective, registrations and kernels wait for a missing rank until
 //     ncclCommAbort. Destroy, finalize and abort wait for graphs. Abort also waits for all work on
 //     the device, and blocks other calls in that context except queries until then (seen on an
@@ -49,22 +43,19 @@
 //     buffer that extends past its allocation, or a graph whose window is gone, causes an illegal
 //     access.
 //   - Unsupported entry points return code 801.
-//   - softgpu_runs(name) returns how often a kernel has been started in the process, so that tests
-//     can see which kernels a call uses.
+//   - softgpu_runs(name) returns how often a kernel has been started in the process.
 //
 // # Kernels
 //
-// src/gpu/device.h replaces the header of the same name in package kernels, whose other sources are
-// compiled unchanged. A kernel takes one structure as its argument. A launch runs on the thread of
-// its stream, with at most 2048 warps at the same time. Each GPU thread has a stack of 16 KiB, and
-// runs until it waits for its warp or block, returns, or calls dev::pause. A kernel that polls
-// memory must call dev::pause, or it never finishes. Each round of the scheduler runs every thread,
-// in ascending order unless SOFTGPU_ORDER=down.
+// src/gpu/device.h replaces the header of the same name in package kernels. A launch runs on the
+// thread of its stream, with at most 2048 warps at the same time. Each GPU thread has a stack of 16
+// KiB, and runs until it waits for its warp or block, returns, or calls dev::pause. A kernel that
+// polls memory must call dev::pause, or it never finishes.
 //
 // Accesses to an aligned line of 128 bytes are atomic: the last word of the line is written last
-// and read first. Misaligned lines and accesses kill the process. Arithmetic is that of the
-// device: no contraction, rounding to nearest even, NaNs 0x7fffffff and 0x7fff, and the minimum
-// and maximum of IEEE 754-2019.
+// and read first. Misaligned accesses kill the process. Arithmetic is that of the device: no
+// contraction, rounding to nearest even, NaNs 0x7fffffff and 0x7fff, and the minimum and maximum of
+// IEEE 754-2019.
 //
 // # Environment
 //
@@ -98,7 +89,8 @@
 //   - time: cuEventElapsedTime measures CPU time
 //   - LL kernels, whose sums of small messages are right even if buffers are misplaced: here, the
 //     sums are wrong for messages of any size
-//   - illegal accesses by the CPU, and by kernels to unmapped plain buffers: they kill the process
+//   - illegal accesses by the CPU, and by kernels to unmapped buffers outside windows: they kill
+//     the process
 //   - ncclCommSplit, shrink, grow, suspend, revoke, ncclMemAlloc, user-defined reductions, fp8,
 //     one-sided calls, ncclCommInitAll
 //   - several machines: all ranks must share one /proc

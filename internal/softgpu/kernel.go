@@ -11,10 +11,10 @@ import (
 
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// kernelFlags returns the flags for compiling kernels. With these flags, the header that
-// emulates the device takes precedence over the kernels' header of the same name, contraction is
-// disabled, as on the device, and unaligned accesses kill the process. Warnings are disabled,
-// because builds for GPUs report them.
+// kernelFlags returns the flags for compiling kernels. The header that emulates the device takes
+// precedence over the kernels' header of the same name. Contraction is disabled, as on the device,
+// and unaligned accesses kill the process. Warnings are disabled, because builds for GPUs report
+// them.
 func kernelFlags(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
@@ -25,7 +25,7 @@ func kernelFlags(dir string) []string {
 	}
 }
 
-// compileKernels compiles all kernels together with a table of them, and returns the path of the
+// compileKernels compiles all kernels together with a table of them. It returns the path of the
 // object file.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
@@ -37,8 +37,8 @@ func compileKernels(dir string, flags []string) (string, error) {
 	if err := os.WriteFile(list, []byte(includes), 0o644); err != nil {
 		return "", fmt.Errorf("listing the kernels: %w", err)
 	}
-	expanded, err := run(dir, "kernels", "g++",
-		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + mark, list}))
+	expanded, err := runCompiler(dir, "kernels", "g++",
+		slices.Concat(kernelFlags(dir), []string{"-E", "-P", "-DKERNEL=" + kernelMark, list}))
 	if err != nil {
 		return "", err
 	}
@@ -47,7 +47,7 @@ func compileKernels(dir string, flags []string) (string, error) {
 		return "", fmt.Errorf("writing the table of kernels: %w", err)
 	}
 	object := filepath.Join(dir, "kernels.o")
-	_, err = run(dir, "kernels", "g++",
+	_, err = runCompiler(dir, "kernels", "g++",
 		slices.Concat(kernelFlags(dir), flags, []string{"-c", "-o", object, table}))
 	return object, err
 }
@@ -60,11 +60,11 @@ func includes(files []string) string {
 	return b.String()
 }
 
-// mark precedes each kernel in the output of the preprocessor. The table is generated from this
-// output rather than from the sources, because macros generate the names of kernels.
-const mark = "SOFTGPU_KERNEL"
+// kernelMark precedes each kernel in the output of the preprocessor. The table is generated from
+// this output, because macros generate the names of kernels.
+const kernelMark = "SOFTGPU_KERNEL"
 
-var kernelName = regexp.MustCompile(`\b` + mark + `\s+(\w+)\s*\(`)
+var kernelName = regexp.MustCompile(`\b` + kernelMark + `\s+(\w+)\s*\(`)
 
 // tableOf returns the C++ source of a table of the kernels in preprocessed sources.
 func tableOf(expanded string) string {

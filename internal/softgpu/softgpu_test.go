@@ -35,7 +35,7 @@ func runTests(m *testing.M) int {
 
 // make builds the libraries, including the additional kernels in testdata, and the programs.
 func (l *libraries) make() (err error) {
-	l.dir, err = cached(l.flags, func(dir string) error {
+	l.dir, err = cachedFolder(l.flags, func(dir string) error {
 		target := filepath.Join(kernelsIn(dir), "src")
 		err := os.MkdirAll(target, 0o755)
 		for _, name := range []string{"probe.cu", "probe.h"} {
@@ -73,7 +73,7 @@ func compilePrograms(dir string, flags []string) error {
 			"-o", filepath.Join(dir, name+".run"),
 			"-L" + dir, "-l:" + ncclName, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN",
 		}, flags)
-		if _, err := run(dir, name, compiler, args); err != nil {
+		if _, err := runCompiler(dir, name, compiler, args); err != nil {
 			return err
 		}
 	}

@@ -7,34 +7,31 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls that are currently inside a section of code, which any number of goroutines
-// may enter. After Close, Enter refuses calls, and Empty reports whether all calls have left. The
-// zero Gate is open.
+// Gate counts the calls that are inside a section of code. After Close, Enter refuses calls, and
+// Empty reports whether all calls have left. The zero Gate is open. A Gate must not be copied after
+// first use.
 //
-// A Gate is biased like a Lock. Its owner is the goroutine that enters most often. The owner
-// counts its calls with plain stores in a word that only the owner writes. Other goroutines count
-// in an atomic word. Close withdraws the bias and makes every processor execute a memory barrier.
-// After the barrier, either the owner has seen the withdrawal or Close sees the owner's count.
-//
-// A Gate must not be copied after first use.
+// A Gate is biased like a Lock: its owner is the goroutine that enters most often. The owner counts
+// its calls with plain stores in a word that only the owner writes. Other goroutines count their
+// calls in an atomic word. Close withdraws the bias and makes every processor execute a memory
+// barrier. After the barrier, either the owner has seen the withdrawal or Close sees the owner's
+// count.
 type Gate struct {
 	bias   atomic.Pointer[bias]
 	shared atomic.Int64   // number of calls inside without the bias, plus closed for each Close
 	last   atomic.Uintptr // goroutine that last entered without the bias
 	streak atomic.Int32   // number of consecutive calls of last without the bias
 
-	moving sync.Mutex // held while the bias changes; no other lock is acquired while it is held
-	owned  *bias      // latest bias, even after its withdrawal; guarded by moving
+	biasMu sync.Mutex // held while the bias changes; no other lock is acquired meanwhile
+	latest *bias      // latest bias, even after its withdrawal; guarded by biasMu
 }
 
-// Pass is the result of Gate.Enter, which must be passed to Gate.Leave.
+// Pass is the result of Gate.Enter, for Gate.Leave.
 type Pass struct{ bias *bias }
 
 const (
 	closed = 1 << 32
-	// moveThreshold is the number of consecutive calls after which another goroutine becomes the
-	// owner. After that number of calls, the bias is likely to save more time than the barrier
-	// takes, which is a few microseconds.
+	// moveThreshold is the number of consecutive calls that make another goroutine the owner.
 	moveThreshold = 1000
 )
 
@@ -47,10 +44,9 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterShared()
 }
 
-// EnterAs begins a call if me owns the gate's bias. me must be the running goroutine. If me
-// does not own the bias, EnterAs returns the zero Pass, and the caller must call Enter. EnterAs
-// is small enough for Go to inline. As in Lock, the compiler keeps the store and the load in
-// order.
+// EnterAs begins a call if me, the running goroutine, owns the gate's bias. Otherwise it returns
+// the zero Pass, and the caller must call Enter. EnterAs is small enough for Go to inline. As in
+// Lock, the compiler keeps the store and the load in order.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -96,20 +92,20 @@ func (g *Gate) enterShared() (Pass, bool) {
 
 // moveTo makes a goroutine the owner, unless the current owner is in a call.
 func (g *Gate) moveTo(owner uintptr) {
-	if !canBarrier() || !g.moving.TryLock() {
+	if !canBarrier() || !g.biasMu.TryLock() {
 		return
 	}
-	defer g.moving.Unlock()
+	defer g.biasMu.Unlock()
 	if g.Closed() {
 		return
 	}
-	if g.withdraw(); g.owned == nil || atomic.LoadUint32(&g.owned.busy) == 0 {
-		g.owned = &bias{owner: owner}
+	if g.withdraw(); g.latest == nil || atomic.LoadUint32(&g.latest.busy) == 0 {
+		g.latest = &bias{owner: owner}
 	}
-	g.bias.Store(g.owned)
+	g.bias.Store(g.latest)
 }
 
-// withdraw withdraws the bias. After that, owned.busy is exact. The caller must hold moving.
+// withdraw withdraws the bias, after which latest.busy is exact. The caller must hold biasMu.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -120,8 +116,8 @@ func (g *Gate) withdraw() {
 // Close makes the gate refuse calls until Open has been called once for every Close.
 func (g *Gate) Close() {
 	g.shared.Add(closed)
-	g.moving.Lock()
-	defer g.moving.Unlock()
+	g.biasMu.Lock()
+	defer g.biasMu.Unlock()
 	g.withdraw()
 }
 
@@ -133,7 +129,7 @@ func (g *Gate) Closed() bool { return g.shared.Load() >= closed }
 
 // Empty reports whether no call is inside. The gate must be closed.
 func (g *Gate) Empty() bool {
-	g.moving.Lock()
-	defer g.moving.Unlock()
-	return g.shared.Load()%closed == 0 && (g.owned == nil || atomic.LoadUint32(&g.owned.busy) == 0)
+	g.biasMu.Lock()
+	defer g.biasMu.Unlock()
+	return g.shared.Load()%closed == 0 && (g.latest == nil || atomic.LoadUint32(&g.latest.busy) == 0)
 }

@@ -4,14 +4,14 @@ package spin
 
 import "sync/atomic"
 
-// Gate counts the calls that are currently inside a section of code, which any number of goroutines
-// may enter. After Close, Enter refuses calls, and Empty reports whether all calls have left. The
-// zero Gate is open. A Gate must not be copied after first use.
+// Gate counts the calls that are inside a section of code. After Close, Enter refuses calls, and
+// Empty reports whether all calls have left. The zero Gate is open. A Gate must not be copied after
+// first use.
 type Gate struct {
 	calls atomic.Int64 // number of calls inside, plus closed for each Close
 }
 
-// Pass is the result of Gate.Enter, which must be passed to Gate.Leave.
+// Pass is the result of Gate.Enter, for Gate.Leave.
 type Pass struct{}
 
 const closed = 1 << 32

@@ -10,33 +10,23 @@ import (
 	"time"
 )
 
-// Lock is a mutual exclusion lock for critical sections that one goroutine enters often and
-// others enter rarely, such as those of an allocator or a stream. Most critical sections should
-// be short. During a long one (which maps a segment, say, or waits for other ranks), waiters
-// use little CPU time.
+// Lock is a mutual exclusion lock for critical sections that one goroutine enters often and others
+// enter rarely. During a long critical section, waiters use little CPU time. The zero Lock is
+// unlocked. A Lock must not be copied after first use, and its holder must not acquire it again.
 //
-// The lock is biased: a goroutine that has acquired it many times in a row becomes its owner.
-// The owner acquires it with a plain store and a load. A locked instruction would take longer,
-// because it also waits until every earlier store has reached the caches.
+// A goroutine that has acquired the lock biasAfter times in a row becomes its owner: the lock is
+// then biased. The owner acquires the lock by setting busy with a plain store, which is faster than
+// a locked instruction. Without a bias, the lock is acquired by a compare-and-swap of held.
 //
-// A Lock is plain or biased. A plain Lock (bias is nil) is acquired by a compare-and-swap of
-// held. When the same goroutine has acquired it biasAfter times in a row, Unlock makes the Lock
-// biased and the goroutine its owner. The owner of a biased Lock acquires it by setting busy.
+// Any other goroutine that acquires the lock ends the bias. It sets held, withdraws the bias, makes
+// every processor that runs a thread of this process execute a memory barrier (membarrier(2)), and
+// waits until the owner is not busy. The owner sets busy before it checks the bias. After the
+// barrier, either the owner has therefore seen the withdrawal, or the other goroutine sees busy. A
+// TryLock that sees busy restores the bias before it clears held. Each bias is a new record, so
+// that a former owner cannot interfere with the next owner.
 //
-// Any other goroutine that acquires the Lock makes it plain again. It sets held, withdraws the
-// bias, makes every processor that runs a thread of this process execute a memory barrier
-// (membarrier(2)), and waits until the owner is not busy. The owner sets busy before it checks
-// the bias. After the barrier, either the owner has therefore seen the withdrawal, or the other
-// goroutine sees busy. A TryLock that sees busy restores the bias before it clears held. Each
-// bias is a new record, so that a former owner cannot interfere with the next owner.
-//
-// Waiters yield and then sleep briefly, so that Unlock need not wake them. If one goroutine keeps
-// acquiring the Lock while others wait, the Lock becomes biased after a few hundred acquisitions,
-// which leaves held free for a waiter. If membarrier(2) is not available, the Lock always stays
-// plain.
-//
-// The zero Lock is unlocked. A Lock must not be copied after first use, and its holder must not
-// acquire it again.
+// Waiters yield and then sleep briefly, so that Unlock need not wake them. If membarrier(2) is not
+// available, the lock never has a bias.
 type Lock struct {
 	bias    atomic.Pointer[bias]
 	current *bias   // bias through which the holder acquired the lock; nil if it acquired held
@@ -52,9 +42,8 @@ type bias struct {
 }
 
 const (
-	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. After
-	// that number of acquisitions, the bias is likely to save more time than its withdrawal takes,
-	// which is a few microseconds.
+	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. The
+	// withdrawal of a bias takes a few microseconds.
 	biasAfter = 200
 	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. After every
 	// sleepsPerStep sleeps, the length of a sleep doubles, up to maxDoublings times.
@@ -69,9 +58,9 @@ func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores, which saves two calls into assembly. That is safe
-// because Go's compiler keeps stores in program order and moves no load past a later store, an
-// atomic load or a call, and amd64 makes stores visible in that order, after all earlier loads.
+// Lock and Unlock write busy with plain stores. That is safe because Go's compiler keeps stores in
+// program order and moves no load past a later store, an atomic load or a call, and amd64 makes
+// stores visible in that order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -81,14 +70,13 @@ func (l *Lock) Lock() {
 	l.lockHeld()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it did. It never waits. It may
-// also fail while another goroutine is trying to acquire the lock. If another goroutine owns
-// the bias, TryLock withdraws the bias, which takes a microsecond or two. If that goroutine
-// holds the lock, TryLock restores the bias.
+// TryLock acquires the lock if it is free, and reports whether it did. It never waits. It may also
+// fail while another goroutine is trying to acquire the lock. If another goroutine owns the bias,
+// TryLock takes a microsecond or two.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
-			return false // The caller already holds the lock.
+			return false
 		}
 		if l.lockBiased(b) {
 			return true
@@ -166,7 +154,7 @@ func (l *Lock) unlockHeld() {
 	StoreRelease32(&l.held, 0)
 }
 
-// pause yields or, in later rounds, sleeps, because the holder may keep the lock for a long time.
+// pause yields in early rounds, and sleeps in later rounds.
 func pause(round int) {
 	if round < yieldRounds {
 		runtime.Gosched()
@@ -188,9 +176,9 @@ var canBarrier = sync.OnceValue(func() bool {
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier. It may be
-// called only if canBarrier has returned true. It panics on errors, because a silent failure
-// would break mutual exclusion.
+// barrier makes every running thread of this process execute a full memory barrier, after
+// canBarrier has returned true. It panics on errors, because a silent failure would break mutual
+// exclusion.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)
 	if errno != 0 {

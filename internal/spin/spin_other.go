@@ -7,16 +7,16 @@ import (
 	"unsafe"
 )
 
-// StoreRelease64 stores v in *p. A thread that loads v with acquire order sees all earlier stores.
+// StoreRelease64 stores v in *p with release order.
 func StoreRelease64(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
-// StoreRelease32 is the 32-bit version of StoreRelease64.
+// StoreRelease32 stores v in *p with release order.
 func StoreRelease32(p *uint32, v uint32) { atomic.StoreUint32(p, v) }
 
-// LoadAcquire64 loads *p. No later access is performed before the load.
+// LoadAcquire64 loads *p with acquire order.
 func LoadAcquire64(p *uint64) uint64 { return atomic.LoadUint64(p) }
 
-// LoadAcquire32 is the 32-bit version of LoadAcquire64.
+// LoadAcquire32 loads *p with acquire order.
 func LoadAcquire32(p *uint32) uint32 { return atomic.LoadUint32(p) }
 
 // Pause waits for a short time that is proportional to n. It does not access shared memory.
@@ -29,8 +29,7 @@ func Pause(n uint32) {
 }
 
 // Until64 polls until *p is want: first up to tight times without a pause, and then up to paused
-// times with a pause after each poll. It returns false if no poll finds want. The load that finds
-// want has acquire order.
+// times with a pause after each poll. It returns false if no poll finds want.
 func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) == want {
@@ -62,12 +61,8 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// PutLine writes a message to the line at dst: n bytes of payload from src to dst+16, then digest
-// to dst+8, and finally seq to dst, with release order. A thread that loads seq with acquire order
-// sees the rest of the line. Payload bytes beyond n keep their values. If n is larger than
-// LinePayload, PutLine writes LinePayload bytes.
-//
-// dst must be aligned to 64 bytes.
+// PutLine writes a message to the line at dst, which must be aligned to 64 bytes: the payload of at
+// most LinePayload bytes, then digest, and finally seq, with release order.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {
 	n = min(n, LinePayload)
 	if n > 0 {

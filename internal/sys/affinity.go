@@ -22,7 +22,7 @@ func Affinity() ([]int, error) {
 }
 
 // SetAffinity binds the calling thread, and threads that it starts later, to one processor. The
-// caller must have locked its goroutine to the thread.
+// goroutine must be locked to the thread.
 func SetAffinity(processor int) error {
 	return bind(unix.Gettid(), processor)
 }
@@ -36,18 +36,17 @@ func bind(thread, processor int) error {
 	return nil
 }
 
-// ProcessorBytes is the length of a processor mask in bytes. The mask has one bit for each of
-// 1,024 processors.
-const ProcessorBytes = 128
+// AffinityMaskBytes is the length of a mask with one bit for each of 1,024 processors.
+const AffinityMaskBytes = 128
 
-// Processors returns the mask of the processors on which the calling thread may run. Bit n%8 of
+// AffinityMask returns a mask of the processors on which the calling thread may run. Bit n%8 of
 // byte n/8 stands for processor n.
-func Processors() ([]byte, error) {
+func AffinityMask() ([]byte, error) {
 	allowed, err := Affinity()
 	if err != nil {
 		return nil, err
 	}
-	mask := make([]byte, ProcessorBytes)
+	mask := make([]byte, AffinityMaskBytes)
 	for _, p := range allowed {
 		if p/8 < len(mask) {
 			mask[p/8] |= 1 << (p % 8)

@@ -10,8 +10,7 @@ import (
 )
 
 // BindProcess binds all threads of this process, and threads that they start later, to one
-// processor. If GOMAXPROCS has been set explicitly, BindProcess does not change the result of
-// Cores, because runtime.NumCPU counts processors only when a process starts.
+// processor. It does not change the result of Cores if GOMAXPROCS is set.
 func BindProcess(processor int) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

@@ -12,15 +12,14 @@ import (
 // ErrLocked is returned by LockFile if another open file has the lock.
 var ErrLocked = errors.New("the file is locked")
 
-// CreateFile creates a file that only this user may access. It allocates the file's blocks, so
-// that writing through a mapping cannot fail later. If path already exists, even as a symbolic
-// link, CreateFile returns an error.
+// CreateFile creates a file that only this user may access, unless the path exists. It allocates
+// the file's blocks, so that writing through a mapping cannot fail later.
 func CreateFile(path string, bytes int64) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("creating a file: %w", err)
 	}
-	err = withoutInterrupts(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, bytes) })
+	err = repeatInterrupted(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, bytes) })
 	if err == nil {
 		return f, nil
 	}
@@ -38,11 +37,10 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 	return nil, errors.Join(err, f.Close(), os.Remove(path))
 }
 
-// LockFile locks a file until it is closed. If another open file, in this or any other process,
-// holds the lock, LockFile returns ErrLocked without waiting. If the filesystem does not support
-// locks, LockFile returns nil without locking.
+// LockFile locks a file until it is closed. If another open file holds the lock, LockFile returns
+// ErrLocked without waiting. If the filesystem does not support locks, LockFile returns nil.
 func LockFile(f *os.File) error {
-	err := withoutInterrupts(func() error {
+	err := repeatInterrupted(func() error {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	})
 	switch {
@@ -55,7 +53,7 @@ func LockFile(f *os.File) error {
 	return fmt.Errorf("locking %s: %w", f.Name(), err)
 }
 
-func withoutInterrupts(call func() error) error {
+func repeatInterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err

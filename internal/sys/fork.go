@@ -8,21 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherited is indexed by file descriptor. For a socket that a forked child must close, it holds
-// the socket's inode; for other descriptors, it holds 0. It is nil in programs that do not fork.
-var inherited []uint64
+// socketInodes is indexed by file descriptor. It holds the inode of each socket that a forked child
+// must close. It is nil in programs that do not fork.
+var socketInodes []uint64
 
-// ShareSockets sets the table that CloseInForks fills and that the fork handler reads. It must be
+// SetSocketTable sets the table that CloseInForks fills and that the fork handler reads. It must be
 // called before the first socket is opened.
-func ShareSockets(table []uint64) { inherited = table }
+func SetSocketTable(table []uint64) { socketInodes = table }
 
 // CloseInForks makes forked children close a socket. If a child kept the socket open, the process
-// at the other end would not notice when this process exits. Values that are not sockets are
-// ignored. The socket need not be removed from the table when it is closed, because inode numbers
-// are not reused.
+// at the other end would not notice when this process exits. The socket stays in the table after it
+// is closed, because inode numbers are not reused.
 func CloseInForks(socket io.Closer) {
 	c, ok := socket.(syscall.Conn)
-	if !ok || inherited == nil {
+	if !ok || socketInodes == nil {
 		return
 	}
 	raw, err := c.SyscallConn()
@@ -31,8 +30,8 @@ func CloseInForks(socket io.Closer) {
 	}
 	_ = raw.Control(func(fd uintptr) {
 		var stat unix.Stat_t
-		if fd < uintptr(len(inherited)) && unix.Fstat(int(fd), &stat) == nil {
-			atomic.StoreUint64(&inherited[fd], stat.Ino)
+		if fd < uintptr(len(socketInodes)) && unix.Fstat(int(fd), &stat) == nil {
+			atomic.StoreUint64(&socketInodes[fd], stat.Ino)
 		}
 	})
 }

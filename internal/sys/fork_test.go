@@ -15,8 +15,8 @@ func TestCloseInForks(t *testing.T) {
 	defer l.Close()
 	CloseInForks(l) // has no effect without a table
 	table := make([]uint64, 1<<14)
-	ShareSockets(table)
-	defer ShareSockets(nil)
+	SetSocketTable(table)
+	defer SetSocketTable(nil)
 	CloseInForks(l)
 	found := 0
 	for fd, inode := range table {

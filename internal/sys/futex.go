@@ -14,8 +14,8 @@ const (
 )
 
 // FutexWait sleeps until FutexWake is called for the word, d has passed, or a signal arrives. If
-// the word does not hold want, FutexWait returns immediately. In all cases, the caller must check
-// its condition again. The word may be in memory that processes share.
+// the word does not hold want, FutexWait returns immediately. The caller must check its condition
+// again. The word may be in memory that processes share.
 func FutexWait(word *uint32, want uint32, d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
 	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(want),
@@ -27,12 +27,11 @@ func FutexWake(word *uint32) {
 	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1<<30, 0, 0, 0)
 }
 
-// Yield lets another process on the machine run. It bypasses the Go scheduler, so the goroutine
-// keeps its P (the scheduler's processor).
+// Yield lets another process on the machine run. It bypasses the Go scheduler.
 func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// Cores returns the number of processors that this process may use. This is the size of its
-// affinity mask or, if smaller, the cgroup quota that Go has applied to GOMAXPROCS.
+// Cores returns the number of processors that this process may use: the size of its affinity mask
+// or, if smaller, the cgroup quota that Go has applied to GOMAXPROCS.
 func Cores() int {
 	return min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
 }

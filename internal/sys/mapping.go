@@ -9,18 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of this process's address space: either reserved addresses without memory,
-// or shared memory. Its creator owns it. Close unmaps the range. A second Close returns
-// ErrUnmapped or, in builds with the tag invariants, panics.
+// Mapping is a range of this process's address space: either reserved addresses without memory, or
+// shared memory. A second Close returns ErrUnmapped or, in builds with the tag invariants, panics.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
-	// nested is set for memory that is mapped over a part of a reservation. Closing such memory
-	// restores the reservation, because other memory could otherwise be mapped into the hole.
-	nested bool
-	// origin is the stack that created the mapping. It is recorded only in builds with the tag
-	// invariants.
-	origin origin
+	// inReservation is set for memory that is mapped over a part of a reservation. Close restores
+	// the reservation, because other memory could otherwise be mapped into the hole.
+	inReservation bool
+	origin        origin // stack that created the mapping
 }
 
 // ErrUnmapped is returned by the second Close of a Mapping.
@@ -40,15 +37,14 @@ func Reserve(bytes, align int64) (*Mapping, error) {
 	return newMapping(base, bytes, false), nil
 }
 
-// Map maps the given number of bytes of a shared file, beginning at offset, for reading and
-// writing. The kernel chooses the address, which is aligned to PageSize.
+// Map maps part of a shared file for reading and writing, at an address aligned to PageSize.
 func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	r, err := Reserve(bytes, PageSize)
 	if err != nil {
 		return nil, err
 	}
 	if err := mapFixed(r.base, f, offset, bytes); err != nil {
-		if reclaim(r.base, bytes) {
+		if reserveAgain(r.base, bytes) {
 			err = errors.Join(err, r.Close())
 		}
 		return nil, err
@@ -56,8 +52,8 @@ func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
 	return r, nil
 }
 
-// MapAt maps a shared file over a part of the reservation m. The returned Mapping must be closed
-// before m.
+// MapAt maps a shared file over a part of the reservation m. The new Mapping must be closed before
+// m.
 func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error) {
 	if offset < 0 || bytes <= 0 || offset+bytes > m.bytes {
 		return nil, fmt.Errorf("mapping [%d, %d) into a reservation of %d bytes: %w",
@@ -65,14 +61,14 @@ func (m *Mapping) MapAt(offset int64, f *os.File, bytes int64) (*Mapping, error)
 	}
 	base := unsafe.Add(m.base, offset)
 	if err := mapFixed(base, f, 0, bytes); err != nil {
-		reclaim(base, bytes)
+		reserveAgain(base, bytes)
 		return nil, err
 	}
 	return newMapping(base, bytes, true), nil
 }
 
-func newMapping(base unsafe.Pointer, bytes int64, nested bool) *Mapping {
-	m := &Mapping{base: base, bytes: bytes, nested: nested}
+func newMapping(base unsafe.Pointer, bytes int64, inReservation bool) *Mapping {
+	m := &Mapping{base: base, bytes: bytes, inReservation: inReservation}
 	m.origin.record(m)
 	return m
 }
@@ -83,23 +79,22 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// If the system supports transparent huge pages for shared memory, this advice makes a new
-	// segment cause 512 times fewer page faults. If not, the kernel ignores it.
+	// If the system supports transparent huge pages for shared memory, this advice reduces page
+	// faults by a factor of 512. If not, the kernel ignores it.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
-// reclaim reserves a range again after an attempt to map memory over it has failed. The kernel may
-// have unmapped the range before the attempt failed, and another thread may have mapped other
-// memory there since. reclaim returns false if this is possible; the caller must then abandon the
-// range, which leaks addresses but no memory.
-func reclaim(base unsafe.Pointer, bytes int64) bool {
+// reserveAgain reserves a range again after an attempt to map memory over it has failed. It returns
+// false if the kernel has unmapped the range and another thread may have mapped other memory there.
+// The caller must then abandon the range, which leaks only addresses.
+func reserveAgain(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
 	return err == nil
 }
 
-// Base returns the first address as a pointer.
+// Base returns the first address.
 func (m *Mapping) Base() unsafe.Pointer { return m.base }
 
 // Address returns the first address as a number.
@@ -108,16 +103,14 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 // Bytes returns the length in bytes.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
-// Populate makes the pages of a part of the mapping present and writable, so that stores to them
-// cause no page faults. On kernels before 5.14, it has no effect. offset must be a multiple of
-// PageSize.
+// Populate makes the pages of a part of the mapping present, so that stores to them cause no page
+// faults. On kernels before 5.14, it has no effect. offset must be a multiple of PageSize.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
 	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // if it fails, the stores populate the pages
 }
 
-// Protect permits or prevents access to the mapping's memory. While access is prevented, reads
-// and writes raise SIGSEGV.
+// Protect permits or prevents access to the mapping's memory.
 func (m *Mapping) Protect(access bool) error {
 	protection := unix.PROT_NONE
 	if access {
@@ -129,14 +122,14 @@ func (m *Mapping) Protect(access bool) error {
 	return nil
 }
 
-// Shrink unmaps the end of a reservation, so that the given number of bytes, rounded up to a
-// multiple of PageSize, remains.
+// Shrink unmaps the end of a reservation. The given number of bytes, rounded up to a multiple of
+// PageSize, remains.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {
 		return nil
 	}
-	if bytes <= 0 || m.nested {
+	if bytes <= 0 || m.inReservation {
 		return fmt.Errorf("shrinking %d bytes to %d: %w", m.bytes, bytes, unix.EINVAL)
 	}
 	rest := m.bytes - bytes
@@ -144,14 +137,14 @@ func (m *Mapping) Shrink(bytes int64) error {
 	return unmap(unsafe.Add(m.base, bytes), rest)
 }
 
-// Keep leaves the range mapped until the process exits. It is for ranges whose addresses may
-// still be used by something that cannot be stopped. The Mapping must not be used afterwards.
+// Keep leaves the range mapped until the process exits, for example because something that cannot
+// be stopped may use it. The Mapping must not be used afterwards.
 func (m *Mapping) Keep() {
 	m.origin.forget(m)
 	m.base = nil
 }
 
-// Close unmaps the range. A range that was mapped over a reservation becomes reserved again.
+// Close unmaps the range. A range within a reservation becomes reserved again.
 func (m *Mapping) Close() error {
 	if m.base == nil {
 		m.origin.closedTwice()
@@ -160,7 +153,7 @@ func (m *Mapping) Close() error {
 	m.origin.forget(m)
 	base := m.base
 	m.base = nil
-	if !m.nested {
+	if !m.inReservation {
 		return unmap(base, m.bytes)
 	}
 	_, err := mmap(base, m.bytes, unix.PROT_NONE,
@@ -194,10 +187,9 @@ func Readable(address uintptr) bool {
 	return !errors.Is(err, unix.EFAULT)
 }
 
-// Remove frees the pages that lie entirely within a range of shared memory, in all processes
-// that map it. The pages contain zeros afterwards. Remove returns the total size of the freed
-// pages.
-func Remove(base unsafe.Pointer, bytes int64) (int64, error) {
+// FreePages frees the pages that lie entirely within a range of shared memory, in all processes
+// that map it. The pages contain zeros afterwards. FreePages returns the number of freed bytes.
+func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	page := uintptr(os.Getpagesize())
 	head := -uintptr(base) & (page - 1)
 	if bytes < int64(head) {

@@ -114,7 +114,7 @@ func TestCloseRestoresReservation(t *testing.T) {
 // reserved reports whether every page of a reservation is still reserved or mapped.
 func reserved(r *Mapping, bytes int64) bool {
 	for offset := int64(0); offset < bytes; offset += PageSize {
-		if reclaim(unsafe.Add(r.base, offset), PageSize) {
+		if reserveAgain(unsafe.Add(r.base, offset), PageSize) {
 			return false
 		}
 	}

@@ -8,13 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PageSize is the size of a huge page in bytes. It is also the granularity of segments, because a
-// memfd backed by huge pages consists of whole pages. All ranks use this granularity, so that
-// segments have the same size on ranks with and without huge pages.
+// PageSize is the size of a huge page in bytes. Segments consist of such pages on all ranks, so
+// that they have the same size on ranks with and without huge pages.
 const PageSize = 2 << 20
 
-// Memfd creates an anonymous shared file of the given size in bytes. The file has no name in a
-// filesystem, so the kernel frees it when the last process that uses it exits.
+// Memfd creates an anonymous shared file of the given size in bytes. The kernel frees it when the
+// last process that uses it exits.
 func Memfd(name string, bytes int64) (*os.File, error) {
 	return memfd(name, bytes, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
@@ -26,9 +25,8 @@ func HugeMemfd(name string, bytes int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// mmap reserves huge pages, but ftruncate does not. Without this probe, a shortage would make mmap
-	// fail much later, or raise SIGBUS at the first access. The file keeps the reservation after the
-	// mapping is closed.
+	// mmap reserves huge pages, but ftruncate does not. Without this probe, a shortage would make
+	// mmap fail much later, or raise SIGBUS at the first access. The file keeps the reservation.
 	if err := probe(f, bytes); err != nil {
 		f.Close()
 		return nil, err
@@ -49,8 +47,8 @@ func memfd(name string, bytes int64, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// probe maps a file once. It lets the kernel choose the address, because a failed mmap at a
-// fixed address could unmap other memory.
+// probe maps a file once. The kernel chooses the address, because a failed mmap at a fixed address
+// could unmap other memory.
 func probe(f *os.File, bytes int64) error {
 	base, err := mmap(nil, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, int(f.Fd()), 0)
 	if err != nil {
@@ -59,8 +57,7 @@ func probe(f *os.File, bytes int64) error {
 	return unmap(base, bytes)
 }
 
-// FileSize returns a file's size in bytes. It can be trusted, unlike a size that another process
-// has sent, because it comes from the kernel.
+// FileSize returns a file's size in bytes, as reported by the kernel.
 func FileSize(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -70,9 +67,8 @@ func FileSize(f *os.File) (int64, error) {
 }
 
 // SealSize prevents changes to the size of a memfd. Without the seal, another process could
-// truncate the file, and accesses to a mapping of it would fault. Older kernels return an error
-// for files with huge pages. Callers may ignore that error, because only ranks of the same user
-// have the descriptor.
+// truncate the file, and accesses to a mapping of it would fault. Older kernels return an error for
+// files with huge pages, which callers may ignore: only ranks of the same user have the descriptor.
 func SealSize(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	if err != nil {
@@ -91,10 +87,9 @@ func Discard(f *os.File, offset, bytes int64) error {
 	return nil
 }
 
-// Refill allocates the pages of a memfd that Discard has freed. This is necessary for a memfd
-// backed by huge pages, because Discard drops its reservation, and a later access could raise
-// SIGBUS. For other files, Refill does nothing, because the system allocates their pages on access.
-// If Refill fails, the file has no pages, as after Discard.
+// Refill allocates the pages of a memfd with huge pages that Discard has freed. Otherwise, a later
+// access could raise SIGBUS. For other files, Refill does nothing. If it fails, the file has no
+// pages, as after Discard.
 func Refill(f *os.File, bytes int64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -106,12 +101,10 @@ func Refill(f *os.File, bytes int64) error {
 	return fill(f, bytes)
 }
 
-// fill implements Refill for files with huge pages. If the kernel runs out of pages, it does not
-// free those that it has already allocated, so fill discards them.
 func fill(f *os.File, bytes int64) error {
 	if err := allocateFile(f, 0, 0, bytes); err != nil {
 		err = fmt.Errorf("allocating %d bytes of huge pages: %w", bytes, err)
-		return errors.Join(err, Discard(f, 0, bytes))
+		return errors.Join(err, Discard(f, 0, bytes)) // the kernel keeps the pages allocated so far
 	}
 	return nil
 }
@@ -120,7 +113,7 @@ func fill(f *os.File, bytes int64) error {
 var fallocate = unix.Fallocate
 
 // allocateFile repeats fallocate as long as signals interrupt it. The Go runtime sends signals to
-// threads to preempt goroutines, and an interrupted fallocate of huge pages returns EINTR.
+// threads to preempt goroutines.
 func allocateFile(f *os.File, mode uint32, offset, bytes int64) error {
 	for {
 		err := fallocate(int(f.Fd()), mode, offset, bytes)
@@ -130,7 +123,7 @@ func allocateFile(f *os.File, mode uint32, offset, bytes int64) error {
 	}
 }
 
-// AllocatedBytes returns the size of the pages that a file occupies.
+// AllocatedBytes returns the number of bytes that a file's pages occupy.
 func AllocatedBytes(f *os.File) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

@@ -37,7 +37,6 @@ func (o *origin) closedTwice() {
 	panic("sys: a mapping is closed twice; it was created at\n" + o.String())
 }
 
-// String lists the frames, one per line.
 func (o *origin) String() string {
 	var text strings.Builder
 	frames := runtime.CallersFrames(o[:])

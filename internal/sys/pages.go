@@ -8,18 +8,17 @@ import (
 
 // HugePages describes the huge pages that the system offers for shared memory.
 type HugePages struct {
-	// SetAside is the number of huge pages (of PageSize bytes) that are reserved for HugeMemfd
-	// (vm.nr_hugepages). Free is the number of these pages that are not in use.
-	SetAside, Free int
-	// Shared is the policy for other shared files (transparent_hugepage/shmem_enabled): always,
-	// within_size, advise, never, deny or force. It is empty if the kernel has no such policy.
-	Shared string
+	Reserved int // number of huge pages reserved for HugeMemfd (vm.nr_hugepages)
+	Free     int // number of reserved pages that are not in use
+	// SharedPolicy is the policy for other shared files (transparent_hugepage/shmem_enabled), or ""
+	// if the kernel has no such policy.
+	SharedPolicy string
 }
 
-// Transparent reports whether the kernel uses huge pages for mappings of a Memfd. The policy
-// "advise" requires a call to madvise, which Map makes.
+// Transparent reports whether the kernel uses huge pages for mappings of a Memfd. Map makes the
+// call to madvise that the policy "advise" requires.
 func (h HugePages) Transparent() bool {
-	switch h.Shared {
+	switch h.SharedPolicy {
 	case "always", "within_size", "advise", "force":
 		return true
 	}
@@ -31,14 +30,14 @@ func ReadHugePages() HugePages { return hugePagesIn("/sys/kernel/mm/") }
 
 func hugePagesIn(mm string) HugePages {
 	return HugePages{
-		SetAside: ReadNumber(mm + "hugepages/hugepages-2048kB/nr_hugepages"),
-		Free:     ReadNumber(mm + "hugepages/hugepages-2048kB/free_hugepages"),
-		Shared:   bracketed(ReadText(mm + "transparent_hugepage/shmem_enabled")),
+		Reserved:     ReadNumber(mm + "hugepages/hugepages-2048kB/nr_hugepages"),
+		Free:         ReadNumber(mm + "hugepages/hugepages-2048kB/free_hugepages"),
+		SharedPolicy: wordInBrackets(ReadText(mm + "transparent_hugepage/shmem_enabled")),
 	}
 }
 
-// bracketed returns the word in brackets, or "" if there is none.
-func bracketed(text string) string {
+// wordInBrackets returns the word in brackets, or "" if there is none.
+func wordInBrackets(text string) string {
 	_, after, _ := strings.Cut(text, "[")
 	word, _, found := strings.Cut(after, "]")
 	if !found {
@@ -47,8 +46,8 @@ func bracketed(text string) string {
 	return word
 }
 
-// ReadText returns the text of a system file, such as one in /proc, without surrounding space.
-// If the file cannot be read, it returns "".
+// ReadText returns the text of a system file without surrounding space, or "" if the file cannot be
+// read.
 func ReadText(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -57,8 +56,7 @@ func ReadText(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// ReadNumber returns the number in a system file, or 0 if the file cannot be read or does not
-// contain a number.
+// ReadNumber returns the number in a system file, or 0 if there is none.
 func ReadNumber(file string) int {
 	n, err := strconv.Atoi(ReadText(file))
 	if err != nil {

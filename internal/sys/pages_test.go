@@ -19,10 +19,10 @@ func TestTransparentFollowsPolicy(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			h := HugePages{Shared: bracketed(c.text)}
-			if h.Shared != c.word || h.Transparent() != c.transparent {
+			h := HugePages{SharedPolicy: wordInBrackets(c.text)}
+			if h.SharedPolicy != c.word || h.Transparent() != c.transparent {
 				t.Errorf("%q: got policy %q, transparent %v; want %q, %v",
-					c.text, h.Shared, h.Transparent(), c.word, c.transparent)
+					c.text, h.SharedPolicy, h.Transparent(), c.word, c.transparent)
 			}
 		})
 	}
@@ -41,7 +41,7 @@ func TestHugePagesIn(t *testing.T) {
 		check(t, os.MkdirAll(filepath.Dir(mm+name), 0o700))
 		check(t, os.WriteFile(mm+name, []byte(text), 0o600))
 	}
-	want := HugePages{SetAside: 320, Free: 288, Shared: "advise"}
+	want := HugePages{Reserved: 320, Free: 288, SharedPolicy: "advise"}
 	if got := hugePagesIn(mm); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

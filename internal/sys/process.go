@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor that becomes readable when the process exits. Unlike a process ID, the
-// descriptor never refers to a different process later.
+// Pidfd opens a descriptor that becomes readable when the process exits. It never refers to another
+// process with the same ID.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -18,10 +18,10 @@ func Pidfd(pid int) (*os.File, error) {
 }
 
 // AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if the file is
-// closed or if its read deadline passes.
+// closed or its read deadline passes.
 //
-// AwaitEnd waits in the Go runtime's poller, because while a thread is blocked in a system call,
-// the runtime's monitor wakes up thousands of times a second on processors that the ranks need.
+// AwaitEnd waits in the Go runtime's poller. While a thread is blocked in a system call, the
+// runtime's monitor wakes up thousands of times a second on processors that the ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
@@ -40,7 +40,7 @@ func AwaitEnd(pidfd *os.File) error {
 	return nil
 }
 
-// Memory returns the size of the machine's main memory and swap space in bytes.
+// Memory returns the size of the machine's memory and swap space in bytes.
 func Memory() (int64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -49,8 +49,8 @@ func Memory() (int64, error) {
 	return int64(info.Totalram+info.Totalswap) * int64(info.Unit), nil
 }
 
-// BootID returns an identifier that the machine's kernel generates when it boots. Two processes
-// with the same ID run on the same machine, even if their containers have different host names.
+// BootID returns an identifier that the kernel generates when the machine boots. Processes with the
+// same ID run on the same machine, even if their containers have different host names.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -59,9 +59,9 @@ func BootID() (string, error) {
 	return string(b[:len(b)-1]), nil
 }
 
-// Namespace returns an identifier of one of this process's namespaces. Processes in different
-// "net" namespaces cannot connect over abstract sockets. A process can be watched only from the
-// same "pid" namespace or an enclosing one.
+// Namespace returns an identifier of one of this process's namespaces. Processes in different "net"
+// namespaces cannot connect over abstract sockets. A process can be watched only from the same
+// "pid" namespace or an enclosing one.
 func Namespace(kind string) (string, error) {
 	s, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
@@ -70,8 +70,8 @@ func Namespace(kind string) (string, error) {
 	return s, nil
 }
 
-// Monotonic reads the machine's monotonic clock, in nanoseconds. Unlike readings from package time,
-// its readings can be compared across processes on the machine.
+// Monotonic reads the machine's monotonic clock, in nanoseconds. Processes on the machine can
+// compare their readings.
 func Monotonic() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -11,14 +11,13 @@ import (
 )
 
 const (
-	// SilenceLimit is how long the machine at the other end of a TCP connection may leave data or a
-	// probe unacknowledged. The kernel acknowledges them even if the process is stopped.
+	// SilenceLimit is the time after which a TCP connection fails because the other machine has not
+	// acknowledged data or a probe. The kernel acknowledges them even if the process is stopped.
 	SilenceLimit = 5 * time.Second
 	// probeInterval is the time between two probes, and the maximum time between two transmissions
 	// of the same data.
-	probeInterval = time.Second
-	// optionMaxInterval is TCP_RTO_MAX_MS from linux/tcp.h, which Linux supports since 6.15.
-	optionMaxInterval = 44
+	probeInterval     = time.Second
+	optionMaxInterval = 44 // TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15
 )
 
 var keepAlive = net.KeepAliveConfig{
@@ -26,8 +25,8 @@ var keepAlive = net.KeepAliveConfig{
 	Count: int(SilenceLimit / probeInterval),
 }
 
-// Dialer returns a dialer whose TCP connections behave as if they had been passed to DetectSilence.
-// The dialer can also connect to Unix sockets.
+// Dialer returns a dialer whose TCP connections have DetectSilence. It can also connect to Unix
+// sockets.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: keepAlive,
@@ -41,7 +40,7 @@ func Dialer() *net.Dialer {
 }
 
 // DetectSilence makes a TCP connection fail if the other machine has not answered for SilenceLimit.
-// It leaves other kinds of connections unchanged.
+// It does not change other connections.
 func DetectSilence(conn net.Conn) error {
 	c, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -57,8 +56,8 @@ func DetectSilence(conn net.Conn) error {
 	return limitSilence(raw)
 }
 
-// limitSilence limits how long sent data may stay unacknowledged. If Linux supports it, data is
-// sent again every probeInterval, so that the connection recovers soon after the network does.
+// limitSilence limits how long sent data may stay unacknowledged. It also makes Linux send the data
+// again every probeInterval, so that the connection recovers soon after the network does.
 func limitSilence(conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
@@ -70,22 +69,21 @@ func limitSilence(conn syscall.RawConn) error {
 	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
 }
 
-// Silence describes how long the machine at the other end of a TCP connection has not answered.
-// Idle connections are probed every second.
+// Silence describes whether the machine at the other end of a TCP connection answers. Idle
+// connections are probed every second.
 type Silence int
 
 const (
 	// Answering means that the machine has answered recently.
 	Answering Silence = iota
-	// Suspect means that a probe or its answer is lost or late. Unless the machine answers within 2
-	// s, the connection becomes Silent.
+	// Suspect means that a probe or its answer is lost or late.
 	Suspect
-	// Silent means that SilenceLimit has almost passed, so the connection will probably fail soon.
+	// Silent means that SilenceLimit has almost passed.
 	Silent
 )
 
-// SilenceOf returns the Silence of a connection. It returns Answering for closed connections and
-// for those that do not use TCP.
+// SilenceOf returns the Silence of a connection. Connections that are closed or do not use TCP are
+// Answering.
 func SilenceOf(conn net.Conn) Silence {
 	c, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -112,7 +110,7 @@ func SilenceOf(conn net.Conn) Silence {
 }
 
 // IsSilence reports whether an error on a TCP connection means that the other machine did not
-// answer. This is not the case if only the process at the other end has exited.
+// answer. The exit of the other process is not such an error.
 func IsSilence(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,

@@ -15,8 +15,7 @@ type Peer struct {
 	UID int
 }
 
-// PeerOf returns the process at the other end of a connection. The kernel identifies the
-// process, so the answer cannot be forged.
+// PeerOf returns the process at the other end of a connection, as reported by the kernel.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -33,7 +32,7 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and, if f is not nil, f's descriptor with it. The caller still owns f.
+// SendFile sends a message and, unless f is nil, f's descriptor. The caller still owns f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	var oob []byte
 	if f != nil {
@@ -45,10 +44,9 @@ func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
 	return nil
 }
 
-// ReceiveFile fills message and returns the descriptor that was sent with it, or nil if there
-// was none. If more than one descriptor was sent, it closes all of them and returns an error. If
-// this process has reached its limit of descriptors, the kernel drops the descriptor and
-// ReceiveFile returns EMFILE.
+// ReceiveFile fills message and returns the descriptor that was sent with it, or nil. If several
+// descriptors were sent, ReceiveFile closes them and returns an error. If this process has reached
+// its limit of descriptors, the kernel drops the descriptor and ReceiveFile returns EMFILE.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(message, oob)
@@ -72,7 +70,6 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 	return f, nil
 }
 
-// parseFile returns the descriptor in a control message, or nil if there is none.
 func parseFile(oob []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

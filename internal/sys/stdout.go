@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TakeStdout reserves standard output for its caller. Anything that this process or its children
-// later write to standard output goes to standard error instead. A second call returns standard
-// error. If the reader of the returned file has closed its end, a write returns an error but does
-// not raise SIGPIPE, which Go raises only for descriptors 1 and 2.
+// TakeStdout returns standard output. Anything that this process or its children later write to
+// standard output goes to standard error instead. If the reader has closed its end, a write to the
+// returned file returns an error but does not raise SIGPIPE.
 func TakeStdout() (*os.File, error) {
 	stdout, err := unix.FcntlInt(uintptr(unix.Stdout), unix.F_DUPFD_CLOEXEC, unix.Stderr+1)
 	if err != nil {

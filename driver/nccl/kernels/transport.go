@@ -49,7 +49,7 @@ type Step struct {
 // SetDigest replaces the digest in the arguments, unless the kernel is local.
 func (s *Step) SetDigest(digest uint64) {
 	if !s.Local {
-		s.Params = s.Params.With(int(s.digest), digest)
+		s.Params = s.Params.WithUint64(int(s.digest), digest)
 	}
 }
 

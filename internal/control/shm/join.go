@@ -215,7 +215,7 @@ func (g *Group) useRegion(m *sys.Mapping, err error) error {
 // exchange, all ranks have mapped the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
-	own, err := sys.Processors()
+	own, err := sys.AffinityMask()
 	if err != nil {
 		return 0, err
 	}
@@ -223,7 +223,7 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var union [sys.ProcessorBytes]byte
+	var union [sys.AffinityMaskBytes]byte
 	for r, mask := range all {
 		if len(mask) != len(union) {
 			return 0, fmt.Errorf("rank %d lists its processors in %d bytes instead of %d",

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Compile builds a shared object with the given name from C source, in a temporary folder, and
-// returns its path. If gcc fails or is not installed, the test fails.
+// Compile builds a shared object with the given name from C source, in a temporary folder.
 func Compile(t testing.TB, name, source string, flags ...string) string {
 	t.Helper()
 	folder := t.TempDir()

@@ -1,4 +1,4 @@
 // Package dltest builds shared objects with gcc, for testing bindings to C libraries. Such an
-// object implements the functions that a C header declares. The functions record their arguments
-// and return results that the test has set.
+// object implements the functions of a C header. They record their arguments and return results
+// that the test has set.
 package dltest

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is the C code that records the last call and holds the results of the next call.
+// recorder is C code that records the last call and holds the results of the next call.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
@@ -55,9 +55,9 @@ void *recorder_last_call(void) { return &last_call; }
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
 // Source returns the C source of a recorder. prelude contains the types that the declarations use,
-// and any extra C functions that the test needs. declarations contains function declarations copied
-// from the C header of the library. All functions must return int. Each declaration starts on a new
-// line and may be wrapped after a comma.
+// and any extra C functions. declarations are function declarations from the library's C header.
+// All functions must return int. Each declaration starts on a new line and may be wrapped after a
+// comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var c strings.Builder
@@ -72,20 +72,20 @@ func Source(t testing.TB, prelude, declarations string) string {
 		}
 		name, params := parts[2], parts[3]
 		fmt.Fprintf(&c, "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n",
-			line, wordExpressions(params), name, count(params))
+			line, castArguments(params), name, countParams(params))
 	}
 	return c.String()
 }
 
-func count(params string) int {
+func countParams(params string) int {
 	if params == "void" {
 		return 0
 	}
 	return strings.Count(params, ",") + 1
 }
 
-func wordExpressions(params string) string {
-	if count(params) == 0 {
+func castArguments(params string) string {
+	if countParams(params) == 0 {
 		return "0"
 	}
 	var all []string
@@ -96,8 +96,7 @@ func wordExpressions(params string) string {
 	return strings.Join(all, ", ")
 }
 
-// Recorder accesses a shared object that was built from the C code that Source returns. It is not
-// safe for concurrent use.
+// Recorder accesses a shared object built from the code that Source returns.
 type Recorder struct {
 	t       testing.TB
 	library *dl.Library
@@ -112,12 +111,9 @@ type lastCall struct {
 
 // Call is a recorded call.
 type Call struct {
-	// Name is the name of the function.
 	Name string
-	// Args holds the arguments, each truncated to the width of its declared type.
-	Args []int64
-	// Seen holds copies of the memory to which the arguments selected by Input pointed.
-	Seen [16][256]byte
+	Args []int64       // each truncated to the width of its declared type
+	Seen [16][256]byte // memory to which the arguments selected by Input pointed
 }
 
 // Open opens the shared object at a path and resets it.
@@ -147,8 +143,7 @@ func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
 // Result sets the value that all functions return.
 func (r *Recorder) Result(code int) { r.t.Helper(); r.call("recorder_result", uintptr(code)) }
 
-// Output makes functions write bytes to the memory that the argument with the given index points
-// to.
+// Output makes functions write bytes to the memory to which an argument points.
 func (r *Recorder) Output(index int, bytes []byte) {
 	r.t.Helper()
 	copied := append([]byte(nil), bytes...)
@@ -156,7 +151,7 @@ func (r *Recorder) Output(index int, bytes []byte) {
 	runtime.KeepAlive(copied)
 }
 
-// Input makes functions record the memory that the argument with the given index points to.
+// Input makes functions record the memory to which an argument points.
 func (r *Recorder) Input(index, bytes int) {
 	r.t.Helper()
 	r.call("recorder_input", uintptr(index), uintptr(bytes))

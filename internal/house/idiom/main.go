@@ -1,13 +1,12 @@
 // Command idiom lists the words and pairs of words that distinguish the comments of one tree of Go
-// code from the comments of other trees, by the z-score of their log-odds ratio. It helps to find
-// words that only this project uses: a word at the top of the list belongs in the glossary of
-// ARCHITECTURE.md, or should be replaced by a plainer one.
+// code from those of other trees, by the z-score of their log-odds ratio. A word at the top of the
+// list belongs in the glossary of ARCHITECTURE.md, or should be replaced by a plainer one.
 //
 //	go run ./internal/house/idiom [-n 50] [-tests] FOLDER OTHER...
 //
-// FOLDER is the tree to judge. Each OTHER is a checkout of a well-known project to compare it with.
-// The columns are the z-score, the number of occurrences in FOLDER, the number of occurrences in
-// all OTHER trees, and the word.
+// FOLDER is the tree to judge. Each OTHER is a checkout of a well-known project. The columns are
+// the z-score, the number of occurrences in FOLDER, the number of occurrences in all OTHER trees,
+// and the word.
 package main
 
 import (
@@ -56,11 +55,11 @@ func run(out io.Writer, n int, tests bool, folder string, others []string) error
 	return nil
 }
 
-// counts holds the numbers of occurrences, in comments, of words and of pairs of adjacent words.
+// counts holds the numbers of occurrences of words and of pairs of adjacent words.
 type counts map[string]int
 
-// word matches a word of a comment. Names in code that contain capitals or digits after the first
-// letter do not match.
+// word matches a word of a comment, but no name that contains capitals or digits after the first
+// letter.
 var word = regexp.MustCompile(`\b[A-Za-z][a-z]*(?:'[a-z]+)?\b`)
 
 // read counts the words in the comments of all Go files in a tree.
@@ -106,7 +105,7 @@ func (c counts) add(text string) {
 	}
 }
 
-// scoredWord holds a word or a pair of words, with its counts and its score.
+// scoredWord is a word or a pair of words.
 type scoredWord struct {
 	text         string
 	score        float64
@@ -114,8 +113,7 @@ type scoredWord struct {
 }
 
 // compare returns the n words that are most typical of ours. The score is the log-odds ratio with a
-// prior of half an occurrence, divided by its standard error, so that a rare word needs a larger
-// ratio.
+// prior of half an occurrence, divided by its standard error: a rare word needs a larger ratio.
 func compare(ours, theirs counts, n int) []scoredWord {
 	var all []scoredWord
 	total, other := ours.total(), theirs.total()

@@ -32,12 +32,11 @@ func (k key) String() string {
 }
 
 // noOutcome marks a test that has started and has not reported an outcome. It is either a benchmark
-// that passed, or a test that was running when its process crashed. The output of such a test
-// may describe the crash.
+// that passed, or a test that was running when its process crashed.
 const noOutcome = "run"
 
 // tally counts finished tests. If a test has subtests, only the subtests are counted. Subtests
-// without a name are trials of a single test, and count as that test.
+// without a name count as the test to which they belong.
 type tally struct {
 	outcome map[key]string
 	output  map[key][]byte
@@ -61,8 +60,8 @@ func run(in io.Reader, out io.Writer) (failed bool, err error) {
 	return t.report(out)
 }
 
-// trial matches the names that go test gives to subtests without a name.
-var trial = regexp.MustCompile(`^#[0-9]+$`)
+// unnamedSubtest matches the names that go test gives to subtests without a name.
+var unnamedSubtest = regexp.MustCompile(`^#[0-9]+$`)
 
 func (t *tally) add(e *event) {
 	k := key{e.Package, e.Test}
@@ -76,7 +75,8 @@ func (t *tally) add(e *event) {
 		t.output[k] = append(t.output[k], e.Output...)
 	case "pass", "fail", "skip", "build-fail":
 		t.outcome[k] = e.Action
-		if parent := path.Dir(k.test); parent != "." && !trial.MatchString(path.Base(k.test)) {
+		parent := path.Dir(k.test)
+		if parent != "." && !unnamedSubtest.MatchString(path.Base(k.test)) {
 			t.parents[key{k.pkg, parent}] = true
 		}
 	}
@@ -87,7 +87,7 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	counts := map[string]int{}
 	for _, k := range slices.SortedFunc(maps.Keys(t.outcome), compareKeys) {
 		outcome := t.outcome[k]
-		if t.counts(k) {
+		if t.isCounted(k) {
 			counts[outcome]++
 		}
 		switch {
@@ -109,17 +109,16 @@ func (t *tally) report(out io.Writer) (failed bool, err error) {
 	return failed, err
 }
 
-// counts reports whether the outcome of k is included in the counts. The outcome of a package is
+// isCounted reports whether the outcome of k is included in the counts. The outcome of a package is
 // included only if the package crashed.
-func (t *tally) counts(k key) bool {
+func (t *tally) isCounted(k key) bool {
 	if k.test == "" {
 		return t.crashed(k.pkg)
 	}
-	return !t.parents[k] && !trial.MatchString(path.Base(k.test))
+	return !t.parents[k] && !unnamedSubtest.MatchString(path.Base(k.test))
 }
 
-// crashed reports whether a package failed although none of its tests did, because its process
-// crashed or because it does not build.
+// crashed reports whether a package failed although none of its tests did.
 func (t *tally) crashed(pkg string) bool {
 	if t.outcome[key{pkg, ""}] != "fail" {
 		return false

@@ -1,6 +1,5 @@
-// Package mpstest provides a replacement for the program nvidia-cuda-mps-control, for tests on
-// machines without NVIDIA's driver. The replacement starts and stops a process that does
-// nothing instead of a daemon.
+// Package mpstest provides a replacement for the program nvidia-cuda-mps-control. Instead of a
+// daemon, it starts and stops a process that does nothing.
 package mpstest
 
 import (
@@ -10,8 +9,8 @@ import (
 	"testing"
 )
 
-// Broken is an environment variable. If it is set, the replacement fails to start a daemon and
-// prints Complaint.
+// Broken is an environment variable that makes the replacement print Complaint and fail to start a
+// daemon.
 const (
 	Broken    = "SYMMEM_TEST_MPS_BROKEN"
 	Complaint = "An instance of this daemon is already running"
@@ -20,8 +19,8 @@ const (
 //go:embed control.sh
 var control []byte
 
-// Install puts the replacement first in PATH until the test ends. It returns the path of a log
-// file, to which each invocation of the program appends a line.
+// Install puts the replacement first in PATH until the test ends. It returns the path of a file to
+// which each invocation of the program appends a line.
 func Install(t testing.TB) (log string) {
 	t.Helper()
 	folder := t.TempDir()

@@ -8,18 +8,16 @@ import (
 	"time"
 )
 
-// Patience is the time limit for processes that normally take seconds. It is long enough for a
-// busy machine.
+// Patience is a generous time limit for processes that normally take seconds.
 const Patience = 2 * time.Minute
 
-// dumpTime is how long a process may take to print its stacks after its deadline, and how long its
-// children may keep its output open after it has exited.
+// dumpTime limits how long a process may print its stacks after its deadline, and how long its
+// children may keep its output open.
 const dumpTime = 10 * time.Second
 
-// Command prepares a process that gets SIGQUIT when its time limit expires or the test ends. A
-// Go program then prints the stacks of its goroutines and exits; a C program just exits. If the
-// process is still running after dumpTime, it is killed, and Wait stops waiting for the end of
-// its output.
+// Command prepares a process that gets SIGQUIT when its time limit expires or the test ends. A Go
+// program then prints the stacks of its goroutines and exits. If the process is still running after
+// dumpTime, it is killed.
 func Command(t testing.TB, limit time.Duration, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -1,3 +1,2 @@
-// Package systest starts processes for tests. If a process exceeds its deadline, it prints its
-// stacks.
+// Package systest starts processes for tests.
 package systest

@@ -44,7 +44,7 @@ func InspectHost() Host {
 		h.Memory = bytes
 	}
 	pages := sys.ReadHugePages()
-	h.HugePages, h.HugePagesFree, h.SharedMemoryPages = pages.SetAside, pages.Free, pages.Shared
+	h.HugePages, h.HugePagesFree, h.SharedMemoryPages = pages.Reserved, pages.Free, pages.SharedPolicy
 	h.MaxMaps = sys.ReadNumber("/proc/sys/vm/max_map_count")
 	h.Memfd, h.Futex = errorText(tryMemfd()), errorText(tryFutex())
 	h.Membarrier = errorText(tryMembarrier())
@@ -167,7 +167,7 @@ func (h *Host) judgePages(f *Facts, s *Section) {
 	switch {
 	case h.HugePages > 0:
 		s.ok("huge pages: %d of %d free", h.HugePagesFree, h.HugePages)
-	case sys.HugePages{Shared: h.SharedMemoryPages}.Transparent():
+	case sys.HugePages{SharedPolicy: h.SharedMemoryPages}.Transparent():
 		s.ok("huge pages: shared memory gets them automatically (shmem_enabled is %s)",
 			h.SharedMemoryPages)
 	default:

@@ -27,7 +27,7 @@ func InspectLibrary() Library {
 	version, text := l.Version()
 	return Library{
 		Path: l.Path(), Origin: l.Origin(), Version: version, Text: text,
-		Windows: l.Windows(),
+		Windows: l.HasWindows(),
 	}
 }
 
@@ -53,7 +53,7 @@ func judgeLibrary(f *Facts, s *Section) {
 		major = max(major, f.GPUs[i].Major)
 	}
 	for _, d := range nccl.Defects {
-		if d.In(l.Version, major) {
+		if d.Affects(l.Version, major) {
 			s.ok("known defect (%s): %s; %s", d.Versions(), d.Effect, d.Workaround)
 		}
 	}

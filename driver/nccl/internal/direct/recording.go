@@ -78,12 +78,12 @@ func (r *Recording) waitForPrevious(
 		return err
 	}
 	missing := slices.DeleteFunc(slices.Clone(r.lastNodes), func(n cuda.Node) bool {
-		return slices.Contains(capture.Tips, n)
+		return slices.Contains(capture.Dependencies, n)
 	})
 	if len(missing) == 0 {
 		return nil // the stream already waits for these nodes
 	}
-	return gpu.CaptureAfter(s, missing)
+	return gpu.AddCaptureDependencies(s, missing)
 }
 
 // recordLatest makes each launch of the graph record replayEvent after the latest call. It moves
@@ -97,15 +97,15 @@ func (r *Recording) recordLatest(
 		return err
 	}
 	previousNodes := r.lastNodes
-	r.stream, r.lastNodes = s, capture.Tips
-	dependencies := capture.Tips
+	r.stream, r.lastNodes = s, capture.Dependencies
+	dependencies := capture.Dependencies
 	if r.recordNode != 0 {
 		if gpu.GraphRemoveDependencies(capture.Graph, previousNodes,
 			repeat(r.recordNode, len(previousNodes))) == nil {
-			return gpu.GraphAddDependencies(capture.Graph, capture.Tips,
-				repeat(r.recordNode, len(capture.Tips)))
+			return gpu.GraphAddDependencies(capture.Graph, capture.Dependencies,
+				repeat(r.recordNode, len(capture.Dependencies)))
 		}
-		dependencies = append(slices.Clone(capture.Tips), r.recordNode)
+		dependencies = append(slices.Clone(capture.Dependencies), r.recordNode)
 	}
 	r.recordNode, err = gpu.GraphAddEventRecord(capture.Graph, dependencies, replayEvent.Handle)
 	return err

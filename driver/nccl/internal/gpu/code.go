@@ -38,7 +38,7 @@ func (c *Code) Load(g *GPU) error {
 	if err != nil {
 		return err
 	}
-	if c.Overlaps, err = g.LaunchesOverlap(); err != nil {
+	if c.Overlaps, err = g.CanOverlapLaunches(); err != nil {
 		return err
 	}
 	c.Overlaps = c.Overlaps && kernels.CanOverlap(major)

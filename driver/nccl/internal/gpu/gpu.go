@@ -74,7 +74,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
 // Entry returns a step that makes the context current before a call to another C library.
-func (g *GPU) Entry() dl.Step { return g.CUDA.Entry(g.context) }
+func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 
 // Hold adds a reference to the context, unless the context has been released.
 func (g *GPU) Hold() {
@@ -144,7 +144,7 @@ func Get[T any](g *GPU, call func() (T, error)) (value T, err error) {
 
 // IsMapped reports whether CUDA has mapped memory at an address.
 func (g *GPU) IsMapped(address uintptr) bool {
-	return nil == g.Do(func() error { return g.CUDA.MemRange(address) })
+	return nil == g.Do(func() error { return g.CUDA.CheckAddress(address) })
 }
 
 // Release releases an allocation handle. The memory stays allocated while it is mapped.

@@ -17,13 +17,12 @@ type slotKey struct {
 	number uint64
 }
 
-// announcement is a message that a sender has announced by writing its header to this rank's
-// mailbox.
+// announcement is a message that a sender has announced.
 type announcement struct {
 	header
 	source int
-	// previous is the previous message in the same slot. It is nil if there is none, or once a Recv
-	// has accepted this message.
+	// previous is the previous message in the same slot. It is nil once a Recv has accepted this
+	// message.
 	previous *announcement
 	accepted bool // whether a Recv has accepted the message
 }
@@ -34,8 +33,8 @@ func (a *announcement) address() address { return address{a.source, int(a.tag), 
 // in the same slot.
 func (a *announcement) ownsFlags() bool { return a.previous == nil || a.previous.accepted }
 
-// valid reports whether a correct peer could have written the header. The segment's size is
-// checked later, once the segment has been mapped.
+// valid reports whether a correct peer could have written the header. accept compares size with the
+// mapped segment.
 func (a *announcement) valid() bool {
 	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
 		a.segment <= math.MaxUint32 && a.size <= math.MaxInt64 &&

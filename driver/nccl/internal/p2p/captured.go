@@ -8,36 +8,35 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Captured is one end of a message in a graph: a Send or a Recv. Its words of host memory stay
-// allocated as long as the graph exists, and so do the slot and the staging block of a Send.
-type Captured struct {
+// CapturedMessage is a Send or a Recv in a graph. The graph owns its words of host memory, and the
+// slot and the staging block of a Send.
+type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
-	staged     outgoing         // for a Send
+	staged     stagedMessage    // for a Send
 	descriptor *kernels.Message // for a Recv
-	state      *gpu.Word        // shared by all launches; see End.state
+	state      *gpu.Word        // see End.state
 	last       *End             // end of the latest launch, or nil
 }
 
-// record adds the work of a message to a capture. It must be called on a thread where the context
-// is current.
-func (k *Captured) record(s *stream.Stream) (err error) {
-	m, target := k.messages, s.CUDA
+// record adds the message to a capture. The context must be current.
+func (c *CapturedMessage) record(s *stream.Stream) (err error) {
+	m, target := c.messages, s.CUDA
 	d := m.Device
 	api := d.GPU.CUDA
-	if k.plan.Operation == driver.Recv {
-		if k.descriptor, err = d.Descriptors.Take(api); err != nil {
+	if c.plan.Operation == driver.Recv {
+		if c.descriptor, err = d.Descriptors.Take(api); err != nil {
 			return err
 		}
-		k.state = (*gpu.Word)(&k.descriptor.State)
-		return m.queueCopy(k.descriptor, k.plan, target)
+		c.state = (*gpu.Word)(&c.descriptor.State)
+		return m.queueCopy(c.descriptor, c.plan, target)
 	}
-	if k.state, err = d.GPU.Words.Take(api); err != nil {
+	if c.state, err = d.GPU.Words.Take(api); err != nil {
 		return err
 	}
-	box := m.out.peers[k.plan.Root].mailbox
-	taken := box.deviceAddress(&box.flags(m.Config.Rank).taken[k.staged.slot])
-	if err = api.StreamWriteValue(target, k.state.Address(), kernels.MessageWaits); err != nil {
+	box := m.out.peers[c.plan.Root].mailbox
+	taken := box.deviceAddress(&box.flags(m.Config.Rank).taken[c.staged.slot])
+	if err = api.StreamWriteValue(target, c.state.Address(), kernels.MessageWaits); err != nil {
 		return err
 	}
 	if err = api.StreamWaitValue(target, taken, 1, cuda.WaitEqual); err != nil {
@@ -46,16 +45,16 @@ func (k *Captured) record(s *stream.Stream) (err error) {
 	if err = api.StreamWriteValue(target, taken, 0); err != nil {
 		return err
 	}
-	if err = api.StreamWriteValue(target, k.state.Address(), 0); err != nil {
+	if err = api.StreamWriteValue(target, c.state.Address(), 0); err != nil {
 		return err
 	}
-	return m.out.queueSend(k.plan, k.staged, target)
+	return m.out.queueSend(c.plan, c.staged, target)
 }
 
-// Launch assigns a message number to one launch of the graph, and then announces the Send to the
-// peer or posts the Recv. The caller must hold s.Mu and the group's Mu.
-func (k *Captured) Launch(s *stream.Stream) (*End, error) {
-	m, p := k.messages, k.plan
+// Launch assigns a message number to one launch of the graph, and announces the Send or posts the
+// Recv. The caller must hold s.Mu and the group's Mu.
+func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
+	m, p := c.messages, c.plan
 	if err := m.admit(s, p); err != nil {
 		return nil, err
 	}
@@ -65,14 +64,14 @@ func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 		}
 	}
 	e := m.newEnd(p)
-	e.state, e.descriptor, e.captured = k.state, k.descriptor, true
-	e.previous, k.last = k.last, e
+	e.state, e.descriptor, e.captured = c.state, c.descriptor, true
+	e.previous, c.last = c.last, e
 	m.Owner.NoteMessage(s, p.Call)
 	if p.Operation == driver.Send {
 		words := m.out.flagsTo(p.Root)
-		e.full, e.takenWord = &words.full[k.staged.slot], &words.taken[k.staged.slot]
-		e.released = &m.out.peers[p.Root].mailbox.ring(m.Config.Rank).released
-		m.out.announce(e, k.staged, 1)
+		e.fullWord, e.takenWord = &words.full[c.staged.slot], &words.taken[c.staged.slot]
+		e.releasedWord = &m.out.peers[p.Root].mailbox.ring(m.Config.Rank).released
+		m.out.announce(e, c.staged, 1)
 		return e, nil
 	}
 	if _, err := m.in.post(e); err != nil {
@@ -81,17 +80,17 @@ func (k *Captured) Launch(s *stream.Stream) (*End, error) {
 	return e, nil
 }
 
-func (k *Captured) release() {
-	m := k.messages
+func (c *CapturedMessage) release() {
+	m := c.messages
 	switch {
-	case k.descriptor != nil:
-		m.Device.Descriptors.Put(k.descriptor)
-	case k.state != nil:
-		m.Device.GPU.Words.Put(k.state)
+	case c.descriptor != nil:
+		m.Device.Descriptors.Put(c.descriptor)
+	case c.state != nil:
+		m.Device.GPU.Words.Put(c.state)
 	}
-	if k.plan.Operation == driver.Send && !m.closed {
-		out := &m.out.peers[k.plan.Root]
-		out.staged = append(out.staged, k.staged)
+	if c.plan.Operation == driver.Send && !m.closed {
+		out := &m.out.peers[c.plan.Root]
+		out.staged = append(out.staged, c.staged)
 		m.out.reclaim(out, true)
 	}
 }

@@ -11,22 +11,21 @@ import (
 	"symmem/internal/sys"
 )
 
-// deliver starts the goroutine that delivers messages if a Recv is waiting and the goroutine is
-// not running yet. The caller must hold in.mu.
+// deliver starts the goroutine that delivers messages if it is needed and not running.
 func (in *inbox) deliver() {
-	if in.running || in.stopped || len(in.pending) == 0 {
+	if in.deliveryRuns || in.stopped || len(in.pending) == 0 {
 		return
 	}
-	in.running = true
-	in.delivering.Go(in.deliverAll)
+	in.deliveryRuns = true
+	in.goroutines.Go(in.deliverAll)
 }
 
-// deliverAll delivers messages until no Recv is waiting, or until the group has failed or is
-// closed. It must not call CUDA, because such a call might wait for a stream that is itself
-// waiting for a message.
+// deliverAll delivers messages while any Recv is waiting and the group has not failed or closed. It
+// must not call CUDA, because such a call might wait for a stream that is itself waiting for a
+// message.
 func (in *inbox) deliverAll() {
 	ranked.Waiting()
-	w := in.own.wakeup()
+	w := in.mailbox.wakeup()
 	for polls := 0; ; polls++ {
 		word := atomic.LoadUint32(&w.word)
 		ready, announced, more, err := in.deliverable()
@@ -48,16 +47,15 @@ func (in *inbox) deliverAll() {
 }
 
 const (
-	// deliverAll makes the first spinPolls polls without a pause, and yields the processor between
-	// the next yieldPolls polls.
-	spinPolls, yieldPolls = 50, 200
+	spinPolls  = 50  // polls without a pause
+	yieldPolls = 200 // subsequent polls that only yield the processor
 	// idleSleep limits each sleep. A peer that announces a message wakes the sleeper earlier.
 	idleSleep = 10 * time.Millisecond
 )
 
 // pause waits between two polls. A rank that announces a message wakes this rank, but a GPU that
-// completes a message does not. If an announced message is still incomplete, pause therefore
-// sleeps only briefly.
+// completes a message does not. While an announced message is incomplete, pause therefore sleeps
+// only briefly.
 func (w *wakeup) pause(word uint32, polls int, announced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
@@ -75,14 +73,14 @@ func (w *wakeup) pause(word uint32, polls int, announced bool) {
 }
 
 // deliverable removes the receives whose messages have arrived from in.pending, and returns them.
-// announced reports whether a message for one of the remaining receives has been announced. more
-// reports whether the goroutine must continue.
+// announced reports whether a message for a remaining Recv has been announced. more reports whether
+// delivery must continue.
 func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	select {
 	case <-in.ended:
-		in.running = false
+		in.deliveryRuns = false
 		return nil, false, false, nil
 	default:
 	}
@@ -97,21 +95,21 @@ func (in *inbox) deliverable() (ready []*End, announced, more bool, err error) {
 			ready = append(ready, e)
 			continue
 		}
-		announced = announced || e.announced != nil
+		announced = announced || e.announcement != nil
 		remaining = append(remaining, e)
 	}
 	clear(in.pending[len(remaining):])
 	in.pending = remaining
-	announced = announced || in.anySource > 0 && len(in.unmatched) > 0
-	in.running = len(remaining) > 0 || len(ready) > 0
-	return ready, announced, in.running, err
+	announced = announced || in.anySourceRecvs > 0 && len(in.unmatched) > 0
+	in.deliveryRuns = len(remaining) > 0 || len(ready) > 0
+	return ready, announced, in.deliveryRuns, err
 }
 
-// accept fills in the descriptor of a Recv if the message has arrived, the peer's memory is
-// mapped, and no earlier message that uses the same slot or descriptor is pending. It reports
-// whether it has filled in the descriptor. The caller must hold in.mu.
+// accept fills in the descriptor of a Recv if all of these conditions hold: the message has
+// arrived, and the sender is not withdrawing it; the peer's memory is mapped; no earlier message in
+// the same slot is pending; no earlier launch uses the descriptor.
 func (in *inbox) accept(e *End) (accepted bool, err error) {
-	a := e.announced
+	a := e.announcement
 	if a == nil || !e.canAccept() || !a.ownsFlags() || !in.isComplete(a) {
 		return false, nil
 	}
@@ -129,28 +127,26 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 		return false, nil
 	}
 	e.descriptor.To, e.descriptor.Bytes = uint64(e.plan.Address), a.bytes
-	e.descriptor.Taken = uint64(in.own.deviceAddress(&in.own.flags(a.source).taken[a.slot]))
+	e.descriptor.Taken = uint64(in.mailbox.deviceAddress(&in.mailbox.flags(a.source).taken[a.slot]))
 	e.handle()
 	a.accepted, a.previous = true, nil
 	return true, nil
 }
 
-// isComplete reports whether a message's data has arrived and will not be overwritten. The caller
-// must hold in.mu.
+// isComplete reports whether a message's data has arrived and will not be overwritten.
 func (in *inbox) isComplete(a *announcement) bool {
-	return atomic.LoadUint32(&in.own.flags(a.source).full[a.slot]) == 1 && !in.released(a)
+	return atomic.LoadUint32(&in.mailbox.flags(a.source).full[a.slot]) == 1 && !in.released(a)
 }
 
-// released reports whether the sender may overwrite a message that has not been copied (see
-// End.release). The caller must hold in.mu.
+// released reports whether the sender may overwrite a message before it is copied (see
+// End.release).
 func (in *inbox) released(a *announcement) bool {
-	return a.replayed != 0 && atomic.LoadUint32(&in.own.ring(a.source).released) != 0
+	return a.replayed != 0 && atomic.LoadUint32(&in.mailbox.ring(a.source).released) != 0
 }
 
-// claim takes a message for a Recv. It returns false if the sender has withdrawn the message. The
-// caller must hold in.mu.
+// claim takes a message for a Recv. It returns false if the sender has withdrawn the message.
 func (in *inbox) claim(a *announcement) bool {
-	full := &in.own.flags(a.source).full[a.slot]
+	full := &in.mailbox.flags(a.source).full[a.slot]
 	if !atomic.CompareAndSwapUint32(full, 1, 0) {
 		return false
 	}
@@ -161,7 +157,8 @@ func (in *inbox) claim(a *announcement) bool {
 	return true
 }
 
-// startCopy makes the stream of a Recv copy the message that the Recv has accepted.
+// startCopy makes the stream of a Recv copy the accepted message. The caller must not hold in.mu,
+// because startCopy calls the user's callback.
 func (in *inbox) startCopy(e *End) {
 	if arrived := e.plan.Arrived; arrived != nil {
 		if err := driver.Guard("Call.Arrived", func() { arrived(e.source) }); err != nil {

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Owner is implemented by the communicator that owns the messages.
+// Owner is the communicator that owns the messages.
 type Owner interface {
 	stream.Group
 	// NoteMessage records a message before it is queued. The caller must hold the locks of the
@@ -21,12 +21,12 @@ type Owner interface {
 	NoteMessage(s *stream.Stream, call *driver.Call)
 	// FailUnqueued fails the group because this rank could not queue a call that its peers expect.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group because a peer has failed. It returns the error with which the
-	// call is refused.
+	// AfterPeerFault fails the group because a peer has failed, and returns the error for the
+	// refused call.
 	AfterPeerFault(call *driver.Call) error
 }
 
-// Group holds what messages need from the communicator that owns them.
+// Group describes the communicator that owns the messages.
 type Group struct {
 	Owner  Owner
 	Device *Device
@@ -44,23 +44,22 @@ type Group struct {
 	}
 }
 
-// Device holds the state for messages that all groups of a device share.
+// Device holds the state for messages that a device's groups share.
 type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors allocates the descriptors of receives (see the package comment). Copies holds the
-	// kernels that read a descriptor and copy the message.
+	// Descriptors holds the descriptors of receives. Copies holds the kernels that copy messages.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
-	// Late counts the groups that have failed or are closed but still have unfinished messages.
-	Late atomic.Int32
+	// UnfinishedGroups counts the groups that have failed or are closed, but have unfinished
+	// messages.
+	UnfinishedGroups atomic.Int32
 
 	mu      ranked.Mutex[deviceMu]
 	closers []func() error // called when the device closes; guarded by mu
 }
 
-// onClose registers a function to be called when the device closes.
 func (d *Device) onClose(closer func() error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,7 +78,7 @@ func (d *Device) Closers() []func() error {
 // Plan is a prepared Send or Recv.
 type Plan struct {
 	*driver.Call
-	// Address is the address at which the buffer is mapped outside all windows.
+	// Address is the buffer's address outside all windows (memory that NCCL has registered).
 	Address uintptr
 }
 

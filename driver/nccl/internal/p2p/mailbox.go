@@ -15,69 +15,59 @@ import (
 )
 
 // A mailbox is host memory in which a rank receives message headers. All ranks of the group and
-// their GPUs can access it. The sender's GPU writes one word of the mailbox when a message's data
-// is complete, and the receiver's GPU writes another word when it has copied the data. The host can
-// therefore observe the progress of a message, and end the wait of a stream, without calling CUDA.
-//
-// The data of messages is in device memory; see staging.
+// their GPUs can access it. The host can therefore observe a message, and end the wait of a stream,
+// without calling CUDA. The data of messages is in device memory; see staging.
 
 const (
-	// Slots is the maximum number of unfinished messages from one rank to another. It is a power of
-	// two.
+	// Slots is the maximum number of unfinished messages from one rank to another, a power of two.
 	Slots = 1024
-	// ringPage is the minimum distance in bytes between data that different ranks write, and the
-	// alignment of the words that GPUs write.
+	// ringPage is the minimum distance in bytes between data that different ranks write. It is also
+	// the alignment of the words that GPUs write.
 	ringPage = 4096
 )
 
 // header describes a message.
 type header struct {
 	tag, number, bytes uint64
-	// digest is the digest of the sender's call. after is the number of collectives that the sender
-	// had called before this Send.
-	digest, after uint64
-	// segment is the number of the sender's staging segment that holds the message, counted from 1.
-	// It is 0 for an empty message. size is the size of the segment, and offset is the offset of
-	// the message in the segment.
-	segment, size, offset uint64
-	// slot selects the message's flags. replayed is 1 for a Send in a graph, which uses the same
-	// flags in each launch.
-	slot, replayed uint64
+	digest             uint64 // hash of the sender's call, which must match the receiver's call
+	collectivesBefore  uint64 // number of collectives that the sender had called before
+	segment            uint64 // number of the staging segment, from 1, or 0 for an empty message
+	size               uint64 // size of the segment
+	offset             uint64 // offset of the message in the segment
+	slot               uint64
+	replayed           uint64 // 1 for a Send in a graph, which uses the same slot in each launch
 }
 
-// flags holds the two words of each slot for messages from one rank to another. GPUs write these
-// words and wait for them. full is 1 from the arrival of a message until the receiver claims it,
-// and taken is 1 from the end of the copy until the sender reuses the slot.
+// flags holds the two words of each slot, which GPUs write. full is 1 from the arrival of a message
+// until the receiver claims it. taken is 1 from the end of the copy until the sender reuses the
+// slot.
 type flags struct{ full, taken [Slots]uint32 }
 
 // headerRing holds the headers that one rank writes for the mailbox's owner.
 type headerRing struct {
-	posted uint64 // number of headers written; written by the sender
-	// released is 1 once replays of a graph may overwrite messages that have not been copied. From
-	// then on, the receiver must not claim messages of graphs.
+	posted uint64 // number of headers that the sender has written
+	// released is 1 once replays may overwrite messages that have not been copied. From then on,
+	// the receiver must not claim messages of graphs.
 	released uint32
 	_        [ringPage - 12]byte
-	read     uint64 // number of headers read; written by the receiver
+	read     uint64 // number of headers that the receiver has read
 	_        [ringPage - 8]byte
-	// headers holds header n, counted from 1, at index n % Slots.
-	headers [Slots]header
+	headers  [Slots]header // header n, counted from 1, is at index n % Slots
 }
 
 type wakeup struct {
 	word     uint32
 	sleeping int32
-	// closed is 1 once the owner no longer reads headers.
-	closed uint32
-	_      [ringPage - 12]byte
+	closed   uint32 // 1 once the owner no longer reads headers
+	_        [ringPage - 12]byte
 }
 
-// mailbox is this process's mapping of a mailbox.
+// mailbox is a mapping of a mailbox.
 type mailbox struct {
 	memory *sys.Mapping
 	ranks  int
-	// pinned is the host address of the part that is registered with CUDA, and device is the device
-	// address of the same part.
-	pinned, device uintptr
+	pinned uintptr // host address of the part that is registered with CUDA
+	device uintptr // device address of that part
 }
 
 func mailboxBytes(ranks int) int64 {
@@ -87,20 +77,17 @@ func mailboxBytes(ranks int) int64 {
 
 func (m *mailbox) wakeup() *wakeup { return (*wakeup)(m.memory.Base()) }
 
-// flags returns the flags of the messages that sender sends.
 func (m *mailbox) flags(sender int) *flags {
 	offset := unsafe.Sizeof(wakeup{}) + uintptr(sender)*unsafe.Sizeof(flags{})
 	return (*flags)(unsafe.Add(m.memory.Base(), offset))
 }
 
-// ring returns the ring of headers that sender writes.
 func (m *mailbox) ring(sender int) *headerRing {
 	offset := unsafe.Sizeof(wakeup{}) + uintptr(m.ranks)*unsafe.Sizeof(flags{}) +
 		uintptr(sender)*unsafe.Sizeof(headerRing{})
 	return (*headerRing)(unsafe.Add(m.memory.Base(), offset))
 }
 
-// deviceAddress returns the device address of a word in the pinned part.
 func (m *mailbox) deviceAddress(word *uint32) uintptr {
 	return m.device + uintptr(unsafe.Pointer(word)) - m.pinned
 }
@@ -112,7 +99,7 @@ func (w *wakeup) wake() {
 	}
 }
 
-// post writes a header. The caller must have checked hasRoom.
+// post writes a header. hasRoom must have returned true.
 func (r *headerRing) post(h *header) {
 	next := spin.LoadAcquire64(&r.posted) + 1
 	r.headers[next%Slots] = *h
@@ -123,8 +110,8 @@ func (r *headerRing) hasRoom() bool {
 	return spin.LoadAcquire64(&r.posted)-spin.LoadAcquire64(&r.read) < Slots
 }
 
-// pin registers the flags of the senders first to first+ranks-1 with CUDA. It must be called on a
-// thread where the context is current.
+// pin registers the flags of the senders first to first+ranks-1 with CUDA. The context must be
+// current.
 func (m *mailbox) pin(d *Device, first, ranks int) error {
 	address := uintptr(unsafe.Pointer(m.flags(first)))
 	err := d.GPU.CUDA.MemHostRegister(address, int64(ranks)*int64(unsafe.Sizeof(flags{})))
@@ -136,9 +123,9 @@ func (m *mailbox) pin(d *Device, first, ranks int) error {
 	return err
 }
 
-// close unmaps the mailbox. No unfinished work of this process may use the mailbox. If CUDA fails
-// to unregister the memory, for example during a capture by another library, the mailbox stays
-// mapped, because CUDA would refuse to register other memory at these addresses.
+// close unmaps the mailbox. No unfinished work of this process may use it. If CUDA cannot
+// unregister the memory, for example during a capture by another library, the mailbox stays mapped,
+// because CUDA would refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinned != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinned) })
@@ -154,8 +141,8 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox and exports it to the peers. The export lasts until the
-// caller withdraws the returned file.
+// openMailbox creates this rank's mailbox and exports it to the peers, until the caller withdraws
+// the returned file.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	bytes := mailboxBytes(ranks)

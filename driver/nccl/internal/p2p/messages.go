@@ -15,50 +15,47 @@ import (
 // Messages implements the messages of a group.
 type Messages struct {
 	Group
-	counts control.Messages // nil if the ranks cannot send messages to each other
-	out    *outbox
-	in     *inbox // nil if counts is nil, unless Open has failed
+	messagePlane control.Messages // nil if the ranks cannot exchange messages
+	out          *outbox
+	in           *inbox // nil if messagePlane is nil, unless Open has failed
 
-	closed bool // guarded by Mu
-	// suspended is set while a Suspender has unmapped the peers' staging memory; guarded by Mu.
-	suspended bool
-	// sends lists the sends that streams have not passed. pruned is the length of sends after the last
-	// call of pruneSends. Both are guarded by inbox.mu, so that Release needs only one lock to release
-	// both sends and receives.
-	sends  []*End
-	pruned int
-	late   bool // whether ReleaseLate was called; only the teardown goroutine uses it
+	closed    bool   // guarded by Mu
+	suspended bool   // whether a Suspender has unmapped the peers' staging memory; guarded by Mu
+	sends     []*End // sends that streams have not passed; guarded by inbox.mu
+	pruned    int    // length of sends after the last pruneSends; guarded by inbox.mu
+
+	releasingLate bool // used only by the teardown goroutine
 }
 
 // Open enables messages if the ranks are on one machine.
 func (m *Messages) Open(g Group) error {
-	counts, ok := g.Plane.(control.Messages)
+	messagePlane, ok := g.Plane.(control.Messages)
 	if !ok || len(g.Config.Ranks) == 1 {
 		return nil
 	}
 	m.Group = g
-	in, err := newInbox(&m.Group, counts)
+	in, err := newInbox(&m.Group, messagePlane)
 	if err != nil {
 		return err
 	}
-	m.in, m.out, m.counts = in, newOutbox(&m.Group, counts), counts
+	m.in, m.out, m.messagePlane = in, newOutbox(&m.Group, messagePlane), messagePlane
 	return m.out.staging.add(m.Config, m.out.firstStaging())
 }
 
 // Available reports whether the ranks can send messages to each other.
-func (m *Messages) Available() bool { return m.counts != nil }
+func (m *Messages) Available() bool { return m.messagePlane != nil }
 
 // Unanswered reports whether any Recv is waiting for a message that has not been announced.
-func (m *Messages) Unanswered() bool { return m.counts != nil && m.in.unanswered() }
+func (m *Messages) Unanswered() bool { return m.messagePlane != nil && m.in.unanswered() }
 
-// newEnd counts a message and returns this rank's end of it. The caller must hold m.Mu.
+// newEnd counts a message. The caller must hold m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
-	return &End{messages: m, plan: p, Message: m.counts.Count(p.Call), check: m.Check.Load()}
+	return &End{messages: m, plan: p, Message: m.messagePlane.Count(p.Call), compare: m.Check.Load()}
 }
 
-// admit returns an error if the group has failed. Before it checks that, it marks the stream as
-// busy, so that the teardown of the group ends the message if the group fails after the check.
-// The caller must hold s.Mu and m.Mu.
+// admit returns an error if the group has failed. It first marks the stream as busy, so that the
+// group's teardown ends the message if the group fails after the check. The caller must hold s.Mu
+// and m.Mu.
 func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	m.Busy.Add(s)
 	err := m.Plane.Cause()
@@ -82,17 +79,16 @@ func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
 	return m.receive(s, p)
 }
 
-// failUnqueued fails the group because a message could not be queued. The caller must hold s.Mu.
+// failUnqueued fails the group. The caller must hold s.Mu.
 func (m *Messages) failUnqueued(s *stream.Stream, p *Plan, err error) error {
 	err = m.Owner.FailUnqueued(p.Call, err)
 	s.MarkReported(m.Owner)
 	return err
 }
 
-// Map maps the mailbox of each peer and the first segment of its staging memory. No CUDA call is
-// then needed to receive a message in that segment.
+// Map maps each peer's mailbox and the first segment of its staging memory.
 func (m *Messages) Map(ctx context.Context) error {
-	if m.counts == nil {
+	if m.messagePlane == nil {
 		return nil
 	}
 	for peer, rank := range m.Config.Ranks {
@@ -115,7 +111,7 @@ func (m *Messages) Map(ctx context.Context) error {
 	return nil
 }
 
-// Withdraw ends the export of this rank's mailbox. It is called once the peers have mapped it.
+// Withdraw ends the export of this rank's mailbox, once all peers have mapped it.
 func (m *Messages) Withdraw() error {
 	if m.in == nil || m.in.file == nil {
 		return nil
@@ -125,18 +121,17 @@ func (m *Messages) Withdraw() error {
 	return err
 }
 
-// Close stops the delivery of messages, and frees all memory once the last kernel that may use
-// the memory has exited. If a stream has an unfinished message, the memory stays allocated until
-// the process exits.
+// Close stops the delivery of messages. It frees the memory once the last kernel that may use the
+// memory has exited. If a stream has an unfinished message, the memory stays allocated.
 func (m *Messages) Close() error {
-	if m.counts == nil {
+	if m.messagePlane == nil {
 		return nil
 	}
 	m.in.stop()
 	return m.Device.GPU.FreeWhenIdle(m.free)
 }
 
-// free implements Close. It may run concurrently with a call that queues a message.
+// free implements Close. It may run concurrently with calls that queue messages.
 func (m *Messages) free() error {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
@@ -170,8 +165,8 @@ func (m *Messages) free() error {
 		}
 	}
 	m.in.mu.Lock()
-	own := m.in.own
-	m.in.own, m.in.peerSegments = nil, nil
+	own := m.in.mailbox
+	m.in.mailbox, m.in.peerSegments = nil, nil
 	m.in.mu.Unlock()
 	if own != nil {
 		errs = append(errs, own.close(d))
@@ -188,11 +183,11 @@ func (m *Messages) InFlight() bool {
 	return len(m.sends)+len(m.in.receives) > 0
 }
 
-// Release lets streams continue that are waiting for messages that will never arrive. It also
-// releases captured Sends that are waiting for a peer to copy the previous message. Each launch of
-// a graph waits again, so Release must be called at least once for each queued launch.
+// Release lets streams continue that wait for a message, or for a peer to copy a captured message.
+// Each launch of a graph waits again, so Release must be called at least once for each queued
+// launch.
 func (m *Messages) Release() {
-	if m.counts == nil {
+	if m.messagePlane == nil {
 		return
 	}
 	m.in.mu.Lock()
@@ -201,7 +196,7 @@ func (m *Messages) Release() {
 		e.refuse()
 	}
 	m.in.pending = slices.DeleteFunc(m.in.pending, func(e *End) bool { return e.handled })
-	seen := map[*uint32]bool{} // the launches of a graph share a word, and only one of them waits
+	seen := map[*uint32]bool{} // all launches of a graph share a word, and only one waits
 	for _, e := range m.sends {
 		if e.takenWord != nil && !seen[e.takenWord] && e.state.Value() == kernels.MessageWaits {
 			e.release()
@@ -210,16 +205,16 @@ func (m *Messages) Release() {
 	}
 }
 
-// ReleaseLate repeats Release in the background until no stream has an unfinished message of the
-// group. Until then, the messages' memory cannot be freed, so the device stays open.
+// ReleaseLate repeats Release in the background until no stream has an unfinished message. The
+// device stays open until then.
 func (m *Messages) ReleaseLate() {
-	if m.counts == nil || m.late {
+	if m.messagePlane == nil || m.releasingLate {
 		return
 	}
-	m.late = true
-	m.Device.Late.Add(1)
+	m.releasingLate = true
+	m.Device.UnfinishedGroups.Add(1)
 	go func() {
-		defer m.Device.Late.Add(-1)
+		defer m.Device.UnfinishedGroups.Add(-1)
 		gpu.PollWithBackoff(func() bool {
 			if !m.InFlight() {
 				return true
@@ -232,7 +227,7 @@ func (m *Messages) ReleaseLate() {
 
 // ReleaseGraph frees the resources of a graph's messages. All launches of the graph must have
 // completed.
-func (m *Messages) ReleaseGraph(calls []*Captured) {
+func (m *Messages) ReleaseGraph(calls []*CapturedMessage) {
 	states := map[*gpu.Word]bool{}
 	for _, k := range calls {
 		if k.messages == m && k.state != nil {
@@ -242,7 +237,7 @@ func (m *Messages) ReleaseGraph(calls []*Captured) {
 	if len(states) == 0 {
 		return
 	}
-	// If a call that never returns holds the lock, the graph's words are never freed.
+	// If another call holds the lock and never returns, the words are never freed.
 	ctx, cancel := context.WithTimeout(context.Background(), m.Device.GPU.Timeout)
 	defer cancel()
 	if gpu.Poll(ctx, m.Mu.TryLock) != nil {

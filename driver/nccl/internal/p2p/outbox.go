@@ -14,33 +14,32 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox implements the sending side: it stages messages and announces them. All fields are guarded
-// by the owner's lock.
+// outbox implements the sending side. The caller of a method must hold the owner's lock.
 type outbox struct {
-	config  *driver.GroupConfig
-	plane   control.Plane
-	counts  control.Messages
-	device  *Device
-	peers   []peerOutbox // by group rank
-	staging staging
+	config       *driver.GroupConfig
+	plane        control.Plane
+	messagePlane control.Messages
+	device       *Device
+	peers        []peerOutbox // by group rank
+	staging      staging
 }
 
-func newOutbox(g *Group, counts control.Messages) *outbox {
+func newOutbox(g *Group, messagePlane control.Messages) *outbox {
 	return &outbox{
-		config: g.Config, plane: g.Plane, counts: counts, device: g.Device,
+		config: g.Config, plane: g.Plane, messagePlane: messagePlane, device: g.Device,
 		peers: make([]peerOutbox, len(g.Config.Ranks)), staging: staging{device: g.Device},
 	}
 }
 
 type peerOutbox struct {
-	mailbox *mailbox   // the peer's mailbox
-	next    uint64     // lowest slot that has never been used
-	free    []uint64   // used slots that are free again
-	staged  []outgoing // messages that the peer has not copied, in the order of calls
+	mailbox *mailbox        // mailbox of the peer
+	next    uint64          // lowest slot that has never been used
+	free    []uint64        // used slots that are free again
+	staged  []stagedMessage // in the order of calls
 }
 
-// outgoing holds the slot and the staging block of a message to a peer.
-type outgoing struct {
+// stagedMessage is a message that the peer has not copied.
+type stagedMessage struct {
 	slot  uint64
 	block block
 }
@@ -49,17 +48,17 @@ func (o *outbox) flagsTo(peer int) *flags {
 	return o.peers[peer].mailbox.flags(o.config.Rank)
 }
 
-// reclaim frees the slots and staging blocks of messages that the peer has copied. If all is not
-// set, it stops at the first message that the peer has not copied.
+// reclaim frees the slots and staging blocks of copied messages. Unless all is set, it stops at the
+// first message that the peer has not copied.
 func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	words := out.mailbox.flags(o.config.Rank)
-	taken := func(s outgoing) bool { return atomic.LoadUint32(&words.taken[s.slot]) == 1 }
-	free := func(s outgoing) {
+	taken := func(s stagedMessage) bool { return atomic.LoadUint32(&words.taken[s.slot]) == 1 }
+	free := func(s stagedMessage) {
 		o.staging.put(s.block)
 		out.free = append(out.free, s.slot)
 	}
 	if all {
-		out.staged = slices.DeleteFunc(out.staged, func(s outgoing) bool {
+		out.staged = slices.DeleteFunc(out.staged, func(s stagedMessage) bool {
 			done := taken(s)
 			if done {
 				free(s)
@@ -76,40 +75,37 @@ func (o *outbox) reclaim(out *peerOutbox, all bool) {
 	out.staged = slices.Delete(out.staged, 0, n)
 }
 
-// errNoSlot is returned if graphs own all slots, so that no slot can become free.
 var errNoSlot = fmt.Errorf("open graphs use all %d slots for Sends to that rank: close some "+
 	"graphs: %w", Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether err means that a Send failed for lack of space. Such a Send has had
-// no effect.
+// isOutOfRoom reports whether a Send failed for lack of space and had no effect.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// stage allocates a slot and a block of staging memory for a message. If none is free, stage waits
-// until peers have copied messages. The wait for a block is brief, because the peer may itself be
-// waiting for this rank. The caller must hold the owner's lock.
-func (o *outbox) stage(p *Plan) (st outgoing, err error) {
+// stage allocates a slot and a block of staging memory, or waits until one is free. The wait for a
+// block is brief, because the peer may itself be waiting for this rank.
+func (o *outbox) stage(p *Plan) (staged stagedMessage, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
 	if err := o.awaitRoom(p, true); err != nil {
-		return outgoing{}, err
+		return stagedMessage{}, err
 	}
-	if st.block, err = o.awaitBlock(p.bytes()); err != nil {
-		return outgoing{}, err
+	if staged.block, err = o.awaitBlock(p.bytes()); err != nil {
+		return stagedMessage{}, err
 	}
 	if n := len(out.free); n > 0 {
-		st.slot, out.free = out.free[n-1], out.free[:n-1]
+		staged.slot, out.free = out.free[n-1], out.free[:n-1]
 	} else {
-		st.slot = out.next
+		staged.slot = out.next
 		out.next++
 	}
-	atomic.StoreUint32(&out.mailbox.flags(o.config.Rank).taken[st.slot], 0)
-	return st, nil
+	atomic.StoreUint32(&out.mailbox.flags(o.config.Rank).taken[staged.slot], 0)
+	return staged, nil
 }
 
-// awaitRoom waits until the peer's header ring has room for a header. If needsSlot is set, it
-// also waits until there is a free slot.
+// awaitRoom waits until the peer's ring has room for a header and, if needsSlot is set, until a
+// slot is free.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.ring(o.config.Rank)
@@ -127,7 +123,7 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 		if err := o.plane.Cause(); err != nil {
 			return err
 		}
-		err := o.counts.DiagnoseMessage(p.Root, begin, func() string {
+		err := o.messagePlane.DiagnoseMessage(p.Root, begin, func() string {
 			return fmt.Sprintf("%s, with %d unfinished messages before it",
 				control.DescribeMessage(o.config, p.Call, 0), Slots)
 		})
@@ -138,11 +134,10 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	}
 }
 
-// growInterval limits how often awaitBlock tries to allocate device memory.
-const growInterval = 10 * time.Millisecond
+const growInterval = 10 * time.Millisecond // between attempts to allocate device memory
 
-// awaitBlock allocates a block of staging memory. If no block is free and none can be added,
-// awaitBlock waits for as long as a peer might still free a block by copying a message.
+// awaitBlock allocates a block of staging memory. If necessary, it waits as long as a peer might
+// still free a block.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.take(bytes)
@@ -150,7 +145,7 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 		return b, nil
 	}
 	begin := time.Now()
-	var lastGrow time.Time // time of the last failed attempt to allocate device memory
+	var lastGrow time.Time // time of the last failed attempt
 	var growErr error
 	for polls := 0; ; polls++ {
 		uncopied := o.reclaimAll()
@@ -171,7 +166,6 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	}
 }
 
-// reclaimAll calls reclaim for all peers, and reports whether any message has not been copied yet.
 func (o *outbox) reclaimAll() (uncopied bool) {
 	for i := range o.peers {
 		if out := &o.peers[i]; out.mailbox != nil {
@@ -182,48 +176,46 @@ func (o *outbox) reclaimAll() (uncopied bool) {
 	return uncopied
 }
 
-// busyPolls is the number of polls after which pause begins to sleep.
-const busyPolls = 20
+const busyPolls = 20 // before pause begins to sleep
 
-// pause waits between two polls of words that GPUs write. polls is the number of polls so far.
+// pause waits between two polls of words that GPUs write.
 func pause(polls int) {
 	if polls > busyPolls {
 		time.Sleep(min(gpu.PollPause, time.Duration(polls-busyPolls)*time.Microsecond))
 	}
 }
 
-// queueSend queues two operations on a stream: the copy of a message to its staging block, and
-// the write of the slot's full word. It must be called on a thread where the context is current.
-func (o *outbox) queueSend(p *Plan, st outgoing, s cuda.Stream) error {
+// queueSend queues the copy of a message to its staging block, and the write of the slot's full
+// word. The context must be current.
+func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	gpu := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
 	if bytes := p.bytes(); bytes > 0 {
-		if err := gpu.MemcpyAsync(o.staging.address(st.block), p.Address, bytes, s); err != nil {
+		if err := gpu.MemcpyAsync(o.staging.address(staged.block), p.Address, bytes, s); err != nil {
 			return err
 		}
 	}
-	return gpu.StreamWriteValue(s, box.deviceAddress(&box.flags(o.config.Rank).full[st.slot]), 1)
+	return gpu.StreamWriteValue(s, box.deviceAddress(&box.flags(o.config.Rank).full[staged.slot]), 1)
 }
 
-// announce writes the header of a message to the peer's ring. replayed must be 1 for a message of a
-// graph and 0 for any other message. The caller must hold the owner's lock.
-func (o *outbox) announce(e *End, st outgoing, replayed uint64) {
+// announce writes a message's header to the peer's ring. replayed must be 1 for a message of a
+// graph, and 0 otherwise.
+func (o *outbox) announce(e *End, staged stagedMessage, replayed uint64) {
 	p := e.plan
 	h := header{
 		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
-		after: e.After, slot: st.slot, segment: uint64(st.block.segment),
-		offset: uint64(st.block.offset), replayed: replayed,
+		collectivesBefore: e.After, slot: staged.slot, segment: uint64(staged.block.segment),
+		offset: uint64(staged.block.offset), replayed: replayed,
 	}
-	if st.block.segment > 0 {
-		h.size = uint64(o.staging.segments[st.block.segment-1].bytes)
+	if staged.block.segment > 0 {
+		h.size = uint64(o.staging.segments[staged.block.segment-1].bytes)
 	}
 	box := o.peers[p.Root].mailbox
 	box.ring(o.config.Rank).post(&h)
 	box.wakeup().wake()
 }
 
-// unread lists the messages that a peer had not read when it closed its mailbox. The caller must
-// hold the owner's lock.
+// unread lists the messages that a peer had not read when it closed its mailbox.
 func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	box := o.peers[peer].mailbox
 	if box == nil || atomic.LoadUint32(&box.wakeup().closed) == 0 {
@@ -241,8 +233,7 @@ func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	return all
 }
 
-// firstStaging returns the size of the first staging segment, which is the same on all ranks of the
-// group.
+// firstStaging returns the size of the first staging segment, the same on all ranks.
 func (o *outbox) firstStaging() int64 {
-	return roundUp(int64(len(o.config.Ranks))*perPeer, o.device.GPU.Granularity)
+	return roundUp(int64(len(o.config.Ranks))*perRank, o.device.GPU.Granularity)
 }

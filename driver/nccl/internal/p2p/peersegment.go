@@ -7,23 +7,21 @@ import (
 	"symmem/driver"
 )
 
-// peerSegment is a segment of a peer's staging memory, which this rank maps in order to copy
-// messages.
+// peerSegment is a mapped segment of a peer's staging memory.
 type peerSegment struct {
-	address uintptr // 0 until the segment is mapped
+	address uintptr // 0 until mapped
 	bytes   int64
-	err     error // why the segment could not be mapped, or nil
+	err     error // error of the attempt to map the segment, or nil
 }
 
-// segmentOf returns the segment that holds a message. If the segment is new, segmentOf starts to
-// map it in the background. The caller must hold in.mu.
+// segmentOf returns the segment that holds a message. If the segment is new, a goroutine maps it.
 func (in *inbox) segmentOf(a *announcement) *peerSegment {
 	key := slotKey{a.source, a.segment}
 	segment := in.peerSegments[key]
 	if segment == nil {
 		segment = &peerSegment{bytes: int64(a.size)}
 		in.peerSegments[key] = segment
-		in.delivering.Go(func() { in.mapSegment(key, segment) })
+		in.goroutines.Go(func() { in.mapSegment(key, segment) })
 	}
 	return segment
 }
@@ -41,7 +39,7 @@ func (in *inbox) mapSegment(key slotKey, segment *peerSegment) {
 	}()
 	address, err := d.Exporter.Fetch(ctx, rank, stagingKey(in.config.ID, int(key.number)),
 		segment.bytes, 0)
-	if err != nil && in.counts.Lost(key.source) {
+	if err != nil && in.messagePlane.Lost(key.source) {
 		err = &driver.RankLostError{
 			Ranks: []int{rank}, InCall: "mapping memory for messages in group " + in.config.Name(),
 			Members: in.config.Ranks,
@@ -53,5 +51,5 @@ func (in *inbox) mapSegment(key slotKey, segment *peerSegment) {
 	in.mu.Lock()
 	segment.address, segment.err = address, err
 	in.mu.Unlock()
-	in.own.wakeup().wake()
+	in.mailbox.wakeup().wake()
 }

@@ -11,10 +11,9 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory in which messages wait for their receivers. It grows
-// on demand, one segment at a time, and is freed with the group. A receiver maps the first
-// segment when the group connects, and each later segment when the first message in that segment
-// arrives.
+// staging allocates blocks of device memory in which messages wait for their receivers. It grows on
+// demand by segments. A receiver maps the first segment when the group connects, and each other
+// segment when the first message in it arrives.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
@@ -24,25 +23,23 @@ type staging struct {
 type stagingSegment struct {
 	base  uintptr
 	bytes int64
-	free  []span // sorted by offset; adjacent spans are merged
-	// file is the file under which the memory is exported. It is nil while the memory is released
-	// (see Suspender).
-	file *os.File
+	free  []span   // sorted by offset; adjacent spans are merged
+	file  *os.File // file of the exported memory; nil while suspended
 }
 
 type span struct{ offset, bytes int64 }
 
 // block is the range of staging memory that holds a message.
 type block struct {
-	segment int // number of the segment, counted from 1, or 0 for a message without bytes
+	segment int // number of the segment, from 1, or 0 for an empty message
 	span
 }
 
 const (
 	// blockUnit is the granularity of block sizes in bytes.
 	blockUnit = 512
-	// perPeer is the initial size of staging memory for each rank of the group.
-	perPeer = 2 << 20
+	// perRank is the initial size of staging memory for each rank of the group.
+	perRank = 2 << 20
 	// maxGrowth limits the size of a new segment, unless a single block needs a larger one.
 	maxGrowth = 64 << 20
 )
@@ -106,8 +103,8 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
 }
 
-// grow adds a segment that has room for a block of the given size. If there is enough memory, the
-// segment doubles the total size, but is no larger than maxGrowth unless the block needs more.
+// grow adds a segment that has room for the given block. If there is enough memory, it doubles the
+// total size, up to maxGrowth.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)
@@ -137,8 +134,8 @@ func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
 	})
 }
 
-// allocate allocates the memory of a segment at its reserved addresses and exports it. It must be
-// called on a thread where the context is current.
+// allocate allocates and exports the memory of a segment at its reserved addresses. The context
+// must be current.
 func (s *staging) allocate(config *driver.GroupConfig, number int, segment *stagingSegment) error {
 	d := s.device
 	prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, false)
@@ -157,8 +154,8 @@ func (s *staging) allocate(config *driver.GroupConfig, number int, segment *stag
 	return nil
 }
 
-// release unmaps the first n segments and ends their export. Their addresses stay reserved. It
-// must be called on a thread where the context is current.
+// release frees the memory of the first n segments. Their addresses stay reserved. The context must
+// be current.
 func (s *staging) release(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error
@@ -170,14 +167,14 @@ func (s *staging) release(config *driver.GroupConfig, n int) error {
 	return errors.Join(errs...)
 }
 
-// close frees the segments. Segments that peers have mapped stay mapped there. If needed is set,
-// peers may still have to map segments other than the first, so those segments stay exported
-// until the device closes.
+// close frees the segments. They stay mapped in peers that have mapped them. If needed is set,
+// peers may still have to map segments other than the first, so those stay exported until the
+// device closes.
 func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 	d := s.device
 	var errs []error
 	for i, segment := range s.segments {
-		if segment.file == nil { // released
+		if segment.file == nil {
 			errs = append(errs, d.GPU.Do(func() error {
 				return d.GPU.CUDA.AddressFree(segment.base, segment.bytes)
 			}))

@@ -16,7 +16,7 @@ type Suspender struct{ Messages *Messages }
 // PrepareSuspend returns ErrBusy if a message from or to this rank has not been delivered.
 func (s *Suspender) PrepareSuspend() error {
 	m := s.Messages
-	if m.counts == nil {
+	if m.messagePlane == nil {
 		return nil
 	}
 	m.Mu.Lock()
@@ -30,7 +30,7 @@ func (s *Suspender) PrepareSuspend() error {
 		return err
 	}
 	unmatched := slices.ContainsFunc(m.in.unmatched, func(a *announcement) bool {
-		return m.in.announced[a.address()] == a
+		return m.in.announcements[a.address()] == a
 	})
 	if unmatched || len(m.in.pending) > 0 || len(m.in.matcher.Unclaimed()) > 0 {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
@@ -39,12 +39,12 @@ func (s *Suspender) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend releases this rank's staging memory and unmaps the staging memory of its peers, but
-// keeps all addresses reserved. It returns the number of bytes released. No message may be in
+// Suspend releases this rank's staging memory and unmaps the staging memory of its peers. All
+// addresses stay reserved. Suspend returns the number of bytes released. No message may be in
 // flight on any rank.
 func (s *Suspender) Suspend() (released int64, err error) {
 	m := s.Messages
-	if m.counts == nil {
+	if m.messagePlane == nil {
 		return 0, nil
 	}
 	m.Mu.Lock()
@@ -66,11 +66,11 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	return m.out.staging.bytes, err
 }
 
-// Allocate allocates and exports the staging memory again, at its old addresses. If it fails, none
+// Allocate allocates and exports the staging memory again, at its old addresses. On failure, none
 // of the memory stays allocated.
 func (s *Suspender) Allocate() error {
 	m := s.Messages
-	if m.counts == nil {
+	if m.messagePlane == nil {
 		return nil
 	}
 	m.Mu.Lock()
@@ -89,7 +89,7 @@ func (s *Suspender) Allocate() error {
 // Deallocate undoes Allocate. It is called when another rank ran out of memory.
 func (s *Suspender) Deallocate() error {
 	m := s.Messages
-	if m.counts == nil {
+	if m.messagePlane == nil {
 		return nil
 	}
 	m.Mu.Lock()
@@ -99,11 +99,11 @@ func (s *Suspender) Deallocate() error {
 	})
 }
 
-// MapAgain maps the peers' staging memory at its old addresses. All ranks must have returned from
-// Allocate. If MapAgain fails, none of the memory stays mapped. The caller must hold Messages.Mu.
+// MapAgain maps the peers' staging memory at its old addresses, after Allocate has returned on all
+// ranks. On failure, none of the memory stays mapped. The caller must hold Messages.Mu.
 func (s *Suspender) MapAgain(ctx context.Context) error {
 	m := s.Messages
-	if m.counts == nil {
+	if m.messagePlane == nil {
 		return nil
 	}
 	var mapped []*peerSegment
@@ -119,7 +119,6 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 	return nil
 }
 
-// unmapSegments unmaps segments of peers, but keeps their addresses reserved.
 func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	return g.Do(func() error {
 		var errs []error
@@ -130,8 +129,6 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	})
 }
 
-// mappedSegments returns the segments of peers that this rank has mapped, or had mapped before
-// Suspend.
 func mappedSegments(in *inbox) map[slotKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()

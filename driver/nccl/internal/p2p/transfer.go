@@ -12,10 +12,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// send queues a Send. The stream does not wait for the receiver. The caller must hold s.Mu and
-// m.Mu.
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
-	st, err := m.out.stage(p)
+	staged, err := m.out.stage(p)
 	if isOutOfRoom(err) {
 		return err
 	}
@@ -25,18 +23,17 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
-		return errors.Join(m.out.queueSend(p, st, s.CUDA), m.track(s, e), s.RecordQueued())
+		return errors.Join(m.out.queueSend(p, staged, s.CUDA), m.addSend(s, e), s.RecordQueued())
 	})
 	if err != nil {
 		return m.failUnqueued(s, p, err)
 	}
 	out := &m.out.peers[p.Root]
-	out.staged = append(out.staged, st)
-	m.out.announce(e, st, 0)
+	out.staged = append(out.staged, staged)
+	m.out.announce(e, staged, 0)
 	return nil
 }
 
-// receive queues a Recv. The caller must hold s.Mu and m.Mu.
 func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	var err error
@@ -58,21 +55,21 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	if accepted {
 		m.in.startCopy(e)
 	}
-	m.in.expect(e)
+	m.in.addReceive(e)
 	err = m.Device.GPU.Do(func() error {
 		return errors.Join(m.queueCopy(e.descriptor, p, s.CUDA), s.RecordQueued())
 	})
 	if err != nil {
-		m.in.unexpect(e)
+		m.in.removeReceive(e)
 		return m.failUnqueued(s, p, err)
 	}
 	return nil
 }
 
-// Record adds a message to a stream's capture and passes it to keep, which must keep the message
-// for the lifetime of the graph. The caller must hold s.Mu and m.Mu.
-func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error {
-	k := &Captured{messages: m, plan: p}
+// Record adds a message to a stream's capture and passes it to keep, which must keep it for the
+// lifetime of the graph. The caller must hold s.Mu and m.Mu.
+func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
+	k := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
 		var err error
 		if k.staged, err = m.out.stage(p); isOutOfRoom(err) {
@@ -80,18 +77,18 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*Captured)) error
 		} else if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
-		// Make sure that the first launch does not wait for an earlier message.
+		// The first launch must not wait for an earlier message.
 		atomic.StoreUint32(&m.out.flagsTo(p.Root).taken[k.staged.slot], 1)
 	}
 	keep(k)
 	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
-		return m.Owner.FailUnqueued(p.Call, err) // the capture may contain some of the message's nodes
+		return m.Owner.FailUnqueued(p.Call, err) // the capture may have some of the nodes
 	}
 	return nil
 }
 
 // queueCopy queues the wait for a message and the kernel that copies it. The stream may be
-// capturing. queueCopy must be called on a thread where the context is current.
+// capturing. The context must be current.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream) error {
 	api := m.Device.GPU.CUDA
 	err := api.StreamWriteValue(s, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
@@ -111,9 +108,9 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 	return err
 }
 
-// track adds a queued Send to the unfinished sends. It must be called on a thread where the context
-// is current. The caller must hold the stream's lock.
-func (m *Messages) track(s *stream.Stream, e *End) error {
+// addSend adds a queued Send to the unfinished sends. The context must be current, and the caller
+// must hold the stream's lock.
+func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.done = m.Device.Streams.NewEvent()
 	err := e.done.Record(s.CUDA)
 	m.in.mu.Lock()
@@ -126,13 +123,11 @@ func (m *Messages) track(s *stream.Stream, e *End) error {
 	return err
 }
 
-// minPrune is the number of new sends that makes it worthwhile to call pruneSends, which queries
-// CUDA.
-const minPrune = 64
+const minPrune = 64 // new sends that justify the queries of pruneSends
 
-// pruneSends removes the sends that streams have passed. Its CUDA queries may wait for a stream
-// that is itself waiting for a message, so pruneSends makes them without holding any lock that
-// the delivery of messages needs.
+// pruneSends removes the sends that streams have passed. It queries CUDA without holding any lock
+// that delivery needs, because the query may wait for a stream that is itself waiting for a
+// message.
 func (m *Messages) pruneSends() {
 	m.in.mu.Lock()
 	all := slices.Clone(m.sends)

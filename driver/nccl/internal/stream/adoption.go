@@ -8,23 +8,21 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoption is the additional state of a stream that another library owns and may capture or destroy
-// at any time. The zero value belongs to a stream that is not adopted.
+// adoption is the state of a stream that another library owns. In other streams, it is the zero
+// value.
 type adoption struct {
 	adopted bool
 	streams *Streams
 	handle  cuda.Stream
 	// queued marks the end of the work that symmem has queued. CUDA is queried about this event
-	// instead of the stream, because querying the stream would invalidate a capture that the owner
-	// happens to begin at that moment. queued is recorded with Stream.Mu held.
+	// instead of the stream. It is recorded with Stream.Mu held.
 	queued Event
-	// queryMu is read-locked while CUDA is queried about a capture of the stream. stopQueries
-	// write-locks queryMu to wait for such queries, because the owner may destroy the stream
-	// afterwards. queryMu is locked after Stream.Mu.
-	queryMu ranked.RWMutex[adoptionQueryMu]
-	stopped bool // whether the stream must no longer be queried; guarded by queryMu
-	// Recording is set while a launch is being added to a capture that the owner began; guarded by
+	// queryMu is read-locked while CUDA is queried about the stream's capture. It is locked after
 	// Stream.Mu.
+	queryMu ranked.RWMutex[adoptionQueryMu]
+	stopped bool // whether the stream must not be queried; guarded by queryMu
+	// Recording is set while work is being added to a capture that the owner began. Stream.Mu
+	// guards Recording.
 	Recording bool
 }
 
@@ -32,8 +30,7 @@ type adoption struct {
 func (a *adoption) Adopted() bool { return a.adopted }
 
 // IsCapturing reports whether an adopted stream is being captured. For CUDA's default stream, it
-// also returns true while another stream is being captured in a mode in which the default stream
-// must not be used. A closed stream is not queried, because the owner may have destroyed it.
+// also returns true while the capture of another stream prevents its use.
 func (a *adoption) IsCapturing() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
@@ -50,21 +47,20 @@ func (a *adoption) IsCapturing() (bool, error) {
 	return status != cuda.CaptureNone, err
 }
 
-// stopQueries waits for running queries and makes IsCapturing return without a query from then on.
+// stopQueries waits for running queries and prevents later queries. The owner may then destroy the
+// stream.
 func (a *adoption) stopQueries() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
 	a.stopped = true
 }
 
-// recordAll records an event after all work on an open adopted stream. If the stream is being
-// captured, recordAll records nothing and capturing is true. recordAll calls recorded after it has
-// recorded the new event and before that event replaces queued. The caller must hold Stream.Mu.
+// recordAll records an event after all work on an open adopted stream, unless the stream is being
+// captured. It calls recorded before the new event replaces queued. The caller must hold Stream.Mu.
 //
-// A capture that the owner begins after the first check would include the new event. The second
-// check detects such a capture, in which case recordAll returns, because the event must not be
-// queried before the capture has ended. The first check is needed for the default stream, on which
-// nothing may be recorded during any capture.
+// The first check is needed for the default stream, on which nothing may be recorded during any
+// capture. The second check detects that the owner has begun a capture since then. The new event
+// must not be queried before that capture has ended.
 func (a *adoption) recordAll(recorded func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {

@@ -7,29 +7,27 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams tracks the streams on which a communicator may have unfinished work.
-//
-// A launch holds its stream's lock from Add until CUDA has accepted the work. A stream whose lock
-// is held does not count as idle, so no stream is removed while work is being queued on it.
+// BusyStreams tracks the streams on which a communicator may have unfinished work. A launch holds
+// its stream's lock from Add until CUDA has accepted the work, and a locked stream does not count
+// as idle.
 type BusyStreams struct {
 	// recent is the stream that was added last, or nil if AllIdle has been called since then.
-	recent atomic.Pointer[Stream]
-	// Watching is set while the watcher checks streams. A send on Wake starts the watcher.
-	Watching atomic.Bool
-	Wake     chan struct{}
+	recent   atomic.Pointer[Stream]
+	Watching atomic.Bool   // whether the watcher is checking streams
+	Wake     chan struct{} // a send starts the watcher
 
-	// Windows is set while an NCCL window kernel may be running. Plain is set while any other NCCL
-	// kernel may be running. Plain stays set if a stream was closed before its work had completed: a
-	// kernel may still be running on the closed stream, although that stream counts as idle.
-	Windows, Plain atomic.Bool
+	// WindowKernels is set while NCCL kernels that use windows (registered memory) may be running.
+	// OtherKernels is set while other NCCL kernels may be running. It stays set if a stream was
+	// closed before its work had completed, because a closed stream counts as idle.
+	WindowKernels, OtherKernels atomic.Bool
 
 	mu         ranked.Mutex[busyMu]
 	list       []*Stream // guarded by mu
 	closedBusy bool      // whether a stream was closed with unfinished work; guarded by mu
 }
 
-// IsAdded reports whether s was the last stream added and the watcher is running. If so, the
-// caller can skip Add. Unlike Add, IsAdded is small enough to be inlined into launches.
+// IsAdded reports whether s was the last stream added and the watcher is running. If so, the caller
+// can skip Add. IsAdded is small enough to be inlined.
 func (b *BusyStreams) IsAdded(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
 
 // Add adds a stream before work is queued on it, and wakes the watcher.
@@ -58,8 +56,8 @@ func (b *BusyStreams) WakeWatcher() {
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has already read recent holds its stream's lock, so Idle returns false for that
-	// stream. A later launch waits for mu and adds its stream again.
+	// A launch that has already read recent holds its stream's lock, so that stream is not idle. A
+	// later launch waits for mu and adds its stream again.
 	b.recent.Store(nil)
 	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {
 		idle := s.Idle()
@@ -69,9 +67,9 @@ func (b *BusyStreams) AllIdle() bool {
 	if len(b.list) > 0 {
 		return false
 	}
-	b.Windows.Store(false)
+	b.WindowKernels.Store(false)
 	if !b.closedBusy {
-		b.Plain.Store(false)
+		b.OtherKernels.Store(false)
 	}
 	return true
 }

@@ -15,11 +15,9 @@ import (
 type Event struct {
 	streams *Streams
 
-	mu    ranked.Mutex[eventMu]
-	point *Point // the point recorded last, or nil; guarded by mu
-	// shared is set once another event refers to point. The point must then not be recorded again.
-	// shared is guarded by mu.
-	shared bool
+	mu     ranked.Mutex[eventMu]
+	point  *Point // last recorded point, or nil; guarded by mu
+	shared bool   // whether another event refers to point; if so, Record needs a new point
 }
 
 // Done reports whether the stream has reached the last recorded point. It also returns true if
@@ -29,7 +27,7 @@ func (e *Event) Done() bool {
 	return done || err != nil
 }
 
-// Query is like Done, but returns the error if CUDA's query fails.
+// Query reports whether the stream has reached the last recorded point.
 func (e *Event) Query() (done bool, err error) {
 	point := e.Point()
 	if point == nil {
@@ -53,8 +51,8 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record records the event on a stream. The caller must hold the stream's lock and call Record on a
-// thread where the context is current.
+// Record records the event on a stream. The caller must hold the stream's lock, and the context
+// must be current.
 func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,14 +69,12 @@ func (e *Event) Record(stream cuda.Stream) (err error) {
 	return nil
 }
 
-// set makes the event refer to a point that no other event refers to.
 func (e *Event) set(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.point, e.shared = point, false
 }
 
-// share makes the event refer to the point of another event.
 func (e *Event) share(other *Event) {
 	other.mu.Lock()
 	point := other.point
@@ -89,15 +85,12 @@ func (e *Event) share(other *Event) {
 	e.point, e.shared = point, true
 }
 
-// RecordAfter returns an event that marks the end of the work queued on s. If s is not adopted,
-// RecordAfter records e and returns it. If s is adopted, RecordAfter returns the stream's own
-// event, which is recorded again whenever more work is queued. If the caller needs an event that
-// keeps marking the same point, it sets fixed. RecordAfter then returns e, which refers to the
-// current point of the stream's own event.
+// RecordAfter returns an event that marks the end of the work queued on s. For an adopted stream,
+// this is the stream's own event, which is recorded again with later work. If fixed is set, it is
+// instead e, which keeps marking the current point.
 //
-// RecordAfter is meant for groups that have kernels on the stream. The calling group must hold
-// the lock that its RecordEvent method acquires, so that the stream cannot begin a capture or be
-// destroyed during the call. RecordAfter must be called on a thread where the context is current.
+// The calling group must hold the lock that its RecordEvent method acquires, so that the stream
+// cannot begin a capture or be destroyed during the call. The context must be current.
 func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
 	switch {
 	case !s.adopted:
@@ -122,10 +115,9 @@ func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// fixedPoint returns a new point that is reached once the event's current point has been reached.
-// It returns nil if the event has no point. A graph must wait for such a new point, because a
-// later Record of the event would change what the graph waits for. fixedPoint must be called on a
-// thread where the context is current.
+// fixedPoint returns a new point that is reached once the event's current point has been reached,
+// or nil if there is none. A graph needs such a point, because a later Record of the event would
+// change what the graph waits for. The context must be current.
 func (e *Event) fixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,42 +129,40 @@ func (e *Event) fixedPoint() (*Point, error) {
 	})
 }
 
-// Point wraps a CUDA event. Events have no Close method, so when a Point becomes unreachable, a
-// cleanup function returns the CUDA event to the device's pool.
+// Point wraps a CUDA event. The event returns to the device's pool when the Point becomes
+// unreachable, so events need no Close.
 type Point struct {
-	// streams owns the pool. Because this field is a pointer, Go does not allocate Points in one
-	// block with other tiny objects, which would keep the Points alive.
+	// streams must be a pointer. Otherwise, Go could allocate Points in one block with other tiny
+	// objects, which would keep the Points alive.
 	streams *Streams
 	Handle  cuda.Event
 }
 
-// NewPoint returns a point with a CUDA event from the pool. If the pool is empty, it creates a
-// new CUDA event.
-func (d *Streams) NewPoint() (*Point, error) {
-	handle, err := d.pool.take(d)
+// NewPoint returns a point with a CUDA event that is not in use.
+func (streams *Streams) NewPoint() (*Point, error) {
+	handle, err := streams.pool.take(streams)
 	if err != nil {
 		return nil, fmt.Errorf("creating an event: %w", err)
 	}
-	p := &Point{d, handle}
-	runtime.AddCleanup(p, d.pool.put, handle)
+	p := &Point{streams, handle}
+	runtime.AddCleanup(p, streams.pool.put, handle)
 	return p, nil
 }
 
-// NewPointAfter creates a temporary stream, calls wait to make that stream wait for some events,
-// and returns a new point that is reached after those events. It uses a temporary stream because an
-// existing one might be capturing. NewPointAfter must be called on a thread where the context is
-// current.
-func (d *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
-	p, err := d.NewPoint()
+// NewPointAfter calls wait to make a stream wait for some events, and returns a new point that is
+// reached after them. The stream is temporary, because an existing one might be capturing. The
+// context must be current.
+func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
+	p, err := streams.NewPoint()
 	if err != nil {
 		return nil, err
 	}
-	temporary, err := d.GPU.CUDA.StreamCreate()
+	temporary, err := streams.GPU.CUDA.StreamCreate()
 	if err != nil {
 		return nil, err
 	}
-	return p, errors.Join(wait(temporary), d.GPU.CUDA.EventRecord(p.Handle, temporary),
-		d.GPU.CUDA.StreamDestroy(temporary)) // CUDA finishes the work of a destroyed stream
+	return p, errors.Join(wait(temporary), streams.GPU.CUDA.EventRecord(p.Handle, temporary),
+		streams.GPU.CUDA.StreamDestroy(temporary)) // CUDA finishes the work of a destroyed stream
 }
 
 func (p *Point) reached() (done bool, err error) {
@@ -191,7 +181,7 @@ type pool struct {
 	free []cuda.Event // guarded by mu
 }
 
-func (p *pool) take(d *Streams) (cuda.Event, error) {
+func (p *pool) take(streams *Streams) (cuda.Event, error) {
 	p.mu.Lock()
 	if n := len(p.free); n > 0 {
 		handle := p.free[n-1]
@@ -200,8 +190,8 @@ func (p *pool) take(d *Streams) (cuda.Event, error) {
 		return handle, nil
 	}
 	p.mu.Unlock()
-	return gpu.Get(d.GPU, func() (cuda.Event, error) {
-		return d.GPU.CUDA.EventCreate(cuda.EventDisableTiming)
+	return gpu.Get(streams.GPU, func() (cuda.Event, error) {
+		return streams.GPU.CUDA.EventCreate(cuda.EventDisableTiming)
 	})
 }
 
@@ -211,7 +201,6 @@ func (p *pool) put(handle cuda.Event) {
 	p.free = append(p.free, handle)
 }
 
-// drain destroys the unused events. Events in use are destroyed with the CUDA context.
 func (p *pool) drain(driver *cuda.Driver) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,15 +8,11 @@ import (
 
 // faults holds the error that the next Synchronize of a stream returns.
 type faults struct {
-	faultsMu   ranked.Mutex[faultsMu]
-	first      error // first error since the last takeFault; guarded by faultsMu
-	firstGroup Group // group that failed with first, or nil; guarded by faultsMu
-	// kept is set once the stream is being closed. From then on, first is not cleared when it is
-	// returned, so that all concurrent calls of Synchronize return it; guarded by faultsMu.
-	kept bool
-	// reported lists the groups whose fault the stream has returned or will return; guarded by
-	// faultsMu.
-	reported []Group
+	faultsMu   ranked.Mutex[faultsMu] // guards the fields below
+	first      error                  // first error since the last takeFault
+	firstGroup Group                  // group that failed with first, or nil
+	keepFirst  bool                   // set by Close, so that takeFault keeps first
+	reported   []Group                // groups whose fault the stream has returned or will return
 }
 
 // addFault makes the next Synchronize return err, unless an earlier error is pending.
@@ -28,10 +24,10 @@ func (f *faults) addFault(err error) {
 	}
 }
 
-// ReportFault makes the next Synchronize return a group's fault, unless an earlier error is
-// pending. The fault of each group is returned only once.
+// ReportFault makes the next Synchronize return a group's fault, unless an earlier error is pending
+// or the stream has already returned a fault of the group.
 func (f *faults) ReportFault(g Group, err error) {
-	g = g.Whole()
+	g = g.UserGroup()
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	if slices.Contains(f.reported, g) {
@@ -43,10 +39,10 @@ func (f *faults) ReportFault(g Group, err error) {
 	}
 }
 
-// MarkReported records that the fault of a group has been returned to the caller in another way,
-// so that Synchronize does not return it again.
+// MarkReported notes that the caller has received a group's fault in another way than by
+// Synchronize.
 func (f *faults) MarkReported(g Group) {
-	g = g.Whole()
+	g = g.UserGroup()
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	if !slices.Contains(f.reported, g) {
@@ -57,12 +53,12 @@ func (f *faults) MarkReported(g Group) {
 	}
 }
 
-// takeFault returns the first fault and clears it, unless the stream is being closed.
+// takeFault returns the first fault. It clears the fault unless the stream is being closed.
 func (f *faults) takeFault() error {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	err := f.first
-	if !f.kept {
+	if !f.keepFirst {
 		f.first, f.firstGroup = nil, nil
 	}
 	return err
@@ -71,5 +67,5 @@ func (f *faults) takeFault() error {
 func (f *faults) keepFault() {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
-	f.kept = true
+	f.keepFirst = true
 }

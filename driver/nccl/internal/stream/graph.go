@@ -12,24 +12,20 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work. It is capturing while a stream records into it, then open, and finally
-// closed. NCCL's kernels in a graph refer to their communicators, so the communicators cannot be
-// torn down before the graph is closed.
+// Graph is captured work. NCCL's kernels in a graph refer to their communicators, so the
+// communicators cannot be torn down before the graph is closed.
 type Graph struct {
-	streams *Streams
-	// Calls holds the group calls in the graph. Each launch assigns them new tickets and numbers.
-	Calls Calls
-	// priorWork marks the end of the work that was queued on the stream when the capture began. It
-	// is nil if the stream was idle.
-	priorWork *Event
+	streams   *Streams
+	Calls     Calls
+	priorWork *Event   // end of the work queued when the capture began, or nil
 	events    []*Event // recorded after each launch
-	points    []*Point // nodes of the graph wait for these points
+	points    []*Point // the graph waits for these points
 	functions []cuda.HostFunc
 	words     []*gpu.Word
-	// Waits is set if the graph may wait for something other than calls of the groups on its stream
-	// (see Stream.RecordGroups).
-	Waits    bool
-	finished *Event // marks the end of the last launch
+	// WaitsElsewhere is set if the graph may wait for something other than calls of the groups on
+	// its stream (see Stream.RecordGroups).
+	WaitsElsewhere bool
+	finished       *Event // end of the last launch
 
 	mu     ranked.Mutex[graphMu]
 	exec   cuda.GraphExec // guarded by mu
@@ -42,23 +38,23 @@ type Calls interface {
 	// Record adds a group call to a stream's capture. The caller must hold the locks of the stream
 	// and the group.
 	Record(stream *Stream, plan driver.Plan) error
-	// Launch assigns tickets and numbers to the calls, and queues the launch with Graph.Queue and
-	// Graph.RecordEvents. The caller must hold the locks of the graph and the stream.
+	// Launch assigns tickets (positions in the group's order) and numbers to the calls, and queues
+	// the launch with Graph.Queue and Graph.RecordEvents. The caller must hold the locks of the
+	// graph and the stream.
 	Launch(g *Graph, stream *Stream) error
 	// Close frees the resources of the calls. ended is true if all launches have completed.
 	Close(ended bool)
 }
 
-// addHost adds a host function to the capture. The host function only starts a goroutine for run,
-// and the graph waits until run has written value to done. All launches use the same word, which
-// each launch can reset because launches do not overlap.
+// addHost adds a host function to the capture. The graph waits until run has written value to done.
+// All launches use the same word, because they do not overlap.
 func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
 		return err
 	}
-	g.words, g.Waits = append(g.words, word), true
+	g.words, g.WaitsElsewhere = append(g.words, word), true
 	f := cuda.NewHostFunc(func() {
 		word.Set(0)
 		go run(word, 1)
@@ -70,23 +66,22 @@ func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint3
 	return device.CUDA.StreamWaitValue(stream, word.Address(), 1, cuda.WaitEqual)
 }
 
-// finish ends CUDA's capture and instantiates the graph. No other goroutine uses the graph yet.
 func (g *Graph) finish(s *Stream) error {
-	d := g.streams
+	streams := g.streams
 	var err error
-	if g.source, err = d.GPU.CUDA.EndCapture(s.CUDA); err != nil {
+	if g.source, err = streams.GPU.CUDA.EndCapture(s.CUDA); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
-	g.finished = d.NewEvent()
-	if g.exec, err = d.GPU.CUDA.GraphInstantiate(g.source); err != nil {
+	g.finished = streams.NewEvent()
+	if g.exec, err = streams.GPU.CUDA.GraphInstantiate(g.source); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.graphs == nil {
-		d.graphs = map[*Graph]struct{}{}
+	streams.mu.Lock()
+	defer streams.mu.Unlock()
+	if streams.graphs == nil {
+		streams.graphs = map[*Graph]struct{}{}
 	}
-	d.graphs[g] = struct{}{}
+	streams.graphs[g] = struct{}{}
 	return nil
 }
 
@@ -107,12 +102,12 @@ func (g *Graph) Launch(stream driver.Stream) error {
 	return nil
 }
 
-// launch implements Launch for an open graph. The caller must hold g.mu.
+// launch implements Launch. The caller must hold g.mu.
 func (g *Graph) launch(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.ClearWaited()
-	if err := s.Usable(); err != nil {
+	if err := s.CheckOpen(); err != nil {
 		return err
 	}
 	if s.Capture != nil {
@@ -123,7 +118,7 @@ func (g *Graph) launch(s *Stream) error {
 			return cmp.Or(err, fmt.Errorf("in a capture of another library: %w", driver.ErrCapturing))
 		}
 	}
-	if g.Waits || s.adopted {
+	if g.WaitsElsewhere || s.adopted {
 		if err := s.RecordGroups(nil); err != nil {
 			return err
 		}
@@ -131,12 +126,11 @@ func (g *Graph) launch(s *Stream) error {
 	return g.Calls.Launch(g, s)
 }
 
-// Queue launches the CUDA graph. The caller must hold the locks of the graph and the stream. Queue
-// must be called on a thread where the context is current.
+// Queue launches the CUDA graph. The caller must hold the locks of the graph and the stream, and
+// the context must be current.
 func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g.exec, s.CUDA) }
 
-// RecordEvents records the graph's events after a launch. The caller must hold the locks of the
-// graph and the stream. RecordEvents must be called on a thread where the context is current.
+// RecordEvents records the graph's events after a launch, under the same conditions as Queue.
 func (g *Graph) RecordEvents(s *Stream) error {
 	for _, e := range append(g.events, g.finished) {
 		if err := e.Record(s.CUDA); err != nil {
@@ -146,8 +140,7 @@ func (g *Graph) RecordEvents(s *Stream) error {
 	return nil
 }
 
-// awaitLaunches waits, for a limited time, until the last launch has completed. The caller must
-// hold g.mu.
+// awaitLaunches waits, for a limited time, for the last launch. The caller must hold g.mu.
 func (g *Graph) awaitLaunches() error {
 	if g.finished == nil {
 		return nil
@@ -166,15 +159,15 @@ func (g *Graph) Close() error {
 		return nil
 	}
 	g.closed = true
-	d := g.streams
+	streams := g.streams
 	waitErr := g.awaitLaunches()
-	err := d.GPU.Do(func() error {
+	err := streams.GPU.Do(func() error {
 		errs := []error{waitErr}
 		if g.exec != 0 {
-			errs = append(errs, d.GPU.CUDA.GraphExecDestroy(g.exec))
+			errs = append(errs, streams.GPU.CUDA.GraphExecDestroy(g.exec))
 		}
 		if g.source != 0 {
-			errs = append(errs, d.GPU.CUDA.GraphDestroy(g.source))
+			errs = append(errs, streams.GPU.CUDA.GraphDestroy(g.source))
 		}
 		return errors.Join(errs...)
 	})
@@ -182,11 +175,11 @@ func (g *Graph) Close() error {
 		f.Release()
 	}
 	if waitErr == nil {
-		d.GPU.Words.Put(g.words...)
+		streams.GPU.Words.Put(g.words...)
 	}
 	g.Calls.Close(waitErr == nil)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.graphs, g)
+	streams.mu.Lock()
+	defer streams.mu.Unlock()
+	delete(streams.graphs, g)
 	return err
 }

@@ -20,8 +20,8 @@ func (graphMu) Rank() ranked.Rank { return ranked.NCCL.Waiting(1, "stream.Graph.
 // Rank returns the lock rank of Stream.Mu.
 func (streamMu) Rank() ranked.Rank { return ranked.NCCL.Waiting(2, "stream.Stream.Mu") }
 
-// Rank returns the lock rank of BusyStreams.mu. It may be held during calls of Stream.Idle, because
-// these only try to lock Stream.Mu.
+// Rank returns the lock rank of BusyStreams.mu. It may be held during calls of Stream.Idle, which
+// only tries to lock Stream.Mu.
 func (busyMu) Rank() ranked.Rank { return ranked.NCCL.At(7, "stream.BusyStreams.mu") }
 
 // Rank returns the lock rank of Event.mu.

@@ -11,9 +11,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Stream wraps a CUDA stream and adds state that CUDA does not keep: the groups that have launched
-// on the stream, and their faults. A stream is open at first, capturing while its work is recorded
-// into a graph, and finally closed.
+// Stream wraps a CUDA stream and adds state that CUDA does not keep.
 type Stream struct {
 	streams *Streams
 	gpu     *gpu.GPU
@@ -25,23 +23,22 @@ type Stream struct {
 	closedBusy atomic.Bool // whether the stream was closed with unfinished work
 	completion
 	lastCall // guarded by Mu
-	launchers
-	// functions is the number of host functions queued so far. Host functions are numbered in this
-	// order, and each one writes its number to word when it has run.
+	launchingGroups
+	// functions counts the host functions queued so far, which are numbered in this order. Each one
+	// writes its number to word when it has run.
 	functions uint32    // guarded by Mu
 	word      *gpu.Word // allocated at the first use; guarded by Mu
 	adoption
 	faults
 }
 
-// completion records whether a caller has waited for all work of a stream.
 type completion struct{ waited atomic.Bool } // written with Stream.Mu held
 
 // Waited reports whether a caller has waited for all work of the stream and got no error.
 func (c *completion) Waited() bool { return c.waited.Load() }
 
-// ClearWaited makes Waited return false before more work is queued on the stream. The caller must
-// hold Stream.Mu. Most launches find the value already clear and avoid a locked instruction.
+// ClearWaited makes Waited return false before more work is queued. The caller must hold Stream.Mu.
+// The check avoids a locked instruction in most launches.
 func (c *completion) ClearWaited() {
 	if c.waited.Load() {
 		c.waited.Store(false)
@@ -61,7 +58,7 @@ func (s *Stream) Closed() bool { return s.closed.Load() }
 func (s *Stream) submit(calls func() error) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if err := s.Usable(); err != nil {
+	if err := s.CheckOpen(); err != nil {
 		return err
 	}
 	return s.gpu.Do(calls)
@@ -82,22 +79,21 @@ func (s *Stream) submitWork(calls func() error) error {
 	})
 }
 
-// Usable returns an error if the stream is closed. The caller must hold s.Mu.
-func (s *Stream) Usable() error {
+// CheckOpen returns an error if the stream is closed. The caller must hold s.Mu.
+func (s *Stream) CheckOpen() error {
 	if s.closed.Load() {
 		return fmt.Errorf("stream: %w", driver.ErrClosed)
 	}
 	return nil
 }
 
-// Fail does nothing. Work that is already queued on a GPU cannot be stopped, and the caller
-// already has the error.
+// Fail does nothing, because work that is already queued on a GPU cannot be stopped.
 func (s *Stream) Fail(error) {}
 
-// Refuse handles the error of a group's call that was not launched. Refuse returns the error if the
-// stream is idle. It also returns the error if the stream is adopted, because the owner may wait
-// for the stream without calling symmem. On any other stream, Refuse returns nil, and the next
-// Synchronize returns the error. The caller must hold s.Mu.
+// Refuse handles the error of a group's call that was not launched. If the stream is idle, Refuse
+// returns the error. It also returns the error if the stream is adopted, because the owner may wait
+// for the stream without symmem. Otherwise it returns nil, and the next Synchronize returns the
+// error. The caller must hold s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
 	if s.adopted || s.IdleLocked() {
 		s.MarkReported(g)
@@ -107,14 +103,13 @@ func (s *Stream) Refuse(g Group, err error) error {
 	return nil
 }
 
-// RecordGroups makes all groups on the stream, other than except, record their events now. It is
-// called before the stream starts a capture or is closed, because events cannot be recorded
-// afterwards.
+// RecordGroups makes all groups on the stream, other than except, record their events now. Groups
+// record events only when needed, but cannot do so once the stream is capturing or closed. The
+// caller must hold s.Mu.
 //
-// It is also called before work that may wait for something other than calls of these groups, so
-// that the groups' calls on other streams do not wait for that work. All work on an adopted stream
-// is treated this way, because its owner may queue such a wait at any time. The caller must hold
-// s.Mu.
+// RecordGroups is also called before work that may wait for something other than calls of these
+// groups. The groups' calls on other streams then do not wait for that work. On an adopted stream,
+// any work may be of this kind.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
 		if g == except {
@@ -127,9 +122,8 @@ func (s *Stream) RecordGroups(except Group) error {
 	return nil
 }
 
-// RecordQueued records the event of an adopted stream after work has been queued. It does nothing
-// if the work was captured. The caller must hold s.Mu. RecordQueued must be called on a thread
-// where the context is current.
+// RecordQueued records the event of an adopted stream after work has been queued and not captured.
+// The caller must hold s.Mu, and the context must be current.
 func (s *Stream) RecordQueued() error {
 	if !s.adopted || s.Recording || s.Capture != nil {
 		return nil
@@ -137,8 +131,8 @@ func (s *Stream) RecordQueued() error {
 	return s.queued.Record(s.CUDA)
 }
 
-// recordOwners records the event of an adopted stream after all work on the stream, including the
-// owner's. If the stream is being captured, recordOwners records nothing and capturing is true.
+// recordOwners records the event of an adopted stream after all work, including the owner's, unless
+// the stream is being captured.
 func (s *Stream) recordOwners() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

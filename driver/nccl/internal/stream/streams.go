@@ -18,53 +18,51 @@ import (
 // Streams creates a device's streams and events, and tracks its open graphs.
 type Streams struct {
 	GPU *gpu.GPU
-	// Groups lists the groups of the device that are open or being torn down.
+	// Groups lists the groups that are open or being torn down.
 	Groups func() []Group
-	// LongestTimeout returns the longest timeout of the device and of its groups.
+	// LongestTimeout returns the longest timeout of the device and its groups.
 	LongestTimeout func() time.Duration
-	// NewCalls returns an empty call record for a new graph.
-	NewCalls func() Calls
-	// Capturing counts the streams being captured.
-	Capturing atomic.Int32
-	// Order makes stream order a happens-before relation in Go's memory model. runHost loads Order
-	// before it calls a host function and increments it afterwards. Code that observes the
-	// completion of work must load Order afterwards.
+	NewCalls       func() Calls
+	Capturing      atomic.Int32 // number of streams being captured
+	// Order makes stream order a happens-before relation in Go's memory model. A host function
+	// loads Order before it runs and increments it afterwards. Code that observes the completion of
+	// work must load Order afterwards.
 	Order atomic.Uint64
 	pool  pool
 
 	mu     ranked.Mutex[streamsMu]
 	graphs map[*Graph]struct{} // open graphs; guarded by mu
-	points []*Point            // points used by graphs of other libraries; guarded by mu
+	points []*Point            // points in graphs of other libraries; guarded by mu
 }
 
 // NewStream creates a stream.
-func (d *Streams) NewStream() (*Stream, error) {
-	handle, err := gpu.Get(d.GPU, d.GPU.CUDA.StreamCreate)
+func (streams *Streams) NewStream() (*Stream, error) {
+	handle, err := gpu.Get(streams.GPU, streams.GPU.CUDA.StreamCreate)
 	if err != nil {
 		return nil, fmt.Errorf("creating a stream: %w", err)
 	}
-	return &Stream{streams: d, gpu: d.GPU, CUDA: handle}, nil
+	return &Stream{streams: streams, gpu: streams.GPU, CUDA: handle}, nil
 }
 
 // Adopt wraps a stream that another library created.
-func (d *Streams) Adopt(handle uintptr) (*Stream, error) {
+func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 	s := &Stream{
-		streams: d, gpu: d.GPU, CUDA: cuda.Stream(handle),
+		streams: streams, gpu: streams.GPU, CUDA: cuda.Stream(handle),
 		adoption: adoption{
-			adopted: true, streams: d, handle: cuda.Stream(handle), queued: Event{streams: d},
+			adopted: true, streams: streams, handle: cuda.Stream(handle),
+			queued: Event{streams: streams},
 		},
 	}
-	d.GPU.Adopted.Store(true)
+	streams.GPU.Adopted.Store(true)
 	if _, err := s.IsCapturing(); err != nil {
 		return nil, fmt.Errorf("adopting stream %#x: %w", handle, err)
 	}
 	return s, nil
 }
 
-// Lookup returns stream as a *Stream. It returns an error if the stream does not belong to this
-// device.
-func (d *Streams) Lookup(stream driver.Stream) (*Stream, error) {
-	if s, ok := stream.(*Stream); ok && s != nil && s.streams == d {
+// Lookup returns stream as a *Stream of this device.
+func (streams *Streams) Lookup(stream driver.Stream) (*Stream, error) {
+	if s, ok := stream.(*Stream); ok && s != nil && s.streams == streams {
 		return s, nil
 	}
 	return nil, errForeign
@@ -73,44 +71,43 @@ func (d *Streams) Lookup(stream driver.Stream) (*Stream, error) {
 var errForeign = errors.New("the stream belongs to another device")
 
 // NewEvent returns a new event.
-func (d *Streams) NewEvent() *Event { return &Event{streams: d} }
+func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// keepInCapture ties p's lifetime to the graph into which stream is being captured. If the driver
-// cannot report when the graph is destroyed, p stays alive until the device is closed. If stream is
-// not being captured, keepInCapture does nothing.
-func (d *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
-	capture, err := d.GPU.CUDA.CaptureInfo(stream)
+// keepInCapture keeps p alive as long as the graph into which stream is being captured. If the
+// driver cannot report when the graph is destroyed, p stays alive until the device is closed.
+func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
+	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
 		return err
 	}
-	err = d.GPU.CUDA.AtGraphEnd(capture.Graph, func() { runtime.KeepAlive(p) })
+	err = streams.GPU.CUDA.AtGraphEnd(capture.Graph, func() { runtime.KeepAlive(p) })
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.points = append(d.points, p)
+		streams.mu.Lock()
+		defer streams.mu.Unlock()
+		streams.points = append(streams.points, p)
 		return nil
 	}
 	return err
 }
 
-// runHost runs a host function. If the function panics, runHost reports the panic as an error.
-// Finally it writes value to done, the memory word that the stream is waiting for.
-func (d *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
-	d.Order.Load()
+// runHost runs a host function, and reports a panic as an error. Finally it writes value to done,
+// for which the stream waits.
+func (streams *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
+	streams.Order.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {
 		if err != nil {
 			report(err)
 		}
-		d.Order.Add(1)
+		streams.Order.Add(1)
 		done.Set(value)
 	})
 }
 
 // CloseGraphs closes all open graphs.
-func (d *Streams) CloseGraphs() error {
-	d.mu.Lock()
-	open := slices.Collect(maps.Keys(d.graphs))
-	d.mu.Unlock()
+func (streams *Streams) CloseGraphs() error {
+	streams.mu.Lock()
+	open := slices.Collect(maps.Keys(streams.graphs))
+	streams.mu.Unlock()
 	var errs []error
 	for _, g := range open {
 		errs = append(errs, g.Close())
@@ -118,6 +115,5 @@ func (d *Streams) CloseGraphs() error {
 	return errors.Join(errs...)
 }
 
-// Close destroys the unused CUDA events. It must be called on a thread where the context is
-// current.
-func (d *Streams) Close() error { return d.pool.drain(d.GPU.CUDA) }
+// Close destroys the unused CUDA events. The context must be current.
+func (streams *Streams) Close() error { return streams.pool.drain(streams.GPU.CUDA) }

@@ -11,10 +11,9 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Idle reports whether all work has completed. On an adopted stream, it considers only work
-// queued before the last call of RecordQueued or recordOwners. While a call is queueing work,
-// Idle returns false without waiting for the call. After a device error, Idle returns true,
-// because no more work will run.
+// Idle reports whether all work has completed. It also returns true after a device error, because
+// no more work will run. On an adopted stream, Idle considers only work before the last
+// RecordQueued or recordOwners. While a call is queueing work, Idle returns false without waiting.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -29,9 +28,8 @@ func (s *Stream) IdleLocked() bool {
 	return done || err != nil
 }
 
-// query asks CUDA whether all work has completed. CUDA does not allow that query during a
-// capture, so query then uses an event that was recorded before the capture. The caller must hold
-// s.Mu.
+// query asks CUDA whether all work has completed. During a capture, CUDA does not allow that, so
+// query then uses an event from before the capture. The caller must hold s.Mu.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -65,8 +63,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.adopted {
 		return nil
 	}
-	// Another library may replay a graph on any stream, so every stream reports the fault of a replay
-	// once.
+	// Another library may replay a graph on any stream, so every stream reports the fault once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -75,7 +72,6 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return s.takeFault()
 }
 
-// finish waits for the work and returns the first fault.
 func (s *Stream) finish(ctx context.Context) error {
 	s.Mu.Lock()
 	last := s.lastCall
@@ -86,8 +82,8 @@ func (s *Stream) finish(ctx context.Context) error {
 	_, deviceErr := s.query()
 	s.Mu.Unlock()
 	for _, g := range groups {
-		// Reported also fails the group, so that the group's work does not count as successful.
-		if fault := g.Reported(); fault != nil {
+		// KernelFault also makes the group fail, so that its work does not count as successful.
+		if fault := g.KernelFault(); fault != nil {
 			s.ReportFault(g, fault)
 		}
 	}
@@ -115,9 +111,8 @@ func (s *Stream) finish(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of s, whose latest call is c. While it waits, it checks only the peers
-// of c's group, because every other group on the stream has a watcher that checks the peers of that
-// group.
+// await waits for the work of s, whose latest call is c. It checks only the peers of c's group.
+// Each other group has a watcher that checks the group's peers.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -126,10 +121,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed, and its kernels are being stopped. If a kernel does not exit, its
-	// stream is abandoned together with everything queued on it. Wait for that before returning the
-	// fault, because the caller may queue more work as soon as await returns. Do not wait for other
-	// unfinished work on the stream.
+	// The group has failed. If a kernel does not exit, its stream is abandoned with everything
+	// queued on it. Wait for that, because the caller may queue more work as soon as await returns.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -148,12 +141,11 @@ func (s *Stream) Abandon() {
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// If the owner of an adopted stream has queued work that takes longer than KernelEndTimeout, that
-	// work is mistaken for a kernel that never exits. Memory then stays mapped and communicators stay
-	// open until the process exits, which is better than a call that hangs.
+	// On an adopted stream, long work of the owner may be mistaken for a stuck kernel. Memory then
+	// stays mapped until the process exits, which is better than a call that hangs.
 	gpu.Stuck.Store(true)
 	if s.adopted {
-		return // the stream belongs to another library
+		return
 	}
 	err := s.gpu.Do(func() error {
 		handle, err := s.gpu.CUDA.StreamCreate()
@@ -171,9 +163,8 @@ func (s *Stream) Abandon() {
 	}
 }
 
-// Close ends the stream's capture, if there is one, and waits for the stream's work. The wait
-// takes at most twice the longest timeout of the device and its groups. Afterwards CUDA is no
-// longer queried about the stream, so the owner of an adopted stream may destroy it.
+// Close ends the stream's capture and waits for the stream's work, for at most twice the longest
+// timeout of the device and its groups. Afterwards the owner of an adopted stream may destroy it.
 func (s *Stream) Close() error { return s.close(s.recordOwners) }
 
 // Drop closes an adopted stream without querying it, because the owner may have destroyed it.
@@ -181,7 +172,7 @@ func (s *Stream) Drop() error {
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
 
-// close closes the stream. It calls record to mark the end of the owner's work before it waits.
+// close implements Close. record marks the end of the owner's work.
 func (s *Stream) close(record func() (capturing bool, err error)) error {
 	s.Mu.Lock()
 	if s.closed.Load() {
@@ -227,8 +218,8 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// MarkUnfinished registers the stream's current work as unfinished (gpu.GPU.AddUnfinished), so that
-// the device keeps the memory that the work uses. Later work is not registered.
+// MarkUnfinished makes the device keep the memory that the stream's current work uses
+// (gpu.GPU.AddUnfinished).
 func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
 		s.gpu.AddUnfinished(s.Idle) // the holder of the lock may be waiting for other ranks
@@ -245,8 +236,7 @@ func (s *Stream) MarkUnfinished() error {
 	return s.markUnfinishedLocked()
 }
 
-// markUnfinishedLocked implements MarkUnfinished for a busy stream that is not capturing. The
-// caller must hold s.Mu.
+// markUnfinishedLocked implements MarkUnfinished. The caller must hold s.Mu.
 func (s *Stream) markUnfinishedLocked() error {
 	end, err := gpu.Get(s.gpu, func() (*Event, error) { return new(Event).RecordAfter(s, true) })
 	s.gpu.AddUnfinished(func() bool { return err == nil && end.Done() })

@@ -15,9 +15,9 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
-	if blocks(s.gpu, dst, src, bytes) {
-		// Wait here rather than in CUDA's copy call. That call holds the stream's lock, so a group's
-		// fault could not interrupt it.
+	if copyWaits(s.gpu, dst, src, bytes) {
+		// Wait here rather than in CUDA's copy call, during which a group's fault could not
+		// interrupt the wait because the stream is locked.
 		if capturing, err := s.recordOwners(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
@@ -32,13 +32,11 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// maxStaged is the largest size of a copy from pageable memory for which CUDA's copy call does
-// not wait for the stream.
+// maxStaged is the largest copy from pageable memory that does not wait for the stream.
 const maxStaged = 64 << 10
 
-// blocks reports whether CUDA's copy call would wait for the stream, as it does for pageable
-// memory.
-func blocks(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
+// copyWaits reports whether CUDA's copy call waits for the stream, as it does for pageable memory.
+func copyWaits(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
 	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxStaged && !g.IsMapped(src))
 }
 
@@ -55,9 +53,9 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Host runs a function in stream order. A panic in the function becomes the stream's error. If
-// another library owns the stream and is capturing it, Host returns ErrUnsupported, because
-// several launches of the captured graph may run at the same time.
+// Host runs a function in stream order. A panic in the function becomes the stream's error. Host
+// returns ErrUnsupported while another library captures the stream, because launches of the
+// captured graph may overlap.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
@@ -94,10 +92,10 @@ func (s *Stream) Host(work func()) error {
 
 // Record records an event after the work queued on the stream.
 //
-// During a capture begun by BeginCapture, the event does not become a node of the graph, but is
-// recorded after each launch. On an adopted stream, the event normally also covers the owner's
-// work. If the owner is capturing the stream, or if the stream was closed with unfinished work,
-// the event covers only the work that symmem has queued.
+// During a capture begun by BeginCapture, the event is instead recorded after each launch of the
+// graph. On an adopted stream, the event normally also covers the owner's work. If the owner is
+// capturing the stream, or if the stream was closed with unfinished work, the event covers only the
+// work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
@@ -125,9 +123,8 @@ func (s *Stream) Record(e driver.Event) error {
 // WaitOnly is the same as Wait, because CUDA's events carry no errors.
 func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
-// Wait makes later work wait for the point at which the event was last recorded before Wait was
-// called. This also holds for work in a capture. The event may belong to another Device of this
-// process if both use the same GPU.
+// Wait makes later work wait for the event's last recorded point, also in a capture. The event may
+// belong to another Device of this process if both use the same GPU.
 func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || !ev.streams.GPU.SharesContext(s.gpu) {
@@ -142,7 +139,7 @@ func (s *Stream) Wait(e driver.Event) error {
 			return err
 		}
 		if s.Capture != nil {
-			s.Capture.points, s.Capture.Waits = append(s.Capture.points, point), true
+			s.Capture.points, s.Capture.WaitsElsewhere = append(s.Capture.points, point), true
 		} else if err := s.streams.keepInCapture(s.CUDA, point); err != nil {
 			return err
 		}
@@ -196,7 +193,7 @@ func (s *Stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// Capturing reports whether work is being recorded.
+// Capturing reports whether a capture has begun by BeginCapture.
 func (s *Stream) Capturing() bool {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
