@@ -20,7 +20,7 @@ func errFreedAt(address uintptr) error {
 }
 
 // arenas holds the address ranges of a Runtime's pools. The list is replaced rather than modified,
-// so that lookups need no lock.
+// so lookups need no lock.
 type arenas struct {
 	list atomic.Pointer[[]arenaRange]
 }
@@ -30,7 +30,6 @@ type arenaRange struct {
 	pool        *Pool
 }
 
-// find returns the pool whose range contains an address, or nil.
 func (a *arenas) find(address uintptr) *Pool {
 	all := a.all()
 	for i := range all {
@@ -41,7 +40,7 @@ func (a *arenas) find(address uintptr) *Pool {
 	return nil
 }
 
-// all returns the list. Callers must not modify it.
+// all returns the list, which callers must not modify.
 func (a *arenas) all() []arenaRange {
 	if list := a.list.Load(); list != nil {
 		return *list
@@ -65,15 +64,15 @@ type addresses struct {
 	pool   *Pool
 	heap   *heap
 	events *poolEvents
-	built  bool         // whether index has been built; guarded by mu
+	built  bool         // guarded by mu
 	index  addressIndex // guarded by mu
 }
 
-// memory returns a Memory for a range of addresses in a live buffer. The caller must keep the
-// buffer alive, because the pool does not record uses of this Memory.
+// memory returns a Memory for addresses in a live buffer. The pool does not record uses of this
+// Memory, so the caller must keep the buffer alive.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
-	b, ok := a.ready().find(address)
+	b, ok := a.builtIndex().find(address)
 	closed := a.heap.segments.closed
 	a.mu.Unlock()
 	if !ok {
@@ -95,7 +94,7 @@ func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b, ok := a.ready().find(address)
+	b, ok := a.builtIndex().find(address)
 	if !ok {
 		return Buffer{}, errFreedAt(address)
 	}
@@ -106,7 +105,7 @@ func (a *addresses) buffer(address uintptr) (Buffer, error) {
 func (a *addresses) retire(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index := a.ready()
+	index := a.builtIndex()
 	b, ok := index.find(address)
 	if !ok || b.Address() != address {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrDoubleFree)
@@ -119,13 +118,13 @@ func (a *addresses) retire(address uintptr) (Buffer, error) {
 func (a *addresses) live() (buffers int, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index := a.ready()
+	index := a.builtIndex()
 	return index.count, index.bytes
 }
 
-// ready returns the index of live buffers. The first call builds the index; from then on, every
-// Alloc and Free updates it. The caller must hold mu.
-func (a *addresses) ready() *addressIndex {
+// builtIndex returns the index of live buffers, and builds it first if necessary. The caller must
+// hold mu.
+func (a *addresses) builtIndex() *addressIndex {
 	if !a.built {
 		a.build()
 	}
@@ -142,15 +141,14 @@ func (a *addresses) build() {
 	a.built, a.events.active = true, true
 }
 
-// noteAlloc adds a new buffer to the index if the index has been built. The caller must hold mu.
+// noteAlloc adds a buffer to the index if the index has been built. The caller must hold mu.
 func (a *addresses) noteAlloc(b Buffer) {
 	if a.built {
 		a.index.insert(b)
 	}
 }
 
-// noteFree removes the buffer of a freed block from the index, if the index contains it. The caller
-// must hold mu.
+// noteFree removes the buffer of a freed block if the index contains it. The caller must hold mu.
 func (a *addresses) noteFree(b alloc.Block) {
 	if !a.built {
 		return
@@ -161,9 +159,8 @@ func (a *addresses) noteFree(b alloc.Block) {
 	}
 }
 
-// addressIndex holds the live buffers of a pool in address order. It stores the buffers in chunks,
-// so that adding or removing a buffer moves only buffers of the same chunk. Pool.mu guards the
-// index.
+// addressIndex holds the live buffers of a pool in address order, in chunks of limited size.
+// Pool.mu guards the index.
 type addressIndex struct {
 	chunks [][]Buffer // no chunk is empty, unless it is the only one
 	spare  []Buffer   // an empty chunk for the next split
@@ -173,11 +170,11 @@ type addressIndex struct {
 
 const chunkBuffers = 128
 
-func (x *addressIndex) find(address uintptr) (Buffer, bool) {
-	if len(x.chunks) == 0 {
+func (a *addressIndex) find(address uintptr) (Buffer, bool) {
+	if len(a.chunks) == 0 {
 		return Buffer{}, false
 	}
-	chunk := x.chunks[x.chunkOf(address)]
+	chunk := a.chunks[a.chunkOf(address)]
 	i := countUpTo(chunk, address) - 1
 	if i < 0 || address-chunk[i].Address() >= uintptr(chunk[i].Size()) {
 		return Buffer{}, false
@@ -185,12 +182,11 @@ func (x *addressIndex) find(address uintptr) (Buffer, bool) {
 	return chunk[i], true
 }
 
-// chunkOf returns the index of the last chunk whose first buffer begins at or before an address, or
-// 0.
-func (x *addressIndex) chunkOf(address uintptr) int {
-	low, high := 0, len(x.chunks)
+// chunkOf returns the index of the last chunk that begins at or before an address, or 0.
+func (a *addressIndex) chunkOf(address uintptr) int {
+	low, high := 0, len(a.chunks)
 	for high-low > 1 {
-		if middle := (low + high) / 2; x.chunks[middle][0].Address() <= address {
+		if middle := (low + high) / 2; a.chunks[middle][0].Address() <= address {
 			low = middle
 		} else {
 			high = middle
@@ -212,39 +208,38 @@ func countUpTo(chunk []Buffer, address uintptr) int {
 	return low
 }
 
-func (x *addressIndex) insert(b Buffer) {
-	if len(x.chunks) == 0 {
-		x.chunks = append(x.chunks, make([]Buffer, 0, chunkBuffers))
+func (a *addressIndex) insert(b Buffer) {
+	if len(a.chunks) == 0 {
+		a.chunks = append(a.chunks, make([]Buffer, 0, chunkBuffers))
 	}
-	at := x.chunkOf(b.Address())
-	if len(x.chunks[at]) == chunkBuffers {
-		x.split(at)
-		at = x.chunkOf(b.Address())
+	at := a.chunkOf(b.Address())
+	if len(a.chunks[at]) == chunkBuffers {
+		a.split(at)
+		at = a.chunkOf(b.Address())
 	}
-	chunk := x.chunks[at]
-	x.chunks[at] = slices.Insert(chunk, countUpTo(chunk, b.Address()), b)
-	x.count, x.bytes = x.count+1, x.bytes+b.Size()
+	chunk := a.chunks[at]
+	a.chunks[at] = slices.Insert(chunk, countUpTo(chunk, b.Address()), b)
+	a.count, a.bytes = a.count+1, a.bytes+b.Size()
 }
 
-// split moves the second half of a full chunk into a new chunk that follows it.
-func (x *addressIndex) split(at int) {
-	half := x.spare
-	if x.spare = nil; half == nil {
+func (a *addressIndex) split(at int) {
+	half := a.spare
+	if a.spare = nil; half == nil {
 		half = make([]Buffer, 0, chunkBuffers)
 	}
-	chunk := x.chunks[at]
-	x.chunks[at] = chunk[:chunkBuffers/2]
-	x.chunks = slices.Insert(x.chunks, at+1, append(half, chunk[chunkBuffers/2:]...))
+	chunk := a.chunks[at]
+	a.chunks[at] = chunk[:chunkBuffers/2]
+	a.chunks = slices.Insert(a.chunks, at+1, append(half, chunk[chunkBuffers/2:]...))
 }
 
 // remove removes b, which must be in the index.
-func (x *addressIndex) remove(b Buffer) {
-	at := x.chunkOf(b.Address())
-	i := countUpTo(x.chunks[at], b.Address()) - 1
-	x.chunks[at] = slices.Delete(x.chunks[at], i, i+1)
-	x.count, x.bytes = x.count-1, x.bytes-b.Size()
-	if len(x.chunks[at]) == 0 && len(x.chunks) > 1 {
-		x.spare = x.chunks[at]
-		x.chunks = slices.Delete(x.chunks, at, at+1)
+func (a *addressIndex) remove(b Buffer) {
+	at := a.chunkOf(b.Address())
+	i := countUpTo(a.chunks[at], b.Address()) - 1
+	a.chunks[at] = slices.Delete(a.chunks[at], i, i+1)
+	a.count, a.bytes = a.count-1, a.bytes-b.Size()
+	if len(a.chunks[at]) == 0 && len(a.chunks) > 1 {
+		a.spare = a.chunks[at]
+		a.chunks = slices.Delete(a.chunks, at, at+1)
 	}
 }

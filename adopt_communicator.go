@@ -12,15 +12,14 @@ import (
 )
 
 // AdoptedCommunicator registers this rank's pools with a communicator of another library. The
-// library's calls can then use windows without being changed.
+// library's calls can then use windows, that is, memory that NCCL has registered on all ranks.
 //
 // An AdoptedCommunicator may belong to a group with the same ranks in the same order. Segments are
-// then registered with the group, too, and the ranks use the group to compare the pool's history.
-// Without a group, they compare it over the communicator itself.
+// then registered with the group, too.
 //
-// Once a registration has failed, every later one returns the same error. Detach or Forget closes
-// the AdoptedCommunicator. The owner must not use the communicator during Register, and must call
-// Detach or Forget before it destroys the communicator. Methods may be called concurrently.
+// Once a registration has failed, every later one returns the same error. The owner must not use
+// the communicator during Register, and must call Detach or Forget before it destroys the
+// communicator. Methods may be called concurrently.
 type AdoptedCommunicator struct {
 	rt     *Runtime
 	group  *Group // may be nil
@@ -29,8 +28,8 @@ type AdoptedCommunicator struct {
 
 	mu        ranked.Mutex[adoptedMu]        // held during registration
 	failed    error                          // guarded by mu
-	windowsMu ranked.Mutex[adoptedWindowsMu] // guards windows; acquired last
-	windows   map[*segment]driver.Window     // guarded by windowsMu
+	windowsMu ranked.Mutex[adoptedWindowsMu] // guards windows
+	windows   map[*segment]driver.Window
 }
 
 // AdoptCommunicator adopts a communicator. The handle is an ncclComm_t of the copy of NCCL that
@@ -83,9 +82,8 @@ func (a *AdoptedCommunicator) Windows() int {
 	return len(a.windows)
 }
 
-// Register registers a pool's new segments with the communicator. If there are any, Register is
-// collective. If the communicator belongs to a group, the segments are first registered with the
-// group.
+// Register registers a pool's new segments with the communicator, and with the group if there is
+// one. If there are new segments, Register is collective.
 //
 // If the ranks differ, every rank returns a DivergenceError and nothing is registered. If a rank
 // does not arrive, Register returns a TimeoutError and the communicator becomes unusable. If any
@@ -143,9 +141,8 @@ func (a *AdoptedCommunicator) registerAll(
 	return nil
 }
 
-// pending lists the mapped segments that are not registered with the communicator yet. If the
-// communicator belongs to a group, pending lists only segments that are registered with the group,
-// so that all ranks list the same segments.
+// pending lists the mapped segments that are not registered with the communicator yet. It leaves
+// out segments that are not registered with the group, because the ranks may have different ones.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,8 +221,8 @@ func (a *AdoptedCommunicator) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Forget ends the use of a communicator whose owner has destroyed it, and with it the windows, or
-// is about to do so. After Detach or Forget, it does nothing.
+// Forget ends the use of a communicator that its owner has destroyed or is about to destroy. It
+// does not deregister windows. After Detach or Forget, it does nothing.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)
@@ -250,8 +247,8 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	}
 }
 
-// sortedWindows lists the windows in the order in which they were registered, because NCCL requires
-// them to be deregistered in that order. The caller must hold a.windowsMu.
+// sortedWindows lists the windows in the order of registration, in which NCCL requires them to be
+// deregistered. The caller must hold a.windowsMu.
 func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {
@@ -265,8 +262,6 @@ func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	return windows
 }
 
-// deregisterAdopted deregisters a segment that is about to be trimmed from all adopted
-// communicators.
 func deregisterAdopted(rt *Runtime, s *segment) error {
 	rt.mu.Lock()
 	all := rt.adopted

@@ -16,18 +16,17 @@ import (
 	"symmem/internal/ranked"
 )
 
-// history gives agreements access to a pool's ledger, which records the pool's requests. In an
-// agreement, ranks compare their ledgers while the pool continues to allocate.
+// history gives access to a pool's ledger, which records the pool's requests. Ranks compare their
+// ledgers while the pool continues to allocate.
 type history struct {
 	mu     *ranked.Spin[poolMu]
-	id     uint64 // the pool's id
+	id     uint64
 	domain *Group
 	ledger *ledger.Ledger
 	events *poolEvents
 }
 
-// with returns the history for an agreement. pending lists the segments that are about to be
-// registered, which the ranks compare as well.
+// with returns the history together with the segments that are about to be registered.
 func (h *history) with(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
@@ -43,16 +42,14 @@ func (h *history) Snapshot() ledger.Snapshot {
 	return h.ledger.Snapshot()
 }
 
-// DigestAt returns the digest of all events before a position. It returns false if the ledger has
-// discarded that digest.
+// DigestAt returns the digest of all events before a position, and whether the ledger still has it.
 func (h *history) DigestAt(position uint64) (uint64, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ledger.DigestAt(position)
 }
 
-// EventAt returns the event at a position with its call site. It returns false if the ledger has
-// discarded the event.
+// EventAt returns the event at a position with its call site, and whether the ledger still has it.
 func (h *history) EventAt(position uint64) (event.Event, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,9 +60,9 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	return e, known
 }
 
-// noteAgreed records the position up to which the histories agree. Events before that position are
-// not compared again. Agreements of groups that lack some ranks of the pool's domain do not count,
-// because the histories of those ranks may differ.
+// noteAgreed records up to which position the histories agree, so that earlier events are not
+// compared again. If the group lacks ranks of the pool's domain, noteAgreed does nothing, because
+// the histories of those ranks may differ.
 func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
@@ -79,19 +76,17 @@ func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	}
 }
 
-// comparison compares the histories of a group's pools across ranks.
 type comparison struct {
 	roster
 	rt    *Runtime
 	comm  driver.Communicator
 	life  *lifetime
 	state *ranked.Spin[groupState]
-	// inBackground is set if a goroutine compares histories in the background; guarded by state.
+	// inBackground is set while a goroutine compares histories; guarded by state.
 	inBackground bool
-	agreed       atomic.Uint64 // number of comparisons that found no difference
+	agreed       atomic.Uint64 // number of comparisons without a difference
 }
 
-// pools returns the open pools whose domain contains the group, by id.
 func (c *comparison) pools() []*Pool {
 	var all []*Pool
 	for _, p := range c.rt.registry.allPools() {
@@ -111,8 +106,8 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that currently exist on every rank. Other
-// pools are left out, because a rank may simply not have created or closed a pool yet.
+// sharedHistories returns the histories of the pools that exist on every rank. A rank may not have
+// created or closed its other pools yet.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
@@ -144,9 +139,8 @@ func (c *comparison) sharedHistories(
 	}), nil
 }
 
-// agree compares ledgers on LaneControl, the communicator's channel for agreements that a caller
-// waits for. All ranks must call it at the same point of their programs. The caller must hold
-// Group.mu.
+// agree compares ledgers. All ranks must call it at the same point of their programs. The caller
+// must hold Group.mu.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err
@@ -177,9 +171,9 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// note records the outcome of a comparison. If the ranks differ, note makes the group fail. The
-// ranks then determine the cause together, as after any fault, because the failure may interrupt a
-// rank before it has received the outcome.
+// note records the outcome of a comparison. If the ranks differ, it makes the group fail and waits
+// until the ranks have determined the cause together, because some rank may not have received the
+// outcome.
 func (c *comparison) note(v *agreement.Outcome) error {
 	if err := c.divergence(v); err != nil {
 		c.comm.Abort(err)
@@ -196,8 +190,8 @@ func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	}
 }
 
-// checkInBackground compares histories at intervals until the group is closed, so that a divergence
-// is found even if the program never registers again.
+// checkInBackground compares histories at intervals until the group is closed, so that the ranks
+// find a divergence even if the program never registers again.
 func (c *comparison) checkInBackground() {
 	timer := time.NewTicker(c.rt.opts.CheckInterval)
 	defer timer.Stop()
@@ -236,9 +230,8 @@ func (c *comparison) compareInBackground() error {
 	return nil
 }
 
-// startInBackground starts the background comparison if the check level requires it. A rank takes
-// part until the group ends, even if its check level changes, because the other ranks wait for it.
-// At CheckOff it ignores differences.
+// startInBackground starts the background comparison if the check level requires it. The comparison
+// continues even if this rank's level changes later, because the other ranks wait for it.
 func (c *comparison) startInBackground() {
 	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
 		return
@@ -255,9 +248,9 @@ func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures is called after a step that fails during a capture. refused is the error of the
-// step, or nil. If the step has failed on any rank, every rank returns an ErrCapturing that names
-// these ranks. The caller must hold Group.mu.
+// agreeOnCaptures exchanges whether a step was refused because of a capture. If the step was
+// refused on any rank, every rank returns an ErrCapturing that names these ranks. The caller must
+// hold Group.mu.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var local []byte
 	if refused != nil {

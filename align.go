@@ -12,11 +12,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// After a fault, ranks may have used their pools differently, because one rank may have made calls
-// that another rank never made. A rank that sees a group's fault therefore marks the group's pools
-// suspect. Before the ranks next compare the history of a suspect pool, they realign the pool, so
-// that it places buffers identically again; see docs/design/faults.md.
-
+// aligner realigns a group's pools after a fault, so that all ranks place buffers identically
+// again. This is necessary because one rank may have made calls that another rank never made. A
+// rank that sees a fault marks the pools suspect. The ranks realign a suspect pool before they next
+// compare its history; see docs/design/faults.md.
 type aligner struct {
 	roster
 	rt         *Runtime
@@ -25,29 +24,27 @@ type aligner struct {
 	comparison *comparison
 }
 
-// suspicion records whether a rank's pool may place buffers differently from other ranks' pools.
+// suspicion records whether a pool is suspect, that is, may place buffers differently on other
+// ranks. mu guards the fields from raised on.
 type suspicion struct {
 	mu     *ranked.Spin[poolMu]
 	domain *Group
-	// raised is set by a fault and cleared when all ranks of the domain have realigned the pool. mu
-	// guards this field and those below.
 	raised bool
-	// faults holds the groups whose faults raised the suspicion.
 	faults map[*lifetime]bool
-	// aligned lists the world ranks with which this rank has realigned the pool.
+	// aligned lists the world ranks with which this rank has realigned the pool. When these are all
+	// ranks of the domain, raised is cleared.
 	aligned []int
-	// preFault lists the blocks that were live when the suspicion was raised. This rank allocated them
-	// before it saw a fault, so they are placed as on the other ranks.
+	// preFault lists the blocks that were live when raised was set. All ranks have placed them
+	// identically.
 	preFault []alloc.View
-	// rebuilds counts realignments of the pool. A realignment drops all reservations.
+	// rebuilds counts realignments.
 	rebuilds int
-	// guests holds the full ids of the groups that have used the pool although they have ranks
-	// outside the pool's domain.
+	// guests holds the full ids of groups that have used the pool and have ranks outside its
+	// domain.
 	guests map[string]bool
 }
 
-// concerns reports whether the pool may place buffers differently on the ranks of a group. The
-// caller must hold mu.
+// concerns reports whether the pool is suspect for the ranks of a group. The caller must hold mu.
 func (d *suspicion) concerns(g *roster) bool {
 	return d.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(d.aligned, r)
@@ -99,7 +96,7 @@ func (d *suspicion) affectedBy(g *roster) bool {
 func (d *suspicion) trust(g *roster) {
 	d.rebuilds++
 	for failed := range d.faults {
-		if failed.fault.Load() == resolved {
+		if failed.fault.Load() == faultResolved {
 			delete(d.faults, failed)
 		}
 	}
@@ -112,27 +109,25 @@ func (d *suspicion) trust(g *roster) {
 	}
 }
 
-// meeting describes a call in which the ranks of a group compare the histories of pools, and
-// realign the pools first if necessary.
+// meeting describes a call in which ranks realign pools if necessary, and then compare histories.
 type meeting struct {
 	tag string
-	// pools lists the pools that may have to be realigned first. A pool is realigned if, on some
-	// rank, it is suspect or needsAlign returns true for it.
+	// A pool is realigned if, on some rank, it is suspect or needsAlign returns true for it.
 	pools      []*Pool
 	needsAlign func(*Pool) bool // set to nil after a realignment
 	// ledgers returns the histories to compare.
 	ledgers func() []agreement.Ledger
 }
 
-// maxRealignments limits the realignments in a meeting. More than one is necessary only if other
-// goroutines change the pools in the meantime.
+// maxRealignments limits the realignments in a meeting. More than one is needed only if other
+// goroutines change the pools concurrently.
 const maxRealignments = 3
 
-// flagAlign is set in the flags of an agreement to request a realignment.
+// flagAlign requests a realignment in the flags of an agreement.
 const flagAlign = 1
 
-// meet realigns the pools if some rank requests it, and then compares histories. The caller must
-// hold Group.mu.
+// meet realigns the pools if some rank requests it, and compares histories. The caller must hold
+// Group.mu.
 func (a *aligner) meet(ctx context.Context, m *meeting) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
@@ -176,14 +171,14 @@ func (m *meeting) wantsAlign(g *roster, p *Pool) bool {
 	return p.suspicion.suspects(g) || m.needsAlign != nil && m.needsAlign(p)
 }
 
-// unalignedError reports why pools could not be realigned. It is the same on all ranks, and the
-// group remains usable.
+// unalignedError reports why pools could not be realigned. All ranks return it, and the group
+// remains usable.
 type unalignedError struct{ error }
 
 func (e *unalignedError) Unwrap() error { return e.error }
 
-// keepsMemory reports whether a pool does not allocate some of its memory, because only some ranks
-// were using that memory when the pool was realigned.
+// keepsMemory reports whether a pool does not allocate part of its memory because only some ranks
+// were using that part when the pool was realigned.
 func keepsMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,7 +192,7 @@ func (a *aligner) suspectsPools() bool {
 }
 
 // alignFirst realigns the pools of a new group if suspect is true, which must be the same on all
-// ranks. If the pools cannot be realigned yet, the first call that uses them tries again.
+// ranks. If that fails, the first call that uses the pools tries again.
 func (a *aligner) alignFirst(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil

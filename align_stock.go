@@ -13,13 +13,13 @@ import (
 	"symmem/internal/alloc"
 )
 
-// stocktaking contains the state of a rank's pools, which ranks exchange before a realignment.
+// stocktaking holds the state of a rank's pools, which ranks exchange before a realignment.
 type stocktaking struct {
-	// Capturing reports whether the rank is capturing a stream.
+	// Capturing is set if the rank is capturing a stream.
 	Capturing bool
-	// Trouble describes any other reason why the rank's pools cannot be changed.
+	// Trouble describes any other reason why the rank cannot change its pools.
 	Trouble string
-	// Faults lists the keys of the failed groups whose faults the rank has seen.
+	// Faults lists the keys of failed groups whose faults the rank has seen.
 	Faults []uint64
 	Pools  []stock
 }
@@ -27,14 +27,13 @@ type stocktaking struct {
 // stock is a rank's inventory of one pool.
 type stock struct {
 	Pool     uint64
-	Wanted   bool   // the rank requests a realignment
-	Position uint64 // the ledger's current position
+	Wanted   bool // the rank requests a realignment
+	Position uint64
 	Start    uint64 // the lowest position at which the ledger can restart
 	alloc.Inventory
 }
 
-// align realigns the pools of a meeting. If that is not possible, every rank returns the same
-// unalignedError.
+// align realigns pools. If that is not possible, every rank returns the same unalignedError.
 func (a *aligner) align(ctx context.Context, m *meeting) error {
 	local := a.takeStock(ctx, m)
 	payload, err := json.Marshal(local)
@@ -54,7 +53,6 @@ func (a *aligner) align(ctx context.Context, m *meeting) error {
 	return a.alignWith(ctx, all, m.pools)
 }
 
-// exchangeLong exchanges payloads of any length, one part after another.
 func exchangeLong(
 	ctx context.Context, exchange agreement.Exchange, payload []byte,
 ) (whole [][]byte, err error) {
@@ -98,7 +96,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 		local.Trouble = err.Error()
 	}
 	for _, other := range a.rt.registry.allGroups() {
-		if other.life.fault.Load() == seen {
+		if other.life.fault.Load() == faultSeen {
 			local.Faults = append(local.Faults, other.key)
 		}
 	}
@@ -152,7 +150,6 @@ func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Poo
 	return errors.Join(append(errs, a.unmapRetired(ctx, changed, gone))...)
 }
 
-// checkReady returns an error if the pools of some rank cannot be changed now.
 func (a *aligner) checkReady(all []stocktaking) error {
 	for r, one := range all {
 		switch {
@@ -179,7 +176,7 @@ func (a *aligner) resolveFaults(all []stocktaking) {
 }
 
 // stocksOf returns all ranks' inventories of a pool. It returns nil if no rank requests a
-// realignment of the pool, or if some rank does not have the pool.
+// realignment of the pool or some rank lacks the pool.
 func stocksOf(pool uint64, all []stocktaking) []stock {
 	var stocks []stock
 	wanted := false
@@ -217,7 +214,7 @@ func dropsSegment(l alloc.Arrangement, stocks []stock) bool {
 }
 
 // unmapRetired unmaps the segments that the new layouts lack. It first waits until all ranks have
-// deregistered these segments, because peers may read a segment through their windows until then.
+// deregistered them, because peers may read a segment through their windows until then.
 func (a *aligner) unmapRetired(
 	ctx context.Context, pools []*Pool, gone map[*Pool][]*segment,
 ) error {

@@ -8,13 +8,12 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Buffer refers to a block of memory that Pool.Alloc has returned. Copies of a Buffer refer to the
-// same block, and the zero Buffer refers to none.
+// Buffer refers to a block of memory that Pool.Alloc has returned. Copies refer to the same block,
+// and the zero Buffer refers to none.
 type Buffer struct{ memory Memory }
 
-// Memory is a range of memory that work reads or writes: a part of a Buffer, or memory that symmem
-// does not own. A Memory has only four words, because that is the most that the compiler keeps in
-// registers, and every allocation and collective passes Memory values.
+// Memory is a range of memory that work reads or writes. It is part of a Buffer, or symmem does not
+// own it. A Memory has only four words, because the compiler keeps at most four in registers.
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
 	handle alloc.Handle // identifies the buffer's block
@@ -23,16 +22,14 @@ type Memory struct {
 	extent extent
 }
 
-// extent packs the flag hostFlag, a length in bytes, and the number of the Buffer's stream. Instead
-// of a stream number, it can contain untracked.
+// extent packs hostFlag, a length in bytes, and the number of the Buffer's stream or untracked.
 type extent uint64
 
 const (
 	streamBits = 16
 	maxStreams = 1<<streamBits - 1
 	maxExtent  = 1<<(63-streamBits) - 1
-	// untracked is used for memory that the caller must keep alive, because the pool does not record
-	// which streams and captures use it.
+	// untracked marks memory whose uses the pool does not record. The caller must keep it alive.
 	untracked alloc.Stream = maxStreams
 	// hostFlag marks the memory of a Go slice.
 	hostFlag extent = 1 << 63
@@ -45,8 +42,7 @@ func newExtent(bytes int64, stream alloc.Stream) extent {
 func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamBits) }
 func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamBits - 1)) }
 
-// onOtherStream reports whether the memory belongs to a Buffer that was allocated for another
-// stream than current.
+// onOtherStream reports whether the memory belongs to a Buffer of another stream than current.
 func (e extent) onOtherStream(current alloc.Stream) bool {
 	stream := e.stream()
 	return stream != current && stream != untracked
@@ -91,8 +87,7 @@ func (b Buffer) Memory() Memory { return b.memory }
 // Free returns the buffer to its pool. Work on the buffer's own stream may still be pending,
 // because only later work on that stream reuses the memory. For other streams, see UseOn. Free
 // returns ErrDoubleFree if the buffer has been freed before. After Pool.Close, freeing the last
-// buffer of a segment unmaps the segment. Queued work must then no longer use any buffer of that
-// segment.
+// buffer of a segment unmaps the segment, so queued work must no longer use it.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
@@ -101,11 +96,10 @@ func (b Buffer) Free() error {
 // has completed or, if the stream is being captured, until the graph is closed. Collectives, Copy
 // and Fill call UseOn implicitly.
 //
-// The time at which memory becomes free determines where later buffers are placed, so all ranks of
-// the pool's domain must record the same uses. Suppose that only some ranks use a buffer on another
-// stream or in a capture, because they send a message or belong to a smaller group. The other ranks
-// must then call UseOn for the buffer, and must synchronize that stream, or close a graph, at the
-// same points of the program.
+// Uses determine when memory becomes free, and thus where later buffers are placed. All ranks of
+// the pool's domain must therefore record the same uses. If only some ranks use a buffer on another
+// stream or in a capture, for example to send a message, the other ranks must call UseOn for it.
+// They must also synchronize that stream, or close a graph, at the same points of the program.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -121,8 +115,8 @@ func (b Buffer) UseOn(s *Stream) error {
 	return s.use(b.memory)
 }
 
-// Host returns the memory of a Go slice. It can be an argument of copies and, if the device is the
-// CPU, of collectives. The slice stays reachable while queued work uses it.
+// Host returns the memory of a Go slice, for copies and, if the device is the CPU, for collectives.
+// The slice stays reachable while queued work uses it.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
@@ -139,8 +133,7 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 	if bytes > 0 {
-		// A pointer past the end of a Go slice may point at unused memory, which the garbage collector
-		// treats as corruption.
+		// A pointer past the end of a Go slice would look like corruption to the garbage collector.
 		m.start = unsafe.Add(m.start, offset)
 	}
 	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&hostFlag
@@ -164,9 +157,9 @@ type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// View returns a buffer's memory as a Go slice, or ErrUnsupported on backends whose memory the CPU
-// cannot address. The slice is valid until the buffer is freed or the pool is suspended. Before
-// using the slice, wait until queued work on the memory has completed.
+// View returns a buffer's memory as a Go slice, or ErrUnsupported if the CPU cannot address it. The
+// slice is valid until the buffer is freed or the pool is suspended. Before using the slice, wait
+// until queued work on the memory has completed.
 func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)

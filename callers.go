@@ -8,14 +8,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// visit represents a call in progress that uses memory from one or two pools. It keeps the memory
-// and its windows alive between the moment the call looks up its buffers and the moment it has
-// queued work on them.
+// visit represents a call that uses memory of one or two pools. The memory stays mapped and
+// registered from enter until leave, by which time the call has queued its work.
 type visit struct{ first, second spin.Pass }
 
-// enter begins a call that uses memory from the pools a and b. Either pool may be nil, and both may
-// be the same. If one of them is closing or suspended, enter returns ErrClosed or ErrSuspended;
-// otherwise, the caller must call leave.
+// enter begins a call that uses memory of the pools a and b. Either may be nil, and both may be the
+// same. If one of them is closing or suspended, enter returns ErrClosed or ErrSuspended; otherwise,
+// the caller must call leave.
 func enter(a, b *Pool) (v visit, err error) {
 	me := spin.Self()
 	var open bool
@@ -50,14 +49,13 @@ func (v visit) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// refusalOf returns the reason why the pool has refused a call.
 func refusalOf(p *Pool) error {
 	p.mu.Lock()
-	return unlockRefused(p)
+	return unlockAndRefuse(p)
 }
 
-// unlockRefused is like refusalOf, for a caller that holds Pool.mu. It unlocks Pool.mu.
-func unlockRefused(p *Pool) error {
+// unlockAndRefuse unlocks Pool.mu and returns the reason why the pool has refused a call.
+func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	if p.segments.closed || p.suspender.closes > 0 {
 		return errPoolClosed
@@ -65,8 +63,8 @@ func unlockRefused(p *Pool) error {
 	return errPoolSuspended // the pool may have been resumed since it refused the call
 }
 
-// refuse makes further calls fail and waits for those in progress. If the context ends first,
-// refuse permits calls again and returns the context's error.
+// refuse makes further calls fail and waits for those in progress. If the context ends first, it
+// permits calls again and returns the context's error.
 func refuse(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {

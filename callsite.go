@@ -10,14 +10,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// callSites assigns numbers to the call sites of a Runtime. A call site is a line of Go code or a
-// location in another language.
+// callSites numbers the call sites of a Runtime: lines of Go code or locations in another language.
 type callSites struct {
 	mu    ranked.Mutex[sitesMu]
 	names *ledger.Sites // guarded by mu
 }
 
-// number returns the number of a call site that is not in Go code.
 func (all *callSites) number(text string) uint32 {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -36,7 +34,6 @@ func (all *callSites) callerSite() uint32 {
 	return all.names.Intern(pc, fmt.Sprintf("%s:%d", frame.File, frame.Line))
 }
 
-// text returns the text of a call site, or "" for 0.
 func (all *callSites) text(site uint32) string {
 	if site == 0 {
 		return ""
@@ -60,8 +57,7 @@ func caller() uintptr {
 	return 0
 }
 
-// packagePrefix is the import path of this package and a dot, with which the full names of its
-// functions begin.
+// packagePrefix is the import path of this package and a dot.
 var packagePrefix = strings.TrimSuffix(
 	runtime.FuncForPC(reflect.ValueOf((*callSites).text).Pointer()).Name(), "(*callSites).text")
 

@@ -10,24 +10,21 @@ import (
 )
 
 // captures keeps stream captures and memory registrations from overlapping, because the device
-// calls of a registration would invalidate the capture.
+// calls of a registration would invalidate the capture. mu guards the fields from own on.
 type captures struct {
 	mu      *ranked.Mutex[runtimeMu]
 	timeout time.Duration // limits a wait for registrations
-	own     int           // number of captures on streams that symmem created; guarded by mu
-	// adopted lists the streams of other libraries whose captures contain symmem's calls, until
-	// their captures are known to have ended. The list is replaced, never modified; guarded by mu.
-	adopted []*Stream
-	// registering counts the registrations in progress. Captures begin only when it is 0; guarded
-	// by mu.
-	registering int
-	// registrationsDone is closed when registering becomes 0; guarded by mu.
+	own     int           // captures of streams that symmem created
+	// adopted lists other libraries' streams whose captures contain calls of symmem and may not
+	// have ended. The list is replaced, never modified.
+	adopted     []*Stream
+	registering int // number of registrations in progress
+	// registrationsDone is closed when registering becomes 0.
 	registrationsDone chan struct{}
 }
 
 // exclude runs a step that must not run while any rank is capturing a stream. If some rank is
-// capturing, all ranks return ErrCapturing without running the step. New captures wait until
-// exclude returns. It is collective.
+// capturing, all ranks return ErrCapturing without running the step. It is collective.
 func (c *captures) exclude(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {
@@ -49,8 +46,7 @@ func (c *captures) exclude(
 	return step()
 }
 
-// hold reports whether this rank is capturing a stream, and makes new captures wait until release
-// is called.
+// hold reports whether this rank is capturing a stream. New captures wait until release is called.
 func (c *captures) hold() (capturing bool, release func()) {
 	c.mu.Lock()
 	if c.registering++; c.registering == 1 {
@@ -68,8 +64,8 @@ func (c *captures) hold() (capturing bool, release func()) {
 }
 
 // any reports whether this rank is capturing a stream. current is the stream of the current call,
-// or nil. Of the adopted streams, it checks only current and the streams in c.adopted, because
-// others may have been destroyed by their owners.
+// or nil. Other adopted streams are checked only if they are listed, because their owners may have
+// destroyed them.
 func (c *captures) any(current *Stream) bool {
 	c.mu.Lock()
 	own, adopted := c.own > 0, c.adopted
@@ -90,25 +86,24 @@ func (c *captures) any(current *Stream) bool {
 	return false
 }
 
-// begin waits until no registration is in progress, and then counts a new capture.
+// begin waits until no registration is in progress, and then counts a new capture until end is
+// called.
 func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.own++ })
 }
 
-// end must be called when a capture that begin has counted ends.
 func (c *captures) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.own--
 }
 
-// beginAdopted waits until no registration is in progress, and then adds s to the adopted streams
-// whose captures contain calls.
+// beginAdopted is like begin, for a capture of the adopted stream s.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.afterRegistrations(operation, func() { c.set(s, true) })
 }
 
-// note adds an adopted stream to the list of captured streams or removes it.
+// note adds an adopted stream to the list or removes it.
 func (c *captures) note(s *Stream, mayCapture bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +128,7 @@ func (c *captures) forget() {
 	c.adopted = nil
 }
 
-// afterRegistrations waits until no registration is in progress, and then runs a step with mu held.
+// afterRegistrations waits until no registration is in progress, and runs a step with mu held.
 func (c *captures) afterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time
 	for {

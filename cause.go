@@ -14,7 +14,7 @@ import (
 	"symmem/internal/agreement"
 )
 
-// inquiry determines why a group has failed, together with the group's other ranks.
+// inquiry determines, together with the group's other ranks, why a group has failed.
 type inquiry struct {
 	roster
 	comm       driver.Communicator
@@ -26,18 +26,16 @@ type inquiry struct {
 }
 
 // reportTimeout limits one exchange of reports, unless three quarters of the group's timeout are
-// less. Ranks that are waiting in a call join the exchange at once. If a rank does not join in
-// time, the others decide without its report.
+// less. If a rank's report does not arrive in time, the others decide without it.
 const reportTimeout = 2 * time.Second
 
-// maxReportRounds limits how often ranks repeat the exchange of reports because a rank is still
-// waiting for the cause of another group's fault.
+// maxReportRounds limits how often ranks repeat the exchange of reports.
 const maxReportRounds = 12
 
 // run exchanges reports with the other ranks and returns the same error on all ranks. The cause
-// that the first rank selects becomes the decision of all ranks, including those that call run only
-// after the first rank has left the group. If the cause may be an earlier fault of another group,
-// the ranks repeat the exchange until they know the cause of that fault.
+// that the first rank selects becomes the decision of all ranks, even of ranks that call run later.
+// While a rank does not know the cause of an earlier fault of another group, the ranks repeat the
+// exchange.
 func (q *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
@@ -53,18 +51,18 @@ func (q *inquiry) run(cause error) error {
 		}
 		all := q.decodeReports(payloads)
 		if decision := q.comm.Decide(nil); decision != nil {
-			return adopt(cause, decision)
+			return decidedError(cause, decision)
 		}
 		if !all.pending || round == maxReportRounds {
-			q.awaitReporter(all, begin)
-			return q.decide(q.firstCause(cause, all))
+			q.awaitReports(all, begin)
+			return q.decide(q.selectCause(cause, all))
 		}
 	}
 }
 
 // makeReport returns this rank's report. If the cause is an earlier fault of another group,
-// makeReport waits until the ranks of that group have determined the cause of their fault. If they
-// take longer than wait, the report is pending.
+// makeReport waits until the ranks of that group have determined its cause. If that takes longer
+// than wait, the report is pending.
 func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
@@ -96,8 +94,8 @@ type reports struct {
 	placeUnknown bool  // some rank has not reported its call
 	suspect      bool  // some rank has marked a pool suspect after a fault of another group
 	missing      []int // world ranks that have not reported
-	// awaitReporter sets these fields: the missing ranks that are lost, those that have left the
-	// group, and the time since the inquiry began.
+	// awaitReports sets the fields below. lost and left contain those of the missing ranks that are
+	// lost or have left the group. waited is the time since the inquiry began.
 	lost, left []int
 	waited     time.Duration
 }
@@ -124,9 +122,9 @@ func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte
 	return q.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-// firstCause selects the cause from all ranks' reports, in the order of the kinds in report.go. If
+// selectCause selects the cause from all ranks' reports, in the order of the kinds in report.go. If
 // no report names a cause, it returns this rank's cause.
-func (q *inquiry) firstCause(cause error, all *reports) error {
+func (q *inquiry) selectCause(cause error, all *reports) error {
 	switch byKind := all.byKind; {
 	case len(byKind[kindLost]) > 0:
 		return q.mergeLost(byKind[kindLost])
@@ -143,7 +141,7 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 	case len(byKind[kindDiverged]) > 0:
 		everywhere := !all.placeUnknown && len(all.missing) == 0
 		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
-			return all.advise(err)
+			return all.withAdvice(err)
 		}
 		// The histories do not differ. A rank may have left the group, so report where each rank
 		// is.
@@ -157,7 +155,7 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 		case len(elsewhere) > 0 && len(all.lost) > 0:
 			return &RankLostError{Ranks: all.lost, InCall: byKind[kindDiverged][0].InCall, Members: q.ranks}
 		case len(elsewhere) > 0:
-			return all.advise(&DeadlockError{
+			return all.withAdvice(&DeadlockError{
 				InCall: byKind[kindDiverged][0].InCall, Activity: elsewhere, Members: q.ranks,
 			})
 		}
@@ -166,7 +164,7 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 	case len(all.lost) > 0:
 		return &RankLostError{Ranks: all.lost, InCall: reportOf(cause).InCall, Members: q.ranks}
 	case len(byKind[kindLate]) > 0:
-		return all.advise(q.mergeLate(byKind[kindLate]))
+		return all.withAdvice(q.mergeLate(byKind[kindLate]))
 	case len(byKind[kindAborted]) > 0:
 		return q.abortedError(byKind[kindAborted])
 	case len(byKind[kindOther]) > 0:
@@ -174,14 +172,14 @@ func (q *inquiry) firstCause(cause error, all *reports) error {
 		return fmt.Errorf("group %s failed on %s: %s", q.id,
 			driver.RanksOf([]int{first.from}, q.ranks), first.Text)
 	case len(all.missing) > 0:
-		return q.unreported(cause, all)
+		return q.unexplained(cause, all)
 	}
 	return cause
 }
 
-// unreported returns the error for a fault that no report explains. Either a report is late, or the
-// failed rank has left the group without sending one.
-func (q *inquiry) unreported(cause error, all *reports) error {
+// unexplained returns the error for a fault that no report explains: a report is late, or a rank
+// has left the group without sending one.
+func (q *inquiry) unexplained(cause error, all *reports) error {
 	activity := map[int]string{}
 	for _, rank := range all.left {
 		activity[rank] = "has left the group without a report of its fault"
@@ -201,10 +199,9 @@ func difference(ranks, others []int) []int {
 	})
 }
 
-// advise adds advice to err if a pool is suspect after a fault of another group. In that case,
-// ranks may realign the pool at different points of their programs, and the advice says how to
-// avoid this.
-func (all *reports) advise(err error) error {
+// withAdvice adds advice to err if a pool is suspect after a fault of another group. Ranks may then
+// realign the pool at different points of their programs.
+func (all *reports) withAdvice(err error) error {
 	if !all.suspect {
 		return err
 	}
@@ -225,8 +222,8 @@ func (q *inquiry) mergeLost(reports []report) *RankLostError {
 	return e
 }
 
-// mergeLate merges the reports of ranks that waited for other ranks. The result is the same on all
-// ranks, because its texts come from the report of the lowest rank.
+// mergeLate merges the reports of ranks that waited for other ranks. The texts come from the report
+// of the lowest rank, so that the result is the same on all ranks.
 func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		InCall: reports[0].InCall, Waited: reports[0].Late.Waited, Activity: map[int]string{},
@@ -254,8 +251,7 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
-// abortedError returns the error for a group that ranks have aborted, with the names of these
-// ranks.
+// abortedError returns an ErrAborted that names the ranks that have aborted the group.
 func (q *inquiry) abortedError(reports []report) error {
 	var ranks []int
 	why := ""
@@ -273,10 +269,10 @@ func (q *inquiry) abortedError(reports []report) error {
 		driver.RanksOf(distinct(ranks), q.ranks), why)
 }
 
-// comparable returns the histories that ranks compare after a fault. In Prefix mode, these are the
-// histories of the pools that exist on all ranks. If a rank has marked a pool suspect, comparable
-// returns none, because histories may then differ although the program is correct.
-func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
+// comparableHistories returns the histories that ranks compare after a fault. If a rank has marked
+// a pool suspect, it returns none, because histories may then differ although the program is
+// correct.
+func (q *inquiry) comparableHistories(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
 	}
@@ -288,12 +284,12 @@ func (q *inquiry) comparable(mode agreement.Mode, suspect bool) ([]agreement.Led
 
 // explainDivergence compares the histories of the pools and the current collective. If everywhere
 // is true, it also compares the calls that the ranks are in. It returns a DivergenceError for the
-// first difference that it finds, or cause if it finds none.
+// first difference, or cause if there is none.
 func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
-		// Because ranks that wait for each other do not continue, an event that only some of them
-		// have reached is a difference, too.
+		// The ranks wait for each other, so an event that only some of them have reached is a
+		// difference.
 		{Mode: agreement.Exact},
 	}
 	if here := reportOf(cause).InCall + q.values.inStep(); everywhere {
@@ -302,7 +298,7 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 	}
 	var err error
 	for _, c := range comparisons {
-		if c.Ledgers, err = q.comparable(c.Mode, suspect); err != nil {
+		if c.Ledgers, err = q.comparableHistories(c.Mode, suspect); err != nil {
 			return errors.Join(cause, err)
 		}
 		outcome, err := q.comparison.run(context.Background(), q.exchangeReports, c)
@@ -316,8 +312,8 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 	return cause
 }
 
-// messageCause returns the error for unmatched messages. If a collective has detected the mismatch,
-// the ranks exchange how many messages they had sent and received before that collective.
+// messageCause returns the error for unmatched messages. If a collective has detected them, the
+// ranks exchange how many messages they sent and received before that collective.
 func (q *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
 	counts, ok := q.comm.(driver.MessageCounts)

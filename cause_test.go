@@ -126,9 +126,9 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 		&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: mismatch},
 		fmt.Errorf("reading: %w", symmem.ErrAborted),
 	}) {
-		got := symmem.Adopt(own, cause)
+		got := symmem.DecidedError(own, cause)
 		if got.Error() != cause.Error() {
-			t.Errorf("adopt(%v) = %v; want the same text", cause, got)
+			t.Errorf("DecidedError(%v) = %v; want the same text", cause, got)
 		}
 		for _, kind := range []any{
 			new(*symmem.RankLostError), new(*symmem.PriorError), new(*symmem.DeadlockError),
@@ -146,11 +146,11 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 		}
 	}
 	peerMismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{0}}
-	if got := symmem.Adopt(mismatch, peerMismatch); !errors.Is(got, mismatch) {
-		t.Errorf("adopt(%v) = %v; want this rank's own error for the same call", peerMismatch, got)
+	if got := symmem.DecidedError(mismatch, peerMismatch); !errors.Is(got, mismatch) {
+		t.Errorf("DecidedError(%v) = %v; want this rank's own error for the same call", peerMismatch, got)
 	}
 	large := &symmem.DivergenceError{Message: strings.Repeat("x", 2<<20)}
-	if got := symmem.Adopt(own, large); len(got.Error()) != 64<<10 {
+	if got := symmem.DecidedError(own, large); len(got.Error()) != 64<<10 {
 		t.Errorf("adopt of 2 MiB of text returned %d bytes; want %d", len(got.Error()), 64<<10)
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// AllReduce combines count elements of every rank's send and stores the result in every rank's
-// recv.
+// AllReduce combines count elements of every rank's send and stores the result in every recv.
 func (g *Group) AllReduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -40,8 +39,8 @@ func (g *Group) ReduceScatter(
 	})
 }
 
-// Broadcast copies count elements of the root's send into every rank's recv. Every rank passes its
-// own send, which must lie in a window. Only the root's send is read.
+// Broadcast copies count elements of the root's send into every rank's recv. Only the root's send
+// is read, but every rank must pass a send in a window.
 func (g *Group) Broadcast(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -94,9 +93,9 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &collective{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run queues a collective. If the group has kept a plan for the call, run takes a fast path without
-// a defer. This is safe, because Options.OnEvent is the only user code that runs between enter and
-// leave, and submitEntered calls leave if OnEvent does not return.
+// run queues a collective. If the group has kept a plan for the call, run needs no defer: of the
+// calls between enter and leave, only Options.OnEvent may panic or exit, and submitEntered then
+// leaves the pools.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -132,9 +131,9 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	return nil
 }
 
-// runSlowly queues a call that has no plan yet, or whose buffers' use must be recorded. p is the
-// plan, or nil. Unless the call is invalid on every rank, the use is recorded even if the call is
-// refused later.
+// runSlowly queues a call that has no plan yet, or whose use of buffers must be recorded. p is the
+// plan, or nil. The use is recorded even if this rank refuses the call later, because other ranks
+// may queue the call.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v visit) error {
 	defer v.leave(c.send.pool, c.recv.pool)
 	more, err := c.enterOthers()
@@ -153,9 +152,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v vi
 		}
 	}
 	recordUse := s.mustRecordUse(c)
-	if recordUse && g.life.fault.Load() != resolved {
-		// Record the use even if this rank refuses the call later, because other ranks may queue
-		// it.
+	if recordUse && g.life.fault.Load() != faultResolved {
 		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(others[0], others[1]),
 			s.useBoth(others[2], others[3])); err != nil {
 			return err
@@ -184,7 +181,6 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v vi
 	return g.life.awaitCause(err)
 }
 
-// otherVisits holds the visits to the pools that enterOthers has entered.
 type otherVisits struct {
 	pools         [4]*Pool
 	first, second visit
@@ -230,8 +226,8 @@ func (g *Group) SendTagged(
 // RecvTagged receives count elements from a peer of the group, or from any rank if peer is
 // AnySource. The sender must call SendTagged with the same tag. Receives with the same tag match
 // messages in the order of the calls. A receive from AnySource accepts the message that arrives
-// first; later receives with the same tag wait until it has accepted one. To learn the sender, use
-// Interop.Do and Call.Arrived.
+// first, and later receives with the same tag wait for it. To learn the sender, use Interop.Do and
+// Call.Arrived.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -241,15 +237,15 @@ func (g *Group) RecvTagged(
 }
 
 // AllToAllV sends a part of send to each rank and stores a part from each rank in recv; splits
-// contains the sizes of the parts. Parts may be empty, and sizes may differ between ranks. The
-// parts of recv must not overlap. send and recv may be the same memory.
+// contains the sizes of the parts, which may be 0 and may differ between ranks. The parts of recv
+// must not overlap. send and recv may be the same memory.
 //
 // If a rank sends a different number of elements than the peer expects, no buffer is written, and
-// all ranks return a MessageError that names each such pair of ranks. At lower check levels, only
-// the ranks of these pairs return the error.
+// all ranks return a MessageError that names each such pair of ranks. Below CheckEvery, only the
+// ranks of these pairs return the error.
 //
-// AllToAllV registers no memory and copies the lists in splits. A call of AllToAllV on one rank
-// does not match an AllToAll on another, even if all counts are equal.
+// AllToAllV registers no memory and copies the lists in splits. It does not match an AllToAll on
+// another rank, even if all counts are equal.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -260,8 +256,8 @@ func (g *Group) AllToAllV(
 
 // AllGatherV gathers counts[r] elements of each rank r's send, in group order, into every rank's
 // recv. For an in-place call, pass this rank's part of recv as send. Every rank must pass the same
-// counts, which may be 0. AllGatherV registers no memory and copies the list of counts. A call of
-// AllGatherV on one rank does not match an AllGather on another, even if all counts are equal.
+// counts, which may be 0. AllGatherV registers no memory and copies counts. It does not match an
+// AllGather on another rank, even if all counts are equal.
 //
 // On the direct path, large parts are faster if recv is registered with the group. A list of calls
 // (see Call.More) takes the path of its largest call; on the direct path, one launch gathers up to
@@ -278,8 +274,8 @@ func (g *Group) AllGatherV(
 
 // ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
 // stores this rank's part in recv. For an in-place call, pass this rank's part of send as recv. On
-// the direct path, large parts are faster if send is registered with the group. In all other
-// respects, ReduceScatterV is like AllGatherV.
+// the direct path, large parts are faster if send is registered. In all other respects,
+// ReduceScatterV is like AllGatherV.
 func (g *Group) ReduceScatterV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -312,9 +308,8 @@ func (g *Group) Scatter(
 	})
 }
 
-// AllReduceRMSNorm combines the operations at the end of a layer that is split across ranks: an
-// all-reduce, an addition to the residual, a norm and, if a.Quant is set, a quantization to 8 bits.
-// For every element, it computes
+// AllReduceRMSNorm combines an all-reduce, an addition to the residual, a norm and, if a.Quant is
+// set, a quantization to 8 bits. For every element, it computes
 //
 //	y         = round(the sum of all ranks' Input)      as AllReduce computes it
 //	Residual  = round(y + Residual)
@@ -322,16 +317,15 @@ func (g *Group) Scatter(
 //	Quantized = e4m3(Output / scale)
 //
 // where round rounds to a.Type. Intermediate results are float32, and the mean is taken over a row.
-// Package driver/formula defines the results bit by bit: every rank and every run produces the same
-// bits, and the bits of a row do not depend on the number of rows. Quantized is computed even if
+// Package driver/formula defines the results bit by bit. They are the same on every rank and in
+// every run, and a row's results do not depend on the number of rows. Quantized is computed even if
 // Output is left out.
 //
 // On GPUs, AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return
-// an ErrUnsupported with the reason, and the caller can run the steps separately. Possible reasons
-// are ranks that cannot access each other's memory, an Input or Output that is not symmetric and
-// has more rows than fit into exchange memory, and a different path selected by Options.Path or
-// SetPath. The host backend has no such limits and returns the same bits. Other errors are those of
-// all collectives. After a fault, all outputs are undefined.
+// an ErrUnsupported with the reason, and the caller can run the steps separately. For example,
+// ranks may not be able to access each other's memory. Or an Input or Output may be neither
+// symmetric nor small enough for exchange memory. The host backend has no such limits and returns
+// the same bits. After a fault, all outputs are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }
@@ -379,9 +373,9 @@ func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 }
 
 // Explain returns the path that a collective on these buffers would take now, and the reason. If
-// the tuning table decides, the reason includes the table's limits; for in-place calls, these may
-// differ. Explain assumes Sum for reductions, and parts of the same size for operations with
-// splits. It queues nothing and does not communicate.
+// the tuning table decides, the reason includes the table's limits, which may differ for in-place
+// calls. Explain assumes Sum for reductions, and parts of the same size for operations with splits.
+// It queues nothing and does not communicate.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {

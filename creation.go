@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts the calls in progress that create a group, pool or stream, so that Runtime.Close
-// can wait for these calls and close what they created.
+// creation counts the calls in progress that create a group, pool or stream. Runtime.Close waits
+// for these calls and closes what they created.
 type creation struct {
 	mu    *ranked.Mutex[runtimeMu]
 	calls sync.WaitGroup // incremented with mu held, and only before Close begins
@@ -23,7 +23,7 @@ type creation struct {
 // usable returns ErrClosed once Close has begun.
 func (c *creation) usable() error { return context.Cause(c.life) }
 
-// begin counts a call that creates an object. The caller must call done when the call ends.
+// begin counts a call until done is called.
 func (c *creation) begin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,9 +36,9 @@ func (c *creation) begin() error {
 
 func (c *creation) done() { c.calls.Done() }
 
-// join is like begin, but for a call that creates a group. The returned context is canceled when
-// Close begins. The caller must pass its error to done, which returns ErrClosed instead if Close
-// has begun.
+// join is like begin, for a call that creates a group. When Close begins, the returned context is
+// canceled. The caller must pass its error to done; once Close has begun, done replaces it by
+// ErrClosed.
 func (c *creation) join(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -58,7 +58,7 @@ func (c *creation) join(
 	}, nil
 }
 
-// close makes begin and join fail from now on. It returns false if it has been called before.
+// close makes begin and join fail. It returns false if it has been called before.
 func (c *creation) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,9 +67,8 @@ func (c *creation) close() bool {
 	return !closed
 }
 
-// await waits until the calls in progress have returned, or until due. The limit is needed because
-// Close may run in a signal handler that has interrupted one of these calls, which then cannot
-// return.
+// await waits until the calls in progress have returned, or until due. Close may run in a signal
+// handler that has interrupted one of these calls, which then cannot return.
 func (c *creation) await(due time.Time) {
 	done := make(chan struct{})
 	go func() {

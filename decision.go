@@ -12,16 +12,13 @@ import (
 
 // decision encodes the cause of a group's failure on which the ranks have agreed.
 type decision struct {
-	// Text is the text of the cause, which may be longer than the text of Report.
 	Text   string `json:"text"`
 	Report report `json:"report"`
 }
 
-// maxDecisionText is the length in bytes to which the text of a cause is cut if the cause is too
-// large to encode in full.
+// maxDecisionText limits the text, in bytes, of a cause that is too large to encode in full.
 const maxDecisionText = 64 << 10
 
-// encodeDecision encodes a cause in at most driver.MaxPayload bytes.
 func encodeDecision(cause error) []byte {
 	d := decision{Text: cause.Error(), Report: reportOf(cause)}
 	encoded, err := json.Marshal(d)
@@ -33,19 +30,19 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
-// decide proposes a cause to the group's ranks and returns the cause on which they agreed.
+// decide proposes a cause to the other ranks and returns the cause on which all agreed.
 func (q *inquiry) decide(cause error) error {
 	proposed := encodeDecision(cause)
 	decided := q.comm.Decide(proposed)
 	if bytes.Equal(proposed, decided) {
 		return cause
 	}
-	return adopt(cause, decided)
+	return decidedError(cause, decided)
 }
 
-// adopt returns the error that an encoded decision describes. If own is a MismatchError for the
-// same call, adopt returns own, which also describes this rank's call.
-func adopt(own error, encoded []byte) error {
+// decidedError returns the error that an encoded decision describes. If own is a MismatchError for
+// the same call, decidedError returns own, which also describes this rank's call.
+func decidedError(own error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.valid() {
 		return own
@@ -64,11 +61,10 @@ func adopt(own error, encoded []byte) error {
 
 const reporterCheckInterval = 20 * time.Millisecond
 
-// awaitReporter waits for missing reports as long as no report names a cause. It stops waiting when
-// another rank has decided on a cause, when a missing rank is lost, when all missing ranks have
-// left, or when three quarters of the group's timeout have passed since begin. It stores the
-// missing ranks that were lost in all.lost, and those that have left in all.left.
-func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
+// awaitReports waits for missing reports until a report names a cause, another rank has decided on
+// a cause, a missing rank is lost, all missing ranks have left, or three quarters of the group's
+// timeout have passed since begin.
+func (q *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
 		lost, left := q.comm.Departed()
 		all.lost, all.left = intersection(all.missing, lost), intersection(all.missing, left)
@@ -81,8 +77,8 @@ func (q *inquiry) awaitReporter(all *reports, begin time.Time) {
 	}
 }
 
-// explained reports whether some rank has reported a cause. A PeerError does not count, because it
-// says only that another rank has failed.
+// explained reports whether some rank has reported a cause. A PeerError says only that another rank
+// has failed.
 func (all *reports) explained() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {

@@ -12,76 +12,69 @@ type DivergenceKind string
 
 // The kinds of divergence.
 const (
-	// DivergedOperation: the ranks are in different calls, for example one in Check and another in
-	// Split.
+	// DivergedOperation means that the ranks are in different calls, such as Check and Split.
 	DivergedOperation DivergenceKind = "operation"
-	// DivergedPools: the ranks have created or closed different pools.
+	// DivergedPools means that the ranks have created or closed different pools.
 	DivergedPools DivergenceKind = "pools"
-	// DivergedPlacement: the histories of a pool differ.
+	// DivergedPlacement means that the histories of a pool differ.
 	DivergedPlacement DivergenceKind = "placement"
-	// DivergedPending: the histories agree, but the pending registrations differ.
+	// DivergedPending means that the pending registrations differ.
 	DivergedPending DivergenceKind = "pending"
-	// DivergedCollective: the histories agree, but the ranks call different collectives.
+	// DivergedCollective means that the ranks call different collectives.
 	DivergedCollective DivergenceKind = "collective"
-	// DivergedValue: the ranks passed different values to Group.Agree or a related method, or called
-	// different methods. It is the only kind after which the group remains usable.
+	// DivergedValue means that the ranks passed different values to Group.Agree or a related
+	// method, or called different methods. Only after this kind, the group remains usable.
 	DivergedValue DivergenceKind = "value"
 )
 
 // DivergenceError reports that ranks that must behave identically have diverged. It describes the
 // first event that differs, and what each rank did instead. Every rank of the group returns the
-// same error.
-//
-// All ranks are world ranks. A DivergenceError can be encoded as JSON without loss.
+// same error, which can be encoded as JSON without loss. All ranks in it are world ranks.
 type DivergenceError struct {
-	// Group is the id of the group whose ranks have diverged.
+	// Group is the id of the group.
 	Group string `json:"group"`
-	// Members lists the world ranks of the group in group order.
-	Members []int `json:"members"`
-	// Kind describes in what respect the ranks have diverged.
-	Kind DivergenceKind `json:"kind"`
-	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0". It is set for
-	// DivergedPlacement and DivergedPending.
-	Pool string `json:"pool_name,omitempty"`
-	// PoolID is the id of the pool. It is set if Pool is.
+	// Members lists the group's ranks in group order.
+	Members []int          `json:"members"`
+	Kind    DivergenceKind `json:"kind"`
+	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0", and PoolID is its id.
+	// They are set for DivergedPlacement and DivergedPending.
+	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first differing event in the pool's history, for
-	// DivergedPlacement. If part of the history has been discarded, the exact position may be
-	// unknown; it is then between Position and Last.
+	// DivergedPlacement. If part of the history has been discarded, that index is between Position
+	// and Last; otherwise, Last is 0.
 	Position uint64 `json:"position"`
-	// Last is 0 if Position is exact.
-	Last uint64 `json:"last,omitempty"`
+	Last     uint64 `json:"last,omitempty"`
 	// Sides has one entry for each distinct observation, but at most 16.
 	Sides []Side `json:"sides"`
 	// Others lists the ranks whose observations did not fit into Sides.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority. It is empty if no observation is shared
-	// by more than half of the ranks that took part. If ranks are in different calls, ranks that are
-	// in no call are not counted.
+	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority
+	// among the ranks that took part. If ranks are in different calls, ranks that are in no call do
+	// not count.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`
 	// Why is the likely cause of a DivergedPlacement, such as "extra event", or "unknown".
 	Why string `json:"why"`
-	// Message describes the divergence in one paragraph, which is the same on every rank.
+	// Message describes the divergence in one paragraph.
 	Message string `json:"message"`
 }
 
 // Side holds one observation and the ranks that share it.
 type Side struct {
-	// Ranks lists the world ranks that made the observation.
 	Ranks []int `json:"ranks"`
 	// Event describes what the ranks observed: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the location of the call, as file:line. For events other than values, it is set only if
+	// Site is the location of the call, as file:line. Except for values, it is set only if
 	// Options.CallSites is true.
 	Site string `json:"site"`
-	// Before describes up to ten earlier values, latest first, for DivergedValue. It includes their
-	// call sites if these are recorded.
+	// Before describes up to ten earlier values and their known call sites, latest first, for
+	// DivergedValue.
 	Before []string `json:"before,omitempty"`
 }
 
-// Error describes the divergence in one paragraph.
+// Error returns Message.
 func (d *DivergenceError) Error() string {
 	if d.Message == "" {
 		return fmt.Sprintf("group %s: ranks differ (%s)", d.Group, d.Kind)
@@ -89,7 +82,7 @@ func (d *DivergenceError) Error() string {
 	return d.Message
 }
 
-// Ranks maps each world rank to its observation, except for the ranks in Others and Absent.
+// Ranks maps each rank to its observation, except for the ranks in Others and Absent.
 func (d *DivergenceError) Ranks() map[int]Side {
 	all := make(map[int]Side)
 	for _, side := range d.Sides {
@@ -124,7 +117,7 @@ func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 	return d
 }
 
-// worldRanks converts ranks of a group to world ranks, in ascending order.
+// worldRanks converts group ranks to world ranks, in ascending order.
 func worldRanks(groupRanks, members []int) []int {
 	ranks := make([]int, 0, len(groupRanks))
 	for _, r := range groupRanks {

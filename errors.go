@@ -21,8 +21,8 @@ var (
 
 // Errors about memory.
 var (
-	// ErrOutOfMemory matches every OutOfMemoryError, and other errors that report that the device,
-	// CUDA or the system is out of memory.
+	// ErrOutOfMemory is returned if the device, CUDA or the system is out of memory. It also
+	// matches every OutOfMemoryError.
 	ErrOutOfMemory = driver.ErrOutOfMemory
 	// ErrSize is returned for a size that is zero, negative or too large for any pool.
 	ErrSize = alloc.ErrSize
@@ -30,8 +30,8 @@ var (
 	ErrDoubleFree = alloc.ErrDoubleFree
 	// ErrFreed is returned for the use of a buffer that has been freed.
 	ErrFreed = alloc.ErrFreed
-	// ErrBusy is returned by Suspend if work in progress on some rank may use the memory. The error
-	// names the work.
+	// ErrBusy is returned by Suspend if work in progress on some rank, which the error names, may
+	// use the memory.
 	ErrBusy = driver.ErrBusy
 	// ErrSuspended is returned for the use of a pool or a group between Suspend and Resume.
 	ErrSuspended = driver.ErrSuspended
@@ -42,34 +42,31 @@ var (
 // Errors of registration and collectives.
 var (
 	// ErrCapturing is returned by calls that are not permitted while a stream is being captured.
-	// They return it before they call the backend, so the capture remains valid.
+	// The capture remains valid.
 	ErrCapturing = driver.ErrCapturing
 	// ErrOutOfRange is returned if a buffer is too short for a collective, or if a count is too
 	// large for any buffer. The collective is not launched.
 	ErrOutOfRange = driver.ErrOutOfRange
 	// ErrAborted is returned by a group after Abort on any of its ranks.
 	ErrAborted = driver.ErrAborted
-	// ErrInterrupted is returned by a wait that Options.Interrupted has interrupted.
+	// ErrInterrupted is returned by a wait that Options.Interrupted has ended.
 	ErrInterrupted = driver.ErrInterrupted
 )
 
-// OutOfMemoryError reports that the free memory of a stream is too small for a request, and that
-// the pool cannot map more. It matches ErrOutOfMemory.
+// OutOfMemoryError reports that a stream has too little free memory for a request and that the pool
+// cannot map more. Sizes are in bytes. It matches ErrOutOfMemory.
 type OutOfMemoryError struct {
-	// Requested is the size of the request in bytes.
 	Requested int64 `json:"requested"`
-	// Free is the total size of the stream's free blocks in bytes.
-	Free int64 `json:"free"`
-	// LargestFree is the size of the stream's largest free block in bytes.
+	// Free is the total size of the stream's free blocks.
+	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
-	// Capacity is the limit of the pool in bytes, or 0 if it has none.
+	// Capacity is the limit of the pool, or 0 if it has none.
 	Capacity int64 `json:"capacity"`
-	// Device is the error that the device returned, or nil if the pool reached its capacity. It is
-	// not encoded as JSON.
+	// Device is the device's error, or nil if the pool reached its capacity.
 	Device error `json:"-"`
 }
 
-// Error lists the sizes in bytes.
+// Error lists the sizes.
 func (e *OutOfMemoryError) Error() string {
 	limit := "no capacity set"
 	if e.Capacity > 0 {
@@ -102,36 +99,31 @@ func outOfMemoryError(err, device error) error {
 	}
 }
 
-// Errors of waits, and of calls that differ between ranks. Most of them are created by backends, so
-// they are defined and documented in package driver; programs use these aliases.
+// Errors of waits, and of calls that differ between ranks. Package driver documents their fields.
 type (
-	// TimeoutError reports which ranks did not arrive within the deadline, and what they were
-	// doing: see [driver.TimeoutError].
+	// TimeoutError reports which ranks did not arrive in time, and what they were doing.
 	TimeoutError = driver.TimeoutError
-	// AbsentError reports which ranks did not arrive at Open, Join or Split; errors.As also finds a
-	// TimeoutError in it: see [driver.AbsentError].
+	// AbsentError reports which ranks did not arrive at Open, Join or Split. errors.As also finds a
+	// TimeoutError in it.
 	AbsentError = driver.AbsentError
-	// RankLostError reports which ranks' processes have ended, or which ranks have closed symmem:
-	// see [driver.RankLostError].
+	// RankLostError reports which ranks' processes have ended, or which ranks have closed symmem.
 	RankLostError = driver.RankLostError
-	// PriorError reports that a collective or a message was not run on some rank because earlier
-	// work on its stream had failed there: see [driver.PriorError].
+	// PriorError reports that a rank did not run a collective or a message because earlier work on
+	// its stream had failed.
 	PriorError = driver.PriorError
 	// DeadlockError reports that ranks wait for each other in distinct calls, or have left the
-	// group, so that a call can never complete: see [driver.DeadlockError].
+	// group, so that a call can never complete.
 	DeadlockError = driver.DeadlockError
 	// MismatchError reports that the ranks' calls of a collective, or the two ends of a message,
-	// differ. In most cases the ranks find the difference and return a DivergenceError: see
-	// [driver.MismatchError].
+	// differ. In most cases, the ranks find the difference and return a DivergenceError instead.
 	MismatchError = driver.MismatchError
-	// PeerError reports that other ranks of a group failed first, for a reason that could not be
-	// determined: see [driver.PeerError].
+	// PeerError reports that other ranks failed first, for a reason that could not be determined.
 	PeerError = driver.PeerError
 	// MessageError reports that the ends of messages do not match. All ranks of the group return
-	// the same error, except for messages that only Group.Close finds: see [driver.MessageError].
+	// the same error, except for messages that only Group.Close finds.
 	MessageError = driver.MessageError
-	// MessageEnds describes both ends of a message, or of all messages between a pair of ranks with
-	// one tag: see [driver.MessageEnds].
+	// MessageEnds describes both ends of a message, or of all messages with one tag between a pair
+	// of ranks.
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault
@@ -154,8 +146,8 @@ func asAbsentError(err error) error {
 	return &rendezvousError{AbsentError{InCall: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
 }
 
-// rendezvousError is an AbsentError whose text is that of the wrapped error, because that text
-// already names the ranks and the address of the store.
+// rendezvousError is an AbsentError with the text of the wrapped error, which already names the
+// ranks and the address of the store.
 type rendezvousError struct{ AbsentError }
 
 func (e *rendezvousError) Error() string { return e.Err.Error() }
@@ -168,8 +160,8 @@ func (e *rendezvousError) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinDistinct joins errors, but only one of those with the same text, because one cause often
-// prevents the release of several streams or segments.
+// joinDistinct joins errors whose texts differ, because one cause often prevents the release of
+// several streams or segments.
 func joinDistinct(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -182,8 +174,8 @@ func joinDistinct(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// parts returns the errors that errors.Join joined into err. It does not split errors of fmt.Errorf
-// that wrap several errors.
+// parts returns the errors that errors.Join joined into err. Errors of fmt.Errorf that wrap several
+// errors stay whole.
 func parts(err error) []error {
 	if err == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"symmem/driver"
 )
 
-// Event marks a point in a stream. Events are created by NewEvent and are safe for concurrent use.
+// Event marks a point in a stream. It is created by NewEvent and is safe for concurrent use.
 type Event struct {
 	rt   *Runtime
 	mark driver.Event

@@ -13,24 +13,23 @@ import (
 
 // outbox queues the events of a pool or a group for Options.OnEvent. The lock of the pool or group
 // guards the queue, but is not held while events are delivered. Only one goroutine delivers at a
-// time: it begins if no other goroutine is delivering, and ends when the queue is empty.
+// time.
 type outbox struct {
 	opts       *Options
-	pool       *ranked.Spin[poolMu]     // lock of the pool; nil for a group
-	group      *ranked.Spin[groupState] // lock of the group; nil for a pool
+	pool       *ranked.Spin[poolMu]     // nil for a group
+	group      *ranked.Spin[groupState] // nil for a pool
 	events     []event.Event            // the queue is events[taken:count]
-	taken      int                      // events before this index have been returned by next
+	taken      int
 	count      int
 	delivering bool
-	number     uint64 // number of the next event; for a pool, its position in the ledger
+	number     uint64 // of the next event; for a pool, its position in the ledger
 	// common holds the fields that are the same in all events of the pool or group.
 	common event.Event
-	// The following fields are for the trace. If there is no OnEvent, scratch is used instead of the
-	// queue.
+	// Without OnEvent, scratch replaces the queue and serves only the trace.
 	scratch   event.Event
 	trace     *trace.Source // nil without a trace, and after disconnect
-	described bool          // whether describe has set a call site in the trace
-	site      uint32        // number of that call site
+	described bool          // whether site is set in the trace
+	site      uint32        // number of the latest call site
 }
 
 func (o *outbox) log(e *event.Event) {
@@ -66,9 +65,8 @@ func (o *outbox) disconnect() {
 
 const firstQueue = 128
 
-// add adds an event to the queue and returns a pointer to it, because copying an event would double
-// the cost. Fields that common does not set may hold the values of an older event until the caller
-// sets them. If there is no OnEvent, add returns scratch instead.
+// add returns a pointer to a new event in the queue or, without OnEvent, to scratch. Copying events
+// instead would double the cost. Fields that common does not set may hold values of an older event.
 func (o *outbox) add() *event.Event {
 	if o.silent() {
 		return &o.scratch
@@ -80,8 +78,7 @@ func (o *outbox) add() *event.Event {
 	return &o.events[o.count-1]
 }
 
-// grow moves the queue to new memory. It cannot reuse the old memory, because the latest batch may
-// still be in use.
+// grow moves the queue to new memory. The latest batch may still use the old memory.
 func (o *outbox) grow() {
 	waiting := o.events[o.taken:o.count]
 	o.events = make([]event.Event, max(firstQueue, 2*len(waiting)))
@@ -91,8 +88,8 @@ func (o *outbox) grow() {
 	}
 }
 
-// begin returns the events that the caller must deliver, or none if the queue is empty or another
-// goroutine is delivering.
+// begin returns the events that the caller must deliver. It returns none if the queue is empty or
+// another goroutine is delivering.
 func (o *outbox) begin() []event.Event {
 	if o.delivering {
 		return nil
@@ -101,8 +98,8 @@ func (o *outbox) begin() []event.Event {
 	return o.next()
 }
 
-// next returns the next batch for the goroutine that delivers. If the queue is empty, it returns
-// nil and ends the delivery.
+// next returns the next batch to the delivering goroutine. If the queue is empty, it returns nil
+// and ends the delivery.
 func (o *outbox) next() []event.Event {
 	if o.taken == o.count {
 		o.taken, o.count, o.delivering = 0, 0, false
@@ -113,13 +110,13 @@ func (o *outbox) next() []event.Event {
 	return batch
 }
 
-// putBack returns the remaining events of a batch to the queue and ends the delivery.
+// putBack returns the rest of a batch to the queue and ends the delivery.
 func (o *outbox) putBack(rest []event.Event) {
 	waiting := append(append([]event.Event(nil), rest...), o.events[o.taken:o.count]...)
 	o.events, o.taken, o.count, o.delivering = waiting, 0, len(waiting), false
 }
 
-// deliver passes a batch, and the events that are queued in the meantime, to Options.OnEvent. The
+// deliver passes a batch, and events that are queued in the meantime, to Options.OnEvent. The
 // caller must not hold a lock.
 func (o *outbox) deliver(batch []event.Event) {
 	ranked.Unlocked()
@@ -128,9 +125,8 @@ func (o *outbox) deliver(batch []event.Event) {
 	}
 }
 
-// deliverUntilPanic delivers events until the queue is empty and then returns nil. If OnEvent
-// panics, it logs the panic and returns the rest of the batch, which may be empty but is not nil.
-// If OnEvent calls runtime.Goexit, it puts the rest back into the queue for the next delivery.
+// deliverUntilPanic delivers events until the queue is empty, and returns nil. If OnEvent panics,
+// it logs the panic and returns the rest of the batch, which may be empty but is not nil.
 func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	i := 0
 	defer func() {
@@ -151,8 +147,8 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	}
 }
 
-// interrupted is called if OnEvent has panicked or, with a nil failure, if it has called
-// runtime.Goexit. It returns the events that deliver must still deliver.
+// interrupted is called if OnEvent has panicked or, with a nil failure, has called runtime.Goexit.
+// It returns the events that deliver must still deliver. After Goexit, the next delivery continues.
 func (o *outbox) interrupted(rest []event.Event, failure any) []event.Event {
 	if failure != nil {
 		o.opts.logFault(driver.PanicError("Options.OnEvent", failure))
@@ -170,8 +166,8 @@ type groupEvents struct {
 	outbox outbox // guarded by state
 }
 
-// record adds an event to the queue. The caller must set its other fields and log it. The caller
-// must hold Group.state and must have checked that events are recorded.
+// record adds an event to the queue. The caller must set its other fields and log it. It must hold
+// Group.state and have checked that events are recorded.
 func (g *groupEvents) record(kind event.Kind) *event.Event {
 	queue := &g.outbox
 	e := queue.add()
@@ -181,8 +177,7 @@ func (g *groupEvents) record(kind event.Kind) *event.Event {
 	return e
 }
 
-// release unlocks Group.state and delivers the events of the group. The caller must not hold
-// another lock.
+// release unlocks Group.state and delivers events. The caller must not hold another lock.
 func (g *groupEvents) release() {
 	if g.outbox.silent() {
 		g.state.Unlock()
@@ -195,7 +190,6 @@ func (g *groupEvents) release() {
 	}
 }
 
-// deliver delivers the recorded events of the group. The caller must not hold a lock.
 func (g *groupEvents) deliver() {
 	if g.rt.recording.active() {
 		g.state.Lock()
@@ -222,9 +216,8 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	g.release()
 }
 
-// submitEntered is like submit, but for a call that has entered the pools of its buffers. If
-// OnEvent calls runtime.Goexit, submitEntered leaves these pools, because Group.run then does not
-// continue.
+// submitEntered is like submit, for a call that has entered the pools of its buffers. If OnEvent
+// calls runtime.Goexit, Group.run does not continue, so submitEntered leaves the pools.
 func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v visit) {
 	if g.outbox.silent() {
 		g.submit(p, c.site, s)
@@ -251,8 +244,8 @@ func (g *groupEvents) value(v *event.Event) {
 	g.outbox.log(e)
 }
 
-// fault records the fault of the group. It delivers the event on a new goroutine for which Close
-// does not wait, because OnEvent may call Close.
+// fault records the fault of the group. OnEvent may call Close, so the event is delivered on a
+// goroutine for which Close does not wait.
 func (g *groupEvents) fault(cause error) {
 	if !g.rt.recording.active() || cause == nil || errors.Is(cause, ErrClosed) {
 		return
@@ -266,8 +259,8 @@ func (g *groupEvents) fault(cause error) {
 }
 
 type poolEvents struct {
-	// active is set if Alloc and Free must record events or update the index of the pool's addresses;
-	// guarded by mu.
+	// active is set if Alloc and Free must record events or update the index of addresses; guarded
+	// by mu.
 	active bool
 	mu     *ranked.Spin[poolMu]
 	rt     *Runtime
@@ -276,8 +269,7 @@ type poolEvents struct {
 	outbox outbox // guarded by mu
 }
 
-// release unlocks Pool.mu and delivers the events of the pool. The caller must not hold another
-// lock.
+// release unlocks Pool.mu and delivers events. The caller must not hold another lock.
 func (p *poolEvents) release() {
 	if !p.outbox.silent() {
 		p.releaseAndDeliver()
@@ -296,8 +288,7 @@ func (p *poolEvents) releaseAndDeliver() {
 	}
 }
 
-// releaseOne is like release, but faster if there is a single new event and only the trace receives
-// it.
+// releaseOne is like release, but faster if there is one new event and only the trace receives it.
 func (p *poolEvents) releaseOne() {
 	box := &p.outbox
 	number := box.number
@@ -320,7 +311,7 @@ func (p *poolEvents) collect() {
 		e := box.add()
 		site := p.ledger.Load(box.number, e)
 		if e.Name != "" {
-			e.Name = "" // left from an older event
+			e.Name = ""
 		}
 		if site != 0 || e.Site != "" {
 			e.Site = p.rt.sites.text(site)
@@ -329,8 +320,8 @@ func (p *poolEvents) collect() {
 	}
 }
 
-// collectToTrace writes the events that the ledger has recorded since the last call to the trace,
-// if there is one. It must not be called if there is an OnEvent. The caller must hold mu.
+// collectToTrace is like collect, but writes the events only to the trace. It must not be called if
+// there is an OnEvent.
 func (p *poolEvents) collectToTrace() {
 	box := &p.outbox
 	if box.trace == nil {
@@ -394,8 +385,8 @@ func (p *poolEvents) use(handle alloc.Handle, s *Stream) {
 	}
 }
 
-// window records that a segment has been registered with a group, or deregistered. The caller must
-// hold mu.
+// window records that a segment was registered with a group or deregistered. The caller must hold
+// mu.
 func (p *poolEvents) window(kind event.Kind, s *segment, g *Group) {
 	p.record(event.Event{
 		Kind: kind, Segment: s.ordinal, Size: s.bytes, Stream: s.stream, Name: g.id,
@@ -423,13 +414,12 @@ func (p *poolEvents) restart(position uint64) {
 	p.record(event.Event{Kind: event.KindRestart, Segment: -1})
 }
 
-// deliver delivers the recorded events of the pool. The caller must not hold a lock.
 func (p *poolEvents) deliver() {
 	p.mu.Lock()
 	p.release()
 }
 
-// deliverAll delivers the recorded events of all pools and groups. The caller must not hold a lock.
+// deliverAll delivers the events of all pools and groups. The caller must not hold a lock.
 func deliverAll(rt *Runtime) {
 	if !rt.recording.active() {
 		return

@@ -9,14 +9,13 @@ import (
 
 // Explanation describes the path that a collective takes, and the reason.
 type Explanation struct {
-	// Operation is the operation's name.
 	Operation string `json:"operation"`
 	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
-	// Why is the reason for the choice. If the direct path was requested or possible but is not
-	// taken, Why also says why not.
+	// Why is the reason. If the direct path was requested or possible but is not taken, Why also
+	// says why not.
 	Why string `json:"why"`
-	// Registers reports whether the call would register memory first.
+	// Registers is set if the call would register memory first.
 	Registers bool `json:"registers"`
 }
 
@@ -28,8 +27,8 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
-// explain chooses the path of a call as prepare does. It does not register memory, but chooses as
-// if the call had registered its buffers.
+// explain chooses the path of a call as if the call had registered its buffers, but registers
+// nothing.
 func (pl *planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
@@ -68,7 +67,7 @@ func (pl *planner) explain(
 	return e, nil
 }
 
-// futureWindow stands for the window that a registration would create.
+// futureWindow represents the window that a registration would create.
 type futureWindow struct{}
 
 // Deregister does nothing.

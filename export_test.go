@@ -259,9 +259,9 @@ func (stalledStore) Set(ctx context.Context, _ string, _ []byte) error {
 
 func (stalledStore) ServedBy() int { return 0 }
 
-// Adopt returns the error of a rank that knows own as the cause of a fault, after another rank
+// DecidedError returns the error of a rank that knows own as the cause of a fault, after another rank
 // has already decided on cause.
-func Adopt(own, cause error) error { return adopt(own, encodeDecision(cause)) }
+func DecidedError(own, cause error) error { return decidedError(own, encodeDecision(cause)) }
 
 // HoldReports makes the groups that rt joins afterwards call hold before they exchange reports of a
 // fault.

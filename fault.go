@@ -21,12 +21,12 @@ type lifetime struct {
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
 	// ctx is canceled when the group is closed, or when its ranks have determined the cause of a
-	// fault. That cause is the same on all ranks and becomes the cause of ctx.
+	// fault. The cause of ctx is that cause, which is the same on all ranks.
 	ctx context.Context
 	end context.CancelCauseFunc
 	// failing is closed as soon as this rank has seen a fault, before ctx is canceled.
 	failing chan struct{}
-	// fault is one of the constants unseen, seen and resolved.
+	// fault is faultUnseen, faultSeen or faultResolved.
 	fault atomic.Int32
 	// background counts the goroutines of the group.
 	background sync.WaitGroup
@@ -38,21 +38,21 @@ func newLifetime() *lifetime {
 	return l
 }
 
-// The states of a group's fault, as far as this rank's program is concerned.
+// The states of a group's fault.
 const (
-	unseen int32 = iota
-	// seen: a call has returned the fault to the program. Calls still record uses of buffers, because
-	// another rank may have queued the same call before it saw the fault, and recorded its uses.
-	seen
-	// resolved: the pools have been realigned since the fault. Calls are refused and record nothing.
-	resolved
+	faultUnseen int32 = iota
+	// faultSeen means that a call has returned the fault. Later calls still record uses of buffers,
+	// because another rank may have queued the same call before it saw the fault.
+	faultSeen
+	// faultResolved means that the pools have been realigned since the fault. Calls record nothing.
+	faultResolved
 )
 
-// err returns the fault that ended the group, without waiting for it.
+// err returns the fault that ended the group, or nil as long as the ranks have not determined it.
 func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
 
-// cause returns the fault that ended the group, or nil if this rank has seen none. If there is a
-// fault, cause first waits until the ranks have determined its cause, or until the context ends.
+// cause returns the fault that ended the group, or nil if this rank has seen none. It waits until
+// the ranks have determined the cause of the fault, or until the context ends.
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
@@ -69,8 +69,7 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch waits for a fault of any rank, even while the program makes no calls, and then determines
-// the cause together with the other ranks.
+// watch waits for a fault of any rank, and then determines the cause together with the other ranks.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -99,8 +98,8 @@ func (l *lifetime) watch() {
 const maxPeerCheckInterval = time.Second
 
 // peerCheckInterval returns how often a group checks its peers for faults while no call is in
-// progress. For groups with a short timeout, the interval is short too, so that every rank notices
-// a fault in time to help determine the cause.
+// progress. It is at most a quarter of the timeout, so that every rank helps to determine the cause
+// in time.
 func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
@@ -109,7 +108,7 @@ func (l *lifetime) peerCheckInterval() time.Duration {
 // returned, and returns that cause. It returns any other error unchanged.
 func (l *lifetime) awaitCause(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.owns(err) {
-		return err // a caller that was interrupted must not wait for the other ranks again
+		return err // an interrupted caller must not wait again
 	}
 	ranked.Waiting()
 	<-l.ctx.Done()
@@ -121,8 +120,8 @@ func (l *lifetime) owns(err error) bool {
 }
 
 // lifetimeOf returns the lifetime of the group that a backend's error belongs to, or nil. A
-// PriorError belongs to the group whose call was skipped, even if its Cause is the failure of
-// another group.
+// PriorError belongs to the group whose call was skipped, even if another group's failure caused
+// it.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -138,7 +137,7 @@ func lifetimeOf(err error) *lifetime {
 // noteFault records that err is about to be returned to the program, and returns err. The first
 // fault of the group marks its pools suspect.
 func (l *lifetime) noteFault(err error) error {
-	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != unseen {
+	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultUnseen {
 		return err
 	}
 	for _, p := range l.rt.registry.allPools() {
@@ -146,12 +145,12 @@ func (l *lifetime) noteFault(err error) error {
 			p.realigner.raise(l)
 		}
 	}
-	l.fault.CompareAndSwap(unseen, seen)
+	l.fault.CompareAndSwap(faultUnseen, faultSeen)
 	return err
 }
 
-// noteCommunicatorFault calls noteFault with the fault of the communicator and reports whether
-// there is one. A group that was closed without a fault has none.
+// noteCommunicatorFault calls noteFault with the communicator's fault and reports whether there is
+// one.
 func (l *lifetime) noteCommunicatorFault() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
@@ -163,16 +162,16 @@ func (l *lifetime) noteCommunicatorFault() bool {
 
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve marks the group's fault resolved. If this rank has not seen the fault yet, resolve first
-// makes the group fail on this rank.
+// resolve marks the group's fault resolved. If this rank has not seen the fault yet, the group
+// first fails on this rank.
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.noteFault(ErrAborted)
-	l.fault.Store(resolved)
+	l.fault.Store(faultResolved)
 }
 
-// failStream returns err, the reason why a call was not queued. If the group has failed, it also
-// makes the stream fail, because work queued later may need the result of the call.
+// failStream returns err, the reason why a call was not queued. If the group has failed, the stream
+// fails too, because later work may need the result of the call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
@@ -181,10 +180,10 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close implements Group.Close for the lifetime, and reports whether the group had failed before.
+// close ends the lifetime, and reports whether the group had failed before.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
-		<-l.ctx.Done() // other ranks may be waiting for this one to determine the cause
+		<-l.ctx.Done() // other ranks may need this one to determine the cause
 		_ = l.noteFault(cause)
 	}
 	failed = l.ctx.Err() != nil

@@ -11,26 +11,23 @@ import (
 // docs/reference/deterministic.md.
 type Formula int
 
-// The formulas. FormulaRankOrder, FormulaTree and FormulaRoundedTree make reductions deterministic.
-// Reductions that cannot be deterministic then return an error; see Options.Deterministic.
+// The formulas. With FormulaRankOrder, FormulaTree and FormulaRoundedTree, reductions that cannot
+// be deterministic return an error; see Options.Deterministic.
 const (
 	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
 	FormulaDefault Formula = iota
 	// FormulaAny lets each path use its own order.
 	FormulaAny
-	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. Sums of 16-bit floats are
-	// accumulated in float32 and rounded once.
+	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. Sums of 16-bit floats
+	// are accumulated in float32 and rounded once.
 	FormulaRankOrder
 	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of
 	// ranks must be a power of two.
 	FormulaTree
-	// FormulaRoundedTree is like FormulaTree, but for 16-bit floats it rounds every intermediate sum
-	// to the elements' type.
+	// FormulaRoundedTree is like FormulaTree, but rounds every intermediate sum of 16-bit floats.
 	FormulaRoundedTree
 )
 
-// envDeterministic is the variable that provides Options.Deterministic if the program does not set
-// it.
 const envDeterministic = "SYMMEM_DETERMINISTIC"
 
 // String returns the formula's name: default, any, ranks, tree or rounded-tree.
@@ -84,7 +81,7 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 }
 
 // refuseDeterministic returns an error if reductions must be deterministic. It is called where
-// another library would run the reductions, because symmem cannot control their order.
+// another library would run the reductions.
 func (o *Options) refuseDeterministic(what string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

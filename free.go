@@ -18,7 +18,6 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 }
 
 // usable returns ErrClosed once Close has begun, and ErrSuspended while the pool is suspended.
-// Calls that have entered the pool need not call it, because Close waits for them.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return refusalOf(p)

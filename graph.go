@@ -12,14 +12,12 @@ import (
 // Graph is captured work that can be launched repeatedly.
 //
 // Until Close, the buffers that the captured work uses are pinned: if a pinned buffer is freed, its
-// memory returns to the pool only when the graph is closed, and Pool.Trim keeps its segment. Close
-// the graph before the groups whose collectives it contains, because Group.Close deregisters the
-// windows that these collectives use.
+// memory returns to the pool only when the graph is closed. Close the graph before the groups whose
+// collectives it contains, because Group.Close deregisters their windows.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
 
-	// pools and groups that the graph uses, without duplicates
 	pools  []*Pool
 	groups []*Group
 
@@ -67,8 +65,8 @@ func (s *Stream) beginCapture() error {
 }
 
 // recordEvent records an event after the work queued on the stream. While the stream is being
-// captured, it returns the event recorded at the beginning of the capture, which is sufficient
-// because the buffers of captured work are pinned.
+// captured, it returns the event at the beginning of the capture. That suffices, because the
+// buffers of captured work are pinned.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -88,8 +86,8 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture ends the capture and returns the recorded graph. The capture also ends if EndCapture
-// returns an error, in which case the recorded work is discarded.
+// EndCapture ends the capture and returns the recorded graph. If it returns an error, the capture
+// has ended too, and the recorded work is discarded.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -123,16 +121,15 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 	return work, err
 }
 
-// pin pins a buffer for the graph that is being captured. It returns false if the stream is not
-// being captured.
+// pin pins a buffer for the graph that is being captured, or returns false if there is none.
 func (s *Stream) pin(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
 	if !s.capturing.Load() {
 		return false, nil
 	}
-	for _, have := range s.pinned {
-		if have.pool == m.pool && have.handle == m.handle {
+	for _, pinned := range s.pinned {
+		if pinned.pool == m.pool && pinned.handle == m.handle {
 			return true, nil
 		}
 	}
@@ -157,8 +154,7 @@ func (s *Stream) noteUntracked(p *Pool) {
 
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed if the
 // graph or a pool that it uses is closed, ErrSuspended if a pool or group that it uses is
-// suspended, and ErrCapturing if the stream is being captured by symmem or another library. The
-// capture then remains valid.
+// suspended, and ErrCapturing if the stream is being captured. The capture then remains valid.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -191,9 +187,8 @@ func (g *Graph) Launch(s *Stream) error {
 }
 
 // Close discards the recorded work and unpins its buffers. Close does not wait, so all launches
-// must have completed. Pinned buffers that have been freed return to their pools, which determines
-// where later buffers are placed. All ranks of a domain must therefore close graphs at the same
-// points. A second Close does nothing.
+// must have completed. Memory that returns to a pool determines where later buffers are placed, so
+// all ranks of a domain must close graphs at the same points. A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")

@@ -19,10 +19,8 @@ import (
 //
 // A Group is open until Close or a fault. After a fault on any rank, every call returns the group's
 // first fault, which is the same on every rank. A Group is safe for concurrent use, but collective
-// calls must be made in the same order on every rank.
-//
-// The package documentation describes, under Collectives, what all collectives have in common:
-// streams, errors and contexts.
+// calls must be made in the same order on every rank. The package documentation describes the
+// streams, errors and contexts of collectives.
 type Group struct {
 	roster
 	groupSuspender
@@ -47,8 +45,7 @@ type Group struct {
 	registered atomic.Uint64 // number of calls that registered memory
 }
 
-// ID returns the name of the group, which is the same on all of its ranks. It is the id that was
-// passed to Join, or a name that Split has chosen.
+// ID returns the name of the group, which is the same on all of its ranks.
 func (g *Group) ID() string { return g.id }
 
 // Rank returns this rank's number in the group.
@@ -60,8 +57,8 @@ func (g *Group) Size() int { return len(g.ranks) }
 // Ranks lists the world ranks in group order.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
-// Timeout returns the duration that limits each wait for another rank of the group, unless the wait
-// has a deadline.
+// Timeout returns the duration that limits each wait for another rank, unless the wait has a
+// deadline.
 func (g *Group) Timeout() time.Duration { return g.limit.Get() }
 
 // SetTimeout changes the timeout on this rank, for waits that begin later. Kernels in graphs keep
@@ -115,11 +112,11 @@ const noColor = -1
 
 // exchangeColors exchanges every rank's color and key for a Split. The caller must hold Group.mu.
 func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
-	// First check that all ranks are in Split. Otherwise, the payload of another call could be
-	// decoded as a color.
+	// Check that all ranks are in Split, because the payload of another call could look like a
+	// color.
 	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
-		err = g.comparison.agree(ctx, "split") // the first call that uses the pools realigns them
+		err = g.comparison.agree(ctx, "split") // a later call realigns the pools
 	}
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
@@ -141,7 +138,7 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	return all, nil
 }
 
-// subgroup selects the ranks with the given color and returns them with this rank's index among
+// subgroup selects the ranks with the given color, and returns them and this rank's index among
 // them.
 func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
 	var selected []int
@@ -157,8 +154,8 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 	return ranks, slices.Index(selected, me)
 }
 
-// Abort makes the group fail on all its ranks, so that waiting calls return ErrAborted. Abort
-// itself does not wait.
+// Abort makes the group fail on all its ranks, so that waiting calls return ErrAborted. It does not
+// wait.
 func (g *Group) Abort() {
 	g.life.abort()
 	_ = g.life.noteFault(g.comm.Cause())
@@ -168,15 +165,15 @@ func (g *Group) Abort() {
 // its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
 //
 // Close waits for the collective that this rank is running, for at most twice the timeout. After a
-// fault it also waits until the ranks have determined the cause. This usually takes at most 3 s,
+// fault, it also waits until the ranks have determined the cause. This usually takes at most 3 s,
 // but may take three quarters of the timeout if a rank that knows the cause does not respond. Close
 // does not wait for other ranks to close the group. If this rank is in Suspend or Resume, that call
-// returns ErrClosed; on the other ranks, it returns a fault that reports that this rank has left.
+// returns ErrClosed; on the other ranks, it returns a fault.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
 		failed := g.life.close()
-		// The running collectives must end before their windows are deregistered.
+		// Running collectives must end before their windows are deregistered.
 		errs := []error{g.comm.Close()}
 		failed = g.life.noteCommunicatorFault() || failed // Close may have found that a peer had failed
 		for _, p := range g.rt.registry.allPools() {
@@ -191,19 +188,19 @@ func (g *Group) Close() (err error) {
 	return err
 }
 
-// Err returns the fault that ended the group, which is the same on every rank. It does not wait.
-// Until Ended is closed, it returns nil; see Cause.
+// Err returns the fault that ended the group, or nil until Ended is closed. It does not wait; see
+// Cause.
 func (g *Group) Err() error { return g.life.err() }
 
-// Cause returns the fault that ended the group, or nil if this rank has seen none. If this rank has
-// seen a fault, Cause waits until the ranks have determined its cause, which usually takes a few
-// seconds; see Close. If the context ends first, Cause returns the context's error.
+// Cause returns the fault that ended the group, or nil if this rank has seen none. If there is a
+// fault, Cause first waits until the ranks have determined its cause, as Close does. If the context
+// ends first, Cause returns the context's error.
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
-// CheckOff. It is collective. Every rank must call it at the same point of its program, because
+// CheckOff. It is collective, and every rank must call it at the same point of its program, because
 // histories of different lengths count as different. If the group has failed, Check returns the
-// fault at any level, even if no call has returned it yet.
+// fault at any level.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -218,22 +215,21 @@ func (g *Group) Check(ctx context.Context) error {
 	})
 }
 
-// IsSymmetric reports whether memory of this rank lies in a single window of the group. It takes no
-// lock, does not communicate, and returns false if g is nil.
+// IsSymmetric reports whether memory of this rank lies in a single window of the group. It does not
+// communicate, and returns false if g is nil.
 func (g *Group) IsSymmetric(m Memory) bool {
 	return g != nil && g.windows.contain(m.Address(), m.Bytes())
 }
 
 // Handle returns the group's NCCL communicator, an ncclComm_t, for NCCL calls that symmem does not
-// offer. It returns 0 if there is no communicator, as on the host backend. The handle does not
-// change until the group is closed or fails; after that, Handle returns 0.
+// offer. It returns 0 if there is none, as on the host backend. When the group fails or is closed,
+// symmem destroys the communicator, and the handle must not be used any more; see Ended.
 //
 // NCCL requires that calls on a communicator come from one thread at a time and in the same order
 // on all ranks. The caller must ensure this for its own calls and symmem's calls on the group taken
-// together. The calling thread needs the GPU's primary context as its current context. symmem sets
-// no deadline for the caller's calls and does not compare them across ranks. It reports their
-// errors as a fault of the group. When the group fails or is closed, symmem destroys the
-// communicator. The handle must not be used after that; see Ended.
+// together. The GPU's primary context must be current on the calling thread. symmem sets no
+// deadline for the caller's calls and does not compare them across ranks, but reports their errors
+// as a fault of the group.
 func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
@@ -243,13 +239,13 @@ func (g *Group) Handle() uintptr {
 
 // Failing returns a channel that is closed as soon as this rank has seen a fault of the group. The
 // ranks may then need seconds to determine the cause, after which Ended is closed. Closing the
-// group does not close Failing. If a kernel reports a fault in a graph that another library
-// replays, this rank sees the fault within 50 ms.
+// group does not close Failing. A fault of a kernel in a graph that another library replays is seen
+// within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
 // Ended returns a channel that is closed when the group has failed or has been closed. Err then
-// returns the reason. This rank notices the failure of another rank within seconds, even if it
-// makes no calls.
+// returns the reason. This rank notices the failure of another rank within seconds, even without
+// calls.
 func (g *Group) Ended() <-chan struct{} { return g.life.ctx.Done() }
 
 // Stats returns the group's counters and settings.
@@ -272,11 +268,10 @@ func (g *Group) Stats() GroupStats {
 	return s
 }
 
-// SetPath changes the path choice of the group, which is initially Options.Path, for later
-// collectives. It is intended for benchmarks and performance analysis. Collectives in existing
-// graphs keep their paths. SetPath is collective over the group, and every rank must pass the same
-// choice. If any rank is capturing a stream, SetPath returns ErrCapturing on all ranks and changes
-// nothing.
+// SetPath changes the group's path choice, which is initially Options.Path, for later collectives.
+// It is intended for benchmarks. Collectives in existing graphs keep their paths. SetPath is
+// collective, and every rank must pass the same choice. If any rank is capturing a stream, SetPath
+// returns ErrCapturing on all ranks and changes nothing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathTwoLevel {
@@ -312,10 +307,10 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 // cause.
 //
 // The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
-// group may use at most MaxValueNames names; if not, Agree returns ErrInvalid before it sends
-// anything. The n-th call with a name on one rank matches the n-th call with that name on the other
-// ranks, on any goroutine. Calls with different names do not wait for each other. Agree runs on the
-// host, without a stream or a GPU, and does not wait for the work of streams.
+// group may use at most MaxValueNames names; otherwise, Agree returns ErrInvalid. The n-th call
+// with a name on one rank matches the n-th call with that name on the other ranks, on any
+// goroutine. Calls with different names do not wait for each other. Agree runs on the host and does
+// not wait for the work of streams.
 //
 // Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks call
 // different methods with the same name, these also return a DivergenceError.
@@ -324,8 +319,8 @@ func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	return err
 }
 
-// AgreeFloat compares a floating-point number; see Agree. Values agree if their bits are the same,
-// except that all NaNs agree.
+// AgreeFloat compares a floating-point number; see Agree. Values agree if their bits are the same
+// or both are NaNs.
 func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) error {
 	c := valueCall{operation: ValueAgreeFloat, name: name, value: floatBits(value)}
 	_, err := g.values.combine(ctx, c)
@@ -341,8 +336,8 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 // Step compares the step of the program that each rank is about to begin. The step is a text of 1
 // to MaxStep bytes, such as "decode(batch=8)". Step also compares how many collectives of this
 // group each rank has launched since its previous step, including replays by Graph.Launch. If the
-// texts or the numbers differ, Step returns a DivergenceError as Agree does, and the group remains
-// usable. The error contains the text and the number of each rank.
+// texts or the numbers differ, Step returns a DivergenceError with both, and the group remains
+// usable.
 //
 // If a rank waits in a collective, and another rank begins a step without having launched that
 // collective, the group fails at once on all ranks.

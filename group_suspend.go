@@ -13,8 +13,8 @@ import (
 // groupSuspender implements Group.Suspend and Group.Resume.
 //
 // The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
-// calls. Calls that use a kept plan do not check the state, so every change of state makes all kept
-// plans stale.
+// calls. Calls with a kept plan do not check the state, so every change of state makes these plans
+// stale.
 type groupSuspender struct {
 	group *Group
 	// suspension is poolOpen, poolSuspending, poolSuspended or poolResuming.
@@ -35,12 +35,12 @@ func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the group's own device memory on all ranks until Resume is called. This is the
-// memory through which symmem's kernels exchange data, the staging memory of messages and, with
-// NCCL 2.29.7 or newer, the memory of NCCL's communicator. Suspension.Released does not include
-// NCCL's memory. Suspension.Kept names memory that cannot be released. Addresses and captured
-// graphs stay valid. Suspend is collective. If the group is already suspended, Suspend does
-// nothing. Suspend does not affect the memory of pools; to suspend both, suspend the pools first.
+// Suspend releases the group's own device memory on all ranks until Resume is called. This is
+// exchange memory of symmem's kernels, staging memory of messages and, with NCCL 2.29.7 or newer,
+// the memory of NCCL's communicator. Suspension.Released does not include NCCL's memory;
+// Suspension.Kept names memory that cannot be released. Addresses and captured graphs stay valid.
+// Suspend is collective. If the group is already suspended, it does nothing. It does not affect
+// pools; to suspend both, suspend the pools first.
 //
 // The ranks first agree that the group is idle. If a stream of any rank still has unfinished work
 // after a second, or if a message has not been received, all ranks return an ErrBusy that names the
@@ -49,10 +49,9 @@ func (s *groupSuspender) hasFailed() bool {
 // or launch graphs that contain such calls.
 //
 // While the group is suspended, collectives, messages, registrations, SetPath and Launch of graphs
-// that contain calls of the group return ErrSuspended. Agree and related calls, Split, Check, Abort
-// and Close still work. The program must not use the communicator that Handle has returned. It must
-// not replay graphs of other libraries that contain calls of the group either; on GPUs, such a
-// replay destroys the CUDA context.
+// that contain calls of the group return ErrSuspended. Other calls still work. The program must not
+// use the communicator that Handle has returned. It must not replay graphs of other libraries that
+// contain calls of the group either; on GPUs, such a replay destroys the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -122,9 +121,9 @@ func (s *groupSuspender) prepare(
 	return comm.PrepareSuspend()
 }
 
-// agree checks that all ranks make the same call, runs prepare and exchanges refusals. All ranks
-// have begun the call before prepare runs, so prepare finds every message that was sent before the
-// call. The caller must hold Group.mu.
+// agree checks that all ranks make the same call, runs prepare and exchanges refusals. Because all
+// ranks have begun the call, prepare finds every message that was sent before it. The caller must
+// hold Group.mu.
 func (s *groupSuspender) agree(ctx context.Context, tag string, prepare func() error) error {
 	if err := s.group.aligner.meet(ctx, &meeting{tag: tag}); err != nil {
 		return err
@@ -162,8 +161,7 @@ func suspendedGroup(all []groupWindow) error {
 	return &refusalError{text, ErrSuspended}
 }
 
-// noteGroup records that the stream's current capture, if there is one, contains a call of the
-// group.
+// noteGroup records that the stream's current capture, if any, contains a call of the group.
 func noteGroup(s *Stream, g *Group) {
 	if !s.capturing.Load() {
 		return

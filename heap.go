@@ -11,8 +11,8 @@ import (
 )
 
 // heap finds memory for allocations when the stream has no free block that is large enough. It
-// first reclaims blocks, then maps a segment, and finally takes free memory of other streams.
-// Callers of its methods hold Pool.mu.
+// reclaims blocks, maps a segment, and finally takes free memory of other streams. Callers of its
+// methods hold Pool.mu.
 type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger
@@ -22,8 +22,7 @@ type heap struct {
 	registrar *registrar
 }
 
-// alloc completes an allocation that core.Alloc could not satisfy with the stream's free blocks.
-// block, growth and err are the results of core.Alloc.
+// alloc completes an allocation for which core.Alloc returned block, growth and err.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
@@ -39,7 +38,7 @@ func (h *heap) alloc(
 		} else if err = h.growOrShrink(s, growth, site); err != nil {
 			err = h.growFailed(s, bytes, err)
 		}
-		if err = h.seize(s, bytes, err); err != nil {
+		if err = h.takeFromOthers(s, bytes, err); err != nil {
 			return alloc.Block{}, sizeError("allocating", bytes, err)
 		}
 		block, growth, err = h.core.Alloc(bytes, s.number)
@@ -72,8 +71,7 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	return h.growFailed(s, bytes, err)
 }
 
-// growOrShrink maps a segment. If the device has too little memory, it tries smaller segments, as
-// long as they are large enough for the request.
+// growOrShrink maps a segment. If the device has too little memory, it tries smaller segments.
 func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
@@ -83,8 +81,7 @@ func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	}
 }
 
-// growFailed adds the pool's capacity and free memory to an ErrOutOfMemory that the device
-// returned.
+// growFailed adds the pool's capacity and free memory to an ErrOutOfMemory of the device.
 func (h *heap) growFailed(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -111,21 +108,20 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// seize is called with the error of growOrShrink. If that is an ErrOutOfMemory, seize takes free
-// memory of other streams for s, and makes s wait on the device for the work queued on these
-// streams. If they have too little free memory, it returns err. Streams that are being captured are
-// left out, because the wait would become part of the graph. So are adopted streams that their
-// owners may have destroyed.
-func (h *heap) seize(s *Stream, bytes int64, err error) error {
+// takeFromOthers takes free memory of other streams for s if err is an ErrOutOfMemory, and makes s
+// wait on the device for the work of these streams. If they have too little free memory, it returns
+// err. It leaves out streams that are being captured, because the wait would become part of the
+// graph, and adopted streams that their owners may have destroyed.
+func (h *heap) takeFromOthers(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err
 	}
-	maySeize := func(number alloc.Stream) bool {
+	mayTake := func(number alloc.Stream) bool {
 		owner := h.streams.at(number)
 		return !owner.mayBeGone() && !owner.inCapture()
 	}
 	waited := map[alloc.Stream]bool{}
-	taken, failure := h.core.Seize(bytes, s.number, maySeize, func(number alloc.Stream) error {
+	taken, failure := h.core.Seize(bytes, s.number, mayTake, func(number alloc.Stream) error {
 		if waited[number] {
 			return nil
 		}

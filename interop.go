@@ -9,10 +9,8 @@ import (
 )
 
 // Interop serves bindings for other languages, and programs that share streams, communicators or
-// memory with another library in the same process. The C library and the Python package are built
-// on it. A program written only in Go needs at most Do, which has two arguments that the methods of
-// Group lack: a path for one call, and a function that is called with the sender of a message from
-// AnySource.
+// memory with another library in the same process. A program written only in Go needs at most Do,
+// which can choose a path for one call and report the sender of a message from AnySource.
 //
 // symmem never destroys objects that are passed as a handle or an address. Their owner must keep
 // them alive for as long as the method's comment requires. Pools, groups and streams passed as
@@ -24,19 +22,18 @@ type Interop struct {
 	site uint32 // see At
 }
 
-// Close is like Runtime.Close, but when the context ends, it stops waiting for other ranks to
-// leave, though not before one second has passed. Use it if this rank has failed or must not wait.
-// If this rank serves the store, the other ranks cannot create groups afterwards.
+// Close is like Runtime.Close, but stops waiting for other ranks to leave when the context ends,
+// though not within the first second. Use it if this rank has failed. If this rank serves the
+// store, the other ranks cannot create groups afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
-// Site returns a number for a location that is not in Go code, such as "model.py:120". The number
-// can be passed to At. Within a Runtime, the same text always has the same number. After 65,536
-// locations, further locations have the number 0.
+// Site returns a number for a location that is not in Go code, such as "model.py:120", to be passed
+// to At. Within a Runtime, the same text always has the same number. After 65,536 locations,
+// further ones have the number 0.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
-// At returns an Interop that attributes its calls to a call site. site is a number that Site has
-// returned, or 0 for no call site. The call sites appear in errors about ranks that make different
-// calls.
+// At returns an Interop that attributes its calls to a call site, which appears in errors about
+// ranks that make different calls. site is a number that Site has returned, or 0 for none.
 func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
 // Alloc is like Pool.AllocOn.
@@ -79,8 +76,7 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 // ValueCall contains the arguments of Interop.Value. The methods of Group define the operations.
 type ValueCall struct {
 	Operation ValueOperation
-	// Name is the name of the value. ValueStep ignores it.
-	Name string
+	Name      string
 	// Value is this rank's value. For ValueAny and ValueAll, 0 is false and any other value true.
 	Value int64
 	// Float replaces Value for ValueAgreeFloat.
@@ -90,15 +86,15 @@ type ValueCall struct {
 }
 
 // Note adds an event with a kind and a value to a pool's history. The caller defines the meaning of
-// these two numbers, which must not be negative and must be the same on all ranks of the domain. If
-// they differ, the next comparison of histories reports it. Note does not wait.
+// these two numbers, which must not be negative. If they differ between the ranks of the domain,
+// the next comparison of histories reports it. Note does not wait.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d", value, kind)
 	}
 	p.mu.Lock()
 	if p.segments.refuses {
-		return unlockRefused(p)
+		return unlockAndRefuse(p)
 	}
 	defer p.events.release()
 	p.ledger.Absorb(&event.Event{
@@ -107,16 +103,13 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 	return nil
 }
 
-// Memory returns the memory at an address, for callers that know only the addresses of their
-// tensors. If the address lies in a live buffer of a pool, the result can be used like
-// Buffer.Memory. If the address lies outside the open pools, the result belongs to no pool. It may
-// then be memory of another library, or of a buffer that was live when its pool was closed.
+// Memory returns the memory at an address. If the address lies in a live buffer of a pool, the
+// result can be used like Buffer.Memory. However, uses on other streams and in captures are not
+// recorded, so the caller must keep the buffer alive until the work on it is complete. Once the
+// buffer has been freed, calls that use the memory return ErrFreed.
 //
-// Unlike with Buffer.Memory, uses on other streams and in captures are not recorded, so the caller
-// must keep the memory alive until the work on it is complete.
-//
-// Once the buffer has been freed, calls that use the memory return ErrFreed, even if the address
-// already belongs to another buffer.
+// If the address lies outside the open pools, the result belongs to no pool. It may then be memory
+// of another library, or of a buffer that was live when its pool was closed.
 //
 // Memory returns ErrFreed if the address belongs to a pool but to no live buffer. It returns
 // ErrOutOfRange if the range extends past the end of the buffer, and ErrInvalid if bytes is
@@ -142,11 +135,10 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 	return p.addresses.buffer(address)
 }
 
-// Retire returns the buffer that begins at an address. From then on, Memory and Buffer return
-// ErrFreed for the buffer's addresses, but its memory is not reused until the caller frees it.
-// Retire is for callers that free later, for example in an order that is the same on all ranks. It
-// returns ErrForeign if the address belongs to no pool, and ErrDoubleFree if no buffer begins there
-// or if the buffer has been freed or retired before.
+// Retire returns the buffer that begins at an address, for callers that free it later. From then
+// on, Memory and Buffer return ErrFreed for its addresses, but its memory is not reused until the
+// caller frees it. Retire returns ErrForeign if the address belongs to no pool, and ErrDoubleFree
+// if no buffer begins there or if the buffer has been freed or retired before.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
 	p := i.rt.registry.arenas.find(address)
 	if p == nil {
@@ -178,15 +170,14 @@ func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr,
 	return peerAddresses(g, address, bytes)
 }
 
-// Pending reports whether Pool.Register would have anything to do: register memory with the group,
-// or realign the pool after a fault. It does not communicate.
+// Pending reports whether Pool.Register would register memory with the group, or realign the pool
+// after a fault. It does not communicate.
 func (Interop) Pending(p *Pool, g *Group) bool {
 	return g != nil && Memory{pool: p}.registersWith(g)
 }
 
-// Registers reports whether a collective would first register its memory or realign a pool, like
-// Pool.Register, and would therefore wait for the other ranks of the group. Registers itself does
-// not communicate.
+// Registers reports whether a collective would first register its memory or realign a pool, and
+// would therefore wait for the other ranks. Registers itself does not communicate.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
 		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.inCapture())
@@ -198,8 +189,8 @@ type Call struct {
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
-	// Factor is the factor of PremulSum. It must be finite, not 0, and the same on all ranks. For
-	// other reductions, it must be 0.
+	// Factor is the factor of PremulSum, which must be finite, not 0, and the same on all ranks.
+	// For other reductions, it must be 0.
 	Factor float64
 	// Root is the root. For Send and Recv, it is the peer; for Recv, it may be AnySource.
 	Root int
@@ -209,23 +200,23 @@ type Call struct {
 	Count int64
 	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
 	Splits *Splits
-	// Arrived, if set, is called with the sender's group rank when the message of a Recv has arrived.
-	// It must return quickly and must not call symmem, because the stream waits for it. A panic in
-	// Arrived makes the group fail.
+	// Arrived, if set, is called with the sender's group rank when the message of a Recv has
+	// arrived. The stream waits until it returns, so it must be quick and must not call symmem. A
+	// panic in Arrived makes the group fail.
 	Arrived func(source int)
 	// Send and Recv are this rank's buffers.
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
 	// Wait makes Do wait until the stream is idle, and return the first error of the stream's work.
-	// Unlike Stream.Synchronize, this does not affect the history of pools. If other ranks are late,
-	// the group's timeout ends the wait, but the context does not. While the stream is being
-	// captured, Do returns ErrCapturing and queues nothing.
+	// Unlike Stream.Synchronize, this does not affect the history of pools. The group's timeout
+	// limits the wait, but the context does not. While the stream is being captured, Do returns
+	// ErrCapturing and queues nothing.
 	Wait bool
-	// More lists further calls that run together with this one, as one call. The calls may run in any
-	// order, so none may use the result of another. Messages, AllReduceRMSNorm and nested lists are
-	// not permitted. Wait and Path of the first call apply to all calls; a later call must not ask
-	// for a different path.
+	// More lists calls that run together with this one, as one call. They may run in any order, so
+	// none may use the result of another. Messages, AllReduceRMSNorm and nested lists are not
+	// permitted. Wait and Path of the first call apply to all calls; a later call must not ask for
+	// a different path.
 	More []Call
 	// Path chooses the path of this call, and must be the same on all ranks. With PathDefault or
 	// PathAuto, the group's choice applies.
@@ -311,6 +302,6 @@ func (c *Call) collective(rank int, site uint32) collective {
 	}
 }
 
-// Observe adds an observer and returns a function that removes it. The observer is not notified of
-// segments that already exist; Pool.Segments lists them.
+// Observe adds an observer and returns a function that removes it. Pool.Segments lists the segments
+// that already exist.
 func (i Interop) Observe(o Observer) (remove func()) { return i.rt.observers.add(&o) }

@@ -29,10 +29,9 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 
 // GroupOptions configures JoinWith.
 type GroupOptions struct {
-	// Timeout limits each wait for another rank of the group, including waits in JoinWith, unless the
-	// wait has a deadline. If Timeout is 0, Options.Timeout is used. Group.SetTimeout changes the
-	// timeout later. Ranks should pass the same value, because otherwise the rank with the shortest
-	// timeout fails the group first.
+	// Timeout limits each wait for another rank, including waits in JoinWith, unless the wait has a
+	// deadline. If it is 0, Options.Timeout is used. Ranks should pass the same value; otherwise,
+	// the rank with the shortest timeout fails the group first.
 	Timeout time.Duration
 }
 
@@ -78,15 +77,15 @@ func (rt *Runtime) JoinWith(
 	return g, nil
 }
 
-// The full ids of groups begin with one of these prefixes, depending on whether Join or Split
-// created the group. They keep such ids distinct from each other and from "world".
+// The full ids of groups begin with one of these prefixes, which keep them distinct from each other
+// and from "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect joins the group that r describes. r needs a full id, the ranks and the timeout. If the
-// process of one of the ranks ends in the meantime, connect returns a RankLostError.
+// connect joins the group that r describes by its full id, ranks and timeout. If the process of one
+// of the ranks ends in the meantime, connect returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.join(ctx)
 	if err != nil {
@@ -184,7 +183,7 @@ func discard(g *Group, err error) error {
 }
 
 // agreeOnSettings compares the settings of all ranks, and reports whether some rank has marked a
-// pool of the group suspect. It is collective, and every rank gets the same error.
+// pool suspect, that is, possibly different after a fault. Every rank gets the same error.
 func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	rt := g.rt
 	local := settings{Machine: machineName(), Suspect: g.aligner.suspectsPools(), Terms: []term{
@@ -222,8 +221,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 }
 
 // tableFor returns the tuning table with the given name. If name is empty, it returns the table
-// that symmem tune has written for this device and number of ranks or, if there is none, the
-// built-in table.
+// that symmem tune has written for this device and number of ranks, if any, or the built-in table.
 func tableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)

@@ -76,7 +76,7 @@ func planList(
 		}
 	}
 	for _, c := range list {
-		if s.mustRecordUse(c) && g.life.fault.Load() != resolved {
+		if s.mustRecordUse(c) && g.life.fault.Load() != faultResolved {
 			if err := s.useBoth(c.send, c.recv); err != nil {
 				return nil, err
 			}

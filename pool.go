@@ -181,7 +181,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	// This function must be fast, so it has no defer and leaves rare cases to other functions.
 	p.mu.Lock()
 	if p.segments.refuses {
-		return Buffer{}, unlockRefused(p)
+		return Buffer{}, unlockAndRefuse(p)
 	}
 	block, growth, err := p.core.Alloc(bytes, s.number)
 	if err != nil || growth.Bytes != 0 || p.core.Reported() {

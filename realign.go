@@ -26,7 +26,7 @@ func (r *realigner) raise(failed *lifetime) {
 	defer r.mu.Unlock()
 	d := r.suspicion
 	if failed != nil {
-		if failed.fault.Load() == resolved {
+		if failed.fault.Load() == faultResolved {
 			return
 		}
 		if d.faults == nil {
