@@ -19,30 +19,30 @@ func errFreedAt(address uintptr) error {
 	return fmt.Errorf("memory at %#x: %w", address, ErrFreed)
 }
 
-// arenas holds the address ranges of a Runtime's pools. The list is replaced rather than modified,
-// so lookups need no lock.
-type arenas struct {
-	list atomic.Pointer[[]arenaRange]
+// poolRanges lists the address ranges of a Runtime's pools. The list is replaced rather than
+// modified, so lookups need no lock.
+type poolRanges struct {
+	list atomic.Pointer[[]poolRange]
 }
 
-type arenaRange struct {
+type poolRange struct {
 	base, bytes uintptr
 	pool        *Pool
 }
 
-func (a *arenas) find(address uintptr) *Pool {
-	all := a.all()
+func (r *poolRanges) find(address uintptr) *Pool {
+	all := r.all()
 	for i := range all {
-		if r := &all[i]; address-r.base < r.bytes {
-			return r.pool
+		if one := &all[i]; address-one.base < one.bytes {
+			return one.pool
 		}
 	}
 	return nil
 }
 
 // all returns the list, which callers must not modify.
-func (a *arenas) all() []arenaRange {
-	if list := a.list.Load(); list != nil {
+func (r *poolRanges) all() []poolRange {
+	if list := r.list.Load(); list != nil {
 		return *list
 	}
 	return nil
@@ -50,15 +50,14 @@ func (a *arenas) all() []arenaRange {
 
 // set records the size of a pool's address range, or removes the range if bytes is 0. The caller
 // must hold Runtime.mu.
-func (a *arenas) set(p *Pool, bytes int64) {
-	list := slices.DeleteFunc(slices.Clone(a.all()), func(r arenaRange) bool { return r.pool == p })
+func (r *poolRanges) set(p *Pool, bytes int64) {
+	list := slices.DeleteFunc(slices.Clone(r.all()), func(o poolRange) bool { return o.pool == p })
 	if bytes > 0 {
-		list = append(list, arenaRange{p.segments.arena.Address(), uintptr(bytes), p})
+		list = append(list, poolRange{p.segments.arena.Address(), uintptr(bytes), p})
 	}
-	a.list.Store(&list)
+	r.list.Store(&list)
 }
 
-// addresses looks up the live buffers of a pool by address.
 type addresses struct {
 	mu     *ranked.Spin[poolMu]
 	pool   *Pool
@@ -68,8 +67,8 @@ type addresses struct {
 	index  addressIndex // guarded by mu
 }
 
-// memory returns a Memory for addresses in a live buffer. The pool does not record uses of this
-// Memory, so the caller must keep the buffer alive.
+// memory returns memory in a live buffer. The caller must keep the buffer alive, because the pool
+// does not record uses of this Memory.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
 	b, ok := a.builtIndex().find(address)
@@ -114,7 +113,6 @@ func (a *addresses) retire(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
-// live returns the number of live buffers and their total size.
 func (a *addresses) live() (buffers int, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,14 +139,13 @@ func (a *addresses) build() {
 	a.built, a.events.active = true, true
 }
 
-// noteAlloc adds a buffer to the index if the index has been built. The caller must hold mu.
+// noteAlloc requires that the caller holds mu, as does noteFree.
 func (a *addresses) noteAlloc(b Buffer) {
 	if a.built {
 		a.index.insert(b)
 	}
 }
 
-// noteFree removes the buffer of a freed block if the index contains it. The caller must hold mu.
 func (a *addresses) noteFree(b alloc.Block) {
 	if !a.built {
 		return
@@ -232,7 +229,7 @@ func (a *addressIndex) split(at int) {
 	a.chunks = slices.Insert(a.chunks, at+1, append(half, chunk[chunkBuffers/2:]...))
 }
 
-// remove removes b, which must be in the index.
+// remove requires that b is in the index.
 func (a *addressIndex) remove(b Buffer) {
 	at := a.chunkOf(b.Address())
 	i := countUpTo(a.chunks[at], b.Address()) - 1

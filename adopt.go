@@ -8,26 +8,22 @@ import (
 
 // AdoptStream returns a Stream for a stream that another library has created. The handle is a
 // CUstream or cudaStream_t; the host backend accepts any number. A Runtime can create and adopt at
-// most 65,535 streams, so adopt each stream once and keep the result.
+// most 65,535 streams, so adopt each stream once.
 //
-// The owner may capture the stream. Collectives then become part of the owner's capture; if their
-// memory is not registered, they take a path without windows. Once a collective has been captured,
-// this rank cannot register memory until the capture ends. The memory that captured collectives use
-// stays mapped until the owner has destroyed the graph and everything instantiated from it. If the
-// program trims or closes it earlier, later replays complete without producing a result. As in
-// PyTorch, a freed buffer may be reused even if a graph uses it, so the owner must keep the buffers
-// of its graphs.
+// The owner may capture the stream. The capture then includes collectives, which take a path
+// without windows if their memory is not registered. Once it includes one, this rank cannot
+// register memory until the capture ends. Keep the buffers, groups and Runtime until the graph and
+// everything instantiated from it is destroyed: replays reuse freed buffers, and those after Trim
+// or Close complete without producing a result.
 //
 // The stream must exist until ForgetStream returns or the Runtime is closed. Pool.Trim and
-// Runtime.Close wait for its work, unless SetIdle(true) is in effect. Calls that take the stream as
-// an argument query it, as does a Pool.Alloc that may take memory freed on it. While a capture of
-// the stream contains a collective, every registration and collective queries it.
+// Runtime.Close wait for its work, unless SetIdle(true) is in effect. Allocations, registrations
+// and collectives may query it.
 //
-// symmem's background work never invalidates a capture. However, do not use the stream, or wait for
-// it, while another thread is inside the CUDA function that begins or ends a capture of it: the
-// CUDA driver (580.159.04) may then crash. Synchronize, ForgetStream, Pool.Trim, Pool.Close and,
-// when memory is short, Alloc wait for the stream. So does Free of a Buffer of another stream that
-// was used on this one.
+// While another thread is inside the CUDA function that begins or ends a capture of the stream, do
+// not use the stream or wait for it: the CUDA driver (580.159.04) may then crash. Besides
+// Synchronize, this concerns ForgetStream, Pool.Trim, Pool.Close, Alloc when memory is short, and
+// Free of another stream's Buffer that was used on this stream.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -69,8 +65,7 @@ func (i Interop) IsCapturing(handle uintptr) bool {
 
 // ForgetStream ends the use of an adopted stream and must be called before the owner destroys the
 // stream. It waits for unfinished work on the stream, but at most twice Options.Timeout. Later
-// calls on the stream return ErrClosed. Memory freed on the stream becomes available to other
-// streams when memory is short, and Pool.Trim unmaps it. The stream's number is not reused.
+// calls on the stream return ErrClosed. The stream's number is not reused.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
 		_ = s.forget(driver.AdoptedStream.Close) // a group that fails returns the error in its next call

@@ -33,12 +33,11 @@ type AdoptedCommunicator struct {
 }
 
 // AdoptCommunicator adopts a communicator. The handle is an ncclComm_t of the copy of NCCL that
-// symmem uses. The name appears in errors, and must be the same on all ranks. If g is not nil, the
-// communicator must have the group's ranks in the same order. The call does not wait for other
-// ranks.
+// symmem uses. The name appears in errors, and must be the same on all ranks. If g is not nil, it
+// must have the same ranks in the same order; if not, the call returns ErrInvalid. The call does
+// not wait for other ranks.
 //
-// It returns ErrUnsupported on the host backend and with Options.Deterministic, and ErrInvalid if
-// the ranks differ from those of the group.
+// It returns ErrUnsupported on the host backend and with Options.Deterministic.
 func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
@@ -119,7 +118,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if err := a.agree(ctx, p, pending); err != nil {
 		return err
 	}
-	err = a.rt.captures.exclude(ctx, exchange, func() error {
+	err = a.rt.captures.runOutside(ctx, exchange, func() error {
 		return a.registerAll(ctx, p, pending)
 	})
 	if err != nil && a.failed == nil {
@@ -153,8 +152,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	})
 }
 
-// agree checks that all ranks are about to register the same segments. The caller must hold the
-// group's lock.
+// agree compares the pending segments of all ranks. The caller must hold the group's lock.
 func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	tag := "communicator " + a.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]
@@ -171,7 +169,7 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 	if a.rt.Check() != CheckOff {
 		c.Ledgers = []agreement.Ledger{p.history.with(pending)}
 	}
-	if p.suspicion.suspectsAny() {
+	if p.suspicion.isSuspectForAny() {
 		c.Flags = flagAlign
 	}
 	machine, err := agreement.New(c)
@@ -247,8 +245,8 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	}
 }
 
-// sortedWindows lists the windows in the order of registration, in which NCCL requires them to be
-// deregistered. The caller must hold a.windowsMu.
+// sortedWindows lists the windows in the order of registration, in which NCCL must deregister them.
+// The caller must hold a.windowsMu.
 func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {

@@ -16,8 +16,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// history gives access to a pool's ledger, which records the pool's requests. Ranks compare their
-// ledgers while the pool continues to allocate.
+// history gives agreements access to a pool's ledger while the pool continues to allocate.
 type history struct {
 	mu     *ranked.Spin[poolMu]
 	id     uint64
@@ -42,14 +41,14 @@ func (h *history) Snapshot() ledger.Snapshot {
 	return h.ledger.Snapshot()
 }
 
-// DigestAt returns the digest of all events before a position, and whether the ledger still has it.
+// DigestAt returns the digest of all events before a position, if the ledger still has it.
 func (h *history) DigestAt(position uint64) (uint64, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ledger.DigestAt(position)
 }
 
-// EventAt returns the event at a position with its call site, and whether the ledger still has it.
+// EventAt returns the event at a position with its call site, if the ledger still has it.
 func (h *history) EventAt(position uint64) (event.Event, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,9 +59,8 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	return e, known
 }
 
-// noteAgreed records up to which position the histories agree, so that earlier events are not
-// compared again. If the group lacks ranks of the pool's domain, noteAgreed does nothing, because
-// the histories of those ranks may differ.
+// noteAgreed records up to which position the histories agree. It ignores groups that lack ranks of
+// the pool's domain, because the histories of those ranks may differ.
 func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
@@ -78,12 +76,11 @@ func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 
 type comparison struct {
 	roster
-	rt    *Runtime
-	comm  driver.Communicator
-	life  *lifetime
-	state *ranked.Spin[groupState]
-	// inBackground is set while a goroutine compares histories; guarded by state.
-	inBackground bool
+	rt           *Runtime
+	comm         driver.Communicator
+	life         *lifetime
+	state        *ranked.Spin[groupState]
+	inBackground bool          // a goroutine compares histories; guarded by state
 	agreed       atomic.Uint64 // number of comparisons without a difference
 }
 
@@ -113,7 +110,7 @@ func (c *comparison) sharedHistories(
 ) ([]agreement.Ledger, error) {
 	var local []agreement.Ledger
 	for _, p := range c.pools() {
-		if !p.suspicion.suspects(&c.roster) {
+		if !p.suspicion.isSuspectFor(&c.roster) {
 			local = append(local, p.history.with(nil))
 		}
 	}
@@ -172,8 +169,7 @@ func (c *comparison) run(
 }
 
 // note records the outcome of a comparison. If the ranks differ, it makes the group fail and waits
-// until the ranks have determined the cause together, because some rank may not have received the
-// outcome.
+// for the common cause, because some rank may not have received the outcome.
 func (c *comparison) note(v *agreement.Outcome) error {
 	if err := c.divergence(v); err != nil {
 		c.comm.Abort(err)
@@ -190,8 +186,7 @@ func (c *comparison) noteAgreed(v *agreement.Outcome) {
 	}
 }
 
-// checkInBackground compares histories at intervals until the group is closed, so that the ranks
-// find a divergence even if the program never registers again.
+// checkInBackground compares histories at intervals, even if the program never registers again.
 func (c *comparison) checkInBackground() {
 	timer := time.NewTicker(c.rt.opts.CheckInterval)
 	defer timer.Stop()
@@ -230,8 +225,8 @@ func (c *comparison) compareInBackground() error {
 	return nil
 }
 
-// startInBackground starts the background comparison if the check level requires it. The comparison
-// continues even if this rank's level changes later, because the other ranks wait for it.
+// startInBackground starts the background comparison if the check level requires it. It continues
+// even if this rank's level changes, because the other ranks wait for it.
 func (c *comparison) startInBackground() {
 	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
 		return
@@ -248,9 +243,8 @@ func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures exchanges whether a step was refused because of a capture. If the step was
-// refused on any rank, every rank returns an ErrCapturing that names these ranks. The caller must
-// hold Group.mu.
+// agreeOnCaptures exchanges whether a step was refused because of a capture. If so on any rank,
+// every rank returns an ErrCapturing that names these ranks. The caller must hold Group.mu.
 func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
 	var local []byte
 	if refused != nil {

@@ -13,9 +13,9 @@ import (
 )
 
 // aligner realigns a group's pools after a fault, so that all ranks place buffers identically
-// again. This is necessary because one rank may have made calls that another rank never made. A
-// rank that sees a fault marks the pools suspect. The ranks realign a suspect pool before they next
-// compare its history; see docs/design/faults.md.
+// again: one rank may have made calls that another rank never made. A rank that sees a fault marks
+// the pools suspect. Before the ranks next compare the history of a suspect pool, they realign it;
+// see docs/design/faults.md.
 type aligner struct {
 	roster
 	rt         *Runtime
@@ -31,104 +31,99 @@ type suspicion struct {
 	domain *Group
 	raised bool
 	faults map[*lifetime]bool
-	// aligned lists the world ranks with which this rank has realigned the pool. When these are all
-	// ranks of the domain, raised is cleared.
+	// aligned lists the world ranks with which this rank has realigned the pool.
 	aligned []int
-	// preFault lists the blocks that were live when raised was set. All ranks have placed them
-	// identically.
+	// preFault lists the blocks that were live when raised was set, which are the same on all
+	// ranks.
 	preFault []alloc.View
-	// rebuilds counts realignments.
-	rebuilds int
-	// guests holds the full ids of groups that have used the pool and have ranks outside its
+	rebuilds int // number of realignments
+	// outsideGroups holds the full ids of groups that use the pool and have ranks outside its
 	// domain.
-	guests map[string]bool
+	outsideGroups map[string]bool
 }
 
-// concerns reports whether the pool is suspect for the ranks of a group. The caller must hold mu.
-func (d *suspicion) concerns(g *roster) bool {
-	return d.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
-		return r != g.ranks[g.rank] && !slices.Contains(d.aligned, r)
+// raisedFor reports whether the pool is suspect for the ranks of a group. The caller must hold mu.
+func (s *suspicion) raisedFor(g *roster) bool {
+	return s.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
+		return r != g.ranks[g.rank] && !slices.Contains(s.aligned, r)
 	})
 }
 
-func (d *suspicion) suspects(g *roster) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.concerns(g)
+func (s *suspicion) isSuspectFor(g *roster) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.raisedFor(g)
 }
 
-// suspectsAny is like suspects, but for all ranks of the pool's domain.
-func (d *suspicion) suspectsAny() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.raised
+// isSuspectForAny reports whether the pool is suspect for any rank of its domain.
+func (s *suspicion) isSuspectForAny() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.raised
 }
 
-func (d *suspicion) rebuildCount() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.rebuilds
+func (s *suspicion) rebuildCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rebuilds
 }
 
-func (d *suspicion) addGuest(g *roster) {
-	if d.domain == nil || d.domain.contains(g) {
+func (s *suspicion) addOutsideGroup(g *roster) {
+	if s.domain == nil || s.domain.contains(g) {
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.guests == nil {
-		d.guests = map[string]bool{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.outsideGroups == nil {
+		s.outsideGroups = map[string]bool{}
 	}
-	d.guests[g.full] = true
+	s.outsideGroups[g.full] = true
 }
 
-// affectedBy reports whether a fault of a group makes the pool suspect.
-func (d *suspicion) affectedBy(g *roster) bool {
-	if d.domain == nil {
+func (s *suspicion) affectedBy(g *roster) bool {
+	if s.domain == nil {
 		return false
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.domain.contains(g) || d.guests[g.full]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.domain.contains(g) || s.outsideGroups[g.full]
 }
 
-// trust records that the ranks of a group have realigned the pool. The caller must hold mu.
-func (d *suspicion) trust(g *roster) {
-	d.rebuilds++
-	for failed := range d.faults {
+// noteRealigned records that the ranks of a group have realigned the pool. The caller must hold mu.
+func (s *suspicion) noteRealigned(g *roster) {
+	s.rebuilds++
+	for failed := range s.faults {
 		if failed.fault.Load() == faultResolved {
-			delete(d.faults, failed)
+			delete(s.faults, failed)
 		}
 	}
 	switch {
-	case len(d.faults) > 0: // another fault has occurred in the meantime
-	case g.contains(&d.domain.roster):
-		d.raised, d.aligned, d.preFault = false, nil, nil
+	case len(s.faults) > 0: // another fault has occurred in the meantime
+	case g.contains(&s.domain.roster):
+		s.raised, s.aligned, s.preFault = false, nil, nil
 	default:
-		d.aligned = slices.Clone(g.ranks)
+		s.aligned = slices.Clone(g.ranks)
 	}
 }
 
-// meeting describes a call in which ranks realign pools if necessary, and then compare histories.
-type meeting struct {
+// alignedCall describes a call that compares histories, after realigning pools if necessary.
+type alignedCall struct {
 	tag string
-	// A pool is realigned if, on some rank, it is suspect or needsAlign returns true for it.
+	// A pool is realigned if some rank suspects it or its needsAlign returns true.
 	pools      []*Pool
-	needsAlign func(*Pool) bool // set to nil after a realignment
-	// ledgers returns the histories to compare.
-	ledgers func() []agreement.Ledger
+	needsAlign func(*Pool) bool          // set to nil after a realignment
+	ledgers    func() []agreement.Ledger // returns the histories to compare
 }
 
-// maxRealignments limits the realignments in a meeting. More than one is needed only if other
-// goroutines change the pools concurrently.
+// maxRealignments limits the realignments in a call. Several are needed only if other goroutines
+// change the pools concurrently.
 const maxRealignments = 3
 
 // flagAlign requests a realignment in the flags of an agreement.
 const flagAlign = 1
 
-// meet realigns the pools if some rank requests it, and compares histories. The caller must hold
-// Group.mu.
-func (a *aligner) meet(ctx context.Context, m *meeting) error {
+// alignAndCompare requires that the caller holds Group.mu.
+func (a *aligner) alignAndCompare(ctx context.Context, m *alignedCall) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
 			return err
@@ -160,15 +155,15 @@ func (a *aligner) meet(ctx context.Context, m *meeting) error {
 		"keep changing them; repeat the call once they have stopped", a.id)}
 }
 
-func (m *meeting) compared() []agreement.Ledger {
+func (m *alignedCall) compared() []agreement.Ledger {
 	if m.ledgers == nil {
 		return nil
 	}
 	return m.ledgers()
 }
 
-func (m *meeting) wantsAlign(g *roster, p *Pool) bool {
-	return p.suspicion.suspects(g) || m.needsAlign != nil && m.needsAlign(p)
+func (m *alignedCall) wantsAlign(g *roster, p *Pool) bool {
+	return p.suspicion.isSuspectFor(g) || m.needsAlign != nil && m.needsAlign(p)
 }
 
 // unalignedError reports why pools could not be realigned. All ranks return it, and the group
@@ -177,27 +172,27 @@ type unalignedError struct{ error }
 
 func (e *unalignedError) Unwrap() error { return e.error }
 
-// keepsMemory reports whether a pool does not allocate part of its memory because only some ranks
-// were using that part when the pool was realigned.
+// keepsMemory reports whether a pool leaves memory unused because only some ranks were using it at
+// a realignment.
 func keepsMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.core.Keeps()
 }
 
-func (a *aligner) suspectsPools() bool {
+func (a *aligner) hasSuspectPools() bool {
 	return slices.ContainsFunc(a.comparison.pools(), func(p *Pool) bool {
-		return p.suspicion.suspects(&a.roster)
+		return p.suspicion.isSuspectFor(&a.roster)
 	})
 }
 
-// alignFirst realigns the pools of a new group if suspect is true, which must be the same on all
+// alignNewGroup realigns the pools of a new group if suspect is true, which must be the same on all
 // ranks. If that fails, the first call that uses the pools tries again.
-func (a *aligner) alignFirst(ctx context.Context, suspect bool) error {
+func (a *aligner) alignNewGroup(ctx context.Context, suspect bool) error {
 	if !suspect {
 		return nil
 	}
-	err := a.align(ctx, &meeting{pools: a.comparison.pools()})
+	err := a.align(ctx, &alignedCall{pools: a.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
 		return nil
 	}

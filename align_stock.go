@@ -13,19 +13,15 @@ import (
 	"symmem/internal/alloc"
 )
 
-// stocktaking holds the state of a rank's pools, which ranks exchange before a realignment.
-type stocktaking struct {
-	// Capturing is set if the rank is capturing a stream.
-	Capturing bool
-	// Trouble describes any other reason why the rank cannot change its pools.
-	Trouble string
-	// Faults lists the keys of failed groups whose faults the rank has seen.
-	Faults []uint64
-	Pools  []stock
+// rankInventory holds the state of a rank's pools, which ranks exchange before a realignment.
+type rankInventory struct {
+	Capturing bool     // the rank is capturing a stream
+	Trouble   string   // any other reason why the rank cannot change its pools
+	Faults    []uint64 // keys of the groups whose faults the rank has seen
+	Pools     []poolInventory
 }
 
-// stock is a rank's inventory of one pool.
-type stock struct {
+type poolInventory struct {
 	Pool     uint64
 	Wanted   bool // the rank requests a realignment
 	Position uint64
@@ -34,8 +30,8 @@ type stock struct {
 }
 
 // align realigns pools. If that is not possible, every rank returns the same unalignedError.
-func (a *aligner) align(ctx context.Context, m *meeting) error {
-	local := a.takeStock(ctx, m)
+func (a *aligner) align(ctx context.Context, m *alignedCall) error {
+	local := a.takeInventory(ctx, m)
 	payload, err := json.Marshal(local)
 	if err != nil {
 		return fmt.Errorf("encoding the pool inventory: %w", err)
@@ -44,7 +40,7 @@ func (a *aligner) align(ctx context.Context, m *meeting) error {
 	if err != nil {
 		return err
 	}
-	all := make([]stocktaking, len(payloads))
+	all := make([]rankInventory, len(payloads))
 	for r := range payloads {
 		if err := json.Unmarshal(payloads[r], &all[r]); err != nil {
 			return fmt.Errorf("decoding the pool inventory of rank %d: %w", a.ranks[r], err)
@@ -80,11 +76,11 @@ func exchangeLong(
 	return whole, nil
 }
 
-// takeStock waits for this rank's queued work and returns the inventories of the meeting's pools.
-func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
+// takeInventory waits for this rank's queued work and returns the inventories of its pools.
+func (a *aligner) takeInventory(ctx context.Context, m *alignedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
-	local := stocktaking{Capturing: a.rt.captures.any(nil)}
+	local := rankInventory{Capturing: a.rt.captures.inProgress(nil)}
 	marks := make([]alloc.Mark, len(m.pools))
 	for i, p := range m.pools {
 		marks[i] = p.uses.mark()
@@ -104,7 +100,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 		return local
 	}
 	for i, p := range m.pools {
-		s, err := p.realigner.takeStock(marks[i])
+		s, err := p.realigner.takeInventory(marks[i])
 		if errors.Is(err, ErrClosed) {
 			continue
 		}
@@ -117,7 +113,7 @@ func (a *aligner) takeStock(ctx context.Context, m *meeting) stocktaking {
 	return local
 }
 
-func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Pool) error {
+func (a *aligner) alignWith(ctx context.Context, all []rankInventory, pools []*Pool) error {
 	if err := a.checkReady(all); err != nil {
 		for _, p := range pools {
 			p.realigner.raise(nil) // makes the pool suspect on all ranks, so that the next call tries again
@@ -129,18 +125,18 @@ func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Poo
 	var changed []*Pool
 	gone := map[*Pool][]*segment{}
 	for _, p := range pools {
-		stocks := stocksOf(p.id, all)
-		if stocks == nil {
+		inventories := poolInventories(p.id, all)
+		if inventories == nil {
 			continue
 		}
 		p.realigner.raise(nil)
-		layout, conflict := alloc.Union(inventoriesOf(stocks))
+		layout, conflict := alloc.Union(inventoriesOf(inventories))
 		if conflict != nil {
 			errs = append(errs, &unalignedError{a.conflict(p, conflict)})
 			continue
 		}
-		gone[p] = p.realigner.rebuild(&a.roster, layout, stocks)
-		if dropsSegment(layout, stocks) {
+		gone[p] = p.realigner.rebuild(&a.roster, layout, inventories)
+		if dropsSegment(layout, inventories) {
 			changed = append(changed, p)
 		}
 	}
@@ -150,7 +146,7 @@ func (a *aligner) alignWith(ctx context.Context, all []stocktaking, pools []*Poo
 	return errors.Join(append(errs, a.unmapRetired(ctx, changed, gone))...)
 }
 
-func (a *aligner) checkReady(all []stocktaking) error {
+func (a *aligner) checkReady(all []rankInventory) error {
 	for r, one := range all {
 		switch {
 		case one.Capturing:
@@ -164,8 +160,8 @@ func (a *aligner) checkReady(all []stocktaking) error {
 	return nil
 }
 
-// resolveFaults marks the faults of this rank's groups resolved if some rank has seen them.
-func (a *aligner) resolveFaults(all []stocktaking) {
+// resolveFaults marks faults of this rank's groups resolved if some rank has seen them.
+func (a *aligner) resolveFaults(all []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
 		for _, one := range all {
 			if failed.full != a.full && slices.Contains(one.Faults, failed.key) {
@@ -175,35 +171,35 @@ func (a *aligner) resolveFaults(all []stocktaking) {
 	}
 }
 
-// stocksOf returns all ranks' inventories of a pool. It returns nil if no rank requests a
+// poolInventories returns all ranks' inventories of a pool. It returns nil if no rank requests a
 // realignment of the pool or some rank lacks the pool.
-func stocksOf(pool uint64, all []stocktaking) []stock {
-	var stocks []stock
+func poolInventories(pool uint64, all []rankInventory) []poolInventory {
+	var inventories []poolInventory
 	wanted := false
 	for _, one := range all {
-		i := slices.IndexFunc(one.Pools, func(s stock) bool { return s.Pool == pool })
+		i := slices.IndexFunc(one.Pools, func(s poolInventory) bool { return s.Pool == pool })
 		if i < 0 {
 			return nil
 		}
-		stocks = append(stocks, one.Pools[i])
+		inventories = append(inventories, one.Pools[i])
 		wanted = wanted || one.Pools[i].Wanted
 	}
 	if !wanted {
 		return nil
 	}
-	return stocks
+	return inventories
 }
 
-func inventoriesOf(stocks []stock) []alloc.Inventory {
+func inventoriesOf(inventories []poolInventory) []alloc.Inventory {
 	var all []alloc.Inventory
-	for _, s := range stocks {
+	for _, s := range inventories {
 		all = append(all, s.Inventory)
 	}
 	return all
 }
 
-func dropsSegment(l alloc.Arrangement, stocks []stock) bool {
-	for _, s := range stocks {
+func dropsSegment(l alloc.Arrangement, inventories []poolInventory) bool {
+	for _, s := range inventories {
 		for ordinal, extent := range s.Segments {
 			if extent.Bytes > 0 && l.Segments[ordinal].Bytes == 0 {
 				return true

@@ -16,7 +16,7 @@ type Buffer struct{ memory Memory }
 // own it. A Memory has only four words, because the compiler keeps at most four in registers.
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
-	handle alloc.Handle // identifies the buffer's block
+	handle alloc.Handle // of the buffer's block
 	// start keeps a Go slice reachable; the garbage collector ignores pointers to device memory.
 	start  unsafe.Pointer
 	extent extent
@@ -31,8 +31,7 @@ const (
 	maxExtent  = 1<<(63-streamBits) - 1
 	// untracked marks memory whose uses the pool does not record. The caller must keep it alive.
 	untracked alloc.Stream = maxStreams
-	// hostFlag marks the memory of a Go slice.
-	hostFlag extent = 1 << 63
+	hostFlag  extent       = 1 << 63 // marks the memory of a Go slice
 )
 
 func newExtent(bytes int64, stream alloc.Stream) extent {
@@ -54,14 +53,14 @@ func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 // Size returns the size of the buffer in bytes: the requested size, rounded up.
 func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment returns the ordinal of the buffer's segment, or -1 if the buffer has been freed. The
-// ordinal is the same on every rank of the pool's domain.
+// Segment returns the ordinal of the buffer's segment, which is the same on every rank of the
+// pool's domain, or -1 if the buffer has been freed.
 func (b Buffer) Segment() int {
 	segment, _ := b.location()
 	return segment
 }
 
-// Offset returns the buffer's offset in its segment in bytes. It is the same on every rank.
+// Offset returns the buffer's offset in its segment in bytes, which is the same on every rank.
 func (b Buffer) Offset() int64 {
 	_, offset := b.location()
 	return offset
@@ -84,10 +83,10 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 // Memory returns the whole buffer as an argument of collectives and copies.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free returns the buffer to its pool. Work on the buffer's own stream may still be pending,
-// because only later work on that stream reuses the memory. For other streams, see UseOn. Free
-// returns ErrDoubleFree if the buffer has been freed before. After Pool.Close, freeing the last
-// buffer of a segment unmaps the segment, so queued work must no longer use it.
+// Free returns the buffer to its pool, or ErrDoubleFree if it was freed before. Work on the
+// buffer's own stream may still be pending, because only later work on that stream reuses the
+// memory. For other streams, see UseOn. After Pool.Close, freeing the last buffer of a segment
+// unmaps the segment, so no queued work may use it.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
@@ -96,10 +95,10 @@ func (b Buffer) Free() error {
 // has completed or, if the stream is being captured, until the graph is closed. Collectives, Copy
 // and Fill call UseOn implicitly.
 //
-// Uses determine when memory becomes free, and thus where later buffers are placed. All ranks of
-// the pool's domain must therefore record the same uses. If only some ranks use a buffer on another
-// stream or in a capture, for example to send a message, the other ranks must call UseOn for it.
-// They must also synchronize that stream, or close a graph, at the same points of the program.
+// Uses determine where later buffers are placed, so all ranks of the pool's domain must record the
+// same uses. If only some ranks use a buffer on another stream or in a capture, for example to send
+// a message, the others must call UseOn. They must also synchronize that stream, or close a graph,
+// at the same points of the program.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -143,7 +142,6 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 // Address returns the address of the first byte.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
-// tracked reports whether the pool records which streams and captures use the memory.
 func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
 // Pool returns the pool of the buffer that contains the memory, or nil if no buffer does.
@@ -158,8 +156,8 @@ type Element interface {
 }
 
 // View returns a buffer's memory as a Go slice, or ErrUnsupported if the CPU cannot address it. The
-// slice is valid until the buffer is freed or the pool is suspended. Before using the slice, wait
-// until queued work on the memory has completed.
+// slice is valid until the buffer is freed or the pool is suspended. View does not wait for queued
+// work.
 func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)

@@ -9,12 +9,12 @@ import (
 )
 
 // visit represents a call that uses memory of one or two pools. The memory stays mapped and
-// registered from enter until leave, by which time the call has queued its work.
+// registered from enter to leave.
 type visit struct{ first, second spin.Pass }
 
-// enter begins a call that uses memory of the pools a and b. Either may be nil, and both may be the
-// same. If one of them is closing or suspended, enter returns ErrClosed or ErrSuspended; otherwise,
-// the caller must call leave.
+// enter begins a call that uses memory of the pools a and b, which may be nil or the same. If a
+// pool is closing or suspended, enter returns ErrClosed or ErrSuspended; otherwise, the caller must
+// call leave.
 func enter(a, b *Pool) (v visit, err error) {
 	me := spin.Self()
 	var open bool
@@ -37,7 +37,7 @@ func enter(a, b *Pool) (v visit, err error) {
 	return v, nil
 }
 
-// leave ends the call. The arguments must be those of enter.
+// leave must get the arguments of enter.
 func (v visit) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(v.first)
@@ -54,7 +54,7 @@ func refusalOf(p *Pool) error {
 	return unlockAndRefuse(p)
 }
 
-// unlockAndRefuse unlocks Pool.mu and returns the reason why the pool has refused a call.
+// unlockAndRefuse returns the reason why a pool has refused a call, and unlocks Pool.mu.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	if p.segments.closed || p.suspender.closes > 0 {

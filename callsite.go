@@ -61,7 +61,7 @@ func caller() uintptr {
 var packagePrefix = strings.TrimSuffix(
 	runtime.FuncForPC(reflect.ValueOf((*callSites).text).Pointer()).Name(), "(*callSites).text")
 
-// isInternal reports whether a function belongs to this package and is not a test or an example.
+// isInternal reports whether a function belongs to this package and is no test or example.
 func isInternal(function string) bool {
 	rest, ok := strings.CutPrefix(function, packagePrefix)
 	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")

@@ -15,20 +15,19 @@ type captures struct {
 	mu      *ranked.Mutex[runtimeMu]
 	timeout time.Duration // limits a wait for registrations
 	own     int           // captures of streams that symmem created
-	// adopted lists other libraries' streams whose captures contain calls of symmem and may not
-	// have ended. The list is replaced, never modified.
-	adopted     []*Stream
-	registering int // number of registrations in progress
-	// registrationsDone is closed when registering becomes 0.
-	registrationsDone chan struct{}
+	// adopted lists other libraries' streams whose captures contain calls and may not have ended.
+	// The list is replaced, never modified.
+	adopted           []*Stream
+	registering       int           // number of registrations in progress
+	registrationsDone chan struct{} // closed when registering becomes 0
 }
 
-// exclude runs a step that must not run while any rank is capturing a stream. If some rank is
-// capturing, all ranks return ErrCapturing without running the step. It is collective.
-func (c *captures) exclude(
+// runOutside runs a step that must not run while any rank is capturing a stream. If some rank is
+// capturing, all ranks return ErrCapturing instead. It is collective.
+func (c *captures) runOutside(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {
-	capturing, release := c.hold()
+	capturing, release := c.postpone()
 	defer release()
 	local := []byte{0}
 	if capturing {
@@ -46,14 +45,15 @@ func (c *captures) exclude(
 	return step()
 }
 
-// hold reports whether this rank is capturing a stream. New captures wait until release is called.
-func (c *captures) hold() (capturing bool, release func()) {
+// postpone reports whether this rank is capturing a stream, and makes new captures wait until
+// release is called.
+func (c *captures) postpone() (capturing bool, release func()) {
 	c.mu.Lock()
 	if c.registering++; c.registering == 1 {
 		c.registrationsDone = make(chan struct{})
 	}
 	c.mu.Unlock()
-	return c.any(nil), func() {
+	return c.inProgress(nil), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.registering--; c.registering == 0 {
@@ -63,10 +63,10 @@ func (c *captures) hold() (capturing bool, release func()) {
 	}
 }
 
-// any reports whether this rank is capturing a stream. current is the stream of the current call,
-// or nil. Other adopted streams are checked only if they are listed, because their owners may have
-// destroyed them.
-func (c *captures) any(current *Stream) bool {
+// inProgress reports whether this rank is capturing a stream. current is the stream of the current
+// call, or nil. It does not touch adopted streams that are not listed, because their owners may
+// have destroyed them.
+func (c *captures) inProgress(current *Stream) bool {
 	c.mu.Lock()
 	own, adopted := c.own > 0, c.adopted
 	c.mu.Unlock()
@@ -86,8 +86,7 @@ func (c *captures) any(current *Stream) bool {
 	return false
 }
 
-// begin waits until no registration is in progress, and then counts a new capture until end is
-// called.
+// begin waits until no registration is in progress, and counts a new capture until end is called.
 func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.own++ })
 }
@@ -110,7 +109,7 @@ func (c *captures) note(s *Stream, mayCapture bool) {
 	c.set(s, mayCapture)
 }
 
-// set implements note for a caller that holds mu.
+// set implements note. The caller must hold mu.
 func (c *captures) set(s *Stream, mayCapture bool) {
 	if slices.Contains(c.adopted, s) == mayCapture {
 		return

@@ -26,21 +26,20 @@ type inquiry struct {
 }
 
 // reportTimeout limits one exchange of reports, unless three quarters of the group's timeout are
-// less. If a rank's report does not arrive in time, the others decide without it.
+// less. The ranks decide without reports that are late.
 const reportTimeout = 2 * time.Second
 
 // maxReportRounds limits how often ranks repeat the exchange of reports.
 const maxReportRounds = 12
 
-// run exchanges reports with the other ranks and returns the same error on all ranks. The cause
-// that the first rank selects becomes the decision of all ranks, even of ranks that call run later.
-// While a rank does not know the cause of an earlier fault of another group, the ranks repeat the
-// exchange.
+// run exchanges reports with the other ranks and returns the same error on all ranks, even on ranks
+// that call run later. While a rank does not know the cause of an earlier fault of another group,
+// the ranks repeat the exchange.
 func (q *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
 		local := q.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
-		local.Suspect = q.aligner.suspectsPools()
+		local.Suspect = q.aligner.hasSuspectPools()
 		message, err := json.Marshal(local)
 		if err != nil {
 			return errors.Join(cause, err)
@@ -60,9 +59,8 @@ func (q *inquiry) run(cause error) error {
 	}
 }
 
-// makeReport returns this rank's report. If the cause is an earlier fault of another group,
-// makeReport waits until the ranks of that group have determined its cause. If that takes longer
-// than wait, the report is pending.
+// makeReport returns this rank's report. If an earlier fault of another group is the cause,
+// makeReport waits for that group's cause. If that takes longer than wait, the report is pending.
 func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
@@ -89,13 +87,13 @@ func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 
 // reports holds the reports of a group's ranks, by kind and in group order.
 type reports struct {
-	byKind       map[string][]report
-	pending      bool  // some rank does not know its cause yet
-	placeUnknown bool  // some rank has not reported its call
-	suspect      bool  // some rank has marked a pool suspect after a fault of another group
-	missing      []int // world ranks that have not reported
-	// awaitReports sets the fields below. lost and left contain those of the missing ranks that are
-	// lost or have left the group. waited is the time since the inquiry began.
+	byKind      map[string][]report
+	pending     bool  // some rank does not know its cause yet
+	callUnknown bool  // some rank has not reported its call
+	suspect     bool  // some rank has marked a pool suspect after a fault of another group
+	missing     []int // world ranks that have not reported
+	// awaitReports sets the fields below: the missing ranks that are lost, those that have left the
+	// group, and the time since the inquiry began.
 	lost, left []int
 	waited     time.Duration
 }
@@ -111,7 +109,7 @@ func (q *inquiry) decodeReports(payloads [][]byte) *reports {
 		all.byKind[r.Kind] = append(all.byKind[r.Kind], r)
 		all.pending = all.pending || r.Pending
 		all.suspect = all.suspect || r.Suspect
-		all.placeUnknown = all.placeUnknown || r.InCall == ""
+		all.callUnknown = all.callUnknown || r.InCall == ""
 	}
 	return all
 }
@@ -122,8 +120,8 @@ func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte
 	return q.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-// selectCause selects the cause from all ranks' reports, in the order of the kinds in report.go. If
-// no report names a cause, it returns this rank's cause.
+// selectCause selects the cause in the order of the kinds in report.go. If no report names a cause,
+// it returns this rank's cause.
 func (q *inquiry) selectCause(cause error, all *reports) error {
 	switch byKind := all.byKind; {
 	case len(byKind[kindLost]) > 0:
@@ -139,7 +137,7 @@ func (q *inquiry) selectCause(cause error, all *reports) error {
 			InCall: "joining group " + q.id, Activity: elsewhere, Members: q.ranks,
 		}
 	case len(byKind[kindDiverged]) > 0:
-		everywhere := !all.placeUnknown && len(all.missing) == 0
+		everywhere := !all.callUnknown && len(all.missing) == 0
 		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.withAdvice(err)
 		}
@@ -199,8 +197,6 @@ func difference(ranks, others []int) []int {
 	})
 }
 
-// withAdvice adds advice to err if a pool is suspect after a fault of another group. Ranks may then
-// realign the pool at different points of their programs.
 func (all *reports) withAdvice(err error) error {
 	if !all.suspect {
 		return err
@@ -222,8 +218,8 @@ func (q *inquiry) mergeLost(reports []report) *RankLostError {
 	return e
 }
 
-// mergeLate merges the reports of ranks that waited for other ranks. The texts come from the report
-// of the lowest rank, so that the result is the same on all ranks.
+// mergeLate takes the texts from the report of the lowest rank, so that all ranks get the same
+// result.
 func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		InCall: reports[0].InCall, Waited: reports[0].Late.Waited, Activity: map[int]string{},
@@ -251,7 +247,6 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
-// abortedError returns an ErrAborted that names the ranks that have aborted the group.
 func (q *inquiry) abortedError(reports []report) error {
 	var ranks []int
 	why := ""
@@ -269,9 +264,8 @@ func (q *inquiry) abortedError(reports []report) error {
 		driver.RanksOf(distinct(ranks), q.ranks), why)
 }
 
-// comparableHistories returns the histories that ranks compare after a fault. If a rank has marked
-// a pool suspect, it returns none, because histories may then differ although the program is
-// correct.
+// comparableHistories returns none if a rank has marked a pool suspect, because histories may then
+// differ although the program is correct.
 func (q *inquiry) comparableHistories(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
@@ -282,9 +276,9 @@ func (q *inquiry) comparableHistories(mode agreement.Mode, suspect bool) ([]agre
 	return q.comparison.histories(), nil
 }
 
-// explainDivergence compares the histories of the pools and the current collective. If everywhere
-// is true, it also compares the calls that the ranks are in. It returns a DivergenceError for the
-// first difference, or cause if there is none.
+// explainDivergence compares the histories of the pools, the current collective and, if everywhere
+// is true, the calls that the ranks are in. It returns a DivergenceError for the first difference,
+// or cause if there is none.
 func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
@@ -313,7 +307,7 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 }
 
 // messageCause returns the error for unmatched messages. If a collective has detected them, the
-// ranks exchange how many messages they sent and received before that collective.
+// ranks exchange the counts of messages before that collective.
 func (q *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
 	counts, ok := q.comm.(driver.MessageCounts)

@@ -93,9 +93,8 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &collective{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run queues a collective. If the group has kept a plan for the call, run needs no defer: of the
-// calls between enter and leave, only Options.OnEvent may panic or exit, and submitEntered then
-// leaves the pools.
+// run queues a collective. It needs no defer if the group has kept a plan for the call: only
+// Options.OnEvent may then panic or exit, and submitEntered handles that.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -131,9 +130,8 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	return nil
 }
 
-// runSlowly queues a call that has no plan yet, or whose use of buffers must be recorded. p is the
-// plan, or nil. The use is recorded even if this rank refuses the call later, because other ranks
-// may queue the call.
+// runSlowly queues a call that has no plan yet, or whose use of buffers must be recorded. The use
+// is recorded even if this rank refuses the call later, because other ranks may queue it.
 func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v visit) error {
 	defer v.leave(c.send.pool, c.recv.pool)
 	more, err := c.enterOthers()
@@ -186,8 +184,8 @@ type otherVisits struct {
 	first, second visit
 }
 
-// enterOthers enters the pools of a norm's buffers other than send and recv. It skips pools that
-// the call has already entered, because a second entry would fail if Close has begun.
+// enterOthers enters the pools of a norm's other buffers. It skips pools that the call has already
+// entered, because a second entry would fail if Close has begun.
 func (c *collective) enterOthers() (v otherVisits, err error) {
 	if c.norm == nil {
 		return v, nil
@@ -237,15 +235,13 @@ func (g *Group) RecvTagged(
 }
 
 // AllToAllV sends a part of send to each rank and stores a part from each rank in recv; splits
-// contains the sizes of the parts, which may be 0 and may differ between ranks. The parts of recv
-// must not overlap. send and recv may be the same memory.
+// contains the sizes of the parts, which may be 0. The parts of recv must not overlap. send and
+// recv may be the same memory. AllToAllV registers no memory and copies the lists in splits. It
+// does not match an AllToAll on another rank, even if all counts are equal.
 //
 // If a rank sends a different number of elements than the peer expects, no buffer is written, and
 // all ranks return a MessageError that names each such pair of ranks. Below CheckEvery, only the
 // ranks of these pairs return the error.
-//
-// AllToAllV registers no memory and copies the lists in splits. It does not match an AllToAll on
-// another rank, even if all counts are equal.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -255,9 +251,9 @@ func (g *Group) AllToAllV(
 }
 
 // AllGatherV gathers counts[r] elements of each rank r's send, in group order, into every rank's
-// recv. For an in-place call, pass this rank's part of recv as send. Every rank must pass the same
-// counts, which may be 0. AllGatherV registers no memory and copies counts. It does not match an
-// AllGather on another rank, even if all counts are equal.
+// recv. Every rank must pass the same counts, which may be 0. For an in-place call, pass this
+// rank's part of recv as send. AllGatherV registers no memory and copies counts. It does not match
+// an AllGather on another rank, even if all counts are equal.
 //
 // On the direct path, large parts are faster if recv is registered with the group. A list of calls
 // (see Call.More) takes the path of its largest call; on the direct path, one launch gathers up to
@@ -274,8 +270,8 @@ func (g *Group) AllGatherV(
 
 // ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
 // stores this rank's part in recv. For an in-place call, pass this rank's part of send as recv. On
-// the direct path, large parts are faster if send is registered. In all other respects,
-// ReduceScatterV is like AllGatherV.
+// the direct path, large parts are faster if send is registered. Otherwise, ReduceScatterV is like
+// AllGatherV.
 func (g *Group) ReduceScatterV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -317,15 +313,13 @@ func (g *Group) Scatter(
 //	Quantized = e4m3(Output / scale)
 //
 // where round rounds to a.Type. Intermediate results are float32, and the mean is taken over a row.
-// Package driver/formula defines the results bit by bit. They are the same on every rank and in
-// every run, and a row's results do not depend on the number of rows. Quantized is computed even if
-// Output is left out.
+// The bits of the results, which package driver/formula defines, are the same on every rank and in
+// every run, and for every number of rows.
 //
 // On GPUs, AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return
-// an ErrUnsupported with the reason, and the caller can run the steps separately. For example,
-// ranks may not be able to access each other's memory. Or an Input or Output may be neither
-// symmetric nor small enough for exchange memory. The host backend has no such limits and returns
-// the same bits. After a fault, all outputs are undefined.
+// an ErrUnsupported with the reason. For example, some ranks cannot access each other's memory, or
+// Input is neither symmetric nor small enough for exchange memory. The host backend has no such
+// limits. After a fault, all outputs are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }
@@ -347,9 +341,8 @@ func (g *Group) normalize(
 	return g.run(ctx, s, c)
 }
 
-// launchOn queues a plan on a stream or, if another library is capturing the stream, records it in
-// the capture. If wait is set, the stream is not being captured, and the caller calls Synchronize
-// next.
+// launchOn queues a plan on a stream, or records it in the capture of another library. If wait is
+// set, the stream is not being captured, and the caller calls Synchronize next.
 func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 	if wait {
 		if inline, ok := g.comm.(driver.InlineLauncher); ok {
@@ -372,10 +365,9 @@ func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 	return recorder.Record(s.queue, p.plan)
 }
 
-// Explain returns the path that a collective on these buffers would take now, and the reason. If
-// the tuning table decides, the reason includes the table's limits, which may differ for in-place
-// calls. Explain assumes Sum for reductions, and parts of the same size for operations with splits.
-// It queues nothing and does not communicate.
+// Explain returns the path that a collective on these buffers would take now, and the reason. It
+// assumes Sum for reductions, and parts of the same size for operations with splits. The limits of
+// a tuning table, which it may quote, can differ for in-place calls. Explain does not communicate.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {

@@ -10,14 +10,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts the calls in progress that create a group, pool or stream. Runtime.Close waits
-// for these calls and closes what they created.
+// creation counts the calls that create a group, pool or stream, so that Runtime.Close can wait for
+// them and close what they created.
 type creation struct {
 	mu    *ranked.Mutex[runtimeMu]
-	calls sync.WaitGroup // incremented with mu held, and only before Close begins
-	// life is canceled with the cause ErrClosed when Close begins.
-	life context.Context
-	end  context.CancelCauseFunc
+	calls sync.WaitGroup  // incremented with mu held, and only before Close begins
+	life  context.Context // canceled with ErrClosed when Close begins
+	end   context.CancelCauseFunc
 }
 
 // usable returns ErrClosed once Close has begun.
@@ -36,9 +35,9 @@ func (c *creation) begin() error {
 
 func (c *creation) done() { c.calls.Done() }
 
-// join is like begin, for a call that creates a group. When Close begins, the returned context is
-// canceled. The caller must pass its error to done; once Close has begun, done replaces it by
-// ErrClosed.
+// join is like begin, for a call that creates a group. When Close begins, it cancels the returned
+// context. The caller must pass its error to done, which returns ErrClosed instead if Close has
+// begun.
 func (c *creation) join(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -67,8 +66,8 @@ func (c *creation) close() bool {
 	return !closed
 }
 
-// await waits until the calls in progress have returned, or until due. Close may run in a signal
-// handler that has interrupted one of these calls, which then cannot return.
+// await waits for the calls in progress, but only until due: Close may run in a signal handler that
+// has interrupted one of them.
 func (c *creation) await(due time.Time) {
 	done := make(chan struct{})
 	go func() {

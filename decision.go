@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// decision encodes the cause of a group's failure on which the ranks have agreed.
+// decision encodes the cause on which the ranks of a failed group have agreed.
 type decision struct {
 	Text   string `json:"text"`
 	Report report `json:"report"`
@@ -41,7 +41,7 @@ func (q *inquiry) decide(cause error) error {
 }
 
 // decidedError returns the error that an encoded decision describes. If own is a MismatchError for
-// the same call, decidedError returns own, which also describes this rank's call.
+// the same call, it returns own, which also describes this rank's call.
 func decidedError(own error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.valid() {
@@ -61,9 +61,8 @@ func decidedError(own error, encoded []byte) error {
 
 const reporterCheckInterval = 20 * time.Millisecond
 
-// awaitReports waits for missing reports until a report names a cause, another rank has decided on
-// a cause, a missing rank is lost, all missing ranks have left, or three quarters of the group's
-// timeout have passed since begin.
+// awaitReports waits for missing reports until some rank knows a cause, a missing rank is lost, all
+// missing ranks have left, or three quarters of the group's timeout have passed since begin.
 func (q *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
 		lost, left := q.comm.Departed()
@@ -77,8 +76,8 @@ func (q *inquiry) awaitReports(all *reports, begin time.Time) {
 	}
 }
 
-// explained reports whether some rank has reported a cause. A PeerError says only that another rank
-// has failed.
+// explained reports whether some rank has reported a cause. A PeerError is none, because it says
+// only that another rank has failed.
 func (all *reports) explained() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {

@@ -94,7 +94,7 @@ func (d *DivergenceError) Ranks() map[int]Side {
 }
 
 // divergenceOf converts the divergence in an outcome, if any, to an error. members maps group ranks
-// to world ranks. It is nil for a communicator of another library, whose ranks are not converted.
+// to world ranks. If it is nil, ranks are not converted.
 func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 	found := v.Divergence
 	if found == nil {
@@ -117,7 +117,7 @@ func divergenceOf(v *agreement.Outcome, group string, members []int) error {
 	return d
 }
 
-// worldRanks converts group ranks to world ranks, in ascending order.
+// worldRanks converts group ranks to sorted world ranks.
 func worldRanks(groupRanks, members []int) []int {
 	ranks := make([]int, 0, len(groupRanks))
 	for _, r := range groupRanks {

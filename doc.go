@@ -6,11 +6,11 @@
 //
 // A [Runtime] represents this process as a rank. The ranks of a [Group] communicate with each
 // other. The first group is the world, and [Group.Split] creates more. A [Pool] allocates [Buffer]s
-// in segments. If a pool has a domain, which is a group, the domain's ranks must make the same
-// allocations in the same order. Registering a segment with a group creates a window. At its end, a
-// [Scope] registers the new segments of its pool. A collective takes one of several paths: the
-// window path requires buffers in windows, the direct path requires GPUs, and the plain path
-// accepts any memory. [Group.Explain] returns the path and the reason for it.
+// in segments. The ranks of its domain, a group, must make the same allocations in the same order.
+// Registering a segment with a group creates a window, which [Pool.Register], a [Scope] or a
+// collective does. A collective takes one of several paths: the window path needs windows, the
+// direct path needs GPUs, and the plain path accepts any memory. [Group.Explain] returns the path
+// and the reason for it.
 //
 // Work is queued on a [Stream] and may be captured into a [Graph]. [Runtime.Interop] serves
 // bindings for other languages, and programs that share streams, communicators or memory with
@@ -18,15 +18,14 @@
 //
 // # Collectives
 //
-// Every rank of a group must make the same calls in the same order. A call is queued on a stream; a
-// nil stream selects the runtime's default stream. On the host backend, a small call on an idle
-// stream runs before the method returns. Counts are in elements, as in NCCL. send and recv may be
-// the same memory if NCCL permits an in-place call.
+// Every rank of a group must make the same collective calls in the same order. A call is queued on
+// a stream; a nil stream selects the runtime's default stream. Counts are in elements, as in NCCL.
+// send and recv may be the same memory if NCCL permits an in-place call.
 //
 // A call may first register memory, and then waits for the other ranks to do the same. The context
-// of a collective limits only this wait; if the context ends first, the call is not queued. Queued
-// work runs until it completes or until [Options].Timeout expires. To limit the wait for queued
-// work, pass a context to [Stream.Synchronize]. A nil context stands for context.Background.
+// of a collective limits only this wait; if it ends first, the call is not queued. Queued work runs
+// until it completes or until [Options].Timeout expires. A nil context stands for
+// context.Background.
 //
 // If a call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported], nothing is queued and the
 // group remains usable. [ErrClosed] means that the group or its runtime is closed. Any other error
@@ -36,24 +35,23 @@
 // # Messages
 //
 // [Group.SendTagged] and [Group.RecvTagged] transfer a message from one rank of a group to another.
-// For each pair of ranks and each tag, the k-th Send matches the k-th Recv, on any streams. Send
-// does not block its stream until Recv is called, because the message is buffered. If messages are
+// For each pair of ranks and each tag, the k-th Send matches the k-th Recv, on any streams.
+// Messages are buffered, so Send does not block its stream until Recv is called. If messages are
 // unmatched when the group closes, Close returns a MessageError. Unless Options.UnorderedMessages
 // is set, the next collective already reports them.
 //
 // GPUs that exchange messages must belong to one machine. A message waits in the memory of the
-// sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory. Each pair of ranks may
-// have 1024 messages in flight, and a further Send waits for one of them to be received. A Send in
-// a graph reserves memory and one of these 1024 slots until the graph is closed. A replay waits on
-// its stream until the message of the previous replay has been received. If graphs have reserved
-// all slots, Send returns ErrUnsupported.
+// sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory. A pair of ranks may
+// have 1024 messages in flight. A further Send waits until one is received. A Send in a graph
+// reserves memory and one of these 1024 slots until the graph is closed, and a replay waits on its
+// stream until the previous message has been received. If graphs have reserved all slots, Send
+// returns ErrUnsupported.
 //
 // # Comparison
 //
-// The history of requests determines where a pool places its buffers. Every pool records its
-// requests in a ledger with a rolling digest. Ranks compare ledgers before they register anything.
-// At level [CheckEvery], they also compare every collective before its result is used. If ranks
-// differ, all of them return the same [DivergenceError].
+// The history of requests determines where a pool places its buffers. Ranks compare these histories
+// before they register anything. At level [CheckEvery], they also compare every collective before
+// its result is used. If ranks differ, all of them return the same [DivergenceError].
 //
 // # Faults
 //
@@ -65,12 +63,6 @@
 // A [Stream] whose work has failed does not run later work until [Stream.Synchronize] has returned
 // the error. If a collective is skipped for this reason, its group fails with a [PriorError].
 // docs/reference/failures.md lists the guarantees and their tests.
-//
-// # Caveats
-//
-// All calls documented as collective must be made in the same order on every rank of the group.
-// Buffers are values and may be copied, but a copy that is used after Free may refer to another
-// buffer's memory.
 //
 // # Lock order
 //
@@ -89,11 +81,11 @@
 //	Group.state
 //	callSites.mu
 //
-// A goroutine may wait for other ranks while it holds one of the first four locks. It must not do
-// so while it holds any of the others, so an allocation does not wait for a registration.
+// A goroutine may wait for other ranks while it holds one of the first four locks, but not while it
+// holds any of the others. An allocation thus does not wait for a registration.
 //
-// There is one exception. A call that frees or reallocates memory which another stream has used
-// acquires the backend's lock of that stream while it holds Pool.mu. A goroutine that launches a
-// collective on the stream may hold that lock until its peers have arrived
-// or the timeout expires.
+// There is one exception. If another stream has used a buffer, the call that frees it, or allocates
+// its memory again, acquires the backend's lock of that stream while it holds Pool.mu. A goroutine
+// that is launching a collective may hold that lock until its peers have arrived or the timeout
+// expires.
 package symmem

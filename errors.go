@@ -11,7 +11,7 @@ import (
 
 // Errors that any call may return. They are wrapped; use errors.Is.
 var (
-	// ErrClosed is returned for the use of an object that has been closed.
+	// ErrClosed is returned for an object that has been closed.
 	ErrClosed = driver.ErrClosed
 	// ErrInvalid is returned for invalid arguments.
 	ErrInvalid = driver.ErrInvalid
@@ -28,12 +28,12 @@ var (
 	ErrSize = alloc.ErrSize
 	// ErrDoubleFree is returned for freeing a buffer that has been freed before.
 	ErrDoubleFree = alloc.ErrDoubleFree
-	// ErrFreed is returned for the use of a buffer that has been freed.
+	// ErrFreed is returned for a buffer that has been freed.
 	ErrFreed = alloc.ErrFreed
 	// ErrBusy is returned by Suspend if work in progress on some rank, which the error names, may
 	// use the memory.
 	ErrBusy = driver.ErrBusy
-	// ErrSuspended is returned for the use of a pool or a group between Suspend and Resume.
+	// ErrSuspended is returned for a pool or group between Suspend and Resume.
 	ErrSuspended = driver.ErrSuspended
 	// ErrForeign is returned for memory that does not belong to the pool or runtime.
 	ErrForeign = alloc.ErrForeign
@@ -86,8 +86,8 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// outOfMemoryError converts an out-of-memory error of the allocator. device is the device's error,
-// or nil if the pool reached its capacity.
+// outOfMemoryError converts an error of the allocator. device is nil if the pool reached its
+// capacity.
 func outOfMemoryError(err, device error) error {
 	var full *alloc.OutOfMemoryError
 	if !errors.As(err, &full) {
@@ -160,8 +160,7 @@ func (e *rendezvousError) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinDistinct joins errors whose texts differ, because one cause often prevents the release of
-// several streams or segments.
+// joinDistinct joins errors whose texts differ, because one cause often prevents several releases.
 func joinDistinct(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -174,8 +173,8 @@ func joinDistinct(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// parts returns the errors that errors.Join joined into err. Errors of fmt.Errorf that wrap several
-// errors stay whole.
+// parts returns the errors that errors.Join joined into err. Other errors that wrap several errors
+// stay whole.
 func parts(err error) []error {
 	if err == nil {
 		return nil

@@ -18,12 +18,11 @@ type outbox struct {
 	opts       *Options
 	pool       *ranked.Spin[poolMu]     // nil for a group
 	group      *ranked.Spin[groupState] // nil for a pool
-	events     []event.Event            // the queue is events[taken:count]
-	taken      int
-	count      int
+	events     []event.Event            // the queue is events[start:end]
+	start, end int
 	delivering bool
 	number     uint64 // of the next event; for a pool, its position in the ledger
-	// common holds the fields that are the same in all events of the pool or group.
+	// common holds the fields that all events of the pool or group share.
 	common event.Event
 	// Without OnEvent, scratch replaces the queue and serves only the trace.
 	scratch   event.Event
@@ -38,8 +37,7 @@ func (o *outbox) log(e *event.Event) {
 	}
 }
 
-// silent reports whether there is no OnEvent.
-func (o *outbox) silent() bool { return o.opts.OnEvent == nil }
+func (o *outbox) lacksHook() bool { return o.opts.OnEvent == nil }
 
 func (o *outbox) lock() {
 	if o.pool != nil {
@@ -66,30 +64,30 @@ func (o *outbox) disconnect() {
 const firstQueue = 128
 
 // add returns a pointer to a new event in the queue or, without OnEvent, to scratch. Copying events
-// instead would double the cost. Fields that common does not set may hold values of an older event.
+// would double the cost. Fields that common does not set may hold values of an older event.
 func (o *outbox) add() *event.Event {
-	if o.silent() {
+	if o.lacksHook() {
 		return &o.scratch
 	}
-	if o.count == len(o.events) {
+	if o.end == len(o.events) {
 		o.grow()
 	}
-	o.count++
-	return &o.events[o.count-1]
+	o.end++
+	return &o.events[o.end-1]
 }
 
-// grow moves the queue to new memory. The latest batch may still use the old memory.
+// grow moves the queue to new memory, because the latest batch may still use the old memory.
 func (o *outbox) grow() {
-	waiting := o.events[o.taken:o.count]
+	waiting := o.events[o.start:o.end]
 	o.events = make([]event.Event, max(firstQueue, 2*len(waiting)))
-	o.taken, o.count = 0, copy(o.events, waiting)
-	for i := o.count; i < len(o.events); i++ {
+	o.start, o.end = 0, copy(o.events, waiting)
+	for i := o.end; i < len(o.events); i++ {
 		o.events[i] = o.common
 	}
 }
 
-// begin returns the events that the caller must deliver. It returns none if the queue is empty or
-// another goroutine is delivering.
+// begin returns the events that the caller must deliver: none if the queue is empty or another
+// goroutine is delivering.
 func (o *outbox) begin() []event.Event {
 	if o.delivering {
 		return nil
@@ -98,26 +96,25 @@ func (o *outbox) begin() []event.Event {
 	return o.next()
 }
 
-// next returns the next batch to the delivering goroutine. If the queue is empty, it returns nil
-// and ends the delivery.
+// next returns the next batch. If the queue is empty, it returns nil and ends the delivery.
 func (o *outbox) next() []event.Event {
-	if o.taken == o.count {
-		o.taken, o.count, o.delivering = 0, 0, false
+	if o.start == o.end {
+		o.start, o.end, o.delivering = 0, 0, false
 		return nil
 	}
-	batch := o.events[o.taken:o.count]
-	o.taken = o.count
+	batch := o.events[o.start:o.end]
+	o.start = o.end
 	return batch
 }
 
 // putBack returns the rest of a batch to the queue and ends the delivery.
 func (o *outbox) putBack(rest []event.Event) {
-	waiting := append(append([]event.Event(nil), rest...), o.events[o.taken:o.count]...)
-	o.events, o.taken, o.count, o.delivering = waiting, 0, len(waiting), false
+	waiting := append(append([]event.Event(nil), rest...), o.events[o.start:o.end]...)
+	o.events, o.start, o.end, o.delivering = waiting, 0, len(waiting), false
 }
 
-// deliver passes a batch, and events that are queued in the meantime, to Options.OnEvent. The
-// caller must not hold a lock.
+// deliver passes a batch, and events that are queued meanwhile, to Options.OnEvent. The caller must
+// not hold a lock.
 func (o *outbox) deliver(batch []event.Event) {
 	ranked.Unlocked()
 	for batch != nil {
@@ -125,13 +122,13 @@ func (o *outbox) deliver(batch []event.Event) {
 	}
 }
 
-// deliverUntilPanic delivers events until the queue is empty, and returns nil. If OnEvent panics,
-// it logs the panic and returns the rest of the batch, which may be empty but is not nil.
+// deliverUntilPanic returns nil once the queue is empty. If OnEvent panics, it logs the panic and
+// returns the rest of the batch, which is not nil.
 func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	i := 0
 	defer func() {
 		if i < len(batch) {
-			rest = o.interrupted(batch[i+1:], recover())
+			rest = o.afterInterruption(batch[i+1:], recover())
 		}
 	}()
 	for {
@@ -147,9 +144,10 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	}
 }
 
-// interrupted is called if OnEvent has panicked or, with a nil failure, has called runtime.Goexit.
-// It returns the events that deliver must still deliver. After Goexit, the next delivery continues.
-func (o *outbox) interrupted(rest []event.Event, failure any) []event.Event {
+// afterInterruption is called if OnEvent has panicked or, with a nil failure, has called
+// runtime.Goexit. It returns the events that deliver must still deliver. After Goexit, the next
+// delivery continues.
+func (o *outbox) afterInterruption(rest []event.Event, failure any) []event.Event {
 	if failure != nil {
 		o.opts.logFault(driver.PanicError("Options.OnEvent", failure))
 		return rest
@@ -179,7 +177,7 @@ func (g *groupEvents) record(kind event.Kind) *event.Event {
 
 // release unlocks Group.state and delivers events. The caller must not hold another lock.
 func (g *groupEvents) release() {
-	if g.outbox.silent() {
+	if g.outbox.lacksHook() {
 		g.state.Unlock()
 		return
 	}
@@ -197,12 +195,12 @@ func (g *groupEvents) deliver() {
 	}
 }
 
-// submit records a call that is about to be submitted, and delivers the event. The caller must have
-// checked that events are recorded.
+// submit records and delivers the event of a call. The caller must have checked that events are
+// recorded.
 func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	at := g.rt.sites.text(site)
 	g.state.Lock()
-	if box := &g.outbox; box.silent() {
+	if box := &g.outbox; box.lacksHook() {
 		if box.trace != nil {
 			box.trace.Collective(box.common.Group, box.number, c.described, uint32(s.number), at)
 		}
@@ -216,10 +214,10 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	g.release()
 }
 
-// submitEntered is like submit, for a call that has entered the pools of its buffers. If OnEvent
-// calls runtime.Goexit, Group.run does not continue, so submitEntered leaves the pools.
+// submitEntered is like submit, for a call that has entered the pools of its buffers. It leaves the
+// pools if OnEvent calls runtime.Goexit.
 func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v visit) {
-	if g.outbox.silent() {
+	if g.outbox.lacksHook() {
 		g.submit(p, c.site, s)
 		return
 	}
@@ -233,8 +231,8 @@ func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v visit) {
 	returned = true
 }
 
-// value records a call on a value. The caller must hold Group.state.
-func (g *groupEvents) value(v *event.Event) {
+// recordValue requires that the caller holds Group.state.
+func (g *groupEvents) recordValue(v *event.Event) {
 	if !g.rt.recording.active() {
 		return
 	}
@@ -244,9 +242,9 @@ func (g *groupEvents) value(v *event.Event) {
 	g.outbox.log(e)
 }
 
-// fault records the fault of the group. OnEvent may call Close, so the event is delivered on a
-// goroutine for which Close does not wait.
-func (g *groupEvents) fault(cause error) {
+// recordFault delivers the event on a goroutine for which Close does not wait, because OnEvent may
+// call Close.
+func (g *groupEvents) recordFault(cause error) {
 	if !g.rt.recording.active() || cause == nil || errors.Is(cause, ErrClosed) {
 		return
 	}
@@ -271,7 +269,7 @@ type poolEvents struct {
 
 // release unlocks Pool.mu and delivers events. The caller must not hold another lock.
 func (p *poolEvents) release() {
-	if !p.outbox.silent() {
+	if !p.outbox.lacksHook() {
 		p.releaseAndDeliver()
 		return
 	}
@@ -337,7 +335,7 @@ func (p *poolEvents) collectToTrace() {
 	}
 }
 
-// describe sets the call site of the placements that follow in the trace.
+// describe sets the call site of later placements in the trace.
 func (p *poolEvents) describe(site uint32) {
 	box := &p.outbox
 	box.described, box.site = true, site
@@ -353,13 +351,13 @@ func (p *poolEvents) label(e *event.Event, site uint32) {
 	e.Site = p.rt.sites.text(site)
 }
 
-// record queues an event that is not part of the pool's history. The caller must hold mu.
+// record queues an event outside the pool's history. The caller must hold mu.
 func (p *poolEvents) record(e event.Event) {
 	if !p.rt.recording.active() {
 		return
 	}
 	box := &p.outbox
-	if box.silent() {
+	if box.lacksHook() {
 		p.collectToTrace()
 	} else {
 		p.collect()
@@ -372,8 +370,8 @@ func (p *poolEvents) record(e event.Event) {
 	box.described = false
 }
 
-// use records that a stream uses a live block of another stream. The caller must hold mu.
-func (p *poolEvents) use(handle alloc.Handle, s *Stream) {
+// recordUse requires that the caller holds mu, as do recordWindow and recordRestart.
+func (p *poolEvents) recordUse(handle alloc.Handle, s *Stream) {
 	if !p.rt.recording.active() {
 		return
 	}
@@ -385,16 +383,14 @@ func (p *poolEvents) use(handle alloc.Handle, s *Stream) {
 	}
 }
 
-// window records that a segment was registered with a group or deregistered. The caller must hold
-// mu.
-func (p *poolEvents) window(kind event.Kind, s *segment, g *Group) {
+func (p *poolEvents) recordWindow(kind event.Kind, s *segment, g *Group) {
 	p.record(event.Event{
 		Kind: kind, Segment: s.ordinal, Size: s.bytes, Stream: s.stream, Name: g.id,
 	})
 }
 
-// scope records that a scope begins or ends. The caller must not hold a lock.
-func (p *poolEvents) scope(kind event.Kind, g *Group) {
+// recordScope requires that the caller holds no lock.
+func (p *poolEvents) recordScope(kind event.Kind, g *Group) {
 	if !p.rt.recording.active() {
 		return
 	}
@@ -407,9 +403,7 @@ func (p *poolEvents) scope(kind event.Kind, g *Group) {
 	p.release()
 }
 
-// restart records that a realignment has restarted the history at a position. The caller must hold
-// mu.
-func (p *poolEvents) restart(position uint64) {
+func (p *poolEvents) recordRestart(position uint64) {
 	p.outbox.number = position
 	p.record(event.Event{Kind: event.KindRestart, Segment: -1})
 }
@@ -419,7 +413,7 @@ func (p *poolEvents) deliver() {
 	p.release()
 }
 
-// deliverAll delivers the events of all pools and groups. The caller must not hold a lock.
+// deliverAll requires that the caller holds no lock.
 func deliverAll(rt *Runtime) {
 	if !rt.recording.active() {
 		return

@@ -46,7 +46,7 @@ func (pl *planner) explain(
 	}
 	where := pl.locations(&call).where
 	e := Explanation{Operation: op.String()}
-	if op.UsesWindows() && !pl.rt.captures.any(nil) {
+	if op.UsesWindows() && !pl.rt.captures.inProgress(nil) {
 		e.Registers = send.registersWith(pl.group) || recv.registersWith(pl.group)
 		if call.SendWindow == nil && call.Count > 0 &&
 			pl.canRegister(send.pool) && pl.canRegister(recv.pool) {

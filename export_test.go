@@ -44,12 +44,12 @@ func Undelivered(rt *Runtime) (count uint64) {
 	for _, p := range rt.registry.allPools() {
 		p.mu.Lock()
 		box := &p.events.outbox
-		count += p.ledger.Position() - box.number + uint64(box.count-box.taken)
+		count += p.ledger.Position() - box.number + uint64(box.end-box.start)
 		p.mu.Unlock()
 	}
 	for _, g := range rt.registry.allGroups() {
 		g.state.Lock()
-		count += uint64(g.events.outbox.count - g.events.outbox.taken)
+		count += uint64(g.events.outbox.end - g.events.outbox.start)
 		g.state.Unlock()
 	}
 	return count
@@ -87,7 +87,7 @@ func Live(p *Pool) (blocks []alloc.Block) {
 // HoldRegistration simulates a registration in another goroutine that lasts until release is
 // called.
 func HoldRegistration(rt *Runtime) (release func()) {
-	_, release = rt.captures.hold()
+	_, release = rt.captures.postpone()
 	return release
 }
 
@@ -374,7 +374,7 @@ func collectiveOf(c *Call) *collective {
 func InventoryAround(p *Pool, meanwhile func()) error {
 	before := p.uses.mark()
 	meanwhile()
-	_, err := p.realigner.takeStock(before)
+	_, err := p.realigner.takeInventory(before)
 	return err
 }
 

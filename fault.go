@@ -21,15 +21,13 @@ type lifetime struct {
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
 	// ctx is canceled when the group is closed, or when its ranks have determined the cause of a
-	// fault. The cause of ctx is that cause, which is the same on all ranks.
+	// fault. That cause, which is the same on all ranks, becomes the cause of ctx.
 	ctx context.Context
 	end context.CancelCauseFunc
-	// failing is closed as soon as this rank has seen a fault, before ctx is canceled.
-	failing chan struct{}
-	// fault is faultUnseen, faultSeen or faultResolved.
-	fault atomic.Int32
-	// background counts the goroutines of the group.
-	background sync.WaitGroup
+	// failing is closed when this rank has seen a fault, before ctx is canceled.
+	failing    chan struct{}
+	fault      atomic.Int32   // faultUnseen, faultSeen or faultResolved
+	background sync.WaitGroup // goroutines of the group
 }
 
 func newLifetime() *lifetime {
@@ -52,7 +50,7 @@ const (
 func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
 
 // cause returns the fault that ended the group, or nil if this rank has seen none. It waits until
-// the ranks have determined the cause of the fault, or until the context ends.
+// the ranks have determined the cause, or until the context ends.
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
@@ -86,7 +84,7 @@ func (l *lifetime) watch() {
 					cause = l.inquiry.run(cause)
 				}
 				l.end(cause)
-				l.events.fault(cause)
+				l.events.recordFault(cause)
 			}
 			return
 		case <-l.ctx.Done():
@@ -97,17 +95,16 @@ func (l *lifetime) watch() {
 
 const maxPeerCheckInterval = time.Second
 
-// peerCheckInterval returns how often a group checks its peers for faults while no call is in
-// progress. It is at most a quarter of the timeout, so that every rank helps to determine the cause
-// in time.
+// peerCheckInterval returns how often a group without calls checks its peers. It is at most a
+// quarter of the timeout, so that every rank helps to determine a cause in time.
 func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
 
-// awaitCause waits until the ranks have determined the cause of a fault that the backend has
-// returned, and returns that cause. It returns any other error unchanged.
+// awaitCause replaces a fault that the backend has returned by the cause that the ranks determine
+// together. It returns any other error unchanged.
 func (l *lifetime) awaitCause(err error) error {
-	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.owns(err) {
+	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.isOwnFault(err) {
 		return err // an interrupted caller must not wait again
 	}
 	ranked.Waiting()
@@ -115,13 +112,12 @@ func (l *lifetime) awaitCause(err error) error {
 	return l.err()
 }
 
-func (l *lifetime) owns(err error) bool {
+func (l *lifetime) isOwnFault(err error) bool {
 	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
 }
 
 // lifetimeOf returns the lifetime of the group that a backend's error belongs to, or nil. A
-// PriorError belongs to the group whose call was skipped, even if another group's failure caused
-// it.
+// PriorError belongs to the group whose call was skipped.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -162,8 +158,7 @@ func (l *lifetime) noteCommunicatorFault() bool {
 
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve marks the group's fault resolved. If this rank has not seen the fault yet, the group
-// first fails on this rank.
+// resolve marks the group's fault resolved. A group that has not failed on this rank fails first.
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.noteFault(ErrAborted)
@@ -171,7 +166,7 @@ func (l *lifetime) resolve() {
 }
 
 // failStream returns err, the reason why a call was not queued. If the group has failed, the stream
-// fails too, because later work may need the result of the call.
+// fails too, because later work may need the call's result.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)

@@ -30,7 +30,7 @@ const (
 
 const envDeterministic = "SYMMEM_DETERMINISTIC"
 
-// String returns the formula's name: default, any, ranks, tree or rounded-tree.
+// String returns default, any, ranks, tree or rounded-tree.
 func (f Formula) String() string {
 	switch {
 	case f == FormulaDefault:

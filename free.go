@@ -62,7 +62,7 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 	return err
 }
 
-// freeAfterClose frees a buffer of a closed pool and unlocks p.mu.
+// freeAfterClose unlocks p.mu.
 func (p *Pool) freeAfterClose(b Buffer) error {
 	if len(p.segments.kept) == 0 {
 		p.mu.Unlock()

@@ -64,9 +64,9 @@ func (s *Stream) beginCapture() error {
 	return nil
 }
 
-// recordEvent records an event after the work queued on the stream. While the stream is being
-// captured, it returns the event at the beginning of the capture. That suffices, because the
-// buffers of captured work are pinned.
+// recordEvent records an event after the stream's queued work. While the stream is being captured,
+// the event at the beginning of the capture suffices, because the buffers of captured work are
+// pinned.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -76,8 +76,7 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	return s.recordNewEvent()
 }
 
-// recordNewEvent implements recordEvent for a stream that is not being captured. The caller must
-// hold s.recording.
+// recordNewEvent is recordEvent outside captures. The caller must hold s.recording.
 func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {

@@ -17,10 +17,9 @@ import (
 
 // Group is a set of ranks that communicate, numbered from 0 in group order.
 //
-// A Group is open until Close or a fault. After a fault on any rank, every call returns the group's
-// first fault, which is the same on every rank. A Group is safe for concurrent use, but collective
-// calls must be made in the same order on every rank. The package documentation describes the
-// streams, errors and contexts of collectives.
+// A Group is open until Close or a fault. After a fault on any rank, every call returns the same
+// fault on every rank. A Group is safe for concurrent use, but collective calls must be made in the
+// same order on every rank. See also Collectives in the package documentation.
 type Group struct {
 	roster
 	groupSuspender
@@ -41,7 +40,7 @@ type Group struct {
 	events     *groupEvents
 
 	closing    sync.Once
-	poolsMade  uint64        // pools created with this group as their domain; guarded by rt.mu
+	poolsMade  uint64        // pools with this group as their domain; guarded by rt.mu
 	registered atomic.Uint64 // number of calls that registered memory
 }
 
@@ -107,14 +106,13 @@ func (g *Group) SkipSplit(ctx context.Context) error {
 	return err
 }
 
-// noColor is the color of ranks that join no group.
-const noColor = -1
+const noColor = -1 // for ranks that join no group
 
 // exchangeColors exchanges every rank's color and key for a Split. The caller must hold Group.mu.
 func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
 	// Check that all ranks are in Split, because the payload of another call could look like a
 	// color.
-	err := g.aligner.meet(ctx, &meeting{tag: "split", pools: g.comparison.pools()})
+	err := g.aligner.alignAndCompare(ctx, &alignedCall{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*unalignedError)) {
 		err = g.comparison.agree(ctx, "split") // a later call realigns the pools
 	}
@@ -138,8 +136,7 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	return all, nil
 }
 
-// subgroup selects the ranks with the given color, and returns them and this rank's index among
-// them.
+// subgroup returns the ranks with the given color, and this rank's index among them.
 func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
 	var selected []int
 	for r := range all {
@@ -164,11 +161,11 @@ func (g *Group) Abort() {
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
 // its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
 //
-// Close waits for the collective that this rank is running, for at most twice the timeout. After a
-// fault, it also waits until the ranks have determined the cause. This usually takes at most 3 s,
-// but may take three quarters of the timeout if a rank that knows the cause does not respond. Close
-// does not wait for other ranks to close the group. If this rank is in Suspend or Resume, that call
-// returns ErrClosed; on the other ranks, it returns a fault.
+// Close does not wait for other ranks to close the group. It waits for the collective that this
+// rank is running, for at most twice the timeout. After a fault, it also waits until the ranks have
+// determined the cause, which takes at most three quarters of the timeout and usually 3 s. If this
+// rank is in Suspend or Resume, that call returns ErrClosed; on the other ranks, it returns a
+// fault.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
@@ -198,9 +195,8 @@ func (g *Group) Err() error { return g.life.err() }
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
-// CheckOff. It is collective, and every rank must call it at the same point of its program, because
-// histories of different lengths count as different. If the group has failed, Check returns the
-// fault at any level.
+// CheckOff. It is collective, and every rank must call it at the same point of its program. If the
+// group has failed, Check returns the fault at any level.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -210,7 +206,7 @@ func (g *Group) Check(ctx context.Context) error {
 	defer deliverAll(g.rt)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.aligner.meet(ctx, &meeting{
+	return g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "check", pools: g.comparison.pools(), ledgers: g.comparison.histories,
 	})
 }
@@ -223,13 +219,12 @@ func (g *Group) IsSymmetric(m Memory) bool {
 
 // Handle returns the group's NCCL communicator, an ncclComm_t, for NCCL calls that symmem does not
 // offer. It returns 0 if there is none, as on the host backend. When the group fails or is closed,
-// symmem destroys the communicator, and the handle must not be used any more; see Ended.
+// symmem destroys the communicator; see Ended.
 //
-// NCCL requires that calls on a communicator come from one thread at a time and in the same order
-// on all ranks. The caller must ensure this for its own calls and symmem's calls on the group taken
-// together. The GPU's primary context must be current on the calling thread. symmem sets no
-// deadline for the caller's calls and does not compare them across ranks, but reports their errors
-// as a fault of the group.
+// NCCL requires that all calls on a communicator, including symmem's, come from one thread at a
+// time and in the same order on all ranks. The GPU's primary context must be current on the calling
+// thread. symmem sets no deadline for the caller's calls, but reports their errors as a fault of
+// the group.
 func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
@@ -269,9 +264,9 @@ func (g *Group) Stats() GroupStats {
 }
 
 // SetPath changes the group's path choice, which is initially Options.Path, for later collectives.
-// It is intended for benchmarks. Collectives in existing graphs keep their paths. SetPath is
-// collective, and every rank must pass the same choice. If any rank is capturing a stream, SetPath
-// returns ErrCapturing on all ranks and changes nothing.
+// Existing graphs keep their paths. SetPath is collective, and every rank must pass the same
+// choice. If any rank is capturing a stream, SetPath returns ErrCapturing on all ranks and changes
+// nothing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathTwoLevel {
@@ -286,7 +281,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
 	previous := g.router.choice.Swap(int32(c))
-	err := g.rt.captures.exclude(ctx, g.comparison.lane(driver.LaneControl), func() error {
+	err := g.rt.captures.runOutside(ctx, g.comparison.lane(driver.LaneControl), func() error {
 		return g.router.prepare(ctx)
 	})
 	if err != nil {
@@ -300,17 +295,14 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 }
 
 // Agree compares a number across the ranks of the group. If the numbers differ, every rank returns
-// the same DivergenceError of kind DivergedValue, and the group remains usable. The error contains
-// each rank's value, call site and last ten values. If a rank is missing, the group fails with a
-// RankLostError, or with a TimeoutError after the timeout or at the deadline of the context.
-// Cancelling the context makes the group fail, too, with an error that contains the text of the
-// cause.
+// the same DivergenceError of kind DivergedValue, and the group remains usable. If a rank is
+// missing, the group fails with a RankLostError, or with a TimeoutError after the timeout or at the
+// deadline of the context. Cancelling the context makes the group fail, too.
 //
 // The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
 // group may use at most MaxValueNames names; otherwise, Agree returns ErrInvalid. The n-th call
-// with a name on one rank matches the n-th call with that name on the other ranks, on any
-// goroutine. Calls with different names do not wait for each other. Agree runs on the host and does
-// not wait for the work of streams.
+// with a name matches the n-th call with that name on the other ranks, on any goroutine. Calls with
+// different names do not wait for each other. Agree does not wait for the work of streams.
 //
 // Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks call
 // different methods with the same name, these also return a DivergenceError.
@@ -328,7 +320,7 @@ func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) erro
 }
 
 // AgreeString compares a text of any length, such as a configuration; see Agree. Ranks exchange
-// digests of their texts. If the digests differ, the error quotes the beginning of each text.
+// only digests unless these differ.
 func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 	return g.values.agreeString(ctx, name, value, 0)
 }
@@ -336,11 +328,9 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 // Step compares the step of the program that each rank is about to begin. The step is a text of 1
 // to MaxStep bytes, such as "decode(batch=8)". Step also compares how many collectives of this
 // group each rank has launched since its previous step, including replays by Graph.Launch. If the
-// texts or the numbers differ, Step returns a DivergenceError with both, and the group remains
-// usable.
-//
-// If a rank waits in a collective, and another rank begins a step without having launched that
-// collective, the group fails at once on all ranks.
+// ranks differ, Step returns a DivergenceError, and the group remains usable. However, if a rank
+// begins a step without having launched a collective in which another rank waits, the group fails
+// at once.
 //
 // SYMMEM_STEP_GUARD=0, which must be set on all ranks, disables the comparison. Step then only
 // returns the result of Cause.

@@ -35,23 +35,22 @@ func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the group's own device memory on all ranks until Resume is called. This is
-// exchange memory of symmem's kernels, staging memory of messages and, with NCCL 2.29.7 or newer,
-// the memory of NCCL's communicator. Suspension.Released does not include NCCL's memory;
-// Suspension.Kept names memory that cannot be released. Addresses and captured graphs stay valid.
-// Suspend is collective. If the group is already suspended, it does nothing. It does not affect
-// pools; to suspend both, suspend the pools first.
+// Suspend releases the group's own device memory on all ranks until Resume is called: exchange
+// memory of symmem's kernels, staging memory of messages and, with NCCL 2.29.7 or newer, NCCL's
+// memory. Suspension.Released does not include NCCL's memory. Addresses and captured graphs stay
+// valid. Suspend is collective. If the group is already suspended, it does nothing. It does not
+// affect pools; to suspend both, suspend the pools first.
 //
 // The ranks first agree that the group is idle. If a stream of any rank still has unfinished work
 // after a second, or if a message has not been received, all ranks return an ErrBusy that names the
 // rank and the work. If any rank is capturing a stream, all ranks return ErrCapturing. In both
 // cases the group remains usable. During Suspend, other goroutines must not make calls of the group
-// or launch graphs that contain such calls.
+// or launch its graphs.
 //
-// While the group is suspended, collectives, messages, registrations, SetPath and Launch of graphs
-// that contain calls of the group return ErrSuspended. Other calls still work. The program must not
-// use the communicator that Handle has returned. It must not replay graphs of other libraries that
-// contain calls of the group either; on GPUs, such a replay destroys the CUDA context.
+// While the group is suspended, collectives, messages, registrations, SetPath and launches of its
+// graphs return ErrSuspended. The program must neither use the communicator that Handle has
+// returned nor replay graphs of other libraries that contain calls of the group; on GPUs, such a
+// replay destroys the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -87,7 +86,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 		return Suspension{}, nil
 	}
 	s.set(poolSuspending)
-	capturing, permitCaptures := g.rt.captures.hold()
+	capturing, permitCaptures := g.rt.captures.postpone()
 	defer permitCaptures()
 	err := s.agree(ctx, "suspend group", func() error { return s.prepare(ctx, comm, capturing) })
 	if err != nil {
@@ -121,11 +120,11 @@ func (s *groupSuspender) prepare(
 	return comm.PrepareSuspend()
 }
 
-// agree checks that all ranks make the same call, runs prepare and exchanges refusals. Because all
-// ranks have begun the call, prepare finds every message that was sent before it. The caller must
-// hold Group.mu.
+// agree checks that all ranks make the same call, runs prepare and exchanges refusals. All ranks
+// have then begun the call, so prepare finds every message sent before it. The caller must hold
+// Group.mu.
 func (s *groupSuspender) agree(ctx context.Context, tag string, prepare func() error) error {
-	if err := s.group.aligner.meet(ctx, &meeting{tag: tag}); err != nil {
+	if err := s.group.aligner.alignAndCompare(ctx, &alignedCall{tag: tag}); err != nil {
 		return err
 	}
 	return agreeOnRefusal(ctx, s.group, prepare())
@@ -151,7 +150,6 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	return nil
 }
 
-// suspendedGroup returns an error if the group of any of the windows is suspended.
 func suspendedGroup(all []groupWindow) error {
 	i := slices.IndexFunc(all, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {

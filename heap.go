@@ -36,7 +36,7 @@ func (h *heap) alloc(
 		if err != nil {
 			err = outOfMemoryError(err, nil)
 		} else if err = h.growOrShrink(s, growth, site); err != nil {
-			err = h.growFailed(s, bytes, err)
+			err = h.growError(s, bytes, err)
 		}
 		if err = h.takeFromOthers(s, bytes, err); err != nil {
 			return alloc.Block{}, sizeError("allocating", bytes, err)
@@ -68,7 +68,7 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	if errors.Is(err, driver.ErrOutOfMemory) && h.core.ReserveClean(bytes, s.number) {
 		return nil
 	}
-	return h.growFailed(s, bytes, err)
+	return h.growError(s, bytes, err)
 }
 
 // growOrShrink maps a segment. If the device has too little memory, it tries smaller segments.
@@ -81,8 +81,8 @@ func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	}
 }
 
-// growFailed adds the pool's capacity and free memory to an ErrOutOfMemory of the device.
-func (h *heap) growFailed(s *Stream, bytes int64, err error) error {
+// growError adds the pool's capacity and free memory to an ErrOutOfMemory of the device.
+func (h *heap) growError(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
 	}
@@ -108,10 +108,10 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// takeFromOthers takes free memory of other streams for s if err is an ErrOutOfMemory, and makes s
-// wait on the device for the work of these streams. If they have too little free memory, it returns
-// err. It leaves out streams that are being captured, because the wait would become part of the
-// graph, and adopted streams that their owners may have destroyed.
+// takeFromOthers takes free memory of other streams if err is an ErrOutOfMemory, and makes s wait
+// on the device for their work. If it does not suffice, it returns err. Streams that are being
+// captured are left out, because the wait would become part of the graph. So are adopted streams
+// that their owners may have destroyed.
 func (h *heap) takeFromOthers(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err

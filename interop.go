@@ -9,14 +9,11 @@ import (
 )
 
 // Interop serves bindings for other languages, and programs that share streams, communicators or
-// memory with another library in the same process. A program written only in Go needs at most Do,
-// which can choose a path for one call and report the sender of a message from AnySource.
+// memory with another library. Programs written only in Go need at most Do.
 //
-// symmem never destroys objects that are passed as a handle or an address. Their owner must keep
-// them alive for as long as the method's comment requires. Pools, groups and streams passed as
-// arguments must belong to the same Runtime.
-//
-// An Interop is a value that may be copied and used concurrently.
+// The owner of an object that is passed as a handle or an address must keep it alive for as long as
+// the method's comment requires. Pools, groups and streams passed as arguments must belong to the
+// same Runtime. An Interop may be copied and used concurrently.
 type Interop struct {
 	rt   *Runtime
 	site uint32 // see At
@@ -86,8 +83,7 @@ type ValueCall struct {
 }
 
 // Note adds an event with a kind and a value to a pool's history. The caller defines the meaning of
-// these two numbers, which must not be negative. If they differ between the ranks of the domain,
-// the next comparison of histories reports it. Note does not wait.
+// these two numbers, which must not be negative. Ranks compare them like other events.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d", value, kind)
@@ -104,12 +100,10 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 }
 
 // Memory returns the memory at an address. If the address lies in a live buffer of a pool, the
-// result can be used like Buffer.Memory. However, uses on other streams and in captures are not
-// recorded, so the caller must keep the buffer alive until the work on it is complete. Once the
-// buffer has been freed, calls that use the memory return ErrFreed.
-//
-// If the address lies outside the open pools, the result belongs to no pool. It may then be memory
-// of another library, or of a buffer that was live when its pool was closed.
+// result can be used like Buffer.Memory, but uses on other streams and in captures are not
+// recorded. The caller must therefore keep the buffer alive until the work on it is complete. Once
+// the buffer has been freed, calls that use the memory return ErrFreed. If the address lies outside
+// the open pools, the result belongs to no pool.
 //
 // Memory returns ErrFreed if the address belongs to a pool but to no live buffer. It returns
 // ErrOutOfRange if the range extends past the end of the buffer, and ErrInvalid if bytes is
@@ -118,7 +112,7 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
 		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
 	}
-	if p := i.rt.registry.arenas.find(address); p != nil && bytes > 0 {
+	if p := i.rt.registry.ranges.find(address); p != nil && bytes > 0 {
 		return p.addresses.memory(address, bytes)
 	}
 	return foreignMemory(address, bytes), nil
@@ -128,7 +122,7 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 // ErrForeign if the address belongs to no pool, and ErrFreed if it belongs to a pool but to no live
 // buffer.
 func (i Interop) Buffer(address uintptr) (Buffer, error) {
-	p := i.rt.registry.arenas.find(address)
+	p := i.rt.registry.ranges.find(address)
 	if p == nil {
 		return Buffer{}, fmt.Errorf("memory at %#x: %w", address, ErrForeign)
 	}
@@ -140,7 +134,7 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 // caller frees it. Retire returns ErrForeign if the address belongs to no pool, and ErrDoubleFree
 // if no buffer begins there or if the buffer has been freed or retired before.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
-	p := i.rt.registry.arenas.find(address)
+	p := i.rt.registry.ranges.find(address)
 	if p == nil {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrForeign)
 	}
@@ -153,7 +147,7 @@ func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
 		return p.addresses.live()
 	}
-	for _, a := range i.rt.registry.arenas.all() {
+	for _, a := range i.rt.registry.ranges.all() {
 		n, size := a.pool.addresses.live()
 		buffers, bytes = buffers+n, bytes+size
 	}
@@ -211,12 +205,11 @@ type Call struct {
 	// Wait makes Do wait until the stream is idle, and return the first error of the stream's work.
 	// Unlike Stream.Synchronize, this does not affect the history of pools. The group's timeout
 	// limits the wait, but the context does not. While the stream is being captured, Do returns
-	// ErrCapturing and queues nothing.
+	// ErrCapturing.
 	Wait bool
-	// More lists calls that run together with this one, as one call. They may run in any order, so
-	// none may use the result of another. Messages, AllReduceRMSNorm and nested lists are not
-	// permitted. Wait and Path of the first call apply to all calls; a later call must not ask for
-	// a different path.
+	// More lists calls that run together with this one, as one call, in any order. Messages,
+	// AllReduceRMSNorm and nested lists are not permitted. Wait and Path of the first call apply to
+	// all calls; a later call must not ask for a different path.
 	More []Call
 	// Path chooses the path of this call, and must be the same on all ranks. With PathDefault or
 	// PathAuto, the group's choice applies.

@@ -157,7 +157,7 @@ func newGroup(
 	return g
 }
 
-// agreeOnStart prepares a new group for calls. It is collective.
+// agreeOnStart is collective.
 func (g *Group) agreeOnStart(ctx context.Context) error {
 	suspect, err := g.agreeOnSettings(ctx)
 	if err != nil {
@@ -169,13 +169,13 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 	if err := g.router.prepare(ctx); err != nil {
 		return err
 	}
-	return g.aligner.alignFirst(ctx, suspect)
+	return g.aligner.alignNewGroup(ctx, suspect)
 }
 
 // discard closes a group that could not be created because of err. If err is a fault of the group,
 // the ranks first determine its cause.
 func discard(g *Group, err error) error {
-	if g.life.owns(err) {
+	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
 	}
 	g.life.end(err)
@@ -183,10 +183,10 @@ func discard(g *Group, err error) error {
 }
 
 // agreeOnSettings compares the settings of all ranks, and reports whether some rank has marked a
-// pool suspect, that is, possibly different after a fault. Every rank gets the same error.
+// pool suspect after a fault. Every rank gets the same error.
 func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	rt := g.rt
-	local := settings{Machine: machineName(), Suspect: g.aligner.suspectsPools(), Terms: []term{
+	local := settings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools(), Terms: []term{
 		{What: "check level", Value: rt.Check().String()},
 		{What: "path choice", Value: rt.opts.Path.String()},
 		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
@@ -220,8 +220,8 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	return suspect, compareSettings(all, g.ranks)
 }
 
-// tableFor returns the tuning table with the given name. If name is empty, it returns the table
-// that symmem tune has written for this device and number of ranks, if any, or the built-in table.
+// tableFor returns the named tuning table. If name is empty, it returns the table that symmem tune
+// has written for this device and number of ranks or, if there is none, the built-in table.
 func tableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)

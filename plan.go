@@ -212,7 +212,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	}
 	for _, m := range c.buffers() {
 		if m.pool != nil {
-			m.pool.suspicion.addGuest(&pl.roster)
+			m.pool.suspicion.addOutsideGroup(&pl.roster)
 		}
 	}
 	registered, err := pl.register(ctx, c, s)

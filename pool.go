@@ -245,7 +245,7 @@ func (p *Pool) reserveFor(
 		return sizeError("reserving", bytes, err)
 	}
 	defer v.leave(p, nil)
-	if g != nil && g.rt == p.rt && p.suspicion.suspects(&g.roster) {
+	if g != nil && g.rt == p.rt && p.suspicion.isSuspectFor(&g.roster) {
 		if err := p.registrar.registerInCall(ctx, g); err != nil {
 			return err
 		}

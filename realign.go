@@ -47,7 +47,7 @@ func (r *realigner) raise(failed *lifetime) {
 func (r *realigner) mustAlign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.suspicion.concerns(g) && !r.isPreFault(address, bytes)
+	return r.suspicion.raisedFor(g) && !r.isPreFault(address, bytes)
 }
 
 // isPreFault reports whether memory lies in a block that has been live since before the fault. The
@@ -67,37 +67,37 @@ func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
 	})
 }
 
-// takeStock returns the inventory of the pool. Uses recorded before the mark no longer count,
+// takeInventory returns the inventory of the pool. Uses recorded before the mark no longer count,
 // because the caller has waited for that work.
-func (r *realigner) takeStock(mark alloc.Mark) (stock, error) {
+func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// Do not test whether Close has begun, because Close waits for calls that have entered the pool.
 	if r.heap.segments.closed {
-		return stock{}, errPoolClosed
+		return poolInventory{}, errPoolClosed
 	}
 	if !r.heap.core.QuietSince(mark) {
-		return stock{}, errors.New("another goroutine used or freed a buffer during the realignment")
+		return poolInventory{}, errors.New("another goroutine used or freed a buffer during the realignment")
 	}
 	for _, s := range streams {
 		r.heap.uses.endUses(s, mark)
 	}
 	held, err := r.heap.core.Held()
 	past := r.heap.ledger
-	return stock{
+	return poolInventory{
 		Pool: r.history.id, Position: past.Position(), Start: past.NextStart(), Inventory: held,
 	}, err
 }
 
 // rebuild arranges the pool as l describes, restarts its history and returns the segments to unmap.
-// If another goroutine has changed the pool since takeStock, rebuild does nothing and the pool
+// If another goroutine has changed the pool since takeInventory, rebuild does nothing and the pool
 // stays suspect.
-func (r *realigner) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*segment {
+func (r *realigner) rebuild(g *roster, l alloc.Arrangement, inventories []poolInventory) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	table, past := r.heap.segments, r.heap.ledger
-	if table.closed || past.Position() != stocks[g.rank].Position {
+	if table.closed || past.Position() != inventories[g.rank].Position {
 		return nil
 	}
 	gone, err := r.heap.core.Rebuild(l)
@@ -113,13 +113,13 @@ func (r *realigner) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*s
 	}
 	clear(r.heap.uses.points)
 	start := uint64(0)
-	for _, s := range stocks {
+	for _, s := range inventories {
 		start = max(start, s.Start)
 	}
 	r.events.collect()
-	past.Restart(start, digestOf(l, stocks[0]))
-	r.events.restart(start)
-	r.suspicion.trust(g)
+	past.Restart(start, digestOf(l, inventories[0]))
+	r.events.recordRestart(start)
+	r.suspicion.noteRealigned(g)
 	var segments []*segment
 	for _, s := range gone {
 		segments = append(segments, table.list[s.Ordinal])
@@ -128,7 +128,7 @@ func (r *realigner) rebuild(g *roster, l alloc.Arrangement, stocks []stock) []*s
 	return segments
 }
 
-func digestOf(l alloc.Arrangement, s stock) uint64 {
+func digestOf(l alloc.Arrangement, s poolInventory) uint64 {
 	d := ledger.Empty
 	for _, extent := range l.Segments {
 		d = ledger.Mix(d, uint64(extent.Bytes), 1)

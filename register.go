@@ -63,7 +63,7 @@ func (r *registrar) memberOf(g *Group) (*membership, error) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, r.domain.id)
 	}
 	m := &membership{pool: r.pool, group: g, windows: map[*segment]driver.Window{}}
-	m.pending.Store(r.suspicion.concerns(&g.roster) ||
+	m.pending.Store(r.suspicion.raisedFor(&g.roster) ||
 		slices.ContainsFunc(r.segments.list, (*segment).registrable))
 	r.members[g] = m
 	return m, nil
@@ -136,10 +136,10 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	}
 	pending := r.holdPending(m)
 	defer func() { r.segments.releaseAll(pending) }()
-	if len(pending) == 0 && !r.suspicion.suspects(&g.roster) {
+	if len(pending) == 0 && !r.suspicion.isSuspectFor(&g.roster) {
 		return nil
 	}
-	err := g.aligner.meet(ctx, &meeting{
+	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "registration", pools: []*Pool{r.pool},
 		ledgers: func() []agreement.Ledger {
 			r.segments.releaseAll(pending) // the list may have changed
@@ -163,7 +163,7 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 // registerAll registers the segments that the ranks agreed on. The caller must hold Group.mu.
 func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*segment) error {
 	g := m.group
-	err := r.rt.captures.exclude(ctx, g.comparison.lane(driver.LaneControl), func() error {
+	err := r.rt.captures.runOutside(ctx, g.comparison.lane(driver.LaneControl), func() error {
 		for _, s := range pending {
 			if err := r.registerOne(ctx, m, s); err != nil {
 				return err
@@ -206,7 +206,7 @@ func (r *registrar) registerOne(ctx context.Context, m *membership, s *segment) 
 	g.windows.add(r.pool, s, w)
 	notify(r.rt, func(o *Observer) func(WindowEvent) { return o.Register },
 		WindowEvent{r.segments.event(s), g})
-	r.events.window(event.KindRegister, s, g)
+	r.events.recordWindow(event.KindRegister, s, g)
 	return nil
 }
 
@@ -229,7 +229,7 @@ func (r *registrar) dropWindow(m *membership, s *segment) error {
 	delete(m.windows, s)
 	notify(r.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
 		WindowEvent{r.segments.event(s), m.group})
-	r.events.window(event.KindDeregister, s, m.group)
+	r.events.recordWindow(event.KindDeregister, s, m.group)
 	m.group.windows.remove(r.pool, s)
 	return closedOnce(w.Deregister())
 }
@@ -237,7 +237,7 @@ func (r *registrar) dropWindow(m *membership, s *segment) error {
 func (r *registrar) leave(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.suspicion.guests, g.full)
+	delete(r.suspicion.outsideGroups, g.full)
 	m := r.members[g]
 	if m == nil || r.segments.closed {
 		return nil

@@ -14,7 +14,7 @@ type registry struct {
 	world  *Group
 	groups []*Group // guarded by mu
 	pools  []*Pool  // guarded by mu
-	arenas arenas
+	ranges poolRanges
 	// localPools counts the pools created without a domain; guarded by mu.
 	localPools uint64
 }
@@ -66,7 +66,7 @@ func (r *registry) addPool(p *Pool) {
 	}
 	p.identify(id, number)
 	r.pools = append(r.pools, p)
-	r.arenas.set(p, p.segments.space)
+	r.ranges.set(p, p.segments.space)
 }
 
 func (r *registry) forgetPool(p *Pool) {
@@ -81,7 +81,7 @@ func (r *registry) forgetPool(p *Pool) {
 func (r *registry) keepAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.arenas.set(p, bytes)
+	r.ranges.set(p, bytes)
 }
 
 func (r *registry) poolsOf(domain *Group) int {

@@ -43,7 +43,7 @@ func (p *Pool) Begin(g *Group) *Scope {
 // lock, only if the group has not used the pool before.
 func beginScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.active() {
-		p.events.scope(event.KindScopeBegin, g)
+		p.events.recordScope(event.KindScopeBegin, g)
 	}
 	if g != nil && g.rt == p.rt {
 		if m := g.windows.memberOf(p); m != nil {
@@ -57,7 +57,7 @@ func beginScope(p *Pool, g *Group) (*membership, error) {
 // registered. Use it in code that needs symmetric memory in some calls but not in others, for
 // example because tensor shapes may differ between ranks.
 func (p *Pool) BeginDisabled() *Scope {
-	p.rt.local.events.scope(event.KindScopeBegin, nil)
+	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
 }
 
@@ -100,7 +100,7 @@ func (s *Scope) End(ctx context.Context) error {
 	}
 	s.ended = true
 	if s.pool.rt.recording.active() {
-		s.pool.events.scope(event.KindScopeEnd, s.group)
+		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
 	if s.member == nil || !s.member.pending.Load() {
 		return nil
@@ -119,7 +119,7 @@ func (s *Scope) Abandon() {
 func (s *Scope) abandon() {
 	s.ended = true
 	if s.pool != nil {
-		s.pool.events.scope(event.KindScopeAbandon, s.group)
+		s.pool.events.recordScope(event.KindScopeAbandon, s.group)
 	}
 }
 

@@ -138,7 +138,7 @@ func (s *suspender) timeout() time.Duration {
 func (s *suspender) release(
 	ctx context.Context, held []*segment, busy error, committed *bool,
 ) (released Suspension, err error) {
-	capturing, permitCaptures := s.pool.rt.captures.hold()
+	capturing, permitCaptures := s.pool.rt.captures.postpone()
 	defer permitCaptures()
 	refusal := busy
 	if refusal == nil {
@@ -176,7 +176,7 @@ func (s *suspender) release(
 // ranks cannot suspend or resume the pool. If any rank refuses, agree returns the first refusal.
 // The caller must hold the domain's Group.mu.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
-	err := g.aligner.meet(ctx, &meeting{
+	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: tag, pools: []*Pool{s.pool},
 		ledgers: func() []agreement.Ledger { return []agreement.Ledger{s.history.with(nil)} },
 	})

@@ -39,7 +39,7 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	history := t.registrar.history
-	err := g.aligner.meet(ctx, &meeting{
+	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "trim", pools: []*Pool{t.pool}, needsAlign: keepsMemory,
 		ledgers: func() []agreement.Ledger { return []agreement.Ledger{history.with(nil)} },
 	})

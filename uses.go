@@ -33,7 +33,7 @@ func (u *uses) add(m Memory, s *Stream) error {
 	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 	}
-	u.events.use(m.handle, s)
+	u.events.recordUse(m.handle, s)
 	return nil
 }
 

@@ -316,7 +316,7 @@ func (v *values) note(c *valueCall) {
 	defer v.state.Unlock()
 	v.last[v.count%lastValues] = e
 	v.count++
-	v.events.value(&e)
+	v.events.recordValue(&e)
 }
 
 // previousCalls describes this rank's previous calls, the latest first.
