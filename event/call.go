@@ -7,51 +7,45 @@ import (
 	"strconv"
 )
 
-// maxCallName limits the length of each name in an encoded Call, in bytes.
+// maxCallName limits each name in an encoded Call, in bytes.
 const maxCallName = 32
 
-// Call holds the properties of a call to a collective, Send or Recv that must be the same on all
-// ranks. Properties that may differ between ranks, such as a buffer's position on the plain path,
-// are zero. A Call must not be changed once an Event refers to it.
+// Call holds the properties of a collective, Send or Recv that must be the same on all ranks. Other
+// properties, such as a buffer's position on the plain path, are zero. A Call must not be changed
+// once an Event refers to it.
 type Call struct {
-	// Operation, Path, DataType and ReduceOp are names of at most 32 bytes. DataType and ReduceOp
-	// are empty if the operation has none.
+	// DataType and ReduceOp are empty if the operation has none.
 	Operation, Path, DataType, ReduceOp string
-	// Root is the group rank of the collective's root or, for a message, of the peer. It is -1 if
-	// the call has neither.
+	// Root is the group rank of the root or, for a message, of the peer. It is -1 if there is
+	// neither.
 	Root int
-	// Count is the number of elements. If the ranks' parts differ in size, it is the sum of all
-	// parts.
+	// Count is the number of elements, of all parts if the ranks' parts differ in size.
 	Count uint64
 	// Counts lists the sizes of the ranks' parts if they may differ; see [CountsText].
 	Counts string
-	// List describes all calls of a list that is executed as one collective. It is empty for a
-	// single call.
+	// List describes the calls of a list that runs as one collective.
 	List string
-	// SendPool and RecvPool are the ids of the pools that contain the buffers. SendSegment and
-	// RecvSegment are ordinals of segments in these pools, or -1 for memory outside windows.
-	// Offsets are in bytes from the start of the segment.
+	// The pools are ids. The segments are ordinals in these pools, or -1 for memory outside
+	// windows. Offsets are in bytes from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the call's sequence number in the group, counted from 1, or 0 if it is unknown.
+	// Ticket is the call's number in the group, counted from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the sequence number of the capture that contains the call, and CaptureCall is the
-	// call's sequence number in that capture. Both are counted from 1, and are 0 outside captures.
+	// Capture is the number of the capture that contains the call, and CaptureCall the call's
+	// number in it. Both are counted from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
-	// Bytes is the size of the larger of the two buffers. It is neither encoded nor printed.
+	// Bytes is the size of the larger buffer. It is neither encoded nor printed.
 	Bytes int64
 	// Digest is a digest of the encoded call. It is neither encoded nor printed.
 	Digest uint64
 }
 
-// Names determines how AppendText refers to pools and ranks. The zero value selects pool ids and
-// plain rank numbers.
+// Names determines how AppendText refers to pools and ranks.
 type Names struct {
-	// Pool names a pool by its id, such as "pool 1".
+	// Pool returns a pool's name, such as "pool 1". If it is nil, the text contains the id.
 	Pool func(id uint64) string
-	// Renumbered is set if the group numbers its ranks differently from the world. Rank numbers are
-	// then followed by "of the group".
+	// Renumbered is set if the group numbers its ranks differently from the world.
 	Renumbered bool
 }
 
@@ -109,8 +103,7 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 }
 
 // AppendCall appends the encoding of a call to dst. Ranks compare these encodings, or digests of
-// them. The encoding contains all fields except Bytes and Digest; names are cut to 32 bytes, and
-// Counts and List to 1024 bytes.
+// them. Names are cut to 32 bytes, and Counts and List to 1024 bytes.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxCallName)]
@@ -130,8 +123,8 @@ func AppendCall(dst []byte, c *Call) []byte {
 	return dst
 }
 
-// CountsText formats a list of counts for the field Counts of a [Call]. If there are more than
-// 32 counts, the text lists the first 32 and ends with a digest of the whole list.
+// CountsText formats a list of counts for Call.Counts: at most 32, followed by a digest if there
+// are more.
 func CountsText(counts []int64) string {
 	const maxCounts = 32
 	var text []byte
@@ -149,7 +142,7 @@ func CountsText(counts []int64) string {
 	return string(text)
 }
 
-// maxText limits the lengths of Call.Counts and Call.List in an encoded Call, in bytes.
+// maxText limits Counts and List in an encoded Call, in bytes.
 const maxText = 1024
 
 // DecodeCall decodes the output of [AppendCall]. b must contain exactly one call. Errors wrap
@@ -171,8 +164,7 @@ func DecodeCall(b []byte) (*Call, error) {
 	return c, nil
 }
 
-// callReader decodes the fields of a call. After the first failure, its methods return zero
-// values.
+// callReader decodes the fields of a call. After a failure, its methods return zero values.
 type callReader struct {
 	rest   []byte
 	failed bool

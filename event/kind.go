@@ -5,54 +5,49 @@ import "fmt"
 // Kind classifies an event.
 type Kind uint8
 
-// The kinds of events that form a pool's history. The ranks compare their histories. The values are
-// part of the wire format and must not change.
+// The kinds of events that form a pool's history, which ranks compare. The values are part of the
+// wire format and must not change.
 const (
-	// KindSegment reports that a segment was mapped at the next free offset of the pool's arena
-	// (its reserved address range).
+	// KindSegment reports that a segment was mapped at the next free offset of the pool.
 	KindSegment Kind = iota + 1
-	// KindAlloc reports that a block was allocated.
+	// KindAlloc reports an allocation.
 	KindAlloc
 	// KindFree reports that a block was freed and can be reused immediately.
 	KindFree
 	// KindReturn reports that a block became free after a KindPark or KindDefer.
 	KindReturn
-	// KindPark reports that a block was freed while a captured graph still used it.
+	// KindPark reports that a block was freed while a captured graph used it.
 	KindPark
-	// KindDefer reports that a block was freed while other streams may still be using it. Either
-	// the caller freed it or, after a KindPark, the last graph that used it released it.
+	// KindDefer reports that a block was freed, or released by its last graph, while other streams
+	// may still be using it.
 	KindDefer
 	// KindTrim reports that a segment was removed from the pool.
 	KindTrim
-	// KindReserve reports that memory was reserved.
+	// KindReserve reports a reservation of memory.
 	KindReserve
-	// KindNote reports that the caller recorded a number in the history.
+	// KindNote reports a number that the caller recorded in the history.
 	KindNote
 
 	kindsInHistory
 )
 
-// The kinds of events of a pool that are not part of its history. Ranks do not compare them.
+// The kinds of events of a pool outside its history, which ranks do not compare.
 const (
-	// KindUse reports that a stream uses a block that was allocated on another stream. After the
-	// block has been freed, its memory is not reused until the stream has finished with it.
+	// KindUse reports that a stream uses a block of another stream.
 	KindUse Kind = iota + kindsInHistory
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
 	// KindRestart reports that, after a fault, the pool has the same state on all ranks again. Its
-	// history continues at Number, and live blocks remain allocated. A KindRelease follows for each
-	// segment that was removed.
+	// history continues at Number. A KindRelease follows for each removed segment.
 	KindRestart
-	// KindRegister reports that a segment was registered with the group that Name identifies. The
-	// registration created a window.
+	// KindRegister reports that a segment was registered with the group that Name identifies.
 	KindRegister
-	// KindDeregister reports that a window was deregistered, or that it was closed with its group.
+	// KindDeregister reports that a registration ended.
 	KindDeregister
-	// KindScopeBegin reports that a scope begins. Name identifies the scope's group, and is empty
-	// for a disabled scope.
+	// KindScopeBegin reports that a scope begins. Name is the id of its group, or empty for a
+	// disabled scope.
 	KindScopeBegin
-	// KindScopeEnd reports that a scope ends. If the scope registers segments, a KindRegister
-	// follows for each of them.
+	// KindScopeEnd reports that a scope ends. A KindRegister follows for each new segment.
 	KindScopeEnd
 	// KindScopeAbandon reports that a scope ends without registering.
 	KindScopeAbandon
@@ -68,7 +63,7 @@ const (
 	KindInteger
 	// KindFlag is like KindInteger, for a Boolean.
 	KindFlag
-	// KindFloat is like KindInteger, for a floating-point number.
+	// KindFloat is like KindInteger, for a float.
 	KindFloat
 	// KindText is like KindInteger, for a string.
 	KindText
@@ -109,7 +104,7 @@ var kindNames = [kindEnd]string{
 	KindFault:      "fault",
 }
 
-// String returns the name of k as shown in reports.
+// String returns the name of k in reports.
 func (k Kind) String() string {
 	if k == 0 || k >= kindEnd {
 		return fmt.Sprintf("kind %d", uint8(k))
@@ -117,7 +112,7 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// InHistory reports whether events of kind k are part of a pool's history, which ranks compare.
+// InHistory reports whether events of kind k are part of a pool's history.
 func (k Kind) InHistory() bool { return k > 0 && k < kindsInHistory }
 
 // IsGroupEvent reports whether events of kind k belong to a group rather than a pool.
@@ -127,5 +122,4 @@ func (k Kind) places() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }
 
-// frees reports whether an event of kind k frees a block.
 func (k Kind) frees() bool { return k == KindFree || k == KindPark || k == KindDefer }

@@ -1,19 +1,17 @@
 package event
 
-// Placement packs an event of a pool into five words: the fields that ranks compare, and the
-// call site.
+// Placement packs the fields of a pool's event that ranks compare, and the call site.
 type Placement struct {
 	// StreamSegment is the stream in the upper half and the segment in the lower half.
-	StreamSegment uint64
-	// Offset, Size and Requested are in bytes, as in [Event].
+	StreamSegment           uint64
 	Offset, Size, Requested int64
-	// SiteKind holds the kind in the lowest 8 bits, and the number of the call site above them.
+	// SiteKind is the kind in the lowest 8 bits, and the number of the call site above them.
 	SiteKind uint64
 }
 
 const siteShift = 8
 
-// PackPlacement packs the fields of e. site is the number of the call site.
+// PackPlacement packs the fields of e and the number of its call site.
 func PackPlacement(e *Event, site uint32) Placement {
 	return Placement{
 		StreamSegment: PackStreamSegment(e.Stream, e.Segment), Offset: e.Offset, Size: e.Size,
@@ -21,7 +19,7 @@ func PackPlacement(e *Event, site uint32) Placement {
 	}
 }
 
-// PackStreamSegment returns the value of [Placement.StreamSegment] for a stream and a segment.
+// PackStreamSegment returns the value of [Placement.StreamSegment].
 func PackStreamSegment(stream uint32, segment int32) uint64 {
 	return uint64(stream)<<32 | uint64(uint32(segment))
 }
@@ -32,7 +30,8 @@ func (p *Placement) Kind() Kind { return Kind(p.SiteKind & (1<<siteShift - 1)) }
 // Site returns the number of the call site, or 0 if there is none.
 func (p *Placement) Site() uint32 { return uint32(p.SiteKind >> siteShift) }
 
-// Load stores the packed fields in e, except for the call site. Other fields of e stay unchanged.
+// Load stores the packed fields in e, except for the call site, and leaves its other fields
+// unchanged.
 func (p *Placement) Load(e *Event) {
 	e.Offset, e.Size, e.Requested = p.Offset, p.Size, p.Requested
 	e.Stream, e.Segment = uint32(p.StreamSegment>>32), int32(uint32(p.StreamSegment))

@@ -13,9 +13,8 @@ func (e Event) String() string {
 }
 
 // AppendText appends a description of the event to dst, without its number, pool, group and call
-// site. The description contains every field that ranks compare, so different events have different
-// descriptions. Fields that do not apply, such as the requested size of a free or the segment of a
-// reservation, are omitted:
+// site. The description contains every field that ranks compare. Fields that do not apply are
+// omitted:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -46,7 +45,6 @@ func (e *Event) appendGroup(dst []byte, preposition string) []byte {
 	return append(append(append(dst, preposition...), " group "...), e.Name...)
 }
 
-// appendValue appends the text of a step or of a value.
 func (e *Event) appendValue(dst []byte) []byte {
 	if e.Kind == KindStep {
 		if e.Name != "" {

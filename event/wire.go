@@ -13,8 +13,7 @@ import (
 var ErrMalformed = errors.New("malformed event")
 
 const (
-	// MaxSiteBytes is the maximum length of a call site in a history and in an encoded event, in
-	// bytes.
+	// MaxSiteBytes is the maximum length of a call site in bytes.
 	MaxSiteBytes = 160
 
 	// placementBytes is the encoded size of a placement event without its site: kind, stream,
@@ -25,8 +24,8 @@ const (
 	MaxBytes = placementBytes + MaxSiteBytes
 )
 
-// Append encodes e, which must be an event in a pool's history, and appends the encoding to dst.
-// The encoding consists of the fields that ranks compare, followed by the call site.
+// Append appends the encoding of e, which must be an event in a pool's history: the fields that
+// ranks compare, followed by the call site.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -61,9 +60,8 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// CleanSite cuts a call site to its last [MaxSiteBytes] bytes, which contain the file name and
-// the line. It replaces characters that could garble a terminal, because reports show sites that
-// other ranks have sent.
+// CleanSite cuts a call site to its last [MaxSiteBytes] bytes, which contain the file name and the
+// line. It replaces characters that could garble a terminal.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

@@ -7,13 +7,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// clock measures the time since the start of a trace. It reads the system's clock only now and
-// then, and counts processor ticks in between, because that takes a third of the time. A clock is
-// not safe for concurrent use.
+// clock measures the time since the start of a trace. It counts processor ticks and rarely reads
+// the system's clock, because that takes a third of the time. A clock is not safe for concurrent
+// use.
 type clock struct {
 	start time.Time
-	// tick is the length of a processor tick in units of 2^-32 ns, measured between the readings
-	// first and latest.
+	// tick is the length of a processor tick in units of 2^-32 ns, measured between first and
+	// latest.
 	tick          uint64
 	first, latest reading
 	// limit is the number of ticks after latest at which the system's clock is read again. It is 0
@@ -21,19 +21,17 @@ type clock struct {
 	limit uint64
 }
 
-// reading holds the processor's tick count and the system clock's time at the same moment. elapsed
-// is in nanoseconds since the start of the trace.
+// reading holds the processor's tick count and the nanoseconds since the start of the trace at one
+// moment.
 type reading struct{ ticks, elapsed uint64 }
 
 const (
 	// maxTicking is the time after which the system's clock must be read again.
 	maxTicking = uint64(time.Millisecond)
-	// minMeasured is the minimum time between the two readings from which the length of a tick is
-	// computed.
+	// minMeasured is the minimum time from which the length of a tick is computed.
 	minMeasured = uint64(5 * time.Millisecond)
-	// maxTicksApart is the maximum number of ticks that may pass during a precise reading. It keeps
-	// the relative error of the length of a tick below 1 in 1,000, and the error of the time below
-	// 1 us.
+	// maxTicksApart limits the ticks during a precise reading. It keeps the relative error of the
+	// length of a tick below 1 in 1,000, and the error of the time below 1 us.
 	maxTicksApart = 5000
 )
 
@@ -62,17 +60,15 @@ func (c *clock) read() uint64 {
 	return r.elapsed
 }
 
-// takeReading takes a reading. precise is false if the thread was interrupted between reading the
-// two clocks.
+// takeReading reads both clocks. precise is false if the thread was interrupted in between.
 func (c *clock) takeReading() (r reading, precise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
 	return r, spin.Ticks()-r.ticks < maxTicksApart
 }
 
-// measure updates the length of a tick with a new reading. If the number of ticks since the latest
-// reading does not match the elapsed time, the processor's tick rate has changed, so measure starts
-// over with r as the first reading.
+// measure updates the length of a tick with a new reading. If the processor's tick rate has
+// changed, measure starts over with r as the first reading.
 func (c *clock) measure(r reading) {
 	past, elapsed := r.ticks-c.latest.ticks, r.elapsed-c.latest.elapsed
 	if c.limit > 0 && absDiff(c.length(past), elapsed) > elapsed/1024+10_000 || c.first.ticks == 0 {
@@ -89,5 +85,4 @@ func (c *clock) measure(r reading) {
 	}
 }
 
-// absDiff returns the absolute difference between two numbers.
 func absDiff(a, b uint64) uint64 { return max(a, b) - min(a, b) }

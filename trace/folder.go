@@ -15,8 +15,8 @@ import (
 // FileName returns the name of a rank's trace within a folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// claimedPaths holds the paths of the traces that this process has created, so that several worlds
-// in the process choose different paths.
+// claimedPaths holds the paths of this process's traces, so that several worlds choose different
+// paths.
 var claimedPaths sync.Map
 
 // claim creates the folder of traces and returns a path for a new trace in it.
@@ -40,7 +40,7 @@ func claim(folder string, rank int) (string, error) {
 	}
 }
 
-// temporaries counts the temporary names that this process has used so far.
+// temporaries counts the temporary names of this process.
 var temporaries atomic.Uint64
 
 // temporaryName returns an unused hidden name in the folder of path.
@@ -51,9 +51,8 @@ func temporaryName(path string) string {
 		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaries.Add(1)))
 }
 
-// publish renames temporary, a file that this process has locked, to path. A file that already
-// exists at path gets the suffix ".old", unless another process has locked it, in which case
-// publish returns an error.
+// publish renames temporary, a file that this process has locked, to path. An existing file gets
+// the suffix ".old"; if another process has locked it, publish returns an error.
 func publish(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path)
@@ -69,8 +68,8 @@ func publish(temporary, path string) error {
 	}
 }
 
-// retire adds the suffix ".old" to the name of a file. If another process has locked the file,
-// retire returns an error.
+// retire adds the suffix ".old" to the name of a file, or returns an error if another process has
+// locked it.
 func retire(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		f, err := os.Open(path)
@@ -89,7 +88,6 @@ func retire(path string) error {
 	return nil
 }
 
-// processOf returns the id of the process that created a trace.
 func processOf(f *os.File) uint32 {
 	var b [4]byte
 	_, _ = f.ReadAt(b[:], offsetProcess) // 0 if the file is too short

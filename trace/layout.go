@@ -26,7 +26,7 @@ const (
 	offsetLost     = 200 // uint64: number of texts that did not fit
 )
 
-// maxHost is the maximum length of the machine's name in bytes. Linux has the same limit.
+// maxHost is the maximum length of a machine's name on Linux, in bytes.
 const maxHost = 64
 
 // lostText is the number of every text that did not fit into the file.
@@ -35,9 +35,9 @@ const lostText = 1<<32 - 1
 // lostSource stands for every source whose number does not fit into 16 bits.
 const lostSource = 1<<16 - 1
 
-// record is one record of the file: four little-endian words of 64 bits. An event takes one
-// record, or two if its values need more bits. A writer writes the head last, so that readers
-// can recognize an incomplete record by the stamp in its head and skip it.
+// record is one record of the file: four little-endian words of 64 bits. An event takes one record,
+// or two if its values need more bits. The head is written last, and its stamp shows readers that
+// the record is complete.
 type record struct {
 	head uint64
 	payload
@@ -62,10 +62,9 @@ const (
 // from 1), the number of the text that names the event's source, the event's kind, two flags,
 // and an age.
 //
-// Because one atomic operation per event would be slow, a source claims batchRecords records at
-// once and first writes their heads without a kind. The age of a record is the number of records
-// that were claimed after it and before it was written. Readers restore the order of events by
-// sorting them by the sum of number and age. A record that was claimed alone has the age 0.
+// One atomic operation per event would be slow, so a source claims batchRecords records at once and
+// first writes their heads without a kind. The age of a record is the number of records that were
+// claimed after it and before it was written. Readers sort events by the sum of number and age.
 const (
 	sourceShift = 32
 	kindShift   = 48
@@ -75,18 +74,18 @@ const (
 
 	batchRecords = 16
 	maxAge       = 63
-	// minRecords is the minimum capacity of the ring of records. It is large enough that a batch is
-	// complete before the ring wraps around to it.
+	// minRecords is the minimum capacity of the ring. A batch is complete before the ring wraps
+	// around to it.
 	minRecords = 2 * (maxAge + 1)
 )
 
-// placement holds the numeric fields of a pool's event as unsigned words.
+// placement holds the numeric fields of a pool's event. slack is size minus requested size.
 type placement struct {
 	number, stream, segment, offset, size, slack uint64
 }
 
-// pack returns the payload of the event's first record. The upper half of siteBits is the number
-// of the text that names the call site.
+// pack returns the payload of the event's first record. The upper half of siteBits is the number of
+// the call site's text.
 func (p *placement) pack(siteBits uint64) payload {
 	return payload{
 		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
@@ -106,8 +105,7 @@ func (p *placement) packRest(name uint32) payload {
 // restOf returns the bits of v that are not in v>>8&(1<<32-1).
 func restOf(v uint64) uint64 { return v&0xff | v>>40<<8 }
 
-// unpackPlacement is the inverse of pack and packRest. If there is no second record, rest must
-// be zero.
+// unpackPlacement is the inverse of pack and packRest. Without a second record, rest must be zero.
 func unpackPlacement(first, rest payload) placement {
 	return placement{
 		number:  first.a&(1<<32-1) | rest.a<<32,

@@ -19,17 +19,16 @@ type Log struct {
 	// Rank is the rank that wrote the trace, Size is the number of ranks, and Process is the id of
 	// the rank's process.
 	Rank, Size, Process int
-	// Host is the name of the machine. It is empty if the name is unknown or has been redacted.
-	Host string
-	// Start is the time at which the trace began.
+	// Host is the name of the machine, if it is known and has not been redacted.
+	Host  string
 	Start time.Time
 	// Records lists the events, oldest first.
 	Records []Record
 	// Missing is the number of older records that newer ones have overwritten. Each event takes one
 	// or two records.
 	Missing uint64
-	// Torn is the number of records that were incomplete when the process exited, or when the file
-	// was read while the process was still running.
+	// Torn is the number of records that were incomplete when the process exited or the file was
+	// read.
 	Torn int
 	// LostTexts is the number of times that a text was omitted because the file had no room for it.
 	LostTexts uint64
@@ -38,11 +37,11 @@ type Log struct {
 // Record is an event with the data that a trace adds to it.
 type Record struct {
 	event.Event
-	// Time is the time of the event. Only the events of groups have a time.
+	// Time is the time of a group's event. Events of pools have none.
 	Time time.Time
 	// Call describes a collective as text. Event.Call is always nil.
 	Call string
-	// Digest and Bytes are copied from the Call of a collective.
+	// Digest and Bytes are copied from the event.Call of a collective.
 	Digest uint64
 	Bytes  int64
 }
@@ -61,8 +60,8 @@ func Read(r io.Reader) (*Log, error) {
 	return l, nil
 }
 
-// Scan reads a trace as Read does, but calls visit for each event instead of adding it to
-// Log.Records. visit must not keep the pointer.
+// Scan reads a trace as Read does, but calls visit for each event. visit must not keep the pointer,
+// and Log.Records is empty.
 func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	begin := make([]byte, headerBytes)
 	if _, err := io.ReadFull(r, begin); err != nil || !IsTrace(begin) {
@@ -92,8 +91,7 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	return d.log, nil
 }
 
-// readError returns the error of a failed read. If err is nil or reports the end of the file, the
-// contents are wrong, and text says how.
+// readError returns the error of a failed read. If the contents are wrong, text says how.
 func readError(err error, text string) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("reading a trace: %w", err)
@@ -101,8 +99,8 @@ func readError(err error, text string) error {
 	return fmt.Errorf("%w: %s", ErrFormat, text)
 }
 
-// readPart returns the next size bytes of a file and discards skip bytes after them. Because
-// size may be wrong, it allocates memory in steps, as it reads.
+// readPart returns the next size bytes of a file and discards skip bytes after them. It allocates
+// memory in steps, because size may be wrong.
 func readPart(r io.Reader, size, skip uint64) ([]byte, error) {
 	const step = 64 << 20
 	var part []byte
@@ -126,7 +124,6 @@ func IsTrace(b []byte) bool { return strings.HasPrefix(string(b), magic) }
 // Parse decodes a trace. It does not modify b. Errors wrap ErrFormat.
 func Parse(b []byte) (*Log, error) { return Read(bytes.NewReader(b)) }
 
-// header is the decoded header of a file.
 type header struct {
 	log                     Log
 	capacity, next, records uint64 // records is the number of records in use
@@ -171,15 +168,13 @@ func parseTexts(b []byte) ([]string, error) {
 	return texts, nil
 }
 
-// decoder decodes the records of a file.
 type decoder struct {
 	log      *Log
 	records  []byte
 	capacity uint64
 	texts    []string
 	event    Record
-	// The pool and group of the source latest are kept because the next event often has the same
-	// source.
+	// pool and group are those of the source latest, which the next event often has too.
 	latest uint64
 	pool   uint64
 	group  string
@@ -188,8 +183,7 @@ type decoder struct {
 // place holds the number of an event's first record and the key by which events are sorted.
 type place struct{ order, number uint64 }
 
-// run decodes the events of a file in which next records have been written so far, and calls
-// visit for each.
+// run calls visit for each event of a file in which next records have been written so far.
 func (d *decoder) run(next uint64, visit func(*Record)) {
 	for _, p := range d.order(next) {
 		head, words, _ := d.load(p.number)
@@ -218,7 +212,6 @@ func (d *decoder) order(next uint64) []place {
 			}
 		case uint8(head>>kindShift) != 0:
 			// order is the number of records that had been claimed when this record was written.
-			// For a record that does not belong to a batch, that is the record's number.
 			order := n + 1 + head>>ageShift
 			i := len(places)
 			places = append(places, place{})

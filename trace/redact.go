@@ -10,8 +10,8 @@ import (
 )
 
 // Redact removes the name of the machine, call sites, file paths and stacks from the trace in b. It
-// keeps the names of groups and values, and all other text except paths. If Redact returns an
-// error, which wraps ErrFormat, b may be partly redacted.
+// keeps other texts, such as the names of groups and values. Errors wrap ErrFormat; b may then be
+// partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -47,7 +47,7 @@ func Redact(b []byte) error {
 	return nil
 }
 
-// redactRecord removes the call site from a record and marks the texts to which the record refers.
+// redactRecord removes the call site from a record, and marks the texts to which the record refers.
 func redactRecord(b []byte, used []bool) {
 	get, put := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
 	head := get(b)
@@ -79,8 +79,8 @@ func redactRecord(b []byte, used []bool) {
 // paths matches absolute paths, and file names that are followed by a line number.
 var paths = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
 
-// withoutPaths returns the first line of a text, with paths replaced by question marks. It drops
-// the other lines because they may contain a stack. The result is never longer than the text.
+// withoutPaths returns the first line of a text, with paths replaced by question marks. Other lines
+// may contain a stack. The result is never longer than the text.
 func withoutPaths(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	return paths.ReplaceAllString(text, "$1?")

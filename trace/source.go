@@ -9,34 +9,31 @@ import (
 	"symmem/internal/spin"
 )
 
-// Source writes the events of one pool or one group. Its methods must not be called
-// concurrently.
+// Source writes the events of one pool or one group. Its methods must not be called concurrently.
 type Source struct {
 	w     *Writer
 	next  *atomic.Uint64 // copied from w
 	mask  uint64         // copied from w
 	first unsafe.Pointer // the first record
 	clock clock
-	// The source has claimed the records from at to end-1, counted from 0, but not used them yet.
+	// The source has claimed, but not used, the records from at to end-1, counted from 0.
 	at, end uint64
 
-	// The fields up to siteBits describe the source and the call site of the latest event, which
-	// are usually those of the next event too.
+	// The fields up to siteBits describe the source and the call site of the latest event.
 	known      bool
 	group      string
 	pool       uint64
 	ofGroup    bool
-	sourceBits uint64 // number of the text that names the source, shifted as in a head
+	sourceBits uint64 // number of the source's text, shifted as in a head
 	site       string
-	siteBits   uint64 // number of the text of the site, shifted as in a payload
+	siteBits   uint64 // number of the site's text, shifted as in a payload
 
 	call     *event.Call // the call of the latest collective
 	callText uint32
 	calls    map[*event.Call]uint32
 }
 
-// NewSource returns a Source that writes to the trace. It must not be used after the Writer is
-// closed.
+// NewSource returns a Source that writes to the trace until the Writer is closed.
 func (w *Writer) NewSource() *Source {
 	return &Source{
 		w: w, next: w.next, mask: w.mask, first: unsafe.Pointer(&w.bytes[headerBytes]),
@@ -47,7 +44,7 @@ func (w *Writer) NewSource() *Source {
 // Record adds an event to the trace. It does not keep e.
 func (s *Source) Record(e *event.Event) {
 	if e.Kind.IsGroupEvent() {
-		s.recordOfGroup(e)
+		s.recordGroupEvent(e)
 		return
 	}
 	s.Describe(e)
@@ -59,7 +56,7 @@ func (s *Source) Record(e *event.Event) {
 	s.Placement(e.Number, &p)
 }
 
-// Describe sets the pool and the call site that later calls to Placement record to those of e.
+// Describe sets the pool and the call site for later calls of Placement to those of e.
 func (s *Source) Describe(e *event.Event) {
 	if !s.known || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
 		s.known, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
@@ -74,14 +71,13 @@ func (s *Source) describeSite(site string) {
 	}
 }
 
-// identical reports whether two strings share their memory, which is faster than comparing their
-// contents.
+// identical reports whether two strings share their memory, which is faster than comparing them.
 func identical(a, b string) bool {
 	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
 
-// Placement records an unnamed event of a pool. It is faster than Record. Call Describe first to
-// set the pool and the call site.
+// Placement records an unnamed event of the pool and call site that Describe has set. It is faster
+// than Record.
 func (s *Source) Placement(number uint64, p *event.Placement) {
 	// Call claim before loading the fields of p, because a later call would force them out of
 	// registers.
@@ -104,16 +100,14 @@ func (s *Source) Placement(number uint64, p *event.Placement) {
 	r.head = s.sourceBits | uint64(p.Kind())<<kindShift | age<<ageShift | (at+1)&(1<<32-1)
 }
 
-// placeWide records a placement in two records.
 func (s *Source) placeWide(number uint64, p *event.Placement) {
 	e := event.Event{Number: number}
 	p.Load(&e)
 	s.recordWide(&e)
 }
 
-// claim claims a batch of records and returns the number of the first one, counted from 0.
-// Records of the previous batch that were not used stay without a kind, so that readers skip
-// them.
+// claim claims a batch of records and returns the number of the first one, counted from 0. Unused
+// records of the previous batch stay without a kind, so that readers skip them.
 func (s *Source) claim() uint64 {
 	s.end = s.next.Add(batchRecords)
 	first := s.end - batchRecords
@@ -121,9 +115,7 @@ func (s *Source) claim() uint64 {
 	for n := first + 1; n <= s.end; n++ {
 		s.record(n).head = n & (1<<32 - 1)
 	}
-	// The next batch probably follows this one directly, so prefetch its cache lines. If that batch
-	// starts in the middle of a cache line, the last line that it uses is prefetched only with the
-	// batch after it.
+	// Prefetch the next batch, which probably follows this one.
 	for n := s.end + 1; n <= s.end+batchRecords; n += lineRecords {
 		spin.PrefetchWrite(unsafe.Pointer(s.record(n)))
 	}
@@ -165,7 +157,7 @@ func (s *Source) put(n, head uint64, p payload) {
 	r.head = head | n&(1<<32-1)
 }
 
-func (s *Source) recordOfGroup(e *event.Event) {
+func (s *Source) recordGroupEvent(e *event.Event) {
 	if e.Kind == event.KindCollective {
 		if e.Call != nil {
 			s.Collective(e.Group, e.Number, e.Call, e.Stream, e.Site)
@@ -178,7 +170,7 @@ func (s *Source) recordOfGroup(e *event.Event) {
 }
 
 // Collective records that a group submits the call c on a stream. number is the Number of the
-// event. Unlike with Record, the caller need not create an Event.
+// event.
 func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
 ) {

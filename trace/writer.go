@@ -33,8 +33,7 @@ const (
 )
 
 // Writer writes a trace. Its methods are safe for concurrent use, but no Source may be in use
-// during Close. A program may exit without calling Close, because the file is complete after
-// each event.
+// during Close. Close is optional, because the file is complete after each event.
 type Writer struct {
 	path    string
 	file    *os.File // locked, so that other processes see that the trace is being written
@@ -59,8 +58,7 @@ type Writer struct {
 // the folder nor a file in it may be a symbolic link.
 //
 // Create allocates all disk blocks of the file, so that a full disk causes an error here rather
-// than a SIGBUS later. If the filesystem cannot allocate blocks in advance, Create returns an
-// error.
+// than a SIGBUS later. If the filesystem cannot do that, Create returns an error.
 func Create(folder string, o Options) (*Writer, error) {
 	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
@@ -121,7 +119,7 @@ func (w *Writer) release() error {
 	return errors.Join(err, w.file.Close())
 }
 
-// Close unmaps the file, which stays in its folder. No Source may be used afterwards.
+// Close unmaps the file. No Source may be used afterwards.
 func (w *Writer) Close() error {
 	close(w.wake)
 	<-w.done
@@ -131,7 +129,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// writeHeader writes the constant fields of the header, and finally the magic.
+// writeHeader writes the magic last.
 func (w *Writer) writeHeader(o Options, records, texts uint64) {
 	put := binary.LittleEndian
 	put.PutUint32(w.bytes[offsetVersion:], version)
@@ -149,20 +147,19 @@ func (w *Writer) writeHeader(o Options, records, texts uint64) {
 }
 
 const (
-	// chunkRecords is the number of records in a chunk. The pages of the file are populated (made
-	// writable) in chunks, before records are written to them.
+	// chunkRecords is the number of records in a chunk, the unit in which pages are populated (made
+	// writable) before records are written to them. Otherwise, each page would cause a page fault,
+	// which takes microseconds.
 	chunkRecords = 1 << 15
 	chunkBytes   = chunkRecords * recordBytes
 	// populateAhead is the number of chunks to populate after the current one.
 	populateAhead = 2
-	// populateStep is the number of bytes that one system call populates. It is small because the
-	// call locks the address space.
+	// populateStep is the number of bytes that one system call populates. The call locks the
+	// address space.
 	populateStep = 64 << 10
 )
 
-// requestPopulate makes the goroutine in populate prepare the chunks after the current one.
-// Otherwise, writing the first record on each page would cause a page fault, which takes
-// microseconds.
+// requestPopulate makes populate prepare the chunks after the current one.
 func (w *Writer) requestPopulate() {
 	select {
 	case w.wake <- struct{}{}:
@@ -170,7 +167,6 @@ func (w *Writer) requestPopulate() {
 	}
 }
 
-// populate makes pages writable before records are written to them.
 func (w *Writer) populate() {
 	defer close(w.done)
 	for range w.wake {
@@ -213,7 +209,7 @@ func (w *Writer) text(s string) uint32 {
 
 const maxTextBytes = 4096
 
-// sourceBits returns the bits that identify the source with the given name in a record's head.
+// sourceBits returns the bits that identify a source in a record's head.
 func (w *Writer) sourceBits(text string) uint64 {
 	return uint64(min(w.text(text), lostSource)) << sourceShift
 }

@@ -2,7 +2,6 @@ package agreement
 
 import "symmem/event"
 
-// encodeCall encodes a call. It returns nil for a nil call.
 func encodeCall(c *event.Call) []byte {
 	if c == nil {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first event that differs between ranks. The classification is a
-// heuristic that only helps the reader of a report.
+// Difference classifies the first event that differs between ranks. It is a guess that only helps
+// the reader of a report.
 type Difference uint8
 
 const (
@@ -20,8 +20,7 @@ const (
 	DifferenceMissing
 	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
-	// DifferencePlace marks the same request placed in a different segment or at a different
-	// offset.
+	// DifferencePlace marks the same request with a different segment or offset.
 	DifferencePlace
 	// DifferenceOrder marks two events in reverse order.
 	DifferenceOrder
@@ -29,7 +28,7 @@ const (
 	DifferenceStream
 	// DifferenceEvent marks an unrelated event.
 	DifferenceEvent
-	// DifferenceHeld marks a block that all ranks freed, but that only some ranks could reuse
+	// DifferenceHeld marks a block that all ranks freed, but that only some could reuse
 	// immediately.
 	DifferenceHeld
 )
@@ -47,8 +46,7 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence returns a sentence for a report about how the deviant ranks differ from the usual
-// ranks.
+// sentence describes how the deviant ranks differ from the usual ones.
 func (d Difference) sentence(n Names, deviant, usual []int) string {
 	have := verb(deviant, "has", "have")
 	a, b := n.short(deviant), n.short(usual)
@@ -80,8 +78,8 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify classifies the difference between the usual variant and the first variant that deviates
-// from it. The notes in events hold the digests of the requests from the differing event on.
+// classify compares the usual variant with the first one that deviates. The notes in events hold
+// the digests of the requests from the differing event on.
 func classify(d *DivergenceError, events variants) Difference {
 	if d.sameFree() {
 		return DifferenceHeld
@@ -117,10 +115,9 @@ func (d *DivergenceError) sameFree() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyAligned aligns the lists of requests in four ways, one for each kind of mistake: a
-// changed, an extra or a missing event, or two events in reverse order. It returns the
-// difference whose alignment makes the most requests match. On a tie, it prefers a changed
-// event, which is the simplest explanation.
+// classifyAligned aligns the lists of requests as after a changed, an extra or a missing event, or
+// two swapped events. It returns the difference with the most matching requests and, on a tie,
+// prefers a changed event.
 func classifyAligned(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
 	if n := matches(usual, deviant, 0, 1); n > best {

@@ -38,16 +38,15 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant describes one of the different observations of the ranks, such as an event, and the
-// ranks that made it.
+// Variant is one of the ranks' different observations, such as an event.
 type Variant struct {
 	// Ranks lists the ranks that made the observation.
 	Ranks []int
-	// What describes the observation. For an event it is [event.Event.String].
+	// What describes the observation. For an event, it is [event.Event.String].
 	What string
 	// Site is the call site as file:line, or "" if it is unknown.
 	Site string
-	// Event is the event, if HasEvent is set.
+	// Event is set if HasEvent is.
 	Event    event.Event
 	HasEvent bool
 }
@@ -57,29 +56,24 @@ type Variant struct {
 type DivergenceError struct {
 	// Group names the group whose ranks differ.
 	Group string
-	// Kind classifies the difference.
-	Kind Kind
-	// Ledger is the pool's id. It is set for KindPlacement and KindPending.
+	Kind  Kind
+	// Ledger is the pool's id, for KindPlacement and KindPending.
 	Ledger uint64
-	// Position is the position of the first differing event. It is set for KindPlacement. If Last
-	// is greater than Position, the event is somewhere between the two, in a part of the history
-	// that is no longer kept.
+	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
+	// the event is somewhere between the two, in a part of the history that is no longer kept.
 	Position, Last uint64
-	// Variants lists up to 16 different observations, in the order of the lowest rank that made
-	// each.
+	// Variants lists up to 16 observations, ordered by the lowest rank that made each.
 	Variants []Variant
 	// Others lists the ranks whose observations do not fit into Variants.
 	Others []int
-	// Deviant lists the ranks that differ from a majority of the ranks that took part. If there is
-	// no majority, it is empty, because no rank is then more likely to be right than another. If
-	// other ranks report different calls, ranks that report no call are ignored.
+	// Deviant lists the ranks that differ from a majority of the ranks that took part, if there is
+	// one. If ranks report different calls, ranks that report no call are ignored.
 	Deviant []int
-	// Difference is the likely kind of difference. It is set for KindPlacement.
+	// Difference is the likely kind of difference, for KindPlacement.
 	Difference Difference
 	// Absent lists the ranks that missed at least one round.
 	Absent []int
-	// Names determines how the report names ranks and pools. The ranks in the other fields are
-	// group ranks.
+	// Names determines how the report names ranks and pools. The other fields contain group ranks.
 	Names Names
 }
 
@@ -131,8 +125,8 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.pool(d.Ledger)
 }
 
-// closing returns the end of the report. It describes the difference or, if its kind is
-// unknown, lists the deviant ranks. Hints and the absent ranks follow.
+// closing returns the end of the report: the difference or the deviant ranks, hints, and the absent
+// ranks.
 func (d *DivergenceError) closing() string {
 	out := ""
 	usual, deviant := d.usualAndDeviant()
@@ -176,9 +170,8 @@ func (d *DivergenceError) ranksLike(i int) []int {
 	return out
 }
 
-// usualAndDeviant returns the indexes of the most frequent variant and of the first variant
-// that differs from it, or -1 if there is none. On a tie, the variant with the lowest rank
-// counts as usual. That affects only the wording of the report.
+// usualAndDeviant returns the indexes of the most frequent variant and of the first one that
+// differs from it, or -1. On a tie, the variant with the lowest rank counts as usual.
 func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	maxRanks := 0
@@ -195,9 +188,8 @@ func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 	return usual, deviant
 }
 
-// abstains reports whether v contains no call while other variants contain different calls. In
-// that case, the ranks of v do not count: another rank's fault may have stopped them before
-// their calls.
+// abstains reports whether v contains no call while other variants contain different calls. A fault
+// may have stopped the ranks of v before their calls.
 func (d *DivergenceError) abstains(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }
@@ -227,8 +219,8 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// diverge ends the agreement with a divergence whose variants are v. text converts the value of
-// a variant to its description.
+// diverge ends the agreement with a divergence. text converts the value of a variant to its
+// description.
 func (m *Machine) diverge(
 	kind Kind, id uint64, v variants, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {

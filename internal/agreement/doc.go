@@ -1,10 +1,9 @@
 // Package agreement compares the ledgers of a group's ranks, which are the histories of their
 // pools, and finds the first event at which they differ.
 //
-// An agreement is a sequence of rounds. In each round, every rank contributes a payload and
-// receives the payloads of all ranks (see [Exchange]). [Merge] combines the payloads into a
-// [Summary], and [Machine.Step] returns the payload for the next round or the [Outcome]. [Run]
-// performs these steps in a loop.
+// An agreement is a sequence of rounds, which [Run] performs. In each round, every rank contributes
+// a payload and receives the payloads of all ranks (see [Exchange]). [Merge] combines them into a
+// [Summary], and [Machine.Step] returns the payload for the next round or the [Outcome].
 //
 //	vote     position, digest, agreed prefix and pending segments of each ledger; the tag
 //	  |
@@ -18,13 +17,8 @@
 //	events   the event of each rank at the first differing position --> divergence
 //
 // If all ledgers are identical, an agreement takes one round. Otherwise it takes at most 1 +
-// ceil(log16(n+1)) + 1 rounds for a history of n events. If some rank no longer keeps the
-// events in question, the Outcome contains a range of positions instead of a single position.
+// ceil(log16(n+1)) + 1 rounds for a history of n events.
 //
-// Ranks that receive the same payloads reach the same Outcome with the same text. Payloads are
-// decoded strictly: a payload that is truncated, too large, of another version or inconsistent
-// with the round causes an error that wraps [ErrProtocol], never a panic.
-//
-// The package does no I/O and has no clock. The caller exchanges the payloads, sets the deadline,
-// and passes a nil payload for each rank that did not take part.
+// Ranks that receive the same payloads reach the same Outcome with the same text. An invalid
+// payload causes an error that wraps [ErrProtocol], never a panic.
 package agreement

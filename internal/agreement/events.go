@@ -8,25 +8,24 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is the number of events that are compared to classify a difference, starting
-// with the differing event.
+// maxFollowing is the number of events, from the differing one on, that are compared to classify a
+// difference.
 const maxFollowing = 9
 
-// maxNote is the maximum size in bytes of a note, which holds either the digests of some requests
-// or the site of a call.
+// maxNote is the maximum size in bytes of a note: the digests of some requests, or the site of a
+// call.
 const maxNote = max(8*maxFollowing, event.MaxSiteBytes)
 
 // The kinds of answers in phaseEvents. The first byte of an answer is its kind.
 const (
-	answerEvent     byte = iota + 1 // the event at the position, with its site
+	answerEvent     byte = iota + 1 // event at the position, with its site
 	answerEnd                       // the history ends at or before the position
 	answerDigest                    // the digest at the position; the event is no longer kept
-	answerForgotten                 // neither the event nor the digest is kept
+	answerForgotten                 // neither event nor digest is kept
 )
 
-// askEvents starts phaseEvents, in which each rank sends its event at the first difference. If
-// only a range of positions is known, each rank instead sends its digest at the end of the
-// range. These digests show which ranks agree with each other.
+// askEvents starts phaseEvents, in which each rank sends its event at the first difference. If only
+// a range of positions is known, each rank sends its digest at the end of the range instead.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	in := m.undecided[0]

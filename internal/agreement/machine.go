@@ -14,19 +14,17 @@ import (
 type Mode uint8
 
 const (
-	// Exact requires that the position, digest and pending segments of every ledger are the same
-	// on all ranks. It is for calls that all ranks make at the same point in their program, such
-	// as registrations.
+	// Exact requires that every ledger has the same position, digest and pending segments on all
+	// ranks. It is for calls that all ranks make at the same point of their program.
 	Exact Mode = iota
-	// Prefix compares histories up to the smallest position of any rank. It is for comparisons
-	// that run concurrently with the program, or after a collective whose digests differ.
+	// Prefix compares histories up to the smallest position of any rank. It is for comparisons that
+	// run concurrently with the program, or after a collective whose digests differ.
 	Prefix
 )
 
-// Source provides the history of a pool, as a [ledger.Ledger] does. If the pool may allocate
-// during the agreement, each method must acquire the pool's lock.
+// Source provides the history of a pool. Its methods must lock the pool if it may allocate during
+// the agreement.
 type Source interface {
-	// Snapshot returns the current state of the history.
 	Snapshot() ledger.Snapshot
 	// DigestAt returns the digest of all events before position, if it is known.
 	DigestAt(position uint64) (uint64, bool)
@@ -34,29 +32,27 @@ type Source interface {
 	EventAt(position uint64) (event.Event, bool)
 }
 
-// snapshotSource hides events that are added after the agreement has started, so that a rank's
-// answers are consistent with its vote in the first round.
+// snapshotSource hides events that are added after the first vote, so that later answers are
+// consistent with the vote.
 type snapshotSource struct {
 	Source
 	end uint64
 }
 
-func (f snapshotSource) EventAt(position uint64) (event.Event, bool) {
-	if position >= f.end {
+func (s snapshotSource) EventAt(position uint64) (event.Event, bool) {
+	if position >= s.end {
 		return event.Event{}, false
 	}
-	return f.Source.EventAt(position)
+	return s.Source.EventAt(position)
 }
 
-// Pending describes the segments of a pool that a rank is about to register, by their count and
-// a digest. The zero value means that there are no such segments.
+// Pending describes the segments of a pool that a rank is about to register.
 type Pending struct {
 	Count  uint32
 	Digest uint64
 }
 
-// Add returns p with one more segment. The digest depends on the order in which segments are
-// added, because the order of registrations matters.
+// Add returns p with one more segment. The order in which segments are added affects the digest.
 func (p Pending) Add(ordinal int32, bytes int64) Pending {
 	return Pending{
 		Count: p.Count + 1, Digest: ledger.Mix(p.Digest, uint64(uint32(ordinal)), uint64(bytes)),
@@ -65,41 +61,29 @@ func (p Pending) Add(ordinal int32, bytes int64) Pending {
 
 // Ledger describes one history in an agreement.
 type Ledger struct {
-	// ID identifies the pool. It is the same on all ranks.
 	ID     uint64
 	Source Source
-	// Pending describes the segments that are about to be registered. It is compared only in
-	// [Exact] mode.
+	// Pending is compared only in [Exact] mode.
 	Pending Pending
 }
 
 // Config configures an agreement on one rank. Rank, Flags and Site may differ between ranks. Group
-// and Names affect only the text of the report. The agreement detects and reports differences in
-// the other fields and in the histories.
+// and Names affect only the text of the report. Differences in the other fields are reported.
 type Config struct {
-	// Rank is this rank's number, from 0 to Ranks-1.
 	Rank, Ranks int
-	// Mode selects how histories are compared.
-	Mode Mode
-	// Group names the group in reports.
-	Group string
-	// Names determines how reports name ranks and pools.
-	Names Names
-	// Tag identifies the operation that needs the agreement. Its length is at most [MaxTag] bytes.
-	// Ranks with different tags are at different points in their program.
+	Mode        Mode
+	Group       string
+	Names       Names
+	// Tag identifies the operation that needs the agreement, in at most [MaxTag] bytes.
 	Tag string
-	// Flags are combined over all ranks. If any rank sets a flag, only tags are compared, and the
-	// Outcome contains the combined flags.
-	Flags uint64
-	// Ledgers lists the histories. They are compared in the order of their IDs.
+	// Flags are combined over all ranks. If any rank sets a flag, only tags are compared.
+	Flags   uint64
 	Ledgers []Ledger
-	// Call, if set, is compared after the ledgers have been found to be identical.
+	// Call, if set, is compared after the ledgers, and Site is its call site.
 	Call *event.Call
-	// Site is the call site of Call, or "" if it is unknown. It is not compared.
 	Site string
 }
 
-// note returns the site of Call, truncated to the size that a ledger keeps.
 func (c Config) note() []byte {
 	if c.Call == nil {
 		return nil
@@ -126,9 +110,8 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Machine runs an agreement on one rank. Its phases are vote, probe, events and done (see the
-// package comment). It may skip a phase but never returns to an earlier one. It is not safe for
-// concurrent use.
+// Machine runs an agreement on one rank. Its phases are vote, probe, events and done, in this
+// order; it may skip some. It is not safe for concurrent use.
 type Machine struct {
 	config  Config
 	ledgers []Ledger // sorted by id
@@ -137,12 +120,12 @@ type Machine struct {
 	round  uint64
 	absent []int
 
-	// undecided holds the ledgers that may differ, ordered by ID. Only the last of them may be
-	// known to differ.
+	// undecided holds the ledgers that may differ, ordered by ID. Only the last may be known to
+	// differ.
 	undecided []interval
 	answers   []answer       // this rank's answers in the current round
-	votes     []tally        // votes from the first round, compared by agree
-	calls     variants       // calls from the first round, compared by agree
+	votes     []tally        // from the first round
+	calls     variants       // from the first round
 	agreed    []AgreedPrefix // ledgers known to be identical
 }
 
@@ -161,8 +144,7 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Start returns the payload for the first round. The agreement compares the histories as they
-// are when Start is called. They may grow afterwards.
+// Start returns the payload for the first round. Events that are added later are not compared.
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
@@ -245,8 +227,8 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance records the ledgers that are now known to be identical as agreed, and starts the next
-// round for the remaining ledgers. If none remain, it ends the agreement.
+// advance records ledgers that are now known to be identical, and starts the next round for the
+// others. If there are none, it ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.answers = m.answers[:0]
@@ -261,7 +243,7 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 			m.answers = append(m.answers, m.answer(in.id, at))
 		}
 		if in.differs {
-			break // Only the first difference is reported.
+			break // only the first difference is reported
 		}
 	}
 	m.undecided = kept
@@ -291,23 +273,22 @@ func (m *Machine) history(id uint64) snapshotSource {
 }
 
 func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
-	fits := slices.EqualFunc(s.results, m.answers, func(f probeResult, own answer) bool {
-		return f.samePosition(own)
+	matching := slices.EqualFunc(s.results, m.answers, func(r probeResult, own answer) bool {
+		return r.samePosition(own)
 	})
-	if !fits {
+	if !matching {
 		return nil, nil, protocolError("stepping with answers for other positions")
 	}
-	for _, f := range s.results {
-		i := slices.IndexFunc(m.undecided, func(in interval) bool { return in.id == f.Ledger })
-		if err := m.undecided[i].narrow(f); err != nil {
+	for _, r := range s.results {
+		i := slices.IndexFunc(m.undecided, func(in interval) bool { return in.id == r.Ledger })
+		if err := m.undecided[i].narrow(r); err != nil {
 			return nil, nil, err
 		}
 	}
 	return m.advance()
 }
 
-// agree ends the agreement. It is called when all ledgers are known to be identical, and
-// compares the pending segments and the calls.
+// agree compares the pending segments and the calls after all ledgers were found identical.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
 		if v := &m.votes[i]; !v.pending.equal() {

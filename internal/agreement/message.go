@@ -15,19 +15,19 @@ const (
 	phaseDone
 )
 
-// message holds one rank's decoded payload in a round.
+// message is one rank's decoded payload in a round.
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value holds the mode and the tag, call holds the encoded call, and note holds
-	// the call's site. In phaseEvents, value holds the rank's answer for a position in a ledger,
-	// and note holds the digests of the requests that start at that position.
+	// In phaseVote, value holds the mode and the tag, and note holds the call's site. In
+	// phaseEvents, value holds the answer for a position, and note the digests of the requests from
+	// there on.
 	value, call, note []byte
 	ledger, position  uint64
 	flags             uint64 // in phaseVote: Config.Flags
 
-	votes   []vote   // in phaseVote: a vote for each ledger, by id
-	answers []answer // in phaseProbe: digests of the undecided ledgers
+	votes   []vote   // in phaseVote, by ledger id
+	answers []answer // in phaseProbe
 }
 
 func (m *message) encode() []byte {
@@ -85,8 +85,8 @@ type Summary struct {
 	events           variants      // in phaseEvents
 }
 
-// Merge combines the payloads of a round. payloads[i] is the payload of rank i, or nil if rank
-// i did not take part. Errors wrap [ErrProtocol].
+// Merge combines the payloads of a round, which are indexed by rank and nil for ranks that did not
+// take part. Errors wrap [ErrProtocol].
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, p := range payloads {
@@ -129,7 +129,7 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes adds a rank's votes, tag and call. If ranks have different ledgers, it drops all votes.
+// addVotes drops all votes if ranks have different ledgers.
 func (s *Summary) addVotes(rank int, m *message, first bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Names determines how reports name ranks and pools. The names must be the same on all ranks.
-// With the zero value, reports contain group ranks and pool IDs.
+// Names determines how reports name ranks and pools. It must be the same on all ranks. With the
+// zero value, reports contain group ranks and pool IDs.
 type Names struct {
 	// Members lists the group's world ranks in group order. It may be empty.
 	Members []int
@@ -17,7 +17,6 @@ type Names struct {
 	Pool func(id uint64) string
 }
 
-// ranks formats group ranks as world ranks. If the numbers differ, the group ranks follow.
 func (n Names) ranks(group []int) string { return ranklist.RanksOf(n.world(group), n.Members) }
 
 // short formats group ranks that the report has already named in full.

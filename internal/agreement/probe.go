@@ -1,10 +1,10 @@
 package agreement
 
-// maxProbes is the maximum number of positions in a ledger that one round probes. Probing 15
-// positions reduces the interval to a sixteenth, with a payload of a few hundred bytes.
+// maxProbes is the maximum number of positions in a ledger that one round probes. 15 positions
+// reduce the interval to a sixteenth.
 const maxProbes = 15
 
-// answer is a rank's digest at one position of a ledger. Digest is 0 if Known is false.
+// answer is a rank's digest at one position of a ledger.
 type answer struct {
 	Ledger, Position, Digest uint64
 	Known                    bool
@@ -16,9 +16,9 @@ func (a answer) samePosition(o answer) bool {
 
 // probeResult combines all ranks' answers for one position.
 type probeResult struct {
-	answer       // the first answer with a known digest, or any answer if there is none
-	differs bool // whether any two known digests differ
-	unknown bool // whether at least one rank does not know the digest at this position
+	answer       // the first answer with a known digest, if there is one
+	differs bool // two known digests differ
+	unknown bool // some rank does not know the digest
 }
 
 func (r *probeResult) add(a answer) {
@@ -29,8 +29,8 @@ func (r *probeResult) add(a answer) {
 	}
 }
 
-// probePositions returns up to maxProbes positions that divide the interval into parts of
-// similar size. It returns only positions whose digest every rank knows (see candidates).
+// probePositions returns up to maxProbes positions that divide the interval into parts of similar
+// size. Every rank knows the digests at these positions.
 func (in interval) probePositions() []uint64 {
 	coarse, consecutive, fine := in.candidates()
 	n := coarse + fine
@@ -47,9 +47,8 @@ func (in interval) probePositions() []uint64 {
 	return out
 }
 
-// candidates describes the positions after lo, up to and including top, whose digests every rank
-// knows. coarse is the number of multiples of the stride below the floor. fine is the number of
-// consecutive positions from consecutive on.
+// candidates describes the positions in (lo, top] whose digests every rank knows: coarse multiples
+// of the stride below the floor, and fine consecutive positions from consecutive on.
 func (in interval) candidates() (coarse, consecutive, fine uint64) {
 	if below := min(in.floor, in.top+1); below > in.lo+1 {
 		coarse = (below-1)/in.stride - in.lo/in.stride
@@ -67,9 +66,8 @@ func fractionUp(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow narrows the interval according to the result at one position. If a rank no longer knows a
-// digest that it knew when the agreement began, narrow leaves no candidates to probe, because that
-// rank may be dropping other digests too.
+// narrow narrows the interval by the result at one position. If a rank no longer knows a digest
+// that it knew before, it may be dropping others too, so narrow leaves no positions to probe.
 func (in *interval) narrow(r probeResult) error {
 	switch {
 	case r.differs:

@@ -6,13 +6,13 @@ import (
 )
 
 // Exchange contributes a payload to a round and returns all ranks' payloads, indexed by rank.
-// The entry for a rank that did not take part is nil, but this rank's own entry is never nil.
-// When ctx is done, an Exchange returns an error that lists the missing ranks. The payloads are
-// valid until the next call, and the caller must not modify them.
+// Entries of ranks that did not take part are nil. When ctx is done, an Exchange returns an error
+// that lists the missing ranks. The payloads are valid until the next call, and the caller must not
+// modify them.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
-// Run runs all rounds of m and calls exchange in each. The Outcome reports differences between
-// ranks. An error means that an exchange failed or a payload was invalid.
+// Run runs all rounds of m. The Outcome reports differences between ranks. An error means that an
+// exchange failed or a payload was invalid.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {

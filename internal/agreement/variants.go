@@ -8,21 +8,20 @@ import (
 // maxVariants is the maximum number of distinct contributions that a report lists.
 const maxVariants = 16
 
-// variant holds one contribution and, in ascending order, the ranks that made it. note is the
-// lowest rank's note, because notes are not compared.
+// variant is one contribution and, in ascending order, the ranks that made it. note is the lowest
+// rank's note; notes are not compared.
 type variant struct {
 	value, note []byte
 	ranks       []int
 }
 
-// variants holds distinct contributions, ordered by their lowest rank. After the first
-// maxVariants contributions, it keeps only the ranks of further ones.
+// variants holds distinct contributions, ordered by their lowest rank, and the other ranks.
 type variants struct {
 	list   []variant
 	others []int
 }
 
-// add adds a rank's contribution. It must be called in ascending order of ranks.
+// add must be called in ascending order of ranks.
 func (v *variants) add(rank int, value, note []byte) {
 	i := slices.IndexFunc(v.list, func(w variant) bool { return bytes.Equal(w.value, value) })
 	switch {
@@ -31,7 +30,7 @@ func (v *variants) add(rank int, value, note []byte) {
 	case len(v.list) == maxVariants:
 		v.others = append(v.others, rank)
 	default:
-		// Clone, because the next exchange may reuse the payloads.
+		// The next exchange may reuse the payloads.
 		v.list = append(v.list, variant{bytes.Clone(value), bytes.Clone(note), []int{rank}})
 	}
 }

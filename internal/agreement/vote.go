@@ -2,7 +2,7 @@ package agreement
 
 import "symmem/internal/ledger"
 
-// vote is the state of one ledger on a rank, which the rank sends in the first round.
+// vote is the state of one ledger, which a rank sends in the first round.
 type vote struct {
 	ID uint64
 	ledger.Snapshot
@@ -16,12 +16,12 @@ func (v vote) valid() bool {
 
 // tally combines all ranks' votes on one ledger.
 type tally struct {
-	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank. They
-	// describe the part of the history that every rank still keeps.
+	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank. They bound
+	// the part of the history that every rank keeps.
 	vote
 	low, high  uint64 // smallest and greatest positions
-	same       bool   // whether position and digest are the same on all ranks
-	agreedSame bool   // whether the agreed prefix and its digest are the same on all ranks
+	same       bool   // position and digest are the same on all ranks
+	agreedSame bool   // the agreed prefix is the same on all ranks
 	pending    variants
 }
 
@@ -37,9 +37,8 @@ func (t *tally) add(rank int, v vote) {
 	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval bounds the position of the first difference in a ledger: it is at least lo and at
-// most top. While differs is false, no difference has been found, and the compared parts are
-// identical if their digests at top are the same.
+// interval bounds the position of the first difference in a ledger to [lo, top]. While differs is
+// false, there may be no difference.
 type interval struct {
 	id, lo, loDigest, top uint64
 	floor, stride         uint64
@@ -63,8 +62,7 @@ func (t *tally) interval(mode Mode) (interval, error) {
 		in.top--
 		in.differs = true
 	}
-	// If all ranks have the same digest at the end of the agreed prefix, all events before it are
-	// the same.
+	// The events before lo are the same.
 	in.top = max(in.top, in.lo)
 	return in, nil
 }

@@ -10,8 +10,7 @@ import (
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion is incremented with every change to the encoding. Ranks reject payloads with
-	// other versions.
+	// wireVersion changes with the encoding. Ranks reject payloads with other versions.
 	wireVersion = 3
 
 	// MaxLedgers is the maximum number of ledgers in one agreement.
@@ -20,8 +19,8 @@ const (
 	// MaxTag is the maximum size of a tag in bytes.
 	MaxTag = 200
 
-	// maxPosition bounds positions, so that arithmetic on them cannot overflow. A ledger that
-	// absorbs an event every nanosecond takes more than a century to reach it.
+	// maxPosition bounds positions, so that arithmetic on them cannot overflow. At an event every
+	// nanosecond, a ledger takes more than a century to reach it.
 	maxPosition = 1 << 62
 
 	// maxValue is the maximum size in bytes of an encoded tag, call, or event with its site.
@@ -32,7 +31,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. It keeps the first error and returns only zero values after it.
+// reader decodes a payload. After the first error, it returns only zero values.
 type reader struct {
 	b   []byte
 	err error

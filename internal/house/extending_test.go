@@ -183,7 +183,7 @@ var points = []point{
 			{path: ".", name: "report.err", exempt: map[string]string{
 				"kindClosed": "only its text is known", "kindOther": "only its text is known",
 			}},
-			{path: ".", name: "inquiry.firstCause", exempt: map[string]string{
+			{path: ".", name: "inquiry.selectCause", exempt: map[string]string{
 				"kindPeer": "a report about another rank, which reports itself",
 			}},
 		},

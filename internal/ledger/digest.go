@@ -6,9 +6,8 @@ import (
 	"symmem/event"
 )
 
-// These constants are the leading bits of the fractional parts of the square roots of the first
-// six primes, and have about as many ones as zeros. Without them, a field that is zero would
-// make a product zero, so that the other factor would not affect the digest.
+// These constants are leading bits of the square roots of the first six primes. They keep zero
+// fields from making a product zero.
 const (
 	keyPlace   = 0x6a09e667f3bcc908
 	keyOffset  = 0xbb67ae8584caa73b
@@ -21,21 +20,19 @@ const (
 // Empty is the digest of a history without events.
 const Empty uint64 = keyRoll
 
-// fold computes a 128-bit product and combines its halves. The carries let every input bit
-// affect every output bit, at the cost of a single multiplication.
+// fold lets every input bit affect every output bit, through the carries of a product.
 func fold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
-// Mix absorbs two words into digest. It is for digests of other data that ranks compare, such
-// as lists of segments.
+// Mix absorbs two words into a digest of other data that ranks compare.
 func Mix(digest, a, b uint64) uint64 {
 	return fold(digest^fold(a^keyPlace, b^keyOffset), keyRoll)
 }
 
-// absorb returns the digest after e. The products that place and amount compute do not depend
-// on the digest, so each event in a sequence adds only the latency of one multiplication.
+// absorb returns the digest after e. Only roll depends on the digest, so each event adds only the
+// latency of one multiplication.
 func absorb(digest uint64, e *event.Event) uint64 {
 	return roll(digest, place(event.PackStreamSegment(e.Stream, e.Segment), e.Offset),
 		amount(e.Size, e.Requested, e.Kind))
@@ -54,8 +51,8 @@ func amount(size, requested int64, kind event.Kind) uint64 {
 	return fold(uint64(size)^keySize, request^keyRequest)
 }
 
-// RequestDigest returns a digest of an event's request. The digest does not contain the
-// request's place, so that later events match even if an earlier difference has moved them.
+// RequestDigest returns a digest of an event's request without its place, which an earlier
+// difference may have moved.
 func RequestDigest(e event.Event) uint64 {
 	e.Segment, e.Offset = 0, 0
 	return absorb(Empty, &e)

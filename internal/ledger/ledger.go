@@ -7,34 +7,29 @@ import (
 )
 
 const (
-	// DefaultKept is the default number of events that a ledger keeps. A decoding step of a large
-	// model causes about a thousand events, so 3 MiB hold the last few dozen steps.
+	// DefaultKept is the default number of events that a ledger keeps, in 3 MiB.
 	DefaultKept = 1 << 16
 
-	// upkeepInterval is the number of events after which a ledger checks again whether to grow the
-	// ring or add a checkpoint. It is also the ring's minimum capacity and the first stride.
+	// upkeepInterval is the number of events between calls of upkeep, the ring's minimum capacity,
+	// and the first stride.
 	upkeepInterval = 64
 
-	// maxCheckpoints limits the table of older digests to 8 KiB. When the stride doubles, half of
-	// the table becomes free, so a long history has between 512 and 1024 checkpoints.
+	// maxCheckpoints limits the digests of older events to 8 KiB.
 	maxCheckpoints = 1024
 )
 
-// Ledger is the history of one pool. What it keeps about a position depends on the position:
+// Ledger is the history of one pool; [New] creates one. What it keeps about a position depends on
+// the position:
 //
-//	position in [Floor, Position]    event and digest are kept exactly
-//	multiples of Stride below Floor  the digest is kept
-//	the agreed position              the digest is kept
-//	anything else below Floor        forgotten
-//
-// The zero value is not usable; call [New].
+//	position in [Floor, Position]    event and digest
+//	multiples of Stride below Floor  digest
+//	the agreed position              digest
+//	anything else below Floor        nothing
 type Ledger struct {
 	position uint64
 	digest   uint64
-	// start is the position of the latest Restart. Nothing is known about earlier events.
-	start uint64
-	// ring stores event p at index p%len(ring). So that small pools need little memory, its
-	// length, a power of two, starts small and doubles until it reaches kept.
+	start    uint64 // position of the latest Restart; earlier events are unknown
+	// ring stores event p at index p%len(ring). Its length doubles until it reaches kept.
 	ring []entry
 	kept uint64
 
@@ -45,15 +40,14 @@ type Ledger struct {
 	agreedDigest uint64
 }
 
-// entry stores an event and the digest before it in 48 bytes. The digest after the event is in the
-// next entry or, for the last event, in Ledger.digest.
+// entry stores an event and the digest before it in 48 bytes.
 type entry struct {
 	event.Placement
 	before uint64
 }
 
 // New returns an empty ledger that keeps the given number of events, rounded up to a power of two.
-// If kept is 0, the ledger keeps DefaultKept events.
+// 0 selects DefaultKept.
 func New(kept int) *Ledger {
 	if kept <= 0 {
 		kept = DefaultKept
@@ -67,15 +61,14 @@ func New(kept int) *Ledger {
 	}
 }
 
-// Absorb appends the fields of e that ranks compare, and returns the event's position. site is the
-// index of the event's call site in a [Sites] table. Absorb allocates only while the ring grows.
+// Absorb appends the fields of e that ranks compare, and returns the event's position. site is an
+// index in a [Sites] table. Absorb allocates only while the ring grows.
 func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	p := event.PackPlacement(e, site)
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// Note is like Absorb, but for an event with an unknown call site. It takes the fields as separate
-// arguments, which fit into registers.
+// Note is like Absorb without a call site. Its arguments fit into registers.
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -93,15 +86,14 @@ func (l *Ledger) append(
 	kind := event.Kind(siteKind)
 	l.digest = roll(before, place(streamSegment, offset), amount(size, requested, kind))
 	l.position = p + 1
-	s := &l.ring[p&uint64(len(l.ring)-1)]
-	s.StreamSegment, s.Offset, s.Size, s.Requested = streamSegment, offset, size, requested
-	s.SiteKind, s.before = siteKind, before
+	e := &l.ring[p&uint64(len(l.ring)-1)]
+	e.StreamSegment, e.Offset, e.Size, e.Requested = streamSegment, offset, size, requested
+	e.SiteKind, e.before = siteKind, before
 	return p
 }
 
-// upkeep grows the ring if it is full and may still grow, and records a checkpoint if one is due.
-// Both happen only at multiples of upkeepInterval, because capacities and strides are powers of two
-// that are at least upkeepInterval.
+// upkeep grows the ring if it is full, and records a checkpoint if one is due. Both happen only at
+// multiples of upkeepInterval, because capacities and strides are multiples of it.
 func (l *Ledger) upkeep() {
 	if n := uint64(len(l.ring)); l.position-l.start == n && n < l.kept {
 		grown := make([]entry, max(2*n, upkeepInterval))
@@ -112,14 +104,14 @@ func (l *Ledger) upkeep() {
 		return
 	}
 	if len(l.checkpoints) == maxCheckpoints {
-		l.thin()
+		l.dropEveryOther()
 	}
 	if l.position%l.stride == 0 {
 		l.checkpoints = append(l.checkpoints, l.digest)
 	}
 }
 
-func (l *Ledger) thin() {
+func (l *Ledger) dropEveryOther() {
 	half := len(l.checkpoints) / 2
 	for i := range half {
 		l.checkpoints[i] = l.checkpoints[2*i]
@@ -136,14 +128,12 @@ func (l *Ledger) Floor() uint64 {
 	return max(l.start, l.position-min(l.position, uint64(len(l.ring))))
 }
 
-// NextStart returns the smallest position at which a restarted history may begin. It is greater
-// than the position of any event.
+// NextStart returns the smallest position at which a restarted history may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
 
-// Restart replaces the history with an agreed history, of which only the length and digest are
-// known. position is the NextStart of the rank with the longest history. A rank that has not
-// restarted yet has not reached that position, so a comparison of its history with a restarted
-// one never reports a difference.
+// Restart replaces the history with an agreed one, of which only the length and digest are known.
+// position is the NextStart of the rank with the longest history. Other ranks reach it only by
+// restarting, so comparing a restarted history with another one finds no difference.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.start = position, digest, position
 	l.agreed, l.agreedDigest = position, digest
@@ -151,7 +141,7 @@ func (l *Ledger) Restart(position, digest uint64) {
 	l.stride, l.checkpoints = 1<<bits.Len64(position-1), []uint64{Empty}
 }
 
-// DigestAt returns the digest of the first position events, and whether it is still known.
+// DigestAt returns the digest of the first position events, if it is still known.
 func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	switch {
 	case position > l.position:
@@ -168,7 +158,7 @@ func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	return 0, false
 }
 
-// EventAt returns the event at position without its call site, and whether it is still kept.
+// EventAt returns the event at position without its call site, if it is still kept.
 func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	if position >= l.position || position < l.Floor() {
 		return event.Event{}, false
@@ -177,9 +167,8 @@ func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	return e, true
 }
 
-// Load stores the event at position in e and returns the index of its call site. position must
-// be between Floor and Position-1. Load does not change fields of e that the ledger does not
-// keep.
+// Load stores the event at position in e and returns the index of its call site. position must be
+// between Floor and Position-1. Other fields of e stay unchanged.
 func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	p := l.At(position)
 	e.Number = position
@@ -188,15 +177,13 @@ func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 }
 
 // At returns the packed event at position, which must be between Floor and Position-1. The result
-// is valid until the next event is absorbed.
+// is valid until the next call of Absorb or Note.
 func (l *Ledger) At(position uint64) *event.Placement {
 	return &l.ring[position&uint64(len(l.ring)-1)].Placement
 }
 
-// Agree records that the events before position are the same on all ranks that took part in an
-// agreement, so that they need not be compared again. digest is the digest of these events. If
-// digest does not match this history, Agree changes nothing and returns false. The agreed position
-// never decreases.
+// Agree records that all ranks of an agreement have the same events before position, with the given
+// digest. It returns false if this ledger has not. The agreed position never decreases.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
@@ -212,12 +199,10 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 
 // Snapshot is the state of a ledger that an agreement needs.
 type Snapshot struct {
-	// Position and Digest describe the whole history.
 	Position, Digest uint64
-	// Agreed and AgreedDigest are the values set by [Ledger.Agree].
+	// Agreed and AgreedDigest are set by [Ledger.Agree].
 	Agreed, AgreedDigest uint64
-	// Floor is the first position whose event is kept. Below it, only the digests at multiples of
-	// Stride are known.
+	// Below Floor, only the digests at multiples of Stride are known.
 	Floor, Stride uint64
 }
 

@@ -2,18 +2,14 @@ package ledger
 
 import "symmem/event"
 
-// MaxSites bounds the size of a [Sites] table, because callers may pass any number of names. A
-// program has at most a few thousand places that allocate.
+// MaxSites bounds a [Sites] table, because callers may pass any number of names.
 const MaxSites = 1 << 16
 
-// Sites interns the call sites of events. Index 0 is the unknown site.
-//
-// The caller obtains a program counter with runtime.Callers, resolves it and calls [Sites.Intern].
-// From then on, [Sites.Index] returns the index for that program counter without allocating. The
-// owner of a Sites must guard it with a lock.
+// Sites numbers the call sites of events. Index 0 is the unknown site. The owner must guard a Sites
+// with a lock.
 type Sites struct {
 	names  []string          // names[i-1] belongs to index i
-	byName map[string]uint32 // lets program counters of the same line share an index
+	byName map[string]uint32 // program counters of the same line share an index
 	byPC   map[uintptr]uint32
 }
 
@@ -22,15 +18,14 @@ func NewSites() *Sites {
 	return &Sites{byName: make(map[string]uint32), byPC: make(map[uintptr]uint32)}
 }
 
-// Index returns the index of an interned program counter.
+// Index returns the index of an interned program counter. It does not allocate.
 func (s *Sites) Index(pc uintptr) (uint32, bool) {
 	i, ok := s.byPC[pc]
 	return i, ok
 }
 
-// Intern records that pc is at site and returns the site's index. site has the form file:line
-// and is cut to [event.MaxSiteBytes]. Callers with frames outside of Go pass a pc of 0, for
-// which Intern records only the name. If the table is full, Intern returns 0, the unknown site.
+// Intern records that pc is at site, which has the form file:line, and returns the site's index. It
+// returns 0 if the table is full. A pc of 0 stands for a frame outside of Go.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
 	i := s.name(event.CleanSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {

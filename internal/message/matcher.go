@@ -8,8 +8,8 @@ import (
 // Any is the source of a receive that accepts messages from all ranks.
 const Any = -1
 
-// Matcher assigns arriving messages to the receives of one rank. Values of type R represent the
-// receives. The zero value is ready to use.
+// Matcher assigns arriving messages to the receives of one rank, represented by values of type R.
+// The zero value is ready to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
 	claims []Claim[R] // result of the latest call
@@ -18,8 +18,7 @@ type Matcher[R any] struct {
 // Claim assigns a message to a receive.
 type Claim[R any] struct {
 	Receive R
-	// Source is the message's sender.
-	Source int
+	Source  int
 	// Number counts the messages with the same source and tag, from 1.
 	Number uint64
 }
@@ -28,28 +27,27 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64
-	// Segment is the number of collectives that the source called before the message, or 0 if
-	// messages are not ordered with respect to collectives.
+	// Segment is the number of collectives that the source called before, or 0 if messages and
+	// collectives are not ordered.
 	Segment uint64
 }
 
 // queue holds the messages and receives of one tag.
 type queue[R any] struct {
-	claimed map[int]uint64 // number of claimed messages by source
-	waiting []waiting[R]   // receives without a claim, in the order of calls
-	// arrived holds messages in the order of arrival. present holds the IDs of the unclaimed ones.
-	// Claimed messages are removed from arrived when they outnumber the unclaimed ones.
+	claimed map[int]uint64      // number of claimed messages, by source
+	waiting []waitingReceive[R] // receives without a claim, in the order of calls
+	// arrived holds messages in the order of arrival, and present the ids of those not claimed yet.
 	arrived []Arrival
 	present map[messageID]struct{}
 }
 
-// messageID identifies a message among those with the same tag.
+// messageID identifies a message within a tag.
 type messageID struct {
 	source int
 	number uint64
 }
 
-type waiting[R any] struct {
+type waitingReceive[R any] struct {
 	receive R
 	source  int
 	segment uint64
@@ -67,18 +65,17 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 	return q
 }
 
-// Post records a receive from a source, which may be Any. segment is the receive's segment (see
-// Arrival). A receive from Any accepts only messages in the same segment, because a faster rank
-// may already have sent messages in a later segment. Post returns the resulting claims in
-// order. The slice is valid until the next call.
+// Post records a receive from a source, which may be Any, and returns the resulting claims, which
+// are valid until the next call. A receive from Any accepts only messages in its own segment,
+// because a faster rank may already have sent later ones.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
-	q.waiting = append(q.waiting, waiting[R]{r, source, segment})
+	q.waiting = append(q.waiting, waitingReceive[R]{r, source, segment})
 	return m.claim(q)
 }
 
-// Arrive records that a message has arrived or begun to arrive, and returns the resulting
-// claims. It ignores a message that has already arrived or been claimed.
+// Arrive records that a message has arrived or begun to arrive, and returns the resulting claims.
+// It ignores messages that it already knows.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
 	id := messageID{a.Source, a.Number}
@@ -90,8 +87,7 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claim(q)
 }
 
-// claim assigns messages to waiting receives in order. It stops at the first receive for which
-// there is no message.
+// claim stops at the first receive for which there is no message.
 func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
 	done := 0
@@ -121,8 +117,8 @@ func (q *queue[R]) drop(id messageID) {
 
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimed[a.Source] }
 
-// nextSource considers the sources whose next message has arrived and is in the given segment.
-// It returns the source whose message arrived first, or Any if there is none.
+// nextSource returns the source whose next message is in the given segment and arrived first, or
+// Any if there is none.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrived {
 		if a.Segment == segment && a.Number == q.claimed[a.Source]+1 {

@@ -13,21 +13,18 @@ type Key struct{ Peer, Tag int }
 
 type record struct {
 	count uint64 // number of calls so far
-	// earlier holds the count at the end of each segment that contains calls. A segment is the
-	// time between two collectives.
+	// earlier holds the count at the end of each segment (the time between two collectives) with
+	// calls.
 	earlier []earlierCount
-	// limit is the length of earlier at which earlier is pruned.
-	limit int
+	limit   int // length at which earlier is pruned
 }
 
 type earlierCount struct{ after, count uint64 }
 
-// minLimit is the smallest value of record.limit.
 const minLimit = 32
 
-// Count records a call that was made after the given number of collectives, and returns the number
-// of calls with this key so far. done is the number of completed collectives, for which Before
-// must not be called again.
+// Count records a call after the given number of collectives, and returns the number of calls with
+// this key so far. done is the number of completed collectives, which Before no longer accepts.
 func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	r := t.records[k]
 	if r == nil {
@@ -49,7 +46,7 @@ func (t *Tally) Count(k Key, after, done uint64) uint64 {
 	return r.count
 }
 
-// prune drops counts that Before no longer needs. done is the number of completed collectives.
+// prune drops counts that Before no longer needs.
 func (r *record) prune(done uint64) {
 	keep := 0
 	for keep+1 < len(r.earlier) && r.earlier[keep+1].after <= done {
@@ -59,37 +56,35 @@ func (r *record) prune(done uint64) {
 	r.limit = max(minLimit, 2*len(r.earlier))
 }
 
-// Counted is the number of calls for a key.
-type Counted struct {
+// CallCount is the number of calls for a key.
+type CallCount struct {
 	Key
 	Calls uint64
 }
 
-// Before returns the number of calls that were made before a collective, for each key that has
-// such calls, ordered by peer and tag. Collectives are numbered from 1, and the given
-// collective must not have completed.
-func (t *Tally) Before(collective uint64) []Counted {
-	var all []Counted
+// Before returns the number of calls that preceded a collective, for each key with such calls,
+// ordered by peer and tag. Collectives are numbered from 1, and this one must not have completed.
+func (t *Tally) Before(collective uint64) []CallCount {
+	var all []CallCount
 	for k, r := range t.records {
 		calls := uint64(0)
-		for _, m := range r.earlier {
-			if m.after < collective {
-				calls = m.count
+		for _, e := range r.earlier {
+			if e.after < collective {
+				calls = e.count
 			}
 		}
 		if calls > 0 {
-			all = append(all, Counted{k, calls})
+			all = append(all, CallCount{k, calls})
 		}
 	}
-	slices.SortFunc(all, func(a, b Counted) int {
+	slices.SortFunc(all, func(a, b CallCount) int {
 		return cmp.Or(cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Tag, b.Tag))
 	})
 	return all
 }
 
-// Weight returns the weight of a message, given its receiver and tag. A message adds its weight
-// to the sender's balance and subtracts it from the receiver's. If all balances add up to 0,
-// each rank has received as many messages with each tag as were sent to it, with an error
+// Weight returns a message's weight, which it adds to the sender's balance and subtracts from the
+// receiver's. If all balances add up to 0, all messages have been received, with an error
 // probability of 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := uint64(receiver)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15

@@ -37,8 +37,8 @@ func Spans(numbers []int) string {
 }
 
 // RanksOf formats world ranks together with their group ranks, such as "world rank 5 (rank 2 of the
-// group)". members lists the group's world ranks in group order. If members is empty, or all ranks
-// have the same number in the world and in the group, RanksOf returns Ranks(world).
+// group)". members lists the group's world ranks in group order. If ranks have the same numbers in
+// both, or members is empty, RanksOf returns Ranks(world).
 func RanksOf(world, members []int) string {
 	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
@@ -54,9 +54,8 @@ func RanksOf(world, members []int) string {
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
 }
 
-// RanksOn formats ranks like RanksOf and adds the machines on which they run, as in "ranks 4-7 on
-// node-b" or "ranks 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank;
-// ranks that are not in machines are formatted without one.
+// RanksOn formats ranks like RanksOf and adds their machines, as in "ranks 4-7 on node-b" or "ranks
+// 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank and may lack some.
 func RanksOn(world, members []int, machines map[int]string) string {
 	text := RanksOf(world, members)
 	var names []string // in the order of their first rank
