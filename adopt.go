@@ -37,9 +37,9 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 }
 
 // SetIdle declares, if idle is true, that all work queued on adopted streams has finished. Until
-// SetIdle(false) is called, Pool.Trim and Runtime.Close do not query adopted streams, and memory
-// freed on an adopted stream is not given to other streams. Owners may then destroy their streams
-// without calling ForgetStream.
+// SetIdle(false), Pool.Trim and Runtime.Close do not query adopted streams, and memory freed on an
+// adopted stream is not given to other streams. Owners may then destroy their streams without
+// ForgetStream.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.adoptedIdle.Store(idle)
@@ -48,8 +48,8 @@ func (i Interop) SetIdle(idle bool) {
 	}
 }
 
-// IsCapturing reports whether a stream of another library is being captured. It also returns true
-// if that cannot be determined.
+// IsCapturing reports whether a stream of another library is being captured, or true if that is
+// unknown.
 func (i Interop) IsCapturing(handle uintptr) bool {
 	adopter, ok := i.rt.device.(driver.Adopter)
 	if !ok {
@@ -64,8 +64,8 @@ func (i Interop) IsCapturing(handle uintptr) bool {
 }
 
 // ForgetStream ends the use of an adopted stream and must be called before the owner destroys the
-// stream. It waits for unfinished work on the stream, but at most twice Options.Timeout. Later
-// calls on the stream return ErrClosed. The stream's number is not reused.
+// stream. It waits for the stream's work, but at most twice Options.Timeout. Later calls on the
+// stream return ErrClosed. Its number is not reused.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
 		_ = s.forget(driver.AdoptedStream.Close) // a group that fails returns the error in its next call

@@ -11,11 +11,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// AdoptedCommunicator registers this rank's pools with a communicator of another library. The
-// library's calls can then use windows, that is, memory that NCCL has registered on all ranks.
-//
-// An AdoptedCommunicator may belong to a group with the same ranks in the same order. Segments are
-// then registered with the group, too.
+// AdoptedCommunicator registers this rank's pools with a communicator of another library, whose
+// calls can then use windows (memory that NCCL has registered on all ranks). It may belong to a
+// group, with which segments are then registered, too.
 //
 // Once a registration has failed, every later one returns the same error. The owner must not use
 // the communicator during Register, and must call Detach or Forget before it destroys the
@@ -34,10 +32,8 @@ type AdoptedCommunicator struct {
 
 // AdoptCommunicator adopts a communicator. The handle is an ncclComm_t of the copy of NCCL that
 // symmem uses. The name appears in errors, and must be the same on all ranks. If g is not nil, it
-// must have the same ranks in the same order; if not, the call returns ErrInvalid. The call does
-// not wait for other ranks.
-//
-// It returns ErrUnsupported on the host backend and with Options.Deterministic.
+// must have the same ranks in the same order; if not, the call returns ErrInvalid. It returns
+// ErrUnsupported on the host backend and with Options.Deterministic.
 func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
@@ -81,12 +77,12 @@ func (a *AdoptedCommunicator) Windows() int {
 	return len(a.windows)
 }
 
-// Register registers a pool's new segments with the communicator, and with the group if there is
-// one. If there are new segments, Register is collective.
+// Register registers a pool's new segments with the communicator and its group. If there are any,
+// Register is collective.
 //
-// If the ranks differ, every rank returns a DivergenceError and nothing is registered. If a rank
-// does not arrive, Register returns a TimeoutError and the communicator becomes unusable. If any
-// rank is capturing a stream, every rank returns ErrCapturing.
+// If the ranks differ, every rank returns a DivergenceError. If a rank does not arrive, Register
+// returns a TimeoutError and the communicator becomes unusable. If any rank is capturing a stream,
+// every rank returns ErrCapturing.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
 	v, err := enter(p, nil)
@@ -207,8 +203,8 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	return nil
 }
 
-// Detach deregisters this rank's windows and ends the use of the communicator, which still belongs
-// to its owner. It does not wait for other ranks. After Detach or Forget, it does nothing.
+// Detach deregisters this rank's windows and ends the use of the communicator. It does not wait for
+// other ranks. After Detach or Forget, it does nothing.
 func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error

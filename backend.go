@@ -19,7 +19,6 @@ func Backends() []string {
 }
 
 // LocalRanks returns how many ranks of a backend this machine can run, or 0 if there is no limit.
-// The name is a value of Options.Backend.
 func LocalRanks(name string) (int, error) {
 	b, err := chosenBackend(name)
 	if err != nil {

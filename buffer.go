@@ -12,8 +12,8 @@ import (
 // and the zero Buffer refers to none.
 type Buffer struct{ memory Memory }
 
-// Memory is a range of memory that work reads or writes. It is part of a Buffer, or symmem does not
-// own it. A Memory has only four words, because the compiler keeps at most four in registers.
+// Memory is a range of memory that work reads or writes: part of a Buffer, or memory that symmem
+// does not own. It has only four words, because the compiler keeps at most four in registers.
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
 	handle alloc.Handle // of the buffer's block
@@ -29,7 +29,7 @@ const (
 	streamBits = 16
 	maxStreams = 1<<streamBits - 1
 	maxExtent  = 1<<(63-streamBits) - 1
-	// untracked marks memory whose uses the pool does not record. The caller must keep it alive.
+	// untracked marks memory whose uses the pool does not record.
 	untracked alloc.Stream = maxStreams
 	hostFlag  extent       = 1 << 63 // marks the memory of a Go slice
 )
@@ -53,14 +53,14 @@ func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 // Size returns the size of the buffer in bytes: the requested size, rounded up.
 func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment returns the ordinal of the buffer's segment, which is the same on every rank of the
-// pool's domain, or -1 if the buffer has been freed.
+// Segment returns the ordinal of the buffer's segment, or -1 if the buffer has been freed. Segment
+// and Offset are the same on every rank of the pool's domain.
 func (b Buffer) Segment() int {
 	segment, _ := b.location()
 	return segment
 }
 
-// Offset returns the buffer's offset in its segment in bytes, which is the same on every rank.
+// Offset returns the buffer's offset in its segment in bytes.
 func (b Buffer) Offset() int64 {
 	_, offset := b.location()
 	return offset
@@ -83,10 +83,9 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 // Memory returns the whole buffer as an argument of collectives and copies.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free returns the buffer to its pool, or ErrDoubleFree if it was freed before. Work on the
-// buffer's own stream may still be pending, because only later work on that stream reuses the
-// memory. For other streams, see UseOn. After Pool.Close, freeing the last buffer of a segment
-// unmaps the segment, so no queued work may use it.
+// Free returns the buffer to its pool, or ErrDoubleFree if it was freed before. Queued work on the
+// buffer's own stream may still use it; for other streams, see UseOn. After Pool.Close, freeing the
+// last buffer of a segment unmaps the segment, so no queued work may use it.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
@@ -96,9 +95,9 @@ func (b Buffer) Free() error {
 // and Fill call UseOn implicitly.
 //
 // Uses determine where later buffers are placed, so all ranks of the pool's domain must record the
-// same uses. If only some ranks use a buffer on another stream or in a capture, for example to send
-// a message, the others must call UseOn. They must also synchronize that stream, or close a graph,
-// at the same points of the program.
+// same uses. If only some ranks use a buffer on another stream or in a capture, the others must
+// call UseOn. They must also synchronize that stream, or close a graph, at the same points of the
+// program.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -115,7 +114,6 @@ func (b Buffer) UseOn(s *Stream) error {
 }
 
 // Host returns the memory of a Go slice, for copies and, if the device is the CPU, for collectives.
-// The slice stays reachable while queued work uses it.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
@@ -124,8 +122,7 @@ func Host[T Element](s []T) Memory {
 	}
 }
 
-// Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange if m does not
-// contain it. If bytes is 0, the result has the address of m.
+// Slice returns the range [offset, offset+bytes) of the memory, or ErrOutOfRange.
 func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 	if offset < 0 || bytes < 0 || offset > m.Bytes() || bytes > m.Bytes()-offset {
 		return Memory{}, fmt.Errorf("slicing [%d, %d+%d) of %d bytes: %w",
@@ -144,7 +141,7 @@ func (m Memory) Address() uintptr { return uintptr(m.start) }
 
 func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
-// Pool returns the pool of the buffer that contains the memory, or nil if no buffer does.
+// Pool returns the pool that contains the memory, or nil.
 func (m Memory) Pool() *Pool { return m.pool }
 
 // Bytes returns the length in bytes.

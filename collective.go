@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-// AllReduce combines count elements of every rank's send and stores the result in every recv.
+// AllReduce combines every rank's send and stores the result in every recv.
 func (g *Group) AllReduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -18,8 +18,7 @@ func (g *Group) AllReduce(
 	})
 }
 
-// AllGather gathers count elements of every rank's send, in group order, into every rank's recv.
-// For an in-place call, pass this rank's part of recv as send.
+// AllGather gathers count elements of every rank's send into every rank's recv.
 func (g *Group) AllGather(
 	ctx context.Context, send, recv Memory, count int64, t DataType, s *Stream,
 ) error {
@@ -29,7 +28,7 @@ func (g *Group) AllGather(
 }
 
 // ReduceScatter combines every rank's send, which has count elements for each rank, and stores this
-// rank's part in recv. For an in-place call, pass this rank's part of send as recv.
+// rank's part in recv.
 func (g *Group) ReduceScatter(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -39,8 +38,8 @@ func (g *Group) ReduceScatter(
 	})
 }
 
-// Broadcast copies count elements of the root's send into every rank's recv. Only the root's send
-// is read, but every rank must pass a send in a window.
+// Broadcast copies the root's send into every rank's recv. The other ranks must also pass a send in
+// a window, although it is not read.
 func (g *Group) Broadcast(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -49,8 +48,8 @@ func (g *Group) Broadcast(
 	})
 }
 
-// Reduce combines count elements of every rank's send and stores the result in the root's recv.
-// Every rank must pass a recv, although only the root's recv is written.
+// Reduce combines every rank's send and stores the result in the root's recv. The other ranks must
+// also pass a recv.
 func (g *Group) Reduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, root int, s *Stream,
 ) error {
@@ -60,8 +59,7 @@ func (g *Group) Reduce(
 	})
 }
 
-// AllToAll sends count elements of send to each rank and stores count elements from each rank in
-// recv.
+// AllToAll sends count elements to each rank and receives count elements from each rank.
 func (g *Group) AllToAll(
 	ctx context.Context, send, recv Memory, count int64, t DataType, s *Stream,
 ) error {
@@ -93,7 +91,7 @@ func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &collective{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run queues a collective. It needs no defer if the group has kept a plan for the call: only
+// run queues a collective. If there is a plan for the call, run needs no defer: only
 // Options.OnEvent may then panic or exit, and submitEntered handles that.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
@@ -222,10 +220,9 @@ func (g *Group) SendTagged(
 }
 
 // RecvTagged receives count elements from a peer of the group, or from any rank if peer is
-// AnySource. The sender must call SendTagged with the same tag. Receives with the same tag match
-// messages in the order of the calls. A receive from AnySource accepts the message that arrives
-// first, and later receives with the same tag wait for it. To learn the sender, use Interop.Do and
-// Call.Arrived.
+// AnySource. Receives with the same tag match messages in the order of the calls. A receive from
+// AnySource accepts the message that arrives first, and later receives with the same tag wait for
+// it. To learn the sender, use Interop.Do and Call.Arrived.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -236,12 +233,12 @@ func (g *Group) RecvTagged(
 
 // AllToAllV sends a part of send to each rank and stores a part from each rank in recv; splits
 // contains the sizes of the parts, which may be 0. The parts of recv must not overlap. send and
-// recv may be the same memory. AllToAllV registers no memory and copies the lists in splits. It
-// does not match an AllToAll on another rank, even if all counts are equal.
+// recv may be the same memory. AllToAllV registers no memory and copies splits. It does not match
+// an AllToAll on another rank.
 //
 // If a rank sends a different number of elements than the peer expects, no buffer is written, and
-// all ranks return a MessageError that names each such pair of ranks. Below CheckEvery, only the
-// ranks of these pairs return the error.
+// all ranks return a MessageError with each such pair of ranks. Below CheckEvery, only the ranks of
+// these pairs return it.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -250,10 +247,9 @@ func (g *Group) AllToAllV(
 	})
 }
 
-// AllGatherV gathers counts[r] elements of each rank r's send, in group order, into every rank's
-// recv. Every rank must pass the same counts, which may be 0. For an in-place call, pass this
-// rank's part of recv as send. AllGatherV registers no memory and copies counts. It does not match
-// an AllGather on another rank, even if all counts are equal.
+// AllGatherV gathers counts[r] elements of each rank r's send into every rank's recv. Every rank
+// must pass the same counts, which may be 0. AllGatherV registers no memory and copies counts. It
+// does not match an AllGather on another rank.
 //
 // On the direct path, large parts are faster if recv is registered with the group. A list of calls
 // (see Call.More) takes the path of its largest call; on the direct path, one launch gathers up to
@@ -269,9 +265,8 @@ func (g *Group) AllGatherV(
 }
 
 // ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
-// stores this rank's part in recv. For an in-place call, pass this rank's part of send as recv. On
-// the direct path, large parts are faster if send is registered. Otherwise, ReduceScatterV is like
-// AllGatherV.
+// stores this rank's part in recv. On the direct path, large parts are faster if send is
+// registered. Otherwise, ReduceScatterV is like AllGatherV.
 func (g *Group) ReduceScatterV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -282,9 +277,8 @@ func (g *Group) ReduceScatterV(
 	})
 }
 
-// Gather gathers count elements of every rank's send, in group order, into the root's recv. Other
-// ranks pass no recv. For an in-place call, the root passes its part of recv as send. Gather
-// registers no memory.
+// Gather gathers count elements of every rank's send into the root's recv. Other ranks pass no
+// recv. Gather registers no memory.
 func (g *Group) Gather(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -293,9 +287,8 @@ func (g *Group) Gather(
 	})
 }
 
-// Scatter divides the root's send into parts of count elements, in group order, and stores each
-// rank's part in its recv. Other ranks pass no send. For an in-place call, the root passes its part
-// of send as recv. Scatter registers no memory.
+// Scatter stores count elements of the root's send in each rank's recv. Other ranks pass no send.
+// Scatter registers no memory.
 func (g *Group) Scatter(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -313,13 +306,11 @@ func (g *Group) Scatter(
 //	Quantized = e4m3(Output / scale)
 //
 // where round rounds to a.Type. Intermediate results are float32, and the mean is taken over a row.
-// The bits of the results, which package driver/formula defines, are the same on every rank and in
-// every run, and for every number of rows.
+// Package driver/formula defines the bits of the results, which are the same on every rank and in
+// every run.
 //
 // On GPUs, AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return
-// an ErrUnsupported with the reason. For example, some ranks cannot access each other's memory, or
-// Input is neither symmetric nor small enough for exchange memory. The host backend has no such
-// limits. After a fault, all outputs are undefined.
+// an ErrUnsupported with the reason. After a fault, all outputs are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }
@@ -366,8 +357,8 @@ func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
 }
 
 // Explain returns the path that a collective on these buffers would take now, and the reason. It
-// assumes Sum for reductions, and parts of the same size for operations with splits. The limits of
-// a tuning table, which it may quote, can differ for in-place calls. Explain does not communicate.
+// assumes Sum for reductions, and parts of the same size for operations with splits. It does not
+// communicate.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {

@@ -23,25 +23,24 @@ const (
 	// DivergedCollective means that the ranks call different collectives.
 	DivergedCollective DivergenceKind = "collective"
 	// DivergedValue means that the ranks passed different values to Group.Agree or a related
-	// method, or called different methods. Only after this kind, the group remains usable.
+	// method, or called different methods. The group remains usable.
 	DivergedValue DivergenceKind = "value"
 )
 
 // DivergenceError reports that ranks that must behave identically have diverged. It describes the
 // first event that differs, and what each rank did instead. Every rank of the group returns the
-// same error, which can be encoded as JSON without loss. All ranks in it are world ranks.
+// same error. All ranks in it are world ranks.
 type DivergenceError struct {
-	// Group is the id of the group.
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.
 	Members []int          `json:"members"`
 	Kind    DivergenceKind `json:"kind"`
-	// Pool names the pool, such as "pool 1" or "pool 0 of group world/1.0", and PoolID is its id.
-	// They are set for DivergedPlacement and DivergedPending.
+	// Pool names the pool, such as "pool 0 of group world/1.0", and PoolID is its id, for
+	// DivergedPlacement and DivergedPending.
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first differing event in the pool's history, for
-	// DivergedPlacement. If part of the history has been discarded, that index is between Position
+	// DivergedPlacement. If part of the history has been discarded, the index is between Position
 	// and Last; otherwise, Last is 0.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
@@ -49,15 +48,13 @@ type DivergenceError struct {
 	Sides []Side `json:"sides"`
 	// Others lists the ranks whose observations did not fit into Sides.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority. It is empty if there is no majority
-	// among the ranks that took part. If ranks are in different calls, ranks that are in no call do
-	// not count.
+	// Deviant lists the ranks that differ from a majority of the ranks that took part, if there is
+	// one. If ranks are in different calls, ranks that are in no call do not count.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`
 	// Why is the likely cause of a DivergedPlacement, such as "extra event", or "unknown".
-	Why string `json:"why"`
-	// Message describes the divergence in one paragraph.
+	Why     string `json:"why"`
 	Message string `json:"message"`
 }
 
@@ -66,10 +63,10 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes what the ranks observed: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the location of the call, as file:line. Except for values, it is set only if
-	// Options.CallSites is true.
+	// Site is the location of the call, as file:line. Except for values, it requires
+	// Options.CallSites.
 	Site string `json:"site"`
-	// Before describes up to ten earlier values and their known call sites, latest first, for
+	// Before describes up to ten earlier values and their call sites, latest first, for
 	// DivergedValue.
 	Before []string `json:"before,omitempty"`
 }

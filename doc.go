@@ -7,10 +7,9 @@
 // A [Runtime] represents this process as a rank. The ranks of a [Group] communicate with each
 // other. The first group is the world, and [Group.Split] creates more. A [Pool] allocates [Buffer]s
 // in segments. The ranks of its domain, a group, must make the same allocations in the same order.
-// Registering a segment with a group creates a window, which [Pool.Register], a [Scope] or a
-// collective does. A collective takes one of several paths: the window path needs windows, the
-// direct path needs GPUs, and the plain path accepts any memory. [Group.Explain] returns the path
-// and the reason for it.
+// Registering a segment with a group creates a window. A collective takes one of several paths: the
+// window path needs windows, the direct path needs GPUs, and the plain path accepts any memory.
+// [Group.Explain] returns the path and the reason for it.
 //
 // Work is queued on a [Stream] and may be captured into a [Graph]. [Runtime.Interop] serves
 // bindings for other languages, and programs that share streams, communicators or memory with
@@ -18,9 +17,9 @@
 //
 // # Collectives
 //
-// Every rank of a group must make the same collective calls in the same order. A call is queued on
-// a stream; a nil stream selects the runtime's default stream. Counts are in elements, as in NCCL.
-// send and recv may be the same memory if NCCL permits an in-place call.
+// Every rank of a group must make the same collective calls in the same order. A nil stream selects
+// the runtime's default stream. Counts are in elements. If a buffer has a part for each rank, the
+// parts are in group order. For an in-place call, pass this rank's part as the other buffer.
 //
 // A call may first register memory, and then waits for the other ranks to do the same. The context
 // of a collective limits only this wait; if it ends first, the call is not queued. Queued work runs
@@ -34,26 +33,24 @@
 //
 // # Messages
 //
-// [Group.SendTagged] and [Group.RecvTagged] transfer a message from one rank of a group to another.
-// For each pair of ranks and each tag, the k-th Send matches the k-th Recv, on any streams.
-// Messages are buffered, so Send does not block its stream until Recv is called. If messages are
-// unmatched when the group closes, Close returns a MessageError. Unless Options.UnorderedMessages
-// is set, the next collective already reports them.
+// [Group.SendTagged] and [Group.RecvTagged] transfer a message between two ranks. For each pair of
+// ranks and each tag, the k-th Send matches the k-th Recv, on any streams. Messages are buffered,
+// so Send does not block its stream until Recv is called. If messages are unmatched when the group
+// closes, Close returns a MessageError. Unless Options.UnorderedMessages is set, the next
+// collective already reports them.
 //
 // GPUs that exchange messages must belong to one machine. A message waits in the memory of the
-// sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory. A pair of ranks may
-// have 1024 messages in flight. A further Send waits until one is received. A Send in a graph
-// reserves memory and one of these 1024 slots until the graph is closed, and a replay waits on its
-// stream until the previous message has been received. If graphs have reserved all slots, Send
-// returns ErrUnsupported.
+// sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory. After 1024 messages
+// that a peer has not received, the next Send to it waits. A Send in a graph reserves memory and
+// one of these 1024 slots until the graph is closed, and a replay waits on its stream until the
+// previous message has been received. If graphs have reserved all slots, Send returns
+// ErrUnsupported.
 //
-// # Comparison
+// # Comparison and faults
 //
 // The history of requests determines where a pool places its buffers. Ranks compare these histories
 // before they register anything. At level [CheckEvery], they also compare every collective before
 // its result is used. If ranks differ, all of them return the same [DivergenceError].
-//
-// # Faults
 //
 // No wait for another rank lasts forever. If a rank does not arrive, the other ranks log a warning
 // and, after the timeout, return a [TimeoutError]. If a rank's process ends, they return a
@@ -62,7 +59,7 @@
 //
 // A [Stream] whose work has failed does not run later work until [Stream.Synchronize] has returned
 // the error. If a collective is skipped for this reason, its group fails with a [PriorError].
-// docs/reference/failures.md lists the guarantees and their tests.
+// docs/reference/failures.md lists the guarantees.
 //
 // # Lock order
 //

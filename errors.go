@@ -21,8 +21,8 @@ var (
 
 // Errors about memory.
 var (
-	// ErrOutOfMemory is returned if the device, CUDA or the system is out of memory. It also
-	// matches every OutOfMemoryError.
+	// ErrOutOfMemory is returned if the device, CUDA or the system is out of memory. It matches
+	// every OutOfMemoryError.
 	ErrOutOfMemory = driver.ErrOutOfMemory
 	// ErrSize is returned for a size that is zero, negative or too large for any pool.
 	ErrSize = alloc.ErrSize
@@ -30,8 +30,8 @@ var (
 	ErrDoubleFree = alloc.ErrDoubleFree
 	// ErrFreed is returned for a buffer that has been freed.
 	ErrFreed = alloc.ErrFreed
-	// ErrBusy is returned by Suspend if work in progress on some rank, which the error names, may
-	// use the memory.
+	// ErrBusy is returned by Suspend if work on some rank, which the error names, may use the
+	// memory.
 	ErrBusy = driver.ErrBusy
 	// ErrSuspended is returned for a pool or group between Suspend and Resume.
 	ErrSuspended = driver.ErrSuspended
@@ -41,11 +41,11 @@ var (
 
 // Errors of registration and collectives.
 var (
-	// ErrCapturing is returned by calls that are not permitted while a stream is being captured.
-	// The capture remains valid.
+	// ErrCapturing is returned by calls that are not permitted during a capture, which remains
+	// valid.
 	ErrCapturing = driver.ErrCapturing
-	// ErrOutOfRange is returned if a buffer is too short for a collective, or if a count is too
-	// large for any buffer. The collective is not launched.
+	// ErrOutOfRange is returned if a buffer is too short for a collective, which is then not
+	// launched.
 	ErrOutOfRange = driver.ErrOutOfRange
 	// ErrAborted is returned by a group after Abort on any of its ranks.
 	ErrAborted = driver.ErrAborted
@@ -53,8 +53,8 @@ var (
 	ErrInterrupted = driver.ErrInterrupted
 )
 
-// OutOfMemoryError reports that a stream has too little free memory for a request and that the pool
-// cannot map more. Sizes are in bytes. It matches ErrOutOfMemory.
+// OutOfMemoryError reports, in bytes, that a stream has too little free memory for a request and
+// that the pool cannot map more. It matches ErrOutOfMemory.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
 	// Free is the total size of the stream's free blocks.
@@ -103,27 +103,26 @@ func outOfMemoryError(err, device error) error {
 type (
 	// TimeoutError reports which ranks did not arrive in time, and what they were doing.
 	TimeoutError = driver.TimeoutError
-	// AbsentError reports which ranks did not arrive at Open, Join or Split. errors.As also finds a
-	// TimeoutError in it.
+	// AbsentError reports which ranks did not arrive at Open, Join or Split. It may contain a
+	// TimeoutError.
 	AbsentError = driver.AbsentError
 	// RankLostError reports which ranks' processes have ended, or which ranks have closed symmem.
 	RankLostError = driver.RankLostError
-	// PriorError reports that a rank did not run a collective or a message because earlier work on
-	// its stream had failed.
+	// PriorError reports that a rank skipped a collective or a message because earlier work on its
+	// stream had failed.
 	PriorError = driver.PriorError
 	// DeadlockError reports that ranks wait for each other in distinct calls, or have left the
-	// group, so that a call can never complete.
+	// group.
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports that the ranks' calls of a collective, or the two ends of a message,
-	// differ. In most cases, the ranks find the difference and return a DivergenceError instead.
+	// MismatchError reports that the ranks' calls of a collective, or the ends of a message,
+	// differ. Usually, ranks find the difference and return a DivergenceError instead.
 	MismatchError = driver.MismatchError
 	// PeerError reports that other ranks failed first, for a reason that could not be determined.
 	PeerError = driver.PeerError
-	// MessageError reports that the ends of messages do not match. All ranks of the group return
-	// the same error, except for messages that only Group.Close finds.
+	// MessageError reports that the ends of messages do not match.
 	MessageError = driver.MessageError
-	// MessageEnds describes both ends of a message, or of all messages with one tag between a pair
-	// of ranks.
+	// MessageEnds describes both ends of a message, or of all messages with one tag between two
+	// ranks.
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault

@@ -6,13 +6,13 @@ import (
 	"symmem/driver"
 )
 
-// Formula selects the order in which reductions combine the values of the ranks. With every formula
-// except FormulaAny, a reduction returns the same bits for every size, kind of memory and path; see
+// Formula selects the order in which reductions combine the values of the ranks. Except with
+// FormulaAny, a reduction returns the same bits for every size, kind of memory and path; see
 // docs/reference/deterministic.md.
 type Formula int
 
-// The formulas. With FormulaRankOrder, FormulaTree and FormulaRoundedTree, reductions that cannot
-// be deterministic return an error; see Options.Deterministic.
+// The formulas. If a reduction cannot have the order of FormulaRankOrder, FormulaTree or
+// FormulaRoundedTree, it returns an error; see Options.Deterministic.
 const (
 	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
 	FormulaDefault Formula = iota

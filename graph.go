@@ -11,9 +11,9 @@ import (
 
 // Graph is captured work that can be launched repeatedly.
 //
-// Until Close, the buffers that the captured work uses are pinned: if a pinned buffer is freed, its
-// memory returns to the pool only when the graph is closed. Close the graph before the groups whose
-// collectives it contains, because Group.Close deregisters their windows.
+// If a buffer that the work uses is freed, its memory returns to the pool only when the graph is
+// closed. Close the graph before the groups whose collectives it contains, because Group.Close
+// deregisters their windows.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
@@ -27,9 +27,8 @@ type Graph struct {
 }
 
 // BeginCapture starts recording the stream's work instead of running it. Until EndCapture,
-// registrations with any group of this rank return ErrCapturing on all ranks of that group; the
-// capture remains valid. Collectives on memory that is not registered yet take a path that needs no
-// windows.
+// registrations with groups of this rank return ErrCapturing on all ranks, and collectives on
+// unregistered memory take a path that needs no windows.
 //
 // BeginCapture waits for registrations in progress on this rank, and returns a TimeoutError if they
 // take more than twice Options.Timeout.
@@ -65,8 +64,7 @@ func (s *Stream) beginCapture() error {
 }
 
 // recordEvent records an event after the stream's queued work. While the stream is being captured,
-// the event at the beginning of the capture suffices, because the buffers of captured work are
-// pinned.
+// the event at the beginning of the capture suffices, because captured work pins its buffers.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -85,8 +83,7 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture ends the capture and returns the recorded graph. If it returns an error, the capture
-// has ended too, and the recorded work is discarded.
+// EndCapture ends the capture, also in case of an error, and returns the recorded graph.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -139,7 +136,7 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	return true, err
 }
 
-// noteUntracked records that the current capture uses memory of a pool without pinning it.
+// noteUntracked records that the current capture uses a pool's memory without pinning it.
 func (s *Stream) noteUntracked(p *Pool) {
 	if p == nil || !s.capturing.Load() {
 		return
@@ -151,9 +148,9 @@ func (s *Stream) noteUntracked(p *Pool) {
 	}
 }
 
-// Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed if the
-// graph or a pool that it uses is closed, ErrSuspended if a pool or group that it uses is
-// suspended, and ErrCapturing if the stream is being captured. The capture then remains valid.
+// Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed or
+// ErrSuspended if the graph, or a pool or group that it uses, is closed or suspended, and
+// ErrCapturing if the stream is being captured.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -185,9 +182,9 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close discards the recorded work and unpins its buffers. Close does not wait, so all launches
-// must have completed. Memory that returns to a pool determines where later buffers are placed, so
-// all ranks of a domain must close graphs at the same points. A second Close does nothing.
+// Close discards the recorded work. It does not wait, so all launches must have completed. Memory
+// that returns to a pool determines where later buffers are placed, so all ranks of a domain must
+// close graphs at the same points. A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")

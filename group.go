@@ -17,9 +17,9 @@ import (
 
 // Group is a set of ranks that communicate, numbered from 0 in group order.
 //
-// A Group is open until Close or a fault. After a fault on any rank, every call returns the same
-// fault on every rank. A Group is safe for concurrent use, but collective calls must be made in the
-// same order on every rank. See also Collectives in the package documentation.
+// After a fault on any rank, every call returns the same fault on every rank. A Group is safe for
+// concurrent use, but collective calls must be made in the same order on every rank. See also
+// Collectives in the package documentation.
 type Group struct {
 	roster
 	groupSuspender
@@ -61,7 +61,7 @@ func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 func (g *Group) Timeout() time.Duration { return g.limit.Get() }
 
 // SetTimeout changes the timeout on this rank, for waits that begin later. Kernels in graphs keep
-// the timeout that was set when they were captured.
+// the timeout of their capture.
 func (g *Group) SetTimeout(d time.Duration) error {
 	if d <= 0 {
 		return invalid("the timeout of group %s must be positive, not %v", g.id, d)
@@ -70,9 +70,9 @@ func (g *Group) SetTimeout(d time.Duration) error {
 	return nil
 }
 
-// Split creates a group of the ranks that pass the same color, ordered by key and then by rank. It
-// is collective over g; a rank that joins no group calls SkipSplit instead. Colors must not be
-// negative. The new group gets the timeout of g.
+// Split creates a group of the ranks that pass the same color, which must not be negative, ordered
+// by key and then by rank. It is collective over g; a rank that joins no group calls SkipSplit
+// instead. The new group gets the timeout of g.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	ctx = orBackground(ctx)
 	if color < 0 {
@@ -151,21 +151,19 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 	return ranks, slices.Index(selected, me)
 }
 
-// Abort makes the group fail on all its ranks, so that waiting calls return ErrAborted. It does not
-// wait.
+// Abort makes the group fail on all its ranks with ErrAborted. It does not wait.
 func (g *Group) Abort() {
 	g.life.abort()
 	_ = g.life.noteFault(g.comm.Cause())
 }
 
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
-// its collectives first. Queued collectives return ErrClosed. A second Close does nothing.
+// its collectives first. Queued collectives return ErrClosed, as does a call of Suspend or Resume
+// on this rank. A second Close does nothing.
 //
 // Close does not wait for other ranks to close the group. It waits for the collective that this
 // rank is running, for at most twice the timeout. After a fault, it also waits until the ranks have
-// determined the cause, which takes at most three quarters of the timeout and usually 3 s. If this
-// rank is in Suspend or Resume, that call returns ErrClosed; on the other ranks, it returns a
-// fault.
+// determined the cause, which usually takes 3 s and at most three quarters of the timeout.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
@@ -185,13 +183,12 @@ func (g *Group) Close() (err error) {
 	return err
 }
 
-// Err returns the fault that ended the group, or nil until Ended is closed. It does not wait; see
-// Cause.
+// Err returns the fault that ended the group, or nil until Ended is closed. It does not wait.
 func (g *Group) Err() error { return g.life.err() }
 
 // Cause returns the fault that ended the group, or nil if this rank has seen none. If there is a
-// fault, Cause first waits until the ranks have determined its cause, as Close does. If the context
-// ends first, Cause returns the context's error.
+// fault, Cause first waits, as Close does, until the ranks have determined its cause or the context
+// ends.
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
@@ -211,15 +208,15 @@ func (g *Group) Check(ctx context.Context) error {
 	})
 }
 
-// IsSymmetric reports whether memory of this rank lies in a single window of the group. It does not
-// communicate, and returns false if g is nil.
+// IsSymmetric reports whether memory of this rank lies in a single window of the group, or false if
+// g is nil. It does not communicate.
 func (g *Group) IsSymmetric(m Memory) bool {
 	return g != nil && g.windows.contain(m.Address(), m.Bytes())
 }
 
 // Handle returns the group's NCCL communicator, an ncclComm_t, for NCCL calls that symmem does not
-// offer. It returns 0 if there is none, as on the host backend. When the group fails or is closed,
-// symmem destroys the communicator; see Ended.
+// offer. It returns 0 if there is none. When the group fails or is closed, symmem destroys the
+// communicator.
 //
 // NCCL requires that all calls on a communicator, including symmem's, come from one thread at a
 // time and in the same order on all ranks. The GPU's primary context must be current on the calling
@@ -233,9 +230,8 @@ func (g *Group) Handle() uintptr {
 }
 
 // Failing returns a channel that is closed as soon as this rank has seen a fault of the group. The
-// ranks may then need seconds to determine the cause, after which Ended is closed. Closing the
-// group does not close Failing. A fault of a kernel in a graph that another library replays is seen
-// within 50 ms.
+// ranks may then need seconds to determine the cause, after which Ended is closed. A fault of a
+// kernel in a graph that another library replays is seen within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
 // Ended returns a channel that is closed when the group has failed or has been closed. Err then
@@ -263,10 +259,9 @@ func (g *Group) Stats() GroupStats {
 	return s
 }
 
-// SetPath changes the group's path choice, which is initially Options.Path, for later collectives.
-// Existing graphs keep their paths. SetPath is collective, and every rank must pass the same
-// choice. If any rank is capturing a stream, SetPath returns ErrCapturing on all ranks and changes
-// nothing.
+// SetPath changes the group's path choice, which is initially Options.Path. Existing graphs keep
+// their paths. SetPath is collective, and every rank must pass the same choice. If any rank is
+// capturing a stream, SetPath returns ErrCapturing on all ranks.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathTwoLevel {
@@ -300,9 +295,9 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 // deadline of the context. Cancelling the context makes the group fail, too.
 //
 // The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
-// group may use at most MaxValueNames names; otherwise, Agree returns ErrInvalid. The n-th call
-// with a name matches the n-th call with that name on the other ranks, on any goroutine. Calls with
-// different names do not wait for each other. Agree does not wait for the work of streams.
+// group may use at most MaxValueNames names. The n-th call with a name matches the n-th call with
+// that name on the other ranks, on any goroutine. Calls with different names do not wait for each
+// other, and none waits for the work of streams.
 //
 // Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks call
 // different methods with the same name, these also return a DivergenceError.
@@ -319,8 +314,8 @@ func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) erro
 	return err
 }
 
-// AgreeString compares a text of any length, such as a configuration; see Agree. Ranks exchange
-// only digests unless these differ.
+// AgreeString compares a text of any length; see Agree. Ranks exchange only digests unless these
+// differ.
 func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 	return g.values.agreeString(ctx, name, value, 0)
 }
@@ -332,8 +327,7 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 // begins a step without having launched a collective in which another rank waits, the group fails
 // at once.
 //
-// SYMMEM_STEP_GUARD=0, which must be set on all ranks, disables the comparison. Step then only
-// returns the result of Cause.
+// SYMMEM_STEP_GUARD=0 on all ranks disables the comparison. Step then returns the result of Cause.
 func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }

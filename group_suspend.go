@@ -13,16 +13,15 @@ import (
 // groupSuspender implements Group.Suspend and Group.Resume.
 //
 // The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
-// calls. Calls with a kept plan do not check the state, so every change of state makes these plans
-// stale.
+// calls. Calls with a plan do not check the state, so every change makes all plans stale.
 type groupSuspender struct {
 	group *Group
 	// suspension is poolOpen, poolSuspending, poolSuspended or poolResuming.
 	suspension atomic.Int32
 }
 
-// refusal returns the reason why the group refuses calls, or nil. After a fault it returns nil, so
-// that calls return the fault instead.
+// refusal returns the reason why the group refuses calls, or nil. After a fault it returns nil,
+// because calls return the fault instead.
 func (s *groupSuspender) refusal() error {
 	if s.suspension.Load() == poolOpen || s.hasFailed() {
 		return nil
@@ -37,20 +36,19 @@ func (s *groupSuspender) hasFailed() bool {
 
 // Suspend releases the group's own device memory on all ranks until Resume is called: exchange
 // memory of symmem's kernels, staging memory of messages and, with NCCL 2.29.7 or newer, NCCL's
-// memory. Suspension.Released does not include NCCL's memory. Addresses and captured graphs stay
-// valid. Suspend is collective. If the group is already suspended, it does nothing. It does not
-// affect pools; to suspend both, suspend the pools first.
+// memory, which Suspension.Released does not include. Addresses and captured graphs stay valid.
+// Suspend is collective. If the group is already suspended, it does nothing. To suspend pools too,
+// suspend them first.
 //
-// The ranks first agree that the group is idle. If a stream of any rank still has unfinished work
-// after a second, or if a message has not been received, all ranks return an ErrBusy that names the
-// rank and the work. If any rank is capturing a stream, all ranks return ErrCapturing. In both
-// cases the group remains usable. During Suspend, other goroutines must not make calls of the group
-// or launch its graphs.
+// If a stream of any rank still has unfinished work after a second, or if a message has not been
+// received, all ranks return an ErrBusy that names the rank and the work. If any rank is capturing
+// a stream, all ranks return ErrCapturing. In both cases the group remains usable. During Suspend,
+// other goroutines must not make calls of the group or launch its graphs.
 //
 // While the group is suspended, collectives, messages, registrations, SetPath and launches of its
-// graphs return ErrSuspended. The program must neither use the communicator that Handle has
-// returned nor replay graphs of other libraries that contain calls of the group; on GPUs, such a
-// replay destroys the CUDA context.
+// graphs return ErrSuspended. The program must neither use the communicator of Handle nor replay
+// graphs of other libraries that contain calls of the group; on GPUs, such a replay destroys the
+// CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))

@@ -11,26 +11,26 @@ import (
 // Interop serves bindings for other languages, and programs that share streams, communicators or
 // memory with another library. Programs written only in Go need at most Do.
 //
-// The owner of an object that is passed as a handle or an address must keep it alive for as long as
-// the method's comment requires. Pools, groups and streams passed as arguments must belong to the
-// same Runtime. An Interop may be copied and used concurrently.
+// An object that is passed as a handle or an address stays the property of its owner. Pools, groups
+// and streams passed as arguments must belong to the same Runtime. An Interop may be copied and
+// used concurrently.
 type Interop struct {
 	rt   *Runtime
 	site uint32 // see At
 }
 
-// Close is like Runtime.Close, but stops waiting for other ranks to leave when the context ends,
-// though not within the first second. Use it if this rank has failed. If this rank serves the
-// store, the other ranks cannot create groups afterwards.
+// Close is like Runtime.Close, but stops waiting for other ranks when the context ends, though not
+// within the first second. If this rank serves the store, the other ranks cannot create groups
+// afterwards.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
-// Site returns a number for a location that is not in Go code, such as "model.py:120", to be passed
-// to At. Within a Runtime, the same text always has the same number. After 65,536 locations,
-// further ones have the number 0.
+// Site returns a number, to be passed to At, for a location that is not in Go code, such as
+// "model.py:120". The same text always has the same number. After 65,536 locations, further ones
+// have the number 0.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
 // At returns an Interop that attributes its calls to a call site, which appears in errors about
-// ranks that make different calls. site is a number that Site has returned, or 0 for none.
+// differing calls. site is a number that Site has returned, or 0 for none.
 func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
 // Alloc is like Pool.AllocOn.
@@ -46,9 +46,8 @@ func (i Interop) Reserve(
 	return p.reserveFor(ctx, s, bytes, g, i.site)
 }
 
-// Value compares or combines a value across all ranks, like the method of Group for the operation.
-// For ValueAny and ValueAll, the result is 0 or 1. For operations that only compare, it is the
-// value.
+// Value is like the method of Group for the operation. For ValueAny and ValueAll, the result is 0
+// or 1. For operations that only compare, it is the value.
 func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error) {
 	if g == nil || !c.Operation.known() {
 		return 0, invalid("%v on value %q", c.Operation, c.Name)
@@ -105,9 +104,8 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 // the buffer has been freed, calls that use the memory return ErrFreed. If the address lies outside
 // the open pools, the result belongs to no pool.
 //
-// Memory returns ErrFreed if the address belongs to a pool but to no live buffer. It returns
-// ErrOutOfRange if the range extends past the end of the buffer, and ErrInvalid if bytes is
-// negative or too large for any buffer.
+// Memory returns ErrFreed if the address belongs to a pool but to no live buffer, ErrOutOfRange if
+// the range extends past the end of the buffer, and ErrInvalid if bytes is negative or too large.
 func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
 		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
@@ -119,8 +117,7 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 }
 
 // Buffer returns the live buffer that contains an address, even if its pool is closed. It returns
-// ErrForeign if the address belongs to no pool, and ErrFreed if it belongs to a pool but to no live
-// buffer.
+// ErrForeign if the address belongs to no pool, and ErrFreed if it belongs to no live buffer.
 func (i Interop) Buffer(address uintptr) (Buffer, error) {
 	p := i.rt.registry.ranges.find(address)
 	if p == nil {
@@ -130,9 +127,9 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 }
 
 // Retire returns the buffer that begins at an address, for callers that free it later. From then
-// on, Memory and Buffer return ErrFreed for its addresses, but its memory is not reused until the
-// caller frees it. Retire returns ErrForeign if the address belongs to no pool, and ErrDoubleFree
-// if no buffer begins there or if the buffer has been freed or retired before.
+// on, Memory and Buffer return ErrFreed for its addresses. Retire returns ErrForeign if the address
+// belongs to no pool, and ErrDoubleFree if no buffer begins there or if the buffer has been freed
+// or retired before.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
 	p := i.rt.registry.ranges.find(address)
 	if p == nil {
@@ -164,14 +161,14 @@ func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr,
 	return peerAddresses(g, address, bytes)
 }
 
-// Pending reports whether Pool.Register would register memory with the group, or realign the pool
-// after a fault. It does not communicate.
+// Pending reports whether Pool.Register would register memory or realign the pool after a fault. It
+// does not communicate.
 func (Interop) Pending(p *Pool, g *Group) bool {
 	return g != nil && Memory{pool: p}.registersWith(g)
 }
 
-// Registers reports whether a collective would first register its memory or realign a pool, and
-// would therefore wait for the other ranks. Registers itself does not communicate.
+// Registers reports whether a collective would first register memory or realign a pool, and
+// therefore wait for other ranks. Registers itself does not communicate.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
 		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.inCapture())
@@ -179,7 +176,7 @@ func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) b
 
 // Call contains the arguments of Interop.Do. The methods of Group define the operations.
 type Call struct {
-	// Operation, Type and Op select the collective. Only reductions use Op.
+	// Only reductions use Op.
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
@@ -195,10 +192,9 @@ type Call struct {
 	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
 	Splits *Splits
 	// Arrived, if set, is called with the sender's group rank when the message of a Recv has
-	// arrived. The stream waits until it returns, so it must be quick and must not call symmem. A
-	// panic in Arrived makes the group fail.
-	Arrived func(source int)
-	// Send and Recv are this rank's buffers.
+	// arrived. The stream waits until it returns. It must not call symmem. A panic in Arrived makes
+	// the group fail.
+	Arrived    func(source int)
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
@@ -209,10 +205,9 @@ type Call struct {
 	Wait bool
 	// More lists calls that run together with this one, as one call, in any order. Messages,
 	// AllReduceRMSNorm and nested lists are not permitted. Wait and Path of the first call apply to
-	// all calls; a later call must not ask for a different path.
+	// all.
 	More []Call
-	// Path chooses the path of this call, and must be the same on all ranks. With PathDefault or
-	// PathAuto, the group's choice applies.
+	// Path must be the same on all ranks. With PathDefault or PathAuto, the group's choice applies.
 	Path PathChoice
 }
 

@@ -20,18 +20,17 @@ import (
 const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order. It is collective over these
-// ranks, which must all pass the same list and the same id. The id must have at most MaxGroupID
-// bytes and must never be used for another group. If two groups have more than one rank in common,
-// these ranks must join the groups in the same order.
+// ranks, which must all pass the same list and id. The id must have at most MaxGroupID bytes and
+// must never be used for another group. If two groups have more than one rank in common, these
+// ranks must join them in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
 
 // GroupOptions configures JoinWith.
 type GroupOptions struct {
-	// Timeout limits each wait for another rank, including waits in JoinWith, unless the wait has a
-	// deadline. If it is 0, Options.Timeout is used. Ranks should pass the same value; otherwise,
-	// the rank with the shortest timeout fails the group first.
+	// Timeout limits each wait for another rank without a deadline. If it is 0, Options.Timeout is
+	// used. The rank with the shortest timeout fails the group first.
 	Timeout time.Duration
 }
 
