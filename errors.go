@@ -101,28 +101,32 @@ func outOfMemoryError(err, device error) error {
 
 // Errors of waits, and of calls that differ between ranks. Package driver documents their fields.
 type (
-	// TimeoutError reports which ranks did not arrive in time, and what they were doing.
+	// TimeoutError reports which ranks did not arrive in time, and what they were doing. See
+	// [driver.TimeoutError].
 	TimeoutError = driver.TimeoutError
 	// AbsentError reports which ranks did not arrive at Open, Join or Split. It may contain a
-	// TimeoutError.
+	// TimeoutError. See [driver.AbsentError].
 	AbsentError = driver.AbsentError
 	// RankLostError reports which ranks' processes have ended, or which ranks have closed symmem.
+	// See [driver.RankLostError].
 	RankLostError = driver.RankLostError
 	// PriorError reports that a rank skipped a collective or a message because earlier work on its
-	// stream had failed.
+	// stream had failed. See [driver.PriorError].
 	PriorError = driver.PriorError
 	// DeadlockError reports that ranks wait for each other in distinct calls, or have left the
-	// group.
+	// group. See [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
 	// MismatchError reports that the ranks' calls of a collective, or the ends of a message,
-	// differ. Usually, ranks find the difference and return a DivergenceError instead.
+	// differ. Usually, ranks find the difference and return a DivergenceError instead. See
+	// [driver.MismatchError].
 	MismatchError = driver.MismatchError
 	// PeerError reports that other ranks failed first, for a reason that could not be determined.
+	// See [driver.PeerError].
 	PeerError = driver.PeerError
-	// MessageError reports that the ends of messages do not match.
+	// MessageError reports that the ends of messages do not match. See [driver.MessageError].
 	MessageError = driver.MessageError
 	// MessageEnds describes both ends of a message, or of all messages with one tag between two
-	// ranks.
+	// ranks. See [driver.MessageEnds].
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault
