@@ -109,7 +109,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if g := a.group; g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		exchange = g.comparison.lane(driver.LaneControl)
+		exchange = g.comparison.exchangeOn(driver.LaneControl)
 	}
 	if err := a.agree(ctx, p, pending); err != nil {
 		return err

@@ -142,7 +142,7 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	if err := c.life.cause(ctx); err != nil {
 		return err
 	}
-	outcome, err := c.run(ctx, c.lane(driver.LaneControl), agreement.Config{
+	outcome, err := c.run(ctx, c.exchangeOn(driver.LaneControl), agreement.Config{
 		Mode: agreement.Exact, Tag: tag, Ledgers: ledgers,
 	})
 	if err != nil {
@@ -151,7 +151,8 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	return c.note(outcome)
 }
 
-func (c *comparison) lane(lane driver.Lane) agreement.Exchange {
+// exchangeOn returns an Exchange on a lane, which is a separate sequence of exchanges.
+func (c *comparison) exchangeOn(lane driver.Lane) agreement.Exchange {
 	return func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return c.comm.Exchange(ctx, lane, payload)
 	}
@@ -203,7 +204,7 @@ func (c *comparison) checkInBackground() {
 }
 
 func (c *comparison) compareInBackground() error {
-	exchange := c.lane(driver.LaneBackground)
+	exchange := c.exchangeOn(driver.LaneBackground)
 	ledgers, err := c.sharedHistories(c.life.ctx, exchange)
 	if err != nil {
 		return err

@@ -30,7 +30,8 @@ type suspicion struct {
 	mu     *ranked.Spin[poolMu]
 	domain *Group
 	raised bool
-	faults map[*lifetime]bool
+	// failedGroups holds the groups whose faults raised the suspicion.
+	failedGroups map[*lifetime]bool
 	// aligned lists the world ranks with which this rank has realigned the pool.
 	aligned []int
 	// preFault lists the blocks that were live when raised was set, which are the same on all
@@ -92,13 +93,13 @@ func (s *suspicion) affectedBy(g *roster) bool {
 // noteRealigned records that the ranks of a group have realigned the pool. The caller must hold mu.
 func (s *suspicion) noteRealigned(g *roster) {
 	s.rebuilds++
-	for failed := range s.faults {
+	for failed := range s.failedGroups {
 		if failed.fault.Load() == faultResolved {
-			delete(s.faults, failed)
+			delete(s.failedGroups, failed)
 		}
 	}
 	switch {
-	case len(s.faults) > 0: // another fault has occurred in the meantime
+	case len(s.failedGroups) > 0: // another fault has occurred in the meantime
 	case g.contains(&s.domain.roster):
 		s.raised, s.aligned, s.preFault = false, nil, nil
 	default:
@@ -122,48 +123,49 @@ const maxRealignments = 3
 // flagAlign requests a realignment in the flags of an agreement.
 const flagAlign = 1
 
-// alignAndCompare requires that the caller holds Group.mu.
-func (a *aligner) alignAndCompare(ctx context.Context, m *alignedCall) error {
+// alignAndCompare realigns pools if some rank requests it, and compares histories. The caller must
+// hold Group.mu.
+func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
 			return err
 		}
-		c := agreement.Config{Mode: agreement.Exact, Tag: m.tag, Ledgers: m.compared()}
-		if slices.ContainsFunc(m.pools, func(p *Pool) bool { return m.wantsAlign(&a.roster, p) }) {
-			c.Flags = flagAlign
+		config := agreement.Config{Mode: agreement.Exact, Tag: c.tag, Ledgers: c.compared()}
+		if slices.ContainsFunc(c.pools, func(p *Pool) bool { return c.wantsAlign(&a.roster, p) }) {
+			config.Flags = flagAlign
 		}
-		outcome, err := a.comparison.run(ctx, a.comparison.lane(driver.LaneControl), c)
+		outcome, err := a.comparison.run(ctx, a.comparison.exchangeOn(driver.LaneControl), config)
 		if err != nil {
 			return a.life.awaitCause(err)
 		}
 		switch {
 		case outcome.Flags != 0:
-		case len(c.Ledgers) == 0 && a.rt.Check() == CheckOff:
+		case len(config.Ledgers) == 0 && a.rt.Check() == CheckOff:
 			return a.divergence(outcome)
 		default:
 			return a.comparison.note(outcome)
 		}
-		if err := a.align(ctx, m); err != nil {
+		if err := a.align(ctx, c); err != nil {
 			return a.life.awaitCause(err)
 		}
-		m.needsAlign = nil // it may stay true, for example while a graph uses the memory
+		c.needsAlign = nil // its result may stay true, for example while a graph uses the memory
 	}
-	if err := a.comparison.agree(ctx, m.tag, m.compared()...); err != nil {
+	if err := a.comparison.agree(ctx, c.tag, c.compared()...); err != nil {
 		return err // some rank lacks a pool
 	}
 	return &unalignedError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
 		"keep changing them; repeat the call once they have stopped", a.id)}
 }
 
-func (m *alignedCall) compared() []agreement.Ledger {
-	if m.ledgers == nil {
+func (c *alignedCall) compared() []agreement.Ledger {
+	if c.ledgers == nil {
 		return nil
 	}
-	return m.ledgers()
+	return c.ledgers()
 }
 
-func (m *alignedCall) wantsAlign(g *roster, p *Pool) bool {
-	return p.suspicion.isSuspectFor(g) || m.needsAlign != nil && m.needsAlign(p)
+func (c *alignedCall) wantsAlign(g *roster, p *Pool) bool {
+	return p.suspicion.isSuspectFor(g) || c.needsAlign != nil && c.needsAlign(p)
 }
 
 // unalignedError reports why pools could not be realigned. All ranks return it, and the group

@@ -30,13 +30,13 @@ type poolInventory struct {
 }
 
 // align realigns pools. If that is not possible, every rank returns the same unalignedError.
-func (a *aligner) align(ctx context.Context, m *alignedCall) error {
-	local := a.takeInventory(ctx, m)
+func (a *aligner) align(ctx context.Context, c *alignedCall) error {
+	local := a.takeInventory(ctx, c)
 	payload, err := json.Marshal(local)
 	if err != nil {
 		return fmt.Errorf("encoding the pool inventory: %w", err)
 	}
-	payloads, err := exchangeLong(ctx, a.comparison.lane(driver.LaneControl), payload)
+	payloads, err := exchangeLong(ctx, a.comparison.exchangeOn(driver.LaneControl), payload)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (a *aligner) align(ctx context.Context, m *alignedCall) error {
 			return fmt.Errorf("decoding the pool inventory of rank %d: %w", a.ranks[r], err)
 		}
 	}
-	return a.alignWith(ctx, all, m.pools)
+	return a.alignWith(ctx, all, c.pools)
 }
 
 func exchangeLong(
@@ -77,12 +77,12 @@ func exchangeLong(
 }
 
 // takeInventory waits for this rank's queued work and returns the inventories of its pools.
-func (a *aligner) takeInventory(ctx context.Context, m *alignedCall) rankInventory {
+func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
 	local := rankInventory{Capturing: a.rt.captures.inProgress(nil)}
-	marks := make([]alloc.Mark, len(m.pools))
-	for i, p := range m.pools {
+	marks := make([]alloc.Mark, len(c.pools))
+	for i, p := range c.pools {
 		marks[i] = p.uses.mark()
 	}
 	switch err := a.rt.streams.drain(ctx); {
@@ -99,7 +99,7 @@ func (a *aligner) takeInventory(ctx context.Context, m *alignedCall) rankInvento
 	if local.Capturing || local.Trouble != "" {
 		return local
 	}
-	for i, p := range m.pools {
+	for i, p := range c.pools {
 		s, err := p.realigner.takeInventory(marks[i])
 		if errors.Is(err, ErrClosed) {
 			continue
@@ -107,7 +107,7 @@ func (a *aligner) takeInventory(ctx context.Context, m *alignedCall) rankInvento
 		if err != nil {
 			local.Trouble = err.Error()
 		}
-		s.Wanted = m.wantsAlign(&a.roster, p)
+		s.Wanted = c.wantsAlign(&a.roster, p)
 		local.Pools = append(local.Pools, s)
 	}
 	return local

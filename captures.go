@@ -10,11 +10,11 @@ import (
 )
 
 // captures keeps stream captures and memory registrations from overlapping, because the device
-// calls of a registration would invalidate the capture. mu guards the fields from own on.
+// calls of a registration would invalidate the capture. mu guards the fields from ownCount on.
 type captures struct {
-	mu      *ranked.Mutex[runtimeMu]
-	timeout time.Duration // limits a wait for registrations
-	own     int           // captures of streams that symmem created
+	mu       *ranked.Mutex[runtimeMu]
+	timeout  time.Duration // limits a wait for registrations
+	ownCount int           // captures of streams that symmem created
 	// adopted lists other libraries' streams whose captures contain calls and may not have ended.
 	// The list is replaced, never modified.
 	adopted           []*Stream
@@ -68,7 +68,7 @@ func (c *captures) postpone() (capturing bool, release func()) {
 // have destroyed them.
 func (c *captures) inProgress(current *Stream) bool {
 	c.mu.Lock()
-	own, adopted := c.own > 0, c.adopted
+	own, adopted := c.ownCount > 0, c.adopted
 	c.mu.Unlock()
 	if own || current != nil && current.isCapturing() {
 		return true
@@ -88,13 +88,13 @@ func (c *captures) inProgress(current *Stream) bool {
 
 // begin waits until no registration is in progress, and counts a new capture until end is called.
 func (c *captures) begin() error {
-	return c.afterRegistrations("beginning a capture", func() { c.own++ })
+	return c.afterRegistrations("beginning a capture", func() { c.ownCount++ })
 }
 
 func (c *captures) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.own--
+	c.ownCount--
 }
 
 // beginAdopted is like begin, for a capture of the adopted stream s.

@@ -13,10 +13,10 @@ import (
 // creation counts the calls that create a group, pool or stream, so that Runtime.Close can wait for
 // them and close what they created.
 type creation struct {
-	mu    *ranked.Mutex[runtimeMu]
-	calls sync.WaitGroup  // incremented with mu held, and only before Close begins
-	life  context.Context // canceled with ErrClosed when Close begins
-	end   context.CancelCauseFunc
+	mu     *ranked.Mutex[runtimeMu]
+	calls  sync.WaitGroup  // incremented with mu held, and only before Close begins
+	life   context.Context // canceled with ErrClosed when Close begins
+	cancel context.CancelCauseFunc
 }
 
 // usable returns ErrClosed once Close has begun.
@@ -62,7 +62,7 @@ func (c *creation) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	closed := c.life.Err() != nil
-	c.end(fmt.Errorf("runtime: %w", ErrClosed))
+	c.cancel(fmt.Errorf("runtime: %w", ErrClosed))
 	return !closed
 }
 

@@ -12,7 +12,7 @@ import (
 
 // decision encodes the cause on which the ranks of a failed group have agreed.
 type decision struct {
-	Text   string `json:"text"`
+	Text   string `json:"text"` // may be longer than that of Report
 	Report report `json:"report"`
 }
 

@@ -27,8 +27,8 @@ type outbox struct {
 	// Without OnEvent, scratch replaces the queue and serves only the trace.
 	scratch   event.Event
 	trace     *trace.Source // nil without a trace, and after disconnect
-	described bool          // whether site is set in the trace
-	site      uint32        // number of the latest call site
+	siteKnown bool          // whether the trace has the call site number site
+	site      uint32
 }
 
 func (o *outbox) log(e *event.Event) {
@@ -58,10 +58,10 @@ func (o *outbox) unlock() {
 func (o *outbox) disconnect() {
 	o.lock()
 	defer o.unlock()
-	o.trace, o.described = nil, false
+	o.trace, o.siteKnown = nil, false
 }
 
-const firstQueue = 128
+const initialQueue = 128
 
 // add returns a pointer to a new event in the queue or, without OnEvent, to scratch. Copying events
 // would double the cost. Fields that common does not set may hold values of an older event.
@@ -79,25 +79,25 @@ func (o *outbox) add() *event.Event {
 // grow moves the queue to new memory, because the latest batch may still use the old memory.
 func (o *outbox) grow() {
 	waiting := o.events[o.start:o.end]
-	o.events = make([]event.Event, max(firstQueue, 2*len(waiting)))
+	o.events = make([]event.Event, max(initialQueue, 2*len(waiting)))
 	o.start, o.end = 0, copy(o.events, waiting)
 	for i := o.end; i < len(o.events); i++ {
 		o.events[i] = o.common
 	}
 }
 
-// begin returns the events that the caller must deliver: none if the queue is empty or another
+// beginDelivery returns the events that the caller must deliver: none if the queue is empty or another
 // goroutine is delivering.
-func (o *outbox) begin() []event.Event {
+func (o *outbox) beginDelivery() []event.Event {
 	if o.delivering {
 		return nil
 	}
 	o.delivering = true
-	return o.next()
+	return o.nextBatch()
 }
 
-// next returns the next batch. If the queue is empty, it returns nil and ends the delivery.
-func (o *outbox) next() []event.Event {
+// nextBatch returns the next batch. If the queue is empty, it returns nil and ends the delivery.
+func (o *outbox) nextBatch() []event.Event {
 	if o.start == o.end {
 		o.start, o.end, o.delivering = 0, 0, false
 		return nil
@@ -136,7 +136,7 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 			o.opts.OnEvent(&batch[i])
 		}
 		o.lock()
-		batch = o.next()
+		batch = o.nextBatch()
 		o.unlock()
 		if len(batch) == 0 {
 			return nil
@@ -181,7 +181,7 @@ func (g *groupEvents) release() {
 		g.state.Unlock()
 		return
 	}
-	batch := g.outbox.begin()
+	batch := g.outbox.beginDelivery()
 	g.state.Unlock()
 	if len(batch) > 0 {
 		g.outbox.deliver(batch)
@@ -279,7 +279,7 @@ func (p *poolEvents) release() {
 
 func (p *poolEvents) releaseAndDeliver() {
 	p.collect()
-	batch := p.outbox.begin()
+	batch := p.outbox.beginDelivery()
 	p.mu.Unlock()
 	if len(batch) > 0 {
 		p.outbox.deliver(batch)
@@ -290,7 +290,7 @@ func (p *poolEvents) releaseAndDeliver() {
 func (p *poolEvents) releaseOne() {
 	box := &p.outbox
 	number := box.number
-	if box.described && number+1 == p.ledger.Position() {
+	if box.siteKnown && number+1 == p.ledger.Position() {
 		if placement := p.ledger.At(number); placement.Site() == box.site {
 			box.number = number + 1
 			box.trace.Placement(number, placement)
@@ -328,7 +328,7 @@ func (p *poolEvents) collectToTrace() {
 	number, end := box.number, p.ledger.Position()
 	for box.number = end; number < end; number++ {
 		placement := p.ledger.At(number)
-		if site := placement.Site(); site != box.site || !box.described {
+		if site := placement.Site(); site != box.site || !box.siteKnown {
 			p.describe(site)
 		}
 		box.trace.Placement(number, placement)
@@ -338,7 +338,7 @@ func (p *poolEvents) collectToTrace() {
 // describe sets the call site of later placements in the trace.
 func (p *poolEvents) describe(site uint32) {
 	box := &p.outbox
-	box.described, box.site = true, site
+	box.siteKnown, box.site = true, site
 	box.scratch = box.common
 	box.scratch.Site = p.rt.sites.text(site)
 	box.trace.Describe(&box.scratch)
@@ -367,7 +367,7 @@ func (p *poolEvents) record(e event.Event) {
 	queued := box.add()
 	*queued = e
 	box.log(queued)
-	box.described = false
+	box.siteKnown = false
 }
 
 // recordUse requires that the caller holds mu, as do recordWindow and recordRestart.

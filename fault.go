@@ -22,8 +22,8 @@ type lifetime struct {
 	state   *ranked.Spin[groupState]
 	// ctx is canceled when the group is closed, or when its ranks have determined the cause of a
 	// fault. That cause, which is the same on all ranks, becomes the cause of ctx.
-	ctx context.Context
-	end context.CancelCauseFunc
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 	// failing is closed when this rank has seen a fault, before ctx is canceled.
 	failing    chan struct{}
 	fault      atomic.Int32   // faultUnseen, faultSeen or faultResolved
@@ -32,7 +32,7 @@ type lifetime struct {
 
 func newLifetime() *lifetime {
 	l := &lifetime{failing: make(chan struct{})}
-	l.ctx, l.end = context.WithCancelCause(context.Background())
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	return l
 }
 
@@ -83,7 +83,7 @@ func (l *lifetime) watch() {
 				if !errors.Is(cause, ErrClosed) { // a rank that has left the group does not ask others
 					cause = l.inquiry.run(cause)
 				}
-				l.end(cause)
+				l.cancel(cause)
 				l.events.recordFault(cause)
 			}
 			return
@@ -184,6 +184,6 @@ func (l *lifetime) close() (failed bool) {
 	failed = l.ctx.Err() != nil
 	l.state.Lock() // no goroutine of the group starts after this
 	defer l.state.Unlock()
-	l.end(fmt.Errorf("group %s: %w", l.id, ErrClosed))
+	l.cancel(fmt.Errorf("group %s: %w", l.id, ErrClosed))
 	return failed
 }

@@ -276,7 +276,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
 	previous := g.router.choice.Swap(int32(c))
-	err := g.rt.captures.runOutside(ctx, g.comparison.lane(driver.LaneControl), func() error {
+	err := g.rt.captures.runOutside(ctx, g.comparison.exchangeOn(driver.LaneControl), func() error {
 		return g.router.prepare(ctx)
 	})
 	if err != nil {

@@ -177,7 +177,7 @@ func discard(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
 	}
-	g.life.end(err)
+	g.life.cancel(err)
 	return errors.Join(err, g.comm.Close())
 }
 

@@ -29,10 +29,10 @@ func (r *realigner) raise(failed *lifetime) {
 		if failed.fault.Load() == faultResolved {
 			return
 		}
-		if d.faults == nil {
-			d.faults = map[*lifetime]bool{}
+		if d.failedGroups == nil {
+			d.failedGroups = map[*lifetime]bool{}
 		}
-		d.faults[failed] = true
+		d.failedGroups[failed] = true
 	}
 	if !d.raised {
 		d.preFault = r.heap.liveBlocks()

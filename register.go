@@ -163,7 +163,7 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 // registerAll registers the segments that the ranks agreed on. The caller must hold Group.mu.
 func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*segment) error {
 	g := m.group
-	err := r.rt.captures.runOutside(ctx, g.comparison.lane(driver.LaneControl), func() error {
+	err := r.rt.captures.runOutside(ctx, g.comparison.exchangeOn(driver.LaneControl), func() error {
 		for _, s := range pending {
 			if err := r.registerOne(ctx, m, s); err != nil {
 				return err

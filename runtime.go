@@ -51,7 +51,7 @@ func newRuntime(
 ) *Runtime {
 	rt := &Runtime{opts: opts, source: string(w.Source), rank: w.Rank, size: w.Size}
 	rt.creation.mu = &rt.mu
-	rt.creation.life, rt.creation.end = context.WithCancelCause(context.Background())
+	rt.creation.life, rt.creation.cancel = context.WithCancelCause(context.Background())
 	rt.observers.mu = &rt.mu
 	rt.registry.mu, rt.registry.life = &rt.mu, rt.creation.life
 	rt.streams.mu = &rt.mu
