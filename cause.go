@@ -264,9 +264,9 @@ func (q *inquiry) abortedError(reports []report) error {
 		driver.RanksOf(distinct(ranks), q.ranks), why)
 }
 
-// comparableHistories returns none if a rank has marked a pool suspect, because histories may then
+// comparableLedgers returns none if a rank has marked a pool suspect, because histories may then
 // differ although the program is correct.
-func (q *inquiry) comparableHistories(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
+func (q *inquiry) comparableLedgers(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
 	}
@@ -292,7 +292,7 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 	}
 	var err error
 	for _, c := range comparisons {
-		if c.Ledgers, err = q.comparableHistories(c.Mode, suspect); err != nil {
+		if c.Ledgers, err = q.comparableLedgers(c.Mode, suspect); err != nil {
 			return errors.Join(cause, err)
 		}
 		outcome, err := q.comparison.run(context.Background(), q.exchangeReports, c)

@@ -86,8 +86,8 @@ func (o *outbox) grow() {
 	}
 }
 
-// beginDelivery returns the events that the caller must deliver: none if the queue is empty or another
-// goroutine is delivering.
+// beginDelivery returns the events that the caller must deliver: none if the queue is empty or
+// another goroutine is delivering.
 func (o *outbox) beginDelivery() []event.Event {
 	if o.delivering {
 		return nil

@@ -259,8 +259,8 @@ func (stalledStore) Set(ctx context.Context, _ string, _ []byte) error {
 
 func (stalledStore) ServedBy() int { return 0 }
 
-// DecidedError returns the error of a rank that knows own as the cause of a fault, after another rank
-// has already decided on cause.
+// DecidedError returns the error of a rank that knows own as the cause of a fault, after another
+// rank has already decided on cause.
 func DecidedError(own, cause error) error { return decidedError(own, encodeDecision(cause)) }
 
 // HoldReports makes the groups that rt joins afterwards call hold before they exchange reports of a

@@ -78,7 +78,8 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 		return poolInventory{}, errPoolClosed
 	}
 	if !r.heap.core.QuietSince(mark) {
-		return poolInventory{}, errors.New("another goroutine used or freed a buffer during the realignment")
+		return poolInventory{}, errors.New(
+			"another goroutine used or freed a buffer during the realignment")
 	}
 	for _, s := range streams {
 		r.heap.uses.endUses(s, mark)
@@ -93,7 +94,9 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 // rebuild arranges the pool as l describes, restarts its history and returns the segments to unmap.
 // If another goroutine has changed the pool since takeInventory, rebuild does nothing and the pool
 // stays suspect.
-func (r *realigner) rebuild(g *roster, l alloc.Arrangement, inventories []poolInventory) []*segment {
+func (r *realigner) rebuild(
+	g *roster, l alloc.Arrangement, inventories []poolInventory,
+) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	table, past := r.heap.segments, r.heap.ledger
