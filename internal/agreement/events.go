@@ -28,14 +28,14 @@ const (
 // a range of positions is known, each rank sends its digest at the end of the range instead.
 func (m *Machine) askEvents() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
-	in := m.undecided[0]
-	source := m.history(in.id)
-	msg := message{phase: m.phase, round: m.round, ledger: in.id, position: in.lo}
-	if in.lo == in.top {
-		msg.value, msg.note = eventAnswer(source, in.lo), followingRequests(source, in.lo)
+	span := m.undecided[0]
+	source := m.history(span.id)
+	msg := message{phase: m.phase, round: m.round, ledger: span.id, position: span.first}
+	if span.first == span.last {
+		msg.value, msg.note = eventAnswer(source, span.first), followingRequests(source, span.first)
 	} else {
-		msg.position = in.top + 1
-		msg.value = digestAnswer(source, in.top+1)
+		msg.position = span.last + 1
+		msg.value = digestAnswer(source, span.last+1)
 	}
 	return msg.encode(), nil, nil
 }
@@ -70,13 +70,13 @@ func followingRequests(source snapshotSource, position uint64) []byte {
 }
 
 func (m *Machine) afterEvents(s *Summary) ([]byte, *Outcome, error) {
-	in := m.undecided[0]
-	exact := in.lo == in.top
-	if s.ledger != in.id || exact != (s.position == in.lo) {
+	span := m.undecided[0]
+	exact := span.first == span.last
+	if s.ledger != span.id || exact != (s.position == span.first) {
 		return nil, nil, protocolError("stepping with events of position %d", s.position)
 	}
-	d := m.newDivergence(KindPlacement, in.id)
-	d.Position, d.Last = in.lo, in.top
+	d := m.newDivergence(KindPlacement, span.id)
+	d.Position, d.Last = span.first, span.last
 	for _, w := range s.events.list {
 		v, err := decodeEventAnswer(w)
 		if err != nil {
@@ -86,7 +86,8 @@ func (m *Machine) afterEvents(s *Summary) ([]byte, *Outcome, error) {
 	}
 	d.Others = s.events.others
 	if s.events.equal() && len(m.absent) == 0 {
-		return nil, nil, protocolError("ranks with different digests have the same event at %d", in.lo)
+		return nil, nil, protocolError("ranks with different digests have the same event at %d",
+			span.first)
 	}
 	d.setDeviant(len(s.ranks))
 	if exact {

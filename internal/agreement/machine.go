@@ -217,11 +217,11 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 			m.agreed = append(m.agreed, AgreedPrefix{Ledger: v.ID, Position: v.low, Digest: v.Digest})
 			continue
 		}
-		in, err := v.interval(m.config.Mode)
+		span, err := v.interval(m.config.Mode)
 		if err != nil {
 			return nil, nil, err
 		}
-		m.undecided = append(m.undecided, in)
+		m.undecided = append(m.undecided, span)
 	}
 	m.votes, m.calls = s.votes, s.calls
 	return m.advance()
@@ -232,17 +232,18 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.answers = m.answers[:0]
-	for _, in := range m.undecided {
-		positions := in.probePositions()
-		if len(positions) == 0 && !in.differs {
-			m.agreed = append(m.agreed, AgreedPrefix{Ledger: in.id, Position: in.lo, Digest: in.loDigest})
+	for _, span := range m.undecided {
+		positions := span.probePositions()
+		if len(positions) == 0 && !span.differs {
+			m.agreed = append(m.agreed,
+				AgreedPrefix{Ledger: span.id, Position: span.first, Digest: span.firstDigest})
 			continue
 		}
-		kept = append(kept, in)
+		kept = append(kept, span)
 		for _, at := range positions {
-			m.answers = append(m.answers, m.answer(in.id, at))
+			m.answers = append(m.answers, m.answer(span.id, at))
 		}
-		if in.differs {
+		if span.differs {
 			break // only the first difference is reported
 		}
 	}
@@ -280,7 +281,7 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 		return nil, nil, protocolError("stepping with answers for other positions")
 	}
 	for _, r := range s.results {
-		i := slices.IndexFunc(m.undecided, func(in interval) bool { return in.id == r.Ledger })
+		i := slices.IndexFunc(m.undecided, func(span interval) bool { return span.id == r.Ledger })
 		if err := m.undecided[i].narrow(r); err != nil {
 			return nil, nil, err
 		}

@@ -31,15 +31,15 @@ func (r *probeResult) add(a answer) {
 
 // probePositions returns up to maxProbes positions that divide the interval into parts of similar
 // size. Every rank knows the digests at these positions.
-func (in interval) probePositions() []uint64 {
-	coarse, consecutive, fine := in.candidates()
+func (span interval) probePositions() []uint64 {
+	coarse, consecutive, fine := span.candidates()
 	n := coarse + fine
 	k := min(n, maxProbes)
 	out := make([]uint64, 0, k)
 	for i := uint64(1); i <= k; i++ {
 		j := fractionUp(n+1, i, k+1) // index of the candidate, from 1 to n
 		if j <= coarse {
-			out = append(out, (in.lo/in.stride+j)*in.stride)
+			out = append(out, (span.first/span.stride+j)*span.stride)
 		} else {
 			out = append(out, consecutive+j-coarse-1)
 		}
@@ -47,15 +47,15 @@ func (in interval) probePositions() []uint64 {
 	return out
 }
 
-// candidates describes the positions in (lo, top] whose digests every rank knows: coarse multiples
-// of the stride below the floor, and fine consecutive positions from consecutive on.
-func (in interval) candidates() (coarse, consecutive, fine uint64) {
-	if below := min(in.floor, in.top+1); below > in.lo+1 {
-		coarse = (below-1)/in.stride - in.lo/in.stride
+// candidates describes the positions in (first, last] whose digests every rank knows: coarse
+// multiples of the stride below the floor, and fine consecutive positions from consecutive on.
+func (span interval) candidates() (coarse, consecutive, fine uint64) {
+	if below := min(span.floor, span.last+1); below > span.first+1 {
+		coarse = (below-1)/span.stride - span.first/span.stride
 	}
-	consecutive = max(in.floor, in.lo+1)
-	if consecutive <= in.top {
-		fine = in.top - consecutive + 1
+	consecutive = max(span.floor, span.first+1)
+	if consecutive <= span.last {
+		fine = span.last - consecutive + 1
 	}
 	return coarse, consecutive, fine
 }
@@ -68,19 +68,19 @@ func fractionUp(n, i, parts uint64) uint64 {
 
 // narrow narrows the interval by the result at one position. If a rank no longer knows a digest
 // that it knew before, it may be dropping others too, so narrow leaves no positions to probe.
-func (in *interval) narrow(r probeResult) error {
+func (span *interval) narrow(r probeResult) error {
 	switch {
 	case r.differs:
-		if r.Position <= in.top {
-			in.top = r.Position - 1
-			in.differs = true
+		if r.Position <= span.last {
+			span.last = r.Position - 1
+			span.differs = true
 		}
 	case r.unknown:
-		in.floor, in.stride = maxPosition, maxPosition
-	case r.Position > in.top:
-		return protocolError("ledger %d differs at a position before an equal position", in.id)
+		span.floor, span.stride = maxPosition, maxPosition
+	case r.Position > span.last:
+		return protocolError("ledger %d differs at a position before an equal position", span.id)
 	default:
-		in.lo, in.loDigest = r.Position, r.Digest
+		span.first, span.firstDigest = r.Position, r.Digest
 	}
 	return nil
 }

@@ -37,32 +37,32 @@ func (t *tally) add(rank int, v vote) {
 	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval bounds the position of the first difference in a ledger to [lo, top]. While differs is
-// false, there may be no difference.
+// interval bounds the position of the first difference in a ledger to [first, last]. While differs
+// is false, there may be no difference.
 type interval struct {
-	id, lo, loDigest, top uint64
-	floor, stride         uint64
-	differs               bool
+	id, first, firstDigest, last uint64
+	floor, stride                uint64
+	differs                      bool
 }
 
 // interval returns the positions to search in an undecided ledger.
 func (t *tally) interval(mode Mode) (interval, error) {
-	in := interval{
-		id: t.ID, loDigest: ledger.Empty, top: t.low,
+	span := interval{
+		id: t.ID, firstDigest: ledger.Empty, last: t.low,
 		floor: t.Floor, stride: t.Stride, differs: mode == Exact,
 	}
 	if t.agreedSame {
-		in.lo, in.loDigest = t.Agreed, t.AgreedDigest
+		span.first, span.firstDigest = t.Agreed, t.AgreedDigest
 	}
 	if t.low == t.high {
 		// All ranks are at the same position but have different digests.
-		if in.top <= in.lo {
-			return in, protocolError("ledger %d differs at or before the agreed position", t.ID)
+		if span.last <= span.first {
+			return span, protocolError("ledger %d differs at or before the agreed position", t.ID)
 		}
-		in.top--
-		in.differs = true
+		span.last--
+		span.differs = true
 	}
-	// The events before lo are the same.
-	in.top = max(in.top, in.lo)
-	return in, nil
+	// The events before first are the same.
+	span.last = max(span.last, span.first)
+	return span, nil
 }
