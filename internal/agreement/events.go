@@ -73,7 +73,7 @@ func (m *Machine) afterEvents(s *Summary) ([]byte, *Outcome, error) {
 	span := m.undecided[0]
 	exact := span.first == span.last
 	if s.ledger != span.id || exact != (s.position == span.first) {
-		return nil, nil, protocolError("stepping with events of position %d", s.position)
+		return nil, nil, protocolError("unexpected events of position %d", s.position)
 	}
 	d := m.newDivergence(KindPlacement, span.id)
 	d.Position, d.Last = span.first, span.last

@@ -173,10 +173,10 @@ func (m *Machine) Step(s *Summary) (next []byte, outcome *Outcome, err error) {
 
 func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 	if s.phase != m.phase || s.round != m.round {
-		return nil, nil, protocolError("stepping round %d with round %d", m.round, s.round)
+		return nil, nil, protocolError("this rank is in round %d, but the payloads are of round %d", m.round, s.round)
 	}
 	if len(s.ranks)+len(s.absent) != m.config.Ranks || !slices.Contains(s.ranks, m.config.Rank) {
-		return nil, nil, protocolError("stepping rank %d of %d with payloads of %s",
+		return nil, nil, protocolError("rank %d of %d got only the payloads of %s",
 			m.config.Rank, m.config.Ranks, ranklist.Ranks(s.ranks))
 	}
 	m.absent = slices.Compact(slices.Sorted(slices.Values(append(m.absent, s.absent...))))
@@ -190,7 +190,7 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 		return m.afterEvents(s)
 	case phaseDone:
 	}
-	return nil, nil, protocolError("stepping an agreement that has ended")
+	return nil, nil, protocolError("a round after the end of the agreement")
 }
 
 func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
@@ -204,13 +204,13 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 		return m.diverge(KindLedgers, 0, s.ids, m.config.Names.idsText)
 	}
 	if len(s.votes) != len(m.ledgers) {
-		return nil, nil, protocolError("stepping %d ledgers with votes on %d",
+		return nil, nil, protocolError("this rank has %d ledgers, but the votes are on %d",
 			len(m.ledgers), len(s.votes))
 	}
 	for i := range s.votes {
 		v := &s.votes[i]
 		if v.ID != m.ledgers[i].ID {
-			return nil, nil, protocolError("stepping ledger %d with a vote on ledger %d",
+			return nil, nil, protocolError("expected a vote on ledger %d, got one on ledger %d",
 				m.ledgers[i].ID, v.ID)
 		}
 		if v.same {
@@ -278,7 +278,7 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 		return r.samePosition(own)
 	})
 	if !matching {
-		return nil, nil, protocolError("stepping with answers for other positions")
+		return nil, nil, protocolError("the answers are not for the positions that this rank probed")
 	}
 	for _, r := range s.results {
 		i := slices.IndexFunc(m.undecided, func(span interval) bool { return span.id == r.Ledger })

@@ -103,7 +103,7 @@ func Merge(payloads [][]byte) (*Summary, error) {
 		}
 	}
 	if len(s.ranks) == 0 {
-		return nil, protocolError("merging a round without payloads")
+		return nil, protocolError("no rank sent a payload")
 	}
 	return s, nil
 }
@@ -113,7 +113,7 @@ func (s *Summary) add(rank int, m *message) error {
 		s.phase, s.round, s.ledger, s.position = m.phase, m.round, m.ledger, m.position
 	}
 	if m.phase != s.phase || m.round != s.round || m.ledger != s.ledger || m.position != s.position {
-		return protocolError("merging round %d with round %d", s.round, m.round)
+		return protocolError("payloads of rounds %d and %d are mixed", s.round, m.round)
 	}
 	first := len(s.ranks) == 0
 	s.ranks = append(s.ranks, rank)
@@ -159,11 +159,11 @@ func (s *Summary) addAnswers(m *message, first bool) error {
 		}
 	}
 	if len(m.answers) != len(s.results) {
-		return protocolError("merging %d answers with %d", len(s.results), len(m.answers))
+		return protocolError("ranks sent different numbers of answers, %d and %d", len(s.results), len(m.answers))
 	}
 	for i, a := range m.answers {
 		if !a.samePosition(s.results[i].answer) {
-			return protocolError("merging answers for different positions")
+			return protocolError("ranks sent answers for different positions")
 		}
 		s.results[i].add(a)
 	}
