@@ -173,7 +173,8 @@ func (m *Machine) Step(s *Summary) (next []byte, outcome *Outcome, err error) {
 
 func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 	if s.phase != m.phase || s.round != m.round {
-		return nil, nil, protocolError("this rank is in round %d, but the payloads are of round %d", m.round, s.round)
+		return nil, nil, protocolError("this rank is in round %d, but the payloads are of round %d",
+			m.round, s.round)
 	}
 	if len(s.ranks)+len(s.absent) != m.config.Ranks || !slices.Contains(s.ranks, m.config.Rank) {
 		return nil, nil, protocolError("rank %d of %d got only the payloads of %s",

@@ -159,7 +159,8 @@ func (s *Summary) addAnswers(m *message, first bool) error {
 		}
 	}
 	if len(m.answers) != len(s.results) {
-		return protocolError("ranks sent different numbers of answers, %d and %d", len(s.results), len(m.answers))
+		return protocolError("ranks sent different numbers of answers, %d and %d",
+			len(s.results), len(m.answers))
 	}
 	for i, a := range m.answers {
 		if !a.samePosition(s.results[i].answer) {
