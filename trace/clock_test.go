@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func (c *clock) countsTicks() bool { return c.limit > 0 }
+func (c *clock) countsTicks() bool { return c.maxTicks > 0 }
 
 // TestClockFollowsSystem compares the clock with the system's clock for long enough that the clock
 // begins to count ticks.
@@ -34,9 +34,9 @@ func TestClockMeasuresAnew(t *testing.T) {
 	base := reading{ticks: 1000, elapsed: 0}
 	c.measure(base)
 	c.measure(reading{ticks: base.ticks + 20_000_000, elapsed: 10_000_000})
-	if !c.countsTicks() || c.length(2000) != 1000 {
+	if !c.countsTicks() || c.nanoseconds(2000) != 1000 {
 		t.Fatalf("2,000 ticks at 2 GHz last %d ns with countsTicks() = %v; want 1,000 ns with true",
-			c.length(2000), c.countsTicks())
+			c.nanoseconds(2000), c.countsTicks())
 	}
 	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.countsTicks() {

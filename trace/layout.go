@@ -94,28 +94,28 @@ func (p *placement) pack(siteBits uint64) payload {
 	}
 }
 
-func (p *placement) packRest(name uint32) payload {
+func (p *placement) packSecond(name uint32) payload {
 	return payload{
 		p.number>>32 | p.stream>>16<<32 | p.segment>>16<<48,
-		restOf(p.offset) | restOf(p.size)<<32,
+		outerBits(p.offset) | outerBits(p.size)<<32,
 		p.slack>>32 | uint64(name)<<32,
 	}
 }
 
-// restOf returns the bits of v that are not in v>>8&(1<<32-1).
-func restOf(v uint64) uint64 { return v&0xff | v>>40<<8 }
+// outerBits returns the bits of v outside bits 8 to 39.
+func outerBits(v uint64) uint64 { return v&0xff | v>>40<<8 }
 
-// unpackPlacement is the inverse of pack and packRest. Without a second record, rest must be zero.
+// unpackPlacement is the inverse of pack and packSecond. Without a second record, rest must be zero.
 func unpackPlacement(first, rest payload) placement {
 	return placement{
 		number:  first.a&(1<<32-1) | rest.a<<32,
 		stream:  first.a>>32&(1<<16-1) | rest.a>>32&(1<<16-1)<<16,
 		segment: first.a>>48 | rest.a>>48<<16,
-		offset:  joinRest(first.b&(1<<32-1), rest.b&(1<<32-1)),
-		size:    joinRest(first.b>>32, rest.b>>32),
+		offset:  joinOuterBits(first.b&(1<<32-1), rest.b&(1<<32-1)),
+		size:    joinOuterBits(first.b>>32, rest.b>>32),
 		slack:   first.c&(1<<32-1) | rest.c<<32,
 	}
 }
 
-// joinRest returns the value whose bits 8 to 39 are v and whose other bits are rest.
-func joinRest(v, rest uint64) uint64 { return v<<8 | rest&0xff | rest>>8<<40 }
+// joinOuterBits returns the value whose bits 8 to 39 are v and whose other bits are rest.
+func joinOuterBits(v, rest uint64) uint64 { return v<<8 | rest&0xff | rest>>8<<40 }

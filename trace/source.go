@@ -20,7 +20,7 @@ type Source struct {
 	at, end uint64
 
 	// The fields up to siteBits describe the source and the call site of the latest event.
-	known      bool
+	hasLatest  bool
 	group      string
 	pool       uint64
 	ofGroup    bool
@@ -49,7 +49,7 @@ func (s *Source) Record(e *event.Event) {
 	}
 	s.Describe(e)
 	if e.Name != "" {
-		s.recordWide(e)
+		s.recordInTwo(e)
 		return
 	}
 	p := event.PackPlacement(e, 0)
@@ -58,8 +58,8 @@ func (s *Source) Record(e *event.Event) {
 
 // Describe sets the pool and the call site for later calls of Placement to those of e.
 func (s *Source) Describe(e *event.Event) {
-	if !s.known || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
-		s.known, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
+	if !s.hasLatest || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
+		s.hasLatest, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
 		s.sourceBits = s.w.sourceBits(strconv.FormatUint(e.Pool, 10) + "\x00" + e.Group)
 	}
 	s.describeSite(e.Site)
@@ -89,7 +89,7 @@ func (s *Source) Placement(number uint64, p *event.Placement) {
 	stream, segment := p.StreamSegment>>32, uint64(uint32(p.StreamSegment)+1)
 	offset, size, slack := uint64(p.Offset), uint64(p.Size), uint64(p.Size-p.Requested)
 	if (number|slack)>>32|(stream|segment)>>16|(offset|size)>>40|(offset|size)&0xff != 0 {
-		s.placeWide(number, p)
+		s.placeInTwo(number, p)
 		return
 	}
 	s.at = at + 1
@@ -100,10 +100,10 @@ func (s *Source) Placement(number uint64, p *event.Placement) {
 	r.head = s.sourceBits | uint64(p.Kind())<<kindShift | age<<ageShift | (at+1)&(1<<32-1)
 }
 
-func (s *Source) placeWide(number uint64, p *event.Placement) {
+func (s *Source) placeInTwo(number uint64, p *event.Placement) {
 	e := event.Event{Number: number}
 	p.Load(&e)
-	s.recordWide(&e)
+	s.recordInTwo(&e)
 }
 
 // claim claims a batch of records and returns the number of the first one, counted from 0. Unused
@@ -130,14 +130,14 @@ func (s *Source) record(n uint64) *record {
 	return (*record)(unsafe.Add(s.first, (n-1)&s.mask*recordBytes))
 }
 
-// recordWide writes an event of a pool in two records.
-func (s *Source) recordWide(e *event.Event) {
+// recordInTwo writes an event of a pool in two records.
+func (s *Source) recordInTwo(e *event.Event) {
 	p := placement{
 		number: e.Number, stream: uint64(e.Stream), segment: uint64(uint32(e.Segment + 1)),
 		offset: uint64(e.Offset), size: uint64(e.Size), slack: uint64(e.Size - e.Requested),
 	}
 	s.recordTwo(s.sourceBits|uint64(e.Kind)<<kindShift,
-		p.pack(s.siteBits), p.packRest(s.w.text(e.Name)))
+		p.pack(s.siteBits), p.packSecond(s.w.text(e.Name)))
 }
 
 func (s *Source) recordTwo(head uint64, first, second payload) {
@@ -180,8 +180,8 @@ func (s *Source) Collective(
 }
 
 func (s *Source) describeGroup(group, site string) {
-	if !s.known || !s.ofGroup || !identical(group, s.group) {
-		s.known, s.ofGroup, s.group = true, true, group
+	if !s.hasLatest || !s.ofGroup || !identical(group, s.group) {
+		s.hasLatest, s.ofGroup, s.group = true, true, group
 		s.sourceBits = s.w.sourceBits(group)
 	}
 	s.describeSite(site)
