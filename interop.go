@@ -50,7 +50,8 @@ func (i Interop) Reserve(
 // or 1. For operations that only compare, it is the value.
 func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error) {
 	if g == nil || !c.Operation.known() {
-		return 0, invalid("%v on value %q", c.Operation, c.Name)
+		return 0, invalid("%v on value %q: the group is nil, or the operation is unknown",
+			c.Operation, c.Name)
 	}
 	value := c.Value
 	switch c.Operation {
@@ -85,7 +86,7 @@ type ValueCall struct {
 // these two numbers, which must not be negative. Ranks compare them like other events.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
-		return invalid("noting %d of kind %d", value, kind)
+		return invalid("noting %d of kind %d: the pool is nil, or a number is negative", value, kind)
 	}
 	p.mu.Lock()
 	if p.segments.refuses {
@@ -108,7 +109,7 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 // the range extends past the end of the buffer, and ErrInvalid if bytes is negative or too large.
 func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
-		return Memory{}, invalid("memory of %d bytes at %#x", bytes, address)
+		return Memory{}, invalid("memory of %d bytes at %#x: the size is negative or too large", bytes, address)
 	}
 	if p := i.rt.registry.ranges.find(address); p != nil && bytes > 0 {
 		return p.addresses.memory(address, bytes)

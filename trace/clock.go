@@ -70,7 +70,8 @@ func (c *clock) readBoth() (r reading, precise bool) {
 // starts over with r as the first reading.
 func (c *clock) measure(r reading) {
 	past, elapsed := r.ticks-c.latest.ticks, r.elapsed-c.latest.elapsed
-	if c.maxTicks > 0 && absDiff(c.nanoseconds(past), elapsed) > elapsed/1024+10_000 || c.first.ticks == 0 {
+	changed := c.maxTicks > 0 && absDiff(c.nanoseconds(past), elapsed) > elapsed/1024+10_000
+	if changed || c.first.ticks == 0 {
 		c.first, c.maxTicks = r, 0
 	}
 	c.latest = r

@@ -105,7 +105,8 @@ func (p *placement) packSecond(name uint32) payload {
 // outerBits returns the bits of v outside bits 8 to 39.
 func outerBits(v uint64) uint64 { return v&0xff | v>>40<<8 }
 
-// unpackPlacement is the inverse of pack and packSecond. Without a second record, rest must be zero.
+// unpackPlacement is the inverse of pack and packSecond. Without a second record, rest must be
+// zero.
 func unpackPlacement(first, rest payload) placement {
 	return placement{
 		number:  first.a&(1<<32-1) | rest.a<<32,
