@@ -11,10 +11,11 @@ import (
 // most 65,535 streams, so adopt each stream once.
 //
 // The owner may capture the stream. The capture then includes collectives, which take a path
-// without windows if their memory is not registered. Once it includes one, this rank cannot
-// register memory until the capture ends. Keep the buffers, groups and Runtime until the graph and
-// everything instantiated from it is destroyed: replays reuse freed buffers, and those after Trim
-// or Close complete without producing a result.
+// without windows if their memory is not registered. Once a collective has been captured, this rank
+// cannot register memory until the capture ends. Keep the buffers that the graph uses until the
+// graph and everything instantiated from it is destroyed, because freed memory is reused. If the
+// program trims or closes pools, groups or the Runtime earlier, later replays complete without
+// producing a result.
 //
 // The stream must exist until ForgetStream returns or the Runtime is closed. Pool.Trim and
 // Runtime.Close wait for its work, unless SetIdle(true) is in effect. Allocations, registrations
@@ -22,8 +23,8 @@ import (
 //
 // While another thread is inside the CUDA function that begins or ends a capture of the stream, do
 // not use the stream or wait for it: the CUDA driver (580.159.04) may then crash. Besides
-// Synchronize, this concerns ForgetStream, Pool.Trim, Pool.Close, Alloc when memory is short, and
-// Free of another stream's Buffer that was used on this stream.
+// Synchronize, the functions ForgetStream, Pool.Trim and Pool.Close may wait for it. So may Alloc
+// when memory is short, and Free of another stream's Buffer that was used on this stream.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)

@@ -12,8 +12,8 @@ import (
 )
 
 // AdoptedCommunicator registers this rank's pools with a communicator of another library, whose
-// calls can then use windows (memory that NCCL has registered on all ranks). It may belong to a
-// group, with which segments are then registered, too.
+// calls can then use windows (memory that NCCL has registered on all ranks). If it belongs to a
+// group, it registers segments with the group, too.
 //
 // Once a registration has failed, every later one returns the same error. The owner must not use
 // the communicator during Register, and must call Detach or Forget before it destroys the

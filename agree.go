@@ -54,7 +54,7 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	defer h.mu.Unlock()
 	e, known := h.ledger.EventAt(position)
 	if known {
-		h.events.label(&e, h.ledger.Load(position, &e))
+		h.events.setCommon(&e, h.ledger.Load(position, &e))
 	}
 	return e, known
 }

@@ -29,12 +29,11 @@ type inquiry struct {
 // less. The ranks decide without reports that are late.
 const reportTimeout = 2 * time.Second
 
-// maxReportRounds limits how often ranks repeat the exchange of reports.
 const maxReportRounds = 12
 
 // run exchanges reports with the other ranks and returns the same error on all ranks, even on ranks
-// that call run later. While a rank does not know the cause of an earlier fault of another group,
-// the ranks repeat the exchange.
+// that call run later. The exchange is repeated while a rank does not know the cause of an earlier
+// fault of another group.
 func (q *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {

@@ -12,8 +12,7 @@ import (
 )
 
 // outbox queues the events of a pool or a group for Options.OnEvent. The lock of the pool or group
-// guards the queue, but is not held while events are delivered. Only one goroutine delivers at a
-// time.
+// guards the queue, but is not held during delivery. Only one goroutine delivers at a time.
 type outbox struct {
 	opts       *Options
 	pool       *ranked.Spin[poolMu]     // nil for a group
@@ -164,8 +163,8 @@ type groupEvents struct {
 	outbox outbox // guarded by state
 }
 
-// record adds an event to the queue. The caller must set its other fields and log it. It must hold
-// Group.state and have checked that events are recorded.
+// record adds an event to the queue. The caller must set its other fields and log it, hold
+// Group.state, and have checked that events are recorded.
 func (g *groupEvents) record(kind event.Kind) *event.Event {
 	queue := &g.outbox
 	e := queue.add()
@@ -257,8 +256,7 @@ func (g *groupEvents) recordFault(cause error) {
 }
 
 type poolEvents struct {
-	// active is set if Alloc and Free must record events or update the index of addresses; guarded
-	// by mu.
+	// active is set if Alloc and Free must record events or update addresses; guarded by mu.
 	active bool
 	mu     *ranked.Spin[poolMu]
 	rt     *Runtime
@@ -344,8 +342,7 @@ func (p *poolEvents) describe(site uint32) {
 	box.trace.Describe(&box.scratch)
 }
 
-// label sets the fields of an event that the ledger does not contain.
-func (p *poolEvents) label(e *event.Event, site uint32) {
+func (p *poolEvents) setCommon(e *event.Event, site uint32) {
 	common := &p.outbox.common
 	e.Pool, e.Rank, e.Group = common.Pool, common.Rank, common.Group
 	e.Site = p.rt.sites.text(site)
@@ -363,7 +360,7 @@ func (p *poolEvents) record(e event.Event) {
 		p.collect()
 	}
 	e.Number = p.ledger.Position()
-	p.label(&e, 0)
+	p.setCommon(&e, 0)
 	queued := box.add()
 	*queued = e
 	box.log(queued)

@@ -46,7 +46,7 @@ const (
 	faultResolved
 )
 
-// err returns the fault that ended the group, or nil as long as the ranks have not determined it.
+// err returns the fault that ended the group, or nil until the ranks have determined it.
 func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
 
 // cause returns the fault that ended the group, or nil if this rank has seen none. It waits until
@@ -145,8 +145,7 @@ func (l *lifetime) noteFault(err error) error {
 	return err
 }
 
-// noteCommunicatorFault calls noteFault with the communicator's fault and reports whether there is
-// one.
+// noteCommunicatorFault notes the communicator's fault and reports whether there is one.
 func (l *lifetime) noteCommunicatorFault() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {

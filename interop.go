@@ -11,9 +11,9 @@ import (
 // Interop serves bindings for other languages, and programs that share streams, communicators or
 // memory with another library. Programs written only in Go need at most Do.
 //
-// An object that is passed as a handle or an address stays the property of its owner. Pools, groups
-// and streams passed as arguments must belong to the same Runtime. An Interop may be copied and
-// used concurrently.
+// The owner of an object that is passed as a handle or an address must keep it alive as long as the
+// method requires. Pools, groups and streams passed as arguments must belong to the same Runtime.
+// An Interop may be copied and used concurrently.
 type Interop struct {
 	rt   *Runtime
 	site uint32 // see At
@@ -47,7 +47,7 @@ func (i Interop) Reserve(
 }
 
 // Value is like the method of Group for the operation. For ValueAny and ValueAll, the result is 0
-// or 1. For operations that only compare, it is the value.
+// or 1. For operations that only compare, the result is the value.
 func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error) {
 	if g == nil || !c.Operation.known() {
 		return 0, invalid("%v on value %q: the group is nil, or the operation is unknown",
@@ -109,7 +109,8 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 // the range extends past the end of the buffer, and ErrInvalid if bytes is negative or too large.
 func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	if bytes < 0 || bytes > maxExtent {
-		return Memory{}, invalid("memory of %d bytes at %#x: the size is negative or too large", bytes, address)
+		return Memory{}, invalid("memory of %d bytes at %#x: the size is negative or too large",
+			bytes, address)
 	}
 	if p := i.rt.registry.ranges.find(address); p != nil && bytes > 0 {
 		return p.addresses.memory(address, bytes)
@@ -184,10 +185,9 @@ type Call struct {
 	// Factor is the factor of PremulSum, which must be finite, not 0, and the same on all ranks.
 	// For other reductions, it must be 0.
 	Factor float64
-	// Root is the root. For Send and Recv, it is the peer; for Recv, it may be AnySource.
+	// Root is the root or, for Send and Recv, the peer. For Recv, it may be AnySource.
 	Root int
-	// Tag is the tag of Send and Recv.
-	Tag int
+	Tag  int // for Send and Recv
 	// Count is the number of elements, or 0 for operations with Splits.
 	Count int64
 	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
