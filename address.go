@@ -100,7 +100,6 @@ func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
-// retire removes the buffer that begins at address from the index and returns it.
 func (a *addresses) retire(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,8 +119,7 @@ func (a *addresses) live() (buffers int, bytes int64) {
 	return index.count, index.bytes
 }
 
-// builtIndex returns the index of live buffers, and builds it first if necessary. The caller must
-// hold mu.
+// builtIndex requires that the caller holds mu.
 func (a *addresses) builtIndex() *addressIndex {
 	if !a.built {
 		a.build()
@@ -156,8 +154,7 @@ func (a *addresses) noteFree(b alloc.Block) {
 	}
 }
 
-// addressIndex holds the live buffers of a pool in address order, in chunks of limited size.
-// Pool.mu guards the index.
+// addressIndex holds the live buffers of a pool in address order. Pool.mu guards it.
 type addressIndex struct {
 	chunks [][]Buffer // no chunk is empty, unless it is the only one
 	spare  []Buffer   // an empty chunk for the next split
@@ -192,7 +189,7 @@ func (a *addressIndex) chunkOf(address uintptr) int {
 	return low
 }
 
-// countUpTo counts the buffers of a chunk that begin at or before an address.
+// countUpTo counts the buffers that begin at or before an address.
 func countUpTo(chunk []Buffer, address uintptr) int {
 	low, high := 0, len(chunk)
 	for low < high {

@@ -136,8 +136,8 @@ func (a *AdoptedCommunicator) registerAll(
 	return nil
 }
 
-// pending lists the mapped segments that are not registered with the communicator yet. It leaves
-// out segments that are not registered with the group, because the ranks may have different ones.
+// pending lists the mapped segments that are not registered with the communicator yet. Ranks may
+// differ in segments that the group lacks, so it leaves them out.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()

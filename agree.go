@@ -25,7 +25,6 @@ type history struct {
 	events *poolEvents
 }
 
-// with returns the history together with the segments that are about to be registered.
 func (h *history) with(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
@@ -103,8 +102,7 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that exist on every rank. A rank may not have
-// created or closed its other pools yet.
+// sharedHistories returns the histories of the pools that exist on every rank at the moment.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
@@ -136,8 +134,7 @@ func (c *comparison) sharedHistories(
 	}), nil
 }
 
-// agree compares ledgers. All ranks must call it at the same point of their programs. The caller
-// must hold Group.mu.
+// agree must be called at the same point of all ranks' programs. The caller must hold Group.mu.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err

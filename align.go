@@ -43,7 +43,6 @@ type suspicion struct {
 	outsideGroups map[string]bool
 }
 
-// raisedFor reports whether the pool is suspect for the ranks of a group. The caller must hold mu.
 func (s *suspicion) raisedFor(g *roster) bool {
 	return s.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(s.aligned, r)
@@ -56,7 +55,6 @@ func (s *suspicion) isSuspectFor(g *roster) bool {
 	return s.raisedFor(g)
 }
 
-// isSuspectForAny reports whether the pool is suspect for any rank of its domain.
 func (s *suspicion) isSuspectForAny() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +88,7 @@ func (s *suspicion) affectedBy(g *roster) bool {
 	return s.domain.contains(g) || s.outsideGroups[g.full]
 }
 
-// noteRealigned records that the ranks of a group have realigned the pool. The caller must hold mu.
+// noteRealigned requires that the caller holds mu, as does raisedFor.
 func (s *suspicion) noteRealigned(g *roster) {
 	s.rebuilds++
 	for failed := range s.failedGroups {
@@ -107,7 +105,7 @@ func (s *suspicion) noteRealigned(g *roster) {
 	}
 }
 
-// alignedCall describes a call that compares histories, after realigning pools if necessary.
+// alignedCall describes a call that realigns pools if necessary and then compares histories.
 type alignedCall struct {
 	tag string
 	// A pool is realigned if some rank suspects it or its needsAlign returns true.

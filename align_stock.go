@@ -29,7 +29,7 @@ type poolInventory struct {
 	alloc.Inventory
 }
 
-// align realigns pools. If that is not possible, every rank returns the same unalignedError.
+// align returns the same unalignedError on all ranks if pools cannot be changed.
 func (a *aligner) align(ctx context.Context, c *alignedCall) error {
 	local := a.takeInventory(ctx, c)
 	payload, err := json.Marshal(local)
@@ -160,7 +160,6 @@ func (a *aligner) checkReady(all []rankInventory) error {
 	return nil
 }
 
-// resolveFaults marks faults of this rank's groups resolved if some rank has seen them.
 func (a *aligner) resolveFaults(all []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
 		for _, one := range all {

@@ -41,7 +41,6 @@ func newExtent(bytes int64, stream alloc.Stream) extent {
 func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamBits) }
 func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamBits - 1)) }
 
-// onOtherStream reports whether the memory belongs to a Buffer of another stream than current.
 func (e extent) onOtherStream(current alloc.Stream) bool {
 	stream := e.stream()
 	return stream != current && stream != untracked

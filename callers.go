@@ -64,7 +64,7 @@ func unlockAndRefuse(p *Pool) error {
 }
 
 // refuse makes further calls fail and waits for those in progress. If the context ends first, it
-// permits calls again and returns the context's error.
+// permits calls again.
 func refuse(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {

@@ -22,7 +22,6 @@ func (all *callSites) number(text string) uint32 {
 	return all.names.Intern(0, text)
 }
 
-// callerSite returns the number of the line outside this package that made the current call.
 func (all *callSites) callerSite() uint32 {
 	pc := caller()
 	all.mu.Lock()
@@ -57,7 +56,7 @@ func caller() uintptr {
 	return 0
 }
 
-// packagePrefix is the import path of this package and a dot.
+// packagePrefix ends with a dot.
 var packagePrefix = strings.TrimSuffix(
 	runtime.FuncForPC(reflect.ValueOf((*callSites).text).Pointer()).Name(), "(*callSites).text")
 

@@ -86,7 +86,7 @@ func (c *captures) inProgress(current *Stream) bool {
 	return false
 }
 
-// begin waits until no registration is in progress, and counts a new capture until end is called.
+// begin counts a new capture until end is called.
 func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.ownCount++ })
 }
@@ -97,7 +97,6 @@ func (c *captures) end() {
 	c.ownCount--
 }
 
-// beginAdopted is like begin, for a capture of the adopted stream s.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.afterRegistrations(operation, func() { c.set(s, true) })
 }
@@ -109,7 +108,7 @@ func (c *captures) note(s *Stream, mayCapture bool) {
 	c.set(s, mayCapture)
 }
 
-// set implements note. The caller must hold mu.
+// set requires that the caller holds mu.
 func (c *captures) set(s *Stream, mayCapture bool) {
 	if slices.Contains(c.adopted, s) == mayCapture {
 		return
@@ -127,7 +126,7 @@ func (c *captures) forget() {
 	c.adopted = nil
 }
 
-// afterRegistrations waits until no registration is in progress, and runs a step with mu held.
+// afterRegistrations runs a step with mu held while no registration is in progress.
 func (c *captures) afterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time
 	for {

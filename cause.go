@@ -84,7 +84,7 @@ func (q *inquiry) makeReport(cause error, wait time.Duration) report {
 	return r
 }
 
-// reports holds the reports of a group's ranks, by kind and in group order.
+// reports holds the reports of a group's ranks.
 type reports struct {
 	byKind      map[string][]report
 	pending     bool  // some rank does not know its cause yet
@@ -174,8 +174,8 @@ func (q *inquiry) selectCause(cause error, all *reports) error {
 	return cause
 }
 
-// unexplained returns the error for a fault that no report explains: a report is late, or a rank
-// has left the group without sending one.
+// unexplained returns the error if no report names a cause: one is late, or its rank has left the
+// group.
 func (q *inquiry) unexplained(cause error, all *reports) error {
 	activity := map[int]string{}
 	for _, rank := range all.left {
@@ -235,7 +235,6 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 		if !slices.Contains(e.Missing, r.from) {
 			continue
 		}
-		// Other ranks waited for r.from, which was itself waiting in a call.
 		e.Activity[r.from] = "waits in " + r.InCall
 		if len(r.Late.Missing) > 0 {
 			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)
@@ -305,8 +304,7 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 	return cause
 }
 
-// messageCause returns the error for unmatched messages. If a collective has detected them, the
-// ranks exchange the counts of messages before that collective.
+// messageCause merges the ranks' counts of messages if a collective has detected a mismatch.
 func (q *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
 	counts, ok := q.comm.(driver.MessageCounts)

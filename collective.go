@@ -315,8 +315,6 @@ func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) err
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }
 
-// normalize implements AllReduceRMSNorm and Interop.Do. If wait is set, the caller calls
-// Synchronize next.
 func (g *Group) normalize(
 	ctx context.Context, a NormArgs, s *Stream, choice PathChoice, site uint32, wait bool,
 ) error {

@@ -57,7 +57,7 @@ func (c *creation) join(
 	}, nil
 }
 
-// close makes begin and join fail. It returns false if it has been called before.
+// close returns false if it has been called before.
 func (c *creation) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

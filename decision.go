@@ -30,7 +30,6 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
-// decide proposes a cause to the other ranks and returns the cause on which all agreed.
 func (q *inquiry) decide(cause error) error {
 	proposed := encodeDecision(cause)
 	decided := q.comm.Decide(proposed)
@@ -76,8 +75,7 @@ func (q *inquiry) awaitReports(all *reports, begin time.Time) {
 	}
 }
 
-// explained reports whether some rank has reported a cause. A PeerError is none, because it says
-// only that another rank has failed.
+// explained reports whether some rank has reported a cause. A PeerError names none.
 func (all *reports) explained() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {

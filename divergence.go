@@ -10,7 +10,6 @@ import (
 // DivergenceKind describes in what respect ranks have diverged.
 type DivergenceKind string
 
-// The kinds of divergence.
 const (
 	// DivergedOperation means that the ranks are in different calls, such as Check and Split.
 	DivergedOperation DivergenceKind = "operation"

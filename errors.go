@@ -99,7 +99,7 @@ func outOfMemoryError(err, device error) error {
 	}
 }
 
-// Errors of waits, and of calls that differ between ranks. Package driver documents their fields.
+// Errors of waits, and of calls that differ between ranks.
 type (
 	// TimeoutError reports which ranks did not arrive in time, and what they were doing. See
 	// [driver.TimeoutError].
@@ -176,8 +176,7 @@ func joinDistinct(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// parts returns the errors that errors.Join joined into err. Other errors that wrap several errors
-// stay whole.
+// parts returns the errors that errors.Join joined into err.
 func parts(err error) []error {
 	if err == nil {
 		return nil

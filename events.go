@@ -75,7 +75,7 @@ func (o *outbox) add() *event.Event {
 	return &o.events[o.end-1]
 }
 
-// grow moves the queue to new memory, because the latest batch may still use the old memory.
+// grow moves the queue to new memory, because the latest batch may still use the old one.
 func (o *outbox) grow() {
 	waiting := o.events[o.start:o.end]
 	o.events = make([]event.Event, max(initialQueue, 2*len(waiting)))
@@ -85,8 +85,7 @@ func (o *outbox) grow() {
 	}
 }
 
-// beginDelivery returns the events that the caller must deliver: none if the queue is empty or
-// another goroutine is delivering.
+// beginDelivery returns nothing if the queue is empty or another goroutine is delivering.
 func (o *outbox) beginDelivery() []event.Event {
 	if o.delivering {
 		return nil
@@ -95,7 +94,7 @@ func (o *outbox) beginDelivery() []event.Event {
 	return o.nextBatch()
 }
 
-// nextBatch returns the next batch. If the queue is empty, it returns nil and ends the delivery.
+// nextBatch ends the delivery if the queue is empty.
 func (o *outbox) nextBatch() []event.Event {
 	if o.start == o.end {
 		o.start, o.end, o.delivering = 0, 0, false
@@ -106,14 +105,12 @@ func (o *outbox) nextBatch() []event.Event {
 	return batch
 }
 
-// putBack returns the rest of a batch to the queue and ends the delivery.
 func (o *outbox) putBack(rest []event.Event) {
 	waiting := append(append([]event.Event(nil), rest...), o.events[o.start:o.end]...)
 	o.events, o.start, o.end, o.delivering = waiting, 0, len(waiting), false
 }
 
-// deliver passes a batch, and events that are queued meanwhile, to Options.OnEvent. The caller must
-// not hold a lock.
+// deliver also delivers events that are queued meanwhile. The caller must not hold a lock.
 func (o *outbox) deliver(batch []event.Event) {
 	ranked.Unlocked()
 	for batch != nil {
@@ -316,8 +313,8 @@ func (p *poolEvents) collect() {
 	}
 }
 
-// collectToTrace is like collect, but writes the events only to the trace. It must not be called if
-// there is an OnEvent.
+// collectToTrace is like collect, but only for the trace. It must not be called if there is an
+// OnEvent.
 func (p *poolEvents) collectToTrace() {
 	box := &p.outbox
 	if box.trace == nil {
@@ -333,7 +330,6 @@ func (p *poolEvents) collectToTrace() {
 	}
 }
 
-// describe sets the call site of later placements in the trace.
 func (p *poolEvents) describe(site uint32) {
 	box := &p.outbox
 	box.siteKnown, box.site = true, site

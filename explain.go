@@ -27,8 +27,7 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
-// explain chooses the path of a call as if the call had registered its buffers, but registers
-// nothing.
+// explain chooses the path of a call as if its buffers were registered.
 func (pl *planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
@@ -67,7 +66,6 @@ func (pl *planner) explain(
 	return e, nil
 }
 
-// futureWindow represents the window that a registration would create.
 type futureWindow struct{}
 
 // Deregister does nothing.

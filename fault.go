@@ -67,7 +67,7 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch waits for a fault of any rank, and then determines the cause together with the other ranks.
+// watch determines the cause of a fault together with the other ranks.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -101,8 +101,7 @@ func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
 
-// awaitCause replaces a fault that the backend has returned by the cause that the ranks determine
-// together. It returns any other error unchanged.
+// awaitCause replaces a fault of the backend by the cause that the ranks determine together.
 func (l *lifetime) awaitCause(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.isOwnFault(err) {
 		return err // an interrupted caller must not wait again
@@ -145,7 +144,6 @@ func (l *lifetime) noteFault(err error) error {
 	return err
 }
 
-// noteCommunicatorFault notes the communicator's fault and reports whether there is one.
 func (l *lifetime) noteCommunicatorFault() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
@@ -164,8 +162,8 @@ func (l *lifetime) resolve() {
 	l.fault.Store(faultResolved)
 }
 
-// failStream returns err, the reason why a call was not queued. If the group has failed, the stream
-// fails too, because later work may need the call's result.
+// failStream makes the stream fail if the group has failed, because later work may need the result
+// of the refused call. It returns err.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
@@ -174,7 +172,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close ends the lifetime, and reports whether the group had failed before.
+// close reports whether the group had failed before.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may need this one to determine the cause

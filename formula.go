@@ -80,8 +80,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		"not direct: %w", envDeterministic, plain, direct)
 }
 
-// refuseDeterministic returns an error if reductions must be deterministic. It is called where
-// another library would run the reductions.
+// refuseDeterministic returns an error if reductions must be deterministic, but another library
+// would run them.
 func (o *Options) refuseDeterministic(what string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

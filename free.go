@@ -17,7 +17,6 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed once Close has begun, and ErrSuspended while the pool is suspended.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return refusalOf(p)
@@ -25,7 +24,7 @@ func (p *Pool) usable() error {
 	return nil
 }
 
-// free implements Buffer.Free and must be fast. p is nil for the zero buffer.
+// free must be fast. p is nil for the zero buffer.
 func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
@@ -49,8 +48,8 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly completes a free that has failed, or whose memory a graph or another stream may still
-// use. It unlocks p.mu.
+// freeSlowly completes a free that has failed, or whose memory may still be in use. It unlocks
+// p.mu.
 func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
 	defer p.events.release()
 	if err != nil {

@@ -102,7 +102,7 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return g, nil
 }
 
-// stopRecording ends the backend's capture. The caller must hold s.pinning.
+// stopRecording requires that the caller holds s.pinning.
 func (s *Stream) stopRecording() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -117,7 +117,7 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 	return work, err
 }
 
-// pin pins a buffer for the graph that is being captured, or returns false if there is none.
+// pin returns false if the stream is not being captured.
 func (s *Stream) pin(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -136,7 +136,6 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	return true, err
 }
 
-// noteUntracked records that the current capture uses a pool's memory without pinning it.
 func (s *Stream) noteUntracked(p *Pool) {
 	if p == nil || !s.capturing.Load() {
 		return
@@ -199,7 +198,7 @@ func (g *Graph) Close() error {
 	return errors.Join(g.work.Close(), g.unpin())
 }
 
-// unpin removes the pins. The caller must hold g.mu unless no other goroutine uses the graph.
+// unpin requires that the caller holds g.mu, unless no other goroutine uses the graph.
 func (g *Graph) unpin() error {
 	var errs []error
 	for _, m := range g.pins {

@@ -108,7 +108,7 @@ func (g *Group) SkipSplit(ctx context.Context) error {
 
 const noColor = -1 // for ranks that join no group
 
-// exchangeColors exchanges every rank's color and key for a Split. The caller must hold Group.mu.
+// exchangeColors requires that the caller holds Group.mu.
 func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
 	// Check that all ranks are in Split, because the payload of another call could look like a
 	// color.
@@ -136,7 +136,7 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	return all, nil
 }
 
-// subgroup returns the ranks with the given color, and this rank's index among them.
+// subgroup also returns this rank's index among the selected ranks.
 func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
 	var selected []int
 	for r := range all {

@@ -104,7 +104,6 @@ func (s *groupSuspender) set(state int32) {
 	s.group.windows.revise()
 }
 
-// prepare returns an error if this rank refuses the suspension.
 func (s *groupSuspender) prepare(
 	ctx context.Context, comm driver.SuspendableCommunicator, capturing bool,
 ) error {
@@ -157,7 +156,6 @@ func suspendedGroup(all []groupWindow) error {
 	return &refusalError{text, ErrSuspended}
 }
 
-// noteGroup records that the stream's current capture, if any, contains a call of the group.
 func noteGroup(s *Stream, g *Group) {
 	if !s.capturing.Load() {
 		return

@@ -71,7 +71,7 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	return h.growError(s, bytes, err)
 }
 
-// growOrShrink maps a segment. If the device has too little memory, it tries smaller segments.
+// growOrShrink tries smaller segments if the device has too little memory.
 func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
@@ -81,7 +81,7 @@ func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	}
 }
 
-// growError adds the pool's capacity and free memory to an ErrOutOfMemory of the device.
+// growError adds the pool's sizes to an ErrOutOfMemory of the device.
 func (h *heap) growError(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err

@@ -76,15 +76,14 @@ func (rt *Runtime) JoinWith(
 	return g, nil
 }
 
-// The full ids of groups begin with one of these prefixes, which keep them distinct from each other
-// and from "world".
+// These prefixes keep the full ids of groups distinct from each other and from "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect joins the group that r describes by its full id, ranks and timeout. If the process of one
-// of the ranks ends in the meantime, connect returns a RankLostError.
+// connect joins the group that r describes. If the process of one of the ranks ends in the
+// meantime, it returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.join(ctx)
 	if err != nil {
@@ -171,8 +170,8 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 	return g.aligner.alignNewGroup(ctx, suspect)
 }
 
-// discard closes a group that could not be created because of err. If err is a fault of the group,
-// the ranks first determine its cause.
+// discard closes a group that could not be created. If err is a fault of the group, the ranks first
+// determine its cause.
 func discard(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
