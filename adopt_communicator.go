@@ -32,8 +32,8 @@ type AdoptedCommunicator struct {
 
 // AdoptCommunicator adopts a communicator. The handle is an ncclComm_t of the copy of NCCL that
 // symmem uses. The name appears in errors, and must be the same on all ranks. If g is not nil, it
-// must have the same ranks in the same order; if not, the call returns ErrInvalid. It returns
-// ErrUnsupported on the host backend and with Options.Deterministic.
+// must have the same ranks in the same order; otherwise, the call returns ErrInvalid. On the host
+// backend and with Options.Deterministic, the call returns ErrUnsupported.
 func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {

@@ -53,8 +53,8 @@ var (
 	ErrInterrupted = driver.ErrInterrupted
 )
 
-// OutOfMemoryError reports, in bytes, that a stream has too little free memory for a request and
-// that the pool cannot map more. It matches ErrOutOfMemory.
+// OutOfMemoryError reports that a stream has too little free memory for a request and that the pool
+// cannot map more. Sizes are in bytes. The error matches ErrOutOfMemory.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
 	// Free is the total size of the stream's free blocks.

@@ -12,8 +12,8 @@ type Explanation struct {
 	Operation string `json:"operation"`
 	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
-	// Why is the reason. If the direct path was requested or possible but is not taken, Why also
-	// says why not.
+	// Why is the reason. If the direct path was requested or possible, it also says why that is not
+	// taken.
 	Why string `json:"why"`
 	// Registers is set if the call would register memory first.
 	Registers bool `json:"registers"`

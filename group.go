@@ -26,9 +26,9 @@ type Group struct {
 	rt   *Runtime
 	comm driver.Communicator
 	// mu is held while ranks exchange data on the host, as in Split, Check and registrations.
-	mu     ranked.Mutex[groupMu]
-	splits int                     // number of Split calls so far; guarded by mu
-	state  ranked.Spin[groupState] // guards fields of the structs below
+	mu         ranked.Mutex[groupMu]
+	splitCount int                     // number of Split calls so far; guarded by mu
+	state      ranked.Spin[groupState] // guards fields of the structs below
 
 	life       *lifetime
 	comparison *comparison
@@ -39,9 +39,9 @@ type Group struct {
 	values     *values
 	events     *groupEvents
 
-	closing    sync.Once
-	poolsMade  uint64        // pools with this group as their domain; guarded by rt.mu
-	registered atomic.Uint64 // number of calls that registered memory
+	closing       sync.Once
+	poolCount     uint64        // pools with this group as their domain; guarded by rt.mu
+	registrations atomic.Uint64 // number of calls that registered memory
 }
 
 // ID returns the name of the group, which is the same on all of its ranks.
@@ -70,9 +70,9 @@ func (g *Group) SetTimeout(d time.Duration) error {
 	return nil
 }
 
-// Split creates a group of the ranks that pass the same color, which must not be negative, ordered
-// by key and then by rank. It is collective over g; a rank that joins no group calls SkipSplit
-// instead. The new group gets the timeout of g.
+// Split creates a group of the ranks that pass the same color, ordered by key and then by rank.
+// Colors must not be negative. Split is collective over g; a rank that joins no group calls
+// SkipSplit instead. The new group gets the timeout of g.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	ctx = orBackground(ctx)
 	if color < 0 {
@@ -87,7 +87,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 		return nil, err
 	}
 	ranks, rank := subgroup(all, g.ranks, g.rank, int64(color))
-	id := fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.full, g.splits, color)
+	id := fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.full, g.splitCount, color)
 	limit := driver.NewLimit(g.Timeout())
 	sub, err := g.rt.connect(ctx, roster{full: id, ranks: ranks, rank: rank, limit: limit})
 	if err != nil {
@@ -132,7 +132,7 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 		}
 		_, _ = binary.Decode(message, binary.LittleEndian, &all[r])
 	}
-	g.splits++
+	g.splitCount++
 	return all, nil
 }
 
@@ -192,8 +192,8 @@ func (g *Group) Err() error { return g.life.err() }
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
-// CheckOff. It is collective, and every rank must call it at the same point of its program. If the
-// group has failed, Check returns the fault at any level.
+// CheckOff. Check is collective, and every rank must call it at the same point of its program. If
+// the group has failed, Check returns the fault at any level.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -243,7 +243,7 @@ func (g *Group) Ended() <-chan struct{} { return g.life.ctx.Done() }
 func (g *Group) Stats() GroupStats {
 	s := GroupStats{
 		Windows:       g.windows.table.Load().count,
-		Registrations: g.registered.Load(),
+		Registrations: g.registrations.Load(),
 		Agreements:    g.comparison.agreed.Load(),
 		Paths:         map[string]uint64{},
 		Tuning: Tuning{

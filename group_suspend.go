@@ -13,7 +13,8 @@ import (
 // groupSuspender implements Group.Suspend and Group.Resume.
 //
 // The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
-// calls. Calls with a plan do not check the state, so every change makes all plans stale.
+// calls. A call with a stored plan does not check the state, so every change makes stored plans
+// stale.
 type groupSuspender struct {
 	group *Group
 	// suspension is poolOpen, poolSuspending, poolSuspended or poolResuming.

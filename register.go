@@ -174,7 +174,7 @@ func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*s
 	if err != nil {
 		return fmt.Errorf("registering with group %s: %w", g.id, g.life.awaitCause(err))
 	}
-	g.registered.Add(1)
+	g.registrations.Add(1)
 	return nil
 }
 

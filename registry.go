@@ -104,8 +104,8 @@ func (r *registry) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
 	}
-	count := domain.poolsMade
-	domain.poolsMade++
+	count := domain.poolCount
+	domain.poolCount++
 	if domain == r.world {
 		return count
 	}
