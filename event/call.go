@@ -41,7 +41,7 @@ type Call struct {
 	Digest uint64
 }
 
-// Names determines how AppendText refers to pools and ranks.
+// Names determines how AppendText names pools and ranks.
 type Names struct {
 	// Pool returns a pool's name, such as "pool 1". If it is nil, the text contains the id.
 	Pool func(id uint64) string

@@ -40,13 +40,11 @@ func (k Kind) String() string {
 
 // Variant is one of the ranks' different observations, such as an event.
 type Variant struct {
-	// Ranks lists the ranks that made the observation.
 	Ranks []int
 	// What describes the observation. For an event, it is [event.Event.String].
 	What string
-	// Site is the call site as file:line, or "" if it is unknown.
+	// Site is the call site as file:line, if it is known.
 	Site string
-	// Event is set if HasEvent is.
 	Event    event.Event
 	HasEvent bool
 }
@@ -54,7 +52,6 @@ type Variant struct {
 // DivergenceError reports a difference between ranks that should agree. Its text is the same on
 // every rank that took part in the agreement.
 type DivergenceError struct {
-	// Group names the group whose ranks differ.
 	Group string
 	Kind  Kind
 	// Ledger is the pool's id, for KindPlacement and KindPending.
@@ -66,8 +63,8 @@ type DivergenceError struct {
 	Variants []Variant
 	// Others lists the ranks whose observations do not fit into Variants.
 	Others []int
-	// Deviant lists the ranks that differ from a majority of the ranks that took part, if there is
-	// one. If ranks report different calls, ranks that report no call are ignored.
+	// Deviant lists the ranks that differ from a majority, if there is one. If ranks report
+	// different calls, ranks that report no call are ignored.
 	Deviant []int
 	// Difference is the likely kind of difference, for KindPlacement.
 	Difference Difference
@@ -117,7 +114,7 @@ func (d *DivergenceError) heading() string {
 		d.Group, d.Pool(), d.Position)
 }
 
-// Pool returns the pool's name for KindPlacement and KindPending, or "" for other kinds.
+// Pool returns the pool's name for KindPlacement and KindPending, or "".
 func (d *DivergenceError) Pool() string {
 	if d.Kind != KindPlacement && d.Kind != KindPending {
 		return ""

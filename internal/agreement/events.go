@@ -8,8 +8,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxFollowing is the number of events, from the differing one on, that are compared to classify a
-// difference.
+// maxFollowing is the number of events that are compared to classify a difference.
 const maxFollowing = 9
 
 // maxNote is the maximum size in bytes of a note: the digests of some requests, or the site of a

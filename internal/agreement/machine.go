@@ -17,8 +17,8 @@ const (
 	// Exact requires that every ledger has the same position, digest and pending segments on all
 	// ranks. It is for calls that all ranks make at the same point of their program.
 	Exact Mode = iota
-	// Prefix compares histories up to the smallest position of any rank. It is for comparisons that
-	// run concurrently with the program, or after a collective whose digests differ.
+	// Prefix compares histories up to the smallest position of any rank. It is for comparisons at
+	// any point of the program.
 	Prefix
 )
 
@@ -228,8 +228,7 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance records ledgers that are now known to be identical, and starts the next round for the
-// others. If there are none, it ends the agreement.
+// advance starts the next round for the ledgers that may still differ, or ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.undecided[:0]
 	m.answers = m.answers[:0]
@@ -268,7 +267,6 @@ func (m *Machine) answer(id, at uint64) answer {
 	return answer{Ledger: id, Position: at, Digest: digest, Known: known}
 }
 
-// history returns a ledger's history as it was at Start.
 func (m *Machine) history(id uint64) snapshotSource {
 	i := slices.IndexFunc(m.ledgers, func(l Ledger) bool { return l.ID == id })
 	return m.ledgers[i].Source.(snapshotSource)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 )
 
-// phase identifies a kind of round.
 type phase uint64
 
 const (
@@ -71,7 +70,7 @@ func decode(b []byte) (*message, error) {
 	return m, r.err
 }
 
-// Summary combines the payloads of the ranks that took part in a round.
+// Summary combines the payloads of a round.
 type Summary struct {
 	phase            phase
 	round            uint64

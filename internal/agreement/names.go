@@ -8,10 +8,10 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Names determines how reports name ranks and pools. It must be the same on all ranks. With the
-// zero value, reports contain group ranks and pool IDs.
+// Names determines how reports name ranks and pools, on all ranks in the same way. With the zero
+// value, reports contain group ranks and pool IDs.
 type Names struct {
-	// Members lists the group's world ranks in group order. It may be empty.
+	// Members lists the group's world ranks in group order, or nothing.
 	Members []int
 	// Pool returns the name of a pool, such as "pool 1".
 	Pool func(id uint64) string

@@ -1,7 +1,7 @@
 package agreement
 
-// maxProbes is the maximum number of positions in a ledger that one round probes. 15 positions
-// reduce the interval to a sixteenth.
+// maxProbes limits the positions that one round probes in a ledger. 15 reduce the interval to a
+// sixteenth.
 const maxProbes = 15
 
 // answer is a rank's digest at one position of a ledger.
@@ -60,7 +60,7 @@ func (span interval) candidates() (coarse, consecutive, fine uint64) {
 	return coarse, consecutive, fine
 }
 
-// fractionUp returns n*i/parts rounded up. It does not overflow if i and parts are small.
+// fractionUp returns n*i/parts rounded up, without overflow if i and parts are small.
 func fractionUp(n, i, parts uint64) uint64 {
 	whole, rest := n/parts, n%parts
 	return whole*i + (rest*i+parts-1)/parts

@@ -16,8 +16,7 @@ func (v vote) valid() bool {
 
 // tally combines all ranks' votes on one ledger.
 type tally struct {
-	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank. They bound
-	// the part of the history that every rank keeps.
+	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank.
 	vote
 	low, high  uint64 // smallest and greatest positions
 	same       bool   // position and digest are the same on all ranks
@@ -45,7 +44,6 @@ type interval struct {
 	differs                      bool
 }
 
-// interval returns the positions to search in an undecided ledger.
 func (t *tally) interval(mode Mode) (interval, error) {
 	span := interval{
 		id: t.ID, firstDigest: ledger.Empty, last: t.low,

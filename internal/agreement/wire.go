@@ -19,11 +19,10 @@ const (
 	// MaxTag is the maximum size of a tag in bytes.
 	MaxTag = 200
 
-	// maxPosition bounds positions, so that arithmetic on them cannot overflow. At an event every
-	// nanosecond, a ledger takes more than a century to reach it.
+	// maxPosition bounds positions, so that arithmetic on them cannot overflow.
 	maxPosition = 1 << 62
 
-	// maxValue is the maximum size in bytes of an encoded tag, call, or event with its site.
+	// maxValue is the maximum size of an encoded tag, call, or event in bytes.
 	maxValue = 512
 )
 

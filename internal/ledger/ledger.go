@@ -183,7 +183,7 @@ func (l *Ledger) At(position uint64) *event.Placement {
 }
 
 // Agree records that all ranks of an agreement have the same events before position, with the given
-// digest. It returns false if this ledger has not. The agreed position never decreases.
+// digest. If this ledger differs, Agree returns false. The agreed position never decreases.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
