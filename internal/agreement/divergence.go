@@ -44,7 +44,7 @@ type Variant struct {
 	// What describes the observation. For an event, it is [event.Event.String].
 	What string
 	// Site is the call site as file:line, if it is known.
-	Site string
+	Site     string
 	Event    event.Event
 	HasEvent bool
 }
