@@ -168,19 +168,19 @@ func (c *comparison) run(
 
 // note records the outcome of a comparison. If the ranks differ, it makes the group fail and waits
 // for the common cause, because some rank may not have received the outcome.
-func (c *comparison) note(v *agreement.Outcome) error {
-	if err := c.divergence(v); err != nil {
+func (c *comparison) note(outcome *agreement.Outcome) error {
+	if err := c.divergence(outcome); err != nil {
 		c.comm.Abort(err)
 		return c.life.awaitCause(c.comm.Cause())
 	}
-	c.noteAgreed(v)
+	c.noteAgreed(outcome)
 	return nil
 }
 
-func (c *comparison) noteAgreed(v *agreement.Outcome) {
+func (c *comparison) noteAgreed(outcome *agreement.Outcome) {
 	c.agreed.Add(1)
 	for _, p := range c.rt.registry.allPools() {
-		p.history.noteAgreed(v.Agreed, &c.roster)
+		p.history.noteAgreed(outcome.Agreed, &c.roster)
 	}
 }
 

@@ -34,40 +34,40 @@ const maxReportRounds = 12
 // run exchanges reports with the other ranks and returns the same error on all ranks, even on ranks
 // that call run later. The exchange is repeated while a rank does not know the cause of an earlier
 // fault of another group.
-func (q *inquiry) run(cause error) error {
+func (inq *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
-		local := q.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
-		local.Suspect = q.aligner.hasSuspectPools()
+		local := inq.makeReport(cause, time.Duration(min(round, 1))*reportTimeout/4)
+		local.Suspect = inq.aligner.hasSuspectPools()
 		message, err := json.Marshal(local)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		payloads, err := q.exchangeReports(context.Background(), message)
+		payloads, err := inq.exchangeReports(context.Background(), message)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		all := q.decodeReports(payloads)
-		if decision := q.comm.Decide(nil); decision != nil {
+		all := inq.decodeReports(payloads)
+		if decision := inq.comm.Decide(nil); decision != nil {
 			return decidedError(cause, decision)
 		}
 		if !all.pending || round == maxReportRounds {
-			q.awaitReports(all, begin)
-			return q.decide(q.selectCause(cause, all))
+			inq.awaitReports(all, begin)
+			return inq.decide(inq.selectCause(cause, all))
 		}
 	}
 }
 
 // makeReport returns this rank's report. If an earlier fault of another group is the cause,
 // makeReport waits for that group's cause. If that takes longer than wait, the report is pending.
-func (q *inquiry) makeReport(cause error, wait time.Duration) report {
+func (inq *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
 		return reportOf(cause)
 	}
 	first := prior.Cause
 	source := lifetimeOf(first)
-	if source == nil || source == q.life {
+	if source == nil || source == inq.life {
 		return reportOf(cause)
 	}
 	timer := time.NewTimer(wait)
@@ -97,12 +97,12 @@ type reports struct {
 	waited     time.Duration
 }
 
-func (q *inquiry) decodeReports(payloads [][]byte) *reports {
+func (inq *inquiry) decodeReports(payloads [][]byte) *reports {
 	all := &reports{byKind: map[string][]report{}}
 	for rank, payload := range payloads {
-		r := report{from: q.ranks[rank]}
+		r := report{from: inq.ranks[rank]}
 		if json.Unmarshal(payload, &r) != nil || !r.valid() {
-			all.missing = append(all.missing, q.ranks[rank])
+			all.missing = append(all.missing, inq.ranks[rank])
 			continue
 		}
 		all.byKind[r.Kind] = append(all.byKind[r.Kind], r)
@@ -113,18 +113,18 @@ func (q *inquiry) decodeReports(payloads [][]byte) *reports {
 	return all
 }
 
-func (q *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, q.limit.Get()*3/4))
+func (inq *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(reportTimeout, inq.limit.Get()*3/4))
 	defer cancel()
-	return q.comm.Exchange(ctx, driver.LaneFault, payload)
+	return inq.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
 // selectCause selects the cause in the order of the kinds in report.go. If no report names a cause,
 // it returns this rank's cause.
-func (q *inquiry) selectCause(cause error, all *reports) error {
+func (inq *inquiry) selectCause(cause error, all *reports) error {
 	switch byKind := all.byKind; {
 	case len(byKind[kindLost]) > 0:
-		return q.mergeLost(byKind[kindLost])
+		return inq.mergeLost(byKind[kindLost])
 	case len(byKind[kindPrior]) > 0:
 		return byKind[kindPrior][0].err()
 	case len(byKind[kindClosed]) > 0:
@@ -133,11 +133,11 @@ func (q *inquiry) selectCause(cause error, all *reports) error {
 			elsewhere[r.from] = "has closed its Runtime in the meantime"
 		}
 		return &DeadlockError{
-			InCall: "joining group " + q.id, Activity: elsewhere, Members: q.ranks,
+			InCall: "joining group " + inq.id, Activity: elsewhere, Members: inq.ranks,
 		}
 	case len(byKind[kindDiverged]) > 0:
 		everywhere := !all.callUnknown && len(all.missing) == 0
-		if err := q.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
+		if err := inq.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.withAdvice(err)
 		}
 		// The histories do not differ. A rank may have left the group, so report where each rank
@@ -150,44 +150,46 @@ func (q *inquiry) selectCause(cause error, all *reports) error {
 		}
 		switch {
 		case len(elsewhere) > 0 && len(all.lost) > 0:
-			return &RankLostError{Ranks: all.lost, InCall: byKind[kindDiverged][0].InCall, Members: q.ranks}
+			return &RankLostError{
+				Ranks: all.lost, InCall: byKind[kindDiverged][0].InCall, Members: inq.ranks,
+			}
 		case len(elsewhere) > 0:
 			return all.withAdvice(&DeadlockError{
-				InCall: byKind[kindDiverged][0].InCall, Activity: elsewhere, Members: q.ranks,
+				InCall: byKind[kindDiverged][0].InCall, Activity: elsewhere, Members: inq.ranks,
 			})
 		}
 	case len(byKind[kindMessages]) > 0:
-		return q.messageCause(byKind[kindMessages])
+		return inq.messageCause(byKind[kindMessages])
 	case len(all.lost) > 0:
-		return &RankLostError{Ranks: all.lost, InCall: reportOf(cause).InCall, Members: q.ranks}
+		return &RankLostError{Ranks: all.lost, InCall: reportOf(cause).InCall, Members: inq.ranks}
 	case len(byKind[kindLate]) > 0:
-		return all.withAdvice(q.mergeLate(byKind[kindLate]))
+		return all.withAdvice(inq.mergeLate(byKind[kindLate]))
 	case len(byKind[kindAborted]) > 0:
-		return q.abortedError(byKind[kindAborted])
+		return inq.abortedError(byKind[kindAborted])
 	case len(byKind[kindOther]) > 0:
 		first := byKind[kindOther][0]
-		return fmt.Errorf("group %s failed on %s: %s", q.id,
-			driver.RanksOf([]int{first.from}, q.ranks), first.Text)
+		return fmt.Errorf("group %s failed on %s: %s", inq.id,
+			driver.RanksOf([]int{first.from}, inq.ranks), first.Text)
 	case len(all.missing) > 0:
-		return q.unexplained(cause, all)
+		return inq.unexplained(cause, all)
 	}
 	return cause
 }
 
 // unexplained returns the error if no report names a cause: one is late, or its rank has left the
 // group.
-func (q *inquiry) unexplained(cause error, all *reports) error {
+func (inq *inquiry) unexplained(cause error, all *reports) error {
 	activity := map[int]string{}
 	for _, rank := range all.left {
 		activity[rank] = "has left the group without a report of its fault"
 	}
 	if late := difference(all.missing, all.left); len(late) > 0 {
 		return &TimeoutError{
-			InCall: "finding out why group " + q.id + " failed", Waited: all.waited, Missing: late,
-			Activity: activity, Members: q.ranks,
+			InCall: "finding out why group " + inq.id + " failed", Waited: all.waited, Missing: late,
+			Activity: activity, Members: inq.ranks,
 		}
 	}
-	return &DeadlockError{InCall: reportOf(cause).InCall, Activity: activity, Members: q.ranks}
+	return &DeadlockError{InCall: reportOf(cause).InCall, Activity: activity, Members: inq.ranks}
 }
 
 func difference(ranks, others []int) []int {
@@ -205,9 +207,9 @@ func (all *reports) withAdvice(err error) error {
 		"Close of the failed group), or call Check or Split on a group of these ranks", err)
 }
 
-func (q *inquiry) mergeLost(reports []report) *RankLostError {
+func (inq *inquiry) mergeLost(reports []report) *RankLostError {
 	e := &RankLostError{
-		InCall: reports[0].InCall, Machines: map[int]string{}, Members: q.ranks,
+		InCall: reports[0].InCall, Machines: map[int]string{}, Members: inq.ranks,
 	}
 	for _, r := range reports {
 		e.Ranks = append(e.Ranks, r.Lost.Ranks...)
@@ -219,10 +221,10 @@ func (q *inquiry) mergeLost(reports []report) *RankLostError {
 
 // mergeLate takes the texts from the report of the lowest rank, so that all ranks get the same
 // result.
-func (q *inquiry) mergeLate(reports []report) *TimeoutError {
+func (inq *inquiry) mergeLate(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		InCall: reports[0].InCall, Waited: reports[0].Late.Waited, Activity: map[int]string{},
-		Machines: map[int]string{}, Members: q.ranks,
+		Machines: map[int]string{}, Members: inq.ranks,
 	}
 	for _, r := range reports {
 		e.Missing = append(e.Missing, r.Late.Missing...)
@@ -245,7 +247,7 @@ func (q *inquiry) mergeLate(reports []report) *TimeoutError {
 
 func distinct(ranks []int) []int { return slices.Compact(slices.Sorted(slices.Values(ranks))) }
 
-func (q *inquiry) abortedError(reports []report) error {
+func (inq *inquiry) abortedError(reports []report) error {
 	var ranks []int
 	why := ""
 	for _, r := range reports {
@@ -258,46 +260,48 @@ func (q *inquiry) abortedError(reports []report) error {
 			why = ": " + r.Text
 		}
 	}
-	return fmt.Errorf("group %s: %w by %s%s", q.id, ErrAborted,
-		driver.RanksOf(distinct(ranks), q.ranks), why)
+	return fmt.Errorf("group %s: %w by %s%s", inq.id, ErrAborted,
+		driver.RanksOf(distinct(ranks), inq.ranks), why)
 }
 
 // comparableLedgers returns none if a rank has marked a pool suspect, because histories may then
 // differ although the program is correct.
-func (q *inquiry) comparableLedgers(mode agreement.Mode, suspect bool) ([]agreement.Ledger, error) {
+func (inq *inquiry) comparableLedgers(
+	mode agreement.Mode, suspect bool,
+) ([]agreement.Ledger, error) {
 	if suspect {
 		return nil, nil
 	}
 	if mode == agreement.Prefix {
-		return q.comparison.sharedHistories(context.Background(), q.exchangeReports)
+		return inq.comparison.sharedHistories(context.Background(), inq.exchangeReports)
 	}
-	return q.comparison.histories(), nil
+	return inq.comparison.histories(), nil
 }
 
 // explainDivergence compares the histories of the pools, the current collective and, if everywhere
 // is true, the calls that the ranks are in. It returns a DivergenceError for the first difference,
 // or cause if there is none.
-func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
+func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
-		{Mode: agreement.Prefix, Call: q.calls.callOf(cause), Site: q.calls.latestSite()},
+		{Mode: agreement.Prefix, Call: inq.calls.callOf(cause), Site: inq.calls.latestSite()},
 		// The ranks wait for each other, so an event that only some of them have reached is a
 		// difference.
 		{Mode: agreement.Exact},
 	}
-	if here := reportOf(cause).InCall + q.values.inStep(); everywhere {
+	if here := reportOf(cause).InCall + inq.values.inStep(); everywhere {
 		here = here[:min(len(here), agreement.MaxTag)]
 		comparisons = append(comparisons, agreement.Config{Mode: agreement.Exact, Tag: here})
 	}
 	var err error
 	for _, c := range comparisons {
-		if c.Ledgers, err = q.comparableLedgers(c.Mode, suspect); err != nil {
+		if c.Ledgers, err = inq.comparableLedgers(c.Mode, suspect); err != nil {
 			return errors.Join(cause, err)
 		}
-		outcome, err := q.comparison.run(context.Background(), q.exchangeReports, c)
+		outcome, err := inq.comparison.run(context.Background(), inq.exchangeReports, c)
 		if err != nil {
 			return errors.Join(cause, err)
 		}
-		if err := q.divergence(outcome); err != nil {
+		if err := inq.divergence(outcome); err != nil {
 			return err
 		}
 	}
@@ -305,9 +309,9 @@ func (q *inquiry) explainDivergence(cause error, everywhere, suspect bool) error
 }
 
 // messageCause merges the ranks' counts of messages if a collective has detected a mismatch.
-func (q *inquiry) messageCause(reports []report) error {
+func (inq *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
-	counts, ok := q.comm.(driver.MessageCounts)
+	counts, ok := inq.comm.(driver.MessageCounts)
 	if first.Fault != driver.MessagesUnmatched || first.Number == 0 || !ok {
 		return first
 	}
@@ -319,7 +323,7 @@ func (q *inquiry) messageCause(reports []report) error {
 	if err != nil {
 		return errors.Join(first, err)
 	}
-	payloads, err := q.exchangeReports(context.Background(), local)
+	payloads, err := inq.exchangeReports(context.Background(), local)
 	if err != nil {
 		return errors.Join(first, err)
 	}

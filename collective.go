@@ -107,20 +107,20 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if g.calls.site.Load() != c.site {
 		g.calls.site.Store(c.site)
 	}
-	p := g.calls.cached(c)
-	if p == nil || s.mustRecordUse(c) {
-		return g.runSlowly(ctx, s, c, p, v)
+	planned := g.calls.cached(c)
+	if planned == nil || s.mustRecordUse(c) {
+		return g.runSlowly(ctx, s, c, planned, v)
 	}
 	if g.rt.recording.active() {
-		g.events.submitEntered(p, c, s, v)
+		g.events.submitEntered(planned, c, s, v)
 	}
-	begin := p.submit.Begin()
+	begin := planned.submit.Begin()
 	if s.adopted != nil || c.wait {
-		err = g.launchOn(s, p, c.wait)
+		err = g.launchOn(s, planned, c.wait)
 	} else {
-		err = g.comm.Launch(s.queue, p.plan)
+		err = g.comm.Launch(s.queue, planned.plan)
 	}
-	p.submit.End(begin)
+	planned.submit.End(begin)
 	v.leave(c.send.pool, c.recv.pool)
 	if err != nil {
 		return g.life.awaitCause(err)
@@ -130,20 +130,20 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 
 // runSlowly queues a call that has no plan yet, or whose use of buffers must be recorded. The use
 // is recorded even if this rank refuses the call later, because other ranks may queue it.
-func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v visit) error {
+func (g *Group) runSlowly(ctx context.Context, s *Stream, c, planned *collective, v visit) error {
 	defer v.leave(c.send.pool, c.recv.pool)
-	more, err := c.enterOthers()
+	otherPools, err := c.enterOthers()
 	if err != nil {
 		return g.calls.wrap(c, err)
 	}
-	defer more.leave()
+	defer otherPools.leave()
 	if err := g.refusal(); err != nil {
 		return g.calls.wrap(c, err)
 	}
 	noteGroup(s, g)
 	others := c.others()
-	if p == nil {
-		if p, err = g.calls.check(c); err != nil {
+	if planned == nil {
+		if planned, err = g.calls.check(c); err != nil {
 			return err
 		}
 	}
@@ -154,21 +154,21 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, p *collective, v vi
 			return err
 		}
 	}
-	if p.plan == nil {
-		if err := g.calls.prepare(ctx, p, s); err != nil {
+	if planned.plan == nil {
+		if err := g.calls.prepare(ctx, planned, s); err != nil {
 			return g.life.failStream(s, err)
 		}
 	}
 	if g.rt.recording.active() {
-		g.events.submit(p, c.site, s)
+		g.events.submit(planned, c.site, s)
 	}
-	begin := p.submit.Begin()
+	begin := planned.submit.Begin()
 	if s.adopted != nil || c.wait {
-		err = g.launchOn(s, p, c.wait)
+		err = g.launchOn(s, planned, c.wait)
 	} else {
-		err = g.comm.Launch(s.queue, p.plan)
+		err = g.comm.Launch(s.queue, planned.plan)
 	}
-	p.submit.End(begin)
+	planned.submit.End(begin)
 	if recordUse {
 		s.useAgain(c.send, c.recv)
 		s.useAgain(others[0], others[1])
@@ -332,26 +332,26 @@ func (g *Group) normalize(
 
 // launchOn queues a plan on a stream, or records it in the capture of another library. If wait is
 // set, the stream is not being captured, and the caller calls Synchronize next.
-func (g *Group) launchOn(s *Stream, p *collective, wait bool) error {
+func (g *Group) launchOn(s *Stream, planned *collective, wait bool) error {
 	if wait {
 		if inline, ok := g.comm.(driver.InlineLauncher); ok {
-			return inline.LaunchInline(s.queue, p.plan)
+			return inline.LaunchInline(s.queue, planned.plan)
 		}
-		return g.comm.Launch(s.queue, p.plan)
+		return g.comm.Launch(s.queue, planned.plan)
 	}
 	if s.adopted == nil || s.capturing.Load() || !s.isCapturing() {
-		return g.comm.Launch(s.queue, p.plan)
+		return g.comm.Launch(s.queue, planned.plan)
 	}
 	recorder, ok := g.comm.(driver.Recorder)
 	if !ok {
-		return fmt.Errorf("%v in a capture of another library: %w", p.operation, ErrUnsupported)
+		return fmt.Errorf("%v in a capture of another library: %w", planned.operation, ErrUnsupported)
 	}
 	err := g.rt.captures.beginAdopted(
-		fmt.Sprintf("%v in a capture of another library", p.operation), s)
+		fmt.Sprintf("%v in a capture of another library", planned.operation), s)
 	if err != nil {
 		return err
 	}
-	return recorder.Record(s.queue, p.plan)
+	return recorder.Record(s.queue, planned.plan)
 }
 
 // Explain returns the path that a collective on these buffers would take now, and the reason. It

@@ -30,9 +30,9 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
-func (q *inquiry) decide(cause error) error {
+func (inq *inquiry) decide(cause error) error {
 	proposed := encodeDecision(cause)
-	decided := q.comm.Decide(proposed)
+	decided := inq.comm.Decide(proposed)
 	if bytes.Equal(proposed, decided) {
 		return cause
 	}
@@ -62,13 +62,14 @@ const reporterCheckInterval = 20 * time.Millisecond
 
 // awaitReports waits for missing reports until some rank knows a cause, a missing rank is lost, all
 // missing ranks have left, or three quarters of the group's timeout have passed since begin.
-func (q *inquiry) awaitReports(all *reports, begin time.Time) {
+func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
-		lost, left := q.comm.Departed()
+		lost, left := inq.comm.Departed()
 		all.lost, all.left = intersection(all.missing, lost), intersection(all.missing, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
 		departed := len(all.lost) > 0 || len(all.left) == len(all.missing)
-		if all.explained() || departed || all.waited >= q.limit.Get()*3/4 || q.comm.Decide(nil) != nil {
+		late := all.waited >= inq.limit.Get()*3/4
+		if all.explained() || departed || late || inq.comm.Decide(nil) != nil {
 			return
 		}
 		time.Sleep(reporterCheckInterval)

@@ -91,8 +91,8 @@ func (d *DivergenceError) Ranks() map[int]Side {
 
 // divergenceOf converts the divergence in an outcome, if any, to an error. members maps group ranks
 // to world ranks. If it is nil, ranks are not converted.
-func divergenceOf(v *agreement.Outcome, group string, members []int) error {
-	found := v.Divergence
+func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
+	found := outcome.Divergence
 	if found == nil {
 		return nil
 	}
