@@ -37,7 +37,7 @@ type suspicion struct {
 	// preFault lists the blocks that were live when raised was set, which are the same on all
 	// ranks.
 	preFault []alloc.View
-	rebuilds int // number of realignments
+	rebuilds int // number of realignments, each of which drops all reservations
 	// outsideGroups holds the full ids of groups that use the pool and have ranks outside its
 	// domain.
 	outsideGroups map[string]bool

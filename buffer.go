@@ -9,7 +9,8 @@ import (
 )
 
 // Buffer refers to a block of memory that Pool.Alloc has returned. Copies refer to the same block,
-// and the zero Buffer refers to none.
+// and the zero Buffer refers to none. A copy that is used after Free may refer to another buffer's
+// memory.
 type Buffer struct{ memory Memory }
 
 // Memory is a range of memory that work reads or writes: part of a Buffer, or memory that symmem
@@ -113,6 +114,7 @@ func (b Buffer) UseOn(s *Stream) error {
 }
 
 // Host returns the memory of a Go slice, for copies and, if the device is the CPU, for collectives.
+// The slice stays reachable while queued work uses it.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))

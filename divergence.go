@@ -28,7 +28,7 @@ const (
 
 // DivergenceError reports that ranks that must behave identically have diverged. It describes the
 // first event that differs, and what each rank did instead. Every rank of the group returns the
-// same error. All ranks in it are world ranks.
+// same error, which can be encoded as JSON without loss. All ranks in it are world ranks.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.

@@ -44,8 +44,8 @@ var (
 	// ErrCapturing is returned by calls that are not permitted during a capture, which remains
 	// valid.
 	ErrCapturing = driver.ErrCapturing
-	// ErrOutOfRange is returned if a buffer is too short for a collective, which is then not
-	// launched.
+	// ErrOutOfRange is returned if a buffer is too short for a collective or a count is too large
+	// for any buffer. The collective is not launched.
 	ErrOutOfRange = driver.ErrOutOfRange
 	// ErrAborted is returned by a group after Abort on any of its ranks.
 	ErrAborted = driver.ErrAborted

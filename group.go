@@ -216,7 +216,7 @@ func (g *Group) IsSymmetric(m Memory) bool {
 
 // Handle returns the group's NCCL communicator, an ncclComm_t, for NCCL calls that symmem does not
 // offer. It returns 0 if there is none. When the group fails or is closed, symmem destroys the
-// communicator.
+// communicator, and Handle returns 0.
 //
 // NCCL requires that all calls on a communicator, including symmem's, come from one thread at a
 // time and in the same order on all ranks. The GPU's primary context must be current on the calling
@@ -229,9 +229,9 @@ func (g *Group) Handle() uintptr {
 	return 0
 }
 
-// Failing returns a channel that is closed as soon as this rank has seen a fault of the group. The
-// ranks may then need seconds to determine the cause, after which Ended is closed. A fault of a
-// kernel in a graph that another library replays is seen within 50 ms.
+// Failing returns a channel that is closed as soon as this rank has seen a fault of the group, but
+// not by Close. The ranks may then need seconds to determine the cause, after which Ended is
+// closed. A fault of a kernel in a graph that another library replays is seen within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
 // Ended returns a channel that is closed when the group has failed or has been closed. Err then
@@ -295,9 +295,9 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 // deadline of the context. Cancelling the context makes the group fail, too.
 //
 // The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
-// group may use at most MaxValueNames names. The n-th call with a name matches the n-th call with
-// that name on the other ranks, on any goroutine. Calls with different names do not wait for each
-// other, and none waits for the work of streams.
+// group may use at most MaxValueNames names; otherwise, Agree returns ErrInvalid. The n-th call with
+// a name matches the n-th call with that name on the other ranks, on any goroutine. Calls with
+// different names do not wait for each other, and none waits for the work of streams.
 //
 // Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks call
 // different methods with the same name, these also return a DivergenceError.

@@ -129,9 +129,9 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 }
 
 // Retire returns the buffer that begins at an address, for callers that free it later. From then
-// on, Memory and Buffer return ErrFreed for its addresses. Retire returns ErrForeign if the address
-// belongs to no pool, and ErrDoubleFree if no buffer begins there or if the buffer has been freed
-// or retired before.
+// on, Memory and Buffer return ErrFreed for its addresses, but its memory is not reused until the
+// caller frees it. Retire returns ErrForeign if the address belongs to no pool, and ErrDoubleFree
+// if no buffer begins there or if the buffer has been freed or retired before.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
 	p := i.rt.registry.ranges.find(address)
 	if p == nil {

@@ -10,7 +10,7 @@
 // Each pool and each group numbers its events and queues them. OnEvent receives the events of a
 // pool or a group one at a time, in order, while symmem holds no lock. A call that adds an event
 // delivers the queue, unless another goroutine is already doing so. Events of different pools or
-// groups may be delivered concurrently.
+// groups may be delivered concurrently. While OnEvent is slow, the queue grows.
 //
 // OnEvent may call symmem, or wait for another goroutine that does. If it causes an event in the
 // same pool or group, that event is delivered after OnEvent has returned. However, OnEvent must not

@@ -38,7 +38,8 @@ const (
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
 	// KindRestart reports that, after a fault, the pool has the same state on all ranks again. Its
-	// history continues at Number. A KindRelease follows for each removed segment.
+	// history continues at Number, and live blocks remain allocated. A KindRelease follows for each
+	// removed segment.
 	KindRestart
 	// KindRegister reports that a segment was registered with the group that Name identifies.
 	KindRegister

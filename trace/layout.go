@@ -64,7 +64,8 @@ const (
 //
 // One atomic operation per event would be slow, so a source claims batchRecords records at once and
 // first writes their heads without a kind. The age of a record is the number of records that were
-// claimed after it and before it was written. Readers sort events by the sum of number and age.
+// claimed after it and before it was written. Readers sort events by the sum of number and age. A
+// record that was claimed alone has age 0.
 const (
 	sourceShift = 32
 	kindShift   = 48

@@ -16,7 +16,8 @@ func (v vote) valid() bool {
 
 // tally combines all ranks' votes on one ledger.
 type tally struct {
-	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank.
+	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank, because
+	// every rank keeps that part of the history.
 	vote
 	low, high  uint64 // smallest and greatest positions
 	same       bool   // position and digest are the same on all ranks
@@ -37,7 +38,7 @@ func (t *tally) add(rank int, v vote) {
 }
 
 // interval bounds the position of the first difference in a ledger to [first, last]. While differs
-// is false, there may be no difference.
+// is false, no difference has been found; if all digests at last are the same, there is none.
 type interval struct {
 	id, first, firstDigest, last uint64
 	floor, stride                uint64

@@ -19,7 +19,8 @@ const (
 	// MaxTag is the maximum size of a tag in bytes.
 	MaxTag = 200
 
-	// maxPosition bounds positions, so that arithmetic on them cannot overflow.
+	// maxPosition bounds positions, so that arithmetic on them cannot overflow. A ledger would need
+	// a century to reach it.
 	maxPosition = 1 << 62
 
 	// maxValue is the maximum size of an encoded tag, call, or event in bytes.
