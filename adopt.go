@@ -21,10 +21,11 @@ import (
 // Runtime.Close wait for its work, unless SetIdle(true) is in effect. Allocations, registrations
 // and collectives may query it.
 //
-// While another thread is inside the CUDA function that begins or ends a capture of the stream, do
-// not use the stream or wait for it: the CUDA driver (580.159.04) may then crash. Besides
-// Synchronize, the functions ForgetStream, Pool.Trim and Pool.Close may wait for it. So may Alloc
-// when memory is short, and Free of another stream's Buffer that was used on this stream.
+// symmem's background work never invalidates a capture. However, while another thread is inside the
+// CUDA function that begins or ends a capture of the stream, do not use the stream or wait for it:
+// the CUDA driver (580.159.04) may then crash. Besides Synchronize, the functions ForgetStream,
+// Pool.Trim and Pool.Close may wait for it. So may Alloc when memory is short, and Free of another
+// stream's Buffer that was used on this stream.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)

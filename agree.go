@@ -102,7 +102,8 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that exist on every rank at the moment.
+// sharedHistories returns the histories of the pools that exist on every rank. Some rank may not
+// have created or closed the other pools yet.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {

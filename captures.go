@@ -86,7 +86,7 @@ func (c *captures) inProgress(current *Stream) bool {
 	return false
 }
 
-// begin counts a new capture until end is called.
+// begin waits for registrations in progress, and counts a new capture until end is called.
 func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.ownCount++ })
 }

@@ -306,8 +306,8 @@ func (g *Group) Scatter(
 //	Quantized = e4m3(Output / scale)
 //
 // where round rounds to a.Type. Intermediate results are float32, and the mean is taken over a row.
-// Package driver/formula defines the bits of the results, which are the same on every rank, in every
-// run and for every number of rows. Quantized is computed even if Output is left out.
+// Package driver/formula defines the bits of the results, which are the same on every rank, in
+// every run and for every number of rows. Quantized is computed even if Output is left out.
 //
 // On GPUs, AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return
 // an ErrUnsupported with the reason. After a fault, all outputs are undefined.

@@ -17,6 +17,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
+// usable returns ErrClosed or ErrSuspended if the pool refuses calls. Calls that have entered the
+// pool need not check, because Close waits for them.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return refusalOf(p)

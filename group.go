@@ -295,8 +295,8 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 // deadline of the context. Cancelling the context makes the group fail, too.
 //
 // The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
-// group may use at most MaxValueNames names; otherwise, Agree returns ErrInvalid. The n-th call with
-// a name matches the n-th call with that name on the other ranks, on any goroutine. Calls with
+// group may use at most MaxValueNames names; otherwise, Agree returns ErrInvalid. The n-th call
+// with a name matches the n-th call with that name on the other ranks, on any goroutine. Calls with
 // different names do not wait for each other, and none waits for the work of streams.
 //
 // Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks call

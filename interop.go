@@ -193,8 +193,8 @@ type Call struct {
 	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
 	Splits *Splits
 	// Arrived, if set, is called with the sender's group rank when the message of a Recv has
-	// arrived. The stream waits until it returns. It must not call symmem. A panic in Arrived makes
-	// the group fail.
+	// arrived. It must return quickly and must not call symmem, because the stream waits for it. A
+	// panic in Arrived makes the group fail.
 	Arrived    func(source int)
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.

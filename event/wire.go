@@ -61,7 +61,8 @@ func Decode(b []byte) (Event, error) {
 }
 
 // CleanSite cuts a call site to its last [MaxSiteBytes] bytes, which contain the file name and the
-// line. It replaces characters that could garble a terminal.
+// line. It replaces characters that could garble a terminal, because sites come from other ranks,
+// too.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

@@ -6,9 +6,9 @@ import (
 )
 
 // Exchange contributes a payload to a round and returns all ranks' payloads, indexed by rank.
-// Entries of ranks that did not take part are nil. When ctx is done, an Exchange returns an error
-// that lists the missing ranks. The payloads are valid until the next call, and the caller must not
-// modify them.
+// Entries of ranks that did not take part are nil, but this rank's own entry never is. When ctx is
+// done, an Exchange returns an error that lists the missing ranks. The payloads are valid until the
+// next call, and the caller must not modify them.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
 // Run runs all rounds of m. The Outcome reports differences between ranks. An error means that an

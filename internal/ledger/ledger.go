@@ -29,7 +29,8 @@ type Ledger struct {
 	position uint64
 	digest   uint64
 	start    uint64 // position of the latest Restart; earlier events are unknown
-	// ring stores event p at index p%len(ring). Its length doubles until it reaches kept.
+	// ring stores event p at index p%len(ring). Its length, a power of two, doubles until it
+	// reaches kept.
 	ring []entry
 	kept uint64
 
