@@ -58,6 +58,7 @@ func (r *poolRanges) set(p *Pool, bytes int64) {
 	r.list.Store(&list)
 }
 
+// addresses finds the live buffers of a pool by address.
 type addresses struct {
 	mu     *ranked.Spin[poolMu]
 	pool   *Pool
@@ -100,6 +101,7 @@ func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
+// retire removes the buffer that begins at address from the index.
 func (a *addresses) retire(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,7 +121,7 @@ func (a *addresses) live() (buffers int, bytes int64) {
 	return index.count, index.bytes
 }
 
-// builtIndex requires that the caller holds mu.
+// builtIndex builds the index if necessary. The caller must hold mu.
 func (a *addresses) builtIndex() *addressIndex {
 	if !a.built {
 		a.build()

@@ -73,6 +73,7 @@ func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	}
 }
 
+// comparison compares the histories of a group's pools across ranks.
 type comparison struct {
 	roster
 	rt           *Runtime

@@ -21,6 +21,7 @@ type rankInventory struct {
 	Pools     []poolInventory
 }
 
+// poolInventory is a rank's inventory of one pool.
 type poolInventory struct {
 	Pool     uint64
 	Wanted   bool // the rank requests a realignment

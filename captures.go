@@ -97,6 +97,7 @@ func (c *captures) end() {
 	c.ownCount--
 }
 
+// beginAdopted is like begin, for a capture of an adopted stream.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.afterRegistrations(operation, func() { c.set(s, true) })
 }

@@ -177,6 +177,7 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, planned *collective
 	return g.life.awaitCause(err)
 }
 
+// otherVisits holds the visits that enterOthers has begun.
 type otherVisits struct {
 	pools         [4]*Pool
 	first, second visit

@@ -168,6 +168,7 @@ func parseTexts(b []byte) ([]string, error) {
 	return texts, nil
 }
 
+// decoder decodes the records of a file.
 type decoder struct {
 	log      *Log
 	records  []byte
