@@ -66,6 +66,7 @@ func (pl *planner) explain(
 	return e, nil
 }
 
+// futureWindow represents a window that a registration would create.
 type futureWindow struct{}
 
 // Deregister does nothing.
