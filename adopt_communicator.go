@@ -144,7 +144,8 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
 	return p.segments.hold(0, func(s *segment) bool {
-		return a.windows[s] == nil && (a.group == nil || a.group.windows.contain(uintptr(s.start), 0))
+		return a.windows[s] == nil &&
+			(a.group == nil || a.group.windows.contains(uintptr(s.start), 0))
 	})
 }
 
@@ -209,7 +210,7 @@ func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
 	for _, w := range a.sortedWindows() {
-		errs = append(errs, closedOnce(w.Deregister()))
+		errs = append(errs, checkClosedOnce(w.Deregister()))
 	}
 	clear(a.windows)
 	return errors.Join(errs...)
@@ -265,7 +266,7 @@ func deregisterAdopted(rt *Runtime, s *segment) error {
 		a.windowsMu.Lock()
 		if w := a.windows[s]; w != nil {
 			delete(a.windows, s)
-			errs = append(errs, closedOnce(w.Deregister()))
+			errs = append(errs, checkClosedOnce(w.Deregister()))
 		}
 		a.windowsMu.Unlock()
 	}

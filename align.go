@@ -177,7 +177,7 @@ func (e *unalignedError) Unwrap() error { return e.error }
 func keepsMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.core.Keeps()
+	return p.core.HasKept()
 }
 
 func (a *aligner) hasSuspectPools() bool {

@@ -117,7 +117,7 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 func (a *aligner) alignWith(ctx context.Context, all []rankInventory, pools []*Pool) error {
 	if err := a.checkReady(all); err != nil {
 		for _, p := range pools {
-			p.realigner.raise(nil) // makes the pool suspect on all ranks, so that the next call tries again
+			p.realigner.markSuspect(nil) // on all ranks, so that the next call tries again
 		}
 		return err
 	}
@@ -130,7 +130,7 @@ func (a *aligner) alignWith(ctx context.Context, all []rankInventory, pools []*P
 		if inventories == nil {
 			continue
 		}
-		p.realigner.raise(nil)
+		p.realigner.markSuspect(nil)
 		layout, conflict := alloc.Union(inventoriesOf(inventories))
 		if conflict != nil {
 			errs = append(errs, &unalignedError{a.conflict(p, conflict)})
@@ -222,7 +222,7 @@ func (a *aligner) unmapRetired(
 		return errors.Join(append(errs, err)...)
 	}
 	for _, p := range pools {
-		errs = append(errs, p.segments.retire(gone[p], p.segments.release))
+		errs = append(errs, p.segments.forEachMapped(gone[p], p.segments.release))
 	}
 	return errors.Join(errs...)
 }

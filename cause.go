@@ -283,12 +283,12 @@ func (inq *inquiry) comparableLedgers(
 // or cause if there is none.
 func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
-		{Mode: agreement.Prefix, Call: inq.calls.callOf(cause), Site: inq.calls.latestSite()},
+		{Mode: agreement.Prefix, Call: inq.calls.mismatchedCall(cause), Site: inq.calls.latestSite()},
 		// The ranks wait for each other, so an event that only some of them have reached is a
 		// difference.
 		{Mode: agreement.Exact},
 	}
-	if here := reportOf(cause).InCall + inq.values.inStep(); everywhere {
+	if here := reportOf(cause).InCall + inq.values.describeStep(); everywhere {
 		here = here[:min(len(here), agreement.MaxTag)]
 		comparisons = append(comparisons, agreement.Config{Mode: agreement.Exact, Tag: here})
 	}
@@ -337,7 +337,7 @@ func (inq *inquiry) messageCause(reports []report) error {
 	merged := *first
 	merged.Ends = nil
 	if complete {
-		merged.Ends = unmatched(all)
+		merged.Ends = unmatchedPairs(all)
 	}
 	return &merged
 }

@@ -141,9 +141,9 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, planned *collective
 		return g.calls.wrap(c, err)
 	}
 	noteGroup(s, g)
-	others := c.others()
+	others := c.otherBuffers()
 	if planned == nil {
-		if planned, err = g.calls.check(c); err != nil {
+		if planned, err = g.calls.validCopy(c); err != nil {
 			return err
 		}
 	}
@@ -189,7 +189,7 @@ func (c *collective) enterOthers() (v otherVisits, err error) {
 	if c.norm == nil {
 		return v, nil
 	}
-	for i, m := range c.others() {
+	for i, m := range c.otherBuffers() {
 		if !c.entered(m.pool) && !slices.Contains(v.pools[:i], m.pool) {
 			v.pools[i] = m.pool
 		}
@@ -327,7 +327,7 @@ func (g *Group) normalize(
 		send: a.Input, recv: a.output(), count: a.Rows * a.Hidden, choice: choice, site: site,
 		wait: wait,
 	}
-	c.norm = normLike(g.calls.plans[c.slot(a.Weight.Address())].Load(), &a)
+	c.norm = reuseNorm(g.calls.plans[c.planSlot(a.Weight.Address())].Load(), &a)
 	return g.run(ctx, s, c)
 }
 

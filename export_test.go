@@ -345,7 +345,7 @@ func (c registerHook) Register(
 
 // ColdPlan plans a call without the group's cache of plans.
 func ColdPlan(ctx context.Context, g *Group, c Call) error {
-	p, err := g.calls.check(collectiveOf(&c))
+	p, err := g.calls.validCopy(collectiveOf(&c))
 	if err != nil {
 		return err
 	}

@@ -137,7 +137,7 @@ func (l *lifetime) noteFault(err error) error {
 	}
 	for _, p := range l.rt.registry.allPools() {
 		if p.suspicion.affectedBy(&l.roster) {
-			p.realigner.raise(l)
+			p.realigner.markSuspect(l)
 		}
 	}
 	l.fault.CompareAndSwap(faultUnseen, faultSeen)

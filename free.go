@@ -65,7 +65,7 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 
 // freeAfterClose unlocks p.mu.
 func (p *Pool) freeAfterClose(b Buffer) error {
-	if len(p.segments.kept) == 0 {
+	if len(p.segments.liveAfterClose) == 0 {
 		p.mu.Unlock()
 		return errPoolClosed
 	}

@@ -211,7 +211,7 @@ func (g *Group) Check(ctx context.Context) error {
 // IsSymmetric reports whether memory of this rank lies in a single window of the group, or false if
 // g is nil. It does not communicate.
 func (g *Group) IsSymmetric(m Memory) bool {
-	return g != nil && g.windows.contain(m.Address(), m.Bytes())
+	return g != nil && g.windows.contains(m.Address(), m.Bytes())
 }
 
 // Handle returns the group's NCCL communicator, an ncclComm_t, for NCCL calls that symmem does not
@@ -282,7 +282,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	if err != nil {
 		g.router.choice.Store(previous)
 	}
-	g.windows.revise()
+	g.windows.makePlansStale()
 	if err != nil {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, g.life.awaitCause(err))
 	}

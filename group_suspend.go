@@ -102,7 +102,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 
 func (s *groupSuspender) set(state int32) {
 	s.suspension.Store(state)
-	s.group.windows.revise()
+	s.group.windows.makePlansStale()
 }
 
 func (s *groupSuspender) prepare(

@@ -117,7 +117,7 @@ func (h *heap) takeFromOthers(s *Stream, bytes int64, err error) error {
 		return err
 	}
 	mayTake := func(number alloc.Stream) bool {
-		owner := h.streams.at(number)
+		owner := h.streams.byNumber(number)
 		return !owner.mayBeGone() && !owner.inCapture()
 	}
 	waited := map[alloc.Stream]bool{}
@@ -126,7 +126,7 @@ func (h *heap) takeFromOthers(s *Stream, bytes int64, err error) error {
 			return nil
 		}
 		waited[number] = true
-		e, err := h.streams.at(number).recordEvent()
+		e, err := h.streams.byNumber(number).recordEvent()
 		switch {
 		case errors.Is(err, ErrClosed):
 			return nil // the stream has no work left

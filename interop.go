@@ -49,7 +49,7 @@ func (i Interop) Reserve(
 // Value is like the method of Group for the operation. For ValueAny and ValueAll, the result is 0
 // or 1. For operations that only compare, the result is the value.
 func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error) {
-	if g == nil || !c.Operation.known() {
+	if g == nil || !c.Operation.isValid() {
 		return 0, invalid("%v on value %q: the group is nil, or the operation is unknown",
 			c.Operation, c.Name)
 	}
@@ -89,7 +89,7 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 		return invalid("noting %d of kind %d: the pool is nil, or a number is negative", value, kind)
 	}
 	p.mu.Lock()
-	if p.segments.refuses {
+	if p.segments.refusing {
 		return unlockAndRefuse(p)
 	}
 	defer p.events.release()
@@ -155,7 +155,7 @@ func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 
 // IsSymmetric is like Group.IsSymmetric for a range of addresses.
 func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
-	return g != nil && g.windows.contain(address, bytes)
+	return g != nil && g.windows.contains(address, bytes)
 }
 
 // PeerAddresses is like Buffer.PeerAddresses, for a range of addresses on this rank.

@@ -67,8 +67,8 @@ func (rt *Runtime) JoinWith(
 	if err == nil {
 		g, err = rt.connect(ctx, roster{full: full, ranks: slices.Clone(ranks), rank: rank, limit: limit})
 	}
-	if err != nil && !excludesRankLoss(err) {
-		err = cmp.Or(rt.rankLists.differ(full, ranks), err)
+	if err != nil && !cannotBeRankLoss(err) {
+		err = cmp.Or(rt.rankLists.findDifference(full, ranks), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("joining group %q: %w", id, err)
@@ -91,7 +91,7 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	}
 	defer func() {
 		err = done(err)
-		rt.monitor.note(err)
+		rt.monitor.noteResult(err)
 	}()
 	operation := "joining group " + driver.GroupConfig{ID: r.full}.Name()
 	err = rt.monitor.withRanks(ctx, operation, r.ranks, func(ctx context.Context) (err error) {
@@ -184,7 +184,7 @@ func discard(g *Group, err error) error {
 // pool suspect after a fault. Every rank gets the same error.
 func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 	rt := g.rt
-	local := settings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools(), Terms: []term{
+	local := settings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools(), Terms: []setting{
 		{What: "check level", Value: rt.Check().String()},
 		{What: "path choice", Value: rt.opts.Path.String()},
 		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
@@ -195,7 +195,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
 		local.TableError = err.Error()
 	} else {
 		digest := digestText(table)
-		local.Terms = append(local.Terms, term{
+		local.Terms = append(local.Terms, setting{
 			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
 		})
 	}

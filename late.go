@@ -13,9 +13,9 @@ type LateWarning = driver.LateWarning
 
 const defaultWarnAfter = 30 * time.Second
 
-// late returns the settings for warnings about late ranks. OnLate runs on another goroutine, so it
-// may block.
-func (o Options) late() driver.Late {
+// lateSettings returns the settings for warnings about late ranks. OnLate may block, so it gets a
+// goroutine.
+func (o Options) lateSettings() driver.Late {
 	warn := o.logLate
 	if o.OnLate != nil {
 		warn = func(w LateWarning) {
@@ -25,8 +25,7 @@ func (o Options) late() driver.Late {
 	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
-// logFault logs the error of a user function that has panicked or exited its goroutine. It does
-// nothing if err is nil.
+// logFault logs that a user function has panicked or exited its goroutine, if err is not nil.
 func (o Options) logFault(err error) {
 	if err != nil {
 		o.logger().Error("symmem: " + err.Error())
@@ -46,12 +45,11 @@ func (o Options) logLate(w LateWarning) {
 }
 
 // absenceWarner returns a function that warns about ranks that are missing at Open or have not left
-// yet. waited is how long this rank has waited for them; the function returns the value of waited
-// at which it must be called again.
+// yet. waited is how long this rank has waited. The function returns when it must be called again.
 func (o Options) absenceWarner(
 	operation string,
 ) func(missing []int, waited time.Duration) time.Duration {
-	late := o.late()
+	late := o.lateSettings()
 	return func(missing []int, waited time.Duration) time.Duration {
 		if len(missing) > 0 {
 			late.Warn(LateWarning{

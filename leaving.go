@@ -9,14 +9,13 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// awaitsOthers reports whether err is an AbsentError that names a rank that has not ended.
 func awaitsOthers(err error, ended []*rendezvous.EndedError) bool {
 	var absent *AbsentError
 	return errors.As(err, &absent) && !allEnded(ended, absent.Ranks)
 }
 
 // leftError returns the error for a step that failed because ranks have left the world. If one of
-// these ranks has stored why it left, the error contains that reason.
+// them has stored a reason, the error contains it.
 func leftError(operation string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}

@@ -8,11 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// maxList limits the number of calls in a list.
 const maxList = 1 << 16
 
-// queueList queues several collectives as one call. Plans are kept for the individual collectives,
-// but not for the list.
 func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -42,8 +39,6 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	return g.life.awaitCause(err)
 }
 
-// checkList returns an error if there are too many calls, or if they contain an operation that
-// lists do not support.
 func checkList(g *Group, s *Stream, list []*collective) error {
 	if s.rt != g.rt {
 		return invalid("a list of calls on group %s: the stream belongs to another runtime", g.id)
@@ -59,8 +54,7 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 	return nil
 }
 
-// planList returns the plans of all calls of a list. It validates all calls before it prepares the
-// first one. If it fails after that, the uses of other streams' buffers have already been recorded.
+// planList validates all calls of a list before it prepares the first one.
 func planList(
 	ctx context.Context, g *Group, s *Stream, list []*collective,
 ) (plans []*collective, err error) {
@@ -70,7 +64,7 @@ func planList(
 	plans = make([]*collective, len(list))
 	for i, c := range list {
 		if plans[i] = g.calls.cached(c); plans[i] == nil {
-			if plans[i], err = g.calls.check(c); err != nil {
+			if plans[i], err = g.calls.validCopy(c); err != nil {
 				return nil, err
 			}
 		}
@@ -95,9 +89,8 @@ func planList(
 	return plans, nil
 }
 
-// choosePath makes all calls of a list of AllGatherV take the path of the largest call. A single
-// launch can then run all of them, which is impossible if small and large calls take different
-// paths. A path that the caller has chosen is not changed.
+// choosePath makes all calls of a list of AllGatherV take the path of the largest call, so that a
+// single launch can run all of them. A path that the caller has chosen is not changed.
 func choosePath(pl *planner, list []*collective) error {
 	if list[0].choice != PathDefault {
 		return nil
@@ -116,7 +109,7 @@ func choosePath(pl *planner, list []*collective) error {
 	if p != nil {
 		call = *p.plan.Prepared()
 	} else {
-		p, err := pl.check(largest)
+		p, err := pl.validCopy(largest)
 		if err != nil {
 			return err
 		}
@@ -136,7 +129,7 @@ func choosePath(pl *planner, list []*collective) error {
 	return nil
 }
 
-// launchList launches plans as one call if the backend can combine them, and one by one otherwise.
+// launchList launches plans as one call if the backend can combine them.
 func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
 	lister, ok := g.comm.(driver.Lister)
 	if ok && len(plans) > 1 {
@@ -149,9 +142,9 @@ func launchList(g *Group, s *Stream, first *collective, plans []*collective) err
 			for _, p := range plans {
 				p.submit.Count()
 			}
-			whole := *plans[0]
-			whole.plan = plan
-			return g.launchOn(s, &whole, first.wait)
+			combined := *plans[0]
+			combined.plan = plan
+			return g.launchOn(s, &combined, first.wait)
 		}
 		if !errors.Is(err, ErrUnsupported) {
 			return err

@@ -17,11 +17,10 @@ import (
 	"symmem/internal/live"
 )
 
-// envHTTP is the variable that provides Options.HTTP if the program does not set it.
+// envHTTP provides Options.HTTP if the program does not set it.
 const envHTTP = "SYMMEM_HTTP"
 
-// envHTTPToken is the variable that holds the token of the live view. If it is not set, the token
-// is random.
+// envHTTPToken holds the token of the live view. If it is not set, the token is random.
 const envHTTPToken = "SYMMEM_HTTP_TOKEN"
 
 func checkHTTP(address string) error {
@@ -44,8 +43,7 @@ type liveView struct {
 	ready atomic.Bool
 }
 
-// open creates this rank's socket for the live view. If that fails, open logs a warning, and the
-// program runs without a live view.
+// open creates this rank's socket for the live view. If that fails, open only logs a warning.
 func (v *liveView) open(ctx context.Context) {
 	v.opened = time.Now()
 	if v.rt.opts.HTTP == "" {
@@ -79,8 +77,7 @@ func (v *liveView) agreeOnJob(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start begins to serve the TCP address. It is called when the Runtime is open, because by then all
-// ranks have created their sockets.
+// start begins to serve the TCP address. By then, all ranks must have created their sockets.
 func (v *liveView) start() {
 	v.ready.Store(true)
 	if v.server != nil {
@@ -99,7 +96,7 @@ func (v *liveView) close() {
 func (v *liveView) handler() http.Handler {
 	if !v.counting.Swap(true) {
 		for _, g := range v.rt.registry.allGroups() {
-			g.windows.revise() // so that the group makes new plans, which count their calls
+			g.windows.makePlansStale() // so that the group makes new plans, which count their calls
 		}
 	}
 	if v.server != nil {
@@ -108,27 +105,23 @@ func (v *liveView) handler() http.Handler {
 	return live.NewHandler(v.snapshot)
 }
 
-// callClocks measures a group's calls for the live view.
 type callClocks struct {
 	all sync.Map // clockKey -> *clocks
 }
 
-// clockKey groups calls by operation, path and range of sizes.
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
 	size      int // bit length of the size in bytes
 }
 
-// clocks measures the calls with the same key.
 type clocks struct {
 	submit, run driver.Clock
 	// timed is set if the backend measures how long the calls run.
 	timed atomic.Bool
 }
 
-// attach makes the calls of a new plan update the clocks of their key.
-func (m *callClocks) attach(c *collective, path driver.Path) {
+func (m *callClocks) measure(c *collective, path driver.Path) {
 	bytes := c.described.Bytes
 	key := clockKey{c.operation, path, bits.Len64(uint64(bytes))}
 	found, _ := m.all.LoadOrStore(key, new(clocks))
@@ -140,7 +133,6 @@ func (m *callClocks) attach(c *collective, path driver.Path) {
 	}
 }
 
-// read returns the readings of all clocks, sorted by operation, path and size.
 func (m *callClocks) read() []live.Calls {
 	all := []live.Calls{}
 	m.all.Range(func(key, value any) bool {

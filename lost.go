@@ -19,8 +19,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// rankWatcher detects which ranks of the world have ended, either because their process has ended
-// or because they have closed symmem.
+// rankWatcher detects which ranks of the world have ended: their process has ended, or they have
+// closed symmem.
 type rankWatcher interface {
 	// Guard returns a context that is canceled soon after one of the given ranks has ended, with a
 	// *rendezvous.EndedError as its cause. The caller must call stop.
@@ -29,30 +29,28 @@ type rankWatcher interface {
 	// true for these ranks, or until the context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world and stores why for the other ranks: the reason, or "" if nothing has
-	// failed. On the rank that serves the store, Leave waits until the other ranks have left or the
-	// context ends.
+	// Leave leaves the world and stores the reason, or "", for the other ranks. On the rank that
+	// serves the store, Leave waits until the other ranks have left or the context ends.
 	Leave(ctx context.Context, why string) error
 }
 
 // rankMonitor determines whether a step of this rank fails because other ranks have ended.
 type rankMonitor struct {
 	watcher  rankWatcher
-	observer driver.EndObserver // the world's communicator, or nil if it cannot detect ended ranks
+	observer driver.EndObserver // nil if the world's communicator cannot detect ended ranks
 	mu       *ranked.Mutex[runtimeMu]
-	failure  error // result of the latest attempt to create a group; guarded by mu
+	failure  error // error of the latest attempt to create a group; guarded by mu
 }
 
 const (
 	// leaveTimeout is the minimum time that the rank that serves the store waits for the others.
 	leaveTimeout = time.Second
-	// endDelay is how long after a broken connection it may take to detect that the other rank has
-	// ended.
-	endDelay = time.Second
+	// endDetectionDelay is the time for detecting that a rank has ended after its connection has
+	// broken.
+	endDetectionDelay = time.Second
 )
 
-// leave leaves the world. It waits for other ranks until due or until the context ends, but at
-// least for leaveTimeout.
+// leave waits for other ranks until due or until the context ends, but at least for leaveTimeout.
 func (m *rankMonitor) leave(ctx context.Context, due time.Time) error {
 	earliest := time.Now().Add(leaveTimeout)
 	if due.Before(earliest) {
@@ -64,38 +62,37 @@ func (m *rankMonitor) leave(ctx context.Context, due time.Time) error {
 	return m.watcher.Leave(waitCtx, m.leaveReason())
 }
 
-// withRanks runs a step that needs the given ranks of the world, such as joining a group. If one of
-// these ranks ends, withRanks soon returns a RankLostError that names that rank.
+// withRanks runs a step that needs the given ranks. If one of them ends, withRanks soon returns a
+// RankLostError that names that rank.
 func (m *rankMonitor) withRanks(
 	ctx context.Context, operation string, ranks []int, step func(context.Context) error,
 ) error {
 	guarded, stop := m.watcher.Guard(ctx, ranks)
 	defer stop()
 	err := step(guarded)
-	if err == nil || excludesRankLoss(err) {
+	if err == nil || cannotBeRankLoss(err) {
 		return err
 	}
 	return m.explainLost(ctx, operation, ranks, err)
 }
 
-// explainLost explains the error of a step that needs the given ranks. If one of these ranks has
-// ended and that may be the cause, explainLost returns a RankLostError. In all other cases, it
-// returns err. It waits a moment first, because the end of a rank may be detected late.
+// explainLost returns a RankLostError if one of the given ranks has ended and may have caused err.
+// Otherwise, it returns err. The end of a rank may be detected late, so it waits a moment first.
 func (m *rankMonitor) explainLost(
 	ctx context.Context, operation string, ranks []int, err error,
 ) error {
 	var lost *RankLostError
-	wait, seen, broken := endDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
-	if seen || broken {
-		wait = endDelay
+	wait, alreadyLost, mayBeLost := endDetectionDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
+	if alreadyLost || mayBeLost {
+		wait = endDetectionDelay
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	ended := m.watcher.Ended(waitCtx, ranks, func(known []*rendezvous.EndedError) bool {
 		switch {
-		case seen:
+		case alreadyLost:
 			return allEnded(known, lost.Ranks)
-		case broken:
+		case mayBeLost:
 			return len(known) > 0
 		default:
 			return len(deadRanks(known)) > 0
@@ -103,27 +100,26 @@ func (m *rankMonitor) explainLost(
 	})
 	// Some ranks may have left because others died, so a dead rank is the better explanation.
 	switch dead := m.addObserved(ranks, deadRanks(ended)); {
-	case len(dead) > 0 && (seen || broken):
+	case len(dead) > 0 && (alreadyLost || mayBeLost):
 		return lostError(operation, dead)
 	case len(dead) > 0:
 		return fmt.Errorf("%w; this rank got: %w", lostError(operation, dead), err)
 	case awaitsOthers(err, ended):
 		return err
-	case len(ended) > 0 && broken && !seen:
+	case len(ended) > 0 && mayBeLost && !alreadyLost:
 		return leftError(operation, ended)
 	}
 	return err
 }
 
-// deadRanks returns the ranks that have ended without leaving.
 func deadRanks(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
 		return e.Left
 	})
 }
 
-// addObserved adds to dead those of the given ranks that have ended according to this rank's own
-// observation. They may be missing in dead if the rank that serves the store has ended, too.
+// addObserved adds to dead those of the given ranks that this rank itself has seen end. They may be
+// missing in dead if the rank that serves the store has ended, too.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
@@ -140,8 +136,7 @@ func (m *rankMonitor) addObserved(
 	return dead
 }
 
-// excludesRankLoss reports whether an error cannot have been caused by the end of another rank.
-func excludesRankLoss(err error) bool {
+func cannotBeRankLoss(err error) bool {
 	for _, cause := range []error{ErrInvalid, ErrUnsupported, ErrOutOfMemory, ErrClosed, ErrAborted} {
 		if errors.Is(err, cause) {
 			return true
@@ -150,7 +145,6 @@ func excludesRankLoss(err error) bool {
 	return errors.As(err, new(*DivergenceError)) || errors.As(err, new(*MismatchError))
 }
 
-// allEnded reports whether all of the given ranks are known to have ended.
 func allEnded(known []*rendezvous.EndedError, ranks []int) bool {
 	for _, r := range ranks {
 		if !slices.ContainsFunc(known, func(e *rendezvous.EndedError) bool { return e.Rank == r }) {
@@ -172,8 +166,7 @@ func lostError(operation string, ended []*rendezvous.EndedError) *RankLostError 
 	}
 }
 
-// mayBeRankLoss reports whether err may have been caused by the end of another rank, even if that
-// has not been detected yet.
+// mayBeRankLoss reports whether the end of another rank may have caused err.
 func mayBeRankLoss(err error) bool {
 	for _, target := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
@@ -195,36 +188,34 @@ func asRankError(err error) error {
 	return asAbsentError(err)
 }
 
-// localWorld implements rankWatcher for a world whose ranks share one process and therefore end
-// together. It closes the store when the last rank leaves.
+// localWorld implements rankWatcher for ranks that share one process and therefore end together.
 type localWorld struct {
 	store     io.Closer
 	remaining atomic.Int32
 }
 
-// Guard returns ctx, because no rank of the process ends before the others.
-func (m *localWorld) Guard(ctx context.Context, _ []int) (context.Context, func()) {
+// Guard returns ctx.
+func (w *localWorld) Guard(ctx context.Context, _ []int) (context.Context, func()) {
 	return ctx, func() {}
 }
 
 // Ended returns nil.
-func (m *localWorld) Ended(
+func (w *localWorld) Ended(
 	context.Context, []int, func([]*rendezvous.EndedError) bool,
 ) []*rendezvous.EndedError {
 	return nil
 }
 
-// Leave records that one more rank has left.
-func (m *localWorld) Leave(context.Context, string) error {
-	if m.remaining.Add(-1) > 0 {
+// Leave closes the store when the last rank leaves.
+func (w *localWorld) Leave(context.Context, string) error {
+	if w.remaining.Add(-1) > 0 {
 		return nil
 	}
-	return m.store.Close()
+	return w.store.Close()
 }
 
-// note records the result of the latest attempt to join a group, so that this rank can store the
-// reason if it leaves because of a failure.
-func (m *rankMonitor) note(err error) {
+// noteResult records the result of the latest attempt to join a group, for leaveReason.
+func (m *rankMonitor) noteResult(err error) {
 	if errors.Is(err, ErrClosed) {
 		return
 	}
@@ -233,8 +224,7 @@ func (m *rankMonitor) note(err error) {
 	m.failure = err
 }
 
-// leaveReason returns the encoded failure that this rank stores for the others when it leaves, or
-// "" if nothing has failed.
+// leaveReason returns the encoded failure that this rank stores for the others, or "".
 func (m *rankMonitor) leaveReason() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,14 +9,12 @@ const (
 	MaxTag = driver.MaxTag
 )
 
-// maxEnds limits the number of MessageEnds in a rank's report, so that the report fits into one
-// exchange. If a rank has more, the error does not list the messages.
+// maxEnds limits the number of MessageEnds in a rank's report, which must fit into one exchange.
 const maxEnds = driver.MaxPayload / 256
 
-// unmatched returns the pairs of ranks between which messages were sent but not received, or the
-// reverse. A Recv from any source can match a Send of any rank. For that reason, a pair is returned
-// only if the total numbers of sent and received messages for its receiver and tag differ, too.
-func unmatched(ends []MessageEnds) []MessageEnds {
+// unmatchedPairs returns the pairs of ranks whose numbers of sent and received messages differ. A
+// Recv from any source can match any Send, so the receiver's totals for the tag must differ, too.
+func unmatchedPairs(ends []MessageEnds) []MessageEnds {
 	type pair struct{ src, dst, tag int }
 	type end struct{ dst, tag int }
 	pairs, balance := map[pair]*MessageEnds{}, map[end]int64{}

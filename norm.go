@@ -3,10 +3,9 @@ package symmem
 import "symmem/driver"
 
 // NormArgs contains the arguments of AllReduceRMSNorm. The tensors must be contiguous and aligned
-// to 16 bytes. They may be in any device memory. If Input and Output are symmetric memory, the call
-// first registers them. They must then be at the same segment and offset on all ranks, as for
-// AllReduce. On GPUs, Input and Output must be symmetric memory if they are larger than about 7
-// MiB, because otherwise the group's exchange memory cannot hold the rows.
+// to 16 bytes. They may be in any device memory. If Input and Output are symmetric memory, they
+// must be at the same segment and offset on all ranks. On GPUs, they must be symmetric if they are
+// larger than about 7 MiB.
 type NormArgs struct {
 	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. All fields other
 	// than tensors must be the same on all ranks.
@@ -23,15 +22,14 @@ type NormArgs struct {
 	Epsilon float32
 	// WeightBias is added to each weight. It must be between -1 and 1. Gemma's norm uses 1.
 	WeightBias float32
-	// Quant selects a quantized output. The zero value is QuantNone.
-	Quant Quant
+	Quant      Quant
 	// Quantized has the shape [Rows, Hidden] and elements of 8 bits (float8, e4m3). It receives the
-	// elements of Output, each divided by its scale and rounded.
+	// elements of Output, each divided by its scale.
 	Quantized Memory
 	// Scales contains float32 values and must be aligned to 4 bytes. For QuantStatic, it contains a
-	// single value that the caller provides on every rank. For the other kinds, the call computes the
-	// scales and stores the scale of group g of row r in element r*ScaleStrides[0] +
-	// g*ScaleStrides[1]. If both strides are 0, the scales are stored row by row without gaps.
+	// single value that the caller provides on every rank. For the other kinds, the call stores the
+	// scale of group g of row r in element r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides
+	// are 0, the scales are stored row by row without gaps.
 	Scales       Memory
 	ScaleStrides [2]int64
 }
@@ -52,8 +50,6 @@ const (
 	QuantPerGroup = driver.QuantPerGroup
 )
 
-// output returns the buffer that receives the result of the all-reduce: Output or, if only the
-// quantized output is wanted, Input.
 func (a *NormArgs) output() Memory {
 	if a.Quant != QuantNone && a.Output.Address() == 0 {
 		return a.Input
@@ -77,14 +73,14 @@ func (a *NormArgs) norm() *driver.Norm {
 // ScaleBytes returns the size in bytes of the memory from the first scale to the last.
 func (a *NormArgs) ScaleBytes() int64 { return a.norm().Spans()[3].Bytes }
 
-// others returns all buffers except Input and Output, in the order of driver.Norm.Spans.
-func (a *NormArgs) others() [4]Memory {
+// otherBuffers returns all buffers except Input and Output, in the order of driver.Norm.Spans.
+func (a *NormArgs) otherBuffers() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
-// normLike returns a pointer to the arguments. If the plan p has the same arguments, normLike
-// returns the plan's pointer, so that a repeated call allocates nothing.
-func normLike(p *collective, a *NormArgs) *NormArgs {
+// reuseNorm returns a pointer to the arguments: that of the plan p if its arguments are the same,
+// so that a repeated call allocates nothing.
+func reuseNorm(p *collective, a *NormArgs) *NormArgs {
 	if p != nil && p.norm != nil && *p.norm == *a {
 		return p.norm
 	}

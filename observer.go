@@ -8,14 +8,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Observer is notified of memory events. Its functions are called in the order of the events, each
-// on a new goroutine. The function must return quickly and must not call symmem, because the call
-// that caused the event holds the pool's lock until the function returns. If a function panics, the
-// panic is logged with its stack (see Options.Logger) and the observed operation continues. A nil
-// function is skipped.
+// Observer is notified of memory events, in their order. Its functions run on new goroutines, while
+// the pool's lock is held. They must return quickly and must not call symmem. If a function panics,
+// the panic is logged (see Options.Logger) and the observed operation continues. A nil function is
+// skipped.
 type Observer struct {
-	// SegmentAlloc is called after a segment has been mapped. SegmentFree is called before a segment
-	// is unmapped, after all its windows have been deregistered.
+	// SegmentAlloc is called after a segment has been mapped. SegmentFree is called before a
+	// segment is unmapped, after all its windows have been deregistered.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
 	// Register is called after a segment has been registered with a group. Deregister is called
 	// before the segment is deregistered or, if the group has been closed, afterwards.
@@ -61,7 +60,6 @@ func (o *observers) add(added *Observer) (remove func()) {
 	}
 }
 
-// set replaces the list. The caller must hold mu.
 func (o *observers) set(list []*Observer) {
 	if len(list) == 0 {
 		o.list.Store(nil)

@@ -27,8 +27,9 @@ const (
 	CheckDefault CheckLevel = iota
 	// CheckOff compares nothing. If ranks differ, they compute wrong results without an error.
 	CheckOff
-	// CheckRegistration compares ledgers at registrations, in Check, and at intervals in the
-	// background. It does not slow down collectives, but may report a divergence late.
+	// CheckRegistration compares the ranks' ledgers of allocations at registrations, in Check, and
+	// at intervals in the background. It does not slow down collectives, but may report a
+	// divergence late.
 	CheckRegistration
 	// CheckEvery also compares the operation, count, type, path and place of every collective
 	// before its result is used.
@@ -69,8 +70,7 @@ type Options struct {
 	// LocalRank is the rank of this process on its machine, and LocalSize the number of ranks on
 	// that machine. If LocalSize is 0, they default to Rank and Size.
 	LocalRank, LocalSize int
-	// Device selects one of the devices that the process sees: DeviceAuto, the zero value, or
-	// DeviceNumber.
+	// Device selects one of the devices that the process sees.
 	Device DeviceChoice
 	// Store is the address of the store through which ranks find each other. Rank 0 serves it. The
 	// address is "host:port", which requires a Token, or "unix:@name". If Store is empty, the
@@ -90,42 +90,41 @@ type Options struct {
 	Path PathChoice
 	// Deterministic selects the order in which reductions combine values. With every formula except
 	// FormulaAny, creating a group returns an error if the group cannot use the formula, for
-	// example because its GPUs are on several machines or cannot access each other's memory.
-	// Communicators of other libraries cannot be adopted then. Deterministic must be the same on
-	// every rank.
+	// example because its GPUs are on several machines. With such a formula, communicators of other
+	// libraries cannot be adopted. Deterministic must be the same on every rank.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
-	// CheckInterval is the interval at which CheckRegistration compares ledgers in the background.
-	// 0 selects one second, and a negative value disables these comparisons.
+	// CheckInterval is the interval of CheckRegistration's comparisons in the background. 0 selects
+	// one second, and a negative value disables them.
 	CheckInterval time.Duration
-	// Timeout limits each wait for another rank, unless the wait has a deadline. 0 selects 30 s. A
-	// group may have a different timeout: see GroupOptions and Group.SetTimeout.
+	// Timeout limits each wait for another rank, unless the wait has a deadline. 0 selects 30 s.
+	// See also GroupOptions and Group.SetTimeout.
 	Timeout time.Duration
 	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that
 	// names them. It repeats the warning every 2*WarnAfter. 0 selects 30 s, and a negative value
 	// disables warnings.
 	WarnAfter time.Duration
 	// Logger receives warnings about late ranks, and panics of user functions that no call returns
-	// as an error. nil selects slog.Default(). The handler must not call symmem, which may hold the
-	// lock of a pool or a group while it logs.
+	// as an error. nil selects slog.Default(). The handler must not call symmem, which may hold
+	// locks while it logs.
 	Logger *slog.Logger
 	// OnLate, if set, receives warnings instead of the Logger, each on a new goroutine.
 	OnLate func(LateWarning)
-	// OnEvent, if set, is called for every event on this rank. It usually runs on the goroutine
-	// that caused the event, before the call that caused it returns. If another goroutine is
-	// already delivering events of the same pool or group, OnEvent runs on that goroutine instead.
-	// See package event for the order of events. OnEvent may call symmem. A panic in OnEvent is
-	// logged. The Event is valid only until OnEvent returns, and must not be modified.
+	// OnEvent, if set, is called for every event on this rank, usually on the goroutine that caused
+	// the event, before the call that caused the event returns. If another goroutine is already
+	// delivering events of the same pool or group, OnEvent runs on that goroutine instead. OnEvent
+	// may call symmem. A panic in OnEvent is logged. The Event is valid only until OnEvent returns,
+	// and must not be modified.
 	OnEvent func(*event.Event)
-	// Trace is a folder in which this rank writes a trace, a file with the events that OnEvent
-	// receives. The file is readable even if the process is killed. If Trace is empty, SYMMEM_TRACE
-	// applies. Package trace reads traces, and symmem diff compares the traces of all ranks.
+	// Trace is a folder in which this rank writes a trace, a file with its events. The file is
+	// readable even if the process is killed. If Trace is empty, SYMMEM_TRACE applies. Package
+	// trace reads traces.
 	Trace string
 	// HTTP makes this rank serve its live view (docs/reference/live.md). If HTTP is empty,
 	// SYMMEM_HTTP applies. With "unix", each rank serves its view on a Unix socket, for symmem
 	// status. With an address, "host:port", one rank of each machine also serves the views of all
-	// ranks of the machine at that address. If that fails, Open logs the error and succeeds.
+	// its ranks at that address. If that fails, Open logs the error and succeeds.
 	HTTP string
 	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely. If
 	// it is false, a Send and its Recv must be called between the same two collectives of their
@@ -136,8 +135,7 @@ type Options struct {
 	// microsecond per allocation.
 	CallSites bool
 	// Scatter, if not 0, is a seed for random segment addresses that differ between ranks, like
-	// those of a GPU driver. With PlaceByAddress as PoolOptions.Placement, it demonstrates the
-	// errors that symmem prevents.
+	// those of a GPU driver. With PlaceByAddress, it demonstrates the errors that symmem prevents.
 	Scatter uint64
 	// Interrupted, if set, can end waits that no context can end. It is called about a hundred
 	// times a second while a collective waits for other ranks on the caller's goroutine. If
@@ -147,7 +145,6 @@ type Options struct {
 	Interrupted func() error
 }
 
-// wrapInterrupted makes the errors of Options.Interrupted match ErrInterrupted.
 func wrapInterrupted(interrupted func() error) func() error {
 	if interrupted == nil {
 		return nil
@@ -186,10 +183,10 @@ func (d DeviceChoice) String() string {
 	return strconv.Itoa(int(d) - 1)
 }
 
-// envBackend is the variable that provides Options.Backend if the program does not set it.
+// envBackend provides Options.Backend if the program does not set it.
 const envBackend = "SYMMEM_BACKEND"
 
-// envStepGuard is the variable that disables Group.Step if it is 0.
+// envStepGuard disables Group.Step if it is 0.
 const envStepGuard = "SYMMEM_STEP_GUARD"
 
 const (
@@ -244,15 +241,14 @@ func (o Options) withDefaults() (Options, error) {
 		return o, invalid("check level %d is unknown", o.Check)
 	}
 	if o.Device < 0 {
-		return o, invalid("device %v", o.Device)
+		return o, invalid("the device number is negative")
 	}
 	if o.Size < 0 || o.Size > 0 && (o.Rank < 0 || o.Rank >= o.Size) {
-		return o, invalid("rank %d of %d", o.Rank, o.Size)
+		return o, invalid("rank %d does not exist among %d ranks", o.Rank, o.Size)
 	}
 	return o, nil
 }
 
-// fromEnvironment returns an option or, if it is not set, the value of a variable or a default.
 func fromEnvironment[T ~int](
 	option T, variable string, parse func(string) (T, error), fallback T,
 ) (T, error) {
@@ -273,8 +269,7 @@ func orBackground(ctx context.Context) context.Context {
 	return ctx
 }
 
-// bound adds Options.Timeout as a deadline to a context that has none.
-func (o Options) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+func (o Options) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
@@ -314,10 +309,8 @@ func chosenBackend(name string) (driver.Backend, error) {
 		name, strings.Join(names, ", "), ErrInvalid)
 }
 
-// closeTimeout limits how long Close waits for this rank's work.
 func closeTimeout(timeout time.Duration) time.Duration { return 2 * timeout }
 
-// asTimeoutError converts an error that was caused by the expiry of closeTimeout to a TimeoutError.
 func asTimeoutError(err error, timeout time.Duration) error {
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
 		return err
@@ -326,7 +319,6 @@ func asTimeoutError(err error, timeout time.Duration) error {
 	return &TimeoutError{InCall: operation, Waited: closeTimeout(timeout)}
 }
 
-// messageOrder describes UnorderedMessages in the settings that ranks compare.
 func (o Options) messageOrder() string {
 	if o.UnorderedMessages {
 		return "unordered"

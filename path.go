@@ -9,7 +9,8 @@ import (
 	"symmem/internal/tuning"
 )
 
-// PathChoice determines the path of collectives.
+// PathChoice determines the path of collectives. On the window path, NCCL uses memory that is
+// registered on all ranks. On the direct path, symmem's kernels access that memory.
 type PathChoice int
 
 // The path choices.
@@ -22,11 +23,11 @@ const (
 	PathPlain
 	// PathWindow selects the window path if it is possible, and the plain path otherwise.
 	PathWindow
-	// PathDirect selects the direct path if it is possible, and otherwise the path that PathAuto would
-	// select if there were no direct path.
+	// PathDirect selects the direct path if it is possible, and otherwise the path that PathAuto
+	// would select if there were no direct path.
 	PathDirect
-	// PathTwoLevel selects the two-level path if it is possible and the group's ranks run on several
-	// machines. Otherwise, it selects the path that PathAuto selects.
+	// PathTwoLevel selects the two-level path if it is possible and the group's ranks run on
+	// several machines. Otherwise, it selects the path that PathAuto selects.
 	PathTwoLevel
 )
 
@@ -40,18 +41,15 @@ func ParsePathChoice(name string) (PathChoice, error) {
 	return parseName[PathChoice](name, pathNames, "path")
 }
 
-// reason explains the choice of a path. Only String formats the text, so that choosing a path stays
-// cheap.
 type reason struct {
-	where string         // describes whether the buffers lie in windows
-	text  string         // the rest of the text; if table is set, the table's reason follows
+	where string         // whether the buffers lie in windows
+	text  string         // rest of the text; if table is set, the table's reason follows
 	table *tuning.Reason // set if the table decided
-	// direct explains why the call does not take the direct path. It is nil if that path was neither
-	// requested nor possible.
+	// direct explains why the call does not take the direct path. It is nil if that path was
+	// neither requested nor possible.
 	direct *reason
 }
 
-// String formats the reason as a sentence.
 func (r reason) String() string {
 	s := r.where
 	if r.text != "" && s != "" {
@@ -70,14 +68,12 @@ func (r reason) String() string {
 type router struct {
 	comm   driver.Communicator
 	ranks  int
-	tuning *tuning.Table // the table for this device and number of ranks
+	tuning *tuning.Table
 	shape  tuning.Shape
 	choice atomic.Int32 // a PathChoice
 }
 
-// prepare prepares the group for the paths that its calls may take. It is collective, and does the
-// same on all ranks, because it depends only on SetPath and on the settings that the ranks agreed
-// on.
+// prepare prepares the group for the paths that its calls may take. It is collective.
 func (r *router) prepare(ctx context.Context) error {
 	if levels, ok := r.comm.(driver.TwoLevels); ok && r.takesTwoLevels() {
 		if err := levels.UseTwoLevels(ctx); err != nil {
@@ -93,7 +89,6 @@ func (r *router) takesTwoLevels() bool {
 		choice != PathPlain && choice != PathWindow && r.tuning.TakesTwoLevels(r.shape)
 }
 
-// useWindows creates the windows of the backend's library if calls may take the window path.
 func (r *router) useWindows(ctx context.Context) error {
 	lazy, ok := r.comm.(driver.LazyWindows)
 	if !ok || !r.takesWindows() {
@@ -115,18 +110,13 @@ func (r *router) takesWindows() bool {
 }
 
 // route chooses the path of a call and stores it in the call. It considers the direct, the
-// two-level and the window path, in this order. It chooses the first of them that the backend
-// supports for the call and that the path choice or the tuning table prefers, and the plain path if
-// there is none. The window path also requires that the buffers lie in windows. If no path is
-// possible, route returns an error. where describes the buffers in the returned reason.
+// two-level, the window and the plain path, in this order. A path must be supported by the backend
+// and preferred by the path choice or the tuning table. The window path also requires that the
+// buffers lie in windows. where describes the buffers in the returned reason.
 //
-// If the call has no path choice, the group's choice applies. The result depends only on the call,
-// on the settings that the ranks agreed on, and on SetPath, so all ranks choose the same path.
-//
-// All ranks also agree on whether a call on windows works in place, that is, whether the smaller
-// buffer is the rank's own part of the larger buffer. If that were true only on some rank, the
-// smaller buffer, which has the same place on all ranks, would overlap a different part on the
-// others, and check returns an error for that. Outside windows, ranks may disagree.
+// The result depends only on the call, on the settings that the ranks agreed on, and on SetPath, so
+// all ranks choose the same path. Ranks also agree on whether a call on windows works in place,
+// because validCopy rejects calls whose buffers overlap in another way.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -135,12 +125,12 @@ func (r *router) route(
 		choice, requester = PathChoice(r.choice.Load()), "the group is set to"
 	}
 	offer = r.comm.Offer(*call)
-	direct, decided := r.direct(choice, call, offer, requester)
+	direct, directReason := r.decideDirect(choice, call, offer, requester)
 	if direct {
-		call.Path, decided.where = driver.PathDirect, where
-		return offer, *decided, nil
+		call.Path, directReason.where = driver.PathDirect, where
+		return offer, *directReason, nil
 	}
-	if r.twoLevel(choice, call, offer) {
+	if r.decideTwoLevel(choice, call, offer) {
 		call.Path, why.where = driver.PathTwoLevel, where
 		why.text = "and " + requester + " the two-level path"
 		if choice != PathTwoLevel {
@@ -154,13 +144,12 @@ func (r *router) route(
 		call.Path, why = r.chooseWindow(choice, call, offer, requester)
 	}
 	if call.Path == driver.PathPlain {
-		err = refusal(offer, decided)
+		err = refusal(offer, directReason)
 	}
-	why.where, why.direct = where, decided
+	why.where, why.direct = where, directReason
 	return offer, why, err
 }
 
-// refusal returns an error if a call cannot take the plain path either.
 func refusal(offer driver.Offer, direct *reason) error {
 	err := offer.Refusal(driver.PathPlain)
 	if err != nil && direct != nil {
@@ -169,14 +158,13 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// direct reports whether a call takes the direct path, and why. The reason is nil if the direct
-// path was neither requested nor possible, or if the path choice or the operation excludes it. A
-// call without data takes the direct path only if it is a barrier or a norm.
+// decideDirect reports whether a call takes the direct path, and why. The reason is nil if that
+// path was neither requested nor possible.
 //
 // A barrier takes the direct path whenever it can, because symmem's kernel only waits for its
-// peers, whereas NCCL also reduces data. The minimum and maximum of floats also take the direct
-// path whenever they can, because NCCL ignores NaNs.
-func (r *router) direct(
+// peers, whereas NCCL also reduces data. So do the minimum and maximum of floats, because NCCL
+// ignores NaNs.
+func (r *router) decideDirect(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (bool, *reason) {
 	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathDirect) ||
@@ -216,14 +204,13 @@ func (r *router) direct(
 	return false, nil
 }
 
-// ruleOf returns the direct or the two-level path if the tuning table prefers it for a call.
 func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
 	return r.tuning.ChooseDirect(
 		ruleName(call.Operation), bytesOf(call, r.ranks),
 		call.SendWindow != nil || call.RecvWindow != nil, r.shape)
 }
 
-func (r *router) twoLevel(choice PathChoice, call *driver.Call, offer driver.Offer) bool {
+func (r *router) decideTwoLevel(choice PathChoice, call *driver.Call, offer driver.Offer) bool {
 	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathTwoLevel) ||
 		r.shape.Machines <= 1 {
 		return false
@@ -236,8 +223,6 @@ func (r *router) twoLevel(choice PathChoice, call *driver.Call, offer driver.Off
 	return offer.Refusal(driver.PathTwoLevel) == nil
 }
 
-// ruleName returns an operation's name in the tuning table. AllGatherV and ReduceScatterV use the
-// rules of AllGather and ReduceScatter, and a norm uses those of AllReduce.
 func ruleName(o driver.Operation) string {
 	switch o {
 	case driver.AllReduceRMSNorm:
@@ -251,8 +236,7 @@ func ruleName(o driver.Operation) string {
 	}
 }
 
-// bytesOf returns the size by which the tuning table chooses, which is that of a call's larger
-// buffer. It is the same on every rank.
+// bytesOf returns the size of a call's larger buffer. It is the same on every rank.
 func bytesOf(call *driver.Call, ranks int) int64 {
 	if call.Operation.Uneven() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())
@@ -261,8 +245,6 @@ func bytesOf(call *driver.Call, ranks int) int64 {
 	return max(send, recv)
 }
 
-// chooseWindow chooses between the plain and the window path for a call whose buffers lie in
-// windows.
 func (r *router) chooseWindow(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (driver.Path, reason) {

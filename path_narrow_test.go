@@ -71,7 +71,7 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 	if err != nil {
 		return "", err.Error(), 0
 	}
-	plan, err := offer.Take(call.Path, digest(g.calls.describe(&call, &places, 0)))
+	plan, err := offer.Take(call.Path, digestCall(g.calls.describe(&call, &places, 0)))
 	if err != nil {
 		return "", err.Error(), 0
 	}

@@ -7,10 +7,9 @@ import (
 )
 
 // PeerAddresses returns the addresses at which this process can access the buffer on every rank of
-// a group, in group order. The entry of this rank is Buffer.Address. On GPUs, the addresses can be
-// used in kernels and copies on this rank's device. On the host backend, the program can access
-// them directly. The caller must synchronize its accesses with those of other ranks, for example
-// with Group.Barrier.
+// a group, in group order. On GPUs, the addresses can be used in kernels and copies on this rank's
+// device. The caller must synchronize its accesses with those of other ranks, for example with
+// Group.Barrier.
 //
 // The addresses are valid until the group or the pool is closed, or until the buffer has been freed
 // and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then. They
@@ -29,7 +28,7 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 
 func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	if g == nil {
-		return nil, invalid("addresses of peers in a nil group")
+		return nil, invalid("addresses of peers: the group is nil")
 	}
 	entry, ok := g.windows.table.Load().find(address, bytes)
 	if !ok {

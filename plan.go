@@ -16,9 +16,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// collective holds the arguments of a call and, after prepare, the backend's plan for it. A plan
-// can be launched repeatedly. Each group keeps its latest plans, because programs often repeat the
-// same calls on the same buffers.
+// collective holds the arguments of a call and, after prepare, the backend's plan for it. A group
+// keeps its latest plans, because programs often repeat the same calls on the same buffers.
 type collective struct {
 	send, recv Memory
 	count      int64
@@ -26,34 +25,31 @@ type collective struct {
 	operation  driver.Operation
 	dataType   DataType
 	reduceOp   ReduceOp
-	factor     float64    // of PremulSum
-	choice     PathChoice // path of this call, unless it is PathDefault
-	site       uint32     // call site, see Interop.At; the method same ignores it
-	wait       bool       // whether the call waits, see Call.Wait; the method same ignores it
+	factor     float64 // factor of PremulSum
+	choice     PathChoice
+	site       uint32 // call site, see Interop.At; the method sameCall ignores it
+	wait       bool   // see Call.Wait; the method sameCall ignores it
 	arrived    func(source int)
 	splits     *Splits
-	norm       *NormArgs // on the heap; see normLike
+	norm       *NormArgs
 
-	plan driver.Plan // nil until prepare has run
-	// described describes the call in events.
+	plan      driver.Plan // nil until prepare has run
 	described *event.Call
 	// revision is the revision of the group's windows for which the plan was made.
 	revision uint64
-	// submit counts calls of the plan for the live view, and times some of them.
+	// submit counts and times calls of the plan for the live view.
 	submit driver.Meter
-	// frees is the result of freeCount when the buffers were last known to be live, or unknownFrees.
-	// It is accessed atomically.
+	// frees is the result of freeCount when the buffers were last known to be live. It is
+	// accessed atomically.
 	frees uint64
 }
 
-// unknownFrees differs from every result of freeCount.
 const unknownFrees = math.MaxUint64
 
-// planner makes the plans for a group's calls and keeps the latest ones.
 type planner struct {
 	roster
 	rt      *Runtime
-	group   *Group // for the registration of pools
+	group   *Group
 	comm    driver.Communicator
 	life    *lifetime
 	windows *windows
@@ -70,12 +66,10 @@ func (pl *planner) init(g *Group) {
 
 func (pl *planner) latestSite() string { return pl.rt.sites.text(pl.site.Load()) }
 
-// planSlots is the maximum number of plans that a group keeps. It must be a power of two.
+// planSlots must be a power of two.
 const planSlots = 256
 
-// slot returns the index of a call's plan in planner.plans. weight is the address of a norm's
-// weight.
-func (c *collective) slot(weight uintptr) uint64 {
+func (c *collective) planSlot(weight uintptr) uint64 {
 	h := uint64(c.send.Address())>>6 ^ uint64(c.recv.Address())>>8 ^ uint64(weight)>>5 ^
 		uint64(c.count)<<2 ^ uint64(c.operation)
 	return (h * 0x9e3779b97f4a7c15) >> 56 & (planSlots - 1)
@@ -88,36 +82,34 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// cached returns the kept call that is the same as c and whose plan is not stale, or nil. Ranks may
-// keep different plans, because slots depend on addresses. For that reason, a kept plan must not
-// affect what a call registers or whether the call is refused.
+// cached returns a kept call that is the same as c and whose plan is not stale, or nil. Ranks may
+// keep different plans, because slots depend on addresses. A kept plan must therefore not affect
+// what a call registers or whether the call is refused.
 func (pl *planner) cached(c *collective) *collective {
-	p := pl.plans[c.slot(c.weight())].Load()
-	if p == nil || p.revision != pl.windows.revision.Load() || !p.same(c) ||
-		(c.splits != p.splits || c.norm != p.norm) && !p.sameExtras(c) {
+	p := pl.plans[c.planSlot(c.weight())].Load()
+	if p == nil || p.revision != pl.windows.revision.Load() || !p.sameCall(c) ||
+		(c.splits != p.splits || c.norm != p.norm) && !p.sameSplitsAndNorm(c) {
 		return nil
 	}
-	if frees := c.freeCount(); frees != atomic.LoadUint64(&p.frees) && !p.alive(frees) {
+	if frees := c.freeCount(); frees != atomic.LoadUint64(&p.frees) && !p.stillLive(frees) {
 		return nil
 	}
 	return p
 }
 
-// same reports whether two calls are the same, except for the fields that sameExtras compares. It
-// is small enough to be inlined.
-func (c *collective) same(o *collective) bool {
+// sameCall ignores the fields that sameSplitsAndNorm compares. It is small enough to be inlined.
+func (c *collective) sameCall(o *collective) bool {
 	return c.send == o.send && c.recv == o.recv && c.count == o.count &&
 		c.operation == o.operation && c.dataType == o.dataType && c.reduceOp == o.reduceOp &&
 		c.factor == o.factor && c.root == o.root && c.tag == o.tag && c.choice == o.choice &&
 		o.arrived == nil
 }
 
-func (c *collective) sameExtras(o *collective) bool {
+func (c *collective) sameSplitsAndNorm(o *collective) bool {
 	return sameSplits(c.splits, o.splits) && c.norm == o.norm
 }
 
-// freeCount returns the number of frees in the pools of send and recv. As long as it does not
-// change, neither buffer has been freed.
+// freeCount counts the frees in the pools of send and recv.
 func (c *collective) freeCount() (frees uint64) {
 	if c.send.pool != nil {
 		frees = c.send.pool.frees.Load()
@@ -128,9 +120,8 @@ func (c *collective) freeCount() (frees uint64) {
 	return frees
 }
 
-// alive reports whether all buffers of the call are still live. If so, it stores frees, the current
-// result of freeCount, in c.frees.
-func (c *collective) alive(frees uint64) bool {
+// stillLive reports whether all buffers of the call are live. If so, it stores frees in c.frees.
+func (c *collective) stillLive(frees uint64) bool {
 	for _, m := range c.buffers() {
 		if m.pool == nil {
 			continue
@@ -145,21 +136,22 @@ func (c *collective) alive(frees uint64) bool {
 	return true
 }
 
-// others returns the buffers of a norm other than send and recv, in the order of driver.Norm.Spans.
-func (c *collective) others() [4]Memory {
+// otherBuffers returns a norm's buffers other than send and recv, in the order of
+// driver.Norm.Spans.
+func (c *collective) otherBuffers() [4]Memory {
 	if c.norm == nil {
 		return [4]Memory{}
 	}
-	return c.norm.others()
+	return c.norm.otherBuffers()
 }
 
 func (c *collective) buffers() [6]Memory {
-	o := c.others()
+	o := c.otherBuffers()
 	return [6]Memory{c.send, c.recv, o[0], o[1], o[2], o[3]}
 }
 
-// check returns a copy of a call for prepare, or an error if the call is invalid on every rank.
-func (pl *planner) check(c *collective) (*collective, error) {
+// validCopy validates a call and returns a copy for prepare. If it fails, it fails on every rank.
+func (pl *planner) validCopy(c *collective) (*collective, error) {
 	p := new(collective)
 	*p = *c
 	p.frees = unknownFrees
@@ -173,9 +165,8 @@ func (pl *planner) check(c *collective) (*collective, error) {
 	return p, nil
 }
 
-// keepable reports whether the group may keep the plan. It does not keep plans of calls on Go
-// slices, because they would keep the slices reachable.
-func (c *collective) keepable() bool {
+// cacheable reports whether the group may keep the plan, which would keep Go slices reachable.
+func (c *collective) cacheable() bool {
 	if c.arrived != nil {
 		return false
 	}
@@ -202,9 +193,8 @@ func (c *collective) call() driver.Call {
 	return call
 }
 
-// prepare registers the memory of a valid call, chooses the path and makes the backend create the
-// plan. If memory cannot be registered because some rank is capturing a stream, the call takes a
-// path without windows on all ranks.
+// prepare registers the memory of a valid call, chooses the path and creates the plan. If some rank
+// is capturing a stream, nothing is registered, and all ranks take a path without windows.
 func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := pl.life.cause(ctx); err != nil {
@@ -219,7 +209,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if err != nil {
 		return pl.wrap(c, err)
 	}
-	if err := pl.alignWindows(ctx, c, registered); err != nil {
+	if err := pl.realignPools(ctx, c, registered); err != nil {
 		return pl.wrap(c, err)
 	}
 	call := c.call()
@@ -230,25 +220,24 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 		return pl.wrap(c, err)
 	}
 	described := pl.describe(&call, &found, 0)
-	word := digest(described)
-	c.plan, err = offer.Take(call.Path, word)
+	callDigest := digestCall(described)
+	c.plan, err = offer.Take(call.Path, callDigest)
 	if err != nil {
 		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
 	}
-	c.described = describeSubmitted(&call, described, len(pl.ranks), pl.rank, word)
+	c.described = describeSubmitted(&call, described, len(pl.ranks), pl.rank, callDigest)
 	if pl.rt.live.counting.Load() {
-		pl.clocks.attach(c, call.Path)
+		pl.clocks.measure(c, call.Path)
 	}
 	// If memory is still pending, the next call may register it and take a different path.
-	if registered && c.keepable() && !c.hasPending(pl.windows) {
-		pl.plans[c.slot(c.weight())].Store(c)
+	if registered && c.cacheable() && !c.hasPending(pl.windows) {
+		pl.plans[c.planSlot(c.weight())].Store(c)
 	}
 	return nil
 }
 
-// hasPending reports whether a pool of the call has memory that the next call would register. It
-// must be called after c.revision has been set: memory that is mapped later changes the revision,
-// which makes the plan stale.
+// hasPending reports whether the next call would register memory. It must be called after
+// c.revision has been set, because memory that is mapped later makes the plan stale.
 func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {
 		return false
@@ -257,10 +246,9 @@ func (c *collective) hasPending(w *windows) bool {
 	return send != nil && send.pending.Load() || recv != nil && recv.pending.Load()
 }
 
-// alignWindows realigns the pools of the buffers if necessary. It finds these pools by address,
-// because the caller may have passed only addresses. If a realignment is necessary while the call
-// is being captured, it returns an error.
-func (pl *planner) alignWindows(ctx context.Context, c *collective, registered bool) error {
+// realignPools realigns the pools of the buffers if necessary. The caller may have passed only
+// addresses, so it finds the pools by address.
+func (pl *planner) realignPools(ctx context.Context, c *collective, registered bool) error {
 	call := c.call()
 	found := pl.locations(&call)
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
@@ -291,7 +279,6 @@ func (pl *planner) wrap(c *collective, err error) error {
 	return fmt.Errorf("%v on group %s: %w", c.operation, pl.id, err)
 }
 
-// validate returns an error if the call's arguments or buffers are invalid.
 func (pl *planner) validate(c *collective, call *driver.Call) error {
 	if err := call.Validate(len(pl.ranks), pl.rank); err != nil {
 		return err
@@ -303,7 +290,7 @@ func (pl *planner) validate(c *collective, call *driver.Call) error {
 	if c.norm == nil {
 		return err
 	}
-	others := c.others()
+	others := c.otherBuffers()
 	for i, span := range call.Norm.Spans() {
 		// Validate has checked the alignment.
 		err = errors.Join(err, pl.checkMemory(span.Name, others[i], span.Bytes, Uint8))
@@ -342,8 +329,7 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 }
 
 // register registers the pools of a call's buffers with the group if necessary, and reports whether
-// they are registered. It registers nothing if the call is being captured, in which case all ranks
-// must capture it, or if any rank is capturing another stream.
+// they are registered. It registers nothing while this call or any rank's stream is being captured.
 func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
@@ -369,8 +355,6 @@ func (pl *planner) register(
 	return true, nil
 }
 
-// registersWith reports whether a collective of a group would first register the pool of this
-// memory with the group, or realign the pool after a fault.
 func (m Memory) registersWith(g *Group) bool {
 	p := m.pool
 	if p == nil {
@@ -383,8 +367,8 @@ func (m Memory) registersWith(g *Group) bool {
 	return p.realigner.mustAlign(&g.roster, m.Address(), m.Bytes()) || p.registrar.hasPending(member)
 }
 
-// locations holds the windows that contain a call's buffers. The text in where describes these
-// windows, or explains why both are nil.
+// locations holds the windows that contain a call's buffers. A window is memory that is registered
+// on all ranks. The text in where describes the windows, or explains why both are nil.
 type locations struct {
 	send, recv *windowEntry
 	where      string
@@ -415,9 +399,8 @@ func (pl *planner) locations(call *driver.Call) locations {
 }
 
 // describe returns the properties of a call that must be the same on all ranks, including the
-// places of buffers in windows. On the direct path, a rank whose buffers lie outside windows
-// therefore differs from ranks whose buffers lie in windows. For a message, the operation, peer and
-// place are left out, because they may differ between its two ends.
+// places of buffers in windows. The two ends of a message have different operations, peers and
+// places, so these are left out.
 func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
@@ -430,15 +413,15 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 		c.ReduceOp += ", " + call.Norm.Describe()
 	}
 	if call.Path != driver.PathPlain && (found.send != nil || found.recv != nil) {
-		pl.place(&c, call, found)
+		pl.addPositions(&c, call, found)
 	}
 	return &c
 }
 
-func (pl *planner) place(c *event.Call, call *driver.Call, found *locations) {
+func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locations) {
 	send, recv, sendAt, recvAt := found.send, found.recv, call.Send, call.Recv
-	// In an in-place call, the smaller buffer is this rank's part of the larger buffer, so its place
-	// may differ between ranks. Use the place of the larger buffer for both.
+	// In an in-place call, the smaller buffer is this rank's part of the larger buffer, so its
+	// place differs between ranks. Use the place of the larger buffer for both.
 	switch {
 	case !call.InPlace(pl.rank) || send == nil || recv == nil:
 	case call.Operation == driver.AllGather:
@@ -454,8 +437,6 @@ func (pl *planner) place(c *event.Call, call *driver.Call, found *locations) {
 	}
 }
 
-// describeSubmitted completes the description d of a call for events. For a message, it describes
-// this rank's end.
 func describeSubmitted(
 	call *driver.Call, d *event.Call, ranks, rank int, digest uint64,
 ) *event.Call {
@@ -467,8 +448,7 @@ func describeSubmitted(
 	return d
 }
 
-// digest returns the digest of a description, which ranks compare.
-func digest(c *event.Call) uint64 {
+func digestCall(c *event.Call) uint64 {
 	d := ledger.Empty
 	for words := range slices.Chunk(event.AppendCall(nil, c), 16) {
 		var two [16]byte
@@ -478,9 +458,9 @@ func digest(c *event.Call) uint64 {
 	return d
 }
 
-// callOf describes the call in which this rank differs from other ranks, or returns nil if the
-// cause is not a mismatch.
-func (pl *planner) callOf(cause error) *event.Call {
+// mismatchedCall describes the call in which this rank differs from other ranks, if the cause is a
+// mismatch.
+func (pl *planner) mismatchedCall(cause error) *event.Call {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {
 		return nil

@@ -18,29 +18,26 @@ import (
 	"symmem/internal/spin"
 )
 
-// PoolOptions configures NewPool. The zero value creates a pool without a domain.
+// PoolOptions configures NewPool.
 type PoolOptions struct {
-	// Domain is the group whose ranks must make the same requests to this pool in the same order. If
-	// it is nil, the pool's memory is never registered.
+	// Domain is the group whose ranks must make the same requests to this pool in the same order.
+	// If it is nil, the pool's memory is never registered.
 	Domain *Group
-	// Capacity is the maximum number of bytes that the pool maps. 0 means that there is no limit
-	// except the device's memory.
-	Capacity int64
-	// Placement selects one of several free blocks of the same size.
+	// Capacity is the maximum number of bytes that the pool maps; 0 means no limit.
+	Capacity  int64
 	Placement Placement
-	// FirstSegment is the size of the first segment in bytes. 0 selects 64 MiB. Each later segment is
-	// as large as all earlier segments together, so n bytes require O(log n) segments. For the most
-	// memory that a pool may map, see docs/design/placement.md.
+	// FirstSegment is the size of the first segment in bytes; 0 selects 64 MiB. Each later segment
+	// is as large as all earlier segments together; see docs/design/placement.md.
 	FirstSegment int64
 	// Sizing determines the sizes of segments and how they are split into blocks.
 	Sizing Sizing
 }
 
-// Pool is a caching allocator of buffers over the segments of one arena.
+// Pool is a caching allocator of buffers.
 //
-// Any Alloc may map a new segment. A group registers the segment at the end of a scope, or in the
-// group's first collective on the segment. The registration creates a window. Trim or Close
-// deregisters the segment from all groups and unmaps it.
+// Any Alloc may map a new segment of memory. A group registers the segment at the end of a scope or
+// in the group's first collective on it, which creates a window. Trim or Close deregisters the
+// segment from all groups and unmaps it.
 //
 // A Pool is safe for concurrent use. Symmetric buffers require the same order of requests on all
 // ranks, so a program must allocate them on one goroutine or order its requests in another way.
@@ -55,8 +52,8 @@ type Pool struct {
 	ledger *ledger.Ledger      // guarded by mu
 	// frees counts freed buffers. It is written with mu held but read without it.
 	frees atomic.Uint64
-	// calls counts the calls that use the pool's memory. It is a gate that refuses new calls while
-	// the pool is suspended, and once Close has begun.
+	// calls counts the calls that use the pool's memory. It refuses new calls while the pool is
+	// suspended or closed.
 	calls spin.Gate
 
 	// Each of the following fields uses only fields declared before it.
@@ -102,7 +99,6 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	return p, nil
 }
 
-// connect initializes the fields of a new pool, whose arena must have been set.
 func (p *Pool) connect() {
 	rt, mu := p.rt, &p.mu
 	p.events = poolEvents{
@@ -124,7 +120,7 @@ func (p *Pool) connect() {
 	}
 	p.uses = uses{
 		mu: mu, core: p.core, ledger: p.ledger, events: &p.events, segments: &p.segments,
-		streams: &rt.streams, points: map[alloc.StreamPoint]driver.Event{},
+		streams: &rt.streams, useEnds: map[alloc.StreamPoint]driver.Event{},
 	}
 	p.heap = heap{
 		core: p.core, ledger: p.ledger, segments: &p.segments, uses: &p.uses,
@@ -173,14 +169,13 @@ func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	return p.alloc(s, bytes, site)
 }
 
-// alloc allocates a buffer and records the call site, or none if site is 0.
 func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	if s == nil || s.rt != p.rt {
 		return Buffer{}, invalid("allocating on a stream of another runtime")
 	}
 	// This function must be fast, so it has no defer and leaves rare cases to other functions.
 	p.mu.Lock()
-	if p.segments.refuses {
+	if p.segments.refusing {
 		return Buffer{}, unlockAndRefuse(p)
 	}
 	block, growth, err := p.core.Alloc(bytes, s.number)
@@ -198,7 +193,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	if site == 0 {
 		p.ledger.Note(event.KindAlloc, p.core.Owner(), block.Segment, block.Offset, block.Size, bytes)
 	} else {
-		p.absorbAt(block, bytes, site)
+		p.noteAllocAt(block, bytes, site)
 	}
 	if p.events.active {
 		p.addresses.noteAlloc(b)
@@ -209,8 +204,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	return b, nil
 }
 
-// absorbAt records an allocation with its call site. The caller must hold p.mu.
-func (p *Pool) absorbAt(block alloc.Block, bytes int64, site uint32) {
+func (p *Pool) noteAllocAt(block alloc.Block, bytes int64, site uint32) {
 	p.ledger.Absorb(&event.Event{
 		Kind: event.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
 		Offset: block.Offset, Size: block.Size, Requested: bytes,
@@ -265,21 +259,19 @@ func (p *Pool) reserveFor(
 	}
 }
 
-// reserve locks mu and calls heap.reserve. The caller must have entered the pool.
 func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	p.mu.Lock()
 	defer p.events.release()
 	return p.heap.reserve(s, bytes, site)
 }
 
-// Register registers all segments that the group has not registered yet, as the end of a scope
-// does. It is collective over the group. Without new segments it returns immediately and does not
-// communicate.
+// Register registers all segments that the group has not registered yet. It is collective over the
+// group. Without new segments it returns immediately and does not communicate.
 //
 // If Register returns a DivergenceError, TimeoutError or RankLostError on one rank, it returns the
-// error on every rank of the group, and so do later calls. Existing windows stay registered until
-// the group is closed. If any rank is capturing a stream, every rank returns ErrCapturing; nothing
-// is registered, and the group remains usable.
+// error on every rank of the group, and so do later calls. Existing windows stay registered. If any
+// rank is capturing a stream, every rank returns ErrCapturing; nothing is registered, and the group
+// remains usable.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
 	m, err := p.registrar.member(g)
@@ -292,7 +284,6 @@ func (p *Pool) Register(ctx context.Context, g *Group) error {
 	return p.registerPending(ctx, m)
 }
 
-// registerPending enters the pool and registers the segments that are pending for a member.
 func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 	v, err := enter(p, nil)
 	if err != nil {
@@ -304,42 +295,37 @@ func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 
 // Trim unmaps segments without live buffers, newest first, but leaves at least keep bytes mapped.
 // It is collective over the domain. Each rank first waits for its queued work. If the work does not
-// complete in time, the segments stay mapped until a later Trim or Close. No rank unmaps a segment
-// before all ranks have deregistered it.
+// complete in time, the segments stay mapped until a later Trim or Close.
 //
-// A segment with a buffer that a Graph or a graph of another library uses is kept until that graph
-// is closed, even if the buffer has been freed. If another library is capturing an adopted stream
-// of some rank, Trim returns ErrCapturing on all ranks and changes nothing.
+// A segment with a buffer that a graph uses is kept until the graph is closed, even if the buffer
+// has been freed. If another library is capturing a stream of some rank, Trim returns ErrCapturing
+// on all ranks and changes nothing.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	defer deliverAll(p.rt)
 	return p.trimmer.trim(orBackground(ctx), keep)
 }
 
 // Suspend releases the pool's memory on all ranks of the domain, until Resume is called. It is
-// collective over the domain. Buffers keep their addresses, captured graphs stay valid, and the
-// windows of all groups stay registered. Suspend returns how much memory it has released on this
-// rank. If the pool is already suspended, Suspend does nothing.
+// collective over the domain. Buffers keep their addresses, captured graphs stay valid, and windows
+// stay registered. Suspend returns how much memory it has released on this rank. If the pool is
+// already suspended, Suspend does nothing.
 //
-// The ranks first agree that nothing uses the memory. Each rank waits for calls that use the pool,
-// and then for unfinished work on its streams. Each wait takes at most a second, or a quarter of
-// the timeout if that is less. If a call or work is still in progress after that, or if memory
-// cannot be released for another reason, all ranks return an ErrBusy that names the rank and the
-// work. If any rank is capturing a stream, all ranks return ErrCapturing. If a rank has too little
-// host memory for KeepContents, all ranks return ErrOutOfMemory. After any of these errors, the
-// pool is not suspended and remains usable.
+// Suspend waits for calls that use the pool, and then for unfinished work on this rank's streams.
+// Each wait takes at most a second, or a quarter of the timeout if that is less. If a call or work
+// is then unfinished on some rank, all ranks return an ErrBusy that names the rank and the work.
+// They return ErrCapturing if any rank is capturing a stream, and ErrOutOfMemory if a rank has too
+// little host memory for KeepContents. After any of these errors, the pool remains usable.
 //
-// While a pool is suspended, calls that use its memory return ErrSuspended on all ranks: Alloc,
-// Trim, Register, copies, collectives, and Launch of a graph that uses the pool. Free, Stats and
-// Close still work. Nothing else may access the memory: neither other libraries, nor replays of
-// their graphs, nor the program itself through a pointer or a View. On GPUs, such an access
-// destroys the CUDA context. If a suspended pool is closed, the memory that Close keeps for live
-// buffers is not accessible.
+// While a pool is suspended, calls that use its memory return ErrSuspended. Free, Stats and Close
+// still work. Nothing else may access the memory: neither other libraries and their graphs, nor the
+// program itself through a pointer or a View. On GPUs, such an access destroys the CUDA context.
+// Memory that Close keeps for live buffers is then not accessible either.
 //
 // If a rank is lost or late, Suspend returns a fault of the domain. If the pool is then suspended
 // on this rank (see Suspended), Resume makes it usable again.
 func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 	if c != DiscardContents && c != KeepContents {
-		return Suspension{}, invalid("suspending a pool: contents %d", c)
+		return Suspension{}, invalid("suspending a pool: contents choice %d is unknown", c)
 	}
 	defer deliverAll(p.rt)
 	released, err := p.suspender.suspend(orBackground(ctx), c)
@@ -354,10 +340,9 @@ func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 // nothing.
 //
 // If any rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and
-// the pool stays suspended.
-//
-// If the domain has failed, Resume maps the memory of this rank and returns the fault. The pool can
-// then be used on this rank, and so can its windows in groups that have not failed.
+// the pool stays suspended. If the domain has failed, Resume maps the memory of this rank and
+// returns the fault. This rank can then use the pool, and its windows in groups that have not
+// failed.
 func (p *Pool) Resume(ctx context.Context) error {
 	defer deliverAll(p.rt)
 	if err := p.suspender.resume(orBackground(ctx)); err != nil {
@@ -376,7 +361,6 @@ func (p *Pool) Stats() PoolStats {
 	return poolStats(p)
 }
 
-// poolStats implements Pool.Stats. The caller must hold mu.
 func poolStats(p *Pool) PoolStats {
 	s, windows := p.core.Stats(), 0
 	for _, m := range p.registrar.members {
@@ -389,7 +373,7 @@ func poolStats(p *Pool) PoolStats {
 	}
 }
 
-// Segments returns the segments that the pool has at the time of the call, ordered by ordinal.
+// Segments returns the segments at the time of the call, ordered by ordinal.
 func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -403,15 +387,15 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 // Close deregisters all segments and unmaps those without live buffers. A second Close does
 // nothing.
 //
-// Close waits for calls of other goroutines that use buffers of the pool, including registrations,
-// for a Suspend or Resume in progress, and for the work that this rank has queued on any stream.
-// Calls that begin in the meantime return ErrClosed. If the calls and the work have not completed
-// after twice Options.Timeout, Close returns a TimeoutError and the pool remains open.
+// Close waits for calls of other goroutines that use the pool, and for the work that this rank has
+// queued on any stream. Calls that begin in the meantime return ErrClosed. If the calls and the
+// work have not completed after twice Options.Timeout, Close returns a TimeoutError and the pool
+// remains open.
 //
 // Buffers that have not been freed remain usable through a View, a pointer or kernels. They can be
 // freed after Close; any other call with them returns ErrClosed. A segment with such buffers stays
 // mapped until its last buffer is freed or the process exits. On GPUs, it also keeps the GPU's
-// primary context alive. The addresses of these segments and those between them are not reused.
+// primary context alive. Until all buffers are freed, the pool's addresses are not reused.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
 // closeAfter implements Close. wait waits for the work of this rank.
@@ -422,11 +406,11 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout(p.rt.opts.Timeout))
 	defer cancel()
 	defer p.events.deliver()
-	p.suspender.noteCloses(1)
-	defer p.suspender.noteCloses(-1)
+	p.suspender.addCloses(1)
+	defer p.suspender.addCloses(-1)
 	err := refuse(ctx, &p.calls)
 	if err == nil {
-		if err = cmp.Or(p.suspender.awaitRest(ctx), wait(ctx)); err != nil {
+		if err = cmp.Or(p.suspender.awaitIdle(ctx), wait(ctx)); err != nil {
 			p.calls.Open()
 		}
 	}
@@ -438,14 +422,14 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.segments.closed {
 		return nil
 	}
-	p.segments.closed, p.segments.refuses = true, true
+	p.segments.closed, p.segments.refusing = true, true
 	p.suspender.state.Store(poolOpen)
 	var errs []error
 	for _, s := range p.segments.mapped() {
 		errs = append(errs, p.registrar.deregister(s))
 	}
 	for _, g := range p.rt.registry.allGroups() {
-		g.windows.forget(p)
+		g.windows.dropPool(p)
 	}
 	p.rt.registry.forgetPool(p)
 	return joinDistinct(append(errs, p.segments.close(p.heap.liveCounts()))...)

@@ -10,7 +10,6 @@ import (
 	"symmem/driver"
 )
 
-// rankLists compares the lists of ranks that the ranks pass to Join.
 type rankLists struct {
 	store      driver.Store
 	rank, size int // in the world
@@ -20,9 +19,9 @@ func ranksKey(id string, rank int) string {
 	return fmt.Sprintf("ranks/%q/%d", id, rank)
 }
 
-// announce stores this rank's list for a group and compares it with the list of the lowest rank in
-// it, if that rank has stored one. If the store does not respond within the timeout, announce
-// returns an AbsentError that names the rank that serves the store.
+// announce stores this rank's list for a group and compares it with that of the lowest rank in it,
+// if already stored. If the store does not respond within the timeout, announce returns an
+// AbsentError that names the rank that serves the store.
 func (l *rankLists) announce(
 	ctx context.Context, id string, ranks []int, timeout time.Duration,
 ) error {
@@ -44,10 +43,10 @@ func (l *rankLists) announce(
 	}
 }
 
-// differ returns an error if another rank has passed a different list for the group. It is called
-// when joining has failed, because the backend's error may not show that the lists differ.
-func (l *rankLists) differ(id string, ranks []int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), endDelay/2)
+// findDifference returns an error if another rank has passed a different list for the group. The
+// backend's error may not show that.
+func (l *rankLists) findDifference(id string, ranks []int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), endDetectionDelay/2)
 	defer cancel()
 	for rank := range l.size {
 		if err := l.compare(ctx, id, ranks, rank); err != nil {

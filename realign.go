@@ -18,26 +18,26 @@ type realigner struct {
 	events    *poolEvents
 }
 
-// raise marks the pool suspect: after a fault, it may place buffers differently on different ranks.
-// failed is the failed group, or nil if another rank has reported that the pool is suspect. The
-// next use of the pool in any group then starts with a registration, which realigns the pool.
-func (r *realigner) raise(failed *lifetime) {
+// markSuspect marks the pool suspect: after a fault, its layout may differ between ranks. failed is
+// the failed group, or nil if another rank has reported that the pool is suspect. The next use of
+// the pool in any group then starts with a registration, which realigns the pool.
+func (r *realigner) markSuspect(failed *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d := r.suspicion
+	suspicion := r.suspicion
 	if failed != nil {
 		if failed.fault.Load() == faultResolved {
 			return
 		}
-		if d.failedGroups == nil {
-			d.failedGroups = map[*lifetime]bool{}
+		if suspicion.failedGroups == nil {
+			suspicion.failedGroups = map[*lifetime]bool{}
 		}
-		d.failedGroups[failed] = true
+		suspicion.failedGroups[failed] = true
 	}
-	if !d.raised {
-		d.preFault = r.heap.liveBlocks()
+	if !suspicion.raised {
+		suspicion.preFault = r.heap.liveBlocks()
 	}
-	d.raised, d.aligned = true, nil
+	suspicion.raised, suspicion.aligned = true, nil
 	r.heap.registrar.setPending() // also makes existing plans stale, even those for plain addresses
 }
 
@@ -67,13 +67,14 @@ func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
 	})
 }
 
-// takeInventory returns the inventory of the pool. Uses recorded before the mark no longer count,
-// because the caller has waited for that work.
+// takeInventory lists the pool's blocks. It drops uses recorded before the mark, because the
+// caller has waited for that work.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Do not test whether Close has begun, because Close waits for calls that have entered the pool.
+	// Do not test whether Close has begun, because Close waits for calls that have entered the
+	// pool.
 	if r.heap.segments.closed {
 		return poolInventory{}, errPoolClosed
 	}
@@ -91,36 +92,34 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	}, err
 }
 
-// rebuild arranges the pool as l describes, restarts its history and returns the segments to unmap.
-// If another goroutine has changed the pool since takeInventory, rebuild does nothing and the pool
-// stays suspect.
-func (r *realigner) rebuild(
-	g *roster, l alloc.Arrangement, inventories []poolInventory,
-) []*segment {
+// rebuild arranges the pool, restarts its history and returns the segments to unmap. If another
+// goroutine has changed the pool since takeInventory, rebuild does nothing and the pool stays
+// suspect.
+func (r *realigner) rebuild(g *roster, arrangement alloc.Arrangement, inventories []poolInventory) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	table, past := r.heap.segments, r.heap.ledger
 	if table.closed || past.Position() != inventories[g.rank].Position {
 		return nil
 	}
-	gone, err := r.heap.core.Rebuild(l)
+	gone, err := r.heap.core.Rebuild(arrangement)
 	if err != nil {
 		return nil
 	}
-	for len(table.list) < len(l.Segments) {
+	for len(table.list) < len(arrangement.Segments) {
 		table.list = append(table.list, nil)
 	}
 	for _, s := range table.mapped() {
 		s.stream = 0
-		s.releasing = s.releasing || l.Segments[s.ordinal].Bytes == 0
+		s.releasing = s.releasing || arrangement.Segments[s.ordinal].Bytes == 0
 	}
-	clear(r.heap.uses.points)
+	clear(r.heap.uses.useEnds)
 	start := uint64(0)
 	for _, s := range inventories {
 		start = max(start, s.Start)
 	}
 	r.events.collect()
-	past.Restart(start, digestOf(l, inventories[0]))
+	past.Restart(start, digestOf(arrangement, inventories[0]))
 	r.events.recordRestart(start)
 	r.suspicion.noteRealigned(g)
 	var segments []*segment
@@ -131,12 +130,12 @@ func (r *realigner) rebuild(
 	return segments
 }
 
-func digestOf(l alloc.Arrangement, s poolInventory) uint64 {
+func digestOf(arrangement alloc.Arrangement, s poolInventory) uint64 {
 	d := ledger.Empty
-	for _, extent := range l.Segments {
+	for _, extent := range arrangement.Segments {
 		d = ledger.Mix(d, uint64(extent.Bytes), 1)
 	}
-	for _, r := range l.Kept {
+	for _, r := range arrangement.Kept {
 		d = ledger.Mix(ledger.Mix(d, uint64(r.Segment), uint64(r.Offset)), uint64(r.Size), 2)
 	}
 	for _, b := range s.Blocks {

@@ -15,17 +15,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// membership represents a group's use of a pool, for whose segments the group may have windows.
+// membership represents a group's use of a pool.
 type membership struct {
 	pool    *Pool
 	group   *Group
 	windows map[*segment]driver.Window // guarded by Pool.mu
-	// next is the ordinal of the first segment that may have to be registered. Earlier segments have
-	// been registered or trimmed. Guarded by Pool.mu.
+	// next is the first segment that may have to be registered. It is guarded by Pool.mu.
 	next int32
 	// pending is set if segments may have been mapped since the group's last registration. If it is
-	// not set, the end of a scope checks nothing else, so its cost does not depend on the number of
-	// segments.
+	// not set, the end of a scope checks nothing else.
 	pending atomic.Bool
 }
 
@@ -36,10 +34,10 @@ func (m *membership) setPending() {
 	m.group.windows.revision.Add(1)
 }
 
-// registrar registers a pool's segments with groups.
+// registrar registers a pool's segments with groups. A registration creates a window.
 type registrar struct {
 	mu        *ranked.Spin[poolMu]
-	pool      *Pool // identifies the pool to groups
+	pool      *Pool
 	rt        *Runtime
 	domain    *Group
 	members   map[*Group]*membership // guarded by mu
@@ -49,8 +47,7 @@ type registrar struct {
 	events    *poolEvents
 }
 
-// memberOf returns the group's membership, and creates it when the group first uses the pool. The
-// caller must hold mu.
+// memberOf returns the group's membership, and creates it if necessary. The caller must hold mu.
 func (r *registrar) memberOf(g *Group) (*membership, error) {
 	if m := r.members[g]; m != nil {
 		return m, nil
@@ -84,13 +81,12 @@ func (r *registrar) member(g *Group) (*membership, error) {
 	}
 	m, err := r.memberOf(g)
 	if err == nil {
-		g.windows.remember(m)
+		g.windows.addMember(m)
 	}
 	return m, err
 }
 
-// hasPending reports whether a registration with a group would register segments of the pool. m is
-// the group's membership, or nil if the group has not used the pool.
+// hasPending reports whether a registration would register segments. m may be nil.
 func (r *registrar) hasPending(m *membership) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,7 +97,6 @@ func (r *registrar) hasPending(m *membership) bool {
 	return slices.ContainsFunc(r.segments.list[first:], (*segment).registrable)
 }
 
-// setPending marks every member as having memory to register. The caller must hold mu.
 func (r *registrar) setPending() {
 	for _, m := range r.members {
 		m.setPending()
@@ -121,8 +116,7 @@ func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	return r.register(ctx, m)
 }
 
-// register registers the segments that are pending for a member. The caller must have entered the
-// pool.
+// register registers the pending segments. The caller must have entered the pool.
 func (r *registrar) register(ctx context.Context, m *membership) error {
 	g := m.group
 	defer deliverAll(r.rt)
@@ -179,8 +173,7 @@ func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*s
 }
 
 // holdPending adds a hold to each pending segment and returns the segments. The holds keep the
-// segments mapped without a lock while the ranks wait for each other. Segments that are mapped in
-// the meantime remain pending.
+// segments mapped without a lock while the ranks wait for each other.
 func (r *registrar) holdPending(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +203,6 @@ func (r *registrar) registerOne(ctx context.Context, m *membership, s *segment) 
 	return nil
 }
 
-// deregister removes all windows of a segment. The caller must hold mu.
 func (r *registrar) deregister(s *segment) error {
 	errs := []error{deregisterAdopted(r.rt, s)}
 	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
@@ -220,7 +212,7 @@ func (r *registrar) deregister(s *segment) error {
 	return errors.Join(errs...)
 }
 
-// dropWindow deregisters a group's window of a segment, if it has one. The caller must hold mu.
+// dropWindow deregisters a group's window, if any. The caller must hold mu.
 func (r *registrar) dropWindow(m *membership, s *segment) error {
 	w := m.windows[s]
 	if w == nil {
@@ -231,7 +223,7 @@ func (r *registrar) dropWindow(m *membership, s *segment) error {
 		WindowEvent{r.segments.event(s), m.group})
 	r.events.recordWindow(event.KindDeregister, s, m.group)
 	m.group.windows.remove(r.pool, s)
-	return closedOnce(w.Deregister())
+	return checkClosedOnce(w.Deregister())
 }
 
 func (r *registrar) leave(g *Group) error {

@@ -32,7 +32,7 @@ func (r *registry) allGroups() []*Group {
 }
 
 // addGroup adds a group and starts its goroutines. It returns an error once Close has begun,
-// because Close would not wait for the goroutines of a group that is added later.
+// because Close would not wait for these goroutines.
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +77,7 @@ func (r *registry) forgetPool(p *Pool) {
 	}
 }
 
-// keepAddresses sets the number of bytes of a closed pool's address range that are still in use.
+// keepAddresses sets how many bytes of a closed pool's address range are still in use.
 func (r *registry) keepAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,12 +94,11 @@ func (r *registry) poolsOf(domain *Group) int {
 	return count
 }
 
-// Each domain has poolNumbers distinct pool ids.
+// poolNumbers is the number of pool ids of a domain, the group whose ranks share a pool.
 const poolNumbers = 1 << 16
 
-// poolID returns the id of a domain's next pool. The id is the same on all ranks of the domain, and
-// no pool of another domain has it. Pools of the world have small ids, which keeps reports
-// readable. The caller must hold mu.
+// poolID returns the id of a domain's next pool. It is unique and the same on all ranks of the
+// domain. Pools of the world have small ids. The caller must hold mu.
 func (r *registry) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0
@@ -112,7 +111,6 @@ func (r *registry) poolID(domain *Group) uint64 {
 	return domain.key&^(poolNumbers-1) | count%poolNumbers
 }
 
-// poolName returns a name for the pool with the given id; see poolID.
 func (r *registry) poolName(id uint64) string {
 	if id < poolNumbers {
 		return fmt.Sprintf("pool %d", id)

@@ -9,8 +9,7 @@ import (
 
 // report describes a fault for the other ranks of the group.
 type report struct {
-	Kind string `json:"kind"`
-	// InCall names the call that the rank was in, if it is known.
+	Kind   string `json:"kind"`
 	InCall string `json:"doing"`
 	// Only the field for the type of the error is set, or Text if there is no such field.
 	Lost       *RankLostError   `json:"lost,omitempty"`
@@ -36,7 +35,7 @@ type report struct {
 }
 
 // The kinds of reports, ordered so that a kind may be the cause of later ones. For example, ranks
-// may be late because another rank is lost, or because ranks wait in different calls.
+// may be late because another rank is lost.
 const (
 	kindLost     = "lost"
 	kindPrior    = "prior"
@@ -91,8 +90,7 @@ func reportOf(cause error) report {
 	return r
 }
 
-// valid reports whether the report, which another process has sent, has the fields that its kind
-// requires.
+// valid checks that a report from another process has the fields that its kind requires.
 func (r *report) valid() bool {
 	switch r.Kind {
 	case kindPrior:

@@ -7,7 +7,6 @@ import (
 	"symmem/internal/agreement"
 )
 
-// roster identifies a group, lists its ranks and holds its timeout.
 type roster struct {
 	id    string // the name in messages
 	full  string // unique among all groups, and the same on all ranks
@@ -27,5 +26,4 @@ func (r *roster) contains(other *roster) bool {
 	return true
 }
 
-// divergence returns an error if an agreement of the group has found a difference.
 func (r *roster) divergence(v *agreement.Outcome) error { return divergenceOf(v, r.id, r.ranks) }

@@ -18,7 +18,7 @@ import (
 )
 
 // Runtime represents this process as a rank. It owns the rank's device, groups, pools and streams,
-// and Close closes all of them. A Runtime is safe for concurrent use.
+// and is safe for concurrent use.
 type Runtime struct {
 	opts      Options
 	source    string
@@ -80,7 +80,7 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
 	}
-	ctx, cancel := opts.bound(ctx)
+	ctx, cancel := opts.withTimeout(ctx)
 	defer cancel()
 	w.Late = opts.absenceWarner("meeting all ranks")
 	w.LateToLeave = opts.absenceWarner("leaving, with the store that this rank serves for the others")
@@ -100,7 +100,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	if err != nil || n < 1 {
 		return nil, errors.Join(err, invalid("opening %d local ranks", n))
 	}
-	ctx, cancel := opts.bound(ctx)
+	ctx, cancel := opts.withTimeout(ctx)
 	defer cancel()
 	store := rendezvous.NewLocal()
 	members := &localWorld{store: store}
@@ -127,10 +127,9 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	return runtimes, nil
 }
 
-// start opens the device and joins the world. If it fails, it closes the Runtime.
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 	if err := rt.open(ctx); err != nil {
-		rt.monitor.note(err)
+		rt.monitor.noteResult(err)
 		return nil, errors.Join(fmt.Errorf("opening rank %d of %d: %w", rt.rank, rt.size, err),
 			rt.Close())
 	}
@@ -155,7 +154,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
 			Device: int(rt.opts.Device), Store: rt.rankLists.store, Timeout: rt.opts.Timeout,
 			Scatter: rt.opts.Scatter,
-			Late:    rt.opts.late(), Interrupted: wrapInterrupted(rt.opts.Interrupted),
+			Late:    rt.opts.lateSettings(), Interrupted: wrapInterrupted(rt.opts.Interrupted),
 		})
 		return err
 	})
@@ -207,10 +206,9 @@ func (rt *Runtime) Device() DeviceInfo {
 
 // DeviceInfo describes a device.
 type DeviceInfo struct {
-	// Backend and Name are the names of the backend and the device.
 	Backend, Name string
 	// Ordinal is the number of the device among those that the process sees. It is -1 on the host
-	// backend, whose devices have no numbers.
+	// backend.
 	Ordinal int
 	// Granularity is the unit of segment sizes in bytes, a power of two.
 	Granularity int64
@@ -228,8 +226,7 @@ func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }
 func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 
 // Close leaves every group and releases all memory without live buffers; for live buffers, see
-// Pool.Close. If several streams or groups return the same error, the result contains it once. A
-// second Close does nothing.
+// Pool.Close. A second Close does nothing.
 //
 // Close waits for queued work for at most twice Options.Timeout. If the work takes longer, Close
 // may wait equally long for each group with collectives queued behind that work, and for each pool
@@ -237,13 +234,12 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 //
 // Close waits for other ranks in two cases only. If a group has failed and no call has returned the
 // fault yet, the ranks first determine the cause, as in Group.Close. The rank that serves the store
-// also waits until the other ranks have left or their processes have ended. It stops waiting when
+// also waits for the other ranks to leave or end, for at least 1 s. This wait ends when
 // Options.Timeout has passed since the beginning of Close, or when the context of Interop.Close
-// ends, but waits for at least 1 s.
+// ends.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
-// close implements Close and Interop.Close. When the context ends, it stops waiting for other ranks
-// to leave.
+// close implements Close. When the context ends, it stops waiting for other ranks to leave.
 func (rt *Runtime) close(ctx context.Context) error {
 	if !rt.creation.close() {
 		return nil
@@ -337,15 +333,14 @@ func (rt *Runtime) Stats() Stats {
 
 // Handler returns an HTTP handler that serves the live view: a page at "/", metrics for Prometheus
 // at "/metrics" and JSON at "/debug/symmem". With Options.HTTP it shows all ranks of the machine;
-// without it, only this rank. Without Options.HTTP, calls are counted from the first call of
-// Handler. The handler is read-only and checks no token, so the program must control who can reach
-// it. It may be used concurrently and after Close.
+// without it, only this rank, and calls are counted from the first call of Handler. The handler is
+// read-only and checks no token, so the program must control who can reach it. It may be used
+// concurrently and after Close.
 func (rt *Runtime) Handler() http.Handler { return rt.live.handler() }
 
 // SetCheck changes the check level for all groups. It is collective over the world, and every rank
 // must pass the same level. In each group, all ranks must make the same collectives before the
-// call. Differences that were not detected at the old level remain undetected until the next
-// comparison of histories.
+// call. Earlier differences remain undetected until the next comparison of histories.
 func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	ctx = orBackground(ctx)
 	if l <= CheckDefault || l > CheckEvery {

@@ -18,10 +18,9 @@ import (
 //
 // A scope that is abandoned, for example by a panic or an early return, registers nothing, because
 // the other ranks may not have reached its end. Its buffers remain allocated, and their memory is
-// registered the next time all ranks reach the end of a scope.
+// registered at the end of a later scope.
 //
-// A Scope is open until End or Abandon. The methods of the zero Scope return errors. A Scope must
-// not be copied and is not safe for concurrent use.
+// A Scope is open until End or Abandon. It must not be copied and is not safe for concurrent use.
 type Scope struct {
 	pool   *Pool
 	group  *Group
@@ -31,16 +30,13 @@ type Scope struct {
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
-// return the reason. The compiler inlines Begin, so a Scope that does not escape from the caller
-// needs no heap allocation.
+// return the reason. Begin is inlined, so that the Scope needs no heap allocation.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
 	s.member, s.err = beginScope(p, g)
 	return s
 }
 
-// beginScope returns the group's membership in the pool. It calls registrar.member, which takes a
-// lock, only if the group has not used the pool before.
 func beginScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.active() {
 		p.events.recordScope(event.KindScopeBegin, g)
@@ -54,8 +50,7 @@ func beginScope(p *Pool, g *Group) (*membership, error) {
 }
 
 // BeginDisabled opens a scope whose buffers come from a pool without a domain and are never
-// registered. Use it in code that needs symmetric memory in some calls but not in others, for
-// example because tensor shapes may differ between ranks.
+// registered. Use it if only some calls need symmetric memory.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/live"
 )
 
-// snapshot returns the current state of the Runtime for the live view. It includes at most the
-// given number of each pool's latest events.
+// snapshot returns the current state of the Runtime with at most the given number of each pool's
+// latest events.
 func (v *liveView) snapshot(events int) live.Snapshot {
 	rt := v.rt
 	s := live.Snapshot{
@@ -42,8 +42,6 @@ const maxSnapshotEvents = 1 << 16
 
 const maxFaultText = 4096
 
-// groupSnapshot returns the current state of a group, and this rank's waits for other ranks of the
-// group.
 func groupSnapshot(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
 	s := live.Group{
@@ -64,10 +62,10 @@ func groupSnapshot(g *Group) (live.Group, []live.Wait) {
 	if !ok {
 		return s, nil
 	}
-	seen, now := inspector.Inspect(), time.Now().UTC()
-	s.Activity = seen.Activity
+	inspection, now := inspector.Inspect(), time.Now().UTC()
+	s.Activity = inspection.Activity
 	var waits []live.Wait
-	for _, w := range seen.Waits {
+	for _, w := range inspection.Waits {
 		waits = append(waits, live.Wait{
 			Group: g.id, InCall: w.InCall, Since: now.Add(-w.Waited), Seconds: w.Waited.Seconds(),
 			Ranks: w.Ranks, Activity: w.Activity,
@@ -77,15 +75,13 @@ func groupSnapshot(g *Group) (live.Group, []live.Wait) {
 }
 
 const (
-	// poolPatience limits how long a snapshot waits for a pool's lock, because a call that frees
-	// memory may hold the lock while it waits for other ranks.
-	poolPatience = 20 * time.Millisecond
-	// poolPause is the time between attempts to acquire the lock.
-	poolPause = time.Millisecond
+	// maxLockWait limits how long a snapshot waits for a pool's lock. A call that frees memory may
+	// hold the lock while it waits for other ranks.
+	maxLockWait    = 20 * time.Millisecond
+	lockRetryDelay = time.Millisecond
 )
 
-// poolSnapshot returns the current state of a pool with at most the given number of its latest
-// events. It holds the pool's lock while it copies them, which takes about 10 ns per event.
+// poolSnapshot holds the pool's lock while it copies events, which takes about 10 ns per event.
 func poolSnapshot(p *Pool, events int) live.Pool {
 	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
 	if p.domain != nil {
@@ -94,8 +90,8 @@ func poolSnapshot(p *Pool, events int) live.Pool {
 	if events > 0 {
 		s.Recent = make([]live.Placement, 0, events) // allocate before locking
 	}
-	for begin := time.Now(); !p.mu.TryLock(); time.Sleep(poolPause) {
-		if time.Since(begin) > poolPatience {
+	for begin := time.Now(); !p.mu.TryLock(); time.Sleep(lockRetryDelay) {
+		if time.Since(begin) > maxLockWait {
 			s.Busy = true
 			return s
 		}

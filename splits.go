@@ -7,8 +7,8 @@ import (
 )
 
 // Splits divides a buffer into one part for each rank of the group, in group order. For AllToAllV,
-// it divides both buffers. Counts and offsets are in elements. If offsets are missing, the parts
-// are contiguous. See [driver.Splits].
+// it divides both buffers. Counts and offsets are in elements. Without offsets, the parts are
+// contiguous. See [driver.Splits].
 type Splits = driver.Splits
 
 // Contiguous returns the splits of buffers whose parts are contiguous, in group order.
@@ -17,8 +17,7 @@ func Contiguous(sendCounts, recvCounts []int64) Splits {
 	return *s.WithOffsets()
 }
 
-// evenSplits returns splits in which every rank has the same count. It returns nil if the operation
-// has no splits.
+// evenSplits returns splits in which every rank has the same count, or nil.
 func evenSplits(o Operation, count int64, ranks int) *Splits {
 	counts := slices.Repeat([]int64{count}, ranks)
 	switch o {

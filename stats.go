@@ -4,22 +4,20 @@ package symmem
 type PoolStats struct {
 	// Used is the size of all allocated blocks.
 	Used int64 `json:"used"`
-	// Requested is the total size that callers requested for these blocks.
+	// Requested is the size that callers requested for these blocks.
 	Requested int64 `json:"requested"`
 	// HighWater is the maximum of Used so far.
 	HighWater int64 `json:"high_water"`
-	// Cached is the free memory of the pool.
-	Cached int64 `json:"cached"`
-	// LargestFree is the size of the largest free block.
+	// Cached is the size of all free blocks.
+	Cached      int64 `json:"cached"`
 	LargestFree int64 `json:"largest_free"`
-	// Deferred is the size of the blocks in Used that have been freed but may still be used by other
-	// streams.
+	// Deferred is the size of the blocks in Used that have been freed but may still be used by
+	// other streams.
 	Deferred int64 `json:"deferred"`
 	// Pinned is the size of the blocks in Used that graphs use.
-	Pinned int64 `json:"pinned"`
-	// Segments is the number of segments.
-	Segments int `json:"segments"`
-	// Windows is the number of windows, one for each segment and each group that has registered it.
+	Pinned   int64 `json:"pinned"`
+	Segments int   `json:"segments"`
+	// Windows counts each segment once for each group that has registered it.
 	Windows int `json:"windows"`
 	// Events is the number of events in the ledger.
 	Events uint64 `json:"events"`
@@ -27,25 +25,22 @@ type PoolStats struct {
 
 // GroupStats contains a group's counters and settings.
 type GroupStats struct {
-	// Windows is the current number of windows.
 	Windows int `json:"windows"`
 	// Registrations is the number of calls that have registered segments.
 	Registrations uint64 `json:"registrations"`
 	// Agreements is the number of comparisons of ledgers that have found no difference.
 	Agreements uint64 `json:"agreements"`
 	// Paths contains the number of collectives on each path, including replays of graphs.
-	Paths map[string]uint64 `json:"paths"`
-	// Tuning describes how the paths are chosen.
-	Tuning Tuning `json:"tuning"`
+	Paths  map[string]uint64 `json:"paths"`
+	Tuning Tuning            `json:"tuning"`
 }
 
 // Stats describes a Runtime with its pools and groups.
 type Stats struct {
-	Rank    int    `json:"rank"`
-	Size    int    `json:"size"`
-	Backend string `json:"backend"`
-	Check   string `json:"check"`
-	// Formula is the formula of reductions; see Options.Deterministic.
+	Rank    int                   `json:"rank"`
+	Size    int                   `json:"size"`
+	Backend string                `json:"backend"`
+	Check   string                `json:"check"`
 	Formula string                `json:"formula"`
 	Pools   []PoolStats           `json:"pools"`
 	Groups  map[string]GroupStats `json:"groups"`

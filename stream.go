@@ -13,29 +13,25 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Stream is an ordered, asynchronous queue of work.
+// Stream is an ordered, asynchronous queue of work. It is safe for concurrent use; work runs in the
+// order of the calls. An idle stream may run work before the call that queues it returns.
 //
-// Ranks need not create the same streams. Each pool numbers the streams that allocate from it: the
-// default stream has the number 0, and others count from 1 in the order of their first Alloc or
-// Reserve in that pool. The pool's history and a DivergenceError contain these numbers.
-//
-// An idle stream may run work before the call that queues it returns. A Stream is safe for
-// concurrent use; work runs in the order of the calls.
+// Each pool numbers the streams that allocate from it: the default stream has the number 0, and
+// others count from 1 in the order of their first Alloc or Reserve in that pool. The pool's history
+// and a DivergenceError contain these numbers. Ranks need not create the same streams.
 //
 // Once work on a stream has failed, the stream is failed until Synchronize has returned the error.
 // Work queued on a failed stream is not run, and waits for events recorded on the stream return the
 // error. If a collective is not run, its group fails on all ranks with a PriorError. On GPUs,
 // however, queued work continues to run, and only Synchronize returns the error.
 type Stream struct {
-	rt     *Runtime
-	number alloc.Stream
-	queue  driver.Stream
-	// capturing is set while BeginCapture's capture is in progress.
+	rt        *Runtime
+	number    alloc.Stream
+	queue     driver.Stream
 	capturing atomic.Bool
 	// recording is held while a capture begins or ends, and while recordEvent records.
 	recording ranked.Mutex[streamRecording]
-	// captureStart is the event recorded at the beginning of the current capture; guarded by
-	// recording.
+	// captureStart is recorded at the beginning of the current capture; guarded by recording.
 	captureStart driver.Event
 	// pinning is held while a capture begins or ends, and while a buffer is pinned for it. It is
 	// acquired before Pool.mu, whereas recording is acquired after Pool.mu.
@@ -45,13 +41,12 @@ type Stream struct {
 	// pinning.
 	untracked []*Pool
 	groups    []*Group // groups with calls in the current capture; guarded by pinning
-	// adopted is the same as queue if another library has created the stream, and is nil otherwise.
+	// adopted is set to queue if another library has created the stream.
 	adopted driver.AdoptedStream
 }
 
-// Number returns the number of the stream in the Runtime. The default stream has the number 0, and
-// others count from 1 in the order in which this rank created them. The numbers in the histories of
-// pools are different; see Stream.
+// Number returns the number of the stream in the Runtime: 0 for the default stream; others count
+// from 1 in the order of their creation. Pools use different numbers; see Stream.
 func (s *Stream) Number() int { return int(s.number) }
 
 // Copy copies the bytes of src to dst, which must have the same length.
@@ -72,7 +67,7 @@ func (s *Stream) Copy(dst, src Memory) error {
 	if err := s.queue.Copy(dst.Address(), src.Address(), src.Bytes()); err != nil {
 		return err
 	}
-	return s.keep(dst, src)
+	return s.keepReachable(dst, src)
 }
 
 // Fill sets every byte of dst to value.
@@ -89,13 +84,12 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 	if err := s.queue.Fill(dst.Address(), value, dst.Bytes()); err != nil {
 		return err
 	}
-	return s.keep(dst, dst)
+	return s.keepReachable(dst, dst)
 }
 
-// keep keeps a and b reachable if they are Go slices: until the work just queued on them is
-// complete or, if the work is captured, as long as the graph exists. It also moves them off the
-// caller's stack.
-func (s *Stream) keep(a, b Memory) error {
+// keepReachable keeps Go slices reachable until the work just queued on them is complete or,
+// if the work is captured, as long as the graph exists. It also moves them off the caller's stack.
+func (s *Stream) keepReachable(a, b Memory) error {
 	if a.pool != nil && b.pool != nil {
 		return nil
 	}
@@ -117,8 +111,8 @@ func (s *Stream) keep(a, b Memory) error {
 }
 
 // Host runs a function on the host in stream order. It must not call symmem. If it panics or calls
-// runtime.Goexit, as testing.T.FailNow does, the stream fails. While another library is capturing
-// the stream, Host returns ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
+// runtime.Goexit, the stream fails. While another library is capturing the stream, Host returns
+// ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
 func (s *Stream) Host(work func()) error {
 	if work == nil {
 		return invalid("queueing a nil function")
@@ -127,8 +121,7 @@ func (s *Stream) Host(work func()) error {
 }
 
 // Record sets the event's point to the end of the work queued so far. While another library is
-// capturing the stream, Record returns ErrCapturing, because waits for the event would have no
-// effect.
+// capturing the stream, Record returns ErrCapturing.
 func (s *Stream) Record(e *Event) error {
 	if !e.valid() {
 		return invalid("recording a nil or zero event")
@@ -140,9 +133,9 @@ func (s *Stream) Record(e *Event) error {
 	return s.queue.Record(e.mark)
 }
 
-// Wait makes later work of this stream wait for the event's point. The wait has no deadline,
-// because it is for work of this process. If the work before the point has failed, this stream
-// fails with the same error. The event may belong to another Runtime with the same backend.
+// Wait makes later work of this stream wait for the event's point. The wait has no deadline. If the
+// work before the point has failed, this stream fails with the same error. The event may belong to
+// another Runtime with the same backend.
 func (s *Stream) Wait(e *Event) error {
 	if !e.valid() {
 		return invalid("waiting for a nil or zero event")
@@ -196,13 +189,12 @@ func (l *streamList) all() []*Stream {
 	return l.list[:len(l.list):len(l.list)]
 }
 
-func (l *streamList) at(number alloc.Stream) *Stream {
+func (l *streamList) byNumber(number alloc.Stream) *Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list[number]
 }
 
-// add assigns a number to a stream and appends the stream.
 func (l *streamList) add(s *Stream) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -215,9 +207,8 @@ func (l *streamList) add(s *Stream) error {
 	return nil
 }
 
-// drain waits until the work queued so far has completed on all streams, so that its memory may be
-// unmapped. The streams keep the errors of that work. A stream that returns ErrClosed has no work
-// left. drain does not wait for captures, because the memory of captured work is pinned.
+// drain waits until the work queued so far has completed on all streams. It does not wait for
+// captures, because the memory of captured work is pinned.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
@@ -227,8 +218,7 @@ func (l *streamList) drain(ctx context.Context) error {
 	return nil
 }
 
-// close closes all streams and returns all their errors. It closes them concurrently, so that the
-// timeouts of several streams do not add up.
+// close closes all streams concurrently and returns all their errors.
 func (l *streamList) close() (errs []error) {
 	streams := l.all()
 	closed := make([]error, len(streams))
@@ -272,7 +262,6 @@ func (s *Stream) drain(ctx context.Context) error {
 // no work left and must not be queried.
 func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.adoptedIdle.Load() }
 
-// close closes a stream. It does not destroy a stream of another library.
 func (s *Stream) close() error {
 	if s.adopted == nil {
 		err := s.queue.Close()
@@ -291,7 +280,6 @@ func (s *Stream) close() error {
 	return s.forget(driver.AdoptedStream.Close)
 }
 
-// inCapture reports whether work queued on the stream now becomes part of a capture.
 func (s *Stream) inCapture() bool { return s.capturing.Load() || s.isCapturing() }
 
 func (s *Stream) checkAndUse(a, b Memory) error {
@@ -306,16 +294,13 @@ func (s *Stream) checkAndUse(a, b Memory) error {
 	return s.useBoth(a, b)
 }
 
-// mustRecordUse reports whether the use of a call's buffers must be recorded. This is the case if a
-// buffer belongs to another stream or the call is captured. The function is small enough to be
-// inlined.
 func (s *Stream) mustRecordUse(c *collective) bool {
 	return s.capturing.Load() || c.norm != nil ||
 		c.send.extent.onOtherStream(s.number) || c.recv.extent.onOtherStream(s.number)
 }
 
-// useBoth records that this stream uses a and b, so that buffers of other streams are not reused
-// too early, and buffers used in a capture are pinned. Once the work is queued, the caller must
+// useBoth records that this stream uses a and b: buffers of other streams must not be reused too
+// early, and buffers used in a capture must be pinned. Once the work is queued, the caller must
 // call useAgain.
 func (s *Stream) useBoth(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
@@ -347,8 +332,7 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// awaitStreamCause returns the cause that the ranks of a group have determined if err, an error of
-// a stream, is a fault of that group. It returns other errors unchanged.
+// awaitStreamCause replaces a fault of a group by the cause that its ranks have determined.
 func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitCause(err)
@@ -357,14 +341,13 @@ func awaitStreamCause(err error) error {
 }
 
 // Handle returns a handle with which other libraries can queue work on the stream. On GPUs it is a
-// CUstream, which is also a cudaStream_t. On the host backend it is 0. The handle does not change
-// and is valid until the Runtime is closed.
+// CUstream, which is also a cudaStream_t. On the host backend it is 0. The handle is valid until
+// the Runtime is closed.
 //
-// The work of other libraries and of symmem runs in the order of the calls, and Synchronize and
-// captures include both. symmem does not know which memory the work of other libraries uses, so the
-// caller must call Buffer.UseOn for buffers of another stream, and must not free buffers that a
-// capture uses until its graph is closed. The thread that queues the work needs the GPU's primary
-// context as its current context.
+// Synchronize and captures include the work of other libraries, but symmem does not know which
+// memory that work uses. The caller must therefore call Buffer.UseOn for buffers of another stream,
+// and must not free buffers that a capture uses until its graph is closed. The thread that queues
+// the work needs the GPU's primary context as its current context.
 func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()

@@ -19,10 +19,9 @@ type Suspension = driver.Suspension
 type Contents int
 
 const (
-	// DiscardContents discards the contents, so that the memory contains zeros after Resume.
+	// DiscardContents discards the contents; the memory contains zeros after Resume.
 	DiscardContents Contents = iota
-	// KeepContents copies the contents of all mapped memory of the pool to pageable host memory.
-	// Resume copies them back.
+	// KeepContents copies the contents to pageable host memory. Resume copies them back.
 	KeepContents
 )
 
@@ -37,26 +36,24 @@ func (c Contents) String() string {
 // The states of a suspender.
 const (
 	poolOpen int32 = iota
-	// poolSuspending: the ranks agree on the suspension and release memory. If they do not agree, the
-	// state returns to poolOpen.
+	// poolSuspending: the ranks agree on the suspension and release memory, or return to poolOpen.
 	poolSuspending
 	poolSuspended
-	// poolResuming: memory is being mapped. If a rank has too little memory, the state returns to
-	// poolSuspended.
+	// poolResuming: memory is being mapped. If a rank has too little memory, the state
+	// returns to poolSuspended.
 	poolResuming
 )
 
 // suspender implements Pool.Suspend and Pool.Resume.
 //
-// The state changes from poolOpen to poolSuspending, poolSuspended and poolResuming, and back to
-// poolOpen. Only the goroutine that has set poolSuspending or poolResuming may change the state
-// again, and Close waits until it has done so. In all states but poolOpen, Pool.calls and
-// segmentTable.refuses make the pool refuse calls.
+// Only the goroutine that has set poolSuspending or poolResuming may change the state again, and
+// Close waits until it has done so. In all states but poolOpen, Pool.calls and
+// segmentTable.refusing make the pool refuse calls.
 //
-// Suspend closes Pool.calls before it locks the domain's Group.mu, because a call in progress may
-// wait for that lock. Resume unlocks the domain's Group.mu before it locks Group.mu of each group
-// with windows, one group at a time. All ranks lock these groups in the same order, sorted by key.
-// Pool.mu is held only while the list of segments or windows is read.
+// Suspend closes Pool.calls before it locks Group.mu of the domain, the group that shares the pool,
+// because a call in progress may wait for that lock. Resume unlocks the domain's Group.mu before it
+// locks Group.mu of each group with windows, one group at a time. All ranks lock these groups in
+// the same order, sorted by key. Pool.mu is held only while segments or windows are listed.
 type suspender struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool
@@ -65,17 +62,16 @@ type suspender struct {
 	history   *history
 	state     atomic.Int32
 	closes    int      // number of Pool.Close calls in progress; guarded by mu
-	contents  Contents // of the current suspension; used only by the goroutine that changes state
+	contents  Contents // used only by the goroutine that changes state
 }
 
-// errPoolSuspended is returned by calls that use a suspended pool.
 var errPoolSuspended = &refusalError{
 	"pool: suspended: call Pool.Resume on every rank of its domain", ErrSuspended,
 }
 
-// begin changes the state from old to next. If the state is done, there is nothing to do, and begin
-// returns false without an error. No suspension begins while Close runs.
-func (s *suspender) begin(old, next, done int32) (bool, error) {
+// changeState changes the state from old to next. If the state is done, it returns false without an
+// error, because there is nothing to do.
+func (s *suspender) changeState(old, next, done int32) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch state := s.state.Load(); {
@@ -91,7 +87,7 @@ func (s *suspender) begin(old, next, done int32) (bool, error) {
 }
 
 func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspension, err error) {
-	if begun, err := s.begin(poolOpen, poolSuspending, poolSuspended); !begun {
+	if begun, err := s.changeState(poolOpen, poolSuspending, poolSuspended); !begun {
 		return Suspension{}, err
 	}
 	s.contents = c
@@ -107,13 +103,13 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspensio
 	}()
 	s.setRefusing(true)
 	busy := s.refuseCalls(ctx)
-	held := s.hold()
+	held := s.holdSegments()
 	defer s.segments.releaseAll(held)
 	return s.release(ctx, held, busy, &committed)
 }
 
-// refuseCalls makes the pool refuse calls and waits for the calls in progress. It returns ErrBusy
-// if they take too long. The caller must open Pool.calls again, even after an error.
+// refuseCalls makes the pool refuse calls and waits for the calls in progress. The caller must open
+// Pool.calls again, even after an error.
 func (s *suspender) refuseCalls(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, workLimit(s.timeout()))
 	defer cancel()
@@ -124,7 +120,6 @@ func (s *suspender) refuseCalls(ctx context.Context) error {
 	return &refusalError{"a call on another goroutine uses the pool: let it return first", ErrBusy}
 }
 
-// timeout returns how long the other ranks wait for this rank.
 func (s *suspender) timeout() time.Duration {
 	if g := s.pool.domain; g != nil {
 		return g.limit.Get()
@@ -132,9 +127,8 @@ func (s *suspender) timeout() time.Duration {
 	return s.pool.rt.opts.Timeout
 }
 
-// release releases memory if all ranks agree. busy is an error if this rank has calls in progress;
-// all ranks then return an error. release sets committed once the ranks have agreed on the
-// suspension.
+// release releases memory if all ranks agree. busy is an error if this rank has calls in progress.
+// release sets committed once the ranks have agreed on the suspension.
 func (s *suspender) release(
 	ctx context.Context, held []*segment, busy error, committed *bool,
 ) (released Suspension, err error) {
@@ -172,9 +166,9 @@ func (s *suspender) release(
 	return released, errors.Join(errs...)
 }
 
-// agree compares the pool's history across ranks and exchanges refusals, that is, the reasons why
-// ranks cannot suspend or resume the pool. If any rank refuses, agree returns the first refusal.
-// The caller must hold the domain's Group.mu.
+// agree compares the pool's history across ranks and exchanges refusals: the reasons why ranks
+// cannot suspend or resume the pool. It returns the first refusal. The caller must hold the
+// domain's Group.mu.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: tag, pools: []*Pool{s.pool},
@@ -187,13 +181,12 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 }
 
 // workLimit limits how long Suspend waits for calls in progress, and then for unfinished work on
-// streams. Suspend has to wait even for idle streams, because CUDA takes some time to reach an
-// event. The limit is a small part of the timeout, because the other ranks are waiting for this
-// rank meanwhile.
+// streams. CUDA takes some time to reach an event, even on an idle stream. The limit is a small
+// part of the timeout, because the other ranks wait meanwhile.
 func workLimit(timeout time.Duration) time.Duration { return min(time.Second, timeout/4) }
 
-// prepare prepares the segments and windows. It returns an error if unfinished work, a capture or a
-// lack of host memory prevents the suspension.
+// prepare prepares the segments and windows. Unfinished work, a capture or a lack of host memory
+// prevents the suspension.
 func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool) error {
 	if capturing {
 		return ErrCapturing
@@ -239,7 +232,7 @@ func (s *suspender) suspendWindows() error {
 }
 
 func (s *suspender) resume(ctx context.Context) error {
-	if begun, err := s.begin(poolSuspended, poolResuming, poolOpen); !begun {
+	if begun, err := s.changeState(poolSuspended, poolResuming, poolOpen); !begun {
 		return err
 	}
 	mapped, err := s.mapAgain(ctx)
@@ -255,8 +248,8 @@ func (s *suspender) resume(ctx context.Context) error {
 }
 
 // mapAgain maps this rank's memory again, and reports whether it has done so. It maps nothing if
-// the ranks differ, or if some rank has too little memory. After a fault of the domain it maps the
-// memory without asking the other ranks.
+// the ranks differ, or if some rank has too little memory. After a fault of the domain it does not
+// ask the other ranks.
 func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	g := s.pool.domain
 	var fault error
@@ -268,7 +261,7 @@ func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 			return false, fault
 		}
 	}
-	held := s.hold()
+	held := s.holdSegments()
 	defer s.segments.releaseAll(held)
 	refusal := resumeSegments(held)
 	if g != nil && fault == nil {
@@ -285,8 +278,7 @@ func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	return true, fault
 }
 
-// resumeSegments maps the memory of segments and restores its contents. It stops at the first
-// error.
+// resumeSegments stops at the first error.
 func resumeSegments(held []*segment) error {
 	for _, seg := range held {
 		if memory, ok := seg.memory.(driver.SuspendableSegment); ok {

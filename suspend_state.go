@@ -36,8 +36,8 @@ func (s *suspender) windows() []groupWindow {
 	return all
 }
 
-// hold keeps each of the pool's segments from being unmapped, and returns the segments.
-func (s *suspender) hold() []*segment {
+// holdSegments keeps each of the pool's segments from being unmapped, and returns the segments.
+func (s *suspender) holdSegments() []*segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.segments.hold(0, func(*segment) bool { return true })
@@ -46,19 +46,17 @@ func (s *suspender) hold() []*segment {
 func (s *suspender) setRefusing(refuses bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.segments.refuses = refuses || s.segments.closed
+	s.segments.refusing = refuses || s.segments.closed
 }
 
-// noteCloses adds n to the number of Pool.Close calls in progress. No suspension begins while there
-// are any.
-func (s *suspender) noteCloses(n int) {
+// addCloses changes the number of Pool.Close calls in progress.
+func (s *suspender) addCloses(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closes += n
 }
 
-// awaitRest waits until no Suspend or Resume is in progress.
-func (s *suspender) awaitRest(ctx context.Context) error {
+func (s *suspender) awaitIdle(ctx context.Context) error {
 	inProgress := func() bool {
 		state := s.state.Load()
 		return state == poolSuspending || state == poolResuming
@@ -86,8 +84,6 @@ func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error
 	return nil
 }
 
-// describeWait describes what this rank is waiting for in some group, or returns "" if it is not
-// waiting.
 func describeWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, ok := g.comm.(driver.Inspector)
@@ -123,18 +119,17 @@ func adoptedWindows(rt *Runtime, held []*segment) error {
 // refusalError reports why a rank refuses to suspend, resume or use memory.
 type refusalError struct {
 	text string
-	kind error // errors.Is matches it
+	kind error
 }
 
 func (e *refusalError) Error() string { return e.text }
 
-// Unwrap returns the kind of the error.
+// Unwrap returns the kind of the error, for errors.Is.
 func (e *refusalError) Unwrap() error { return e.kind }
 
 // refusalKinds lists the kinds of refusals. In messages, a kind is an index of this list.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
-// refusalMessage is the form in which ranks send a refusal to each other.
 type refusalMessage struct {
 	Text string
 	Kind int

@@ -9,16 +9,15 @@ import (
 	"symmem/trace"
 )
 
-// envTrace is the variable that provides Options.Trace if the program does not set it.
+// envTrace provides Options.Trace if the program does not set it.
 const envTrace = "SYMMEM_TRACE"
 
-// recording holds the trace of a Runtime's events.
 type recording struct {
 	trace   *trace.Writer // nil if there is no trace; set before there are pools and groups
 	onEvent bool          // whether there is an OnEvent
 	mu      *ranked.Mutex[runtimeMu]
 	closed  bool                   // guarded by mu
-	boxes   []weak.Pointer[outbox] // the outboxes that write to the trace; guarded by mu
+	boxes   []weak.Pointer[outbox] // guarded by mu
 }
 
 func (r *recording) open(o *Options, rank, size int) (err error) {
@@ -32,11 +31,10 @@ func (r *recording) open(o *Options, rank, size int) (err error) {
 	return nil
 }
 
-// active reports whether there is an OnEvent or a trace.
 func (r *recording) active() bool { return r.onEvent || r.trace != nil }
 
-// connect makes an outbox write its events to the trace, if there is one. It must be called before
-// other goroutines use the outbox.
+// connect makes an outbox, the queue of events of a pool or group, write to the trace if there is
+// one. It must be called before other goroutines use the outbox.
 func (r *recording) connect(box *outbox) {
 	if r.trace == nil {
 		return

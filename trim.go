@@ -14,7 +14,7 @@ import (
 
 type trimmer struct {
 	mu        *ranked.Spin[poolMu]
-	pool      *Pool // identifies the pool to groups
+	pool      *Pool
 	heap      *heap
 	segments  *segmentTable
 	registrar *registrar
@@ -34,7 +34,7 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 		return fmt.Errorf("trimming a pool: %w", drainErr)
 	}
 	if g == nil {
-		return t.trimAlone(ctx, keep)
+		return t.trimWithoutDomain(ctx, keep)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -50,23 +50,22 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}
 	idle, err := t.takeIdle(ctx, keep)
-	err = errors.Join(err, t.segments.retire(idle, t.registrar.deregister))
+	err = errors.Join(err, t.segments.forEachMapped(idle, t.registrar.deregister))
 	// Peers may read a segment through their windows until they have deregistered it.
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		return errors.Join(err, g.life.awaitCause(waitErr))
 	}
-	return errors.Join(err, t.segments.retire(idle, t.segments.release))
+	return errors.Join(err, t.segments.forEachMapped(idle, t.segments.release))
 }
 
-func (t *trimmer) trimAlone(ctx context.Context, keep int64) error {
+func (t *trimmer) trimWithoutDomain(ctx context.Context, keep int64) error {
 	idle, err := t.takeIdle(ctx, keep)
-	return errors.Join(err, t.segments.retire(idle, t.registrar.deregister),
-		t.segments.retire(idle, t.segments.release))
+	return errors.Join(err, t.segments.forEachMapped(idle, t.registrar.deregister),
+		t.segments.forEachMapped(idle, t.segments.release))
 }
 
-// takeIdle removes the idle segments from the allocator's core and waits for the work on them. The
-// wait in trim is not enough, because another goroutine may have queued work and freed its buffers
-// since then.
+// takeIdle removes the idle segments from the allocator's core and waits for the work on them.
+// Another goroutine may have queued work and freed its buffers since the wait in trim.
 func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
 	idle := t.removeIdle(keep)
 	if len(idle) == 0 {

@@ -15,8 +15,7 @@ import (
 // BuiltInTuning is the value of Options.Tuning that selects the built-in table.
 const BuiltInTuning = "built-in"
 
-// Environment variables that provide Options.Tuning and Options.Path if the program does not set
-// them.
+// Environment variables for Options.Tuning and Options.Path.
 const (
 	envTuning = "SYMMEM_TUNING"
 	envPath   = "SYMMEM_PATH"
@@ -36,8 +35,7 @@ type Tuning struct {
 
 // TuningFile returns the file to which symmem tune writes the table for a device and a number of
 // ranks, and from which Open reads it. The file is below $XDG_CONFIG_HOME, or below .config in the
-// home directory. If neither is known, TuningFile returns an error. Open uses no file in that case,
-// or if the directory is not readable.
+// home directory. If neither is known, TuningFile returns an error.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -53,31 +51,26 @@ func slug(device string) string {
 	return strings.Join(parts, "-")
 }
 
-// exists reports whether a file exists. It returns false if the directory is not readable, as in
-// another user's home directory.
+// exists reports whether a file exists in a readable directory.
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
 
-// settings holds what the ranks of a group exchange when they connect. The terms must be the same
-// on all ranks, because otherwise ranks could wait for each other in different collectives or, if
-// only some of them compare their calls, in a comparison that others skip.
+// settings holds what the ranks of a group exchange when they connect. Terms must be the same on
+// all ranks, because ranks could otherwise wait for each other in different collectives.
 type settings struct {
-	Terms []term `json:"terms"`
-	// Machine names the machine that the rank runs on.
-	Machine string `json:"machine"`
-	// TableError describes why this rank has no table.
-	TableError string `json:"table_error,omitempty"`
+	Terms      []setting `json:"terms"`
+	Machine    string    `json:"machine"`
+	TableError string    `json:"table_error,omitempty"`
 	// Suspect reports whether this rank has marked a pool of the group suspect after a fault.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
-// term is a setting that must be the same on all ranks.
-type term struct {
+type setting struct {
 	What  string `json:"what"`
 	Value string `json:"value"`
-	// Text replaces Value in messages, unless it is empty.
+	// Text, if set, replaces Value in messages.
 	Text string `json:"text,omitempty"`
 }
 
@@ -117,13 +110,12 @@ func compareSettings(all []settings, ranks []int) error {
 	return nil
 }
 
-// differences lists the values of term i and the ranks that have each value. It returns "" if all
-// ranks have the same value. The value of a rank that lacks the term is "".
+// differences lists the values of term i and their ranks, or returns "" if all values are the same.
 func differences(all []settings, ranks []int, i int) string {
-	var distinctTerms []term
+	var distinctTerms []setting
 	holders := map[string][]int{} // by value
 	for r := range all {
-		var own term
+		var own setting
 		if i < len(all[r].Terms) {
 			own = all[r].Terms[i]
 		}

@@ -20,7 +20,8 @@ type uses struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	points   map[alloc.StreamPoint]driver.Event // end of each use of a deferred block; guarded by mu
+	// useEnds holds the event at the end of each use of a deferred block; guarded by mu.
+	useEnds map[alloc.StreamPoint]driver.Event
 }
 
 func (u *uses) add(m Memory, s *Stream) error {
@@ -44,8 +45,6 @@ func (u *uses) repeat(m Memory, s *Stream) {
 	u.core.UseAgain(m.handle, s.number)
 }
 
-// pin records that a graph uses a buffer. The caller must have entered the pool, which then cannot
-// be closed.
 func (u *uses) pin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -72,31 +71,30 @@ func (u *uses) unpin(m Memory) error {
 	return nil
 }
 
-// freeKinds maps the state of a freed block to the kind of event that records the free.
-var freeKinds = [...]event.Kind{
+var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noteFree records that the core has just freed a block. The caller must hold mu.
+// noteFree records that the core has freed a block. The caller must hold mu.
 func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
-	u.ledger.Note(freeKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
+	u.ledger.Note(freeEventKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
-		return u.recordPoints()
+		return u.recordUseEnds()
 	}
 	return nil
 }
 
-// recordPoints records an event on every stream that used the block that was just deferred. For a
-// closed stream, which has no work left, it stores nil and returns no error, because ranks may
-// close a stream at different times. The caller must hold mu.
-func (u *uses) recordPoints() error {
+// recordUseEnds records an event on every stream that used the block that was just deferred. A
+// closed stream has no work left and is no error, because ranks may close a stream at different
+// times. The caller must hold mu.
+func (u *uses) recordUseEnds() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
-		e, err := u.streams.at(point.Stream).recordEvent()
+		e, err := u.streams.byNumber(point.Stream).recordEvent()
 		if err != nil {
 			e = nil
 		}
-		u.points[point] = e
+		u.useEnds[point] = e
 		if err != nil && !errors.Is(err, ErrClosed) {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
@@ -110,7 +108,7 @@ func (u *uses) recordPoints() error {
 func (u *uses) reclaim(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.await(s, point); err != nil {
-			return fmt.Errorf("taking back memory that another stream used: %w", err)
+			return fmt.Errorf("waiting for another stream that used the memory: %w", err)
 		}
 	}
 	u.noteReturns()
@@ -118,8 +116,8 @@ func (u *uses) reclaim(s *Stream) error {
 }
 
 func (u *uses) await(s *Stream, point alloc.StreamPoint) error {
-	e := u.points[point]
-	delete(u.points, point)
+	e := u.useEnds[point]
+	delete(u.useEnds, point)
 	if e == nil {
 		return nil
 	}
@@ -133,22 +131,20 @@ func (u *uses) noteReturns() {
 	}
 }
 
-// mark returns a mark that covers all uses and frees so far.
 func (u *uses) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.core.Mark()
 }
 
-// reclaimIdle is called once the work that a stream had queued before the mark is complete. It
-// frees the blocks that were deferred because of that work, and makes the stream's free memory
-// available to other streams.
+// reclaimIdle frees the blocks that were deferred because of a stream's work before the mark, and
+// makes the stream's free memory available to other streams. That work must be complete.
 func (u *uses) reclaimIdle(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
 	case u.segments.closed:
-	case len(u.points) == 0:
+	case len(u.useEnds) == 0:
 		u.core.Idle(s.number, mark)
 	default:
 		u.endUses(s, mark)
@@ -159,9 +155,9 @@ func (u *uses) reclaimIdle(s *Stream, mark alloc.Mark) {
 func (u *uses) endUses(s *Stream, mark alloc.Mark) {
 	u.core.Synced(s.number, mark)
 	u.noteReturns()
-	for point := range u.points {
+	for point := range u.useEnds {
 		if point.Stream == s.number && mark.Covers(point) {
-			delete(u.points, point)
+			delete(u.useEnds, point)
 		}
 	}
 }

@@ -53,13 +53,13 @@ var valueOperationNames = [valueOperations]string{
 
 // String returns the operation's name.
 func (o ValueOperation) String() string {
-	if o.known() {
+	if o.isValid() {
 		return valueOperationNames[o]
 	}
 	return fmt.Sprintf("ValueOperation(%d)", uint64(o))
 }
 
-func (o ValueOperation) known() bool { return o > 0 && o < valueOperations }
+func (o ValueOperation) isValid() bool { return o > 0 && o < valueOperations }
 
 // compares reports whether all ranks must pass the same value.
 func (o ValueOperation) compares() bool {
@@ -77,25 +77,24 @@ type values struct {
 	events *groupEvents
 	state  *ranked.Spin[groupState]
 	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
-	// last holds this rank's latest calls, whatever their names; guarded by Group.state.
+	// last holds this rank's latest calls; guarded by Group.state.
 	last [lastValues]event.Event
-	// count is the number of calls so far; guarded by Group.state.
+	// count is the number of calls; guarded by Group.state.
 	count uint64
-	// launched is the number of collectives launched before the latest step, from
-	// driver.Values.Collectives; guarded by the mu of stepName's valueName.
+	// launched is the number of collectives launched before the latest step; guarded by the mu of
+	// stepName's valueName.
 	launched   uint64
-	latestStep string // description of the latest step; guarded by Group.state
+	latestStep string // guarded by Group.state
 }
 
 func (v *values) beginStep(c *valueCall) {
-	text := fmt.Sprintf("%s at %s", c.what, v.rt.sites.text(c.site))
+	text := fmt.Sprintf("%s at %s", c.text, v.rt.sites.text(c.site))
 	v.state.Lock()
 	defer v.state.Unlock()
 	v.latestStep = text
 }
 
-// inStep describes this rank's current step, or returns "" before the first step.
-func (v *values) inStep() string {
+func (v *values) describeStep() string {
 	v.state.Lock()
 	defer v.state.Unlock()
 	if v.latestStep == "" {
@@ -129,14 +128,14 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 		return 0, v.life.awaitCause(err)
 	}
 	n.calls++
-	result, same, err := fold(n.all)
+	result, same, err := combineWords(n.all)
 	switch {
 	case err != nil:
 		return 0, v.failInvalid(n, err)
 	case !same:
-		result, err = 0, v.differ(ctx, n, &c)
+		result, err = 0, v.explainDifference(ctx, n, &c)
 	}
-	v.note(&c)
+	v.recordCall(&c)
 	return result, err
 }
 
@@ -145,25 +144,23 @@ type valueCall struct {
 	name      string
 	value     int64
 	site      uint32
-	// what is the text of a step or, for ValueAgreeString, the quoted beginning of the string.
-	what string
-	// launched is the number of collectives that this rank has launched since the previous step. For
-	// ValueAgreeString, it holds the second half of the string's digest instead.
+	// text is the text of a step or, for ValueAgreeString, the quoted beginning of the string.
+	text string
+	// launched is the number of collectives that this rank has launched since the previous step.
+	// For ValueAgreeString, it holds the second half of the string's digest instead.
 	launched uint64
 }
 
-// words encodes the call for the exchange with other ranks.
 func (c *valueCall) words() driver.Words {
 	return driver.Words{uint64(c.operation), uint64(c.value), c.launched}
 }
 
 func (c *valueCall) event() event.Event {
 	e := eventOf(c.words())
-	e.Text = c.what
+	e.Text = c.text
 	return e
 }
 
-// eventOf decodes words into an event that describes the call.
 func eventOf(w driver.Words) event.Event {
 	o := ValueOperation(w[0])
 	e := event.Event{Kind: event.KindInteger, Operation: o.String(), Value: int64(w[1])}
@@ -181,8 +178,7 @@ func eventOf(w driver.Words) event.Event {
 	return e
 }
 
-// floatBits returns the bits of a float. For all NaNs, it returns the same bits, so that they
-// compare as equal.
+// floatBits returns the same bits for all NaNs, so that they compare as equal.
 func floatBits(value float64) int64 {
 	if math.IsNaN(value) {
 		value = math.NaN()
@@ -190,27 +186,26 @@ func floatBits(value float64) int64 {
 	return int64(math.Float64bits(value))
 }
 
-// fold combines the values of all ranks. It reports whether the calls match: the operations must be
-// the same and, for operations that only compare, all other words, too. It returns an error if a
-// rank has sent an unknown operation.
-func fold(all []driver.Words) (result int64, same bool, err error) {
+// combineWords combines the values of all ranks and reports whether the calls match: the operations
+// must be the same and, for operations that only compare, all other words, too.
+func combineWords(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
 	o, result := ValueOperation(first[0]), int64(first[1])
 	same = true
 	for r, w := range all {
-		if !ValueOperation(w[0]).known() {
+		if !ValueOperation(w[0]).isValid() {
 			return 0, false, fmt.Errorf("rank %d of the group sent the unknown operation %d",
 				r, w[0])
 		}
 		same = same && w[0] == first[0] && (!o.compares() || w == first)
 		if r > 0 {
-			result = o.join(result, int64(w[1]))
+			result = o.combineTwo(result, int64(w[1]))
 		}
 	}
 	return result, same, nil
 }
 
-func (o ValueOperation) join(a, b int64) int64 {
+func (o ValueOperation) combineTwo(a, b int64) int64 {
 	switch o {
 	case ValueAny, ValueMax:
 		return max(a, b)
@@ -233,8 +228,7 @@ func boolToInt(b bool) int64 {
 // stepName is the name of all steps. Names of values do not begin with a space.
 const stepName = " step"
 
-// step implements Group.Step. The ranks compare the text of the step and the number of collectives
-// that they have launched since the previous step.
+// step compares the text of a step and the number of collectives since the previous step.
 func (v *values) step(ctx context.Context, what string, site uint32) error {
 	ctx = orBackground(ctx)
 	if !v.rt.stepGuard {
@@ -247,7 +241,7 @@ func (v *values) step(ctx context.Context, what string, site uint32) error {
 	_, _ = digest.Write([]byte(what))
 	_, err := v.combine(ctx, valueCall{
 		operation: ValueStep, name: stepName, value: int64(digest.Sum64()), site: site,
-		what: what,
+		text: what,
 	})
 	return err
 }
@@ -262,13 +256,12 @@ func (v *values) agreeString(ctx context.Context, name, text string, site uint32
 		what += fmt.Sprintf("... (%d bytes, digest %016x)", len(text), low)
 	}
 	_, err := v.combine(ctx, valueCall{
-		operation: ValueAgreeString, name: name, value: int64(low), launched: high, what: what,
+		operation: ValueAgreeString, name: name, value: int64(low), launched: high, text: what,
 		site: site,
 	})
 	return err
 }
 
-// valueName synchronizes the calls with one name.
 type valueName struct {
 	mu     ranked.Mutex[valueMu] // one call at a time
 	gather driver.Named
@@ -278,7 +271,7 @@ type valueName struct {
 
 // byName returns the valueName for a name. It takes a lock only if the name is new.
 func (v *values) byName(name string) (*valueName, error) {
-	if n := v.known()[name]; n != nil {
+	if n := v.namedValues()[name]; n != nil {
 		return n, nil
 	}
 	backend, ok := v.comm.(driver.Values)
@@ -287,29 +280,28 @@ func (v *values) byName(name string) (*valueName, error) {
 	}
 	v.state.Lock()
 	defer v.state.Unlock()
-	if n := v.known()[name]; n != nil {
+	if n := v.namedValues()[name]; n != nil {
 		return n, nil
 	}
-	end, err := backend.Named(name, name == stepName)
+	gather, err := backend.Named(name, name == stepName)
 	if err != nil {
 		return nil, err
 	}
-	n := &valueName{gather: end, all: make([]driver.Words, len(v.ranks))}
+	n := &valueName{gather: gather, all: make([]driver.Words, len(v.ranks))}
 	names := map[string]*valueName{name: n}
-	maps.Copy(names, v.known())
+	maps.Copy(names, v.namedValues())
 	v.names.Store(&names)
 	return n, nil
 }
 
-func (v *values) known() map[string]*valueName {
+func (v *values) namedValues() map[string]*valueName {
 	if known := v.names.Load(); known != nil {
 		return *known
 	}
 	return nil
 }
 
-// note records a call for errors and events.
-func (v *values) note(c *valueCall) {
+func (v *values) recordCall(c *valueCall) {
 	e := c.event()
 	e.Name, e.Site = c.name, v.rt.sites.text(c.site)
 	v.state.Lock()
@@ -319,7 +311,7 @@ func (v *values) note(c *valueCall) {
 	v.events.recordValue(&e)
 }
 
-// previousCalls describes this rank's previous calls, the latest first.
+// previousCalls lists the latest call first.
 func (v *values) previousCalls() (texts []string) {
 	v.state.Lock()
 	last, count := v.last, v.count

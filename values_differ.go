@@ -14,8 +14,7 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call for the other ranks, after they have found that their calls
-// differ.
+// valueReport describes a rank's call for the other ranks if their calls differ.
 type valueReport struct {
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
@@ -23,11 +22,10 @@ type valueReport struct {
 }
 
 const (
-	// maxValueReport limits the size of an encoded report in bytes. maxValueSite limits its Event and
-	// its Site.
+	// maxValueReport limits the size of an encoded report in bytes. maxValueSite limits its Event
+	// and its Site.
 	maxValueReport, maxValueSite = 4096, 512
-	// maxSides limits the number of sides in a DivergenceError.
-	maxSides = 16
+	maxSides                     = 16
 )
 
 // failInvalid fails the group because another rank has sent invalid data.
@@ -37,10 +35,9 @@ func (v *values) failInvalid(n *valueName, err error) error {
 	return v.life.awaitCause(err)
 }
 
-// differ returns the error for calls that differ. It exchanges the ranks' call sites and latest
-// values, which is possible because every rank has detected the difference. The caller must hold
-// n.mu.
-func (v *values) differ(ctx context.Context, n *valueName, c *valueCall) error {
+// explainDifference returns the error for calls that differ. Every rank has detected that, so the
+// ranks can exchange their call sites and latest values. The caller must hold n.mu.
+func (v *values) explainDifference(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
 		site = v.rt.sites.callerSite()
@@ -75,7 +72,6 @@ func (r valueReport) encode() []byte {
 	}
 }
 
-// decodeValueReport decodes another rank's report, or returns an empty report if that fails.
 func decodeValueReport(text []byte) (r valueReport) {
 	if json.Unmarshal(text, &r) != nil {
 		return valueReport{}
@@ -88,8 +84,7 @@ func decodeValueReport(text []byte) (r valueReport) {
 	return r
 }
 
-// printable replaces characters that cannot be printed. They could garble a terminal, and the text
-// comes from another process.
+// printable replaces characters that could garble a terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -147,8 +142,8 @@ func (v *values) exchangeReports(
 	return reports, nil
 }
 
-// divergence builds the DivergenceError for calls that differ. Ranks with the same value, call site
-// and earlier values share a side.
+// divergence builds the DivergenceError for calls that differ. Ranks with the same report share a
+// side.
 func (v *values) divergence(
 	what string, words []driver.Words, reports []valueReport,
 ) *DivergenceError {

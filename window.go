@@ -9,12 +9,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// windowTable is an immutable snapshot of a group's windows. A registration replaces the table, so
-// queries need no lock.
+// windowTable is an immutable snapshot of a group's windows, the memory that is registered on all
+// ranks. A registration replaces the table, so queries need no lock.
 //
 // For each pool, the table divides the arena into granules, the unit of segment sizes, and stores
-// the window of each granule in chunks. A query therefore takes two lookups, whatever the number of
-// windows, and a registration copies only the list of chunks and the chunks that change.
+// the window of each granule in chunks. A query therefore takes two lookups, and a registration
+// copies only the list of chunks and the chunks that change.
 type windowTable struct {
 	pools []arenaTable
 	count int
@@ -33,7 +33,6 @@ const (
 	chunkGranules = 1 << chunkShift
 )
 
-// windowChunk holds the windows of consecutive granules.
 type windowChunk [chunkGranules]*windowEntry
 
 type windowEntry struct {
@@ -42,7 +41,6 @@ type windowEntry struct {
 	window  driver.Window
 }
 
-// find returns the window that contains a range, if there is one.
 func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	for i := range t.pools {
 		a := &t.pools[i]
@@ -59,23 +57,22 @@ func (t *windowTable) find(address uintptr, bytes int64) (*windowEntry, bool) {
 	return nil, false
 }
 
-// covers returns p and reports whether its window contains the whole range. The range must begin in
+// covers returns e and reports whether its window contains the whole range. The range must begin in
 // the window.
-func (p *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) {
-	if p == nil {
+func (e *windowEntry) covers(address uintptr, bytes int64) (*windowEntry, bool) {
+	if e == nil {
 		return nil, false
 	}
-	offset := int64(address - uintptr(p.segment.start))
-	return p, bytes >= 0 && bytes <= p.segment.bytes-offset
+	offset := int64(address - uintptr(e.segment.start))
+	return e, bytes >= 0 && bytes <= e.segment.bytes-offset
 }
 
 // position returns the pool, segment and offset of an address. Unlike the address, they are the
 // same on every rank.
-func (p *windowEntry) position(address uintptr) (pool uint64, segment int32, offset int64) {
-	return p.pool.id, p.segment.ordinal, int64(address - uintptr(p.segment.start))
+func (e *windowEntry) position(address uintptr) (pool uint64, segment int32, offset int64) {
+	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
 
-// windows holds a group's windows and its memberships in pools.
 type windows struct {
 	state    *ranked.Spin[groupState] // serializes writers
 	table    atomic.Pointer[windowTable]
@@ -89,14 +86,14 @@ func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.members.Store(&[]*membership{})
 }
 
-// revise makes every plan stale, including plans that are being prepared.
-func (w *windows) revise() {
+// makePlansStale makes every plan stale, including plans that are being prepared.
+func (w *windows) makePlansStale() {
 	w.state.Lock()
 	defer w.state.Unlock()
 	w.revision.Add(1)
 }
 
-// memberOf returns the group's membership in a pool, or nil if it has none. It takes no lock.
+// memberOf returns the group's membership in a pool, or nil. It takes no lock.
 func (w *windows) memberOf(p *Pool) *membership {
 	for _, m := range *w.members.Load() {
 		if m.pool == p {
@@ -106,27 +103,27 @@ func (w *windows) memberOf(p *Pool) *membership {
 	return nil
 }
 
-func (w *windows) remember(m *membership) {
+func (w *windows) addMember(m *membership) {
 	w.state.Lock()
 	defer w.state.Unlock()
 	list := append(slices.Clone(*w.members.Load()), m)
 	w.members.Store(&list)
 }
 
-func (w *windows) contain(address uintptr, bytes int64) bool {
+func (w *windows) contains(address uintptr, bytes int64) bool {
 	_, ok := w.table.Load().find(address, bytes)
 	return ok
 }
 
 func (w *windows) add(p *Pool, s *segment, window driver.Window) {
-	w.set(p, s, &windowEntry{pool: p, segment: s, window: window}, 1)
+	w.publish(p, s, &windowEntry{pool: p, segment: s, window: window}, 1)
 }
 
-func (w *windows) remove(p *Pool, s *segment) { w.set(p, s, nil, -1) }
+func (w *windows) remove(p *Pool, s *segment) { w.publish(p, s, nil, -1) }
 
-// set publishes a table in which all granules of a segment have the given entry, and makes every
-// plan stale. change is added to the number of windows.
-func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
+// publish stores an entry for all granules of a segment, and makes every plan stale. change is
+// added to the number of windows.
+func (w *windows) publish(p *Pool, s *segment, entry *windowEntry, change int) {
 	w.state.Lock()
 	defer w.state.Unlock()
 	old := w.table.Load()
@@ -139,14 +136,14 @@ func (w *windows) set(p *Pool, s *segment, entry *windowEntry, change int) {
 			shift: uint8(bits.TrailingZeros64(uint64(p.rt.device.Info().Granularity))),
 		})
 	}
-	updated.pools[i].set(s, entry)
+	updated.pools[i].setGranules(s, entry)
 	w.table.Store(updated)
 	w.revision.Add(1)
 }
 
-// forget removes a closed pool and makes every plan stale, because a plan that still used the
-// pool's memory would access unmapped memory, or memory of a new arena at the same addresses.
-func (w *windows) forget(p *Pool) {
+// dropPool removes a closed pool and makes every plan stale, because a stale plan would access
+// unmapped memory, or memory of a new arena at the same addresses.
+func (w *windows) dropPool(p *Pool) {
 	w.state.Lock()
 	defer w.state.Unlock()
 	members := slices.DeleteFunc(slices.Clone(*w.members.Load()), func(m *membership) bool {
@@ -163,9 +160,8 @@ func (w *windows) forget(p *Pool) {
 	w.revision.Add(1)
 }
 
-// set stores the entry for the granules of a segment. It changes copies of the chunks, because
-// other goroutines may be reading the old ones.
-func (a *arenaTable) set(s *segment, entry *windowEntry) {
+// setGranules changes copies of the chunks, because other goroutines may be reading the old ones.
+func (a *arenaTable) setGranules(s *segment, entry *windowEntry) {
 	first := (uintptr(s.start) - a.base) >> a.shift
 	last := first + uintptr(s.bytes-1)>>a.shift
 	a.chunks = slices.Clone(a.chunks)

@@ -5,30 +5,27 @@ import "math/bits"
 // freeBlocks indexes the free blocks of a Core by size.
 type freeBlocks struct {
 	slab
-	keys      []uint64   // backing store of all bags' arrays; keys[0] is unused
-	spareKeys [32]uint32 // heads of the lists of unused arrays in keys, by log2 of their capacity
-	credit    int        // number of tail keys that searches may still visit; see creditStep
-	classes   []class    // by number; index 0 is reserved and means no class
-	unused    uint32     // first unused class
+	keys        []uint64   // arrays of all bags; keys[0] is unused
+	spareKeys   [32]uint32 // unused arrays, by log2 of their capacity
+	credit      int        // number of tail keys that searches may still visit; see creditStep
+	classes     []class    // index 0 means no class
+	unusedClass uint32
 }
 
-// bag holds the free blocks of one size. It stores one key for each block, in an array that is a
-// part of freeBlocks.keys. Keys compare like the positions of their blocks, and each block records
-// the slot of its key. To remove a key, the bag moves its last key into the slot, so that only one
-// other block's record changes.
+// bag holds the free blocks of one size. It stores one key for each block, in a part of
+// freeBlocks.keys. Keys compare like the positions of their blocks, and each block records the slot
+// of its key. To remove a key, the bag moves its last key into the slot.
 //
-// The first keys form a heap. The remaining keys, called the tail, are unordered. New keys are
-// appended to the tail. Only a search for the lowest block compares keys: it reads the root of the
-// heap and the whole tail. If the tail is too long, the search first moves it into the heap. The
-// key of a block that merges soon after its Free is therefore never compared.
+// The first keys form a heap. The others, called the tail, are unordered. A search for the lowest
+// block reads the root of the heap and the whole tail. If the tail is too long, the search first
+// moves it into the heap.
 //
-// Unused slots contain noKey, which is above all keys. Most bags have the smallest capacity. A
-// search in such a bag reads all slots, because a branch on the number of blocks would be
-// unpredictable.
+// Unused slots contain noKey, which is above all keys. A search in a bag of the smallest capacity
+// reads all slots, because a branch on count would be unpredictable.
 type bag struct {
-	start    uint32 // index of the bag's first slot in freeBlocks.keys
-	capacity uint32 // number of slots: a power of two, or 0 if the bag has no array
-	count    uint32 // number of keys
+	start    uint32 // first slot in freeBlocks.keys
+	capacity uint32 // a power of two, or 0 if the bag has no array
+	count    uint32
 	heaped   uint32 // number of keys in the heap
 }
 
@@ -38,147 +35,142 @@ const noKey = ^uint64(0)
 
 // Removing a key from a heap is expensive, and most keys are removed because their blocks merge.
 // Keys therefore stay in the tail until searches have used up the credit. Each search adds
-// creditStep to the credit, and each tail key that it visits costs one. Apart from heap
-// operations, a search thus takes amortized constant time.
+// creditStep to the credit, and each tail key that it visits costs one.
 const (
 	creditStep = 4
 	maxCredit  = 1024
 )
 
-func (f *freeBlocks) addKey(g *bag, b *block, id uint32) {
-	slot := g.count
-	if slot == g.capacity {
-		f.resize(g, max(2*slot, minBagCapacity))
+func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
+	slot := bag.count
+	if slot == bag.capacity {
+		f.resize(bag, max(2*slot, minBagCapacity))
 	}
-	g.count = slot + 1
-	f.keys[g.start+slot] = b.key(id)
+	bag.count = slot + 1
+	f.keys[bag.start+slot] = b.key(id)
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-func (f *freeBlocks) removeKey(g *bag, slot uint32) {
-	last := g.count - 1
-	g.count = last
-	if slot < g.heaped || last+1 < g.capacity/4 {
-		f.removeKeySlowly(g, slot)
+func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
+	last := bag.count - 1
+	bag.count = last
+	if slot < bag.heaped || last+1 < bag.capacity/4 {
+		f.removeKeySlowly(bag, slot)
 		return
 	}
 	keys := f.keys
-	key := keys[g.start+last]
-	keys[g.start+slot] = key
-	keys[g.start+last] = noKey
+	key := keys[bag.start+last]
+	keys[bag.start+slot] = key
+	keys[bag.start+last] = noKey
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
 // removeKeySlowly handles the cases in which removeKey must change the heap or shrink the bag. The
-// caller must have decremented g.count.
-func (f *freeBlocks) removeKeySlowly(g *bag, slot uint32) {
-	if slot < g.heaped {
-		f.removeHeaped(g, slot)
+// caller must have decremented bag.count.
+func (f *freeBlocks) removeKeySlowly(bag *bag, slot uint32) {
+	if slot < bag.heaped {
+		f.removeHeaped(bag, slot)
 	} else {
-		f.setSlot(g, slot, f.keys[g.start+g.count])
+		f.setSlot(bag, slot, f.keys[bag.start+bag.count])
 	}
-	f.keys[g.start+g.count] = noKey
-	if g.count+1 < g.capacity/4 {
-		f.resize(g, g.capacity/2)
+	f.keys[bag.start+bag.count] = noKey
+	if bag.count+1 < bag.capacity/4 {
+		f.resize(bag, bag.capacity/2)
 	}
 }
 
-// removeHeaped removes the key in a slot of the heap and fills the slot with the heap's last key.
-// The caller must have decremented g.count.
-func (f *freeBlocks) removeHeaped(g *bag, slot uint32) {
-	g.heaped--
-	key := f.keys[g.start+g.heaped]
+// removeHeaped removes a key from the heap. The caller must have decremented bag.count.
+func (f *freeBlocks) removeHeaped(bag *bag, slot uint32) {
+	bag.heaped--
+	key := f.keys[bag.start+bag.heaped]
 	switch {
-	case slot == g.heaped:
-	case slot > 0 && f.keys[g.start+(slot-1)/2] > key:
-		f.siftUp(g, slot, key)
+	case slot == bag.heaped:
+	case slot > 0 && f.keys[bag.start+(slot-1)/2] > key:
+		f.siftUp(bag, slot, key)
 	default:
-		f.siftDown(g, slot, key)
+		f.siftDown(bag, slot, key)
 	}
-	if g.heaped < g.count {
-		f.setSlot(g, g.heaped, f.keys[g.start+g.count])
+	if bag.heaped < bag.count {
+		f.setSlot(bag, bag.heaped, f.keys[bag.start+bag.count])
 	}
 }
 
-func (f *freeBlocks) setSlot(g *bag, slot uint32, key uint64) {
-	f.keys[g.start+slot] = key
+func (f *freeBlocks) setSlot(bag *bag, slot uint32, key uint64) {
+	f.keys[bag.start+slot] = key
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// first returns the block with the lowest position in a bag.
-func (f *freeBlocks) first(g *bag) uint32 {
-	if g.capacity == minBagCapacity {
-		keys := (*[minBagCapacity]uint64)(f.keys[g.start:])
+func (f *freeBlocks) lowest(bag *bag) uint32 {
+	if bag.capacity == minBagCapacity {
+		keys := (*[minBagCapacity]uint64)(f.keys[bag.start:])
 		return uint32(min(keys[0], keys[1], keys[2], keys[3]) & idMask)
 	}
-	return f.lowest(g)
+	return f.lowestSlowly(bag)
 }
 
-// lowest is like first, but works for bags of any capacity.
-func (f *freeBlocks) lowest(g *bag) uint32 {
-	tail := int(g.count - g.heaped)
+func (f *freeBlocks) lowestSlowly(bag *bag) uint32 {
+	tail := int(bag.count - bag.heaped)
 	f.credit = min(f.credit, maxCredit) - tail
 	if f.credit < 0 {
-		f.heapifyTail(g)
+		f.heapifyTail(bag)
 	}
-	keys := f.keys[g.start:][:g.count]
+	keys := f.keys[bag.start:][:bag.count]
 	low := keys[0]
-	for i := g.heaped; i < uint32(len(keys)); i++ {
+	for i := bag.heaped; i < uint32(len(keys)); i++ {
 		low = min(low, keys[i])
 	}
 	return uint32(low & idMask)
 }
 
-func (f *freeBlocks) heapifyTail(g *bag) {
+func (f *freeBlocks) heapifyTail(bag *bag) {
 	f.credit = 0
-	for g.heaped < g.count {
-		g.heaped++
-		f.siftUp(g, g.heaped-1, f.keys[g.start+g.heaped-1])
+	for bag.heaped < bag.count {
+		bag.heaped++
+		f.siftUp(bag, bag.heaped-1, f.keys[bag.start+bag.heaped-1])
 	}
 }
 
-func (f *freeBlocks) siftUp(g *bag, slot uint32, key uint64) {
+func (f *freeBlocks) siftUp(bag *bag, slot uint32, key uint64) {
 	for slot > 0 {
 		parent := (slot - 1) / 2
-		if f.keys[g.start+parent] <= key {
+		if f.keys[bag.start+parent] <= key {
 			break
 		}
-		f.setSlot(g, slot, f.keys[g.start+parent])
+		f.setSlot(bag, slot, f.keys[bag.start+parent])
 		slot = parent
 	}
-	f.setSlot(g, slot, key)
+	f.setSlot(bag, slot, key)
 }
 
-func (f *freeBlocks) siftDown(g *bag, slot uint32, key uint64) {
-	heap := f.keys[g.start : g.start+g.heaped]
-	for child := 2*slot + 1; child < g.heaped; child = 2*slot + 1 {
-		if child+1 < g.heaped && heap[child+1] < heap[child] {
+func (f *freeBlocks) siftDown(bag *bag, slot uint32, key uint64) {
+	heap := f.keys[bag.start : bag.start+bag.heaped]
+	for child := 2*slot + 1; child < bag.heaped; child = 2*slot + 1 {
+		if child+1 < bag.heaped && heap[child+1] < heap[child] {
 			child++
 		}
 		if heap[child] >= key {
 			break
 		}
-		f.setSlot(g, slot, heap[child])
+		f.setSlot(bag, slot, heap[child])
 		slot = child
 	}
-	f.setSlot(g, slot, key)
+	f.setSlot(bag, slot, key)
 }
 
-func (f *freeBlocks) resize(g *bag, capacity uint32) {
+func (f *freeBlocks) resize(bag *bag, capacity uint32) {
 	start := f.allocKeys(capacity)
 	keys := f.keys[start : start+capacity]
-	for i := copy(keys, f.keys[g.start:g.start+g.count]); i < len(keys); i++ {
+	for i := copy(keys, f.keys[bag.start:bag.start+bag.count]); i < len(keys); i++ {
 		keys[i] = noKey
 	}
-	if g.capacity > 0 {
-		spare := &f.spareKeys[bits.TrailingZeros32(g.capacity)&31]
-		f.keys[g.start] = uint64(*spare)
-		*spare = g.start
+	if bag.capacity > 0 {
+		spare := &f.spareKeys[bits.TrailingZeros32(bag.capacity)&31]
+		f.keys[bag.start] = uint64(*spare)
+		*spare = bag.start
 	}
-	g.start, g.capacity = start, capacity
+	bag.start, bag.capacity = start, capacity
 }
 
-// allocKeys returns the start of an unused array of keys. It may reallocate freeBlocks.keys.
 func (f *freeBlocks) allocKeys(capacity uint32) uint32 {
 	spare := &f.spareKeys[bits.TrailingZeros32(capacity)&31]
 	start := *spare

@@ -7,11 +7,8 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the granularity of blocks in bytes: every block's offset and size are multiples of Unit.
-// PyTorch's allocator has the same unit, so kernels that rely on its alignment keep working. Unit
-// is a multiple of every vector width, of the GPU's 128-byte cache lines and of the 256-byte
-// alignment of cuMemAlloc. The records of a block take 52 bytes, about a tenth of the smallest
-// block.
+// Unit is the granularity of blocks in bytes. PyTorch's allocator has the same unit, so kernels
+// that rely on its alignment keep working.
 const Unit = 512
 
 const unitShift = 9
@@ -24,11 +21,11 @@ type Policy uint8
 
 // The policies.
 const (
-	// Creation takes the block with the lowest (segment ordinal, offset). The choice depends only
-	// on the history of calls, so ranks with the same history place blocks identically.
+	// Creation takes the block with the lowest (segment ordinal, offset), so ranks with the same
+	// history place blocks identically.
 	Creation Policy = iota
-	// Address takes the block with the lowest address (segment address plus offset), as PyTorch did
-	// until 2.11. Addresses differ between ranks, so placements may differ too.
+	// Address takes the block with the lowest address, as PyTorch did until 2.11. Addresses differ
+	// between ranks.
 	Address
 )
 
@@ -45,8 +42,8 @@ type Sizing uint8
 
 // The sizings.
 const (
-	// Geometric splits a block whenever at least a Unit remains, and makes each new segment as
-	// large as all earlier ones together.
+	// Geometric makes each new segment as large as all earlier ones together. It splits a block
+	// whenever at least a Unit remains.
 	Geometric Sizing = iota
 	// Stepped follows PyTorch. Small and large requests use separate segments, whose sizes are 2
 	// MiB, 20 MiB or a multiple of 2 MiB. Large blocks are split only if more than 1 MiB remains.
@@ -55,28 +52,26 @@ const (
 
 // Sizes under Stepped, from PyTorch's c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h.
 const (
-	smallLimit   = 1 * mib  // largest request of the small pool; a larger remainder is split off
-	smallSegment = 2 * mib  // segment of the small pool
-	largeSegment = 20 * mib // segment of requests below largeLimit
-	largeLimit   = 10 * mib // each request of this size and above gets a segment
-	largeStep    = 2 * mib  // granularity of those segments
+	smallLimit   = 1 * mib
+	smallSegment = 2 * mib  // for small requests
+	largeSegment = 20 * mib // for requests below largeLimit
+	largeLimit   = 10 * mib // requests from this size on get their own segments
+	largeStep    = 2 * mib  // granularity of large segments
 )
 
-// Config configures how a Core places blocks. The zero value selects best fit, breaks ties by
-// (segment ordinal, offset), and doubles the mapped memory with each segment. If placements must
-// be the same on several ranks, the ranks need the same Config.
+// Config configures how a Core places blocks. Ranks that must place blocks identically need the
+// same Config.
 type Config struct {
-	Policy Policy // choice between blocks of the same size
-	Sizing Sizing // segment sizes and splitting
+	Policy Policy
+	Sizing Sizing
 
 	// Capacity limits the bytes that are mapped at once; 0 means no limit.
 	Capacity int64
 
-	// First is the size of the first segment in bytes under Geometric sizing. 0 means 64 MiB, so
-	// that a pool of 4 GiB needs at most eight segments.
+	// First is the size of the first segment in bytes under Geometric sizing. 0 means 64 MiB.
 	First int64
 	// Granularity is the power of two to which segment sizes are rounded up under Geometric sizing.
-	// 0 means 2 MiB, the page size of a GPU's memory.
+	// 0 means 2 MiB.
 	Granularity int64
 }
 
@@ -105,9 +100,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that the capacity still permits, given
-// the number of mapped bytes. It returns 0 if that segment could not hold the rounded request, or
-// under Stepped sizing, where segments have fixed sizes.
+// remainingSegment returns the size of the largest segment that the capacity still permits, or 0 if
+// the request would not fit. Stepped segments have fixed sizes.
 func (c *Config) remainingSegment(rounded, mapped int64) int64 {
 	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
 	if left < rounded || c.Sizing == Stepped {

@@ -5,17 +5,14 @@ import (
 	"fmt"
 )
 
-// Core decides where the blocks of one arena are placed. It has no lock and does no I/O: the caller
-// serializes calls, maps segments and records events.
+// Core decides where the blocks of one arena are placed. It has no lock and does no I/O.
 //
 // The calls that change a Core form its history. Under the Creation policy, Cores with the same
-// Config and the same history place every block identically, even if their segment addresses
-// differ.
+// Config and the same history place every block identically.
 type Core struct {
 	lifetimes
-	keeps bool // see Keeps
-	// cutBlocks maps the number of a parked block to its full range, if a rebuild has shortened the
-	// block's record.
+	hasKept bool // see HasKept
+	// cutBlocks holds the full ranges of parked blocks whose records a rebuild has shortened.
 	cutBlocks map[uint32]Range
 }
 
@@ -29,7 +26,7 @@ func New(config Config) (*Core, error) {
 		placer: placer{
 			layout: layout{
 				freeBlocks: freeBlocks{
-					slab:    slab{blocks: make([]block, 1, 64), sides: make([]side, 1, 64)},
+					slab:    slab{blocks: make([]block, 1, 64), extras: make([]extra, 1, 64)},
 					keys:    make([]uint64, 1, 64),
 					classes: make([]class, 1, 64),
 				},
@@ -52,12 +49,12 @@ func (c *Core) Stats() Stats {
 	s := Stats{
 		Segments: n.segments, Live: n.live,
 		Mapped: c.mapped, MappedPeak: n.peakMapped,
-		Used: n.used, UsedPeak: n.peak, Requested: n.requested, Cached: c.mapped - n.used,
+		Used: n.used, UsedPeak: n.peakUsed, Requested: n.requested, Cached: c.mapped - n.used,
 		Deferred: n.deferred, Parked: n.parked, Pinned: n.pinned,
 	}
-	for _, x := range c.homes {
-		if x != nil {
-			s.LargestFree = max(s.LargestFree, c.largest(x))
+	for _, index := range c.indexes {
+		if index != nil {
+			s.LargestFree = max(s.LargestFree, c.largest(index))
 		}
 	}
 	return s
@@ -72,13 +69,12 @@ func (c *Core) Live(h Handle) (Block, error) {
 	return c.view(id), nil
 }
 
-// Owner returns the Number of the stream that owns the block that Alloc, FreeHandle, Pin or
-// Unpin most recently returned.
+// Owner returns the Number of the stream that owns the block most recently returned by a method.
 func (c *Core) Owner() uint32 { return c.owner }
 
-// FreeHandle frees a block and returns it with its new state: Free if the block can be allocated
-// again immediately, Parked if a graph pins it, or Deferred if other streams may still use it. For
-// a deferred block, EventsToRecord lists the streams on which the caller must record events.
+// FreeHandle frees a block and returns it with its new state: Free, Parked if a graph pins it, or
+// Deferred if other streams may still use it. For a deferred block, EventsToRecord lists the
+// streams on which the caller must record events.
 //
 // Errors: ErrDoubleFree, ErrForeign. Both leave the Core unchanged.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
@@ -89,17 +85,17 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 			r := c.regionOf(b)
 			v := r.view(b, id)
 			c.owner = r.owner
-			if b.packed&hasSide != 0 {
+			if b.packed&hasExtra != 0 {
 				c.beforeFree()
 				c.lastAlloc = 0
 				c.counts.live--
-				return v, c.freeHeld(b, id), nil
+				return v, c.freeInUse(b, id), nil
 			}
 			if c.hot != 0 || c.reports.filled {
 				c.beforeFree()
 			}
 			c.neighbors = c.freeNeighbors(b)
-			c.freeHot(b, id, r.home)
+			c.freeHot(b, id, r.indexID)
 			return v, Free, nil
 		}
 	}
@@ -114,8 +110,8 @@ func (c *Core) refuseHandle(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin marks a block whose address a captured graph contains, and returns the block. If a pinned
-// block is freed, it stays allocated until every Pin has been matched by an Unpin.
+// Pin marks a block whose address a captured graph contains. The block stays allocated until every
+// Pin has been matched by an Unpin.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
@@ -125,31 +121,30 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	if err != nil {
 		return Block{}, fmt.Errorf("pinning a block: %w", err)
 	}
-	if c.sides[id].pins == 0 {
+	if c.extras[id].pins == 0 {
 		c.counts.pinned += c.blocks[id].size()
 	}
-	c.sides[id].pins++
-	c.blocks[id].packed |= hasSide
+	c.extras[id].pins++
+	c.blocks[id].packed |= hasExtra
 	c.owner = c.regionOf(&c.blocks[id]).owner
 	return c.view(id), nil
 }
 
-// Unpin undoes one Pin and returns the block with its state. The last Unpin of a parked block makes
-// the block Free (see Returned) or Deferred (see EventsToRecord). In all other cases, the state
-// does not change.
+// Unpin undoes one Pin and returns the block with its state. The last Unpin of a parked block frees
+// or defers it.
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
 	c.mergeHot()
 	c.reports.clear()
 	id, err := c.resolve(h)
-	if err == nil && c.sides[id].pins == 0 {
+	if err == nil && c.extras[id].pins == 0 {
 		err = ErrNotPinned
 	}
 	if err != nil {
 		return Block{}, vacant, fmt.Errorf("unpinning a block: %w", err)
 	}
-	v, b, side := c.view(id), &c.blocks[id], &c.sides[id]
+	v, b, side := c.view(id), &c.blocks[id], &c.extras[id]
 	c.owner = c.regionOf(b).owner
 	if side.pins--; side.pins > 0 {
 		return v, b.state(), nil
@@ -159,7 +154,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 		return v, b.state(), nil
 	}
 	c.counts.parked -= b.size()
-	state := c.release(id)
+	state := c.freeOrDefer(id)
 	if state == Free {
 		c.reports.filled = true
 		c.reports.returned = append(c.reports.returned, Return{v, c.owner})
@@ -167,8 +162,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	return v, state, nil
 }
 
-// Use records that a block is used on a stream from now until it is freed. Uses on the block's own
-// stream are ignored.
+// Use records that a stream uses a block from now until the block is freed.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Use(h Handle, on Stream) error {
@@ -179,21 +173,20 @@ func (c *Core) Use(h Handle, on Stream) error {
 		return fmt.Errorf("using a block: %w", err)
 	}
 	n := c.record(on)
-	if n == c.homeOf(&c.blocks[id])/2 || c.repeatUse(&c.sides[id], n) {
+	if n == c.indexOf(&c.blocks[id])/2 || c.renewUse(&c.extras[id], n) {
 		return nil
 	}
-	c.addUse(&c.sides[id], n)
-	c.blocks[id].packed |= hasSide
+	c.addUse(&c.extras[id], n)
+	c.blocks[id].packed |= hasExtra
 	return nil
 }
 
-// UseAgain renews a live block's use on a stream: a Mark taken before the call no longer covers the
-// use. It does nothing if the block has been freed or has no use on that stream.
+// UseAgain renews a live block's use on a stream, so that earlier Marks do not cover it.
 func (c *Core) UseAgain(h Handle, on Stream) {
 	id, err := c.live(h)
 	n, known := c.records[on]
 	if err == nil && known {
-		c.repeatUse(&c.sides[id], n)
+		c.renewUse(&c.extras[id], n)
 	}
 }
 
@@ -204,16 +197,14 @@ type Mark struct{ uses, deferrals, frees uint64 }
 func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
 
 // Mark returns the current point in the history.
-func (c *Core) Mark() Mark { return Mark{c.recorded, c.deferrals, c.frees} }
+func (c *Core) Mark() Mark { return Mark{c.recorded, c.lastDeferral, c.frees} }
 
 // QuietSince reports whether no block has become free and no use has been recorded since the mark.
-// If so, a caller that has waited for the work queued before the mark need not wait again.
 func (c *Core) QuietSince(m Mark) bool { return m.frees == c.frees && m.uses == c.recorded }
 
 // Synced records that the host has waited for all work that a stream had queued before the mark. It
-// has the same effect as Idle, and it also frees the deferred blocks that no stream uses any more
-// (see Returned), ordered by the number of the stream that owns them and then by deferral. Synced
-// takes time proportional to the number of deferred blocks.
+// calls Idle, and then frees the deferred blocks that no stream uses any more. Returned lists these
+// in the order of their streams' numbers and then of their deferrals.
 func (c *Core) Synced(on Stream, before Mark) {
 	c.mergeHot()
 	c.reports.clear()
@@ -221,11 +212,11 @@ func (c *Core) Synced(on Stream, before Mark) {
 	if !known {
 		return
 	}
-	c.streams[n].synced = max(c.streams[n].synced, before.uses)
+	c.streams[n].completeUse = max(c.streams[n].completeUse, before.uses)
 	c.Idle(on, before)
 	for _, s := range c.deferringStreams() {
-		for id := c.streams[s].first; id != 0; {
-			after := c.sides[id].after
+		for id := c.streams[s].firstDeferred; id != 0; {
+			after := c.extras[id].nextDeferred
 			c.endDeferral(id, n, before.deferrals)
 			id = after
 		}
@@ -238,6 +229,6 @@ func (c *Core) Idle(on Stream, before Mark) {
 	n, known := c.records[on]
 	if known && before.frees == c.frees {
 		c.mergeHot()
-		c.clean(n)
+		c.cleanStream(n)
 	}
 }

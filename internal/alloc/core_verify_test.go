@@ -18,11 +18,11 @@ func (c *Core) Verify() error {
 			return fmt.Errorf("segment %d: %w", ordinal, err)
 		}
 	}
-	for n, x := range c.homes {
-		if x == nil {
+	for n, index := range c.indexes {
+		if index == nil {
 			continue
 		}
-		if err := a.verifyIndex(uint32(n), x); err != nil {
+		if err := a.verifyIndex(uint32(n), index); err != nil {
 			return fmt.Errorf("index %d: %w", n, err)
 		}
 	}
@@ -58,15 +58,16 @@ func (a *audit) verifySegment(ordinal int32) error {
 		a.found.segments++
 	}
 	position := s.base
-	for r := s.first; r != 0; r = a.regions[r].next {
-		g := &a.regions[r]
-		if g.ordinal != ordinal || g.origin != s.base || g.owner != a.streams[g.home/2].number ||
+	for regionID := s.first; regionID != 0; regionID = a.regions[regionID].next {
+		region := &a.regions[regionID]
+		if region.ordinal != ordinal || region.origin != s.base ||
+			region.owner != a.streams[region.indexID/2].number ||
 			(position-s.base)%spanUnits != 0 {
-			return fmt.Errorf("invalid region %d at unit %d: %+v", r, position-s.base, *g)
+			return fmt.Errorf("invalid region %d at unit %d: %+v", regionID, position-s.base, *region)
 		}
 		var err error
-		if position, err = a.verifyRegion(r, position); err != nil {
-			return fmt.Errorf("region %d: %w", r, err)
+		if position, err = a.verifyRegion(regionID, position); err != nil {
+			return fmt.Errorf("region %d: %w", regionID, err)
 		}
 	}
 	if end := s.base + uint64(s.bytes)>>unitShift; position != end {
@@ -76,40 +77,41 @@ func (a *audit) verifySegment(ordinal int32) error {
 }
 
 // verifyRegion verifies region r, which must begin at position, and returns the region's end.
-func (a *audit) verifyRegion(r uint32, position uint64) (uint64, error) {
-	g := &a.regions[r]
-	prev := g.ring
-	for id := a.blocks[g.ring].next; id != g.ring; id = a.blocks[id].next {
+func (a *audit) verifyRegion(regionID uint32, position uint64) (uint64, error) {
+	region := &a.regions[regionID]
+	prev := region.ring
+	for id := a.blocks[region.ring].next; id != region.ring; id = a.blocks[id].next {
 		b := &a.blocks[id]
 		switch {
 		case b.position() != position || b.units() == 0:
 			return position, fmt.Errorf("block %d of %d bytes is at unit %d, want unit %d",
 				id, b.size(), b.position(), position)
-		case b.region() != r || b.prev() != prev:
+		case b.region() != regionID || b.prev() != prev:
 			return position, fmt.Errorf("block %d has region %d and previous block %d, want %d and %d",
-				id, b.region(), b.prev(), r, prev)
-		case b.state() == Free && prev != g.ring && a.blocks[prev].state() == Free:
+				id, b.region(), b.prev(), regionID, prev)
+		case b.state() == Free && prev != region.ring && a.blocks[prev].state() == Free:
 			return position, fmt.Errorf("free blocks %d and %d are neighbors", prev, id)
-		case b.state() != Free && position+b.units() > g.high:
-			return position, fmt.Errorf("block %d ends above the high-water mark, %d", id, g.high)
+		case b.state() != Free && position+b.units() > region.dirtyEnd:
+			return position, fmt.Errorf("block %d ends above the dirty end, %d",
+				id, region.dirtyEnd)
 		}
-		if err := a.countBlock(b, &a.sides[id], id); err != nil {
+		if err := a.countBlock(b, &a.extras[id], id); err != nil {
 			return position, err
 		}
 		position, prev = position+b.units(), id
 	}
-	ring := &a.blocks[g.ring]
+	ring := &a.blocks[region.ring]
 	if ring.prev() != prev || ring.units() != 0 || ring.state() != vacant {
-		return position, fmt.Errorf("ring %d is %+v, want last block %d", g.ring, *ring, prev)
+		return position, fmt.Errorf("ring %d is %+v, want last block %d", region.ring, *ring, prev)
 	}
-	if g.floor > g.high || g.high > position {
-		return position, fmt.Errorf("floor %d, high-water mark %d and end %d are out of order",
-			g.floor, g.high, position)
+	if region.reservedEnd > region.dirtyEnd || region.dirtyEnd > position {
+		return position, fmt.Errorf("reserved end %d, dirty end %d and end %d are out of order",
+			region.reservedEnd, region.dirtyEnd, position)
 	}
 	return position, nil
 }
 
-func (a *audit) countBlock(b *block, h *side, id uint32) error {
+func (a *audit) countBlock(b *block, e *extra, id uint32) error {
 	switch b.state() {
 	case Free:
 		a.free[id] = true
@@ -127,66 +129,69 @@ func (a *audit) countBlock(b *block, h *side, id uint32) error {
 		a.found.used += b.size()
 		a.found.requested += b.requested()
 	}
-	if h.pins > 0 {
+	if e.pins > 0 {
 		a.found.pinned += b.size()
 	}
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
-	if b.packed&hasSide == 0 && (h.pins != 0 || h.uses != 0) {
-		return fmt.Errorf("%s block %d has a side record but no hasSide bit: %+v", b.state(), id, *h)
+	if b.packed&hasExtra == 0 && (e.pins != 0 || e.firstUse != 0) {
+		return fmt.Errorf("%s block %d has an extra record but no hasExtra bit: %+v",
+			b.state(), id, *e)
 	}
-	if h.pins < 0 || h.pins > 0 && !mayPin || h.uses != 0 && !mayUse {
-		return fmt.Errorf("%s block %d has %d pins and first use %d", b.state(), id, h.pins, h.uses)
+	if e.pins < 0 || e.pins > 0 && !mayPin || e.firstUse != 0 && !mayUse {
+		return fmt.Errorf("%s block %d has %d pins and first use %d",
+			b.state(), id, e.pins, e.firstUse)
 	}
 	return nil
 }
 
-func (a *audit) verifyIndex(home uint32, x *index) error {
-	for word := range x.words {
-		if x.words[word] != 0 != (x.summary>>word&1 == 1) {
-			return fmt.Errorf("word %d is %#x, but the summary is %#x", word, x.words[word], x.summary)
+func (a *audit) verifyIndex(indexID uint32, index *sizeIndex) error {
+	for word := range index.words {
+		if index.words[word] != 0 != (index.summary>>word&1 == 1) {
+			return fmt.Errorf("word %d is %#x, but the summary is %#x",
+				word, index.words[word], index.summary)
 		}
 	}
 	last := uint64(0)
-	for units, g := range a.eachClass(x) {
-		if units <= last || g.count == 0 {
+	for units, bag := range a.eachClass(index) {
+		if units <= last || bag.count == 0 {
 			return fmt.Errorf("class of %d units has %d blocks and follows the class of %d units",
-				units, g.count, last)
+				units, bag.count, last)
 		}
 		last = units
-		if err := a.verifyBag(home, units, g); err != nil {
+		if err := a.verifyBag(indexID, units, bag); err != nil {
 			return fmt.Errorf("class of %d units: %w", units, err)
 		}
 	}
 	for id := range a.free {
-		if a.homeOf(&a.blocks[id]) == home {
+		if a.indexOf(&a.blocks[id]) == indexID {
 			return fmt.Errorf("free block %d is in no class", id)
 		}
 	}
 	return nil
 }
 
-func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
-	if g.heaped > g.count || g.count > g.capacity {
+func (a *audit) verifyBag(indexID uint32, units uint64, bag *bag) error {
+	if bag.heaped > bag.count || bag.count > bag.capacity {
 		return fmt.Errorf("bag has %d keys, %d in the heap, and capacity %d",
-			g.count, g.heaped, g.capacity)
+			bag.count, bag.heaped, bag.capacity)
 	}
-	keys := a.keys[g.start : g.start+g.count]
+	keys := a.keys[bag.start : bag.start+bag.count]
 	for slot, key := range keys {
 		id := uint32(key & idMask)
 		b := &a.blocks[id]
 		switch {
-		case !a.free[id] || a.homeOf(b) != home || b.units() != units:
+		case !a.free[id] || a.indexOf(b) != indexID || b.units() != units:
 			return fmt.Errorf("block %d does not belong here", id)
 		case b.slot() != uint32(slot) || b.key(id) != key:
 			return fmt.Errorf("block %d has slot %d and key %#x, want %d and %#x",
 				id, b.slot(), b.key(id), slot, key)
-		case slot > 0 && slot < int(g.heaped) && keys[(slot-1)/2] > key:
+		case slot > 0 && slot < int(bag.heaped) && keys[(slot-1)/2] > key:
 			return fmt.Errorf("block %d is lower than its parent in the heap", id)
 		}
 		delete(a.free, id)
 	}
-	for slot := g.count; slot < g.capacity; slot++ {
-		if key := a.keys[g.start+slot]; key != noKey {
+	for slot := bag.count; slot < bag.capacity; slot++ {
+		if key := a.keys[bag.start+slot]; key != noKey {
 			return fmt.Errorf("unused slot %d contains key %#x", slot, key)
 		}
 	}
@@ -195,26 +200,26 @@ func (a *audit) verifyBag(home uint32, units uint64, g *bag) error {
 
 func (a *audit) verifyQueue(n uint32) error {
 	prev, last := uint32(0), uint64(0)
-	for id := a.streams[n].first; id != 0; id = a.sides[id].after {
-		b, h := &a.blocks[id], &a.sides[id]
-		if !a.queued[id] || h.before != prev || a.homeOf(b)/2 != n || h.uses == 0 {
+	for id := a.streams[n].firstDeferred; id != 0; id = a.extras[id].nextDeferred {
+		b, e := &a.blocks[id], &a.extras[id]
+		if !a.queued[id] || e.prevDeferred != prev || a.indexOf(b)/2 != n || e.firstUse == 0 {
 			return fmt.Errorf("block %d has an invalid queue entry", id)
 		}
-		if now := a.uses[h.uses].seq; now <= last {
+		if now := a.uses[e.firstUse].seq; now <= last {
 			return fmt.Errorf("deferral %d follows deferral %d", now, last)
 		}
 		delete(a.queued, id)
-		prev, last = id, a.uses[h.uses].seq
+		prev, last = id, a.uses[e.firstUse].seq
 	}
-	if a.streams[n].last != prev {
-		return fmt.Errorf("queue ends at block %d, want %d", prev, a.streams[n].last)
+	if a.streams[n].lastDeferred != prev {
+		return fmt.Errorf("queue ends at block %d, want %d", prev, a.streams[n].lastDeferred)
 	}
 	return nil
 }
 
 func (a *audit) verifyCounts() error {
 	want := a.counts
-	want.peak, want.peakMapped = 0, 0
+	want.peakUsed, want.peakMapped = 0, 0
 	switch {
 	case len(a.queued) > 0:
 		return fmt.Errorf("%d deferred blocks are in no queue", len(a.queued))
@@ -222,9 +227,9 @@ func (a *audit) verifyCounts() error {
 		return fmt.Errorf("counted %+v, but the counters are %+v", a.found, want)
 	case a.bytes != a.mapped || a.config.Capacity > 0 && a.bytes > a.config.Capacity:
 		return fmt.Errorf("counted %d mapped bytes, but the counter is %d", a.bytes, a.mapped)
-	case a.counts.peak < a.counts.used || a.counts.peakMapped < a.mapped:
+	case a.counts.peakUsed < a.counts.used || a.counts.peakMapped < a.mapped:
 		return fmt.Errorf("peaks of %d used and %d mapped bytes are below the current values %d and %d",
-			a.counts.peak, a.counts.peakMapped, a.counts.used, a.mapped)
+			a.counts.peakUsed, a.counts.peakMapped, a.counts.used, a.mapped)
 	}
 	return nil
 }
@@ -245,18 +250,18 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 		want    string
 	}{
 		{"a block that leaves a gap", func(c *Core, live, _ uint32) {
-			c.blocks[live].span -= 1 << idBits
+			c.blocks[live].unitsAndPrev -= 1 << idBits
 		}, "want unit"},
 		{"a block that runs beyond the segment", func(c *Core, _, free uint32) {
-			c.blocks[free].span += 1 << idBits
+			c.blocks[free].unitsAndPrev += 1 << idBits
 		}, "blocks end at"},
 		{"a broken link", func(c *Core, _, free uint32) { c.blocks[free].setPrev(0) }, "previous block"},
-		{"a high-water mark below a block", func(c *Core, _, _ uint32) {
-			c.regions[1].high = 0
-		}, "the high-water mark"},
-		{"a floor above the high-water mark", func(c *Core, _, _ uint32) {
-			c.regions[1].floor = 99
-		}, "floor"},
+		{"a dirty end below a block", func(c *Core, _, _ uint32) {
+			c.regions[1].dirtyEnd = 0
+		}, "the dirty end"},
+		{"a reserved end above the dirty end", func(c *Core, _, _ uint32) {
+			c.regions[1].reservedEnd = 99
+		}, "reserved end"},
 		{"a ring that misses a block", func(c *Core, live, _ uint32) {
 			c.blocks[c.regions[1].ring].setPrev(live)
 		}, "last block"},
@@ -267,33 +272,33 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 			c.blocks[live].setState(Free)
 		}, "neighbors"},
 		{"a pinned free block", func(c *Core, _, free uint32) {
-			c.sides[free].pins = 1
-			c.blocks[free].packed |= hasSide
+			c.extras[free].pins = 1
+			c.blocks[free].packed |= hasExtra
 		}, "1 pins"},
-		{"a pin without the hasSide bit", func(c *Core, live, _ uint32) {
-			c.sides[live].pins = 1
-		}, "no hasSide bit"},
+		{"a pin without the hasExtra bit", func(c *Core, live, _ uint32) {
+			c.extras[live].pins = 1
+		}, "no hasExtra bit"},
 		{"a free block in no class", func(c *Core, _, free uint32) {
-			c.remove(c.homes[0], &c.blocks[free], c.blocks[free].units())
+			c.remove(c.indexes[0], &c.blocks[free], c.blocks[free].units())
 		}, "is in no class"},
 		{"a class of another size", func(c *Core, _, free uint32) {
-			c.classes[c.classOf(c.homes[0], c.blocks[free].units())].units--
+			c.classes[c.classOf(c.indexes[0], c.blocks[free].units())].units--
 		}, "does not belong here"},
 		{"a slot of another block", func(c *Core, _, free uint32) {
 			c.blocks[free].packed += 1 << slotShift
 		}, "has slot 1"},
 		{"a stale key", func(c *Core, _, free uint32) {
 			b := &c.blocks[free]
-			g := &c.classes[c.classOf(c.homes[0], b.units())].blocks
-			c.keys[g.start+g.count] = b.key(free)
+			bag := &c.classes[c.classOf(c.indexes[0], b.units())].blocks
+			c.keys[bag.start+bag.count] = b.key(free)
 		}, "unused slot"},
-		{"a bit without its summary", func(c *Core, _, _ uint32) { c.homes[0].summary = 0 }, "summary"},
+		{"a bit without its summary", func(c *Core, _, _ uint32) { c.indexes[0].summary = 0 }, "summary"},
 		{"a deferred block in no queue", func(c *Core, live, _ uint32) {
 			c.blocks[live].setState(Deferred)
 		}, "no queue"},
 		{"a wrong counter", func(c *Core, _, _ uint32) { c.counts.used += Unit }, "the counters are"},
 		{"a wrong sum of segments", func(c *Core, _, _ uint32) { c.mapped += Unit }, "mapped bytes"},
-		{"a peak below the current value", func(c *Core, _, _ uint32) { c.counts.peak = 0 }, "peaks"},
+		{"a peak below the current value", func(c *Core, _, _ uint32) { c.counts.peakUsed = 0 }, "peaks"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newCore(t, Default())

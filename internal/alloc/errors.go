@@ -5,17 +5,16 @@ import (
 	"fmt"
 )
 
-// Errors that a Core's methods return, possibly wrapped.
+// The errors of this package.
 var (
 	ErrOutOfMemory = errors.New("out of memory")
-	// ErrSize reports a number of bytes that is not positive, is above MaxSize, or is not a
-	// multiple of Unit where this is required.
+	// ErrSize reports a number of bytes that is not positive, above MaxSize, or not a multiple of
+	// Unit.
 	ErrSize = errors.New("bad size")
 	// ErrAddress reports a segment address that is not a multiple of Unit or not below 1<<47, the
-	// end of x86-64's user address space. It is returned only under the Address policy.
+	// end of x86-64's user address space.
 	ErrAddress = errors.New("bad segment address")
-	// ErrExhausted reports that all segments added so far would exceed 1<<47 bytes of arena, or
-	// that a Core would have more than 1<<26 blocks or regions.
+	// ErrExhausted reports more than 1<<47 bytes of segments, or more than 1<<26 blocks or regions.
 	ErrExhausted = errors.New("arena exhausted")
 	// ErrConfig reports a Config field that is out of range.
 	ErrConfig = errors.New("bad allocator configuration")
@@ -23,24 +22,23 @@ var (
 	ErrDoubleFree = errors.New("block freed twice")
 	// ErrForeign reports a block that this Core has not allocated.
 	ErrForeign = errors.New("block does not belong to this pool")
-	// ErrFreed reports the use or pin of a freed block.
+	// ErrFreed reports a call that needs a live block but got a freed one.
 	ErrFreed = errors.New("block was freed")
 	// ErrNotPinned reports an Unpin without a Pin.
 	ErrNotPinned = errors.New("block is not pinned")
-	// ErrDeferred reports that a Core cannot be rebuilt while blocks are deferred.
+	// ErrDeferred reports a Rebuild while blocks are deferred.
 	ErrDeferred = errors.New("a freed block is still waiting for a stream")
 )
 
-// OutOfMemoryError reports that a request fits neither into the stream's free memory nor into
-// the memory that can still be mapped. All fields are in bytes.
+// OutOfMemoryError reports a request for which there is no memory. All fields are in bytes.
 type OutOfMemoryError struct {
-	Requested   int64 // size of the request
-	Free        int64 // total size of the stream's free blocks
-	LargestFree int64 // largest free block of that stream
-	Capacity    int64 // limit of the pool; 0 means no limit
+	Requested   int64
+	Free        int64 // size of the stream's free blocks
+	LargestFree int64
+	Capacity    int64 // 0 means no limit
 }
 
-// Error describes the request and the memory that is left, in bytes.
+// Error describes the request and the memory that is left.
 func (e *OutOfMemoryError) Error() string {
 	limit := "no capacity set"
 	if e.Capacity > 0 {

@@ -12,7 +12,7 @@ type Extent struct {
 	Small bool // whether the segment serves small requests under Stepped sizing
 }
 
-// Range is a part of a segment. Offset and Size are in bytes.
+// Range is a part of a segment, in bytes.
 type Range struct {
 	Segment      int32
 	Offset, Size int64
@@ -29,7 +29,7 @@ func (r Range) compare(o Range) int {
 type Held struct {
 	Range
 	Live   bool // whether the block is live rather than parked
-	Pinned bool // whether a graph pins the block
+	Pinned bool
 	// Stream is the number of a live block's stream. Stream 0 has number 0, and the other streams
 	// are numbered from 1 in the order in which their first live blocks appear in the segments.
 	Stream uint32
@@ -50,16 +50,16 @@ type Arrangement struct {
 	Kept []Range
 }
 
-// Conflict describes a live block that, or whose segment, is not the same on all ranks.
+// Conflict describes a live block that differs between ranks, or whose segment does.
 type Conflict struct {
 	Range
 	// Has describes, for each rank, the segment and the live block at this range.
 	Has []string
 }
 
-// Union returns an arrangement with which the Cores of several ranks place blocks identically
-// after a Rebuild. If a live block prevents that, Union returns a Conflict. The result depends
-// only on the inventories.
+// Union returns an arrangement with which the Cores of several ranks place blocks identically after
+// a Rebuild. If a live block prevents that, Union returns a Conflict. The result depends only on
+// the inventories.
 //
 // Segments that differ between ranks are retired. A rank keeps a retired segment mapped while a
 // graph pins a part of it.
@@ -102,13 +102,12 @@ func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	return l, nil
 }
 
-// span identifies a part of a segment. Regions consist of whole spans of 2 MiB.
+// span identifies 2 MiB of a segment. A region consists of whole spans.
 type span struct {
 	segment int32
 	number  int64
 }
 
-// spanBytes is the size of a span in bytes. Only the last span of a segment may be smaller.
 const spanBytes = int64(spanUnits) << unitShift
 
 func (r Range) eachSpan(f func(span)) {
@@ -117,9 +116,8 @@ func (r Range) eachSpan(f func(span)) {
 	}
 }
 
-// keptParts returns the ranges to keep for a parked block, one for each span that the block
-// touches. If a span has no live blocks, the whole span is kept, because its owner stream may
-// differ between ranks.
+// keptParts returns the ranges to keep for a parked block, one for each span. If a span has no live
+// blocks, the whole span is kept, because its owner stream may differ between ranks.
 func (r Range) keptParts(live map[span]bool, bytes int64) (kept []Range) {
 	r.eachSpan(func(s span) {
 		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
@@ -131,8 +129,6 @@ func (r Range) keptParts(live map[span]bool, bytes int64) (kept []Range) {
 	return kept
 }
 
-// commonSegment returns the segment with the given ordinal if it is the same on all ranks, and
-// otherwise an Extent of 0 bytes.
 func commonSegment(ranks []Inventory, ordinal int) Extent {
 	for _, r := range ranks {
 		if ordinal >= len(r.Segments) || r.Segments[ordinal] != ranks[0].Segments[ordinal] {
@@ -156,8 +152,7 @@ func mergeOverlapping(ranges []Range) []Range {
 	return out
 }
 
-// findConflict returns a Conflict for the first live block, by segment and offset, that differs
-// between ranks or whose segment differs. It returns nil if there is none.
+// findConflict returns the first live block that differs between ranks, or nil.
 func findConflict(ranks []Inventory) *Conflict {
 	live := make([]map[Range]uint32, len(ranks))
 	var all []Range
@@ -193,7 +188,6 @@ func newConflict(ranks []Inventory, r Range) *Conflict {
 	return c
 }
 
-// describe describes the live block and the segment at a range for an error message.
 func (v Inventory) describe(r Range) string {
 	segment := "no segment"
 	if int(r.Segment) < len(v.Segments) && v.Segments[r.Segment].Bytes > 0 {

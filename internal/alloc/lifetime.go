@@ -5,36 +5,34 @@ import (
 	"slices"
 )
 
-// lifetimes decides when a freed block can be allocated again: immediately, once other streams no
-// longer use the block, or once no graph pins it.
+// lifetimes decides when a freed block can be allocated again.
 type lifetimes struct {
 	placer
 	streamTable
 	useTable
 	reports
-	deferrals uint64   // number of the latest deferral
-	owners    []uint32 // reused result of deferringStreams
+	lastDeferral uint64
+	owners       []uint32 // reused result of deferringStreams
 }
 
-// homeFor returns the number of the index that serves requests of this size on a stream.
-func (l *lifetimes) homeFor(stream Stream, rounded int64) uint32 {
-	if stream != l.recent {
+func (l *lifetimes) indexFor(stream Stream, rounded int64) uint32 {
+	if stream != l.recentStream {
 		l.selectStream(stream)
 	}
-	return l.current + l.config.smallBit(rounded)
+	return l.recentIndex + l.config.smallBit(rounded)
 }
 
 func (l *lifetimes) selectStream(name Stream) {
 	n := l.record(name)
 	l.ensureNumber(n)
-	l.recent, l.current = name, n*2
+	l.recentStream, l.recentIndex = name, n*2
 }
 
 func (l *lifetimes) record(name Stream) uint32 {
 	n, known := l.records[name]
 	if !known {
 		n = l.addStream(name)
-		l.homes = append(l.homes, nil, nil)
+		l.indexes = append(l.indexes, nil, nil)
 	}
 	return n
 }
@@ -44,25 +42,23 @@ func (l *lifetimes) beforeFree() {
 		l.reports.clear()
 	}
 	if l.hot != 0 {
-		l.cool(l.homes[l.hotHome])
+		l.mergeHotInto(l.indexes[l.hotIndex])
 	}
 }
 
-// freeHeld frees a block that may be pinned or used on other streams, and returns its new state.
-func (l *lifetimes) freeHeld(b *block, id uint32) State {
-	if l.sides[id].pins > 0 || l.sides[id].kept {
+func (l *lifetimes) freeInUse(b *block, id uint32) State {
+	if l.extras[id].pins > 0 || l.extras[id].kept {
 		b.setState(Parked)
 		l.counts.parked += b.size()
 		return Parked
 	}
-	return l.release(id)
+	return l.freeOrDefer(id)
 }
 
-// release frees an unpinned block, or defers it if other streams may still use it, and returns the
-// new state.
-func (l *lifetimes) release(id uint32) State {
-	l.forgetSynced(&l.sides[id], l.streams)
-	if l.sides[id].uses != 0 {
+// freeOrDefer frees an unpinned block, or defers it if other streams may still use it.
+func (l *lifetimes) freeOrDefer(id uint32) State {
+	l.dropCompleteUses(&l.extras[id], l.streams)
+	if l.extras[id].firstUse != 0 {
 		l.deferFree(id)
 		return Deferred
 	}
@@ -70,12 +66,11 @@ func (l *lifetimes) release(id uint32) State {
 	return Free
 }
 
-// deferringStreams returns the record indexes of the streams that own deferred blocks, ordered by
-// stream number.
+// deferringStreams returns the indexes of the streams that own deferred blocks, by number.
 func (l *lifetimes) deferringStreams() []uint32 {
 	l.owners = l.owners[:0]
 	for s := range l.streams {
-		if l.streams[s].first != 0 {
+		if l.streams[s].firstDeferred != 0 {
 			l.owners = append(l.owners, uint32(s))
 		}
 	}
@@ -85,51 +80,49 @@ func (l *lifetimes) deferringStreams() []uint32 {
 	return l.owners
 }
 
-// deferFree appends a block to its stream's queue of deferred blocks and reports the events that
-// the caller must record.
+// deferFree queues a deferred block and reports the events that the caller must record.
 func (l *lifetimes) deferFree(id uint32) {
-	l.deferrals++
+	l.lastDeferral++
 	l.reports.filled = true
-	b, h := &l.blocks[id], &l.sides[id]
-	for u := h.uses; u != 0; u = l.uses[u].next {
-		l.uses[u].seq = l.deferrals
+	b, e := &l.blocks[id], &l.extras[id]
+	for u := e.firstUse; u != 0; u = l.uses[u].next {
+		l.uses[u].seq = l.lastDeferral
 		l.reports.toRecord = append(l.reports.toRecord,
-			StreamPoint{l.deferrals, l.streams[l.uses[u].stream].name})
+			StreamPoint{l.lastDeferral, l.streams[l.uses[u].stream].name})
 	}
-	s := &l.streams[l.homeOf(b)/2]
+	s := &l.streams[l.indexOf(b)/2]
 	b.setState(Deferred)
-	h.before, h.after = s.last, 0
-	if s.last != 0 {
-		l.sides[s.last].after = id
+	e.prevDeferred, e.nextDeferred = s.lastDeferred, 0
+	if s.lastDeferred != 0 {
+		l.extras[s.lastDeferred].nextDeferred = id
 	} else {
-		s.first = id
+		s.firstDeferred = id
 	}
-	s.last = id
+	s.lastDeferred = id
 	l.counts.deferred += b.size()
 }
 
-// endDeferral ends a deferred block's use on a stream. If this was the block's last use, the
-// block becomes free. endDeferral does nothing if the block's deferral number is above last.
+// endDeferral ends a deferred block's use on a stream, and frees the block after its last use. It
+// does nothing if the block's deferral number is above last.
 func (l *lifetimes) endDeferral(id, stream uint32, last uint64) {
-	if l.endUse(&l.sides[id], stream, last) && l.sides[id].uses == 0 {
+	if l.endUse(&l.extras[id], stream, last) && l.extras[id].firstUse == 0 {
 		l.reportReturned(id)
-		l.unqueue(id)
+		l.freeDeferred(id)
 	}
 }
 
-// unqueue removes a deferred block from its queue and makes it free.
-func (l *lifetimes) unqueue(id uint32) {
-	b, h := &l.blocks[id], &l.sides[id]
-	s := &l.streams[l.homeOf(b)/2]
-	if h.before != 0 {
-		l.sides[h.before].after = h.after
+func (l *lifetimes) freeDeferred(id uint32) {
+	b, e := &l.blocks[id], &l.extras[id]
+	s := &l.streams[l.indexOf(b)/2]
+	if e.prevDeferred != 0 {
+		l.extras[e.prevDeferred].nextDeferred = e.nextDeferred
 	} else {
-		s.first = h.after
+		s.firstDeferred = e.nextDeferred
 	}
-	if h.after != 0 {
-		l.sides[h.after].before = h.before
+	if e.nextDeferred != 0 {
+		l.extras[e.nextDeferred].prevDeferred = e.prevDeferred
 	} else {
-		s.last = h.before
+		s.lastDeferred = e.prevDeferred
 	}
 	l.counts.deferred -= b.size()
 	l.makeFree(b, id)
@@ -138,18 +131,17 @@ func (l *lifetimes) unqueue(id uint32) {
 // freeEarly frees a deferred block whose uses may not be complete yet, and reports the events for
 // which the block's stream must wait.
 func (l *lifetimes) freeEarly(id uint32) {
-	h := &l.sides[id]
-	for u := h.uses; u != 0; u = l.uses[u].next {
+	e := &l.extras[id]
+	for u := e.firstUse; u != 0; u = l.uses[u].next {
 		l.reports.waits = append(l.reports.waits,
 			StreamPoint{l.uses[u].seq, l.streams[l.uses[u].stream].name})
 	}
-	l.forgetUses(h)
+	l.dropUses(e)
 	l.reportReturned(id)
-	l.unqueue(id)
+	l.freeDeferred(id)
 }
 
-// reportReturned adds a block to Returned. It must be called before makeFree, which may drop the
-// record.
+// reportReturned adds a block to Returned. It must precede makeFree, which may drop the record.
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.filled = true
 	r := l.regionOf(&l.blocks[id])
@@ -159,8 +151,8 @@ func (l *lifetimes) reportReturned(id uint32) {
 func (l *lifetimes) viewOf(id uint32) View {
 	b := &l.blocks[id]
 	v := View{
-		Block: l.view(id), State: b.state(), Pins: l.sides[id].pins,
-		Stream: l.nameOf(l.homeOf(b)),
+		Block: l.view(id), State: b.state(), Pins: l.extras[id].pins,
+		Stream: l.nameOf(l.indexOf(b)),
 	}
 	if b.state() == Free {
 		v.Handle = 0
@@ -170,5 +162,5 @@ func (l *lifetimes) viewOf(id uint32) View {
 
 func (l *lifetimes) segmentView(ordinal int32) Segment {
 	s := &l.segments[ordinal]
-	return Segment{ordinal, s.bytes, s.address, l.nameOf(s.home)}
+	return Segment{ordinal, s.bytes, s.address, l.nameOf(s.indexID)}
 }

@@ -1,40 +1,40 @@
 package alloc
 
-// merge merges a block that has just become free with its free neighbors, adds the resulting
-// block to the index, and returns its size in units.
-func (l *layout) merge(x *index, b *block, id uint32, free neighbors) uint64 {
+// merge merges a free block with its free neighbors, adds the result to the index, and returns its
+// size in units.
+func (l *layout) merge(index *sizeIndex, b *block, id uint32, free neighbors) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.span|n.span)>>idBits > exactBins { // true if either is large
-		return l.mergeLarge(x, b, id, free)
+	if (p.unitsAndPrev|n.unitsAndPrev)>>idBits > exactBins {
+		return l.mergeLarge(index, b, id, free)
 	}
 	if free.next {
 		added := n.units()
-		l.remove(x, n, added)
+		l.remove(index, n, added)
 		units += added
 		after := n.next
-		l.drop(n, next)
+		l.dropBlock(n, next)
 		b.next = after
 		l.blocks[after].setPrev(id)
 	}
 	if free.prev {
 		added := p.units()
-		l.remove(x, p, added)
+		l.remove(index, p, added)
 		units += added
 		after := b.next
 		p.next = after
 		l.blocks[after].setPrev(prev)
-		l.drop(b, id)
+		l.dropBlock(b, id)
 		b, id = p, prev
 	}
-	b.span = units<<idBits | b.span&idMask
-	l.insert(x, b, id, units)
+	b.unitsAndPrev = units<<idBits | b.unitsAndPrev&idMask
+	l.insert(index, b, id, units)
 	return units
 }
 
-// mergeLarge is like merge, for neighbors of any size. The resulting block keeps the record of a
-// free neighbor, so that the index changes as little as possible.
-func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbors) uint64 {
+// mergeLarge is merge for neighbors of any size. The result keeps the record of a free neighbor, so
+// that the index changes as little as possible.
+func (l *layout) mergeLarge(index *sizeIndex, b *block, id uint32, free neighbors) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
 	switch {
@@ -43,28 +43,27 @@ func (l *layout) mergeLarge(x *index, b *block, id uint32, free neighbors) uint6
 		after := next
 		if free.next {
 			added := n.units()
-			l.remove(x, n, added)
+			l.remove(index, n, added)
 			units += added
 			after = n.next
-			l.drop(n, next)
+			l.dropBlock(n, next)
 		}
 		p.next = after
 		l.blocks[after].setPrev(prev)
-		l.drop(b, id)
-		l.reindex(x, p, prev, p.place, units)
+		l.dropBlock(b, id)
+		l.reindex(index, p, prev, p.positionAndRegion, units)
 	case free.next:
 		units += n.units()
-		l.follow(n, prev, next)
-		l.drop(b, id)
-		l.reindex(x, n, next, b.place, units)
+		l.linkAfter(n, prev, next)
+		l.dropBlock(b, id)
+		l.reindex(index, n, next, b.positionAndRegion, units)
 	default:
-		l.insert(x, b, id, units)
+		l.insert(index, b, id, units)
 	}
 	return units
 }
 
-// follow links block b, whose number is id, after prev. prev may be the region's ring.
-func (l *layout) follow(b *block, prev, id uint32) {
+func (l *layout) linkAfter(b *block, prev, id uint32) {
 	b.setPrev(prev)
 	l.blocks[prev].next = id
 }

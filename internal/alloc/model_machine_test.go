@@ -94,7 +94,7 @@ func (m *machine) addSegment(t *rapid.T, grow Growth, small bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.model.add(grow, address, m.core.nameOf(grow.home), small, ordinal)
+	m.model.add(grow, address, m.core.nameOf(grow.indexID), small, ordinal)
 }
 
 func (m *machine) Free(t *rapid.T) {

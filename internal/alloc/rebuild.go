@@ -7,20 +7,19 @@ type rebuilder struct {
 	placer  *placer
 	streams *streamTable
 	uses    *useTable
-	kept    []Range          // see Arrangement.Kept
-	oldCuts map[uint32]Range // Core.cutBlocks before the rebuild
-	newCuts map[uint32]Range // Core.cutBlocks after the rebuild
+	kept    []Range
+	oldCuts map[uint32]Range
+	newCuts map[uint32]Range
 }
 
 type heldBlock struct {
-	id     uint32
-	stream uint32 // index of its stream's record
-	live   bool
+	id          uint32
+	streamIndex uint32
+	live        bool
 	Range
 }
 
-// extentOf returns the full range of a block that is not free, even if a rebuild has shortened
-// the block's record.
+// extentOf returns the full range of a block, even if a rebuild has shortened its record.
 func extentOf(b Block, cutBlocks map[uint32]Range) Range {
 	if r, cut := cutBlocks[uint32(b.Handle)]; cut {
 		return r
@@ -28,17 +27,16 @@ func extentOf(b Block, cutBlocks map[uint32]Range) Range {
 	return Range{b.Segment, b.Offset, b.Size}
 }
 
-// fate describes the result of a rebuild for a segment.
-type fate uint8
+type rebuildResult uint8
 
 const (
-	absent  fate = iota // the Core does not have the segment
-	usable              // its free memory can be allocated
-	retired             // it holds blocks, but nothing is allocated from it
-	unused              // it is retired and holds no blocks
+	absent  rebuildResult = iota // the Core does not have the segment
+	usable                       // its free memory can be allocated
+	retired                      // it holds blocks, but nothing is allocated from it
+	unused                       // it is retired and holds no blocks
 )
 
-func (r *rebuilder) restore(ordinal int32, extent Extent, held []heldBlock) fate {
+func (r *rebuilder) restore(ordinal int32, extent Extent, held []heldBlock) rebuildResult {
 	p := r.placer
 	if int(ordinal) == len(p.segments) {
 		p.segments = append(p.segments, segment{})
@@ -60,9 +58,8 @@ func (r *rebuilder) restore(ordinal int32, extent Extent, held []heldBlock) fate
 	return unused
 }
 
-// empty drops all regions, free lists and stream numbers, and all blocks that are neither live
-// nor pinned. It returns the remaining blocks by segment.
-func (r *rebuilder) empty(segments int) [][]heldBlock {
+// dropUnheld drops everything except live and pinned blocks, which it returns by segment.
+func (r *rebuilder) dropUnheld(segments int) [][]heldBlock {
 	p := r.placer
 	held := make([][]heldBlock, segments)
 	for ordinal := range p.segments {
@@ -74,29 +71,28 @@ func (r *rebuilder) empty(segments int) [][]heldBlock {
 	}
 	p.vacant = 0
 	for id := uint32(len(p.blocks) - 1); id > 0; id-- {
-		p.sides[id].kept = false
+		p.extras[id].kept = false
 		if !isHeld[id] {
-			r.uses.forgetUses(&p.sides[id])
-			p.drop(&p.blocks[id], id)
+			r.uses.dropUses(&p.extras[id])
+			p.dropBlock(&p.blocks[id], id)
 		}
 	}
 	p.regions, p.spareRegion = p.regions[:1], 0
-	p.forgetFree()
-	clear(p.homes)
+	p.dropAll()
+	clear(p.indexes)
 	p.mapped = 0
-	p.counts = counts{peak: p.counts.peak, peakMapped: p.counts.peakMapped}
+	p.counts = counts{peakUsed: p.counts.peakUsed, peakMapped: p.counts.peakMapped}
 	r.streams.renumber()
 	return held
 }
 
-// heldOf returns the live and pinned blocks of a segment, by offset.
 func (r *rebuilder) heldOf(ordinal int32) (held []heldBlock) {
 	p := r.placer
 	for id := range p.blocksOf(ordinal) {
 		b := &p.blocks[id]
-		if b.state() == Live || b.state() == Parked && p.sides[id].pins > 0 {
+		if b.state() == Live || b.state() == Parked && p.extras[id].pins > 0 {
 			held = append(held, heldBlock{
-				id, p.homeOf(b) / 2, b.state() == Live, extentOf(p.view(id), r.oldCuts),
+				id, p.indexOf(b) / 2, b.state() == Live, extentOf(p.view(id), r.oldCuts),
 			})
 		}
 	}
@@ -105,7 +101,7 @@ func (r *rebuilder) heldOf(ordinal int32) (held []heldBlock) {
 
 func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	s := &r.placer.segments[ordinal]
-	s.home &= 1 // stream 0
+	s.indexID &= 1 // select stream 0
 	owners := r.ownersOf(s, held)
 	previous := uint32(0)
 	for first := 0; first < len(owners); {
@@ -113,13 +109,13 @@ func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 		for end < len(owners) && owners[end] == owners[first] {
 			end++
 		}
-		id := r.newRegion(ordinal, owners[first])
+		id := r.addRegion(ordinal, owners[first])
 		if previous == 0 {
 			s.first = id
 		} else {
 			r.placer.regions[previous].next = id
 		}
-		held = r.fill(id, Range{
+		held = r.fillRegion(id, Range{
 			ordinal, int64(first) * spanBytes,
 			min(int64(end)*spanBytes, s.bytes) - int64(first)*spanBytes,
 		}, held, kept)
@@ -127,38 +123,39 @@ func (r *rebuilder) layOut(ordinal int32, held []heldBlock, kept []Range) {
 	}
 }
 
-// ownersOf returns, for each span of a segment, the record index of the stream that owns the span,
-// which is stream 0 if the span has no live block. It also numbers the streams of live blocks.
+// ownersOf returns the stream index for each span of a segment. It also numbers the streams of live
+// blocks.
 func (r *rebuilder) ownersOf(s *segment, held []heldBlock) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, h := range held {
 		if h.live {
-			h.eachSpan(func(s span) { owners[s.number] = h.stream })
-			r.streams.ensureNumber(h.stream)
+			h.eachSpan(func(s span) { owners[s.number] = h.streamIndex })
+			r.streams.ensureNumber(h.streamIndex)
 		}
 	}
 	return owners
 }
 
-func (r *rebuilder) newRegion(ordinal int32, owner uint32) uint32 {
+func (r *rebuilder) addRegion(ordinal int32, owner uint32) uint32 {
 	p := r.placer
-	s, id, ring := &p.segments[ordinal], p.grabRegion(), p.grab()
-	home := 2*owner + s.home&1
+	s, id, ring := &p.segments[ordinal], p.newRegion(), p.newBlock()
+	indexID := 2*owner + s.indexID&1
 	p.regions[id] = region{
-		origin: s.base, high: s.base, floor: s.base, ordinal: ordinal, home: home, ring: ring,
-		owner: r.streams.streams[owner].number,
+		origin: s.base, dirtyEnd: s.base, reservedEnd: s.base,
+		ordinal: ordinal, indexID: indexID, ring: ring, owner: r.streams.streams[owner].number,
 	}
-	if p.homes[home] == nil {
-		p.homes[home] = new(index)
+	if p.indexes[indexID] == nil {
+		p.indexes[indexID] = new(sizeIndex)
 	}
 	b := &p.blocks[ring]
-	b.packed, b.span, b.next = uint64(vacant), uint64(ring), ring
+	b.packed, b.unitsAndPrev, b.next = uint64(vacant), uint64(ring), ring
 	return id
 }
 
-// fill creates the blocks of a region that covers the given area. It returns the held blocks
-// that lie after the area.
-func (r *rebuilder) fill(region uint32, area Range, held []heldBlock, kept []Range) []heldBlock {
+// fillRegion creates the blocks of a region, and returns the held blocks after the region.
+func (r *rebuilder) fillRegion(
+	regionID uint32, area Range, held []heldBlock, kept []Range,
+) []heldBlock {
 	p := r.placer
 	for offset := area.Offset; offset < area.end(); {
 		end := area.end()
@@ -168,22 +165,21 @@ func (r *rebuilder) fill(region uint32, area Range, held []heldBlock, kept []Ran
 		keep, boundary := inRanges(kept, area.Segment, offset)
 		var id uint32
 		if end == offset {
-			id, end, held = held[0].id, r.cut(held[0]), held[1:]
+			id, end, held = held[0].id, r.cutEnd(held[0]), held[1:]
 		} else {
-			id, end = p.grab(), min(end, boundary)
+			id, end = p.newBlock(), min(end, boundary)
 		}
-		r.put(region, id, Range{area.Segment, offset, end - offset}, keep)
+		r.appendBlock(regionID, id, Range{area.Segment, offset, end - offset}, keep)
 		offset = end
 	}
-	g := &p.regions[region]
-	g.high = max(p.usedEnd(region), g.floor)
+	region := &p.regions[regionID]
+	region.dirtyEnd = max(p.usedEnd(regionID), region.reservedEnd)
 	return held
 }
 
-// cut returns the offset at which a held block's record ends. For a parked block, that is the
-// end of the first span that the block touches, because another stream may own the next span.
-// The rest of a parked block becomes kept blocks.
-func (r *rebuilder) cut(h heldBlock) int64 {
+// cutEnd returns the offset at which a held block's record ends. The record of a parked block
+// covers only the first span, because another stream may own the next one.
+func (r *rebuilder) cutEnd(h heldBlock) int64 {
 	end := min(h.end(), (h.Offset/spanBytes+1)*spanBytes)
 	if h.live || end == h.end() {
 		return h.end()
@@ -192,8 +188,8 @@ func (r *rebuilder) cut(h heldBlock) int64 {
 	return end
 }
 
-// inRanges reports whether an offset is in one of the ranges. It also returns the offset at
-// which that range ends or, if the offset is in none, at which the next range begins.
+// inRanges reports whether an offset is in one of the ranges, and where that range ends or the next
+// one begins.
 func inRanges(ranges []Range, ordinal int32, offset int64) (in bool, boundary int64) {
 	for _, r := range ranges {
 		switch {
@@ -207,47 +203,46 @@ func inRanges(ranges []Range, ordinal int32, offset int64) (in bool, boundary in
 	return false, MaxSize
 }
 
-// put appends record id to a region. If the record does not describe a held block, it becomes a
-// kept block or a free block.
-func (r *rebuilder) put(region, id uint32, extent Range, keep bool) {
+// appendBlock appends a held, kept or free block to a region.
+func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, keep bool) {
 	p := r.placer
-	g, b, h := &p.regions[region], &p.blocks[id], &p.sides[id]
-	ring := &p.blocks[g.ring]
+	region, b, e := &p.regions[regionID], &p.blocks[id], &p.extras[id]
+	ring := &p.blocks[region.ring]
 	last := ring.prev()
 	b.moveTo(
-		(g.origin+uint64(extent.Offset)>>unitShift)<<idBits|uint64(region),
+		(region.origin+uint64(extent.Offset)>>unitShift)<<idBits|uint64(regionID),
 		uint64(extent.Size)>>unitShift)
 	b.setPrev(last)
-	b.next = g.ring
+	b.next = region.ring
 	p.blocks[last].next = id
 	ring.setPrev(id)
-	if h.kept = keep; keep {
-		b.packed |= hasSide
+	if e.kept = keep; keep {
+		b.packed |= hasExtra
 	}
 	switch {
 	case b.state() >= Live:
 	case keep:
-		*h = side{kept: true}
-		b.packed = uint64(Parked) | hasSide
+		*e = extra{kept: true}
+		b.packed = uint64(Parked) | hasExtra
 	default:
-		p.insert(p.homes[g.home], b, id, b.units())
+		p.insert(p.indexes[region.indexID], b, id, b.units())
 		return
 	}
-	r.count(extent.Segment, b, h)
+	r.count(extent.Segment, b, e)
 }
 
-// count adds a block that is not free to the counters. A block in a retired segment is counted
-// only as pinned.
-func (r *rebuilder) count(ordinal int32, b *block, h *side) {
+// count adds a block that is not free to the counters. A block in a retired segment counts only as
+// pinned.
+func (r *rebuilder) count(ordinal int32, b *block, e *extra) {
 	n := &r.placer.counts
-	if h.pins > 0 {
+	if e.pins > 0 {
 		n.pinned += b.size()
 	}
 	if r.placer.segments[ordinal].retired {
 		return
 	}
 	n.used += b.size()
-	n.peak = max(n.peak, n.used)
+	n.peakUsed = max(n.peakUsed, n.used)
 	n.requested += b.requested()
 	if b.state() == Live {
 		n.live++

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// footprints returns the total size of all spans that lie below the high-water mark of their
+// footprints returns the total size of all spans that lie below the dirty end of their
 // region.
 func (c *Core) footprints() (bytes int64) {
 	for _, owned := range c.footprintsByOwner() {
@@ -23,10 +23,10 @@ func (c *Core) footprintsByOwner() map[uint32]int64 {
 	c.mergeHot()
 	bytes := map[uint32]int64{}
 	for r := range c.regions {
-		if g := &c.regions[r]; g.ring != 0 {
+		if region := &c.regions[r]; region.ring != 0 {
 			base, end := c.extent(uint32(r))
-			used := uint64(roundUp(int64(max(g.high, base)-base), int64(spanUnits)))
-			bytes[g.owner] += int64(min(used, end-base)) << unitShift
+			used := uint64(roundUp(int64(max(region.dirtyEnd, base)-base), int64(spanUnits)))
+			bytes[region.owner] += int64(min(used, end-base)) << unitShift
 		}
 	}
 	return bytes
@@ -151,9 +151,10 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 		}
 		need := uint64(roundUp(size, 2*mib)) >> unitShift
 		for r := range c.regions {
-			if g := &c.regions[r]; g.ring != 0 {
+			if region := &c.regions[r]; region.ring != 0 {
 				base, end := c.extent(uint32(r))
-				low := uint64(roundUp(int64(max(g.high, base)-g.origin), int64(spanUnits))) + g.origin
+				clean := max(region.dirtyEnd, base) - region.origin
+				low := region.origin + uint64(roundUp(int64(clean), int64(spanUnits)))
 				if low < end && end-low >= need {
 					t.Fatalf("grew for a request of %d bytes although region %d has %d clean units", size, r,
 						end-low)

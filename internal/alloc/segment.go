@@ -5,54 +5,53 @@ import (
 	"iter"
 )
 
-// Segment describes one physical allocation of the arena.
+// Segment describes mapped memory of the arena.
 type Segment struct {
-	Ordinal int32  // number of segments added earlier; never reused
-	Bytes   int64  // size
-	Address uint64 // address passed by the caller
+	Ordinal int32 // number of segments added earlier; never reused
+	Bytes   int64
+	Address uint64
 	Stream  Stream // stream for which it was mapped
 }
 
-// segment is the record of a segment. A trimmed segment keeps only its ordinal and home.
 type segment struct {
-	base    uint64 // position of its first unit; positions are in the order of the Policy
+	base    uint64 // arena position of its first unit
 	bytes   int64  // 0 once trimmed
 	address uint64
-	home    uint32
-	first   uint32 // region at offset 0; 0 once trimmed
+	indexID uint32
+	first   uint32 // first region; 0 once trimmed
 	retired bool   // see Rebuild
 }
 
-// AddSegment adds a segment of growth.Bytes, which the caller has mapped at the given address, and
-// returns its ordinal. Only the Address policy uses the address.
+// AddSegment adds a segment that the caller has mapped at the given address, and returns its
+// ordinal. Only the Address policy uses the address.
 //
-// Errors: ErrSize if growth.Bytes is 0 or not a multiple of Unit, ErrAddress, *OutOfMemoryError if
-// Capacity would be exceeded, ErrExhausted.
+// Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.mergeHot()
 	c.reports.clear()
-	bytes, home, ordinal := growth.Bytes, growth.home, int32(len(c.segments))
-	if bytes <= 0 || bytes > MaxSize || bytes%Unit != 0 || int(home) >= len(c.homes) {
+	bytes, indexID, ordinal := growth.Bytes, growth.indexID, int32(len(c.segments))
+	if bytes <= 0 || bytes > MaxSize || bytes%Unit != 0 || int(indexID) >= len(c.indexes) {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
 	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mapped {
-		return 0, c.outOfMemory(bytes, home)
+		return 0, c.outOfMemory(bytes, indexID)
 	}
 	base, err := c.baseFor(bytes, address)
 	if err != nil {
 		return 0, err
 	}
-	c.tail += uint64(bytes) >> unitShift
+	c.arenaEnd += uint64(bytes) >> unitShift
 	c.mapped += bytes
 	c.counts.segments++
 	c.counts.peakMapped = max(c.counts.peakMapped, c.mapped)
-	r := c.cover(base, uint64(bytes)>>unitShift, home, c.streams[home/2].number, ordinal)
+	owner := c.streams[indexID/2].number
+	regionID := c.coverSegment(base, uint64(bytes)>>unitShift, indexID, owner, ordinal)
 	if growth.reserved {
-		_, end := c.extent(r)
-		c.regions[r].reserve(end)
+		_, end := c.extent(regionID)
+		c.regions[regionID].reserve(end)
 	}
 	c.segments = append(c.segments, segment{
-		base: base, bytes: bytes, address: address, home: home, first: r,
+		base: base, bytes: bytes, address: address, indexID: indexID, first: regionID,
 	})
 	return ordinal, nil
 }
@@ -65,8 +64,8 @@ type View struct {
 	Pins   int32
 }
 
-// Blocks yields the blocks of a segment, including free ones, by offset. It yields nothing for a
-// segment that has been trimmed or was never added. The Core must not change during the iteration.
+// Blocks yields the blocks of a segment, including free ones, by offset. The Core must not change
+// during the iteration.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	c.mergeHot()
 	return func(yield func(View) bool) {
@@ -78,30 +77,27 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes wholly free segments, newest first, as long as at least keep bytes stay mapped.
-// It returns the removed segments, newest first, so that the caller can deregister and unmap
-// them. Their ordinals are not reused. The slice is valid until the next call that changes the
-// Core.
+// Trim removes wholly free segments, newest first, as long as at least keep bytes stay mapped. It
+// returns them in this order, in a slice that is valid until the next call that changes the Core.
 func (c *Core) Trim(keep int64) []Segment {
 	c.mergeHot()
 	c.reports.clear()
 	for ordinal := len(c.segments) - 1; ordinal >= 0; ordinal-- {
 		s := &c.segments[ordinal]
-		if s.bytes == 0 || c.mapped-s.bytes < keep || !c.whollyFree(s) {
+		if s.bytes == 0 || c.mapped-s.bytes < keep || !c.isFree(s) {
 			continue
 		}
 		c.reports.filled = true
 		c.reports.trimmed = append(c.reports.trimmed, c.segmentView(int32(ordinal)))
-		c.vacate(s.first)
+		c.dropRegions(s.first)
 		c.mapped -= s.bytes
 		c.counts.segments--
-		*s = segment{home: s.home}
+		*s = segment{indexID: s.indexID}
 	}
 	return c.reports.trimmed
 }
 
-// Held lists the segments, and the blocks that are live or pinned. It omits blocks that this rank
-// keeps only because they are pinned on other ranks. Error: ErrDeferred.
+// Held lists the segments, and the blocks that are live or pinned. Error: ErrDeferred.
 func (c *Core) Held() (Inventory, error) {
 	c.mergeHot()
 	var all Inventory
@@ -112,7 +108,7 @@ func (c *Core) Held() (Inventory, error) {
 			all.Segments = append(all.Segments, Extent{})
 			continue
 		}
-		all.Segments = append(all.Segments, Extent{s.bytes, s.home&1 != 0})
+		all.Segments = append(all.Segments, Extent{s.bytes, s.indexID&1 != 0})
 		for v := range c.Blocks(int32(ordinal)) {
 			switch {
 			case v.State == Free, v.State == Parked && v.Pins == 0:
@@ -135,17 +131,13 @@ func (c *Core) Held() (Inventory, error) {
 	return all, nil
 }
 
-// Rebuild changes the layout of a Core to an Arrangement that Union has computed from the
-// inventories of this Core and others. Live and pinned blocks keep their positions and handles. The
-// spans that contain live blocks belong to the streams of those blocks; all other memory is clean
-// and belongs to stream 0. The streams of live blocks are numbered as in [Held], and other streams
-// get their numbers at their next request. Cores that have been rebuilt to the same Arrangement
-// return the same results for the same calls.
+// Rebuild changes the layout of a Core to an Arrangement from Union. Live and pinned blocks keep
+// their positions and handles. The 2 MiB spans that contain live blocks belong to the streams of
+// those blocks. All other memory is clean and belongs to stream 0. Streams are numbered again.
+// Cores that have been rebuilt to the same Arrangement return the same results for the same calls.
 //
 // Before Rebuild, the caller must wait for all streams and call Synced for each. Rebuild returns
-// the retired segments that hold no blocks, so that the caller can unmap them. Nothing is
-// allocated from the other retired segments; a later Rebuild returns them once they hold no
-// blocks.
+// the retired segments that hold no blocks, which the caller may unmap.
 //
 // Error: ErrDeferred, which leaves the Core unchanged.
 func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
@@ -158,14 +150,14 @@ func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
 		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, kept: l.Kept,
 		oldCuts: c.cutBlocks, newCuts: map[uint32]Range{},
 	}
-	held := r.empty(len(l.Segments))
+	held := r.dropUnheld(len(l.Segments))
 	var gone []Segment
-	c.keeps = len(l.Kept) > 0
+	c.hasKept = len(l.Kept) > 0
 	for ordinal, extent := range l.Segments {
 		switch r.restore(int32(ordinal), extent, held[ordinal]) {
 		case absent, usable:
 		case retired:
-			c.keeps = true
+			c.hasKept = true
 		case unused:
 			gone = append(gone, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}
@@ -176,6 +168,6 @@ func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
 	return gone, nil
 }
 
-// Keeps reports whether the latest Rebuild kept ranges or left retired segments mapped. Another
+// HasKept reports whether the latest Rebuild kept ranges or left retired segments mapped. Another
 // Rebuild may free them.
-func (c *Core) Keeps() bool { return c.keeps }
+func (c *Core) HasKept() bool { return c.hasKept }

@@ -2,14 +2,12 @@ package alloc
 
 type gap struct {
 	region     uint32
-	start, end uint64 // positions
+	start, end uint64
 }
 
-// bestGap finds the smallest gap that is large enough for a request, and returns the part at its
-// end that is to be used. Among gaps of the same size, it chooses the first by segment and offset.
-// It considers only memory of indexes for which mayLose returns true. If there is no such gap, the
-// result has region 0.
-func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
+// bestGap returns the end of the smallest gap that is large enough for a request. It considers only
+// indexes for which mayLose returns true. Without such a gap, the result has region 0.
+func (l *layout) bestGap(units uint64, mayLose func(indexID uint32) bool) gap {
 	best, bestSize := gap{}, ^uint64(0)
 	for i := range l.segments {
 		s := &l.segments[i]
@@ -17,7 +15,7 @@ func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 			if end := s.base + uint64(s.bytes)>>unitShift; free.end < end {
 				free.end -= (free.end - s.base) & (spanUnits - 1)
 			}
-			position, fits := l.regions[free.region].lastSpan(free.start, free.end, units)
+			position, fits := l.regions[free.region].lastFit(free.start, free.end, units)
 			if size := free.end - free.start; fits && size < bestSize {
 				best, bestSize = gap{free.region, position, free.end}, size
 			}
@@ -27,61 +25,60 @@ func (l *layout) bestGap(units uint64, mayLose func(home uint32) bool) gap {
 }
 
 // gaps returns the free memory in region first and in the regions that follow it in the segment.
-// It considers only memory of indexes for which mayLose returns true.
-func (l *layout) gaps(first uint32, mayLose func(home uint32) bool) (gaps []gap) {
+func (l *layout) gaps(first uint32, mayLose func(indexID uint32) bool) (gaps []gap) {
 	extends := false // whether the next free block may extend the last gap
-	for r := first; r != 0; r = l.regions[r].next {
-		g := &l.regions[r]
-		allowed := mayLose(g.home)
-		for id := l.blocks[g.ring].next; id != g.ring; id = l.blocks[id].next {
+	for regionID := first; regionID != 0; regionID = l.regions[regionID].next {
+		region := &l.regions[regionID]
+		allowed := mayLose(region.indexID)
+		for id := l.blocks[region.ring].next; id != region.ring; id = l.blocks[id].next {
 			b := &l.blocks[id]
-			start, end := max(b.position(), g.floor), b.position()+b.units()
+			start, end := max(b.position(), region.reservedEnd), b.position()+b.units()
 			switch {
 			case !allowed || b.state() != Free || start >= end:
 				extends = false
 			case extends && start == b.position():
 				gaps[len(gaps)-1].end = end
 			default:
-				gaps, extends = append(gaps, gap{r, start, end}), true
+				gaps, extends = append(gaps, gap{regionID, start, end}), true
 			}
 		}
 	}
 	return gaps
 }
 
-// gapOwners returns the numbers of the indexes, except for home, that own memory in a gap.
-func gapOwners(l *layout, free gap, home uint32) (others []uint32) {
-	for r := free.region; ; r = l.regions[r].next {
-		base, end := l.extent(r)
+// gapOwners returns the other indexes that own memory in a gap.
+func gapOwners(l *layout, free gap, indexID uint32) (others []uint32) {
+	for regionID := free.region; ; regionID = l.regions[regionID].next {
+		base, end := l.extent(regionID)
 		if base >= free.end {
 			return others
 		}
-		if h := l.regions[r].home; h != home && end > free.start {
+		if h := l.regions[regionID].indexID; h != indexID && end > free.start {
 			others = append(others, h)
 		}
-		if l.regions[r].next == 0 {
+		if l.regions[regionID].next == 0 {
 			return others
 		}
 	}
 }
 
-func (l *layout) transferGap(free gap, home, owner uint32) {
-	for r := free.region; free.start < free.end; r = l.regions[r].next {
-		base, end := l.extent(r)
+func (l *layout) transferGap(free gap, indexID, owner uint32) {
+	for regionID := free.region; free.start < free.end; regionID = l.regions[regionID].next {
+		base, end := l.extent(regionID)
 		if end <= free.start {
 			continue
 		}
 		if free.start > base {
-			r = l.split(r, free.start)
+			regionID = l.split(regionID, free.start)
 		}
 		if free.end < end {
-			l.split(r, free.end)
+			l.split(regionID, free.end)
 			end = free.end
 		}
-		if l.regions[r].home != home {
-			l.assign(r, home, owner)
+		if l.regions[regionID].indexID != indexID {
+			l.assign(regionID, indexID, owner)
 		}
-		l.regions[r].high = end
+		l.regions[regionID].dirtyEnd = end
 		free.start = end
 	}
 }

@@ -1,11 +1,10 @@
 package alloc
 
-// roundUp returns the smallest multiple of step, a power of two, that is at least n.
+// roundUp rounds n up to a multiple of step, a power of two.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallBit returns 1 if requests of a rounded size are served from small segments, and 0 if not. A
-// stream's small index follows its large one, so callers add the bit to the number of the large
-// index.
+// smallBit returns 1 for a size that is served from small segments, and otherwise 0. A stream's
+// small index follows its large one.
 func (c *Config) smallBit(rounded int64) uint32 {
 	if c.Sizing == Stepped && rounded <= smallLimit {
 		return 1
@@ -20,8 +19,7 @@ func (c *Config) splits(rounded, remainder int64) bool {
 	return remainder > smallLimit
 }
 
-// segmentSize returns the size of the next segment for a rounded request, given the number of
-// mapped bytes. It ignores Capacity.
+// segmentSize returns the size of the next segment, given the number of mapped bytes.
 func (c *Config) segmentSize(rounded, mapped int64) int64 {
 	if c.Sizing == Stepped {
 		switch {

@@ -1,30 +1,30 @@
 package alloc
 
-// use records a block's use on a stream other than its own.
+// use records that a stream other than the owner uses a block.
 type use struct {
-	// seq is the block's deferral number if the block is deferred. If not, it is the value of
-	// useTable.recorded when the use was last recorded or renewed.
+	// seq is the deferral number of a deferred block. For other blocks, it is the value of
+	// useTable.recorded when the use was last recorded.
 	seq    uint64
-	stream uint32 // record index of the stream
+	stream uint32 // index of the stream's record
 	next   uint32 // next use of the block, or next spare record
 }
 
 type useTable struct {
-	uses     []use  // by number; index 0 is reserved and means none
-	spareUse uint32 // first spare record
-	recorded uint64 // number of uses recorded or renewed so far
+	uses     []use // index 0 means none
+	spareUse uint32
+	recorded uint64 // number of uses recorded so far
 }
 
-func (t *useTable) addUse(s *side, stream uint32) {
+func (t *useTable) addUse(e *extra, stream uint32) {
 	t.recorded++
-	u := t.grabUse()
-	t.uses[u] = use{seq: t.recorded, stream: stream, next: s.uses}
-	s.uses = u
+	u := t.newUse()
+	t.uses[u] = use{seq: t.recorded, stream: stream, next: e.firstUse}
+	e.firstUse = u
 }
 
-// repeatUse renews a block's use on a stream, and reports whether the block had one.
-func (t *useTable) repeatUse(s *side, stream uint32) bool {
-	for u := s.uses; u != 0; u = t.uses[u].next {
+// renewUse records a use again, and reports whether the block had one on this stream.
+func (t *useTable) renewUse(e *extra, stream uint32) bool {
+	for u := e.firstUse; u != 0; u = t.uses[u].next {
 		if t.uses[u].stream == stream {
 			t.recorded++
 			t.uses[u].seq = t.recorded
@@ -34,10 +34,11 @@ func (t *useTable) repeatUse(s *side, stream uint32) bool {
 	return false
 }
 
-// endUse drops a deferred block's use on a stream, and reports whether the block had such a use.
-// It ignores uses whose deferral number is above last.
-func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
-	for link := &s.uses; *link != 0; link = &t.uses[*link].next {
+// endUse drops a deferred block's use on a stream, and reports whether the block had
+// such a use. It ignores
+// uses whose deferral number is above last.
+func (t *useTable) endUse(e *extra, stream uint32, last uint64) bool {
+	for link := &e.firstUse; *link != 0; link = &t.uses[*link].next {
 		u := *link
 		if t.uses[u].stream != stream || t.uses[u].seq > last {
 			continue
@@ -49,11 +50,11 @@ func (t *useTable) endUse(s *side, stream uint32, last uint64) bool {
 	return false
 }
 
-// forgetSynced drops those uses of a block that are known to be complete; see stream.synced.
-func (t *useTable) forgetSynced(s *side, streams []stream) {
-	for link := &s.uses; *link != 0; {
+// dropCompleteUses drops a block's uses that are known to be complete.
+func (t *useTable) dropCompleteUses(e *extra, streams []stream) {
+	for link := &e.firstUse; *link != 0; {
 		u := *link
-		if t.uses[u].seq > streams[t.uses[u].stream].synced {
+		if t.uses[u].seq > streams[t.uses[u].stream].completeUse {
 			link = &t.uses[u].next
 			continue
 		}
@@ -62,15 +63,15 @@ func (t *useTable) forgetSynced(s *side, streams []stream) {
 	}
 }
 
-func (t *useTable) forgetUses(s *side) {
-	for s.uses != 0 {
-		u := s.uses
-		s.uses = t.uses[u].next
+func (t *useTable) dropUses(e *extra) {
+	for e.firstUse != 0 {
+		u := e.firstUse
+		e.firstUse = t.uses[u].next
 		t.dropUse(u)
 	}
 }
 
-func (t *useTable) grabUse() uint32 {
+func (t *useTable) newUse() uint32 {
 	if u := t.spareUse; u != 0 {
 		t.spareUse = t.uses[u].next
 		return u

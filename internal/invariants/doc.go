@@ -1,5 +1,3 @@
-// Package invariants reports whether a build has the tag invariants, which enables expensive
-// internal checks: locks check the order in which they are acquired (package ranked), symmem panics
-// if its own code closes a mapping, window or segment twice, and mappings record where they were
-// made (package leaktest).
+// Package invariants reports whether the build has the tag invariants, which enables expensive
+// checks: of lock order (package ranked), of double closes, and of leaks (package leaktest).
 package invariants

@@ -1,6 +1,5 @@
-// Package scatter draws random offsets for segments. It simulates a GPU driver that chooses
-// arbitrary addresses, which differ between ranks and are never reused. Backends use it to show
-// what goes wrong if placement depends on addresses.
+// Package scatter draws random offsets for segments, like a GPU driver that chooses arbitrary
+// addresses. It shows what goes wrong if placement depends on addresses.
 package scatter
 
 import (
@@ -9,8 +8,8 @@ import (
 	"sync"
 )
 
-// Scatter draws offsets. It is safe for concurrent use. The zero value and a Scatter with seed 0
-// draw nothing: Draw returns the offset that the caller passes.
+// Scatter draws offsets. It is safe for concurrent use. If the seed is 0, Draw returns the offset
+// that the caller passes.
 type Scatter struct {
 	granule int64
 
@@ -19,9 +18,8 @@ type Scatter struct {
 	taken map[uintptr]bool // addresses of granules; guarded by mu
 }
 
-// New returns a Scatter for a rank. Offsets are multiples of granule bytes and depend only on
-// seed and rank, so each rank draws the same offsets in every run, but different ranks draw
-// different ones.
+// New returns a Scatter for a rank. Offsets are multiples of granule bytes and depend only on seed
+// and rank.
 func New(seed uint64, rank int, granule int64) *Scatter {
 	s := &Scatter{granule: granule}
 	if seed != 0 {
@@ -31,12 +29,10 @@ func New(seed uint64, rank int, granule int64) *Scatter {
 	return s
 }
 
-// maxTries limits how often Draw tries to find a free range. Draw may therefore fail if the arena
-// is nearly full.
+// maxTries limits how often Draw tries to find a free range.
 const maxTries = 1000
 
-// Draw returns an offset for a new segment in an arena, an address range of space bytes at base.
-// If the seed is 0, it returns the given offset.
+// Draw returns an offset for a new segment in a range of space bytes at base.
 func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) {
 	if s.draws == nil {
 		return offset, nil

@@ -8,16 +8,15 @@ import (
 // BuiltinOrigin is the Origin of the tables that Builtin returns.
 const BuiltinOrigin = "built-in table"
 
-// hopper lists the devices that use the built-in times. These times were measured on the H200, and
-// the H100 has the same links.
+// hopper lists the devices that use the times of h200. The H100 has the same links.
 var hopper = []string{"NVIDIA H200", "NVIDIA H100 80GB HBM3"}
 
-// ampere lists devices that have the same kind of links as those in hopper, at half the speed.
+// ampere lists devices with the same kind of links at half the speed.
 var ampere = []string{"NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"}
 
 // Builtin returns the table for a device that has not been tuned. The host backend always uses the
-// window path. A device with the same links as a measured device uses the table of that device. An
-// unknown device uses the plain path, so that calls are never slower than without windows.
+// window path. An unknown device uses the plain path, so that calls are never slower than without
+// windows.
 func Builtin(backend, device string) *Table {
 	switch {
 	case backend == "host":
@@ -43,9 +42,8 @@ func Builtin(backend, device string) *Table {
 //go:embed tables/h200.json
 var encodedH200 []byte
 
-// h200 returns the table that symmem tune wrote on a machine with 4 H200 GPUs. The table's name
-// contains H200 even if the table is used for another device. Every call returns a new table,
-// because a caller may modify it.
+// h200 returns the table that symmem tune wrote on a machine with 4 H200 GPUs. The caller may
+// modify it.
 func h200() *Table {
 	t, err := Decode(encodedH200)
 	if err != nil {

@@ -2,13 +2,13 @@ package tuning
 
 import "strings"
 
-// Memory selects the buffers that a rule about the direct path covers. It is empty in a rule that
-// chooses between the plain and the window path, because such a rule covers only symmetric buffers.
+// Memory selects the buffers that a rule about the direct path covers. It is empty in other rules,
+// which cover only symmetric buffers.
 type Memory string
 
 // The kinds of memory in rules about the direct path.
 const (
-	// Symmetric selects buffers in windows, at the same offsets on all ranks.
+	// Symmetric selects buffers in registered memory, at the same offsets on all ranks.
 	Symmetric Memory = "symmetric"
 	// Anywhere selects all other buffers.
 	Anywhere Memory = "any"
@@ -22,14 +22,12 @@ type Calls struct {
 	// Operation and a zero Shape; it covers all operations and groups without a specific rule.
 	Operation string `json:"operation,omitempty"`
 	Shape
-	// Memory selects the buffers, in rules about the direct path.
 	Memory Memory `json:"memory,omitempty"`
 }
 
 func (c Calls) isGeneral() bool { return c.Operation == "" && c.Shape == Shape{} }
 
-// String describes the calls, for example "AllGather on 4 ranks", "AllGather on 4 ranks, symmetric
-// buffers" or "all operations, any buffers".
+// String describes the calls, for example as "AllGather on 4 ranks, symmetric buffers".
 func (c Calls) String() string {
 	var b strings.Builder
 	if c.isGeneral() {

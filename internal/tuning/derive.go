@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest difference between the times of two paths, in percent, that can
-// change the choice of a path. It applies even if the noise is lower, because a smaller difference
+// FloorPercent is the smallest gain in percent that can change the choice of a path. A smaller gain
 // may vanish with the next version of the software.
 const FloorPercent = 2.0
 
@@ -17,12 +16,12 @@ const DeriveMethod = "from small sizes to large ones, starting with otherwise, t
 	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
 	"the others, and starts with them"
 
-// comparison compares two paths by the times of a Point.
+// comparison compares two paths.
 type comparison struct {
-	start       Path // path below the first size
-	base, rival Path // the compared paths
-	// us returns the times of base and rival in microseconds.
-	us func(Point) (base, rival float64)
+	startPath   Path // path for sizes below the first point
+	base, rival Path
+	// microseconds returns the times of base and rival.
+	microseconds func(Point) (base, rival float64)
 }
 
 func compareWindow(otherwise Path) comparison {
@@ -31,7 +30,6 @@ func compareWindow(otherwise Path) comparison {
 	}}
 }
 
-// compareDirect compares the direct path with the faster of the plain and the window path.
 var compareDirect = comparison{Other, Other, Direct, func(p Point) (other, direct float64) {
 	return p.OtherUS(), p.DirectUS
 }}
@@ -51,18 +49,18 @@ func (p Point) OtherUS() float64 {
 }
 
 // Derive derives the rule for calls from measured times. If calls.Memory is empty, the rule chooses
-// between the plain and the window path. If calls.Memory is set, the rule decides whether the calls
-// take the direct path or, if the two-level path was measured, the two-level path. points may be in
-// any order, and may contain a size twice, once in place and once out of place.
+// between the plain and the window path. Otherwise, it decides whether the calls take the direct
+// path or, if it was measured, the two-level path. points may be in any order, and may contain a
+// size twice, once in place and once out of place.
 //
 // Derive visits the sizes in ascending order, starting with the path that otherwise names or, in a
 // rule about the direct path, with Other. The path changes at a size if the other path is faster by
 // more than the noise of the measurement and by more than FloorPercent. If calls in place and out
 // of place disagree, plain has precedence over window, and Other over direct.
 //
-// To find the threshold between two sizes, Derive draws a straight line between the logarithms of
-// the ratios of the times. The threshold is where the line crosses 0, rounded down to a quarter of
-// a power of two. If the line does not cross 0, the threshold is the smaller size.
+// To find the threshold between two sizes, Derive interpolates the logarithms of the ratios of the
+// times. The threshold is where they cross 0, rounded down to a quarter of a power of two. If they
+// do not cross 0, the threshold is the smaller size.
 func Derive(calls Calls, otherwise Path, points []Point) Rule {
 	c := compareWindow(otherwise)
 	switch {
@@ -93,9 +91,9 @@ func bySize(points []Point) (sizes []times) {
 }
 
 func (c comparison) steps(sizes []times) (steps []Step) {
-	path := c.start
+	path := c.startPath
 	for i, t := range sizes {
-		next := c.prefer(t, path)
+		next := c.choosePath(t, path)
 		switch {
 		case i == 0:
 			steps = append(steps, Step{Path: next})
@@ -108,17 +106,16 @@ func (c comparison) steps(sizes []times) (steps []Step) {
 		last.Measured = append(last.Measured, t...)
 	}
 	if len(steps) == 0 {
-		steps = []Step{{Path: c.start}}
+		steps = []Step{{Path: c.startPath}}
 	}
 	return steps
 }
 
 func (t times) bytes() Size { return t[0].Bytes }
 
-// prefer returns the path at a size, given the path of the next smaller size. If the calls in place
-// and out of place disagree, base wins, because a table must not make calls slower than they would
-// be without it.
-func (c comparison) prefer(t times, below Path) Path {
+// choosePath returns the path at a size, given that of the next smaller size. If the calls in place
+// and out of place disagree, base wins, because a table must not make calls slower.
+func (c comparison) choosePath(t times, below Path) Path {
 	next := below
 	for _, p := range t {
 		switch faster := c.faster(p); {
@@ -131,9 +128,8 @@ func (c comparison) prefer(t times, below Path) Path {
 	return next
 }
 
-// gain returns the logarithm of the factor by which rival is faster than base.
 func (c comparison) gain(p Point) float64 {
-	base, rival := c.us(p)
+	base, rival := c.microseconds(p)
 	return math.Log(base / rival)
 }
 
@@ -170,8 +166,6 @@ func (c comparison) threshold(lower, upper times) Size {
 	return min(max(roundDown(crossing), low), high-1)
 }
 
-// roundDown rounds down to a multiple of a quarter of a power of two, to make tables easier to
-// read.
 func roundDown(bytes float64) Size {
 	whole := Size(bytes)
 	unit := Size(1)

@@ -3,19 +3,13 @@
 // NCCL uses its window kernels whenever it can, even at sizes where they are slower, and symmem's
 // kernels are not the fastest at every size either. For an operation on a number of ranks and
 // machines, a [Table] contains the sizes up to which each path is the fastest. Its choices depend
-// only on facts that are the same on all ranks of a group, and the ranks compare [Table.Digest] to
-// make sure that they use the same table.
+// only on facts that are the same on all ranks of a group, and the ranks compare [Table.Digest].
 //
-// There are two decisions, each with its own kind of rules. First, [Table.ChooseDirect] decides
-// whether a call takes the direct path. Its rules name a memory: symmetric buffers (both are in
-// windows) or any other buffers. Then, [Table.Choose] chooses between the plain and the window path
-// for symmetric buffers.
-//
-// # Sources of tables
-//
-// [Derive] derives a rule from times that the command "symmem tune" measures, and [Builtin] returns
-// tables that were measured earlier. An operation without a specific rule follows the general rule
-// for its memory and the table's Otherwise. A [Reason] describes the rule behind a choice.
+// There are two decisions. First, [Table.ChooseDirect] decides whether a call takes the direct
+// path. Its rules name a memory: symmetric buffers (in windows, which all ranks have registered) or
+// any other buffers. Then, [Table.Choose] chooses between the plain and the window path for
+// symmetric buffers. An operation without a specific rule follows the general rule for its memory
+// and the table's Otherwise.
 //
 // # Format
 //
@@ -49,13 +43,12 @@
 //	  ]
 //	}
 //
-// A rule with a memory decides about the direct path. Without operation, ranks and machines, it
-// covers every operation and group that has no specific rule for that memory. A call that no such
-// rule covers does not take the direct path.
+// A rule with a memory decides about the direct path. A call that no such rule covers does not take
+// the direct path. Without operation, ranks and machines, the rule covers every operation and group
+// that has no specific rule for that memory.
 //
-// The size of a call is that of its larger buffer, for example the output of an all-gather or the
-// input of a reduce-scatter. Sizes are whole numbers of bytes, or numbers with a unit: B, KiB, MiB
-// or GiB. A step covers sizes up to and including up_to. The last step has no up_to and covers all
-// larger sizes. Choices depend only on otherwise, on the fields of a rule before its steps, and on
-// the up_to and path of each step. All other fields are documentation.
+// The size of a call is that of its larger buffer, for example the output of an all-gather. Sizes
+// are whole numbers of bytes, or numbers with a unit: B, KiB, MiB or GiB. A step covers sizes up to
+// and including up_to. The last step has no up_to and covers all larger sizes. Choices depend only
+// on otherwise, on the fields of a rule before its steps, and on the up_to and path of each step.
 package tuning

@@ -8,7 +8,6 @@ import (
 	"regexp"
 )
 
-// formatText explains the format in the file itself.
 const formatText = "A collective whose larger buffer has up to up_to bytes takes the path of " +
 	"that step; the last step covers all larger sizes. otherwise is the path of calls without a " +
 	"rule. Rules with memory decide first, whether a call on symmetric or on any buffers takes " +
@@ -46,7 +45,6 @@ func (t *Table) Encode() ([]byte, error) {
 	return append(folded, '\n'), nil
 }
 
-// version holds the field that Decode reads first, because it determines the format of the others.
 type version struct {
 	Version *int `json:"version"`
 }
@@ -77,7 +75,7 @@ func Decode(encoded []byte) (*Table, error) {
 }
 
 // addLine prefixes a decoding error with its line number. If the error has no position, addLine
-// uses offset or, if offset is negative, returns the error unchanged.
+// uses offset, unless that is negative.
 func addLine(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError

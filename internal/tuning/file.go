@@ -7,13 +7,12 @@ import (
 	"syscall"
 )
 
-// maxFileBytes is the maximum size of a file. A table needs about 4 KiB for each operation and
-// number of ranks.
+// maxFileBytes limits a file. A table needs about 4 KiB for each operation and number of ranks.
 const maxFileBytes = 16 << 20
 
 // ReadFile reads a table from a file. Errors of system calls wrap an *fs.PathError; errors about
-// the contents do not. Devices and pipes are rejected, because a device may have no end, and a pipe
-// cannot be read by every rank of a machine.
+// the contents do not. Devices and pipes are rejected: a device may have no end, and only one rank
+// could read a pipe.
 func ReadFile(name string) (*Table, error) {
 	// Without O_NONBLOCK, opening a pipe would wait for its writer.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)

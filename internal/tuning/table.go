@@ -24,19 +24,17 @@ const (
 	Direct Path = "direct"
 	// TwoLevel appears in rules about the direct path, for groups on several machines.
 	TwoLevel Path = "two-level"
-	// Other appears in rules about the direct path. It leaves the choice to the rules about the
-	// plain and the window path.
+	// Other appears in rules about the direct path. It leaves the choice to the other rules.
 	Other Path = "other"
 )
 
 // Shape describes a group.
 type Shape struct {
-	Ranks int `json:"ranks,omitempty"`
-	// Machines is the number of machines on which the ranks run.
+	Ranks    int `json:"ranks,omitempty"`
 	Machines int `json:"machines,omitempty"`
 }
 
-// String describes the group, for example as "4 ranks" or "16 ranks on 2 machines".
+// String describes the group, for example as "16 ranks on 2 machines".
 func (s Shape) String() string {
 	if s.Machines > 1 {
 		return fmt.Sprintf("%d ranks on %d machines", s.Ranks, s.Machines)
@@ -47,11 +45,8 @@ func (s Shape) String() string {
 	return fmt.Sprintf("%d ranks", s.Ranks)
 }
 
-// Table chooses the paths of collectives. It is safe for concurrent use, but must not be modified
-// while it is in use.
+// Table chooses the paths of collectives. It is safe for concurrent use if it is not modified.
 type Table struct {
-	// Device, Library, Date, Source and DataType document what was measured, with which library,
-	// when, how, and with which element type.
 	Device   string `json:"device"`
 	Library  string `json:"library"`
 	Date     string `json:"date"`
@@ -59,7 +54,7 @@ type Table struct {
 	DataType string `json:"data_type,omitempty"`
 	// Otherwise is the path of calls without a rule: plain or window.
 	Otherwise Path `json:"otherwise"`
-	// Rules is in no particular order. It has at most one rule for each operation, shape and memory.
+	// Rules has at most one rule for each operation, shape and memory.
 	Rules []Rule `json:"rules"`
 	// Origin describes the source of the table, such as "built-in table". It is not encoded.
 	Origin string `json:"-"`
@@ -68,16 +63,14 @@ type Table struct {
 // Rule chooses the path of some calls by their size.
 type Rule struct {
 	Calls
-	// Steps is in ascending order of UpTo.
 	Steps []Step `json:"steps"`
 }
 
 // Step sets the path for the sizes above the previous step, up to and including UpTo.
 type Step struct {
 	// UpTo is 0 in the last step, which covers all larger sizes.
-	UpTo Size `json:"up_to,omitempty"`
-	Path Path `json:"path"`
-	// Measured lists the times from which the step was derived.
+	UpTo     Size    `json:"up_to,omitempty"`
+	Path     Path    `json:"path"`
 	Measured []Point `json:"measured,omitempty"`
 }
 
@@ -87,15 +80,15 @@ type Point struct {
 	// InPlace is set if the calls used the same buffer for input and output.
 	InPlace bool `json:"in_place,omitempty"`
 	// PlainUS, WindowUS and DirectUS are medians, in microseconds per call on the slowest rank.
-	// DirectUS is set only in rules about the direct path, where WindowUS is 0 if there is no window
-	// path.
+	// DirectUS is set only in rules about the direct path, where WindowUS is 0 if there is no
+	// window path.
 	PlainUS  float64 `json:"plain_us"`
 	WindowUS float64 `json:"window_us,omitempty"`
 	DirectUS float64 `json:"direct_us,omitempty"`
 	// TwoLevelUS is set instead of DirectUS if the two-level path was measured.
 	TwoLevelUS float64 `json:"two_level_us,omitempty"`
-	// NoisePercent estimates the random error of the ratio of the compared times. It is 0 if the
-	// error is unknown.
+	// NoisePercent estimates the random error of the ratio of the compared times. It is 0 if
+	// the error is unknown.
 	NoisePercent float64 `json:"noise_percent,omitempty"`
 }
 
@@ -130,8 +123,7 @@ func (t *Table) Validate() error {
 	return nil
 }
 
-// Measured returns the times from which the rule for these calls was derived, in ascending order of
-// size.
+// Measured returns the times from which the rule for these calls was derived.
 func (t *Table) Measured(calls Calls) (points []Point) {
 	for i := range t.Rules {
 		if t.Rules[i].Calls != calls {
@@ -154,10 +146,9 @@ func (t *Table) Choose(operation string, bytes int64, group Shape) (Path, Reason
 }
 
 // ChooseDirect returns Direct or TwoLevel if a call should take that path, provided that the call
-// supports it. In all other cases, it returns Other. It also returns the reason. ChooseDirect
-// applies the rule for the operation and shape or, if there is none, the general rule. If there is
-// no general rule either, it returns Other. symmetric must be set if both buffers are in windows.
-// ChooseDirect does not allocate.
+// supports it, and otherwise Other. It applies the rule for the operation and shape or, if there is
+// none, the general rule. symmetric must be set if both buffers are in windows. It does not
+// allocate.
 func (t *Table) ChooseDirect(
 	operation string, bytes int64, symmetric bool, group Shape,
 ) (Path, Reason) {
@@ -203,12 +194,11 @@ func (t *Table) find(call Calls, bytes int64) Reason {
 	return reason
 }
 
-// Reason records why a path was chosen. Its text is formatted only when String is called, so that
-// choosing a path stays cheap.
+// Reason records why a path was chosen. Only String formats the text.
 type Reason struct {
 	table *Table
 	rule  *Rule
-	step  int // index into rule.Steps, or -1 if no rule covers the call
+	step  int // index in rule.Steps, or -1 if no rule covers the call
 	call  Calls
 }
 
@@ -251,8 +241,7 @@ func (r *Rule) sizeText(step int) string {
 	}
 }
 
-// String describes the steps of the rule, for example as "AllReduce on 4 ranks: window at every
-// size".
+// String describes the rule, for example as "AllReduce on 4 ranks: window at every size".
 func (r *Rule) String() string {
 	parts := make([]string, len(r.Steps))
 	for i, s := range r.Steps {
@@ -261,8 +250,7 @@ func (r *Rule) String() string {
 	return fmt.Sprintf("%v: %s", r.Calls, strings.Join(parts, ", "))
 }
 
-// Digest returns a hash of everything that affects choices. Tables with the same rules have the
-// same digest, even if the measured times or the order of the rules differ.
+// Digest returns a hash of everything that affects choices.
 func (t *Table) Digest() uint64 {
 	decisive := Table{Otherwise: t.Otherwise, Rules: sorted(t.WithoutTimes().Rules)}
 	h := fnv.New64a()
@@ -270,8 +258,7 @@ func (t *Table) Digest() uint64 {
 	return h.Sum64()
 }
 
-// sorted returns a copy of rules ordered by operation, machines, ranks and memory. It is never nil,
-// because JSON would encode nil as null.
+// sorted returns a sorted copy of rules. It is never nil, because JSON would encode nil as null.
 func sorted(rules []Rule) []Rule {
 	rules = append([]Rule{}, rules...)
 	slices.SortFunc(rules, func(a, b Rule) int {
@@ -293,7 +280,7 @@ func (t *Table) General() []Rule {
 	return general
 }
 
-// WithoutTimes returns a copy of the table that has the same rules, but no measured times.
+// WithoutTimes returns a copy of the table without measured times.
 func (t *Table) WithoutTimes() *Table {
 	result := *t
 	result.DataType, result.Rules = "", slices.Clone(t.Rules)

@@ -7,7 +7,6 @@ import (
 	"strings"
 )
 
-// maxRanks is the maximum number of ranks in a rule.
 const maxRanks = 1 << 20
 
 func (r *Rule) validate() error {

@@ -16,8 +16,7 @@ func (t *Table) TakesWindows(group Shape, direct bool) bool {
 	return false
 }
 
-// thresholds returns sizes that together cover every choice of the table for a group. The choice
-// changes only at the end of a step, so thresholds returns the sizes on both sides of each end.
+// thresholds returns the sizes on both sides of each step's end.
 func (t *Table) thresholds(group Shape) []int64 {
 	sizes := []int64{1}
 	for i := range t.Rules {
