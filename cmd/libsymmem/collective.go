@@ -16,7 +16,7 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	return guard(func() error {
 		a, err := argumentsOf(call, site)
 		if err == nil && call.more_count > 0 {
-			a.More, err = moreOf(call, site)
+			a.More, err = furtherCalls(call, site)
 		}
 		if err != nil {
 			return err
@@ -47,27 +47,27 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 	return a, err
 }
 
-const maxMore = 1 << 16
+const maxFurtherCalls = 1 << 16
 
-// moreOf returns the arguments of all calls in a list except the first.
-func moreOf(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
-	if call.more == nil || call.more_count > maxMore {
+// furtherCalls returns the arguments of all calls in a list except the first.
+func furtherCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
+	if call.more == nil || call.more_count > maxFurtherCalls {
 		return nil, fmt.Errorf("a list of %d further calls at %p: %w", call.more_count, call.more,
 			symmem.ErrInvalid)
 	}
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
 		// A caller that was compiled with an older header passes a smaller struct.
-		var c C.struct_symmem_call
+		var next C.struct_symmem_call
 		src := unsafe.Add(unsafe.Pointer(call.more), uintptr(i)*uintptr(call.size))
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&c)), call.size),
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&next)), call.size),
 			unsafe.Slice((*byte)(src), call.size))
-		if c.size != call.size || c.more_count > 0 {
+		if next.size != call.size || next.more_count > 0 {
 			return nil, fmt.Errorf("call %d of a list has size %d and %d further calls: %w", i+1,
-				c.size, c.more_count, symmem.ErrInvalid)
+				next.size, next.more_count, symmem.ErrInvalid)
 		}
 		var err error
-		if list[i], err = argumentsOf(&c, site); err != nil {
+		if list[i], err = argumentsOf(&next, site); err != nil {
 			return nil, err
 		}
 	}
@@ -79,14 +79,14 @@ func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)
 	}
 	return &symmem.Splits{
-		SendCounts:  numbers(call.ranks, call.send_counts),
-		SendOffsets: numbers(call.ranks, call.send_offsets),
-		RecvCounts:  numbers(call.ranks, call.recv_counts),
-		RecvOffsets: numbers(call.ranks, call.recv_offsets),
+		SendCounts:  int64s(call.ranks, call.send_counts),
+		SendOffsets: int64s(call.ranks, call.send_offsets),
+		RecvCounts:  int64s(call.ranks, call.recv_counts),
+		RecvOffsets: int64s(call.ranks, call.recv_offsets),
 	}, nil
 }
 
-func numbers(count C.size_t, list *C.int64_t) []int64 {
+func int64s(count C.size_t, list *C.int64_t) []int64 {
 	if list == nil {
 		return nil
 	}

@@ -21,8 +21,8 @@ type integer interface {
 	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
 }
 
-// store runs call and stores the result at an address passed by C. name describes the result in the
-// error for a null pointer.
+// store runs call and stores the result at an address passed by C. If the address is null, it
+// returns an error that contains name.
 func store[D, S integer](dst *D, name string, call func() (S, error)) C.int {
 	return guard(func() error {
 		if dst == nil {

@@ -2,8 +2,8 @@
 // declares and documents the functions, and README.md describes the build.
 //
 // The C files contain the parts that must work without the Go runtime: fork detection, per-thread
-// state and the shared words. Each Go function decodes its arguments, calls package binding and
-// encodes the result.
+// state and counters. Each Go function decodes its arguments, calls package binding and encodes the
+// result.
 //
 // # Rules of the interface
 //
@@ -12,44 +12,39 @@
 //   - New fields of struct symmem_call are added at its end. Its first field holds the size of the
 //     struct in the caller's version of symmem.h.
 //   - Allocation registers nothing and does not wait for other ranks, so allocators may call it
-//     with locks held. The allocation's own lock is held while a segment is mapped.
+//     with locks held.
 //
 // # Go in a foreign process
 //
-// The names in parentheses are the tests, or the scenarios of TestCProgram, that cover each item.
+// Each item names the test, or the scenario of TestCProgram, that covers it.
 //
-//   - After a fork, the child has only one thread, in which the Go runtime would hang. Therefore, a
-//     pthread_atfork handler marks the child, so that every function returns SYMMEM_ERR_FORKED
-//     there (forks).
-//   - A forked child would keep its parent's sockets open, so that other ranks would not notice
-//     when the parent exits. The handler closes them; see CloseInForks in internal/sys
-//     (TestForkedChildClosesConnections).
+//   - After a fork, the Go runtime would hang in the child, which has only one thread. A
+//     pthread_atfork handler marks the child, and every function then returns SYMMEM_ERR_FORKED.
+//     Scenario: forks.
+//   - A forked child would keep its parent's sockets open, so other ranks would not notice when the
+//     parent exits. The handler closes the sockets. Test: TestForkedChildClosesConnections.
 //   - A panic that reached C would abort the process, so every function recovers and returns
-//     SYMMEM_ERR_PANIC with the stack (panics).
-//   - Go installs signal handlers. They call the handlers that existed before and, because nothing
-//     imports os/signal, do not replace handlers that are later installed with SA_ONSTACK, as
-//     Python does. SIGPROF interrupts system calls, which are restarted (signals).
-//   - Go reads the environment only once, so symmem_open reads C's environment again, and accepts
-//     variables in its options (reopen).
-//   - Many ranks may share a machine, and each has a Go scheduler. The scheduler runs Go code on at
-//     most two threads rather than one per processor, unless SYMMEM_GOMAXPROCS or the option
-//     gomaxprocs sets another number.
-//   - Per-thread state in Go would make each foreign thread's first call take microseconds, so a
-//     thread's pool, call site and error are stored in C (threads).
+//     SYMMEM_ERR_PANIC with the stack. Scenario: panics.
+//   - Go's signal handlers call the handlers that existed before. They do not replace handlers that
+//     are installed later with SA_ONSTACK, as Python does, because nothing imports os/signal.
+//     Scenario: signals.
+//   - Go reads the environment only once, so symmem_open reads C's environment again. Scenario:
+//     reopen.
+//   - The first call of a foreign thread would take microseconds if Go stored per-thread state. A
+//     thread's pool, call site and error are therefore stored in C. Scenario: threads.
 //   - CUDA's current device is per thread, so work for a device runs on a thread with the device's
-//     context, and allocation checks the device (plug).
+//     context, and allocation checks the device. Scenario: plug.
 //   - Static destructors may free memory after Go or CUDA has shut down, so frees do nothing once
-//     exit has begun (exit-live).
-//   - A process can exit while one of its threads waits in a call. The exit does not wait for that
-//     thread, and other ranks get SYMMEM_ERR_RANK_LOST (exit-waiting).
-//   - Queries and registrations would invalidate another library's capture. Calls therefore check
-//     whether their stream is being captured: if so, collectives are recorded in the graph, and
-//     registration returns SYMMEM_ERR_CAPTURING (capture).
-//   - A communicator may be destroyed before symmem is closed. The caller of symmem_detach
-//     states whether the communicator is still alive, and closing the group detaches it without
-//     calling NCCL (attach).
+//     the process exits. Scenario: exit-live.
+//   - A process can exit while one of its threads waits in a call. Other ranks then get
+//     SYMMEM_ERR_RANK_LOST. Scenario: exit-waiting.
+//   - Queries and registrations would invalidate another library's capture. During a capture,
+//     collectives are recorded in the graph, and registration returns SYMMEM_ERR_CAPTURING.
+//     Scenario: capture.
+//   - A communicator may be destroyed before symmem is closed. The caller of symmem_detach says
+//     whether it still exists, and closing a group does not call NCCL for it. Scenario: attach.
 //   - Frees arrive in the order of addresses, which differs between ranks, so they are sorted
-//     before they take effect (freed-order).
+//     before they take effect. Scenario: freed-order.
 package main
 
 /*

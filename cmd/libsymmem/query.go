@@ -32,8 +32,8 @@ func goPeerAddresses(
 			return err
 		}
 		if uint64(ranks) != uint64(len(found)) {
-			return fmt.Errorf("addresses for %d ranks of a group of %d: %w", ranks, len(found),
-				symmem.ErrInvalid)
+			return fmt.Errorf("addresses for %d ranks: the group has %d ranks: %w", ranks,
+				len(found), symmem.ErrInvalid)
 		}
 		written := unsafe.Slice(addresses, len(found))
 		for r, peer := range found {
@@ -45,11 +45,11 @@ func goPeerAddresses(
 
 //export goWindows
 func goWindows(
-	group C.uint64_t, capacity C.size_t, pairs *C.int64_t, count *C.size_t,
+	group C.uint64_t, capacity C.size_t, ranges *C.int64_t, count *C.size_t,
 ) C.int {
 	return guard(func() error {
-		if count == nil || pairs == nil && capacity > 0 {
-			return errNull("the count or the pairs")
+		if count == nil || ranges == nil && capacity > 0 {
+			return errNull("the count or the list of windows")
 		}
 		windows, err := library.Windows(uint64(group))
 		if err != nil {
@@ -57,7 +57,7 @@ func goWindows(
 		}
 		fits := min(len(windows), int(min(capacity, 1<<30)))
 		if fits > 0 {
-			copy(unsafe.Slice((*binding.Window)(unsafe.Pointer(pairs)), fits), windows)
+			copy(unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), fits), windows)
 		}
 		*count = C.size_t(len(windows))
 		return nil

@@ -10,22 +10,23 @@ import (
 )
 
 // calls implements the functions that queue collectives or compare values.
-type calls struct{ s *session }
+type calls struct{ session *session }
 
 // Arguments holds the arguments of a collective or a message as C passes them: enumerators are
 // numbers, and buffers are addresses.
 type Arguments struct {
 	Operation, Type, Op, Path int
-	Root, Tag                 int // Root is a collective's root or a message's peer
+	Root                      int // root of a collective, or peer of a message
+	Tag                       int
 	Count                     int64
 	Factor                    float64 // factor of PremulSum
 	Send, Recv                uintptr
-	// Splits holds the element counts of an operation whose parts have different sizes. If its
+	// Splits holds the element counts of an operation whose parts have different sizes. If the
 	// offsets are nil, the parts are contiguous.
 	Splits *symmem.Splits
 	// Arrived, if set, is called with the sender's rank after a Recv has received its message.
 	Arrived func(rank int)
-	// More holds the other calls of a list, of which this call is the first.
+	// More holds the other calls of a list. This call is the first one.
 	More []Arguments
 	// Wait makes Do wait until the stream is idle.
 	Wait   bool
@@ -34,9 +35,9 @@ type Arguments struct {
 }
 
 // Do queues a collective or one end of a message on a foreign stream, which is a stream that
-// belongs to another library. If a.Wait is set, Do waits until the collective has completed.
+// belongs to another library.
 func (cs *calls) Do(handle uint64, a *Arguments) error {
-	r, g, err := cs.s.group(handle)
+	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return err
 	}
@@ -58,15 +59,15 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	return err
 }
 
-// queue queues a collective. If memory must be registered first, queue waits for other ranks, and
-// the caller can interrupt that wait.
+// queue queues a collective. If memory must be registered first, queue waits for other ranks until
+// the caller interrupts it.
 func (cs *calls) queue(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
 	registers := interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s)
 	for i := 0; i < len(call.More) && !registers; i++ {
-		c := &call.More[i]
-		registers = interop.Registers(g.Group, c.Operation, c.Send, c.Recv, s)
+		next := &call.More[i]
+		registers = interop.Registers(g.Group, next.Operation, next.Send, next.Recv, s)
 	}
 	if registers {
 		return cs.queueInterruptible(interop, g, call, s)
@@ -79,7 +80,7 @@ func (cs *calls) queue(
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
-	return cs.s.runInterruptible("registering", func(ctx context.Context) error {
+	return cs.session.runInterruptible("registering", func(ctx context.Context) error {
 		return interop.Do(ctx, g.Group, call, s)
 	})
 }
@@ -119,40 +120,43 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	if a.Arrived != nil && a.Root == symmem.AnySource {
 		call.Arrived = a.Arrived
 	}
-	resolved := driver.Call{
+	driverCall := driver.Call{
 		Operation: call.Operation, DataType: call.Type, Count: call.Count, Root: call.Root,
 	}
 	if a.Splits != nil {
-		resolved.Splits = a.Splits.WithOffsets()
-		if err := resolved.Splits.Validate(call.Operation, g.Size()); err != nil {
+		driverCall.Splits = a.Splits.WithOffsets()
+		if err := driverCall.Splits.Validate(call.Operation, g.Size()); err != nil {
 			return call, err
 		}
-		call.Splits, resolved.Count = resolved.Splits, a.Splits.OwnCount(call.Operation, g.Rank())
-	} else if even, ok := evenOperations[call.Operation]; ok {
-		resolved.Operation = even // Explain passes no splits, which means parts of the same size
+		call.Splits = driverCall.Splits
+		driverCall.Count = a.Splits.OwnCount(call.Operation, g.Rank())
+	} else if operation, ok := equalPartOperations[call.Operation]; ok {
+		driverCall.Operation = operation // Explain passes no splits: all parts have the same size
 	}
-	send, recv := resolved.Spans(g.Size(), g.Rank())
-	return a.lookUp(r, call, send, recv)
+	sendBytes, recvBytes := driverCall.Spans(g.Size(), g.Rank())
+	return a.findBuffers(r, call, sendBytes, recvBytes)
 }
 
-// evenOperations maps each operation with splits to its counterpart with one count for all ranks.
-var evenOperations = map[symmem.Operation]symmem.Operation{
+// equalPartOperations maps each operation with splits to the operation with parts of equal size.
+var equalPartOperations = map[symmem.Operation]symmem.Operation{
 	symmem.OpAllToAllV: symmem.OpAllToAll, symmem.OpAllGatherV: symmem.OpAllGather,
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
 }
 
-// lookUp sets the buffers of a call that sends and receives the given numbers of bytes.
-func (a *Arguments) lookUp(r *rank, call symmem.Call, send, recv int64) (symmem.Call, error) {
+// findBuffers sets the buffers of a call.
+func (a *Arguments) findBuffers(
+	r *rank, call symmem.Call, sendBytes, recvBytes int64,
+) (symmem.Call, error) {
 	var err error
-	if call.Send, err = r.memory(a.Send, send); err == nil {
-		call.Recv, err = r.memory(a.Recv, recv)
+	if call.Send, err = r.memory(a.Send, sendBytes); err == nil {
+		call.Recv, err = r.memory(a.Recv, recvBytes)
 	}
 	return call, err
 }
 
 // Explain returns, as JSON, the path that a collective would take now and why.
 func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
-	r, g, err := cs.s.group(handle)
+	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return "", err
 	}
@@ -160,11 +164,11 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	e, err := g.Explain(call.Operation, call.Send, call.Recv, call.Count, call.Type)
+	explanation, err := g.Explain(call.Operation, call.Send, call.Recv, call.Count, call.Type)
 	if err != nil {
 		return "", err
 	}
-	return encode(e)
+	return encode(explanation)
 }
 
 // NormArguments holds the arguments of symmem_norm as C passes them.
@@ -181,7 +185,7 @@ type NormArguments struct {
 
 // Norm queues a fused all-reduce, residual addition, RMSNorm and quantization on a foreign stream.
 func (cs *calls) Norm(handle uint64, n *NormArguments) error {
-	r, g, err := cs.s.group(handle)
+	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return err
 	}
@@ -208,7 +212,7 @@ func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 	if args.Type, errs[0] = parseEnum("element type", types, n.Type); args.Type == symmem.Float32 {
 		errs[0] = fmt.Errorf("a norm of %v: %w", args.Type, symmem.ErrInvalid)
 	}
-	args.Quant, errs[1] = parseEnum("quantization", upTo(symmem.QuantPerGroup+1), n.Quant)
+	args.Quant, errs[1] = parseEnum("quantization", valuesBelow(symmem.QuantPerGroup+1), n.Quant)
 	if err := cmp.Or(errs[:]...); err != nil {
 		return args, err
 	}

@@ -65,8 +65,8 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// sentinels maps errors to codes. The first entry that an error wraps determines the error's code,
-// so causes precede their consequences.
+// sentinels maps errors to codes. If an error wraps several of them, the first one determines the
+// code, so causes precede their consequences.
 var sentinels = []struct {
 	err  error
 	code Code

@@ -86,12 +86,12 @@ func (d *detail) fill(err error) {
 	case errors.As(err, &diverged):
 		d.Divergence = divergenceOf(diverged)
 	case errors.As(err, &mismatch):
-		d.Divergence = withoutSides("call", mismatch.Group, nil)
+		d.Divergence = divergenceWithoutVariants("call", mismatch.Group, nil)
 		d.Divergence.Deviant = ranks(mismatch.Others)
 	case errors.As(err, &deadlock):
-		d.Divergence = withoutSides("place", "", deadlock.Activity)
+		d.Divergence = divergenceWithoutVariants("place", "", deadlock.Activity)
 	case errors.As(err, &messages):
-		d.Divergence = withoutSides("messages", messages.Group, nil)
+		d.Divergence = divergenceWithoutVariants("messages", messages.Group, nil)
 		d.Divergence.Position, d.Divergence.Last = messages.Number, messages.Number
 		d.Divergence.Why, d.Divergence.Messages = string(messages.Fault), messages.Ends
 	case errors.As(err, &lost):
@@ -107,10 +107,12 @@ func (d *detail) fill(err error) {
 	}
 }
 
-// withoutSides describes a divergence for which it is not known what each rank did.
-func withoutSides(kind, group string, elsewhere map[int]string) *divergenceDetail {
+// divergenceWithoutVariants describes a divergence if it is not known what each rank did.
+func divergenceWithoutVariants(
+	kind, group string, activity map[int]string,
+) *divergenceDetail {
 	return &divergenceDetail{
-		Group: group, Kind: kind, Activity: elsewhere, Deviant: []int{}, Absent: []int{},
+		Group: group, Kind: kind, Activity: activity, Deviant: []int{}, Absent: []int{},
 		Variants: []variantDetail{},
 	}
 }

@@ -7,16 +7,16 @@ import (
 	"symmem/driver"
 )
 
-// Each table lists the Go values of an enum of symmem.h in the order of the enumerators, whose
-// numbers are part of the interface. Reductions and operations have the same numbers in C and Go.
+// Each table lists the Go values of an enum in symmem.h. The index of a value is the number of its
+// enumerator, which is part of the interface.
 var (
 	types = []symmem.DataType{
 		symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16,
 		symmem.Int8, symmem.Int32, symmem.Int64, symmem.Uint8,
 		symmem.Int16, symmem.Uint16, symmem.Uint32, symmem.Uint64,
 	}
-	reductions = upTo(symmem.ReduceOp(driver.ReduceOps))
-	operations = upTo(symmem.OpAllReduceRMSNorm)
+	reductions = valuesBelow(symmem.ReduceOp(driver.ReduceOps))
+	operations = valuesBelow(symmem.OpAllReduceRMSNorm)
 	values     = []symmem.ValueOperation{
 		0, symmem.ValueAgree, symmem.ValueAny, symmem.ValueAll, symmem.ValueMin, symmem.ValueMax,
 		symmem.ValueSum, symmem.ValueStep, symmem.ValueAgreeFloat,
@@ -30,7 +30,7 @@ var (
 	}
 )
 
-func upTo[T ~uint8](end T) []T {
+func valuesBelow[T ~uint8](end T) []T {
 	all := make([]T, end)
 	for i := range all {
 		all[i] = T(i)

@@ -20,9 +20,9 @@ type group struct {
 	machines    int           // number of machines that the group spans
 }
 
-// covers reports whether a pool's domain contains all ranks of the group. Only then can the pool's
-// memory be registered with the group.
-func (g *group) covers(p *pool) bool {
+// isInDomain reports whether all ranks of the group belong to a pool's domain. Only then can the
+// pool's memory be registered with the group.
+func (g *group) isInDomain(p *pool) bool {
 	domain := p.Domain()
 	if domain == nil {
 		return false
@@ -31,7 +31,7 @@ func (g *group) covers(p *pool) bool {
 	return !slices.ContainsFunc(g.Ranks(), func(r int) bool { return !slices.Contains(all, r) })
 }
 
-// attachment describes another library's communicator that is attached to a group.
+// attachment is a communicator of another library that is attached to a group.
 type attachment struct {
 	handle  uint64
 	comm    uintptr
@@ -48,13 +48,13 @@ type groupTable struct {
 	mu          sync.RWMutex
 	groups      map[uint64]*group      // guarded by mu
 	attachments map[uint64]*attachment // guarded by mu
-	opened      map[string]int         // number of times each id was opened; guarded by mu
+	openCounts  map[string]int         // by group id; guarded by mu
 }
 
 func (t *groupTable) init(owner *rank) {
 	t.owner = owner
 	t.groups, t.attachments = map[uint64]*group{}, map[uint64]*attachment{}
-	t.opened = map[string]int{}
+	t.openCounts = map[string]int{}
 }
 
 // add adds a group, returns its handle and starts a goroutine that updates the counters in Words
@@ -89,16 +89,15 @@ func (t *groupTable) all() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// nextID returns the id for the next group to be opened with this name and these ranks. The id
-// contains the ranks, because groups of different ranks may have the same name, and a counter,
-// because the same ranks may use a name repeatedly. The counter is the same on all of these ranks,
-// because each of them takes part every time the group is opened.
+// nextID returns the id for the next group to be opened with this name and these ranks. The id ends
+// with a counter, because the same ranks may use a name repeatedly. The counter is the same on all
+// of these ranks, because each of them takes part every time.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.opened[id]++
-	return fmt.Sprintf("%s #%d", id, t.opened[id])
+	t.openCounts[id]++
+	return fmt.Sprintf("%s #%d", id, t.openCounts[id])
 }
 
 // remove removes a group and forgets its attached communicators.
@@ -155,8 +154,8 @@ func (t *groupTable) forgetAttachments() {
 	}
 }
 
-// groupID returns an id for a group with this name and these ranks. A long id is shortened to the
-// beginning of the name and a digest.
+// groupID returns an id that contains the name and the ranks of a group. A long id is shortened to
+// the beginning of the name and a hash.
 func groupID(name string, ranks []int) string {
 	const maxLength, prefix = symmem.MaxGroupID / 2, 64
 	id := fmt.Sprintf("%s %v", name, ranks)

@@ -8,11 +8,11 @@ import (
 )
 
 // groups implements the functions in symmem.h that open, use and close groups.
-type groups struct{ s *session }
+type groups struct{ session *session }
 
 // World returns the handle of the main world's group, which contains all its ranks.
 func (gs *groups) World() (uint64, error) {
-	r, err := gs.s.current()
+	r, err := gs.session.current()
 	if err != nil {
 		return 0, err
 	}
@@ -21,19 +21,19 @@ func (gs *groups) World() (uint64, error) {
 
 // OpenGroup joins a group of the main world. It is collective over the group's ranks.
 func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
-	r, err := gs.s.current()
+	r, err := gs.session.current()
 	if err != nil {
 		return 0, err
 	}
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn joins a group of a world. It is collective over ranks, which holds rank numbers
-// within that world. If timeoutMS is 0, the world's timeout applies.
+// OpenGroupIn joins a group of a world. ranks holds rank numbers within that world, and the call is
+// collective over these ranks. If timeoutMS is 0, the world's timeout applies.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
 ) (uint64, error) {
-	r, err := gs.s.world(world)
+	r, err := gs.session.world(world)
 	if err != nil {
 		return 0, err
 	}
@@ -45,15 +45,15 @@ func (gs *groups) OpenGroupIn(
 }
 
 func (gs *groups) open(
-	r *rank, name string, ranks []int, o symmem.GroupOptions,
+	r *rank, name string, ranks []int, options symmem.GroupOptions,
 ) (uint64, error) {
 	if name == "" || len(ranks) == 0 {
 		return 0, fmt.Errorf("opening group %q of %d ranks: %w", name, len(ranks), symmem.ErrInvalid)
 	}
 	id := r.groups.nextID(name, ranks)
 	var g *symmem.Group
-	err := gs.s.runInterruptible("opening group "+name, func(ctx context.Context) (err error) {
-		g, err = r.rt.JoinWith(ctx, id, ranks, o)
+	err := gs.session.runInterruptible("opening group "+name, func(ctx context.Context) (err error) {
+		g, err = r.rt.JoinWith(ctx, id, ranks, options)
 		return err
 	})
 	if err != nil {
@@ -62,10 +62,10 @@ func (gs *groups) open(
 	return r.groups.add(g, name), nil
 }
 
-// CloseGroup leaves a group and forgets its attached communicators. The windows of these
-// communicators stay registered until their owner destroys them.
+// CloseGroup leaves a group and forgets its attached communicators. The memory stays registered
+// with these communicators until their owner destroys them.
 func (gs *groups) CloseGroup(handle uint64) error {
-	r, g, err := gs.s.group(handle)
+	r, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ type groupDescription struct {
 
 // DescribeGroup returns a group's description as JSON.
 func (gs *groups) DescribeGroup(handle uint64) (string, error) {
-	_, g, err := gs.s.group(handle)
+	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return "", err
 	}
@@ -107,7 +107,7 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 
 // GroupError returns the fault that made a group fail, or nil.
 func (gs *groups) GroupError(handle uint64) error {
-	_, g, err := gs.s.group(handle)
+	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (gs *groups) GroupError(handle uint64) error {
 
 // AbortGroup makes a group fail on all its ranks.
 func (gs *groups) AbortGroup(handle uint64) error {
-	_, g, err := gs.s.group(handle)
+	_, g, err := gs.session.group(handle)
 	if err == nil {
 		g.Abort()
 	}
@@ -125,7 +125,7 @@ func (gs *groups) AbortGroup(handle uint64) error {
 
 // SetTimeout sets a group's timeout, on this rank only.
 func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
-	_, g, err := gs.s.group(handle)
+	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
@@ -139,11 +139,11 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 // SuspendGroup releases the group's internal memory until ResumeGroup, and returns the number of
 // bytes released. It is collective over the group.
 func (gs *groups) SuspendGroup(handle uint64) (released int64, err error) {
-	_, g, err := gs.s.group(handle)
+	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
-	err = gs.s.runInterruptible("suspending a group", func(ctx context.Context) error {
+	err = gs.session.runInterruptible("suspending a group", func(ctx context.Context) error {
 		s, err := g.Suspend(ctx)
 		released = s.Released
 		return err
@@ -153,16 +153,16 @@ func (gs *groups) SuspendGroup(handle uint64) (released int64, err error) {
 
 // ResumeGroup allocates the group's internal memory again. It is collective over the group.
 func (gs *groups) ResumeGroup(handle uint64) error {
-	_, g, err := gs.s.group(handle)
+	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
-	return gs.s.runInterruptible("resuming a group", g.Resume)
+	return gs.session.runInterruptible("resuming a group", g.Resume)
 }
 
 // SetPath sets how a group chooses the paths of its collectives. It is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
-	_, g, err := gs.s.group(handle)
+	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
@@ -170,22 +170,22 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	if err != nil {
 		return err
 	}
-	return gs.s.runInterruptible("setting the path", func(ctx context.Context) error {
+	return gs.session.runInterruptible("setting the path", func(ctx context.Context) error {
 		return g.SetPath(ctx, choice)
 	})
 }
 
-// Check verifies that all ranks of a group have the same history for each pool whose domain
+// Check compares the histories of pools between the ranks of a group, for each pool whose domain
 // contains the group. It is collective over the group.
 func (gs *groups) Check(handle uint64) error {
-	r, g, err := gs.s.group(handle)
+	r, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
-	for _, p := range gs.s.poolTable.ownedBy(r) {
+	for _, p := range gs.session.poolTable.ownedBy(r) {
 		if err := p.flush(); err != nil {
 			return err
 		}
 	}
-	return gs.s.runInterruptible("comparing histories", g.Check)
+	return gs.session.runInterruptible("comparing histories", g.Check)
 }

@@ -36,7 +36,6 @@ func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 
 const (
 	pollInterval = 100 * time.Millisecond
-	// abandonAfter is the time within which an interrupted call must return.
 	abandonAfter = 500 * time.Millisecond
 )
 
@@ -56,8 +55,7 @@ func (i *interrupts) pollInCollective() error {
 }
 
 // runResumable runs a call that only waits, so that the call can be repeated after its context has
-// expired. It gives each attempt a short-lived context, and polls the caller between attempts. A
-// call that returns immediately is not slowed down.
+// expired. It gives each attempt a short-lived context, and polls the caller between attempts.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -82,8 +80,8 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 }
 
 // runInterruptible runs a call on another goroutine and polls the caller in the meantime. If the
-// caller interrupts the wait, runInterruptible cancels the call's context. If the call then does
-// not return within abandonAfter, runInterruptible abandons it.
+// caller interrupts the wait, runInterruptible cancels the call's context, waits for abandonAfter
+// at most, and returns even if the call is still running.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -91,15 +89,14 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	type outcome struct{ err error }
-	done := make(chan outcome, 1)
-	go func() { done <- outcome{CatchPanic(func() error { return call(ctx) })} }()
+	done := make(chan error, 1)
+	go func() { done <- CatchPanic(func() error { return call(ctx) }) }()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
-		case o := <-done:
-			return o.err
+		case err := <-done:
+			return err
 		case <-ticker.C:
 			if !p.onThread() {
 				continue
@@ -124,8 +121,8 @@ func CatchPanic(call func() error) (err error) {
 	return call()
 }
 
-// timeSlice is a context that expires a fixed time after the first call of Done or Err, so that a
-// call that does not wait neither starts a timer nor reads the clock.
+// timeSlice is a context that expires a fixed time after the first call of Done or Err. A call that
+// does not wait therefore neither starts a timer nor reads the clock.
 type timeSlice struct {
 	length time.Duration
 

@@ -10,11 +10,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// keptMemory tracks the buffers that were live when their rank or pool was closed, because callers
-// may still use and free them. It also remembers unmapped segments.
+// keptMemory tracks buffers of closed ranks, because callers may still use and free them. It also
+// records which segments have been unmapped.
 type keptMemory struct {
-	// used is set once keptMemory contains anything. Until then, calls need not take a lock.
-	used atomic.Bool
+	// nonEmpty is set when the first rank or segment is added. Until then, calls take no lock.
+	nonEmpty atomic.Bool
 
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
@@ -49,12 +49,11 @@ func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ranks = change(slices.Clone(k.ranks))
-	k.used.Store(true)
+	k.nonEmpty.Store(true)
 }
 
-// closedRanks returns the list of closed ranks. Callers do not hold k.mu while they use the list,
-// because they lock the ranks' pools, and a pool may stay locked while a call waits for other
-// ranks.
+// closedRanks returns the list of closed ranks. Callers use the list without k.mu, because they
+// lock pools, which may stay locked while a call waits for other ranks.
 func (k *keptMemory) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,7 +69,7 @@ func (k *keptMemory) recordUnmapped(e symmem.SegmentEvent) {
 		k.unmapped = slices.Delete(k.unmapped, 0, 1)
 	}
 	k.unmapped = append(k.unmapped, span{e.Address, e.Bytes})
-	k.used.Store(true)
+	k.nonEmpty.Store(true)
 }
 
 func (k *keptMemory) isUnmapped(address uintptr) bool {
@@ -80,9 +79,10 @@ func (k *keptMemory) isUnmapped(address uintptr) bool {
 }
 
 // checkFreed returns an error if the memory belonged to a closed rank and has been freed. On the
-// host backend, it accepts memory of an unmapped segment if the addresses have been mapped again.
+// host backend, other code may have mapped the addresses of an unmapped segment again; checkFreed
+// accepts such memory.
 func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error {
-	if !k.used.Load() {
+	if !k.nonEmpty.Load() {
 		return nil
 	}
 	for _, rank := range k.closedRanks() {

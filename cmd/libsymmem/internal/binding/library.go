@@ -26,14 +26,14 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library that is not yet open. The Library publishes its state in words, and passes
-// warnings that arise outside any call to warn.
+// New returns a Library that is not yet open. The Library counts events in words, and calls warn to
+// print a warning.
 func New(words *Words, warn func(text string)) *Library {
 	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
 	s := &l.session
-	l.groups.s, l.pools.s, l.calls.s = s, s, s
-	l.windows.s, l.streams.s, l.plugin.s, l.plugin.open = s, s, s, l.openAlone
-	l.worlds.s = s
+	l.groups.session, l.pools.session, l.calls.session = s, s, s
+	l.windows.session, l.streams.session, l.plugin.session, l.plugin.open = s, s, s, l.openAlone
+	l.worlds.session = s
 	return l
 }
 
@@ -60,9 +60,9 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 	return err
 }
 
-// Close leaves the main world and frees all memory that holds no live buffers. Unless force is
-// set, Close fails if any buffer is live. A forced Close waits for other ranks for at most a
-// second, and callers may still use and free their live buffers afterwards.
+// Close leaves the main world and frees its memory. Unless force is set, Close fails if any buffer
+// is live. If force is set, Close waits for other ranks for at most a second, and callers may still
+// use and free live buffers afterwards.
 func (l *Library) Close(force bool) error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -122,8 +122,8 @@ func encode(value any) (string, error) {
 	return string(text), err
 }
 
-// SetCheck sets the main world's check level, which determines how much of each call the ranks
-// compare. It is collective over the world.
+// SetCheck sets the check level of the main world, which determines when ranks compare their
+// calls. It is collective over the world.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.current()
 	if err != nil {

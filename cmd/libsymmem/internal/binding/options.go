@@ -123,8 +123,8 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	return out, err
 }
 
-// callSites reports whether to record call sites. SYMMEM_CALLSITES holds a boolean or the number of
-// lines that the Python package records for each call.
+// callSites reports whether to record call sites. SYMMEM_CALLSITES holds a boolean or a number of
+// lines for each call.
 func (o *Options) callSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -137,8 +137,8 @@ func (o *Options) callSites() bool {
 	return err == nil && enabled
 }
 
-// defaultProcs is the default GOMAXPROCS, unless the machine has fewer processors. It is small
-// because many ranks share a machine, and each process also runs its caller's threads.
+// defaultProcs is the default GOMAXPROCS. It is small because many ranks may share a machine, and
+// each process also runs its caller's threads.
 const defaultProcs = 2
 
 func (o *Options) setMaxProcs() {

@@ -9,12 +9,12 @@ import (
 	"symmem"
 )
 
-// plugin implements the functions for engines that use symmem as an allocator without calling Open.
+// plugin implements the functions for inference engines that use symmem only as an allocator, and
+// do not call Open.
 type plugin struct {
-	s    *session
-	open func(device int) error // Library.openAlone
-	// printed holds the error texts that PlugStatus has already printed.
-	printed sync.Map
+	session *session
+	open    func(device int) error // Library.openAlone
+	printed sync.Map               // set of error texts that PlugStatus has printed
 }
 
 // openAlone opens the library as a job of one rank on a device, unless it is already open.
@@ -31,15 +31,14 @@ func (l *Library) openAlone(device int) error {
 }
 
 // PlugAlloc allocates like Alloc. If the library is not open, PlugAlloc opens it as a job of one
-// rank on the device. In that case, symmem does not connect the engine's processes with each
-// other; only the engine's own communicators do.
+// rank on the device.
 func (p *plugin) PlugAlloc(
 	number int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
 	if err := p.open(device); err != nil {
 		return 0, err
 	}
-	memory := pools{p.s}
+	memory := pools{p.session}
 	if err := memory.CheckDevice(number, device); err != nil {
 		return 0, err
 	}
@@ -73,11 +72,11 @@ func PlugResult(err error) int {
 	}
 }
 
-// PlugRegister registers new memory of pool 0 with a communicator. The call is collective over
-// the communicator if there is new memory. During a capture, PlugRegister registers nothing and
-// prints a warning once; the first call after the capture registers the memory.
+// PlugRegister registers new memory of pool 0 with a communicator. If there is new memory, the call
+// is collective over the communicator. During a capture, PlugRegister registers nothing and prints
+// a warning once. The first call after the capture registers the memory.
 func (p *plugin) PlugRegister(comm uintptr) error {
-	r, err := p.s.current()
+	r, err := p.session.current()
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	if err != nil {
 		return err
 	}
-	_, pool, err := p.s.pool(0)
+	_, pool, err := p.session.pool(0)
 	if err != nil {
 		return err
 	}
@@ -97,28 +96,27 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 		return err
 	}
 	r.warnCapture.Do(func() {
-		p.s.warn("symmem: the pool grew during a graph capture, so collectives on the new memory " +
+		p.session.warn("symmem: the pool grew during a graph capture, so collectives on the new memory " +
 			"do not use windows in that graph; allocate the memory before the capture")
 	})
 	return nil
 }
 
-// adopt returns the AdoptedCommunicator for the communicator at an address. It adopts the
-// communicator on the first call for that address.
+// adopt returns the AdoptedCommunicator for the communicator at an address. The first call for an
+// address creates it.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
 	})
 }
 
-// PlugStatus prints the error of a registration, if any, and returns the corresponding
-// ncclResult_t. It prints each text only once, because engines repeat a rejected registration in
-// every step.
+// PlugStatus prints the error of a registration, if any, and returns the matching ncclResult_t. It
+// prints each text only once, because engines repeat a rejected registration in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
 		if _, printed := p.printed.LoadOrStore(text, true); !printed {
-			p.s.warn(text)
+			p.session.warn(text)
 		}
 	}
 	return PlugResult(err)
@@ -127,7 +125,7 @@ func (p *plugin) PlugStatus(comm uintptr, err error) int {
 // PlugForget forgets a communicator that has been or is about to be destroyed, so that a later
 // communicator at the same address counts as a new one.
 func (p *plugin) PlugForget(comm uintptr) error {
-	r, err := p.s.current()
+	r, err := p.session.current()
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// MaxPools is the maximum number of open pools. The C code has a set of allocator functions for
-// each of them.
+// MaxPools is the maximum number of open pools. The C code has allocator functions for each of
+// them.
 const MaxPools = 16
 
 // Local is the pool number that stands for local memory, which is never registered.
@@ -50,13 +50,13 @@ func (p *pool) free(b symmem.Buffer, later bool) error {
 	return p.flushLocked()
 }
 
-// flushLocked frees the retired buffers in order of segment and offset, because ranks may have
-// retired them in different orders. The caller must hold p.mu.
+// flushLocked frees the retired buffers in order of segment and offset, which is the same on all
+// ranks. The caller must hold p.mu.
 func (p *pool) flushLocked() error {
 	if len(p.retired) == 0 {
 		return nil
 	}
-	slices.SortFunc(p.retired, byPlace)
+	slices.SortFunc(p.retired, compareOffsets)
 	var errs error
 	for _, b := range p.retired {
 		errs = errors.Join(errs, b.Free())
@@ -72,8 +72,8 @@ func (p *pool) flush() error {
 	return p.flushLocked()
 }
 
-// beginClose frees the retired buffers. From then on, frees take effect immediately, because no
-// flush will follow.
+// beginClose frees the retired buffers. After that, frees take effect at once, because no flush
+// will follow.
 func (p *pool) beginClose() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +81,7 @@ func (p *pool) beginClose() error {
 	return p.flushLocked()
 }
 
-func byPlace(a, b symmem.Buffer) int {
+func compareOffsets(a, b symmem.Buffer) int {
 	return cmp.Or(cmp.Compare(a.Segment(), b.Segment()), cmp.Compare(a.Offset(), b.Offset()))
 }
 
@@ -90,8 +90,8 @@ type poolTable struct {
 	mu    sync.RWMutex
 	pools [MaxPools]*pool // by number; guarded by mu
 	local map[*rank]*pool // pools of local memory; guarded by mu
-	// list holds all these pools in the order in which they were opened. Unlike the pools' numbers,
-	// this order is the same on all ranks of a domain. Guarded by mu.
+	// list holds all open pools, oldest first. This order is the same on all ranks of a domain, but
+	// pool numbers are not. Guarded by mu.
 	list []*pool
 }
 
@@ -168,7 +168,7 @@ func (t *poolTable) localOf(r *rank) (*pool, error) {
 }
 
 // remove releases a pool's number. It does nothing if the number already belongs to another pool,
-// which is possible after two calls have closed the same pool.
+// because two calls may close the same pool.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,15 +194,14 @@ func (t *poolTable) removeAll(r *rank) {
 	t.removeLocked(func(p *pool) bool { return p.owner == r })
 }
 
-// all returns the open pools in the order in which they were opened, including the pools of local
-// memory, which have no domain.
+// all returns the open pools, oldest first, including the pools of local memory.
 func (t *poolTable) all() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Clone(t.list)
 }
 
-// ownedBy returns a rank's open pools in the order in which they were opened.
+// ownedBy returns a rank's open pools, oldest first.
 func (t *poolTable) ownedBy(r *rank) []*pool {
 	return slices.DeleteFunc(t.all(), func(p *pool) bool { return p.owner != r })
 }
@@ -233,8 +232,7 @@ func (t *poolTable) number(p *pool) int {
 	return slices.Index(t.pools[:], p)
 }
 
-// free frees a retired buffer as pool.free does, except that it never delays the free of a buffer
-// whose pool is closed.
+// free calls pool.free for a retired buffer. If the pool is closed, it frees the buffer at once.
 func (t *poolTable) free(b symmem.Buffer, later bool) error {
 	if p := t.wrapper(b.Pool()); p != nil {
 		return p.free(b, later)

@@ -10,11 +10,11 @@ import (
 )
 
 // pools implements the functions in symmem.h that open, use and close pools.
-type pools struct{ s *session }
+type pools struct{ session *session }
 
 // OpenPool opens a pool with a group as its domain and returns the pool's number.
 func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
-	r, g, err := ps.s.group(domain)
+	r, g, err := ps.session.group(domain)
 	if err != nil {
 		return 0, err
 	}
@@ -26,17 +26,17 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	number, err := ps.s.poolTable.add(r, options)
+	number, err := ps.session.poolTable.add(r, options)
 	if err != nil {
 		return 0, err
 	}
-	ps.s.words.Pending.Add(1)
+	ps.session.words.Pending.Add(1)
 	return number, nil
 }
 
 // ClosePool closes a pool. It treats live buffers as Library.Close does.
 func (ps *pools) ClosePool(number int, force bool) error {
-	_, p, err := ps.s.pool(number)
+	_, p, err := ps.session.pool(number)
 	if err != nil {
 		return err
 	}
@@ -48,13 +48,13 @@ func (ps *pools) ClosePool(number int, force bool) error {
 		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
 	}
 	err = p.beginClose()
-	ps.s.poolTable.remove(number, p)
+	ps.session.poolTable.remove(number, p)
 	return errors.Join(err, p.Close())
 }
 
 // Alloc allocates memory from a pool for use on a foreign stream.
 func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (uintptr, error) {
-	r, p, err := ps.s.pool(number)
+	r, p, err := ps.session.pool(number)
 	if err != nil {
 		return 0, err
 	}
@@ -79,20 +79,20 @@ func checkSize(action string, bytes uint64) error {
 	return nil
 }
 
-// Free frees a buffer. If later is set and the pool is open, the buffer is freed only at the next
-// event that is the same on all ranks; see "Order of frees" in the package documentation.
+// Free frees a buffer. If later is set and the pool is open, Free only retires the buffer; see
+// "Order of frees" in the package documentation.
 func (ps *pools) Free(address uintptr, later bool) error {
-	_, err := ps.s.anyRank()
-	for _, r := range ps.s.ranks.all() {
+	_, err := ps.session.anyRank()
+	for _, r := range ps.session.ranks.all() {
 		var b symmem.Buffer
 		if b, err = r.rt.Interop().Retire(address); err == nil {
-			return ps.s.poolTable.free(b, later)
+			return ps.session.poolTable.free(b, later)
 		}
 		if !errors.Is(err, symmem.ErrForeign) {
 			return err
 		}
 	}
-	if found, freeErr := ps.s.kept.free(address); found {
+	if found, freeErr := ps.session.kept.free(address); found {
 		return freeErr
 	}
 	return err
@@ -102,7 +102,7 @@ func (ps *pools) Free(address uintptr, later bool) error {
 func (ps *pools) Reserve(
 	number int, bytes uint64, stream uintptr, handle uint64, site uint32,
 ) error {
-	r, p, err := ps.s.pool(number)
+	r, p, err := ps.session.pool(number)
 	if err != nil {
 		return err
 	}
@@ -116,13 +116,13 @@ func (ps *pools) Reserve(
 	if err := p.flush(); err != nil {
 		return err
 	}
-	err = ps.s.runInterruptible("reserving", func(ctx context.Context) error {
+	err = ps.session.runInterruptible("reserving", func(ctx context.Context) error {
 		return r.at(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
 	})
 	if err != nil || handle == 0 {
 		return err
 	}
-	owner, g, err := ps.s.group(handle)
+	owner, g, err := ps.session.group(handle)
 	if err != nil {
 		return err
 	}
@@ -135,11 +135,11 @@ func (ps *pools) Reserve(
 
 // Trim unmaps segments that hold no live buffers. It is collective over the pool's domain.
 func (ps *pools) Trim(number int, keep uint64) error {
-	p, err := ps.s.flushedPool(number)
+	p, err := ps.session.flushedPool(number)
 	if err != nil {
 		return err
 	}
-	return ps.s.runInterruptible("trimming", func(ctx context.Context) error {
+	return ps.session.runInterruptible("trimming", func(ctx context.Context) error {
 		return p.Trim(ctx, int64(min(keep, maxBytes)))
 	})
 }
@@ -147,7 +147,7 @@ func (ps *pools) Trim(number int, keep uint64) error {
 // SuspendPool releases a pool's memory until ResumePool, and returns the number of bytes released.
 // It is collective over the pool's domain.
 func (ps *pools) SuspendPool(number int, keep bool) (released int64, err error) {
-	p, err := ps.s.flushedPool(number)
+	p, err := ps.session.flushedPool(number)
 	if err != nil {
 		return 0, err
 	}
@@ -155,7 +155,7 @@ func (ps *pools) SuspendPool(number int, keep bool) (released int64, err error) 
 	if keep {
 		contents = symmem.KeepContents
 	}
-	err = ps.s.runInterruptible("suspending a pool", func(ctx context.Context) error {
+	err = ps.session.runInterruptible("suspending a pool", func(ctx context.Context) error {
 		s, err := p.Suspend(ctx, contents)
 		released = s.Released
 		return err
@@ -165,16 +165,16 @@ func (ps *pools) SuspendPool(number int, keep bool) (released int64, err error) 
 
 // ResumePool maps a suspended pool's memory again. It is collective over the pool's domain.
 func (ps *pools) ResumePool(number int) error {
-	_, p, err := ps.s.pool(number)
+	_, p, err := ps.session.pool(number)
 	if err != nil {
 		return err
 	}
-	return ps.s.runInterruptible("resuming a pool", p.Resume)
+	return ps.session.runInterruptible("resuming a pool", p.Resume)
 }
 
 // CheckDevice returns an error unless device is the device of the pool's rank.
 func (ps *pools) CheckDevice(number, device int) error {
-	r, _, err := ps.s.pool(number)
+	r, _, err := ps.session.pool(number)
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (ps *pools) CheckDevice(number, device int) error {
 
 // Note adds an event to a pool's history. What kind and value mean is up to the caller.
 func (ps *pools) Note(number int, kind, value int64, site uint32) error {
-	p, err := ps.s.flushedPool(number)
+	p, err := ps.session.flushedPool(number)
 	if err != nil {
 		return err
 	}
@@ -197,16 +197,16 @@ func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 // maxSite is the maximum length of a call site in bytes.
 const maxSite = 1 << 12
 
-// Site returns the number of a call site. The first call for a call site assigns its number.
+// Site returns the number of a call site, such as "train.py:12".
 func (ps *pools) Site(text string) (uint32, error) {
-	if _, err := ps.s.anyRank(); err != nil {
+	if _, err := ps.session.anyRank(); err != nil {
 		return 0, err
 	}
 	if len(text) > maxSite {
 		return 0, fmt.Errorf("call site of %d bytes, maximum %d: %w", len(text), maxSite,
 			symmem.ErrInvalid)
 	}
-	return ps.s.sites.number(text), nil
+	return ps.session.sites.number(text), nil
 }
 
 // location is encoded as the JSON that Locate returns.
@@ -219,13 +219,14 @@ type location struct {
 	Address uint64 `json:"address"`
 }
 
-// Locate describes, as JSON, the buffer that contains an address or, if there is none, the segment.
+// Locate describes, as JSON, the buffer that contains an address. If there is no such buffer, it
+// describes the segment.
 func (ps *pools) Locate(address uintptr) (string, error) {
-	if _, err := ps.s.anyRank(); err != nil {
+	if _, err := ps.session.anyRank(); err != nil {
 		return "", err
 	}
-	pools := &ps.s.poolTable
-	for _, r := range ps.s.ranks.all() {
+	pools := &ps.session.poolTable
+	for _, r := range ps.session.ranks.all() {
 		b, err := r.rt.Interop().Buffer(address)
 		if p := pools.wrapper(b.Pool()); err == nil && p != nil {
 			return encode(location{

@@ -20,7 +20,7 @@ type rank struct {
 	world       uint64 // handle of the group of all ranks
 	groups      groupTable
 	streams     table[uintptr, *symmem.Stream]              // by foreign handle
-	sites       table[uint32, uint32]                       // rt's site number by the session's
+	sites       table[uint32, uint32]                       // site number in rt, by that in session
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
 	warnCapture sync.Once // prints a warning if the pool grows during a capture
@@ -62,11 +62,10 @@ func (r *rank) observe() {
 }
 
 // close forgets adopted communicators and closes the runtime. If force is set, it waits for other
-// ranks for at most a second. The returned error includes poolErr, which is the error from
-// closing the pools. The caller must have removed the rank from the session.
+// ranks for at most a second. The returned error includes poolErr. The caller must have removed the
+// rank from the session.
 func (r *rank) close(poolErr error, force bool) error {
-	// The other libraries may already have destroyed the attached communicators together with their
-	// windows.
+	// Do not deregister memory: the other libraries may have destroyed their communicators already.
 	r.groups.forgetAttachments()
 	for _, adopted := range r.pluginComms.removeAll() {
 		adopted.Forget()
@@ -109,7 +108,7 @@ func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	return s, nil
 }
 
-// at returns the rank's Interop for calls from a given call site.
+// at returns an Interop that records a call site for its calls.
 func (r *rank) at(site uint32) symmem.Interop {
 	i := r.rt.Interop()
 	if site == 0 {
@@ -127,8 +126,7 @@ func (r *rank) at(site uint32) symmem.Interop {
 	return i.At(number)
 }
 
-// memory returns the memory at an address passed by C. It returns an error for freed memory,
-// including memory of a pool that has since been closed.
+// memory returns the memory at an address passed by C. It returns an error for freed memory.
 func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
@@ -137,7 +135,7 @@ func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 	return m, err
 }
 
-// checkOtherWorlds returns an error for freed memory of other worlds, whether open or closed.
+// checkOtherWorlds returns an error for freed memory of other worlds, open or closed.
 func (r *rank) checkOtherWorlds(address uintptr, bytes int64) error {
 	for _, other := range r.session.ranks.all() {
 		if other == r {

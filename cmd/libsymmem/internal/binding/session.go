@@ -7,12 +7,10 @@ import (
 	"symmem"
 )
 
-// session holds the state that the parts of a Library share: the open ranks, and the data that
-// outlive them.
+// session holds the state that the parts of a Library share.
 type session struct {
 	words *Words
-	// warn prints a warning that arises outside any call.
-	warn func(text string)
+	warn  func(text string) // prints a warning
 	warnings
 	interrupts
 

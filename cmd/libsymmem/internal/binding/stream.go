@@ -12,7 +12,7 @@ import (
 )
 
 // streams implements the functions in symmem.h for foreign streams and for events on them.
-type streams struct{ s *session }
+type streams struct{ session *session }
 
 // streamUse describes one rank's use of a foreign stream.
 type streamUse struct {
@@ -27,7 +27,7 @@ func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	if len(all) > 0 {
 		return all, nil
 	}
-	first, err := st.s.anyRank()
+	first, err := st.session.anyRank()
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 // existingUses returns the uses of a foreign stream without ever adopting the stream.
 func (st *streams) existingUses(handle uintptr) []streamUse {
 	var all []streamUse
-	for _, r := range st.s.ranks.all() {
+	for _, r := range st.session.ranks.all() {
 		if s, ok := r.streams.find(handle); ok {
 			all = append(all, streamUse{r, s})
 		}
@@ -57,7 +57,7 @@ func (st *streams) Synchronize(handle uintptr) error {
 	}
 	var first error
 	for _, u := range uses {
-		err := st.s.runResumable("synchronizing", u.stream.Synchronize)
+		err := st.session.runResumable("synchronizing", u.stream.Synchronize)
 		if errors.Is(err, symmem.ErrInterrupted) {
 			return err
 		}
@@ -68,10 +68,10 @@ func (st *streams) Synchronize(handle uintptr) error {
 	return first
 }
 
-// checkCapture returns an error if a stream's owner is capturing the stream. If possible, it asks a
-// rank that uses the stream, because the handle of a host-backend stream is not a CUDA stream.
+// checkCapture returns an error if a stream is being captured. If possible, it asks a rank that
+// uses the stream, because on the host backend, a handle is not a CUDA stream.
 func (st *streams) checkCapture(operation string, handle uintptr) error {
-	r, err := st.s.anyRank()
+	r, err := st.session.anyRank()
 	if err != nil {
 		return nil //nolint:nilerr // the caller then gets the same error from uses
 	}
@@ -84,11 +84,11 @@ func (st *streams) checkCapture(operation string, handle uintptr) error {
 	return nil
 }
 
-// SetIdle records whether the caller has waited for the device to become idle. After SetIdle(true),
-// Trim and Close do not query streams.
+// SetIdle records whether the device is idle. After SetIdle(true), Trim and Close do not query
+// streams.
 func (st *streams) SetIdle(idle bool) error {
-	_, err := st.s.anyRank()
-	for _, r := range st.s.ranks.all() {
+	_, err := st.session.anyRank()
+	for _, r := range st.session.ranks.all() {
 		r.rt.Interop().SetIdle(idle)
 	}
 	return err
@@ -96,17 +96,17 @@ func (st *streams) SetIdle(idle bool) error {
 
 // Forget removes a stream that its owner is about to destroy.
 func (st *streams) Forget(handle uintptr) error {
-	if _, err := st.s.anyRank(); err != nil {
+	if _, err := st.session.anyRank(); err != nil {
 		return err
 	}
-	st.s.lastUses.remove(handle)
-	for _, r := range st.s.ranks.all() {
+	st.session.lastUses.remove(handle)
+	for _, r := range st.session.ranks.all() {
 		forgotten, ok := r.streams.remove(handle)
 		if !ok {
 			continue
 		}
 		// ForgetStream may wait for work that depends on other streams, so no lock may be held.
-		err := st.s.runInterruptible("forgetting a stream", func(context.Context) error {
+		err := st.session.runInterruptible("forgetting a stream", func(context.Context) error {
 			r.rt.Interop().ForgetStream(forgotten)
 			return nil
 		})
@@ -148,8 +148,8 @@ func (st *streams) Record(stream uintptr) (uint64, error) {
 		}
 		marks[i] = eventMark{u.rank, mark}
 	}
-	handle := st.s.handles.Add(1)
-	st.s.events.add(handle, marks)
+	handle := st.session.handles.Add(1)
+	st.session.events.add(handle, marks)
 	return handle, nil
 }
 
@@ -162,10 +162,10 @@ func (u streamUse) record() (*symmem.Event, error) {
 }
 
 func (st *streams) event(handle uint64) (event, error) {
-	if e, ok := st.s.events.find(handle); ok {
+	if e, ok := st.session.events.find(handle); ok {
 		return e, nil
 	}
-	return nil, st.s.errUnknown("event", handle)
+	return nil, st.session.errUnknown("event", handle)
 }
 
 // Reached reports whether the work before an event has completed. It returns true for closed
@@ -183,7 +183,7 @@ func (st *streams) Await(handle uint64) error {
 		return err
 	}
 	for _, m := range e {
-		if err := st.s.runResumable("waiting for an event", m.event.Synchronize); err != nil {
+		if err := st.session.runResumable("waiting for an event", m.event.Synchronize); err != nil {
 			return err
 		}
 	}
@@ -204,7 +204,7 @@ func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 	deadline, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for _, m := range e {
-		err := st.s.runResumable(operation, func(ctx context.Context) error {
+		err := st.session.runResumable(operation, func(ctx context.Context) error {
 			ctx, stop := context.WithCancelCause(ctx)
 			defer stop(nil)
 			defer context.AfterFunc(deadline, func() { stop(errAwaitTimeout) })()
@@ -227,7 +227,7 @@ func (st *streams) CloseEvent(handle uint64) error {
 	if _, err := st.event(handle); err != nil {
 		return err
 	}
-	st.s.events.remove(handle)
+	st.session.events.remove(handle)
 	return nil
 }
 
@@ -257,9 +257,9 @@ type lastUse struct {
 	rank atomic.Pointer[rank] // nil if unknown; written with mu held
 }
 
-// follow makes the work that a rank is about to queue on a foreign stream wait for the work that
-// other ranks have queued there. On GPUs, the stream itself ensures that order, but on the host
-// backend each rank has a separate stream for the handle.
+// follow makes a rank's next work on a foreign stream wait for the work that other ranks have
+// queued there. Only the host backend needs this: there, each rank has a separate stream for the
+// handle.
 func (last *lastUse) follow(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// Number combines or compares the numbers that the ranks of a group pass under a name. operation
-// and value mean the same as in struct symmem_value.
+// Number combines or compares the numbers that the ranks of a group pass under a name. For
+// operation and value, see struct symmem_value.
 func (cs *calls) Number(
 	handle uint64, operation int, name string, value int64, site uint32,
 ) (int64, error) {
@@ -26,27 +26,24 @@ func (cs *calls) Number(
 }
 
 // Value combines or compares the values that the ranks of a group pass.
-//
-// If the group is on one machine, the wait polls for interrupts as a collective does. If it spans
-// machines, the call runs on another goroutine, which requires an allocation.
-func (cs *calls) Value(handle uint64, c symmem.ValueCall, site uint32) (int64, error) {
-	r, g, err := cs.s.group(handle)
+func (cs *calls) Value(handle uint64, call symmem.ValueCall, site uint32) (int64, error) {
+	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
 	interop := r.at(site)
-	if g.machines <= 1 {
-		return interop.Value(context.Background(), g.Group, c)
+	if g.machines <= 1 { // the wait then polls for interrupts
+		return interop.Value(context.Background(), g.Group, call)
 	}
-	return cs.valueInterruptible(interop, g, c)
+	return cs.valueInterruptible(interop, g, call)
 }
 
 func (cs *calls) valueInterruptible(
-	i symmem.Interop, g *group, c symmem.ValueCall,
+	interop symmem.Interop, g *group, call symmem.ValueCall,
 ) (int64, error) {
 	var got int64 // an abandoned call may still write it
-	err := cs.s.runInterruptible("comparing values", func(ctx context.Context) (err error) {
-		got, err = i.Value(ctx, g.Group, c)
+	err := cs.session.runInterruptible("comparing values", func(ctx context.Context) (err error) {
+		got, err = interop.Value(ctx, g.Group, call)
 		return err
 	})
 	if err != nil {

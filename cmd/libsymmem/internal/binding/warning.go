@@ -7,13 +7,12 @@ import (
 	"symmem"
 )
 
-// maxWarnings is the maximum number of stored warnings. When it has been reached, each new warning
-// replaces the oldest one.
+// maxWarnings is the maximum number of stored warnings. Further warnings replace the oldest ones.
 const maxWarnings = 64
 
-// warnings stores warnings, even across Close, until TakeWarning returns them, oldest first.
+// warnings stores warnings, even across Close, until TakeWarning returns them.
 type warnings struct {
-	words *Words // counts the warnings
+	words *Words
 
 	mu     sync.Mutex
 	stored []string // oldest first; guarded by mu

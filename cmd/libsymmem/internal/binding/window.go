@@ -9,20 +9,21 @@ import (
 	"symmem"
 )
 
-// windows implements the functions in symmem.h that register memory or list windows.
-type windows struct{ s *session }
+// windows implements the functions in symmem.h that register memory. A window is memory that has
+// been registered with a group.
+type windows struct{ session *session }
 
-// ScopeEnd registers the new memory of all pools whose domains contain a group, both with the group
-// and with the communicators attached to it. It returns the value that Words.Pending had when the
-// call began, because memory counted since then may not have been registered.
+// ScopeEnd registers the new memory of all pools whose domains contain a group. It registers the
+// memory with the group and with the communicators attached to it. It returns the value that
+// Words.Pending had when the call began, because memory counted since then may not be registered.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
-	r, g, err := ws.s.group(handle)
+	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
-	seen = ws.s.words.Pending.Load()
-	for _, p := range ws.s.poolTable.ownedBy(r) {
-		if !g.covers(p) {
+	seen = ws.session.words.Pending.Load()
+	for _, p := range ws.session.poolTable.ownedBy(r) {
+		if !g.isInDomain(p) {
 			continue
 		}
 		if err := r.register(g, p, stream); err != nil {
@@ -34,11 +35,11 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err erro
 
 // RegisterPending registers the new memory of one pool, as ScopeEnd does for all pools.
 func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) error {
-	r, g, err := ws.s.group(handle)
+	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return err
 	}
-	owner, p, err := ws.s.pool(number)
+	owner, p, err := ws.session.pool(number)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) er
 // Attach attaches another library's communicator to a group and registers the group's memory with
 // that communicator. It is collective over the group.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
-	r, g, err := ws.s.group(handle)
+	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
@@ -69,20 +70,20 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 		adopted.Forget()
 		return 0, err
 	}
-	a := &attachment{handle: ws.s.handles.Add(1), comm: comm, adopted: adopted, group: g}
+	a := &attachment{handle: ws.session.handles.Add(1), comm: comm, adopted: adopted, group: g}
 	r.groups.attach(a)
 	return a.handle, nil
 }
 
 func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommunicator) error {
-	for _, p := range ws.s.poolTable.ownedBy(r) {
-		if !g.covers(p) {
+	for _, p := range ws.session.poolTable.ownedBy(r) {
+		if !g.isInDomain(p) {
 			continue
 		}
 		if err := p.flush(); err != nil {
 			return err
 		}
-		err := ws.s.runInterruptible("attaching", func(ctx context.Context) error {
+		err := ws.session.runInterruptible("attaching", func(ctx context.Context) error {
 			return adopted.Register(ctx, p.Pool)
 		})
 		if err != nil {
@@ -95,10 +96,10 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 // Detach detaches a communicator. If alive is set, the owner has not yet destroyed the
 // communicator, and Detach deregisters its windows.
 func (ws *windows) Detach(handle uint64, alive bool) error {
-	if _, err := ws.s.anyRank(); err != nil {
+	if _, err := ws.session.anyRank(); err != nil {
 		return err
 	}
-	for _, r := range ws.s.ranks.all() {
+	for _, r := range ws.session.ranks.all() {
 		a := r.groups.detach(handle)
 		switch {
 		case a == nil:
@@ -112,10 +113,9 @@ func (ws *windows) Detach(handle uint64, alive bool) error {
 	return fmt.Errorf("attachment %d: %w", handle, symmem.ErrClosed)
 }
 
-// IsSymmetric reports whether a range is within one window of a group. It returns false for closed
-// groups.
+// IsSymmetric reports whether a range is within one window of an open group.
 func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
-	r, g, err := ws.s.group(handle)
+	r, g, err := ws.session.group(handle)
 	return err == nil && bytes <= maxBytes &&
 		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
@@ -125,7 +125,7 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
-	r, g, err := ws.s.group(handle)
+	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return nil, err
 	}
@@ -140,12 +140,12 @@ type Window struct{ Address, Bytes int64 }
 
 // Windows lists a group's windows in order of address.
 func (ws *windows) Windows(handle uint64) ([]Window, error) {
-	r, g, err := ws.s.group(handle)
+	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return nil, err
 	}
 	var all []Window
-	for _, p := range ws.s.poolTable.ownedBy(r) {
+	for _, p := range ws.session.poolTable.ownedBy(r) {
 		for s := range p.Segments() {
 			if r.rt.Interop().IsSymmetric(g.Group, s.Address, s.Bytes) {
 				all = append(all, Window{int64(s.Address), s.Bytes})

@@ -15,7 +15,7 @@ import (
 type rankList struct {
 	mu   sync.Mutex
 	main atomic.Pointer[rank]    // the rank that Open opened; nil while closed
-	list atomic.Pointer[[]*rank] // oldest first; replaced rather than modified
+	list atomic.Pointer[[]*rank] // oldest first; replaced, never modified
 }
 
 func (l *rankList) all() []*rank {
@@ -40,18 +40,18 @@ func (l *rankList) remove(r *rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := slices.Clone(l.all())
-	at := slices.Index(list, r)
-	if at < 0 {
+	index := slices.Index(list, r)
+	if index < 0 {
 		return false
 	}
-	list = slices.Delete(list, at, at+1)
+	list = slices.Delete(list, index, index+1)
 	l.list.Store(&list)
 	l.main.CompareAndSwap(r, nil)
 	return true
 }
 
 // worlds implements the functions in symmem.h for worlds other than the main one.
-type worlds struct{ s *session }
+type worlds struct{ session *session }
 
 // OpenWorld opens a rank of another world with the options that symmem.h describes, and returns the
 // world's handle. It is collective over the ranks of that world.
@@ -65,8 +65,8 @@ func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
 			symmem.ErrInvalid)
 	}
 	var opened *rank // an abandoned call may still write it
-	err := ws.s.runInterruptible("opening a world", func(ctx context.Context) (err error) {
-		opened, err = ws.s.openRank(ctx, &o, worldRank)
+	err := ws.session.runInterruptible("opening a world", func(ctx context.Context) (err error) {
+		opened, err = ws.session.openRank(ctx, &o, worldRank)
 		return err
 	})
 	if err != nil {
@@ -77,16 +77,16 @@ func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
 
 // CloseWorld closes a world as Close closes the main world.
 func (ws *worlds) CloseWorld(handle uint64, force bool) error {
-	r, err := ws.s.world(handle)
+	r, err := ws.session.world(handle)
 	if err != nil {
 		return err
 	}
-	return ws.s.closeRank(r, force)
+	return ws.session.closeRank(r, force)
 }
 
 // DescribeWorld returns, as JSON, a description of this process's rank in a world.
 func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
-	r, err := ws.s.world(handle)
+	r, err := ws.session.world(handle)
 	if err != nil {
 		return "", err
 	}
@@ -95,7 +95,7 @@ func (ws *worlds) DescribeWorld(handle uint64) (string, error) {
 
 // WorldStats returns, as JSON, all counters of a world.
 func (ws *worlds) WorldStats(handle uint64) (string, error) {
-	r, err := ws.s.world(handle)
+	r, err := ws.session.world(handle)
 	if err != nil {
 		return "", err
 	}
@@ -104,11 +104,11 @@ func (ws *worlds) WorldStats(handle uint64) (string, error) {
 
 // SetWorldCheck sets the check level of a world.
 func (ws *worlds) SetWorldCheck(handle uint64, level int) error {
-	r, err := ws.s.world(handle)
+	r, err := ws.session.world(handle)
 	if err != nil {
 		return err
 	}
-	return ws.s.setCheck(r, level)
+	return ws.session.setCheck(r, level)
 }
 
 func (s *session) setCheck(r *rank, level int) error {
@@ -178,8 +178,8 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank removes a rank and its pools and events from the session, but leaves the groups in the
-// rank's own table. It returns false if the rank has already been removed.
+// removeRank removes a rank with its pools and events from the session. The groups stay in the
+// rank's table. It returns false if the rank has already been removed.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false
