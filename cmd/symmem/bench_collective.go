@@ -107,7 +107,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
-	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
+	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
 	f.registerTimed(flags, &c.Timeout)
 	flags.BoolVar(&c.Compare, "compare", false, "measure auto and all paths alternately")
 	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs with this number of calls")
@@ -296,7 +296,7 @@ func (f *collectiveFlags) measure(
 				wrong += result.Figures["wrong"]
 			}
 		}
-		f.prove.Called(r.Operation.Name, r.Count, c.DataType.Size())
+		f.prove.AddCall(r.Operation.Name, r.Count, c.DataType.Size())
 		return text.Row(c, r)
 	})
 	if c.Compare {

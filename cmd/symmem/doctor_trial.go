@@ -227,8 +227,8 @@ func (t *trial) prove(c *doctor.TrialCall, skip int) {
 		t.rankZero.LogProblem = err.Error()
 		return
 	}
-	a := log[skip:].Prove(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
-	if a.Logged {
-		c.Kernel, c.Windowed = a.Description, a.Windowed
+	kernels := log[skip:].KernelsOf(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
+	if kernels.Logged {
+		c.Kernel, c.Windowed = kernels.Description, kernels.UseWindows
 	}
 }

@@ -147,7 +147,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	formula.NoOptDefVal, formula.DefValue = "ranks", ""
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "record where each allocation was made")
-	flags.BoolVar(&f.prove.On, "prove", false, proof.Usage)
+	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
 
 	f.bytes = size(r.MaxBytes)
 	flags.DurationVar(&r.Duration, "for", 0, "run random programs for this long")

@@ -5,18 +5,14 @@ import (
 	"strconv"
 )
 
-// Choice is the kernel that NCCL chose for a launch.
+// Choice describes the kernel that NCCL chose for a launch.
 type Choice struct {
-	// Collective identifies the call. If the launch combines several calls, Bytes is the sum of
-	// their sizes and Works is their number.
-	Collective
-	Works int
-	// Description is "symmetric kernel " followed by the name of a window kernel, "copy engine, "
-	// followed by the method of copying between windows without a kernel, or "plain " followed by the
-	// algorithm and protocol of a kernel that uses NCCL's channels.
+	Collective     // Bytes is the sum over all calls of the launch
+	Calls      int // number of calls that the launch combines
+	// Description begins with "symmetric kernel " for a kernel that uses windows, "copy engine, "
+	// for copies between windows, or "plain " for any other kernel.
 	Description string
-	// Windowed reports whether the launch used windows.
-	Windowed bool
+	UsesWindows bool
 }
 
 var (
@@ -33,16 +29,16 @@ func ParseChoice(message string) (c Choice, ok bool) {
 	if launch == nil {
 		return c, false
 	}
-	chosen, worksText := launch[4], "1"
+	chosen, callsText := launch[4], "1"
 	switch launch[2] {
 	case "Symmetric":
 		kernel := symmetricKernel.FindStringSubmatch(chosen)
 		if kernel == nil {
 			return c, false
 		}
-		c.Description, c.Windowed = "symmetric kernel "+kernel[1], true
+		c.Description, c.UsesWindows = "symmetric kernel "+kernel[1], true
 		if kernel[2] != "" { // NCCL 2.27 omits it
-			worksText = kernel[2]
+			callsText = kernel[2]
 		}
 	case "":
 		kernel := plainKernel.FindStringSubmatch(chosen)
@@ -51,10 +47,10 @@ func ParseChoice(message string) (c Choice, ok bool) {
 		}
 		c.Description = "plain " + kernel[1] + "/" + kernel[2]
 	default:
-		c.Description, c.Windowed = "copy engine, "+chosen, true
+		c.Description, c.UsesWindows = "copy engine, "+chosen, true
 	}
 	bytes, err := strconv.ParseInt(launch[3], 10, 64)
-	works, worksErr := strconv.Atoi(worksText)
-	c.Collective, c.Works = Collective{launch[1], bytes}, works
-	return c, err == nil && worksErr == nil
+	calls, callsErr := strconv.Atoi(callsText)
+	c.Collective, c.Calls = Collective{launch[1], bytes}, calls
+	return c, err == nil && callsErr == nil
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Log lists NCCL's choices in order.
+// Log lists the kernels that NCCL chose, in order.
 type Log []Choice
 
 // Parse parses a log. It ignores an unterminated last line, because NCCL is still writing it.

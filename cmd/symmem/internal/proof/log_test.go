@@ -42,8 +42,8 @@ func TestLogsOfEachVersion(t *testing.T) {
 func describe(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
-		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.Description, c.Windowed,
-			c.Works)
+		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.Description, c.UsesWindows,
+			c.Calls)
 	}
 	return b.String()
 }
@@ -57,9 +57,9 @@ func answers(t *testing.T, l Log, input string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := l.Prove(Collective{name, bytes})
+		a := l.KernelsOf(Collective{name, bytes})
 		verdict := "not windowed"
-		if a.Windowed {
+		if a.UseWindows {
 			verdict = "windowed"
 		}
 		fmt.Fprintf(&b, "%-12s %v\n", verdict, a)
@@ -92,16 +92,16 @@ func TestParseChoice(t *testing.T) {
 			Collective: Collective{
 				name.Draw(t, "collective"), rapid.Int64Range(0, 1<<50).Draw(t, "bytes"),
 			},
-			Works: 1,
+			Calls: 1,
 		}
 		kernel := name.Draw(t, "kernel")
 		var message string
-		if want.Windowed = rapid.Bool().Draw(t, "windowed"); want.Windowed {
-			want.Description, want.Works = "symmetric kernel "+kernel, number.Draw(t, "works")
+		if want.UsesWindows = rapid.Bool().Draw(t, "windowed"); want.UsesWindows {
+			want.Description, want.Calls = "symmetric kernel "+kernel, number.Draw(t, "works")
 			message = fmt.Sprintf(
 				"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",
 				want.Operation, want.Bytes, kernel, number.Draw(t, "channels"),
-				number.Draw(t, "threads"), want.Works)
+				number.Draw(t, "threads"), want.Calls)
 		} else {
 			want.Description = "plain " + kernel + "/LL"
 			message = fmt.Sprintf("%s: %d Bytes -> Algo %s proto LL channel{Lo..Hi}={%d..%d}",
@@ -124,11 +124,11 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		for _, c := range l {
-			if c.Bytes < 0 || c.Works < 0 || c.Operation == "" || c.Description == "" {
+			if c.Bytes < 0 || c.Calls < 0 || c.Operation == "" || c.Description == "" {
 				t.Errorf("invalid choice %+v", c)
 			}
-			if c.Works == 1 && !l.Prove(c.Collective).Logged {
-				t.Errorf("Prove does not find %+v in the log", c)
+			if c.Calls == 1 && !l.KernelsOf(c.Collective).Logged {
+				t.Errorf("KernelsOf does not find %+v in the log", c)
 			}
 		}
 	})

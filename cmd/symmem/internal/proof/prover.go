@@ -7,37 +7,35 @@ import (
 	"slices"
 )
 
-// Usage describes the flag that enables a Prover.
-const Usage = "print which kernels NCCL chose, from its own log"
+// FlagUsage is the help text of the flag --prove.
+const FlagUsage = "print which kernels NCCL chose, as its log shows"
 
-// Prover implements the flag --prove of commands. It records calls, and prints for each call which
-// kernels NCCL used. If On is false, all methods do nothing. If On is true, call Start first,
-// Called for each call, and then Write and Close. A Prover is not safe for concurrent use.
+// Prover implements the flag --prove, which prints for each call which kernels NCCL used. Call Start
+// first, AddCall for each call, and then Write and Close. If Enabled is false, these methods do
+// nothing. A Prover is not safe for concurrent use.
 type Prover struct {
-	// On is the value of the flag.
-	On       bool
+	Enabled  bool
 	recorder *Recorder
 	calls    []Collective
 }
 
-// Start makes NCCL log its choices. It must be called before symmem.Open. On the host backend, the
-// log stays empty.
+// Start makes NCCL log its choices. It must be called before symmem.Open.
 func (p *Prover) Start() (err error) {
-	if p.On {
+	if p.Enabled {
 		p.recorder, err = Start()
 	}
 	return err
 }
 
-// Called records a call unless it has already been recorded. See CollectiveOf for the arguments.
-func (p *Prover) Called(operation string, count int64, elementBytes int) {
-	if c := CollectiveOf(operation, count, elementBytes); p.On && !slices.Contains(p.calls, c) {
+// AddCall adds a call to print. See CollectiveOf for the arguments.
+func (p *Prover) AddCall(operation string, count int64, elementBytes int) {
+	if c := CollectiveOf(operation, count, elementBytes); p.Enabled && !slices.Contains(p.calls, c) {
 		p.calls = append(p.calls, c)
 	}
 }
 
-// Write prints a line, with a prefix, for each recorded call. Only rank 0 may call it, because the
-// other ranks have no log.
+// Write prints a line with a prefix for each call. Only rank 0 may call it, because other ranks have
+// no log.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil
@@ -54,7 +52,7 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 		return err
 	}
 	for _, c := range p.calls {
-		if _, err := fmt.Fprintf(w, "%s%v\n", prefix, log.Prove(c)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s%v\n", prefix, log.KernelsOf(c)); err != nil {
 			return fmt.Errorf("writing which kernels ran: %w", err)
 		}
 	}

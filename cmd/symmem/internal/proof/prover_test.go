@@ -13,7 +13,7 @@ func TestDisabledProverDoesNothing(t *testing.T) {
 	var p Prover
 	var out bytes.Buffer
 	err := p.Start()
-	p.Called("AllReduce", 1, 4)
+	p.AddCall("AllReduce", 1, 4)
 	if err := errors.Join(err, p.Write(&out, "# ")); err != nil {
 		t.Error(err)
 	}
@@ -27,12 +27,12 @@ func TestDisabledProverDoesNothing(t *testing.T) {
 func TestProverWritesOneLinePerCall(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
-	p := Prover{On: true}
+	p := Prover{Enabled: true}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		p.Called("all_gather", 8, 2)
+		p.AddCall("all_gather", 8, 2)
 	}
 	line := "h:1:1 [0] NCCL INFO AllGather: 16 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
 	if err := os.WriteFile(p.recorder.file, []byte(line), 0o600); err != nil {
@@ -54,14 +54,14 @@ func TestProverWithoutLogWritesReason(t *testing.T) {
 	clearVariables(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(levelVariable, "WARN")
-	p := Prover{On: true}
+	p := Prover{Enabled: true}
 	err := p.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close(&err)
 	var out bytes.Buffer
-	p.Called("AllReduce", 1, 4)
+	p.AddCall("AllReduce", 1, 4)
 	if err := p.Write(&out, "# "); err != nil ||
 		!strings.HasPrefix(out.String(), "# cannot determine which kernels ran: NCCL_DEBUG is WARN") {
 		t.Errorf("wrote %q, error %v; want the reason", &out, err)

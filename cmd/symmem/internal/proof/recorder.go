@@ -15,24 +15,23 @@ import (
 type Recorder struct {
 	file      string // path of the log
 	temporary bool   // set unless the user has requested the log
-	problem   string
+	problem   string // see Problem
 }
 
 // Start sets environment variables that make NCCL log its choices. It must be called before this
-// process first calls NCCL, which caches the variables.
+// process first calls NCCL, which caches the variables. Variables that are already set keep their
+// values.
 //
-// Variables that are already set keep their values. If those values prevent NCCL from logging its
-// choices, Problem returns an explanation. NCCL writes the log to the file that NCCL_DEBUG_FILE
-// names. If that variable is not set and NCCL_DEBUG is INFO or TRACE, the user has requested a log,
-// so Start creates a file for the log in a new folder, and Close keeps it. In all other cases, the
-// log is an unnamed file, which disappears when the process exits, even if the process is killed.
+// NCCL writes the log to the file that NCCL_DEBUG_FILE names. If that variable is not set, but
+// NCCL_DEBUG requests a log, Start creates a named file, and Close keeps it. In all other cases, the
+// log is an unnamed file, which disappears even if the process is killed.
 func Start() (*Recorder, error) {
-	p := plan(os.Getenv)
-	r := &Recorder{problem: p.problem}
-	if err := r.createFile(&p); err != nil {
+	s := newSettings(os.Getenv)
+	r := &Recorder{problem: s.problem}
+	if err := r.createFile(&s); err != nil {
 		return nil, fmt.Errorf("creating a file for NCCL's log: %w", err)
 	}
-	for name, value := range p.set {
+	for name, value := range s.variables {
 		if err := dl.Setenv(name, value); err != nil {
 			return nil, errors.Join(fmt.Errorf("setting NCCL's variables for a log: %w", err), r.Close())
 		}
@@ -44,16 +43,16 @@ func Start() (*Recorder, error) {
 	return r, nil
 }
 
-func (r *Recorder) createFile(p *settings) (err error) {
+func (r *Recorder) createFile(s *settings) (err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	switch {
-	case p.pattern != "":
-		r.file = expand(p.pattern, host, os.Getpid())
+	case s.filePattern != "":
+		r.file = expand(s.filePattern, host, os.Getpid())
 		return nil
-	case p.kept:
+	case s.userWantsLog:
 		folder, err := os.MkdirTemp("", "symmem-proof-")
 		if err != nil {
 			return err
@@ -66,18 +65,15 @@ func (r *Recorder) createFile(p *settings) (err error) {
 		}
 		r.file, r.temporary = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), true
 	}
-	p.set[fileVariable] = escape(r.file)
+	s.variables[fileVariable] = escape(r.file)
 	return nil
 }
 
 // tmpfile is the flag __O_TMPFILE in asm-generic/fcntl.h.
 const tmpfile = 0x400000
 
-// createUnnamed creates a file without a name in a folder's file system. If the file system does
-// not support such files, it creates a named file and removes the name.
-//
-// The descriptor stays open until the process exits. NCCL opens and truncates the file that has
-// the descriptor's number, possibly much later, so the number must not be reused for another file.
+// createUnnamed creates a file without a name in the file system of a folder. The descriptor must
+// stay open until the process exits, because NCCL may open and truncate /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
@@ -92,8 +88,7 @@ func createUnnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Problem returns the reason why the log cannot show which kernels ran, with a remedy. If the log
-// can show them, Problem returns "".
+// Problem returns the reason why the log cannot show which kernels ran, and a remedy, or "".
 func (r *Recorder) Problem() string { return r.problem }
 
 // Read parses the log written so far. A missing file counts as an empty log.
@@ -109,7 +104,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close truncates the log unless the user has requested it. NCCL may continue to write to the log.
+// Close truncates the log, unless the user has requested the log. NCCL may continue to write to it.
 func (r *Recorder) Close() error {
 	if !r.temporary {
 		return nil
@@ -127,39 +122,38 @@ const (
 	fileVariable       = "NCCL_DEBUG_FILE"
 )
 
-// defaultSubsystems lists the subsystems that are logged by default. Proofs need TUNING; the
-// others explain the choices that NCCL made.
+// defaultSubsystems contains TUNING, which this package reads, and subsystems whose lines help users
+// to understand the choices.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC"
 
 type settings struct {
-	set map[string]string
-	// pattern is the user's value of NCCL_DEBUG_FILE.
-	pattern string
-	kept    bool // set if the user has requested a log
-	problem string
+	variables    map[string]string // variables to set
+	filePattern  string            // the user's value of NCCL_DEBUG_FILE
+	userWantsLog bool
+	problem      string
 }
 
-// plan chooses values for all log variables that the user has not set, except the file's name.
-func plan(getenv func(string) string) settings {
-	p := settings{set: map[string]string{}, pattern: getenv(fileVariable)}
+// newSettings chooses values for all log variables that the user has not set, except NCCL_DEBUG_FILE.
+func newSettings(getenv func(string) string) settings {
+	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(subsystemsVariable)
 	switch {
 	case level == "":
-		p.set[levelVariable] = "INFO"
+		s.variables[levelVariable] = "INFO"
 	case !strings.EqualFold(level, "INFO") && !strings.EqualFold(level, "TRACE"):
-		p.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
+		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or set it to INFO", levelVariable, level)
 	default:
-		p.kept = true
+		s.userWantsLog = true
 	}
 	switch {
 	case subsystems == "":
-		p.set[subsystemsVariable] = defaultSubsystems
-	case !enablesTuning(subsystems) && p.problem == "":
-		p.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
+		s.variables[subsystemsVariable] = defaultSubsystems
+	case !enablesTuning(subsystems) && s.problem == "":
+		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or add TUNING", subsystemsVariable, subsystems)
 	}
-	return p
+	return s
 }
 
 // enablesTuning reports whether a list of subsystems enables TUNING. A leading ^ inverts the list.
@@ -176,8 +170,7 @@ func enablesTuning(subsystems string) bool {
 func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
 // expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host name up
-// to the first dot, with dashes for characters that file names must not contain, %p the process
-// id, and %% a percent sign.
+// to the first dot, %p is the process id, and %% is a percent sign.
 func expand(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)

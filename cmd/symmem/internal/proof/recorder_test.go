@@ -51,19 +51,19 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := plan(func(name string) string { return tt.env[name] })
+			s := newSettings(func(name string) string { return tt.env[name] })
 			var set []string
-			for _, name := range slices.Sorted(maps.Keys(p.set)) {
-				set = append(set, name+"="+p.set[name])
+			for _, name := range slices.Sorted(maps.Keys(s.variables)) {
+				set = append(set, name+"="+s.variables[name])
 			}
 			if got := strings.Join(set, " "); got != tt.set {
-				t.Errorf("plan sets %q, want %q", got, tt.set)
+				t.Errorf("variables are %q, want %q", got, tt.set)
 			}
-			if p.pattern != tt.pattern || p.kept != tt.kept {
-				t.Errorf("pattern = %q, kept = %v; want %q, %v", p.pattern, p.kept, tt.pattern, tt.kept)
+			if s.filePattern != tt.pattern || s.userWantsLog != tt.kept {
+				t.Errorf("pattern = %q, kept = %v; want %q, %v", s.filePattern, s.userWantsLog, tt.pattern, tt.kept)
 			}
-			if !strings.Contains(p.problem, tt.problem) || tt.problem == "" && p.problem != "" {
-				t.Errorf("problem = %q, want %q", p.problem, tt.problem)
+			if !strings.Contains(s.problem, tt.problem) || tt.problem == "" && s.problem != "" {
+				t.Errorf("problem = %q, want %q", s.problem, tt.problem)
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestRecorderReadsLog(t *testing.T) {
 		"AllReduce 8 B: symmetric kernel AllReduce_AGxLL_R": CollectiveOf("all_reduce", 2, 4),
 		"AllReduce 16 B: not in NCCL's log":                 CollectiveOf("AllReduce", 4, 4),
 	} {
-		if got := log.Prove(call).String(); got != want {
+		if got := log.KernelsOf(call).String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
