@@ -60,7 +60,7 @@ const benchCollectiveExample = `  symmem bench collective --ranks 2
 type collectiveFlags struct {
 	*benchFlags
 	rankFlags
-	config bench.Collective
+	config bench.CollectiveOptions
 	sizeFlags
 	sizeList   []string
 	operations []string
@@ -256,11 +256,11 @@ func (f *collectiveFlags) rank(
 	if err := f.bind(world); err != nil {
 		return err
 	}
-	text := &bench.NCCLTests{W: out}
+	text := &bench.NCCLTests{Writer: out}
 	if f.json {
-		text.W = io.Discard
+		text.Writer = io.Discard
 	}
-	fmt.Fprintf(text.W, "# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
+	fmt.Fprintf(text.Writer, "# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
 		world.Size, f.config.Path, f.check, before)
 	rep, wrong, err := f.measure(ctx, text)
 	if err != nil {
@@ -269,7 +269,7 @@ func (f *collectiveFlags) rank(
 	}
 	after, err := p.RoundTrip()
 	rep.RoundTrip = report.NewTrips(before, after)
-	err = errors.Join(err, f.prove.Write(text.W, "# "))
+	err = errors.Join(err, f.prove.Write(text.Writer, "# "))
 	if err := errors.Join(err, f.finish(out, text, rep)); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ const tuneExample = `  symmem tune --ranks 4
 type tuneFlags struct {
 	rankFlags
 	planFlags
-	config bench.Tune
+	config bench.TuneOptions
 	sizeFlags
 	operations []string
 	output     string
@@ -193,7 +193,7 @@ func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 	return f.print(cmd.OutOrStdout(), tuned, file, write)
 }
 
-func (f *tuneFlags) print(w io.Writer, t *bench.Tuned, file string, written bool) error {
+func (f *tuneFlags) print(w io.Writer, t *bench.TuneResult, file string, written bool) error {
 	if f.json {
 		document, err := t.Document(file, written)
 		if err != nil {

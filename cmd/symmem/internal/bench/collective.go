@@ -10,52 +10,48 @@ import (
 	"symmem/bench/report"
 )
 
-// Collective configures bench collective. All ranks must use the same configuration.
-type Collective struct {
+// CollectiveOptions holds the options of bench collective. They must be the same on all ranks.
+type CollectiveOptions struct {
 	Operations []Operation
-	// Sizes are in bytes.
-	Sizes    []int64
-	DataType symmem.DataType
-	ReduceOp symmem.ReduceOp
-	Path     symmem.PathChoice
-	// OutsideWindows places the buffers outside windows on every path, as PathPlain always does.
+	Sizes      []int64 // in bytes
+	DataType   symmem.DataType
+	ReduceOp   symmem.ReduceOp
+	Path       symmem.PathChoice
+	// OutsideWindows places the buffers outside windows, which are memory that has been registered
+	// on all ranks. With PathPlain, buffers are always outside windows.
 	OutsideWindows bool
-	// Compare measures PathAuto against every path that a call can take, alternating between them on
-	// the same buffers. It requires Path to be PathAuto, and Checks to contain a single level.
+	// Compare measures PathAuto and every path that a call can take, alternately on the same
+	// buffers. Path must be PathAuto, and Checks must contain a single level.
 	Compare bool
 	// GraphOps is the number of calls to capture into a graph, whose replays are timed. If it is 0,
 	// calls are timed one by one.
 	GraphOps int
-	// fitGraphs makes graphs smaller if GraphOps calls would take longer than a batch.
-	fitGraphs bool
+	// limitGraphs makes graphs smaller if GraphOps calls would take longer than a batch.
+	limitGraphs bool
 	// Backend and Tuning are fields of symmem.Options.
 	Backend, Tuning string
 	// Checks lists the check levels to measure alternately. With two levels, the report compares
 	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds to open at each check level. Their batches are combined, because
-	// the time of small messages can differ by a tenth between worlds whose memory is at different
-	// addresses.
+	// Worlds is the number of worlds to open at each check level. With several worlds, the memory
+	// has several addresses, which can change the time of small messages by a tenth.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
-	// Iters is the number of calls or replays in a batch. If it is 0, Run derives the number from
-	// the plan's batch duration.
-	Iters int
-	// Timeout bounds every wait for another rank.
-	Timeout time.Duration
+	// Iters is the number of calls or replays in a batch. If it is 0, Plan.Batch determines it.
+	Iters   int
+	Timeout time.Duration // maximum wait for another rank
 	Plan    Plan
-	// warm is set after the first measurement, when the processors run at full speed.
-	warm bool
+	isWarm  bool // set after the first measurement
 }
 
-// bufferBytes returns the size of a buffer for calls of up to largest bytes. It includes space for
-// rounding the size of a call up to a whole number of elements for each rank.
-func (o *Collective) bufferBytes(largest int64, ranks int) int64 {
-	return largest + int64(ranks*o.DataType.Size())
+// bufferBytes returns the size of a buffer for calls of up to maxCallBytes. The size of a call may
+// be rounded up to a whole number of elements for each rank.
+func (o *CollectiveOptions) bufferBytes(maxCallBytes int64, ranks int) int64 {
+	return maxCallBytes + int64(ranks*o.DataType.Size())
 }
 
-func (o *Collective) sizesOf(op *Operation) []int64 {
+func (o *CollectiveOptions) sizesOf(op *Operation) []int64 {
 	if op.kind == symmem.OpBarrier {
 		return []int64{0}
 	}
@@ -68,14 +64,12 @@ type Row struct {
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Results holds the out-of-place result and then the in-place result, which is nil if it was not
-	// measured.
+	// Results holds the out-of-place and the in-place result. The latter may be nil.
 	Results [2]*report.Result
 }
 
-// Run measures collectives as one rank of a world that a launcher has started. It passes each row
-// to emit on every rank, but only rank 0 should print the rows.
-func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
+// Run measures collectives as one rank. It calls emit with each row on every rank.
+func (o *CollectiveOptions) Run(ctx context.Context, emit func(*Row) error) error {
 	var worlds []*world
 	var err error
 	for i := range o.Worlds * len(o.Checks) {
@@ -95,7 +89,7 @@ func (o *Collective) Run(ctx context.Context, emit func(*Row) error) error {
 	return err
 }
 
-func (o *Collective) run(ctx context.Context, worlds []*world, emit func(*Row) error) error {
+func (o *CollectiveOptions) run(ctx context.Context, worlds []*world, emit func(*Row) error) error {
 	for i := range o.Operations {
 		op := &o.Operations[i]
 		if op.kind == symmem.OpSend && worlds[0].rt.Size() == 1 {
@@ -114,7 +108,7 @@ func (o *Collective) run(ctx context.Context, worlds []*world, emit func(*Row) e
 	return nil
 }
 
-func (o *Collective) row(
+func (o *CollectiveOptions) row(
 	ctx context.Context, worlds []*world, op *Operation, size int64,
 ) (row *Row, err error) {
 	ranks := worlds[0].rt.Size()
@@ -129,19 +123,18 @@ func (o *Collective) row(
 	return row, err
 }
 
-// measure measures one half of a row, out of place or in place. It alternates between all path
-// choices and check levels.
-func (o *Collective) measure(
+// measure measures a row, either out of place or in place.
+func (o *CollectiveOptions) measure(
 	ctx context.Context, worlds []*world, row *Row, inPlace bool,
 ) (*report.Result, error) {
-	refused := ""
+	refusal := ""
 	var variants []variant
 	for _, w := range worlds {
 		choices, reason, err := o.choices(ctx, w, row, inPlace)
 		if err != nil {
 			return nil, err
 		}
-		refused = reason
+		refusal = reason
 		for _, c := range choices {
 			variants = append(variants, variant{world: w, choice: c})
 		}
@@ -150,15 +143,15 @@ func (o *Collective) measure(
 	if err != nil {
 		return nil, err
 	}
-	return o.result(row, inPlace, refused, runners), nil
+	return o.result(row, inPlace, refusal, runners), nil
 }
 
-// choices returns the path choices to measure. With Compare, these are PathAuto and, if the call
-// can take more than one path, each path that it can take. If the call cannot take the requested
-// path, choices returns PathAuto and the reason for the refusal.
-func (o *Collective) choices(
+// choices returns the path choices to measure. With Compare, these are PathAuto and the paths that
+// the call can take, unless there is only one. If the call cannot take the requested path, choices
+// returns PathAuto and, as refusal, the reason.
+func (o *CollectiveOptions) choices(
 	ctx context.Context, w *world, row *Row, inPlace bool,
-) (choices []symmem.PathChoice, refused string, err error) {
+) (choices []symmem.PathChoice, refusal string, err error) {
 	switch {
 	case o.Compare:
 		paths, err := w.paths(ctx, o, row, inPlace)
@@ -167,8 +160,8 @@ func (o *Collective) choices(
 		}
 		return append([]symmem.PathChoice{symmem.PathAuto}, paths...), "", err
 	case o.Path != symmem.PathAuto && o.Path != symmem.PathPlain:
-		if refused, err = w.refusalReason(ctx, o, row, inPlace, o.Path); refused != "" {
-			return []symmem.PathChoice{symmem.PathAuto}, refused, err
+		if refusal, err = w.refusalReason(ctx, o, row, inPlace, o.Path); refusal != "" {
+			return []symmem.PathChoice{symmem.PathAuto}, refusal, err
 		}
 	}
 	return []symmem.PathChoice{o.Path}, "", err

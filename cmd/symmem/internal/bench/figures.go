@@ -8,18 +8,18 @@ import (
 
 // result combines the batches of the runners that measure the same call. With several check
 // levels, it compares the last level with the first.
-func (o *Collective) result(
-	row *Row, inPlace bool, refused string, runners []*runner,
+func (o *CollectiveOptions) result(
+	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
 	perLevel, perPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
 	path, wrong := "", int64(0)
 	for _, r := range runners {
 		wrong += r.wrong
 		if !o.Compare || r.choice == symmem.PathAuto {
-			perLevel[r.world.level] = append(perLevel[r.world.level], r.perOp...)
+			perLevel[r.world.level] = append(perLevel[r.world.level], r.nsPerCall...)
 			path = r.path
 		} else {
-			perPath[r.choice] = append(perPath[r.choice], r.perOp...)
+			perPath[r.choice] = append(perPath[r.choice], r.nsPerCall...)
 		}
 	}
 	last := len(o.Checks) - 1
@@ -42,8 +42,8 @@ func (o *Collective) result(
 	if row.Operation.kind.Reduces() {
 		result.Params["redop"] = o.ReduceOp.String()
 	}
-	if refused != "" {
-		result.Params["refused"] = refused
+	if refusal != "" {
+		result.Params["refused"] = refusal
 	}
 	if o.GraphOps > 0 {
 		result.Params["graph_ops"] = o.GraphOps
@@ -63,17 +63,17 @@ func (o *Collective) result(
 }
 
 // compare makes the fastest path the baseline of a result. auto holds the times with PathAuto. The
-// result's ratio is the median of the ratios of adjacent batches, which drift does not affect.
+// ratio of the result is the median of the ratios of adjacent batches.
 func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
 	best := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
 		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
 	} {
-		perOp, ok := perPath[path]
+		nsPerCall, ok := perPath[path]
 		if !ok {
 			continue
 		}
-		median := report.Summarize(perOp).Median
+		median := report.Summarize(nsPerCall).Median
 		if r.Figures[path.String()+"_ns"] = median; median < r.Figures[best.String()+"_ns"] {
 			best = path
 		}
@@ -82,10 +82,10 @@ func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]f
 	r.CompareTo("the best path", report.Summarize(perPath[best]))
 	r.Ratio = new(report.Summarize(ratios(perPath[best], auto)).Median)
 	if plain := perPath[symmem.PathPlain]; r.Params["took"] != symmem.PathPlain.String() {
-		r.Limit = SlowerThanPlain * r.Median * report.Summarize(ratios(plain, auto)).Median
+		r.Limit = maxRatioToPlain * r.Median * report.Summarize(ratios(plain, auto)).Median
 	}
 }
 
-// SlowerThanPlain is the largest permitted ratio of the time on the path that the tuning table
-// chooses to the time on the plain path.
-const SlowerThanPlain = 1.02
+// maxRatioToPlain is the largest permitted time of the path that the tuning table chooses, as a
+// multiple of the time of the plain path.
+const maxRatioToPlain = 1.02

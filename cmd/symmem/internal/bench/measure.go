@@ -10,10 +10,8 @@ import (
 
 // Plan sets the duration of measurements.
 type Plan struct {
-	// Batch is the target duration of a batch.
-	Batch time.Duration
-	// Batches is the number of batches per variant.
-	Batches int
+	Batch   time.Duration // target duration of a batch
+	Batches int           // number of batches per variant
 }
 
 // Full is the plan for published results. Quick is the plan for continuous integration.

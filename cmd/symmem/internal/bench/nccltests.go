@@ -13,17 +13,17 @@ import (
 )
 
 // NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
-// Only W must be set; it may be io.Discard.
+// Only Writer must be set; it may be io.Discard.
 type NCCLTests struct {
-	W         io.Writer
+	Writer    io.Writer
 	operation *Operation // operation of the current table
 	busSum    float64    // sum of bus bandwidths
 	busCount  int        // number of bus bandwidths
 	wrong     float64    // number of wrong elements
-	refused   []string   // reasons why rows did not take the requested path
+	refusals  []string   // reasons why rows did not take the requested path
 }
 
-// ncclNames contains the types whose names in nccl-tests differ from ours.
+// ncclNames contains the types that have other names in nccl-tests.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -46,7 +46,7 @@ const ncclHeader = `#
 `
 
 // Row writes one row, after a header if the row is the operation's first.
-func (n *NCCLTests) Row(o *Collective, r *Row) error {
+func (n *NCCLTests) Row(o *CollectiveOptions, r *Row) error {
 	var b bytes.Buffer
 	if n.operation != r.Operation {
 		if err := n.Footer(); err != nil {
@@ -66,11 +66,11 @@ func (n *NCCLTests) Row(o *Collective, r *Row) error {
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,
 		TypeName(o.DataType), redop, root, n.columns(r, r.Results[0]), n.columns(r, r.Results[1]),
 		n.pathComment(r))
-	_, err := n.W.Write(b.Bytes())
+	_, err := n.Writer.Write(b.Bytes())
 	return err
 }
 
-// pathComment returns a comment with the path that a row took, or "" if that is the requested path.
+// pathComment returns a comment with the path that a row took, unless it took the requested path.
 func (n *NCCLTests) pathComment(r *Row) string {
 	var took [2]string
 	for i, result := range r.Results {
@@ -78,8 +78,8 @@ func (n *NCCLTests) pathComment(r *Row) string {
 			continue
 		}
 		took[i] = fmt.Sprint(result.Params["took"])
-		if reason := fmt.Sprint(result.Params["refused"]); !slices.Contains(n.refused, reason) {
-			n.refused = append(n.refused, reason)
+		if reason := fmt.Sprint(result.Params["refused"]); !slices.Contains(n.refusals, reason) {
+			n.refusals = append(n.refusals, reason)
 		}
 	}
 	switch {
@@ -112,7 +112,7 @@ func (n *NCCLTests) columns(r *Row, result *report.Result) string {
 // bandwidths returns the algorithm and bus bandwidths in GB/s.
 func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
 	algorithm = float64(r.Bytes) / max(ns, 1e-3)
-	return algorithm, algorithm * r.Operation.factor(float64(r.Ranks))
+	return algorithm, algorithm * r.Operation.busFactor(float64(r.Ranks))
 }
 
 // formatWidth formats a number with two decimals, or with fewer if they do not fit into width.
@@ -138,10 +138,10 @@ func (n *NCCLTests) Footer() error {
 	fmt.Fprintf(&b,
 		"# Out of bounds values : %.6g %s\n# Avg bus bandwidth    : %.6g\n#\n",
 		n.wrong, verdict, n.busSum/float64(max(n.busCount, 1)))
-	for _, reason := range n.refused {
+	for _, reason := range n.refusals {
 		fmt.Fprintf(&b, "# did not take the requested path: %s\n#\n", reason)
 	}
-	*n = NCCLTests{W: n.W}
-	_, err := n.W.Write(b.Bytes())
+	*n = NCCLTests{Writer: n.Writer}
+	_, err := n.Writer.Write(b.Bytes())
 	return err
 }

@@ -47,8 +47,8 @@ func TestFormatWidth(t *testing.T) {
 
 func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	var out strings.Builder
-	o := &Collective{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
-	table := NCCLTests{W: &out}
+	o := &CollectiveOptions{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
+	table := NCCLTests{Writer: &out}
 	measured := func(ns, wrong float64) *report.Result {
 		return &report.Result{
 			Summary: report.Summary{Median: ns}, Figures: map[string]float64{"wrong": wrong},

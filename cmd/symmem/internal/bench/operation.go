@@ -13,24 +13,26 @@ import (
 type Operation struct {
 	Name string
 	kind symmem.Operation
-	// factor returns the ratio of bus bandwidth to algorithm bandwidth for n ranks.
-	factor func(n float64) float64
+	// busFactor returns the ratio of bus bandwidth to algorithm bandwidth.
+	busFactor func(ranks float64) float64
 }
 
-func factorWhole(float64) float64     { return 1 }
-func factorOthers(n float64) float64  { return (n - 1) / n }
-func factorTwoWays(n float64) float64 { return 2 * (n - 1) / n }
+// These functions are the factors that nccl-tests uses. For sendAndReceiveParts, each rank sends
+// and receives the parts of all other ranks.
+func wholeBuffer(float64) float64               { return 1 }
+func partsOfOthers(ranks float64) float64       { return (ranks - 1) / ranks }
+func sendAndReceiveParts(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
 
 // operations lists the operations of bench collective.
 var operations = []Operation{
-	{Name: "all_reduce", kind: symmem.OpAllReduce, factor: factorTwoWays},
-	{Name: "all_gather", kind: symmem.OpAllGather, factor: factorOthers},
-	{Name: "reduce_scatter", kind: symmem.OpReduceScatter, factor: factorOthers},
-	{Name: "broadcast", kind: symmem.OpBroadcast, factor: factorWhole},
-	{Name: "reduce", kind: symmem.OpReduce, factor: factorWhole},
-	{Name: "alltoall", kind: symmem.OpAllToAll, factor: factorOthers},
-	{Name: "sendrecv", kind: symmem.OpSend, factor: factorWhole},
-	{Name: "barrier", kind: symmem.OpBarrier, factor: factorWhole},
+	{Name: "all_reduce", kind: symmem.OpAllReduce, busFactor: sendAndReceiveParts},
+	{Name: "all_gather", kind: symmem.OpAllGather, busFactor: partsOfOthers},
+	{Name: "reduce_scatter", kind: symmem.OpReduceScatter, busFactor: partsOfOthers},
+	{Name: "broadcast", kind: symmem.OpBroadcast, busFactor: wholeBuffer},
+	{Name: "reduce", kind: symmem.OpReduce, busFactor: wholeBuffer},
+	{Name: "alltoall", kind: symmem.OpAllToAll, busFactor: partsOfOthers},
+	{Name: "sendrecv", kind: symmem.OpSend, busFactor: wholeBuffer},
+	{Name: "barrier", kind: symmem.OpBarrier, busFactor: wholeBuffer},
 }
 
 // OperationNames returns the names of all operations.
@@ -67,16 +69,15 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// countsAllRanks reports whether the size of a call covers the parts of all ranks, and not just the
-// part of one rank.
+// countsAllRanks reports whether the size of a call covers the parts of all ranks.
 func (o *Operation) countsAllRanks() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument of a call of about the given size in bytes, and the
-// actual size. As in nccl-tests, the size is that of the output for an all-gather and that of the
-// input for a reduce-scatter, and it is rounded up to a whole number of elements for each rank.
+// countAndSize returns the count argument and the size of a call of at least the given number of
+// bytes. As in nccl-tests, the size is that of the output for an all-gather, and that of the input
+// for a reduce-scatter.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
@@ -89,6 +90,6 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 	return count, count * unit
 }
 
-// hasBuffers reports whether the operation has buffers that peers read. Only such operations use
-// windows and have rules in a tuning table.
-func (o *Operation) hasBuffers() bool { return o.kind.Tuned() }
+// hasRules reports whether tuning tables have rules for the operation. An operation without buffers
+// that peers read has none.
+func (o *Operation) hasRules() bool { return o.kind.Tuned() }

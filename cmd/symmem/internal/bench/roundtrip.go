@@ -15,8 +15,8 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// wordDistance is the distance in bytes between the two words that the goroutines write. It is
-	// large enough for the words to be in different pairs of cache lines.
+	// wordDistance is the distance in bytes between the two words. It is larger than a pair of
+	// cache lines.
 	wordDistance = 256
 )
 
@@ -27,7 +27,6 @@ type Probe struct{ ping, pong int }
 // is only one. Call it before the process is bound to a processor.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
-	// Both goroutines spin, so each needs a P.
 	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
 		return nil
 	}
@@ -35,13 +34,13 @@ func NewProbe() *Probe {
 }
 
 // RoundTrip returns the median time, in nanoseconds, for a word to go from one processor to the
-// other and back, or 0 if p is nil. The measurement takes about 20 ms.
+// other and back. It takes about 20 ms. If p is nil, it returns 0.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
 	// Both goroutines spin, so GOMAXPROCS must be at least 2. In a process that is bound to one
-	// processor, the runtime sets it to 1, unless another value has been set explicitly.
+	// processor, the runtime sets it to 1.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	words := make([]uint64, 3*wordDistance/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
@@ -88,7 +87,7 @@ func timeTrips(ping, pong *uint64) []float64 {
 	return batches
 }
 
-// await polls a word, with PAUSE between loads, until the other goroutine has written want.
+// await polls a word until the other goroutine has written want.
 func await(word *uint64, want uint64) {
 	for !spin.Until64(word, want, 0, 4000) {
 		sys.Yield()

@@ -11,24 +11,22 @@ import (
 	"symmem"
 )
 
+// runner measures one call on one path.
 type runner struct {
-	world  *world
-	choice symmem.PathChoice
-	call   *call
-	path   string        // path that the call takes
-	wrong  int64         // number of wrong elements on all ranks
-	graph  *symmem.Graph // the captured calls, or nil
-	// opsPerIter is the number of captured calls, or 1 without a graph.
-	opsPerIter int
-	// iters is the number of calls or replays in a batch.
-	iters int
-	// perOp holds, for each batch, the nanoseconds per call on the slowest rank.
-	perOp []float64
+	world      *world
+	choice     symmem.PathChoice
+	call       *call
+	path       string        // path that the call takes
+	wrong      int64         // number of wrong elements on all ranks
+	graph      *symmem.Graph // the captured calls, or nil
+	opsPerIter int           // number of captured calls, or 1 without a graph
+	iters      int           // number of calls or replays in a batch
+	nsPerCall  []float64     // time of each batch on its slowest rank
 }
 
-// newRunner returns a runner that is ready to measure a call: the call's result has been checked,
-// the call has been captured if requested, and the length of batches has been calibrated.
-func (o *Collective) newRunner(
+// newRunner returns a runner. It checks the result of the call, captures the call if requested, and
+// calibrates the length of batches.
+func (o *CollectiveOptions) newRunner(
 	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
 	c, err := w.call(o, row.Operation, row.Count, inPlace)
@@ -51,7 +49,7 @@ func (o *Collective) newRunner(
 	return r, nil
 }
 
-func (r *runner) check(ctx context.Context, o *Collective) error {
+func (r *runner) check(ctx context.Context, o *CollectiveOptions) error {
 	if err := r.checkPath(o); err != nil {
 		return err
 	}
@@ -79,7 +77,7 @@ func (r *runner) check(ctx context.Context, o *Collective) error {
 }
 
 // checkPath records the call's path and returns an error unless it is the requested one.
-func (r *runner) checkPath(o *Collective) error {
+func (r *runner) checkPath(o *CollectiveOptions) error {
 	if r.call.Operation == symmem.OpSend {
 		r.path = symmem.PathPlain.String()
 		return nil
@@ -98,7 +96,7 @@ func (r *runner) launch(ctx context.Context) error {
 	return r.call.Launch(ctx, nil, r.call.recvStream)
 }
 
-func (r *runner) capture(ctx context.Context, o *Collective) error {
+func (r *runner) capture(ctx context.Context, o *CollectiveOptions) error {
 	if o.GraphOps == 0 {
 		return nil
 	}
@@ -126,8 +124,8 @@ func (r *runner) capture(ctx context.Context, o *Collective) error {
 
 // callsPerGraph returns the number of calls to capture into a graph, which is the same on all
 // ranks.
-func (r *runner) callsPerGraph(ctx context.Context, o *Collective) (int, error) {
-	if !o.fitGraphs {
+func (r *runner) callsPerGraph(ctx context.Context, o *CollectiveOptions) (int, error) {
+	if !o.limitGraphs {
 		return o.GraphOps, nil
 	}
 	r.iters = 1
@@ -149,7 +147,7 @@ func closeGraphs(runners []*runner) error {
 }
 
 // calibrate sets the number of calls or replays in a batch, which rank 0 determines for all ranks.
-func (r *runner) calibrate(ctx context.Context, o *Collective) error {
+func (r *runner) calibrate(ctx context.Context, o *CollectiveOptions) error {
 	if r.iters = o.Iters; r.iters > 0 {
 		_, err := r.timeBatch(ctx)
 		return err
@@ -166,10 +164,8 @@ func (r *runner) calibrate(ctx context.Context, o *Collective) error {
 	}
 }
 
-// calibrationBatches is the number of batches that are timed for calibration. The first call of an
-// operation, or the first replay of a graph, can be a hundred times slower than later ones. If only
-// that batch were timed, calibration would choose batches so short that their start and end affect
-// the result.
+// calibrationBatches is the number of batches that are timed for calibration. A single batch is not
+// enough, because the first call or replay can be a hundred times slower than later ones.
 const calibrationBatches = 3
 
 // shortestBatch times several batches and returns, on all ranks, rank 0's shortest time.
@@ -210,9 +206,9 @@ func (r *runner) runOnce(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// applyPath sets the world's path choice to this runner's. It does nothing if the runner replays a
-// graph, whose calls keep the path with which they were captured. After a change of the path,
-// applyPath makes an untimed call, because the library plans the next call anew.
+// applyPath sets the path of the world's group. It does nothing for a graph, whose calls keep the
+// path with which they were captured. After a change, applyPath makes an untimed call, because the
+// library plans the next call anew.
 func (r *runner) applyPath(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.world.path {
 		return nil
@@ -245,7 +241,7 @@ type variant struct {
 	choice symmem.PathChoice
 }
 
-func (o *Collective) measureAll(
+func (o *CollectiveOptions) measureAll(
 	ctx context.Context, row *Row, inPlace bool, variants []variant,
 ) (runners []*runner, err error) {
 	defer func() { err = errors.Join(err, closeGraphs(runners)) }()
@@ -259,32 +255,30 @@ func (o *Collective) measureAll(
 	return runners, o.runBatches(ctx, runners)
 }
 
-// runBatches runs the batches of all runners alternately, after some warm-up rounds. One warm-up
-// round refills the caches after the previous row. The first row has as many warm-up rounds as
-// measured rounds, because idle processors need some time to reach their full clock rate.
-func (o *Collective) runBatches(ctx context.Context, runners []*runner) error {
+// runBatches runs the batches of all runners alternately, after some warm-up rounds. The first row
+// has many warm-up rounds, because idle processors need some time to reach their full clock rate.
+func (o *CollectiveOptions) runBatches(ctx context.Context, runners []*runner) error {
 	warmUp := 1
-	if !o.warm {
-		o.warm, warmUp = true, o.Plan.Batches
+	if !o.isWarm {
+		o.isWarm, warmUp = true, o.Plan.Batches
 	}
 	for round := range warmUp + o.Plan.Batches {
 		for _, i := range runnerOrder(len(runners), round) {
-			perOp, err := runners[i].batch(ctx)
+			nsPerCall, err := runners[i].batch(ctx)
 			if err != nil {
 				return err
 			}
 			if round >= warmUp {
-				runners[i].perOp = append(runners[i].perOp, perOp)
+				runners[i].nsPerCall = append(runners[i].nsPerCall, nsPerCall)
 			}
 		}
 	}
 	return nil
 }
 
-// runnerOrder returns the order of n runners in a round. No runner benefits from its position,
-// because each is first in one of n rounds, and the next n rounds reverse these orders. Within a
-// round, the index changes by 1, -2, 3, -4 and so on, so that all pairs of runners are adjacent
-// equally often.
+// runnerOrder returns the order of n runners in a round. In n rounds, each runner is first once,
+// and the next n rounds reverse these orders. Within a round, the index changes by 1, -2, 3, -4 and
+// so on, so that all pairs of runners are adjacent equally often.
 func runnerOrder(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {
@@ -300,7 +294,7 @@ func runnerOrder(n, round int) []int {
 	return order
 }
 
-// fill fills the output with junk and writes this rank's input, unless the call is a barrier.
+// fill overwrites the output and writes this rank's input, unless the call is a barrier.
 func (r *runner) fill(ctx context.Context) error {
 	if r.call.Count == 0 {
 		return nil

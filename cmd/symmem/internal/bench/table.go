@@ -29,8 +29,8 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// PathTable writes a table that compares PathAuto with each path. All lines begin with #, like the
-// comments in the output of nccl-tests.
+// PathTable writes a table that compares PathAuto with each path. All lines begin with #, as
+// comments in nccl-tests do.
 func PathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{
@@ -62,8 +62,8 @@ func PathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// CheckTable writes a table that compares the times at two check levels. All lines begin with #,
-// like the comments in the output of nccl-tests.
+// CheckTable writes a table that compares the times at two check levels. All lines begin with #, as
+// comments in nccl-tests do.
 func CheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {

@@ -92,7 +92,7 @@ func TestNewPointComparesAdjacentBatches(t *testing.T) {
 	}
 }
 
-func exampleTuned() *Tuned {
+func exampleTuned() *TuneResult {
 	points := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},
 		{Bytes: 128 << 10, PlainUS: 14.8, WindowUS: 17, NoisePercent: 0.4},
@@ -114,7 +114,7 @@ func exampleTuned() *Tuned {
 			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 4, Machines: 1}, Memory: measured.memory,
 		}, tuning.Plain, measured.points))
 	}
-	return &Tuned{
+	return &TuneResult{
 		Table: &tuning.Table{Device: "box", Otherwise: tuning.Plain, Rules: rules},
 		Rules: rules, Skipped: []string{"broadcast: there is no window path"},
 		Device: "box", Ranks: 4,
@@ -175,7 +175,7 @@ func TestTuneJSONContainsTable(t *testing.T) {
 }
 
 func TestPointsAddMeasuredPaths(t *testing.T) {
-	perOp := []float64{1000}
+	nsPerCall := []float64{1000}
 	windows := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1}}
 	direct := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, WindowUS: 1, DirectUS: 1}}
 	directOnly := []tuning.Point{{Bytes: 64, InPlace: true, PlainUS: 1, DirectUS: 1}}
@@ -185,25 +185,25 @@ func TestPointsAddMeasuredPaths(t *testing.T) {
 		all  batches
 		want points
 	}{
-		{"only plain", batches{plain: perOp}, points{}},
+		{"only plain", batches{plain: nsPerCall}, points{}},
 		{
 			"plain and window",
-			batches{plain: perOp, window: perOp},
+			batches{plain: nsPerCall, window: nsPerCall},
 			points{windows: windows},
 		},
 		{
 			"direct without a window path",
-			batches{plain: perOp, direct: perOp},
+			batches{plain: nsPerCall, direct: nsPerCall},
 			points{direct: directOnly},
 		},
 		{
 			"all paths",
-			batches{plain: perOp, window: perOp, direct: perOp, twoLevel: perOp, anywhere: perOp},
+			batches{plain: nsPerCall, window: nsPerCall, direct: nsPerCall, twoLevel: nsPerCall, anywhere: nsPerCall},
 			points{windows: windows, direct: direct, anywhere: directOnly},
 		},
 		{
 			"two levels",
-			batches{plain: perOp, twoLevel: perOp},
+			batches{plain: nsPerCall, twoLevel: nsPerCall},
 			points{direct: twoLevelOnly},
 		},
 	} {

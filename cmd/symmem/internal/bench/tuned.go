@@ -12,10 +12,9 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes a line for each measured size and a line for each rule. The line for a size shows by
-// how much the chosen path is faster than the alternative. The time of the two-level path is shown
-// in the column of the direct path, because only one of the two is measured.
-func (t *Tuned) Text(w io.Writer) error {
+// Text writes a line for each measured size and a line for each rule. The column "direct" shows the
+// time of the direct path or of the two-level path, because only one of the two is measured.
+func (t *TuneResult) Text(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
 		"wins",
@@ -70,7 +69,7 @@ func speedup(chosen tuning.Path, p tuning.Point) float64 {
 }
 
 // Document returns the fields of the JSON output.
-func (t *Tuned) Document(file string, written bool) (map[string]any, error) {
+func (t *TuneResult) Document(file string, written bool) (map[string]any, error) {
 	table, err := t.Table.Encode()
 	if err != nil {
 		return nil, err

@@ -11,29 +11,28 @@ import (
 
 // tuner measures the paths of operations, one operation at a time.
 type tuner struct {
-	*Tune
-	// registered is the world whose buffers lie in windows. outside is the world whose buffers lie
-	// outside windows; it is used to measure the direct path on such buffers, and is nil if no call
-	// can take the direct path.
-	registered, outside *world
-	base                *tuning.Table // table to start from
-	reused              bool          // set if new rules contain times of base
-	tuned               Tuned
+	*TuneOptions
+	// The buffers of windowWorld are in windows, those of outsideWorld are not. outsideWorld is nil
+	// if no call can take the direct path.
+	windowWorld, outsideWorld *world
+	base                      *tuning.Table // table to start from
+	reused                    bool          // set if new rules contain times of base
+	output                    TuneResult
 }
 
 func (t *tuner) prepare(ctx context.Context) (err error) {
-	if err := t.registered.withoutGraphs(&t.Collective); err != nil {
+	if err := t.windowWorld.disableUnsupportedGraphs(&t.CollectiveOptions); err != nil {
 		return err
 	}
-	if t.outside, err = t.registered.openOutside(ctx, &t.Collective); err != nil {
+	if t.outsideWorld, err = t.windowWorld.openOutside(ctx, &t.CollectiveOptions); err != nil {
 		return err
 	}
-	if t.base, err = t.baseOfRank0(ctx, t.registered); err != nil {
+	if t.base, err = t.baseOfRank0(ctx, t.windowWorld); err != nil {
 		return err
 	}
-	rt := t.registered.rt
-	t.tuned = Tuned{Device: rt.Device().Name, Ranks: rt.Size()}
-	if t.base.Device != t.tuned.Device || t.base.Library != rt.Library() ||
+	rt := t.windowWorld.rt
+	t.output = TuneResult{Device: rt.Device().Name, Ranks: rt.Size()}
+	if t.base.Device != t.output.Device || t.base.Library != rt.Library() ||
 		t.base.DataType != t.DataType.String() {
 		t.base = t.base.WithoutTimes() // the old times are not comparable with the new ones
 	}
@@ -49,17 +48,17 @@ func (t *tuner) run(ctx context.Context) error {
 		}
 		newRules := t.rules(op, times)
 		if len(newRules) == 0 {
-			t.tuned.Skipped = append(t.tuned.Skipped, skipReason(op, t.DataType))
+			t.output.Skipped = append(t.output.Skipped, skipReason(op, t.DataType))
 		}
-		t.tuned.Rules = append(t.tuned.Rules, newRules...)
+		t.output.Rules = append(t.output.Rules, newRules...)
 	}
 	return nil
 }
 
-// rules derives the rules for an operation from the new times and from the base table's times for
-// other sizes. It returns no rule for a kind of memory that has no new times.
+// rules derives the rules for an operation from the new times, and from the times in the base table
+// for other sizes. It returns no rule for a kind of memory without new times.
 func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
-	rt := t.registered.rt
+	rt := t.windowWorld.rt
 	info := rt.Device()
 	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
 	for _, measured := range []struct {
@@ -87,7 +86,7 @@ func (t *tuner) describe() *tuning.Table {
 	if t.GraphOps > 0 {
 		method = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphOps)
 	}
-	rt, rules := t.registered.rt, t.tuned.Rules
+	rt, rules := t.windowWorld.rt, t.output.Rules
 	table := t.base.Replace(rules...)
 	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.Date
 	table.DataType = t.DataType.String()
@@ -101,24 +100,26 @@ func (t *tuner) describe() *tuning.Table {
 	return table
 }
 
-// points holds the times of one operation in ascending order of size. windows compares the plain
-// path with the window path. direct compares the faster of these two with the direct path, or with
-// the two-level path in a group that has no direct path. anywhere compares the plain path with the
-// direct path on buffers outside windows.
-type points struct{ windows, direct, anywhere []tuning.Point }
+// points holds the times of one operation in ascending order of size.
+type points struct {
+	windows []tuning.Point // the plain and the window path
+	// direct compares the faster of these two with the direct path. In a group without a direct
+	// path, it compares it with the two-level path.
+	direct   []tuning.Point
+	anywhere []tuning.Point // the plain and the direct path, on buffers outside windows
+}
 
-// maxOutsideBytes is an upper bound on the size of calls that can take the direct path on buffers
-// outside windows. The actual limit is the group's exchange memory, which is always smaller.
+// maxOutsideBytes is larger than any call that can take the direct path on buffers outside windows.
 const maxOutsideBytes = 64 << 20
 
 // measure measures an operation out of place and, if supported, in place.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	times, last := &points{}, int64(0)
-	if !op.hasBuffers() {
+	if !op.hasRules() {
 		return times, nil
 	}
 	for _, size := range t.Sizes {
-		row := &Row{Operation: op, Ranks: t.registered.rt.Size()}
+		row := &Row{Operation: op, Ranks: t.windowWorld.rt.Size()}
 		row.Count, row.Bytes = op.countAndSize(size, row.Ranks, t.DataType)
 		if row.Bytes <= last {
 			continue
@@ -136,16 +137,16 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 				continue
 			}
 			t.report("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, placement(inPlace))
-			perOp, err := t.times(ctx, row, inPlace, variants)
+			nsPerCall, err := t.times(ctx, row, inPlace, variants)
 			if err != nil {
 				return nil, err
 			}
 			times.add(row.Bytes, inPlace, batches{
-				plain:    perOp[variant{t.registered, symmem.PathPlain}],
-				window:   perOp[variant{t.registered, symmem.PathWindow}],
-				direct:   perOp[variant{t.registered, symmem.PathDirect}],
-				twoLevel: perOp[variant{t.registered, symmem.PathTwoLevel}],
-				anywhere: perOp[variant{t.outside, symmem.PathDirect}],
+				plain:    nsPerCall[variant{t.windowWorld, symmem.PathPlain}],
+				window:   nsPerCall[variant{t.windowWorld, symmem.PathWindow}],
+				direct:   nsPerCall[variant{t.windowWorld, symmem.PathDirect}],
+				twoLevel: nsPerCall[variant{t.windowWorld, symmem.PathTwoLevel}],
+				anywhere: nsPerCall[variant{t.outsideWorld, symmem.PathDirect}],
 			})
 		}
 	}
@@ -163,20 +164,21 @@ func placement(inPlace bool) string {
 func (t *tuner) variants(
 	ctx context.Context, row *Row, inPlace bool,
 ) (variants []variant, err error) {
-	paths, err := t.registered.paths(ctx, &t.Collective, row, inPlace)
+	paths, err := t.windowWorld.paths(ctx, &t.CollectiveOptions, row, inPlace)
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range paths {
-		variants = append(variants, variant{t.registered, path})
+		variants = append(variants, variant{t.windowWorld, path})
 	}
-	// Outside windows, calls can be in place only in a group of one rank, which has nothing to tune.
-	if t.outside == nil || inPlace || row.Bytes > maxOutsideBytes {
+	// Outside windows, calls can be in place only in a group of one rank, which has nothing to
+	// tune.
+	if t.outsideWorld == nil || inPlace || row.Bytes > maxOutsideBytes {
 		return variants, nil
 	}
-	reason, err := t.outside.refusalReason(ctx, &t.Collective, row, inPlace, symmem.PathDirect)
+	reason, err := t.outsideWorld.refusalReason(ctx, &t.CollectiveOptions, row, inPlace, symmem.PathDirect)
 	if err == nil && reason == "" {
-		variants = append(variants, variant{t.outside, symmem.PathDirect})
+		variants = append(variants, variant{t.outsideWorld, symmem.PathDirect})
 	}
 	return variants, err
 }
@@ -188,21 +190,23 @@ func (t *tuner) times(
 	if err != nil {
 		return nil, err
 	}
-	perOp := map[variant][]float64{}
+	nsPerCall := map[variant][]float64{}
 	for i, r := range runners {
 		if r.wrong > 0 {
 			return nil, fmt.Errorf("%d elements are wrong in a call of %d bytes on the %v path "+
 				"(in place: %t)", r.wrong, row.Bytes, r.choice, inPlace)
 		}
-		perOp[variants[i]] = r.perOp
+		nsPerCall[variants[i]] = r.nsPerCall
 	}
-	return perOp, nil
+	return nsPerCall, nil
 }
 
 // batches holds the times of all variants at one size. A field is nil if its variant was not
-// measured. anywhere holds the times of the direct path on buffers outside windows. All other times
-// were measured on symmetric buffers.
-type batches struct{ plain, window, direct, twoLevel, anywhere []float64 }
+// measured.
+type batches struct {
+	plain, window, direct, twoLevel []float64 // on buffers in windows
+	anywhere                        []float64 // on the direct path, on buffers outside windows
+}
 
 func (p *points) add(bytes int64, inPlace bool, b batches) {
 	appendPoint := func(dst *[]tuning.Point, window, direct []float64) {
@@ -226,9 +230,9 @@ func (p *points) add(bytes int64, inPlace bool, b batches) {
 	}
 }
 
-// newPoint summarizes the times of the paths, which are in nanoseconds per call. If the direct path
-// was measured, NoisePercent is the noise of the ratio of the faster of plain and window to direct;
-// otherwise, it is the noise of the ratio of plain to window.
+// newPoint summarizes the times of the paths, which are in nanoseconds per call. NoisePercent is
+// the noise of the ratio between the direct path and the faster other path or, without times of the
+// direct path, between plain and window.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
@@ -244,11 +248,10 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	return p
 }
 
-// microseconds converts the median of perOp from nanoseconds to microseconds. It returns 0 if perOp
-// is nil.
-func microseconds(perOp []float64) float64 {
-	if perOp == nil {
+// microseconds returns the median in microseconds, or 0 if nsPerCall is nil.
+func microseconds(nsPerCall []float64) float64 {
+	if nsPerCall == nil {
 		return 0
 	}
-	return max(roundTo(report.Summarize(perOp).Median/1e3, 1e3), 1e-3)
+	return max(roundTo(report.Summarize(nsPerCall).Median/1e3, 1e3), 1e-3)
 }

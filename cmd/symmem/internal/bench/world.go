@@ -12,14 +12,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// registersBuffers reports whether the buffers for a path are registered before measuring. With the
-// plain path, buffers are never registered; with PathAuto, the first collective registers them.
+// registersBuffers reports whether the buffers for a path are registered before the measurement.
+// With PathAuto, the first collective registers them.
 func registersBuffers(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
 // world holds this rank's Runtime at a check level, with a pair of buffers.
 type world struct {
-	// level is the check level, as an index into Collective.Checks.
-	level      int
+	level      int // index of the check level in CollectiveOptions.Checks
 	rt         *symmem.Runtime
 	recvStream *symmem.Stream
 	send, recv symmem.Buffer
@@ -28,18 +27,18 @@ type world struct {
 	path *symmem.PathChoice
 }
 
-// BindRank binds this process to its rank's processor. It preserves the value of GOMAXPROCS, from
-// which the host backend derives how many processors the ranks share.
+// BindRank binds this process to the processor of its rank.
 func BindRank(rank int) error {
 	processors, err := sys.Affinity()
 	if err != nil {
 		return err
 	}
+	// Fix GOMAXPROCS, from which the host backend derives how many processors the ranks share.
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	return sys.BindProcess(processors[rank%len(processors)])
 }
 
-func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
+func openWorld(ctx context.Context, o *CollectiveOptions, level int) (*world, error) {
 	options := symmem.Options{
 		Backend: o.Backend, Tuning: o.Tuning, Path: o.Path, Check: o.Checks[level],
 		Timeout: o.Timeout,
@@ -48,7 +47,7 @@ func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Checks[level] = rt.Check() // the level after the backend's default has been resolved
+	o.Checks[level] = rt.Check() // replaces CheckDefault
 	w := &world{level: level, rt: rt, path: &options.Path}
 	if err := w.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, rt.Close())
@@ -56,7 +55,7 @@ func openWorld(ctx context.Context, o *Collective, level int) (*world, error) {
 	return w, nil
 }
 
-func (w *world) prepare(ctx context.Context, o *Collective) (err error) {
+func (w *world) prepare(ctx context.Context, o *CollectiveOptions) (err error) {
 	if w.recvStream, err = w.rt.NewStream(); err != nil {
 		return err
 	}
@@ -68,7 +67,7 @@ func (w *world) prepare(ctx context.Context, o *Collective) (err error) {
 	return err
 }
 
-func (w *world) allocate(ctx context.Context, o *Collective, bytes int64) error {
+func (w *world) allocate(ctx context.Context, o *CollectiveOptions, bytes int64) error {
 	pool, err := w.rt.NewPool(symmem.PoolOptions{Domain: w.rt.World()})
 	if err != nil {
 		return err
@@ -86,7 +85,7 @@ func (w *world) allocate(ctx context.Context, o *Collective, bytes int64) error 
 	return s.End(ctx)
 }
 
-func (w *world) newOutsideWorld(ctx context.Context, o *Collective, bytes int64) (*world, error) {
+func (w *world) newOutsideWorld(ctx context.Context, o *CollectiveOptions, bytes int64) (*world, error) {
 	outside, config := *w, *o
 	config.OutsideWindows = true
 	if err := outside.allocate(ctx, &config, bytes); err != nil {
@@ -140,7 +139,7 @@ type call struct {
 	recvStream *symmem.Stream
 }
 
-func (w *world) call(o *Collective, op *Operation, count int64, inPlace bool) (*call, error) {
+func (w *world) call(o *CollectiveOptions, op *Operation, count int64, inPlace bool) (*call, error) {
 	c := &call{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp, Count: count,
@@ -164,7 +163,7 @@ func (w *world) explain(c *call) (symmem.Explanation, error) {
 
 // refusalReason returns the reason why a call does not take the requested path, or "" if it does.
 func (w *world) refusalReason(
-	ctx context.Context, o *Collective, row *Row, inPlace bool, choice symmem.PathChoice,
+	ctx context.Context, o *CollectiveOptions, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (string, error) {
 	if row.Operation.kind == symmem.OpSend {
 		return row.Operation.Name + " has no buffers that peers read", nil
@@ -185,7 +184,7 @@ func (w *world) refusalReason(
 
 // paths returns the paths that a call can take. The first is the plain path.
 func (w *world) paths(
-	ctx context.Context, o *Collective, row *Row, inPlace bool,
+	ctx context.Context, o *CollectiveOptions, row *Row, inPlace bool,
 ) ([]symmem.PathChoice, error) {
 	paths := []symmem.PathChoice{symmem.PathPlain}
 	for _, path := range []symmem.PathChoice{
@@ -202,9 +201,9 @@ func (w *world) paths(
 	return paths, nil
 }
 
-// openOutside returns a world that has the same Runtime as w, but buffers outside windows. It
-// returns nil if no call takes the direct path.
-func (w *world) openOutside(ctx context.Context, o *Collective) (*world, error) {
+// openOutside returns a world with the same Runtime as w, but with buffers outside windows. It
+// returns nil if no call can take the direct path.
+func (w *world) openOutside(ctx context.Context, o *CollectiveOptions) (*world, error) {
 	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err
 	}
@@ -217,16 +216,15 @@ func (w *world) openOutside(ctx context.Context, o *Collective) (*world, error) 
 	return w.newOutsideWorld(ctx, o, bytes)
 }
 
-// withoutGraphs sets c.GraphOps to 0 if the backend does not support capture. Calls are then
-// measured one by one.
-func (w *world) withoutGraphs(c *Collective) error {
-	if c.GraphOps == 0 {
+// disableUnsupportedGraphs sets o.GraphOps to 0 if the backend does not support capture.
+func (w *world) disableUnsupportedGraphs(o *CollectiveOptions) error {
+	if o.GraphOps == 0 {
 		return nil
 	}
 	s := w.rt.DefaultStream()
 	err := s.BeginCapture()
 	if errors.Is(err, symmem.ErrUnsupported) {
-		c.GraphOps = 0
+		o.GraphOps = 0
 		return nil
 	}
 	if err != nil {

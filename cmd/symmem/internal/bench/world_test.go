@@ -23,7 +23,7 @@ func TestCountWrong(t *testing.T) {
 	}
 	rt := runtimes[0]
 	defer rt.Close()
-	o := &Collective{DataType: symmem.BFloat16, Sizes: []int64{8192}, Path: symmem.PathWindow}
+	o := &CollectiveOptions{DataType: symmem.BFloat16, Sizes: []int64{8192}, Path: symmem.PathWindow}
 	w := &world{rt: rt}
 	if err := w.prepare(t.Context(), o); err != nil {
 		t.Fatal(err)
