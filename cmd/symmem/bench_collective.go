@@ -260,7 +260,8 @@ func (f *collectiveFlags) rank(
 	if f.json {
 		text.Writer = io.Discard
 	}
-	fmt.Fprintf(text.Writer, "# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
+	fmt.Fprintf(text.Writer,
+		"# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
 		world.Size, f.config.Path, f.check, before)
 	rep, wrong, err := f.measure(ctx, text)
 	if err != nil {

@@ -42,7 +42,8 @@ type TuneResult struct {
 
 // Run measures the times as one rank.
 func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
-	o.ReduceOp, o.Path, o.Tuning, o.limitGraphs = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning, true
+	o.ReduceOp, o.Path, o.Tuning = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning
+	o.limitGraphs = true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
 	t := &tuner{TuneOptions: o}
 	if t.windowWorld, err = openWorld(ctx, &o.CollectiveOptions, 0); err != nil {

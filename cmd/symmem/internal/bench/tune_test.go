@@ -198,7 +198,10 @@ func TestPointsAddMeasuredPaths(t *testing.T) {
 		},
 		{
 			"all paths",
-			batches{plain: nsPerCall, window: nsPerCall, direct: nsPerCall, twoLevel: nsPerCall, anywhere: nsPerCall},
+			batches{
+				plain: nsPerCall, window: nsPerCall, direct: nsPerCall, twoLevel: nsPerCall,
+				anywhere: nsPerCall,
+			},
 			points{windows: windows, direct: direct, anywhere: directOnly},
 		},
 		{

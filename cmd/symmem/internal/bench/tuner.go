@@ -176,7 +176,8 @@ func (t *tuner) variants(
 	if t.outsideWorld == nil || inPlace || row.Bytes > maxOutsideBytes {
 		return variants, nil
 	}
-	reason, err := t.outsideWorld.refusalReason(ctx, &t.CollectiveOptions, row, inPlace, symmem.PathDirect)
+	reason, err := t.outsideWorld.refusalReason(
+		ctx, &t.CollectiveOptions, row, inPlace, symmem.PathDirect)
 	if err == nil && reason == "" {
 		variants = append(variants, variant{t.outsideWorld, symmem.PathDirect})
 	}

@@ -85,7 +85,9 @@ func (w *world) allocate(ctx context.Context, o *CollectiveOptions, bytes int64)
 	return s.End(ctx)
 }
 
-func (w *world) newOutsideWorld(ctx context.Context, o *CollectiveOptions, bytes int64) (*world, error) {
+func (w *world) newOutsideWorld(
+	ctx context.Context, o *CollectiveOptions, bytes int64,
+) (*world, error) {
 	outside, config := *w, *o
 	config.OutsideWindows = true
 	if err := outside.allocate(ctx, &config, bytes); err != nil {
@@ -139,7 +141,9 @@ type call struct {
 	recvStream *symmem.Stream
 }
 
-func (w *world) call(o *CollectiveOptions, op *Operation, count int64, inPlace bool) (*call, error) {
+func (w *world) call(
+	o *CollectiveOptions, op *Operation, count int64, inPlace bool,
+) (*call, error) {
 	c := &call{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: op.kind, DataType: o.DataType, ReduceOp: o.ReduceOp, Count: count,
