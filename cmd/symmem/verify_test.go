@@ -95,7 +95,8 @@ func TestReportContainsOptions(t *testing.T) {
 	report.ElapsedMS, report.Cases = 0, nil
 	want := verify.Report{
 		Backend: "host", Source: "symmem launch", Ranks: 2, Passed: 4, Check: "every",
-		Placement: "creation", Path: "window", Took: "window", Churn: 16, Seed: 9, Rounds: 1, Groups: 1,
+		Placement: "creation", RequestedPath: "window", TakenPaths: "window", Churn: 16, Seed: 9,
+		Rounds: 1, Groups: 1,
 		Norms: verify.NormReport{Passed: 8},
 	}
 	if diff := cmp.Diff(want, report); diff != "" {

@@ -10,23 +10,22 @@ import (
 // Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at the same time. All of them are allocated,
-	// reduced and freed in each of the Rounds rounds, so that later rounds reuse memory.
+	// Cases is the number of buffers that are live at the same time. Each of the Rounds rounds
+	// allocates, reduces and frees all of them.
 	Cases, Rounds int
 	// Elements is the length of each case in float32 elements.
 	Elements int64
 	// Churn is the number of random allocations and frees that all ranks make before the cases of
-	// each round. Some of the blocks that are live at that time are reduced and checked.
+	// each round. Some of the live blocks are reduced and checked.
 	Churn int
 	// Groups is the number of groups that use the pool: the world and overlapping subgroups of it.
 	// Each group runs all cases.
 	Groups int
-	// Path selects the path of collectives. Only PathWindow proves that memory is symmetric,
-	// because results on the plain path are correct wherever the buffers are.
+	// Path selects the path of collectives. On PathPlain, results are correct wherever the buffers
+	// are, so only PathWindow proves that memory is symmetric.
 	Path symmem.PathChoice
-	// Deterministic selects the formula that results must match bit for bit, if any. If it is set,
-	// the all-reduces cycle through all types and reductions, and their inputs are numbers that
-	// cancel each other out.
+	// Deterministic selects a formula that results must match bit for bit, if any. The all-reduces
+	// then cycle through all types and reductions, and inputs cancel each other out.
 	Deterministic symmem.Formula
 	// CallSites is the value of symmem.Options.CallSites.
 	CallSites bool
@@ -40,8 +39,7 @@ func Default() Config {
 	}
 }
 
-// Limits on the fields of a Config. They bound the memory needed for a program's steps, and the
-// size of reports.
+// Limits on the fields of a Config, which bound the size of programs and reports.
 const (
 	maxCases    = 1024
 	maxRounds   = 100_000
@@ -80,9 +78,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Options returns the options with which a rank opens its Runtime. To make the reports of
-// identical runs identical, they disable comparisons in the background: ranks compare their
-// histories only when the program registers memory, and at its end.
+// Options returns the options with which a rank opens its Runtime. They disable comparisons in the
+// background, so that identical runs have identical reports.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
 	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic

@@ -14,15 +14,13 @@ import (
 
 type diagram struct{ *symmem.DivergenceError }
 
-// side is an observation with the ranks that made it and the letter that stands for it in the
-// map.
+// side is what some ranks observed, with a letter that stands for it in the map.
 type side struct {
 	letter string
 	symmem.Side
 }
 
-// draw writes what the ranks observed at the divergence, and a map that shows which rank made
-// which observation:
+// draw writes what the ranks observed at the divergence, and a map of the ranks:
 //
 //	Divergence in group world, pool 7, at event 9: all before it is the same on every rank.
 //
@@ -53,7 +51,8 @@ func (d diagram) draw(b *bytes.Buffer) {
 		fmt.Fprintf(b, "\n  kind of difference: %s\n", d.Why)
 	}
 	if !driver.NumberedAsWorld(d.Members) {
-		fmt.Fprintf(b, "\n  ranks are those of the world; the group's are %s, in its order\n",
+		fmt.Fprintf(b, "\n  ranks are numbered as in the world; the group consists of ranks %s, "+
+			"in this order\n",
 			driver.Spans(d.Members))
 	}
 }
@@ -70,7 +69,7 @@ func (d diagram) where() string {
 
 func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
 	numbers, letters, marks := "   rank ", "    has ", "        "
-	for _, rank := range d.numbers() {
+	for _, rank := range d.ranks() {
 		width := len(strconv.Itoa(rank)) + 1
 		index := slices.IndexFunc(sides, func(s side) bool { return slices.Contains(s.Ranks, rank) })
 		mark := ""
@@ -90,9 +89,9 @@ func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
 	b.WriteByte('\n')
 }
 
-func (d diagram) numbers() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
+func (d diagram) ranks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
-// sides returns the observations, ordered by their lowest rank and labelled with letters.
+// sides returns the observations with their letters, ordered by lowest rank.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
@@ -103,6 +102,5 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter returns the letter of side i. Letters repeat after Z, but no report has that many
-// sides.
+// letter returns the letter of side i. Letters repeat after Z, but no report has so many sides.
 func letter(i int) string { return string(rune('A' + i%26)) }

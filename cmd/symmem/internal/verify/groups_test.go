@@ -15,7 +15,7 @@ func TestGroupsOverlap(t *testing.T) {
 			for b := 1; b <= n+2; b++ {
 				shared := 0
 				for rank := range n {
-					if inGroup(a, rank, n) && inGroup(b, rank, n) {
+					if isMember(a, rank, n) && isMember(b, rank, n) {
 						shared++
 					}
 				}

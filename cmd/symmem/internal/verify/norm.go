@@ -12,11 +12,11 @@ import (
 )
 
 // NormReport counts the fused norms (all-reduce and RMSNorm in one kernel). Each group computes
-// a norm for each type and each kind of quantization after its cases.
+// a norm for each type and each kind of quantization.
 type NormReport struct {
-	// Passed counts the norms whose outputs match the formula bit for bit on all ranks, and Failed
-	// counts those with a wrong output on any rank.
+	// Passed counts the norms whose outputs match the formula bit for bit on all ranks.
 	Passed int `json:"passed"`
+	// Failed counts the norms with a wrong output on any rank.
 	Failed int `json:"failed"`
 	// Refused is the reason why the backend cannot compute norms with this configuration, or "" if
 	// it can.
@@ -59,8 +59,8 @@ func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
 	return &workload.Norm{NormCase: c}
 }
 
-// normalize computes the norms of all groups, one after another in the same three buffers.
-func (r *runner) normalize(ctx context.Context) error {
+// runNorms computes the norms of all groups, one after another in the same three buffers.
+func (r *runner) runNorms(ctx context.Context) error {
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon()
 	var buffers [3]symmem.Buffer
@@ -82,7 +82,7 @@ func (r *runner) normalize(ctx context.Context) error {
 			n := r.drawNorm(group, i, g.Size())
 			err := n.Place(buffers[0].Memory(), buffers[1].Memory(), buffers[2].Memory())
 			if err == nil {
-				err = r.norm(ctx, g, n, &r.norms.Outcomes[normForms*group+i])
+				err = r.runNorm(ctx, g, n, &r.norms.Outcomes[normForms*group+i])
 			}
 			if err != nil {
 				return err
@@ -92,12 +92,12 @@ func (r *runner) normalize(ctx context.Context) error {
 	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
 }
 
-func (r *runner) norm(
+func (r *runner) runNorm(
 	ctx context.Context, g *symmem.Group, n *workload.Norm, outcome *normOutcome,
 ) error {
 	s, path := r.rt.DefaultStream(), r.config.Path
 	if path == symmem.PathWindow && !r.rt.Device().Addressable {
-		path = symmem.PathDirect // the window path, which is NCCL's, has no norm
+		path = symmem.PathDirect // on GPUs, the window path has no norm
 	}
 	if err := n.Fill(g.Rank(), s); err != nil {
 		return err
@@ -119,17 +119,17 @@ func (r *runner) norm(
 	return nil
 }
 
-// normReport combines the findings of all ranks. A norm that did not run on all ranks of its group
-// counts as failed if any rank found a wrong output; if none did, it is not counted.
+// normReport combines the findings of all ranks. It does not count a norm that did not run on all
+// ranks of its group, unless a rank found a wrong output.
 func normReport(results []rankResult, ranks int) (report NormReport) {
-	found := map[int][normWrong + 1]bool{} // for each norm, which outcomes occurred on its ranks
-	for a := range results {
-		findings := &results[a].Norms
+	found := map[int][normWrong + 1]bool{} // outcomes that occurred on any rank, by norm
+	for rank := range results {
+		findings := &results[rank].Norms
 		if report.Refused == "" {
 			report.Refused = findings.Refused
 		}
 		for i, outcome := range findings.Outcomes {
-			if inGroup(i/normForms, results[a].Rank, ranks) {
+			if isMember(i/normForms, results[rank].Rank, ranks) {
 				outcomes := found[i]
 				outcomes[outcome] = true
 				found[i] = outcomes

@@ -10,9 +10,8 @@ import (
 
 type outcome int
 
-// The outcomes are in ascending order of severity. An outcome on one rank can cause a less
-// severe one on another: when a rank is lost, others time out, and when a group fails, its ranks
-// abort their other groups.
+// The outcomes are in ascending order of severity. An outcome on one rank can cause a less severe
+// one on another: for example, when a rank is lost, others time out.
 const (
 	succeeded outcome = iota
 	groupAborted
@@ -34,14 +33,14 @@ type rankResult struct {
 	Paths map[string]string `json:"paths"`
 }
 
-func (a *rankResult) setOutcome(err error) {
-	a.Outcome = outcomeOf(err)
+func (r *rankResult) setOutcome(err error) {
+	r.Outcome = outcomeOf(err)
 	if err == nil {
 		return
 	}
-	a.Text = err.Error()
-	if errors.As(err, &a.Divergence) {
-		a.Text = a.Divergence.Error()
+	r.Text = err.Error()
+	if errors.As(err, &r.Divergence) {
+		r.Text = r.Divergence.Error()
 	}
 }
 
@@ -61,8 +60,8 @@ func outcomeOf(err error) outcome {
 	return otherError
 }
 
-// mostSevere returns the result with the most severe outcome. If several ranks have that
-// outcome, it returns the lowest rank's result, so that all ranks report the same one.
+// mostSevere returns the result with the most severe outcome. If several ranks have this outcome,
+// it returns the result of the lowest rank.
 func mostSevere(results []rankResult) *rankResult {
 	worst := slices.MaxFunc(results, func(a, b rankResult) int {
 		return cmp.Compare(a.Outcome, b.Outcome)

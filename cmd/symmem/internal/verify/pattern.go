@@ -12,36 +12,31 @@ import (
 
 // finding is the result of one rank in one all-reduce.
 type finding struct {
-	// Ran reports whether the all-reduce completed and its result was read.
-	Ran bool `json:"ran"`
-	// Symmetric reports whether the buffer was in a window of the group.
-	Symmetric bool `json:"symmetric"`
-	// Wrong is the number of wrong elements.
-	Wrong int64 `json:"wrong"`
-	// MaxDiff is the maximum distance of an element from its expected value.
-	MaxDiff float64 `json:"max_diff"`
-	// MeanDiff is the mean of these distances over all elements.
-	MeanDiff float64 `json:"mean_diff"`
+	Completed bool    `json:"ran"`
+	Symmetric bool    `json:"symmetric"` // the buffer was in a window of the group
+	Wrong     int64   `json:"wrong"`     // number of wrong elements
+	MaxDiff   float64 `json:"max_diff"`  // largest distance of an element from its expected value
+	MeanDiff  float64 `json:"mean_diff"` // mean distance over all elements
 }
 
-// tolerance is the permitted relative error of a sum. Sums over very many ranks are not exact,
-// because they are rounded. The tolerance does not apply to results that must match a formula.
+// tolerance is the permitted relative error of a sum, which may be rounded if there are very many
+// ranks. It does not apply to results that must match a formula.
 const tolerance = 1e-5
 
-// setFormula assigns a type and a reduction to w, the row with index i, so that rows cycle
-// through all combinations. If no formula is configured, it does nothing.
-func (c *Config) setFormula(w *row, i int) {
+// setFormula assigns a type and a reduction to the row with index i, so that rows cycle through all
+// combinations. If no formula is configured, it does nothing.
+func (c *Config) setFormula(r *row, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return
 	}
 	types := workload.DataTypes()
-	w.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
-	w.dataType = types[i%len(types)]
-	reductions := workload.Reductions(w.dataType)
-	w.reduceOp = reductions[i/len(types)%len(reductions)]
-	w.seed, w.value = c.Seed<<20+uint64(i), 0
-	w.name += " " + w.reduceOp.String() + " " + w.dataType.String()
-	w.elements = w.elements * elementBytes / int64(w.dataType.Size())
+	r.formula = driver.Formula(c.Deterministic - symmem.FormulaAny)
+	r.dataType = types[i%len(types)]
+	reductions := workload.Reductions(r.dataType)
+	r.reduceOp = reductions[i/len(types)%len(reductions)]
+	r.seed, r.value = c.Seed<<20+uint64(i), 0
+	r.name += " " + r.reduceOp.String() + " " + r.dataType.String()
+	r.elements = r.elements * elementBytes / int64(r.dataType.Size())
 }
 
 func (r *row) input(rank, ranks int) []byte {
@@ -52,11 +47,13 @@ func (r *row) input(rank, ranks int) []byte {
 	return bytes.Repeat(part, int(r.elements))
 }
 
-func expected(value float64, n int) float64 { return value * float64(n) * float64(n+1) / 2 }
+func expectedSum(value float64, ranks int) float64 {
+	return value * float64(ranks) * float64(ranks+1) / 2
+}
 
 func (r *row) compare(got []byte, ranks int) finding {
 	if r.formula == driver.AnyFormula {
-		want := workload.Encode(nil, r.dataType, expected(r.value, ranks))
+		want := workload.Encode(nil, r.dataType, expectedSum(r.value, ranks))
 		return r.compareWith(got, want, tolerance)
 	}
 	var inputs [][]byte
@@ -66,10 +63,10 @@ func (r *row) compare(got []byte, ranks int) finding {
 	return r.compareWith(got, formula.Reduce(r.formula, r.reduceOp, r.dataType, inputs), 0)
 }
 
-// compareWith compares the elements of got with those of wanted. If wanted is shorter, its
-// elements are repeated.
+// compareWith compares the elements of got with those of wanted, which are repeated if there are
+// fewer.
 func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
-	f := finding{Ran: true}
+	f := finding{Completed: true}
 	sum, size := 0.0, r.dataType.Size()
 	for offset := 0; offset < len(got); offset += size {
 		element, want := got[offset:offset+size], wanted[offset%len(wanted):][:size]
@@ -88,8 +85,8 @@ func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
 	return f
 }
 
-// distance returns |v - want|. Because JSON cannot represent infinity and NaN, it returns a
-// large number instead.
+// distance returns |v - want|. It returns a large number rather than infinity or NaN, which JSON
+// cannot represent.
 func distance(v, want float64) float64 {
 	d := math.Abs(v - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

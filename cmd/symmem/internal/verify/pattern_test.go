@@ -31,7 +31,7 @@ func TestCompareCountsWrongElements(t *testing.T) {
 		{"zeros of fresh memory", []float32{0, 0}, 1, 2, 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			want := finding{Ran: true, Wrong: c.wrong, MaxDiff: c.max, MeanDiff: c.mean}
+			want := finding{Completed: true, Wrong: c.wrong, MaxDiff: c.max, MeanDiff: c.mean}
 			if got := compareWithValue(c.want, c.data...); got != want {
 				t.Fatalf("got %+v, want %+v", got, want)
 			}
@@ -58,8 +58,8 @@ func TestWrongContributionChangesSum(t *testing.T) {
 	for value := 1.0; value < 20; value++ {
 		for rank := range ranks {
 			for other := 0.0; other < 20; other++ {
-				sum := expected(value, ranks) - inputElement(value, rank) + inputElement(other, rank)
-				wrong := compareWithValue(expected(value, ranks), float32(sum)).Wrong > 0
+				sum := expectedSum(value, ranks) - inputElement(value, rank) + inputElement(other, rank)
+				wrong := compareWithValue(expectedSum(value, ranks), float32(sum)).Wrong > 0
 				if wrong == (other == value) {
 					t.Fatalf("rank %d contributes %v instead of %v: wrong = %v",
 						rank, other, value, wrong)
@@ -75,8 +75,8 @@ func TestExpectedSum(t *testing.T) {
 		for rank := range ranks {
 			sum += inputElement(7, rank)
 		}
-		if sum != expected(7, ranks) {
-			t.Fatalf("expected(7, %d) = %v, want %v", ranks, expected(7, ranks), sum)
+		if sum != expectedSum(7, ranks) {
+			t.Fatalf("expectedSum(7, %d) = %v, want %v", ranks, expectedSum(7, ranks), sum)
 		}
 	}
 }

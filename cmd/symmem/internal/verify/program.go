@@ -20,12 +20,10 @@ const (
 	doNoise                // make unrelated allocations, which differ between ranks
 )
 
-// step is one instruction of a program. slot is the number of the buffer that the step uses, and
-// row is the index of the all-reduce that it prepares or runs.
 type step struct {
 	action   action
-	slot     int
-	row      int
+	slot     int   // number of the buffer
+	row      int   // index of the all-reduce, for doFill and doReduce
 	elements int64 // for doAlloc
 }
 
@@ -49,10 +47,10 @@ type row struct {
 type program struct {
 	steps []step
 	rows  []row
-	slots int   // number of buffers over the whole run
-	first int64 // size of the first segment in bytes
-	// If spread is set, 32 * first bytes are mapped before the first step.
-	spread bool
+	slots int // number of buffers over the whole run
+
+	firstSegment int64 // in bytes
+	spread       bool  // call workload.Spread before the first step
 }
 
 const elementBytes = 4
@@ -60,39 +58,39 @@ const elementBytes = 4
 type composer struct {
 	config    Config
 	program   program
-	history   *history
-	numCases  int // cases composed so far
-	numChecks int // checked churn blocks composed so far
+	generator *generator
+	numCases  int // number of cases so far
+	numChecks int // number of checked churn blocks so far
 }
 
 func compose(config Config) *program {
-	c := &composer{config: config, history: newHistory(config.Seed, config.Elements)}
-	c.program.first = workload.FirstSegment
+	c := &composer{config: config, generator: newGenerator(config.Seed, config.Elements)}
+	c.program.firstSegment = workload.FirstSegment
 	if config.Placement == symmem.PlaceByAddress {
-		c.program.first, c.program.spread = c.spread(), true
+		c.program.firstSegment, c.program.spread = c.spreadSegment(), true
 	}
 	for round := 1; round <= config.Rounds; round++ {
 		c.churn(round)
 		for group := range config.Groups {
 			c.cases(round, group)
 		}
-		c.freeRest()
+		c.freeLive()
 	}
 	return &c.program
 }
 
 func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
 
-// spread returns the size of the first segment, which is a multiple of workload.FirstSegment. 32
-// times this size is at least twice the memory that the program needs, so that no rank has to
-// map more during the run.
-func (c *composer) spread() int64 {
-	need := (int64(c.config.Cases)*c.config.Elements + c.history.limit) * elementBytes
+// spreadSegment returns the size of the first segment if workload.Spread is called, which maps 32
+// times this size. That is twice the memory that the program needs, so no rank has to map more
+// during the run.
+func (c *composer) spreadSegment() int64 {
+	need := (int64(c.config.Cases)*c.config.Elements + c.generator.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// At every churnStride-th step, churn checks a block with an all-reduce. If this would exceed
-// churnChecks checks in a round, the checks are made less often.
+// At every churnStride-th step, churn checks a block with an all-reduce, but less often if a round
+// would have more than churnChecks checks.
 const (
 	churnStride = 8
 	churnChecks = 64
@@ -103,7 +101,7 @@ func (c *composer) churn(round int) {
 	for n := 1; n <= c.config.Churn; n++ {
 		c.emit(step{action: doNoise})
 		c.churnOnce()
-		if block, ok := c.history.pick(); ok && n%stride == 0 {
+		if block, ok := c.generator.pick(); ok && n%stride == 0 {
 			c.numChecks++
 			c.reduce([]liveBlock{block}, row{
 				name: fmt.Sprintf("%d.churn%d", round, n), round: round, churn: true,
@@ -116,7 +114,7 @@ func (c *composer) churn(round int) {
 
 func (c *composer) churnOnce() {
 	slot := c.program.slots
-	block, allocated := c.history.step(slot)
+	block, allocated := c.generator.step(slot)
 	if !allocated {
 		c.emit(step{action: doFree, slot: block.slot})
 		return
@@ -126,8 +124,7 @@ func (c *composer) churnOnce() {
 	c.emit(step{action: doEnd})
 }
 
-// cases adds the steps for the cases of one group in one round. All buffers are allocated and
-// filled before the first one is reduced.
+// cases adds the steps for the cases of one group in one round.
 func (c *composer) cases(round, group int) {
 	var blocks []liveBlock
 	c.emit(step{action: doOpen})
@@ -151,8 +148,8 @@ func (c *composer) cases(round, group int) {
 	}
 }
 
-// maxValue is the largest input value of a case. It is low enough for sums over a few hundred ranks
-// to be exact in float32. The checks of churn blocks use the next maxValue values.
+// maxValue is the largest input value of a case. Sums over a few hundred ranks are then exact in
+// float32. The checks of churn blocks use the next maxValue values.
 const maxValue = 997
 
 func (c *composer) reduce(blocks []liveBlock, rows ...row) {
@@ -168,9 +165,9 @@ func (c *composer) reduce(blocks []liveBlock, rows ...row) {
 	}
 }
 
-func (c *composer) freeRest() {
-	for len(c.history.live) > 0 {
-		c.emit(step{action: doFree, slot: c.history.release(len(c.history.live) - 1).slot})
+func (c *composer) freeLive() {
+	for len(c.generator.live) > 0 {
+		c.emit(step{action: doFree, slot: c.generator.release(len(c.generator.live) - 1).slot})
 	}
 }
 

@@ -14,29 +14,26 @@ type Report struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Passed and Failed count the cases whose all-reduce completed.
+	// Passed, Failed and NotRun count cases.
 	Passed int `json:"passed"`
 	Failed int `json:"failed"`
-	// NotRun counts the cases whose all-reduce did not complete.
 	NotRun int `json:"not_run"`
 	// Norms counts the fused norms, which Cases does not contain.
 	Norms NormReport `json:"norms"`
-	// Cases lists the all-reduces in order.
-	Cases []Case `json:"cases"`
-	// Divergence describes the difference between ranks, or is nil.
+	Cases []Case     `json:"cases"`
+	// Divergence describes a difference between ranks, or is nil.
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the error that ended the run early, or "". If the error was a divergence, only
-	// Divergence is set.
+	// Fault is the error that ended the run early, or "". For a divergence, only Divergence is set.
 	Fault string `json:"fault,omitempty"`
 
 	Check     string `json:"check"`
 	Placement string `json:"placement"`
-	// Path is the requested path.
-	Path string `json:"path"`
-	// Took lists the paths that the cases took, such as "plain, window".
-	Took string `json:"took"`
-	// Why is the reason why a path in Took differs from Path, or "".
-	Why       string  `json:"why,omitempty"`
+	// RequestedPath is the configured path, and TakenPaths lists the paths that the cases took,
+	// such as "plain, window". PathReason is the reason for a difference, or "".
+	RequestedPath string `json:"path"`
+	TakenPaths    string `json:"took"`
+	PathReason    string `json:"why,omitempty"`
+
 	Skew      bool    `json:"skew"`
 	Churn     int     `json:"churn"`
 	Seed      uint64  `json:"seed"`
@@ -59,18 +56,14 @@ const (
 type Case struct {
 	// Name is "round.case" or, for a block that was checked after N steps of churn, "round.churnN".
 	// If a formula is configured, the reduction and the type follow.
-	Name string `json:"name"`
-	// Round is counted from 1. Group is counted from 0, and group 0 is the world.
-	Round int  `json:"round"`
-	Group int  `json:"group"`
-	Churn bool `json:"churn"`
-	// Ranks lists the world ranks of the group.
-	Ranks []int `json:"ranks"`
-	// Size is the number of elements.
-	Size  int64   `json:"size"`
-	Value float64 `json:"value"`
-	// Symmetric reports whether the buffer was in a window of the group on every rank.
-	Symmetric bool    `json:"symmetric"`
+	Name      string  `json:"name"`
+	Round     int     `json:"round"` // counted from 1
+	Group     int     `json:"group"` // 0 is the world
+	Churn     bool    `json:"churn"`
+	Ranks     []int   `json:"ranks"` // world ranks of the group
+	Size      int64   `json:"size"`  // in elements
+	Value     float64 `json:"value"`
+	Symmetric bool    `json:"symmetric"` // the buffer was in a window of the group on every rank
 	Expected  float64 `json:"expected"`
 	// MaxDiff and MeanDiff are the largest values that any rank found.
 	MaxDiff  float64 `json:"max_diff"`
@@ -89,9 +82,9 @@ func (r *Report) OK() bool {
 func newReport(rt *symmem.Runtime, c *Config) Report {
 	r := Report{
 		Backend: rt.Device().Backend, Source: rt.Source(), Ranks: rt.Size(),
-		Check: rt.Check().String(), Placement: c.Placement.String(), Path: c.Path.String(),
-		Skew:  c.Skew,
-		Churn: c.Churn, Seed: c.Seed, Rounds: c.Rounds, Groups: c.Groups,
+		Check: rt.Check().String(), Placement: c.Placement.String(),
+		RequestedPath: c.Path.String(), Skew: c.Skew, Churn: c.Churn, Seed: c.Seed,
+		Rounds: c.Rounds, Groups: c.Groups,
 	}
 	if c.Deterministic > symmem.FormulaAny {
 		r.Deterministic = c.Deterministic.String()
@@ -99,8 +92,7 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge combines the results of the ranks. The report depends only on the arguments, so that all
-// ranks get the same one.
+// merge adds the results of all ranks to a report. It is the same on all ranks.
 func merge(r Report, p *program, results []rankResult) *Report {
 	worst := mostSevere(results)
 	missing := NotRun
@@ -132,18 +124,21 @@ func (r *Report) recordPaths(results []rankResult) {
 		}
 	}
 	names := slices.Sorted(maps.Keys(all))
-	r.Took = strings.Join(names, ", ")
+	r.TakenPaths = strings.Join(names, ", ")
+	if r.RequestedPath == symmem.PathAuto.String() {
+		return
+	}
 	for _, name := range names {
-		if name != r.Path && r.Path != symmem.PathAuto.String() && r.Why == "" {
-			r.Why = all[name]
+		if name != r.RequestedPath && r.PathReason == "" {
+			r.PathReason = all[name]
 		}
 	}
 }
 
-// faultText returns the text of the error that ended the run. If only one of several ranks had
-// the error, the text begins with the rank.
+// faultText returns the text of the error that ended the run. It begins with the rank, unless
+// several ranks have the same text.
 func faultText(worst *rankResult, results []rankResult) string {
-	sameText := func(a rankResult) bool { return a.Rank != worst.Rank && a.Text == worst.Text }
+	sameText := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
 	if len(results) == 1 || slices.ContainsFunc(results, sameText) {
 		return worst.Text
 	}
@@ -165,29 +160,30 @@ func (r *Report) add(c Case, missing string) {
 
 // caseOf combines the findings for row i. If a rank did not complete the all-reduce, the case
 // counts as not run, unless another rank found a wrong element.
-func caseOf(w *row, i, ranks int, results []rankResult) Case {
+func caseOf(r *row, i, ranks int, results []rankResult) Case {
 	c := Case{
-		Name: w.name, Round: w.round, Group: w.group, Churn: w.churn,
-		Ranks: membersOf(w.group, ranks), Size: w.elements, Value: w.value,
+		Name: r.name, Round: r.round, Group: r.group, Churn: r.churn,
+		Ranks: membersOf(r.group, ranks), Size: r.elements, Value: r.value,
 	}
-	c.Expected = expected(w.value, len(c.Ranks))
-	hasMember, finished, symmetric := false, true, true
-	for a := range results {
-		if !inGroup(w.group, results[a].Rank, ranks) {
+	c.Expected = expectedSum(r.value, len(c.Ranks))
+	hasMember, completed, symmetric := false, true, true
+	for k := range results {
+		rank := results[k].Rank
+		if !isMember(r.group, rank, ranks) {
 			continue
 		}
-		f := results[a].Findings[i]
-		hasMember, finished, symmetric = true, finished && f.Ran, symmetric && f.Symmetric
+		f := results[k].Findings[i]
+		hasMember, completed, symmetric = true, completed && f.Completed, symmetric && f.Symmetric
 		c.MaxDiff, c.MeanDiff = max(c.MaxDiff, f.MaxDiff), max(c.MeanDiff, f.MeanDiff)
 		if f.Wrong > 0 {
-			c.WrongRanks = append(c.WrongRanks, results[a].Rank)
+			c.WrongRanks = append(c.WrongRanks, rank)
 		}
 	}
 	c.Symmetric = hasMember && symmetric
 	switch {
 	case len(c.WrongRanks) > 0:
 		c.Result = Failed
-	case hasMember && finished:
+	case hasMember && completed:
 		c.Result = Passed
 	default:
 		c.Result = NotRun

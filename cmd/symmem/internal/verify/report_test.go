@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	right  = finding{Ran: true, Symmetric: true}
-	wrong  = finding{Ran: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
+	right  = finding{Completed: true, Symmetric: true}
+	wrong  = finding{Completed: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
 	notRun = finding{}
-	plain  = finding{Ran: true}
+	plain  = finding{Completed: true}
 )
 
 func TestCaseCombinesFindingsOfRanks(t *testing.T) {
@@ -95,7 +95,7 @@ func exampleReport(d *symmem.DivergenceError) *Report {
 		results[1].Divergence = d
 	}
 	return merge(Report{
-		Backend: "host", Ranks: 2, Check: "every", Placement: "address", Path: "window",
+		Backend: "host", Ranks: 2, Check: "every", Placement: "address", RequestedPath: "window",
 		Groups: 1, Rounds: 1,
 	}, p, results)
 }
@@ -139,7 +139,7 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: all before it is the sam
 
   kind of difference: different place
 
-  ranks are those of the world; the group's are 1,0,2,10, in its order
+  ranks are numbered as in the world; the group consists of ranks 1,0,2,10, in this order
 `
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {
 		t.Fatal(diff)
@@ -226,9 +226,10 @@ func TestReportNamesPathAndReason(t *testing.T) {
 		{"nothing ran", "window", []rankResult{{}, {}}, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := merge(Report{Path: c.path}, &program{}, c.results)
-			if r.Took != c.took || r.Why != c.why {
-				t.Errorf("Took = %q, Why = %q; want %q, %q", r.Took, r.Why, c.took, c.why)
+			r := merge(Report{RequestedPath: c.path}, &program{}, c.results)
+			if r.TakenPaths != c.took || r.PathReason != c.why {
+				t.Errorf("TakenPaths = %q, PathReason = %q; want %q, %q", r.TakenPaths,
+					r.PathReason, c.took, c.why)
 			}
 			var text strings.Builder
 			if err := r.WriteText(&text); err != nil {

@@ -22,15 +22,14 @@ type runner struct {
 	findings []finding
 	norms    normFindings
 	paths    map[string]string // see rankResult
-	// progress, if set, is called after each step with the number of completed steps and the total
-	// number of steps.
 	progress func(done, all int)
 }
 
-// Run executes the workload on this rank. All ranks of the world must call it. It returns the
-// same Report on each of them, even if the workload fails: the failure is part of the Report. If
-// the ranks cannot exchange their results, Run returns an error, and a Report, if any, contains
-// only this rank's findings.
+// Run executes the workload on this rank. All ranks of the world must call it. It returns the same
+// Report on all ranks, which also contains any failure of the workload. If the ranks cannot
+// exchange their results, Run returns an error, and the Report, which may be nil, describes only
+// this rank. progress, if set, is called after each step with the number of completed steps and of
+// all steps.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
 ) (*Report, error) {
@@ -48,10 +47,10 @@ func Run(
 	r.slots = make([]symmem.Buffer, r.program.slots)
 	r.findings = make([]finding, len(r.program.rows))
 	own := r.rankResult(ctx)
-	results, err := share(ctx, gatherer, own)
+	results, err := gatherResults(ctx, gatherer, own)
 	if err != nil {
 		partial := merge(newReport(rt, &c), r.program, []rankResult{own})
-		err = errors.Join(ownError(own), err)
+		err = errors.Join(own.err(), err)
 		if partial.Fault == "" && partial.Divergence == nil {
 			partial.Fault = err.Error()
 		}
@@ -62,38 +61,39 @@ func Run(
 	return report, nil
 }
 
-func ownError(a rankResult) error {
-	if a.Outcome == succeeded {
+func (r *rankResult) err() error {
+	if r.Outcome == succeeded {
 		return nil
 	}
-	return errors.New(a.Text)
+	return errors.New(r.Text)
 }
 
-func share(ctx context.Context, d *workload.Gatherer, own rankResult) ([]rankResult, error) {
-	results, err := workload.Gather(ctx, d, own)
+func gatherResults(
+	ctx context.Context, gatherer *workload.Gatherer, own rankResult,
+) ([]rankResult, error) {
+	results, err := workload.Gather(ctx, gatherer, own)
 	if err != nil {
 		return nil, err
 	}
-	for r := range results {
-		if len(results[r].Findings) != len(own.Findings) {
+	for rank := range results {
+		if cases := len(results[rank].Findings); cases != len(own.Findings) {
 			return nil, fmt.Errorf("rank %d reports %d cases, but this rank has %d; "+
-				"start all ranks with the same options", r, len(results[r].Findings),
-				len(own.Findings))
+				"start all ranks with the same options", rank, cases, len(own.Findings))
 		}
 	}
 	return results, nil
 }
 
 func (r *runner) rankResult(ctx context.Context) rankResult {
-	a := rankResult{Rank: r.rt.Rank()}
+	own := rankResult{Rank: r.rt.Rank()}
 	err := r.run(ctx)
-	a.setOutcome(err)
-	a.Findings, a.Paths, a.Norms = r.findings, r.paths, r.norms
+	own.setOutcome(err)
+	own.Findings, own.Paths, own.Norms = r.findings, r.paths, r.norms
 	if err != nil {
 		// Abort, so that ranks outside the failed group do not wait for this rank.
 		workload.Abort(append(r.groups, r.rt.World())...)
 	}
-	return a
+	return own
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -108,14 +108,14 @@ func (r *runner) run(ctx context.Context) error {
 			r.progress(i+1, len(r.program.steps))
 		}
 	}
-	if err := r.normalize(ctx); err != nil {
+	if err := r.runNorms(ctx); err != nil {
 		return fmt.Errorf("computing norms: %w", err)
 	}
 	return r.rt.World().Check(ctx)
 }
 
 func (r *runner) prepare(ctx context.Context) (err error) {
-	r.groups, err = makeGroups(ctx, r.rt.World(), r.config.Groups)
+	r.groups, err = openGroups(ctx, r.rt.World(), r.config.Groups)
 	if err != nil {
 		return err
 	}
@@ -123,12 +123,13 @@ func (r *runner) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	r.pool, err = r.rt.NewPool(symmem.PoolOptions{
-		Domain: r.rt.World(), Placement: r.config.Placement, FirstSegment: r.program.first,
+		Domain: r.rt.World(), Placement: r.config.Placement,
+		FirstSegment: r.program.firstSegment,
 	})
 	if err != nil || !r.program.spread {
 		return err
 	}
-	return workload.Spread(ctx, r.pool, r.rt.World(), r.program.first)
+	return workload.Spread(ctx, r.pool, r.rt.World(), r.program.firstSegment)
 }
 
 func (r *runner) step(ctx context.Context, s *step) (err error) {
@@ -153,19 +154,18 @@ func (r *runner) step(ctx context.Context, s *step) (err error) {
 	return fmt.Errorf("unknown action %d", s.action)
 }
 
-// fill writes this rank's input to the buffer. It does nothing if the rank is not in the row's
-// group.
+// fill writes this rank's input to the buffer. It does nothing if the rank is not in the group.
 func (r *runner) fill(ctx context.Context, s *step) error {
-	w := &r.program.rows[s.row]
-	g := r.groups[w.group]
+	current := &r.program.rows[s.row]
+	g := r.groups[current.group]
 	if g == nil {
 		return nil
 	}
-	memory, err := r.memory(s, w)
+	memory, err := r.memory(s, current)
 	if err != nil {
 		return err
 	}
-	return r.copy(ctx, memory, symmem.Host(w.input(g.Rank(), g.Size())))
+	return r.copy(ctx, memory, symmem.Host(current.input(g.Rank(), g.Size())))
 }
 
 func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
@@ -176,17 +176,17 @@ func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
 }
 
 func (r *runner) reduce(ctx context.Context, s *step) error {
-	w := &r.program.rows[s.row]
-	g := r.groups[w.group]
+	current := &r.program.rows[s.row]
+	g := r.groups[current.group]
 	if g == nil {
 		return nil
 	}
-	memory, err := r.memory(s, w)
+	memory, err := r.memory(s, current)
 	if err != nil {
 		return err
 	}
-	stream := r.rt.DefaultStream()
-	err = g.AllReduce(ctx, memory, memory, w.elements, w.dataType, w.reduceOp, stream)
+	err = g.AllReduce(ctx, memory, memory, current.elements, current.dataType, current.reduceOp,
+		r.rt.DefaultStream())
 	if err != nil {
 		return err
 	}
@@ -194,23 +194,23 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	if err := r.copy(ctx, symmem.Host(got), memory); err != nil {
 		return err
 	}
-	r.findings[s.row] = w.compare(got, g.Size())
+	r.findings[s.row] = current.compare(got, g.Size())
 	r.findings[s.row].Symmetric = g.IsSymmetric(memory)
-	return r.notePath(g, memory, w)
+	return r.recordPath(g, memory, current)
 }
 
-func (r *runner) notePath(g *symmem.Group, m symmem.Memory, w *row) error {
-	e, err := g.Explain(symmem.OpAllReduce, m, m, w.elements, w.dataType)
+func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *row) error {
+	explanation, err := g.Explain(symmem.OpAllReduce, m, m, current.elements, current.dataType)
 	if err != nil {
 		return err
 	}
-	if _, known := r.paths[e.Path]; !known {
-		r.paths[e.Path] = e.Why
+	if _, known := r.paths[explanation.Path]; !known {
+		r.paths[explanation.Path] = explanation.Why
 	}
 	return nil
 }
 
-// memory returns the part of the slot's buffer that the row's elements occupy.
-func (r *runner) memory(s *step, w *row) (symmem.Memory, error) {
-	return r.slots[s.slot].Memory().Slice(0, w.elements*int64(w.dataType.Size()))
+// memory returns the part of the buffer that the elements of a row occupy.
+func (r *runner) memory(s *step, current *row) (symmem.Memory, error) {
+	return r.slots[s.slot].Memory().Slice(0, current.elements*int64(current.dataType.Size()))
 }

@@ -15,13 +15,13 @@ import (
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s on the %s backend; check %s, placement %s, path %s\n",
-		ranklist.Plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement, r.Path)
+		ranklist.Plural(r.Ranks, "rank"), r.Backend, r.Check, r.Placement,
+		r.RequestedPath)
 	if r.Deterministic != "" {
-		fmt.Fprintf(&b, "Bits are compared with the formula %s, of numbers that cancel.\n",
-			r.Deterministic)
+		fmt.Fprintf(&b, "Results must match the formula %s bit for bit.\n", r.Deterministic)
 	}
-	if r.Why != "" {
-		fmt.Fprintf(&b, "The path taken was %s: %s.\n", r.Took, r.Why)
+	if r.PathReason != "" {
+		fmt.Fprintf(&b, "The path taken was %s: %s.\n", r.TakenPaths, r.PathReason)
 	}
 	b.WriteByte('\n')
 	if err := r.table(&b); err != nil {
@@ -60,17 +60,17 @@ func (r *Report) table(b *bytes.Buffer) error {
 	}
 	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", group)
 	for i := 0; i < len(r.Cases); {
-		n := r.foldable(i)
+		n := r.casesOnLine(i)
 		r.line(t, r.Cases[i:i+n])
 		i += n
 	}
 	return t.Flush()
 }
 
-// foldable returns how many cases, beginning with case i, share one line of the table.
-// Consecutive churn blocks with the same result share a line unless they failed. All other cases
-// have separate lines.
-func (r *Report) foldable(i int) int {
+// casesOnLine returns the number of cases on the line that begins with case i. Consecutive churn
+// blocks with the same result share a line, unless they failed. All other cases have separate
+// lines.
+func (r *Report) casesOnLine(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
 		return 1

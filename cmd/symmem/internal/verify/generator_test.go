@@ -9,7 +9,7 @@ import (
 func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		elements := rapid.Int64Range(1, 1<<20).Draw(t, "elements")
-		h := newHistory(rapid.Uint64().Draw(t, "seed"), elements)
+		h := newGenerator(rapid.Uint64().Draw(t, "seed"), elements)
 		live, total := map[int]int64{}, int64(0)
 		for slot := range 400 {
 			block, allocated := h.step(slot)
@@ -23,8 +23,9 @@ func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 				delete(live, block.slot)
 				total -= block.elements
 			}
-			if total > churnBlocks*max(elements, churnUnit) || total != h.total || len(live) != len(h.live) {
-				t.Fatalf("%d elements are live in %d blocks, but the history counts %d in %d",
+			if total > churnBlocks*max(elements, minChurnElements) || total != h.total ||
+				len(live) != len(h.live) {
+				t.Fatalf("%d elements are live in %d blocks, but the generator counts %d in %d",
 					total, len(live), h.total, len(h.live))
 			}
 		}
@@ -32,7 +33,7 @@ func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 }
 
 func TestHistoryUsesAllSizes(t *testing.T) {
-	h := newHistory(1, 4<<20)
+	h := newGenerator(1, 4<<20)
 	drawn := map[int64]bool{}
 	for slot := range 100 {
 		if block, allocated := h.step(slot); allocated {
