@@ -50,7 +50,7 @@ type program struct {
 	slots int // number of buffers over the whole run
 
 	firstSegment int64 // in bytes
-	spread       bool  // call workload.Spread before the first step
+	spread       bool  // call workload.MapSegments before the first step
 }
 
 const elementBytes = 4
@@ -81,8 +81,8 @@ func compose(config Config) *program {
 
 func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
 
-// spreadSegment returns the size of the first segment if workload.Spread is called, which maps 32
-// times this size. That is twice the memory that the program needs, so no rank has to map more
+// spreadSegment returns the size of the first segment if workload.MapSegments is called, which maps
+// 32 times this size. That is twice the memory that the program needs, so no rank has to map more
 // during the run.
 func (c *composer) spreadSegment() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.generator.limit) * elementBytes

@@ -129,7 +129,7 @@ func (r *runner) prepare(ctx context.Context) (err error) {
 	if err != nil || !r.program.spread {
 		return err
 	}
-	return workload.Spread(ctx, r.pool, r.rt.World(), r.program.firstSegment)
+	return workload.MapSegments(ctx, r.pool, r.rt.World(), r.program.firstSegment)
 }
 
 func (r *runner) step(ctx context.Context, s *step) (err error) {

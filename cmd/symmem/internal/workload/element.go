@@ -74,10 +74,9 @@ func isFloat(t symmem.DataType) bool {
 
 // Difference summarizes a comparison of elements.
 type Difference struct {
-	// Wrong is the number of wrong elements. First is the index of the first one, Got is its value,
-	// and Want is the expected value.
-	Wrong, First int64
-	Got, Want    float64
+	Wrong     int64 // number of wrong elements
+	First     int64 // index of the first wrong element
+	Got, Want float64
 }
 
 // Compare compares the elements that a rank has received with the expected ones.

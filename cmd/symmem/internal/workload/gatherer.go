@@ -11,16 +11,16 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges results between ranks. Its memory is never registered, so it works even if
-// the ranks place memory differently. If it has its own group and stream, it also works after the
-// program's group or stream has failed.
+// Gatherer exchanges results between ranks. Its memory is never registered, so it works even if the
+// ranks place memory differently.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
 	pool   *symmem.Pool
 }
 
-// OpenGatherer returns a Gatherer with its own group and stream. It is collective over the world.
+// OpenGatherer returns a Gatherer with a new group and stream, so that it works even after other
+// groups and streams have failed. It is collective over the world.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {
@@ -48,7 +48,7 @@ func NewGatherer(
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers returns the value of own on each rank, by rank. It is collective.
+// Numbers exchanges numbers. It returns the value of own on each rank, by rank.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	received, err := g.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
 	if err != nil {
@@ -61,8 +61,7 @@ func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	return all, nil
 }
 
-// Gather returns the value of own on each rank, by rank. It is collective, and transfers the values
-// as JSON.
+// Gather exchanges values as JSON. It returns the value of own on each rank, by rank.
 func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	sent, err := json.Marshal(own)
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"symmem"
 )
 
-// Noise makes allocations that are unrelated to the test. Their number and sizes differ between
-// ranks.
+// Noise makes allocations that are unrelated to the test and differ between ranks.
 type Noise struct {
 	pool  *symmem.Pool
 	draws *rand.Rand

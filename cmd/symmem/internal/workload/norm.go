@@ -13,22 +13,20 @@ import (
 // Norm is an AllReduceRMSNorm on one rank, with its expected outputs.
 type Norm struct {
 	*formula.NormCase
-	// Args holds the arguments of the call, which Place sets.
-	Args    symmem.NormArgs
+	Args    symmem.NormArgs // set by Place
 	outputs []normOutput
 }
 
-// normOutput holds an output of a norm. got is a copy of the memory, made by Read.
 type normOutput struct {
-	name      string
-	memory    symmem.Memory
-	want, got []byte
-	size      int // of an element
+	name        string
+	memory      symmem.Memory
+	want        []byte
+	got         []byte // a copy of memory, made by Read
+	elementSize int
 }
 
-// Place places the tensors at the beginning of three buffers and sets Args. The third buffer holds
-// all tensors other than the input and the output. No buffer needs more than 8 bytes for each
-// element of the rows.
+// Place sets Args to tensors in three buffers. The third buffer holds all tensors other than the
+// input and the output. A buffer needs at most 8 bytes for each element of the rows.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
@@ -50,25 +48,30 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 	a.Residual, errs[2] = next(bytes)
 	a.Weight, errs[3] = next(2 * n.Hidden)
 	n.outputs = []normOutput{
-		{name: "residual", memory: a.Residual, want: formula.Bytes(n.Want.Residual), size: 2},
+		{name: "residual", memory: a.Residual, want: formula.Bytes(n.Want.Residual), elementSize: 2},
 	}
 	if n.Quant != driver.QuantNone {
 		a.Quantized, errs[4] = next(n.Rows * n.Hidden)
 		a.Scales, errs[5] = next(4 * int64(len(n.Want.Scales)))
 		n.outputs = append(n.outputs,
-			normOutput{name: "quantized output", memory: a.Quantized, want: n.Want.Quantized, size: 1},
-			normOutput{name: "scales", memory: a.Scales, want: formula.Bytes(n.Want.Scales), size: 4})
+			normOutput{
+				name: "quantized output", memory: a.Quantized, want: n.Want.Quantized, elementSize: 1,
+			},
+			normOutput{
+				name: "scales", memory: a.Scales, want: formula.Bytes(n.Want.Scales), elementSize: 4,
+			})
 	}
 	if n.OnlyQuantized {
 		a.Output = symmem.Memory{}
 	} else {
-		n.outputs = append(n.outputs,
-			normOutput{name: "output", memory: a.Output, want: formula.Bytes(n.Want.Output), size: 2})
+		n.outputs = append(n.outputs, normOutput{
+			name: "output", memory: a.Output, want: formula.Bytes(n.Want.Output), elementSize: 2,
+		})
 	}
 	return errors.Join(errs[:]...)
 }
 
-// Fill queues work that writes the inputs of the given rank of the group.
+// Fill queues writes of the inputs of a group rank.
 func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
 	errs := []error{
@@ -102,17 +105,18 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// Wrong returns the number of wrong elements of the outputs that Read has copied, and describes
+// Wrong returns the number of wrong elements in the copies that Read has made, and a description of
 // the first one.
 func (n *Norm) Wrong() (wrong int64, first string) {
 	for _, o := range n.outputs {
-		for i := 0; i < len(o.want); i += o.size {
-			got, want := o.got[i:i+o.size], o.want[i:i+o.size]
+		for i := 0; i < len(o.want); i += o.elementSize {
+			got, want := o.got[i:i+o.elementSize], o.want[i:i+o.elementSize]
 			if bytes.Equal(got, want) {
 				continue
 			}
 			if wrong++; wrong == 1 {
-				first = fmt.Sprintf("at index %d of the %s: %x instead of %x", i/o.size, o.name, got, want)
+				first = fmt.Sprintf("at index %d of the %s: %x instead of %x", i/o.elementSize, o.name,
+					got, want)
 			}
 		}
 	}

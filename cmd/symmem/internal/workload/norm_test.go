@@ -53,12 +53,12 @@ func TestWrongFindsChangedElement(t *testing.T) {
 	}
 	for i := range n.outputs {
 		o := &n.outputs[i]
-		o.got[o.size] ^= 1
+		o.got[o.elementSize] ^= 1
 		wrong, first := n.Wrong()
 		if wrong != 1 || !strings.HasPrefix(first, "at index 1 of the "+o.name) {
 			t.Errorf("Wrong() = %d, %q after a change of element 1 of the %s, want 1", wrong, first,
 				o.name)
 		}
-		o.got[o.size] ^= 1
+		o.got[o.elementSize] ^= 1
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Pattern defines the data that each rank of a group sends and must receive in one call. Values
-// are small integers, whose sums are exact in every type. They are hashes of the element's index,
-// the rank and the call, so that checks detect data from a wrong rank, offset or call.
+// Pattern defines the data that each rank of a group sends and must receive in one call. Values are
+// small integers, whose sums are exact in every type. They differ between ranks, offsets and calls,
+// so that checks detect wrong data.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
@@ -26,11 +26,11 @@ type Pattern struct {
 	Tag uint64
 }
 
-// period is the number of elements after which values repeat. It is prime, so that the distance
-// between two buffers is unlikely to be a multiple of it.
+// period is the number of elements after which values repeat. It is prime, because distances
+// between buffers are rarely multiples of a large prime.
 const period = 1021
 
-// maxSum is the largest value of a sum. int8 and bfloat16 represent all integers up to it exactly.
+// maxSum is the largest value of a sum. int8 and bfloat16 represent it exactly.
 const maxSum = 120
 
 // hash uses the finalizer of SplitMix64.
@@ -56,12 +56,12 @@ func (p *Pattern) inputValue(rank int, i int64) float64 {
 
 // factor returns 2 on one rank, 3 on another and 1 on the rest, so that products stay small.
 func (p *Pattern) factor(rank int, element uint64) float64 {
-	n := uint64(p.Ranks)
-	two := hash(element, 0, p.Tag) % n
+	ranks := uint64(p.Ranks)
+	rankOfTwo := hash(element, 0, p.Tag) % ranks
 	switch uint64(rank) {
-	case two:
+	case rankOfTwo:
 		return 2
-	case (two + 1 + hash(element, 1, p.Tag)%max(1, n-1)) % n:
+	case (rankOfTwo + 1 + hash(element, 1, p.Tag)%max(1, ranks-1)) % ranks:
 		return 3
 	default:
 		return 1
@@ -96,9 +96,8 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	return result
 }
 
-// Tolerance returns the permitted relative error. It is 0, except for averages of floats on a
-// number of ranks that is not a power of two. A backend may compute such averages from rounded
-// parts.
+// Tolerance returns the permitted relative error. It is 0, except for averages of floats if the
+// number of ranks is not a power of two. A backend may round the parts of such averages.
 func (p *Pattern) Tolerance() float64 {
 	powerOfTwo := p.Ranks&(p.Ranks-1) == 0
 	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !powerOfTwo {
@@ -107,16 +106,17 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// Spans returns the number of elements that a rank sends and receives. OpSend stands for a ring in
-// which each rank sends one message to the next rank and receives one from the previous rank.
-func (p *Pattern) Spans(rank int) (send, recv int64) {
+// SendRecvCounts returns the number of elements that a rank sends and receives. OpSend stands for a
+// ring in which each rank sends one message to the next rank and receives one from the previous
+// rank.
+func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
 	}
 	call := driver.Call{
 		Operation: p.Operation, DataType: symmem.Uint8, Root: p.Root, Count: p.Count,
 	}
-	switch counts := p.Counts(); p.Operation {
+	switch counts := p.PartCounts(); p.Operation {
 	case symmem.OpAllGatherV:
 		call.Splits = &symmem.Splits{RecvCounts: counts}
 	case symmem.OpReduceScatterV:
@@ -129,9 +129,9 @@ func (p *Pattern) Spans(rank int) (send, recv int64) {
 	return call.Spans(p.Ranks, rank)
 }
 
-// Counts returns the number of elements in each rank's part, for an operation whose parts have
-// different sizes. Some parts are empty.
-func (p *Pattern) Counts() []int64 {
+// PartCounts returns the number of elements in the part of each rank, for an operation whose parts
+// have different sizes. Some parts are empty.
+func (p *Pattern) PartCounts() []int64 {
 	counts := make([]int64, p.Ranks)
 	for r := range counts {
 		counts[r] = p.Count * int64((uint64(r)+p.Tag)%3) / 2
@@ -143,7 +143,7 @@ func (p *Pattern) offset(rank int) (sum int64) {
 	if !p.Operation.Uneven() {
 		return int64(rank) * p.Count
 	}
-	for _, count := range p.Counts()[:rank] {
+	for _, count := range p.PartCounts()[:rank] {
 		sum += count
 	}
 	return sum
@@ -151,12 +151,11 @@ func (p *Pattern) offset(rank int) (sum int64) {
 
 // Input returns the data that a rank sends.
 func (p *Pattern) Input(rank int) []byte {
-	send, _ := p.Spans(rank)
+	send, _ := p.SendRecvCounts(rank)
 	return p.tile(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
 }
 
-// Output returns the data that a rank must receive, or nil if the call does not write to the
-// rank's memory.
+// Output returns the data that a rank must receive, or nil if the rank receives none.
 func (p *Pattern) Output(rank int) []byte {
 	part := p.offset(rank)
 	switch p.Operation {
@@ -166,7 +165,7 @@ func (p *Pattern) Output(rank int) []byte {
 		}
 		return p.tile(nil, 0, p.Count, p.reducedValue)
 	case symmem.OpReduceScatter, symmem.OpReduceScatterV:
-		_, recv := p.Spans(rank)
+		_, recv := p.SendRecvCounts(rank)
 		return p.tile(nil, part, recv, p.reducedValue)
 	case symmem.OpBroadcast:
 		return p.Input(p.Root)
@@ -193,15 +192,15 @@ func (p *Pattern) gather(start int64) (all []byte) {
 	for rank := range p.Ranks {
 		count := p.Count
 		if p.Operation.Uneven() {
-			count, _ = p.Spans(rank)
+			count, _ = p.SendRecvCounts(rank)
 		}
 		all = p.tile(all, start, count, func(i int64) float64 { return p.inputValue(rank, i) })
 	}
 	return all
 }
 
-// tile appends n elements to dst, beginning with element start. It computes one period and repeats
-// it.
+// tile appends n elements to dst, beginning with element start. Only one period is computed, and
+// then repeated.
 func (p *Pattern) tile(dst []byte, start, n int64, value func(i int64) float64) []byte {
 	begin, bytes := len(dst), int(n)*p.DataType.Size()
 	for i := range min(n, period) {

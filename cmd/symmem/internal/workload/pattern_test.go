@@ -40,7 +40,7 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPattern(t)
 		rank := rapid.IntRange(0, p.Ranks-1).Draw(t, "rank")
-		sent, received := p.Spans(rank)
+		sent, received := p.SendRecvCounts(rank)
 		for i, v := range elements(p.Input(rank), p.DataType) {
 			if want := p.inputValue(rank, int64(i)); v != want || v < 1 || v > maxSum {
 				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)

@@ -10,12 +10,11 @@ import (
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks that are not members. Such ranks still place, fill and read the memory,
-	// so that the pools of all ranks record the same uses.
+	// Group is nil on ranks that are not members. Such ranks still fill and read the memory,
+	// because pools must record the same uses on all ranks.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
-	// Got is a copy of Recv, made by Read.
-	Got []byte
+	Got        []byte // a copy of Recv, made by Read
 }
 
 // rank returns this rank's number in the group, or 0 if it is not a member.
@@ -26,11 +25,11 @@ func (t *Transfer) rank() int {
 	return t.Group.Rank()
 }
 
-// Place sets Send and Recv to the parts of src and dst that the call uses. The call is in place if
-// src and dst are the same memory.
+// Place sets Send and Recv to the parts of src and dst that the call uses. If src and dst are the
+// same memory, the call is in place.
 func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
-	sent, received := t.Spans(t.rank())
+	sent, received := t.SendRecvCounts(t.rank())
 	sendOffset, recvOffset := int64(0), int64(0)
 	part := t.offset(t.rank()) * size
 	switch send, recv := t.Operation.Extents(); {
@@ -49,7 +48,7 @@ func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
 // Junk is the value of all bytes of the output before a call.
 const Junk = 0xa5
 
-// Fill queues work that fills the output with junk and writes the input.
+// Fill queues writes of junk to the output, and of the data to the input.
 func (t *Transfer) Fill(s *symmem.Stream) error {
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
@@ -63,42 +62,42 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
-// Launch makes the call on a stream. This rank must be a member of the group. OpSend stands for a
-// ring, in which each rank sends a message to the next rank and, on recvStream, receives one from
-// the previous rank. In a graph, s and recvStream must be the same stream, on which even ranks
-// send first and odd ranks receive first: NCCL executes the work of a communicator in the order of
-// calls, so a send that waits for a receive on another stream would deadlock.
+// Launch makes the call on a stream. This rank must be a member of the group.
+//
+// OpSend stands for a ring: each rank sends a message to the next rank and, on recvStream, receives
+// one from the previous rank. In a graph, s and recvStream must be the same stream. Even ranks then
+// send first and odd ranks receive first, because NCCL executes the work of a communicator in the
+// order of calls, and a send that waits for a later receive would deadlock.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
-	g, send, recv, n, e := t.Group, t.Send, t.Recv, t.Count, t.DataType
+	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {
 	case symmem.OpAllReduce:
-		return g.AllReduce(ctx, send, recv, n, e, t.ReduceOp, s)
+		return g.AllReduce(ctx, send, recv, count, dataType, t.ReduceOp, s)
 	case symmem.OpAllGather:
-		return g.AllGather(ctx, send, recv, n, e, s)
+		return g.AllGather(ctx, send, recv, count, dataType, s)
 	case symmem.OpReduceScatter:
-		return g.ReduceScatter(ctx, send, recv, n, e, t.ReduceOp, s)
+		return g.ReduceScatter(ctx, send, recv, count, dataType, t.ReduceOp, s)
 	case symmem.OpBroadcast:
-		return g.Broadcast(ctx, send, recv, n, e, t.Root, s)
+		return g.Broadcast(ctx, send, recv, count, dataType, t.Root, s)
 	case symmem.OpReduce:
-		return g.Reduce(ctx, send, recv, n, e, t.ReduceOp, t.Root, s)
+		return g.Reduce(ctx, send, recv, count, dataType, t.ReduceOp, t.Root, s)
 	case symmem.OpAllToAll:
-		return g.AllToAll(ctx, send, recv, n, e, s)
+		return g.AllToAll(ctx, send, recv, count, dataType, s)
 	case symmem.OpAllGatherV:
-		return g.AllGatherV(ctx, send, recv, t.Counts(), e, s)
+		return g.AllGatherV(ctx, send, recv, t.PartCounts(), dataType, s)
 	case symmem.OpReduceScatterV:
-		return g.ReduceScatterV(ctx, send, recv, t.Counts(), e, t.ReduceOp, s)
+		return g.ReduceScatterV(ctx, send, recv, t.PartCounts(), dataType, t.ReduceOp, s)
 	case symmem.OpGather:
-		return g.Gather(ctx, send, recv, n, e, t.Root, s)
+		return g.Gather(ctx, send, recv, count, dataType, t.Root, s)
 	case symmem.OpScatter:
-		return g.Scatter(ctx, send, recv, n, e, t.Root, s)
+		return g.Scatter(ctx, send, recv, count, dataType, t.Root, s)
 	case symmem.OpBarrier:
 		return g.Barrier(ctx, s)
 	default:
 	}
-	first := func() error { return g.Send(ctx, send, n, e, (g.Rank()+1)%g.Size(), s) }
-	second := func() error {
-		return g.Recv(ctx, recv, n, e, (g.Rank()+g.Size()-1)%g.Size(), recvStream)
-	}
+	next, previous := (g.Rank()+1)%g.Size(), (g.Rank()+g.Size()-1)%g.Size()
+	first := func() error { return g.Send(ctx, send, count, dataType, next, s) }
+	second := func() error { return g.Recv(ctx, recv, count, dataType, previous, recvStream) }
 	if s == recvStream && g.Rank()%2 == 1 {
 		first, second = second, first
 	}

@@ -87,7 +87,7 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 		return p, err
 	}
 	// Map more memory than the round needs, so that pools do not grow during it.
-	return p, workload.Spread(ctx, p, r.groups.world, r.config.MaxBytes*liveMessages/8)
+	return p, workload.MapSegments(ctx, p, r.groups.world, r.config.MaxBytes*liveMessages/8)
 }
 
 // allocateInScope allocates buffers in a scope of a group, and then ends or abandons the scope.
