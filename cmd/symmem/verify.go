@@ -151,7 +151,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 
 	f.bytes = size(r.MaxBytes)
 	flags.DurationVar(&r.Duration, "for", 0, "run random programs for this long")
-	flags.IntVar(&r.From, "from-round", r.From, "run random programs, starting with this round")
+	flags.IntVar(&r.FirstRound, "from-round", r.FirstRound, "run random programs, starting with this round")
 	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: steps of a round")
 	flags.Var(&f.bytes, "max-bytes", "with --for: largest message of a rank, such as 4M")
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout,

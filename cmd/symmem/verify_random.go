@@ -28,9 +28,9 @@ func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
 func (f *verifyFlags) runRandom(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) error {
-	rank := random.Rank{Open: symmem.Open, Local: w.LocalRank, Hang: f.hang(w, stderr)}
+	rank := random.Rank{Open: symmem.Open, LocalRank: w.LocalRank, OnHang: f.onHang(w, stderr)}
 	if w.Rank == 0 {
-		rank.Progress = func(line string) { fmt.Fprintln(stderr, line) }
+		rank.OnRound = func(line string) { fmt.Fprintln(stderr, line) }
 	}
 	f.random.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
 	report, err := random.Run(ctx, f.random, rank)
@@ -40,9 +40,9 @@ func (f *verifyFlags) runRandom(
 	return f.exitOfRandom(stderr, w, report, err)
 }
 
-// hang returns a function to call when a round hangs. The function prints the rank's stacks and
+// onHang returns a function to call when a round hangs. The function prints the rank's stacks and
 // exits the process, so that the launcher stops the other ranks.
-func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
+func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
 			f.repeatCommand(w, round), stacks)
@@ -52,7 +52,7 @@ func (f *verifyFlags) hang(w rendezvous.World, stderr io.Writer) func(int, []byt
 
 func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
-		random.Reproduce(&f.random, round))
+		random.FlagsToRepeat(&f.random, round))
 }
 
 // exitOfRandom prints this rank's error, if any, and returns an error with the exit code.
@@ -63,8 +63,8 @@ func (f *verifyFlags) exitOfRandom(
 		for _, finding := range r.Findings {
 			fmt.Fprintf(stderr, "[rank %d] wrong: %s\n", w.Rank, finding)
 		}
-		if r.FirstWrong > 0 && w.Rank == 0 {
-			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, r.FirstWrong))
+		if r.FirstWrongRound > 0 && w.Rank == 0 {
+			fmt.Fprintf(stderr, "[rank %d] %s\n", w.Rank, f.repeatCommand(w, r.FirstWrongRound))
 		}
 	}
 	if err != nil {

@@ -39,9 +39,9 @@ func checkResources(t *testing.T, code int, r random.Report, stderr string) {
 	if code != exitOK || r.Wrong != 0 || r.Rounds != 5 || r.Aborts == 0 || r.Replays == 0 {
 		t.Errorf("exit code %d, report %+v; want 0 and 5 correct rounds\n%s", code, r, stderr)
 	}
-	if len(r.Resources) == 0 || len(r.Lost()) > 0 {
+	if len(r.Resources) == 0 || len(r.Leaks()) > 0 {
 		t.Errorf("resources after the run: %v, not released: %v; want all released",
-			r.Resources, r.Lost())
+			r.Resources, r.Leaks())
 	}
 	if lines := strings.Count(stderr, "round "); lines != 5 {
 		t.Errorf("got %d lines of progress, want 5:\n%s", lines, stderr)

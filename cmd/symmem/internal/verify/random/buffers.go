@@ -6,11 +6,11 @@ import (
 	"symmem"
 )
 
-// Limits on live memory: liveBuffers is the maximum number of buffers, and liveMessages is their
-// maximum total size as a multiple of the maximum message size.
 const (
-	liveBuffers  = 64
-	liveMessages = 16
+	maxLiveBuffers = 64
+	// maxLiveMessages is the maximum size of all live buffers, as a multiple of the maximum message
+	// size.
+	maxLiveMessages = 16
 )
 
 type buffers struct {
@@ -27,11 +27,10 @@ type liveBuffer struct {
 	bytes  int64
 }
 
-// memory returns the buffer without its padding.
+// memory returns the memory of the buffer without padding.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
-// allocate allocates a random buffer. If a limit on live memory is reached, it frees one
-// instead.
+// allocate allocates a random buffer. If a limit has been reached, it frees a buffer instead.
 func (b *buffers) allocate() error {
 	if b.full() {
 		return b.free()
@@ -41,11 +40,11 @@ func (b *buffers) allocate() error {
 }
 
 func (b *buffers) full() bool {
-	return len(b.live) >= liveBuffers || b.bytes >= liveMessages*b.draws.maxBytes
+	return len(b.live) >= maxLiveBuffers || b.bytes >= maxLiveMessages*b.draws.maxBytes
 }
 
-// keep returns a function to be called with the results of an allocation from p. The function
-// adds the buffer to b.live, or returns the allocation's error.
+// keep returns a function that takes the results of an allocation from p. The function adds the
+// buffer to b.live, or returns the error.
 func (b *buffers) keep(p *symmem.Pool) func(symmem.Buffer, error) error {
 	return func(buffer symmem.Buffer, err error) error {
 		if err != nil {
@@ -80,10 +79,10 @@ func (b *buffers) free() error {
 }
 
 func (b *buffers) drop(i int) error {
-	h := b.live[i]
+	dropped := b.live[i]
 	b.live = slices.Delete(b.live, i, i+1)
-	b.bytes -= h.bytes
-	return h.buffer.Free()
+	b.bytes -= dropped.bytes
+	return dropped.buffer.Free()
 }
 
 // dropIf frees the live buffers for which match returns true, newest first.
@@ -98,7 +97,7 @@ func (b *buffers) dropIf(match func(liveBuffer) bool) error {
 	return nil
 }
 
-// pick draws n distinct live buffers, or returns nil if there are fewer than n.
+// pick draws n different live buffers, or returns nil if there are too few.
 func (b *buffers) pick(n int) []liveBuffer {
 	order := b.draws.Perm(len(b.live))
 	if len(order) < n {

@@ -20,8 +20,7 @@ type calls struct {
 	round   int
 }
 
-// operations lists the operations to draw from. An operation that is listed several times is
-// drawn more often.
+// operations lists the operations to draw from. Repeated ones are drawn more often.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllGather,
 	symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpReduceScatter, symmem.OpBroadcast,
@@ -29,8 +28,7 @@ var operations = []symmem.Operation{
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
-// drawCall draws a collective or message for a group. Its data fits into two buffers of capacity
-// bytes each.
+// drawCall draws a collective or message for a group. Its data fits into buffers of capacity bytes.
 func (cs *calls) drawCall(group int, capacity int64) *exchange {
 	e := &exchange{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
@@ -40,18 +38,17 @@ func (cs *calls) drawCall(group int, capacity int64) *exchange {
 		Group: cs.groups.all[group],
 	}}
 	e.ReduceOp, e.Tag = choose(cs.draws, workload.Reductions(e.DataType)), cs.draws.Uint64()
-	// Messages between machines are not supported. In a world of several machines, groups within a
-	// machine do not use messages either, because all ranks must draw the same operation.
+	// Messages between machines are not supported, and all ranks must draw the same operation.
 	if e.Operation == symmem.OpSend && cs.world.machines() > 1 {
 		e.Operation = symmem.OpAllReduce
 	}
 	root := cs.draws.IntN(cs.world.rt.Size())
-	// The count must fit a group of all ranks, because the groups at this index may differ in size
-	// and all ranks must draw the same count.
-	longest := capacity / int64(e.DataType.Size()*cs.world.rt.Size())
-	e.Count = max(1, int64(math.Exp(cs.draws.Float64()*math.Log(float64(longest)))))
+	// All ranks must draw the same count, but groups at this index may differ in size, so the count
+	// must fit a group of all ranks.
+	maxCount := capacity / int64(e.DataType.Size()*cs.world.rt.Size())
+	e.Count = max(1, int64(math.Exp(cs.draws.Float64()*math.Log(float64(maxCount)))))
 	if cs.draws.chance(3) {
-		e.Count = longest
+		e.Count = maxCount
 	}
 	if e.Group != nil {
 		e.Ranks = e.Group.Size()
@@ -69,17 +66,17 @@ func (cs *calls) collective(ctx context.Context) error {
 	return cs.runAndCheck(ctx, e)
 }
 
-// drawExchange draws a call for a group, and the ranges of the two buffers in pair that the call
-// uses. It returns nil if pair is nil.
-func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
-	if pair == nil {
+// drawExchange draws a call for a group, and the ranges that the call uses in two buffers. It
+// returns nil if twoBuffers is nil.
+func (cs *calls) drawExchange(group int, twoBuffers []liveBuffer) (*exchange, error) {
+	if twoBuffers == nil {
 		return nil, nil
 	}
-	capacity := min(pair[0].bytes, pair[1].bytes)
+	capacity := min(twoBuffers[0].bytes, twoBuffers[1].bytes)
 	e := cs.drawCall(group, capacity)
 	var parts [2]symmem.Memory
-	for i, h := range pair {
-		memory, err := h.memory()
+	for i, b := range twoBuffers {
+		memory, err := b.memory()
 		if err != nil {
 			return nil, err
 		}
@@ -87,15 +84,14 @@ func (cs *calls) drawExchange(group int, pair []liveBuffer) (*exchange, error) {
 			return nil, err
 		}
 	}
-	e.input = pair[0].buffer
+	e.input = twoBuffers[0].buffer
 	if e.Operation.HasInPlace() && cs.draws.chance(2) {
 		parts[1] = parts[0]
 	}
 	return e, e.Place(parts[0], parts[1])
 }
 
-// drawRange draws the offset of a call's data in memory, and returns the part of memory that
-// begins at this offset.
+// drawRange draws an offset for the data of a call, and returns the memory after this offset.
 func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, error) {
 	size := int64(e.DataType.Size())
 	slack := (memory.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
@@ -106,12 +102,12 @@ func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, er
 	return memory.Slice(offset, memory.Bytes()-offset)
 }
 
-const burstCalls = 4
+const maxBurst = 4
 
 // burst queues several calls on random streams, frees some of their buffers while the calls may
 // still be running, and then waits for the calls.
 func (cs *calls) burst(ctx context.Context) error {
-	picked := cs.buffers.pick(2 * (1 + cs.draws.IntN(burstCalls)))
+	picked := cs.buffers.pick(2 * (1 + cs.draws.IntN(maxBurst)))
 	var queued []*exchange
 	for i := 0; i < len(picked); i += 2 {
 		e, err := cs.drawExchange(cs.groups.index(), picked[i:i+2])
@@ -124,9 +120,9 @@ func (cs *calls) burst(ctx context.Context) error {
 		}
 		queued = append(queued, e)
 	}
-	for _, h := range picked {
+	for _, b := range picked {
 		if cs.draws.chance(3) {
-			same := func(other liveBuffer) bool { return other.buffer == h.buffer }
+			same := func(other liveBuffer) bool { return other.buffer == b.buffer }
 			if err := cs.buffers.drop(slices.IndexFunc(cs.buffers.live, same)); err != nil {
 				return err
 			}
@@ -141,8 +137,8 @@ func (cs *calls) burst(ctx context.Context) error {
 	return nil
 }
 
-// queue writes the input on e.inputStream, and makes the call and reads the output on e.stream.
-// If the two streams differ, the call waits for the write with an event.
+// queue queues the write of the input on e.inputStream, and the call and the read of the output on
+// e.stream.
 func (cs *calls) queue(ctx context.Context, e *exchange) error {
 	if err := e.Fill(e.inputStream); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
@@ -153,8 +149,7 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 			return err
 		}
 	}
-	// Only members of the group make the call, but all ranks must record that it uses the input, so
-	// that ranks outside the group do not reuse the buffer earlier.
+	// Ranks outside the group do not make the call, but must not reuse its buffer earlier.
 	if err := e.input.UseOn(e.stream); err != nil {
 		return err
 	}
@@ -167,8 +162,8 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 	return nil
 }
 
-// verify checks the output of a completed call. If the output is wrong, verify adds a finding,
-// in which prefix precedes the description of the call.
+// verify checks the output of a completed call. If the output is wrong, verify adds a finding that
+// describes the call, after prefix.
 func (cs *calls) verify(e *exchange, prefix string) {
 	cs.tally.Calls++
 	if e.want == nil {
@@ -207,7 +202,7 @@ func (cs *calls) allReduce(
 	return cs.runAndCheck(ctx, e)
 }
 
-// newAllReduce returns an all-reduce on s that sums the given number of bytes of float32 elements.
+// newAllReduce returns a sum of float32 elements on s. bytes is their size.
 func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
 	pattern := workload.Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,

@@ -13,32 +13,24 @@ import (
 // the rounds cycle through the check levels.
 type Config struct {
 	workload.Config
-	// From is the number of the first round. Rounds are counted from 1.
-	From int
-	// Rounds is the maximum number of rounds, or 0 for no limit.
-	Rounds int
-	// Duration is the time after which no further round begins, or 0 for no limit. At least one of
-	// Rounds and Duration must be set.
-	Duration time.Duration
-	// Steps is the number of steps in a round.
-	Steps int
-	// MaxBytes is the maximum size of a rank's message in bytes.
-	MaxBytes int64
-	// SharedGPUs is set if several ranks share a GPU. Because a rank's share of the GPU may be too
-	// small for the kernels of two groups (see Progress in package kernels), ranks then replay
-	// graphs concurrently only if the graphs belong to the same group.
-	SharedGPUs bool
-	// RoundTimeout limits the duration of a round.
-	RoundTimeout time.Duration
+	FirstRound int           // counted from 1
+	Rounds     int           // maximum number of rounds, or 0
+	Duration   time.Duration // time after which no further round begins, or 0
+	Steps      int           // number of steps in a round
+	MaxBytes   int64         // maximum size of a rank's message
+	// SharedGPUs is set if several ranks share a GPU. A rank's share of the GPU may be too small for
+	// the kernels of two groups. Graphs are then replayed concurrently only if they belong to the
+	// same group.
+	SharedGPUs   bool
+	RoundTimeout time.Duration // maximum duration of a round
 }
 
-// Default returns options for rounds in which ranks are skewed (delayed at random). The caller
-// must set Rounds or Duration.
+// Default returns options with Skew set. The caller must set Rounds or Duration.
 func Default() Config {
 	shared := workload.Default()
 	shared.Skew = true
 	return Config{
-		Config: shared, From: 1, Steps: 200, MaxBytes: 4 << 20,
+		Config: shared, FirstRound: 1, Steps: 200, MaxBytes: 4 << 20,
 		RoundTimeout: 2 * time.Minute,
 	}
 }
@@ -52,8 +44,8 @@ const (
 // Validate returns an error for the first invalid option.
 func (c *Config) Validate() error {
 	switch {
-	case c.From < 1:
-		return fmt.Errorf("the first round is %d, but must be 1 or more", c.From)
+	case c.FirstRound < 1:
+		return fmt.Errorf("the first round is %d, but must be 1 or more", c.FirstRound)
 	case c.Rounds < 0:
 		return fmt.Errorf("rounds is %d, but must not be negative", c.Rounds)
 	case c.Duration < 0:
@@ -72,14 +64,14 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-func (c *Config) levels() []symmem.CheckLevel {
+func (c *Config) checkLevels() []symmem.CheckLevel {
 	if c.Check != symmem.CheckDefault {
 		return []symmem.CheckLevel{c.Check}
 	}
 	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
 }
 
-// continues reports whether another round should begin after done rounds.
-func (c *Config) continues(done int, elapsed time.Duration) bool {
+// wantsRound reports whether another round should begin after done rounds.
+func (c *Config) wantsRound(done int, elapsed time.Duration) bool {
 	return (c.Rounds == 0 || done < c.Rounds) && (c.Duration == 0 || elapsed < c.Duration)
 }

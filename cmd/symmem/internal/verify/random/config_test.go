@@ -14,7 +14,7 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 		change func(*Config)
 		text   string
 	}{
-		"round 0":           {func(c *Config) { c.From = 0 }, "the first round is 0"},
+		"round 0":           {func(c *Config) { c.FirstRound = 0 }, "the first round is 0"},
 		"negative rounds":   {func(c *Config) { c.Rounds = -1 }, "rounds is -1"},
 		"no limit":          {func(c *Config) { c.Rounds = 0 }, "need a duration"},
 		"negative duration": {func(c *Config) { c.Duration = -1 }, "the duration is -1ns"},
@@ -41,16 +41,16 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 
 func TestRunEndsAtLimits(t *testing.T) {
 	timed := Config{Duration: time.Minute}
-	if !timed.continues(1000, 59*time.Second) || timed.continues(1, time.Minute) {
+	if !timed.wantsRound(1000, 59*time.Second) || timed.wantsRound(1, time.Minute) {
 		t.Error("a run with a duration does not end exactly when it has elapsed")
 	}
 	counted := Config{Rounds: 3}
-	if !counted.continues(2, time.Hour) || counted.continues(3, 0) {
+	if !counted.wantsRound(2, time.Hour) || counted.wantsRound(3, 0) {
 		t.Error("a run with a number of rounds does not end exactly after them")
 	}
 	both := Config{Duration: time.Minute, Rounds: 3}
-	if !both.continues(2, time.Second) || both.continues(2, time.Minute) ||
-		both.continues(3, time.Second) {
+	if !both.wantsRound(2, time.Second) || both.wantsRound(2, time.Minute) ||
+		both.wantsRound(3, time.Second) {
 		t.Error("a run with both limits does not end at the first limit reached")
 	}
 }
@@ -60,7 +60,7 @@ func TestReproduceIncludesAllOptions(t *testing.T) {
 	c.Seed, c.Placement, c.Check, c.Skew = 9, symmem.PlaceByAddress, symmem.CheckOff, false
 	want := "--seed 9 --from-round 31 --rounds 1 --steps 200 --max-bytes 4194304 " +
 		"--placement address --check off --skew=false"
-	if got := Reproduce(&c, 31); got != want {
+	if got := FlagsToRepeat(&c, 31); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -87,12 +87,12 @@ func TestGrowthAboveToleranceIsReported(t *testing.T) {
 		{Name: "file descriptors", Start: 10, End: 26, Tolerance: 16},
 	}}
 	if !r.OK() {
-		t.Errorf("Lost() = %v, want none", r.Lost())
+		t.Errorf("Leaks() = %v, want none", r.Leaks())
 	}
 	r.Resources[1].End++
-	if lost := r.Lost(); r.OK() || len(lost) != 1 || lost[0].Name != "file descriptors" ||
+	if lost := r.Leaks(); r.OK() || len(lost) != 1 || lost[0].Name != "file descriptors" ||
 		!strings.HasSuffix(lost[0].String(), "LOST") {
-		t.Errorf("Lost() = %v, want the file descriptors", lost)
+		t.Errorf("Leaks() = %v, want the file descriptors", lost)
 	}
 	if r = (Report{Tally: Tally{Wrong: 1}}); r.OK() {
 		t.Error("OK() = true for a report with a wrong element, want false")

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// draws makes the random decisions of a round. They are the same on all ranks.
+// draws makes the random choices of a round, which are the same on all ranks.
 type draws struct {
 	*rand.Rand
 	maxBytes int64 // maximum message size

@@ -11,10 +11,10 @@ import (
 // exchange is a call with its streams and its expected result.
 type exchange struct {
 	workload.Transfer
-	// The input is written on inputStream, and the call is made on stream.
-	inputStream, stream *symmem.Stream
-	input               symmem.Buffer
-	// want is the expected output, or nil if the call does not write to this rank's memory.
+	inputStream *symmem.Stream // on which the input is written
+	stream      *symmem.Stream // on which the call is made
+	input       symmem.Buffer
+	// want is the expected output, or nil if this rank receives none.
 	want []byte
 }
 

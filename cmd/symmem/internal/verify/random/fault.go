@@ -31,9 +31,9 @@ const (
 	numMistakes
 )
 
-// withFault creates a group of all ranks and calls fault, which must make the group fail and
-// return a buffer. withFault then makes and checks a call on that buffer in a new group.
-func (f *faults) withFault(
+// testFault creates a group of all ranks and calls fault, which must make the group fail and return
+// a buffer. testFault then checks a call on that buffer in a new group.
+func (f *faults) testFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
 ) error {
@@ -64,25 +64,23 @@ func (f *faults) withFault(
 	return errors.Join(g.Close(), b.Free())
 }
 
-// breakReplays captures the same all-reduce in two graphs, in a group of all ranks. While the
-// graphs are replayed, one rank makes a mistake. All ranks must then get an error, and each
-// result must be either right or marked as invalid.
-func (f *faults) breakReplays(ctx context.Context) error {
+// failInReplay replays two graphs in a group of all ranks, while one rank makes a mistake. All
+// ranks must get an error, and each result must be either right or marked as invalid.
+func (f *faults) failInReplay(ctx context.Context) error {
 	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
 	p := choose(f.draws, f.buffers.pools)
 	kind, bytes, tag := mistake(f.draws.IntN(int(numMistakes))), f.draws.size(), f.draws.Uint64()
 	if err := f.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	return f.withFault(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
-		// Do not use NCCL's kernels, which leave arbitrary results after an abort and do not compare
-		// replays.
+	return f.testFault(ctx, s, bytes, tag, func(g *symmem.Group) (b symmem.Buffer, err error) {
+		// NCCL's kernels would leave arbitrary results after an abort.
 		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
 			return b, err
 		}
 		var recs [2]*recording
 		for i := range recs {
-			if recs[i], err = f.sumGraph(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
+			if recs[i], err = f.captureSum(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
 				return b, err
 			}
 		}
@@ -106,14 +104,13 @@ func (f *faults) breakReplays(ctx context.Context) error {
 	})
 }
 
-// takesDirectPath reports whether a call takes the direct path. Only kernels of that path mark
-// invalid results.
+// takesDirectPath reports whether a call takes the direct path, whose kernels mark invalid results.
 func takesDirectPath(e *exchange) (bool, error) {
-	x, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
-	return x.Path == "direct", err
+	explanation, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
+	return explanation.Path == "direct", err
 }
 
-func (f *faults) sumGraph(
+func (f *faults) captureSum(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
 ) (*recording, error) {
 	rec := &recording{}
@@ -126,7 +123,7 @@ func (f *faults) sumGraph(
 	return rec, f.graphs.recordOn(ctx, rec, s)
 }
 
-// replayWithMistake replays the graphs, waits for the group to fail, checks the results, and
+// replayWithMistake replays the graphs, waits until the group has failed, checks the results, and
 // closes the graphs and the group. If isFaulty is set, this rank makes the mistake.
 func (f *faults) replayWithMistake(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, direct bool,
@@ -156,8 +153,8 @@ func (f *faults) replayWithMistake(
 	case <-time.After(2 * f.timeout):
 		return fmt.Errorf("rank %d did not report a fault in replays", f.world.rt.Rank())
 	}
-	// Clear the fault from all streams, so that it does not appear in later steps. A stream returns
-	// each fault only once, but the replays may have left faults on several streams.
+	// Clear the faults of all streams, so that they do not appear in later steps. Synchronize
+	// returns and clears one fault of a stream.
 	for range 2 {
 		for _, s := range f.world.streams {
 			_ = s.Synchronize(ctx)
@@ -173,7 +170,7 @@ func (f *faults) replayWithMistake(
 	}
 	for _, rec := range recs {
 		if direct {
-			f.verifyBroken(rec.calls[0])
+			f.verifyAfterFault(rec.calls[0])
 		}
 	}
 	return errors.Join(recs[0].close(), recs[1].close(), ignoreFault(g.Close()))
@@ -187,9 +184,9 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyBroken checks the result of a call that a fault may have interrupted. Either all
+// verifyAfterFault checks the result of a call that a fault may have interrupted. Either all
 // elements must be unchanged, or every element must be right or NaN.
-func (f *faults) verifyBroken(e *exchange) {
+func (f *faults) verifyAfterFault(e *exchange) {
 	order := binary.NativeEndian
 	f.tally.Calls++
 	all, unchanged, right, nan := int64(len(e.want)/4), int64(0), int64(0), int64(0)
@@ -217,8 +214,8 @@ func (f *faults) abort(ctx context.Context) error {
 	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
 	p := choose(f.draws, f.buffers.pools)
 	before, bytes, tag := f.draws.IntN(3), f.draws.size(), f.draws.Uint64()
-	return f.withFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
-		// The buffer is used on one stream only, so that Free takes effect at the same step on all
+	return f.testFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
+		// Use the buffer on one stream only, so that Free takes effect at the same step on all
 		// ranks.
 		b, err := p.AllocOn(s, bytes)
 		if err != nil {
@@ -230,8 +227,7 @@ func (f *faults) abort(ctx context.Context) error {
 			}
 		}
 		if f.world.rt.Device().Backend == "nccl" {
-			// Avoid NCCL's window kernels, which do not check for aborts: one that waits for the aborting
-			// rank would run until the process exits.
+			// NCCL's window kernels do not check for aborts, so they would wait forever.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err
 			}
@@ -240,8 +236,8 @@ func (f *faults) abort(ctx context.Context) error {
 	})
 }
 
-// abortAndClose aborts the group if isFaulty is set. It then makes calls until one of them
-// reports the abort, and closes the group.
+// abortAndClose aborts the group if isFaulty is set. It makes calls until one of them reports the
+// abort, and closes the group.
 func (f *faults) abortAndClose(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, isFaulty bool,
 ) error {

@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-const liveGraphs = 3
+const maxGraphs = 3
 
 type graphs struct {
 	world   *world
@@ -23,10 +23,10 @@ type graphs struct {
 	oneGroup bool
 }
 
-// capture captures a graph of up to three calls. If liveGraphs graphs already exist, it replays
-// one of them instead.
+// capture captures a graph of up to three calls. If there are already maxGraphs graphs, it replays
+// one of them.
 func (gs *graphs) capture(ctx context.Context) error {
-	if len(gs.all) >= liveGraphs {
+	if len(gs.all) >= maxGraphs {
 		return gs.replay(ctx)
 	}
 	rec := &recording{group: gs.groups.index()}
@@ -34,7 +34,7 @@ func (gs *graphs) capture(ctx context.Context) error {
 	calls := 1 + gs.draws.IntN(3)
 	register := gs.draws.chance(2)
 	for range calls {
-		if err := gs.stage(rec, s, p); err != nil {
+		if err := gs.addCall(rec, s, p); err != nil {
 			return err
 		}
 	}
@@ -51,10 +51,10 @@ func (gs *graphs) capture(ctx context.Context) error {
 	}
 	gs.all = append(gs.all, rec)
 	gs.tally.Graphs++
-	return gs.release(rec)
+	return gs.freeSome(rec)
 }
 
-func (gs *graphs) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
+func (gs *graphs) addCall(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := gs.draws.size()
 	e := gs.calls.drawCall(rec.group, bytes)
 	if e.Operation == symmem.OpSend {
@@ -63,19 +63,20 @@ func (gs *graphs) stage(rec *recording, s *symmem.Stream, p *symmem.Pool) error 
 	return rec.add(e, s, p, bytes)
 }
 
-func (gs *graphs) release(rec *recording) error {
+// freeSome frees random buffers that a graph uses.
+func (gs *graphs) freeSome(rec *recording) error {
 	if rec.byLibrary {
 		return nil
 	}
-	kept := rec.retained[:0]
-	for _, b := range rec.retained {
+	live := rec.live[:0]
+	for _, b := range rec.live {
 		if gs.draws.chance(2) {
-			kept = append(kept, b)
+			live = append(live, b)
 		} else if err := b.Free(); err != nil {
 			return err
 		}
 	}
-	rec.retained = kept
+	rec.live = live
 	return nil
 }
 
@@ -83,19 +84,19 @@ func (gs *graphs) replay(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
 	}
-	return gs.replayOf(ctx, choose(gs.draws, gs.all), 1+gs.draws.IntN(8))
+	return gs.replayGraph(ctx, choose(gs.draws, gs.all), 1+gs.draws.IntN(8))
 }
 
 func (gs *graphs) replayAll(ctx context.Context) error {
 	for _, rec := range gs.all {
-		if err := gs.replayOf(ctx, rec, 1); err != nil {
+		if err := gs.replayGraph(ctx, rec, 1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (gs *graphs) replayOf(ctx context.Context, rec *recording, times int) error {
+func (gs *graphs) replayGraph(ctx context.Context, rec *recording, times int) error {
 	s := gs.streamFor(rec)
 	if err := rec.overwriteResults(s); err != nil {
 		return err
@@ -122,8 +123,7 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	return choose(gs.draws, gs.world.streams)
 }
 
-// verifyReplayed checks the results of a graph that was replayed. In findings, prefix precedes
-// the description of the call.
+// verifyReplayed checks the results of a replayed graph.
 func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
 	for _, e := range rec.calls {
 		gs.calls.verify(e, prefix)
@@ -131,9 +131,8 @@ func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
 	gs.tally.Replays += int64(times)
 }
 
-// overlap launches several graphs and a call on random streams, and then waits for all of them.
-// It does not order the launches with events, so symmem alone must order the calls of each
-// group.
+// overlap launches several graphs and a call on random streams, and then waits for all of them. The
+// program does not order these launches, so symmem must order the calls of each group.
 func (gs *graphs) overlap(ctx context.Context) error {
 	if len(gs.all) == 0 {
 		return nil
@@ -154,9 +153,9 @@ func (gs *graphs) overlap(ctx context.Context) error {
 			return err
 		}
 	}
-	times, call := 1+gs.draws.IntN(8), gs.draws.IntN(len(order)+1)
+	times, callPosition := 1+gs.draws.IntN(8), gs.draws.IntN(len(order)+1)
 	for i, index := range order {
-		if e != nil && i == call {
+		if e != nil && i == callPosition {
 			e.inputStream, e.stream = choose(gs.draws, gs.world.streams), choose(gs.draws, gs.world.streams)
 			if err := gs.calls.queue(ctx, e); err != nil {
 				return err
@@ -179,7 +178,7 @@ func (gs *graphs) overlap(ctx context.Context) error {
 	for _, index := range order {
 		gs.verifyReplayed(gs.all[index], times, "replayed with other graphs, ")
 	}
-	if e != nil && call < len(order) {
+	if e != nil && callPosition < len(order) {
 		gs.calls.verify(e, "between replays, ")
 	}
 	return nil
@@ -193,8 +192,8 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// close closes the graphs for which match returns true, or all graphs if match is nil, and frees
-// their buffers.
+// close closes the graphs for which match returns true, and frees their buffers. A nil match stands
+// for all graphs.
 func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error {
 	if err := gs.world.synchronize(ctx); err != nil {
 		return err
@@ -210,8 +209,8 @@ func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error 
 	return errors.Join(errs...)
 }
 
-// recordOn captures the calls of rec on s. If s is a stream of the other library, that library
-// makes the capture.
+// recordOn captures the calls of rec on s. If s belongs to the other library, that library makes
+// the capture.
 func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
 	rec.byLibrary = gs.world.library != nil && slices.Contains(gs.world.library.Streams, s)
@@ -228,12 +227,12 @@ func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream
 	return nil
 }
 
-func (gs *graphs) closeOver(ctx context.Context, group int) error {
+func (gs *graphs) closeForGroup(ctx context.Context, group int) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec.group == group })
 }
 
-// groupClosed updates the group indexes of the graphs after the group at index has been removed.
-func (gs *graphs) groupClosed(index int) {
+// removeGroupIndex updates group indexes after the group at index has been removed.
+func (gs *graphs) removeGroupIndex(index int) {
 	for _, rec := range gs.all {
 		if rec.group > index {
 			rec.group--

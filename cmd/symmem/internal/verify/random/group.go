@@ -6,10 +6,9 @@ import (
 	"symmem"
 )
 
-const liveGroups = 4
+const maxGroups = 4
 
-// groups holds the groups of a round. The first one is the world. A group that does not contain
-// this rank is nil.
+// groups holds the groups of a round. The first one is the world. A group without this rank is nil.
 type groups struct {
 	draws        *draws
 	world        *symmem.Group
@@ -25,15 +24,15 @@ func newGroups(w *world, d *draws, t *Tally) *groups {
 	}
 }
 
-// splits lists ways to split n ranks into groups. Each function returns a rank's color and key
-// for Group.Split. A rank with a negative color does not join any group.
-var splits = []func(rank, n, drawn int) (color, key int){
+// splits lists ways to split ranks into groups. Each function returns the color and the key of a
+// rank for Group.Split. A rank with a negative color does not join a group.
+var splits = []func(rank, ranks, random int) (color, key int){
 	func(rank, _, _ int) (color, key int) { return 0, rank },
-	func(rank, n, _ int) (color, key int) { return 0, n - rank },
+	func(rank, ranks, _ int) (color, key int) { return 0, ranks - rank },
 	func(rank, _, _ int) (color, key int) { return rank % 2, rank },
-	func(rank, n, _ int) (color, key int) { return 2 * rank / n, -rank },
-	func(rank, n, drawn int) (color, key int) {
-		if n > 1 && rank == drawn%n {
+	func(rank, ranks, _ int) (color, key int) { return 2 * rank / ranks, -rank },
+	func(rank, ranks, random int) (color, key int) {
+		if ranks > 1 && rank == random%ranks {
 			return -1, 0
 		}
 		return 7, rank
@@ -41,8 +40,8 @@ var splits = []func(rank, n, drawn int) (color, key int){
 }
 
 func (gs *groups) split(ctx context.Context) error {
-	colorAndKey, drawn := choose(gs.draws, splits), gs.draws.IntN(1<<16)
-	color, key := colorAndKey(gs.world.Rank(), gs.world.Size(), drawn)
+	colorAndKey, random := choose(gs.draws, splits), gs.draws.IntN(1<<16)
+	color, key := colorAndKey(gs.world.Rank(), gs.world.Size(), random)
 	var g *symmem.Group
 	var err error
 	if color < 0 {
@@ -60,16 +59,14 @@ func (gs *groups) split(ctx context.Context) error {
 
 func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
 
-// pathChoices lists the path settings to draw from. Because wrong placement affects only the window
-// and direct paths, they are listed twice, so that they are drawn more often. A call that cannot
-// take the drawn path takes the path that PathAuto would select.
+// pathChoices lists the path settings to draw from. The window and direct paths are listed twice,
+// because only they need correct placement.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,
 }
 
-// drawPath draws a path setting. In a world of several machines, half of the settings are
-// PathTwoLevel.
+// drawPath draws a path setting.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.manyMachines && gs.draws.chance(2) {
 		return symmem.PathTwoLevel

@@ -12,14 +12,12 @@ import (
 	"symmem/driver/formula"
 )
 
-// normElements limits the number of elements of a norm, because computing the expected output is
-// slow.
-const normElements = 1 << 14
+// maxNormElements limits the size of a norm, because computing the expected output is slow.
+const maxNormElements = 1 << 14
 
-// normalize computes a fused norm (all-reduce and RMSNorm in one kernel) in three live buffers,
-// and compares all outputs with the formula. If the group's path does not support norms, like
-// the plain path on GPUs, normalize checks nothing.
-func (r *round) normalize(ctx context.Context) error {
+// runNorm computes a fused norm (all-reduce and RMSNorm in one kernel) in three live buffers, and
+// checks all outputs, unless the path of the group does not support norms.
+func (r *round) runNorm(ctx context.Context) error {
 	g, picked := r.groups.all[r.groups.index()], r.buffers.pick(3)
 	if picked == nil {
 		return nil
@@ -29,8 +27,8 @@ func (r *round) normalize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Ranks outside the group also fill and read the memory, so that the pools record the same uses
-	// on all ranks.
+	// Ranks outside the group also fill and read the memory, because pools must record the same
+	// uses on all ranks.
 	s, rank := choose(r.draws, r.world.streams), 0
 	if g != nil {
 		rank = g.Rank()
@@ -66,10 +64,10 @@ func (r *round) drawNorm(g *symmem.Group, picked []liveBuffer) *workload.Norm {
 	if quant == driver.QuantPerGroup {
 		hidden = driver.QuantGroup * (1 + r.draws.IntN(minMessage/8/driver.QuantGroup))
 	}
-	rows := 1 + r.draws.IntN(max(1, min(int(capacity)/8, normElements)/hidden))
+	rows := 1 + r.draws.IntN(max(1, min(int(capacity)/8, maxNormElements)/hidden))
 	t := choose(r.draws, []driver.DataType{driver.BFloat16, driver.Float16})
-	// How many numbers DrawNorm draws depends on the size of the group, which may differ between
-	// ranks, so it gets a separate generator.
+	// The group may have a different size on other ranks, so DrawNorm may draw more or fewer
+	// numbers there. Give it a separate generator.
 	draws, ranks := rand.New(rand.NewPCG(r.draws.Uint64(), 1)), r.world.rt.Size()
 	if g != nil {
 		ranks = g.Size()

@@ -9,10 +9,9 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording is a captured graph of calls. The inputs of the calls are written before the
-// capture. After each call, the graph copies the result to another buffer. The buffers of the
-// calls may be freed while the graph exists, but the pool must not reuse their memory until the
-// graph is closed.
+// recording is a captured graph of calls. After each call, the graph copies the result to another
+// buffer. The buffers of the calls may be freed while the graph exists, but the pool must not reuse
+// their memory until the graph is closed.
 type recording struct {
 	graph graph
 	// byLibrary is set if another library captured the graph. Such a graph is launched on that
@@ -20,8 +19,8 @@ type recording struct {
 	byLibrary bool
 	group     int // the index of the group
 	calls     []*exchange
-	outs      []symmem.Buffer // buffers for copies of the results
-	retained  []symmem.Buffer // buffers of the calls that have not been freed yet
+	copies    []symmem.Buffer // buffers for copies of the results
+	live      []symmem.Buffer // buffers of the calls that have not been freed yet
 }
 
 type graph interface {
@@ -43,8 +42,8 @@ func (rec *recording) add(
 		return err
 	}
 	e.inputStream, e.stream = s, s
-	rec.calls, rec.outs = append(rec.calls, e), append(rec.outs, buffers[2])
-	rec.retained = append(rec.retained, buffers[0], buffers[1])
+	rec.calls, rec.copies = append(rec.calls, e), append(rec.copies, buffers[2])
+	rec.live = append(rec.live, buffers[0], buffers[1])
 	return e.Fill(e.inputStream)
 }
 
@@ -62,7 +61,7 @@ func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, erro
 
 func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
 	for i, e := range rec.calls {
-		if err := rec.call(ctx, e, rec.outs[i], s); err != nil {
+		if err := rec.call(ctx, e, rec.copies[i], s); err != nil {
 			return err
 		}
 	}
@@ -85,9 +84,8 @@ func (rec *recording) call(
 	return s.Copy(dst, e.Recv)
 }
 
-// touch overwrites the output, and copies at most one byte of the input to dst. Ranks outside
-// the group also call it, so that the graph uses, and therefore pins, the same buffers in the
-// same order on all ranks.
+// touch overwrites the output, and copies a byte of the input to dst. Ranks outside the group also
+// call it, so that the graph uses the same buffers in the same order on all ranks.
 func (e *exchange) touch(dst symmem.Memory, s *symmem.Stream) error {
 	n := min(1, e.Send.Bytes(), dst.Bytes()) // 0 for calls that use only one buffer
 	src, srcErr := e.Send.Slice(0, n)
@@ -100,7 +98,7 @@ func (e *exchange) touch(dst symmem.Memory, s *symmem.Stream) error {
 
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	var errs []error
-	for _, out := range rec.outs {
+	for _, out := range rec.copies {
 		errs = append(errs, s.Fill(out.Memory(), ^byte(workload.Junk)))
 	}
 	return errors.Join(errs...)
@@ -108,7 +106,7 @@ func (rec *recording) overwriteResults(s *symmem.Stream) error {
 
 func (rec *recording) read(s *symmem.Stream) error {
 	for i, e := range rec.calls {
-		src, err := rec.outs[i].Memory().Slice(0, e.Recv.Bytes())
+		src, err := rec.copies[i].Memory().Slice(0, e.Recv.Bytes())
 		if err != nil {
 			return err
 		}
@@ -122,7 +120,7 @@ func (rec *recording) read(s *symmem.Stream) error {
 
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
-	for _, b := range append(rec.outs, rec.retained...) {
+	for _, b := range append(rec.copies, rec.live...) {
 		errs = append(errs, b.Free())
 	}
 	return errors.Join(errs...)

@@ -86,8 +86,8 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	if err != nil || r.config.Placement != symmem.PlaceByAddress {
 		return p, err
 	}
-	// Map more memory than the round needs, so that pools do not grow during it.
-	return p, workload.MapSegments(ctx, p, r.groups.world, r.config.MaxBytes*liveMessages/8)
+	// Map more memory than the round needs.
+	return p, workload.MapSegments(ctx, p, r.groups.world, r.config.MaxBytes*maxLiveMessages/8)
 }
 
 // allocateInScope allocates buffers in a scope of a group, and then ends or abandons the scope.
@@ -114,9 +114,9 @@ func (r *round) allocateDisabled(context.Context) error {
 	return r.buffers.allocateSeveral(1, nil, s.Alloc)
 }
 
-// split creates a group. If there are already liveGroups groups, it closes one instead.
+// split creates a group. If there are already maxGroups groups, it closes one instead.
 func (r *round) split(ctx context.Context) error {
-	if len(r.groups.all) >= liveGroups {
+	if len(r.groups.all) >= maxGroups {
 		return r.closeAnyGroup(ctx)
 	}
 	return r.groups.split(ctx)
@@ -130,7 +130,7 @@ func (r *round) closeAnyGroup(ctx context.Context) error {
 }
 
 func (r *round) closeGroup(ctx context.Context, index int) error {
-	if err := r.graphs.closeOver(ctx, index); err != nil {
+	if err := r.graphs.closeForGroup(ctx, index); err != nil {
 		return err
 	}
 	if err := r.world.barrier(ctx); err != nil {
@@ -138,14 +138,14 @@ func (r *round) closeGroup(ctx context.Context, index int) error {
 	}
 	g := r.groups.all[index]
 	r.groups.all = slices.Delete(r.groups.all, index, index+1)
-	r.graphs.groupClosed(index)
+	r.graphs.removeGroupIndex(index)
 	if g == nil {
 		return nil
 	}
 	return g.Close()
 }
 
-func (r *round) compareLedgers(ctx context.Context) error {
+func (r *round) compareHistories(ctx context.Context) error {
 	if r.world.rt.Check() == symmem.CheckOff {
 		return nil
 	}
@@ -165,14 +165,13 @@ func (r *round) finish(ctx context.Context) error {
 	if err := r.world.barrier(ctx); err != nil {
 		return err
 	}
-	if err := r.compareLedgers(ctx); err != nil {
+	if err := r.compareHistories(ctx); err != nil {
 		return err
 	}
 	return r.end(ctx)
 }
 
-// ErrInUse is returned if a pool still uses memory at the end of a round, when all buffers have
-// been freed.
+// ErrInUse is returned if a pool still uses memory at the end of a round.
 var ErrInUse = errors.New("memory is in use although all buffers have been freed")
 
 func (r *round) end(ctx context.Context) error {
@@ -181,10 +180,10 @@ func (r *round) end(ctx context.Context) error {
 			return err
 		}
 	}
-	r.tally.Peak = max(r.tally.Peak, r.world.mapped())
+	r.tally.PeakBytes = max(r.tally.PeakBytes, r.world.mapped())
 	for i, p := range r.buffers.pools {
-		// After a fault, pools keep buffers that were live on some ranks but not on others. Trim
-		// releases these buffers.
+		// After a fault, pools keep buffers that were live on some ranks but not on others, until
+		// Trim.
 		if r.tally.Aborts > 0 && !r.byAddress() {
 			if err := p.Trim(ctx, math.MaxInt64); err != nil {
 				return err
@@ -215,13 +214,10 @@ func (r *round) reserve(ctx context.Context) error {
 }
 
 // byAddress reports whether the run places blocks by address, which makes sums wrong. Such a run
-// does not make groups fail, because after a fault ranks compare their buffers even if checks
-// are off.
+// skips steps that compare ranks even if checks are off, because it must show the wrong sums.
 func (r *round) byAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
-// trim closes all graphs and unmaps idle segments. It does nothing in a run that places blocks
-// by address with checks off. The purpose of such a run is to show wrong sums, but Trim would
-// report a divergence, because it compares the pools' histories even if checks are off.
+// trim closes all graphs and unmaps idle segments.
 func (r *round) trim(ctx context.Context) error {
 	p, keep := choose(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
 	if r.byAddress() && r.world.rt.Check() == symmem.CheckOff {
@@ -242,10 +238,10 @@ func (r *round) replacePool(ctx context.Context) error {
 	if err := r.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	if err := r.buffers.dropIf(func(h liveBuffer) bool { return h.pool == old }); err != nil {
+	if err := r.buffers.dropIf(func(b liveBuffer) bool { return b.pool == old }); err != nil {
 		return err
 	}
-	r.tally.Peak = max(r.tally.Peak, r.world.mapped())
+	r.tally.PeakBytes = max(r.tally.PeakBytes, r.world.mapped())
 	// Wait for other ranks, which may still read the memory.
 	if err := r.world.barrier(ctx); err != nil {
 		return err
@@ -267,9 +263,9 @@ func (r *round) abort(ctx context.Context) error {
 	return r.faults.abort(ctx)
 }
 
-func (r *round) breakReplays(ctx context.Context) error {
+func (r *round) failInReplay(ctx context.Context) error {
 	if r.byAddress() {
 		return nil
 	}
-	return r.faults.breakReplays(ctx)
+	return r.faults.failInReplay(ctx)
 }

@@ -47,7 +47,7 @@ func runRanks(t *testing.T, c Config, ranks int) ([]*Report, []error) {
 	reports := make([]*Report, ranks)
 	errs := ranktest.Outcomes(ranks, func(rank int) (err error) {
 		reports[rank], err = Run(t.Context(), c, Rank{
-			Open: l.open(rank), Local: rank, Shared: true,
+			Open: l.open(rank), LocalRank: rank, SharedProcess: true,
 		})
 		return err
 	})
@@ -70,7 +70,7 @@ func TestRanksReportSameResults(t *testing.T) {
 			t.Errorf("rank %d: got %+v, want 3 rounds, 240 steps and nothing wrong", rank, r)
 		}
 		// ElapsedMS differs between ranks, and so does Peak because of skew.
-		r.ElapsedMS, r.Peak = 0, 0
+		r.ElapsedMS, r.PeakBytes = 0, 0
 		if !reflect.DeepEqual(r, reports[0]) {
 			t.Errorf("report of rank %d = %+v, want that of rank 0, %+v", rank, r, reports[0])
 		}
@@ -89,7 +89,7 @@ func TestSingleRoundCanBeRepeated(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	c.Rounds, c.From = 1, 2
+	c.Rounds, c.FirstRound = 1, 2
 	second, errs := runRanks(t, c, 2)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestPlacementByAddressGivesWrongSums(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := reports[0]
-	if r.Wrong == 0 || r.OK() || r.FirstWrong != r.Rounds || r.FirstWrong == 0 {
+	if r.Wrong == 0 || r.OK() || r.FirstWrongRound != r.Rounds || r.FirstWrongRound == 0 {
 		t.Fatalf("got %+v, want wrong sums in the last round", r)
 	}
 	if len(r.Findings) == 0 || !strings.Contains(r.Findings[0], "elements are wrong") {
@@ -159,8 +159,8 @@ func TestHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
 	}
 	defer func() { _ = ranks[0].Close() }()
 	stacks := make(chan []byte, 1)
-	p := &runner{config: c, rank: Rank{Hang: func(_ int, s []byte) { stacks <- s }}}
-	stop := p.watch(&world{rt: ranks[0]}, 1)
+	p := &runner{config: c, rank: Rank{OnHang: func(_ int, s []byte) { stacks <- s }}}
+	stop := p.watchForHang(&world{rt: ranks[0]}, 1)
 	defer stop()
 	ranks[0].World().Abort()
 	select {

@@ -2,7 +2,7 @@ package random
 
 import "context"
 
-// step is a kind of step in a round. It is drawn with a probability proportional to weight.
+// step is a step of a round. The probability to draw it is proportional to weight.
 type step struct {
 	name   string
 	weight int
@@ -16,7 +16,7 @@ var steps = []step{
 	{"allocating in a disabled scope", 2, (*round).allocateDisabled},
 	{"a collective", 24, func(r *round, c context.Context) error { return r.calls.collective(c) }},
 	{"concurrent collectives", 6, func(r *round, c context.Context) error { return r.calls.burst(c) }},
-	{"a norm", 4, (*round).normalize},
+	{"a norm", 4, (*round).runNorm},
 	{"capturing", 4, func(r *round, c context.Context) error { return r.graphs.capture(c) }},
 	{"replaying", 8, func(r *round, c context.Context) error { return r.graphs.replay(c) }},
 	{"replaying several graphs", 4, func(r *round, c context.Context) error {
@@ -27,13 +27,13 @@ var steps = []step{
 	{"closing a group", 2, (*round).closeAnyGroup},
 	{"choosing a path", 3, func(r *round, c context.Context) error { return r.groups.choosePath(c) }},
 	{"aborting a group", 1, (*round).abort},
-	{"breaking a group in replays", 1, (*round).breakReplays},
+	{"making a group fail in a replay", 1, (*round).failInReplay},
 	{"reserving memory", 2, (*round).reserve},
 	{"trimming a pool", 2, (*round).trim},
 	{"suspending a pool", 1, (*round).suspend},
 	{"replacing a pool", 1, (*round).replacePool},
 	{"synchronizing", 3, func(r *round, c context.Context) error { return r.world.synchronize(c) }},
-	{"comparing ledgers", 1, (*round).compareLedgers},
+	{"comparing histories", 1, (*round).compareHistories},
 }
 
 func drawStep(draws *draws) *step {

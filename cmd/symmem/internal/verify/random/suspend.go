@@ -7,13 +7,13 @@ import (
 	"symmem"
 )
 
-// suspend releases the memory of a pool, and sometimes also that of the world, and then
-// allocates it again. Graphs stay open, so that later replays show whether they survive. If a
-// graph contains NCCL window kernels, the memory cannot be released, and suspend does nothing.
+// suspend releases the memory of a pool, and sometimes also that of the world, and then allocates
+// it again. Graphs stay open and are replayed later. If a graph contains NCCL's window kernels, the
+// memory is busy, and suspend does nothing.
 func (r *round) suspend(ctx context.Context) error {
-	p, groupToo := choose(r.draws, r.buffers.pools), r.draws.chance(2)
+	p, alsoGroup := choose(r.draws, r.buffers.pools), r.draws.chance(2)
 	if r.byAddress() {
-		return nil // Suspend would report a divergence even if checks are off
+		return nil
 	}
 	if err := errors.Join(r.world.synchronize(ctx), r.world.barrier(ctx)); err != nil {
 		return err
@@ -22,7 +22,7 @@ func (r *round) suspend(ctx context.Context) error {
 	if errors.Is(err, symmem.ErrBusy) {
 		return nil
 	}
-	if err != nil || !groupToo {
+	if err != nil || !alsoGroup {
 		return errors.Join(err, p.Resume(ctx))
 	}
 	if _, err := r.groups.world.Suspend(ctx); err != nil && !errors.Is(err, symmem.ErrBusy) {

@@ -2,24 +2,19 @@ package random
 
 // Tally counts the work and the results of one rank or, in a Report, of all ranks.
 type Tally struct {
-	Steps int64 `json:"steps"`
-	// Calls is the number of checked calls, including replayed ones.
-	Calls int64 `json:"calls"`
-	// Norms is the number of fused norms among Calls.
-	Norms   int64 `json:"norms"`
+	Steps   int64 `json:"steps"`
+	Calls   int64 `json:"calls"` // checked calls, including replayed ones
+	Norms   int64 `json:"norms"` // fused norms among Calls
 	Replays int64 `json:"replays"`
 	Graphs  int64 `json:"graphs"`
 	Groups  int64 `json:"groups"`
 	Aborts  int64 `json:"aborts"`
-	// Wrong is the number of wrong elements in results.
-	Wrong int64 `json:"wrong"`
-	// Bytes is the total size of the checked results.
-	Bytes int64 `json:"bytes"`
-	// Peak is the maximum size of a rank's mapped memory, measured at the end of rounds and before
-	// pools are closed.
-	Peak int64 `json:"peak_bytes"`
-	// findings describes the first wrong results on this rank.
-	findings []string
+	Wrong   int64 `json:"wrong"` // wrong elements in results
+	Bytes   int64 `json:"bytes"` // total size of the checked results
+	// PeakBytes is the maximum size of a rank's mapped memory, measured before pools are closed.
+	PeakBytes int64 `json:"peak_bytes"`
+
+	findings []string // descriptions of the first wrong results on this rank
 }
 
 const maxFindings = 8
@@ -32,12 +27,11 @@ func (t *Tally) addFinding(finding string) {
 
 // roundResult holds the results that ranks exchange after a round.
 type roundResult struct {
-	// More is set if another round should follow, judging by this rank's clock.
-	More bool
+	WantsRound bool // another round should follow, by this rank's clock
 	Tally
 }
 
-// mergeTallies returns the tally of all ranks. Because all ranks make the same steps, it adds up
+// mergeTallies returns the tally of all ranks. The steps are the same on all ranks, so it adds up
 // only the results.
 func mergeTallies(all []roundResult) Tally {
 	t := all[0].Tally

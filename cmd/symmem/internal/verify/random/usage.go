@@ -31,25 +31,20 @@ var resourceNames = [numResources]string{
 }
 
 // tolerances returns how much the usage of each resource may grow. On the host backend, nothing may
-// grow, because only symmem allocates resources there. On GPUs, CUDA and NCCL open files and map
-// queues when they first use them, and load each kernel into device memory at its first launch,
-// which may be in any round. The tolerances are low enough to detect a pool, window or communicator
-// that leaks in each round. Ranks that share a GPU also measure each other's memory: with 8 ranks
-// on an H100, the device memory that a rank measured varied by 107 to 204 MB.
-//
-// In a world of several machines, the ranks of a machine connect to each other when they create
-// the first group within the machine, once per world. Each connection needs two goroutines on
-// both sides. As every machine has at least one rank, a rank has at most ranks - machines peers
-// on its machine.
+// grow. On GPUs, CUDA and NCCL open files and load kernels on first use, which may be in any round.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
 	}
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
 	if r.config.SharedGPUs {
+		// Ranks also measure the memory of each other. With 8 ranks on an H100, the device memory
+		// that a rank measured varied by 107 to 204 MB.
 		allowed[deviceBytes] = int64(r.worlds[0].rt.Size()) << 28
 	}
 	if machines := r.worlds[0].machines(); machines > 1 {
+		// Once per world, a rank connects to the other ranks on its machine, of which there are at
+		// most ranks - machines. Each connection needs two goroutines.
 		allowed[goroutines] = int64(2 * (r.worlds[0].rt.Size() - machines) * len(r.worlds))
 	}
 	return allowed
@@ -57,18 +52,15 @@ func (r *runner) tolerances() usage {
 
 // Resource holds a rank's usage of one resource at the beginning and at the end of a run.
 type Resource struct {
-	Name string `json:"name"`
-	Rank int    `json:"rank"`
-	// Start is the usage after the warm-up.
-	Start int64 `json:"start"`
-	// End is the usage after the last round.
-	End int64 `json:"end"`
-	// Tolerance is the growth that is permitted.
-	Tolerance int64 `json:"tolerance"`
+	Name      string `json:"name"`
+	Rank      int    `json:"rank"`
+	Start     int64  `json:"start"` // usage after the warm-up
+	End       int64  `json:"end"`   // usage after the last round
+	Tolerance int64  `json:"tolerance"`
 }
 
-// Lost reports whether the usage has grown by more than the tolerance.
-func (r Resource) Lost() bool { return r.End > r.Start+r.Tolerance }
+// Leaked reports whether the usage has grown by more than the tolerance.
+func (r Resource) Leaked() bool { return r.End > r.Start+r.Tolerance }
 
 func (r *runner) measure() (u usage, err error) {
 	runtime.GC()
@@ -85,7 +77,7 @@ func (r *runner) measure() (u usage, err error) {
 		u[poolBytes] += w.mapped()
 	}
 	if r.backend() == "nccl" {
-		err = nccl.Current(r.rank.Local, func(gpu *cuda.Driver) error {
+		err = nccl.Current(r.rank.LocalRank, func(gpu *cuda.Driver) error {
 			free, total, err := gpu.MemGetInfo()
 			u[deviceBytes] = total - free
 			return err
@@ -94,9 +86,8 @@ func (r *runner) measure() (u usage, err error) {
 	return u, err
 }
 
-// sharedMappings returns the number of the process's shared mappings, such as segments and
-// windows. It does not count the memory of the Go runtime and thread stacks, whose mappings are
-// private.
+// sharedMappings returns the number of shared mappings of this process, such as segments. It does
+// not count private mappings, such as stacks and the heap.
 func sharedMappings() (count int64, err error) {
 	mappings, err := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(mappings)) {
@@ -108,22 +99,22 @@ func sharedMappings() (count int64, err error) {
 	return count, err
 }
 
-// Communicators are destroyed in the background, so their resources are released with a delay.
-// leakTime limits the wait for their release, and leakPoll is the time between measurements.
+// Resources of communicators are released in the background. releaseTime limits the wait for their
+// release, and releasePoll is the time between measurements.
 const (
-	leakTime = 20 * time.Second
-	leakPoll = 20 * time.Millisecond
+	releaseTime = 20 * time.Second
+	releasePoll = 20 * time.Millisecond
 )
 
-// usageAfterWork measures the usage repeatedly, until it is within the tolerances or leakTime
-// has passed, and returns the last measurement.
+// usageAfterWork measures the usage until it is within the tolerances or releaseTime has passed,
+// and returns the last measurement.
 func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
-	ctx, cancel := context.WithTimeout(ctx, leakTime)
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	ticker := time.NewTicker(leakPoll)
+	ticker := time.NewTicker(releasePoll)
 	defer ticker.Stop()
 	for {
-		if u, err = r.measure(); err != nil || r.fits(u) {
+		if u, err = r.measure(); err != nil || !r.leaks(u) {
 			return u, err
 		}
 		select {
@@ -134,8 +125,8 @@ func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	}
 }
 
-func (r *runner) fits(u usage) bool {
-	return !slices.ContainsFunc(r.resources(0, r.start, u), Resource.Lost)
+func (r *runner) leaks(u usage) bool {
+	return slices.ContainsFunc(r.resources(0, r.warm, u), Resource.Leaked)
 }
 
 func (r *runner) resources(rank int, start, end usage) (all []Resource) {

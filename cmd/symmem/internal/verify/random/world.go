@@ -16,15 +16,14 @@ type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 // world holds the Runtime for one check level. All rounds at that level use it.
 type world struct {
 	rt      *symmem.Runtime
-	streams []*symmem.Stream // the default stream, further ones of symmem, then the library's
+	streams []*symmem.Stream // those of symmem, then those of library
 	events  []*symmem.Event  // one for each stream
-	// library stands for another CUDA library in the process. It is nil on the host backend.
+	// library is another CUDA library in the process. It is nil on the host backend.
 	library  *program.Library
 	gatherer *workload.Gatherer
 }
 
-// A world has numStreams streams of symmem and libraryStreams streams of the library. They exist
-// as long as the world.
+// A world has numStreams streams of symmem and libraryStreams streams of the library.
 const (
 	numStreams     = 3
 	libraryStreams = 2
@@ -42,7 +41,7 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 		w.gatherer, err = workload.OpenGatherer(ctx, rt)
 	}
 	if err == nil {
-		err = w.warm(2 * liveMessages * c.MaxBytes)
+		err = w.mapOutsideWindows(2 * maxLiveMessages * c.MaxBytes)
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.close())
@@ -50,9 +49,9 @@ func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel
 	return w, nil
 }
 
-// warm maps as much memory as rounds may need in disabled scopes, so that usage does not grow
-// later. The memory stays mapped until the Runtime is closed.
-func (w *world) warm(bytes int64) error {
+// mapOutsideWindows maps as much memory as rounds may need outside windows, so that the usage does
+// not grow later. The memory stays mapped until the Runtime is closed.
+func (w *world) mapOutsideWindows(bytes int64) error {
 	p, err := w.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
@@ -101,8 +100,7 @@ func (w *world) close() error {
 
 func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams. The order must be the same on all ranks, because pools
-// record it.
+// synchronize waits for all streams, in the same order on all ranks, because pools record it.
 func (w *world) synchronize(ctx context.Context) error {
 	for _, s := range w.streams {
 		if err := s.Synchronize(ctx); err != nil {
