@@ -14,11 +14,11 @@ import (
 const benchLong = `bench measures symmem against baselines, alternating between the two.
 
 Each result is the median of several batches, with the minimum and the 10th and 90th percentiles. A
-ratio is the baseline's median divided by ours, so that above 1 symmem is faster. A bar is an upper
-limit that the design sets for a result; with --enforce, a result above its bar makes the command
-exit with code 1.
+ratio is the median of the baseline divided by that of symmem: above 1, symmem is faster. Some
+results have a bar, which is an upper limit. With --enforce, the command exits with code 1 if a
+result is above its bar.
 
---quick takes a few short batches, for continuous integration. --json prints one object, whose
+--quick measures a few short batches, for continuous integration. --json prints one object, whose
 fields are listed in docs/reference/json.md.`
 
 const benchExample = `  symmem bench collective --ranks 2 -b 8 -e 64M -f 2
@@ -31,8 +31,7 @@ type benchFlags struct {
 	backend string
 }
 
-// maxBatches bounds the memory for the times of all batches, and keeps sums of batch counts from
-// overflowing.
+// maxBatches bounds the memory for the times of all batches.
 const maxBatches = 1_000_000
 
 // planFlags holds the flags that set the duration of measurements.
@@ -43,7 +42,7 @@ type planFlags struct {
 }
 
 func (f *planFlags) registerPlan(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.quick, "quick", false, "take a few short batches, for continuous integration")
+	flags.BoolVar(&f.quick, "quick", false, "measure a few short batches, for continuous integration")
 	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
 	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }

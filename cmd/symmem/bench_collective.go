@@ -22,29 +22,36 @@ import (
 
 const benchCollectiveLong = `collective measures collectives between processes, as nccl-tests does.
 
-It starts the ranks itself or, if a launcher (symmem launch, torchrun, mpirun, srun) started it, is
-one of them. Rank r is bound to the r-th processor, modulo their number. Times are those of the
-slowest rank, as the median of several batches. As in nccl-tests, the size counts the output of an
-all-gather and the input of a reduce-scatter; it is rounded up to whole elements for each rank.
-sendrecv sends around a ring, and is left out if there is only one rank.
-
---path selects the path and, with it, where the buffers are: plain (outside windows), auto (in a
-pool, where the first collective registers them and the tuning table chooses the path), window or
-direct (registered in advance, and on this path if the call supports it; other calls are measured as
-with auto, and their rows end with a note). --buffers any places buffers outside windows for every
-path; small messages can still take the direct path. --compare alternates between auto, plain,
-window and direct on the same buffers, as far as calls support them, and prints the best time
-divided by that of auto: 1 means that auto has chosen the best path. With --enforce, it fails if
-auto has chosen a path other than plain that takes more than 2 percent longer than the best. Minimum
-and maximum of floats are exempt, because their path is not chosen for speed. --check both
-alternates between the levels every and off, and prints their ratio, the cost of checking. #wrong
+If a launcher (symmem launch, torchrun, mpirun, srun) started this process, it is one of the ranks.
+If not, it starts the ranks. Each rank is bound to a processor. The time of a batch is that of the
+slowest rank, and each result is the median of several batches. As in nccl-tests, the size of an
+all-gather is that of its output, and the size of a reduce-scatter is that of its input. Sizes are
+rounded up to whole elements for each rank. sendrecv sends messages around a ring. The column #wrong
 counts the elements that are wrong on any rank.
 
---graph captures 20 calls, or the given number, into a graph and times its replays, which excludes
-the time that a call takes on the CPU. Without --graph, calls are launched one by one.
+--path selects the path of the calls and the place of the buffers:
+
+  plain           the buffers are outside windows (memory that is registered on all ranks)
+  auto            the first collective registers the buffers; the tuning table chooses the path
+  window, direct  the buffers are registered in advance; a call that does not support the path is
+                  measured as with auto, and its row ends with a note
+
+--buffers any places the buffers outside windows for every path. Small messages can still take the
+direct path.
+
+--compare alternates between auto and all paths that a call supports, on the same buffers. It prints
+the best time divided by that of auto: 1 means that auto has chosen the best path. With --enforce,
+the command fails if auto has chosen a path other than plain that takes more than 2 percent longer
+than plain. Minimum and maximum of floats are exempt, because their path is not chosen for speed.
+
+--check both alternates between the check levels every and off, and prints their ratio.
+
+--graph captures 20 calls, or the given number, into a graph and times its replays. These times do
+not contain the time that a call takes on the CPU. Without --graph, calls are launched one by one.
 
 The round-trip time between two processors is measured before and after. On virtual machines, it
-depends on where the virtual processors run; compare results only if it is the same for both.`
+depends on where the virtual processors run. Compare two results only if their round-trip times
+agree.`
 
 const benchCollectiveExample = `  symmem bench collective --ranks 2
   symmem bench collective --ops all_reduce -b 8 -e 64M -f 2 --ranks 4
@@ -69,8 +76,7 @@ type collectiveFlags struct {
 	prove      proof.Prover
 }
 
-// parseUnscaledOp parses the name of a reduction. It rejects reductions that need a factor, because
-// the benchmark does not pass one.
+// parseUnscaledOp parses the name of a reduction without a factor.
 func parseUnscaledOp(name string) (symmem.ReduceOp, error) {
 	op, err := driver.ParseReduceOp(name)
 	if err == nil && op.Scales() {
@@ -119,21 +125,23 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.VarP(&f.first, "min-bytes", "b", "smallest size, such as 8 or 64K")
 	flags.VarP(&f.last, "max-bytes", "e", "largest size (quick 1M)")
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
-	flags.StringSliceVar(&f.sizeList, "sizes", nil, "sizes to measure instead, such as 8,64K,1M")
+	flags.StringSliceVar(&f.sizeList, "sizes", nil,
+		"list of sizes, such as 8,64K,1M, which replaces --min-bytes, --max-bytes and --factor")
 	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.Var(newName(&c.ReduceOp, parseUnscaledOp), "redop",
 		"reduction: "+strings.Join(driver.ReduceOpNames(), ", "))
 	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path",
-		"path of the calls, which also determines where the buffers are: "+strings.Join(pathNames, ", ")+
-			"; --compare takes auto")
+		"path of the calls and place of the buffers: "+strings.Join(pathNames, ", ")+
+			"; with --compare, it is auto")
 	flags.StringVar(&f.buffers, "buffers", buffersNames[0],
-		"where the buffers are: symmetric (in windows, depending on the path) or any (in no window)")
+		"where the buffers are: symmetric (see --path), or any (outside windows)")
 	flags.StringVar(&f.check, "check", "default",
-		"what ranks compare: off, registration, every, default (that of the backend), or both "+
-			"(every against off)")
+		"what ranks compare: off, registration, every, default (depends on the backend), or both "+
+			"(measure every and off)")
 	flags.IntVar(&c.Worlds, "worlds", 1,
-		"worlds at each check level, whose batches are combined (3 with --check both)")
-	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default: as many as fill it)")
+		"number of worlds to open at each check level (3 with --check both); results combine their "+
+			"batches")
+	flags.IntVar(&c.Iters, "iters", 0, "calls in a batch (default: enough for the length of a batch)")
 	flags.BoolVar(&c.InPlace, "in-place", true, "also measure in place")
 }
 
@@ -245,33 +253,33 @@ func (f *collectiveFlags) rank(
 		return err
 	}
 	defer f.prove.Close(&err)
-	var p *bench.Probe
-	if world.Rank == 0 { // meanwhile, the other ranks wait or have exited
-		p = bench.NewProbe()
+	var probe *bench.Probe
+	if world.Rank == 0 { // meanwhile, the other ranks wait
+		probe = bench.NewProbe()
 	}
-	before, err := p.RoundTrip()
+	before, err := probe.RoundTrip()
 	if err != nil {
 		return err
 	}
 	if err := f.bind(world); err != nil {
 		return err
 	}
-	text := &bench.NCCLTests{Writer: out}
+	table := &bench.NCCLTests{Writer: out}
 	if f.json {
-		text.Writer = io.Discard
+		table.Writer = io.Discard
 	}
-	fmt.Fprintf(text.Writer,
+	fmt.Fprintf(table.Writer,
 		"# symmem bench collective: %d ranks, %s path, check %s, round trip %.0f ns\n",
 		world.Size, f.config.Path, f.check, before)
-	rep, wrong, err := f.measure(ctx, text)
+	rep, wrong, err := f.measure(ctx, table)
 	if err != nil {
 		rep.Error, rep.RoundTrip = err.Error(), report.NewTrips(before, before)
-		return errors.Join(err, f.finish(out, text, rep))
+		return errors.Join(err, f.finish(out, table, rep))
 	}
-	after, err := p.RoundTrip()
+	after, err := probe.RoundTrip()
 	rep.RoundTrip = report.NewTrips(before, after)
-	err = errors.Join(err, f.prove.Write(text.Writer, "# "))
-	if err := errors.Join(err, f.finish(out, text, rep)); err != nil {
+	err = errors.Join(err, f.prove.Write(table.Writer, "# "))
+	if err := errors.Join(err, f.finish(out, table, rep)); err != nil {
 		return err
 	}
 	if wrong > 0 && world.Rank == 0 {
@@ -286,7 +294,7 @@ func (f *collectiveFlags) rank(
 // measure measures the rows and writes them. It returns their report and the number of wrong
 // elements.
 func (f *collectiveFlags) measure(
-	ctx context.Context, text *bench.NCCLTests,
+	ctx context.Context, table *bench.NCCLTests,
 ) (rep *report.Report, wrong float64, err error) {
 	c := &f.config
 	rep = bench.NewReport("collective")
@@ -298,7 +306,7 @@ func (f *collectiveFlags) measure(
 			}
 		}
 		f.prove.AddCall(r.Operation.Name, r.Count, c.DataType.Size())
-		return text.Row(c, r)
+		return table.Row(c, r)
 	})
 	if c.Compare {
 		rep.NoteWorst()
@@ -307,11 +315,11 @@ func (f *collectiveFlags) measure(
 }
 
 // finish writes the JSON report, or the text that follows the rows.
-func (f *collectiveFlags) finish(out io.Writer, text *bench.NCCLTests, r *report.Report) error {
+func (f *collectiveFlags) finish(out io.Writer, table *bench.NCCLTests, r *report.Report) error {
 	if f.json {
 		return writeJSON(out, r)
 	}
-	if err := text.Footer(); err != nil {
+	if err := table.Footer(); err != nil {
 		return err
 	}
 	if f.config.Compare {

@@ -21,13 +21,12 @@ It reads traces of symmem (SYMMEM_TRACE), memory snapshots of PyTorch
 Nothing in a pickle is executed. Each rank has one file of each kind, and the last integer in the
 file's name is the rank. In a directory, diff reads all files except those that end in ".old".
 
-Pools and segments are matched across ranks. diff prints the first request (allocation, free or
-collective) that differs and the first place (segment and offset) that differs, with stacks and the
-five preceding requests; whether this one difference explains the rest; and where the same requests
-would be placed by symmem. Where the files do not determine something, it says so.
+diff prints the first request (allocation, free or collective) that differs, and the first place
+(segment and offset) that differs, with stacks and the five preceding requests. It also prints
+whether this one difference explains the others, and where symmem would place the same requests.
 
-If there are MemPools, only these are compared, because other memory is expected to differ between
-ranks; --all-pools compares everything. The fields of --json are listed in docs/reference/json.md.
+If there are MemPools, diff compares only these, because other memory is expected to differ between
+ranks. --all-pools compares everything. The fields of --json are listed in docs/reference/json.md.
 
 Exit codes: 0 the ranks agree; 1 they differ; 2 a file cannot be read; 128+n killed by signal n.`
 
@@ -80,7 +79,8 @@ type rankFiles struct {
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.ranks, "rank", nil, "rank of a file, as FILE=N (default: from its name)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
-	flags.BoolVar(&f.allPools, "all-pools", false, "also compare the default pool and graphs' pools")
+	flags.BoolVar(&f.allPools, "all-pools", false,
+		"also compare the default pool and the pools of graphs")
 }
 
 // compare reads files and compares their ranks. It returns an error if there are fewer than
@@ -130,8 +130,7 @@ func cutLast(s, separator string) (before, after string, found bool) {
 // minProgressBytes is the smallest input for which progress is shown on a terminal.
 const minProgressBytes = 64 << 20
 
-// diffProgress returns a function that shows how much has been read, and one that clears the
-// display.
+// diffProgress returns functions that show how much has been read, and that clear the display.
 func diffProgress(cmd *cobra.Command) (progress func(done, total int64), end func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

@@ -18,12 +18,12 @@ import (
 const doctorLong = `doctor checks this machine for problems and suggests fixes.
 
 It checks the driver, the GPUs, NCCL and its known defects, whether ranks can share a GPU, the links
-between GPUs, resource limits, the required system calls, the environment, the launcher's variables
-and the tuning table.
+between GPUs, resource limits, the required system calls, the environment, the variables of the
+launcher, and the tuning table.
 
-Then it runs a trial: it starts ranks that open the backend, register one segment and all-reduce
-4 KiB and then 16 MiB of it on each path: window, plain and, on GPUs, direct. It checks the sums,
-and reads from NCCL's log which kernels ran. Without a GPU, the trial uses the host backend.
+Then it runs a trial: ranks open the backend, register memory and all-reduce 4 KiB and 16 MiB of it
+on each path: window, plain and, on GPUs, direct. doctor checks the sums, and reads from NCCL's log
+which kernels ran. Without a GPU, the trial uses the host backend.
 
 If a launcher (torchrun, mpirun, srun) starts doctor, each process is one rank of the trial. Rank 0
 reports on its machine; the other ranks print only their errors. With --trial=false, the first rank
@@ -32,8 +32,8 @@ of each machine reports on it.
 Each finding is ok, warn (it works, but not as well as it could) or fail. doctor reports whether the
 GPUs support multicast, but symmem never uses it.
 
---json prints one object with the findings by section and the facts on which they are based; its
-fields are listed in docs/reference/json.md. Variables that hold secrets are not shown.
+--json prints one object with the findings and the facts on which they are based. Its fields are
+listed in docs/reference/json.md. Variables that hold secrets are not shown.
 
 Exit codes: 0 nothing failed; 1 something failed; 2 doctor could not run; 128+n killed by signal n.`
 
@@ -124,8 +124,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.join(cmd, world)
 }
 
-// join runs the trial on a rank that a launcher has started. The trial comes first, because all
-// other checks load NCCL. Without a trial, the first rank of each machine reports on that machine.
+// join runs the trial on a rank that a launcher has started. The trial comes first, because it
+// sets variables that NCCL reads only once.
 func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	if !f.trial {
 		if world.LocalRank != 0 {
@@ -217,8 +217,7 @@ func tuningFile(device string, ranks int) (file string, required bool) {
 	return file, false
 }
 
-// trialContext limits the duration of a trial. The limit is longer than f.timeout because a trial
-// waits for other ranks several times, and also creates contexts and communicators.
+// trialContext limits the duration of a trial, which waits for other ranks several times.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

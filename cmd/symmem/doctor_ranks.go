@@ -16,8 +16,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts a trial's ranks and collects their results. If a signal interrupts the trial,
-// the returned Trial names the signal, and startTrial also returns an error with the exit code.
+// startTrial starts the ranks of a trial and collects their results. If a signal interrupts the
+// trial, startTrial also returns an error with the exit code.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -63,8 +63,7 @@ func (f *doctorFlags) startTrial(
 	return trial, nil
 }
 
-// resultPrefix marks the lines that contain results, because NCCL may print other lines to the
-// same output.
+// resultPrefix marks the lines that contain results. NCCL may print other lines to the same output.
 const resultPrefix = "result: "
 
 func (f *doctorFlags) writeRankResult(cmd *cobra.Command, world rendezvous.World) error {

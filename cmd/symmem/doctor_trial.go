@@ -12,12 +12,10 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes lists the sizes of the trial's calls: a small one for latency and a large one for
-// bandwidth, which is also the size of the segment. At each size, the trial times repeats calls,
-// after the same number of untimed calls.
+// trialSizes lists the sizes of the calls: a small one for latency, and a large one for bandwidth.
 var trialSizes = []struct {
 	bytes   int64
-	repeats int
+	repeats int // number of timed calls
 }{{4 << 10, 50}, {16 << 20, 5}}
 
 type trial struct {
@@ -146,11 +144,11 @@ func (t *trial) call(
 		Operation: explanation.Operation, Bytes: bytes, RequestedPath: choice.String(),
 		Path: explanation.Path, Why: explanation.Why,
 	}
-	skip := t.launches()
+	earlierLaunches := t.launches()
 	if err := t.check(ctx, m, &c); err != nil {
 		return err
 	}
-	t.prove(&c, skip)
+	t.recordKernel(&c, earlierLaunches)
 	if c.MicroS, err = t.time(ctx, m, repeats); err != nil {
 		return err
 	}
@@ -204,7 +202,7 @@ func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64
 	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
 }
 
-// launches returns the number of kernel launches recorded in this rank's NCCL log.
+// launches returns the number of kernel launches in NCCL's log.
 func (t *trial) launches() int {
 	if !t.rankZero.LogRequested {
 		return 0
@@ -216,10 +214,9 @@ func (t *trial) launches() int {
 	return len(log)
 }
 
-// prove searches NCCL's log for the kernel that performed a call, and records that kernel. It
-// ignores the first skip launches in the log.
-func (t *trial) prove(c *doctor.TrialCall, skip int) {
-	if !t.rankZero.LogRequested || c.Path == symmem.PathDirect.String() {
+// recordKernel records which kernel performed a call, according to NCCL's log.
+func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
+	if !t.rankZero.Logged || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()
@@ -227,7 +224,7 @@ func (t *trial) prove(c *doctor.TrialCall, skip int) {
 		t.rankZero.LogProblem = err.Error()
 		return
 	}
-	kernels := log[skip:].KernelsOf(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
+	kernels := log[earlierLaunches:].KernelsOf(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
 	if kernels.Logged {
 		c.Kernel, c.Windowed = kernels.Description, kernels.UseWindows
 	}

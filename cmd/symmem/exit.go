@@ -2,17 +2,12 @@ package main
 
 import "fmt"
 
-// The exit codes of the commands. A command that runs other programs, such as launch, exits with
-// the code of those programs. A command that is killed by a signal exits with 128 plus the signal's
-// number, as in shells.
+// Exit codes of the commands. launch exits with the code of its program. A command that is killed
+// by signal n exits with 128+n, as in shells.
 const (
-	// exitOK reports success.
-	exitOK = 0
-	// exitWrong reports that ranks computed a wrong result or diverged.
-	exitWrong = 1
-	// exitUsage reports that the command could not run or could not finish, for example because of
-	// an invalid flag or a lost rank.
-	exitUsage = 2
+	exitOK    = 0
+	exitWrong = 1 // ranks computed a wrong result or diverged
+	exitUsage = 2 // the command could not run or could not finish
 )
 
 // exitError makes the command exit with a code. If err is nil, the error has already been printed.
@@ -30,8 +25,8 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// exitWith returns an error that makes the command exit with code, or nil if the code is exitOK and
-// err is nil.
+// exitWith returns an error that makes the command exit with code. If the code is exitOK and err is
+// nil, it returns nil.
 func exitWith(code int, err error) error {
 	if code == exitOK && err == nil {
 		return nil

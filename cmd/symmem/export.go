@@ -13,9 +13,9 @@ import (
 
 const exportLong = `export converts traces of symmem (SYMMEM_TRACE) for other tools.
 
---perfetto writes one ZIP archive of all ranks, with a manifest, for https://ui.perfetto.dev or
-trace_processor, version 58 or newer: submitted collectives, values, steps and faults of each group,
-and the memory of pools. A trace does not record when collectives complete, so they have no
+--perfetto writes one ZIP archive of all ranks for https://ui.perfetto.dev or trace_processor
+(version 58 or newer). It contains the submitted collectives, values, steps and faults of each
+group, and the memory of pools. A trace does not record when collectives complete, so they have no
 duration.
 
 --flight-recorder writes dumps that PyTorch's analyzer reads: python -m
@@ -29,9 +29,9 @@ paths or stacks, but keep the names and texts that the program chose. symmem dif
 can read them.
 
 All ranks return from a call that compares or combines a value (Agree, Any, Step, ...) at the same
-time. export uses these calls to measure how the clocks of the ranks differ, and prints the result.
-It corrects times by a difference that at least three calls show, and that is more than 0.1 ms and
-more than twice the spread.
+time. From these calls, export measures how the clocks of the ranks differ, and prints the result.
+It corrects times if at least three calls show a difference, and if this difference is more than
+0.1 ms and more than twice the spread.
 
 Exit codes: 0 success; 2 a file cannot be read or written; 128+n killed by signal n.`
 

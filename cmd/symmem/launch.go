@@ -25,32 +25,31 @@ It waits until all ranks have exited.
 It prints the ranks' output in whole lines, with the prefix "[rank] ". An incomplete line, such as a
 prompt or a progress bar, is printed after 0.1 seconds.
 
-When a rank fails, the others have 10 seconds to report; then they get SIGTERM, and SIGKILL 5
-seconds later. After 2 seconds, a message on standard error lists the ranks that are still running,
-and marks those that are stopped. Processes that a rank leaves behind are killed when the rank
-exits. Signals (INT, TERM, HUP, QUIT) are forwarded, also to stopped ranks. Ranks that have not
-exited 10 seconds after a TERM (--kill-after) get SIGKILL, and a second interrupt kills all ranks
-immediately.
+When a rank fails, the others have 10 seconds to report. Then they get SIGTERM and, 5 seconds later,
+SIGKILL. After 2 seconds, a message on standard error lists the ranks that are still running.
+Processes that a rank leaves behind are killed when the rank exits.
+
+Signals (INT, TERM, HUP, QUIT) are forwarded, also to stopped ranks. Ranks that have not exited 10
+seconds after a TERM (--kill-after) get SIGKILL. A second interrupt kills all ranks immediately.
 
 The exit code is that of the first rank that failed, 128+n for signal n, or 2 if nothing could be
 started. If the output is a pipe whose reader has exited, the ranks get SIGTERM, and the code is
 141.
 
---share-gpus lets ranks of GPU programs share GPUs if there are fewer GPUs than ranks: it sets the
-variables that NCCL (2.30 or newer) and CUDA read, and runs a daemon of NVIDIA's Multi-Process
-Service, if it is installed, while the ranks run. Programs must use GPU LOCAL_RANK modulo the number
-of GPUs, as symmem does. Variables that are already set keep their values.
+--share-gpus lets ranks share GPUs if there are fewer GPUs than ranks. It sets variables for NCCL
+(2.30 or newer) and CUDA, unless they are already set. While the ranks run, it also runs a daemon of
+NVIDIA's Multi-Process Service, if this is installed. A rank must use GPU LOCAL_RANK modulo the
+number of GPUs, as symmem does.
 
---json prints an object with each rank's exit code to standard output when all ranks have exited;
-the output of the ranks then goes to standard error. --summary writes the object to a file instead.`
+--json prints an object with the exit codes of all ranks to standard output. The output of the ranks
+then goes to standard error. --summary writes the object to a file instead.`
 
 const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
   symmem launch -n 8 --pin -- ./bench
   symmem launch -n 2 --no-prefix -- symmem verify
   symmem launch -n 4 --summary exits.json -- ./job`
 
-// maxProcesses is the maximum number of ranks to launch. It is larger than maxRanks, because a
-// launched program need not use symmem.
+// maxProcesses is the maximum number of ranks of a launched program, which need not use symmem.
 const maxProcesses = 4096
 
 type launchFlags struct {
@@ -81,8 +80,8 @@ func newLaunchCommand() *cobra.Command {
 	flags := cmd.Flags()
 	// Flags after the command's name belong to the command.
 	flags.SetInterspersed(false)
-	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start, at most 4096 (64 with symmem's\n"+
-		"host backend)")
+	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start, at most 4096 (the host backend\n"+
+		"of symmem supports 64)")
 	flags.IntVar(&f.port, "master-port", 0, "value of MASTER_PORT (default: a free port)")
 	flags.DurationVar(&f.kill, "kill-after", 10*time.Second,
 		"time between a forwarded TERM and SIGKILL; 0 waits forever")
@@ -90,9 +89,8 @@ func newLaunchCommand() *cobra.Command {
 	flags.BoolVar(&f.share, "share-gpus", false, "let ranks share GPUs if there are too few")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "print lines without the prefix")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object with each rank's exit code")
-	flags.StringVar(&f.trace, "trace", "", "folder for the ranks' traces, which symmem diff\n"+
-		"compares")
-	flags.StringVar(&f.http, "http", "", "address of the live view of all ranks, such as\n"+
+	flags.StringVar(&f.trace, "trace", "", "folder for traces, which symmem diff compares")
+	flags.StringVar(&f.http, "http", "", "address of a page that shows what all ranks do, such as\n"+
 		"localhost:9400, or \"unix\" for symmem status only")
 	flags.StringVar(&f.summary, "summary", "", "write the object of --json to a file")
 	return cmd
@@ -167,8 +165,7 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	return launchVerdict(&result)
 }
 
-// setVariables sets the environment variables that make the ranks write traces and serve the live
-// view.
+// setVariables sets the environment variables for --trace and --http.
 func (f *launchFlags) setVariables() error {
 	variables := map[string]string{"SYMMEM_HTTP": f.http}
 	if f.trace != "" {

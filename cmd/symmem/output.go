@@ -53,8 +53,7 @@ func (o *output) Stat() (os.FileInfo, error) {
 }
 
 // wantsJSON reports whether the arguments request JSON, even if another argument is invalid. It
-// ignores the arguments of a program to launch, and returns false in ranks that this program has
-// started, because their parent writes the JSON.
+// returns false in ranks that this program has started, because their parent writes the JSON.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	jsonFlag, err := cmd.Flags().GetBool("json")
 	if err != nil || slices.Contains(args, "--"+startedFlag) {

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// pinName is the hidden command through which launch runs each rank's command. It binds the process
-// to the rank's processor and then executes that command.
+// pinName is a hidden command that binds the process to the processor of its rank, and then
+// executes another command.
 const pinName = "pin-rank"
 
 func newPinCommand() *cobra.Command {

@@ -17,18 +17,20 @@ import (
 
 const preflightLong = `preflight checks, before a job starts, that its ranks can work together.
 
-It starts the ranks itself or, if a launcher (symmem launch, torchrun, mpirun, srun, Kubernetes)
-started it, is one of them; it needs neither MPI nor ssh. Each rank opens the backend and
-all-reduces 4 KiB and 16 MiB on each path. The sums must be right and, if the tuning table has times
-for these calls, the calls may take at most those times divided by --tolerance. Then each pair of
-ranks exchanges messages of 4 MiB (1 MiB on the host). A link is slow if it has less than
---tolerance times the speed of fast links of its kind (within a node, or between nodes) in three
-measurements. The first rank of each node also reports what symmem doctor finds there.
+If a launcher (symmem launch, torchrun, mpirun, srun, Kubernetes) started this process, it is one of
+the ranks. If not, it starts the ranks. It needs neither MPI nor ssh.
+
+Each rank opens the backend and all-reduces 4 KiB and 16 MiB on each path. The sums must be right.
+If the tuning table has times for these calls, the calls may take at most those times divided by
+--tolerance. Then each pair of ranks exchanges messages of 4 MiB (1 MiB on the host). A link is slow
+if its speed is below --tolerance times the speed of fast links, in three measurements; links within
+a node and between nodes are compared separately. The first rank of each node also reports what
+symmem doctor finds there.
 
 The report names the node, the rank with its GPU, or the link at fault. If most links of a rank are
 slow, the rank is at fault. If there are only two ranks, their link cannot be compared with others;
---min-link sets a limit for all links. Under a launcher, rank 0 prints the report or, if it is lost,
-the lowest rank that is not. The other ranks print their errors on standard error.
+--min-link sets a limit for all links. Under a launcher, rank 0 prints the report. If rank 0 is
+lost, the lowest remaining rank prints it. The other ranks print their errors on standard error.
 
 --prometheus writes a file for the textfile collector of node_exporter on each node. The fields of
 --json are listed in docs/reference/json.md.

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// envProgress makes rank 0 of verify write progress lines to standard error. verify sets it for the
-// ranks if verify's own standard error is a terminal. Users can set it to get progress in logs.
+// envProgress makes rank 0 of verify write progress lines to standard error. verify sets it for its
+// ranks if standard error is a terminal. Users can set it to get progress in logs.
 const envProgress = "SYMMEM_PROGRESS"
 
 const (
@@ -19,8 +19,8 @@ const (
 	progressEvery  = 100 * time.Millisecond
 )
 
-// progressLines returns a function that writes progress as lines with a unit such as "steps". It
-// writes the first line immediately, and later lines at intervals of at least progressEvery.
+// progressLines returns a function that writes a progress line with a unit such as "steps", at
+// intervals of at least progressEvery.
 func progressLines(w io.Writer, unit string) func(done, all int) {
 	var next time.Time
 	return func(done, all int) {
@@ -31,8 +31,8 @@ func progressLines(w io.Writer, unit string) func(done, all int) {
 	}
 }
 
-// progressCounter shows progress lines as a counter on a single line of a terminal, and forwards
-// other lines. Each Write must contain whole lines.
+// progressCounter shows progress lines as a counter on one line of a terminal, and forwards other
+// lines. Each Write must contain whole lines.
 type progressCounter struct {
 	terminal io.Writer
 	shown    bool

@@ -34,8 +34,8 @@ func backendFlag(flags *pflag.FlagSet, value *string) {
 		" (default $"+envBackend+", else auto)")
 }
 
-// chooseBackend replaces an empty value with the value of SYMMEM_BACKEND or, if that variable is
-// empty, with auto. It returns an error for an unknown backend.
+// chooseBackend replaces an empty value with SYMMEM_BACKEND or, if this variable is empty, with
+// auto. It returns an error for an unknown backend.
 func chooseBackend(value *string) error {
 	source := ""
 	if *value == "" {
@@ -51,14 +51,13 @@ func chooseBackend(value *string) error {
 	return nil
 }
 
-// startedFlag is the hidden flag passed to ranks that this command starts. A process with this flag
-// never starts ranks itself, even if its environment does not identify the process as a rank.
+// startedFlag is the hidden flag of ranks that this command has started. A process with this flag
+// never starts ranks.
 const startedFlag = "started"
 
 var errLauncherVariables = errors.New("the launcher's environment variables are missing")
 
-// maxRanks is the maximum number of ranks on one machine. The host backend supports no more, and no
-// machine has more GPUs. With at most 64 ranks, sums of int8 elements cannot overflow.
+// maxRanks is the maximum number of ranks on one machine. The host backend supports no more.
 const maxRanks = 64
 
 type rankFlags struct {
@@ -106,8 +105,7 @@ func (f *rankFlags) bind(w rendezvous.World) error {
 	return bench.BindRank(w.LocalRank)
 }
 
-// asRanks runs a command as one rank if a launcher has started this process. If not, it starts the
-// ranks.
+// asRanks calls rank if a launcher has started this process. If not, it starts the ranks.
 func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) error) error {
 	world, err := f.discover(cmd)
 	if err != nil {
@@ -155,8 +153,7 @@ func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
 	return world, keepStdout(cmd)
 }
 
-// keepStdout reserves standard output for the command and sends NCCL's log to standard error, so
-// that the log does not mix with JSON.
+// keepStdout reserves standard output for the command, and sends NCCL's log to standard error.
 func keepStdout(cmd *cobra.Command) error {
 	out, ok := cmd.OutOrStdout().(*output)
 	if !ok || out.Writer != os.Stdout {
@@ -170,8 +167,8 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// noSharingAnnotation is the key of an annotation that says why a command's ranks must not share
-// GPUs.
+// noSharingAnnotation is the annotation of a command whose ranks must not share GPUs. Its value is
+// the reason.
 const noSharingAnnotation = "no-sharing"
 
 // startRanks launches this program once for each rank, with the same flags.
@@ -216,9 +213,9 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	return verdict(cmd.ErrOrStderr(), &result)
 }
 
-// verdict returns an error with the overall exit code, or nil if that code is 0. If a forwarded
-// signal killed the ranks, the code is 128 plus the signal's number. In all other cases, it is the
-// largest exit code of any rank, where a killed rank counts as exitUsage.
+// verdict returns an error with the exit code, or nil if this code is 0. If a signal interrupted
+// the ranks, the code is 128 plus the number of the signal. In all other cases, it is the largest
+// exit code of any rank; a killed rank counts as exitUsage.
 func verdict(stderr io.Writer, result *launch.Result) error {
 	if interrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
@@ -236,9 +233,8 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted reports whether the ranks were stopped by a signal to this process or because
-// standard output was closed. An interrupted rank may still exit with a code; a Go program, for
-// example, exits with code 2 after SIGQUIT.
+// interrupted reports whether a signal to this process stopped the ranks, or standard output was
+// closed. An interrupted rank may exit with any code.
 func interrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0
 }

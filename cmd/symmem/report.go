@@ -17,11 +17,11 @@ import (
 const reportLong = `report writes a web page that shows what ranks did, from the files
 that diff reads.
 
-The page is a single file, needs no network and can be sent to others. It shows the memory maps of
-all ranks over their requests, the first difference, windows, pending calls, faults and collectives
-by path. Press ? in the page for its keys. The page's URL identifies the event that is shown.
+The page is a single file, needs no network and can be sent to others. For each request, it shows
+the memory of all ranks. It also shows the first difference, windows, pending calls, faults and
+collectives by path. Press ? in the page for its keys.
 
-The page contains the paths, stacks and sizes that are in the files.
+The page contains the file paths, stacks and sizes that are in the files.
 
 Exit codes: 0 the page was written and the ranks agree; 1 it was written and they differ; 2 a file
 cannot be read or written; 128+n killed by signal n.`
@@ -152,8 +152,8 @@ func (f *reportFlags) write(cmd *cobra.Command, result *diff.Report) (int64, err
 // minProgressEvents is the smallest number of events for which progress is shown on a terminal.
 const minProgressEvents = 1 << 20
 
-// eventProgress returns a function that shows how many events have been converted, and one that
-// clears the display.
+// eventProgress returns functions that show how many events have been converted, and that clear the
+// display.
 func eventProgress(cmd *cobra.Command) (show func(done, total int), end func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

@@ -2,19 +2,20 @@ package main
 
 import "github.com/spf13/cobra"
 
-const rootLong = `symmem keeps the buffers of collectives at the same place on all ranks, and
-proves that it does.
+const rootLong = `symmem tests and measures collectives on symmetric memory, which is at the same
+place on all ranks.
 
 Exit codes: 0 success; 1 a sum was wrong or ranks differ; 2 the command could not run or could not
-finish; 128+n killed by signal n. A command that measures or verifies reports its results so far
-when it is interrupted. With --json, a command that could not run and has printed nothing else
+finish; 128+n killed by signal n. When a command that measures or verifies is interrupted, it
+reports its results so far. With --json, a command that could not run and has printed nothing else
 prints {"error", "code"}.
 
-Environment variables, which flags and the options of programs override: SYMMEM_BACKEND, the
-backend; SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that chooses the path.`
+These environment variables set defaults, which flags and the options of programs override:
+SYMMEM_BACKEND, the backend; SYMMEM_PATH, the path of collectives; SYMMEM_TUNING, the table that
+chooses the path.`
 
 const rootExample = `  symmem verify                        # are sums right on this machine?
-  symmem tune                          # which path is faster here?
+  symmem tune                          # which path is fastest here?
   symmem launch -n 4 -- python train.py   # start ranks, as torchrun does
   symmem completion bash               # completion for the shell`
 

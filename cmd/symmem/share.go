@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/signal"
@@ -22,14 +21,13 @@ import (
 type sharing struct {
 	ranks, gpus int
 	status      doctor.GPUSharing
-	// userEnv is the environment before LocalRanks extends it.
-	userEnv []string
+	userEnv     []string // the environment before LocalRanks extends it
 }
 
 // ranksOnGPUs returns the number of ranks to start and, if they share GPUs, a description of the
-// sharing. explicit is set if the user requested the number of ranks. If it is not set, ranks
-// share a GPU only if the machine has a single GPU.
-func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error) {
+// sharing. isExplicit is set if the user requested the number of ranks. Otherwise, ranks share a
+// GPU only if the machine has a single GPU.
+func ranksOnGPUs(ranks int, isExplicit bool, backend string) (int, *sharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
 	switch {
@@ -37,7 +35,7 @@ func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error
 		return 0, nil, err
 	case gpus == 0 || ranks <= gpus:
 		return ranks, nil, nil
-	case !explicit && gpus > 1:
+	case !isExplicit && gpus > 1:
 		return gpus, nil, nil
 	}
 	library := doctor.InspectLibrary()
@@ -45,7 +43,7 @@ func ranksOnGPUs(ranks int, explicit bool, backend string) (int, *sharing, error
 	switch {
 	case err == nil:
 		return ranks, s, nil
-	case explicit:
+	case isExplicit:
 		return 0, nil, fmt.Errorf("%w; use --ranks %d or --backend host", err, gpus)
 	}
 	return gpus, nil, nil
@@ -78,8 +76,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
-	// Signals must not end this process before it has stopped the daemon. SIGPIPE is handled, so
-	// that a write to a closed pipe returns an error rather than ending the process.
+	// Signals must not end this process before it has stopped the daemon.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
@@ -90,20 +87,22 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	if spec.Env == nil {
 		spec.Env = os.Environ()
 	}
-	daemon, description := s.serve(ctx)
+	daemon, description := s.startDaemon(ctx)
 	fmt.Fprintf(spec.Stderr, "symmem: %d ranks share %s, %s: results are valid, times are not\n",
 		s.ranks, s.machine(), description)
 	spec.Env = s.environ(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
 	if daemon != nil {
-		s.stop(daemon, spec.Stderr)
+		if closeErr := daemon.Close(); closeErr != nil { // the results are valid nevertheless
+			fmt.Fprintf(spec.Stderr, "symmem: %v\n", closeErr)
+		}
 	}
 	return result, err
 }
 
-// serve starts an MPS daemon, unless one is already running or the environment sets
+// startDaemon starts an MPS daemon, unless one is already running or the environment sets
 // mps.PipeVariable, even to an empty value. description says how the ranks share the GPUs.
-func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description string) {
+func (s *sharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
 	case s.status.ServiceRuns:
@@ -121,26 +120,15 @@ func (s *sharing) serve(ctx context.Context) (daemon *mps.Daemon, description st
 	return daemon, "side by side"
 }
 
-// stop stops the daemon. It only prints an error, because the ranks' results are valid even if the
-// daemon could not be stopped.
-func (s *sharing) stop(daemon *mps.Daemon, stderr io.Writer) {
-	if err := daemon.Close(); err != nil {
-		fmt.Fprintf(stderr, "symmem: %v\n", err)
-	}
-}
-
-// maxQueues is the number of hardware queues that a process can open on a GPU. mpsQueues is the
-// number of queues that all MPS clients of a GPU share, not counting queues for internal use.
 const (
-	maxQueues = 32
-	mpsQueues = 64
+	maxQueues = 32 // hardware queues that a process can open on a GPU
+	mpsQueues = 64 // hardware queues that all MPS clients of a GPU share
 )
 
 // environ returns env with the settings for ranks that share GPUs. Non-empty variables set by the
-// user take precedence over these settings. NCCL gets few channels, so that there is enough memory
-// for the communicators of all ranks. The GPU's queues are divided among the ranks, because
-// streams that share a queue wait for each other. The GPU's threads are divided among the ranks,
-// because the kernels of all ranks must fit on the GPU at the same time.
+// user take precedence. NCCL gets few channels, so that the communicators of all ranks fit into
+// memory. Ranks get equal parts of the hardware queues, because streams that share a queue wait for
+// each other, and of the threads, because the kernels of all ranks must run at the same time.
 func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	perGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

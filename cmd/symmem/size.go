@@ -7,14 +7,13 @@ import (
 	"strings"
 )
 
-// size implements a flag for a number of bytes or elements in nccl-tests' format: the units K, M
-// and G, in either case and optionally followed by i or B, are powers of 1024.
+// size implements a flag for a number of bytes or elements in the format of nccl-tests. The units
+// K, M and G are powers of 1024. They may be lower case, and i or B may follow.
 type size int64
 
 const sizeUnits = "KMG"
 
-// maxSize is larger than any device's memory. Its product with the number of ranks does not
-// overflow.
+// maxSize is larger than the memory of any device.
 const maxSize = 4 << 40
 
 // String formats the number in the largest unit that divides it.
@@ -58,8 +57,7 @@ type sizeFlags struct {
 	factor      int64
 }
 
-// sizes returns the sizes from first to last, each of which is factor times the previous one. It
-// returns an error if there are none, or if factor is too small.
+// sizes returns the sizes from first to last. Each size is factor times the previous one.
 func (f *sizeFlags) sizes() ([]int64, error) {
 	first, last := int64(f.first), int64(f.last)
 	switch {

@@ -19,14 +19,13 @@ import (
 )
 
 const statusLong = `status prints what the ranks of your jobs on this machine are doing:
-which rank waits for which other ranks, since when and in which call, and which groups have failed.
-The ranks must run with SYMMEM_HTTP, Options.HTTP or symmem launch --http; the value "unix" is
-enough.
+which ranks wait for which others, since when and in which call, and which groups have failed. The
+ranks must run with SYMMEM_HTTP, Options.HTTP or symmem launch --http. Their value "unix" suffices,
+because status reads Unix sockets.
 
-status reads the Unix sockets of the ranks, so it also works while no port is reachable, and needs
-no token. A rank that does not answer within 3 seconds is probably stopped; status then prints what
-the other ranks know about it. Without a FOLDER, status prints all jobs in the temporary folder
-(TMPDIR). If the ranks use another temporary folder, pass the job's folder, which their log names.
+If a rank does not answer within 3 seconds, it is probably stopped, and status prints what the other
+ranks know about it. Without a FOLDER, status prints all jobs in the temporary folder (TMPDIR). If
+the ranks use another temporary folder, pass the folder of the job, which is in their log.
 
 --json prints an object with the list "jobs". Its fields are listed in docs/reference/live.md.
 
@@ -46,7 +45,7 @@ func newStatusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "status [FOLDER]",
-		Short:   "Print who waits for whom in running jobs",
+		Short:   "Print which ranks of running jobs wait for which others",
 		Long:    statusLong,
 		Example: statusExample,
 		Args:    cobra.MaximumNArgs(1),
@@ -83,8 +82,8 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns the status of the jobs in the given folders, except for jobs that have no
-// running rank. If folders is empty, it considers all jobs of this user.
+// readStatus returns the status of the running jobs in the given folders. If folders is empty, it
+// returns the status of all running jobs of this user.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		var err error

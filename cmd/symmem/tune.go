@@ -14,43 +14,42 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-const tuneLong = `tune measures which path is faster, and writes the table that chooses the path.
+const tuneLong = `tune measures which path is fastest, and writes the table that chooses the path.
 
-It measures each operation at sizes that double, out of place and in place, alternating between the
-plain, the window and the direct path on the same buffers, so that drift affects all equally. If
-calls on buffers outside windows can take the direct path, it measures that as well, out of place.
-On several machines without a direct path, it measures the two-level path instead, and shows its
-time in the column of the direct path.
+If a launcher (symmem launch, torchrun, mpirun, srun) started this process, it is one of the ranks.
+If not, it starts the ranks.
 
-Calls are captured into graphs, whose replays are timed, if the backend can capture. Times are those
-of the slowest rank, as the median of several batches; as many warm-up batches precede the first
-size. Results are checked, and a wrong sum makes the command fail.
+tune measures each operation at several sizes, out of place and in place. It alternates between the
+plain, the window and the direct path on the same buffers. If calls on buffers outside windows
+(memory that is registered on all ranks) can take the direct path, it measures them as well, out of
+place. On several machines without a direct path, it measures the two-level path instead, and shows
+its time in the column "direct".
 
-The table has two kinds of rules. Those with a memory, symmetric buffers or any, decide whether a
-call takes the direct path; the others choose between plain and window for the remaining calls. At
-the smallest size, calls take the plain path (on the host backend, the window path), and not the
-direct path, which is compared with the better of the other two. From there to large sizes, the path
-changes only if the other one is faster by more than 2 percent and by more than the noise. The noise
-is twice the standard error of the median of the ratios of adjacent batches, computed from the
-quartiles of their logarithms. The limit between two sizes is where the line between the logarithms
-of their ratios crosses a ratio of 1. Out of place and in place share a rule; where they disagree
-about the faster path, plain has precedence over window, and both over direct.
+If the backend can capture graphs, tune times replays of graphs. The time of a batch is that of the
+slowest rank, and each result is the median of several batches. A wrong sum makes the command fail.
 
---factor 4 halves the time. Results of 256 MiB take longest to check: --max 64M halves it again.
---dtype is the type of the measured elements; the table applies to all types. Choose one that all
-paths support: sums of int8, for example, have only the plain path on GPUs. Times for sizes outside
---min and --max are kept if the present table has them for this device, library and type; without
-such times, those sizes take the path of the nearest measured size.
+The table has two kinds of rules. Rules with a kind of memory (symmetric or any) decide whether a
+call takes the direct path. The other rules choose between plain and window for the remaining calls.
+At the smallest size, calls take the plain path (on the host backend, the window path). At each
+larger size, the path changes only if another path is faster by more than 2 percent and by more than
+the noise. Between two measured sizes, the limit is where the ratio of the times would be 1. A rule
+applies out of place and in place. If these differ in the faster path, plain has precedence over
+window, and both have precedence over direct.
 
-The table is for this device and number of ranks. On every machine that has ranks, it is written to
+--factor 4 halves the time of the measurement, and --max 64M halves it again. --dtype is the type of
+the measured elements, but the table applies to all types. Choose a type that all paths support: on
+GPUs, for example, sums of int8 have only the plain path. For sizes outside --min and --max, tune
+keeps the times of the present table if they are for this device, library and type. Without such
+times, these sizes take the path of the nearest measured size.
+
+The table is for this device and number of ranks. On every machine that has ranks, tune writes it to
 the file that programs read by default, $XDG_CONFIG_HOME/symmem/tuning-DEVICE-RANKS.json (in .config
-in the home directory if the variable is not set). The file's rules for other operations or more
-machines are kept. Options.Tuning and SYMMEM_TUNING name other files. All ranks of a program need
-the same table, so they compare it when they connect. The file describes its own format, and can be
-edited.
+in the home directory if the variable is not set). It keeps the rules in this file for other
+operations or more machines. Options.Tuning and SYMMEM_TUNING name other files. All ranks of a
+program need the same table, so they compare it when they connect. The file describes its format,
+and you may edit it.
 
-tune starts the ranks itself or, if a launcher started it, is one of them. --json prints one object:
-{"file", "written", "skipped", "table"}.`
+--json prints one object: {"file", "written", "skipped", "table"}.`
 
 const tuneExample = `  symmem tune --ranks 4
   symmem tune --ranks 4 --ops all_reduce,all_gather,reduce_scatter --factor 4
@@ -76,7 +75,7 @@ func newTuneCommand() *cobra.Command {
 	f := &tuneFlags{sizeFlags: sizeFlags{first: 1 << 10, last: 256 << 20}}
 	cmd := &cobra.Command{
 		Use:     "tune",
-		Short:   "Measure which path is faster, and write the table that chooses",
+		Short:   "Measure which path is fastest, and write the table that chooses it",
 		Long:    tuneLong,
 		Example: tuneExample,
 		Args:    cobra.NoArgs,

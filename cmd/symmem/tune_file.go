@@ -10,14 +10,12 @@ import (
 	"symmem/internal/tuning"
 )
 
-// checkWritable checks that the table can be written, so that tune fails before it has measured for
-// minutes.
+// checkWritable checks in advance that the table can be written.
 func (f *tuneFlags) checkWritable() error {
 	if f.dryRun {
 		return nil
 	}
-	// No rank has opened the device yet, so the file's name is unknown, but its folder does not
-	// depend on the device.
+	// The device is not known yet, but the folder does not depend on it.
 	file, err := f.file("", 0)
 	if err == nil {
 		err = tryFolder(filepath.Dir(file))
@@ -32,7 +30,7 @@ func (f *tuneFlags) checkWritable() error {
 	return nil
 }
 
-// tryFolder creates a folder if necessary, and checks that files can be created and removed in it.
+// tryFolder creates a folder if necessary, and checks that files can be created in it.
 func tryFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err

@@ -17,37 +17,40 @@ import (
 const verifyLong = "" +
 	`verify runs collectives on symmetric memory and checks every element on every rank.
 
-It starts the ranks itself or, if a launcher (symmem launch, torchrun, mpirun, srun) started it, is
-one of them. Each round allocates the cases, all live at once, fills each with different values,
-all-reduces them in place, checks them and frees them, so that later rounds reuse memory.
+If a launcher (symmem launch, torchrun, mpirun, srun) started this process, it is one of the ranks.
+If not, it starts the ranks.
 
-Before the cases of each round, --churn adds random allocations and frees that are the same on every
-rank, and sums of some live blocks. --skew simulates real ranks, with unrelated allocations and
-different addresses on each rank. With --placement address, the same run shows the consequences of
-choosing equally good blocks by address: wrong sums with --check off, and otherwise the first event
-at which ranks differ.
+A case is one buffer. Each round allocates all cases, fills them with different values, all-reduces
+them in place, checks the sums, and frees the cases, so that later rounds reuse memory.
 
---path selects the path of the sums: window, plain, direct, which uses symmem's kernels over the
-peers' memory, or two-level, which does so within machines and uses NCCL between them. The report
-lists the paths taken and, if they are not the requested one, the reason.
+--churn adds random allocations and frees before the cases of each round, and sums of some live
+blocks. These are the same on every rank. --skew makes ranks differ, as in real programs, by
+unrelated allocations and different addresses.
 
---prove covers only NCCL's kernels, because the direct path does not appear in NCCL's log.
+--placement address chooses between equally good free blocks by address. This is wrong, and the run
+shows the consequences: wrong sums with --check off, and otherwise an error at the first event that
+differs between ranks.
 
---deterministic opens the ranks with a formula of reductions (docs/reference/deterministic.md) and
-compares the results with it bit by bit: cases rotate through all types and reductions, on numbers
-that cancel each other, extreme numbers and NaNs.
+--path selects the path of the sums: window, plain, direct or two-level. The direct path uses
+kernels of symmem that read the memory of other ranks. The two-level path does so within machines,
+and uses NCCL between them. The report lists the paths taken and, if they are not the requested one,
+the reason. --prove covers only NCCL's kernels, not the direct path.
 
---for runs random programs instead, for the given time: allocations and frees in several pools,
-scopes, collectives of all operations and types, sequential and concurrent, on several streams,
-splits, aborts by a random rank, captures and replays while pools grow, Reserve and Trim. Each round
-is determined by the seed and its number, and is the same on all ranks. Unless flags say otherwise,
---skew is on, and rounds rotate through the check levels. Every round is reported on standard error.
-With --rounds, the run may end earlier, after that number of rounds. A failed round prints the flags
-that repeat it: --seed, --from-round and --rounds 1.
+--deterministic compares the results, bit by bit, with a formula of reductions
+(docs/reference/deterministic.md). Cases cycle through all types and reductions, with numbers that
+cancel each other out, extreme numbers and NaNs.
 
-The first three random rounds are a warm-up. At the end, device memory, goroutines, file descriptors
-and shared mappings must be back at their level after the warm-up: exactly on the host; on GPUs, up
-to 64 MiB of device memory, 16 descriptors and 16 mappings more are accepted, because CUDA and NCCL
+--for runs random programs for the given time. They allocate and free in several pools, run
+collectives of all operations and types on several streams, split and abort groups, capture and
+replay graphs, and reserve and trim memory. The steps of a round depend only on the seed and the
+number of the round, and are the same on all ranks. By default, --skew is on, and rounds cycle
+through the check levels. Every round is reported on standard error. With --rounds, the run may end
+earlier, after that number of rounds. If a round fails, verify prints the flags that repeat it:
+--seed, --from-round and --rounds 1.
+
+The first three random rounds are a warm-up. After the last round, the usage of device memory,
+goroutines, file descriptors and shared mappings must not be higher than after the warm-up. On GPUs,
+64 MiB of device memory, 16 descriptors and 16 mappings more are accepted, because CUDA and NCCL
 load kernels and open files on demand.
 
 --size is in float32 elements. SYMMEM_PROGRESS=lines writes progress to standard error.
@@ -84,7 +87,7 @@ func newVerifyCommand() *cobra.Command {
 		Use: "verify",
 		// Random programs used to be run by a command named soak.
 		SuggestFor: []string{"soak"},
-		Short:      "Prove that collectives over symmetric memory give right results",
+		Short:      "Check that collectives on symmetric memory give right results",
 		Long:       verifyLong,
 		Example:    verifyExample,
 		Args:       cobra.NoArgs,
@@ -122,12 +125,12 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	c, r := &f.cases, &f.random
 	f.registerRanks(flags, 4, "processes to start, at most 64", &c.Timeout)
 	flags.IntVar(&f.rounds, "rounds", c.Rounds,
-		"how many times the cases are allocated and freed; with --for: maximum number of rounds")
+		"number of times the cases are allocated and freed; with --for: maximum number of rounds")
 	backendFlag(flags, &c.Backend)
 	flags.Var(newName(&c.Placement, symmem.ParsePlacement), "placement",
-		"order among equally large free blocks: creation or address")
+		"order of equally large free blocks: creation or address")
 	flags.BoolVar(&f.skew, "skew", false,
-		"give each rank different allocations and addresses; on with --for")
+		"make allocations and addresses differ between ranks; on by default with --for")
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "seed of all random choices")
 	flags.Var(newName(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
 		"registration, every, or the backend's default; with --for: by default, all of them in turn")
@@ -146,12 +149,13 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	formula := flags.Lookup("deterministic")
 	formula.NoOptDefVal, formula.DefValue = "ranks", ""
 	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
-	flags.BoolVar(&c.CallSites, "callsites", false, "record where each allocation was made")
+	flags.BoolVar(&c.CallSites, "callsites", false, "record the line of each allocation")
 	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
 
 	f.bytes = size(r.MaxBytes)
 	flags.DurationVar(&r.Duration, "for", 0, "run random programs for this long")
-	flags.IntVar(&r.FirstRound, "from-round", r.FirstRound, "run random programs, starting with this round")
+	flags.IntVar(&r.FirstRound, "from-round", r.FirstRound,
+		"run random programs, starting with this round")
 	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: steps of a round")
 	flags.Var(&f.bytes, "max-bytes", "with --for: largest message of a rank, such as 4M")
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout,

@@ -38,21 +38,21 @@ func (f *verifyFlags) runCases(
 	ctx context.Context, w rendezvous.World, stdout, stderr io.Writer,
 ) (err error) {
 	prefix := fmt.Sprintf("[rank %d] ", w.Rank)
-	fail := func(err error) error {
+	printError := func(err error) error {
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
 		return exitWith(exitUsage, nil)
 	}
 	if err := f.prove.Start(); err != nil {
-		return fail(err)
+		return printError(err)
 	}
 	defer f.prove.Close(&err)
 	rt, err := symmem.Open(ctx, f.cases.Options())
 	if err != nil {
-		return fail(err)
+		return printError(err)
 	}
 	report, err := verify.Run(ctx, rt, f.cases, progressOf(w.Rank, stderr))
 	if report == nil {
-		return fail(errors.Join(err, rt.Close()))
+		return printError(errors.Join(err, rt.Close()))
 	}
 	if w.Rank == 0 {
 		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText),

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// scripts/release.sh sets these constants in published sources. In a checkout, commit is empty, and
-// release is not the number of a released version. pyproject.toml reads the version from this file.
+// scripts/release.sh sets these constants in published sources. pyproject.toml reads the version
+// from this file.
 const (
 	release = "0.0.0-dev"
 	commit  = ""
