@@ -11,15 +11,15 @@
 //	<!-- results/NAME.json -->
 //	<!-- end -->
 //
-// bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, write result files themselves. A
-// result file has exactly these fields:
+// A result file has exactly these fields:
 //
-//   - runs describes each run by its machine, its date (a day, or "2026-11-20 to 2026-11-22") and,
-//     if known, its libraries, commit and command. A run that produced only a part of the table
-//     describes that part in its field part.
+//   - runs describes each run by its machine, its date (such as 2026-11-20) and, if known, its
+//     libraries, commit and command. The field part is for a run that produced a part of the table.
 //   - columns lists the names of the columns, with units.
-//   - rows lists the rows. A cell is a number (all of its digits are kept), a string, null, or a
-//     list of these, which is joined with " / ".
+//   - rows lists the rows. A cell is a number (with all its digits), a string, null, or a list of
+//     these, which is joined with " / ".
+//
+// bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, write result files themselves.
 package main
 
 import (
@@ -62,7 +62,7 @@ func add(folder, name string, args []string, in io.Reader) error {
 	var origin results.Run
 	flags := flag.NewFlagSet("measurements add", flag.ContinueOnError)
 	flags.StringVar(&origin.Machine, "machine", "", "the machine, its GPUs and driver (required)")
-	flags.StringVar(&origin.Date, "date", "", "the day of the run, as 2026-11-20 (required)")
+	flags.StringVar(&origin.Date, "date", "", "the day of the run, such as 2026-11-20 (required)")
 	flags.StringVar(&origin.Commit, "commit", "", "the commit that was built")
 	flags.StringVar(&origin.Command, "command", "", "the command that was run")
 	flags.StringVar(&origin.Libraries, "libraries", "", "versions of NCCL, PyTorch, Go and others")

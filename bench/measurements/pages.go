@@ -13,12 +13,12 @@ import (
 	"symmem/bench/results"
 )
 
-// generated matches a table together with the comments before and after it. The first capture
+// generatedTable matches a table together with the comments before and after it. The first capture
 // group is the name of the result file.
-var generated = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
+var generatedTable = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
-// tables returns the tables in the result files of a folder as Markdown, by name.
-func tables(folder string) (map[string]string, error) {
+// readTables returns the tables in the result files of a folder as Markdown, by name.
+func readTables(folder string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func tables(folder string) (map[string]string, error) {
 // regenerate regenerates the tables in the pages of a folder. It returns the old and the new text
 // of each page, by path.
 func regenerate(folder string) (before, after map[string]string, err error) {
-	tables, err := tables(folder)
+	tables, err := readTables(folder)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -60,8 +60,8 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 			return nil, nil, err
 		}
 		before[file] = string(text)
-		after[file] = generated.ReplaceAllStringFunc(string(text), func(part string) string {
-			name := generated.FindStringSubmatch(part)[1]
+		after[file] = generatedTable.ReplaceAllStringFunc(string(text), func(part string) string {
+			name := generatedTable.FindStringSubmatch(part)[1]
 			table, ok := tables[name]
 			if !ok {
 				err = fmt.Errorf("%s: missing result file results/%s.json", file, name)

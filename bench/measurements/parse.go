@@ -22,10 +22,9 @@ func parse(text []byte) (*results.Result, error) {
 	return parseBenchmarks(string(text))
 }
 
-// table collects named values by row. Each name has a column, and the columns are in the order in
-// which the names first appeared.
+// table collects named values by row.
 type table struct {
-	columns []string
+	columns []string // names, in order of first appearance
 	rows    []map[string]any
 }
 
@@ -88,20 +87,21 @@ func toCell(value any) any {
 }
 
 var (
-	benchmark = regexp.MustCompile(`(?m)^Benchmark(\S+?)(-\d+)?\s+\d+\s+(.*)$`)
-	figure    = regexp.MustCompile(`(\S+)\s+(\S+)`)
+	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(-\d+)?\s+\d+\s+(.*)$`)
+	valueAndUnit  = regexp.MustCompile(`(\S+)\s+(\S+)`)
 )
 
 func parseBenchmarks(text string) (*results.Result, error) {
 	t := &table{}
-	for _, line := range benchmark.FindAllStringSubmatch(text, -1) {
+	for _, line := range benchmarkLine.FindAllStringSubmatch(text, -1) {
 		t.rows = append(t.rows, map[string]any{})
 		t.set("benchmark", line[1])
-		for _, f := range figure.FindAllStringSubmatch(line[3], -1) {
-			if _, err := strconv.ParseFloat(f[1], 64); err != nil {
-				return nil, fmt.Errorf("%s: %q is not a number", line[1], f[1])
+		for _, pair := range valueAndUnit.FindAllStringSubmatch(line[3], -1) {
+			value, unit := pair[1], pair[2]
+			if _, err := strconv.ParseFloat(value, 64); err != nil {
+				return nil, fmt.Errorf("%s: %q is not a number", line[1], value)
 			}
-			t.set(f[2], json.Number(f[1]))
+			t.set(unit, json.Number(value))
 		}
 	}
 	return t.result()

@@ -1,5 +1,4 @@
-// Package report defines the JSON output of symmem bench: results, their baselines, and a
-// description of the machine. Programs that compare reports use this package to decode them.
+// Package report defines the JSON output of symmem bench.
 package report
 
 import (
@@ -10,7 +9,7 @@ import (
 	"strings"
 )
 
-// Summary summarizes the times of a result or its baseline, in nanoseconds per operation.
+// Summary summarizes times in nanoseconds per operation.
 type Summary struct {
 	Median  float64 `json:"ns_per_op"`
 	Min     float64 `json:"min_ns"`
@@ -19,9 +18,9 @@ type Summary struct {
 	Batches int     `json:"batches"`
 }
 
-// Summarize summarizes the times of batches. perOp is in nanoseconds per operation.
-func Summarize(perOp []float64) Summary {
-	sorted := slices.Sorted(slices.Values(perOp))
+// Summarize summarizes the times of batches, in nanoseconds per operation.
+func Summarize(times []float64) Summary {
+	sorted := slices.Sorted(slices.Values(times))
 	n := len(sorted)
 	if n == 0 {
 		return Summary{}
@@ -41,12 +40,10 @@ type Result struct {
 	// are nil.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	// Ratio is the median of the baseline divided by Median, so a value above 1 means that the
-	// result is faster.
-	Ratio *float64 `json:"ratio"`
-	// Limit is the longest permitted median in nanoseconds. If it is 0, there is no limit.
+	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median; above 1 is faster
+	// Limit is the longest permitted median in nanoseconds, or 0.
 	Limit float64 `json:"bar_ns,omitempty"`
-	// Figures holds further figures, by name.
+	// Figures holds further numbers, by name.
 	Figures map[string]float64 `json:"counts,omitempty"`
 }
 
@@ -59,7 +56,7 @@ func (r *Result) CompareTo(name string, s Summary) {
 	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
 }
 
-// OverLimit reports whether the median exceeds the permitted maximum.
+// OverLimit reports whether the median exceeds the limit.
 func (r *Result) OverLimit() bool { return r.Limit > 0 && r.Median > r.Limit }
 
 // Machine describes the machine on which a report was made.
@@ -76,19 +73,16 @@ type Report struct {
 	Results []Result `json:"results"`
 	// Worst is the result with the lowest ratio in a comparison of paths, or nil.
 	Worst *Worst `json:"worst,omitempty"`
-	// RoundTrip holds the round-trip times between two cores before and after the run. It is nil if
-	// such times do not affect the results.
+	// RoundTrip may be nil.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
-	// Error is the reason why the run stopped early. Results then contains the results up to that
-	// point.
+	// Error is the reason why the run stopped early, or "".
 	Error string `json:"error,omitempty"`
 }
 
 // Worst identifies the result with the lowest ratio.
 type Worst struct {
 	Ratio float64 `json:"ratio"`
-	// Name identifies the result.
-	Name string `json:"name"`
+	Name  string  `json:"name"`
 }
 
 // New returns a report without results.
@@ -107,8 +101,7 @@ func (r *Report) NoteWorst() {
 	}
 }
 
-// Variant returns "in-place" or "out-of-place". These are the names that nccl-tests uses for the
-// two halves of each row in its output.
+// Variant returns "in-place" or "out-of-place".
 func (r *Result) Variant() string {
 	if r.Params["in_place"] == true {
 		return "in-place"
@@ -116,7 +109,7 @@ func (r *Result) Variant() string {
 	return "out-of-place"
 }
 
-// OverLimit returns a message for each result whose median exceeds the permitted maximum.
+// OverLimit returns a message for each result whose median exceeds the limit.
 func (r *Report) OverLimit() []string {
 	var missed []string
 	for i := range r.Results {

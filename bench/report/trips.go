@@ -4,14 +4,13 @@ package report
 type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
-	// Mode classifies the two processors. They may be two threads of one core ("smt"), share a
-	// cache ("near"), share no cache ("far"), or be busy with other work ("busy"). "unknown" means
-	// that there is only one processor, and "mixed" that the class changed during the run. Busy and
-	// mixed runs are not comparable.
+	// Mode is "smt" if the two processors are threads of one core, "near" if they share a cache,
+	// "far" if they share none, "busy" if they do other work, "unknown" if there is only one
+	// processor, or "mixed" if the mode changed during the run.
 	Mode string `json:"mode"`
 }
 
-// NewTrips returns Trips whose mode is derived from the times before and after a run.
+// NewTrips returns Trips and determines their mode.
 func NewTrips(before, after float64) *Trips {
 	mode := modeOf(before)
 	if mode != modeOf(after) {
@@ -20,9 +19,8 @@ func NewTrips(before, after float64) *Trips {
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 
-// modeOf classifies a round-trip time. The limits lie between the measured ranges: 46 to 82 ns for
-// threads of one core, 91 to 160 ns for cores that share a cache, and 230 to 540 ns for cores that
-// do not.
+// modeOf returns the mode for a round-trip time. Measured times were 46 to 82 ns between threads of
+// one core, 91 to 160 ns with a shared cache, and 230 to 540 ns without one.
 func modeOf(ns float64) string {
 	switch {
 	case ns <= 0:

@@ -1,6 +1,5 @@
-// Package results defines the format of result files, each of which contains a table of
-// measurements and their origin. All tables in docs/measurements are generated from result files,
-// so that the origin of each number is known.
+// Package results defines the format of result files. Each file contains a table of measurements
+// and their origin. All tables in docs/measurements are generated from result files.
 package results
 
 import (
@@ -15,27 +14,23 @@ import (
 // Result holds a table of measurements and describes the runs that produced it.
 type Result struct {
 	Runs    []Run    `json:"runs"`
-	Columns []string `json:"columns"`
-	// Rows contains a cell for each column. A cell is a number, a string, null, or a list of these.
+	Columns []string `json:"columns"` // names with units
+	// Rows contains a cell for each column. A cell is a number, a string, null, or a list of these,
+	// which is shown with " / " between its elements.
 	Rows [][]any `json:"rows"`
 }
 
 // Run describes a run. Only Machine and Date are required.
 type Run struct {
-	// Part describes the part of the table that this run produced. It is empty if the run produced
-	// the whole table.
-	Part    string `json:"part,omitempty"`
-	Machine string `json:"machine"`
-	// Libraries lists the versions of the libraries that were used or compared.
-	Libraries string `json:"libraries,omitempty"`
-	// Date is a day or a range of days, such as 2026-11-20 to 2026-11-22.
-	Date    string `json:"date"`
-	Commit  string `json:"commit,omitempty"`
-	Command string `json:"command,omitempty"`
+	Part      string `json:"part,omitempty"` // part of the table, if the run did not produce all of it
+	Machine   string `json:"machine"`
+	Libraries string `json:"libraries,omitempty"` // with versions
+	Date      string `json:"date"`                // such as 2026-11-20 or 2026-11-20 to 2026-11-22
+	Commit    string `json:"commit,omitempty"`
+	Command   string `json:"command,omitempty"`
 }
 
-// Read decodes a result file. It rejects unknown fields, and rows that do not have exactly one
-// cell for each column.
+// Read decodes a result file. It rejects unknown fields, and rows with too few or too many cells.
 func Read(text []byte) (*Result, error) {
 	r := &Result{}
 	d := json.NewDecoder(bytes.NewReader(text))

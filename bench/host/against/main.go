@@ -1,10 +1,10 @@
 // Command against compares the speed of collectives on the host between two checkouts of symmem.
 // It builds the command of each checkout and runs the two commands alternately, so that other load
-// on the machine slows down both. It prints the ratio of each pair of runs.
+// on the machine slows down both.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are the folders of the checkouts. The exit code is 1 if the ratio of the old to the
+// OLD and NEW are the folders of the checkouts. The exit code is 1 if the old time divided by the
 // new time is below -bar for any result, and 2 if the measurement fails.
 package main
 
@@ -25,13 +25,13 @@ import (
 )
 
 type config struct {
-	old, new string
-	pairs    int
-	ranks    int
-	ops      string
-	sizes    string
-	batches  int
-	bar      float64
+	oldFolder, newFolder string
+	pairs                int
+	ranks                int
+	ops                  string
+	sizes                string
+	batches              int
+	minRatio             float64
 }
 
 var errSlower = errors.New("the new checkout is slower")
@@ -52,18 +52,19 @@ func main() {
 	}
 }
 
-func parse(args []string, errs io.Writer) (*config, error) {
+func parse(args []string, stderr io.Writer) (*config, error) {
 	c := &config{}
 	flags := flag.NewFlagSet("against", flag.ContinueOnError)
-	flags.SetOutput(errs)
+	flags.SetOutput(stderr)
 	flags.IntVar(&c.pairs, "pairs", 15, "number of runs of each checkout")
 	flags.IntVar(&c.ranks, "ranks", 2, "number of ranks")
 	flags.StringVar(&c.ops, "ops", "all_reduce", "collectives, as in bench collective --ops")
 	flags.StringVar(&c.sizes, "sizes", "8,65536,1048576", "sizes in bytes")
 	flags.IntVar(&c.batches, "batches", 21, "number of batches per result in a run")
-	flags.Float64Var(&c.bar, "bar", 0, "minimum ratio of the old to the new time; 0 permits any")
+	flags.Float64Var(&c.minRatio, "bar", 0,
+		"minimum of the old time divided by the new time; 0 permits any")
 	flags.Usage = func() {
-		fmt.Fprintln(errs, "usage: go run ./bench/host/against [flags] OLD NEW")
+		fmt.Fprintln(stderr, "usage: go run ./bench/host/against [flags] OLD NEW")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -73,18 +74,18 @@ func parse(args []string, errs io.Writer) (*config, error) {
 		flags.Usage()
 		return nil, errors.New("expected two folders and at least one pair")
 	}
-	c.old, c.new = flags.Arg(0), flags.Arg(1)
+	c.oldFolder, c.newFolder = flags.Arg(0), flags.Arg(1)
 	return c, nil
 }
 
-func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
+func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	folder, err := os.MkdirTemp("", "against-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	var programs [2]string
-	for i, source := range []string{c.old, c.new} {
+	for i, source := range []string{c.oldFolder, c.newFolder} {
 		programs[i] = filepath.Join(folder, strconv.Itoa(i), "symmem")
 		if err := build(ctx, source, programs[i]); err != nil {
 			return err
@@ -98,12 +99,12 @@ func (c *config) run(ctx context.Context, out, errs io.Writer) (err error) {
 				return err
 			}
 		}
-		fmt.Fprintf(errs, "%d of %d pairs\n", pair+1, c.pairs)
+		fmt.Fprintf(stderr, "%d of %d pairs\n", pair+1, c.pairs)
 	}
-	if err := t.write(out); err != nil {
+	if err := t.write(stdout); err != nil {
 		return err
 	}
-	if slow := t.below(c.bar); len(slow) > 0 {
+	if slow := t.below(c.minRatio); len(slow) > 0 {
 		return fmt.Errorf("%w: %v", errSlower, slow)
 	}
 	return nil
@@ -135,13 +136,13 @@ func (c *config) measure(ctx context.Context, program string, index int, t *tabl
 
 func runBench(ctx context.Context, program string, args []string) (*report.Report, error) {
 	cmd := exec.CommandContext(ctx, program, append([]string{"bench"}, args...)...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%v: %w\n%s", cmd.Args, err, &errs)
+		return nil, fmt.Errorf("%v: %w\n%s", cmd.Args, err, &stderr)
 	}
 	r := &report.Report{}
-	if err := json.Unmarshal(out.Bytes(), r); err != nil {
+	if err := json.Unmarshal(stdout.Bytes(), r); err != nil {
 		return nil, fmt.Errorf("%v: decoding the report: %w", cmd.Args, err)
 	}
 	return r, nil

@@ -8,14 +8,14 @@ import (
 	"symmem/bench/results"
 )
 
-// table holds the results of the old and the new program, in order of appearance.
+// table holds the results of the old and the new program.
 type table struct {
-	names []string
-	times map[string]*times
+	names []string          // in order of appearance
+	times map[string]*times // by name
 }
 
-// times holds the times of one benchmark in nanoseconds, one for each pair of runs. Index 0 is the
-// old program, and index 1 the new one.
+// times holds the times of one benchmark in nanoseconds: those of the old program at index 0, and
+// those of the new program at index 1.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }
@@ -26,8 +26,7 @@ func (t *table) add(index int, r *report.Result) {
 	if t.times[name] == nil {
 		t.names, t.times[name] = append(t.names, name), &times{}
 	}
-	both := t.times[name]
-	both[index] = append(both[index], r.Median)
+	t.times[name][index] = append(t.times[name][index], r.Median)
 }
 
 func (t *times) ratios() (ratios []float64) {

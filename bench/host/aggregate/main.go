@@ -8,9 +8,8 @@
 // the results.
 //
 // A row consists of label, ranks, operation, bytes, and the median, 10th percentile and 90th
-// percentile in microseconds. Rows in FILE have two further columns: the round-trip time between
-// two processors in nanoseconds, before and after the launch. Lines that begin with # are
-// comments.
+// percentile in microseconds. Rows in FILE have two further columns: the round-trip times between
+// two processors before and after the run, in nanoseconds. Lines that begin with # are comments.
 package main
 
 import (

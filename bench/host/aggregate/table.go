@@ -17,13 +17,11 @@ import (
 )
 
 const (
-	// ours labels the rows of symmem, and limit labels the rows of a plain C program. All other labels
-	// belong to other libraries, the peers.
 	ours  = "symmem"
-	limit = "limit"
+	limit = "limit" // the label of a plain C program; all other labels are peers: other libraries
 )
 
-// rowKey holds the values that rows must have in common to be comparable.
+// rowKey holds the values that comparable rows have in common.
 type rowKey struct {
 	ranks, bytes int
 	mode, op     string
@@ -34,17 +32,16 @@ func compareKeys(a, b rowKey) int {
 		cmp.Compare(a.op, b.op), cmp.Compare(a.bytes, b.bytes))
 }
 
-// launches holds the median of each launch of a benchmark, by key and label, in microseconds.
+// launches holds the results of all launches of a benchmark.
 type launches struct {
-	times map[rowKey]map[string][]float64
-	// dropped counts the rows that were ignored because the machine changed or was busy.
-	dropped int
+	medians map[rowKey]map[string][]float64 // in microseconds, by key and label
+	dropped int                             // rows ignored because the machine changed or was busy
 }
 
 const fields = 9
 
 func read(in io.Reader) (*launches, error) {
-	parsed := &launches{times: map[rowKey]map[string][]float64{}}
+	parsed := &launches{medians: map[rowKey]map[string][]float64{}}
 	r := csv.NewReader(in)
 	r.Comment, r.FieldsPerRecord = '#', fields
 	for {
@@ -76,13 +73,13 @@ func (l *launches) add(record []string) error {
 		l.dropped++
 		return nil
 	}
-	p := rowKey{
+	key := rowKey{
 		ranks: int(numbers[1]), bytes: int(numbers[3]), mode: trips.Mode, op: record[2],
 	}
-	if l.times[p] == nil {
-		l.times[p] = map[string][]float64{}
+	if l.medians[key] == nil {
+		l.medians[key] = map[string][]float64{}
 	}
-	l.times[p][record[0]] = append(l.times[p][record[0]], numbers[4])
+	l.medians[key][record[0]] = append(l.medians[key][record[0]], numbers[4])
 	return nil
 }
 
@@ -93,21 +90,21 @@ type section struct {
 }
 
 func (l *launches) sections() []section {
-	var parsed []section
+	var all []section
 	var labels []string
-	for _, p := range slices.SortedFunc(maps.Keys(l.times), compareKeys) {
-		key := p
-		key.bytes = 0
-		if len(parsed) == 0 || parsed[len(parsed)-1].rowKey != key {
-			labels = l.labels(key)
+	for _, key := range slices.SortedFunc(maps.Keys(l.medians), compareKeys) {
+		sectionKey := key
+		sectionKey.bytes = 0
+		if len(all) == 0 || all[len(all)-1].rowKey != sectionKey {
+			labels = l.labels(sectionKey)
 			columns := append([]string{"bytes"}, labels...)
 			columns = append(columns, "best peer", "its time over ours", "the limit's over ours")
-			parsed = append(parsed, section{key, &results.Result{Columns: columns}})
+			all = append(all, section{sectionKey, &results.Result{Columns: columns}})
 		}
-		r := parsed[len(parsed)-1].result
-		r.Rows = append(r.Rows, row(p, labels, l.times[p]))
+		r := all[len(all)-1].result
+		r.Rows = append(r.Rows, row(key, labels, l.medians[key]))
 	}
-	return parsed
+	return all
 }
 
 func table(l *launches, out io.Writer) error {
@@ -145,12 +142,12 @@ func write(l *launches, folder string, origin results.Run) error {
 // labels returns the labels of a section: ours, limit, and then the peers.
 func (l *launches) labels(section rowKey) []string {
 	found := map[string]bool{}
-	for p, times := range l.times {
-		p.bytes = 0
-		if p != section {
+	for key, medians := range l.medians {
+		key.bytes = 0
+		if key != section {
 			continue
 		}
-		for label := range times {
+		for label := range medians {
 			found[label] = true
 		}
 	}
@@ -160,23 +157,23 @@ func (l *launches) labels(section rowKey) []string {
 }
 
 // row returns the cells of a table row, which compares the labels.
-func row(p rowKey, labels []string, times map[string][]float64) []any {
-	medians := map[string]float64{}
-	for label, parsed := range times {
-		medians[label] = report.Summarize(parsed).Median
+func row(key rowKey, labels []string, launchMedians map[string][]float64) []any {
+	times := map[string]float64{}
+	for label, medians := range launchMedians {
+		times[label] = report.Summarize(medians).Median
 	}
-	cells := []any{float64(p.bytes)}
+	cells := []any{float64(key.bytes)}
 	for _, label := range labels {
-		if n := len(times[label]); n > 0 {
-			cells = append(cells, fmt.Sprintf("%.4g (%d)", medians[label], n))
+		if launches := len(launchMedians[label]); launches > 0 {
+			cells = append(cells, fmt.Sprintf("%.4g (%d)", times[label], launches))
 		} else {
 			cells = append(cells, "-")
 		}
 	}
-	peer := bestPeer(medians)
+	peer := bestPeer(times)
 	cells = append(cells, peer)
-	for _, reference := range []float64{medians[peer], medians[limit]} {
-		if own := medians[ours]; own > 0 && reference > 0 {
+	for _, reference := range []float64{times[peer], times[limit]} {
+		if own := times[ours]; own > 0 && reference > 0 {
 			cells = append(cells, fmt.Sprintf("%.2f", reference/own))
 		} else {
 			cells = append(cells, nil)
@@ -186,9 +183,9 @@ func row(p rowKey, labels []string, times map[string][]float64) []any {
 }
 
 // bestPeer returns the label of the fastest peer, or "" if there is none.
-func bestPeer(medians map[string]float64) (best string) {
-	for _, label := range slices.Sorted(maps.Keys(medians)) {
-		if label != ours && label != limit && (best == "" || medians[label] < medians[best]) {
+func bestPeer(times map[string]float64) (best string) {
+	for _, label := range slices.Sorted(maps.Keys(times)) {
+		if label != ours && label != limit && (best == "" || times[label] < times[best]) {
 			best = label
 		}
 	}
