@@ -33,7 +33,7 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 		if err != nil {
 			return 0, err
 		}
-		return library.Site(name)
+		return library.SiteNumber(name)
 	})
 }
 
@@ -51,7 +51,7 @@ func goValue(v *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int
 			site = v.site
 		}
 		name := C.GoStringN(&v.name[0], C.int(v.name_length))
-		got, err := library.Number(uint64(v.group), int(v.operation), name, int64(*number),
+		got, err := library.CombineNumber(uint64(v.group), int(v.operation), name, int64(*number),
 			uint32(site))
 		agree := v.operation == C.SYMMEM_VALUE_AGREE || v.operation == C.SYMMEM_VALUE_AGREE_FLOAT
 		if err == nil && !agree {
@@ -75,7 +75,7 @@ func goAgreeString(
 		if err != nil {
 			return err
 		}
-		_, err = library.Value(uint64(group), symmem.ValueCall{
+		_, err = library.CombineValue(uint64(group), symmem.ValueCall{
 			Operation: symmem.ValueAgreeString, Name: valueName, Text: value,
 		}, uint32(site))
 		return err
@@ -89,7 +89,7 @@ func goStep(group C.uint64_t, length C.size_t, description *C.char, site C.uint3
 		if err != nil {
 			return err
 		}
-		_, err = library.Value(uint64(group), symmem.ValueCall{
+		_, err = library.CombineValue(uint64(group), symmem.ValueCall{
 			Operation: symmem.ValueStep, Text: text,
 		}, uint32(site))
 		return err

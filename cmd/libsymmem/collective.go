@@ -119,7 +119,7 @@ func goSynchronize(stream C.uint64_t) C.int {
 
 //export goForget
 func goForget(stream C.uint64_t) C.int {
-	return guard(func() error { return library.Forget(uintptr(stream)) })
+	return guard(func() error { return library.ForgetStream(uintptr(stream)) })
 }
 
 //export goIdle

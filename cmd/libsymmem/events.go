@@ -6,23 +6,23 @@ import "C"
 //export goEventRecord
 func goEventRecord(stream C.uint64_t, event *C.uint64_t) C.int {
 	return store(event, "the event", func() (uint64, error) {
-		return library.Record(uintptr(stream))
+		return library.RecordEvent(uintptr(stream))
 	})
 }
 
 //export goEventDone
 func goEventDone(event C.uint64_t) C.int {
-	return boolean(func() bool { return library.Reached(uint64(event)) })
+	return boolean(func() bool { return library.IsEventDone(uint64(event)) })
 }
 
 //export goEventSynchronize
 func goEventSynchronize(event C.uint64_t) C.int {
-	return guard(func() error { return library.Await(uint64(event)) })
+	return guard(func() error { return library.WaitForEvent(uint64(event)) })
 }
 
 //export goEventWait
 func goEventWait(event C.uint64_t, timeoutMS C.int64_t) C.int {
-	return guard(func() error { return library.AwaitFor(uint64(event), int64(timeoutMS)) })
+	return guard(func() error { return library.WaitForEventUntil(uint64(event), int64(timeoutMS)) })
 }
 
 //export goEventClose

@@ -168,7 +168,7 @@ func TestNumberOnOneMachineDoesNotAllocate(t *testing.T) {
 	}
 	const valueAgree = 1 // SYMMEM_VALUE_AGREE
 	agree := func() {
-		if _, err := l.Number(world, valueAgree, "batch size", 8, 1); err != nil {
+		if _, err := l.CombineNumber(world, valueAgree, "batch size", 8, 1); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -197,8 +197,8 @@ func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 // maxSite is the maximum length of a call site in bytes.
 const maxSite = 1 << 12
 
-// Site returns the number of a call site, such as "train.py:12".
-func (ps *pools) Site(text string) (uint32, error) {
+// SiteNumber returns the number of a call site, such as "train.py:12".
+func (ps *pools) SiteNumber(text string) (uint32, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return 0, err
 	}

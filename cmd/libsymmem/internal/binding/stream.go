@@ -94,8 +94,8 @@ func (st *streams) SetIdle(idle bool) error {
 	return err
 }
 
-// Forget removes a stream that its owner is about to destroy.
-func (st *streams) Forget(handle uintptr) error {
+// ForgetStream removes a stream that its owner is about to destroy.
+func (st *streams) ForgetStream(handle uintptr) error {
 	if _, err := st.session.anyRank(); err != nil {
 		return err
 	}
@@ -130,9 +130,9 @@ func (e event) belongsTo(r *rank) bool {
 	return !slices.ContainsFunc(e, func(m eventMark) bool { return m.rank != r })
 }
 
-// Record records an event after the work queued so far on a foreign stream and returns the event's
+// RecordEvent records an event after the work queued so far on a foreign stream and returns the event's
 // handle.
-func (st *streams) Record(stream uintptr) (uint64, error) {
+func (st *streams) RecordEvent(stream uintptr) (uint64, error) {
 	if err := st.checkCapture("recording an event on", stream); err != nil {
 		return 0, err
 	}
@@ -168,16 +168,16 @@ func (st *streams) event(handle uint64) (event, error) {
 	return nil, st.session.errUnknown("event", handle)
 }
 
-// Reached reports whether the work before an event has completed. It returns true for closed
+// IsEventDone reports whether the work before an event has completed. It returns true for closed
 // events.
-func (st *streams) Reached(handle uint64) bool {
+func (st *streams) IsEventDone(handle uint64) bool {
 	e, err := st.event(handle)
 	pending := func(m eventMark) bool { return !m.event.Done() }
 	return err != nil || !slices.ContainsFunc(e, pending)
 }
 
-// Await waits until the work before an event has completed.
-func (st *streams) Await(handle uint64) error {
+// WaitForEvent waits until the work before an event has completed.
+func (st *streams) WaitForEvent(handle uint64) error {
 	e, err := st.event(handle)
 	if err != nil {
 		return err
@@ -190,8 +190,8 @@ func (st *streams) Await(handle uint64) error {
 	return nil
 }
 
-// AwaitFor waits like Await, but returns a TimeoutError after timeoutMS.
-func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
+// WaitForEventUntil waits like WaitForEvent, but returns a TimeoutError after timeoutMS.
+func (st *streams) WaitForEventUntil(handle uint64, timeoutMS int64) error {
 	e, err := st.event(handle)
 	if err != nil {
 		return err
@@ -207,10 +207,10 @@ func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 		err := st.session.runResumable(operation, func(ctx context.Context) error {
 			ctx, stop := context.WithCancelCause(ctx)
 			defer stop(nil)
-			defer context.AfterFunc(deadline, func() { stop(errAwaitTimeout) })()
+			defer context.AfterFunc(deadline, func() { stop(errWaitTimeout) })()
 			return m.event.Synchronize(ctx)
 		})
-		if errors.Is(err, errAwaitTimeout) {
+		if errors.Is(err, errWaitTimeout) {
 			return &symmem.TimeoutError{InCall: operation, Waited: timeout}
 		}
 		if err != nil {
@@ -220,7 +220,7 @@ func (st *streams) AwaitFor(handle uint64, timeoutMS int64) error {
 	return nil
 }
 
-var errAwaitTimeout = errors.New("the wait has reached its timeout")
+var errWaitTimeout = errors.New("the wait has reached its timeout")
 
 // CloseEvent removes an event. Streams that already wait for the event keep waiting.
 func (st *streams) CloseEvent(handle uint64) error {

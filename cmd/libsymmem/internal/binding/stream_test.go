@@ -24,12 +24,12 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	if err := s.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
-	go func() { forgotten <- l.Forget(1) }()
+	go func() { forgotten <- l.ForgetStream(1) }()
 	for !errors.Is(s.Host(func() {}), symmem.ErrClosed) {
 		runtime.Gosched()
 	}
 	if !r.streams.mu.TryRLock() {
-		t.Error("Forget holds the stream table's lock while it waits; want it released")
+		t.Error("ForgetStream holds the stream table's lock while it waits; want it released")
 	} else {
 		r.streams.mu.RUnlock()
 	}
@@ -53,41 +53,41 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 	if err := slow.Host(func() { <-gate }); err != nil {
 		t.Fatal(err)
 	}
-	first, err := l.Record(1)
+	first, err := l.RecordEvent(1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := l.StreamWait(2, first); err != nil {
 		t.Fatal(err)
 	}
-	second, err := l.Record(2)
+	second, err := l.RecordEvent(2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range []uint64{first, second} {
-		if l.Reached(e) {
-			t.Errorf("Reached(%d) = true before the event's work is done, want false", e)
+		if l.IsEventDone(e) {
+			t.Errorf("IsEventDone(%d) = true before the event's work is done, want false", e)
 		}
 	}
 	// Closing an event must not release streams that wait for it.
 	if err := l.CloseEvent(first); err != nil {
 		t.Error(err)
 	}
-	if l.Reached(second) {
-		t.Error("Reached(second) = true after the first event was closed, want false")
+	if l.IsEventDone(second) {
+		t.Error("IsEventDone(second) = true after the first event was closed, want false")
 	}
 	close(gate)
-	if err := l.Await(second); err != nil {
+	if err := l.WaitForEvent(second); err != nil {
 		t.Error(err)
 	}
-	if !l.Reached(second) {
-		t.Error("Reached(second) = false after Await, want true")
+	if !l.IsEventDone(second) {
+		t.Error("IsEventDone(second) = false after WaitForEvent, want true")
 	}
 }
 
 func TestInvalidEventHandlesAreRefused(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	e, err := l.Record(0)
+	e, err := l.RecordEvent(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,11 +104,11 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 		{"handle 0", 0, Invalid},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if !l.Reached(row.handle) {
-				t.Error("Reached = false, want true")
+			if !l.IsEventDone(row.handle) {
+				t.Error("IsEventDone = false, want true")
 			}
 			for _, err := range []error{
-				l.Await(row.handle), l.CloseEvent(row.handle), l.StreamWait(0, row.handle),
+				l.WaitForEvent(row.handle), l.CloseEvent(row.handle), l.StreamWait(0, row.handle),
 			} {
 				if CodeOf(err) != row.want {
 					t.Errorf("got %v, want %v", err, row.want)
@@ -117,7 +117,7 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 		})
 	}
 	closed := New(&Words{}, func(text string) { t.Error(text) })
-	if _, err := closed.Record(0); CodeOf(err) != NotOpen {
-		t.Errorf("Record before Open: got %v, want %v", err, ErrNotOpen)
+	if _, err := closed.RecordEvent(0); CodeOf(err) != NotOpen {
+		t.Errorf("RecordEvent before Open: got %v, want %v", err, ErrNotOpen)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"symmem"
 )
 
-// Number combines or compares the numbers that the ranks of a group pass under a name. For
+// CombineNumber combines or compares the numbers that the ranks of a group pass under a name. For
 // operation and value, see struct symmem_value.
-func (cs *calls) Number(
+func (cs *calls) CombineNumber(
 	handle uint64, operation int, name string, value int64, site uint32,
 ) (int64, error) {
 	op, err := parseEnum("operation", values, operation)
@@ -20,13 +20,13 @@ func (cs *calls) Number(
 	if op == symmem.ValueStep {
 		return 0, fmt.Errorf("operation %d on value %q: %w", operation, name, symmem.ErrInvalid)
 	}
-	return cs.Value(handle, symmem.ValueCall{
+	return cs.CombineValue(handle, symmem.ValueCall{
 		Operation: op, Name: name, Value: value, Float: math.Float64frombits(uint64(value)),
 	}, site)
 }
 
-// Value combines or compares the values that the ranks of a group pass.
-func (cs *calls) Value(handle uint64, call symmem.ValueCall, site uint32) (int64, error) {
+// CombineValue combines or compares the values that the ranks of a group pass.
+func (cs *calls) CombineValue(handle uint64, call symmem.ValueCall, site uint32) (int64, error) {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
 		return 0, err

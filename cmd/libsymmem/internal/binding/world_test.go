@@ -51,7 +51,7 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := l.Record(1)
+	e, err := l.RecordEvent(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,12 +60,12 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 		t.Error("work of the second world ran before the stream's earlier work was done")
 	default:
 	}
-	if l.Reached(e) {
-		t.Error("Reached = true before the event's work is done, want false")
+	if l.IsEventDone(e) {
+		t.Error("IsEventDone = true before the event's work is done, want false")
 	}
 	close(gate)
-	if err := l.Await(e); err == nil {
-		t.Error("Await = nil, want the failure of the first world")
+	if err := l.WaitForEvent(e); err == nil {
+		t.Error("WaitForEvent = nil, want the failure of the first world")
 	}
 	<-ran // the failure of the first world does not affect the second
 	if err := l.Synchronize(1); err == nil {
@@ -78,13 +78,13 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 
 func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	first, err := l.Site("first.py:1")
+	first, err := l.SiteNumber("first.py:1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, handle := openWorld(t, l)
 	r.rt.Interop().Site("engine.go:7") // a number that only this world uses
-	second, err := l.Site("second.py:2")
+	second, err := l.SiteNumber("second.py:2")
 	if err != nil {
 		t.Fatal(err)
 	}
