@@ -39,7 +39,7 @@ func goTorchFree(address unsafe.Pointer) {
 	})
 	if err != nil {
 		report(err)
-		(*binding.Words)(unsafe.Pointer(&C.symmem_words)).Refused.Add(1)
+		(*binding.Counters)(unsafe.Pointer(&C.symmem_words)).Refused.Add(1)
 	}
 }
 

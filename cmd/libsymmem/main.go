@@ -69,7 +69,7 @@ func newLibrary() *binding.Library {
 	sockets := (*uint64)(unsafe.Pointer(&C.symmem_sockets))
 	sys.SetSocketTable(unsafe.Slice(sockets, C.SYMMEM_SOCKETS))
 	return binding.New(
-		(*binding.Words)(unsafe.Pointer(&C.symmem_words)),
+		(*binding.Counters)(unsafe.Pointer(&C.symmem_words)),
 		func(text string) { fmt.Fprintln(os.Stderr, text) },
 	)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func TestCallsFindBufferOfTensor(t *testing.T) {
-	l, words := openLibrary(t, hostOptions)
+	l, counters := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
@@ -24,10 +24,10 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	if text, err := l.Explain(world, call); err != nil || !strings.Contains(text, `"registers":true`) {
 		t.Errorf("Explain before the first call = %s, %v; want a registration", text, err)
 	}
-	windows := words.Windows.Load()
-	if err := l.Do(world, call); err != nil || words.Windows.Load() == windows {
+	windows := counters.Windows.Load()
+	if err := l.Do(world, call); err != nil || counters.Windows.Load() == windows {
 		t.Errorf("first call: error %v, new window %v; want success and a new window", err,
-			words.Windows.Load() != windows)
+			counters.Windows.Load() != windows)
 	}
 	call.Count++
 	if err := l.Do(world, call); !errors.Is(err, symmem.ErrOutOfRange) {
@@ -51,8 +51,8 @@ func BenchmarkDo(b *testing.B) {
 		buffers int
 	}{{"buffers=4", 4}, {"buffers=400", 400}} {
 		b.Run(row.name, func(b *testing.B) {
-			words := &Words{}
-			l := New(words, func(text string) { b.Error(text) })
+			counters := &Counters{}
+			l := New(counters, func(text string) { b.Error(text) })
 			if err := l.Open([]byte(hostOptions)); err != nil {
 				b.Fatal(err)
 			}

@@ -57,7 +57,7 @@ func (t *groupTable) init(owner *rank) {
 	t.openCounts = map[string]int{}
 }
 
-// add adds a group, returns its handle and starts a goroutine that updates the counters in Words
+// add adds a group, returns its handle and starts a goroutine that updates the Counters
 // when the group fails or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
@@ -72,14 +72,14 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	t.watchers.Go(func() {
 		select {
 		case <-g.Failing():
-			s.words.Faults.Add(1)
+			s.counters.Faults.Add(1)
 		case <-g.Ended(): // ended without a fault
 		}
 		<-g.Ended()
-		s.words.Pending.Add(1)
-		s.words.Windows.Add(1)
+		s.counters.Pending.Add(1)
+		s.counters.Windows.Add(1)
 	})
-	s.words.Pending.Add(1)
+	s.counters.Pending.Add(1)
 	return added.handle
 }
 

@@ -62,7 +62,7 @@ func TestCallsThatReturnImmediatelyDoNotPoll(t *testing.T) {
 }
 
 func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
-	l := New(&Words{}, func(text string) { t.Error(text) })
+	l := New(&Counters{}, func(text string) { t.Error(text) })
 	interruptAtPoll(l, 1)
 	release := make(chan struct{})
 	for name, call := range map[string]func(context.Context) error{

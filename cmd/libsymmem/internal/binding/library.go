@@ -26,10 +26,11 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library that is not yet open. The Library counts events in words, and calls warn to
-// print a warning.
-func New(words *Words, warn func(text string)) *Library {
-	l := &Library{session: session{words: words, warn: warn, warnings: warnings{words: words}}}
+// New returns a Library that is not yet open. It calls warn to print a warning.
+func New(counters *Counters, warn func(text string)) *Library {
+	l := &Library{session: session{
+		counters: counters, warn: warn, warnings: warnings{counters: counters},
+	}}
 	s := &l.session
 	l.groups.session, l.pools.session, l.calls.session = s, s, s
 	l.windows.session, l.streams.session, l.plugin.session, l.plugin.open = s, s, s, l.openAlone

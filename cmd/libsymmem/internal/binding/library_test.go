@@ -12,10 +12,10 @@ import (
 	"symmem"
 )
 
-func openLibrary(t *testing.T, options string) (*Library, *Words) {
+func openLibrary(t *testing.T, options string) (*Library, *Counters) {
 	t.Helper()
-	words := &Words{}
-	l := New(words, func(text string) { t.Error(text) })
+	counters := &Counters{}
+	l := New(counters, func(text string) { t.Error(text) })
 	if err := l.Open([]byte(options)); err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func openLibrary(t *testing.T, options string) (*Library, *Words) {
 			t.Error(err)
 		}
 	})
-	return l, words
+	return l, counters
 }
 
 const hostOptions = `{"backend": "host", "size": 1, "check": "off"}`
@@ -45,7 +45,7 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 		{"variable with an empty name", `{"environment": {"": "1"}}`, "setting"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			l := New(&Words{}, func(string) {})
+			l := New(&Counters{}, func(string) {})
 			err := l.Open([]byte(row.text))
 			if CodeOf(err) != Invalid || !strings.Contains(err.Error(), row.want) {
 				t.Errorf("Open = %v, want %v with %q", err, Invalid, row.want)
@@ -135,25 +135,25 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 	})
 }
 
-func TestWordsCountMemoryAndWindows(t *testing.T) {
-	l, words := openLibrary(t, hostOptions)
+func TestCountersCountMemoryAndWindows(t *testing.T) {
+	l, counters := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := words.Pending.Load()
+	before := counters.Pending.Load()
 	address, err := l.Alloc(0, 100, 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if words.Pending.Load() == before {
+	if counters.Pending.Load() == before {
 		t.Error("a new segment did not change Pending")
 	}
-	windows := words.Windows.Load()
+	windows := counters.Windows.Load()
 	seen, err := l.ScopeEnd(world, 0)
-	if err != nil || seen != words.Pending.Load() || words.Windows.Load() == windows {
+	if err != nil || seen != counters.Pending.Load() || counters.Windows.Load() == windows {
 		t.Errorf("ScopeEnd = %d, %v; Pending = %d, Windows = %d; want Pending, and Windows not %d",
-			seen, err, words.Pending.Load(), words.Windows.Load(), windows)
+			seen, err, counters.Pending.Load(), counters.Windows.Load(), windows)
 	}
 	if !l.IsSymmetric(world, 100, address) || l.IsSymmetric(world, 1<<40, address) {
 		t.Error("IsSymmetric is false for registered memory, or true beyond it")
@@ -201,7 +201,7 @@ func TestForcedCloseDoesNotWaitForOtherRanks(t *testing.T) {
 	opened := make(chan error, len(ranks))
 	store := "unix:@torch-" + rand.Text()
 	for rank := range ranks {
-		ranks[rank] = New(&Words{}, func(text string) { t.Error(text) })
+		ranks[rank] = New(&Counters{}, func(text string) { t.Error(text) })
 		go func() {
 			opened <- ranks[rank].Open(fmt.Appendf(nil, `{"backend": "host", "rank": %d, "size": 2,
 				"store": %q, "timeout_ms": 3600000}`, rank, store))

@@ -7,7 +7,7 @@ import (
 
 func TestPlugStatusPrintsEachErrorOnce(t *testing.T) {
 	var printed []string
-	l := New(&Words{}, func(text string) { printed = append(printed, text) })
+	l := New(&Counters{}, func(text string) { printed = append(printed, text) })
 	if err := l.Open([]byte(hostOptions)); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	ps.session.words.Pending.Add(1)
+	ps.session.counters.Pending.Add(1)
 	return number, nil
 }
 

@@ -47,9 +47,10 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// observe registers an observer that updates the counters in Words when memory or windows change.
+// observe registers an observer that updates the Counters when memory or windows
+// change.
 func (r *rank) observe() {
-	w := r.session.words
+	w := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
 		SegmentAlloc: func(symmem.SegmentEvent) { w.Pending.Add(1) },
 		SegmentFree: func(e symmem.SegmentEvent) {

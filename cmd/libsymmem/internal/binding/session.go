@@ -9,8 +9,8 @@ import (
 
 // session holds the state that the parts of a Library share.
 type session struct {
-	words *Words
-	warn  func(text string) // prints a warning
+	counters *Counters
+	warn     func(text string) // prints a warning
 	warnings
 	interrupts
 

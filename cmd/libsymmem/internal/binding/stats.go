@@ -46,7 +46,7 @@ func (l *Library) Stats() (string, error) {
 func statsOf(r *rank) (string, error) {
 	s := stats{
 		Open: true, Stats: r.rt.Stats(), Pools: []poolStats{}, Groups: map[string]groupStats{},
-		Refused: r.session.words.Refused.Load(), Streams: r.streams.size(),
+		Refused: r.session.counters.Refused.Load(), Streams: r.streams.size(),
 	}
 	for _, p := range r.session.poolTable.ownedBy(r) {
 		if p.Domain() != nil {

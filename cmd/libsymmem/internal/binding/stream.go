@@ -130,8 +130,8 @@ func (e event) belongsTo(r *rank) bool {
 	return !slices.ContainsFunc(e, func(m eventMark) bool { return m.rank != r })
 }
 
-// RecordEvent records an event after the work queued so far on a foreign stream and returns the event's
-// handle.
+// RecordEvent records an event after the work queued so far on a foreign stream and returns the
+// event's handle.
 func (st *streams) RecordEvent(stream uintptr) (uint64, error) {
 	if err := st.checkCapture("recording an event on", stream); err != nil {
 		return 0, err

@@ -116,7 +116,7 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 			}
 		})
 	}
-	closed := New(&Words{}, func(text string) { t.Error(text) })
+	closed := New(&Counters{}, func(text string) { t.Error(text) })
 	if _, err := closed.RecordEvent(0); CodeOf(err) != NotOpen {
 		t.Errorf("RecordEvent before Open: got %v, want %v", err, ErrNotOpen)
 	}

@@ -12,7 +12,7 @@ const maxWarnings = 64
 
 // warnings stores warnings, even across Close, until TakeWarning returns them.
 type warnings struct {
-	words *Words
+	counters *Counters
 
 	mu     sync.Mutex
 	stored []string // oldest first; guarded by mu
@@ -38,7 +38,7 @@ func (w *warnings) addLate(late symmem.LateWarning) {
 		return // cannot happen: all fields are strings and numbers
 	}
 	w.add(string(text))
-	w.words.Warnings.Add(1)
+	w.counters.Warnings.Add(1)
 }
 
 func (w *warnings) add(text string) {

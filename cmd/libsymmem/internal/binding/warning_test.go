@@ -17,7 +17,7 @@ func takeWarning(l *Library) (text string) {
 }
 
 func TestWarningIsTakenOnce(t *testing.T) {
-	l := New(&Words{}, nil)
+	l := New(&Counters{}, nil)
 	if text := takeWarning(l); text != "" {
 		t.Errorf("TakeWarning passed %q before any warning was stored, want an empty text", text)
 	}
@@ -42,13 +42,13 @@ func TestWarningIsTakenOnce(t *testing.T) {
 	if text := takeWarning(l); text != "" {
 		t.Errorf("TakeWarning passed %q again, want an empty text", text)
 	}
-	if n := l.words.Warnings.Load(); n != 1 {
+	if n := l.counters.Warnings.Load(); n != 1 {
 		t.Errorf("Warnings = %d, want 1", n)
 	}
 }
 
 func TestOldestWarningsAreDropped(t *testing.T) {
-	l := New(&Words{}, nil)
+	l := New(&Counters{}, nil)
 	for i := range maxWarnings + 3 {
 		l.addLate(symmem.LateWarning{Group: fmt.Sprint(i)})
 	}

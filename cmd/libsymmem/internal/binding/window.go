@@ -15,13 +15,14 @@ type windows struct{ session *session }
 
 // ScopeEnd registers the new memory of all pools whose domains contain a group. It registers the
 // memory with the group and with the communicators attached to it. It returns the value that
-// Words.Pending had when the call began, because memory counted since then may not be registered.
+// Counters.Pending had when the call began, because memory counted since then may not be
+// registered.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
-	seen = ws.session.words.Pending.Load()
+	seen = ws.session.counters.Pending.Load()
 	for _, p := range ws.session.poolTable.ownedBy(r) {
 		if !g.isInDomain(p) {
 			continue

@@ -151,7 +151,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 		return nil, errors.Join(fmt.Errorf("opening symmem: %w", err), rt.Close())
 	}
 	s.ranks.add(r, kind != worldRank)
-	s.words.Pending.Add(1)
+	s.counters.Pending.Add(1)
 	if err := context.Cause(ctx); err != nil { // runInterruptible has already returned this error
 		s.removeRank(r)
 		return nil, errors.Join(err, rt.Close())
@@ -173,8 +173,8 @@ func (s *session) closeRank(r *rank, force bool) error {
 		return nil // another call is closing it
 	}
 	err := r.close(errors.Join(errs...), force)
-	s.words.Pending.Add(1)
-	s.words.Windows.Add(1)
+	s.counters.Pending.Add(1)
+	s.counters.Windows.Add(1)
 	return err
 }
 
