@@ -116,7 +116,7 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
 	f.registerTimed(flags, &c.Timeout)
 	flags.BoolVar(&c.Compare, "compare", false, "measure auto and all paths alternately")
-	flags.IntVar(&c.GraphOps, "graph", 0, "time replays of graphs with this number of calls")
+	flags.IntVar(&c.GraphCalls, "graph", 0, "time replays of graphs with this number of calls")
 	flags.Lookup("graph").NoOptDefVal = "20"
 	flags.StringVar(&c.Tuning, "tuning", "",
 		"table that chooses paths: a file, or built-in (default: the one that Open finds)")
@@ -180,7 +180,7 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 
 var buffersNames = []string{"symmetric", "any"}
 
-const maxGraphOps = 10_000
+const maxGraphCalls = 10_000
 
 func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	c := &f.config
@@ -198,8 +198,8 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 		return fmt.Errorf("--compare measures all paths: remove --path %s", c.Path)
 	case c.Compare && len(c.Checks) > 1:
 		return errors.New("use either --compare or --check both, not both")
-	case c.GraphOps < 0 || c.GraphOps > maxGraphOps:
-		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
+	case c.GraphCalls < 0 || c.GraphCalls > maxGraphCalls:
+		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
 	return nil
 }

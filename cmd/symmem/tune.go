@@ -113,7 +113,7 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
 	c.DataType = reduce.BFloat16
 	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
-	flags.IntVar(&c.GraphOps, "graph", 20, "calls that are captured into a graph")
+	flags.IntVar(&c.GraphCalls, "graph", 20, "calls that are captured into a graph")
 	flags.BoolVar(&f.eager, "eager", false, "time calls one by one instead of replays of graphs")
 	f.registerPlan(flags)
 	flags.StringVarP(&f.output, "output", "o", "", "file to write (default: the one that Open finds)")
@@ -132,11 +132,11 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err := f.checkRanks(2); err != nil {
 		return err
 	}
-	if c.GraphOps < 1 || c.GraphOps > maxGraphOps {
-		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphOps, maxGraphOps)
+	if c.GraphCalls < 1 || c.GraphCalls > maxGraphCalls {
+		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
 	if f.eager {
-		c.GraphOps = 0
+		c.GraphCalls = 0
 	}
 	if c.Sizes, err = f.sizes(); err != nil {
 		return err

@@ -47,18 +47,17 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// observe registers an observer that updates the Counters when memory or windows
-// change.
+// observe registers an observer that updates the Counters when memory or windows change.
 func (r *rank) observe() {
-	w := r.session.counters
+	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
-		SegmentAlloc: func(symmem.SegmentEvent) { w.Pending.Add(1) },
+		SegmentAlloc: func(symmem.SegmentEvent) { counters.Pending.Add(1) },
 		SegmentFree: func(e symmem.SegmentEvent) {
-			w.Windows.Add(1)
+			counters.Windows.Add(1)
 			r.session.kept.recordUnmapped(e)
 		},
-		Register:   func(symmem.WindowEvent) { w.Windows.Add(1) },
-		Deregister: func(symmem.WindowEvent) { w.Windows.Add(1) },
+		Register:   func(symmem.WindowEvent) { counters.Windows.Add(1) },
+		Deregister: func(symmem.WindowEvent) { counters.Windows.Add(1) },
 	})
 }
 

@@ -23,10 +23,10 @@ type CollectiveOptions struct {
 	// Compare measures PathAuto and every path that a call can take, alternately on the same
 	// buffers. Path must be PathAuto, and Checks must contain a single level.
 	Compare bool
-	// GraphOps is the number of calls to capture into a graph, whose replays are timed. If it is 0,
+	// GraphCalls is the number of calls to capture into a graph, whose replays are timed. If it is 0,
 	// calls are timed one by one.
-	GraphOps int
-	// limitGraphs makes graphs smaller if GraphOps calls would take longer than a batch.
+	GraphCalls int
+	// limitGraphs makes graphs smaller if GraphCalls calls would take longer than a batch.
 	limitGraphs bool
 	// Backend and Tuning are fields of symmem.Options.
 	Backend, Tuning string
@@ -96,7 +96,7 @@ func (o *CollectiveOptions) run(ctx context.Context, worlds []*world, emit func(
 			continue // a single rank has no peer
 		}
 		for _, size := range o.sizesOf(op) {
-			row, err := o.row(ctx, worlds, op, size)
+			row, err := o.measureRow(ctx, worlds, op, size)
 			if err != nil {
 				return fmt.Errorf("measuring %s of %d bytes: %w", op.Name, size, err)
 			}
@@ -108,7 +108,7 @@ func (o *CollectiveOptions) run(ctx context.Context, worlds []*world, emit func(
 	return nil
 }
 
-func (o *CollectiveOptions) row(
+func (o *CollectiveOptions) measureRow(
 	ctx context.Context, worlds []*world, op *Operation, size int64,
 ) (row *Row, err error) {
 	ranks := worlds[0].rt.Size()

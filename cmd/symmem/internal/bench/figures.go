@@ -45,8 +45,8 @@ func (o *CollectiveOptions) result(
 	if refusal != "" {
 		result.Params["refused"] = refusal
 	}
-	if o.GraphOps > 0 {
-		result.Params["graph_ops"] = o.GraphOps
+	if o.GraphCalls > 0 {
+		result.Params["graph_ops"] = o.GraphCalls
 	}
 	if last > 0 {
 		result.CompareTo("check "+o.Checks[0].String(), report.Summarize(perLevel[0]))

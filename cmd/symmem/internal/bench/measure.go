@@ -20,8 +20,8 @@ var (
 	Quick = Plan{Batch: time.Millisecond, Batches: 5}
 )
 
-// maxOps is the maximum number of calls in a batch, for calls that take no measurable time.
-const maxOps = 1 << 30
+// maxBatchCalls is the maximum number of calls in a batch, for calls that take no measurable time.
+const maxBatchCalls = 1 << 30
 
 // NewReport returns an empty report for this machine.
 func NewReport(name string) *report.Report {

@@ -13,19 +13,19 @@ import (
 
 // runner measures one call on one path.
 type runner struct {
-	world      *world
-	choice     symmem.PathChoice
-	call       *call
-	path       string        // path that the call takes
-	wrong      int64         // number of wrong elements on all ranks
-	graph      *symmem.Graph // the captured calls, or nil
-	opsPerIter int           // number of captured calls, or 1 without a graph
-	iters      int           // number of calls or replays in a batch
-	nsPerCall  []float64     // time of each batch on its slowest rank
+	world        *world
+	choice       symmem.PathChoice
+	call         *call
+	path         string        // path that the call takes
+	wrong        int64         // number of wrong elements on all ranks
+	graph        *symmem.Graph // the captured calls, or nil
+	callsPerIter int           // number of captured calls, or 1 without a graph
+	iters        int           // number of calls or replays in a batch
+	nsPerCall    []float64     // time of each batch on its slowest rank
 }
 
-// newRunner returns a runner. It checks the result of the call, captures the call if requested, and
-// calibrates the length of batches.
+// newRunner returns a runner that is ready to measure. It has checked the result of the call,
+// captured the call if requested, and calibrated the length of batches.
 func (o *CollectiveOptions) newRunner(
 	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
@@ -33,7 +33,7 @@ func (o *CollectiveOptions) newRunner(
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{world: w, choice: choice, call: c, opsPerIter: 1}
+	r := &runner{world: w, choice: choice, call: c, callsPerIter: 1}
 	if err := w.setPath(ctx, choice); err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (r *runner) launch(ctx context.Context) error {
 }
 
 func (r *runner) capture(ctx context.Context, o *CollectiveOptions) error {
-	if o.GraphOps == 0 {
+	if o.GraphCalls == 0 {
 		return nil
 	}
 	ops, err := r.callsPerGraph(ctx, o)
@@ -118,7 +118,7 @@ func (r *runner) capture(ctx context.Context, o *CollectiveOptions) error {
 	if err := errors.Join(launchErr, err); err != nil {
 		return fmt.Errorf("capturing calls: %w", err)
 	}
-	r.graph, r.opsPerIter = graph, ops
+	r.graph, r.callsPerIter = graph, ops
 	return nil
 }
 
@@ -126,14 +126,14 @@ func (r *runner) capture(ctx context.Context, o *CollectiveOptions) error {
 // ranks.
 func (r *runner) callsPerGraph(ctx context.Context, o *CollectiveOptions) (int, error) {
 	if !o.limitGraphs {
-		return o.GraphOps, nil
+		return o.GraphCalls, nil
 	}
 	r.iters = 1
 	duration, err := r.shortestBatch(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return min(max(1, int(o.Plan.Batch/max(duration, 1))), o.GraphOps), nil
+	return min(max(1, int(o.Plan.Batch/max(duration, 1))), o.GraphCalls), nil
 }
 
 func closeGraphs(runners []*runner) error {
@@ -157,7 +157,7 @@ func (r *runner) calibrate(ctx context.Context, o *CollectiveOptions) error {
 		if err != nil {
 			return err
 		}
-		if duration >= o.Plan.Batch/2 || r.iters >= maxOps {
+		if duration >= o.Plan.Batch/2 || r.iters >= maxBatchCalls {
 			r.iters = max(1, int(float64(r.iters)*float64(o.Plan.Batch)/float64(max(duration, 1))))
 			return nil
 		}
@@ -232,7 +232,7 @@ func (r *runner) batch(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return float64(slices.Max(byRank)) / float64(r.iters*r.opsPerIter), nil
+	return float64(slices.Max(byRank)) / float64(r.iters*r.callsPerIter), nil
 }
 
 // variant selects the path of a call and the world whose buffers it uses.

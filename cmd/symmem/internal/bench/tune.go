@@ -16,7 +16,7 @@ import (
 // Progress, they must be the same on all ranks.
 type TuneOptions struct {
 	// CollectiveOptions sets the operations, the sizes, the element type, the backend, the plan and
-	// GraphOps, which is the maximum number of calls in a graph. Run sets the other fields.
+	// GraphCalls, which is the maximum number of calls in a graph. Run sets the other fields.
 	CollectiveOptions
 	// Date is the date of the measurement. Only the value of rank 0 is used.
 	Date string

@@ -83,8 +83,8 @@ func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 // describe returns the base table with the new rules and a description of the measurement.
 func (t *tuner) describe() *tuning.Table {
 	method := "calls one by one"
-	if t.GraphOps > 0 {
-		method = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphOps)
+	if t.GraphCalls > 0 {
+		method = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphCalls)
 	}
 	rt, rules := t.windowWorld.rt, t.output.Rules
 	table := t.base.Replace(rules...)
@@ -103,8 +103,8 @@ func (t *tuner) describe() *tuning.Table {
 // points holds the times of one operation in ascending order of size.
 type points struct {
 	windows []tuning.Point // the plain and the window path
-	// direct compares the faster of these two with the direct path. In a group without a direct
-	// path, it compares it with the two-level path.
+	// direct compares the faster of these two with the direct path or, if the group has none, with
+	// the two-level path.
 	direct   []tuning.Point
 	anywhere []tuning.Point // the plain and the direct path, on buffers outside windows
 }

@@ -151,7 +151,7 @@ func (w *world) call(
 		},
 		Group: w.rt.World(),
 	}}
-	if o.GraphOps == 0 && w.rt.Device().Addressable {
+	if o.GraphCalls == 0 && w.rt.Device().Addressable {
 		c.recvStream = w.recvStream
 	}
 	src := w.send
@@ -220,15 +220,15 @@ func (w *world) openOutside(ctx context.Context, o *CollectiveOptions) (*world, 
 	return w.newOutsideWorld(ctx, o, bytes)
 }
 
-// disableUnsupportedGraphs sets o.GraphOps to 0 if the backend does not support capture.
+// disableUnsupportedGraphs sets o.GraphCalls to 0 if the backend does not support capture.
 func (w *world) disableUnsupportedGraphs(o *CollectiveOptions) error {
-	if o.GraphOps == 0 {
+	if o.GraphCalls == 0 {
 		return nil
 	}
 	s := w.rt.DefaultStream()
 	err := s.BeginCapture()
 	if errors.Is(err, symmem.ErrUnsupported) {
-		o.GraphOps = 0
+		o.GraphCalls = 0
 		return nil
 	}
 	if err != nil {
