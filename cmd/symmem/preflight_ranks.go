@@ -31,18 +31,18 @@ type preflightRank struct {
 // check runs a rank's checks. The result contains any error.
 func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
-	a := &r.result
-	a.Rank, a.Source, a.Backend = world.Rank, string(world.Source), f.backend
-	a.Links = []preflight.Link{}
+	result := &r.result
+	result.Rank, result.Source, result.Backend = world.Rank, string(world.Source), f.backend
+	result.Links = []preflight.Link{}
 	var err error
-	if a.Node, err = os.Hostname(); err != nil {
-		a.Node = "unknown"
+	if result.Node, err = os.Hostname(); err != nil {
+		result.Node = "unknown"
 	}
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls, r.trial.openTimeout = r.finish, 2*f.timeout
 	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.all == nil {
-		a.Error, a.Blamed, a.DeadlinePassed = err.Error(), lostRanks(err), ctx.Err() != nil
-		a.Calls = r.trial.result.Calls
+		result.Error, result.Lost, result.Expired = err.Error(), lostRanks(err), ctx.Err() != nil
+		result.Calls = r.trial.result.Calls
 		r.describe()
 		r.inspect()
 	}
@@ -68,14 +68,14 @@ func (r *preflightRank) describe() {
 	if r.trial.rt == nil {
 		return
 	}
-	a, device := &r.result, r.trial.rt.Device()
-	a.Backend, a.Device, a.Source = device.Backend, device.Name, r.trial.rt.Source()
+	result, device := &r.result, r.trial.rt.Device()
+	result.Backend, result.Device, result.Source = device.Backend, device.Name, r.trial.rt.Source()
 	if device.Addressable { // not a GPU
 		return
 	}
-	a.GPU = device.Name
+	result.GPU = device.Name
 	if n, err := symmem.LocalRanks(device.Backend); err == nil && n > 0 {
-		a.GPU = fmt.Sprintf("%d (%s)", r.world.LocalRank%n, device.Name)
+		result.GPU = fmt.Sprintf("%d (%s)", r.world.LocalRank%n, device.Name)
 	}
 }
 
@@ -128,7 +128,7 @@ func (r *preflightRank) results() []preflight.RankResult {
 }
 
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
-	ranks, shared, err := f.machineRanks(cmd)
+	ranks, shared, err := f.ranksToStart(cmd)
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
@@ -175,9 +175,9 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	return exitWith(report.Code(), nil)
 }
 
-// machineRanks returns the number of ranks to start and, if they share GPUs, a description of the
+// ranksToStart returns the number of ranks to start and, if they share GPUs, a description of the
 // sharing.
-func (f *preflightFlags) machineRanks(cmd *cobra.Command) (int, *sharing, error) {
+func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *sharing, error) {
 	ranks := f.ranks
 	if ranks == 0 {
 		gpus, err := symmem.LocalRanks(f.backend)

@@ -133,18 +133,18 @@ func (f *reportFlags) write(cmd *cobra.Command, result *diff.Report) (int64, err
 	if f.output == "-" {
 		return 0, page.WriteHTML(cmd.OutOrStdout(), plain.String())
 	}
-	t, err := os.CreateTemp(filepath.Dir(f.output), ".report-*")
+	temporary, err := os.CreateTemp(filepath.Dir(f.output), ".report-*")
 	if err != nil {
 		return 0, fmt.Errorf("writing the page: %w", err)
 	}
-	err = page.WriteHTML(t, plain.String())
-	size, seekErr := t.Seek(0, io.SeekEnd)
-	err = errors.Join(err, seekErr, t.Close())
+	err = page.WriteHTML(temporary, plain.String())
+	size, seekErr := temporary.Seek(0, io.SeekEnd)
+	err = errors.Join(err, seekErr, temporary.Close())
 	if err == nil {
-		err = os.Rename(t.Name(), f.output)
+		err = os.Rename(temporary.Name(), f.output)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("writing the page: %w", errors.Join(err, os.Remove(t.Name())))
+		return 0, fmt.Errorf("writing the page: %w", errors.Join(err, os.Remove(temporary.Name())))
 	}
 	return size, nil
 }

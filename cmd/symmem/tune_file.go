@@ -35,11 +35,11 @@ func tryFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	t, err := os.CreateTemp(folder, ".tuning-*")
+	temporary, err := os.CreateTemp(folder, ".tuning-*")
 	if err != nil {
 		return err
 	}
-	return errors.Join(t.Close(), os.Remove(t.Name()))
+	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
 }
 
 // tryFile returns an error if the path exists and is not a regular file.
@@ -85,17 +85,17 @@ func writeTable(file string, table *tuning.Table) (err error) {
 	if err != nil {
 		return err
 	}
-	t, err := os.CreateTemp(filepath.Dir(file), ".tuning-*")
+	temporary, err := os.CreateTemp(filepath.Dir(file), ".tuning-*")
 	if err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
-	_, writeErr := t.Write(encoded)
-	err = errors.Join(writeErr, t.Chmod(0o644), t.Close())
+	_, writeErr := temporary.Write(encoded)
+	err = errors.Join(writeErr, temporary.Chmod(0o644), temporary.Close())
 	if err == nil {
-		err = os.Rename(t.Name(), file)
+		err = os.Rename(temporary.Name(), file)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the table: %w", errors.Join(err, os.Remove(t.Name())))
+		return fmt.Errorf("writing the table: %w", errors.Join(err, os.Remove(temporary.Name())))
 	}
 	return nil
 }

@@ -18,9 +18,9 @@ type Config struct {
 	Duration   time.Duration // time after which no further round begins, or 0
 	Steps      int           // number of steps in a round
 	MaxBytes   int64         // maximum size of a rank's message
-	// SharedGPUs is set if several ranks share a GPU. A rank's share of the GPU may be too small for
-	// the kernels of two groups. Graphs are then replayed concurrently only if they belong to the
-	// same group.
+	// SharedGPUs is set if several ranks share a GPU. A rank's share of the GPU may be too small
+	// for the kernels of two groups. Graphs are then replayed concurrently only if they belong to
+	// the same group.
 	SharedGPUs   bool
 	RoundTimeout time.Duration // maximum duration of a round
 }

@@ -89,7 +89,7 @@ func (f *faults) failInReplay(ctx context.Context) error {
 			return b, err
 		}
 		if !direct {
-			kind = mistakeAbort
+			kind = mistakeAbort // other kernels do not compare replays
 		}
 		if err := f.world.barrier(ctx); err != nil {
 			return b, err

@@ -168,13 +168,13 @@ func (r *round) finish(ctx context.Context) error {
 	if err := r.compareHistories(ctx); err != nil {
 		return err
 	}
-	return r.end(ctx)
+	return r.closeAll(ctx)
 }
 
 // ErrInUse is returned if a pool still uses memory at the end of a round.
 var ErrInUse = errors.New("memory is in use although all buffers have been freed")
 
-func (r *round) end(ctx context.Context) error {
+func (r *round) closeAll(ctx context.Context) error {
 	for len(r.groups.all) > 1 {
 		if err := r.closeGroup(ctx, len(r.groups.all)-1); err != nil {
 			return err
@@ -184,7 +184,7 @@ func (r *round) end(ctx context.Context) error {
 	for i, p := range r.buffers.pools {
 		// After a fault, pools keep buffers that were live on some ranks but not on others, until
 		// Trim.
-		if r.tally.Aborts > 0 && !r.byAddress() {
+		if r.tally.Aborts > 0 && !r.placesByAddress() {
 			if err := p.Trim(ctx, math.MaxInt64); err != nil {
 				return err
 			}
@@ -213,14 +213,14 @@ func (r *round) reserve(ctx context.Context) error {
 	return p.Reserve(ctx, bytes, r.groups.world)
 }
 
-// byAddress reports whether the run places blocks by address, which makes sums wrong. Such a run
-// skips steps that compare ranks even if checks are off, because it must show the wrong sums.
-func (r *round) byAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
+// placesByAddress reports whether the run places blocks by address, which makes sums wrong. Such a
+// run skips steps that compare ranks even if checks are off, because it must show the wrong sums.
+func (r *round) placesByAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
 // trim closes all graphs and unmaps idle segments.
 func (r *round) trim(ctx context.Context) error {
 	p, keep := choose(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
-	if r.byAddress() && r.world.rt.Check() == symmem.CheckOff {
+	if r.placesByAddress() && r.world.rt.Check() == symmem.CheckOff {
 		return nil
 	}
 	if err := r.graphs.close(ctx, nil); err != nil {
@@ -257,14 +257,14 @@ func (r *round) replacePool(ctx context.Context) error {
 }
 
 func (r *round) abort(ctx context.Context) error {
-	if r.byAddress() {
+	if r.placesByAddress() {
 		return nil
 	}
 	return r.faults.abort(ctx)
 }
 
 func (r *round) failInReplay(ctx context.Context) error {
-	if r.byAddress() {
+	if r.placesByAddress() {
 		return nil
 	}
 	return r.faults.failInReplay(ctx)

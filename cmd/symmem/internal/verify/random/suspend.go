@@ -12,7 +12,7 @@ import (
 // memory is busy, and suspend does nothing.
 func (r *round) suspend(ctx context.Context) error {
 	p, alsoGroup := choose(r.draws, r.buffers.pools), r.draws.chance(2)
-	if r.byAddress() {
+	if r.placesByAddress() {
 		return nil
 	}
 	if err := errors.Join(r.world.synchronize(ctx), r.world.barrier(ctx)); err != nil {
