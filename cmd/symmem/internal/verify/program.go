@@ -32,7 +32,7 @@ type row struct {
 	name     string
 	round    int
 	group    int
-	churn    bool
+	churn    bool // the buffer is one of the random allocations
 	elements int64
 	value    float64
 	dataType symmem.DataType
@@ -50,7 +50,7 @@ type program struct {
 	slots int // number of buffers over the whole run
 
 	firstSegment int64 // in bytes
-	spread       bool  // call workload.MapSegments before the first step
+	mapsSegments bool  // call workload.MapSegments before the first step
 }
 
 const elementBytes = 4
@@ -67,7 +67,7 @@ func compose(config Config) *program {
 	c := &composer{config: config, generator: newGenerator(config.Seed, config.Elements)}
 	c.program.firstSegment = workload.FirstSegment
 	if config.Placement == symmem.PlaceByAddress {
-		c.program.firstSegment, c.program.spread = c.spreadSegment(), true
+		c.program.firstSegment, c.program.mapsSegments = c.largeFirstSegment(), true
 	}
 	for round := 1; round <= config.Rounds; round++ {
 		c.churn(round)
@@ -81,10 +81,10 @@ func compose(config Config) *program {
 
 func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
 
-// spreadSegment returns the size of the first segment if workload.MapSegments is called, which maps
-// 32 times this size. That is twice the memory that the program needs, so no rank has to map more
-// during the run.
-func (c *composer) spreadSegment() int64 {
+// largeFirstSegment returns the size of the first segment if workload.MapSegments is called, which
+// maps 32 times this size. That is twice the memory that the program needs, so no rank has to map
+// more during the run.
+func (c *composer) largeFirstSegment() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.generator.limit) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
@@ -96,6 +96,7 @@ const (
 	churnChecks = 64
 )
 
+// churn adds the random allocations and frees of a round, and checks of some live blocks.
 func (c *composer) churn(round int) {
 	stride := max(churnStride, c.config.Churn/churnChecks)
 	for n := 1; n <= c.config.Churn; n++ {

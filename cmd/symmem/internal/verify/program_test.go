@@ -126,7 +126,7 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 		for _, s := range p.steps {
 			w.step(s)
 		}
-		if prepared := 32 * p.firstSegment / elementBytes; !p.spread || 2*w.peak > prepared {
+		if prepared := 32 * p.firstSegment / elementBytes; !p.mapsSegments || 2*w.peak > prepared {
 			t.Fatalf("up to %d elements are held at once, but only %d are mapped in advance",
 				w.peak, prepared)
 		}
