@@ -8,11 +8,10 @@ import (
 
 // Collective identifies calls in NCCL's log by operation and size.
 type Collective struct {
-	Operation string // such as "AllReduce"
-	Bytes     int64  // count argument of the call, multiplied by the size of an element
+	Operation string
+	Bytes     int64 // count argument multiplied by the size of an element
 }
 
-// operations lists NCCL's names of the operations that it logs.
 var operations = []string{
 	"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Reduce", "ReduceScatter",
 }

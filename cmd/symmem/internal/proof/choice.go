@@ -7,8 +7,8 @@ import (
 
 // Choice describes the kernel that NCCL chose for a launch.
 type Choice struct {
-	Collective     // Bytes is the sum over all calls of the launch
-	Calls      int // number of calls that the launch combines
+	Collective     // Bytes is the sum over all calls
+	Calls      int // number of calls in the launch
 	// Description begins with "symmetric kernel " for a kernel that uses windows, "copy engine, "
 	// for copies between windows, or "plain " for any other kernel.
 	Description string

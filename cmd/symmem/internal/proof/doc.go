@@ -11,6 +11,6 @@
 //	AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy
 //	AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
 //
-// The number of bytes covers one rank's part of an AllGather or a ReduceScatter. nWorks is the
-// number of calls that an NCCL group combines in one launch.
+// Bytes is the size of one rank's part for an AllGather or a ReduceScatter, and nWorks is the number
+// of calls in the launch.
 package proof

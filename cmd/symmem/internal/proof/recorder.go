@@ -13,18 +13,17 @@ import (
 
 // Recorder makes NCCL write its log to a file.
 type Recorder struct {
-	file      string // path of the log
-	temporary bool   // set unless the user has requested the log
-	problem   string // see Problem
+	file      string
+	temporary bool // set unless the user has requested the log
+	problem   string
 }
 
 // Start sets environment variables that make NCCL log its choices. It must be called before this
 // process first calls NCCL, which caches the variables. Variables that are already set keep their
 // values.
 //
-// NCCL writes the log to the file that NCCL_DEBUG_FILE names. If that variable is not set, but
-// NCCL_DEBUG requests a log, Start creates a named file, and Close keeps it. In all other cases, the
-// log is an unnamed file, which disappears even if the process is killed.
+// If NCCL_DEBUG_FILE is not set, Start creates a file for the log. It is unnamed, unless NCCL_DEBUG
+// shows that the user has requested a log.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
@@ -115,20 +114,18 @@ func (r *Recorder) Close() error {
 	return nil
 }
 
-// The variables that control NCCL's log.
 const (
 	levelVariable      = "NCCL_DEBUG"
 	subsystemsVariable = "NCCL_DEBUG_SUBSYS"
 	fileVariable       = "NCCL_DEBUG_FILE"
 )
 
-// defaultSubsystems contains TUNING, which this package reads, and subsystems whose lines help users
-// to understand the choices.
+// defaultSubsystems must contain TUNING. The other subsystems help users to understand the choices.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC"
 
 type settings struct {
-	variables    map[string]string // variables to set
-	filePattern  string            // the user's value of NCCL_DEBUG_FILE
+	variables    map[string]string
+	filePattern  string // the user's value of NCCL_DEBUG_FILE
 	userWantsLog bool
 	problem      string
 }
