@@ -23,7 +23,7 @@ file's name is the rank. In a directory, diff reads all files except those that 
 
 diff prints the first request (allocation, free or collective) that differs, and the first place
 (segment and offset) that differs, with stacks and the five preceding requests. It also prints
-whether this one difference explains the others, and where symmem would place the same requests.
+whether this one difference explains the others, and how symmem's pools would place the requests.
 
 If there are MemPools, diff compares only these, because other memory is expected to differ between
 ranks. --all-pools compares everything. The fields of --json are listed in docs/reference/json.md.

@@ -80,8 +80,8 @@ func newLaunchCommand() *cobra.Command {
 	flags := cmd.Flags()
 	// Flags after the command's name belong to the command.
 	flags.SetInterspersed(false)
-	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start, at most 4096 (the host backend\n"+
-		"of symmem supports 64)")
+	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start, at most 4096 (64 with symmem's\n"+
+		"host backend)")
 	flags.IntVar(&f.port, "master-port", 0, "value of MASTER_PORT (default: a free port)")
 	flags.DurationVar(&f.kill, "kill-after", 10*time.Second,
 		"time between a forwarded TERM and SIGKILL; 0 waits forever")

@@ -32,7 +32,7 @@ shows the consequences: wrong sums with --check off, and otherwise an error at t
 differs between ranks.
 
 --path selects the path of the sums: window, plain, direct or two-level. The direct path uses
-kernels of symmem that read the memory of other ranks. The two-level path does so within machines,
+symmem's kernels, which read the memory of other ranks. The two-level path does so within machines,
 and uses NCCL between them. The report lists the paths taken and, if they are not the requested one,
 the reason. --prove covers only NCCL's kernels, not the direct path.
 
