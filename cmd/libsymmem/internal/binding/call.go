@@ -219,14 +219,14 @@ func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 	strides := n.ScaleStrides
 	switch {
 	case n.Hidden < driver.NormUnit || n.Hidden > driver.MaxHidden:
-		return args, fmt.Errorf("rows have %d elements, not a multiple of %d up to %d: %w", n.Hidden,
+		return args, fmt.Errorf("rows have %d elements: want a multiple of %d, at most %d: %w", n.Hidden,
 			driver.NormUnit, driver.MaxHidden, symmem.ErrInvalid)
 	case n.Rows < 0 || n.Rows > maxElements/n.Hidden:
 		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)
 	case min(strides[0], strides[1]) < 0,
 		max(strides[0], strides[1]) > maxElements/max(n.Rows, n.Hidden):
-		return args, fmt.Errorf("scales are %d and %d elements apart: %w", strides[0], strides[1],
-			symmem.ErrInvalid)
+		return args, fmt.Errorf("strides of scales are %d and %d elements: %w", strides[0],
+			strides[1], symmem.ErrInvalid)
 	}
 	row := n.Hidden * int64(symmem.BFloat16.Size())
 	args.Input, errs[2] = r.memory(n.Input, n.Rows*row)

@@ -17,7 +17,8 @@ const MaxPools = 16
 // Local is the pool number that stands for local memory, which is never registered.
 const Local = -1
 
-// pool is a symmem.Pool with a list of retired buffers, which flush frees.
+// pool is a symmem.Pool with a list of retired buffers. The caller has freed these buffers, but
+// they stay allocated until flush.
 type pool struct {
 	*symmem.Pool
 	owner *rank

@@ -103,7 +103,7 @@ func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	}
 	if len(r.session.ranks.all()) > 1 && r.host {
 		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
-		return s, last.follow(streamUse{r, s}, handle)
+		return s, last.waitForOthers(streamUse{r, s}, handle)
 	}
 	return s, nil
 }

@@ -257,10 +257,10 @@ type lastUse struct {
 	rank atomic.Pointer[rank] // nil if unknown; written with mu held
 }
 
-// follow makes a rank's next work on a foreign stream wait for the work that other ranks have
+// waitForOthers makes a rank's next work on a foreign stream wait for the work that other ranks have
 // queued there. Only the host backend needs this: there, each rank has a separate stream for the
 // handle.
-func (last *lastUse) follow(use streamUse, handle uintptr) error {
+func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()
 	previous := last.rank.Load()

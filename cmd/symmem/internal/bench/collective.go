@@ -23,8 +23,8 @@ type CollectiveOptions struct {
 	// Compare measures PathAuto and every path that a call can take, alternately on the same
 	// buffers. Path must be PathAuto, and Checks must contain a single level.
 	Compare bool
-	// GraphCalls is the number of calls to capture into a graph, whose replays are timed. If it is 0,
-	// calls are timed one by one.
+	// GraphCalls is the number of calls to capture into a graph, whose replays are timed. If it is
+	// 0, calls are timed one by one.
 	GraphCalls int
 	// limitGraphs makes graphs smaller if GraphCalls calls would take longer than a batch.
 	limitGraphs bool

@@ -206,9 +206,9 @@ func (r *runner) runOnce(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// applyPath sets the path of the world's group. It does nothing for a graph, whose calls keep the
-// path with which they were captured. After a change, applyPath makes an untimed call, because the
-// library plans the next call anew.
+// applyPath sets the path of the world's group. It does nothing for a graph, whose calls keep their
+// path. After a change, applyPath makes an untimed call, because the library plans the next call
+// anew.
 func (r *runner) applyPath(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.world.path {
 		return nil

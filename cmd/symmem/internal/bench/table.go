@@ -62,8 +62,7 @@ func PathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// CheckTable writes a table that compares the times at two check levels. All lines begin with #, as
-// comments in nccl-tests do.
+// CheckTable writes a table that compares the times at two check levels, like PathTable.
 func CheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {

@@ -91,7 +91,7 @@ func (o *TuneOptions) report(format string, args ...any) {
 	}
 }
 
-// NoiseMethod explains to users how noise is computed.
+// NoiseMethod describes how noise is computed.
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
@@ -111,8 +111,7 @@ func noise(ratios []float64) float64 {
 
 // medianError returns twice the standard error of the median of sorted values. In a normal
 // distribution, the quartiles are 1.349 standard deviations apart, and the standard error of the
-// median of n values is 1.253 standard deviations divided by the square root of n. Outliers, such
-// as delays by preemption, do not affect quartiles.
+// median of n values is 1.253 standard deviations divided by the square root of n.
 func medianError(sorted []float64) float64 {
 	n := len(sorted)
 	deviation := (sorted[n-1-n/4] - sorted[n/4]) / 1.349

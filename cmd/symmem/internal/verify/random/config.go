@@ -59,7 +59,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("the maximum message size is %d bytes, but must be from %d to %d", c.MaxBytes,
 			minMessage, maxMessage)
 	case c.Timeout <= 0 || c.RoundTimeout <= 0:
-		return fmt.Errorf("timeouts are %v and %v, but must be positive", c.Timeout, c.RoundTimeout)
+		return fmt.Errorf("timeout is %v and round-timeout is %v, but both must be positive",
+			c.Timeout, c.RoundTimeout)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 		"negative duration": {func(c *Config) { c.Duration = -1 }, "the duration is -1ns"},
 		"no steps":          {func(c *Config) { c.Steps = 0 }, "steps is 0"},
 		"messages too long": {func(c *Config) { c.MaxBytes = 1 << 40 }, "the maximum message size"},
-		"no round timeout":  {func(c *Config) { c.RoundTimeout = 0 }, "timeouts are"},
+		"no round timeout":  {func(c *Config) { c.RoundTimeout = 0 }, "both must be positive"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := Default()
