@@ -257,9 +257,9 @@ type lastUse struct {
 	rank atomic.Pointer[rank] // nil if unknown; written with mu held
 }
 
-// waitForOthers makes a rank's next work on a foreign stream wait for the work that other ranks have
-// queued there. Only the host backend needs this: there, each rank has a separate stream for the
-// handle.
+// waitForOthers makes a rank's next work on a foreign stream wait for the work that other ranks
+// have queued there. Only the host backend needs this: there, each rank has a separate stream for
+// the handle.
 func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()

@@ -10,28 +10,23 @@ import (
 // Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	// Cases is the number of buffers that are live at the same time. Each of the Rounds rounds
-	// allocates, reduces and frees all of them.
-	Cases, Rounds int
-	// Elements is the length of each case in float32 elements.
-	Elements int64
-	// Churn is the number of random allocations and frees that all ranks make before the cases of
-	// each round. Some of the live blocks are reduced and checked.
-	Churn int
-	// Groups is the number of groups that use the pool: the world and overlapping subgroups of it.
-	// Each group runs all cases.
-	Groups int
-	// Path selects the path of collectives. On PathPlain, results are correct wherever the buffers
-	// are, so only PathWindow proves that memory is symmetric.
+	Cases    int   // number of buffers, which are all live at the same time
+	Rounds   int   // number of times the buffers are allocated, reduced and freed
+	Elements int64 // float32 elements of a buffer
+	// Churn is the number of random allocations and frees before the cases of each round. They are
+	// the same on all ranks, and some of the live blocks are reduced and checked.
+	Churn  int
+	Groups int // the world and overlapping subgroups, each of which runs all cases
+	// Path is the path of collectives. On PathPlain, results are right wherever the buffers are, so
+	// only PathWindow proves that memory is symmetric.
 	Path symmem.PathChoice
-	// Deterministic selects a formula that results must match bit for bit, if any. The all-reduces
-	// then cycle through all types and reductions, and inputs cancel each other out.
+	// Deterministic is a formula that results must match bit for bit, if any. The all-reduces then
+	// cycle through all types and reductions.
 	Deterministic symmem.Formula
-	// CallSites is the value of symmem.Options.CallSites.
-	CallSites bool
+	CallSites     bool // see symmem.Options
 }
 
-// Default returns 2 rounds of 8 cases of 1 MiB.
+// Default returns the default configuration.
 func Default() Config {
 	return Config{
 		Config: workload.Default(), Cases: 8, Rounds: 2, Elements: 256 << 10, Groups: 1,

@@ -14,18 +14,13 @@ import (
 // NormReport counts the fused norms (all-reduce and RMSNorm in one kernel). Each group computes
 // a norm for each type and each kind of quantization.
 type NormReport struct {
-	// Passed counts the norms whose outputs match the formula bit for bit on all ranks.
-	Passed int `json:"passed"`
-	// Failed counts the norms with a wrong output on any rank.
-	Failed int `json:"failed"`
-	// Refused is the reason why the backend cannot compute norms with this configuration, or "" if
-	// it can.
-	Refused string `json:"refused,omitempty"`
+	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
+	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
+	Refused string `json:"refused,omitempty"` // reason why no norm was computed, or ""
 }
 
 type normFindings struct {
-	// Outcomes has an element for each norm of each group.
-	Outcomes []normOutcome `json:"outcomes"`
+	Outcomes []normOutcome `json:"outcomes"` // one for each norm of each group
 	Refused  string        `json:"refused,omitempty"`
 }
 

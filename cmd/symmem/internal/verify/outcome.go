@@ -29,8 +29,7 @@ type rankResult struct {
 	Divergence *symmem.DivergenceError `json:"divergence"`
 	Findings   []finding               `json:"findings"`
 	Norms      normFindings            `json:"norms"`
-	// Paths maps each path that an all-reduce took to the reason why the first one took it.
-	Paths map[string]string `json:"paths"`
+	Paths      map[string]string       `json:"paths"` // reason for each path that was taken
 }
 
 func (r *rankResult) setOutcome(err error) {

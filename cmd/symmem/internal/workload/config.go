@@ -10,9 +10,8 @@ import (
 
 // Config holds the options that all workloads share. They must be the same on all ranks.
 type Config struct {
-	Seed uint64
-	// Placement is the order in which free blocks of the same size are chosen.
-	Placement symmem.Placement
+	Seed      uint64
+	Placement symmem.Placement // order of free blocks of the same size
 	// Skew makes ranks differ, as in real programs: each rank makes unrelated allocations between
 	// the steps, and its segments are at different addresses.
 	Skew bool
@@ -22,7 +21,7 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Default returns a Config with the automatic backend and a timeout of 30 seconds.
+// Default returns the default options.
 func Default() Config {
 	return Config{Seed: 1, Backend: "auto", Timeout: 30 * time.Second}
 }
@@ -36,8 +35,7 @@ func (c *Config) Options() symmem.Options {
 	return o
 }
 
-// FirstSegment is the size of the first segment of a pool in bytes. It is small, so that pools soon
-// have several segments.
+// FirstSegment is the size of the first segment of a pool in bytes, which is small.
 const FirstSegment = 2 << 20
 
 // MapSegments maps six free segments of 32*part bytes in all, and registers them with a group. It

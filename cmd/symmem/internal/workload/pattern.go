@@ -26,8 +26,8 @@ type Pattern struct {
 	Tag uint64
 }
 
-// period is the number of elements after which values repeat. It is prime, because distances
-// between buffers are rarely multiples of a large prime.
+// period is the number of elements after which values repeat. It is prime, so that distances
+// between buffers are rarely multiples of it.
 const period = 1021
 
 // maxSum is the largest value of a sum. int8 and bfloat16 represent it exactly.
