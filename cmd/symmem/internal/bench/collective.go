@@ -17,7 +17,7 @@ type CollectiveOptions struct {
 	DataType   symmem.DataType
 	ReduceOp   symmem.ReduceOp
 	Path       symmem.PathChoice
-	// OutsideWindows places the buffers outside windows, which are memory that has been registered
+	// OutsideWindows places the buffers outside windows. A window is memory that has been registered
 	// on all ranks. With PathPlain, buffers are always outside windows.
 	OutsideWindows bool
 	// Compare measures PathAuto and every path that a call can take, alternately on the same
@@ -25,16 +25,14 @@ type CollectiveOptions struct {
 	Compare bool
 	// GraphCalls is the number of calls to capture into a graph, whose replays are timed. If it is
 	// 0, calls are timed one by one.
-	GraphCalls int
-	// limitGraphs makes graphs smaller if GraphCalls calls would take longer than a batch.
-	limitGraphs bool
-	// Backend and Tuning are fields of symmem.Options.
+	GraphCalls      int
+	limitGraphs     bool // capture fewer calls if GraphCalls would take longer than a batch
 	Backend, Tuning string
 	// Checks lists the check levels to measure alternately. With two levels, the report compares
 	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds to open at each check level. With several worlds, the memory
-	// has several addresses, which can change the time of small messages by a tenth.
+	// Worlds is the number of worlds to open at each check level. The time of small messages can
+	// differ by a tenth between worlds, because their memory is at different addresses.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
@@ -123,7 +121,6 @@ func (o *CollectiveOptions) measureRow(
 	return row, err
 }
 
-// measure measures a row, either out of place or in place.
 func (o *CollectiveOptions) measure(
 	ctx context.Context, worlds []*world, row *Row, inPlace bool,
 ) (*report.Result, error) {

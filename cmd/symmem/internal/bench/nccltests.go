@@ -95,7 +95,6 @@ func (n *NCCLTests) pathComment(r *Row) string {
 	return "  # took " + took[0] + ", in place " + took[1]
 }
 
-// columns formats the columns of an out-of-place or in-place result.
 func (n *NCCLTests) columns(r *Row, result *report.Result) string {
 	if result == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")

@@ -23,7 +23,6 @@ func wholeBuffer(float64) float64               { return 1 }
 func partsOfOthers(ranks float64) float64       { return (ranks - 1) / ranks }
 func sendAndReceiveParts(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
 
-// operations lists the operations of bench collective.
 var operations = []Operation{
 	{Name: "all_reduce", kind: symmem.OpAllReduce, busFactor: sendAndReceiveParts},
 	{Name: "all_gather", kind: symmem.OpAllGather, busFactor: partsOfOthers},

@@ -122,8 +122,6 @@ func (r *runner) capture(ctx context.Context, o *CollectiveOptions) error {
 	return nil
 }
 
-// callsPerGraph returns the number of calls to capture into a graph, which is the same on all
-// ranks.
 func (r *runner) callsPerGraph(ctx context.Context, o *CollectiveOptions) (int, error) {
 	if !o.limitGraphs {
 		return o.GraphCalls, nil
@@ -219,8 +217,7 @@ func (r *runner) applyPath(ctx context.Context) error {
 	return r.runOnce(ctx)
 }
 
-// batch runs a batch and returns the nanoseconds per call on the slowest rank.
-func (r *runner) batch(ctx context.Context) (float64, error) {
+func (r *runner) measureBatch(ctx context.Context) (float64, error) {
 	if err := r.applyPath(ctx); err != nil {
 		return 0, err
 	}
@@ -264,7 +261,7 @@ func (o *CollectiveOptions) runBatches(ctx context.Context, runners []*runner) e
 	}
 	for round := range warmUp + o.Plan.Batches {
 		for _, i := range runnerOrder(len(runners), round) {
-			nsPerCall, err := runners[i].batch(ctx)
+			nsPerCall, err := runners[i].measureBatch(ctx)
 			if err != nil {
 				return err
 			}

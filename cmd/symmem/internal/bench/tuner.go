@@ -9,7 +9,6 @@ import (
 	"symmem/internal/tuning"
 )
 
-// tuner measures the paths of operations, one operation at a time.
 type tuner struct {
 	*TuneOptions
 	// The buffers of windowWorld are in windows, those of outsideWorld are not. outsideWorld is nil
@@ -112,7 +111,6 @@ type points struct {
 // maxOutsideBytes is larger than any call that can take the direct path on buffers outside windows.
 const maxOutsideBytes = 64 << 20
 
-// measure measures an operation out of place and, if supported, in place.
 func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	times, last := &points{}, int64(0)
 	if !op.hasRules() {

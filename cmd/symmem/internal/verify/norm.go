@@ -40,7 +40,6 @@ const (
 	normBytes            = 8 * normRows * normHidden
 )
 
-// drawNorm returns norm i of a group, with inputs drawn from the seed.
 func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
 	t := driver.BFloat16
 	if i%2 == 1 {

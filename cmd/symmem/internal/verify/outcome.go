@@ -21,7 +21,6 @@ const (
 	ranksDiverged
 )
 
-// rankResult holds the results that a rank sends to the others at the end of a run.
 type rankResult struct {
 	Rank       int                     `json:"rank"`
 	Outcome    outcome                 `json:"outcome"`

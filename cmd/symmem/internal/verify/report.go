@@ -15,13 +15,11 @@ type Report struct {
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
 	// Passed, Failed and NotRun count cases.
-	Passed int `json:"passed"`
-	Failed int `json:"failed"`
-	NotRun int `json:"not_run"`
-	// Norms counts the fused norms, which Cases does not contain.
-	Norms NormReport `json:"norms"`
-	Cases []Case     `json:"cases"`
-	// Divergence describes a difference between ranks, or is nil.
+	Passed     int                     `json:"passed"`
+	Failed     int                     `json:"failed"`
+	NotRun     int                     `json:"not_run"`
+	Norms      NormReport              `json:"norms"`
+	Cases      []Case                  `json:"cases"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
 	// Fault is the error that ended the run early, or "". For a divergence, only Divergence is set.
 	Fault string `json:"fault,omitempty"`
@@ -66,11 +64,10 @@ type Case struct {
 	Symmetric bool    `json:"symmetric"` // the buffer was in a window of the group on every rank
 	Expected  float64 `json:"expected"`
 	// MaxDiff and MeanDiff are the largest values that any rank found.
-	MaxDiff  float64 `json:"max_diff"`
-	MeanDiff float64 `json:"mean_diff"`
-	// WrongRanks lists the ranks that found a wrong element.
-	WrongRanks []int  `json:"wrong_ranks,omitempty"`
-	Result     string `json:"result"`
+	MaxDiff    float64 `json:"max_diff"`
+	MeanDiff   float64 `json:"mean_diff"`
+	WrongRanks []int   `json:"wrong_ranks,omitempty"`
+	Result     string  `json:"result"`
 }
 
 // OK reports whether every case passed and the run did not end early.

@@ -210,7 +210,6 @@ func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *row) erro
 	return nil
 }
 
-// memory returns the part of the buffer that the elements of a row occupy.
 func (r *runner) memory(s *step, current *row) (symmem.Memory, error) {
 	return r.slots[s.slot].Memory().Slice(0, current.elements*int64(current.dataType.Size()))
 }

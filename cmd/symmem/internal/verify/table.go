@@ -82,7 +82,6 @@ func (r *Report) casesOnLine(i int) int {
 	return n
 }
 
-// line writes one line, for a single case or for several churn blocks with the same result.
 func (r *Report) line(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group, result := driver.Spans(first.Ranks), first.Result
