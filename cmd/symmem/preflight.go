@@ -79,11 +79,11 @@ func (f *preflightFlags) register(flags *pflag.FlagSet) {
 	backendFlag(flags, &f.backend)
 	f.registerRanks(flags, 0, "ranks to start, at most 64 (default: one per GPU, host 2)",
 		&f.timeout)
-	flags.Lookup("timeout").Usage += "; twice that for all ranks to start"
+	flags.Lookup("timeout").Usage += "; to start, ranks have twice this time"
 	flags.DurationVar(&f.deadline, "deadline", 5*time.Minute, "maximum duration of all checks")
 	flags.Float64Var(&f.tolerance, "tolerance", 0.5,
 		"fraction of the expected speed below which a link or call is at fault")
-	flags.Float64Var(&f.minLink, "min-link", 0, "GB/s below which every link is at fault")
+	flags.Float64Var(&f.minLink, "min-link", 0, "minimum speed of every link in GB/s")
 	flags.StringVar(&f.prometheus, "prometheus", "", "write metrics to a file, such as preflight.prom")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }

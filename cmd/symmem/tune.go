@@ -113,7 +113,7 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	flags.Int64VarP(&f.factor, "factor", "f", 2, "ratio of consecutive sizes")
 	c.DataType = reduce.BFloat16
 	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
-	flags.IntVar(&c.GraphCalls, "graph", 20, "calls that are captured into a graph")
+	flags.IntVar(&c.GraphCalls, "graph", 20, "maximum number of calls in a graph")
 	flags.BoolVar(&f.eager, "eager", false, "time calls one by one instead of replays of graphs")
 	f.registerPlan(flags)
 	flags.StringVarP(&f.output, "output", "o", "", "file to write (default: the one that Open finds)")

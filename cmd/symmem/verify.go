@@ -138,9 +138,9 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 
 	f.size = size(c.Elements)
-	flags.IntVar(&c.Cases, "cases", c.Cases, "buffers that are live at once")
+	flags.IntVar(&c.Cases, "cases", c.Cases, "number of buffers that are live at the same time")
 	flags.Var(&f.size, "size", "float32 elements of a case")
-	flags.IntVar(&c.Churn, "churn", 0, "random allocations and frees before each round's cases")
+	flags.IntVar(&c.Churn, "churn", 0, "number of random allocations and frees before the cases of each round")
 	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
 		"direct, two-level, or auto to use the tuning table (default $SYMMEM_PATH)")
 	flags.Var(newName(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare results "+
@@ -148,7 +148,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 		"default")
 	formula := flags.Lookup("deterministic")
 	formula.NoOptDefVal, formula.DefValue = "ranks", ""
-	flags.IntVar(&c.Groups, "groups", c.Groups, "overlapping groups over one pool")
+	flags.IntVar(&c.Groups, "groups", c.Groups, "number of overlapping groups that share the pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "record the line of each allocation")
 	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
 
@@ -156,7 +156,7 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&r.Duration, "for", 0, "run random programs for this long")
 	flags.IntVar(&r.FirstRound, "from-round", r.FirstRound,
 		"run random programs, starting with this round")
-	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: steps of a round")
+	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: number of steps in a round")
 	flags.Var(&f.bytes, "max-bytes", "with --for: largest message of a rank, such as 4M")
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout,
 		"with --for: maximum duration of a round")

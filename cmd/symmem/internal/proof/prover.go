@@ -43,7 +43,7 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	if problem := p.recorder.Problem(); problem != "" {
 		_, err := fmt.Fprintf(w, "%scannot determine which kernels ran: %s\n", prefix, problem)
 		if err != nil {
-			return fmt.Errorf("writing which kernels ran: %w", err)
+			return fmt.Errorf("printing which kernels ran: %w", err)
 		}
 		return nil
 	}
@@ -53,7 +53,7 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	}
 	for _, c := range p.calls {
 		if _, err := fmt.Fprintf(w, "%s%v\n", prefix, log.KernelsOf(c)); err != nil {
-			return fmt.Errorf("writing which kernels ran: %w", err)
+			return fmt.Errorf("printing which kernels ran: %w", err)
 		}
 	}
 	return nil

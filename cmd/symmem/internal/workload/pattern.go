@@ -30,7 +30,7 @@ type Pattern struct {
 // between buffers are rarely multiples of it.
 const period = 1021
 
-// maxSum is the largest value of a sum. int8 and bfloat16 represent it exactly.
+// maxSum is the largest value of a sum. int8 and bfloat16 represent all integers up to it.
 const maxSum = 120
 
 // hash uses the finalizer of SplitMix64.
