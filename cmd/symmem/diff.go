@@ -77,7 +77,8 @@ type rankFiles struct {
 }
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.ranks, "rank", nil, "rank of a file, as FILE=N (default: last number of its name)")
+	flags.StringArrayVar(&f.ranks, "rank", nil,
+		"rank of a file, as FILE=N (default: last number of its name)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
 	flags.BoolVar(&f.allPools, "all-pools", false,
 		"also compare the default pool and the pools of graphs")

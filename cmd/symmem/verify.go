@@ -140,7 +140,8 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	f.size = size(c.Elements)
 	flags.IntVar(&c.Cases, "cases", c.Cases, "number of buffers that are live at the same time")
 	flags.Var(&f.size, "size", "float32 elements of a case")
-	flags.IntVar(&c.Churn, "churn", 0, "number of random allocations and frees before the cases of each round")
+	flags.IntVar(&c.Churn, "churn", 0,
+		"number of random allocations and frees before the cases of each round")
 	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
 		"direct, two-level, or auto to use the tuning table (default $SYMMEM_PATH)")
 	flags.Var(newName(&c.Deterministic, symmem.ParseFormula), "deterministic", "compare results "+
