@@ -53,11 +53,11 @@ func (f *planFlags) plan() (bench.Plan, error) {
 		p = bench.Quick
 	}
 	if f.batches < 0 || f.batch < 0 {
-		return p, fmt.Errorf("batches is %d and batch is %v, but neither may be negative",
+		return p, fmt.Errorf("--batches is %d and --batch is %v, but neither may be negative",
 			f.batches, f.batch)
 	}
 	if f.batches > maxBatches {
-		return p, fmt.Errorf("batches is %d, but must be from 1 to %d", f.batches, maxBatches)
+		return p, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batches, maxBatches)
 	}
 	return bench.Plan{
 		Batches: cmp.Or(f.batches, p.Batches), Batch: cmp.Or(f.batch, p.Batch),

@@ -168,9 +168,9 @@ func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	}
 	switch {
 	case c.Worlds < 1 || c.Worlds > 16:
-		return fmt.Errorf("worlds is %d, but must be from 1 to 16", c.Worlds)
+		return fmt.Errorf("--worlds is %d, but must be from 1 to 16", c.Worlds)
 	case c.Iters < 0:
-		return fmt.Errorf("iters is %d, but must not be negative", c.Iters)
+		return fmt.Errorf("--iters is %d, but must not be negative", c.Iters)
 	}
 	if err := f.parseNames(cmd.Flags().Changed("worlds")); err != nil {
 		return err
@@ -190,16 +190,16 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	c.OutsideWindows = f.buffers == "any"
 	switch {
 	case !slices.Contains(buffersNames, f.buffers):
-		return fmt.Errorf("buffers is %q, but must be %s", f.buffers,
+		return fmt.Errorf("--buffers is %q, but must be %s", f.buffers,
 			strings.Join(buffersNames, " or "))
 	case c.Path == symmem.PathDefault:
-		return fmt.Errorf("path %q cannot be measured", c.Path)
+		return fmt.Errorf("--path %s cannot be measured", c.Path)
 	case c.Compare && c.Path != symmem.PathAuto:
 		return fmt.Errorf("--compare measures all paths: remove --path %s", c.Path)
 	case c.Compare && len(c.Checks) > 1:
 		return errors.New("use either --compare or --check both, not both")
 	case c.GraphCalls < 0 || c.GraphCalls > maxGraphCalls:
-		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
+		return fmt.Errorf("--graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (f *collectiveFlags) parseSizes() (err error) {
 			return err
 		}
 		if s == 0 {
-			return errors.New("sizes contains 0, but a size must be 1 or more")
+			return errors.New("--sizes contains 0, but a size must be 1 or more")
 		}
 		c.Sizes = append(c.Sizes, int64(s))
 	}

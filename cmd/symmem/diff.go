@@ -94,7 +94,7 @@ func (f *rankFiles) compare(
 		file, number, _ := cutLast(text, "=")
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 0 {
-			return nil, fmt.Errorf("rank %q is not FILE=N", text)
+			return nil, fmt.Errorf("--rank %q is not FILE=N", text)
 		}
 		ranks[file] = n
 	}

@@ -84,7 +84,7 @@ func (f *doctorFlags) register(flags *pflag.FlagSet) {
 
 func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	if flags.Changed("ranks") && (f.ranks < 1 || f.ranks > maxRanks) {
-		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
+		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
 	}
 	if err := checkTimeout(f.timeout); err != nil {
 		return err

@@ -103,11 +103,11 @@ func (f *launchFlags) parse(args []string) error {
 	case len(args) == 0:
 		return fmt.Errorf("add the command to start: symmem launch -n %d -- command", f.ranks)
 	case f.port < 0 || f.port > 65535:
-		return fmt.Errorf("master-port %d is not a port", f.port)
+		return fmt.Errorf("--master-port %d is not a port", f.port)
 	case f.http != "" && live.CheckAddress(f.http) != nil:
 		return fmt.Errorf("--http: %w", live.CheckAddress(f.http))
 	case f.kill < 0:
-		return fmt.Errorf("kill-after is %v, but must not be negative", f.kill)
+		return fmt.Errorf("--kill-after is %v, but must not be negative", f.kill)
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding the command: %w", err))

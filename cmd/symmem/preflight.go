@@ -91,13 +91,13 @@ func (f *preflightFlags) register(flags *pflag.FlagSet) {
 func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	switch {
 	case flags.Changed("ranks") && (f.ranks < 1 || f.ranks > maxRanks):
-		return fmt.Errorf("ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
+		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
 	case f.deadline <= 0:
-		return fmt.Errorf("deadline is %v, but must be positive", f.deadline)
+		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)
 	case !(f.tolerance >= 0 && f.tolerance < 1):
-		return fmt.Errorf("tolerance is %v, but must be at least 0 and less than 1", f.tolerance)
+		return fmt.Errorf("--tolerance is %v, but must be at least 0 and less than 1", f.tolerance)
 	case !(f.minLink >= 0):
-		return fmt.Errorf("min-link is %v, but must not be negative", f.minLink)
+		return fmt.Errorf("--min-link is %v, but must not be negative", f.minLink)
 	case f.prometheus == "" && flags.Changed("prometheus"):
 		return errors.New("--prometheus needs the name of a file")
 	}

@@ -85,14 +85,14 @@ func (f *rankFlags) registerTimed(flags *pflag.FlagSet, timeout *time.Duration) 
 
 func (f *rankFlags) checkRanks(minRanks int) error {
 	if f.ranks < minRanks || f.ranks > maxRanks {
-		return fmt.Errorf("ranks is %d, but must be from %d to %d", f.ranks, minRanks, maxRanks)
+		return fmt.Errorf("--ranks is %d, but must be from %d to %d", f.ranks, minRanks, maxRanks)
 	}
 	return checkTimeout(*f.timeout)
 }
 
 func checkTimeout(timeout time.Duration) error {
 	if timeout <= 0 {
-		return fmt.Errorf("timeout is %v, but must be positive", timeout)
+		return fmt.Errorf("--timeout is %v, but must be positive", timeout)
 	}
 	return nil
 }

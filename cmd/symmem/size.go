@@ -65,7 +65,7 @@ func (f *sizeFlags) sizes() ([]int64, error) {
 		return nil, fmt.Errorf("invalid sizes from %d to %d: the first must be 1 or more, and the "+
 			"last no smaller", first, last)
 	case f.factor < 2:
-		return nil, fmt.Errorf("factor is %d, but must be 2 or more", f.factor)
+		return nil, fmt.Errorf("--factor is %d, but must be 2 or more", f.factor)
 	}
 	sizes := []int64{first}
 	for s := first; s <= last/f.factor; {

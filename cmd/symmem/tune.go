@@ -133,7 +133,7 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 		return err
 	}
 	if c.GraphCalls < 1 || c.GraphCalls > maxGraphCalls {
-		return fmt.Errorf("graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
+		return fmt.Errorf("--graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
 	if f.eager {
 		c.GraphCalls = 0

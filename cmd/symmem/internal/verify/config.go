@@ -61,14 +61,14 @@ func (c *Config) Validate() error {
 		{"groups", int64(c.Groups), 1, maxGroups},
 	} {
 		if f.value < f.low || f.value > f.high {
-			return fmt.Errorf("%s is %d, but must be from %d to %d", f.name, f.value, f.low, f.high)
+			return fmt.Errorf("--%s is %d, but must be from %d to %d", f.name, f.value, f.low, f.high)
 		}
 	}
 	if rows := c.Cases * c.Rounds * c.Groups; rows > maxRows {
-		return fmt.Errorf("cases x rounds x groups is %d, but must be at most %d", rows, maxRows)
+		return fmt.Errorf("--cases x --rounds x --groups is %d, but must be at most %d", rows, maxRows)
 	}
 	if c.Timeout <= 0 {
-		return fmt.Errorf("timeout is %v, but must be positive", c.Timeout)
+		return fmt.Errorf("--timeout is %v, but must be positive", c.Timeout)
 	}
 	return nil
 }

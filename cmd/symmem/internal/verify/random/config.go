@@ -47,19 +47,19 @@ func (c *Config) Validate() error {
 	case c.FirstRound < 1:
 		return fmt.Errorf("the first round is %d, but must be 1 or more", c.FirstRound)
 	case c.Rounds < 0:
-		return fmt.Errorf("rounds is %d, but must not be negative", c.Rounds)
+		return fmt.Errorf("--rounds is %d, but must not be negative", c.Rounds)
 	case c.Duration < 0:
 		return fmt.Errorf("the duration is %v, but must not be negative", c.Duration)
 	case c.Rounds == 0 && c.Duration == 0:
 		return errors.New("random programs need a duration (--for 20m) or a number of rounds " +
 			"(--rounds 1)")
 	case c.Steps < 1 || c.Steps > maxSteps:
-		return fmt.Errorf("steps is %d, but must be from 1 to %d", c.Steps, maxSteps)
+		return fmt.Errorf("--steps is %d, but must be from 1 to %d", c.Steps, maxSteps)
 	case c.MaxBytes < minMessage || c.MaxBytes > maxMessage:
 		return fmt.Errorf("the maximum message size is %d bytes, but must be from %d to %d", c.MaxBytes,
 			minMessage, maxMessage)
 	case c.Timeout <= 0 || c.RoundTimeout <= 0:
-		return fmt.Errorf("timeout is %v and round-timeout is %v, but both must be positive",
+		return fmt.Errorf("--timeout is %v and --round-timeout is %v, but both must be positive",
 			c.Timeout, c.RoundTimeout)
 	}
 	return nil
