@@ -53,16 +53,16 @@ const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
 const maxProcesses = 4096
 
 type launchFlags struct {
-	ranks    int
-	port     int
-	kill     time.Duration
-	pin      bool
-	share    bool
-	noPrefix bool
-	json     bool
-	summary  string
-	trace    string
-	http     string
+	ranks     int
+	port      int
+	killAfter time.Duration
+	pin       bool
+	shareGPUs bool
+	noPrefix  bool
+	json      bool
+	summary   string
+	trace     string
+	http      string
 }
 
 func newLaunchCommand() *cobra.Command {
@@ -83,10 +83,10 @@ func newLaunchCommand() *cobra.Command {
 	flags.IntVarP(&f.ranks, "ranks", "n", 0, "processes to start, at most 4096 (64 with symmem's\n"+
 		"host backend)")
 	flags.IntVar(&f.port, "master-port", 0, "value of MASTER_PORT (default: a free port)")
-	flags.DurationVar(&f.kill, "kill-after", 10*time.Second,
+	flags.DurationVar(&f.killAfter, "kill-after", 10*time.Second,
 		"time between a forwarded TERM and SIGKILL; 0 waits forever")
 	flags.BoolVar(&f.pin, "pin", false, "bind rank r to the r-th of the allowed processors")
-	flags.BoolVar(&f.share, "share-gpus", false, "let ranks share GPUs if there are too few")
+	flags.BoolVar(&f.shareGPUs, "share-gpus", false, "let ranks share GPUs if there are too few")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "print lines without the prefix")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object with each rank's exit code")
 	flags.StringVar(&f.trace, "trace", "", "folder for traces, which symmem diff compares")
@@ -106,8 +106,8 @@ func (f *launchFlags) parse(args []string) error {
 		return fmt.Errorf("--master-port %d is not a port", f.port)
 	case f.http != "" && live.CheckAddress(f.http) != nil:
 		return fmt.Errorf("--http: %w", live.CheckAddress(f.http))
-	case f.kill < 0:
-		return fmt.Errorf("--kill-after is %v, but must not be negative", f.kill)
+	case f.killAfter < 0:
+		return fmt.Errorf("--kill-after is %v, but must not be negative", f.killAfter)
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
 		return exitWith(exitUsage, fmt.Errorf("finding the command: %w", err))
@@ -124,10 +124,10 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	}
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
-		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillAfter: f.kill,
+		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillAfter: f.killAfter,
 		Plain: f.noPrefix,
 	}
-	if f.kill == 0 {
+	if f.killAfter == 0 {
 		spec.KillAfter = -1
 	}
 	if f.json {
@@ -144,7 +144,7 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
 	var shared *sharing
-	if userEnv := os.Environ(); f.share {
+	if userEnv := os.Environ(); f.shareGPUs {
 		if capacity, err := symmem.LocalRanks("nccl"); err != nil || capacity < f.ranks {
 			if shared, err = checkSharing(f.ranks, nil, userEnv); err != nil {
 				return exitWith(exitUsage, err)
