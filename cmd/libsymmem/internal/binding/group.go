@@ -57,12 +57,12 @@ func (t *groupTable) init(owner *rank) {
 	t.openCounts = map[string]int{}
 }
 
-// add adds a group, returns its handle and starts a goroutine that updates the Counters
-// when the group fails or ends.
+// add adds a group, returns its handle and starts a goroutine that updates the Counters when the
+// group fails or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{
-		Group: g, owner: t.owner, handle: s.handles.Add(1), name: name,
+		Group: g, owner: t.owner, handle: s.lastHandle.Add(1), name: name,
 		machines: g.Stats().Tuning.Machines,
 	}
 	t.mu.Lock()

@@ -21,8 +21,8 @@ type session struct {
 	lastUses   table[uintptr, *lastUse] // by foreign stream; used while several worlds are open
 	sites      siteTable
 	kept       keptMemory
-	// handles is the last handle issued. It is never reset, so that no handle is reused.
-	handles atomic.Uint64
+	// lastHandle is never reset, so that no handle is reused.
+	lastHandle atomic.Uint64
 }
 
 // current returns the rank of the main world.
@@ -50,7 +50,7 @@ func (s *session) errUnknown(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
 	}
-	if handle == 0 || handle > s.handles.Load() {
+	if handle == 0 || handle > s.lastHandle.Load() {
 		return fmt.Errorf("%s %d: no such handle: %w", kind, handle, symmem.ErrInvalid)
 	}
 	return fmt.Errorf("%s %d: %w", kind, handle, symmem.ErrClosed)

@@ -11,7 +11,8 @@ import (
 	"symmem"
 )
 
-// streams implements the functions in symmem.h for foreign streams and for events on them.
+// streams implements the functions in symmem.h for foreign streams, which belong to another
+// library, and for events on them.
 type streams struct{ session *session }
 
 // streamUse describes one rank's use of a foreign stream.
@@ -148,7 +149,7 @@ func (st *streams) RecordEvent(stream uintptr) (uint64, error) {
 		}
 		marks[i] = eventMark{u.rank, mark}
 	}
-	handle := st.session.handles.Add(1)
+	handle := st.session.lastHandle.Add(1)
 	st.session.events.add(handle, marks)
 	return handle, nil
 }

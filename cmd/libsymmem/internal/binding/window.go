@@ -71,7 +71,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 		adopted.Forget()
 		return 0, err
 	}
-	a := &attachment{handle: ws.session.handles.Add(1), comm: comm, adopted: adopted, group: g}
+	a := &attachment{handle: ws.session.lastHandle.Add(1), comm: comm, adopted: adopted, group: g}
 	r.groups.attach(a)
 	return a.handle, nil
 }
