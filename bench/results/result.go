@@ -22,7 +22,7 @@ type Result struct {
 
 // Run describes a run. Only Machine and Date are required.
 type Run struct {
-	Part      string `json:"part,omitempty"` // part of the table, if the run did not produce all of it
+	Part      string `json:"part,omitempty"` // part of the table that this run produced, or ""
 	Machine   string `json:"machine"`
 	Libraries string `json:"libraries,omitempty"` // with versions
 	Date      string `json:"date"`                // such as 2026-11-20 or 2026-11-20 to 2026-11-22

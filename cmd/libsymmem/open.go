@@ -31,8 +31,8 @@ func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	return []byte(text), importEnvironment()
 }
 
-// importEnvironment copies environment variables from C to Go, because Go reads the environment only
-// when the library is loaded.
+// importEnvironment copies environment variables from C to Go, because Go reads the environment
+// only when the library is loaded.
 func importEnvironment() error {
 	for entry := C.symmem_environment(); entry != nil && *entry != nil; {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")

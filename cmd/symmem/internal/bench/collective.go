@@ -17,8 +17,8 @@ type CollectiveOptions struct {
 	DataType   symmem.DataType
 	ReduceOp   symmem.ReduceOp
 	Path       symmem.PathChoice
-	// OutsideWindows places the buffers outside windows. A window is memory that has been registered
-	// on all ranks. With PathPlain, buffers are always outside windows.
+	// OutsideWindows places the buffers outside windows. A window is memory that has been
+	// registered on all ranks. With PathPlain, buffers are always outside windows.
 	OutsideWindows bool
 	// Compare measures PathAuto and every path that a call can take, alternately on the same
 	// buffers. Path must be PathAuto, and Checks must contain a single level.

@@ -130,7 +130,8 @@ type settings struct {
 	problem      string
 }
 
-// newSettings chooses values for all log variables that the user has not set, except NCCL_DEBUG_FILE.
+// newSettings chooses values for all log variables that the user has not set, except
+// NCCL_DEBUG_FILE.
 func newSettings(getenv func(string) string) settings {
 	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(subsystemsVariable)
