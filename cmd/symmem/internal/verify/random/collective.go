@@ -29,72 +29,77 @@ var operations = []symmem.Operation{
 }
 
 // drawCall draws a collective or message for a group. Its data fits into buffers of capacity bytes.
-func (cs *calls) drawCall(group int, capacity int64) *exchange {
-	e := &exchange{Transfer: workload.Transfer{
+func (cs *calls) drawCall(group int, capacity int64) *testCall {
+	call := &testCall{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: choose(cs.draws, operations), DataType: choose(cs.draws, workload.DataTypes()),
 			Ranks: cs.world.rt.Size(),
 		},
 		Group: cs.groups.all[group],
 	}}
-	e.ReduceOp, e.Tag = choose(cs.draws, workload.Reductions(e.DataType)), cs.draws.Uint64()
+	call.ReduceOp, call.Tag = choose(cs.draws, workload.Reductions(call.DataType)), cs.draws.Uint64()
 	// Messages between machines are not supported, and all ranks must draw the same operation.
-	if e.Operation == symmem.OpSend && cs.world.machines() > 1 {
-		e.Operation = symmem.OpAllReduce
+	if call.Operation == symmem.OpSend && cs.world.machines() > 1 {
+		call.Operation = symmem.OpAllReduce
 	}
 	root := cs.draws.IntN(cs.world.rt.Size())
 	// All ranks must draw the same count, but groups at this index may differ in size, so the count
 	// must fit a group of all ranks.
-	maxCount := capacity / int64(e.DataType.Size()*cs.world.rt.Size())
-	e.Count = max(1, int64(math.Exp(cs.draws.Float64()*math.Log(float64(maxCount)))))
+	maxCount := capacity / int64(call.DataType.Size()*cs.world.rt.Size())
+	call.Count = max(1, int64(math.Exp(cs.draws.Float64()*math.Log(float64(maxCount)))))
 	if cs.draws.chance(3) {
-		e.Count = maxCount
+		call.Count = maxCount
 	}
-	if e.Group != nil {
-		e.Ranks = e.Group.Size()
+	if call.Group != nil {
+		call.Ranks = call.Group.Size()
 	}
-	e.Root = root % e.Ranks
-	return e
+	call.Root = root % call.Ranks
+	return call
 }
 
 func (cs *calls) collective(ctx context.Context) error {
-	e, err := cs.drawExchange(cs.groups.index(), cs.buffers.pick(2))
-	if err != nil || e == nil {
+	call, err := cs.drawCallOnBuffers(cs.groups.index(), cs.buffers.pick(2))
+	if err != nil || call == nil {
 		return err
 	}
-	e.inputStream, e.stream = choose(cs.draws, cs.world.streams), choose(cs.draws, cs.world.streams)
-	return cs.runAndCheck(ctx, e)
+	cs.drawStreams(call)
+	return cs.runAndCheck(ctx, call)
 }
 
-// drawExchange draws a call for a group, and the ranges that the call uses in two buffers. It
+// drawCallOnBuffers draws a call for a group, and the ranges that the call uses in two buffers. It
 // returns nil if twoBuffers is nil.
-func (cs *calls) drawExchange(group int, twoBuffers []liveBuffer) (*exchange, error) {
+func (cs *calls) drawCallOnBuffers(group int, twoBuffers []liveBuffer) (*testCall, error) {
 	if twoBuffers == nil {
 		return nil, nil
 	}
 	capacity := min(twoBuffers[0].bytes, twoBuffers[1].bytes)
-	e := cs.drawCall(group, capacity)
+	call := cs.drawCall(group, capacity)
 	var parts [2]symmem.Memory
 	for i, b := range twoBuffers {
 		memory, err := b.memory()
 		if err != nil {
 			return nil, err
 		}
-		if parts[i], err = cs.drawRange(e, memory); err != nil {
+		if parts[i], err = cs.drawRange(call, memory); err != nil {
 			return nil, err
 		}
 	}
-	e.input = twoBuffers[0].buffer
-	if e.Operation.HasInPlace() && cs.draws.chance(2) {
+	call.input = twoBuffers[0].buffer
+	if call.Operation.HasInPlace() && cs.draws.chance(2) {
 		parts[1] = parts[0]
 	}
-	return e, e.Place(parts[0], parts[1])
+	return call, call.Place(parts[0], parts[1])
+}
+
+func (cs *calls) drawStreams(call *testCall) {
+	call.inputStream = choose(cs.draws, cs.world.streams)
+	call.stream = choose(cs.draws, cs.world.streams)
 }
 
 // drawRange draws an offset for the data of a call, and returns the memory after this offset.
-func (cs *calls) drawRange(e *exchange, memory symmem.Memory) (symmem.Memory, error) {
-	size := int64(e.DataType.Size())
-	slack := (memory.Bytes() - e.Count*size*int64(cs.world.rt.Size())) / size
+func (cs *calls) drawRange(call *testCall, memory symmem.Memory) (symmem.Memory, error) {
+	size := int64(call.DataType.Size())
+	slack := (memory.Bytes() - call.Count*size*int64(cs.world.rt.Size())) / size
 	offset := int64(0)
 	if slack > 0 && !cs.draws.chance(2) {
 		offset = cs.draws.Int64N(slack+1) * size
@@ -108,17 +113,17 @@ const maxBurst = 4
 // still be running, and then waits for the calls.
 func (cs *calls) burst(ctx context.Context) error {
 	picked := cs.buffers.pick(2 * (1 + cs.draws.IntN(maxBurst)))
-	var queued []*exchange
+	var queued []*testCall
 	for i := 0; i < len(picked); i += 2 {
-		e, err := cs.drawExchange(cs.groups.index(), picked[i:i+2])
+		call, err := cs.drawCallOnBuffers(cs.groups.index(), picked[i:i+2])
 		if err != nil {
 			return err
 		}
-		e.inputStream, e.stream = choose(cs.draws, cs.world.streams), choose(cs.draws, cs.world.streams)
-		if err := cs.queue(ctx, e); err != nil {
+		cs.drawStreams(call)
+		if err := cs.queue(ctx, call); err != nil {
 			return err
 		}
-		queued = append(queued, e)
+		queued = append(queued, call)
 	}
 	for _, b := range picked {
 		if cs.draws.chance(3) {
@@ -131,32 +136,32 @@ func (cs *calls) burst(ctx context.Context) error {
 	if err := cs.world.synchronize(ctx); err != nil {
 		return err
 	}
-	for _, e := range queued {
-		cs.verify(e, "in a burst, ")
+	for _, call := range queued {
+		cs.verify(call, "in a burst, ")
 	}
 	return nil
 }
 
-// queue queues the write of the input on e.inputStream, and the call and the read of the output on
-// e.stream.
-func (cs *calls) queue(ctx context.Context, e *exchange) error {
-	if err := e.Fill(e.inputStream); err != nil {
+// queue queues the write of the input on call.inputStream, and the call and the read of the output
+// on call.stream.
+func (cs *calls) queue(ctx context.Context, call *testCall) error {
+	if err := call.Fill(call.inputStream); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
 	}
-	if e.inputStream != e.stream {
-		mark := cs.world.events[e.inputStream.Number()%len(cs.world.events)]
-		if err := errors.Join(e.inputStream.Record(mark), e.stream.Wait(mark)); err != nil {
+	if call.inputStream != call.stream {
+		mark := cs.world.events[call.inputStream.Number()%len(cs.world.events)]
+		if err := errors.Join(call.inputStream.Record(mark), call.stream.Wait(mark)); err != nil {
 			return err
 		}
 	}
 	// Ranks outside the group do not make the call, but must not reuse its buffer earlier.
-	if err := e.input.UseOn(e.stream); err != nil {
+	if err := call.input.UseOn(call.stream); err != nil {
 		return err
 	}
-	if err := e.launch(ctx); err != nil {
-		return fmt.Errorf("%v: %w", e.describe(), err)
+	if err := call.launch(ctx); err != nil {
+		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
-	if err := e.Read(e.stream); err != nil {
+	if err := call.Read(call.stream); err != nil {
 		return fmt.Errorf("reading the output: %w", err)
 	}
 	return nil
@@ -164,51 +169,51 @@ func (cs *calls) queue(ctx context.Context, e *exchange) error {
 
 // verify checks the output of a completed call. If the output is wrong, verify adds a finding that
 // describes the call, after prefix.
-func (cs *calls) verify(e *exchange, prefix string) {
+func (cs *calls) verify(call *testCall, prefix string) {
 	cs.tally.Calls++
-	if e.want == nil {
+	if call.want == nil {
 		return
 	}
-	cs.tally.Bytes += int64(len(e.want))
-	d := e.Compare(e.Got, e.want)
+	cs.tally.Bytes += int64(len(call.want))
+	d := call.Compare(call.Got, call.want)
 	if d.Wrong == 0 {
 		return
 	}
 	cs.tally.Wrong += d.Wrong
 	cs.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first "+
-		"at index %d: %v instead of %v", cs.round, cs.world.rt.Rank(), prefix, e.describe(), d.Wrong,
-		len(e.want)/e.DataType.Size(), d.First, d.Got, d.Want))
+		"at index %d: %v instead of %v", cs.round, cs.world.rt.Rank(), prefix, call.describe(), d.Wrong,
+		len(call.want)/call.DataType.Size(), d.First, d.Got, d.Want))
 }
 
-func (cs *calls) runAndCheck(ctx context.Context, e *exchange) error {
-	if err := cs.queue(ctx, e); err != nil {
+func (cs *calls) runAndCheck(ctx context.Context, call *testCall) error {
+	if err := cs.queue(ctx, call); err != nil {
 		return err
 	}
-	if err := e.stream.Synchronize(ctx); err != nil {
-		return fmt.Errorf("%v: %w", e.describe(), err)
+	if err := call.stream.Synchronize(ctx); err != nil {
+		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
-	cs.verify(e, "")
+	cs.verify(call, "")
 	return nil
 }
 
 func (cs *calls) allReduce(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, bytes int64, tag uint64,
 ) error {
-	e := newAllReduce(g, s, bytes, tag)
-	e.input = b
-	if err := e.Place(b.Memory(), b.Memory()); err != nil {
+	call := newAllReduce(g, s, bytes, tag)
+	call.input = b
+	if err := call.Place(b.Memory(), b.Memory()); err != nil {
 		return err
 	}
-	return cs.runAndCheck(ctx, e)
+	return cs.runAndCheck(ctx, call)
 }
 
 // newAllReduce returns a sum of float32 elements on s. bytes is their size.
-func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *exchange {
+func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *testCall {
 	pattern := workload.Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
 		Count: bytes / 4, Ranks: g.Size(), Tag: tag,
 	}
-	return &exchange{
+	return &testCall{
 		Transfer: workload.Transfer{Pattern: pattern, Group: g}, inputStream: s, stream: s,
 	}
 }

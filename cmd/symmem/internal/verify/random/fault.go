@@ -105,8 +105,9 @@ func (f *faults) failInReplay(ctx context.Context) error {
 }
 
 // takesDirectPath reports whether a call takes the direct path, whose kernels mark invalid results.
-func takesDirectPath(e *exchange) (bool, error) {
-	explanation, err := e.Group.Explain(e.Operation, e.Send, e.Recv, e.Count, e.DataType)
+func takesDirectPath(call *testCall) (bool, error) {
+	explanation, err := call.Group.Explain(
+		call.Operation, call.Send, call.Recv, call.Count, call.DataType)
 	return explanation.Path == "direct", err
 }
 
@@ -186,13 +187,13 @@ func ignoreFault(err error) error {
 
 // verifyAfterFault checks the result of a call that a fault may have interrupted. Either all
 // elements must be unchanged, or every element must be right or NaN.
-func (f *faults) verifyAfterFault(e *exchange) {
+func (f *faults) verifyAfterFault(call *testCall) {
 	order := binary.NativeEndian
 	f.tally.Calls++
-	all, unchanged, right, nan := int64(len(e.want)/4), int64(0), int64(0), int64(0)
-	for i := 0; i < len(e.want); i += 4 {
-		switch got := order.Uint32(e.Got[i:]); {
-		case got == order.Uint32(e.want[i:]):
+	all, unchanged, right, nan := int64(len(call.want)/4), int64(0), int64(0), int64(0)
+	for i := 0; i < len(call.want); i += 4 {
+		switch got := order.Uint32(call.Got[i:]); {
+		case got == order.Uint32(call.want[i:]):
 			right++
 		case got == workload.Junk*0x01010101 || got == uint32(^byte(workload.Junk))*0x01010101:
 			unchanged++
@@ -205,7 +206,7 @@ func (f *faults) verifyAfterFault(e *exchange) {
 	}
 	f.tally.Wrong += all - right - nan
 	f.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are "+
-		"right, %d are NaN and %d are unchanged", f.calls.round, f.world.rt.Rank(), e.describe(),
+		"right, %d are NaN and %d are unchanged", f.calls.round, f.world.rt.Rank(), call.describe(),
 		right, all, nan, unchanged))
 }
 

@@ -56,11 +56,11 @@ func (gs *graphs) capture(ctx context.Context) error {
 
 func (gs *graphs) addCall(rec *recording, s *symmem.Stream, p *symmem.Pool) error {
 	bytes := gs.draws.size()
-	e := gs.calls.drawCall(rec.group, bytes)
-	if e.Operation == symmem.OpSend {
-		e.Operation = symmem.OpAllGather
+	call := gs.calls.drawCall(rec.group, bytes)
+	if call.Operation == symmem.OpSend {
+		call.Operation = symmem.OpAllGather
 	}
-	return rec.add(e, s, p, bytes)
+	return rec.add(call, s, p, bytes)
 }
 
 // freeSome frees random buffers that a graph uses.
@@ -125,8 +125,8 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 
 // verifyReplayed checks the results of a replayed graph.
 func (gs *graphs) verifyReplayed(rec *recording, times int, prefix string) {
-	for _, e := range rec.calls {
-		gs.calls.verify(e, prefix)
+	for _, call := range rec.calls {
+		gs.calls.verify(call, prefix)
 	}
 	gs.tally.Replays += int64(times)
 }
@@ -142,7 +142,7 @@ func (gs *graphs) overlap(ctx context.Context) error {
 		group = gs.all[order[0]].group
 		order = slices.DeleteFunc(order, func(index int) bool { return gs.all[index].group != group })
 	}
-	e, err := gs.calls.drawExchange(group, gs.buffers.pick(2))
+	call, err := gs.calls.drawCallOnBuffers(group, gs.buffers.pick(2))
 	if err != nil {
 		return err
 	}
@@ -155,9 +155,9 @@ func (gs *graphs) overlap(ctx context.Context) error {
 	}
 	times, callPosition := 1+gs.draws.IntN(8), gs.draws.IntN(len(order)+1)
 	for i, index := range order {
-		if e != nil && i == callPosition {
-			e.inputStream, e.stream = choose(gs.draws, gs.world.streams), choose(gs.draws, gs.world.streams)
-			if err := gs.calls.queue(ctx, e); err != nil {
+		if call != nil && i == callPosition {
+			gs.calls.drawStreams(call)
+			if err := gs.calls.queue(ctx, call); err != nil {
 				return err
 			}
 		}
@@ -178,8 +178,8 @@ func (gs *graphs) overlap(ctx context.Context) error {
 	for _, index := range order {
 		gs.verifyReplayed(gs.all[index], times, "replayed with other graphs, ")
 	}
-	if e != nil && callPosition < len(order) {
-		gs.calls.verify(e, "between replays, ")
+	if call != nil && callPosition < len(order) {
+		gs.calls.verify(call, "between replays, ")
 	}
 	return nil
 }

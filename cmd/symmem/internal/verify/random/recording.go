@@ -18,7 +18,7 @@ type recording struct {
 	// library's streams and does not keep freed buffers from being reused.
 	byLibrary bool
 	group     int // the index of the group
-	calls     []*exchange
+	calls     []*testCall
 	copies    []symmem.Buffer // buffers for copies of the results
 	live      []symmem.Buffer // buffers of the calls that have not been freed yet
 }
@@ -29,7 +29,7 @@ type graph interface {
 }
 
 func (rec *recording) add(
-	e *exchange, s *symmem.Stream, p *symmem.Pool, bytes int64,
+	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
 	var buffers [3]symmem.Buffer
 	for i := range buffers {
@@ -38,13 +38,13 @@ func (rec *recording) add(
 			return err
 		}
 	}
-	if err := e.Place(buffers[0].Memory(), buffers[1].Memory()); err != nil {
+	if err := call.Place(buffers[0].Memory(), buffers[1].Memory()); err != nil {
 		return err
 	}
-	e.inputStream, e.stream = s, s
-	rec.calls, rec.copies = append(rec.calls, e), append(rec.copies, buffers[2])
+	call.inputStream, call.stream = s, s
+	rec.calls, rec.copies = append(rec.calls, call), append(rec.copies, buffers[2])
 	rec.live = append(rec.live, buffers[0], buffers[1])
-	return e.Fill(e.inputStream)
+	return call.Fill(call.inputStream)
 }
 
 func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, error) {
@@ -60,8 +60,8 @@ func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, erro
 }
 
 func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
-	for i, e := range rec.calls {
-		if err := rec.call(ctx, e, rec.copies[i], s); err != nil {
+	for i, call := range rec.calls {
+		if err := rec.call(ctx, call, rec.copies[i], s); err != nil {
 			return err
 		}
 	}
@@ -69,31 +69,31 @@ func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
 }
 
 func (rec *recording) call(
-	ctx context.Context, e *exchange, out symmem.Buffer, s *symmem.Stream,
+	ctx context.Context, call *testCall, out symmem.Buffer, s *symmem.Stream,
 ) error {
-	dst, err := out.Memory().Slice(0, e.Recv.Bytes())
+	dst, err := out.Memory().Slice(0, call.Recv.Bytes())
 	if err != nil {
 		return err
 	}
-	if err := e.touch(dst, s); err != nil {
+	if err := call.touch(dst, s); err != nil {
 		return err
 	}
-	if err := e.launch(ctx); err != nil {
-		return fmt.Errorf("%v: %w", e.describe(), err)
+	if err := call.launch(ctx); err != nil {
+		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
-	return s.Copy(dst, e.Recv)
+	return s.Copy(dst, call.Recv)
 }
 
 // touch overwrites the output, and copies a byte of the input to dst. Ranks outside the group also
 // call it, so that the graph uses the same buffers in the same order on all ranks.
-func (e *exchange) touch(dst symmem.Memory, s *symmem.Stream) error {
-	n := min(1, e.Send.Bytes(), dst.Bytes()) // 0 for calls that use only one buffer
-	src, srcErr := e.Send.Slice(0, n)
+func (call *testCall) touch(dst symmem.Memory, s *symmem.Stream) error {
+	n := min(1, call.Send.Bytes(), dst.Bytes()) // 0 for calls that use only one buffer
+	src, srcErr := call.Send.Slice(0, n)
 	dst, dstErr := dst.Slice(0, n)
 	if err := errors.Join(srcErr, dstErr); err != nil {
 		return err
 	}
-	return errors.Join(s.Fill(e.Recv, workload.Junk), s.Copy(dst, src))
+	return errors.Join(s.Fill(call.Recv, workload.Junk), s.Copy(dst, src))
 }
 
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
@@ -105,13 +105,13 @@ func (rec *recording) overwriteResults(s *symmem.Stream) error {
 }
 
 func (rec *recording) read(s *symmem.Stream) error {
-	for i, e := range rec.calls {
-		src, err := rec.copies[i].Memory().Slice(0, e.Recv.Bytes())
+	for i, call := range rec.calls {
+		src, err := rec.copies[i].Memory().Slice(0, call.Recv.Bytes())
 		if err != nil {
 			return err
 		}
-		e.Got = make([]byte, src.Bytes())
-		if err := s.Copy(symmem.Host(e.Got), src); err != nil {
+		call.Got = make([]byte, src.Bytes())
+		if err := s.Copy(symmem.Host(call.Got), src); err != nil {
 			return err
 		}
 	}
