@@ -32,15 +32,15 @@ func TestProgressNeedsTerminalOrVariable(t *testing.T) {
 		t.Error("isTerminal = true for a buffer, want false")
 	}
 	t.Setenv(envProgress, "")
-	if progressOf(0, &bytes.Buffer{}) != nil {
-		t.Error("progressOf returned a function without a terminal; want nil")
+	if progressFunc(0, &bytes.Buffer{}) != nil {
+		t.Error("progressFunc returned a function without a terminal; want nil")
 	}
 	t.Setenv(envProgress, "lines")
-	if progressOf(1, &bytes.Buffer{}) != nil {
-		t.Error("progressOf returned a function for rank 1; want nil")
+	if progressFunc(1, &bytes.Buffer{}) != nil {
+		t.Error("progressFunc returned a function for rank 1; want nil")
 	}
 	var log bytes.Buffer
-	progressOf(0, &log)(5, 7)
+	progressFunc(0, &log)(5, 7)
 	if !strings.HasPrefix(log.String(), "progress: 5 of 7 ") {
 		t.Errorf("first progress line = %q; want 5 of 7", log.String())
 	}

@@ -50,19 +50,19 @@ func (f *verifyFlags) runCases(
 	if err != nil {
 		return printError(err)
 	}
-	report, err := verify.Run(ctx, rt, f.cases, progressOf(w.Rank, stderr))
+	report, err := verify.Run(ctx, rt, f.cases, progressFunc(w.Rank, stderr))
 	if report == nil {
 		return printError(errors.Join(err, rt.Close()))
 	}
 	if w.Rank == 0 {
 		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText),
-			f.kernels(stdout, report))
+			f.writeKernels(stdout, report))
 	}
-	err = errors.Join(err, ignoreRepeated(report, rt.Close()))
-	return exitOfCases(stderr, prefix, report, err)
+	err = errors.Join(err, dropRepeatedError(report, rt.Close()))
+	return finishCases(stderr, prefix, report, err)
 }
 
-func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
+func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	if f.json {
 		return nil
 	}
@@ -72,16 +72,16 @@ func (f *verifyFlags) kernels(w io.Writer, r *verify.Report) error {
 	return f.prove.Write(w, "")
 }
 
-// ignoreRepeated returns err, the error of Close. If the report already contains a fault, it
+// dropRepeatedError returns err, the error of Close. If the report already contains a fault, it
 // returns nil, because Close only repeats that fault.
-func ignoreRepeated(r *verify.Report, err error) error {
+func dropRepeatedError(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err
 	}
 	return nil
 }
 
-func progressOf(rank int, stderr io.Writer) func(done, all int) {
+func progressFunc(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:
 		return nil
@@ -93,8 +93,8 @@ func progressOf(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// exitOfCases prints this rank's error, if any, and returns an error with the exit code.
-func exitOfCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
+// finishCases prints this rank's error, if any, and returns an error with the exit code.
+func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)
 		return exitWith(exitWrong, nil)

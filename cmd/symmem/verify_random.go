@@ -37,7 +37,7 @@ func (f *verifyFlags) runRandom(
 	if report != nil && w.Rank == 0 {
 		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText))
 	}
-	return f.exitOfRandom(stderr, w, report, err)
+	return f.finishRandom(stderr, w, report, err)
 }
 
 // onHang returns a function to call when a round hangs. The function prints the rank's stacks and
@@ -55,8 +55,8 @@ func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 		random.FlagsToRepeat(&f.random, round))
 }
 
-// exitOfRandom prints this rank's error, if any, and returns an error with the exit code.
-func (f *verifyFlags) exitOfRandom(
+// finishRandom prints this rank's error, if any, and returns an error with the exit code.
+func (f *verifyFlags) finishRandom(
 	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
 ) error {
 	if r != nil {
