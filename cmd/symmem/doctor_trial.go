@@ -216,7 +216,7 @@ func (t *trial) launches() int {
 
 // recordKernel records which kernel performed a call, according to NCCL's log.
 func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
-	if !t.rankZero.Logged || c.Path == symmem.PathDirect.String() {
+	if !t.rankZero.LogRequested || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()

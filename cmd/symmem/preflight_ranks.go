@@ -41,7 +41,7 @@ func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *pre
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls, r.trial.openTimeout = r.finish, 2*f.timeout
 	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.all == nil {
-		result.Error, result.Lost, result.Expired = err.Error(), lostRanks(err), ctx.Err() != nil
+		result.Error, result.Blamed, result.DeadlinePassed = err.Error(), lostRanks(err), ctx.Err() != nil
 		result.Calls = r.trial.result.Calls
 		r.describe()
 		r.inspect()
