@@ -22,7 +22,7 @@ func ShareToken(
 		return fmt.Errorf("fetching the token: %w", err)
 	}
 	if len(got) != len(token) {
-		return fmt.Errorf("the token has %d bytes instead of %d: symmem did not store it",
+		return fmt.Errorf("the token has %d bytes instead of %d: another program has stored it",
 			len(got), len(token))
 	}
 	copy(token, got)
