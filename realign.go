@@ -95,7 +95,9 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 // rebuild arranges the pool, restarts its history and returns the segments to unmap. If another
 // goroutine has changed the pool since takeInventory, rebuild does nothing and the pool stays
 // suspect.
-func (r *realigner) rebuild(g *roster, arrangement alloc.Arrangement, inventories []poolInventory) []*segment {
+func (r *realigner) rebuild(
+	g *roster, arrangement alloc.Arrangement, inventories []poolInventory,
+) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	table, past := r.heap.segments, r.heap.ledger

@@ -27,7 +27,9 @@ func CheckExchange(lane driver.Lane, payload []byte) error {
 }
 
 // WithDefaultTimeout returns ctx with a deadline after d if ctx has none.
-func WithDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+func WithDefaultTimeout(
+	ctx context.Context, d time.Duration,
+) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)
 	}

@@ -86,8 +86,8 @@ const (
 	Deregistered
 )
 
-// Window describes a segment that a rank has registered with a group. States has an element for each
-// rank.
+// Window describes a segment that a rank has registered with a group. States has an element for
+// each rank.
 type Window struct {
 	Group   string  `json:"group"`
 	Pool    string  `json:"pool"`

@@ -119,7 +119,9 @@ type block struct {
 	values    [driver.MaxValueNames]valueSlot
 }
 
-func blocksSize(ranks int) int64 { return roundToPages(int64(ranks) * int64(unsafe.Sizeof(block{}))) }
+func blocksSize(ranks int) int64 {
+	return roundToPages(int64(ranks) * int64(unsafe.Sizeof(block{})))
+}
 
 func roundToPages(bytes int64) int64 { return (bytes + pageBytes - 1) &^ (pageBytes - 1) }
 

@@ -255,8 +255,9 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
 	status := control.WaitStatus{
-		Group: *ws.ranks.cfg, CallText: w.doing, Collective: w.collective, Exchange: w.exchange || w.ordered,
-		Work: w.work, IgnoreFaults: w.ignoreFaults, FailedFor: -1,
+		Group: *ws.ranks.cfg, CallText: w.doing, Collective: w.collective,
+		Exchange: w.exchange || w.ordered,
+		Work:     w.work, IgnoreFaults: w.ignoreFaults, FailedFor: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
 		Late: ws.machine.cfg.Late, Warned: -1,
 	}

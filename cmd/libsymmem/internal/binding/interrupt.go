@@ -89,13 +89,17 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	done := make(chan error, 1)
-	go func() { done <- CatchPanic(func() error { return call(ctx) }) }()
+	var err error // set before done is closed
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = CatchPanic(func() error { return call(ctx) })
+	}()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
-		case err := <-done:
+		case <-done:
 			return err
 		case <-ticker.C:
 			if !p.onThread() {
@@ -103,7 +107,7 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 			}
 			cancel(errInterrupted(operation))
 			select {
-			case <-done: // its error is not needed
+			case <-done:
 			case <-time.After(abandonAfter):
 			}
 			return errInterrupted(operation)

@@ -23,8 +23,8 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 		r.Ranks = append(r.Ranks, info)
 	}
 	r.Agree = true
-	for _, comparable := range splitByFormat(ranks) {
-		r.compare(comparable, o)
+	for _, sameFormat := range splitByFormat(ranks) {
+		r.compare(sameFormat, o)
 	}
 	indexes := map[*history.Rank]int{}
 	for i, rank := range ranks {

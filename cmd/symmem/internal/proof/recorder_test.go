@@ -60,7 +60,8 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 				t.Errorf("variables are %q, want %q", got, tt.set)
 			}
 			if s.filePattern != tt.pattern || s.userWantsLog != tt.kept {
-				t.Errorf("pattern = %q, kept = %v; want %q, %v", s.filePattern, s.userWantsLog, tt.pattern, tt.kept)
+				t.Errorf("pattern = %q, kept = %v; want %q, %v", s.filePattern, s.userWantsLog,
+					tt.pattern, tt.kept)
 			}
 			if !strings.Contains(s.problem, tt.problem) || tt.problem == "" && s.problem != "" {
 				t.Errorf("problem = %q, want %q", s.problem, tt.problem)
