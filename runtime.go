@@ -97,8 +97,11 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
-	if err != nil || n < 1 {
-		return nil, errors.Join(err, invalid("opening %d local ranks", n))
+	if n < 1 {
+		err = errors.Join(err, invalid("opening %d local ranks", n))
+	}
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := opts.withTimeout(ctx)
 	defer cancel()

@@ -5,7 +5,9 @@ import (
 	"go/ast"
 	"go/token"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -307,6 +309,11 @@ func TestBackendPageListsCodeThatNamesBackends(t *testing.T) {
 		if listed := strings.Contains(page, "`"+f.path+"`"); knows != listed {
 			t.Errorf("%s: names a backend: %v; listed in docs/extending/backend.md: %v", f.path,
 				knows, listed)
+		}
+	}
+	for _, match := range regexp.MustCompile("`([a-z_/]+\\.go)`").FindAllStringSubmatch(page, -1) {
+		if _, err := os.Stat(filepath.Join("..", "..", match[1])); err != nil {
+			t.Errorf("docs/extending/backend.md: %v", err)
 		}
 	}
 }
