@@ -77,7 +77,7 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 				// warnings about another rank.
 				for reports := 0; reports < 4; {
 					w := <-warnings
-					if strings.HasPrefix(w.InCall, "meeting ") {
+					if strings.HasPrefix(w.InCall, "joining ") {
 						continue // the ranks were still connecting
 					}
 					if w.Group != "world" || w.InCall == "" || w.Waited < warnSoon ||

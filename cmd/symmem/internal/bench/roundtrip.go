@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -15,6 +16,10 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
+	// probeLimit bounds the measurement on a busy machine, where a trip can take milliseconds.
+	// Without busy processors the measurement takes about 20 ms.
+	probeLimit    = 500 * time.Millisecond
+	tripsPerCheck = 50 // trips between two looks at the clock
 	// wordDistance is the distance in bytes between the two words. It is larger than a pair of
 	// cache lines.
 	wordDistance = 256
@@ -34,7 +39,7 @@ func NewProbe() *Probe {
 }
 
 // RoundTrip returns the median time, in nanoseconds, for a word to go from one processor to the
-// other and back. It takes about 20 ms. If p is nil, it returns 0.
+// other and back. It takes about probeLimit at most. If p is nil, it returns 0.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
@@ -47,13 +52,15 @@ func (p *Probe) RoundTrip() (float64, error) {
 	ping, pong := (*uint64)(base), (*uint64)(unsafe.Add(base, wordDistance))
 	echoErr := make(chan error, 1)
 	var batches []float64
+	var stop atomic.Bool
 	go func() {
 		echoErr <- onProcessor(p.pong, func() error {
-			echo(ping, pong)
+			echo(ping, pong, &stop)
 			return nil
 		})
 	}()
 	err := onProcessor(p.ping, func() error {
+		defer stop.Store(true)
 		batches = timeTrips(ping, pong)
 		return nil
 	})
@@ -65,34 +72,46 @@ func (p *Probe) RoundTrip() (float64, error) {
 	return report.Summarize(batches).Median, nil
 }
 
-func echo(ping, pong *uint64) {
-	for i := uint64(1); i <= tripsPerBatch*tripBatches; i++ {
-		await(ping, i)
-		spin.StoreRelease64(pong, i)
+// echo answers each trip until stop is set.
+func echo(ping, pong *uint64, stop *atomic.Bool) {
+	for next := uint64(1); ; next++ {
+		for !spin.Until64(ping, next, 0, 4000) {
+			if stop.Load() {
+				return
+			}
+			yield()
+		}
+		spin.StoreRelease64(pong, next)
 	}
 }
 
+// timeTrips returns the mean time of a trip in each batch. After probeLimit it ends the last batch
+// early.
 func timeTrips(ping, pong *uint64) []float64 {
 	var batches []float64
 	next := uint64(0)
-	for range tripBatches {
-		begin := time.Now()
-		for range tripsPerBatch {
-			next++
-			spin.StoreRelease64(ping, next)
-			await(pong, next)
+	deadline := time.Now().Add(probeLimit)
+	for begin := time.Now(); len(batches) < tripBatches && begin.Before(deadline); begin = time.Now() {
+		trips, now := 0, begin
+		for trips < tripsPerBatch && now.Before(deadline) {
+			for range tripsPerCheck {
+				next++
+				spin.StoreRelease64(ping, next)
+				for !spin.Until64(pong, next, 0, 4000) {
+					yield()
+				}
+			}
+			trips += tripsPerCheck
+			now = time.Now()
 		}
-		batches = append(batches, float64(time.Since(begin).Nanoseconds())/tripsPerBatch)
+		batches = append(batches, float64(now.Sub(begin).Nanoseconds())/float64(trips))
 	}
 	return batches
 }
 
-// await polls a word until the other goroutine has written want.
-func await(word *uint64, want uint64) {
-	for !spin.Until64(word, want, 0, 4000) {
-		sys.Yield()
-		runtime.Gosched()
-	}
+func yield() {
+	sys.Yield()
+	runtime.Gosched()
 }
 
 // onProcessor runs f on a new OS thread that is bound to a processor. It runs f even if the thread
