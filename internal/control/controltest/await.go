@@ -11,35 +11,35 @@ import (
 	"symmem/internal/control"
 )
 
-var awaitContracts = []contract{
-	{"Await returns immediately if the work has completed", testAwaitEnded},
-	{"a wait ends when its work completes", testAwaitEnds},
-	{"canceling its context ends a wait, and the plane stays open", testAwaitCancelled},
+var awaitRequirements = []requirement{
+	{"Await returns immediately if the work has completed", testAwaitCompletedWork},
+	{"a wait ends when its work completes", testCompletionEndsAwait},
+	{"if the context is canceled, Await returns and the plane stays open", testCanceledAwait},
 	{"work that all ranks have submitted may take longer than the timeout", testLongWork},
-	{"a peer's fault does not end a wait for work that needs no other rank", testOwnWork},
-	{"Diagnose returns immediately and does not fail the plane", testDiagnose},
-	{"work that a peer submitted before it failed may still complete", testGrace},
-	{"the result of Why replaces the fault of a peer", testWhy},
+	{"work that needs no other rank completes after another rank has failed", testLocalWork},
+	{"Diagnose returns immediately, and the plane does not fail", testDiagnose},
+	{"work can complete if a peer fails after submitting it", testWorkAfterPeerFailure},
+	{"an error of Wait.Why replaces the error about a failed peer", testWhyReplacesFault},
 }
 
-func testAwaitEnded(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	ctx, cancel := context.WithCancel(w.ctx)
+func testAwaitCompletedWork(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	ctx, cancel := context.WithCancel(g.ctx)
 	cancel()
-	ended := unfinishedWait(w.planes[0].Submit())
-	ended.Done = func() bool { return true }
-	must(t, w.planes[0].Await(ctx, ended))
+	completed := unfinishedWait(g.planes[0].Submit())
+	completed.Done = func() bool { return true }
+	must(t, g.planes[0].Await(ctx, completed))
 }
 
-// testAwaitEnds waits for work that completes after up to 5000 polls, so that the longest wait
-// sleeps between polls.
-func testAwaitEnds(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	w.each(t, func(_ int, p control.Plane) error {
+// testCompletionEndsAwait waits for work that completes after up to 5000 polls. After so many,
+// Await sleeps between polls.
+func testCompletionEndsAwait(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		for _, polls := range []int{1, 100, 5000} {
 			wait := unfinishedWait(p.Submit())
 			wait.Done = func() bool { polls--; return polls <= 0 }
-			if err := p.Await(w.ctx, wait); err != nil {
+			if err := p.Await(g.ctx, wait); err != nil {
 				return err
 			}
 		}
@@ -47,71 +47,71 @@ func testAwaitEnds(t *testing.T, join Join) {
 	})
 }
 
-func testAwaitCancelled(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
+func testCanceledAwait(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
 	cause := errors.New("canceled by the test")
-	ctx, cancel := context.WithCancelCause(w.ctx)
+	ctx, cancel := context.WithCancelCause(g.ctx)
 	cancel(cause)
-	expired, stop := context.WithDeadline(w.ctx, time.Now())
+	expired, stop := context.WithDeadline(g.ctx, time.Now())
 	defer stop()
-	p := w.planes[0]
+	p := g.planes[0]
 	checkError(t, "the canceled wait", p.Await(ctx, unfinishedWait(p.Submit())), cause)
 	err := p.Await(expired, unfinishedWait(1))
 	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
-	w.planes[1].Submit()
-	w.each(t, func(i int, p control.Plane) error {
-		return errors.Join(w.exchangeAndCheck(i, driver.LaneControl, 1, []int{3, 4}), checkOpen(p))
+	g.planes[1].Submit()
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
+		return errors.Join(g.exchangeAndCheck(i, driver.LaneControl, 1, []int{3, 4}), checkOpen(p))
 	})
 }
 
 func testLongWork(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, shortTimeout)
-	w.each(t, func(_ int, p control.Plane) error {
+	g := newGroup(t, join, 2, shortTimeout)
+	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		wait := unfinishedWait(p.Submit())
 		begin := time.Now()
 		wait.Done = func() bool { return time.Since(begin) > 3*shortTimeout }
-		if err := p.Await(w.ctx, wait); err != nil {
+		if err := p.Await(g.ctx, wait); err != nil {
 			return err
 		}
 		return checkOpen(p)
 	})
 }
 
-func testOwnWork(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	ended := atomic.Bool{}
-	own := unfinishedWait(0)
-	own.Done = ended.Load
+func testLocalWork(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	isDone := atomic.Bool{}
+	localWork := unfinishedWait(0)
+	localWork.Done = isDone.Load
 	result := make(chan error, 1)
-	go func() { result <- w.planes[0].Await(w.ctx, own) }()
-	w.planes[1].Abort(nil)
-	awaitPeerFailed(w.planes[0])
-	if ticket, ok := w.planes[0].TrySubmit(); ok {
+	go func() { result <- g.planes[0].Await(g.ctx, localWork) }()
+	g.planes[1].Abort(nil)
+	awaitPeerFailed(g.planes[0])
+	if ticket, ok := g.planes[0].TrySubmit(); ok {
 		t.Errorf("TrySubmit after a peer's fault returned ticket %d", ticket)
 	}
-	ended.Store(true)
+	isDone.Store(true)
 	must(t, <-result)
-	must(t, checkOpen(w.planes[0]))
+	must(t, checkOpen(g.planes[0]))
 }
 
 func awaitPeerFailed(p control.Plane) {
 	for !p.PeerFailed() {
-		_ = p.Diagnose(unfinishedWait(0), time.Now()) // lets other goroutines run
+		_ = p.Diagnose(unfinishedWait(0), time.Now()) // gives other goroutines time to run
 	}
 }
 
 func testDiagnose(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, shortTimeout)
-	p := w.planes[0]
+	g := newGroup(t, join, 2, shortTimeout)
+	p := g.planes[0]
 	wait := unfinishedWait(p.Submit())
 	must(t, p.Diagnose(wait, time.Now()))
-	longAgo := time.Now().Add(-patience)
-	late := p.Diagnose(wait, longAgo)
-	if WantAbsence(t, late, ranksOf(2)[1]) == 0 {
-		t.Errorf("got %v, want a TimeoutError", late)
+	longAgo := time.Now().Add(-hangTimeout)
+	timeoutErr := p.Diagnose(wait, longAgo)
+	if WantAbsence(t, timeoutErr, ranksOf(2)[1]) == 0 {
+		t.Errorf("got %v, want a TimeoutError", timeoutErr)
 	}
 	must(t, checkOpen(p))
-	w.planes[1].Abort(nil)
+	g.planes[1].Abort(nil)
 	awaitPeerFailed(p)
 	checkError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	must(t, checkOpen(p))
@@ -123,31 +123,32 @@ func testDiagnose(t *testing.T, join Join) {
 	checkError(t, "after the local fault", p.Diagnose(unfinishedWait(1), time.Now()), cause)
 }
 
-func testGrace(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	p := w.planes[0]
-	w.planes[1].Submit()
-	w.planes[1].Abort(nil)
+func testWorkAfterPeerFailure(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	p := g.planes[0]
+	g.planes[1].Submit()
+	g.planes[1].Abort(nil)
 	awaitPeerFailed(p)
 	wait := unfinishedWait(p.Submit())
 	must(t, p.Diagnose(wait, time.Now()))
 	begin := time.Now()
 	wait.Done = func() bool { return time.Since(begin) > control.Grace/5 }
-	must(t, p.Await(w.ctx, wait))
-	checkError(t, "endless work", p.Await(w.ctx, unfinishedWait(1)), driver.ErrFault)
+	must(t, p.Await(g.ctx, wait))
+	checkError(t, "endless work", p.Await(g.ctx, unfinishedWait(1)), driver.ErrFault)
 	checkError(t, "the cause", p.Cause(), driver.ErrFault)
 }
 
-func testWhy(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	p := w.planes[0]
-	wait, better := unfinishedWait(p.Submit()), errors.New("a fault that a kernel has reported")
+func testWhyReplacesFault(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	p := g.planes[0]
+	wait := unfinishedWait(p.Submit())
+	kernelFault := errors.New("a fault that a kernel has reported")
 	wait.Why = func() error { return nil }
-	w.planes[1].Abort(nil)
+	g.planes[1].Abort(nil)
 	awaitPeerFailed(p)
 	checkError(t, "without Why", p.Diagnose(wait, time.Now()), driver.ErrFault)
-	wait.Why = func() error { return better }
-	checkError(t, "Diagnose", p.Diagnose(wait, time.Now()), better)
-	checkError(t, "the wait", p.Await(w.ctx, wait), better)
-	checkError(t, "the cause", p.Cause(), better)
+	wait.Why = func() error { return kernelFault }
+	checkError(t, "Diagnose", p.Diagnose(wait, time.Now()), kernelFault)
+	checkError(t, "the wait", p.Await(g.ctx, wait), kernelFault)
+	checkError(t, "the cause", p.Cause(), kernelFault)
 }

@@ -13,14 +13,14 @@ import (
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {
-		p := newWorld(b, join, 2, patience).planes[0]
+		p := newGroup(b, join, 2, hangTimeout).planes[0]
 		b.ReportAllocs()
 		for b.Loop() {
 			p.Submit()
 		}
 	})
 	b.Run("try to submit", func(b *testing.B) {
-		p := newWorld(b, join, 2, patience).planes[0]
+		p := newGroup(b, join, 2, hangTimeout).planes[0]
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, ok := p.TrySubmit(); !ok {
@@ -32,17 +32,19 @@ func Bench(b *testing.B, join Join) {
 		{"compare", "a comparison"}, {"value", "a value"}, {"exchange", "an exchange"},
 	} {
 		b.Run(wait.name, func(b *testing.B) {
-			b.Run("crowded", func(b *testing.B) { benchShared(b, join, waits[wait.waitName]) })
+			b.Run("crowded", func(b *testing.B) {
+				benchGoroutines(b, join, waitFunctions[wait.waitName])
+			})
 			b.Run("processes", func(b *testing.B) { benchProcesses(b, join, wait.waitName) })
 		})
 	}
 }
 
-func benchShared(b *testing.B, join Join, wait func(control.Plane) error) {
-	w := newWorld(b, join, 2, patience)
+func benchGoroutines(b *testing.B, join Join, wait func(control.Plane) error) {
+	g := newGroup(b, join, 2, hangTimeout)
 	b.ReportAllocs()
 	b.ResetTimer()
-	w.each(b, func(_ int, p control.Plane) error {
+	g.mustRunOnEach(b, func(_ int, p control.Plane) error {
 		for range b.N {
 			if err := wait(p); err != nil {
 				return err
@@ -53,24 +55,26 @@ func benchShared(b *testing.B, join Join, wait func(control.Plane) error) {
 }
 
 func benchProcesses(b *testing.B, join Join, waitName string) {
-	s := program{WaitName: waitName, Store: openStore(b), Rank: 1, Size: 2, Timeout: patience}
-	other := startProcess(b, 1, s)
-	s.Rank = 0
-	p, leave, err := s.join(join)
+	prog := program{
+		WaitName: waitName, Store: serveStore(b), Rank: 1, Size: 2, Timeout: hangTimeout,
+	}
+	other := startProcess(b, 1, prog)
+	prog.Rank = 0
+	p, leave, err := prog.join(join)
 	must(b, err)
 	for range roundsToRun {
-		must(b, waits[waitName](p))
+		must(b, waitFunctions[waitName](p))
 	}
-	other.await("running")
+	other.awaitEvent("running")
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := waits[waitName](p); err != nil {
+		if err := waitFunctions[waitName](p); err != nil {
 			b.Fatal(err)
 		}
 	}
 	must(b, leave())
 	// The other process must notice that this rank has left.
-	if o := other.await("outcome"); o.Kind != "deadlock" {
+	if o := other.awaitEvent("outcome"); o.Kind != "deadlock" {
 		b.Errorf("outcome of the other process = %+v, want a deadlock", o)
 	}
 }

@@ -10,26 +10,29 @@ import (
 	"symmem/internal/control"
 )
 
-var closingContracts = []contract{
-	{"a closed plane returns ErrClosed", testClosed},
+var closingRequirements = []requirement{
+	{"a closed plane returns ErrClosed", testClosedPlane},
 	{"closing a plane ends the rank's waits", testCloseEndsWaits},
-	{"TrySubmit returns no ticket that a rank did not submit before it left", testLeftWithoutTicket},
-	{"a rank that submitted all tickets before it left is not missing", testLeftAfterwards},
-	{"a rank that left and withdrew its submissions is missing", testWithdrawn},
+	{
+		"if a rank has left, TrySubmit returns only tickets that this rank had submitted",
+		testTrySubmitAfterPeerLeft,
+	},
+	{"a rank that submitted all tickets before it left causes no error", testWaitAfterPeerLeft},
+	{"a rank that withdrew a ticket and left causes a DeadlockError", testWithdrawnTicket},
 	{"ranks can close in any order", testCloseOrder},
 }
 
-func testClosed(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	p := w.planes[0]
+func testClosedPlane(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	p := g.planes[0]
 	must(t, p.Close())
 	must(t, p.Close())
 	<-p.Failed()
 	checkError(t, "the cause", p.Cause(), driver.ErrClosed)
-	for name, wait := range waits {
+	for name, wait := range waitFunctions {
 		checkError(t, name, wait(p), driver.ErrClosed)
 	}
-	_, err := p.Exchange(w.ctx, driver.LaneFault, nil)
+	_, err := p.Exchange(g.ctx, driver.LaneFault, nil)
 	checkError(t, "the fault lane", err, driver.ErrClosed)
 	checkError(t, "Diagnose", p.Diagnose(unfinishedWait(1), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
@@ -38,21 +41,21 @@ func testClosed(t *testing.T, join Join) {
 	if ticket, ok := p.TrySubmit(); ok {
 		t.Errorf("TrySubmit of a closed plane returned ticket %d", ticket)
 	}
-	cause := errors.New("late")
-	checkError(t, "Fail", p.Fail(cause), cause)
+	lateCause := errors.New("a fault after Close")
+	checkError(t, "Fail", p.Fail(lateCause), lateCause)
 	p.Abort(nil)
 	checkError(t, "the cause after Fail and Abort", p.Cause(), driver.ErrClosed)
 }
 
-func testLeftWithoutTicket(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	p, peer := w.planes[0], w.planes[1]
+func testTrySubmitAfterPeerLeft(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	p, peer := g.planes[0], g.planes[1]
 	p.Submit()
 	peer.Submit()
 	peer.Submit()
 	must(t, peer.Close())
 	for p.Diagnose(unfinishedWait(3), time.Now()) == nil {
-		_ = p.Diagnose(unfinishedWait(0), time.Now()) // lets other goroutines run
+		_ = p.Diagnose(unfinishedWait(0), time.Now()) // gives other goroutines time to run
 	}
 	if ticket, ok := p.TrySubmit(); ticket != 2 || !ok {
 		t.Errorf("TrySubmit = %d, %v, want 2, which the peer has submitted", ticket, ok)
@@ -67,45 +70,45 @@ func testLeftWithoutTicket(t *testing.T, join Join) {
 }
 
 func testCloseEndsWaits(t *testing.T, join Join) {
-	for name, wait := range waits {
-		w := newWorld(t, join, 2, patience)
-		p := w.planes[0]
-		ended := make(chan error, 1)
-		entered := make(chan struct{})
+	for name, wait := range waitFunctions {
+		g := newGroup(t, join, 2, hangTimeout)
+		p := g.planes[0]
+		result := make(chan error, 1)
+		started := make(chan struct{})
 		go func() {
-			close(entered)
-			ended <- wait(p)
+			close(started)
+			result <- wait(p)
 		}()
-		<-entered
+		<-started
 		must(t, p.Close())
-		checkError(t, name, <-ended, driver.ErrClosed)
+		checkError(t, name, <-result, driver.ErrClosed)
 	}
 }
 
 func testCloseOrder(t *testing.T, join Join) {
 	for first := range 3 {
-		w := newWorld(t, join, 3, patience)
-		w.each(t, func(_ int, p control.Plane) error {
+		g := newGroup(t, join, 3, hangTimeout)
+		g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 			return p.Compare(p.Submit(), &driver.Call{Digest: 4})
 		})
 		for i := range 3 {
-			must(t, w.planes[(first+i)%3].Close())
+			must(t, g.planes[(first+i)%3].Close())
 		}
 	}
 }
 
-// In testWithdrawn, the other rank (peer) submits two collectives, withdraws the second and
-// leaves. This rank has submitted only the first, which can complete.
-func testWithdrawn(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	p, peer := w.planes[0], w.planes[1]
+// In testWithdrawnTicket, the other rank (peer) submits two collectives, withdraws the second and
+// leaves. This rank has submitted only the first collective.
+func testWithdrawnTicket(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	p, peer := g.planes[0], g.planes[1]
 	peer.Submit()
 	first := unfinishedWait(p.Submit())
 	first.Done = func() bool { return true }
-	must(t, p.Await(w.ctx, first))
+	must(t, p.Await(g.ctx, first))
 	// After this exchange, each rank knows which tickets the other has submitted.
-	w.outcomes(func(_ int, p control.Plane) error {
-		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
+	g.runOnEach(func(_ int, p control.Plane) error {
+		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
 	})
 	peer.Submit()
@@ -116,16 +119,16 @@ func testWithdrawn(t *testing.T, join Join) {
 		t.Error("Submit after Withdraw returned 0")
 	}
 	must(t, peer.Close())
-	checkDeadlock(t, p.Await(w.ctx, unfinishedWait(p.Submit())), ranksOf(2)[1])
+	checkDeadlock(t, p.Await(g.ctx, unfinishedWait(p.Submit())), ranksOf(2)[1])
 }
 
-func testLeftAfterwards(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	w.planes[1].Submit()
-	must(t, w.planes[1].Close())
-	p := w.planes[0]
+func testWaitAfterPeerLeft(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	g.planes[1].Submit()
+	must(t, g.planes[1].Close())
+	p := g.planes[0]
 	wait := unfinishedWait(p.Submit())
-	ctx, cancel := context.WithCancel(w.ctx)
+	ctx, cancel := context.WithCancel(g.ctx)
 	polls := 0
 	// Await checks for faults several times during 5000 polls.
 	wait.Done = func() bool {

@@ -10,17 +10,23 @@ import (
 	"symmem/internal/control"
 )
 
-var compareContracts = []contract{
-	{"tickets count from 1, and Submit allocates no memory", testTickets},
-	{"identical calls pass the comparison repeatedly", testEqual},
-	{"if calls differ, every rank gets an error that lists the differing ranks", testDiffering},
-	{"ranks may submit calls without comparing them", testUncompared},
-	{"a rank gets the mismatch even if the mismatch made a peer fail first", testMismatchBeforeFault},
+var compareRequirements = []requirement{
+	{"tickets count from 1, and Submit allocates no memory", testTicketNumbers},
+	{"identical calls pass the comparison repeatedly", testEqualCalls},
+	{
+		"if calls differ, every rank gets an error that lists the differing ranks",
+		testDifferingCalls,
+	},
+	{"ranks may submit calls without comparing them", testUncomparedCalls},
+	{
+		"a rank gets a MismatchError even if another rank has aborted after its own",
+		testMismatchBeforeFault,
+	},
 }
 
-func testTickets(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	p := w.planes[0]
+func testTicketNumbers(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	p := g.planes[0]
 	for want := uint64(1); want <= 20; want += 2 {
 		if got := p.Submit(); got != want {
 			t.Fatalf("Submit = %d, want %d", got, want)
@@ -38,13 +44,13 @@ func testTickets(t *testing.T, join Join) {
 			t.Error("TrySubmit returned no ticket")
 		}
 	}); n != 0 {
-		t.Errorf("a launch allocates %v times, want 0", n)
+		t.Errorf("Submit and TrySubmit allocate %v times, want 0", n)
 	}
 }
 
-func testEqual(t *testing.T, join Join) {
-	w := newWorld(t, join, 4, patience)
-	w.each(t, func(_ int, p control.Plane) error {
+func testEqualCalls(t *testing.T, join Join) {
+	g := newGroup(t, join, 4, hangTimeout)
+	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		for round := range 100 {
 			call := driver.Call{Operation: driver.AllReduce, Digest: uint64(round) * 7}
 			if err := p.Compare(p.Submit(), &call); err != nil {
@@ -55,7 +61,7 @@ func testEqual(t *testing.T, join Join) {
 	})
 }
 
-func testDiffering(t *testing.T, join Join) {
+func testDifferingCalls(t *testing.T, join Join) {
 	rows := []struct {
 		digests []uint64
 		others  [][]int // group ranks
@@ -65,8 +71,8 @@ func testDiffering(t *testing.T, join Join) {
 		{[]uint64{1, 2, 3}, [][]int{{1, 2}, {0, 2}, {0, 1}}},
 	}
 	for _, row := range rows {
-		w := newWorld(t, join, 3, patience)
-		w.each(t, func(i int, p control.Plane) error {
+		g := newGroup(t, join, 3, hangTimeout)
+		g.mustRunOnEach(t, func(i int, p control.Plane) error {
 			if err := p.Compare(p.Submit(), &driver.Call{Digest: 9}); err != nil {
 				return err
 			}
@@ -82,14 +88,14 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	if !ok {
 		return fmt.Errorf("got %w, want a MismatchError", err)
 	}
-	var world []int
+	var wantRanks []int
 	for _, i := range others {
-		world = append(world, ranksOf(3)[i])
+		wantRanks = append(wantRanks, ranksOf(3)[i])
 	}
 	if m.Number != 3 || m.Call.Digest != call.Digest || m.Call.Count != call.Count ||
-		!slices.Equal(m.Others, world) {
+		!slices.Equal(m.Others, wantRanks) {
 		return fmt.Errorf("got %w (%+v); want ticket 3, call %+v and ranks %v",
-			err, m.Call, call, world)
+			err, m.Call, call, wantRanks)
 	}
 	<-p.Failed()
 	if !errors.As(p.Cause(), &m) {
@@ -98,9 +104,9 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	return nil
 }
 
-func testUncompared(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	w.each(t, func(i int, p control.Plane) error {
+func testUncomparedCalls(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		for range 10 * (i + 1) {
 			p.Submit()
 		}
@@ -108,12 +114,12 @@ func testUncompared(t *testing.T, join Join) {
 	})
 }
 
-// testMismatchBeforeFault makes every rank abort as soon as Compare returns the mismatch. Slower
-// ranks must still get the mismatch rather than a peer's fault.
+// testMismatchBeforeFault makes every rank abort as soon as Compare returns the MismatchError.
+// Slower ranks must still get a MismatchError, not an error about the abort.
 func testMismatchBeforeFault(t *testing.T, join Join) {
 	for range 20 {
-		w := newWorld(t, join, 3, patience)
-		w.each(t, func(i int, p control.Plane) error {
+		g := newGroup(t, join, 3, hangTimeout)
+		g.mustRunOnEach(t, func(i int, p control.Plane) error {
 			err := p.Compare(p.Submit(), &driver.Call{Digest: uint64(i)})
 			if p.Abort(nil); !errors.As(err, new(*driver.MismatchError)) {
 				return fmt.Errorf("got %w, want a MismatchError", err)

@@ -7,36 +7,36 @@ import (
 	"symmem/driver"
 )
 
-var exchangeContracts = []contract{
-	{"canceling its context ends an exchange and makes the plane fail", testExchangeCancelled},
-	{"in a group of one, the rank receives its own payload", testAlone},
+var exchangeRequirements = []requirement{
+	{"if the context is canceled, Exchange returns and the plane fails", testCanceledExchange},
+	{"in a group of one, the rank receives its own payload", testSingleRank},
 }
 
-func (w *world) exchangeAndCheck(i int, lane driver.Lane, round int, sizes []int) error {
+func (g *localGroup) exchangeAndCheck(i int, lane driver.Lane, round int, sizes []int) error {
 	return ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
-		return w.planes[i].Exchange(w.ctx, lane, payload)
+		return g.planes[i].Exchange(g.ctx, lane, payload)
 	}, i, round, sizes)
 }
 
-func testExchangeCancelled(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	ctx, cancel := context.WithCancel(w.ctx)
+func testCanceledExchange(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	ctx, cancel := context.WithCancel(g.ctx)
 	cancel()
-	_, err := w.planes[0].Exchange(ctx, driver.LaneControl, nil)
+	_, err := g.planes[0].Exchange(ctx, driver.LaneControl, nil)
 	checkError(t, "the canceled exchange", err, context.Canceled)
-	checkError(t, "the cause", w.planes[0].Cause(), context.Canceled)
-	_, err = w.planes[1].Exchange(w.ctx, driver.LaneControl, nil)
+	checkError(t, "the cause", g.planes[0].Cause(), context.Canceled)
+	_, err = g.planes[1].Exchange(g.ctx, driver.LaneControl, nil)
 	checkError(t, "the exchange on the other rank", err, driver.ErrFault)
-	_, err = w.planes[0].Exchange(w.ctx, driver.LaneControl, nil)
+	_, err = g.planes[0].Exchange(g.ctx, driver.LaneControl, nil)
 	checkError(t, "the next exchange", err, context.Canceled)
 }
 
-func testAlone(t *testing.T, join Join) {
-	w := newWorld(t, join, 1, patience)
+func testSingleRank(t *testing.T, join Join) {
+	g := newGroup(t, join, 1, hangTimeout)
 	for lane := range driver.Lanes {
-		must(t, w.exchangeAndCheck(0, lane, 1, []int{5}))
+		must(t, g.exchangeAndCheck(0, lane, 1, []int{5}))
 	}
-	w = newWorld(t, join, 1, patience)
-	must(t, w.planes[0].Compare(w.planes[0].Submit(), &driver.Call{Digest: 7}))
-	must(t, w.gatherAndCheck(0, "alone", 1))
+	g = newGroup(t, join, 1, hangTimeout)
+	must(t, g.planes[0].Compare(g.planes[0].Submit(), &driver.Call{Digest: 7}))
+	must(t, g.gatherAndCheck(0, "alone", 1))
 }

@@ -12,29 +12,28 @@ import (
 	"symmem/internal/control"
 )
 
-var faultContracts = []contract{
+var faultRequirements = []requirement{
 	{"Abort ends the waits of all ranks", testAbort},
 	{"Fail ends the waits of the other ranks and returns its argument", testFail},
-	{"Cause returns the first fault", testFirst},
-	{"a rank that has left does not block the fault lane", testFaultLaneLeft},
-	{"all ranks adopt the first proposal", testDecide},
-	{"a decision outlives the rank that proposed it", testDecisionRemains},
-	{"Departed lists ranks that have left", testDeparted},
+	{"Cause returns the first fault", testFirstFault},
+	{"exchanges on the fault lane do not wait for ranks that have left", testFaultLaneAfterLeave},
+	{"Decide returns the first proposal on all ranks", testFirstProposalWins},
+	{"the other ranks get a decision even if its proposer has left", testDecisionOutlivesProposer},
+	{"Departed lists ranks that have left", testDepartedRanks},
 }
 
-// testWaitsEnd checks that the waits of the other ranks end when rank 0 calls cause. Each of
+// testWaitsEnd checks that the waits of the other ranks end when rank 0 calls failPlane. Each of
 // those ranks waits in a different call.
-func testWaitsEnd(t *testing.T, join Join, cause func(p control.Plane) error) {
+func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
 	t.Helper()
-	w := newWorld(t, join, 4, patience)
+	g := newGroup(t, join, 4, hangTimeout)
 	names := []string{"", "a comparison", "a wait for work", "an exchange"}
-	w.each(t, func(i int, p control.Plane) error {
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		if i == 0 {
-			return cause(p)
+			return failPlane(p)
 		}
-		// The ranks wait in different calls, which is a deadlock that they may report before the
-		// fault.
-		err := waits[names[i]](p)
+		// The ranks wait in different calls. They may detect this deadlock before the fault.
+		err := waitFunctions[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
 		}
@@ -55,7 +54,7 @@ func testAbort(t *testing.T, join Join) {
 			if ticket, ok := p.TrySubmit(); ok {
 				return fmt.Errorf("TrySubmit of a failed plane returned ticket %d", ticket)
 			}
-			for name, wait := range waits {
+			for name, wait := range waitFunctions {
 				if err := wait(p); !errors.Is(err, want) {
 					return fmt.Errorf("%s: got %w, want the cause of the abort", name, err)
 				}
@@ -76,25 +75,25 @@ func testFail(t *testing.T, join Join) {
 	})
 }
 
-func testFirst(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	p, first, second := w.planes[0], errors.New("first"), errors.New("second")
+func testFirstFault(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	p, first, second := g.planes[0], errors.New("first"), errors.New("second")
 	must(t, checkOpen(p))
 	checkError(t, "the first Fail", p.Fail(first), first)
 	checkError(t, "the second Fail", p.Fail(second), second)
 	p.Abort(nil)
 	checkError(t, "the cause", p.Cause(), first)
-	awaitPeerFailed(w.planes[1])
+	awaitPeerFailed(g.planes[1])
 }
 
-func testFaultLaneLeft(t *testing.T, join Join) {
-	w := newWorld(t, join, 3, patience)
-	must(t, w.planes[0].Close())
-	w.each(t, func(i int, p control.Plane) error {
+func testFaultLaneAfterLeave(t *testing.T, join Join) {
+	g := newGroup(t, join, 3, hangTimeout)
+	must(t, g.planes[0].Close())
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		if i == 0 {
 			return nil
 		}
-		got, err := p.Exchange(w.ctx, driver.LaneFault, []byte("here"))
+		got, err := p.Exchange(g.ctx, driver.LaneFault, []byte("here"))
 		if err != nil {
 			return err
 		}
@@ -105,11 +104,11 @@ func testFaultLaneLeft(t *testing.T, join Join) {
 	})
 }
 
-func testDecide(t *testing.T, join Join) {
-	const ranks = 4
-	w := newWorld(t, join, ranks, patience)
-	decisions := make([]string, ranks)
-	w.each(t, func(i int, p control.Plane) error {
+func testFirstProposalWins(t *testing.T, join Join) {
+	const rankCount = 4
+	g := newGroup(t, join, rankCount, hangTimeout)
+	decisions := make([]string, rankCount)
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		decisions[i] = string(p.Decide(proposal(i)))
 		return nil
 	})
@@ -125,17 +124,17 @@ func proposal(rank int) []byte {
 	return bytes.Repeat([]byte{byte(rank)}, driver.MaxPayload-rank)
 }
 
-func testDecisionRemains(t *testing.T, join Join) {
-	w := newWorld(t, join, 3, patience)
-	if got := w.planes[2].Decide(nil); got != nil {
+func testDecisionOutlivesProposer(t *testing.T, join Join) {
+	g := newGroup(t, join, 3, hangTimeout)
+	if got := g.planes[2].Decide(nil); got != nil {
 		t.Errorf("Decide(nil) = %q before a proposal; want nil", got)
 	}
-	w.planes[1].Abort(nil)
-	if got := w.planes[1].Decide([]byte("first")); string(got) != "first" {
+	g.planes[1].Abort(nil)
+	if got := g.planes[1].Decide([]byte("first")); string(got) != "first" {
 		t.Errorf("Decide(first) = %q; want first", got)
 	}
-	must(t, w.planes[1].Close())
-	for _, p := range []control.Plane{w.planes[0], w.planes[2]} {
+	must(t, g.planes[1].Close())
+	for _, p := range []control.Plane{g.planes[0], g.planes[2]} {
 		if got := p.Decide(nil); string(got) != "first" {
 			t.Errorf("Decide(nil) = %q; want first", got)
 		}
@@ -144,25 +143,25 @@ func testDecisionRemains(t *testing.T, join Join) {
 		}
 	}
 	large := make([]byte, driver.MaxPayload+1)
-	if got := w.planes[0].Decide(large); len(got) != len(large) {
+	if got := g.planes[0].Decide(large); len(got) != len(large) {
 		t.Errorf("Decide returned %d bytes for a proposal that is too large; want %d",
 			len(got), len(large))
 	}
 }
 
-func testDeparted(t *testing.T, join Join) {
-	w := newWorld(t, join, 3, patience)
-	p := w.planes[0]
+func testDepartedRanks(t *testing.T, join Join) {
+	g := newGroup(t, join, 3, hangTimeout)
+	p := g.planes[0]
 	if lost, left := p.Departed(); len(lost)+len(left) > 0 {
 		t.Errorf("Departed() = %v, %v; want none", lost, left)
 	}
-	must(t, w.planes[1].Close())
+	must(t, g.planes[1].Close())
 	for {
 		lost, left := p.Departed()
 		if slices.Equal(left, ranksOf(3)[1:2]) && len(lost) == 0 {
 			return
 		}
-		if w.ctx.Err() != nil || len(lost) > 0 {
+		if g.ctx.Err() != nil || len(lost) > 0 {
 			t.Fatalf("Departed() = %v, %v; want rank %d to have left", lost, left, ranksOf(3)[1])
 		}
 		runtime.Gosched()

@@ -32,11 +32,11 @@ type Join func(ctx context.Context, m Member) (control.Plane, error)
 
 type section struct {
 	name  string
-	tests []contract
+	tests []requirement
 }
 
-// contract is one statement of the contract and the function that tests it.
-type contract struct {
+// requirement is one sentence of the contract and the function that tests it.
+type requirement struct {
 	sentence string
 	test     func(t *testing.T, join Join)
 }
@@ -44,20 +44,20 @@ type contract struct {
 // Run tests the whole contract.
 func Run(t *testing.T, join Join) {
 	t.Helper()
-	for _, c := range []section{
-		{"exchange", exchangeContracts},
-		{"values", valueContracts},
-		{"compare", compareContracts},
-		{"await", awaitContracts},
-		{"missing", missingContracts},
-		{"fault", faultContracts},
-		{"closing", closingContracts},
-		{"lost", lostContracts},
-		{"verdict", verdictContracts},
+	for _, s := range []section{
+		{"exchange", exchangeRequirements},
+		{"values", valueRequirements},
+		{"compare", compareRequirements},
+		{"await", awaitRequirements},
+		{"missing", missingRequirements},
+		{"fault", faultRequirements},
+		{"closing", closingRequirements},
+		{"lost", lostRequirements},
+		{"verdict", verdictRequirements},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			for _, s := range c.tests {
-				t.Run(s.sentence, func(t *testing.T) { s.test(t, join) })
+		t.Run(s.name, func(t *testing.T) {
+			for _, r := range s.tests {
+				t.Run(r.sentence, func(t *testing.T) { r.test(t, join) })
 			}
 		})
 	}

@@ -13,14 +13,14 @@ import (
 // Payload returns a payload that differs for each rank and round.
 func Payload(rank, round, size int) []byte {
 	p := make([]byte, size)
-	for at := range p {
-		p[at] = byte(7*at + 31*rank + 101*round)
+	for i := range p {
+		p[i] = byte(7*i + 31*rank + 101*round)
 	}
 	return p
 }
 
 // ExchangeAndCheck exchanges a rank's payload for a round and checks the payloads that it receives
-// from all ranks. sizes holds the payloads' sizes by rank.
+// from all ranks. sizes holds the sizes of the payloads by rank.
 func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -40,8 +40,8 @@ func ExchangeAndCheck(
 	return nil
 }
 
-// WantReports checks the payloads that a rank has received on the fault lane. A present rank
-// must have sent Payload for round 1, and an absent rank nothing.
+// WantReports checks the payloads that a rank has received on the fault lane. They must be Payload
+// for round 1 from each sender that present holds as true, and nil from the others.
 func WantReports(got [][]byte, rank, size int, present []bool) error {
 	for sender, reported := range present {
 		if !reported && got[sender] != nil {
@@ -71,10 +71,9 @@ func WantAbsence(t testing.TB, err error, late int) int {
 	return 0
 }
 
-// WantDeadlock checks the errors of ranks that waited for each other in different calls. At
-// least one must be a DeadlockError that shows what the other ranks were doing, and the rest
-// must be faults of peers. Only deadlock detection can end such waits before the test times
-// out.
+// WantDeadlock checks the errors of ranks that waited for each other in different calls. At least
+// one must be a DeadlockError that shows what the other ranks were doing. The rest must match
+// ErrFault.
 func WantDeadlock(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0

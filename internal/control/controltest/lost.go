@@ -8,91 +8,98 @@ import (
 	"testing"
 )
 
-var lostContracts = []contract{
-	{"the other ranks report a killed rank, and exchange reports without it", testKilled},
-	{"a rank killed while no rank waits is detected before the next launch", testKilledIdle},
-	{"a stopped rank is missing", testStopped},
-	{"a rank that resumes after the timeout blames no other rank", testResumed},
-	{"a rank whose process exits after leaving is not lost", testEnded},
+var lostRequirements = []requirement{
+	{
+		"the other ranks return errors about a killed rank, and use the fault lane without it",
+		testKilledRank,
+	},
+	{
+		"a rank killed while no rank waits is detected before the next launch",
+		testKilledWithoutWaits,
+	},
+	{"the other ranks return timeouts about a stopped rank", testStoppedRank},
+	{"a rank that resumes after the timeout blames no other rank", testResumedRank},
+	{
+		"a rank that leaves the group before its process exits causes no RankLostError",
+		testExitAfterLeaving,
+	},
 }
 
-func testKilled(t *testing.T, _ Join) {
-	for name := range waits {
+func testKilledRank(t *testing.T, _ Join) {
+	for name := range waitFunctions {
 		for victim := range 2 {
 			t.Run(fmt.Sprintf("rank %d in %s", victim, name), func(t *testing.T) {
-				procs := startProcesses(t, 3, name, patience)
-				procs[victim].signal(syscall.SIGKILL)
-				procs.checkReported("lost", victim)
+				procs := startProcesses(t, 3, name, hangTimeout)
+				procs[victim].sendSignal(syscall.SIGKILL)
+				procs.awaitOutcomes("lost", victim)
 			})
 		}
 	}
 }
 
-func testKilledIdle(t *testing.T, _ Join) {
-	procs := startProcesses(t, 3, idleProgram, patience)
-	procs[2].signal(syscall.SIGKILL)
-	procs.checkReported("lost", 2)
+func testKilledWithoutWaits(t *testing.T, _ Join) {
+	procs := startProcesses(t, 3, idleProgram, hangTimeout)
+	procs[2].sendSignal(syscall.SIGKILL)
+	procs.awaitOutcomes("lost", 2)
 }
 
-func testStopped(t *testing.T, _ Join) {
+func testStoppedRank(t *testing.T, _ Join) {
 	procs := startProcesses(t, 3, "a comparison", shortTimeout)
-	procs[2].signal(syscall.SIGSTOP)
-	procs.checkReported("late", 2)
-	procs[2].signal(syscall.SIGCONT)
-	procs[2].checkFault()
+	procs[2].sendSignal(syscall.SIGSTOP)
+	procs.awaitOutcomes("late", 2)
+	procs[2].sendSignal(syscall.SIGCONT)
+	procs[2].awaitFaultOutcome()
 }
 
-// testResumed stops a rank until the other ranks have timed out and are waiting for its report,
-// and then resumes it. The other ranks' messages, which show that they arrived in time, have
-// reached the rank, but it has not read them yet.
-func testResumed(t *testing.T, _ Join) {
+// testResumedRank stops a rank until the other ranks have timed out and are waiting for its report,
+// and then resumes it. It must then read their messages, which show that they were not late.
+func testResumedRank(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
 			procs := startProcesses(t, 3, name, shortTimeout)
-			procs[2].signal(syscall.SIGSTOP)
-			procs[0].await("failed")
-			procs[1].await("failed")
-			procs[2].signal(syscall.SIGCONT)
-			procs[2].checkFault()
+			procs[2].sendSignal(syscall.SIGSTOP)
+			procs[0].awaitEvent("failed")
+			procs[1].awaitEvent("failed")
+			procs[2].sendSignal(syscall.SIGCONT)
+			procs[2].awaitFaultOutcome()
 		})
 	}
 }
 
-// checkFault reads a rank's outcome after another rank has failed. The rank must report only a
-// fault, without blaming any rank.
-func (p *process) checkFault() {
+// awaitFaultOutcome reads a rank's outcome after another rank has failed. Its error must be an
+// ErrFault, and must not be about late or lost ranks.
+func (p *process) awaitFaultOutcome() {
 	p.t.Helper()
-	if o := p.await("outcome"); o.Kind != "fault" {
-		p.t.Errorf("rank %d got kind %q, ranks %v (%s); want a fault, because the others had arrived",
+	if o := p.awaitEvent("outcome"); o.Kind != "fault" {
+		p.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind \"fault\"",
 			p.rank, o.Kind, o.Ranks, o.Text)
 	}
 }
 
-func testEnded(t *testing.T, _ Join) {
-	procs := startProcesses(t, 2, leaveProgram, patience)
+func testExitAfterLeaving(t *testing.T, _ Join) {
+	procs := startProcesses(t, 2, leaveProgram, hangTimeout)
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
-	if o := procs[0].await("outcome"); o.Kind != "cancelled" {
-		t.Errorf("outcome of rank 0 = %+v, want a canceled wait", o)
+	if o := procs[0].awaitEvent("outcome"); o.Kind != "cancelled" {
+		t.Errorf("outcome of rank 0 = %+v, want kind \"cancelled\"", o)
 	}
 }
 
-// checkReported reads the outcomes of all ranks except the victim. At least one of them must be
-// an error of the given kind about the victim. The others may be faults of peers, which a rank
-// may receive before it detects the victim's loss itself. The ranks must have received each
-// other's reports, and none from the victim.
+// awaitOutcomes reads the outcomes of all ranks except the victim. At least one must be an error of
+// the given kind about the victim. A rank that first learns that another rank has failed gets an
+// ErrFault instead. The ranks must have received each other's reports, and none from the victim.
 //
-// A victim may be stopped after it has sent messages for up to two steps to only one of the other
-// ranks. That rank is then one step ahead of the third rank, and may report that rank as late in
-// Barrier.
-func (procs processes) checkReported(kind string, victim int) {
+// If the victim was stopped after sending its messages to one rank and before sending them to the
+// other, the first rank is one step ahead. It may then return an error about the second rank, late
+// in Barrier.
+func (procs processes) awaitOutcomes(kind string, victim int) {
 	reports := 0
 	for _, p := range procs {
 		if p.rank == victim {
 			continue
 		}
-		o := p.await("outcome")
+		o := p.awaitEvent("outcome")
 		switch {
 		case o.Kind == kind && (slices.Equal(o.Ranks, []int{victim}) ||
 			kind == "late" && slices.Contains(o.Ranks, victim)):
@@ -102,11 +109,12 @@ func (procs processes) checkReported(kind string, victim int) {
 			p.t.Errorf("rank %d got kind %q, ranks %v (%s); want kind %q, rank %d",
 				p.rank, o.Kind, o.Ranks, o.Text, kind, victim)
 		}
-		if want := []bool{victim != 0, victim != 1, victim != 2}; !slices.Equal(o.Present, want) {
-			p.t.Errorf("rank %d received reports from ranks %v, want %v", p.rank, o.Present, want)
+		want := []bool{victim != 0, victim != 1, victim != 2}
+		if !slices.Equal(o.HasReported, want) {
+			p.t.Errorf("rank %d received reports %v, want %v", p.rank, o.HasReported, want)
 		}
 		if kind == "lost" && !slices.Equal(o.Lost, []int{victim}) {
-			p.t.Errorf("rank %d: Departed() = lost ranks %v; want rank %d", p.rank, o.Lost, victim)
+			p.t.Errorf("rank %d: Departed() lists lost ranks %v, want %d", p.rank, o.Lost, victim)
 		}
 	}
 	if reports == 0 {

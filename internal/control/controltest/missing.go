@@ -13,22 +13,22 @@ import (
 	"symmem/internal/control"
 )
 
-var missingContracts = []contract{
-	{"a rank that does not arrive is reported", testAbsent},
-	{"the error about a missing rank describes what that rank is waiting for", testActivity},
+var missingRequirements = []requirement{
+	{"the error of a wait lists a rank that did not arrive", testMissingRank},
+	{"the error about a missing rank describes what the rank waits for", testActivityOfMissingRank},
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
-// testAbsent makes all ranks wait for the last one. The first rank to time out reports the late
-// rank. The others may return the first rank's fault. When the late rank has detected the fault, it
-// must not complete a step that has failed on other ranks.
-func testAbsent(t *testing.T, join Join) {
-	for name, wait := range waits {
+// testMissingRank makes all ranks wait for the last one. The first rank to time out gets an error
+// about the late rank. The others may get an ErrFault instead. After the late rank has detected
+// this failure, its wait must fail.
+func testMissingRank(t *testing.T, join Join) {
+	for name, wait := range waitFunctions {
 		t.Run("from "+name, func(t *testing.T) {
 			const late = 2
-			w := newWorld(t, join, late+1, shortTimeout)
+			g := newGroup(t, join, late+1, shortTimeout)
 			timeouts := 0
-			for _, err := range w.outcomes(func(i int, p control.Plane) error {
+			for _, err := range g.runOnEach(func(i int, p control.Plane) error {
 				if i == late {
 					return nil
 				}
@@ -40,15 +40,15 @@ func testAbsent(t *testing.T, join Join) {
 			if timeouts == 0 {
 				t.Error("no rank got a TimeoutError")
 			}
-			awaitPeerFailed(w.planes[late])
-			checkError(t, "the late rank", wait(w.planes[late]), driver.ErrFault)
+			awaitPeerFailed(g.planes[late])
+			checkError(t, "the late rank", wait(g.planes[late]), driver.ErrFault)
 		})
 	}
 }
 
-func testActivity(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, shortTimeout)
-	errs := w.outcomes(func(i int, p control.Plane) error {
+func testActivityOfMissingRank(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, shortTimeout)
+	errs := g.runOnEach(func(i int, p control.Plane) error {
 		wait := unfinishedWait(p.Submit())
 		if i == 0 {
 			wait = unfinishedWait(p.Submit())
@@ -73,16 +73,16 @@ func testActivity(t *testing.T, join Join) {
 // testInspection makes all ranks wait for the last one, which inspects one of them and then aborts
 // the group.
 func testInspection(t *testing.T, join Join) {
-	for name, wait := range waits {
+	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
 			const late = 2
-			w := newWorld(t, join, late+1, patience)
-			w.outcomes(func(i int, p control.Plane) error {
+			g := newGroup(t, join, late+1, hangTimeout)
+			g.runOnEach(func(i int, p control.Plane) error {
 				if i < late {
 					return wait(p)
 				}
 				defer p.Abort(nil)
-				awaitInspection(t, w.planes[0], ranksOf(late + 1)[late])
+				awaitInspection(t, g.planes[0], ranksOf(late + 1)[late])
 				return nil
 			})
 		})
@@ -93,13 +93,14 @@ func testInspection(t *testing.T, join Join) {
 func awaitInspection(t *testing.T, p control.Plane, rank int) {
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
-	for begin := time.Now(); time.Since(begin) < patience/2; <-ticks.C {
-		seen := p.Inspect()
-		if len(seen.Waits) == 0 || !slices.Equal(seen.Waits[0].Ranks, []int{rank}) {
+	for begin := time.Now(); time.Since(begin) < hangTimeout/2; <-ticks.C {
+		inspection := p.Inspect()
+		if len(inspection.Waits) == 0 || !slices.Equal(inspection.Waits[0].Ranks, []int{rank}) {
 			continue
 		}
-		if w := seen.Waits[0]; w.InCall == "" || w.Activity[rank] == "" || len(seen.Activity) != 2 {
-			t.Errorf("Inspect = %+v; want a description of what each rank is doing", seen)
+		if wait := inspection.Waits[0]; wait.InCall == "" || wait.Activity[rank] == "" ||
+			len(inspection.Activity) != 2 {
+			t.Errorf("Inspect = %+v; want a description of what each rank is doing", inspection)
 		}
 		return
 	}

@@ -24,23 +24,24 @@ type process struct {
 	lines   *bufio.Scanner
 }
 
-// startProcesses starts the ranks of a group and waits until each has completed roundsToRun rounds.
+// startProcesses starts one process for each rank of a group. It waits until each rank has repeated
+// the wait called waitName several times.
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
-	socket := openStore(t)
+	storeAddress := serveStore(t)
 	var procs processes
 	for rank := range size {
 		procs = append(procs, startProcess(t, rank, program{
-			WaitName: waitName, Store: socket, Rank: rank, Size: size, Timeout: timeout,
+			WaitName: waitName, Store: storeAddress, Rank: rank, Size: size, Timeout: timeout,
 		}))
 	}
 	for _, p := range procs {
-		p.await("running")
+		p.awaitEvent("running")
 	}
 	return procs
 }
 
-func openStore(t testing.TB) (address string) {
+func serveStore(t testing.TB) (address string) {
 	t.Helper()
 	address = "unix:" + filepath.Join(t.TempDir(), "store")
 	server, err := rendezvous.Listen(address, "")
@@ -55,11 +56,11 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 	t.Helper()
 	text, err := json.Marshal(prog)
 	must(t, err)
-	self, err := os.Executable()
+	executable, err := os.Executable()
 	must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	command := exec.CommandContext(ctx, self)
-	command.Env = append(os.Environ(), programVariable+"="+string(text))
+	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
+	command := exec.CommandContext(ctx, executable)
+	command.Env = append(os.Environ(), programEnvVariable+"="+string(text))
 	command.Stderr = os.Stderr
 	input, err := command.StdinPipe()
 	must(t, err)
@@ -74,7 +75,7 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
 }
 
-func (p *process) await(event string) output {
+func (p *process) awaitEvent(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
 		var o output
@@ -92,7 +93,7 @@ func (p *process) await(event string) output {
 	return output{}
 }
 
-func (p *process) signal(s syscall.Signal) {
+func (p *process) sendSignal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.command.Process.Signal(s); err != nil {
 		p.t.Fatal(fmt.Errorf("signalling rank %d: %w", p.rank, err))

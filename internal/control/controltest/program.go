@@ -15,7 +15,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-const programVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
+const programEnvVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
 // program describes one test process: its rank, and the wait that the process repeats until a
 // fault occurs.
@@ -34,8 +34,8 @@ type output struct {
 	Kind  string
 	Ranks []int
 	Text  string
-	// Present shows, by rank, whether a report arrived on the fault lane.
-	Present []bool
+	// HasReported holds, by rank, whether a report arrived on the fault lane.
+	HasReported []bool
 	// Lost holds the lost ranks that Departed returns after the exchange of reports.
 	Lost []int
 }
@@ -49,7 +49,7 @@ func (o output) write() {
 // Main runs a rank and exits if a test started this process as a rank. Otherwise it does
 // nothing. TestMain must call it first.
 func Main(join Join) {
-	text := os.Getenv(programVariable)
+	text := os.Getenv(programEnvVariable)
 	if text == "" {
 		return
 	}
@@ -93,7 +93,7 @@ func (prog program) run(join Join) output {
 
 // join joins the group. The returned function closes the plane and the store.
 func (prog program) join(join Join) (p control.Plane, leave func() error, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	defer cancel()
 	store, err := rendezvous.Dial(ctx, rendezvous.Endpoint{Address: prog.Store})
 	if err != nil {
@@ -118,11 +118,11 @@ func (prog program) join(join Join) (p control.Plane, leave func() error, err er
 func (prog program) round(p control.Plane, round int) error {
 	switch {
 	case prog.WaitName == "a wait for work" && round < roundsToRun:
-		return waits["a comparison"](p)
+		return waitFunctions["a comparison"](p)
 	case prog.WaitName == idleProgram:
 		return prog.runIdle(p, round)
 	default:
-		return waits[prog.WaitName](p)
+		return waitFunctions[prog.WaitName](p)
 	}
 }
 
@@ -132,7 +132,7 @@ const idleProgram = "idle"
 
 func (prog program) runIdle(p control.Plane, round int) error {
 	if round < roundsToRun {
-		return waits["a comparison"](p)
+		return waitFunctions["a comparison"](p)
 	}
 	awaitPeerFailed(p)
 	err := p.Diagnose(unfinishedWait(p.Submit()), time.Now())
@@ -208,7 +208,7 @@ func (prog program) reportFailure(p control.Plane, err error) output {
 	}
 	o.Lost, _ = p.Departed()
 	for _, r := range reports {
-		o.Present = append(o.Present, string(r) == "here")
+		o.HasReported = append(o.HasReported, string(r) == "here")
 	}
 	if closed := prog.close(p, o.Kind); closed.Kind == "close" {
 		return closed

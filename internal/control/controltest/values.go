@@ -11,14 +11,14 @@ import (
 	"symmem/internal/control"
 )
 
-var valueContracts = []contract{
-	{"in each step, every rank receives the words of all ranks", testWords},
-	{"a wait under one name does not block another name", testNames},
-	{"ranks may use names in any order", testOrderOfNames},
-	{"invalid names are rejected without side effects", testBadNames},
-	{"canceling its context ends Gather and makes the plane fail", testValueCancelled},
-	{"methods of named values return ErrClosed after the plane is closed", testValueClosed},
-	{"Gather on an ordered name detects a deadlock with a rank in a collective", testOrdered},
+var valueRequirements = []requirement{
+	{"Gather returns the words of all ranks", testGatheredWords},
+	{"a wait for values of one name does not block values of another name", testIndependentNames},
+	{"ranks can use names in different orders", testOrderOfNames},
+	{"invalid names are rejected without side effects", testInvalidNames},
+	{"if the context is canceled, Gather returns and the plane fails", testCanceledGather},
+	{"Gather and Named return ErrClosed after the plane is closed", testClosedGather},
+	{"Gather on an ordered name detects a deadlock with a rank in a collective", testOrderedName},
 }
 
 func gather(
@@ -32,15 +32,14 @@ func gather(
 	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 }
 
-// gatherAndCheck gathers values under a name, each rank contributing a different one, and
-// checks the results.
-func (w *world) gatherAndCheck(i int, name string, round int) error {
+// gatherAndCheck gathers the values of a name, which differ between ranks, and checks the results.
+func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	value := func(rank int) uint64 { return uint64(1000*round + rank) }
-	all, err := gather(w.ctx, w.planes[i], name, value(i))
+	all, err := gather(g.ctx, g.planes[i], name, value(i))
 	if err != nil {
 		return err
 	}
-	for rank := range w.planes {
+	for rank := range g.planes {
 		if want := (driver.Words{value(rank), 1, 2, 3, 4, ^value(rank)}); all[rank] != want {
 			return fmt.Errorf("%s %d: words of group rank %d = %v, want %v",
 				name, round, rank, all[rank], want)
@@ -49,14 +48,14 @@ func (w *world) gatherAndCheck(i int, name string, round int) error {
 	return nil
 }
 
-func testWords(t *testing.T, join Join) {
-	w := newWorld(t, join, 3, patience)
-	w.each(t, func(i int, p control.Plane) error {
+func testGatheredWords(t *testing.T, join Join) {
+	g := newGroup(t, join, 3, hangTimeout)
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		for round := range 100 {
-			if err := w.gatherAndCheck(i, "one", round); err != nil {
+			if err := g.gatherAndCheck(i, "one", round); err != nil {
 				return err
 			}
-			if err := w.gatherAndCheck(i, "two", round); err != nil {
+			if err := g.gatherAndCheck(i, "two", round); err != nil {
 				return err
 			}
 		}
@@ -64,46 +63,47 @@ func testWords(t *testing.T, join Join) {
 	})
 }
 
-// testNames makes rank 0 wait under one name. Meanwhile, steps under another name, exchanges and
-// comparisons must complete.
-func testNames(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	over := make(chan struct{})
-	w.each(t, func(i int, p control.Plane) error {
+// testIndependentNames makes rank 0 wait for values of one name. Meanwhile, gathers of another
+// name, exchanges and comparisons must complete.
+func testIndependentNames(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	quickDone := make(chan struct{})
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		result := make(chan error, 1)
 		go func() {
 			if i == 1 {
-				<-over
+				<-quickDone
 			}
-			result <- w.gatherAndCheck(i, "slow", 1)
+			result <- g.gatherAndCheck(i, "slow", 1)
 		}()
 		for round := range 20 {
-			err := errors.Join(w.gatherAndCheck(i, "quick", round), waits["a comparison"](p),
-				w.exchangeAndCheck(i, driver.LaneControl, round, []int{20, 3}))
+			err := errors.Join(g.gatherAndCheck(i, "quick", round),
+				waitFunctions["a comparison"](p),
+				g.exchangeAndCheck(i, driver.LaneControl, round, []int{20, 3}))
 			if err != nil {
 				return err
 			}
 		}
 		if i == 1 {
-			close(over)
+			close(quickDone)
 		}
 		return <-result
 	})
 }
 
 func testOrderOfNames(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
+	g := newGroup(t, join, 2, hangTimeout)
 	names := []string{"first", "second"}
-	w.each(t, func(i int, _ control.Plane) error {
+	g.mustRunOnEach(t, func(i int, _ control.Plane) error {
 		results := make(chan error, len(names))
 		for k := range names {
 			name := names[(k+i)%2]
-			if _, err := w.planes[i].Named(name, false); err != nil {
+			if _, err := g.planes[i].Named(name, false); err != nil {
 				return err
 			}
 			go func() {
 				for round := range 50 {
-					if err := w.gatherAndCheck(i, name, round); err != nil {
+					if err := g.gatherAndCheck(i, name, round); err != nil {
 						results <- err
 						return
 					}
@@ -115,10 +115,10 @@ func testOrderOfNames(t *testing.T, join Join) {
 	})
 }
 
-func testBadNames(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
+func testInvalidNames(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
 	longest := strings.Repeat("n", driver.MaxValueName)
-	w.each(t, func(i int, p control.Plane) error {
+	g.mustRunOnEach(t, func(i int, p control.Plane) error {
 		for _, name := range []string{"", longest + "n"} {
 			if _, err := p.Named(name, false); !errors.Is(err, driver.ErrInvalid) {
 				return fmt.Errorf("a name of %d bytes: got %w, want ErrInvalid", len(name), err)
@@ -129,51 +129,51 @@ func testBadNames(t *testing.T, join Join) {
 				return err
 			}
 		}
-		if err := w.gatherAndCheck(i, longest, 1); err != nil {
+		if err := g.gatherAndCheck(i, longest, 1); err != nil {
 			return err
 		}
 		if _, err := p.Named("one more", false); !errors.Is(err, driver.ErrInvalid) {
 			return fmt.Errorf("one name above the limit: got %w, want ErrInvalid", err)
 		}
-		return errors.Join(w.gatherAndCheck(i, "7", 1), checkOpen(p))
+		return errors.Join(g.gatherAndCheck(i, "7", 1), checkOpen(p))
 	})
 }
 
-func testValueCancelled(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	ctx, cancel := context.WithCancel(w.ctx)
+func testCanceledGather(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	ctx, cancel := context.WithCancel(g.ctx)
 	cancel()
-	_, err := gather(ctx, w.planes[0], "alone", 1)
+	_, err := gather(ctx, g.planes[0], "alone", 1)
 	checkError(t, "the canceled value", err, context.Canceled)
-	checkError(t, "the cause", w.planes[0].Cause(), context.Canceled)
-	_, err = gather(w.ctx, w.planes[1], "alone", 1)
+	checkError(t, "the cause", g.planes[0].Cause(), context.Canceled)
+	_, err = gather(g.ctx, g.planes[1], "alone", 1)
 	checkError(t, "the value of the other rank", err, driver.ErrFault)
-	_, err = gather(w.ctx, w.planes[0], "alone", 1)
+	_, err = gather(g.ctx, g.planes[0], "alone", 1)
 	checkError(t, "the next value", err, context.Canceled)
 }
 
-func testValueClosed(t *testing.T, join Join) {
-	w := newWorld(t, join, 1, patience)
-	n, err := w.planes[0].Named("kept", false)
+func testClosedGather(t *testing.T, join Join) {
+	g := newGroup(t, join, 1, hangTimeout)
+	n, err := g.planes[0].Named("kept", false)
 	must(t, err)
-	must(t, w.planes[0].Close())
-	checkError(t, "Gather", n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 1)),
+	must(t, g.planes[0].Close())
+	checkError(t, "Gather", n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 1)),
 		driver.ErrClosed)
-	_, err = w.planes[0].Named("kept", false)
+	_, err = g.planes[0].Named("kept", false)
 	checkError(t, "Named", err, driver.ErrClosed)
 }
 
-func testOrdered(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	errs := w.outcomes(func(i int, p control.Plane) error {
+func testOrderedName(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	errs := g.runOnEach(func(i int, p control.Plane) error {
 		if i == 1 {
-			return p.Await(w.ctx, unfinishedWait(p.Submit()))
+			return p.Await(g.ctx, unfinishedWait(p.Submit()))
 		}
 		n, err := p.Named("in order", true)
 		if err != nil {
 			return err
 		}
-		return n.Gather(w.ctx, driver.Words{}, make([]driver.Words, 2))
+		return n.Gather(g.ctx, driver.Words{}, make([]driver.Words, 2))
 	})
 	if !errors.As(errs[0], new(*driver.DeadlockError)) {
 		t.Errorf("got %v, want a DeadlockError", errs[0])

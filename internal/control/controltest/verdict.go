@@ -14,32 +14,41 @@ import (
 	"symmem/internal/control"
 )
 
-// verdictContracts test that all kinds of planes return the same types of errors about the same
+// verdictRequirements state which errors the waits of all kinds of planes return, and about which
 // ranks.
-var verdictContracts = []contract{
-	{"the error names a failed rank rather than a late one", testFailedIsNamed},
-	{"the error does not name a rank that failed after another's fault", testFollowerIsNotNamed},
-	{"the error names the aborting rank and matches ErrAborted", testAbortIsNamed},
-	{"the error names a rank that has left rather than a late one", testLeftIsNamed},
-	{"two ranks that wait for each other in different calls report each other", testDeadlockNames},
-	{"a rank that leaves early and exits causes a deadlock and is not lost", testLeftAndEnded},
-	{"the error of a wait whose context ends lists the missing ranks", testInterrupted},
-	{"a late rank causes warnings while the wait continues", testWarning},
-	{"long work that all ranks have submitted causes no warning", testNoWarning},
+var verdictRequirements = []requirement{
+	{"the error lists a failed rank, not a late one", testErrorNamesFailedRank},
+	{
+		"the error omits a rank that failed only because another rank had failed",
+		testErrorOmitsFollower,
+	},
+	{"the error lists the aborting rank and matches ErrAborted", testErrorNamesAbortingRank},
+	{"the error lists a rank that has left, not a late one", testErrorNamesRankThatLeft},
+	{
+		"two ranks that wait for each other in different calls get errors about each other",
+		testDeadlockErrors,
+	},
+	{
+		"a rank that leaves too early and exits causes a DeadlockError, not a RankLostError",
+		testExitAfterLeavingEarly,
+	},
+	{"the error of a wait whose context ends lists the missing ranks", testWaitPastDeadline},
+	{"a late rank causes warnings while the wait continues", testLateWarning},
+	{"long work that all ranks have submitted causes no warning", testLongWorkWithoutWarning},
 }
 
-// testEachWait tests every kind of wait. For each, it creates a world, calls before, waits on
-// rank 0, and passes the error of the wait to judge.
+// testEachWait tests every kind of wait. For each, it creates a group, calls before, waits on rank
+// 0, and passes the error of the wait to check.
 func testEachWait(
-	t *testing.T, join Join, n int, before func(t *testing.T, w *world),
-	judge func(t *testing.T, err error),
+	t *testing.T, join Join, n int, before func(t *testing.T, g *localGroup),
+	check func(t *testing.T, err error),
 ) {
 	t.Helper()
-	for name, wait := range waits {
+	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
-			w := newWorld(t, join, n, patience)
-			before(t, w)
-			judge(t, wait(w.planes[0]))
+			g := newGroup(t, join, n, hangTimeout)
+			before(t, g)
+			check(t, wait(g.planes[0]))
 		})
 	}
 }
@@ -53,10 +62,10 @@ func checkPeerError(t *testing.T, err error, rank int) {
 	}
 }
 
-func testFailedIsNamed(t *testing.T, join Join) {
-	testEachWait(t, join, 3, func(_ *testing.T, w *world) {
-		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitPeerFailed(w.planes[0])
+func testErrorNamesFailedRank(t *testing.T, join Join) {
+	testEachWait(t, join, 3, func(_ *testing.T, g *localGroup) {
+		_ = g.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
+		awaitPeerFailed(g.planes[0])
 	}, func(t *testing.T, err error) {
 		checkPeerError(t, err, ranksOf(3)[1])
 		if errors.Is(err, driver.ErrAborted) {
@@ -65,20 +74,21 @@ func testFailedIsNamed(t *testing.T, join Join) {
 	})
 }
 
-func testFollowerIsNotNamed(t *testing.T, join Join) {
-	testEachWait(t, join, 3, func(t *testing.T, w *world) {
-		_ = w.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitPeerFailed(w.planes[0]) // before the next rank fails
-		awaitPeerFailed(w.planes[2])
-		checkError(t, "the second failure", waits["a wait for work"](w.planes[2]), driver.ErrFault)
+func testErrorOmitsFollower(t *testing.T, join Join) {
+	testEachWait(t, join, 3, func(t *testing.T, g *localGroup) {
+		_ = g.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
+		awaitPeerFailed(g.planes[0]) // before the next rank fails
+		awaitPeerFailed(g.planes[2])
+		err := waitFunctions["a wait for work"](g.planes[2])
+		checkError(t, "the second failure", err, driver.ErrFault)
 	}, func(t *testing.T, err error) { checkPeerError(t, err, ranksOf(3)[1]) })
 }
 
-func testAbortIsNamed(t *testing.T, join Join) {
-	testEachWait(t, join, 2, func(t *testing.T, w *world) {
-		w.planes[1].Abort(nil)
-		awaitPeerFailed(w.planes[0])
-		must(t, w.planes[1].Close())
+func testErrorNamesAbortingRank(t *testing.T, join Join) {
+	testEachWait(t, join, 2, func(t *testing.T, g *localGroup) {
+		g.planes[1].Abort(nil)
+		awaitPeerFailed(g.planes[0])
+		must(t, g.planes[1].Close())
 	}, func(t *testing.T, err error) {
 		checkPeerError(t, err, ranksOf(2)[1])
 		checkError(t, "after an abort", err, driver.ErrAborted)
@@ -99,22 +109,22 @@ func checkDeadlock(t *testing.T, err error, ranks ...int) {
 	}
 }
 
-func testLeftIsNamed(t *testing.T, join Join) {
-	testEachWait(t, join, 3, func(t *testing.T, w *world) {
-		must(t, w.planes[2].Close())
+func testErrorNamesRankThatLeft(t *testing.T, join Join) {
+	testEachWait(t, join, 3, func(t *testing.T, g *localGroup) {
+		must(t, g.planes[2].Close())
 	}, func(t *testing.T, err error) { checkDeadlock(t, err, ranksOf(3)[2]) })
 }
 
-func testDeadlockNames(t *testing.T, join Join) {
+func testDeadlockErrors(t *testing.T, join Join) {
 	for _, name := range []string{"a comparison", "a wait for work"} {
-		for elsewhere := range 2 {
-			w := newWorld(t, join, 2, patience)
+		for exchangingRank := range 2 {
+			g := newGroup(t, join, 2, hangTimeout)
 			deadlocks := 0
-			for r, err := range w.outcomes(func(i int, p control.Plane) error {
-				if i == elsewhere {
-					return waits["an exchange"](p)
+			for r, err := range g.runOnEach(func(i int, p control.Plane) error {
+				if i == exchangingRank {
+					return waitFunctions["an exchange"](p)
 				}
-				return waits[name](p)
+				return waitFunctions[name](p)
 			}) {
 				if other := ranksOf(2)[1-r]; errors.Is(err, driver.ErrFault) {
 					checkPeerError(t, err, other)
@@ -130,23 +140,24 @@ func testDeadlockNames(t *testing.T, join Join) {
 	}
 }
 
-// In testLeftAndEnded, rank 0 waits for a ticket that rank 1 had not submitted when it left.
-// The process of rank 1 exits long before the wait ends.
-func testLeftAndEnded(t *testing.T, _ Join) {
-	procs := startProcesses(t, 2, leaveEarlyProgram, patience)
+// In testExitAfterLeavingEarly, rank 0 waits for a ticket that rank 1 had not submitted when it
+// left. The process of rank 1 exits long before the wait ends.
+func testExitAfterLeavingEarly(t *testing.T, _ Join) {
+	procs := startProcesses(t, 2, leaveEarlyProgram, hangTimeout)
 	if err := procs[1].command.Wait(); err != nil {
 		t.Error(err)
 	}
-	if o := procs[0].await("outcome"); o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
+	o := procs[0].awaitEvent("outcome")
+	if o.Kind != "deadlock" || !slices.Equal(o.Ranks, []int{1}) {
 		t.Errorf("outcome of rank 0 = %+v, want a DeadlockError about rank 1", o)
 	}
 }
 
-func testInterrupted(t *testing.T, join Join) {
-	w := newWorld(t, join, 2, patience)
-	ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
+func testWaitPastDeadline(t *testing.T, join Join) {
+	g := newGroup(t, join, 2, hangTimeout)
+	ctx, cancel := context.WithTimeout(g.ctx, shortTimeout)
 	defer cancel()
-	p := w.planes[0]
+	p := g.planes[0]
 	err := p.Await(ctx, unfinishedWait(p.Submit()))
 	if WantAbsence(t, err, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
@@ -157,13 +168,15 @@ func testInterrupted(t *testing.T, join Join) {
 
 const warningDelay = 20 * time.Millisecond
 
-// testWarning waits for two warnings on rank 0. Rank 1 then arrives, or the wait is canceled.
-func testWarning(t *testing.T, join Join) {
+// testLateWarning waits for two warnings on rank 0. Rank 1 then arrives, or the wait is canceled.
+func testLateWarning(t *testing.T, join Join) {
 	calls := map[string]func(ctx context.Context, p control.Plane) error{
 		"a comparison": func(_ context.Context, p control.Plane) error {
-			return waits["a comparison"](p)
+			return waitFunctions["a comparison"](p)
 		},
-		"an exchange": func(_ context.Context, p control.Plane) error { return waits["an exchange"](p) },
+		"an exchange": func(_ context.Context, p control.Plane) error {
+			return waitFunctions["an exchange"](p)
+		},
 		"a background exchange": func(ctx context.Context, p control.Plane) error {
 			_, err := p.Exchange(ctx, driver.LaneBackground, nil)
 			return err
@@ -179,26 +192,26 @@ func testWarning(t *testing.T, join Join) {
 	for name, wait := range calls {
 		t.Run("from "+name, func(t *testing.T) {
 			warnings := make(chan driver.LateWarning, 1000)
-			w := newWarningWorld(t, join, 2, driver.Late{
+			g := newWarningGroup(t, join, 2, driver.Late{
 				After: warningDelay, Warn: func(l driver.LateWarning) { warnings <- l },
 			})
 			for len(warnings) > 0 {
 				<-warnings // issued while the ranks joined on a busy machine
 			}
-			ctx, cancel := context.WithCancel(w.ctx)
+			ctx, cancel := context.WithCancel(g.ctx)
 			defer cancel()
-			ended := make(chan error, 1)
-			go func() { ended <- wait(ctx, w.planes[0]) }()
+			result := make(chan error, 1)
+			go func() { result <- wait(ctx, g.planes[0]) }()
 			for number := range 2 {
 				checkWarning(t, <-warnings, time.Duration(2*number+1)*warningDelay)
 			}
 			if name == "a wait for work" {
 				cancel()
 			} else {
-				must(t, wait(ctx, w.planes[1]))
+				must(t, wait(ctx, g.planes[1]))
 			}
-			must(t, <-ended)
-			must(t, checkOpen(w.planes[0]))
+			must(t, <-result)
+			must(t, checkOpen(g.planes[0]))
 		})
 	}
 }
@@ -212,28 +225,28 @@ func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 	}
 }
 
-func testNoWarning(t *testing.T, join Join) {
+func testLongWorkWithoutWarning(t *testing.T, join Join) {
 	var submitted atomic.Bool // set once no rank can be late anymore
-	w := newWarningWorld(t, join, 2, driver.Late{
+	g := newWarningGroup(t, join, 2, driver.Late{
 		After: warningDelay, Warn: func(l driver.LateWarning) {
 			if submitted.Load() {
 				t.Errorf("unexpected warning: %v", &l)
 			}
 		},
 	})
-	for _, p := range w.planes {
+	for _, p := range g.planes {
 		p.Submit()
 	}
 	// After this exchange, each rank knows which tickets the other has submitted.
-	w.each(t, func(_ int, p control.Plane) error {
-		_, err := p.Exchange(w.ctx, driver.LaneControl, nil)
+	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
+		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
 	})
 	submitted.Store(true)
-	w.each(t, func(_ int, p control.Plane) error {
+	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		begin := time.Now()
 		wait := unfinishedWait(1)
 		wait.Done = func() bool { return time.Since(begin) > 4*warningDelay }
-		return p.Await(w.ctx, wait)
+		return p.Await(g.ctx, wait)
 	})
 }

@@ -14,37 +14,37 @@ import (
 )
 
 const (
-	// patience bounds waits that should be short. It expires only if a test hangs.
-	patience = 60 * time.Second
+	// hangTimeout bounds waits that should be short. It expires only if a test hangs.
+	hangTimeout = 60 * time.Second
 	// shortTimeout bounds waits that must time out. Even on a busy machine, it is long enough for
-	// the ranks that do arrive.
+	// ranks that are not meant to be late.
 	shortTimeout = time.Second
 )
 
-// world holds the planes of a group whose ranks are all in this process.
-type world struct {
+// localGroup holds the planes (control.Plane) of a group whose ranks are all in this process.
+type localGroup struct {
 	ctx    context.Context
 	planes []control.Plane // by group rank
 }
 
-func newWorld(t testing.TB, join Join, n int, timeout time.Duration) *world {
+func newGroup(t testing.TB, join Join, n int, timeout time.Duration) *localGroup {
 	t.Helper()
-	return newWorldOf(t, join, n, Member{Timeout: timeout})
+	return newGroupOf(t, join, n, Member{Timeout: timeout})
 }
 
-func newWarningWorld(t testing.TB, join Join, n int, late driver.Late) *world {
+func newWarningGroup(t testing.TB, join Join, n int, late driver.Late) *localGroup {
 	t.Helper()
-	return newWorldOf(t, join, n, Member{Timeout: patience, Late: late})
+	return newGroupOf(t, join, n, Member{Timeout: hangTimeout, Late: late})
 }
 
-func newWorldOf(t testing.TB, join Join, n int, m Member) *world {
+func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	store := rendezvous.NewLocal()
-	w := &world{ctx: ctx, planes: make([]control.Plane, n)}
+	g := &localGroup{ctx: ctx, planes: make([]control.Plane, n)}
 	t.Cleanup(func() {
 		defer cancel()
-		must(t, errors.Join(w.outcomes(func(_ int, p control.Plane) error {
+		must(t, errors.Join(g.runOnEach(func(_ int, p control.Plane) error {
 			if p == nil {
 				return nil
 			}
@@ -52,17 +52,17 @@ func newWorldOf(t testing.TB, join Join, n int, m Member) *world {
 		})...))
 		must(t, store.Close())
 	})
-	must(t, errors.Join(w.outcomes(func(i int, _ control.Plane) (err error) {
+	must(t, errors.Join(g.runOnEach(func(i int, _ control.Plane) (err error) {
 		m := m
 		m.Store, m.Group = store, driver.GroupConfig{ID: "planes", Ranks: ranksOf(n), Rank: i}
-		w.planes[i], err = join(ctx, m)
+		g.planes[i], err = join(ctx, m)
 		return err
 	})...))
-	return w
+	return g
 }
 
-// ranksOf returns the world ranks of a group of n. They differ from the group ranks, so that tests
-// detect code that mixes up the two.
+// ranksOf returns the world ranks of a group of n ranks. They differ from the group ranks, so that
+// tests detect code that mixes up the two.
 func ranksOf(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -71,13 +71,13 @@ func ranksOf(n int) []int {
 	return ranks
 }
 
-func (w *world) outcomes(f func(i int, p control.Plane) error) []error {
-	return ranktest.Outcomes(len(w.planes), func(i int) error { return f(i, w.planes[i]) })
+func (g *localGroup) runOnEach(f func(i int, p control.Plane) error) []error {
+	return ranktest.Outcomes(len(g.planes), func(i int) error { return f(i, g.planes[i]) })
 }
 
-func (w *world) each(t testing.TB, f func(i int, p control.Plane) error) {
+func (g *localGroup) mustRunOnEach(t testing.TB, f func(i int, p control.Plane) error) {
 	t.Helper()
-	must(t, errors.Join(w.outcomes(f)...))
+	must(t, errors.Join(g.runOnEach(f)...))
 }
 
 func unfinishedWait(ticket uint64) control.Wait {
@@ -113,9 +113,9 @@ func checkOpen(p control.Plane) error {
 
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waits holds functions, by name, in which a rank waits for the others. No context bounds these
-// waits, only the plane's timeout.
-var waits = map[string]func(p control.Plane) error{
+// waitFunctions holds functions, by name, in which a rank waits for the others. Only the plane's
+// timeout bounds these waits.
+var waitFunctions = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)
 	},
