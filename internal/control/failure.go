@@ -35,7 +35,7 @@ func EncodeFailure(err error) []byte {
 // DecodeFailures returns the first failure in reports, or nil if there is none. reports[i] comes
 // from EncodeFailure on world rank ranks[i]. If all lost ranks of the failure are in ranks, the
 // error is a RankLostError.
-func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
+func DecodeFailures(ranks []int, reports [][]byte, callText string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {
 			continue
@@ -45,13 +45,13 @@ func DecodeFailures(ranks []int, reports [][]byte, doing string) error {
 			return fmt.Errorf("reading the failure of rank %d: %w", ranks[r], err)
 		}
 		text := fmt.Sprintf("rank %d failed: %s", ranks[r], Printable(report.Why))
-		foreign := func(lost int) bool { return !slices.Contains(ranks, lost) }
-		if len(report.Lost) > 0 && !slices.ContainsFunc(report.Lost, foreign) {
+		isOutsideRanks := func(lost int) bool { return !slices.Contains(ranks, lost) }
+		if len(report.Lost) > 0 && !slices.ContainsFunc(report.Lost, isOutsideRanks) {
 			for rank, name := range report.Machines {
 				report.Machines[rank] = MachineName(name)
 			}
 			return &driver.RankLostError{
-				Ranks: report.Lost, Machines: report.Machines, InCall: doing + ": " + text,
+				Ranks: report.Lost, Machines: report.Machines, InCall: callText + ": " + text,
 			}
 		}
 		return errors.New(text)

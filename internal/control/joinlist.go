@@ -12,8 +12,8 @@ import (
 )
 
 // JoinList records in the store which ranks have begun to join a group, and which ranks each of
-// them waits for. If rank 0 waits for rank 1, which waits for rank 2, rank 0 can thus report that
-// only rank 2 is missing.
+// them waits for. If rank 0 waits for rank 1, and rank 1 for rank 2, the error on rank 0 can thus
+// list rank 2.
 type JoinList struct {
 	Store driver.Store
 	Group driver.GroupConfig
@@ -22,37 +22,38 @@ type JoinList struct {
 // lookupTimeout bounds each lookup in the store, and the time that Blockers polls.
 const lookupTimeout = 500 * time.Millisecond
 
-func (l JoinList) key(rank int) string {
+func (l JoinList) keyOf(rank int) string {
 	return "joining/" + strconv.Quote(l.Group.ID) + "/" + strconv.Itoa(rank)
 }
 
 // Add records that this rank has begun to join. Call it before waiting for other ranks.
 func (l JoinList) Add(ctx context.Context) error {
-	if err := l.Store.Set(ctx, l.key(l.Group.Ranks[l.Group.Rank]), l.entry(nil)); err != nil {
+	key := l.keyOf(l.Group.Ranks[l.Group.Rank])
+	if err := l.Store.Set(ctx, key, l.encodeAwaited(nil)); err != nil {
 		return fmt.Errorf("storing that this rank joins group %s: %w", l.Group.Name(), err)
 	}
 	return nil
 }
 
-// Absent lists the world ranks of the other members that have not begun to join. If the store does
-// not answer, the result is the rank that serves the store, if any.
-func (l JoinList) Absent() []int { return Absent(l.Store, l.others(), l.key) }
+// AbsentRanks lists the world ranks of the other members that have not begun to join. If the store
+// does not answer, AbsentRanks returns the rank that serves it, or nil if no rank does.
+func (l JoinList) AbsentRanks() []int { return Absent(l.Store, l.otherRanks(), l.keyOf) }
 
-func (l JoinList) others() []int {
+func (l JoinList) otherRanks() []int {
 	return slices.Delete(slices.Clone(l.Group.Ranks), l.Group.Rank, l.Group.Rank+1)
 }
 
-// Absent lists the ranks whose keys are not in the store, without waiting for them. If the store
-// does not answer, the result is the rank that serves the store, if any.
+// Absent lists the ranks whose keys are not in the store. It does not wait for these ranks. If the
+// store does not answer, Absent returns the rank that serves it, or nil if no rank does.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
-	absent, _ := readAbsent(store, ranks, key)
+	absent, _ := readJoinKeys(store, ranks, key)
 	return absent
 }
 
-const silentStore = "serves the store, which does not answer"
+const storeNotAnswering = "serves the store, which does not answer"
 
-// readAbsent implements Absent, and returns the values of the existing keys by rank.
-func readAbsent(
+// readJoinKeys implements Absent. It also returns the values of the existing keys by rank.
+func readJoinKeys(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, stored map[int]string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
@@ -62,7 +63,7 @@ func readAbsent(
 		value, set, err := store.Peek(ctx, key(rank))
 		switch server := store.ServedBy(); {
 		case err != nil && server >= 0:
-			return []int{server}, map[int]string{server: silentStore}
+			return []int{server}, map[int]string{server: storeNotAnswering}
 		case err != nil:
 			return absent, stored
 		case set:
@@ -74,10 +75,10 @@ func readAbsent(
 	return absent, stored
 }
 
-// AbsentError returns the error of a join that timed out. The error lists the ranks that have not
+// TimeoutError returns the error of a join that timed out. The error lists the ranks that have not
 // begun to join. If all have begun, the error lists the Blockers of the awaited ranks.
-func (l JoinList) AbsentError(waited time.Duration, awaited []int, err error) error {
-	absent := l.Absent()
+func (l JoinList) TimeoutError(waited time.Duration, awaited []int, err error) error {
+	absent := l.AbsentRanks()
 	if len(absent) == 0 && len(awaited) > 0 {
 		awaited = l.Blockers(awaited)
 	}
@@ -93,29 +94,29 @@ func (l JoinList) Blockers(awaited []int) []int {
 	l.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
 	for {
-		_, stored := readAbsent(l.Store, l.others(), l.key)
-		silent := func(rank int) bool { return len(l.parseWaits(stored[rank])) == 0 }
-		if !slices.ContainsFunc(awaited, silent) || time.Now().After(deadline) {
-			return l.follow(awaited, stored)
+		_, stored := readJoinKeys(l.Store, l.otherRanks(), l.keyOf)
+		hasNoWaits := func(rank int) bool { return len(l.parseWaits(stored[rank])) == 0 }
+		if !slices.ContainsFunc(awaited, hasNoWaits) || time.Now().After(deadline) {
+			return l.followWaits(awaited, stored)
 		}
 		time.Sleep(lookupTimeout / 20)
 	}
 }
 
-func (l JoinList) follow(awaited []int, stored map[int]string) []int {
+func (l JoinList) followWaits(awaited []int, stored map[int]string) []int {
 	var blockers []int
-	seen := map[int]bool{l.Group.Ranks[l.Group.Rank]: true}
-	for next := slices.Clone(awaited); len(next) > 0; next = next[1:] {
-		rank := next[0]
-		if seen[rank] {
+	visited := map[int]bool{l.Group.Ranks[l.Group.Rank]: true}
+	for toVisit := slices.Clone(awaited); len(toVisit) > 0; toVisit = toVisit[1:] {
+		rank := toVisit[0]
+		if visited[rank] {
 			continue
 		}
-		seen[rank] = true
-		waits := l.parseWaits(stored[rank])
-		if len(waits) == 0 {
+		visited[rank] = true
+		awaitedByRank := l.parseWaits(stored[rank])
+		if len(awaitedByRank) == 0 {
 			blockers = append(blockers, rank)
 		}
-		next = append(next, waits...)
+		toVisit = append(toVisit, awaitedByRank...)
 	}
 	if len(blockers) == 0 {
 		return awaited
@@ -127,7 +128,8 @@ func (l JoinList) follow(awaited []int, stored map[int]string) []int {
 // AbsentError returns the error of a wait that timed out. The error lists the absent ranks or, if
 // there are none, the awaited ranks. If both lists are empty, AbsentError returns err.
 func AbsentError(
-	doing string, group driver.GroupConfig, waited time.Duration, absent, awaited []int, err error,
+	callText string, group driver.GroupConfig, waited time.Duration,
+	absent, awaited []int, err error,
 ) error {
 	if len(absent) == 0 {
 		absent = awaited
@@ -136,55 +138,56 @@ func AbsentError(
 		return err
 	}
 	return &driver.AbsentError{
-		InCall: doing, Waited: waited.Round(time.Millisecond), Ranks: absent,
+		InCall: callText, Waited: waited.Round(time.Millisecond), Ranks: absent,
 		Machines: group.MachinesOf(absent), Members: group.Ranks, Err: err,
 	}
 }
 
-// WarnLate warns of ranks that have not begun to join, at the times that late determines. When all
-// have begun, WarnLate warns of the ranks that awaited returns. Before each warning, WarnLate
-// stores which ranks this rank waits for. stop waits for a warning in progress.
-func (l JoinList) WarnLate(late driver.Late, awaited func() []int) (stop func()) {
-	find := func() ([]int, map[int]string) {
-		absent, stored := readAbsent(l.Store, l.others(), l.key)
+// StartWarnings warns of ranks that have not begun to join, at the times that schedule.Next
+// returns. When all ranks have begun, it warns of the ranks that awaited returns. Before each
+// warning, it stores which ranks this rank waits for. stop waits until no callback runs.
+func (l JoinList) StartWarnings(schedule driver.Late, awaited func() []int) (stop func()) {
+	findLate := func() ([]int, map[int]string) {
+		absent, stored := readJoinKeys(l.Store, l.otherRanks(), l.keyOf)
 		if len(absent) == 0 {
 			absent = awaited()
 		}
 		l.publishAwaited(absent)
-		return absent, l.activities(absent, stored)
+		return absent, l.describeActivities(absent, stored)
 	}
-	early := driver.Late{After: late.After / 2, Warn: func(driver.LateWarning) {}}
+	// This rank stores its waits before other ranks warn.
+	early := driver.Late{After: schedule.After / 2, Warn: func(driver.LateWarning) {}}
 	warning := driver.LateWarning{
 		Group: l.Group.Name(), InCall: "joining group " + l.Group.Name(),
 		Members: l.Group.Ranks,
 	}
-	stopEarly := WarnLate(early, warning, find)
-	stopLate := WarnLate(late, warning, find)
-	return func() { stopEarly(); stopLate() }
+	stopStoring := WarnLate(early, warning, findLate)
+	stopWarning := WarnLate(schedule, warning, findLate)
+	return func() { stopStoring(); stopWarning() }
 }
 
-func (l JoinList) activities(absent []int, stored map[int]string) map[int]string {
-	doing := map[int]string{}
+func (l JoinList) describeActivities(absent []int, stored map[int]string) map[int]string {
+	activities := map[int]string{}
 	for _, rank := range absent {
 		if waits := l.parseWaits(stored[rank]); len(waits) > 0 {
-			doing[rank] = "is joining the group, and waits for " +
+			activities[rank] = "is joining the group, and waits for " +
 				driver.RanksOf(waits, l.Group.Ranks)
-		} else if rank == l.Store.ServedBy() && stored[rank] == silentStore {
-			doing[rank] = silentStore
+		} else if rank == l.Store.ServedBy() && stored[rank] == storeNotAnswering {
+			activities[rank] = storeNotAnswering
 		}
 	}
-	return doing
+	return activities
 }
 
 func (l JoinList) publishAwaited(ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
-	_ = l.Store.Set(ctx, l.key(l.Group.Ranks[l.Group.Rank]), l.entry(ranks))
+	_ = l.Store.Set(ctx, l.keyOf(l.Group.Ranks[l.Group.Rank]), l.encodeAwaited(ranks))
 }
 
 const machinePrefix = "@"
 
-func (l JoinList) entry(awaited []int) []byte {
+func (l JoinList) encodeAwaited(awaited []int) []byte {
 	return []byte(machinePrefix + HostName() + " " + strings.Trim(fmt.Sprint(awaited), "[]"))
 }
 
@@ -201,7 +204,7 @@ func (l JoinList) groupWithMachines() driver.GroupConfig {
 	group := l.Group
 	if group.Machines == nil {
 		group.Machines = make([]string, len(group.Ranks))
-		_, stored := readAbsent(l.Store, l.others(), l.key)
+		_, stored := readJoinKeys(l.Store, l.otherRanks(), l.keyOf)
 		for i, rank := range group.Ranks {
 			group.Machines[i] = parseMachine(stored[rank])
 		}
@@ -211,7 +214,7 @@ func (l JoinList) groupWithMachines() driver.GroupConfig {
 
 // Machine returns the host name that a world rank has stored, or "".
 func (l JoinList) Machine(rank int) string {
-	_, stored := readAbsent(l.Store, []int{rank}, l.key)
+	_, stored := readJoinKeys(l.Store, []int{rank}, l.keyOf)
 	return parseMachine(stored[rank])
 }
 
@@ -225,13 +228,13 @@ func (l JoinList) parseWaits(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate issues warnings at the times that late determines, until stop is called. Each warning is
-// a copy of warning with the results of find and the time waited.
+// WarnLate issues warnings at the times that schedule.Next returns, until stop is called. Each is a
+// copy of warning with the results of findLate and the time waited.
 func WarnLate(
-	late driver.Late, warning driver.LateWarning, find func() ([]int, map[int]string),
+	schedule driver.Late, warning driver.LateWarning, findLate func() ([]int, map[int]string),
 ) (stop func()) {
-	next := late.Next(0, -1)
-	if next < 0 {
+	delay := schedule.Next(0, -1)
+	if delay < 0 {
 		return func() {}
 	}
 	stopping, done, begin := make(chan struct{}), make(chan struct{}), time.Now()
@@ -241,14 +244,14 @@ func WarnLate(
 			select {
 			case <-stopping:
 				return
-			case <-time.After(next):
+			case <-time.After(delay):
 			}
 			waited := time.Since(begin)
-			if warning.Ranks, warning.Activity = find(); len(warning.Ranks) > 0 {
+			if warning.Ranks, warning.Activity = findLate(); len(warning.Ranks) > 0 {
 				warning.Waited = waited.Round(time.Millisecond)
-				late.Warn(warning)
+				schedule.Warn(warning)
 			}
-			next = late.Next(waited, 0)
+			delay = schedule.Next(waited, 0)
 		}
 	}()
 	return func() { close(stopping); <-done }

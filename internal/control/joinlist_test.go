@@ -32,7 +32,7 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 			}
 		}}
 		awaited := map[int][]int{0: {1}, 1: {2}}[rank]
-		defer list.WarnLate(late, func() []int { return awaited })()
+		defer list.StartWarnings(late, func() []int { return awaited })()
 	}
 	for deadline := time.After(10 * time.Second); ; {
 		select {
@@ -82,7 +82,7 @@ func TestBlockers(t *testing.T) {
 				}
 			}
 			var absent *driver.AbsentError
-			err := list.AbsentError(time.Second, c.awaited, nil)
+			err := list.TimeoutError(time.Second, c.awaited, nil)
 			if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, c.want) {
 				t.Errorf("got %v, want ranks %v", err, c.want)
 			}

@@ -9,20 +9,21 @@ import (
 )
 
 // Messages is an optional interface of a Plane whose ranks are on one machine. It counts messages
-// and finds out why a message does not arrive. In strict groups, Compare also compares the message
-// counts of all ranks.
+// and finds out why a message does not arrive. In groups with GroupConfig.Strict, Compare also
+// compares the message counts of all ranks.
 type Messages interface {
 	driver.MessageCounts
-	// Count numbers a Send or Recv at the time of its call. Calls with the same peer must be
+	// Count gives a Send or Recv its number when it is called. Calls with the same peer must be
 	// serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns the reason why the awaited message may never arrive, or nil. It also
-	// warns of late ranks. since is when the wait began, and peer may be AnySource. The error is a
+	// DiagnoseMessage returns the reason why a message from peer may never arrive, or nil. It also
+	// warns of late ranks. since is when the wait began. peer can be AnySource. The error is a
 	// RankLostError, TimeoutError, DeadlockError or PeerError.
-	DiagnoseMessage(peer int, since time.Time, doing func() string) error
+	DiagnoseMessage(peer int, since time.Time, callText func() string) error
 	// HasCalledMore reports whether the peer (for AnySource, every other rank) has called more than
-	// the given number of collectives. All messages announced before those can then be read.
+	// the given number of collectives. All messages that it announced before can then be read.
 	HasCalledMore(peer int, collectives uint64) bool
+	// Lost reports whether the peer's process exited before the peer left the group.
 	Lost(peer int) bool
 }
 
@@ -44,35 +45,35 @@ type MessageEnd struct {
 }
 
 // CompareEnds returns an error if the two ends of a message do not match. call is the receive.
-// Types and digests are compared only if check is set.
+// Types and digests are compared only if comparesCalls is set.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
-	check bool,
+	comparesCalls bool,
 ) error {
 	ends := driver.MessageEnds{
 		From: g.Ranks[source], To: g.Ranks[g.Rank], Tag: call.Tag, Number: number,
 	}
-	e := &driver.MessageError{Group: g.Name()}
+	err := &driver.MessageError{Group: g.Name()}
 	switch {
 	case g.Strict && sent.After != received.After:
-		e.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, sent.After, received.After
+		err.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, sent.After, received.After
 	case sent.Bytes != received.Bytes:
-		e.Fault, ends.Sent, ends.Received = driver.MessagesDiffer, sent.Bytes, received.Bytes
-	case check && sent.Type != received.Type:
-		e.Fault = driver.MessageTypesDiffer
+		err.Fault, ends.Sent, ends.Received = driver.MessagesDiffer, sent.Bytes, received.Bytes
+	case comparesCalls && sent.Type != received.Type:
+		err.Fault = driver.MessageTypesDiffer
 		ends.Sent, ends.Received = uint64(sent.Type), uint64(received.Type)
-	case check && sent.Digest != received.Digest:
+	case comparesCalls && sent.Digest != received.Digest:
 		return g.Mismatch(number, call, source)
 	default:
 		return nil
 	}
-	e.Ends = []driver.MessageEnds{ends}
-	return e
+	err.Ends = []driver.MessageEnds{ends}
+	return err
 }
 
-// DescribeMessage describes one end of a message for errors. number is 0 if there is none.
+// DescribeMessage describes a Send or Recv for errors. number is Message.Number, or 0 if unknown.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
-	preposition, peer, ordinal := "to", "any rank", ""
+	preposition, peer, numberText := "to", "any rank", ""
 	if call.Operation == driver.Recv {
 		preposition = "from"
 	}
@@ -80,14 +81,15 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		peer = fmt.Sprintf("rank %d of the world", g.Ranks[call.Root])
 	}
 	if number > 0 {
-		ordinal = fmt.Sprintf(" %d", number)
+		numberText = fmt.Sprintf(" %d", number)
 	}
-	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", call.Operation, ordinal,
+	return fmt.Sprintf("%v%s of %d bytes with tag %d %s %s in group %s", call.Operation, numberText,
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment returns the segment in which a message is matched. In strict groups, each
-// collective begins a segment. after is the number of collectives called before the message.
+// MessageSegment returns the number of the segment to which a message belongs. A Send matches only
+// Recvs of its segment. In strict groups, each collective begins a segment. after is the number of
+// collectives called before the message.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -102,16 +104,19 @@ type AwaitedRecv struct {
 }
 
 // UnmatchedError returns an error that lists the messages left unmatched when a group ends, or nil
-// if there are none. unclaimed messages have arrived, but this rank has not received them. awaited
-// messages have not arrived. untaken messages have not been received by another rank.
+// if there are none. Messages in unreceived have arrived, but this rank has called no Recv for
+// them. Messages in awaited have not arrived. The other ranks have not received those in
+// unreceivedByPeers.
 func UnmatchedError(
-	g *driver.GroupConfig, unclaimed []message.Arrival, awaited []AwaitedRecv,
-	untaken []driver.MessageEnds,
+	g *driver.GroupConfig, unreceived []message.Arrival, awaited []AwaitedRecv,
+	unreceivedByPeers []driver.MessageEnds,
 ) error {
-	e := &driver.MessageError{Fault: driver.MessagesUnmatched, Group: g.Name(), Ends: untaken}
+	err := &driver.MessageError{
+		Fault: driver.MessagesUnmatched, Group: g.Name(), Ends: unreceivedByPeers,
+	}
 	me := g.Ranks[g.Rank]
-	for _, a := range unclaimed {
-		e.Ends = append(e.Ends, driver.MessageEnds{
+	for _, a := range unreceived {
+		err.Ends = append(err.Ends, driver.MessageEnds{
 			From: g.Ranks[a.Source], To: me, Tag: a.Tag, Number: a.Number, Sent: 1,
 		})
 	}
@@ -122,11 +127,11 @@ func UnmatchedError(
 		if a.Source != driver.AnySource {
 			ends.From = g.Ranks[a.Source]
 		}
-		e.Ends = append(e.Ends, ends)
+		err.Ends = append(err.Ends, ends)
 	}
-	if len(e.Ends) == 0 {
+	if len(err.Ends) == 0 {
 		return nil
 	}
-	e.Sort()
-	return e
+	err.Sort()
+	return err
 }

@@ -129,7 +129,7 @@ func Judge(w *WaitStatus, states []RankState) Verdict {
 		return Verdict{Err: lostError(w.Group, lost, w.CallText())}
 	}
 	if faults && (missing || w.FailedFor >= Grace) {
-		if err := PeerFault(w.Group, states, w.CallText); err != nil {
+		if err := FailedPeersError(w.Group, states, w.CallText); err != nil {
 			return Verdict{Err: err}
 		}
 	}
@@ -234,28 +234,28 @@ func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 	return w.activity(states, w.ranksWhere(states, func(*RankState) bool { return true }))
 }
 
-// PeerFailure returns a RankLostError, PeerError or DeadlockError about peers that were lost,
+// PeerFaultError returns a RankLostError, PeerError or DeadlockError about peers that were lost,
 // failed or left.
-func PeerFailure(group driver.GroupConfig, states []RankState, doing string) error {
+func PeerFaultError(group driver.GroupConfig, states []RankState, callText string) error {
 	w := WaitStatus{Group: group}
 	if lost := w.ranksWhere(states, (*RankState).isLost); len(lost) > 0 {
-		return lostError(group, lost, doing)
+		return lostError(group, lost, callText)
 	}
-	if err := PeerFault(group, states, func() string { return doing }); err != nil {
+	if err := FailedPeersError(group, states, func() string { return callText }); err != nil {
 		return err
 	}
 	if left := w.ranksWhere(states, func(r *RankState) bool { return r.Left }); len(left) > 0 {
 		return &driver.DeadlockError{
-			InCall: doing, Activity: w.activity(states, left), Members: group.Ranks,
+			InCall: callText, Activity: w.activity(states, left), Members: group.Ranks,
 		}
 	}
-	return &driver.PeerError{InCall: doing, Members: group.Ranks}
+	return &driver.PeerError{InCall: callText, Members: group.Ranks}
 }
 
-func lostError(group driver.GroupConfig, lost []int, doing string) *driver.RankLostError {
+func lostError(group driver.GroupConfig, lost []int, callText string) *driver.RankLostError {
 	ranks := group.World(lost)
 	return &driver.RankLostError{
-		Ranks: ranks, Machines: group.MachinesOf(ranks), InCall: doing, Members: group.Ranks,
+		Ranks: ranks, Machines: group.MachinesOf(ranks), InCall: callText, Members: group.Ranks,
 	}
 }
 
@@ -268,18 +268,21 @@ func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
 	return group.World(lost), group.World(left)
 }
 
-// NonNilPeerFault is like PeerFault, but returns a PeerError without ranks instead of nil.
-func NonNilPeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
-	if err := PeerFault(group, states, doing); err != nil {
+// NonNilFailedPeersError is like FailedPeersError, but returns a PeerError without ranks instead of
+// nil.
+func NonNilFailedPeersError(
+	group driver.GroupConfig, states []RankState, callText func() string,
+) error {
+	if err := FailedPeersError(group, states, callText); err != nil {
 		return err
 	}
-	return &driver.PeerError{InCall: doing(), Members: group.Ranks}
+	return &driver.PeerError{InCall: callText(), Members: group.Ranks}
 }
 
-// PeerFault returns a PeerError that lists the other ranks that have failed, or nil if none has.
-// PeerFault omits ranks that failed only because another rank had failed. If all failed for that
-// reason, it lists them.
-func PeerFault(group driver.GroupConfig, states []RankState, doing func() string) error {
+// FailedPeersError returns a PeerError that lists the other ranks that have failed, or nil if none
+// has. FailedPeersError omits ranks that failed only because another rank had failed. If all failed
+// for that reason, it lists them.
+func FailedPeersError(group driver.GroupConfig, states []RankState, callText func() string) error {
 	var first, followers []int
 	aborted := false
 	for r := range states {
@@ -298,12 +301,14 @@ func PeerFault(group driver.GroupConfig, states []RankState, doing func() string
 	if len(first) == 0 {
 		return nil
 	}
-	return &driver.PeerError{InCall: doing(), Ranks: first, Aborted: aborted, Members: group.Ranks}
+	return &driver.PeerError{
+		InCall: callText(), Ranks: first, Aborted: aborted, Members: group.Ranks,
+	}
 }
 
-// Interrupted returns the error of a wait whose context is done. The error lists the missing ranks
-// and wraps cause.
-func Interrupted(w *WaitStatus, states []RankState, cause error) error {
+// InterruptedWaitError returns the error of a wait whose context is done. The error lists the
+// missing ranks and wraps cause.
+func InterruptedWaitError(w *WaitStatus, states []RankState, cause error) error {
 	missing := w.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
 		return fmt.Errorf("%s: %w", w.CallText(), cause)

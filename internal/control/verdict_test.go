@@ -362,17 +362,17 @@ func TestRankStateString(t *testing.T) {
 func TestInterruptedErrorListsMissingRanks(t *testing.T) {
 	q := WaitStatus{Group: testGroup, CallText: func() string { return "work" }, Waited: time.Second}
 	states := []RankState{{}, {Missing: true}, {}}
-	err := Interrupted(&q, states, context.DeadlineExceeded)
+	err := InterruptedWaitError(&q, states, context.DeadlineExceeded)
 	if got := verdictOf(err); got.kind != "late" || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("deadline exceeded: got %v, want a TimeoutError that wraps the cause", err)
 	}
 	const cancelled = "work: waited 1s for world rank 5 (rank 1 of the group); " +
 		"world rank 5: in no call of this group, after 0 collectives: context canceled"
-	if err := Interrupted(&q, states, context.Canceled); err.Error() != cancelled ||
+	if err := InterruptedWaitError(&q, states, context.Canceled); err.Error() != cancelled ||
 		verdictOf(err).kind == "late" {
 		t.Errorf("canceled: got %v, want %s, and no TimeoutError", err, cancelled)
 	}
-	err = Interrupted(&q, make([]RankState, 3), context.Canceled)
+	err = InterruptedWaitError(&q, make([]RankState, 3), context.Canceled)
 	if err.Error() != "work: context canceled" {
 		t.Errorf("no rank missing: got %v, want %q", err, "work: context canceled")
 	}
@@ -388,7 +388,7 @@ func TestPeerFailure(t *testing.T) {
 		"aborted and ended": {RankState{Failed: Aborted, Lost: true}, verdict{"aborted", []int{5}}},
 		"left and ended":    {RankState{Left: true, Lost: true}, verdict{"deadlock", []int{5}}},
 	} {
-		err := PeerFailure(testGroup, []RankState{{}, c.row, {}}, "launching")
+		err := PeerFaultError(testGroup, []RankState{{}, c.row, {}}, "launching")
 		if diff := cmp.Diff(c.want, verdictOf(err), cmp.AllowUnexported(verdict{})); diff != "" {
 			t.Errorf("%s: %v: %s", name, err, diff)
 		}

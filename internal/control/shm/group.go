@@ -94,12 +94,12 @@ func (g *Group) Data() unsafe.Pointer {
 // Fetch returns a file that a rank of the group has exported. It returns a driver.RankLostError if
 // that rank's process has exited.
 func (g *Group) Fetch(
-	ctx context.Context, rank int, key handoff.Key, doing string,
+	ctx context.Context, rank int, key handoff.Key, callText string,
 ) (*os.File, error) {
 	p := g.peers[rank]
 	f, err := p.Fetch(ctx, key)
 	if err != nil && p.hasEnded() {
-		return nil, &driver.RankLostError{Ranks: []int{p.rank}, InCall: doing}
+		return nil, &driver.RankLostError{Ranks: []int{p.rank}, InCall: callText}
 	}
 	return f, err
 }
@@ -124,7 +124,7 @@ func (g *Group) CheckPeers() {
 	defer g.EndUse()
 	if g.peerFailed() || len(g.lostPeers()) > 0 {
 		states := g.rankStates(&slowWait{})
-		g.fail(control.PeerFailure(g.cfg, states, "between calls of group "+g.cfg.Name()))
+		g.fail(control.PeerFaultError(g.cfg, states, "between calls of group "+g.cfg.Name()))
 	}
 }
 

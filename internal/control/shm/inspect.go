@@ -9,9 +9,9 @@ import (
 )
 
 type observation struct {
-	doing   string
-	begin   uint64
-	missing []int // group ranks
+	callText string
+	begin    uint64
+	missing  []int // group ranks
 }
 
 // observe describes all slow waits. It holds ws.mu while it calls their functions. The waiting
@@ -22,7 +22,7 @@ func (ws *waiter) observe() []observation {
 	defer ws.mu.Unlock()
 	all := make([]observation, len(ws.list))
 	for i, w := range ws.list {
-		all[i] = observation{doing: w.doing(), begin: w.begin, missing: w.awaited}
+		all[i] = observation{callText: w.callText(), begin: w.begin, missing: w.awaited}
 		if w.ready == nil {
 			all[i].missing = ws.appendLate(nil, w)
 		}
@@ -36,7 +36,7 @@ func (ws *waiter) inspect() driver.Inspection {
 	}
 	for _, w := range ws.observe() {
 		status := control.WaitStatus{
-			Group: *ws.ranks.cfg, CallText: func() string { return w.doing },
+			Group: *ws.ranks.cfg, CallText: func() string { return w.callText },
 			Waited: time.Duration(sys.Monotonic() - w.begin),
 		}
 		states := ws.rankStates(&slowWait{ready: func() bool { return false }, awaited: w.missing})

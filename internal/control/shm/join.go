@@ -57,7 +57,7 @@ func (g *Group) join(ctx context.Context, dataBytes int64) error {
 }
 
 func (j *joinState) run(ctx context.Context, dataBytes int64) error {
-	defer j.list.WarnLate(j.g.machine.cfg.Late, j.awaitedRanks)()
+	defer j.list.StartWarnings(j.g.machine.cfg.Late, j.awaitedRanks)()
 	if err := j.list.Add(ctx); err != nil {
 		return err
 	}
@@ -101,21 +101,21 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	case j.awaited.Load() >= 0:
 		awaited = []int{int(j.awaited.Load())}
 	}
-	return j.list.AbsentError(time.Since(j.begin), awaited, err)
+	return j.list.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
 // explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually group rank
 // 0 has timed out because of a third rank. The error then lists the third rank.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
-	absent := j.list.Absent()
+	absent := j.list.AbsentRanks()
 	if len(absent) == 0 {
 		absent = j.list.Blockers(first)
 	}
 	if slices.Equal(absent, first) {
 		return err // no third rank is absent
 	}
-	return control.AbsentError(j.doing(), j.g.cfg, time.Since(j.begin), absent, nil, err)
+	return control.AbsentError(j.callText(), j.g.cfg, time.Since(j.begin), absent, nil, err)
 }
 
 func (j *joinState) connectPeers(ctx context.Context) error {
@@ -131,14 +131,14 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 		j.g.peers[i] = p
 		p.onEnd(ctx, func() {
 			j.cancel(&driver.RankLostError{
-				Ranks: []int{rank}, InCall: j.doing(), Members: j.g.cfg.Ranks,
+				Ranks: []int{rank}, InCall: j.callText(), Members: j.g.cfg.Ranks,
 			})
 		})
 	}
 	return nil
 }
 
-func (j *joinState) doing() string { return "joining group " + j.g.cfg.Name() }
+func (j *joinState) callText() string { return "joining group " + j.g.cfg.Name() }
 
 // mapRegion maps the control region. Group rank 0 creates it and exports it until withdraw is
 // called.

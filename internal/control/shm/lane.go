@@ -49,7 +49,7 @@ func (g *Group) Exchange(
 		return e.report(ctx)
 	}
 	if l.err != nil {
-		return nil, fmt.Errorf("%s after a fault: %w", e.doing(), l.err)
+		return nil, fmt.Errorf("%s after a fault: %w", e.callText(), l.err)
 	}
 	got, err := e.run(ctx)
 	if err != nil && id == driver.LaneControl {
@@ -89,7 +89,7 @@ func (e *exchange) run(ctx context.Context) ([][]byte, error) {
 
 func (e *exchange) post(offset int) error {
 	if e.g.peerFailed() {
-		return e.g.peerFault(e.doing)
+		return e.g.peerFault(e.callText)
 	}
 	e.lane.step++
 	s := e.slot(e.g.me)
@@ -103,14 +103,14 @@ func (e *exchange) post(offset int) error {
 	return nil
 }
 
-func (e *exchange) doing() string { return control.ExchangeName(e.g.cfg, e.id) }
+func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.id) }
 
 func (e *exchange) slot(b *block) *slot { return &b.lanes[e.id][e.lane.step&1] }
 
 func (e *exchange) collect(ctx context.Context, first bool) error {
 	err := e.g.waitSlowly(ctx, &slowWait{
 		word: func(b *block) *uint64 { return &e.slot(b).step }, want: e.lane.step,
-		awaited: e.g.Others(), exchange: e.id == driver.LaneControl, doing: e.doing,
+		awaited: e.g.Others(), exchange: e.id == driver.LaneControl, callText: e.callText,
 		ignoreFaults: e.ignoreFaults,
 	})
 	if err != nil {

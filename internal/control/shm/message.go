@@ -22,7 +22,7 @@ func (p *plane) Count(call *driver.Call) control.Message {
 	return control.Message{After: after, Number: p.CountMessage(call, after, after)}
 }
 
-func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) error {
+func (p *plane) DiagnoseMessage(peer int, since time.Time, callText func() string) error {
 	if p.BeginUse() != nil {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, doing func() string) 
 		}
 	}
 	w := &slowWait{
-		ready: func() bool { return false }, awaited: from, doing: doing,
+		ready: func() bool { return false }, awaited: from, callText: callText,
 		timeout: p.cfg.Timeout.Get(),
 		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
 	}

@@ -81,13 +81,13 @@ func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
 }
 
 // asRankLost returns a RankLostError if err means that the other end closed the connection.
-func asRankLost(rank int, doing string, err error) error {
+func asRankLost(rank int, callText string, err error) error {
 	for _, target := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
 		syscall.ESRCH,
 	} {
 		if errors.Is(err, target) {
-			return &driver.RankLostError{Ranks: []int{rank}, InCall: doing}
+			return &driver.RankLostError{Ranks: []int{rank}, InCall: callText}
 		}
 	}
 	return err

@@ -164,7 +164,7 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 	for naps := 0; !w.Done(); {
 		failed := grace.Elapsed(w.Ticket != 0 && p.peerFailed())
 		if err := p.verdict(slow, failed); err != nil && !w.Done() {
-			return p.fail(w.Refine(err))
+			return p.fail(w.AddDetails(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
 			return p.interruptedError(ctx, slow)
@@ -181,7 +181,7 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 
 func (p *plane) interruptedError(ctx context.Context, slow *slowWait) error {
 	status := p.waitStatus(slow)
-	return control.Interrupted(&status, p.rankStates(slow), context.Cause(ctx))
+	return control.InterruptedWaitError(&status, p.rankStates(slow), context.Cause(ctx))
 }
 
 func (p *plane) pollBriefly(w *control.Wait) bool {
@@ -220,7 +220,7 @@ func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	slow := slowWaits.Get().(*slowWait)
 	*slow = slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
-		awaited: p.peerRanks, collective: w.Ticket, operation: w.Operation, doing: w.CallText,
+		awaited: p.peerRanks, collective: w.Ticket, operation: w.Operation, callText: w.CallText,
 		work: true, timeout: p.cfg.Timeout.Get(),
 		states: slow.states[:0], late: slow.late[:0],
 	}
@@ -255,18 +255,18 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	// No wait began before the machine's boot, when the clock was 0.
 	slow.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(slow, -1)
-	if err != nil && w.Ended() {
+	if err != nil && w.IsDone() {
 		return nil
 	}
-	return w.Refine(err)
+	return w.AddDetails(err)
 }
 
-func (p *plane) PeerFault(doing string) error {
+func (p *plane) PeerFault(callText string) error {
 	if err := p.BeginUse(); err != nil {
 		return err
 	}
 	defer p.EndUse()
-	return control.PeerFailure(p.cfg, p.rankStates(&slowWait{}), doing)
+	return control.PeerFaultError(p.cfg, p.rankStates(&slowWait{}), callText)
 }
 
 func (p *plane) PeerFailed() bool {

@@ -58,7 +58,7 @@ func (e *exchange) writeReport() error {
 func (e *exchange) awaitReports(ctx context.Context) error {
 	w := &slowWait{
 		word: func(b *block) *uint64 { return &b.fault[e.lane.read[b]].step }, want: 1,
-		ignoreFaults: true, doing: e.doing,
+		ignoreFaults: true, callText: e.callText,
 	}
 	for {
 		w.awaited = e.presentRanks()

@@ -92,7 +92,7 @@ func (s *steps) ArriveSlowly(call *driver.Call, ticket uint64) error {
 		word: func(b *block) *uint64 { return &b.lines[step&1].step }, want: step,
 		awaited:    s.ranks.Others(),
 		collective: ticket, operation: call.Operation,
-		doing: func() string { return s.CallName(call.Operation, ticket) },
+		callText: func() string { return s.CallName(call.Operation, ticket) },
 	})
 }
 

@@ -93,7 +93,7 @@ func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver
 	}
 	n.step++
 	if g.peerFailed() {
-		return g.fail(g.peerFault(n.doing))
+		return g.fail(g.peerFault(n.callText))
 	}
 	line := unsafe.Pointer(&n.me.lines[n.step&1])
 	spin.PutLine(line, n.step, n.digest, unsafe.Pointer(&mine), spin.LinePayload)
@@ -107,7 +107,7 @@ func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver
 		}
 		if !n.copyWords(r, &all[r]) {
 			return g.fail(fmt.Errorf("%s: rank %d has written an invalid line: step %d",
-				n.doing(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
+				n.callText(), g.cfg.Ranks[r], spin.LoadAcquire64(n.word(r))))
 		}
 	}
 	// All ranks have read the line that the next step overwrites.
@@ -132,11 +132,11 @@ func (n *namedValue) waitSlowly(ctx context.Context) error {
 	spin.StoreRelease64(&b.value, word)
 	defer atomic.CompareAndSwapUint64(&b.value, word, 0)
 	return n.g.waitSlowly(ctx, &slowWait{
-		wordOf: n.word, want: n.step, awaited: n.others, doing: n.doing, ordered: n.ordered,
+		wordOf: n.word, want: n.step, awaited: n.others, callText: n.callText, ordered: n.ordered,
 	})
 }
 
-func (n *namedValue) doing() string {
+func (n *namedValue) callText() string {
 	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
 

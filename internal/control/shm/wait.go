@@ -72,7 +72,7 @@ type slowWait struct {
 	want       uint64
 	ready      func() bool
 	awaited    []int
-	doing      func() string
+	callText   func() string
 	collective uint64
 	operation  driver.Operation
 	exchange   bool // whether this is a wait on the control lane
@@ -128,7 +128,7 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 			}
 			ws.sleep(w, round-ws.budget.yields)
 			if err := ws.machine.checkInterrupt(); err != nil {
-				return fmt.Errorf("%s: %w", w.doing(), err)
+				return fmt.Errorf("%s: %w", w.callText(), err)
 			}
 		}
 		if err := ws.checkWait(ctx, w); err != nil {
@@ -246,7 +246,7 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 		return v.Err
 	}
 	if errors.Is(ended, context.Canceled) && len(ws.missing(w)) > 0 {
-		return control.Interrupted(&status, states, context.Cause(ctx))
+		return control.InterruptedWaitError(&status, states, context.Cause(ctx))
 	}
 	ws.warn(v.Warning)
 	return nil
@@ -255,7 +255,7 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
 	status := control.WaitStatus{
-		Group: *ws.ranks.cfg, CallText: w.doing, Collective: w.collective,
+		Group: *ws.ranks.cfg, CallText: w.callText, Collective: w.collective,
 		Exchange: w.exchange || w.ordered,
 		Work:     w.work, IgnoreFaults: w.ignoreFaults, FailedFor: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
@@ -341,8 +341,8 @@ func (s *status) read(state *control.RankState) {
 	state.Submitted = spin.LoadAcquire64(&s.submitted)
 }
 
-func (ws *waiter) peerFault(doing func() string) error {
-	return control.NonNilPeerFault(*ws.ranks.cfg, ws.rankStates(&slowWait{}), doing)
+func (ws *waiter) peerFault(callText func() string) error {
+	return control.NonNilFailedPeersError(*ws.ranks.cfg, ws.rankStates(&slowWait{}), callText)
 }
 
 // MessageWait describes a wait for a message.
@@ -362,7 +362,7 @@ func (ws *waiter) AwaitMessage(w MessageWait) error {
 	spin.StoreRelease64(&b.message, word)
 	defer atomic.CompareAndSwapUint64(&b.message, word, 0)
 	return ws.waitSlowly(context.Background(), &slowWait{
-		ready: w.Ready, awaited: w.From, doing: w.CallText, why: w.Why,
+		ready: w.Ready, awaited: w.From, callText: w.CallText, why: w.Why,
 	})
 }
 

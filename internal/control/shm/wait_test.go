@@ -143,7 +143,7 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 		ctx := endedContext{t.Context(), func() { arrived = true }, ended}
 		err := d.planes[0].checkWait(ctx, &slowWait{
 			awaited: []int{1}, ready: func() bool { return arrived }, begin: sys.Monotonic(),
-			timeout: time.Hour, doing: func() string { return "waiting" },
+			timeout: time.Hour, callText: func() string { return "waiting" },
 		})
 		if err != nil {
 			t.Errorf("%v: got %v, want the wait to succeed", ended, err)

@@ -35,7 +35,7 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	for !w.Done() {
 		state.failedFor = grace.Elapsed(w.Ticket != 0 && p.PeerFailed())
 		if err := p.checkWait(state); err != nil && !w.Done() {
-			return p.Fail(w.Refine(err))
+			return p.Fail(w.AddDetails(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
 			return p.interruptedError(ctx, state)
@@ -55,15 +55,15 @@ const statusDelay = 2 * statusInterval
 // Diagnose implements control.Plane.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	err := p.checkWait(p.newWorkWait(w, since))
-	if err != nil && !errors.Is(err, driver.ErrClosed) && w.Ended() {
+	if err != nil && !errors.Is(err, driver.ErrClosed) && w.IsDone() {
 		return nil
 	}
-	return w.Refine(err)
+	return w.AddDetails(err)
 }
 
 // PeerFault implements control.Plane.
-func (p *Plane) PeerFault(doing string) error {
+func (p *Plane) PeerFault(callText string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return control.PeerFailure(p.cfg.Group, p.rankStates(&waitState{}), doing)
+	return control.PeerFaultError(p.cfg.Group, p.rankStates(&waitState{}), callText)
 }

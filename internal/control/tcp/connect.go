@@ -56,7 +56,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	if err := j.list.Add(ctx); err != nil {
 		return nil, err
 	}
-	defer j.list.WarnLate(j.cfg.Late, func() []int { return nil })()
+	defer j.list.StartWarnings(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
 	// joinError stores the error before the connections are closed, so that peers can read the
 	// error when they see their connections close.
@@ -199,7 +199,7 @@ func (j *joiner) absentError(ctx context.Context, err error) error {
 	if len(awaited) == 0 {
 		return nil
 	}
-	return j.list.AbsentError(time.Since(j.begin), awaited, err)
+	return j.list.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
 func (j *joiner) closeLinks() {

@@ -24,18 +24,18 @@ func (p *Plane) Exchange(
 	if err := p.checkUsable(lane); err != nil {
 		return nil, err
 	}
-	doing := func() string { return control.ExchangeName(p.cfg.Group, lane) }
+	callText := func() string { return control.ExchangeName(p.cfg.Group, lane) }
 	if lane == driver.LaneFault {
-		return p.exchangeReports(ctx, payload, &waitState{doing: doing})
+		return p.exchangeReports(ctx, payload, &waitState{callText: callText})
 	}
 	if err := p.laneErrs[lane]; err != nil {
-		return nil, fmt.Errorf("%s after a fault: %w", doing(), err)
+		return nil, fmt.Errorf("%s after a fault: %w", callText(), err)
 	}
 	if p.peerFailed() {
-		return nil, p.failLane(lane, p.peerFault(doing))
+		return nil, p.failLane(lane, p.peerFault(callText))
 	}
 	got, err := p.exchangeStep(ctx, payload, &waitState{
-		doing: doing, track: laneTracks[lane], exchange: lane == driver.LaneControl,
+		callText: callText, track: laneTracks[lane], exchange: lane == driver.LaneControl,
 	})
 	if err != nil {
 		return nil, p.failLane(lane, err)
@@ -155,7 +155,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	peerHadFailed := p.peerFailed()
 	w := &waitState{
 		track: trackCompare, collective: ticket, operation: call.Operation,
-		doing: func() string {
+		callText: func() string {
 			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, p.cfg.Group.Name())
 		},
 	}
@@ -174,7 +174,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	case len(others) > 0:
 		return p.fail(p.cfg.Group.Mismatch(ticket, call, others...))
 	case peerHadFailed:
-		return p.fail(p.peerFault(w.doing))
+		return p.fail(p.peerFault(w.callText))
 	}
 	return nil
 }
@@ -184,7 +184,7 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
-	_ = p.fail(&driver.PeerError{InCall: w.doing()})
+	_ = p.fail(&driver.PeerError{InCall: w.callText()})
 	own := &p.records[p.me]
 	payload = append([]byte{}, payload...)
 	if err := own.addReport(payload); err != nil {
@@ -226,7 +226,7 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 			}
 			return nil
 		case ctx.Err() != nil:
-			return fmt.Errorf("%s: %w", w.doing(), context.Cause(ctx))
+			return fmt.Errorf("%s: %w", w.callText(), context.Cause(ctx))
 		}
 		p.pause(ctx.Done())
 	}

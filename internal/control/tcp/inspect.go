@@ -19,7 +19,8 @@ func (s *groupState) Inspect() driver.Inspection {
 	for _, w := range s.waits {
 		// Do not copy failedFor, because the waiting goroutine writes it without holding mu.
 		observed := &waitState{
-			doing: w.doing, track: w.track, step: w.step, collective: w.collective, begin: w.begin,
+			callText: w.callText, track: w.track, step: w.step, collective: w.collective,
+			begin: w.begin,
 		}
 		status := s.waitStatus(observed, time.Now())
 		if late := status.Warning(s.rankStates(observed)); late != nil {

@@ -22,11 +22,11 @@ func (n namedValue) Gather(ctx context.Context, mine driver.Words, all []driver.
 	}
 	w := &waitState{track: valuePrefix + track(n.name)}
 	w.step = p.records[p.me].lookup(w.track).received + 1
-	w.doing = func() string {
+	w.callText = func() string {
 		return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), w.step, p.cfg.Group.Name())
 	}
 	if p.peerFailed() {
-		return failAndNotify(p, p.peerFault(w.doing))
+		return failAndNotify(p, p.peerFault(w.callText))
 	}
 	got, err := p.exchangeStep(ctx, encodeWords(mine[:]...), w)
 	if err != nil {

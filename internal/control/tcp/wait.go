@@ -13,7 +13,7 @@ import (
 // waitState describes a wait for work or for a step of a track (a sequence of steps that all ranks
 // perform together).
 type waitState struct {
-	doing func() string
+	callText func() string
 	// track and step identify the post that this rank expects from every rank. step is 0 in a wait
 	// for work.
 	track     track
@@ -70,7 +70,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 		case v.Err != nil:
 			return v.Err
 		case errors.Is(ended, context.Canceled):
-			return control.Interrupted(&status, states, context.Cause(ctx))
+			return control.InterruptedWaitError(&status, states, context.Cause(ctx))
 		case v.Warning != nil:
 			s.warn(v.Warning)
 		case status.DeadlinePassed || status.Waited >= status.Timeout:
@@ -112,7 +112,7 @@ func (s *groupState) warn(late *driver.LateWarning) {
 
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
 	status := control.WaitStatus{
-		Group: s.cfg.Group, CallText: w.doing, Collective: w.collective,
+		Group: s.cfg.Group, CallText: w.callText, Collective: w.collective,
 		Exchange: w.exchange || w.ordered,
 		Work:     w.work, Cause: s.cause, Closed: s.closed, FailedFor: w.failedFor,
 		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: s.stalls.mayBeStale(now),
@@ -143,8 +143,8 @@ func (s *groupState) rankStates(w *waitState) []control.RankState {
 
 // peerFault returns a PeerError about the peers that have failed. There must be at least one. The
 // caller must hold s.mu.
-func (s *groupState) peerFault(doing func() string) error {
-	return control.NonNilPeerFault(s.cfg.Group, s.rankStates(&waitState{}), doing)
+func (s *groupState) peerFault(callText func() string) error {
+	return control.NonNilFailedPeersError(s.cfg.Group, s.rankStates(&waitState{}), callText)
 }
 
 func (s *groupState) peerFailed() bool {
@@ -157,14 +157,14 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := s.waitStatus(w, time.Now())
-	return control.Interrupted(&status, s.rankStates(w), context.Cause(ctx))
+	return control.InterruptedWaitError(&status, s.rankStates(w), context.Cause(ctx))
 }
 
 // newWorkWait returns the state of a wait for work. The timeout includes statusDelay, because this
 // rank sees other ranks' submissions with that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
-		doing: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
+		callText: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
 		timeout: s.cfg.Group.Timeout.Get() + statusDelay, work: true, failedFor: -1,
 	}
 }
