@@ -19,7 +19,7 @@ func (p *plane) Announce(ticket, digest uint64) {
 		return
 	}
 	defer p.EndUse()
-	a := &p.me.announced[ticket%announcements]
+	a := &p.ownBlock.announced[ticket%announcements]
 	spin.StoreRelease64(&a.ticket, 0)
 	spin.StoreRelease64(&a.digest, digest)
 	spin.StoreRelease64(&a.ticket, ticket)
@@ -47,7 +47,7 @@ func (p *plane) Submitted(ticket uint64) bool {
 		return true
 	}
 	defer p.EndUse()
-	for _, b := range p.others {
+	for _, b := range p.otherBlocks {
 		if spin.LoadAcquire64(&b.status.submitted) < ticket {
 			return false
 		}

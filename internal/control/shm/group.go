@@ -74,7 +74,7 @@ func (g *Group) Join(
 	g.fault.done = make(chan struct{})
 	g.usersDone.L = &g.Mu
 	for i := range g.lanes {
-		g.lanes[i].absent, g.lanes[i].read = make([]bool, n), map[*block]uint64{}
+		g.lanes[i].absent, g.lanes[i].slotsRead = make([]bool, n), map[*block]uint64{}
 	}
 	if err := g.join(ctx, dataBytes); err != nil {
 		return errors.Join(err, g.Release())
@@ -98,7 +98,7 @@ func (g *Group) Fetch(
 ) (*os.File, error) {
 	p := g.peers[rank]
 	f, err := p.Fetch(ctx, key)
-	if err != nil && p.hasEnded() {
+	if err != nil && p.hasExited() {
 		return nil, &driver.RankLostError{Ranks: []int{p.rank}, InCall: callText}
 	}
 	return f, err
@@ -140,7 +140,7 @@ func (g *Group) Fail(err error) error {
 func (g *Group) fail(err error) error {
 	err = g.cfg.Fault(err)
 	if g.fault.record(err) {
-		atomic.StoreUint32(&g.me.wakeup.failed, uint32(control.ReasonOf(err)))
+		atomic.StoreUint32(&g.ownBlock.wakeup.failed, uint32(control.ReasonOf(err)))
 		g.wakeAll()
 	}
 	return err
@@ -179,7 +179,7 @@ func (g *Group) LeaveGroup() (last uint64, left bool) {
 	}
 	g.closed = true
 	g.fault.record(g.cfg.Fault(fmt.Errorf("group %s: %w", g.cfg.Name(), driver.ErrClosed)))
-	spin.StoreRelease64(&g.me.status.closed, 1)
+	spin.StoreRelease64(&g.ownBlock.status.closed, 1)
 	g.wakeAll()
 	for g.users > 0 {
 		g.usersDone.Wait()
@@ -230,7 +230,7 @@ func (g *Group) Collectives() uint64 {
 // Ticket allocates the next ticket and publishes it. The caller must hold Mu.
 func (g *Group) Ticket() uint64 {
 	g.submitted++
-	spin.Publish64((*atomic.Uint64)(unsafe.Pointer(&g.me.status.submitted)), g.submitted)
+	spin.Publish64((*atomic.Uint64)(unsafe.Pointer(&g.ownBlock.status.submitted)), g.submitted)
 	return g.submitted
 }
 

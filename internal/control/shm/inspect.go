@@ -16,14 +16,14 @@ type observation struct {
 
 // observe describes all slow waits. It holds ws.mu while it calls their functions. The waiting
 // goroutine may change what they read as soon as it has removed the wait from the list. Only that
-// goroutine may call ready, so observe counts all ranks awaited by such a wait as missing.
+// goroutine may call isReady, so observe counts all ranks awaited by such a wait as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	all := make([]observation, len(ws.list))
 	for i, w := range ws.list {
 		all[i] = observation{callText: w.callText(), begin: w.begin, missing: w.awaited}
-		if w.ready == nil {
+		if w.isReady == nil {
 			all[i].missing = ws.appendLate(nil, w)
 		}
 	}
@@ -39,7 +39,8 @@ func (ws *waiter) inspect() driver.Inspection {
 			Group: *ws.ranks.cfg, CallText: func() string { return w.callText },
 			Waited: time.Duration(sys.Monotonic() - w.begin),
 		}
-		states := ws.rankStates(&slowWait{ready: func() bool { return false }, awaited: w.missing})
+		wait := slowWait{isReady: func() bool { return false }, awaited: w.missing}
+		states := ws.rankStates(&wait)
 		if late := status.Warning(states); late != nil {
 			all.Waits = append(all.Waits, *late)
 		}

@@ -17,21 +17,21 @@ import (
 )
 
 type joinState struct {
-	g      *Group
-	begin  time.Time
-	list   control.JoinList
-	cancel context.CancelCauseFunc
-	// awaited is the world rank that Join waits for, or -1. exchanging is set during the first
-	// exchange, which waits for all ranks.
-	awaited    atomic.Int64
-	exchanging atomic.Bool
+	g        *Group
+	begin    time.Time
+	joinList control.JoinList
+	cancel   context.CancelCauseFunc
+	// awaitedRank is the world rank that Join waits for, or -1. isExchanging is set during the
+	// first exchange, which waits for all ranks.
+	awaitedRank  atomic.Int64
+	isExchanging atomic.Bool
 }
 
 func (j *joinState) awaitedRanks() (ranks []int) {
-	if rank := j.awaited.Load(); rank >= 0 {
+	if rank := j.awaitedRank.Load(); rank >= 0 {
 		return []int{int(rank)}
 	}
-	if !j.exchanging.Load() {
+	if !j.isExchanging.Load() {
 		return nil
 	}
 	for i, b := range j.g.blocks {
@@ -47,30 +47,30 @@ func (g *Group) join(ctx context.Context, dataBytes int64) error {
 	defer cancel(nil)
 	j := &joinState{
 		g: g, begin: time.Now(), cancel: cancel,
-		list: control.JoinList{Store: g.machine.cfg.Store, Group: g.cfg},
+		joinList: control.JoinList{Store: g.machine.cfg.Store, Group: g.cfg},
 	}
-	j.awaited.Store(-1)
+	j.awaitedRank.Store(-1)
 	if err := j.run(ctx, dataBytes); err != nil {
-		return j.explain(ctx, err)
+		return j.explainError(ctx, err)
 	}
 	return nil
 }
 
 func (j *joinState) run(ctx context.Context, dataBytes int64) error {
-	defer j.list.StartWarnings(j.g.machine.cfg.Late, j.awaitedRanks)()
-	if err := j.list.Add(ctx); err != nil {
+	defer j.joinList.StartWarnings(j.g.machine.cfg.Late, j.awaitedRanks)()
+	if err := j.joinList.Add(ctx); err != nil {
 		return err
 	}
 	if err := j.connectPeers(ctx); err != nil {
 		return err
 	}
-	withdraw, err := j.mapRegion(ctx, roundToPages(blocksSize(len(j.g.cfg.Ranks))+dataBytes))
+	stopExport, err := j.mapRegion(ctx, roundToPages(blocksSize(len(j.g.cfg.Ranks))+dataBytes))
 	if err != nil {
 		return err
 	}
-	defer withdraw() // after the exchange, when all ranks have mapped the region
-	j.awaited.Store(-1)
-	j.exchanging.Store(true)
+	defer stopExport() // after the exchange, when all ranks have mapped the region
+	j.awaitedRank.Store(-1)
+	j.isExchanging.Store(true)
 	if j.g.processors, err = j.countProcessors(ctx); err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	return nil
 }
 
-func (j *joinState) explain(ctx context.Context, err error) error {
+func (j *joinState) explainError(ctx context.Context, err error) error {
 	if errors.As(err, new(*driver.RankLostError)) {
 		return err
 	}
@@ -98,19 +98,19 @@ func (j *joinState) explain(ctx context.Context, err error) error {
 	switch {
 	case isLate:
 		awaited, err = late.Missing, context.DeadlineExceeded
-	case j.awaited.Load() >= 0:
-		awaited = []int{int(j.awaited.Load())}
+	case j.awaitedRank.Load() >= 0:
+		awaited = []int{int(j.awaitedRank.Load())}
 	}
-	return j.list.TimeoutError(time.Since(j.begin), awaited, err)
+	return j.joinList.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
-// explainWithdrawn returns the error of a Join that group rank 0 has abandoned. Usually group rank
-// 0 has timed out because of a third rank. The error then lists the third rank.
+// explainWithdrawn returns the error of a Join in which group rank 0 no longer exports the region.
+// Usually group rank 0 has timed out because of a third rank. The error then lists the third rank.
 func (j *joinState) explainWithdrawn(err error) error {
 	first := []int{j.g.cfg.Ranks[0]}
-	absent := j.list.AbsentRanks()
+	absent := j.joinList.AbsentRanks()
 	if len(absent) == 0 {
-		absent = j.list.Blockers(first)
+		absent = j.joinList.Blockers(first)
 	}
 	if slices.Equal(absent, first) {
 		return err // no third rank is absent
@@ -123,13 +123,13 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 		if i == j.g.cfg.Rank {
 			continue
 		}
-		j.awaited.Store(int64(rank))
+		j.awaitedRank.Store(int64(rank))
 		p, err := j.g.machine.peerOf(ctx, rank)
 		if err != nil {
 			return err
 		}
 		j.g.peers[i] = p
-		p.onEnd(ctx, func() {
+		p.callOnExit(ctx, func() {
 			j.cancel(&driver.RankLostError{
 				Ranks: []int{rank}, InCall: j.callText(), Members: j.g.cfg.Ranks,
 			})
@@ -140,21 +140,21 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 
 func (j *joinState) callText() string { return "joining group " + j.g.cfg.Name() }
 
-// mapRegion maps the control region. Group rank 0 creates it and exports it until withdraw is
+// mapRegion maps the control region. Group rank 0 creates it and exports it until stopExport is
 // called.
 func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
-) (withdraw func(), err error) {
+) (stopExport func(), err error) {
 	key := handoff.Key{Namespace: j.g.space}
-	ready := "shm/group/" + j.g.cfg.ID
+	readyKey := "shm/group/" + j.g.cfg.ID
 	if j.g.cfg.Rank == 0 {
-		return j.createRegion(ctx, key, ready, bytes)
+		return j.createRegion(ctx, key, readyKey, bytes)
 	}
-	j.awaited.Store(int64(j.g.cfg.Ranks[0]))
-	if _, err := j.g.machine.cfg.Store.Get(ctx, ready); err != nil {
+	j.awaitedRank.Store(int64(j.g.cfg.Ranks[0]))
+	if _, err := j.g.machine.cfg.Store.Get(ctx, readyKey); err != nil {
 		return nil, err
 	}
-	f, err := j.g.peers[0].fetch(ctx, key)
+	f, err := j.g.peers[0].fetchFile(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
 		// Usually the reason is a lost rank, which this rank detects within exitDelay.
 		select {
@@ -171,41 +171,41 @@ func (j *joinState) mapRegion(
 		return nil, errors.Join(err, fmt.Errorf("the control region has %d bytes instead of %d: "+
 			"ranks run different versions of symmem", size, bytes))
 	}
-	return func() {}, j.g.useRegion(sys.Map(f, 0, bytes))
+	return func() {}, j.g.setRegion(sys.Map(f, 0, bytes))
 }
 
 func (j *joinState) createRegion(
-	ctx context.Context, key handoff.Key, ready string, bytes int64,
-) (withdraw func(), err error) {
+	ctx context.Context, key handoff.Key, readyKey string, bytes int64,
+) (stopExport func(), err error) {
 	f, err := sys.Memfd("symmem-group", bytes)
 	if err != nil {
 		return nil, err
 	}
-	if err := j.g.useRegion(sys.Map(f, 0, bytes)); err != nil {
+	if err := j.g.setRegion(sys.Map(f, 0, bytes)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	j.g.machine.Export(key, f)
-	withdraw = func() {
+	stopExport = func() {
 		j.g.machine.Withdraw(key)
 		f.Close()
 	}
-	if err := j.g.machine.cfg.Store.Set(ctx, ready, nil); err != nil {
-		withdraw()
+	if err := j.g.machine.cfg.Store.Set(ctx, readyKey, nil); err != nil {
+		stopExport()
 		return nil, err
 	}
-	return withdraw, nil
+	return stopExport, nil
 }
 
-func (g *Group) useRegion(m *sys.Mapping, err error) error {
+func (g *Group) setRegion(m *sys.Mapping, err error) error {
 	if err != nil {
 		return err
 	}
 	g.region = m
 	g.blocks = blocksIn(m.Base(), len(g.cfg.Ranks))
-	g.me = g.blocks[g.cfg.Rank]
+	g.ownBlock = g.blocks[g.cfg.Rank]
 	for i, b := range g.blocks {
 		if i != g.cfg.Rank {
-			g.others = append(g.others, b)
+			g.otherBlocks = append(g.otherBlocks, b)
 		}
 	}
 	return nil
@@ -240,14 +240,14 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeIgnoringFaults performs the group's first exchange. It ignores faults so that each rank
-// detects for itself which rank is lost or late.
+// exchangeIgnoringFaults performs the group's first exchange. It ignores the faults of other ranks,
+// so that each rank detects which rank is lost or late.
 func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := exchange{
-		g: j.g, id: driver.LaneControl, lane: l, payload: payload, ignoreFaults: true,
+		g: j.g, laneID: driver.LaneControl, lane: l, payload: payload, ignoreFaults: true,
 	}
 	return e.run(ctx)
 }

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's end of a channel for small payloads.
+// lane is this rank's end of a channel over which all ranks exchange small payloads.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
@@ -21,8 +21,8 @@ type lane struct {
 	err error
 	// absent marks the group ranks that report nothing more on the fault lane. It is guarded by mu.
 	absent []bool
-	// read is the number of slots read from each rank's fault log. It is guarded by mu.
-	read map[*block]uint64
+	// slotsRead is the number of slots read from each rank's fault log. It is guarded by mu.
+	slotsRead map[*block]uint64
 }
 
 // Exchange sends payload to every rank and returns the payloads of all ranks.
@@ -44,9 +44,9 @@ func (g *Group) Exchange(
 	l := &g.lanes[id]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := exchange{g: g, id: id, lane: l, payload: payload}
+	e := exchange{g: g, laneID: id, lane: l, payload: payload}
 	if id == driver.LaneFault {
-		return e.report(ctx)
+		return e.exchangeReports(ctx)
 	}
 	if l.err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", e.callText(), l.err)
@@ -63,86 +63,86 @@ func (g *Group) Exchange(
 // needs.
 type exchange struct {
 	g            *Group
-	id           driver.Lane
+	laneID       driver.Lane
 	lane         *lane
 	payload      []byte
-	got          [][]byte
-	totals       []uint64
-	ignoreFaults bool // whether the exchange continues after a peer's fault
+	received     [][]byte // the part of each rank's payload that has arrived
+	sizes        []uint64 // of all ranks' payloads
+	ignoreFaults bool     // whether the exchange continues after a peer's fault
 }
 
 func (e *exchange) run(ctx context.Context) ([][]byte, error) {
-	ranks := len(e.g.blocks)
-	e.got, e.totals = make([][]byte, ranks), make([]uint64, ranks)
+	rankCount := len(e.g.blocks)
+	e.received, e.sizes = make([][]byte, rankCount), make([]uint64, rankCount)
 	for offset := 0; ; offset += chunkBytes {
-		if err := e.post(offset); err != nil {
+		if err := e.postChunk(offset); err != nil {
 			return nil, err
 		}
-		if err := e.collect(ctx, offset == 0); err != nil {
+		if err := e.collectChunks(ctx, offset == 0); err != nil {
 			return nil, err
 		}
-		if uint64(offset+chunkBytes) >= slices.Max(e.totals) {
-			return e.got, nil
+		if uint64(offset+chunkBytes) >= slices.Max(e.sizes) {
+			return e.received, nil
 		}
 	}
 }
 
-func (e *exchange) post(offset int) error {
+func (e *exchange) postChunk(offset int) error {
 	if e.g.peerFailed() {
 		return e.g.peerFault(e.callText)
 	}
 	e.lane.step++
-	s := e.slot(e.g.me)
+	s := e.slot(e.g.ownBlock)
 	copy(s.data[:], e.payload[min(offset, len(e.payload)):])
 	spin.StoreRelease64(&s.total, uint64(len(e.payload)))
-	if e.id == driver.LaneControl {
-		spin.StoreRelease64(&e.g.me.status.exchanges, e.lane.step)
+	if e.laneID == driver.LaneControl {
+		spin.StoreRelease64(&e.g.ownBlock.status.exchanges, e.lane.step)
 	}
 	spin.StoreRelease64(&s.step, e.lane.step)
 	e.g.wakeSleepers()
 	return nil
 }
 
-func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.id) }
+func (e *exchange) callText() string { return control.ExchangeName(e.g.cfg, e.laneID) }
 
-func (e *exchange) slot(b *block) *slot { return &b.lanes[e.id][e.lane.step&1] }
+func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step&1] }
 
-func (e *exchange) collect(ctx context.Context, first bool) error {
+func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	err := e.g.waitSlowly(ctx, &slowWait{
 		word: func(b *block) *uint64 { return &e.slot(b).step }, want: e.lane.step,
-		awaited: e.g.Others(), exchange: e.id == driver.LaneControl, callText: e.callText,
+		awaited: e.g.Others(), exchange: e.laneID == driver.LaneControl, callText: e.callText,
 		ignoreFaults: e.ignoreFaults,
 	})
 	if err != nil {
 		return err
 	}
 	for r, b := range e.g.blocks {
-		if err := e.appendChunk(r, e.slot(b), first); err != nil {
+		if err := e.appendChunk(r, e.slot(b), isFirst); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *exchange) appendChunk(r int, s *slot, first bool) error {
+func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 	total := spin.LoadAcquire64(&s.total)
 	if total > driver.MaxPayload {
-		return fmt.Errorf("the payload of rank %d, of %d bytes, exceeds the limit of %d",
+		return fmt.Errorf("the payload of rank %d has %d bytes, more than the limit of %d",
 			e.g.cfg.Ranks[r], total, driver.MaxPayload)
 	}
-	if !first && total != e.totals[r] {
+	if !isFirst && total != e.sizes[r] {
 		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
-			e.g.cfg.Ranks[r], e.totals[r], total)
+			e.g.cfg.Ranks[r], e.sizes[r], total)
 	}
-	if first {
-		e.totals[r], e.got[r] = total, make([]byte, 0, total)
+	if isFirst {
+		e.sizes[r], e.received[r] = total, make([]byte, 0, total)
 	}
-	left := int(total) - len(e.got[r])
-	e.got[r] = append(e.got[r], s.data[:min(left, chunkBytes)]...)
+	remaining := int(total) - len(e.received[r])
+	e.received[r] = append(e.received[r], s.data[:min(remaining, chunkBytes)]...)
 	return nil
 }
 
-// Decide proposes a cause for the group's failure and returns the one that the ranks agreed on.
+// Decide proposes a cause for the group's failure and returns the first proposal of any rank.
 func (g *Group) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload || g.BeginUse() != nil {
 		return proposal
@@ -169,10 +169,10 @@ func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // Another goroutine of this rank has decided, and its proposal must not change.
+		return // A proposal was first. If it is this rank's, it must not be overwritten.
 	}
-	own := &g.me.decision
-	copy(own.data[:], proposal)
-	spin.StoreRelease64(&own.size, uint64(len(proposal)))
+	d := &g.ownBlock.decision
+	copy(d.data[:], proposal)
+	spin.StoreRelease64(&d.size, uint64(len(proposal)))
 	atomic.CompareAndSwapUint32(decider, 0, uint32(g.cfg.Rank)+1)
 }

@@ -23,15 +23,15 @@ import (
 type Machine struct {
 	cfg driver.Config
 	*handoff.Server
-	identity handoff.Token
+	token handoff.Token // the world's token, which rank 0 creates
 	// sharesProcess is set if another rank runs in this process, as in tests. Waits then yield to
 	// the Go scheduler.
 	sharesProcess atomic.Bool
 
-	mu     ranked.Mutex[machineMu]
-	peers  map[int]*peer // by world rank; guarded by mu
-	closed bool
-	ends   atomic.Uint32
+	mu        ranked.Mutex[machineMu]
+	peers     map[int]*peer // by world rank; guarded by mu
+	closed    bool
+	exitCount atomic.Uint32 // number of peers whose processes have exited
 }
 
 // Open publishes this rank's address to the other ranks on the machine. It waits for rank 0, which
@@ -49,20 +49,20 @@ func (m *Machine) publishAddress(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if m.Server, err = handoff.Listen(m.identity); err != nil {
+	if m.Server, err = handoff.Listen(m.token); err != nil {
 		return err
 	}
-	place, err := machineID()
+	id, err := machineID()
 	if err != nil {
 		return err
 	}
-	value := m.Address() + " " + place
+	value := m.Address() + " " + id
 	return m.cfg.Store.Set(ctx, rankKey(m.cfg.Rank), []byte(value))
 }
 
 func (m *Machine) shareToken(ctx context.Context) error {
 	begin := time.Now()
-	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.identity[:])
+	err := control.ShareToken(ctx, m.cfg.Store, "shm/token", m.cfg.Rank == 0, m.token[:])
 	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return &driver.AbsentError{
 			InCall: "fetching the world's token", Ranks: []int{0}, Err: err,
@@ -86,12 +86,13 @@ func machineID() (string, error) {
 	return boot + " " + network + " " + processes, nil
 }
 
-func whyNotShared(ours, theirs string) error {
-	our, their := strings.Fields(ours), strings.Fields(theirs)
+// explainNotShared returns the reason why ranks with two IDs of machineID cannot share memory.
+func explainNotShared(ownID, peerID string) error {
+	own, peer := strings.Fields(ownID), strings.Fields(peerID)
 	switch {
-	case len(our) != 3 || len(their) != 3 || our[0] != their[0]:
+	case len(own) != 3 || len(peer) != 3 || own[0] != peer[0]:
 		return errors.New("it is on another machine: ranks share memory of one machine only")
-	case our[1] != their[1]:
+	case own[1] != peer[1]:
 		return errors.New("it is in another network namespace of this machine: run all ranks in one " +
 			"container, or with the network of the host (hostNetwork: true; docker run --network host)")
 	}
@@ -113,8 +114,8 @@ func (m *Machine) peerOf(ctx context.Context, rank int) (*peer, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if first := m.peers[rank]; first != nil {
-		return first, p.close()
+	if existing := m.peers[rank]; existing != nil {
+		return existing, p.close()
 	}
 	if m.peers == nil {
 		m.peers = map[int]*peer{}
@@ -128,25 +129,25 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, theirs, _ := strings.Cut(string(value), " ")
-	ours, err := machineID()
+	address, peerID, _ := strings.Cut(string(value), " ")
+	ownID, err := machineID()
 	if err != nil {
 		return nil, err
 	}
-	if theirs != ours {
-		return nil, whyNotShared(ours, theirs)
+	if peerID != ownID {
+		return nil, explainNotShared(ownID, peerID)
 	}
-	h, err := handoff.Dial(ctx, address, m.identity)
+	h, err := handoff.Dial(ctx, address, m.token)
 	if err != nil {
-		return nil, asRankLost(rank, "connecting", err)
+		return nil, toRankLostError(rank, "connecting", err)
 	}
 	if h.PID() == os.Getpid() {
 		m.sharesProcess.Store(true)
 	}
-	return newPeer(rank, h, &m.ends), nil
+	return newPeer(rank, h, &m.exitCount), nil
 }
 
-// Close closes the connections to the other ranks and withdraws all exports.
+// Close closes the connections to the other ranks and ends all exports of files.
 func (m *Machine) Close() error {
 	var errs []error
 	m.mu.Lock()
@@ -154,10 +155,10 @@ func (m *Machine) Close() error {
 		errs = append(errs, p.close())
 	}
 	m.peers = nil
-	first := !m.closed
+	wasOpen := !m.closed
 	m.closed = true
 	m.mu.Unlock()
-	if m.Server != nil && first {
+	if m.Server != nil && wasOpen {
 		errs = append(errs, m.Server.Close())
 	}
 	return errors.Join(errs...)
@@ -174,7 +175,7 @@ func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.Fil
 	if err != nil {
 		return nil, err
 	}
-	return p.fetch(ctx, key)
+	return p.fetchFile(ctx, key)
 }
 
 func (m *Machine) yield() {

@@ -136,8 +136,8 @@ func TestWhyNotShared(t *testing.T) {
 		"boot net:[1] pid:[2]":  "shareProcessNamespace: true",
 		"boot net:[1]":          "another machine",
 	} {
-		if got := whyNotShared(ours, theirs); !strings.Contains(got.Error(), want) {
-			t.Errorf("whyNotShared(%q, %q) = %v, want %q", ours, theirs, got, want)
+		if got := explainNotShared(ours, theirs); !strings.Contains(got.Error(), want) {
+			t.Errorf("explainNotShared(%q, %q) = %v, want %q", ours, theirs, got, want)
 		}
 	}
 }

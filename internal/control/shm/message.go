@@ -34,7 +34,7 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, callText func() strin
 		}
 	}
 	w := &slowWait{
-		ready: func() bool { return false }, awaited: from, callText: callText,
+		isReady: func() bool { return false }, awaited: from, callText: callText,
 		timeout: p.cfg.Timeout.Get(),
 		begin:   sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic()),
 	}

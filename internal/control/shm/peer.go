@@ -15,40 +15,41 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is a connection to another rank on this machine, and watches that rank's process.
+// peer is a connection to another rank on this machine. It also watches that rank's process.
 type peer struct {
 	*handoff.Peer
 	rank   int
-	lost   atomic.Bool
-	exited chan struct{}
+	isLost atomic.Bool
+	exited chan struct{} // closed when the process has exited
 
 	watcher sync.WaitGroup
 }
 
-// newPeer returns a peer and starts a watcher that increments ends when the peer's process exits.
-func newPeer(rank int, h *handoff.Peer, ends *atomic.Uint32) *peer {
+// newPeer returns a peer and starts a goroutine that increments exitCount when the peer's
+// process exits.
+func newPeer(rank int, h *handoff.Peer, exitCount *atomic.Uint32) *peer {
 	p := &peer{Peer: h, rank: rank, exited: make(chan struct{})}
 	if h.PID() != os.Getpid() {
-		p.watcher.Go(func() { p.watch(ends) })
+		p.watcher.Go(func() { p.watch(exitCount) })
 	}
 	return p
 }
 
-func (p *peer) watch(ends *atomic.Uint32) {
+func (p *peer) watch(exitCount *atomic.Uint32) {
 	if sys.AwaitEnd(p.Watch()) == nil {
-		p.lost.Store(true)
-		ends.Add(1)
+		p.isLost.Store(true)
+		exitCount.Add(1)
 		close(p.exited)
 	}
 }
 
-// exitDelay bounds how long the exit of a killed process stays invisible after its connections
-// break.
+// exitDelay bounds the time between the end of a killed process's connections and the notification
+// of its exit.
 const exitDelay = 200 * time.Millisecond
 
-// hasEnded reports whether the process of a peer with a broken connection has exited. It waits up
+// hasExited reports whether the process of a peer with a broken connection has exited. It waits up
 // to exitDelay.
-func (p *peer) hasEnded() bool {
+func (p *peer) hasExited() bool {
 	select {
 	case <-p.exited:
 		return true
@@ -57,9 +58,9 @@ func (p *peer) hasEnded() bool {
 	}
 }
 
-// onEnd calls a function when the process exits, unless ctx is done first.
-func (p *peer) onEnd(ctx context.Context, call func()) {
-	if p.lost.Load() {
+// callOnExit calls a function when the process exits, unless ctx is done first.
+func (p *peer) callOnExit(ctx context.Context, call func()) {
+	if p.isLost.Load() {
 		call()
 		return
 	}
@@ -72,16 +73,17 @@ func (p *peer) onEnd(ctx context.Context, call func()) {
 	}()
 }
 
-func (p *peer) fetch(ctx context.Context, key handoff.Key) (*os.File, error) {
+func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error) {
 	f, err := p.Fetch(ctx, key)
 	if err != nil {
-		return nil, asRankLost(p.rank, "fetching shared memory", err)
+		return nil, toRankLostError(p.rank, "fetching shared memory", err)
 	}
 	return f, nil
 }
 
-// asRankLost returns a RankLostError if err means that the other end closed the connection.
-func asRankLost(rank int, callText string, err error) error {
+// toRankLostError returns a RankLostError if err means that the other end closed the connection. It
+// returns other errors unchanged.
+func toRankLostError(rank int, callText string, err error) error {
 	for _, target := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,
 		syscall.ESRCH,

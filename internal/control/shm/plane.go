@@ -31,8 +31,8 @@ type plane struct {
 // eventCounters holds two counters. One of them changes before this rank can observe that a peer
 // fails, leaves or is lost. While they are unchanged, a launch need not check every peer.
 type eventCounters struct {
-	wakeup uint32 // this rank's futex word, incremented by peers that fail or leave
-	ends   uint32 // number of processes that have exited
+	wakeup    uint32 // this rank's futex word, incremented by peers that fail or leave
+	exitCount uint32 // number of processes that have exited
 }
 
 const (
@@ -100,7 +100,7 @@ func (p *plane) TrySubmit() (ticket uint64, ok bool) {
 		p.submitted++
 		ticket = p.submitted
 		if !p.withdrawn {
-			spin.StoreRelease64(&p.me.status.submitted, ticket)
+			spin.StoreRelease64(&p.ownBlock.status.submitted, ticket)
 		}
 	}
 	p.Mu.Unlock()
@@ -136,7 +136,7 @@ func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 }
 
 func (p *plane) compareLines(ticket uint64, call *driver.Call) error {
-	if err := p.arrive(call, ticket); err != nil {
+	if err := p.awaitLines(call, ticket); err != nil {
 		return err
 	}
 	if err := p.CompareStep(call, ticket); err != nil {
@@ -207,9 +207,10 @@ func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 }
 
 func (p *plane) sleepBriefly(naps int) {
-	word := spin.LoadAcquire32(&p.me.wakeup.word)
+	word := spin.LoadAcquire32(&p.ownBlock.wakeup.word)
 	if !p.fault.set.Load() {
-		sys.FutexWait(&p.me.wakeup.word, word, min(minAwaitSleep<<min(naps, 3), maxAwaitSleep))
+		duration := min(minAwaitSleep<<min(naps, 3), maxAwaitSleep)
+		sys.FutexWait(&p.ownBlock.wakeup.word, word, duration)
 	}
 }
 
@@ -287,7 +288,7 @@ func (p *plane) peerFailedOrClosed() bool {
 		return true
 	}
 	p.checked = now
-	for _, b := range p.others {
+	for _, b := range p.otherBlocks {
 		if spin.LoadAcquire64(&b.status.closed) != 0 {
 			p.lastTicket = min(p.lastTicket, spin.LoadAcquire64(&b.status.submitted))
 		}
@@ -296,7 +297,7 @@ func (p *plane) peerFailedOrClosed() bool {
 }
 
 func (p *plane) eventCounters() eventCounters {
-	return eventCounters{atomic.LoadUint32(&p.me.wakeup.word), p.machine.ends.Load()}
+	return eventCounters{atomic.LoadUint32(&p.ownBlock.wakeup.word), p.machine.exitCount.Load()}
 }
 
 func (p *plane) Withdraw() bool {
@@ -307,14 +308,14 @@ func (p *plane) Withdraw() bool {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	least := p.submitted
-	for _, b := range p.others {
+	for _, b := range p.otherBlocks {
 		least = min(least, spin.LoadAcquire64(&b.status.submitted))
 	}
 	if least == p.submitted {
 		return false
 	}
 	p.withdrawn = true
-	spin.StoreRelease64(&p.me.status.submitted, least)
+	spin.StoreRelease64(&p.ownBlock.status.submitted, least)
 	return true
 }
 

@@ -8,21 +8,22 @@ import (
 	"symmem/internal/spin"
 )
 
+// ranks gives access to the blocks of a group's ranks in shared memory.
 type ranks struct {
-	me     *block
-	others []*block // without me, in group order
-	blocks []*block // by group rank
-	peers  []*peer  // by group rank; nil for this rank
-	cfg    *driver.GroupConfig
+	ownBlock    *block
+	otherBlocks []*block // in group order
+	blocks      []*block // by group rank
+	peers       []*peer  // by group rank; nil for this rank
+	cfg         *driver.GroupConfig
 }
 
 func (r *ranks) Size() int { return len(r.blocks) }
 
 // lostPeers lists the group ranks whose processes exited before the ranks left the group.
-func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.lost(r.Others()), r.HasLeft) }
+func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.selectLost(r.Others()), r.HasLeft) }
 
-// wakeAll wakes all ranks, including this one. It increments every futex word, even if none sleeps
-// on it: a plane infers from an unchanged word that no peer has failed.
+// wakeAll wakes all ranks, including this one. It increments every futex word, even if no thread
+// sleeps on it: while its word is unchanged, a plane assumes that no peer has failed.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()
@@ -30,9 +31,9 @@ func (r *ranks) wakeAll() {
 }
 
 // peerFailed reports whether a peer has failed. That peer waits for no step that this rank posts
-// afterwards, but may have completed earlier ones.
+// afterwards. It may have completed earlier steps.
 func (r *ranks) peerFailed() bool {
-	for _, b := range r.others {
+	for _, b := range r.otherBlocks {
 		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
 			return true
 		}
@@ -40,16 +41,17 @@ func (r *ranks) peerFailed() bool {
 	return false
 }
 
-// wakeSleepers wakes the peers that are sleeping. It must be called after every post. The package
-// comment explains why this needs no fence.
+// wakeSleepers wakes the peers that are sleeping. It must be called after every post of a step. The
+// package comment explains why no memory fence is needed.
 func (r *ranks) wakeSleepers() {
-	for _, b := range r.others {
+	for _, b := range r.otherBlocks {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
 			b.wakeup.wake()
 		}
 	}
 }
 
+// Wake wakes a rank if it is asleep.
 func (r *ranks) Wake(rank int) {
 	if r.Asleep(rank) {
 		r.blocks[rank].wakeup.wake()
@@ -81,10 +83,10 @@ func (r *ranks) Asleep(rank int) bool {
 	return atomic.LoadInt32(&r.blocks[rank].wakeup.sleeping) != 0
 }
 
-func (r *ranks) lost(ranks []int) []int {
+func (r *ranks) selectLost(ranks []int) []int {
 	var lost []int
 	for _, rank := range ranks {
-		if p := r.peers[rank]; p != nil && p.lost.Load() {
+		if p := r.peers[rank]; p != nil && p.isLost.Load() {
 			lost = append(lost, rank)
 		}
 	}

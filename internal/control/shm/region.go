@@ -9,15 +9,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// A group's control region is one shared file with a block for every rank, followed by a backend's
-// data. Only the owner of a block writes to it, with two exceptions: other ranks increment the
-// futex word, and any rank may set the first block's decider. Lines are 128 bytes apart, because
-// processors fetch cache lines in pairs. Most of a block is never touched and thus never allocated.
+// A group's control region is one shared file. It holds a block for every rank and then the
+// backend's data. Only the owner of a block writes to it, with two exceptions: other ranks
+// increment the futex word, and any rank can set the first block's decider. Lines are 128 bytes
+// apart, because processors fetch cache lines in pairs. Most pages of a block are never used or
+// allocated.
 const (
 	lineStride = 128
 	MaxRanks   = 64
 	pageBytes  = 4096
-	// chunkBytes is the number of bytes that a lane transfers in one step.
+	// chunkBytes is the number of payload bytes that an exchange transfers in one step.
 	chunkBytes = 8 << 10
 	// faultSlots is the number of slots in a rank's log of reports about failures.
 	faultSlots = driver.MaxPayload/chunkBytes + 128
@@ -29,7 +30,7 @@ type line struct {
 	// digest is the digest of the rank's call, XORed with balance.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance is the rank's message balance. It has a separate cache line, which ranks read only if
+	// balance is the rank's Counts.Balance. It has a separate cache line, which ranks read only if
 	// a balance is not 0 (see steps.compareBalances).
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
@@ -54,7 +55,7 @@ type status struct {
 	submitted uint64
 	// inCollective is the ticket (number) of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// exchanges is the last step that the rank has posted on the control lane. inExchange is the
+	// exchanges is the last step that the rank has posted on driver.LaneControl. inExchange is the
 	// same step while the rank waits in it, and 0 otherwise.
 	exchanges, inExchange uint64
 	operation             uint64
@@ -79,9 +80,10 @@ type valueSlot struct {
 	_    [pageBytes - 2*lineStride - 8 - driver.MaxValueName]byte
 }
 
+// slot holds one chunk of a payload.
 type slot struct {
 	step  uint64
-	total uint64
+	total uint64 // size of the payload
 	_     [lineStride - 16]byte
 	data  [chunkBytes]byte
 }
@@ -89,7 +91,7 @@ type slot struct {
 // decision is a rank's proposal for the cause of the group's failure. Only that rank writes size
 // and data, once.
 type decision struct {
-	decider uint32 // 1 plus the group rank that has decided; first block only
+	decider uint32 // 1 plus the group rank of the first proposal; used only in the first block
 	size    uint64
 	_       [lineStride - 16]byte
 	data    [driver.MaxPayload]byte

@@ -10,11 +10,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// The fault lane carries reports about failures. Every rank appends its reports to a log, in slots
-// that are never reused, and reads the other ranks' logs at its own pace. A rank that does not
-// report in time is absent. Ranks may disagree about which ranks are absent.
+// The fault lane carries reports about failures. Every rank appends its reports to its log, in
+// slots that are never reused. It reads the other ranks' logs whenever it exchanges reports. If a
+// rank does not report in time, the reader marks it absent. Ranks may disagree about which ranks
+// are absent.
 
-func (e *exchange) report(ctx context.Context) ([][]byte, error) {
+func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {
 		return nil, err
 	}
@@ -34,18 +35,18 @@ func (e *exchange) report(ctx context.Context) ([][]byte, error) {
 	return got, nil
 }
 
-func slotsFor(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
+func slotCount(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
 // writeReport appends this rank's payload to its log. It writes the first slot last, so that a rank
 // that sees the first slot sees the whole report.
 func (e *exchange) writeReport() error {
-	first, slots := e.lane.step, slotsFor(uint64(len(e.payload)))
+	first, slots := e.lane.step, slotCount(uint64(len(e.payload)))
 	if first+slots > faultSlots {
 		return fmt.Errorf("a report of %d slots does not fit: %d of %d slots of the fault log are "+
 			"in use: %w", slots, first, faultSlots, driver.ErrClosed)
 	}
 	for i := int(slots) - 1; i >= 0; i-- {
-		s := &e.g.me.fault[int(first)+i]
+		s := &e.g.ownBlock.fault[int(first)+i]
 		copy(s.data[:], e.payload[min(i*chunkBytes, len(e.payload)):])
 		spin.StoreRelease64(&s.total, uint64(len(e.payload)))
 		spin.StoreRelease64(&s.step, 1)
@@ -57,7 +58,7 @@ func (e *exchange) writeReport() error {
 
 func (e *exchange) awaitReports(ctx context.Context) error {
 	w := &slowWait{
-		word: func(b *block) *uint64 { return &b.fault[e.lane.read[b]].step }, want: 1,
+		word: func(b *block) *uint64 { return &b.fault[e.lane.slotsRead[b]].step }, want: 1,
 		ignoreFaults: true, callText: e.callText,
 	}
 	for {
@@ -73,7 +74,7 @@ func (e *exchange) awaitReports(ctx context.Context) error {
 func (e *exchange) presentRanks() []int {
 	var ranks []int
 	for _, r := range e.g.Others() {
-		if e.lane.read[e.g.blocks[r]] == faultSlots {
+		if e.lane.slotsRead[e.g.blocks[r]] == faultSlots {
 			e.lane.absent[r] = true
 		}
 		if !e.lane.absent[r] {
@@ -89,7 +90,7 @@ func (e *exchange) markAbsent(err error, missing []int) bool {
 	var deadlock *driver.DeadlockError
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
-		missing = e.g.lost(missing)
+		missing = e.g.selectLost(missing)
 	case errors.As(err, &deadlock):
 		missing = slices.DeleteFunc(missing, func(r int) bool {
 			return deadlock.Activity[e.g.cfg.Ranks[r]] == ""
@@ -103,20 +104,20 @@ func (e *exchange) markAbsent(err error, missing []int) bool {
 	return true
 }
 
-// nextReport reads the next report in a rank's log. The report's first slot must have been posted.
+// nextReport reads the next report in a rank's log. The rank must have written its first slot.
 func (l *lane) nextReport(b *block) ([]byte, error) {
-	first := l.read[b]
+	first := l.slotsRead[b]
 	total := spin.LoadAcquire64(&b.fault[first].total)
-	slots := slotsFor(total)
+	slots := slotCount(total)
 	if total > driver.MaxPayload || first+slots > faultSlots {
-		return nil, fmt.Errorf("the report has %d bytes: at most %d, and %d slots are left",
+		return nil, fmt.Errorf("the report has %d bytes: it can have at most %d bytes, in %d slots",
 			total, driver.MaxPayload, faultSlots-first)
 	}
 	report := make([]byte, 0, total)
 	for i := range slots {
-		left := int(total) - len(report)
-		report = append(report, b.fault[first+i].data[:min(left, chunkBytes)]...)
+		remaining := int(total) - len(report)
+		report = append(report, b.fault[first+i].data[:min(remaining, chunkBytes)]...)
 	}
-	l.read[b] += slots
+	l.slotsRead[b] += slots
 	return report, nil
 }

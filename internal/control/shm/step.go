@@ -18,22 +18,22 @@ type steps struct {
 	waiter *waiter
 	counts *Counts
 
-	comparing        bool   // whether the calls of the current collective are compared
-	peerFailedBefore bool   // whether a peer had failed before the collective began
-	step             uint64 // last step posted
-	balance          uint64 // Counts.Balance at the call, or 0 if balances are not compared
-	postedBalances   [2]uint64
+	comparesCalls    bool      // whether the calls of the current collective are compared
+	peerFailedBefore bool      // whether a peer had failed before the collective began
+	step             uint64    // last step posted
+	balance          uint64    // Counts.Balance at the call, or 0 if balances are not compared
+	postedBalances   [2]uint64 // the balances in this rank's two lines
 }
 
 // Begin makes a collective the current one. balance is Counts.Balance at the time of the call, or 0
-// if balances are not compared. If PeerFailedBefore returns true afterwards, the collective must
-// not write into memory that the peer may have reused.
-func (s *steps) Begin(comparing bool, balance uint64) {
-	s.comparing, s.balance = comparing, balance
+// if balances are not compared. If PeerFailedBefore then returns true, the collective must not
+// write into the peer's memory, which the peer may have reused.
+func (s *steps) Begin(comparesCalls bool, balance uint64) {
+	s.comparesCalls, s.balance = comparesCalls, balance
 	s.peerFailedBefore = s.ranks.peerFailed()
 }
 
-func (s *steps) Comparing() bool { return s.comparing }
+func (s *steps) Comparing() bool { return s.comparesCalls }
 
 func (s *steps) Step() uint64 { return s.step }
 
@@ -47,25 +47,25 @@ func (s *steps) Post(digest uint64, payload unsafe.Pointer, n int) {
 	if s.balance|s.postedBalances[s.step&1] != 0 {
 		digest = s.addBalance(digest)
 	}
-	spin.PutLine(unsafe.Pointer(&s.ranks.me.lines[s.step&1]), s.step, digest, payload, n)
+	spin.PutLine(unsafe.Pointer(&s.ranks.ownBlock.lines[s.step&1]), s.step, digest, payload, n)
 	s.ranks.wakeSleepers()
 }
 
 func (s *steps) addBalance(digest uint64) uint64 {
-	slot := s.step & 1
-	if s.postedBalances[slot] != s.balance {
-		s.postedBalances[slot] = s.balance
-		spin.StoreRelease64(&s.ranks.me.lines[slot].balance, s.balance)
+	lineNumber := s.step & 1
+	if s.postedBalances[lineNumber] != s.balance {
+		s.postedBalances[lineNumber] = s.balance
+		spin.StoreRelease64(&s.ranks.ownBlock.lines[lineNumber].balance, s.balance)
 	}
 	return digest ^ s.balance
 }
 
-// ArriveBriefly waits for the lines of all ranks and reports whether all have arrived. It gives up
-// soon, because it blocks the caller's thread. If poll is set, it polls before it yields.
+// ArriveBriefly waits for the lines of all ranks and reports whether all have arrived. The wait is
+// short, because it blocks the caller's thread. If poll is set, it polls before it yields.
 func (s *steps) ArriveBriefly(poll bool) bool {
-	for i, b := range s.ranks.others {
+	for i, b := range s.ranks.otherBlocks {
 		if spin.LoadAcquire64(&b.lines[s.step&1].step) < s.step &&
-			!s.awaitBriefly(s.ranks.others[i:], poll) {
+			!s.awaitBriefly(s.ranks.otherBlocks[i:], poll) {
 			return false
 		}
 	}
@@ -74,12 +74,12 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 }
 
 // prefetchLine prefetches the line that this rank writes in the next step. An all-reduce of 8 bytes
-// on 2 ranks took 171 ns. It took 209 ns without this prefetch and the one in the host backend.
+// on 2 ranks took 171 ns. It took 209 ns without this prefetch and a similar one in driver/host.
 func (s *steps) prefetchLine() {
-	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.me.lines[(s.step+1)&1]))
+	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.ownBlock.lines[(s.step+1)&1]))
 }
 
-func (s *steps) arrive(call *driver.Call, ticket uint64) error {
+func (s *steps) awaitLines(call *driver.Call, ticket uint64) error {
 	if s.ArriveBriefly(true) {
 		return nil
 	}
@@ -113,17 +113,17 @@ func (s *steps) PeerFailedBeforeError(call *driver.Call, ticket uint64) error {
 // CompareStep compares the calls of the current step before any data is written. Every rank sees
 // all lines, so if any two calls differ, every rank gets an error.
 func (s *steps) CompareStep(call *driver.Call, ticket uint64) error {
-	if !s.MayDiffer(call.Digest) || !s.comparing {
+	if !s.MayDiffer(call.Digest) || !s.comparesCalls {
 		return nil
 	}
 	return s.compareBalances(call, ticket)
 }
 
-// MayDiffer reports whether CompareStep has to compare in detail. It is small, so that Go inlines
+// MayDiffer reports whether CompareStep must call compareBalances. It is small, so that Go inlines
 // it.
 func (s *steps) MayDiffer(digest uint64) bool {
 	differ := s.balance
-	for _, b := range s.ranks.others {
+	for _, b := range s.ranks.otherBlocks {
 		differ |= b.lines[s.step&1].digest ^ digest
 	}
 	return differ != 0
@@ -157,7 +157,7 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64
 	for round := range s.waiter.budget.briefYields {
-		if poll && s.absent(blocks) <= s.waiter.budget.parallel &&
+		if poll && s.countMissing(blocks) <= s.waiter.budget.parallel &&
 			spin.UntilAtLeast64(word, s.step, 0, polls) {
 			return true
 		}
@@ -179,12 +179,12 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	return false
 }
 
-func (s *steps) absent(blocks []*block) int {
-	absent := 0
+func (s *steps) countMissing(blocks []*block) int {
+	missing := 0
 	for _, b := range blocks {
 		if atomic.LoadUint64(&b.lines[s.step&1].step) < s.step {
-			absent++
+			missing++
 		}
 	}
-	return absent
+	return missing
 }

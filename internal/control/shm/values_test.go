@@ -30,7 +30,7 @@ func TestGatherFailsOnInvalidLine(t *testing.T) {
 				_, err := p.Named("batch", false)
 				check(t, err)
 			}
-			forge(&d.planes[1].me.values[0])
+			forge(&d.planes[1].ownBlock.values[0])
 			n, err := d.planes[0].Named("batch", false)
 			check(t, err)
 			err = n.Gather(d.ctx, driver.Words{}, make([]driver.Words, 2))
@@ -47,7 +47,7 @@ func TestGatherFailsOnInvalidLine(t *testing.T) {
 func TestInvalidNamesAreIgnored(t *testing.T) {
 	d := newDuo(t)
 	d.join()
-	b := d.planes[1].me
+	b := d.planes[1].ownBlock
 	for i := range b.values {
 		spin.StoreRelease64(&b.values[i].size, math.MaxUint64-uint64(i))
 	}
@@ -74,7 +74,7 @@ func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
 		}
 		ctx := d.ctx
 		if rank == 0 {
-			for d.planes[1].me.describeValue() == "" && ctx.Err() == nil {
+			for d.planes[1].ownBlock.describeValue() == "" && ctx.Err() == nil {
 				runtime.Gosched()
 			}
 			soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)

@@ -63,14 +63,14 @@ const (
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. If ready is set, the wait ends when ready returns true.
-// Otherwise it ends when a word of every awaited rank has reached want.
+// slowWait describes a wait that may sleep. If isReady is set, the wait ends when isReady returns
+// true. Otherwise it ends when a word of every awaited rank has reached want.
 type slowWait struct {
 	// word returns the word in a rank's block. wordOf, if set, replaces it.
 	word       func(*block) *uint64
 	wordOf     func(rank int) *uint64
 	want       uint64
-	ready      func() bool
+	isReady    func() bool
 	awaited    []int
 	callText   func() string
 	collective uint64
@@ -144,7 +144,7 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 func wakePoller() { go func() {}() }
 
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
-	b := &ws.ranks.me.status
+	b := &ws.ranks.ownBlock.status
 	w.begin = begin
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -166,14 +166,14 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	case w.collective != 0:
 		ws.publishLatest()
 	case w.exchange:
-		spin.StoreRelease64(&ws.ranks.me.status.inExchange, 0)
+		spin.StoreRelease64(&ws.ranks.ownBlock.status.inExchange, 0)
 	}
 }
 
 // publishLatest publishes the wait with the highest ticket, which best shows peers whether this
 // rank can still reach their collectives. The caller must hold ws.mu.
 func (ws *waiter) publishLatest() {
-	b, last := &ws.ranks.me.status, &slowWait{}
+	b, last := &ws.ranks.ownBlock.status, &slowWait{}
 	for _, w := range ws.list {
 		if w.collective > last.collective {
 			last = w
@@ -191,8 +191,8 @@ func (ws *waiter) publishLatest() {
 // missing lists the awaited group ranks that have not arrived yet. Only the waiting goroutine may
 // call it. The result is valid until the next call with the same wait.
 func (ws *waiter) missing(w *slowWait) []int {
-	if w.ready != nil {
-		if w.ready() {
+	if w.isReady != nil {
+		if w.isReady() {
 			return nil
 		}
 		return w.awaited
@@ -217,14 +217,14 @@ func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
 }
 
 func (ws *waiter) sleep(w *slowWait, round int) {
-	word := atomic.LoadUint32(&ws.ranks.me.wakeup.word)
-	atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, 1)
-	defer atomic.AddInt32(&ws.ranks.me.wakeup.sleeping, -1)
+	word := atomic.LoadUint32(&ws.ranks.ownBlock.wakeup.word)
+	atomic.AddInt32(&ws.ranks.ownBlock.wakeup.sleeping, 1)
+	defer atomic.AddInt32(&ws.ranks.ownBlock.wakeup.sleeping, -1)
 	if len(ws.missing(w)) == 0 {
 		return
 	}
 	interval := min(firstSleep<<min(round, 10), longSleep)
-	sys.FutexWait(&ws.ranks.me.wakeup.word, word, interval)
+	sys.FutexWait(&ws.ranks.ownBlock.wakeup.word, word, interval)
 }
 
 func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
@@ -309,7 +309,7 @@ func (ws *waiter) failedSince(w *slowWait) bool {
 // readStates reads the state of every rank in the order that control.RankState requires.
 func (ws *waiter) readStates(w *slowWait) {
 	for r, p := range ws.ranks.peers {
-		w.states[r].Lost = p != nil && p.lost.Load()
+		w.states[r].Lost = p != nil && p.isLost.Load()
 	}
 	for r, b := range ws.ranks.blocks {
 		w.states[r].Failed = control.Reason(atomic.LoadUint32(&b.wakeup.failed))
@@ -321,7 +321,7 @@ func (ws *waiter) readStates(w *slowWait) {
 			w.states[r].Message = cmp.Or(b.status.describeMessage(ws.ranks.cfg.Ranks), b.describeValue())
 		}
 	}
-	ws.ranks.me.status.read(&w.states[ws.ranks.cfg.Rank])
+	ws.ranks.ownBlock.status.read(&w.states[ws.ranks.cfg.Rank])
 	for r := range w.states {
 		w.states[r].Missing = false
 	}
@@ -357,12 +357,12 @@ type MessageWait struct {
 
 // AwaitMessage waits slowly for a message. The caller must have called BeginUse.
 func (ws *waiter) AwaitMessage(w MessageWait) error {
-	b, word := &ws.ranks.me.status, messageWait(w.Operation, w.Peer)
+	b, word := &ws.ranks.ownBlock.status, messageWait(w.Operation, w.Peer)
 	spin.StoreRelease64(&b.messageSince, sys.Monotonic())
 	spin.StoreRelease64(&b.message, word)
 	defer atomic.CompareAndSwapUint64(&b.message, word, 0)
 	return ws.waitSlowly(context.Background(), &slowWait{
-		ready: w.Ready, awaited: w.From, callText: w.CallText, why: w.Why,
+		isReady: w.Ready, awaited: w.From, callText: w.CallText, why: w.Why,
 	})
 }
 

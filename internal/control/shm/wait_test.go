@@ -35,7 +35,7 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 			}) {
 				check(t, err)
 			}
-			if n := atomic.LoadInt32(&d.planes[1].me.wakeup.sleeping); n != 0 {
+			if n := atomic.LoadInt32(&d.planes[1].ownBlock.wakeup.sleeping); n != 0 {
 				t.Errorf("wakeup.sleeping = %d after the wait, want 0", n)
 			}
 		})
@@ -45,7 +45,7 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 func TestOnlySleepersAreWoken(t *testing.T) {
 	d := newDuo(t)
 	d.join()
-	wakeup := &d.planes[1].me.wakeup
+	wakeup := &d.planes[1].ownBlock.wakeup
 	waker := &d.planes[0].Group
 	before := atomic.LoadUint32(&wakeup.word)
 	waker.wakeSleepers()
@@ -65,11 +65,11 @@ func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
 	d.join()
 	g := &d.planes[0].Group
 	g.step++
-	if n := g.absent(g.others); n != 1 {
+	if n := g.countMissing(g.otherBlocks); n != 1 {
 		t.Errorf("absent = %d before the other rank posts, want 1", n)
 	}
-	spin.StoreRelease64(&g.others[0].lines[g.step&1].step, g.step)
-	if n := g.absent(g.others); n != 0 {
+	spin.StoreRelease64(&g.otherBlocks[0].lines[g.step&1].step, g.step)
+	if n := g.countMissing(g.otherBlocks); n != 0 {
 		t.Errorf("absent = %d after the other rank has posted, want 0", n)
 	}
 }
@@ -81,7 +81,7 @@ func TestBriefWaitIsBounded(t *testing.T) {
 	g.step++
 	g.budget.briefYields = 1 << 40
 	for _, poll := range []bool{false, true} {
-		if g.awaitBriefly(g.others, poll) {
+		if g.awaitBriefly(g.otherBlocks, poll) {
 			t.Errorf("awaitBriefly(poll=%v) = true for a step that no rank has posted", poll)
 		}
 	}
@@ -97,7 +97,7 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	g.publishWait(exchange, 2)
 	g.unpublishWait(&slowWait{})
 	g.unpublishWait(exchange)
-	status := &g.me.status
+	status := &g.ownBlock.status
 	if n := spin.LoadAcquire64(&status.inCollective); n != 3 {
 		t.Errorf("the status has collective %d, want 3", n)
 	}
@@ -142,7 +142,7 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 		arrived := false
 		ctx := endedContext{t.Context(), func() { arrived = true }, ended}
 		err := d.planes[0].checkWait(ctx, &slowWait{
-			awaited: []int{1}, ready: func() bool { return arrived }, begin: sys.Monotonic(),
+			awaited: []int{1}, isReady: func() bool { return arrived }, begin: sys.Monotonic(),
 			timeout: time.Hour, callText: func() string { return "waiting" },
 		})
 		if err != nil {
@@ -156,7 +156,7 @@ func TestStatesAreRereadAfterFailure(t *testing.T) {
 	d.join()
 	g := &d.planes[0].Group
 	readings := 0
-	states := g.rankStates(&slowWait{awaited: []int{1}, ready: func() bool {
+	states := g.rankStates(&slowWait{awaited: []int{1}, isReady: func() bool {
 		if readings++; readings == 1 {
 			atomic.StoreUint32(&g.blocks[1].wakeup.failed, uint32(control.FailedAfterPeer))
 		}
