@@ -31,7 +31,7 @@ const (
 type joiner struct {
 	cfg      Config
 	begin    time.Time
-	list     control.JoinList
+	joinList control.JoinList
 	token    token
 	listener net.Listener
 	tasks    sync.WaitGroup
@@ -52,11 +52,11 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	if n == 1 {
 		return j.links, nil
 	}
-	j.begin, j.list = time.Now(), control.JoinList{Store: j.cfg.Store, Group: j.cfg.Group}
-	if err := j.list.Add(ctx); err != nil {
+	j.begin, j.joinList = time.Now(), control.JoinList{Store: j.cfg.Store, Group: j.cfg.Group}
+	if err := j.joinList.Add(ctx); err != nil {
 		return nil, err
 	}
-	defer j.list.StartWarnings(j.cfg.Late, func() []int { return nil })()
+	defer j.joinList.StartWarnings(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
 	// joinError stores the error before the connections are closed, so that peers can read the
 	// error when they see their connections close.
@@ -130,7 +130,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 		return err
 	}
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
-		err = j.lost(ended.Rank, ended.How)
+		err = j.rankLostError(ended.Rank, ended.How)
 	}
 	// err may be a consequence of another rank's error, which that rank may not have stored yet.
 	peerCtx, cancel := context.WithTimeout(ctx, ackTimeout)
@@ -147,7 +147,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 	return err
 }
 
-func (j *joiner) lost(rank int, how string) error {
+func (j *joiner) rankLostError(rank int, how string) error {
 	return &driver.RankLostError{
 		Ranks: []int{rank}, Members: j.cfg.Group.Ranks,
 		InCall: "joining group " + j.cfg.Group.Name() + " (" + how + ")",
@@ -199,7 +199,7 @@ func (j *joiner) absentError(ctx context.Context, err error) error {
 	if len(awaited) == 0 {
 		return nil
 	}
-	return j.list.TimeoutError(time.Since(j.begin), awaited, err)
+	return j.joinList.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
 func (j *joiner) closeLinks() {

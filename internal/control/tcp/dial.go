@@ -21,10 +21,11 @@ const (
 	dialTimeout = 20 * time.Second
 	// dialStagger is the delay between connection attempts to different addresses of a rank.
 	dialStagger = 200 * time.Millisecond
-	dialPause   = 500 * time.Millisecond
+	// dialPause is the delay between two attempts to reach a rank.
+	dialPause = 500 * time.Millisecond
 )
 
-// dialer connects to one lower-numbered rank. It is used by a single goroutine.
+// dialer connects to one lower-numbered rank. Only one goroutine uses it.
 type dialer struct {
 	*joiner
 	rank    int    // group rank
@@ -51,7 +52,8 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial tries all addresses of the rank for dialTimeout and returns the first good connection.
+// dial tries all addresses of the rank, for up to dialTimeout, and returns the first connection
+// whose handshake succeeds.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	for begin := time.Now(); ; {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
@@ -59,7 +61,7 @@ func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 			return l, nil
 		}
 		if !slices.ContainsFunc(errs, func(err error) bool { return !isRefused(err) }) {
-			return nil, d.lost(d.cfg.Group.Ranks[d.rank],
+			return nil, d.rankLostError(d.cfg.Group.Ranks[d.rank],
 				fmt.Sprintf("its addresses %q refuse connections", addresses))
 		}
 		err := errors.Join(errs...)
@@ -80,12 +82,12 @@ func (d *dialer) unreachableError(addresses string, err error) error {
 			"check for firewalls or NAT between them"
 	}
 	return fmt.Errorf("connecting from %s to %s at %q: %w%s", control.HostName(),
-		d.describe(d.rank), addresses, err, advice)
+		d.describeRank(d.rank), addresses, err, advice)
 }
 
-func (j *joiner) describe(r int) string {
+func (j *joiner) describeRank(r int) string {
 	text := fmt.Sprintf("rank %d", j.cfg.Group.Ranks[r])
-	if name := j.list.Machine(j.cfg.Group.Ranks[r]); name != "" {
+	if name := j.joinList.Machine(j.cfg.Group.Ranks[r]); name != "" {
 		text += " on " + name
 	}
 	return text
@@ -107,14 +109,14 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 			results <- result{conn, err}
 		})
 	}
-	var found *link
+	var established *link
 	var errs []error
 	for range addresses {
 		r := <-results
 		switch {
 		case r.err != nil:
 			errs = append(errs, r.err)
-		case found != nil:
+		case established != nil:
 			_ = r.conn.Close()
 		default:
 			l, err := d.handshake(ctx, r.conn.(*net.TCPConn))
@@ -122,16 +124,16 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 				errs = append(errs, fmt.Errorf("%v: %w", r.conn.RemoteAddr(), err))
 				continue
 			}
-			found = l
+			established = l
 			cancel() // stops the attempts to reach the other addresses
 		}
 	}
-	return found, errs
+	return established, errs
 }
 
-func dialAfter(ctx context.Context, pause time.Duration, address string) (net.Conn, error) {
+func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Conn, error) {
 	select {
-	case <-time.After(pause):
+	case <-time.After(delay):
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -155,7 +157,7 @@ func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error
 	d.attempt++
 	l := newLink(d.rank, conn)
 	err := func() error {
-		if _, err := conn.Write(d.hello(d.rank, d.attempt, conn)); err != nil {
+		if _, err := conn.Write(d.encodeHello(d.rank, d.attempt, conn)); err != nil {
 			return err
 		}
 		var answer [tokenHalf]byte

@@ -32,20 +32,20 @@ func (p *Plane) Exchange(
 		return nil, fmt.Errorf("%s after a fault: %w", callText(), err)
 	}
 	if p.peerFailed() {
-		return nil, p.failLane(lane, p.peerFault(callText))
+		return nil, p.disableLane(lane, p.peerFault(callText))
 	}
 	got, err := p.exchangeStep(ctx, payload, &waitState{
 		callText: callText, track: laneTracks[lane], exchange: lane == driver.LaneControl,
 	})
 	if err != nil {
-		return nil, p.failLane(lane, err)
+		return nil, p.disableLane(lane, err)
 	}
 	return got, nil
 }
 
-// failLane disables a lane after a failed exchange, because the ranks may no longer be in the same
-// step. The caller must hold p.mu.
-func (p *Plane) failLane(lane driver.Lane, err error) error {
+// disableLane disables a lane after a failed exchange, because the ranks may no longer be in the
+// same step. The caller must hold p.mu.
+func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
 		return failAndNotify(p, err)
@@ -53,9 +53,9 @@ func (p *Plane) failLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify makes the plane fail and waits for acknowledgements. Without this wait, a rank that
-// reaches the failed step later could still see the step complete. The caller must hold p.mu, which
-// failAndNotify releases while it waits.
+// failAndNotify makes the plane fail and waits until the other ranks have acknowledged the fault.
+// Otherwise, a rank that reaches the failed step later could still complete it. The caller must
+// hold p.mu, which failAndNotify releases while it waits.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
@@ -72,29 +72,30 @@ func (p *Plane) AwaitNotified() {
 // awaitAcknowledgements implements AwaitNotified. The caller must hold s.mu, which
 // awaitAcknowledgements releases while it waits.
 func awaitAcknowledgements(s *groupState) {
-	for begin := time.Now(); !s.closed && awaitsAcknowledgement(s); {
-		left := ackTimeout - time.Since(begin)
-		if left <= 0 {
+	for begin := time.Now(); !s.closed && hasUnacknowledgedFault(s); {
+		remaining := ackTimeout - time.Since(begin)
+		if remaining <= 0 {
 			break
 		}
-		s.pause(nil, left)
+		s.awaitChange(nil, remaining)
 	}
 }
 
-// CanSucceed implements control.Notifier. Submissions that a lost rank has not sent are unknown.
+// CanSucceed implements control.Notifier. A lost rank may have submitted more tickets than this
+// rank knows of.
 func (p *Plane) CanSucceed(ticket uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for end := time.Now().Add(catchUpLimit); !p.closed && !p.PeerFailed(); {
 		now := time.Now()
-		if !p.stalls.mayBeStale(now) || now.After(end) {
+		if !p.stallDetector.mayBeStale(now) || now.After(end) {
 			break
 		}
-		p.pause(nil, statusInterval)
+		p.awaitChange(nil, statusInterval)
 	}
 	for rank := range p.records {
 		r := &p.records[rank]
-		if rank != p.me && (r.failed != control.NotFailed || r.lost && r.submitted < ticket) {
+		if rank != p.ownRank && (r.failed != control.NotFailed || r.lost && r.submitted < ticket) {
 			return false
 		}
 	}
@@ -104,25 +105,25 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 // exchangeStep performs one step of a track: it posts this rank's payload, and returns the payloads
 // of all ranks. The caller must hold p.mu.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
-	own, err := p.records[p.me].stepsOn(w.track)
+	ownSteps, err := p.records[p.ownRank].addSteps(w.track)
 	if err != nil {
 		return nil, err
 	}
-	own.received++
-	w.step, w.ordered = own.received, own.ordered
+	ownSteps.received++
+	w.step, w.ordered = ownSteps.received, ownSteps.ordered
 	m := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
 	p.broadcast(m, false)
 	if err := p.wait(ctx, w); err != nil {
 		return nil, err
 	}
-	own.completed = w.step
+	ownSteps.completed = w.step
 	got := make([][]byte, len(p.records))
 	for r := range p.records {
-		if r == p.me {
+		if r == p.ownRank {
 			got[r] = append([]byte{}, payload...)
 			continue
 		}
-		got[r] = p.records[r].tracks[w.track].pop()
+		got[r] = p.records[r].tracks[w.track].takePost()
 	}
 	return got, nil
 }
@@ -134,11 +135,11 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	if p.closed {
 		return nil, p.checkUsable(driver.LaneControl)
 	}
-	own, err := p.records[p.me].stepsOn(valuePrefix + track(name))
+	ownSteps, err := p.records[p.ownRank].addSteps(valuePrefix + track(name))
 	if err != nil {
 		return nil, err
 	}
-	own.ordered = own.ordered || ordered
+	ownSteps.ordered = ownSteps.ordered || ordered
 	return namedValue{p, name}, nil
 }
 
@@ -152,42 +153,42 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	if err := p.checkUsable(driver.LaneControl); err != nil {
 		return err
 	}
-	peerHadFailed := p.peerFailed()
+	hadPeerFailed := p.peerFailed()
 	w := &waitState{
 		track: trackCompare, collective: ticket, operation: call.Operation,
 		callText: func() string {
 			return fmt.Sprintf("%v %d of group %s", call.Operation, ticket, p.cfg.Group.Name())
 		},
 	}
-	mine := encodeWords(call.Digest)
-	all, err := p.exchangeStep(context.Background(), mine, w)
+	ownDigest := encodeWords(call.Digest)
+	digests, err := p.exchangeStep(context.Background(), ownDigest, w)
 	if err != nil {
 		return failAndNotify(p, err)
 	}
 	var others []int
-	for r, digest := range all {
-		if string(digest) != string(mine) {
+	for r, digest := range digests {
+		if string(digest) != string(ownDigest) {
 			others = append(others, r)
 		}
 	}
 	switch {
 	case len(others) > 0:
 		return p.fail(p.cfg.Group.Mismatch(ticket, call, others...))
-	case peerHadFailed:
+	case hadPeerFailed:
 		return p.fail(p.peerFault(w.callText))
 	}
 	return nil
 }
 
-// exchangeReports appends this rank's payload to its log and reads every other rank's next report.
+// exchangeReports sends this rank's payload as a report and returns every other rank's next report.
 // The caller must hold p.mu.
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
 	_ = p.fail(&driver.PeerError{InCall: w.callText()})
-	own := &p.records[p.me]
+	ownRecord := &p.records[p.ownRank]
 	payload = append([]byte{}, payload...)
-	if err := own.addReport(payload); err != nil {
+	if err := ownRecord.addReport(payload); err != nil {
 		return nil, err
 	}
 	p.broadcast(message{kind: kindReport, payload: payload}, false)
@@ -204,7 +205,7 @@ func (p *Plane) exchangeReports(
 }
 
 // awaitReports waits for the next report from every rank. A rank that does not report in time, is
-// lost or has left becomes absent.
+// lost or has left is marked absent.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()
@@ -213,14 +214,14 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 		if len(expected) == 0 {
 			return nil
 		}
-		due := errors.Is(ctx.Err(), context.DeadlineExceeded)
+		hasTimedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
 		switch {
 		case p.closed:
 			return p.checkUsable(driver.LaneFault)
-		case due && p.stalls.mayBeStale(time.Now()):
-			p.pause(nil, statusInterval)
+		case hasTimedOut && p.stallDetector.mayBeStale(time.Now()):
+			p.awaitChange(nil, statusInterval)
 			continue
-		case due:
+		case hasTimedOut:
 			for _, r := range expected {
 				p.records[r].absent = true
 			}
@@ -228,6 +229,6 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", w.callText(), context.Cause(ctx))
 		}
-		p.pause(ctx.Done())
+		p.awaitChange(ctx.Done())
 	}
 }

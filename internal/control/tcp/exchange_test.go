@@ -26,9 +26,9 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	i.send(kindStatus, "", 0, b.encode(time.Now()))
 	p.mu.Lock()
 	for p.records[1].submitted < ticket {
-		p.pause(nil, patience)
+		p.awaitChange(nil, patience)
 	}
-	acknowledged := !awaitsAcknowledgement(&p.groupState)
+	acknowledged := !hasUnacknowledgedFault(&p.groupState)
 	p.mu.Unlock()
 	if acknowledged {
 		t.Error("AwaitNotified returned before the impostor acknowledged the fault")

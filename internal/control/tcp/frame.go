@@ -20,16 +20,16 @@ type kind uint8
 
 const (
 	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
-	// kindComplete precedes kindFail. Its step is the last step of the track that the sender has
-	// seen complete.
+	// kindComplete precedes kindFail. Its step is the last step of the track for which the sender
+	// has received all posts.
 	kindComplete
-	kindReport // carries a report on the fault lane
+	kindReport // carries a report for driver.LaneFault
 	kindStatus // carries the sender's status
-	// kindFail announces that the sender has failed. Its step holds the control.Reason. Its payload
-	// holds the sender's status.
+	// kindFail announces that the sender has failed. Its step is a control.Reason. Its payload is
+	// the sender's status.
 	kindFail
 	kindFailAck // acknowledges a kindFail
-	kindLeave   // announces that the sender leaves; the payload is its last status
+	kindLeave   // announces that the sender leaves; its payload is the sender's last status
 )
 
 // track identifies a sequence of steps that all ranks perform together: a lane's exchanges, the
@@ -71,6 +71,7 @@ const (
 	statusBytes = 5 * wordBytes
 )
 
+// message is the content of one frame.
 type message struct {
 	kind    kind
 	track   track
@@ -78,7 +79,8 @@ type message struct {
 	payload []byte
 }
 
-func (m *message) fits(size int) bool {
+// isValidSize reports whether a message of this kind and track can have a payload of this size.
+func (m *message) isValidSize(size int) bool {
 	minSize, maxSize, ok := 0, 0, m.track == ""
 	switch m.kind {
 	case kindPost:
@@ -105,8 +107,8 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// receive reads one frame. It validates sizes before it reads the next part of the frame.
-func receive(r io.Reader) (message, error) {
+// readFrame reads one frame. It validates sizes before it reads the next part of the frame.
+func readFrame(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
 		return message{}, err
@@ -121,7 +123,7 @@ func receive(r io.Reader) (message, error) {
 	if _, err := io.ReadFull(r, name); err != nil {
 		return message{}, err
 	}
-	if m.track = track(name); !m.fits(int(size)) {
+	if m.track = track(name); !m.isValidSize(int(size)) {
 		return message{}, fmt.Errorf("invalid frame of kind %d on track %q with %d bytes: %w",
 			m.kind, m.track, size, ErrProtocol)
 	}
@@ -133,31 +135,32 @@ func receive(r io.Reader) (message, error) {
 }
 
 func encodeWords(words ...uint64) []byte {
-	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail, as the size is fixed
+	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail: the size is fixed
 	return b
 }
 
 func decodeWords(b []byte, words []uint64) {
-	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail, as the size was checked
+	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail: the size was checked
 }
 
+// status describes what a rank is doing.
 type status struct {
 	submitted uint64
 	// inCollective is the ticket of the collective in which the rank waits, or 0.
 	inCollective uint64
 	operation    driver.Operation
-	// inExchange is the step of the control lane in which the rank waits, or 0.
+	// inExchange is the step of driver.LaneControl in which the rank waits, or 0.
 	inExchange uint64
-	since      time.Time
+	since      time.Time // when the wait began
 }
 
-// encode converts since to an age, because the machines' clocks differ.
+// encode converts since to a duration, because the machines' clocks differ.
 func (s *status) encode(now time.Time) []byte {
-	age := uint64(0)
+	waited := uint64(0)
 	if s.inCollective != 0 || s.inExchange != 0 {
-		age = uint64(max(0, now.Sub(s.since)))
+		waited = uint64(max(0, now.Sub(s.since)))
 	}
-	return encodeWords(s.submitted, s.inCollective, uint64(s.operation), s.inExchange, age)
+	return encodeWords(s.submitted, s.inCollective, uint64(s.operation), s.inExchange, waited)
 }
 
 // decodeStatus decodes statusBytes bytes.

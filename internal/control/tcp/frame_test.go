@@ -26,7 +26,7 @@ func corrupted(offset int, replacement ...byte) []byte {
 }
 
 func TestReceiveRejectsInvalidHeaders(t *testing.T) {
-	if _, err := receive(bytes.NewReader(corrupted(0))); err != nil {
+	if _, err := readFrame(bytes.NewReader(corrupted(0))); err != nil {
 		t.Fatalf("receive of a valid frame: got %v, want no error", err)
 	}
 	for row, b := range map[string][]byte{
@@ -48,7 +48,7 @@ func TestReceiveRejectsInvalidHeaders(t *testing.T) {
 		"a report on a track":             frame(kindReport, trackControl),
 	} {
 		t.Run(row, func(t *testing.T) {
-			if _, err := receive(bytes.NewReader(b)); !errors.Is(err, ErrProtocol) {
+			if _, err := readFrame(bytes.NewReader(b)); !errors.Is(err, ErrProtocol) {
 				t.Errorf("got %v, want ErrProtocol", err)
 			}
 		})
@@ -57,7 +57,7 @@ func TestReceiveRejectsInvalidHeaders(t *testing.T) {
 
 func TestReceiveRejectsTruncatedFrames(t *testing.T) {
 	for n := range corrupted(0) {
-		_, err := receive(bytes.NewReader(corrupted(0)[:n]))
+		_, err := readFrame(bytes.NewReader(corrupted(0)[:n]))
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("frame truncated to %d bytes: got %v, want io.EOF or io.ErrUnexpectedEOF",
 				n, err)
@@ -84,14 +84,14 @@ func FuzzReceive(f *testing.F) {
 		r, record := bytes.NewReader(data), rankRecord{}
 		for {
 			before := r.Len()
-			m, err := receive(r)
+			m, err := readFrame(r)
 			if err != nil {
 				return
 			}
 			if !bytes.Equal(m.encode(), data[len(data)-before:len(data)-r.Len()]) {
 				t.Fatalf("%+v does not encode to the bytes read", m)
 			}
-			if record.apply(m, time.Now()) != nil {
+			if record.applyMessage(m, time.Now()) != nil {
 				return
 			}
 			state := record.state(&waitState{}, time.Now())

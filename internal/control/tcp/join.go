@@ -30,8 +30,8 @@ type Config struct {
 	Host string
 }
 
-// Join joins a group. All ranks of the group must call it. The call is bounded by the deadline of
-// ctx or else by the timeout. If ranks do not arrive in time, the error lists them. A rank that
+// Join joins a group. All ranks of the group must call it. The deadline of ctx bounds the call or,
+// if ctx has none, the timeout. If ranks do not arrive in time, the error lists them. A rank that
 // cannot join stores its error, which the other ranks then return. After an error, the group's ID
 // cannot be used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
@@ -101,49 +101,50 @@ func (j *joiner) shareToken(ctx context.Context) error {
 
 // hello identifies the connecting end of a connection to the accepting end.
 type hello struct {
-	// rank is the group rank of the connecting end. target is the rank that it intends to reach.
-	// Several machines may use the same address, such as that of a container bridge, so a
-	// connection may reach the wrong rank.
+	// rank is the group rank of the connecting end. target is the group rank to which it intends to
+	// connect. If several machines have the same address, such as that of a container bridge, a
+	// connection may reach a wrong rank.
 	rank, target int
-	attempt      uint32
+	attempt      uint32 // number of the handshake with this target, from 1
 	// source and destination are the addresses of the connection at the connecting end.
 	source, destination netip.AddrPort
 }
 
-// helloBytes is the size of the connecting end's first message. The message consists of helloWord
-// (the protocol and its version), the first half of the token, and the fields of hello.
+// helloBytes is the size of the connecting end's first message. The message consists of
+// protocolName (the protocol and its version), the first half of the token, and the fields of
+// hello.
 const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
 
 const addressBytes = 16 + 2
 
-const helloWord = "symrel03"
+const protocolName = "symrel03"
 
-func (j *joiner) hello(target int, attempt uint32, conn net.Conn) []byte {
-	b := append([]byte(helloWord), j.token[:tokenHalf]...)
+func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
+	b := append([]byte(protocolName), j.token[:tokenHalf]...)
 	for _, n := range []uint32{uint32(j.cfg.Group.Rank), uint32(target), attempt} {
 		b = binary.LittleEndian.AppendUint32(b, n)
 	}
 	for _, address := range []net.Addr{conn.LocalAddr(), conn.RemoteAddr()} {
-		at := addressOf(address)
-		ip := at.Addr().As16()
-		b = binary.LittleEndian.AppendUint16(append(b, ip[:]...), at.Port())
+		addrPort := addressOf(address)
+		ip := addrPort.Addr().As16()
+		b = binary.LittleEndian.AppendUint16(append(b, ip[:]...), addrPort.Port())
 	}
 	return b
 }
 
 // addressOf returns a TCP address without its IPv6 zone, which is meaningful only on one machine.
 func addressOf(address net.Addr) netip.AddrPort {
-	at := address.(*net.TCPAddr).AddrPort()
-	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+	addrPort := address.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(addrPort.Addr().Unmap().WithZone(""), addrPort.Port())
 }
 
 func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
-	half, rest := b[len(helloWord):][:tokenHalf], b[len(helloWord)+tokenHalf:]
-	authentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
+	half, rest := b[len(protocolName):][:tokenHalf], b[len(protocolName)+tokenHalf:]
+	isAuthentic := subtle.ConstantTimeCompare(half, j.token[:tokenHalf]) == 1
 	rank, target := binary.LittleEndian.Uint32(rest), binary.LittleEndian.Uint32(rest[4:])
-	own := uint32(j.cfg.Group.Rank)
-	if string(b[:len(helloWord)]) != helloWord || !authentic ||
-		target != own || rank <= own || rank >= uint32(len(j.cfg.Group.Ranks)) {
+	ownRank := uint32(j.cfg.Group.Rank)
+	if string(b[:len(protocolName)]) != protocolName || !isAuthentic ||
+		target != ownRank || rank <= ownRank || rank >= uint32(len(j.cfg.Group.Ranks)) {
 		return hello{}, ErrProtocol
 	}
 	h := hello{rank: int(rank), target: int(target), attempt: binary.LittleEndian.Uint32(rest[8:])}
@@ -156,14 +157,14 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 }
 
 // checkAddresses returns an error if the two ends of a connection see different addresses for it,
-// as with NAT. NCCL would wait forever in such a network.
+// as with NAT (network address translation). NCCL would wait forever in such a network.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {
 		return nil
 	}
 	return fmt.Errorf("%s has connected from %v to %v, but %s on %s sees a connection from %v to "+
-		"%v: %w", j.describe(h.rank), h.source, h.destination,
+		"%v: %w", j.describeRank(h.rank), h.source, h.destination,
 		driver.Ranks([]int{j.cfg.Group.Ranks[j.cfg.Group.Rank]}), control.HostName(), source,
 		destination, errTranslated)
 }

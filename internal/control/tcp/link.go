@@ -5,21 +5,22 @@ import (
 	"sync"
 )
 
-// link sends and receives frames over a connection to one rank. Frames are queued, so that a sender
-// never waits for a rank that does not read. The queue needs no limit, because no rank is more than
-// one step ahead of another.
+// link sends frames (encoded messages) over a connection to one rank. Frames are queued, so that a
+// sender never waits for a rank that does not read. The queue needs no limit, because no rank is
+// more than one step ahead of another.
 type link struct {
 	rank int // group rank of the other end
-	// attempt is the number of the connecting rank's handshake, from 1, or 0 at the connecting end.
+	// attempt is the number of the connecting rank's handshake, from 1. At the connecting end it is
+	// 0.
 	attempt uint32
 	conn    *net.TCPConn
 
-	mu     sync.Mutex
-	queue  [][]byte      // encoded frames; guarded by mu
-	status bool          // whether to send a status; guarded by mu
-	last   bool          // whether the last frame is queued; guarded by mu
-	wake   chan struct{} // has an entry if there is something to send
-	closed chan struct{} // closed when the reader returns
+	mu           sync.Mutex
+	queue        [][]byte      // encoded frames; guarded by mu
+	isStatusDue  bool          // whether to send a status; guarded by mu
+	isLastQueued bool          // whether no frame may follow; guarded by mu
+	wake         chan struct{} // has an entry if a frame or a status is to be sent
+	closed       chan struct{} // closed when the goroutine that reads the connection returns
 }
 
 func newLink(rank int, conn *net.TCPConn) *link {
@@ -28,11 +29,11 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send queues a frame. It drops frames after the last one.
-func (l *link) send(frame []byte, last bool) {
+// send queues a frame. If isLast is set, later calls drop their frames.
+func (l *link) send(frame []byte, isLast bool) {
 	l.mu.Lock()
-	if !l.last {
-		l.queue, l.last = append(l.queue, frame), last
+	if !l.isLastQueued {
+		l.queue, l.isLastQueued = append(l.queue, frame), isLast
 	}
 	l.mu.Unlock()
 	l.wakeWriter()
@@ -40,7 +41,7 @@ func (l *link) send(frame []byte, last bool) {
 
 func (l *link) sendStatus() {
 	l.mu.Lock()
-	l.status = true
+	l.isStatusDue = true
 	l.mu.Unlock()
 	l.wakeWriter()
 }
@@ -52,33 +53,33 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// drain empties the queue and returns its frames. status is set if a status is due. last is set if
-// frames contains the last frame.
-func (l *link) drain() (frames net.Buffers, status, last bool) {
+// takeQueue empties the queue and returns its frames. hasLast is set if frames contains the last
+// frame.
+func (l *link) takeQueue() (frames net.Buffers, isStatusDue, hasLast bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	frames, status, last = l.queue, l.status && !l.last, l.last
-	l.queue, l.status = nil, false
-	return frames, status, last
+	frames, isStatusDue, hasLast = l.queue, l.isStatusDue && !l.isLastQueued, l.isLastQueued
+	l.queue, l.isStatusDue = nil, false
+	return frames, isStatusDue, hasLast
 }
 
-// write sends queued frames until it has sent the last one or the connection is closed. It ignores
-// errors, because the reader gets the same errors.
-func (l *link) write(status func() []byte) {
+// writeFrames sends queued frames until it has sent the last one or the connection is closed. It
+// ignores errors, because the goroutine that reads the connection gets the same errors.
+func (l *link) writeFrames(encodeStatus func() []byte) {
 	for {
 		select {
 		case <-l.wake:
 		case <-l.closed:
 			return
 		}
-		frames, due, last := l.drain()
-		if due {
-			frames = append(frames, status())
+		frames, isStatusDue, hasLast := l.takeQueue()
+		if isStatusDue {
+			frames = append(frames, encodeStatus())
 		}
 		if _, err := frames.WriteTo(l.conn); err != nil {
 			return
 		}
-		if last {
+		if hasLast {
 			_ = l.conn.CloseWrite()
 			return
 		}

@@ -46,9 +46,9 @@ var _ control.Plane = (*Plane)(nil)
 func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
 		groupState: groupState{
-			cfg: cfg, me: cfg.Group.Rank, failed: make(chan struct{}),
+			cfg: cfg, ownRank: cfg.Group.Rank, failed: make(chan struct{}),
 			records:   make([]rankRecord, len(links)),
-			maxTicket: math.MaxUint64, stalls: stallDetector{last: time.Now()},
+			maxTicket: math.MaxUint64, stallDetector: stallDetector{last: time.Now()},
 		},
 		links: links, quit: make(chan struct{}),
 	}
@@ -56,7 +56,7 @@ func newPlane(cfg Config, links []*link) *Plane {
 	p.tasks.Go(p.sendStatuses)
 	for _, l := range links {
 		if l != nil {
-			p.tasks.Go(func() { l.write(p.statusFrame) })
+			p.tasks.Go(func() { l.writeFrames(p.statusFrame) })
 			p.tasks.Go(func() { p.read(l) })
 		}
 	}
@@ -79,7 +79,7 @@ func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 }
 
 // PeerFailed implements control.Plane.
-func (p *Plane) PeerFailed() bool { return p.peerGone.Load() }
+func (p *Plane) PeerFailed() bool { return p.peerFailedOrClosed.Load() }
 
 // Failed implements control.Plane.
 func (p *Plane) Failed() <-chan struct{} { return p.failed }
@@ -104,8 +104,8 @@ func (p *Plane) Fail(err error) error {
 func (p *Plane) fail(err error) error {
 	err = p.cfg.Group.Fault(err)
 	if p.recordFault(err) {
-		current := p.status()
-		for t, s := range p.records[p.me].tracks {
+		current := p.ownStatus()
+		for t, s := range p.records[p.ownRank].tracks {
 			p.broadcast(message{kind: kindComplete, track: t, step: s.completed}, false)
 		}
 		step := uint64(control.ReasonOf(err))
@@ -131,7 +131,7 @@ func (p *Plane) read(l *link) {
 	from := bufio.NewReader(l.conn)
 	for left := false; err == nil && !left; {
 		var m message
-		if m, err = receive(from); err == nil {
+		if m, err = readFrame(from); err == nil {
 			left, err = p.handle(l.rank, m)
 		}
 	}
@@ -188,18 +188,18 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.records[rank]
-	if err := r.apply(m, time.Now()); err != nil {
+	if err := r.applyMessage(m, time.Now()); err != nil {
 		return false, err
 	}
 	if r.left {
 		p.lastTicket.Store(min(p.lastTicket.Load(), r.submitted))
 	}
 	if m.kind == kindFail {
-		p.peerGone.Store(true)
+		p.peerFailedOrClosed.Store(true)
 		answer := message{kind: kindFailAck}
 		p.links[rank].send(answer.encode(), false)
 	}
-	p.wakeFor(rank, m)
+	p.wakeWaitsFor(rank, m)
 	return r.left, nil
 }
 
@@ -227,7 +227,7 @@ func (p *Plane) sendStatuses() {
 func (p *Plane) statusChanged() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	current := p.status()
+	current := p.ownStatus()
 	changed := current != p.sentStatus
 	p.sentStatus = current
 	return changed
@@ -236,7 +236,7 @@ func (p *Plane) statusChanged() bool {
 func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	current := p.status()
+	current := p.ownStatus()
 	m := message{kind: kindStatus, payload: current.encode(time.Now())}
 	return m.encode()
 }
@@ -248,7 +248,7 @@ func (p *Plane) Withdraw() bool {
 	submitted := p.submitted.Load()
 	least := submitted
 	for r := range p.records {
-		if r != p.me {
+		if r != p.ownRank {
 			least = min(least, p.records[r].submitted)
 		}
 	}
@@ -283,8 +283,8 @@ func (p *Plane) leave() bool {
 	}
 	p.recordFault(p.cfg.Group.Fault(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)))
 	p.closed = true
-	p.peerGone.Store(true)
-	current := p.status()
+	p.peerFailedOrClosed.Store(true)
+	current := p.ownStatus()
 	p.broadcast(message{kind: kindLeave, payload: current.encode(time.Now())}, true)
 	p.wakeAll()
 	return true

@@ -98,7 +98,7 @@ func (i *impostor) dial() {
 
 func (i *impostor) authenticate(secret token) {
 	i.t.Helper()
-	_, err := i.conn.Write(i.joiner().hello(0, 1, i.conn))
+	_, err := i.conn.Write(i.joiner().encodeHello(0, 1, i.conn))
 	check(i.t, err)
 	var answer [tokenHalf]byte
 	_, err = io.ReadFull(i.conn, answer[:])
@@ -119,7 +119,7 @@ func (i *impostor) send(k kind, t track, step uint64, payload []byte) {
 func (i *impostor) await(k kind) message {
 	i.t.Helper()
 	for {
-		m, err := receive(i.conn)
+		m, err := readFrame(i.conn)
 		check(i.t, err)
 		if m.kind == k {
 			return m
@@ -158,7 +158,7 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 	}
 	hello := func(secret token, rank, target int) func(net.Conn) []byte {
 		j := &joiner{cfg: Config{Group: driver.GroupConfig{Rank: rank}}, token: secret}
-		return func(conn net.Conn) []byte { return j.hello(target, 1, conn) }
+		return func(conn net.Conn) []byte { return j.encodeHello(target, 1, conn) }
 	}
 	wrong := right
 	wrong[tokenHalf-1] ^= 1
@@ -322,7 +322,7 @@ func TestStatusShowsBothWaits(t *testing.T) {
 		{exchange, work, earlier}, {work, exchange, earlier}, {earlier, work, exchange},
 	} {
 		p := groupState{waits: waits}
-		if got := p.status(); got != want {
+		if got := p.ownStatus(); got != want {
 			t.Errorf("status() = %+v, want %+v", got, want)
 		}
 	}
@@ -350,8 +350,8 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	judge := func(waited time.Duration) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.stalls = stallDetector{last: begin.Add(waited)}
-		return p.verdict(w, begin.Add(waited))
+		p.stallDetector = stallDetector{last: begin.Add(waited)}
+		return p.judgeWait(w, begin.Add(waited))
 	}
 	if err := judge(patience + statusInterval); err != nil {
 		t.Errorf("before statusDelay: got %v, want no error", err)
@@ -371,23 +371,23 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 	}
 }
 
-// TestStoppedRankReadsMessagesBeforeReportingTimeouts calls verdict and tick with the times of
+// TestStoppedRankReadsMessagesBeforeReportingTimeouts calls judgeWait and tick with the times of
 // a rank that was stopped for an hour.
 func TestStoppedRankReadsMessagesBeforeReportingTimeouts(t *testing.T) {
 	begin := time.Now()
-	p := groupState{records: make([]rankRecord, 2), stalls: stallDetector{last: begin}}
+	p := groupState{records: make([]rankRecord, 2), stallDetector: stallDetector{last: begin}}
 	p.cfg.Group.Ranks, p.cfg.Group.Timeout = []int{0, 1}, driver.NewLimit(patience)
 	w := p.newWorkWait(control.Wait{Ticket: 1, CallText: func() string { return "work" }}, begin)
 	now := begin.Add(time.Hour)
 	for tick := range catchUpTicks + 1 {
-		if err := p.verdict(w, now); err != nil {
+		if err := p.judgeWait(w, now); err != nil {
 			t.Errorf("before tick %d: got %v, want no error", tick, err)
 		}
 		p.tick(now)
 		now = now.Add(statusInterval)
 	}
 	var late *driver.TimeoutError
-	if err := p.verdict(w, now); !errors.As(err, &late) {
+	if err := p.judgeWait(w, now); !errors.As(err, &late) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 }

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// maxPosts is the maximum number of a rank's unread posts on a track. One is for this rank's
-	// step. The other is for the next step, which the other rank may have begun.
+	// maxPosts is the maximum number of a rank's unread posts on a track: one for the current step
+	// of this rank, and one for the next step, which the other rank may have begun.
 	maxPosts = 2
-	// These bound the reports of a rank on the fault lane. They are enough for the largest payload
-	// and a hundred small ones.
+	// maxReports and maxReportBytes bound the reports of a rank on driver.LaneFault. They suffice
+	// for one report of the largest size and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
@@ -29,28 +29,29 @@ type rankRecord struct {
 	// valueNames is the number of tracks of named values.
 	valueNames               int
 	reports                  [][]byte
-	reportBytes, readReports int
+	reportBytes, reportsRead int
 	// absent is set when no more reports are expected from the rank.
 	absent bool
 
-	failed     control.Reason // why the rank has failed, if it has
-	left, lost bool
-	failAcked  bool
+	failed        control.Reason // why the rank has failed, if it has
+	left, lost    bool
+	hasAckedFault bool // whether the rank has acknowledged this rank's fault
 }
 
+// steps describes one rank's steps on a track.
 type steps struct {
-	received uint64
-	posts    [][]byte
-	// completed is the number of steps that the rank has seen complete. In another rank's record,
-	// it is set only when that rank fails.
+	received uint64   // the last step for which a post has arrived
+	posts    [][]byte // unread payloads
+	// completed is the last step for which the rank has received all posts. In another rank's
+	// record, it is set only when that rank fails.
 	completed uint64
 	// ordered is set if this rank launches no collective while it waits on the track. It is used
 	// only in this rank's record.
 	ordered bool
 }
 
-// stepsOn returns the rank's steps on a track. It adds a new track to the record.
-func (r *rankRecord) stepsOn(t track) (*steps, error) {
+// addSteps returns the rank's steps on a track. It adds a new track to the record.
+func (r *rankRecord) addSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
 	}
@@ -68,14 +69,15 @@ func (r *rankRecord) stepsOn(t track) (*steps, error) {
 	return s, nil
 }
 
-func (r *rankRecord) lookup(t track) steps {
+// stepsOn returns a copy of the rank's steps on a track, or zero steps if the track is new.
+func (r *rankRecord) stepsOn(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s
 	}
 	return steps{}
 }
 
-func (r *rankRecord) apply(m message, now time.Time) error {
+func (r *rankRecord) applyMessage(m message, now time.Time) error {
 	switch m.kind {
 	case kindPost:
 		return r.addPost(m)
@@ -92,7 +94,7 @@ func (r *rankRecord) apply(m message, now time.Time) error {
 		r.status = decodeStatus(m.payload, now)
 		r.failed = max(control.FailedItself, control.Reason(m.step))
 	case kindFailAck:
-		r.failAcked = true
+		r.hasAckedFault = true
 	case kindComplete:
 		if s := r.tracks[m.track]; s != nil {
 			s.completed = m.step
@@ -104,14 +106,14 @@ func (r *rankRecord) apply(m message, now time.Time) error {
 }
 
 func (r *rankRecord) addPost(m message) error {
-	s, err := r.stepsOn(m.track)
+	s, err := r.addSteps(m.track)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	case r.failed != control.NotFailed && m.step > s.completed:
 		return nil // The step has failed on the sender.
 	case m.step != s.received+1 || len(s.posts) == maxPosts:
-		return fmt.Errorf("step %d of track %q follows step %d, with %d posts not consumed: %w",
+		return fmt.Errorf("step %d of track %q follows step %d, and %d posts are unread: %w",
 			m.step, m.track, s.received, len(s.posts), ErrProtocol)
 	}
 	s.received = m.step
@@ -119,8 +121,8 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// pop removes and returns the oldest post. There must be at least one.
-func (s *steps) pop() []byte {
+// takePost removes and returns the oldest post. There must be at least one.
+func (s *steps) takePost() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]
 	return first
@@ -141,19 +143,19 @@ func (r *rankRecord) hasRoom(bytes int) bool {
 }
 
 func (r *rankRecord) nextReport() ([]byte, bool) {
-	if r.readReports == len(r.reports) {
+	if r.reportsRead == len(r.reports) {
 		return nil, false
 	}
-	r.readReports++
-	return r.reports[r.readReports-1], true
+	r.reportsRead++
+	return r.reports[r.reportsRead-1], true
 }
 
 // state returns the state of the rank for control.Judge. It does not set Missing.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	return control.RankState{
-		Failed: r.failed, Completed: w.step != 0 && r.lookup(w.track).completed >= w.step,
+		Failed: r.failed, Completed: w.step != 0 && r.stepsOn(w.track).completed >= w.step,
 		Left: r.left, Lost: r.lost, Submitted: r.submitted, InCollective: r.inCollective,
-		Operation: r.operation, Exchanges: r.lookup(trackControl).received, InExchange: r.inExchange,
+		Operation: r.operation, Exchanges: r.stepsOn(trackControl).received, InExchange: r.inExchange,
 		Waited: max(0, now.Sub(r.since)),
 	}
 }

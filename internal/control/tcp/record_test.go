@@ -51,7 +51,7 @@ func checkAccepted(t *testing.T, messages []message, good int) {
 	t.Helper()
 	r := rankRecord{}
 	for i, m := range messages {
-		err := r.apply(m, time.Now())
+		err := r.applyMessage(m, time.Now())
 		if i < good && err != nil {
 			t.Errorf("message %d: got %v, want no error", i, err)
 		}
@@ -64,14 +64,14 @@ func checkAccepted(t *testing.T, messages []message, good int) {
 func TestPostsAreConsumedInOrder(t *testing.T) {
 	r := rankRecord{}
 	for step := uint64(1); step < 100; step++ {
-		if err := r.apply(post(trackControl, step), time.Now()); err != nil {
+		if err := r.applyMessage(post(trackControl, step), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if step == 1 {
 			continue
 		}
-		if got := r.tracks[trackControl].pop(); got[0] != byte(step-1) {
-			t.Fatalf("pop returned step %d, want %d", got[0], step-1)
+		if got := r.tracks[trackControl].takePost(); got[0] != byte(step-1) {
+			t.Fatalf("takePost returned step %d, want %d", got[0], step-1)
 		}
 	}
 }
@@ -85,11 +85,11 @@ func TestFaultLogIsBounded(t *testing.T) {
 			r := rankRecord{}
 			m := message{kind: kindReport, payload: make([]byte, c.bytes)}
 			for i := range c.room {
-				if err := r.apply(m, time.Now()); err != nil {
+				if err := r.applyMessage(m, time.Now()); err != nil {
 					t.Fatalf("report %d: %v", i, err)
 				}
 			}
-			if err := r.apply(m, time.Now()); !errors.Is(err, ErrProtocol) {
+			if err := r.applyMessage(m, time.Now()); !errors.Is(err, ErrProtocol) {
 				t.Errorf("one more report: got %v, want ErrProtocol", err)
 			}
 			for range c.room {
@@ -110,14 +110,14 @@ func TestRecordHoldsFailureReason(t *testing.T) {
 		3: control.FailedAfterPeer,
 	} {
 		r := rankRecord{}
-		err := r.apply(message{kind: kindFail, step: step, payload: anyStatus()}, time.Now())
+		err := r.applyMessage(message{kind: kindFail, step: step, payload: anyStatus()}, time.Now())
 		if got := r.state(&waitState{}, time.Now()); err != nil || got.Failed != want {
 			t.Errorf("after kindFail %d: got reason %d, %v, want %d", step, got.Failed, err, want)
 		}
 	}
 	r := rankRecord{}
 	fail := message{kind: kindFail, step: 4, payload: anyStatus()}
-	if err := r.apply(fail, time.Now()); !errors.Is(err, ErrProtocol) {
+	if err := r.applyMessage(fail, time.Now()); !errors.Is(err, ErrProtocol) {
 		t.Errorf("an unknown reason: got %v, want ErrProtocol", err)
 	}
 }
@@ -133,7 +133,7 @@ func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 		{kind: kindComplete, track: value("unknown"), step: 9},
 		{kind: kindFail, step: 1, payload: anyStatus()},
 	} {
-		if err := r.apply(m, time.Now()); err != nil {
+		if err := r.applyMessage(m, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}

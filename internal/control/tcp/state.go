@@ -12,25 +12,26 @@ import (
 	"symmem/internal/control"
 )
 
+// groupState holds what this rank knows about the group, and its waits.
 type groupState struct {
-	cfg Config
-	me  int // group rank
+	cfg     Config
+	ownRank int // group rank
 
-	submitted atomic.Uint64
-	peerGone  atomic.Bool   // whether a peer has failed or is lost, or the plane is closed
-	failed    chan struct{} // closed when cause is set
+	submitted          atomic.Uint64
+	peerFailedOrClosed atomic.Bool   // whether a peer has failed or is lost, or the plane is closed
+	failed             chan struct{} // closed when cause is set
 
-	mu        sync.Mutex
-	cause     error         // fault of this rank; guarded by mu
-	closed    bool          // guarded by mu
-	records   []rankRecord  // by group rank; guarded by mu
-	waits     []*waitState  // waits in this rank's status; guarded by mu
-	maxTicket uint64        // highest ticket to send to other ranks; guarded by mu
-	changed   chan struct{} // closed when records change, or nil; guarded by mu
-	stalls    stallDetector // of this process; guarded by mu
-	warned    time.Time     // time of the last warning; guarded by mu
-	// statusesChanged is set if statuses have arrived since the last tick; guarded by mu
-	statusesChanged bool
+	mu            sync.Mutex
+	cause         error         // fault of this rank; guarded by mu
+	closed        bool          // guarded by mu
+	records       []rankRecord  // by group rank; guarded by mu
+	waits         []*waitState  // waits in this rank's status; guarded by mu
+	maxTicket     uint64        // highest ticket to send to other ranks; guarded by mu
+	changed       chan struct{} // closed when records change, or nil; guarded by mu
+	stallDetector stallDetector // guarded by mu
+	lastWarning   time.Time     // guarded by mu
+	// statusesArrived is set if statuses have arrived since the last tick; guarded by mu
+	statusesArrived bool
 }
 
 func (s *groupState) setMachines(names []string) {
@@ -57,7 +58,7 @@ func (s *groupState) recordFault(err error) bool {
 	return true
 }
 
-// checkUsable returns the reason why a lane can no longer be used, or nil. The caller must hold
+// checkUsable returns an error if a lane can no longer be used. The caller must hold
 // s.mu.
 func (s *groupState) checkUsable(lane driver.Lane) error {
 	if s.closed {
@@ -76,7 +77,7 @@ func (s *groupState) markLost(ranks ...int) {
 	for _, r := range ranks {
 		if !s.records[r].left {
 			s.records[r].lost = true
-			s.peerGone.Store(true)
+			s.peerFailedOrClosed.Store(true)
 		}
 	}
 	s.wakeAll()
@@ -90,13 +91,13 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeFor wakes the waits that a message from another rank may have ended. Examining all ranks for
-// every message would be slow in large groups. A post therefore wakes a wait only if it is the last
-// one needed, and statuses wake waits at the next tick. The caller must hold s.mu.
-func (s *groupState) wakeFor(rank int, m message) {
+// wakeWaitsFor wakes the waits that a message from another rank may have ended. Examining all ranks
+// for every message would be slow in large groups. A post therefore wakes a wait only if it is the
+// last missing one, and statuses wake waits at the next tick. The caller must hold s.mu.
+func (s *groupState) wakeWaitsFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
-		if s.records[rank].lookup(m.track).received != m.step {
+		if s.records[rank].stepsOn(m.track).received != m.step {
 			return // The step has failed.
 		}
 		for _, w := range s.waits {
@@ -108,7 +109,7 @@ func (s *groupState) wakeFor(rank int, m message) {
 			}
 		}
 	case kindStatus:
-		s.statusesChanged = true
+		s.statusesArrived = true
 	default:
 		s.wakeAll()
 	}
@@ -124,20 +125,20 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 }
 
 // tick calls the stall detector. When this process has caught up after a stall, tick wakes the
-// waits, so that those that have timed out return before the process can be stopped again. It also
-// wakes them if statuses have arrived, which may reveal a deadlock.
+// waits, so that those that have timed out return before the process can be stopped again. tick
+// wakes the waits also if statuses have arrived, because these may show a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stalls.tick(now) || s.statusesChanged {
-		s.statusesChanged = false
+	if s.stallDetector.tick(now) || s.statusesArrived {
+		s.statusesArrived = false
 		s.wakeAll()
 	}
 }
 
-// status returns this rank's status. If this rank waits for several collectives, the status shows
-// the highest ticket (see publishLatest in package shm). The caller must hold s.mu.
-func (s *groupState) status() status {
+// ownStatus returns this rank's status. If this rank waits for several collectives, the status
+// shows the highest ticket (see publishLatest in package shm). The caller must hold s.mu.
+func (s *groupState) ownStatus() status {
 	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
 		switch {
@@ -153,15 +154,17 @@ func (s *groupState) status() status {
 	return current
 }
 
-// unpublish removes a wait from this rank's status. The caller must hold s.mu.
-func (s *groupState) unpublish(w *waitState) {
+// removeWait removes a wait from this rank's status. The caller must hold s.mu.
+func (s *groupState) removeWait(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
-func awaitsAcknowledgement(s *groupState) bool {
+// hasUnacknowledgedFault reports whether a rank has yet to acknowledge this rank's fault.
+func hasUnacknowledgedFault(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]
-		if rank != s.me && !r.failAcked && r.failed == control.NotFailed && !r.left && !r.lost {
+		if rank != s.ownRank && !r.hasAckedFault && r.failed == control.NotFailed &&
+			!r.left && !r.lost {
 			return true
 		}
 	}
@@ -174,7 +177,7 @@ func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
 		record := &s.records[r]
-		if r == s.me || record.absent || record.readReports < len(record.reports) {
+		if r == s.ownRank || record.absent || record.reportsRead < len(record.reports) {
 			continue
 		}
 		if record.lost || record.left || !record.hasRoom(0) {

@@ -14,11 +14,11 @@ import (
 // perform together).
 type waitState struct {
 	callText func() string
-	// track and step identify the post that this rank expects from every rank. step is 0 in a wait
-	// for work.
+	// track and step identify the post (the message for one step) that this rank expects from every
+	// rank. step is 0 in a wait for work.
 	track     track
 	step      uint64
-	remaining int
+	remaining int // number of posts that have not arrived
 	// ordered is set if this rank launches no collective during the wait.
 	ordered    bool
 	exchange   bool
@@ -26,7 +26,7 @@ type waitState struct {
 	operation  driver.Operation
 	begin      time.Time
 	timeout    time.Duration
-	work       bool
+	work       bool // see control.WaitStatus
 	// failedFor is the time since this wait noticed the failure of a peer, or negative.
 	failedFor time.Duration
 }
@@ -37,19 +37,19 @@ func (s *groupState) missing(w *waitState) []int {
 	var ranks []int
 	for r := range s.records {
 		record := &s.records[r]
-		late := record.submitted < w.collective
+		isMissing := record.submitted < w.collective
 		if w.step != 0 {
-			late = record.lookup(w.track).received < w.step
+			isMissing = record.stepsOn(w.track).received < w.step
 		}
-		if late && r != s.me {
+		if isMissing && r != s.ownRank {
 			ranks = append(ranks, r)
 		}
 	}
 	return ranks
 }
 
-// wait waits until no rank is missing. It is bounded by the deadline of ctx or else by the group's
-// timeout. The caller must hold s.mu, which wait releases while it waits.
+// wait waits until no rank is missing. The deadline of ctx bounds the wait or, if ctx has none, the
+// group's timeout. The caller must hold s.mu, which wait releases while it waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
@@ -57,38 +57,39 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	}
 	w.remaining = len(s.missing(w))
 	s.waits = append(s.waits, w)
-	defer s.unpublish(w)
+	defer s.removeWait(w)
 	for {
-		status, ended := s.waitStatus(w, time.Now()), ctx.Err()
-		status.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
+		status, ctxErr := s.waitStatus(w, time.Now()), ctx.Err()
+		status.DeadlinePassed = errors.Is(ctxErr, context.DeadlineExceeded)
 		states := s.rankStates(w)
 		if len(s.missing(w)) == 0 {
 			return nil
 		}
-		v := control.Judge(&status, states)
+		verdict := control.Judge(&status, states)
 		switch {
-		case v.Err != nil:
-			return v.Err
-		case errors.Is(ended, context.Canceled):
+		case verdict.Err != nil:
+			return verdict.Err
+		case errors.Is(ctxErr, context.Canceled):
 			return control.InterruptedWaitError(&status, states, context.Cause(ctx))
-		case v.Warning != nil:
-			s.warn(v.Warning)
+		case verdict.Warning != nil:
+			s.warn(verdict.Warning)
 		case status.DeadlinePassed || status.Waited >= status.Timeout:
-			s.pause(nil, statusInterval) // gives unread messages time to arrive
+			s.awaitChange(nil, statusInterval) // gives unread messages time to arrive
 		default:
 			nextWarning := status.Late.Next(status.Waited, status.Warned)
-			s.pause(ctx.Done(), status.Timeout-status.Waited, nextWarning)
+			s.awaitChange(ctx.Done(), status.Timeout-status.Waited, nextWarning)
 		}
 	}
 }
 
-// pause waits until a record changes, done is closed, or the shortest non-negative time has passed.
-// The caller must hold s.mu, which pause releases while it waits.
-func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
+// awaitChange waits until a record changes, done is closed, or the shortest non-negative duration
+// has passed. The caller must hold s.mu, which awaitChange releases while it waits.
+func (s *groupState) awaitChange(done <-chan struct{}, limits ...time.Duration) {
 	changed := s.recordsChanged()
 	var expired <-chan time.Time
-	if times = slices.DeleteFunc(times, func(d time.Duration) bool { return d < 0 }); len(times) > 0 {
-		timer := time.NewTimer(slices.Min(times))
+	limits = slices.DeleteFunc(limits, func(d time.Duration) bool { return d < 0 })
+	if len(limits) > 0 {
+		timer := time.NewTimer(slices.Min(limits))
 		defer timer.Stop()
 		expired = timer.C
 	}
@@ -103,11 +104,11 @@ func (s *groupState) pause(done <-chan struct{}, times ...time.Duration) {
 
 // warn issues a warning about late ranks. The caller must hold s.mu, which warn releases during the
 // callback.
-func (s *groupState) warn(late *driver.LateWarning) {
-	s.warned = time.Now()
+func (s *groupState) warn(warning *driver.LateWarning) {
+	s.lastWarning = time.Now()
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	s.cfg.Late.Warn(*late)
+	s.cfg.Late.Warn(*warning)
 }
 
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
@@ -115,14 +116,14 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 		Group: s.cfg.Group, CallText: w.callText, Collective: w.collective,
 		Exchange: w.exchange || w.ordered,
 		Work:     w.work, Cause: s.cause, Closed: s.closed, FailedFor: w.failedFor,
-		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: s.stalls.mayBeStale(now),
+		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: s.stallDetector.mayBeStale(now),
 		Late: s.cfg.Late, Warned: -1,
 	}
 	if w.work && status.Late.After > 0 {
 		status.Late.After += statusDelay
 	}
-	if !s.warned.IsZero() {
-		status.Warned = max(0, now.Sub(s.warned))
+	if !s.lastWarning.IsZero() {
+		status.Warned = max(0, now.Sub(s.lastWarning))
 	}
 	return status
 }
@@ -137,12 +138,12 @@ func (s *groupState) rankStates(w *waitState) []control.RankState {
 	for _, r := range s.missing(w) {
 		states[r].Missing = true
 	}
-	states[s.me].Submitted = s.submitted.Load()
+	states[s.ownRank].Submitted = s.submitted.Load()
 	return states
 }
 
-// peerFault returns a PeerError about the peers that have failed. There must be at least one. The
-// caller must hold s.mu.
+// peerFault returns a PeerError about the peers that have failed. At least one must have failed.
+// The caller must hold s.mu.
 func (s *groupState) peerFault(callText func() string) error {
 	return control.NonNilFailedPeersError(s.cfg.Group, s.rankStates(&waitState{}), callText)
 }
@@ -182,24 +183,24 @@ func (s *groupState) beginWait(w *waitState) error {
 func (s *groupState) endWait(w *waitState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unpublish(w)
+	s.removeWait(w)
 }
 
 func (s *groupState) checkWait(w *waitState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.verdict(w, time.Now())
+	return s.judgeWait(w, time.Now())
 }
 
-// verdict warns of late ranks, and returns an error if the work may never complete. The caller must
-// hold s.mu, which verdict releases during a warning.
-func (s *groupState) verdict(w *waitState, now time.Time) error {
+// judgeWait warns of late ranks, and returns an error if the work may never complete. The caller
+// must hold s.mu, which judgeWait releases during a warning.
+func (s *groupState) judgeWait(w *waitState, now time.Time) error {
 	status := s.waitStatus(w, now)
-	v := control.Judge(&status, s.rankStates(w))
-	if v.Warning != nil {
-		s.warn(v.Warning)
+	verdict := control.Judge(&status, s.rankStates(w))
+	if verdict.Warning != nil {
+		s.warn(verdict.Warning)
 	}
-	return v.Err
+	return verdict.Err
 }
 
 func (s *groupState) Departed() (lost, left []int) {
