@@ -10,17 +10,19 @@ import (
 // Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	Cases    int   // number of buffers, which are all live at the same time
+	Cases    int   // number of buffers in each round, which are all allocated at the same time
 	Rounds   int   // number of times the buffers are allocated, reduced and freed
 	Elements int64 // float32 elements of a buffer
-	// Churn is the number of random allocations and frees before the cases of each round. They are
-	// the same on all ranks, and some of the live blocks are reduced and checked.
-	Churn  int
-	Groups int // the world and overlapping subgroups, each of which runs all cases
-	// Path is the path of collectives. On PathPlain, results are right wherever the buffers are, so
-	// only PathWindow proves that memory is symmetric.
+	// Churn is the number of random allocations and frees before the cases of each round. All ranks
+	// make the same ones. Some of the allocated blocks are all-reduced and checked.
+	Churn int
+	// Groups is the number of groups, each of which runs all cases: the world and overlapping
+	// subgroups.
+	Groups int
+	// Path is how collectives transfer data. With PathPlain, results are right wherever the buffers
+	// are, so only PathWindow proves that memory is symmetric.
 	Path symmem.PathChoice
-	// Deterministic is a formula that results must match bit for bit, if any. The all-reduces then
+	// Deterministic, if set, is a formula that results must match bit for bit. The all-reduces then
 	// cycle through all types and reductions.
 	Deterministic symmem.Formula
 	CallSites     bool // see symmem.Options
@@ -36,19 +38,19 @@ func Default() Config {
 
 // Limits on the fields of a Config, which bound the size of programs and reports.
 const (
-	maxCases    = 1024
-	maxRounds   = 100_000
-	maxChurn    = 1_000_000
-	maxGroups   = 64
-	maxRows     = 1_000_000
-	maxElements = int64(1) << 32
+	maxCases        = 1024
+	maxRounds       = 100_000
+	maxChurn        = 1_000_000
+	maxGroups       = 64
+	maxPlannedCases = 1_000_000
+	maxElements     = int64(1) << 32
 )
 
 // Validate returns an error for the first invalid field.
 func (c *Config) Validate() error {
 	minElements := int64(1)
 	if c.Deterministic > symmem.FormulaAny {
-		minElements = 2 // one element of the largest type
+		minElements = 2 // 8 bytes, the size of the largest type
 	}
 	for _, f := range []struct {
 		name             string
@@ -64,8 +66,9 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("--%s is %d, but must be from %d to %d", f.name, f.value, f.low, f.high)
 		}
 	}
-	if rows := c.Cases * c.Rounds * c.Groups; rows > maxRows {
-		return fmt.Errorf("--cases x --rounds x --groups is %d, but must be at most %d", rows, maxRows)
+	if caseCount := c.Cases * c.Rounds * c.Groups; caseCount > maxPlannedCases {
+		return fmt.Errorf("--cases x --rounds x --groups is %d, but must be at most %d", caseCount,
+			maxPlannedCases)
 	}
 	if c.Timeout <= 0 {
 		return fmt.Errorf("--timeout is %v, but must be positive", c.Timeout)

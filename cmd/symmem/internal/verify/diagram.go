@@ -14,13 +14,13 @@ import (
 
 type diagram struct{ *symmem.DivergenceError }
 
-// side is what some ranks observed, with a letter that stands for it in the map.
+// side is what some ranks observed, with the letter of these ranks in the map.
 type side struct {
 	letter string
 	symmem.Side
 }
 
-// draw writes what the ranks observed at the divergence, and a map of the ranks:
+// write writes what the ranks observed at the divergence, and a map of the ranks:
 //
 //	Divergence in group world, pool 7, at event 9: all before it is the same on every rank.
 //
@@ -30,11 +30,11 @@ type side struct {
 //
 //	  A  ranks 0-1,3   alloc 1048576 B (stream 0) -> segment 0 offset 0x0
 //	  B  rank 2        alloc 1048576 B (stream 0) -> segment 1 offset 0x0
-func (d diagram) draw(b *bytes.Buffer) {
+func (d diagram) write(b *bytes.Buffer) {
 	sides := d.sides()
-	fmt.Fprintf(b, "Divergence in group %s%s\n\n", d.Group, d.where())
+	fmt.Fprintf(b, "Divergence in group %s%s\n\n", d.Group, d.describePosition())
 	if len(d.Ranks()) <= maxMapRanks {
-		d.drawMap(b, sides)
+		d.writeMap(b, sides)
 	}
 	width := 0
 	for _, s := range sides {
@@ -59,7 +59,7 @@ func (d diagram) draw(b *bytes.Buffer) {
 
 const maxMapRanks = 24
 
-func (d diagram) where() string {
+func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
 	}
@@ -67,8 +67,8 @@ func (d diagram) where() string {
 		d.Pool, d.Position)
 }
 
-func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
-	numbers, letters, marks := "   rank ", "    has ", "        "
+func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
+	rankLine, letterLine, markLine := "   rank ", "    has ", "        "
 	for _, rank := range d.ranks() {
 		width := len(strconv.Itoa(rank)) + 1
 		index := slices.IndexFunc(sides, func(s side) bool { return slices.Contains(s.Ranks, rank) })
@@ -76,22 +76,22 @@ func (d diagram) drawMap(b *bytes.Buffer, sides []side) {
 		if slices.Contains(d.Deviant, rank) {
 			mark = "^"
 		}
-		numbers += fmt.Sprintf("%*d", width, rank)
-		letters += fmt.Sprintf("%*s", width, sides[index].letter)
-		marks += fmt.Sprintf("%*s", width, mark)
+		rankLine += fmt.Sprintf("%*d", width, rank)
+		letterLine += fmt.Sprintf("%*s", width, sides[index].letter)
+		markLine += fmt.Sprintf("%*s", width, mark)
 	}
-	fmt.Fprintf(b, "%s\n%s\n", numbers, letters)
+	fmt.Fprintf(b, "%s\n%s\n", rankLine, letterLine)
 	if len(d.Deviant) > 0 {
-		fmt.Fprintf(b, "%s  deviates from the majority\n", marks)
+		fmt.Fprintf(b, "%s  deviates from the majority\n", markLine)
 	} else {
-		fmt.Fprintf(b, "%s  no majority\n", strings.TrimRight(marks, " "))
+		fmt.Fprintf(b, "%s  no majority\n", strings.TrimRight(markLine, " "))
 	}
 	b.WriteByte('\n')
 }
 
 func (d diagram) ranks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
-// sides returns the observations with their letters, ordered by lowest rank.
+// sides returns the observations with their letterLine, ordered by lowest rank.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })

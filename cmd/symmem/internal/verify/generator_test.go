@@ -23,10 +23,10 @@ func TestHistoryFreesBlocksAndStaysWithinLimit(t *testing.T) {
 				delete(live, block.slot)
 				total -= block.elements
 			}
-			if total > churnBlocks*max(elements, minChurnElements) || total != h.total ||
+			if total > maxLargestBlocks*max(elements, minChurnElements) || total != h.liveElements ||
 				len(live) != len(h.live) {
 				t.Fatalf("%d elements are live in %d blocks, but the generator counts %d in %d",
-					total, len(live), h.total, len(h.live))
+					total, len(live), h.liveElements, len(h.live))
 			}
 		}
 	})

@@ -28,15 +28,15 @@ type normOutcome int
 
 const (
 	normNotRun normOutcome = iota
-	normRight
-	normWrong
+	normPassed
+	normFailed
 )
 
-// Each group computes normForms norms of normRows x normHidden elements, in buffers of
-// normBytes.
+// Each group computes normsPerGroup norms of normRows x normHidden elements, in buffers of
+// normBytes bytes.
 const (
 	normRows, normHidden = 5, 1024
-	normForms            = 8
+	normsPerGroup        = 8
 	normBytes            = 8 * normRows * normHidden
 )
 
@@ -45,7 +45,7 @@ func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
 	if i%2 == 1 {
 		t = driver.Float16
 	}
-	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normForms*group+i)))
+	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normsPerGroup*group+i)))
 	c := formula.DrawNorm(random, ranks, normRows, normHidden, t, driver.Quant(i/2))
 	if r.config.Deterministic > symmem.FormulaAny {
 		c.Expect(driver.Formula(r.config.Deterministic - symmem.FormulaAny))
@@ -67,16 +67,16 @@ func (r *runner) runNorms(ctx context.Context) error {
 	if err := scope.End(ctx); err != nil {
 		return err
 	}
-	r.norms.Outcomes = make([]normOutcome, normForms*len(r.groups))
+	r.norms.Outcomes = make([]normOutcome, normsPerGroup*len(r.groups))
 	for group, g := range r.groups {
-		for i := range normForms {
+		for i := range normsPerGroup {
 			if g == nil || r.norms.Refused != "" {
 				continue
 			}
 			n := r.drawNorm(group, i, g.Size())
 			err := n.Place(buffers[0].Memory(), buffers[1].Memory(), buffers[2].Memory())
 			if err == nil {
-				err = r.runNorm(ctx, g, n, &r.norms.Outcomes[normForms*group+i])
+				err = r.runNorm(ctx, g, n, &r.norms.Outcomes[normsPerGroup*group+i])
 			}
 			if err != nil {
 				return err
@@ -91,7 +91,7 @@ func (r *runner) runNorm(
 ) error {
 	s, path := r.rt.DefaultStream(), r.config.Path
 	if path == symmem.PathWindow && !r.rt.Device().Addressable {
-		path = symmem.PathDirect // on GPUs, the window path has no norm
+		path = symmem.PathDirect // On GPUs, PathWindow does not support norms.
 	}
 	if err := n.Fill(g.Rank(), s); err != nil {
 		return err
@@ -106,9 +106,9 @@ func (r *runner) runNorm(
 	if err := errors.Join(err, n.Read(s), s.Synchronize(ctx)); err != nil {
 		return err
 	}
-	*outcome = normRight
-	if wrong, _ := n.Wrong(); wrong > 0 {
-		*outcome = normWrong
+	*outcome = normPassed
+	if wrong, _ := n.CountWrong(); wrong > 0 {
+		*outcome = normFailed
 	}
 	return nil
 }
@@ -116,23 +116,23 @@ func (r *runner) runNorm(
 // normReport combines the findings of all ranks. It does not count a norm that did not run on all
 // ranks of its group, unless a rank found a wrong output.
 func normReport(results []rankResult, ranks int) (report NormReport) {
-	found := map[int][normWrong + 1]bool{} // outcomes that occurred on any rank, by norm
+	outcomesByNorm := map[int][normFailed + 1]bool{} // whether each outcome occurred on any rank
 	for rank := range results {
 		findings := &results[rank].Norms
 		if report.Refused == "" {
 			report.Refused = findings.Refused
 		}
 		for i, outcome := range findings.Outcomes {
-			if isMember(i/normForms, results[rank].Rank, ranks) {
-				outcomes := found[i]
+			if isMember(i/normsPerGroup, results[rank].Rank, ranks) {
+				outcomes := outcomesByNorm[i]
 				outcomes[outcome] = true
-				found[i] = outcomes
+				outcomesByNorm[i] = outcomes
 			}
 		}
 	}
-	for _, outcomes := range found {
+	for _, outcomes := range outcomesByNorm {
 		switch {
-		case outcomes[normWrong]:
+		case outcomes[normFailed]:
 			report.Failed++
 		case !outcomes[normNotRun]:
 			report.Passed++

@@ -5,7 +5,7 @@ import (
 )
 
 func TestNormReportCombinesRanks(t *testing.T) {
-	const right, wrong, none = normRight, normWrong, normNotRun
+	const right, wrong, none = normPassed, normFailed, normNotRun
 	for _, c := range []struct {
 		name     string
 		outcomes [3]normOutcome // of one norm of the world
@@ -40,7 +40,7 @@ func TestNormsOfAllGroupsPass(t *testing.T) {
 	c := smallConfig()
 	c.Groups, c.Rounds, c.Churn = 3, 1, 0
 	for rank, r := range runOnAllRanks(t, 3, c) {
-		if want := (NormReport{Passed: 3 * normForms}); r.Norms != want {
+		if want := (NormReport{Passed: 3 * normsPerGroup}); r.Norms != want {
 			t.Errorf("rank %d: Norms = %+v, want %+v; fault: %s", rank, r.Norms, want, r.Fault)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // finding is the result of one rank in one all-reduce.
 type finding struct {
 	Completed bool    `json:"ran"`
-	Symmetric bool    `json:"symmetric"` // the buffer was in a window of the group
+	Symmetric bool    `json:"symmetric"` // whether the buffer was in a window of the group
 	Wrong     int64   `json:"wrong"`     // number of wrong elements
 	MaxDiff   float64 `json:"max_diff"`  // largest distance of an element from its expected value
 	MeanDiff  float64 `json:"mean_diff"` // mean distance over all elements
@@ -23,9 +23,9 @@ type finding struct {
 // ranks. It does not apply to results that must match a formula.
 const tolerance = 1e-5
 
-// setFormula assigns a type and a reduction to the row with index i, so that rows cycle through all
+// setFormula assigns a type and a reduction to planned case i, so that cases cycle through all
 // combinations. If no formula is configured, it does nothing.
-func (c *Config) setFormula(r *row, i int) {
+func (c *Config) setFormula(r *plannedCase, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return
 	}
@@ -39,19 +39,19 @@ func (c *Config) setFormula(r *row, i int) {
 	r.elements = r.elements * elementBytes / int64(r.dataType.Size())
 }
 
-func (r *row) input(rank, ranks int) []byte {
+func (r *plannedCase) input(rank, ranks int) []byte {
 	if r.formula != driver.AnyFormula {
 		return formula.Input(r.dataType, r.seed, rank, ranks, r.elements)
 	}
-	part := workload.Encode(nil, r.dataType, r.value*float64(rank+1))
-	return bytes.Repeat(part, int(r.elements))
+	element := workload.Encode(nil, r.dataType, r.value*float64(rank+1))
+	return bytes.Repeat(element, int(r.elements))
 }
 
 func expectedSum(value float64, ranks int) float64 {
 	return value * float64(ranks) * float64(ranks+1) / 2
 }
 
-func (r *row) compare(got []byte, ranks int) finding {
+func (r *plannedCase) compare(got []byte, ranks int) finding {
 	if r.formula == driver.AnyFormula {
 		want := workload.Encode(nil, r.dataType, expectedSum(r.value, ranks))
 		return r.compareWith(got, want, tolerance)
@@ -63,9 +63,9 @@ func (r *row) compare(got []byte, ranks int) finding {
 	return r.compareWith(got, formula.Reduce(r.formula, r.reduceOp, r.dataType, inputs), 0)
 }
 
-// compareWith compares the elements of got with those of wanted, which are repeated if there are
-// fewer.
-func (r *row) compareWith(got, wanted []byte, tolerance float64) finding {
+// compareWith compares the elements of got with those of wanted. If wanted has fewer elements, it
+// is repeated.
+func (r *plannedCase) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Completed: true}
 	sum, size := 0.0, r.dataType.Size()
 	for offset := 0; offset < len(got); offset += size {

@@ -44,12 +44,12 @@ func compareWithValue(want float64, data ...float32) finding {
 	for _, v := range data {
 		got = workload.Encode(got, symmem.Float32, float64(v))
 	}
-	w := &row{dataType: symmem.Float32}
+	w := &plannedCase{dataType: symmem.Float32}
 	return w.compareWith(got, workload.Encode(nil, symmem.Float32, want), tolerance)
 }
 
 func inputElement(value float64, rank int) float64 {
-	w := &row{dataType: symmem.Float32, value: value, elements: 1}
+	w := &plannedCase{dataType: symmem.Float32, value: value, elements: 1}
 	return workload.Decode(w.input(rank, 0), symmem.Float32)
 }
 

@@ -11,24 +11,24 @@ import (
 type action uint8
 
 const (
-	doOpen   action = iota // open a scope for the world
-	doEnd                  // end the scope, which registers new segments
-	doAlloc                // allocate the slot's buffer in the scope
-	doFree                 // free the slot's buffer
-	doFill                 // write the row's input to the slot's buffer
-	doReduce               // all-reduce the slot's buffer in the row's group, and check it
-	doNoise                // make unrelated allocations, which differ between ranks
+	openScope    action = iota // open a scope, in which all ranks allocate buffers
+	endScope                   // end the scope, which registers new segments
+	allocBuffer                // allocate the slot's buffer in the scope
+	freeBuffer                 // free the slot's buffer
+	fillBuffer                 // write the case's input to the slot's buffer
+	reduceBuffer               // all-reduce the slot's buffer in the case's group, and check it
+	makeNoise                  // make unrelated allocations, which differ between ranks
 )
 
 type step struct {
-	action   action
-	slot     int   // number of the buffer
-	row      int   // index of the all-reduce, for doFill and doReduce
-	elements int64 // for doAlloc
+	action    action
+	slot      int   // number of the buffer
+	caseIndex int   // index in program.cases, for fillBuffer and reduceBuffer
+	elements  int64 // for allocBuffer
 }
 
-// row is an all-reduce that is checked and reported.
-type row struct {
+// plannedCase is an all-reduce whose result is checked and reported.
+type plannedCase struct {
 	name     string
 	round    int
 	group    int
@@ -46,7 +46,7 @@ type row struct {
 // program lists the steps that all ranks execute. It is immutable after compose.
 type program struct {
 	steps []step
-	rows  []row
+	cases []plannedCase
 	slots int // number of buffers over the whole run
 
 	firstSegment int64 // in bytes
@@ -56,11 +56,11 @@ type program struct {
 const elementBytes = 4
 
 type composer struct {
-	config    Config
-	program   program
-	generator *generator
-	numCases  int // number of cases so far
-	numChecks int // number of checked churn blocks so far
+	config     Config
+	program    program
+	generator  *generator
+	caseCount  int // number of cases so far
+	checkCount int // number of checks that addChurn has added so far
 }
 
 func compose(config Config) *program {
@@ -70,111 +70,112 @@ func compose(config Config) *program {
 		c.program.firstSegment, c.program.mapsSegments = c.largeFirstSegment(), true
 	}
 	for round := 1; round <= config.Rounds; round++ {
-		c.churn(round)
+		c.addChurn(round)
 		for group := range config.Groups {
-			c.cases(round, group)
+			c.addCases(round, group)
 		}
-		c.freeLive()
+		c.addFrees()
 	}
 	return &c.program
 }
 
-func (c *composer) emit(s step) { c.program.steps = append(c.program.steps, s) }
+func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
-// largeFirstSegment returns the size of the first segment if workload.MapSegments is called, which
-// maps 32 times this size. That is twice the memory that the program needs, so no rank has to map
-// more during the run.
+// largeFirstSegment returns the size of the first segment for programs that call
+// workload.MapSegments, which maps 32 times this size. That is twice the memory that the program
+// needs, so no rank has to map more during the run.
 func (c *composer) largeFirstSegment() int64 {
-	need := (int64(c.config.Cases)*c.config.Elements + c.generator.limit) * elementBytes
+	need := (int64(c.config.Cases)*c.config.Elements + c.generator.maxLiveElements) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// At every churnStride-th step, churn checks a block with an all-reduce, but less often if a round
-// would have more than churnChecks checks.
+// At every churnStride-th step, addChurn checks a block with an all-reduce. It checks less often if
+// a round would otherwise have more than churnChecks checks.
 const (
 	churnStride = 8
 	churnChecks = 64
 )
 
-// churn adds the random allocations and frees of a round, and checks of some live blocks.
-func (c *composer) churn(round int) {
+// addChurn adds the random allocations and frees of a round, and checks of some live blocks.
+func (c *composer) addChurn(round int) {
 	stride := max(churnStride, c.config.Churn/churnChecks)
 	for n := 1; n <= c.config.Churn; n++ {
-		c.emit(step{action: doNoise})
-		c.churnOnce()
-		if block, ok := c.generator.pick(); ok && n%stride == 0 {
-			c.numChecks++
-			c.reduce([]liveBlock{block}, row{
+		c.addStep(step{action: makeNoise})
+		c.addChurnStep()
+		if block, ok := c.generator.drawLiveBlock(); ok && n%stride == 0 {
+			c.checkCount++
+			c.addReduces([]liveBlock{block}, plannedCase{
 				name: fmt.Sprintf("%d.churn%d", round, n), round: round, churn: true,
-				group: c.numChecks % c.config.Groups,
-				value: float64(maxValue + 1 + c.numChecks%maxValue),
+				group: c.checkCount % c.config.Groups,
+				value: float64(maxValue + 1 + c.checkCount%maxValue),
 			})
 		}
 	}
 }
 
-func (c *composer) churnOnce() {
+func (c *composer) addChurnStep() {
 	slot := c.program.slots
 	block, allocated := c.generator.step(slot)
 	if !allocated {
-		c.emit(step{action: doFree, slot: block.slot})
+		c.addStep(step{action: freeBuffer, slot: block.slot})
 		return
 	}
-	c.emit(step{action: doOpen})
-	c.alloc(block.elements)
-	c.emit(step{action: doEnd})
+	c.addStep(step{action: openScope})
+	c.addAlloc(block.elements)
+	c.addStep(step{action: endScope})
 }
 
-// cases adds the steps for the cases of one group in one round.
-func (c *composer) cases(round, group int) {
+// addCases adds the steps for the cases of one group in one round.
+func (c *composer) addCases(round, group int) {
 	var blocks []liveBlock
-	c.emit(step{action: doOpen})
+	c.addStep(step{action: openScope})
 	for range c.config.Cases {
-		c.emit(step{action: doNoise})
+		c.addStep(step{action: makeNoise})
 		elements := c.config.Elements
-		blocks = append(blocks, liveBlock{slot: c.alloc(elements), elements: elements})
+		blocks = append(blocks, liveBlock{slot: c.addAlloc(elements), elements: elements})
 	}
-	c.emit(step{action: doEnd})
-	var rows []row
+	c.addStep(step{action: endScope})
+	var cases []plannedCase
 	for i := range blocks {
-		c.numCases++
-		rows = append(rows, row{
+		c.caseCount++
+		cases = append(cases, plannedCase{
 			name: fmt.Sprintf("%d.%d", round, i+1), round: round, group: group,
-			value: float64(1 + (c.numCases-1)%maxValue),
+			value: float64(1 + (c.caseCount-1)%maxValue),
 		})
 	}
-	c.reduce(blocks, rows...)
+	c.addReduces(blocks, cases...)
 	for _, b := range blocks {
-		c.emit(step{action: doFree, slot: b.slot})
+		c.addStep(step{action: freeBuffer, slot: b.slot})
 	}
 }
 
 // maxValue is the largest input value of a case. Sums over a few hundred ranks are then exact in
-// float32. The checks of churn blocks use the next maxValue values.
+// float32. The checks that addChurn adds use the next maxValue values.
 const maxValue = 997
 
-func (c *composer) reduce(blocks []liveBlock, rows ...row) {
-	first := len(c.program.rows)
+func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {
+	firstIndex := len(c.program.cases)
 	for i, b := range blocks {
-		rows[i].elements, rows[i].dataType, rows[i].reduceOp = b.elements, symmem.Float32, symmem.Sum
-		c.config.setFormula(&rows[i], first+i)
-		c.emit(step{action: doFill, slot: b.slot, row: first + i})
+		cases[i].elements = b.elements
+		cases[i].dataType, cases[i].reduceOp = symmem.Float32, symmem.Sum
+		c.config.setFormula(&cases[i], firstIndex+i)
+		c.addStep(step{action: fillBuffer, slot: b.slot, caseIndex: firstIndex + i})
 	}
-	c.program.rows = append(c.program.rows, rows...)
+	c.program.cases = append(c.program.cases, cases...)
 	for i, b := range blocks {
-		c.emit(step{action: doReduce, slot: b.slot, row: first + i})
+		c.addStep(step{action: reduceBuffer, slot: b.slot, caseIndex: firstIndex + i})
 	}
 }
 
-func (c *composer) freeLive() {
+func (c *composer) addFrees() {
 	for len(c.generator.live) > 0 {
-		c.emit(step{action: doFree, slot: c.generator.release(len(c.generator.live) - 1).slot})
+		c.addStep(step{action: freeBuffer, slot: c.generator.release(len(c.generator.live) - 1).slot})
 	}
 }
 
-func (c *composer) alloc(elements int64) int {
+func (c *composer) addAlloc(elements int64) int {
 	slot := c.program.slots
 	c.program.slots++
-	c.emit(step{action: doAlloc, slot: slot, elements: elements})
+	c.addStep(step{action: allocBuffer, slot: slot, elements: elements})
 	return slot
 }

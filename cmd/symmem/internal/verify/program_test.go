@@ -29,51 +29,51 @@ type model struct {
 	p       *program
 	open    bool
 	live    map[int]int64 // number of elements by slot
-	filled  map[int]int   // row by slot
-	reduced map[int]int   // number of reductions by row
+	filled  map[int]int   // case index by slot
+	reduced map[int]int   // number of reductions by case index
 	peak    int64         // maximum number of elements held at once
 }
 
 func (m *model) step(s step) {
 	switch s.action {
-	case doOpen, doEnd:
-		if m.open == (s.action == doOpen) {
+	case openScope, endScope:
+		if m.open == (s.action == openScope) {
 			m.t.Fatalf("action %d with the scope open = %v", s.action, m.open)
 		}
 		m.open = !m.open
-	case doAlloc:
+	case allocBuffer:
 		if _, taken := m.live[s.slot]; taken || !m.open || s.slot >= m.p.slots {
 			m.t.Fatalf("allocating slot %d of %d with already allocated = %v, scope open = %v",
 				s.slot, m.p.slots, taken, m.open)
 		}
 		m.live[s.slot] = s.elements
 		m.peak = max(m.peak, m.total())
-	case doFree:
+	case freeBuffer:
 		if _, taken := m.live[s.slot]; !taken {
 			m.t.Fatalf("freeing slot %d, which is empty", s.slot)
 		}
 		delete(m.live, s.slot)
 		delete(m.filled, s.slot)
-	case doFill, doReduce:
-		m.row(s)
-	case doNoise:
+	case fillBuffer, reduceBuffer:
+		m.checkCase(s)
+	case makeNoise:
 	}
 }
 
-func (m *model) row(s step) {
-	if elements := m.p.rows[s.row].elements; m.live[s.slot] != elements {
-		m.t.Fatalf("slot %d holds %d elements, but row %d has %d",
-			s.slot, m.live[s.slot], s.row, elements)
+func (m *model) checkCase(s step) {
+	if elements := m.p.cases[s.caseIndex].elements; m.live[s.slot] != elements {
+		m.t.Fatalf("slot %d holds %d elements, but case %d has %d",
+			s.slot, m.live[s.slot], s.caseIndex, elements)
 	}
-	if s.action == doFill {
-		m.filled[s.slot] = s.row
+	if s.action == fillBuffer {
+		m.filled[s.slot] = s.caseIndex
 		return
 	}
-	if m.filled[s.slot] != s.row {
-		m.t.Fatalf("slot %d is reduced for row %d, but holds row %d",
-			s.slot, s.row, m.filled[s.slot])
+	if m.filled[s.slot] != s.caseIndex {
+		m.t.Fatalf("slot %d is reduced for case %d, but holds case %d",
+			s.slot, s.caseIndex, m.filled[s.slot])
 	}
-	m.reduced[s.row]++
+	m.reduced[s.caseIndex]++
 }
 
 func (m *model) total() int64 {
@@ -98,9 +98,9 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 			t.Fatalf("after the last step, scope open = %v with %d slots allocated, want false and 0",
 				w.open, len(w.live))
 		}
-		for index := range p.rows {
+		for index := range p.cases {
 			if w.reduced[index] != 1 {
-				t.Fatalf("row %d was reduced %d times, want 1", index, w.reduced[index])
+				t.Fatalf("case %d was reduced %d times, want 1", index, w.reduced[index])
 			}
 		}
 	})
@@ -137,10 +137,10 @@ func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
 	c := Default()
 	c.Cases, c.Churn, c.Rounds, c.Groups = 8, 200, 40, 4
 	last := map[bool][]float64{}
-	for _, r := range compose(c).rows {
+	for _, r := range compose(c).cases {
 		for _, v := range last[r.churn] {
 			if v == r.value {
-				t.Fatalf("row %s has the value %v of a recent row", r.name, v)
+				t.Fatalf("case %s has the value %v of a recent case", r.name, v)
 			}
 		}
 		last[r.churn] = append(last[r.churn], r.value)
@@ -151,8 +151,8 @@ func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
 
 func TestDefaultHas16Rows(t *testing.T) {
 	p := compose(Default())
-	if len(p.rows) != 16 || p.rows[0].name != "1.1" || p.rows[15].name != "2.8" {
-		t.Fatalf("got %d rows from %s to %s, want 16 from 1.1 to 2.8",
-			len(p.rows), p.rows[0].name, p.rows[len(p.rows)-1].name)
+	if len(p.cases) != 16 || p.cases[0].name != "1.1" || p.cases[15].name != "2.8" {
+		t.Fatalf("got %d cases from %s to %s, want 16 from 1.1 to 2.8",
+			len(p.cases), p.cases[0].name, p.cases[len(p.cases)-1].name)
 	}
 }

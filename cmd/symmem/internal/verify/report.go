@@ -52,16 +52,17 @@ const (
 
 // Case holds the result of one all-reduce.
 type Case struct {
-	// Name is "round.case" or, for a block that was checked after N steps of churn, "round.churnN".
+	// Name is "round.case" or, for a block that was checked after N random allocations and frees,
+	// "round.churnN".
 	// If a formula is configured, the reduction and the type follow.
 	Name      string  `json:"name"`
 	Round     int     `json:"round"` // counted from 1
 	Group     int     `json:"group"` // 0 is the world
-	Churn     bool    `json:"churn"`
+	Churn     bool    `json:"churn"` // the buffer is one of the random allocations
 	Ranks     []int   `json:"ranks"` // world ranks of the group
 	Size      int64   `json:"size"`  // in elements
 	Value     float64 `json:"value"`
-	Symmetric bool    `json:"symmetric"` // the buffer was in a window of the group on every rank
+	Symmetric bool    `json:"symmetric"` // every rank's buffer was in a window of the group
 	Expected  float64 `json:"expected"`
 	// MaxDiff and MeanDiff are the largest values that any rank found.
 	MaxDiff    float64 `json:"max_diff"`
@@ -89,13 +90,13 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// merge adds the results of all ranks to a report. It is the same on all ranks.
-func merge(r Report, p *program, results []rankResult) *Report {
+// mergeResults adds the results of all ranks to a report, which is then the same on all ranks.
+func mergeResults(r Report, p *program, results []rankResult) *Report {
 	worst := mostSevere(results)
-	missing := NotRun
+	notRunResult := NotRun
 	switch worst.Outcome {
 	case ranksDiverged:
-		missing = Diverged
+		notRunResult = Diverged
 		r.Divergence = worst.Divergence
 	case succeeded, groupAborted, rankLate, rankLost:
 		r.Fault = worst.Text
@@ -104,9 +105,9 @@ func merge(r Report, p *program, results []rankResult) *Report {
 	}
 	r.recordPaths(results)
 	r.Norms = normReport(results, r.Ranks)
-	r.Cases = make([]Case, 0, len(p.rows))
-	for i := range p.rows {
-		r.add(caseOf(&p.rows[i], i, r.Ranks, results), missing)
+	r.Cases = make([]Case, 0, len(p.cases))
+	for i := range p.cases {
+		r.addCase(newCase(&p.cases[i], i, r.Ranks, results), notRunResult)
 	}
 	return &r
 }
@@ -142,22 +143,22 @@ func faultText(worst *rankResult, results []rankResult) string {
 	return fmt.Sprintf("rank %d: %s", worst.Rank, worst.Text)
 }
 
-func (r *Report) add(c Case, missing string) {
+func (r *Report) addCase(c Case, notRunResult string) {
 	switch c.Result {
 	case Passed:
 		r.Passed++
 	case Failed:
 		r.Failed++
 	default:
-		c.Result = missing
+		c.Result = notRunResult
 		r.NotRun++
 	}
 	r.Cases = append(r.Cases, c)
 }
 
-// caseOf combines the findings for row i. If a rank did not complete the all-reduce, the case
-// counts as not run, unless another rank found a wrong element.
-func caseOf(r *row, i, ranks int, results []rankResult) Case {
+// newCase combines the findings of all ranks for planned case i. If a rank did not complete the
+// all-reduce, the case counts as not run, unless another rank found a wrong element.
+func newCase(r *plannedCase, i, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: r.name, Round: r.round, Group: r.group, Churn: r.churn,
 		Ranks: membersOf(r.group, ranks), Size: r.elements, Value: r.value,

@@ -52,7 +52,7 @@ func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 			for r := range results {
 				results[r] = rankResult{Rank: r, Findings: c.findings[r : r+1]}
 			}
-			got := caseOf(&row{name: "1.1", round: 1, elements: 4, value: 2}, 0, 3, results)
+			got := newCase(&plannedCase{name: "1.1", round: 1, elements: 4, value: 2}, 0, 3, results)
 			want := c.want
 			want.Name, want.Round, want.Size, want.Value = "1.1", 1, 4, 2
 			want.Ranks, want.Expected = []int{0, 1, 2}, 12
@@ -70,16 +70,16 @@ func TestNonMembersDoNotAffectCase(t *testing.T) {
 		{Rank: 2, Findings: []finding{right}},
 		{Rank: 3, Findings: []finding{notRun}},
 	}
-	if c := caseOf(&row{group: 1}, 0, 4, results); c.Result != Passed || !c.Symmetric {
-		t.Errorf("caseOf with all results = %+v, want a symmetric pass", c)
+	if c := newCase(&plannedCase{group: 1}, 0, 4, results); c.Result != Passed || !c.Symmetric {
+		t.Errorf("newCase with all results = %+v, want a symmetric pass", c)
 	}
-	if c := caseOf(&row{group: 1}, 0, 4, results[3:]); c.Result != NotRun || c.Symmetric {
-		t.Errorf("caseOf with the result of rank 3 = %+v, want not run", c)
+	if c := newCase(&plannedCase{group: 1}, 0, 4, results[3:]); c.Result != NotRun || c.Symmetric {
+		t.Errorf("newCase with the result of rank 3 = %+v, want not run", c)
 	}
 }
 
 func exampleReport(d *symmem.DivergenceError) *Report {
-	p := &program{rows: []row{
+	p := &program{cases: []plannedCase{
 		{name: "1.churn8", round: 1, churn: true, elements: 100, value: 998},
 		{name: "1.churn16", round: 1, churn: true, elements: 1000, value: 999},
 		{name: "1.churn24", round: 1, churn: true, elements: 100, value: 1000},
@@ -94,7 +94,7 @@ func exampleReport(d *symmem.DivergenceError) *Report {
 		results[1].Outcome, results[1].Text = ranksDiverged, d.Message
 		results[1].Divergence = d
 	}
-	return merge(Report{
+	return mergeResults(Report{
 		Backend: "host", Ranks: 2, Check: "every", Placement: "address", RequestedPath: "window",
 		Groups: 1, Rounds: 1,
 	}, p, results)
@@ -204,7 +204,7 @@ func TestErrorOfSingleRankNamesRank(t *testing.T) {
 		{"late ranks", []rankResult{late, late}, "waited"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if r := merge(Report{}, &program{}, c.results); r.Fault != c.want {
+			if r := mergeResults(Report{}, &program{}, c.results); r.Fault != c.want {
 				t.Errorf("got %q, want %q", r.Fault, c.want)
 			}
 		})
@@ -226,7 +226,7 @@ func TestReportNamesPathAndReason(t *testing.T) {
 		{"nothing ran", "window", []rankResult{{}, {}}, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := merge(Report{RequestedPath: c.path}, &program{}, c.results)
+			r := mergeResults(Report{RequestedPath: c.path}, &program{}, c.results)
 			if r.TakenPaths != c.took || r.PathReason != c.why {
 				t.Errorf("TakenPaths = %q, PathReason = %q; want %q, %q", r.TakenPaths,
 					r.PathReason, c.took, c.why)

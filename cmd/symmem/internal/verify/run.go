@@ -22,16 +22,15 @@ type runner struct {
 	findings []finding
 	norms    normFindings
 	paths    map[string]string // see rankResult
-	progress func(done, all int)
+	progress func(completedSteps, allSteps int)
 }
 
 // Run executes the workload on this rank. All ranks of the world must call it. It returns the same
 // Report on all ranks, which also contains any failure of the workload. If the ranks cannot
-// exchange their results, Run returns an error, and the Report, which may be nil, describes only
-// this rank. progress, if set, is called after each step with the number of completed steps and of
-// all steps.
+// exchange their results, Run returns an error, and a Report that describes only this rank or nil.
+// progress, if set, is called after each step with the numbers of completed steps and of all steps.
 func Run(
-	ctx context.Context, rt *symmem.Runtime, c Config, progress func(done, all int),
+	ctx context.Context, rt *symmem.Runtime, c Config, progress func(completedSteps, allSteps int),
 ) (*Report, error) {
 	start := time.Now()
 	if err := c.Validate(); err != nil {
@@ -45,18 +44,18 @@ func Run(
 		rt: rt, config: c, program: compose(c), progress: progress, paths: map[string]string{},
 	}
 	r.slots = make([]symmem.Buffer, r.program.slots)
-	r.findings = make([]finding, len(r.program.rows))
+	r.findings = make([]finding, len(r.program.cases))
 	own := r.rankResult(ctx)
 	results, err := gatherResults(ctx, gatherer, own)
 	if err != nil {
-		partial := merge(newReport(rt, &c), r.program, []rankResult{own})
+		ownReport := mergeResults(newReport(rt, &c), r.program, []rankResult{own})
 		err = errors.Join(own.err(), err)
-		if partial.Fault == "" && partial.Divergence == nil {
-			partial.Fault = err.Error()
+		if ownReport.Fault == "" && ownReport.Divergence == nil {
+			ownReport.Fault = err.Error()
 		}
-		return partial, err
+		return ownReport, err
 	}
-	report := merge(newReport(rt, &c), r.program, results)
+	report := mergeResults(newReport(rt, &c), r.program, results)
 	report.ElapsedMS = float64(time.Since(start).Microseconds()) / 1000
 	return report, nil
 }
@@ -101,7 +100,7 @@ func (r *runner) run(ctx context.Context) error {
 		return err
 	}
 	for i := range r.program.steps {
-		if err := r.step(ctx, &r.program.steps[i]); err != nil {
+		if err := r.runStep(ctx, &r.program.steps[i]); err != nil {
 			return err
 		}
 		if r.progress != nil {
@@ -132,23 +131,23 @@ func (r *runner) prepare(ctx context.Context) (err error) {
 	return workload.MapSegments(ctx, r.pool, r.rt.World(), r.program.firstSegment)
 }
 
-func (r *runner) step(ctx context.Context, s *step) (err error) {
+func (r *runner) runStep(ctx context.Context, s *step) (err error) {
 	switch s.action {
-	case doOpen:
+	case openScope:
 		r.scope = r.pool.Begin(r.rt.World())
 		return nil
-	case doEnd:
+	case endScope:
 		return r.scope.End(ctx)
-	case doAlloc:
+	case allocBuffer:
 		r.slots[s.slot], err = r.scope.Alloc(s.elements * elementBytes)
 		return err
-	case doFree:
+	case freeBuffer:
 		return r.slots[s.slot].Free()
-	case doNoise:
+	case makeNoise:
 		return r.noise.Step()
-	case doFill:
+	case fillBuffer:
 		return r.fill(ctx, s)
-	case doReduce:
+	case reduceBuffer:
 		return r.reduce(ctx, s)
 	}
 	return fmt.Errorf("unknown action %d", s.action)
@@ -156,12 +155,12 @@ func (r *runner) step(ctx context.Context, s *step) (err error) {
 
 // fill writes this rank's input to the buffer. It does nothing if the rank is not in the group.
 func (r *runner) fill(ctx context.Context, s *step) error {
-	current := &r.program.rows[s.row]
+	current := &r.program.cases[s.caseIndex]
 	g := r.groups[current.group]
 	if g == nil {
 		return nil
 	}
-	memory, err := r.memory(s, current)
+	memory, err := r.slotMemory(s, current)
 	if err != nil {
 		return err
 	}
@@ -176,12 +175,12 @@ func (r *runner) copy(ctx context.Context, dst, src symmem.Memory) error {
 }
 
 func (r *runner) reduce(ctx context.Context, s *step) error {
-	current := &r.program.rows[s.row]
+	current := &r.program.cases[s.caseIndex]
 	g := r.groups[current.group]
 	if g == nil {
 		return nil
 	}
-	memory, err := r.memory(s, current)
+	memory, err := r.slotMemory(s, current)
 	if err != nil {
 		return err
 	}
@@ -194,12 +193,12 @@ func (r *runner) reduce(ctx context.Context, s *step) error {
 	if err := r.copy(ctx, symmem.Host(got), memory); err != nil {
 		return err
 	}
-	r.findings[s.row] = current.compare(got, g.Size())
-	r.findings[s.row].Symmetric = g.IsSymmetric(memory)
+	r.findings[s.caseIndex] = current.compare(got, g.Size())
+	r.findings[s.caseIndex].Symmetric = g.IsSymmetric(memory)
 	return r.recordPath(g, memory, current)
 }
 
-func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *row) error {
+func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *plannedCase) error {
 	explanation, err := g.Explain(symmem.OpAllReduce, m, m, current.elements, current.dataType)
 	if err != nil {
 		return err
@@ -210,6 +209,6 @@ func (r *runner) recordPath(g *symmem.Group, m symmem.Memory, current *row) erro
 	return nil
 }
 
-func (r *runner) memory(s *step, current *row) (symmem.Memory, error) {
+func (r *runner) slotMemory(s *step, current *plannedCase) (symmem.Memory, error) {
 	return r.slots[s.slot].Memory().Slice(0, current.elements*int64(current.dataType.Size()))
 }

@@ -128,7 +128,7 @@ func TestValidateRejectsInvalidConfig(t *testing.T) {
 		"less than 8 bytes": func(c *Config) { c.Elements, c.Deterministic = 1, symmem.FormulaRankOrder },
 		"negative churn":    func(c *Config) { c.Churn = -1 },
 		"too many groups":   func(c *Config) { c.Groups = maxGroups + 1 },
-		"too many rows":     func(c *Config) { c.Cases, c.Rounds = maxCases, maxRounds },
+		"too many cases":    func(c *Config) { c.Cases, c.Rounds = maxCases, maxRounds },
 		"negative timeout":  func(c *Config) { c.Timeout = -1 },
 	} {
 		c := Default()

@@ -24,7 +24,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "The path taken was %s: %s.\n", r.TakenPaths, r.PathReason)
 	}
 	b.WriteByte('\n')
-	if err := r.table(&b); err != nil {
+	if err := r.writeTable(&b); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
 	fmt.Fprintf(&b, "\nTotal: %d | Passed: %d | Failed: %d", len(r.Cases), r.Passed, r.Failed)
@@ -43,7 +43,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	if r.Divergence != nil {
 		b.WriteByte('\n')
-		diagram{r.Divergence}.draw(&b)
+		diagram{r.Divergence}.write(&b)
 	}
 	if r.Fault != "" {
 		fmt.Fprintf(&b, "\nThe run ended early: %s\n", r.Fault)
@@ -52,7 +52,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-func (r *Report) table(b *bytes.Buffer) error {
+func (r *Report) writeTable(b *bytes.Buffer) error {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	group := ""
 	if r.Groups > 1 {
@@ -61,15 +61,15 @@ func (r *Report) table(b *bytes.Buffer) error {
 	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", group)
 	for i := 0; i < len(r.Cases); {
 		n := r.casesOnLine(i)
-		r.line(t, r.Cases[i:i+n])
+		r.writeLine(t, r.Cases[i:i+n])
 		i += n
 	}
 	return t.Flush()
 }
 
-// casesOnLine returns the number of cases on the line that begins with case i. Consecutive churn
-// blocks with the same result share a line, unless they failed. All other cases have separate
-// lines.
+// casesOnLine returns the number of cases on the line that begins with case i. Consecutive cases
+// with Churn set and the same result share a line, unless they failed. All other cases have
+// separate lines.
 func (r *Report) casesOnLine(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
@@ -82,7 +82,7 @@ func (r *Report) casesOnLine(i int) int {
 	return n
 }
 
-func (r *Report) line(w io.Writer, cases []Case) {
+func (r *Report) writeLine(w io.Writer, cases []Case) {
 	first := &cases[0]
 	group, result := driver.Spans(first.Ranks), first.Result
 	value, expected := fmt.Sprint(first.Value), fmt.Sprint(first.Expected)
@@ -98,9 +98,9 @@ func (r *Report) line(w io.Writer, cases []Case) {
 		}
 		maxDiff, meanDiff = max(maxDiff, cases[i].MaxDiff), max(meanDiff, cases[i].MeanDiff)
 	}
-	worst, mean := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
+	maxText, meanText := fmt.Sprintf("%.8f", maxDiff), fmt.Sprintf("%.8f", meanDiff)
 	if first.Result != Passed && first.Result != Failed {
-		symmetric, worst, mean = "-", "-", "-" // unknown, because the case did not run
+		symmetric, maxText, meanText = "-", "-", "-" // unknown, because the case did not run
 	}
 	if r.Groups > 1 {
 		group += "\t"
@@ -108,7 +108,7 @@ func (r *Report) line(w io.Writer, cases []Case) {
 		group = ""
 	}
 	fmt.Fprintf(w, "%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\n", first.Name, group, thousands(size),
-		value, symmetric, expected, worst, mean, result)
+		value, symmetric, expected, maxText, meanText, result)
 }
 
 // thousands formats 262144 as 262,144.

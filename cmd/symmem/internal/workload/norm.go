@@ -105,9 +105,9 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// Wrong returns the number of wrong elements in the copies that Read has made, and a description of
+// CountWrong returns the number of wrong elements in the copies that Read has made, and a description of
 // the first one.
-func (n *Norm) Wrong() (wrong int64, first string) {
+func (n *Norm) CountWrong() (wrong int64, first string) {
 	for _, o := range n.outputs {
 		for i := 0; i < len(o.want); i += o.elementSize {
 			got, want := o.got[i:i+o.elementSize], o.want[i:i+o.elementSize]

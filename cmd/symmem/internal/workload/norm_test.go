@@ -48,13 +48,13 @@ func TestWrongFindsChangedElement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if wrong, first := n.Wrong(); wrong != 0 {
+	if wrong, first := n.CountWrong(); wrong != 0 {
 		t.Fatalf("Wrong() = %d, %q after a correct call, want 0", wrong, first)
 	}
 	for i := range n.outputs {
 		o := &n.outputs[i]
 		o.got[o.elementSize] ^= 1
-		wrong, first := n.Wrong()
+		wrong, first := n.CountWrong()
 		if wrong != 1 || !strings.HasPrefix(first, "at index 1 of the "+o.name) {
 			t.Errorf("Wrong() = %d, %q after a change of element 1 of the %s, want 1", wrong, first,
 				o.name)

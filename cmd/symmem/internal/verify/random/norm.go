@@ -79,7 +79,7 @@ func (r *round) verifyNorm(g *symmem.Group, n *workload.Norm) {
 	r.tally.Calls++
 	r.tally.Norms++
 	r.tally.Bytes += n.Bytes()
-	wrong, first := n.Wrong()
+	wrong, first := n.CountWrong()
 	if wrong == 0 {
 		return
 	}
