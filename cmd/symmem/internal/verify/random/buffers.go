@@ -8,17 +8,17 @@ import (
 
 const (
 	maxLiveBuffers = 64
-	// maxLiveMessages is the maximum size of all live buffers, as a multiple of the maximum message
-	// size.
+	// maxLiveMessages * choices.maxBytes is the maximum size of all live buffers.
 	maxLiveMessages = 16
 )
 
+// buffers holds the pools of a round and the live buffers, which have not been freed.
 type buffers struct {
-	draws   *draws
+	choices *choices
 	streams []*symmem.Stream
 	pools   []*symmem.Pool
 	live    []liveBuffer
-	bytes   int64 // total size of live
+	bytes   int64 // total size of the live buffers
 }
 
 type liveBuffer struct {
@@ -32,20 +32,20 @@ func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().S
 
 // allocate allocates a random buffer. If a limit has been reached, it frees a buffer instead.
 func (b *buffers) allocate() error {
-	if b.full() {
-		return b.free()
+	if b.isFull() {
+		return b.freeRandom()
 	}
-	p := choose(b.draws, b.pools)
-	return b.keep(p)(p.AllocOn(choose(b.draws, b.streams), b.draws.size()))
+	p := choose(b.choices, b.pools)
+	return b.addResult(p)(p.AllocOn(choose(b.choices, b.streams), b.choices.drawSize()))
 }
 
-func (b *buffers) full() bool {
-	return len(b.live) >= maxLiveBuffers || b.bytes >= maxLiveMessages*b.draws.maxBytes
+func (b *buffers) isFull() bool {
+	return len(b.live) >= maxLiveBuffers || b.bytes >= maxLiveMessages*b.choices.maxBytes
 }
 
-// keep returns a function that takes the results of an allocation from p. The function adds the
-// buffer to b.live, or returns the error.
-func (b *buffers) keep(p *symmem.Pool) func(symmem.Buffer, error) error {
+// addResult returns a function that takes the results of an allocation from p. The function adds
+// the buffer to b.live, or returns the error.
+func (b *buffers) addResult(p *symmem.Pool) func(symmem.Buffer, error) error {
 	return func(buffer symmem.Buffer, err error) error {
 		if err != nil {
 			return err
@@ -61,35 +61,35 @@ func (b *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(int64) (symmem.Buffer, error),
 ) error {
 	for range n {
-		if b.full() {
+		if b.isFull() {
 			return nil
 		}
-		if err := b.keep(p)(alloc(b.draws.size())); err != nil {
+		if err := b.addResult(p)(alloc(b.choices.drawSize())); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *buffers) free() error {
+func (b *buffers) freeRandom() error {
 	if len(b.live) == 0 {
 		return nil
 	}
-	return b.drop(b.draws.IntN(len(b.live)))
+	return b.freeAt(b.choices.IntN(len(b.live)))
 }
 
-func (b *buffers) drop(i int) error {
-	dropped := b.live[i]
+func (b *buffers) freeAt(i int) error {
+	freed := b.live[i]
 	b.live = slices.Delete(b.live, i, i+1)
-	b.bytes -= dropped.bytes
-	return dropped.buffer.Free()
+	b.bytes -= freed.bytes
+	return freed.buffer.Free()
 }
 
-// dropIf frees the live buffers for which match returns true, newest first.
-func (b *buffers) dropIf(match func(liveBuffer) bool) error {
+// freeMatching frees the live buffers for which match returns true, newest first.
+func (b *buffers) freeMatching(match func(liveBuffer) bool) error {
 	for i := len(b.live) - 1; i >= 0; i-- {
 		if match(b.live[i]) {
-			if err := b.drop(i); err != nil {
+			if err := b.freeAt(i); err != nil {
 				return err
 			}
 		}
@@ -97,9 +97,9 @@ func (b *buffers) dropIf(match func(liveBuffer) bool) error {
 	return nil
 }
 
-// pick draws n different live buffers, or returns nil if there are too few.
-func (b *buffers) pick(n int) []liveBuffer {
-	order := b.draws.Perm(len(b.live))
+// drawBuffers draws n different live buffers, or returns nil if there are too few.
+func (b *buffers) drawBuffers(n int) []liveBuffer {
+	order := b.choices.Perm(len(b.live))
 	if len(order) < n {
 		return nil
 	}

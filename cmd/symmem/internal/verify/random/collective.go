@@ -11,9 +11,10 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
+// calls makes the calls of a round and checks their results.
 type calls struct {
-	world   *world
-	draws   *draws
+	env     *environment
+	choices *choices
 	buffers *buffers
 	groups  *groups
 	tally   *Tally
@@ -32,22 +33,24 @@ var operations = []symmem.Operation{
 func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	call := &testCall{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
-			Operation: choose(cs.draws, operations), DataType: choose(cs.draws, workload.DataTypes()),
-			Ranks: cs.world.rt.Size(),
+			Operation: choose(cs.choices, operations),
+			DataType:  choose(cs.choices, workload.DataTypes()),
+			Ranks:     cs.env.rt.Size(),
 		},
 		Group: cs.groups.all[group],
 	}}
-	call.ReduceOp, call.Tag = choose(cs.draws, workload.Reductions(call.DataType)), cs.draws.Uint64()
-	// Messages between machines are not supported, and all ranks must draw the same operation.
-	if call.Operation == symmem.OpSend && cs.world.machines() > 1 {
+	call.ReduceOp = choose(cs.choices, workload.Reductions(call.DataType))
+	call.Tag = cs.choices.Uint64()
+	// All ranks must draw the same operation, and messages between machines are not supported.
+	if call.Operation == symmem.OpSend && cs.env.machines() > 1 {
 		call.Operation = symmem.OpAllReduce
 	}
-	root := cs.draws.IntN(cs.world.rt.Size())
+	root := cs.choices.IntN(cs.env.rt.Size())
 	// All ranks must draw the same count, but groups at this index may differ in size, so the count
 	// must fit a group of all ranks.
-	maxCount := capacity / int64(call.DataType.Size()*cs.world.rt.Size())
-	call.Count = max(1, int64(math.Exp(cs.draws.Float64()*math.Log(float64(maxCount)))))
-	if cs.draws.chance(3) {
+	maxCount := capacity / int64(call.DataType.Size()*cs.env.rt.Size())
+	call.Count = max(1, int64(math.Exp(cs.choices.Float64()*math.Log(float64(maxCount)))))
+	if cs.choices.isOneIn(3) {
 		call.Count = maxCount
 	}
 	if call.Group != nil {
@@ -57,8 +60,8 @@ func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	return call
 }
 
-func (cs *calls) collective(ctx context.Context) error {
-	call, err := cs.drawCallOnBuffers(cs.groups.index(), cs.buffers.pick(2))
+func (cs *calls) runCollective(ctx context.Context) error {
+	call, err := cs.drawCallOnBuffers(cs.groups.drawIndex(), cs.buffers.drawBuffers(2))
 	if err != nil || call == nil {
 		return err
 	}
@@ -74,48 +77,48 @@ func (cs *calls) drawCallOnBuffers(group int, twoBuffers []liveBuffer) (*testCal
 	}
 	capacity := min(twoBuffers[0].bytes, twoBuffers[1].bytes)
 	call := cs.drawCall(group, capacity)
-	var parts [2]symmem.Memory
+	var ranges [2]symmem.Memory
 	for i, b := range twoBuffers {
 		memory, err := b.memory()
 		if err != nil {
 			return nil, err
 		}
-		if parts[i], err = cs.drawRange(call, memory); err != nil {
+		if ranges[i], err = cs.drawRange(call, memory); err != nil {
 			return nil, err
 		}
 	}
 	call.input = twoBuffers[0].buffer
-	if call.Operation.HasInPlace() && cs.draws.chance(2) {
-		parts[1] = parts[0]
+	if call.Operation.HasInPlace() && cs.choices.isOneIn(2) {
+		ranges[1] = ranges[0]
 	}
-	return call, call.Place(parts[0], parts[1])
+	return call, call.Place(ranges[0], ranges[1])
 }
 
 func (cs *calls) drawStreams(call *testCall) {
-	call.inputStream = choose(cs.draws, cs.world.streams)
-	call.stream = choose(cs.draws, cs.world.streams)
+	call.inputStream = choose(cs.choices, cs.env.streams)
+	call.stream = choose(cs.choices, cs.env.streams)
 }
 
 // drawRange draws an offset for the data of a call, and returns the memory after this offset.
 func (cs *calls) drawRange(call *testCall, memory symmem.Memory) (symmem.Memory, error) {
 	size := int64(call.DataType.Size())
-	slack := (memory.Bytes() - call.Count*size*int64(cs.world.rt.Size())) / size
+	unusedElements := (memory.Bytes() - call.Count*size*int64(cs.env.rt.Size())) / size
 	offset := int64(0)
-	if slack > 0 && !cs.draws.chance(2) {
-		offset = cs.draws.Int64N(slack+1) * size
+	if unusedElements > 0 && !cs.choices.isOneIn(2) {
+		offset = cs.choices.Int64N(unusedElements+1) * size
 	}
 	return memory.Slice(offset, memory.Bytes()-offset)
 }
 
-const maxBurst = 4
+const maxConcurrentCalls = 4
 
-// burst queues several calls on random streams, frees some of their buffers while the calls may
-// still be running, and then waits for the calls.
-func (cs *calls) burst(ctx context.Context) error {
-	picked := cs.buffers.pick(2 * (1 + cs.draws.IntN(maxBurst)))
+// runConcurrently queues several calls on random streams, frees some of their buffers while the
+// calls may still be running, and then waits for the calls.
+func (cs *calls) runConcurrently(ctx context.Context) error {
+	drawnBuffers := cs.buffers.drawBuffers(2 * (1 + cs.choices.IntN(maxConcurrentCalls)))
 	var queued []*testCall
-	for i := 0; i < len(picked); i += 2 {
-		call, err := cs.drawCallOnBuffers(cs.groups.index(), picked[i:i+2])
+	for i := 0; i < len(drawnBuffers); i += 2 {
+		call, err := cs.drawCallOnBuffers(cs.groups.drawIndex(), drawnBuffers[i:i+2])
 		if err != nil {
 			return err
 		}
@@ -125,19 +128,19 @@ func (cs *calls) burst(ctx context.Context) error {
 		}
 		queued = append(queued, call)
 	}
-	for _, b := range picked {
-		if cs.draws.chance(3) {
-			same := func(other liveBuffer) bool { return other.buffer == b.buffer }
-			if err := cs.buffers.drop(slices.IndexFunc(cs.buffers.live, same)); err != nil {
+	for _, b := range drawnBuffers {
+		if cs.choices.isOneIn(3) {
+			isSame := func(other liveBuffer) bool { return other.buffer == b.buffer }
+			if err := cs.buffers.freeAt(slices.IndexFunc(cs.buffers.live, isSame)); err != nil {
 				return err
 			}
 		}
 	}
-	if err := cs.world.synchronize(ctx); err != nil {
+	if err := cs.env.synchronize(ctx); err != nil {
 		return err
 	}
 	for _, call := range queued {
-		cs.verify(call, "in a burst, ")
+		cs.checkOutput(call, "in a burst, ")
 	}
 	return nil
 }
@@ -149,8 +152,9 @@ func (cs *calls) queue(ctx context.Context, call *testCall) error {
 		return fmt.Errorf("writing the input: %w", err)
 	}
 	if call.inputStream != call.stream {
-		mark := cs.world.events[call.inputStream.Number()%len(cs.world.events)]
-		if err := errors.Join(call.inputStream.Record(mark), call.stream.Wait(mark)); err != nil {
+		inputWritten := cs.env.events[call.inputStream.Number()%len(cs.env.events)]
+		recordErr := call.inputStream.Record(inputWritten)
+		if err := errors.Join(recordErr, call.stream.Wait(inputWritten)); err != nil {
 			return err
 		}
 	}
@@ -167,9 +171,9 @@ func (cs *calls) queue(ctx context.Context, call *testCall) error {
 	return nil
 }
 
-// verify checks the output of a completed call. If the output is wrong, verify adds a finding that
-// describes the call, after prefix.
-func (cs *calls) verify(call *testCall, prefix string) {
+// checkOutput checks the output of a completed call. If the output is wrong, checkOutput adds a
+// finding that describes the call, after prefix.
+func (cs *calls) checkOutput(call *testCall, prefix string) {
 	cs.tally.Calls++
 	if call.want == nil {
 		return
@@ -181,7 +185,7 @@ func (cs *calls) verify(call *testCall, prefix string) {
 	}
 	cs.tally.Wrong += d.Wrong
 	cs.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s%s: %d of %d elements are wrong, the first "+
-		"at index %d: %v instead of %v", cs.round, cs.world.rt.Rank(), prefix, call.describe(), d.Wrong,
+		"at index %d: %v instead of %v", cs.round, cs.env.rt.Rank(), prefix, call.describe(), d.Wrong,
 		len(call.want)/call.DataType.Size(), d.First, d.Got, d.Want))
 }
 
@@ -192,7 +196,7 @@ func (cs *calls) runAndCheck(ctx context.Context, call *testCall) error {
 	if err := call.stream.Synchronize(ctx); err != nil {
 		return fmt.Errorf("%v: %w", call.describe(), err)
 	}
-	cs.verify(call, "")
+	cs.checkOutput(call, "")
 	return nil
 }
 

@@ -66,7 +66,7 @@ func TestReproduceIncludesAllOptions(t *testing.T) {
 }
 
 func TestDrawStepFollowsWeights(t *testing.T) {
-	d, counts, weights := &draws{Rand: rand.New(rand.NewPCG(1, 2))}, map[string]int{}, 0
+	d, counts, weights := &choices{Rand: rand.New(rand.NewPCG(1, 2))}, map[string]int{}, 0
 	for _, s := range steps {
 		weights += s.weight
 	}

@@ -14,8 +14,8 @@ import (
 
 // faults makes groups fail, and checks that a new group can then use the same memory.
 type faults struct {
-	world   *world
-	draws   *draws
+	env     *environment
+	choices *choices
 	buffers *buffers
 	calls   *calls
 	graphs  *graphs
@@ -23,12 +23,13 @@ type faults struct {
 	timeout time.Duration
 }
 
+// mistake is what the faulty rank does.
 type mistake int
 
 const (
 	mistakeAbort mistake = iota
 	mistakeSwap          // the faulty rank launches two graphs in the wrong order
-	numMistakes
+	mistakeCount
 )
 
 // testFault creates a group of all ranks and calls fault, which must make the group fail and return
@@ -37,10 +38,10 @@ func (f *faults) testFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
 ) error {
-	if err := f.world.barrier(ctx); err != nil {
+	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
-	g, err := f.world.rt.World().Split(ctx, 0, f.world.rt.Rank())
+	g, err := f.env.rt.World().Split(ctx, 0, f.env.rt.Rank())
 	if err != nil {
 		return err
 	}
@@ -49,16 +50,16 @@ func (f *faults) testFault(
 		return err
 	}
 	f.tally.Aborts++
-	if err := f.world.barrier(ctx); err != nil {
+	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
-	if g, err = f.world.rt.World().Split(ctx, 0, -f.world.rt.Rank()); err != nil {
+	if g, err = f.env.rt.World().Split(ctx, 0, -f.env.rt.Rank()); err != nil {
 		return err
 	}
 	if err := f.calls.allReduce(ctx, g, s, b, bytes, ^tag); err != nil {
 		return fmt.Errorf("in a new group after a fault: %w", err)
 	}
-	if err := f.world.barrier(ctx); err != nil {
+	if err := f.env.barrier(ctx); err != nil {
 		return err
 	}
 	return errors.Join(g.Close(), b.Free())
@@ -67,9 +68,10 @@ func (f *faults) testFault(
 // failInReplay replays two graphs in a group of all ranks, while one rank makes a mistake. All
 // ranks must get an error, and each result must be either right or marked as invalid.
 func (f *faults) failInReplay(ctx context.Context) error {
-	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
-	p := choose(f.draws, f.buffers.pools)
-	kind, bytes, tag := mistake(f.draws.IntN(int(numMistakes))), f.draws.size(), f.draws.Uint64()
+	faultyRank, s := f.choices.IntN(f.env.rt.Size()), choose(f.choices, f.env.streams)
+	p := choose(f.choices, f.buffers.pools)
+	kind := mistake(f.choices.IntN(int(mistakeCount)))
+	bytes, tag := f.choices.drawSize(), f.choices.Uint64()
 	if err := f.graphs.close(ctx, nil); err != nil {
 		return err
 	}
@@ -91,13 +93,13 @@ func (f *faults) failInReplay(ctx context.Context) error {
 		if !direct {
 			kind = mistakeAbort // other kernels do not compare replays
 		}
-		if err := f.world.barrier(ctx); err != nil {
+		if err := f.env.barrier(ctx); err != nil {
 			return b, err
 		}
 		if err := f.replayWithMistake(ctx, g, recs, kind, faultyRank == g.Rank(), direct); err != nil {
 			return b, err
 		}
-		if err := f.world.barrier(ctx); err != nil {
+		if err := f.env.barrier(ctx); err != nil {
 			return b, err
 		}
 		return p.AllocOn(s, bytes)
@@ -115,7 +117,7 @@ func (f *faults) captureSum(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, p *symmem.Pool, bytes int64, tag uint64,
 ) (*recording, error) {
 	rec := &recording{}
-	if err := rec.add(newAllReduce(g, s, bytes, tag), s, p, bytes); err != nil {
+	if err := rec.addCall(newAllReduce(g, s, bytes, tag), s, p, bytes); err != nil {
 		return nil, err
 	}
 	if err := s.Synchronize(ctx); err != nil {
@@ -152,17 +154,17 @@ func (f *faults) replayWithMistake(
 	select {
 	case <-g.Ended():
 	case <-time.After(2 * f.timeout):
-		return fmt.Errorf("rank %d did not report a fault in replays", f.world.rt.Rank())
+		return fmt.Errorf("rank %d did not report a fault in replays", f.env.rt.Rank())
 	}
 	// Clear the faults of all streams, so that they do not appear in later steps. Synchronize
 	// returns and clears one fault of a stream.
 	for range 2 {
-		for _, s := range f.world.streams {
+		for _, s := range f.env.streams {
 			_ = s.Synchronize(ctx)
 		}
 	}
 	for _, rec := range recs {
-		if err := rec.read(s); err != nil {
+		if err := rec.readResults(s); err != nil {
 			return err
 		}
 	}
@@ -171,7 +173,7 @@ func (f *faults) replayWithMistake(
 	}
 	for _, rec := range recs {
 		if direct {
-			f.verifyAfterFault(rec.calls[0])
+			f.checkOutputAfterFault(rec.calls[0])
 		}
 	}
 	return errors.Join(recs[0].close(), recs[1].close(), ignoreFault(g.Close()))
@@ -185,9 +187,9 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// verifyAfterFault checks the result of a call that a fault may have interrupted. Either all
+// checkOutputAfterFault checks the result of a call that a fault may have interrupted. Either all
 // elements must be unchanged, or every element must be right or NaN.
-func (f *faults) verifyAfterFault(call *testCall) {
+func (f *faults) checkOutputAfterFault(call *testCall) {
 	order := binary.NativeEndian
 	f.tally.Calls++
 	all, unchanged, right, nan := int64(len(call.want)/4), int64(0), int64(0), int64(0)
@@ -206,15 +208,15 @@ func (f *faults) verifyAfterFault(call *testCall) {
 	}
 	f.tally.Wrong += all - right - nan
 	f.tally.addFinding(fmt.Sprintf("round %d, rank %d, %s: after a fault %d of %d elements are "+
-		"right, %d are NaN and %d are unchanged", f.calls.round, f.world.rt.Rank(), call.describe(),
+		"right, %d are NaN and %d are unchanged", f.calls.round, f.env.rt.Rank(), call.describe(),
 		right, all, nan, unchanged))
 }
 
 // abort creates a group of all ranks, which one rank aborts while the others call a collective.
 func (f *faults) abort(ctx context.Context) error {
-	faultyRank, s := f.draws.IntN(f.world.rt.Size()), choose(f.draws, f.world.streams)
-	p := choose(f.draws, f.buffers.pools)
-	before, bytes, tag := f.draws.IntN(3), f.draws.size(), f.draws.Uint64()
+	faultyRank, s := f.choices.IntN(f.env.rt.Size()), choose(f.choices, f.env.streams)
+	p := choose(f.choices, f.buffers.pools)
+	before, bytes, tag := f.choices.IntN(3), f.choices.drawSize(), f.choices.Uint64()
 	return f.testFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
 		// Use the buffer on one stream only, so that Free takes effect at the same step on all
 		// ranks.
@@ -227,7 +229,7 @@ func (f *faults) abort(ctx context.Context) error {
 				return b, err
 			}
 		}
-		if f.world.rt.Device().Backend == "nccl" {
+		if f.env.rt.Device().Backend == "nccl" {
 			// NCCL's window kernels do not check for aborts, so they would wait forever.
 			if err := g.SetPath(ctx, symmem.PathPlain); err != nil {
 				return b, err

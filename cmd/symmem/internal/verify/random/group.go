@@ -10,17 +10,18 @@ const maxGroups = 4
 
 // groups holds the groups of a round. The first one is the world. A group without this rank is nil.
 type groups struct {
-	draws        *draws
-	world        *symmem.Group
-	tally        *Tally
-	all          []*symmem.Group
-	manyMachines bool
+	choices            *choices
+	worldGroup         *symmem.Group
+	tally              *Tally
+	all                []*symmem.Group
+	hasSeveralMachines bool
 }
 
-func newGroups(w *world, d *draws, t *Tally) *groups {
-	g := w.rt.World()
+func newGroups(env *environment, d *choices, t *Tally) *groups {
+	g := env.rt.World()
 	return &groups{
-		draws: d, world: g, tally: t, all: []*symmem.Group{g}, manyMachines: w.machines() > 1,
+		choices: d, worldGroup: g, tally: t, all: []*symmem.Group{g},
+		hasSeveralMachines: env.machines() > 1,
 	}
 }
 
@@ -40,14 +41,14 @@ var splits = []func(rank, ranks, random int) (color, key int){
 }
 
 func (gs *groups) split(ctx context.Context) error {
-	colorAndKey, random := choose(gs.draws, splits), gs.draws.IntN(1<<16)
-	color, key := colorAndKey(gs.world.Rank(), gs.world.Size(), random)
+	colorAndKey, random := choose(gs.choices, splits), gs.choices.IntN(1<<16)
+	color, key := colorAndKey(gs.worldGroup.Rank(), gs.worldGroup.Size(), random)
 	var g *symmem.Group
 	var err error
 	if color < 0 {
-		err = gs.world.SkipSplit(ctx)
+		err = gs.worldGroup.SkipSplit(ctx)
 	} else {
-		g, err = gs.world.Split(ctx, color, key)
+		g, err = gs.worldGroup.Split(ctx, color, key)
 	}
 	if err != nil {
 		return err
@@ -57,7 +58,7 @@ func (gs *groups) split(ctx context.Context) error {
 	return nil
 }
 
-func (gs *groups) index() int { return gs.draws.IntN(len(gs.all)) }
+func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
 // pathChoices lists the path settings to draw from. The window and direct paths are listed twice,
 // because only they need correct placement.
@@ -68,14 +69,14 @@ var pathChoices = []symmem.PathChoice{
 
 // drawPath draws a path setting.
 func (gs *groups) drawPath() symmem.PathChoice {
-	if gs.manyMachines && gs.draws.chance(2) {
+	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel
 	}
-	return choose(gs.draws, pathChoices)
+	return choose(gs.choices, pathChoices)
 }
 
 func (gs *groups) choosePath(ctx context.Context) error {
-	g, choice := choose(gs.draws, gs.all), gs.drawPath()
+	g, choice := choose(gs.choices, gs.all), gs.drawPath()
 	if g == nil {
 		return nil
 	}

@@ -18,72 +18,73 @@ const maxNormElements = 1 << 14
 // runNorm computes a fused norm (all-reduce and RMSNorm in one kernel) in three live buffers, and
 // checks all outputs, unless the path of the group does not support norms.
 func (r *round) runNorm(ctx context.Context) error {
-	g, picked := r.groups.all[r.groups.index()], r.buffers.pick(3)
-	if picked == nil {
+	g, drawnBuffers := r.groups.all[r.groups.drawIndex()], r.buffers.drawBuffers(3)
+	if drawnBuffers == nil {
 		return nil
 	}
-	n := r.drawNorm(g, picked)
-	err := n.Place(picked[0].buffer.Memory(), picked[1].buffer.Memory(), picked[2].buffer.Memory())
+	n := r.drawNorm(g, drawnBuffers)
+	err := n.Place(drawnBuffers[0].buffer.Memory(), drawnBuffers[1].buffer.Memory(),
+		drawnBuffers[2].buffer.Memory())
 	if err != nil {
 		return err
 	}
 	// Ranks outside the group also fill and read the memory, because pools must record the same
 	// uses on all ranks.
-	s, rank := choose(r.draws, r.world.streams), 0
+	s, rank := choose(r.choices, r.env.streams), 0
 	if g != nil {
 		rank = g.Rank()
 	}
 	if err := n.Fill(rank, s); err != nil {
 		return fmt.Errorf("writing the input of a norm: %w", err)
 	}
-	supported := g != nil
-	if supported {
+	isComputed := g != nil
+	if isComputed {
 		err := g.AllReduceRMSNorm(ctx, n.Args, s)
-		supported = !errors.Is(err, symmem.ErrUnsupported)
-		if err != nil && supported {
+		isComputed = !errors.Is(err, symmem.ErrUnsupported)
+		if err != nil && isComputed {
 			return fmt.Errorf("norm of %v: %w", n, err)
 		}
 	}
 	if err := errors.Join(n.Read(s), s.Synchronize(ctx)); err != nil {
 		return fmt.Errorf("norm of %v: %w", n, err)
 	}
-	if supported {
-		r.verifyNorm(g, n)
+	if isComputed {
+		r.checkNorm(g, n)
 	}
 	return nil
 }
 
-// drawNorm draws a norm that fits into the picked buffers.
-func (r *round) drawNorm(g *symmem.Group, picked []liveBuffer) *workload.Norm {
-	capacity := picked[0].bytes
-	for _, b := range picked {
+// drawNorm draws a norm that fits into the given buffers.
+func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.Norm {
+	capacity := drawnBuffers[0].bytes
+	for _, b := range drawnBuffers {
 		capacity = min(capacity, b.bytes)
 	}
-	hidden := driver.NormUnit * (1 + r.draws.IntN(minMessage/8/driver.NormUnit))
-	quant := driver.Quant(r.draws.IntN(4))
+	hidden := driver.NormUnit * (1 + r.choices.IntN(minMessage/8/driver.NormUnit))
+	quant := driver.Quant(r.choices.IntN(4))
 	if quant == driver.QuantPerGroup {
-		hidden = driver.QuantGroup * (1 + r.draws.IntN(minMessage/8/driver.QuantGroup))
+		hidden = driver.QuantGroup * (1 + r.choices.IntN(minMessage/8/driver.QuantGroup))
 	}
-	rows := 1 + r.draws.IntN(max(1, min(int(capacity)/8, maxNormElements)/hidden))
-	t := choose(r.draws, []driver.DataType{driver.BFloat16, driver.Float16})
+	rows := 1 + r.choices.IntN(max(1, min(int(capacity)/8, maxNormElements)/hidden))
+	t := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
 	// The group may have a different size on other ranks, so DrawNorm may draw more or fewer
 	// numbers there. Give it a separate generator.
-	draws, ranks := rand.New(rand.NewPCG(r.draws.Uint64(), 1)), r.world.rt.Size()
+	normRandom, ranks := rand.New(rand.NewPCG(r.choices.Uint64(), 1)), r.env.rt.Size()
 	if g != nil {
 		ranks = g.Size()
 	}
-	return &workload.Norm{NormCase: formula.DrawNorm(draws, ranks, rows, hidden, t, quant)}
+	return &workload.Norm{NormCase: formula.DrawNorm(normRandom, ranks, rows, hidden, t, quant)}
 }
 
-func (r *round) verifyNorm(g *symmem.Group, n *workload.Norm) {
+func (r *round) checkNorm(g *symmem.Group, n *workload.Norm) {
 	r.tally.Calls++
 	r.tally.Norms++
 	r.tally.Bytes += n.Bytes()
-	wrong, first := n.CountWrong()
-	if wrong == 0 {
+	wrongCount, first := n.CountWrong()
+	if wrongCount == 0 {
 		return
 	}
-	r.tally.Wrong += wrong
+	r.tally.Wrong += wrongCount
 	r.tally.addFinding(fmt.Sprintf("round %d, rank %d, norm of %v in group %s: %d elements are "+
-		"wrong, the first %s", r.number, r.world.rt.Rank(), n, g.ID(), wrong, first))
+		"wrong, the first %s", r.number, r.env.rt.Rank(), n, g.ID(), wrongCount, first))
 }

@@ -14,13 +14,13 @@ import (
 // their memory until the graph is closed.
 type recording struct {
 	graph graph
-	// byLibrary is set if another library captured the graph. Such a graph is launched on that
-	// library's streams and does not keep freed buffers from being reused.
-	byLibrary bool
-	group     int // the index of the group
-	calls     []*testCall
-	copies    []symmem.Buffer // buffers for copies of the results
-	live      []symmem.Buffer // buffers of the calls that have not been freed yet
+	// capturedByLibrary is set if another library captured the graph. Such a graph is launched on
+	// that library's streams. Pools can reuse the memory of its buffers as soon as they are freed.
+	capturedByLibrary bool
+	group             int // the index of the group
+	calls             []*testCall
+	resultCopies      []symmem.Buffer // buffers for copies of the results
+	liveBuffers       []symmem.Buffer // buffers of the calls that have not been freed yet
 }
 
 type graph interface {
@@ -28,7 +28,7 @@ type graph interface {
 	Close() error
 }
 
-func (rec *recording) add(
+func (rec *recording) addCall(
 	call *testCall, s *symmem.Stream, p *symmem.Pool, bytes int64,
 ) error {
 	var buffers [3]symmem.Buffer
@@ -42,16 +42,16 @@ func (rec *recording) add(
 		return err
 	}
 	call.inputStream, call.stream = s, s
-	rec.calls, rec.copies = append(rec.calls, call), append(rec.copies, buffers[2])
-	rec.live = append(rec.live, buffers[0], buffers[1])
+	rec.calls, rec.resultCopies = append(rec.calls, call), append(rec.resultCopies, buffers[2])
+	rec.liveBuffers = append(rec.liveBuffers, buffers[0], buffers[1])
 	return call.Fill(call.inputStream)
 }
 
-func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, error) {
+func (rec *recording) capture(ctx context.Context, s *symmem.Stream) (graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
 	}
-	queueErr := rec.queue(ctx, s)
+	queueErr := rec.queueCalls(ctx, s)
 	g, err := s.EndCapture()
 	if err := errors.Join(queueErr, err); err != nil {
 		return nil, err
@@ -59,23 +59,23 @@ func (rec *recording) record(ctx context.Context, s *symmem.Stream) (graph, erro
 	return g, nil
 }
 
-func (rec *recording) queue(ctx context.Context, s *symmem.Stream) error {
+func (rec *recording) queueCalls(ctx context.Context, s *symmem.Stream) error {
 	for i, call := range rec.calls {
-		if err := rec.call(ctx, call, rec.copies[i], s); err != nil {
+		if err := rec.queueCall(ctx, call, rec.resultCopies[i], s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (rec *recording) call(
+func (rec *recording) queueCall(
 	ctx context.Context, call *testCall, out symmem.Buffer, s *symmem.Stream,
 ) error {
 	dst, err := out.Memory().Slice(0, call.Recv.Bytes())
 	if err != nil {
 		return err
 	}
-	if err := call.touch(dst, s); err != nil {
+	if err := call.useBuffers(dst, s); err != nil {
 		return err
 	}
 	if err := call.launch(ctx); err != nil {
@@ -84,9 +84,9 @@ func (rec *recording) call(
 	return s.Copy(dst, call.Recv)
 }
 
-// touch overwrites the output, and copies a byte of the input to dst. Ranks outside the group also
-// call it, so that the graph uses the same buffers in the same order on all ranks.
-func (call *testCall) touch(dst symmem.Memory, s *symmem.Stream) error {
+// useBuffers overwrites the output and copies a byte of the input to dst. Ranks outside the group
+// call it too, so that the graph uses the same buffers in the same order on all ranks.
+func (call *testCall) useBuffers(dst symmem.Memory, s *symmem.Stream) error {
 	n := min(1, call.Send.Bytes(), dst.Bytes()) // 0 for calls that use only one buffer
 	src, srcErr := call.Send.Slice(0, n)
 	dst, dstErr := dst.Slice(0, n)
@@ -98,15 +98,15 @@ func (call *testCall) touch(dst symmem.Memory, s *symmem.Stream) error {
 
 func (rec *recording) overwriteResults(s *symmem.Stream) error {
 	var errs []error
-	for _, out := range rec.copies {
+	for _, out := range rec.resultCopies {
 		errs = append(errs, s.Fill(out.Memory(), ^byte(workload.Junk)))
 	}
 	return errors.Join(errs...)
 }
 
-func (rec *recording) read(s *symmem.Stream) error {
+func (rec *recording) readResults(s *symmem.Stream) error {
 	for i, call := range rec.calls {
-		src, err := rec.copies[i].Memory().Slice(0, call.Recv.Bytes())
+		src, err := rec.resultCopies[i].Memory().Slice(0, call.Recv.Bytes())
 		if err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (rec *recording) read(s *symmem.Stream) error {
 
 func (rec *recording) close() error {
 	errs := []error{rec.graph.Close()}
-	for _, b := range append(rec.copies, rec.live...) {
+	for _, b := range append(rec.resultCopies, rec.liveBuffers...) {
 		errs = append(errs, b.Free())
 	}
 	return errors.Join(errs...)

@@ -68,7 +68,7 @@ func (r *Report) WriteText(w io.Writer) error {
 			text += resource.String() + "\n"
 		}
 	}
-	text += r.verdict() + "\n"
+	text += r.conclusion() + "\n"
 	if _, err := io.WriteString(w, text); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
@@ -85,23 +85,23 @@ func (r Resource) String() string {
 		r.Start, r.End, r.Tolerance, verdict)
 }
 
-func (r *Report) verdict() string {
-	suffix := "all resources were released"
+func (r *Report) conclusion() string {
+	resourceText := "all resources were released"
 	switch n := len(r.Leaks()); {
 	case r.Differs:
-		suffix = fmt.Sprintf("and in round %d ranks differ", r.FailedRound)
+		resourceText = fmt.Sprintf("and in round %d ranks differ", r.FailedRound)
 	case r.FailedRound > 0:
-		suffix = fmt.Sprintf("but round %d failed", r.FailedRound)
+		resourceText = fmt.Sprintf("but round %d failed", r.FailedRound)
 	case len(r.Resources) == 0:
-		suffix = "too few rounds to compare resources"
+		resourceText = "too few rounds to compare resources"
 	case n > 0:
-		suffix = "lost: " + ranklist.Plural(n, "resource")
+		resourceText = "lost: " + ranklist.Plural(n, "resource")
 	}
 	if r.Wrong == 0 {
-		return "no wrong element, " + suffix
+		return "no wrong element, " + resourceText
 	}
 	return fmt.Sprintf("%s, the first in round %d, %s", ranklist.Plural(r.Wrong, "wrong element"),
-		r.FirstWrongRound, suffix)
+		r.FirstWrongRound, resourceText)
 }
 
 func bytesText(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

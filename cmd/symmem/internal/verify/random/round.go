@@ -12,10 +12,10 @@ import (
 )
 
 type round struct {
-	world   *world
+	env     *environment
 	config  *Config
 	number  int
-	draws   *draws
+	choices *choices
 	noise   *workload.Noise
 	buffers *buffers
 	groups  *groups
@@ -31,28 +31,28 @@ var poolOptions = []symmem.PoolOptions{
 	{Sizing: symmem.SizeAsPyTorch},
 }
 
-func newRound(w *world, c *Config, number int, t *Tally) *round {
-	d := newDraws(c, number)
+func newRound(env *environment, c *Config, number int, t *Tally) *round {
+	d := newChoices(c, number)
 	r := &round{
-		world: w, config: c, number: number, draws: d, tally: t,
-		buffers: &buffers{draws: d, streams: w.streams}, groups: newGroups(w, d, t),
+		env: env, config: c, number: number, choices: d, tally: t,
+		buffers: &buffers{choices: d, streams: env.streams}, groups: newGroups(env, d, t),
 	}
 	r.calls = &calls{
-		world: w, draws: d, buffers: r.buffers, groups: r.groups, tally: t, round: number,
+		env: env, choices: d, buffers: r.buffers, groups: r.groups, tally: t, round: number,
 	}
 	r.graphs = &graphs{
-		world: w, draws: d, buffers: r.buffers, groups: r.groups, calls: r.calls, tally: t,
-		oneGroup: c.SharedGPUs,
+		env: env, choices: d, buffers: r.buffers, groups: r.groups, calls: r.calls, tally: t,
+		replaysOneGroup: c.SharedGPUs,
 	}
 	r.faults = &faults{
-		world: w, draws: d, buffers: r.buffers, calls: r.calls, graphs: r.graphs, tally: t,
+		env: env, choices: d, buffers: r.buffers, calls: r.calls, graphs: r.graphs, tally: t,
 		timeout: c.Timeout,
 	}
 	return r
 }
 
 func (r *round) run(ctx context.Context) (err error) {
-	if r.noise, err = workload.NewNoise(r.world.rt, &r.config.Config, r.number); err != nil {
+	if r.noise, err = workload.NewNoise(r.env.rt, &r.config.Config, r.number); err != nil {
 		return err
 	}
 	for i := range poolOptions {
@@ -63,11 +63,11 @@ func (r *round) run(ctx context.Context) (err error) {
 		r.buffers.pools = append(r.buffers.pools, p)
 	}
 	// Set the path, because the world still has the setting of an earlier round.
-	if err := r.groups.world.SetPath(ctx, r.groups.drawPath()); err != nil {
+	if err := r.groups.worldGroup.SetPath(ctx, r.groups.drawPath()); err != nil {
 		return err
 	}
 	for n := range r.config.Steps {
-		step := drawStep(r.draws)
+		step := drawStep(r.choices)
 		if err := errors.Join(r.noise.Step(), step.run(r, ctx)); err != nil {
 			return fmt.Errorf("step %d, %s: %w", n+1, step.name, err)
 		}
@@ -81,20 +81,20 @@ func (r *round) run(ctx context.Context) (err error) {
 
 func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	o := poolOptions[i]
-	o.Domain, o.Placement = r.groups.world, r.config.Placement
-	p, err := r.world.rt.NewPool(o)
+	o.Domain, o.Placement = r.groups.worldGroup, r.config.Placement
+	p, err := r.env.rt.NewPool(o)
 	if err != nil || r.config.Placement != symmem.PlaceByAddress {
 		return p, err
 	}
 	// Map more memory than the round needs.
-	return p, workload.MapSegments(ctx, p, r.groups.world, r.config.MaxBytes*maxLiveMessages/8)
+	return p, workload.MapSegments(ctx, p, r.groups.worldGroup, r.config.MaxBytes*maxLiveMessages/8)
 }
 
 // allocateInScope allocates buffers in a scope of a group, and then ends or abandons the scope.
 // If this rank is not in the group, it allocates the buffers without a scope.
 func (r *round) allocateInScope(ctx context.Context) error {
-	p, g := choose(r.draws, r.buffers.pools), choose(r.draws, r.groups.all)
-	n, abandoned := 1+r.draws.IntN(4), r.draws.chance(8)
+	p, g := choose(r.choices, r.buffers.pools), choose(r.choices, r.groups.all)
+	n, abandoned := 1+r.choices.IntN(4), r.choices.isOneIn(8)
 	if g == nil {
 		return r.buffers.allocateSeveral(n, p, func(bytes int64) (symmem.Buffer, error) {
 			return p.Alloc(bytes)
@@ -126,14 +126,14 @@ func (r *round) closeAnyGroup(ctx context.Context) error {
 	if len(r.groups.all) == 1 {
 		return nil
 	}
-	return r.closeGroup(ctx, 1+r.draws.IntN(len(r.groups.all)-1))
+	return r.closeGroup(ctx, 1+r.choices.IntN(len(r.groups.all)-1))
 }
 
 func (r *round) closeGroup(ctx context.Context, index int) error {
 	if err := r.graphs.closeForGroup(ctx, index); err != nil {
 		return err
 	}
-	if err := r.world.barrier(ctx); err != nil {
+	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
 	g := r.groups.all[index]
@@ -146,10 +146,10 @@ func (r *round) closeGroup(ctx context.Context, index int) error {
 }
 
 func (r *round) compareHistories(ctx context.Context) error {
-	if r.world.rt.Check() == symmem.CheckOff {
+	if r.env.rt.Check() == symmem.CheckOff {
 		return nil
 	}
-	return r.groups.world.Check(ctx)
+	return r.groups.worldGroup.Check(ctx)
 }
 
 func (r *round) finish(ctx context.Context) error {
@@ -159,10 +159,10 @@ func (r *round) finish(ctx context.Context) error {
 	if err := r.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	if err := r.buffers.dropIf(func(liveBuffer) bool { return true }); err != nil {
+	if err := r.buffers.freeMatching(func(liveBuffer) bool { return true }); err != nil {
 		return err
 	}
-	if err := r.world.barrier(ctx); err != nil {
+	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
 	if err := r.compareHistories(ctx); err != nil {
@@ -180,7 +180,7 @@ func (r *round) closeAll(ctx context.Context) error {
 			return err
 		}
 	}
-	r.tally.PeakBytes = max(r.tally.PeakBytes, r.world.mapped())
+	r.tally.PeakBytes = max(r.tally.PeakBytes, r.env.mapped())
 	for i, p := range r.buffers.pools {
 		// After a fault, pools keep buffers that were live on some ranks but not on others, until
 		// Trim.
@@ -194,7 +194,7 @@ func (r *round) closeAll(ctx context.Context) error {
 				s.Pinned, ErrInUse)
 		}
 	}
-	if err := r.world.barrier(ctx); err != nil {
+	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
 	errs := []error{r.noise.Close()}
@@ -206,11 +206,11 @@ func (r *round) closeAll(ctx context.Context) error {
 
 // reserve maps memory in advance, and in half of all cases registers it with the world.
 func (r *round) reserve(ctx context.Context) error {
-	p, bytes := choose(r.draws, r.buffers.pools), r.draws.size()
-	if r.draws.chance(2) {
+	p, bytes := choose(r.choices, r.buffers.pools), r.choices.drawSize()
+	if r.choices.isOneIn(2) {
 		return p.Reserve(ctx, bytes, nil)
 	}
-	return p.Reserve(ctx, bytes, r.groups.world)
+	return p.Reserve(ctx, bytes, r.groups.worldGroup)
 }
 
 // placesByAddress reports whether the run places blocks by address, which makes sums wrong. Such a
@@ -219,31 +219,31 @@ func (r *round) placesByAddress() bool { return r.config.Placement == symmem.Pla
 
 // trim closes all graphs and unmaps idle segments.
 func (r *round) trim(ctx context.Context) error {
-	p, keep := choose(r.draws, r.buffers.pools), r.draws.Int64N(2)*r.draws.size()
-	if r.placesByAddress() && r.world.rt.Check() == symmem.CheckOff {
+	p, keep := choose(r.choices, r.buffers.pools), r.choices.Int64N(2)*r.choices.drawSize()
+	if r.placesByAddress() && r.env.rt.Check() == symmem.CheckOff {
 		return nil
 	}
 	if err := r.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	if err := r.world.barrier(ctx); err != nil {
+	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
 	return p.Trim(ctx, keep)
 }
 
 func (r *round) replacePool(ctx context.Context) error {
-	index := r.draws.IntN(len(r.buffers.pools))
+	index := r.choices.IntN(len(r.buffers.pools))
 	old := r.buffers.pools[index]
 	if err := r.graphs.close(ctx, nil); err != nil {
 		return err
 	}
-	if err := r.buffers.dropIf(func(b liveBuffer) bool { return b.pool == old }); err != nil {
+	if err := r.buffers.freeMatching(func(b liveBuffer) bool { return b.pool == old }); err != nil {
 		return err
 	}
-	r.tally.PeakBytes = max(r.tally.PeakBytes, r.world.mapped())
+	r.tally.PeakBytes = max(r.tally.PeakBytes, r.env.mapped())
 	// Wait for other ranks, which may still read the memory.
-	if err := r.world.barrier(ctx); err != nil {
+	if err := r.env.barrier(ctx); err != nil {
 		return err
 	}
 	if err := old.Close(); err != nil {

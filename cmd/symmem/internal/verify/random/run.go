@@ -28,15 +28,15 @@ type Rank struct {
 }
 
 type runner struct {
-	config  Config
-	rank    Rank
-	worlds  []*world
-	report  *Report
-	tally   Tally
-	started time.Time
-	done    int   // number of completed rounds
-	warm    usage // resource usage after the warm-up, if isWarm is set
-	isWarm  bool
+	config          Config
+	rank            Rank
+	environments    []*environment
+	report          *Report
+	tally           Tally
+	started         time.Time
+	completedRounds int   // number of completed rounds
+	warmUsage       usage // resource usage after the warm-up, if hasWarmUsage is set
+	hasWarmUsage    bool
 }
 
 // warmUpRounds is the number of rounds in which libraries may still be initializing: one for each
@@ -67,48 +67,50 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	}
 	r := &runner{config: c, rank: rank, started: time.Now()}
 	defer func() {
-		for _, w := range r.worlds {
-			if closeErr := w.close(); err == nil {
+		for _, env := range r.environments {
+			if closeErr := env.close(); err == nil {
 				// If the run has failed, Close returns the same error again.
 				err = closeErr
 			}
 		}
 	}()
 	for _, level := range c.checkLevels() {
-		w, err := newWorld(ctx, rank.Open, &c, level)
+		env, err := newEnvironment(ctx, rank.Open, &c, level)
 		if err != nil {
-			return nil, fmt.Errorf("opening the world with check level %v: %w", level, err)
+			return nil, fmt.Errorf("opening the Runtime with check level %v: %w", level, err)
 		}
-		r.worlds = append(r.worlds, w)
+		r.environments = append(r.environments, env)
 	}
-	r.report = newReport(r.worlds[0].rt, &c)
+	r.report = newReport(r.environments[0].rt, &c)
 	return r.report, r.runRounds(ctx)
 }
 
-func (r *runner) backend() string { return r.worlds[0].rt.Device().Backend }
+func (r *runner) backend() string { return r.environments[0].rt.Device().Backend }
 
 func (r *runner) runRounds(ctx context.Context) error {
 	for continues := true; continues; {
-		number := r.config.FirstRound + r.done
-		w := r.worlds[number%len(r.worlds)]
-		if err := r.runRound(ctx, w, number); err != nil {
-			return &RoundError{number, r.config.Seed, r.gatherFailure(ctx, w, number, err)}
+		number := r.config.FirstRound + r.completedRounds
+		env := r.environments[number%len(r.environments)]
+		if err := r.runRound(ctx, env, number); err != nil {
+			return &RoundError{number, r.config.Seed, r.gatherFailure(ctx, env, number, err)}
 		}
 		var err error
-		if continues, err = r.finishRound(ctx, w, number); err != nil {
+		if continues, err = r.finishRound(ctx, env, number); err != nil {
 			return &RoundError{number, r.config.Seed, err}
 		}
 	}
-	return r.compare(ctx)
+	return r.compareUsage(ctx)
 }
 
 // gatherFailure combines the results of all ranks in the report after a round has failed, because
 // ranks outside the failed group do not know why. It returns cause, which is this rank's error.
-func (r *runner) gatherFailure(ctx context.Context, w *world, number int, cause error) error {
+func (r *runner) gatherFailure(
+	ctx context.Context, env *environment, number int, cause error,
+) error {
 	r.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
 	r.report.Findings = append(r.report.Findings, r.tally.findings...)
 	r.report.Wrong, r.report.FailedRound = r.tally.Wrong, number
-	all, err := workload.Gather(ctx, w.gatherer, r.report)
+	all, err := workload.Gather(ctx, env.gatherer, r.report)
 	if err != nil {
 		return errors.Join(cause, err)
 	}
@@ -132,14 +134,14 @@ const (
 )
 
 // watchForHang calls OnHang if a round hangs. The caller must call stop when the round ends.
-func (r *runner) watchForHang(w *world, number int) (stop func()) {
+func (r *runner) watchForHang(env *environment, number int) (stop func()) {
 	stopped := make(chan struct{})
 	if r.rank.OnHang == nil {
 		return func() {}
 	}
 	go func() {
 		deadline := time.After(r.config.RoundTimeout + hangAfterDeadline)
-		for failed := w.rt.World().Ended(); ; {
+		for failed := env.rt.World().Ended(); ; {
 			select {
 			case <-stopped:
 				return
@@ -155,11 +157,11 @@ func (r *runner) watchForHang(w *world, number int) (stop func()) {
 	return func() { close(stopped) }
 }
 
-func (r *runner) runRound(ctx context.Context, w *world, number int) error {
+func (r *runner) runRound(ctx context.Context, env *environment, number int) error {
 	ctx, cancel := context.WithTimeout(ctx, r.config.RoundTimeout)
 	defer cancel()
-	defer r.watchForHang(w, number)()
-	current := newRound(w, &r.config, number, &r.tally)
+	defer r.watchForHang(env, number)()
+	current := newRound(env, &r.config, number, &r.tally)
 	err := current.run(ctx)
 	if err != nil {
 		workload.Abort(current.groups.all...) // Other ranks must not wait for this rank.
@@ -170,62 +172,63 @@ func (r *runner) runRound(ctx context.Context, w *world, number int) error {
 // finishRound exchanges the results of the ranks after a round. Rank 0 decides whether another
 // round follows.
 func (r *runner) finishRound(
-	ctx context.Context, w *world, number int,
+	ctx context.Context, env *environment, number int,
 ) (continues bool, err error) {
-	r.done++
-	all, err := workload.Gather(ctx, w.gatherer, roundResult{
-		WantsRound: r.config.wantsRound(r.done, time.Since(r.started)), Tally: r.tally,
+	r.completedRounds++
+	all, err := workload.Gather(ctx, env.gatherer, roundResult{
+		WantsRound: r.config.wantsRound(r.completedRounds, time.Since(r.started)), Tally: r.tally,
 	})
 	if err != nil {
 		return false, err
 	}
 	continues = all[0].WantsRound
 	r.report.Tally = mergeTallies(all)
-	r.report.Rounds = r.done
+	r.report.Rounds = r.completedRounds
 	r.report.ElapsedMS = float64(time.Since(r.started).Microseconds()) / 1000
 	if r.report.Wrong > 0 {
 		r.report.FirstWrongRound = number
 		r.report.Findings = append(r.report.Findings, r.tally.findings...)
 		continues = false
 	}
-	return continues, r.reportProgress(w, number, continues)
+	return continues, r.reportProgress(env, number, continues)
 }
 
 // reportProgress calls OnRound. After a warm-up round, it also stores the resource usage.
-func (r *runner) reportProgress(w *world, number int, continues bool) error {
+func (r *runner) reportProgress(env *environment, number int, continues bool) error {
 	now, err := r.measure()
 	if err != nil {
 		return err
 	}
-	if continues && r.done <= warmUpRounds && !r.rank.SharedProcess {
-		r.warm, r.isWarm = now, true
+	if continues && r.completedRounds <= warmUpRounds && !r.rank.SharedProcess {
+		r.warmUsage, r.hasWarmUsage = now, true
 	}
 	if r.rank.OnRound != nil {
 		report := r.report
 		r.rank.OnRound(fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
 			"%d wrong, %s checked, %s mapped at most, %s in pools, %s of the device, %.0f s", number,
-			report.Seed, w.rt.Check(), report.Steps, report.Calls, report.Replays, report.Wrong,
+			report.Seed, env.rt.Check(), report.Steps, report.Calls, report.Replays, report.Wrong,
 			bytesText(report.Bytes), bytesText(report.PeakBytes), bytesText(now[poolBytes]),
 			bytesText(now[deviceBytes]), report.ElapsedMS/1000))
 	}
 	return nil
 }
 
-// compare adds to the report how each rank's resource usage has changed since the warm-up.
-func (r *runner) compare(ctx context.Context) error {
-	if !r.isWarm || r.done <= warmUpRounds || r.report.Wrong > 0 {
+// compareUsage adds to the report how each rank's resource usage has changed since the warm-up.
+func (r *runner) compareUsage(ctx context.Context) error {
+	if !r.hasWarmUsage || r.completedRounds <= warmUpRounds || r.report.Wrong > 0 {
 		return nil
 	}
 	end, err := r.usageAfterWork(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := workload.Gather(ctx, r.worlds[0].gatherer, [2]usage{r.warm, end})
+	all, err := workload.Gather(ctx, r.environments[0].gatherer, [2]usage{r.warmUsage, end})
 	if err != nil {
 		return err
 	}
 	for rank, usages := range all {
-		r.report.Resources = append(r.report.Resources, r.resources(rank, usages[0], usages[1])...)
+		resources := r.compareResources(rank, usages[0], usages[1])
+		r.report.Resources = append(r.report.Resources, resources...)
 	}
 	return nil
 }

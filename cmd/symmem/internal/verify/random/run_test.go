@@ -19,9 +19,9 @@ type localWorlds struct {
 	t     *testing.T
 	ranks int
 
-	mu     sync.Mutex
-	opened []int               // number of calls to Open, by rank; guarded by mu
-	worlds [][]*symmem.Runtime // guarded by mu
+	mu           sync.Mutex
+	opened       []int               // number of calls to Open, by rank; guarded by mu
+	environments [][]*symmem.Runtime // guarded by mu
 }
 
 func (l *localWorlds) open(rank int) Open {
@@ -30,14 +30,14 @@ func (l *localWorlds) open(rank int) Open {
 		defer l.mu.Unlock()
 		number := l.opened[rank]
 		l.opened[rank]++
-		if number == len(l.worlds) {
+		if number == len(l.environments) {
 			w, err := symmem.OpenLocal(ctx, l.ranks, o)
 			if err != nil {
 				return nil, err
 			}
-			l.worlds = append(l.worlds, w)
+			l.environments = append(l.environments, w)
 		}
-		return l.worlds[number][rank], nil
+		return l.environments[number][rank], nil
 	}
 }
 
@@ -160,7 +160,7 @@ func TestHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
 	defer func() { _ = ranks[0].Close() }()
 	stacks := make(chan []byte, 1)
 	p := &runner{config: c, rank: Rank{OnHang: func(_ int, s []byte) { stacks <- s }}}
-	stop := p.watchForHang(&world{rt: ranks[0]}, 1)
+	stop := p.watchForHang(&environment{rt: ranks[0]}, 1)
 	defer stop()
 	ranks[0].World().Abort()
 	select {

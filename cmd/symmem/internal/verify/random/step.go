@@ -11,16 +11,20 @@ type step struct {
 
 var steps = []step{
 	{"allocating", 20, func(r *round, _ context.Context) error { return r.buffers.allocate() }},
-	{"freeing", 14, func(r *round, _ context.Context) error { return r.buffers.free() }},
+	{"freeing", 14, func(r *round, _ context.Context) error { return r.buffers.freeRandom() }},
 	{"allocating in a scope", 8, (*round).allocateInScope},
 	{"allocating in a disabled scope", 2, (*round).allocateDisabled},
-	{"a collective", 24, func(r *round, c context.Context) error { return r.calls.collective(c) }},
-	{"concurrent collectives", 6, func(r *round, c context.Context) error { return r.calls.burst(c) }},
+	{"a collective", 24, func(r *round, c context.Context) error {
+		return r.calls.runCollective(c)
+	}},
+	{"concurrent collectives", 6, func(r *round, c context.Context) error {
+		return r.calls.runConcurrently(c)
+	}},
 	{"a norm", 4, (*round).runNorm},
 	{"capturing", 4, func(r *round, c context.Context) error { return r.graphs.capture(c) }},
 	{"replaying", 8, func(r *round, c context.Context) error { return r.graphs.replay(c) }},
 	{"replaying several graphs", 4, func(r *round, c context.Context) error {
-		return r.graphs.overlap(c)
+		return r.graphs.replayConcurrently(c)
 	}},
 	{"closing a graph", 2, func(r *round, c context.Context) error { return r.graphs.closeOne(c) }},
 	{"splitting a group", 2, (*round).split},
@@ -32,16 +36,16 @@ var steps = []step{
 	{"trimming a pool", 2, (*round).trim},
 	{"suspending a pool", 1, (*round).suspend},
 	{"replacing a pool", 1, (*round).replacePool},
-	{"synchronizing", 3, func(r *round, c context.Context) error { return r.world.synchronize(c) }},
+	{"synchronizing", 3, func(r *round, c context.Context) error { return r.env.synchronize(c) }},
 	{"comparing histories", 1, (*round).compareHistories},
 }
 
-func drawStep(draws *draws) *step {
+func drawStep(choices *choices) *step {
 	sum := 0
 	for i := range steps {
 		sum += steps[i].weight
 	}
-	remainder := draws.IntN(sum)
+	remainder := choices.IntN(sum)
 	i := 0
 	for ; remainder >= steps[i].weight; i++ {
 		remainder -= steps[i].weight

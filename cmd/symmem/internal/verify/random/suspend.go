@@ -11,11 +11,11 @@ import (
 // it again. Graphs stay open and are replayed later. If a graph contains NCCL's window kernels, the
 // memory is busy, and suspend does nothing.
 func (r *round) suspend(ctx context.Context) error {
-	p, alsoGroup := choose(r.draws, r.buffers.pools), r.draws.chance(2)
+	p, alsoGroup := choose(r.choices, r.buffers.pools), r.choices.isOneIn(2)
 	if r.placesByAddress() {
 		return nil
 	}
-	if err := errors.Join(r.world.synchronize(ctx), r.world.barrier(ctx)); err != nil {
+	if err := errors.Join(r.env.synchronize(ctx), r.env.barrier(ctx)); err != nil {
 		return err
 	}
 	_, err := p.Suspend(ctx, symmem.KeepContents)
@@ -25,8 +25,8 @@ func (r *round) suspend(ctx context.Context) error {
 	if err != nil || !alsoGroup {
 		return errors.Join(err, p.Resume(ctx))
 	}
-	if _, err := r.groups.world.Suspend(ctx); err != nil && !errors.Is(err, symmem.ErrBusy) {
+	if _, err := r.groups.worldGroup.Suspend(ctx); err != nil && !errors.Is(err, symmem.ErrBusy) {
 		return err
 	}
-	return errors.Join(r.groups.world.Resume(ctx), p.Resume(ctx))
+	return errors.Join(r.groups.worldGroup.Resume(ctx), p.Resume(ctx))
 }

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-type usage [numResources]int64
+type usage [resourceCount]int64
 
 type resource int
 
@@ -23,10 +23,10 @@ const (
 	mappings
 	poolBytes
 	deviceBytes
-	numResources
+	resourceCount
 )
 
-var resourceNames = [numResources]string{
+var resourceNames = [resourceCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
@@ -40,12 +40,12 @@ func (r *runner) tolerances() usage {
 	if r.config.SharedGPUs {
 		// Ranks also measure the memory of each other. With 8 ranks on an H100, the device memory
 		// that a rank measured varied by 107 to 204 MB.
-		allowed[deviceBytes] = int64(r.worlds[0].rt.Size()) << 28
+		allowed[deviceBytes] = int64(r.environments[0].rt.Size()) << 28
 	}
-	if machines := r.worlds[0].machines(); machines > 1 {
+	if machines := r.environments[0].machines(); machines > 1 {
 		// Once per world, a rank connects to the other ranks on its machine, of which there are at
 		// most ranks - machines. Each connection needs two goroutines.
-		allowed[goroutines] = int64(2 * (r.worlds[0].rt.Size() - machines) * len(r.worlds))
+		allowed[goroutines] = int64(2 * (r.environments[0].rt.Size() - machines) * len(r.environments))
 	}
 	return allowed
 }
@@ -73,8 +73,8 @@ func (r *runner) measure() (u usage, err error) {
 	if u[mappings], err = sharedMappings(); err != nil {
 		return u, fmt.Errorf("counting mappings: %w", err)
 	}
-	for _, w := range r.worlds {
-		u[poolBytes] += w.mapped()
+	for _, env := range r.environments {
+		u[poolBytes] += env.mapped()
 	}
 	if r.backend() == "nccl" {
 		err = nccl.Current(r.rank.LocalRank, func(gpu *cuda.Driver) error {
@@ -114,7 +114,7 @@ func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	ticker := time.NewTicker(releasePoll)
 	defer ticker.Stop()
 	for {
-		if u, err = r.measure(); err != nil || !r.leaks(u) {
+		if u, err = r.measure(); err != nil || !r.hasLeaks(u) {
 			return u, err
 		}
 		select {
@@ -125,11 +125,11 @@ func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
 	}
 }
 
-func (r *runner) leaks(u usage) bool {
-	return slices.ContainsFunc(r.resources(0, r.warm, u), Resource.Leaked)
+func (r *runner) hasLeaks(u usage) bool {
+	return slices.ContainsFunc(r.compareResources(0, r.warmUsage, u), Resource.Leaked)
 }
 
-func (r *runner) resources(rank int, start, end usage) (all []Resource) {
+func (r *runner) compareResources(rank int, start, end usage) (all []Resource) {
 	allowed := r.tolerances()
 	for kind, name := range resourceNames {
 		all = append(all, Resource{name, rank, start[kind], end[kind], allowed[kind]})

@@ -13,46 +13,49 @@ import (
 // Open opens a Runtime for this rank. It is symmem.Open except in tests.
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
-// world holds the Runtime for one check level. All rounds at that level use it.
-type world struct {
+// environment holds the Runtime for one check level (how often symmem compares ranks). All rounds
+// at that level use it.
+type environment struct {
 	rt      *symmem.Runtime
-	streams []*symmem.Stream // those of symmem, then those of library
+	streams []*symmem.Stream // the streams of symmem, then the streams of library
 	events  []*symmem.Event  // one for each stream
 	// library is another CUDA library in the process. It is nil on the host backend.
 	library  *program.Library
 	gatherer *workload.Gatherer
 }
 
-// A world has numStreams streams of symmem and libraryStreams streams of the library.
+// An environment has streamCount streams of symmem and libraryStreamCount streams of the library.
 const (
-	numStreams     = 3
-	libraryStreams = 2
+	streamCount        = 3
+	libraryStreamCount = 2
 )
 
-func newWorld(ctx context.Context, open Open, c *Config, level symmem.CheckLevel) (*world, error) {
+func newEnvironment(
+	ctx context.Context, open Open, c *Config, level symmem.CheckLevel,
+) (*environment, error) {
 	options := c.Options()
 	options.Check = level
 	rt, err := open(ctx, options)
 	if err != nil {
 		return nil, err
 	}
-	w := &world{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
-	if err = w.createStreams(); err == nil {
-		w.gatherer, err = workload.OpenGatherer(ctx, rt)
+	env := &environment{rt: rt, streams: []*symmem.Stream{rt.DefaultStream()}}
+	if err = env.createStreams(); err == nil {
+		env.gatherer, err = workload.OpenGatherer(ctx, rt)
 	}
 	if err == nil {
-		err = w.mapOutsideWindows(2 * maxLiveMessages * c.MaxBytes)
+		err = env.mapOutsideWindows(2 * maxLiveMessages * c.MaxBytes)
 	}
 	if err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, errors.Join(err, env.close())
 	}
-	return w, nil
+	return env, nil
 }
 
-// mapOutsideWindows maps as much memory as rounds may need outside windows, so that the usage does
+// mapOutsideWindows maps as much memory outside windows as rounds can need, so that the usage does
 // not grow later. The memory stays mapped until the Runtime is closed.
-func (w *world) mapOutsideWindows(bytes int64) error {
-	p, err := w.rt.NewPool(symmem.PoolOptions{})
+func (env *environment) mapOutsideWindows(bytes int64) error {
+	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
 	}
@@ -65,44 +68,45 @@ func (w *world) mapOutsideWindows(bytes int64) error {
 	return errors.Join(b.Free(), p.Close())
 }
 
-func (w *world) createStreams() error {
-	for len(w.streams) < numStreams {
-		s, err := w.rt.NewStream()
+func (env *environment) createStreams() error {
+	for len(env.streams) < streamCount {
+		s, err := env.rt.NewStream()
 		if err != nil {
 			return err
 		}
-		w.streams = append(w.streams, s)
+		env.streams = append(env.streams, s)
 	}
-	if w.rt.Device().Backend == "nccl" {
+	if env.rt.Device().Backend == "nccl" {
 		var err error
-		if w.library, err = program.NewLibrary(w.rt, libraryStreams); err != nil {
+		if env.library, err = program.NewLibrary(env.rt, libraryStreamCount); err != nil {
 			return err
 		}
-		w.streams = append(w.streams, w.library.Streams...)
+		env.streams = append(env.streams, env.library.Streams...)
 	}
-	for range w.streams {
-		e, err := w.rt.NewEvent()
+	for range env.streams {
+		e, err := env.rt.NewEvent()
 		if err != nil {
 			return err
 		}
-		w.events = append(w.events, e)
+		env.events = append(env.events, e)
 	}
 	return nil
 }
 
-func (w *world) close() error {
-	err := w.rt.Close()
-	if w.library != nil {
-		err = errors.Join(err, w.library.Close())
+func (env *environment) close() error {
+	err := env.rt.Close()
+	if env.library != nil {
+		err = errors.Join(err, env.library.Close())
 	}
 	return err
 }
 
-func (w *world) machines() int { return w.rt.World().Stats().Tuning.Machines }
+func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams, in the same order on all ranks, because pools record it.
-func (w *world) synchronize(ctx context.Context) error {
-	for _, s := range w.streams {
+// synchronize waits for all streams. The order is the same on all ranks, because pools record each
+// wait and compare their records.
+func (env *environment) synchronize(ctx context.Context) error {
+	for _, s := range env.streams {
 		if err := s.Synchronize(ctx); err != nil {
 			return fmt.Errorf("synchronizing stream %d: %w", s.Number(), err)
 		}
@@ -110,18 +114,18 @@ func (w *world) synchronize(ctx context.Context) error {
 	return nil
 }
 
-func (w *world) barrier(ctx context.Context) error {
-	if err := w.synchronize(ctx); err != nil {
+func (env *environment) barrier(ctx context.Context) error {
+	if err := env.synchronize(ctx); err != nil {
 		return err
 	}
-	if err := w.rt.World().Barrier(ctx, nil); err != nil {
+	if err := env.rt.World().Barrier(ctx, nil); err != nil {
 		return err
 	}
-	return w.rt.DefaultStream().Synchronize(ctx)
+	return env.rt.DefaultStream().Synchronize(ctx)
 }
 
-func (w *world) mapped() (bytes int64) {
-	for _, p := range w.rt.Stats().Pools {
+func (env *environment) mapped() (bytes int64) {
+	for _, p := range env.rt.Stats().Pools {
 		bytes += p.Used + p.Cached
 	}
 	return bytes
