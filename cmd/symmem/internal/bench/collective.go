@@ -25,14 +25,15 @@ type CollectiveOptions struct {
 	Compare bool
 	// GraphCalls is the number of calls to capture into a graph, whose replays are timed. If it is
 	// 0, calls are timed one by one.
-	GraphCalls      int
-	limitGraphs     bool // capture fewer calls if GraphCalls would take longer than a batch
-	Backend, Tuning string
+	GraphCalls       int
+	limitsGraphCalls bool // capture fewer calls if GraphCalls would take longer than a batch
+	Backend, Tuning  string
 	// Checks lists the check levels to measure alternately. With two levels, the report compares
 	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds to open at each check level. The time of small messages can
-	// differ by a tenth between worlds, because their memory is at different addresses.
+	// Worlds is the number of worlds (a Runtime and its buffers) to open at each check level. The
+	// time of small messages can differ by a tenth between worlds, because their memory is at
+	// different addresses.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
@@ -62,7 +63,7 @@ type Row struct {
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Results holds the out-of-place and the in-place result. The latter may be nil.
+	// Results holds the out-of-place result and the in-place result, which may be nil.
 	Results [2]*report.Result
 }
 
@@ -112,22 +113,22 @@ func (o *CollectiveOptions) measureRow(
 	ranks := worlds[0].rt.Size()
 	row = &Row{Operation: op, Ranks: ranks}
 	row.Count, row.Bytes = op.countAndSize(size, ranks, o.DataType)
-	if row.Results[0], err = o.measure(ctx, worlds, row, false); err != nil {
+	if row.Results[0], err = o.measureCall(ctx, worlds, row, false); err != nil {
 		return nil, err
 	}
 	if o.InPlace && op.kind.HasInPlace() {
-		row.Results[1], err = o.measure(ctx, worlds, row, true)
+		row.Results[1], err = o.measureCall(ctx, worlds, row, true)
 	}
 	return row, err
 }
 
-func (o *CollectiveOptions) measure(
+func (o *CollectiveOptions) measureCall(
 	ctx context.Context, worlds []*world, row *Row, inPlace bool,
 ) (*report.Result, error) {
 	refusal := ""
 	var variants []variant
 	for _, w := range worlds {
-		choices, reason, err := o.choices(ctx, w, row, inPlace)
+		choices, reason, err := o.pathChoices(ctx, w, row, inPlace)
 		if err != nil {
 			return nil, err
 		}
@@ -143,15 +144,15 @@ func (o *CollectiveOptions) measure(
 	return o.result(row, inPlace, refusal, runners), nil
 }
 
-// choices returns the path choices to measure. With Compare, these are PathAuto and the paths that
-// the call can take, unless there is only one. If the call cannot take the requested path, choices
-// returns PathAuto and, as refusal, the reason.
-func (o *CollectiveOptions) choices(
+// pathChoices returns the path choices to measure. With Compare, these are PathAuto and, if the
+// call can take several paths, each of these. If the call cannot take the requested path,
+// pathChoices returns PathAuto and, as refusal, the reason.
+func (o *CollectiveOptions) pathChoices(
 	ctx context.Context, w *world, row *Row, inPlace bool,
 ) (choices []symmem.PathChoice, refusal string, err error) {
 	switch {
 	case o.Compare:
-		paths, err := w.paths(ctx, o, row, inPlace)
+		paths, err := w.possiblePaths(ctx, o, row, inPlace)
 		if len(paths) == 1 {
 			paths = nil
 		}

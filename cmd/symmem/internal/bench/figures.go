@@ -6,20 +6,21 @@ import (
 	"symmem/driver"
 )
 
-// result combines the batches of the runners that measure the same call. With several check
-// levels, it compares the last level with the first.
+// result combines the times of the runners that measure the same call. With several check levels
+// (how often symmem compares ranks), it compares the times at the last level with those at the
+// first. refusal is the reason why the call does not take the requested path, or "".
 func (o *CollectiveOptions) result(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
-	perLevel, perPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
-	path, wrong := "", int64(0)
+	timesByLevel, timesByPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}
+	takenPath, wrongCount := "", int64(0)
 	for _, r := range runners {
-		wrong += r.wrong
+		wrongCount += r.wrong
 		if !o.Compare || r.choice == symmem.PathAuto {
-			perLevel[r.world.level] = append(perLevel[r.world.level], r.nsPerCall...)
-			path = r.path
+			timesByLevel[r.world.level] = append(timesByLevel[r.world.level], r.nsPerCall...)
+			takenPath = r.path
 		} else {
-			perPath[r.choice] = append(perPath[r.choice], r.nsPerCall...)
+			timesByPath[r.choice] = append(timesByPath[r.choice], r.nsPerCall...)
 		}
 	}
 	last := len(o.Checks) - 1
@@ -27,14 +28,14 @@ func (o *CollectiveOptions) result(
 		Name: row.Operation.Name,
 		Params: map[string]any{
 			"bytes": row.Bytes, "count": row.Count, "type": TypeName(o.DataType), "ranks": row.Ranks,
-			"path": o.Path.String(), "took": path, "check": o.Checks[last].String(),
+			"path": o.Path.String(), "took": takenPath, "check": o.Checks[last].String(),
 			"in_place": inPlace,
 		},
-		Summary: report.Summarize(perLevel[last]),
+		Summary: report.Summarize(timesByLevel[last]),
 	}
-	algorithm, bus := row.bandwidths(result.Median)
+	algorithmGBps, busGBps := row.bandwidths(result.Median)
 	result.Figures = map[string]float64{
-		"algbw_gbps": algorithm, "busbw_gbps": bus, "wrong": float64(wrong),
+		"algbw_gbps": algorithmGBps, "busbw_gbps": busGBps, "wrong": float64(wrongCount),
 	}
 	if o.OutsideWindows {
 		result.Params["buffers"] = "any"
@@ -49,40 +50,45 @@ func (o *CollectiveOptions) result(
 		result.Params["graph_ops"] = o.GraphCalls
 	}
 	if last > 0 {
-		result.CompareTo("check "+o.Checks[0].String(), report.Summarize(perLevel[0]))
+		result.CompareTo("check "+o.Checks[0].String(), report.Summarize(timesByLevel[0]))
 	}
-	if len(perPath) > 0 {
+	if len(timesByPath) > 0 {
 		call := driver.Call{
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
-		if compare(result, perLevel[0], perPath); call.ComparesFloats() {
-			result.Limit = 0 // the path of such a call is not chosen for speed
+		if setBaseline(result, timesByLevel[0], timesByPath); call.ComparesFloats() {
+			// The path of a minimum or maximum of floats is not chosen for speed.
+			result.Limit = 0
 		}
 	}
 	return result
 }
 
-// compare makes the fastest path the baseline of a result. auto holds the times with PathAuto. The
-// ratio of the result is the median of the ratios of adjacent batches.
-func compare(r *report.Result, auto []float64, perPath map[symmem.PathChoice][]float64) {
-	best := symmem.PathPlain
+// setBaseline makes the fastest path the baseline of a result. autoTimes holds the times with
+// PathAuto. The ratio of the result is the median, over all batches, of the time of the fastest
+// path divided by the time with PathAuto.
+func setBaseline(
+	r *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
+) {
+	fastest := symmem.PathPlain
 	for _, path := range []symmem.PathChoice{
 		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect, symmem.PathTwoLevel,
 	} {
-		nsPerCall, ok := perPath[path]
+		nsPerCall, ok := timesByPath[path]
 		if !ok {
 			continue
 		}
 		median := report.Summarize(nsPerCall).Median
-		if r.Figures[path.String()+"_ns"] = median; median < r.Figures[best.String()+"_ns"] {
-			best = path
+		if r.Figures[path.String()+"_ns"] = median; median < r.Figures[fastest.String()+"_ns"] {
+			fastest = path
 		}
 	}
-	r.Params["better"] = best.String()
-	r.CompareTo("the best path", report.Summarize(perPath[best]))
-	r.Ratio = new(report.Summarize(ratios(perPath[best], auto)).Median)
-	if plain := perPath[symmem.PathPlain]; r.Params["took"] != symmem.PathPlain.String() {
-		r.Limit = maxRatioToPlain * r.Median * report.Summarize(ratios(plain, auto)).Median
+	r.Params["better"] = fastest.String()
+	r.CompareTo("the best path", report.Summarize(timesByPath[fastest]))
+	r.Ratio = new(report.Summarize(ratios(timesByPath[fastest], autoTimes)).Median)
+	if plainTimes := timesByPath[symmem.PathPlain]; r.Params["took"] != symmem.PathPlain.String() {
+		plainRatio := report.Summarize(ratios(plainTimes, autoTimes)).Median
+		r.Limit = maxRatioToPlain * r.Median * plainRatio
 	}
 }
 

@@ -29,7 +29,7 @@ func TestPathSlowerThanPlainExceedsBar(t *testing.T) {
 			Summary: report.Summarize(c.ours), Figures: map[string]float64{},
 			Params: map[string]any{"took": c.took.String()},
 		}
-		compare(&r, c.ours, map[symmem.PathChoice][]float64{symmem.PathPlain: c.plain})
+		setBaseline(&r, c.ours, map[symmem.PathChoice][]float64{symmem.PathPlain: c.plain})
 		if r.OverLimit() != c.missed {
 			t.Errorf("%s: OverLimit() = %v with bar %g, want %v", c.name, r.OverLimit(), r.Limit, c.missed)
 		}

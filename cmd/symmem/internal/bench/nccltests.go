@@ -15,12 +15,12 @@ import (
 // NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
 // Only Writer must be set; it may be io.Discard.
 type NCCLTests struct {
-	Writer    io.Writer
-	operation *Operation // operation of the current table
-	busSum    float64    // sum of bus bandwidths
-	busCount  int        // number of bus bandwidths
-	wrong     float64    // number of wrong elements
-	refusals  []string   // reasons why rows did not take the requested path
+	Writer         io.Writer
+	operation      *Operation // operation of the current table
+	busSum         float64    // sum of bus bandwidths
+	busCount       int        // number of bus bandwidths
+	wrong          float64    // number of wrong elements
+	refusalReasons []string   // why calls did not take the requested path (plain, window, ...)
 }
 
 // ncclNames contains the types that have other names in nccl-tests.
@@ -70,48 +70,49 @@ func (n *NCCLTests) Row(o *CollectiveOptions, r *Row) error {
 	return err
 }
 
-// pathComment returns a comment with the path that a row took, unless it took the requested path.
+// pathComment returns a comment with the path that a call took, or "" for the requested path.
 func (n *NCCLTests) pathComment(r *Row) string {
-	var took [2]string
+	var takenPaths [2]string
 	for i, result := range r.Results {
 		if result == nil || result.Params["refused"] == nil {
 			continue
 		}
-		took[i] = fmt.Sprint(result.Params["took"])
-		if reason := fmt.Sprint(result.Params["refused"]); !slices.Contains(n.refusals, reason) {
-			n.refusals = append(n.refusals, reason)
+		takenPaths[i] = fmt.Sprint(result.Params["took"])
+		reason := fmt.Sprint(result.Params["refused"])
+		if !slices.Contains(n.refusalReasons, reason) {
+			n.refusalReasons = append(n.refusalReasons, reason)
 		}
 	}
 	switch {
-	case took == [2]string{}:
+	case takenPaths == [2]string{}:
 		return ""
-	case took[0] == took[1] || r.Results[1] == nil:
-		return "  # took " + took[0]
-	case took[0] == "":
-		return "  # took " + took[1] + " in place"
-	case took[1] == "":
-		return "  # took " + took[0] + " out of place"
+	case takenPaths[0] == takenPaths[1] || r.Results[1] == nil:
+		return "  # took " + takenPaths[0]
+	case takenPaths[0] == "":
+		return "  # took " + takenPaths[1] + " in place"
+	case takenPaths[1] == "":
+		return "  # took " + takenPaths[0] + " out of place"
 	}
-	return "  # took " + took[0] + ", in place " + took[1]
+	return "  # took " + takenPaths[0] + ", in place " + takenPaths[1]
 }
 
 func (n *NCCLTests) columns(r *Row, result *report.Result) string {
 	if result == nil {
 		return fmt.Sprintf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A")
 	}
-	algorithm, bus := r.bandwidths(result.Median)
+	algorithmGBps, busGBps := r.bandwidths(result.Median)
 	wrong := result.Figures["wrong"]
-	n.busSum, n.wrong = n.busSum+bus, n.wrong+wrong
+	n.busSum, n.wrong = n.busSum+busGBps, n.wrong+wrong
 	n.busCount++
 	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(result.Median/1e3, 7),
-		formatWidth(algorithm, 6),
-		formatWidth(bus, 6), wrong)
+		formatWidth(algorithmGBps, 6),
+		formatWidth(busGBps, 6), wrong)
 }
 
 // bandwidths returns the algorithm and bus bandwidths in GB/s.
-func (r *Row) bandwidths(ns float64) (algorithm, bus float64) {
-	algorithm = float64(r.Bytes) / max(ns, 1e-3)
-	return algorithm, algorithm * r.Operation.busFactor(float64(r.Ranks))
+func (r *Row) bandwidths(ns float64) (algorithmGBps, busGBps float64) {
+	algorithmGBps = float64(r.Bytes) / max(ns, 1e-3)
+	return algorithmGBps, algorithmGBps * r.Operation.busFactor(float64(r.Ranks))
 }
 
 // formatWidth formats a number with two decimals, or with fewer if they do not fit into width.
@@ -137,7 +138,7 @@ func (n *NCCLTests) Footer() error {
 	fmt.Fprintf(&b,
 		"# Out of bounds values : %.6g %s\n# Avg bus bandwidth    : %.6g\n#\n",
 		n.wrong, verdict, n.busSum/float64(max(n.busCount, 1)))
-	for _, reason := range n.refusals {
+	for _, reason := range n.refusalReasons {
 		fmt.Fprintf(&b, "# did not take the requested path: %s\n#\n", reason)
 	}
 	*n = NCCLTests{Writer: n.Writer}

@@ -17,21 +17,21 @@ type Operation struct {
 	busFactor func(ranks float64) float64
 }
 
-// These functions are the factors that nccl-tests uses. For sendAndReceiveParts, each rank sends
-// and receives the parts of all other ranks.
-func wholeBuffer(float64) float64               { return 1 }
-func partsOfOthers(ranks float64) float64       { return (ranks - 1) / ranks }
-func sendAndReceiveParts(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
+// These functions return the factors that nccl-tests uses. With otherPartsFactor, each rank sends
+// or receives the parts of all other ranks. With doubleOtherPartsFactor, it does both.
+func wholeBufferFactor(float64) float64            { return 1 }
+func otherPartsFactor(ranks float64) float64       { return (ranks - 1) / ranks }
+func doubleOtherPartsFactor(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
 
 var operations = []Operation{
-	{Name: "all_reduce", kind: symmem.OpAllReduce, busFactor: sendAndReceiveParts},
-	{Name: "all_gather", kind: symmem.OpAllGather, busFactor: partsOfOthers},
-	{Name: "reduce_scatter", kind: symmem.OpReduceScatter, busFactor: partsOfOthers},
-	{Name: "broadcast", kind: symmem.OpBroadcast, busFactor: wholeBuffer},
-	{Name: "reduce", kind: symmem.OpReduce, busFactor: wholeBuffer},
-	{Name: "alltoall", kind: symmem.OpAllToAll, busFactor: partsOfOthers},
-	{Name: "sendrecv", kind: symmem.OpSend, busFactor: wholeBuffer},
-	{Name: "barrier", kind: symmem.OpBarrier, busFactor: wholeBuffer},
+	{Name: "all_reduce", kind: symmem.OpAllReduce, busFactor: doubleOtherPartsFactor},
+	{Name: "all_gather", kind: symmem.OpAllGather, busFactor: otherPartsFactor},
+	{Name: "reduce_scatter", kind: symmem.OpReduceScatter, busFactor: otherPartsFactor},
+	{Name: "broadcast", kind: symmem.OpBroadcast, busFactor: wholeBufferFactor},
+	{Name: "reduce", kind: symmem.OpReduce, busFactor: wholeBufferFactor},
+	{Name: "alltoall", kind: symmem.OpAllToAll, busFactor: otherPartsFactor},
+	{Name: "sendrecv", kind: symmem.OpSend, busFactor: wholeBufferFactor},
+	{Name: "barrier", kind: symmem.OpBarrier, busFactor: wholeBufferFactor},
 }
 
 // OperationNames returns the names of all operations.
@@ -75,8 +75,8 @@ func (o *Operation) countsAllRanks() bool {
 }
 
 // countAndSize returns the count argument and the size of a call of at least the given number of
-// bytes. As in nccl-tests, the size is that of the output for an all-gather, and that of the input
-// for a reduce-scatter.
+// bytes. As in nccl-tests, the size of an all-gather is that of its output, and the size of a
+// reduce-scatter is that of its input.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0

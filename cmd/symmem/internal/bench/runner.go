@@ -29,7 +29,7 @@ type runner struct {
 func (o *CollectiveOptions) newRunner(
 	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
-	c, err := w.call(o, row.Operation, row.Count, inPlace)
+	c, err := w.newCall(o, row.Operation, row.Count, inPlace)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (r *runner) check(ctx context.Context, o *CollectiveOptions) error {
 	if err := r.launch(ctx); err != nil {
 		return err
 	}
-	if err := r.world.finish(ctx); err != nil {
+	if err := r.world.synchronize(ctx); err != nil {
 		return err
 	}
 	own, err := r.countWrong(ctx)
@@ -123,7 +123,7 @@ func (r *runner) capture(ctx context.Context, o *CollectiveOptions) error {
 }
 
 func (r *runner) callsPerGraph(ctx context.Context, o *CollectiveOptions) (int, error) {
-	if !o.limitGraphs {
+	if !o.limitsGraphCalls {
 		return o.GraphCalls, nil
 	}
 	r.iters = 1
@@ -193,7 +193,7 @@ func (r *runner) timeBatch(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	err := r.world.finish(ctx)
+	err := r.world.synchronize(ctx)
 	return time.Since(begin), err
 }
 

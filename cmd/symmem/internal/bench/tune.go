@@ -43,7 +43,7 @@ type TuneResult struct {
 // Run measures the times as one rank.
 func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	o.ReduceOp, o.Path, o.Tuning = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning
-	o.limitGraphs = true
+	o.limitsGraphCalls = true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
 	t := &tuner{TuneOptions: o}
 	if t.windowWorld, err = openWorld(ctx, &o.CollectiveOptions, 0); err != nil {
@@ -54,10 +54,10 @@ func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 		return nil, err
 	}
 	err = t.run(ctx)
-	if t.output.Table = t.describe(); err != nil {
-		return &t.output, err
+	if t.result.Table = t.newTable(); err != nil {
+		return &t.result, err
 	}
-	return &t.output, t.output.Table.Validate()
+	return &t.result, t.result.Table.Validate()
 }
 
 func skipReason(op *Operation, t symmem.DataType) string {
@@ -69,14 +69,14 @@ func skipReason(op *Operation, t symmem.DataType) string {
 
 // mergePoints returns the new points, and the old points whose sizes are outside the range of the
 // new ones. newPoints must be in ascending order of size.
-func mergePoints(old, newPoints []tuning.Point) []tuning.Point {
+func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
 	}
-	first, last := newPoints[0].Bytes, newPoints[len(newPoints)-1].Bytes
+	smallest, largest := newPoints[0].Bytes, newPoints[len(newPoints)-1].Bytes
 	all := slices.Clone(newPoints)
-	for _, p := range old {
-		if p.Bytes < first || p.Bytes > last {
+	for _, p := range oldPoints {
+		if p.Bytes < smallest || p.Bytes > largest {
 			all = append(all, p)
 		}
 	}
@@ -95,9 +95,9 @@ func (o *TuneOptions) report(format string, args ...any) {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noise returns the random error of the median of ratios, in percent. With logarithms, delays of
-// either path have the same weight.
-func noise(ratios []float64) float64 {
+// noisePercent returns the random error of the median of ratios, in percent. With logarithms,
+// delays of either path have the same weight.
+func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0
 	}
@@ -118,10 +118,10 @@ func medianError(sorted []float64) float64 {
 	return 2 * 1.253 * deviation / math.Sqrt(float64(n))
 }
 
-func (o *TuneOptions) baseOfRank0(ctx context.Context, w *world) (*tuning.Table, error) {
+func (o *TuneOptions) shareBaseTable(ctx context.Context, w *world) (*tuning.Table, error) {
 	var own *tuning.Table
 	if w.rt.Rank() == 0 {
-		own = o.localBase(w.rt)
+		own = o.ownBaseTable(w.rt)
 	}
 	all, err := workload.Gather(ctx, w.gatherer, own)
 	if err != nil {
@@ -130,7 +130,7 @@ func (o *TuneOptions) baseOfRank0(ctx context.Context, w *world) (*tuning.Table,
 	return all[0], nil
 }
 
-func (o *TuneOptions) localBase(rt *symmem.Runtime) *tuning.Table {
+func (o *TuneOptions) ownBaseTable(rt *symmem.Runtime) *tuning.Table {
 	info := rt.Device()
 	if o.Base != nil {
 		if table := o.Base(info.Name, rt.Size()); table != nil {

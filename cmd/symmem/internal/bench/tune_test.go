@@ -17,10 +17,10 @@ import (
 )
 
 func TestNoiseIsErrorOfMedian(t *testing.T) {
-	if n := noise([]float64{2, 2, 2, 2}); n != 0 {
+	if n := noisePercent([]float64{2, 2, 2, 2}); n != 0 {
 		t.Errorf("the noise of identical ratios is %v percent, want 0", n)
 	}
-	if n := noise(nil); n != 0 {
+	if n := noisePercent(nil); n != 0 {
 		t.Errorf("the noise without ratios is %v percent, want 0", n)
 	}
 	// The standard error of the median of n draws from a normal distribution is 1.253 deviations
@@ -33,7 +33,7 @@ func TestNoiseIsErrorOfMedian(t *testing.T) {
 		for i := range sample {
 			sample[i] = 1 + deviation*random.NormFloat64()
 		}
-		n := noise(sample)
+		n := noisePercent(sample)
 		sum += n
 		if 100*math.Abs(report.Summarize(sample).Median-1) <= n {
 			covered++
@@ -54,7 +54,7 @@ func TestNoiseIgnoresOutliers(t *testing.T) {
 		sample[i] = 1
 	}
 	sample[3], sample[17] = 50, 0.01
-	if n := noise(sample); n != 0 {
+	if n := noisePercent(sample); n != 0 {
 		t.Errorf("the noise with two outliers in 21 batches is %v percent, want 0", n)
 	}
 }
@@ -211,7 +211,7 @@ func TestPointsAddMeasuredPaths(t *testing.T) {
 		},
 	} {
 		var got points
-		got.add(64, true, row.all)
+		got.addPoints(64, true, row.all)
 		if diff := cmp.Diff(row.want, got, cmp.AllowUnexported(points{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.name, diff)
 		}
@@ -220,13 +220,13 @@ func TestPointsAddMeasuredPaths(t *testing.T) {
 
 func TestCompareUsesAdjacentBatches(t *testing.T) {
 	r := &report.Result{Params: map[string]any{}, Figures: map[string]float64{}}
-	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
+	setBaseline(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39},
 	})
 	if r.Params["better"] != "window" || *r.Ratio != 0.95 || r.Figures["plain_ns"] != 22 {
 		t.Errorf("got %+v, want window as the better path, and ratio 0.95", r)
 	}
-	compare(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
+	setBaseline(r, []float64{10, 20, 40}, map[symmem.PathChoice][]float64{
 		symmem.PathPlain: {12, 22, 44}, symmem.PathWindow: {9, 19, 39}, symmem.PathDirect: {5, 10, 20},
 	})
 	if r.Params["better"] != "direct" || *r.Ratio != 0.5 {

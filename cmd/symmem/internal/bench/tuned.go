@@ -23,7 +23,7 @@ func (t *TuneResult) Text(w io.Writer) error {
 		for _, s := range r.Steps {
 			for _, p := range s.Measured {
 				rows = append(rows, []string{
-					r.Operation, p.Bytes.String(), placement(p.InPlace),
+					r.Operation, p.Bytes.String(), placementText(p.InPlace),
 					string(cmp.Or(r.Memory, tuning.Symmetric)),
 					formatMicroseconds(p.PlainUS), formatMicroseconds(p.WindowUS),
 					formatMicroseconds(p.DirectUS + p.TwoLevelUS),

@@ -9,14 +9,15 @@ import (
 	"symmem/internal/tuning"
 )
 
+// tuner measures the times of paths and derives the rules of a tuning table from them.
 type tuner struct {
 	*TuneOptions
-	// The buffers of windowWorld are in windows, those of outsideWorld are not. outsideWorld is nil
-	// if no call can take the direct path.
+	// The buffers of windowWorld are in windows (memory that is registered on all ranks), those of
+	// outsideWorld are not. outsideWorld is nil if no call can take the direct path.
 	windowWorld, outsideWorld *world
-	base                      *tuning.Table // table to start from
-	reused                    bool          // set if new rules contain times of base
-	output                    TuneResult
+	baseTable                 *tuning.Table // table to start from
+	usesBaseTimes             bool          // set if new rules contain times of base
+	result                    TuneResult
 }
 
 func (t *tuner) prepare(ctx context.Context) (err error) {
@@ -26,14 +27,15 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	if t.outsideWorld, err = t.windowWorld.openOutside(ctx, &t.CollectiveOptions); err != nil {
 		return err
 	}
-	if t.base, err = t.baseOfRank0(ctx, t.windowWorld); err != nil {
+	if t.baseTable, err = t.shareBaseTable(ctx, t.windowWorld); err != nil {
 		return err
 	}
 	rt := t.windowWorld.rt
-	t.output = TuneResult{Device: rt.Device().Name, Ranks: rt.Size()}
-	if t.base.Device != t.output.Device || t.base.Library != rt.Library() ||
-		t.base.DataType != t.DataType.String() {
-		t.base = t.base.WithoutTimes() // the old times are not comparable with the new ones
+	t.result = TuneResult{Device: rt.Device().Name, Ranks: rt.Size()}
+	if t.baseTable.Device != t.result.Device || t.baseTable.Library != rt.Library() ||
+		t.baseTable.DataType != t.DataType.String() {
+		// The old times are not comparable with the new ones.
+		t.baseTable = t.baseTable.WithoutTimes()
 	}
 	return nil
 }
@@ -41,22 +43,22 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 func (t *tuner) run(ctx context.Context) error {
 	for i := range t.Operations {
 		op := &t.Operations[i]
-		times, err := t.measure(ctx, op)
+		times, err := t.measureOperation(ctx, op)
 		if err != nil {
 			return fmt.Errorf("tuning %s: %w", op.Name, err)
 		}
-		newRules := t.rules(op, times)
+		newRules := t.deriveRules(op, times)
 		if len(newRules) == 0 {
-			t.output.Skipped = append(t.output.Skipped, skipReason(op, t.DataType))
+			t.result.Skipped = append(t.result.Skipped, skipReason(op, t.DataType))
 		}
-		t.output.Rules = append(t.output.Rules, newRules...)
+		t.result.Rules = append(t.result.Rules, newRules...)
 	}
 	return nil
 }
 
-// rules derives the rules for an operation from the new times, and from the times in the base table
-// for other sizes. It returns no rule for a kind of memory without new times.
-func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
+// deriveRules derives the rules for an operation from the new times, and from the times in the base
+// table for other sizes. It returns no rule for a kind of memory without new times.
+func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.windowWorld.rt
 	info := rt.Device()
 	otherwise := tuning.Builtin(info.Backend, info.Name).Otherwise
@@ -72,27 +74,27 @@ func (t *tuner) rules(op *Operation, times *points) (rules []tuning.Rule) {
 				Ranks: rt.Size(), Machines: rt.World().Stats().Tuning.Machines,
 			},
 		}
-		merged := mergePoints(t.base.Measured(calls), measured.points)
-		t.reused = t.reused || len(merged) > len(measured.points)
+		merged := mergePoints(t.baseTable.Measured(calls), measured.points)
+		t.usesBaseTimes = t.usesBaseTimes || len(merged) > len(measured.points)
 		rules = append(rules, tuning.Derive(calls, otherwise, merged))
 	}
 	return rules
 }
 
-// describe returns the base table with the new rules and a description of the measurement.
-func (t *tuner) describe() *tuning.Table {
+// newTable returns the base table with the new rules and a description of the measurement.
+func (t *tuner) newTable() *tuning.Table {
 	method := "calls one by one"
 	if t.GraphCalls > 0 {
 		method = fmt.Sprintf("replays of graphs of up to %d calls", t.GraphCalls)
 	}
-	rt, rules := t.windowWorld.rt, t.output.Rules
-	table := t.base.Replace(rules...)
+	rt, rules := t.windowWorld.rt, t.result.Rules
+	table := t.baseTable.Replace(rules...)
 	table.Device, table.Library, table.Date = rt.Device().Name, rt.Library(), t.Date
 	table.DataType = t.DataType.String()
 	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path, alternating, %v, %s, "+
 		"medians of the slowest rank; %s; %s", t.Plan.Batches, t.Plan.Batch, t.DataType, method,
 		tuning.DeriveMethod, NoiseMethod)
-	if t.reused || len(table.Rules) > len(rules)+len(table.General()) {
+	if t.usesBaseTimes || len(table.Rules) > len(rules)+len(table.General()) {
 		table.Source += "; rules for other operations and ranks, and times for other sizes, are from " +
 			"the base table"
 	}
@@ -101,45 +103,47 @@ func (t *tuner) describe() *tuning.Table {
 
 // points holds the times of one operation in ascending order of size.
 type points struct {
-	windows []tuning.Point // the plain and the window path
-	// direct compares the faster of these two with the direct path or, if the group has none, with
-	// the two-level path.
-	direct   []tuning.Point
-	anywhere []tuning.Point // the plain and the direct path, on buffers outside windows
+	windows []tuning.Point // times of the plain and the window path
+	// direct holds the times of the plain and the window path, and of the direct path. If the group
+	// has no direct path, it holds the times of the two-level path instead.
+	direct []tuning.Point
+	// anywhere holds the times of the plain and the direct path on buffers outside windows.
+	anywhere []tuning.Point
 }
 
 // maxOutsideBytes is larger than any call that can take the direct path on buffers outside windows.
 const maxOutsideBytes = 64 << 20
 
-func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
-	times, last := &points{}, int64(0)
+func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, error) {
+	times, lastBytes := &points{}, int64(0)
 	if !op.hasRules() {
 		return times, nil
 	}
 	for _, size := range t.Sizes {
 		row := &Row{Operation: op, Ranks: t.windowWorld.rt.Size()}
 		row.Count, row.Bytes = op.countAndSize(size, row.Ranks, t.DataType)
-		if row.Bytes <= last {
+		if row.Bytes <= lastBytes {
 			continue
 		}
-		last = row.Bytes
+		lastBytes = row.Bytes
 		for _, inPlace := range []bool{false, true} {
 			if inPlace && !op.kind.HasInPlace() {
 				continue
 			}
-			variants, err := t.variants(ctx, row, inPlace)
+			variants, err := t.listVariants(ctx, row, inPlace)
 			if err != nil {
 				return nil, err
 			}
 			if len(variants) == 1 {
 				continue
 			}
-			t.report("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType, placement(inPlace))
-			nsPerCall, err := t.times(ctx, row, inPlace, variants)
+			t.report("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType,
+				placementText(inPlace))
+			nsPerCall, err := t.measureVariants(ctx, row, inPlace, variants)
 			if err != nil {
 				return nil, err
 			}
-			times.add(row.Bytes, inPlace, batches{
+			times.addPoints(row.Bytes, inPlace, batches{
 				plain:    nsPerCall[variant{t.windowWorld, symmem.PathPlain}],
 				window:   nsPerCall[variant{t.windowWorld, symmem.PathWindow}],
 				direct:   nsPerCall[variant{t.windowWorld, symmem.PathDirect}],
@@ -151,18 +155,18 @@ func (t *tuner) measure(ctx context.Context, op *Operation) (*points, error) {
 	return times, nil
 }
 
-func placement(inPlace bool) string {
+func placementText(inPlace bool) string {
 	if inPlace {
 		return "in place"
 	}
 	return "out of place"
 }
 
-// variants returns the variants of a call. The first is the plain path.
-func (t *tuner) variants(
+// listVariants returns the variants of a call. The first is the plain path.
+func (t *tuner) listVariants(
 	ctx context.Context, row *Row, inPlace bool,
 ) (variants []variant, err error) {
-	paths, err := t.windowWorld.paths(ctx, &t.CollectiveOptions, row, inPlace)
+	paths, err := t.windowWorld.possiblePaths(ctx, &t.CollectiveOptions, row, inPlace)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +186,7 @@ func (t *tuner) variants(
 	return variants, err
 }
 
-func (t *tuner) times(
+func (t *tuner) measureVariants(
 	ctx context.Context, row *Row, inPlace bool, variants []variant,
 ) (map[variant][]float64, error) {
 	runners, err := t.measureAll(ctx, row, inPlace, variants)
@@ -207,7 +211,7 @@ type batches struct {
 	anywhere                        []float64 // on the direct path, on buffers outside windows
 }
 
-func (p *points) add(bytes int64, inPlace bool, b batches) {
+func (p *points) addPoints(bytes int64, inPlace bool, b batches) {
 	appendPoint := func(dst *[]tuning.Point, window, direct []float64) {
 		point := newPoint(bytes, b.plain, window, direct)
 		point.InPlace = inPlace
@@ -243,7 +247,7 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 			dividends = window
 		}
 	}
-	p.NoisePercent = roundTo(noise(ratios(dividends, divisors)), 10)
+	p.NoisePercent = roundTo(noisePercent(ratios(dividends, divisors)), 10)
 	return p
 }
 

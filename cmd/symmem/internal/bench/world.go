@@ -16,7 +16,7 @@ import (
 // With PathAuto, the first collective registers them.
 func registersBuffers(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
-// world holds this rank's Runtime at a check level, with a pair of buffers.
+// world holds this rank's Runtime at a check level, and a pair of buffers.
 type world struct {
 	level      int // index of the check level in CollectiveOptions.Checks
 	rt         *symmem.Runtime
@@ -104,7 +104,7 @@ func (w *world) allocateBoth(s *symmem.Scope, bytes int64) (err error) {
 	return err
 }
 
-func (w *world) finish(ctx context.Context) error {
+func (w *world) synchronize(ctx context.Context) error {
 	if err := w.rt.DefaultStream().Synchronize(ctx); err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (w *world) barrier(ctx context.Context) error {
 	if err := w.rt.World().Barrier(ctx, nil); err != nil {
 		return err
 	}
-	return w.finish(ctx)
+	return w.synchronize(ctx)
 }
 
 func (w *world) gather(ctx context.Context, own int64) ([]int64, error) {
@@ -134,13 +134,14 @@ func (w *world) setPath(ctx context.Context, c symmem.PathChoice) error {
 	return nil
 }
 
+// call is a call to measure.
 type call struct {
 	workload.Transfer
 	// recvStream is the stream on which sendrecv receives, or nil for the default stream.
 	recvStream *symmem.Stream
 }
 
-func (w *world) call(
+func (w *world) newCall(
 	o *CollectiveOptions, op *Operation, count int64, inPlace bool,
 ) (*call, error) {
 	c := &call{Transfer: workload.Transfer{
@@ -171,7 +172,7 @@ func (w *world) refusalReason(
 	if row.Operation.kind == symmem.OpSend {
 		return row.Operation.Name + " has no buffers that peers read", nil
 	}
-	c, err := w.call(o, row.Operation, row.Count, inPlace)
+	c, err := w.newCall(o, row.Operation, row.Count, inPlace)
 	if err != nil {
 		return "", err
 	}
@@ -185,8 +186,8 @@ func (w *world) refusalReason(
 	return e.Why, nil
 }
 
-// paths returns the paths that a call can take. The first is the plain path.
-func (w *world) paths(
+// possiblePaths returns the paths that a call can take. The first is the plain path.
+func (w *world) possiblePaths(
 	ctx context.Context, o *CollectiveOptions, row *Row, inPlace bool,
 ) ([]symmem.PathChoice, error) {
 	paths := []symmem.PathChoice{symmem.PathPlain}

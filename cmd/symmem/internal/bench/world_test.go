@@ -34,7 +34,7 @@ func TestCountWrong(t *testing.T) {
 			continue // a single rank has no peer, and a barrier has no elements
 		}
 		t.Run(op.Name, func(t *testing.T) {
-			c, err := w.call(o, &op, count, false)
+			c, err := w.newCall(o, &op, count, false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,9 +13,9 @@ import (
 
 // Recorder makes NCCL write its log to a file.
 type Recorder struct {
-	file      string
-	temporary bool // set unless the user has requested the log
-	problem   string
+	file        string
+	isTemporary bool   // set unless the user has requested the log
+	problem     string // see Problem
 }
 
 // Start sets environment variables that make NCCL log its choices. It must be called before this
@@ -49,7 +49,7 @@ func (r *Recorder) createFile(s *settings) (err error) {
 	}
 	switch {
 	case s.filePattern != "":
-		r.file = expand(s.filePattern, host, os.Getpid())
+		r.file = expandPattern(s.filePattern, host, os.Getpid())
 		return nil
 	case s.userWantsLog:
 		folder, err := os.MkdirTemp("", "symmem-proof-")
@@ -62,20 +62,20 @@ func (r *Recorder) createFile(s *settings) (err error) {
 		if err != nil {
 			return err
 		}
-		r.file, r.temporary = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), true
+		r.file, r.isTemporary = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), true
 	}
-	s.variables[fileVariable] = escape(r.file)
+	s.variables[fileVariable] = escapePercent(r.file)
 	return nil
 }
 
-// tmpfile is the flag __O_TMPFILE in asm-generic/fcntl.h.
-const tmpfile = 0x400000
+// openTemporary is the flag __O_TMPFILE in asm-generic/fcntl.h.
+const openTemporary = 0x400000
 
 // createUnnamed creates a file without a name in the file system of a folder. The descriptor must
 // stay open until the process exits, because NCCL may open and truncate /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
-	fd, err = syscall.Open(folder, flags|tmpfile|syscall.O_DIRECTORY, 0o600)
+	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, 0o600)
 	if err == nil {
 		return fd, nil
 	}
@@ -105,7 +105,7 @@ func (r *Recorder) Read() (Log, error) {
 
 // Close truncates the log, unless the user has requested the log. NCCL may continue to write to it.
 func (r *Recorder) Close() error {
-	if !r.temporary {
+	if !r.isTemporary {
 		return nil
 	}
 	if err := os.Truncate(r.file, 0); err != nil {
@@ -165,11 +165,11 @@ func enablesTuning(subsystems string) bool {
 	return inverted
 }
 
-func escape(name string) string { return strings.ReplaceAll(name, "%", "%%") }
+func escapePercent(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
-// expand expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host name up
-// to the first dot, %p is the process id, and %% is a percent sign.
-func expand(pattern, host string, pid int) string {
+// expandPattern expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host
+// name up to the first dot, %p is the process id, and %% is a percent sign.
+func expandPattern(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)
 	return strings.NewReplacer("%%", "%", "%h", host, "%p", fmt.Sprint(pid)).Replace(pattern)

@@ -75,14 +75,14 @@ func TestExpandFileName(t *testing.T) {
 		"/tmp/nccl.%h.%p": "/tmp/nccl.gpu7.42", "100%%.%p": "100%.42", "%d%p": "%d42", "a%": "a%",
 		"%%h": "%h",
 	} {
-		if got := expand(pattern, "gpu7.cluster.example", 42); got != want {
+		if got := expandPattern(pattern, "gpu7.cluster.example", 42); got != want {
 			t.Errorf("expand(%q) = %q, want %q", pattern, got, want)
 		}
 	}
-	if got := expand("%h", "odd%name/x", 1); got != "odd-name-x" {
+	if got := expandPattern("%h", "odd%name/x", 1); got != "odd-name-x" {
 		t.Errorf("expand of an invalid host name = %q, want odd-name-x", got)
 	}
-	if got := expand(escape("/tmp/50%/a"), "h", 1); got != "/tmp/50%/a" {
+	if got := expandPattern(escapePercent("/tmp/50%/a"), "h", 1); got != "/tmp/50%/a" {
 		t.Errorf("expand of an escaped path = %q, want the path", got)
 	}
 }

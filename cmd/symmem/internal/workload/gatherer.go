@@ -20,7 +20,7 @@ type Gatherer struct {
 }
 
 // OpenGatherer returns a Gatherer with a new group and stream, so that it works even after other
-// groups and streams have failed. It is collective over the world.
+// groups and streams have failed. All ranks of the world must call it.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 
 // Noise makes allocations that are unrelated to the test and differ between ranks.
 type Noise struct {
-	pool  *symmem.Pool
-	draws *rand.Rand
-	live  []symmem.Buffer
+	pool   *symmem.Pool
+	random *rand.Rand
+	live   []symmem.Buffer
 }
 
 const (
@@ -31,7 +31,7 @@ func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 		return nil, fmt.Errorf("creating the pool for skew: %w", err)
 	}
 	seed := hash(uint64(round), uint64(rt.Rank())+1, c.Seed)
-	return &Noise{pool: pool, draws: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
+	return &Noise{pool: pool, random: rand.New(rand.NewPCG(seed, uint64(rt.Rank())))}, nil
 }
 
 // Step allocates or frees up to three blocks.
@@ -39,24 +39,24 @@ func (n *Noise) Step() error {
 	if n == nil {
 		return nil
 	}
-	for range n.draws.IntN(4) {
-		if err := n.stepOnce(); err != nil {
+	for range n.random.IntN(4) {
+		if err := n.allocOrFree(); err != nil {
 			return fmt.Errorf("allocating memory for skew: %w", err)
 		}
 	}
 	return nil
 }
 
-func (n *Noise) stepOnce() error {
-	if len(n.live) < maxNoiseBlocks && n.draws.IntN(2) == 0 {
-		b, err := n.pool.Alloc(1 + n.draws.Int64N(maxNoiseBlockBytes))
+func (n *Noise) allocOrFree() error {
+	if len(n.live) < maxNoiseBlocks && n.random.IntN(2) == 0 {
+		b, err := n.pool.Alloc(1 + n.random.Int64N(maxNoiseBlockBytes))
 		n.live = append(n.live, b)
 		return err
 	}
 	if len(n.live) == 0 {
 		return nil
 	}
-	index := n.draws.IntN(len(n.live))
+	index := n.random.IntN(len(n.live))
 	b := n.live[index]
 	n.live[index] = n.live[len(n.live)-1]
 	n.live = n.live[:len(n.live)-1]

@@ -26,33 +26,33 @@ type normOutput struct {
 }
 
 // Place sets Args to tensors in three buffers. The third buffer holds all tensors other than the
-// input and the output. A buffer needs at most 8 bytes for each element of the rows.
+// input and the output. No buffer needs more than 8*Rows*Hidden bytes.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
 		WeightBias: n.WeightBias, Quant: n.Quant, ScaleStrides: n.ScaleStrides,
 	}
-	a, bytes := &n.Args, 2*n.Rows*n.Hidden
+	a, rowBytes := &n.Args, 2*n.Rows*n.Hidden
 	var errs [6]error
-	a.Input, errs[0] = input.Slice(0, bytes)
-	a.Output, errs[1] = output.Slice(0, bytes)
+	a.Input, errs[0] = input.Slice(0, rowBytes)
+	a.Output, errs[1] = output.Slice(0, rowBytes)
 	if n.InPlace {
 		a.Output = a.Input
 	}
 	used := int64(0)
-	next := func(size int64) (symmem.Memory, error) {
+	allocate := func(size int64) (symmem.Memory, error) {
 		m, err := others.Slice(used, size)
 		used += (size + driver.NormAlign - 1) / driver.NormAlign * driver.NormAlign
 		return m, err
 	}
-	a.Residual, errs[2] = next(bytes)
-	a.Weight, errs[3] = next(2 * n.Hidden)
+	a.Residual, errs[2] = allocate(rowBytes)
+	a.Weight, errs[3] = allocate(2 * n.Hidden)
 	n.outputs = []normOutput{
 		{name: "residual", memory: a.Residual, want: formula.Bytes(n.Want.Residual), elementSize: 2},
 	}
 	if n.Quant != driver.QuantNone {
-		a.Quantized, errs[4] = next(n.Rows * n.Hidden)
-		a.Scales, errs[5] = next(4 * int64(len(n.Want.Scales)))
+		a.Quantized, errs[4] = allocate(n.Rows * n.Hidden)
+		a.Scales, errs[5] = allocate(4 * int64(len(n.Want.Scales)))
 		n.outputs = append(n.outputs,
 			normOutput{
 				name: "quantized output", memory: a.Quantized, want: n.Want.Quantized, elementSize: 1,
@@ -71,7 +71,7 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 	return errors.Join(errs[:]...)
 }
 
-// Fill queues writes of the inputs of a group rank.
+// Fill queues copies to the tensors that the norm reads. rank is this rank's number in the group.
 func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
 	errs := []error{
@@ -105,20 +105,20 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// CountWrong returns the number of wrong elements in the copies that Read has made, and a description of
-// the first one.
-func (n *Norm) CountWrong() (wrong int64, first string) {
+// CountWrong returns the number of wrong elements in the copies that Read has made, and a
+// description of the first wrong one.
+func (n *Norm) CountWrong() (wrongCount int64, first string) {
 	for _, o := range n.outputs {
 		for i := 0; i < len(o.want); i += o.elementSize {
 			got, want := o.got[i:i+o.elementSize], o.want[i:i+o.elementSize]
 			if bytes.Equal(got, want) {
 				continue
 			}
-			if wrong++; wrong == 1 {
+			if wrongCount++; wrongCount == 1 {
 				first = fmt.Sprintf("at index %d of the %s: %x instead of %x", i/o.elementSize, o.name,
 					got, want)
 			}
 		}
 	}
-	return wrong, first
+	return wrongCount, first
 }

@@ -99,8 +99,8 @@ func (p *Pattern) reducedValue(i int64) float64 {
 // Tolerance returns the permitted relative error. It is 0, except for averages of floats if the
 // number of ranks is not a power of two. A backend may round the parts of such averages.
 func (p *Pattern) Tolerance() float64 {
-	powerOfTwo := p.Ranks&(p.Ranks-1) == 0
-	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !powerOfTwo {
+	isPowerOfTwo := p.Ranks&(p.Ranks-1) == 0
+	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !isPowerOfTwo {
 		return 1.0 / 32
 	}
 	return 0
@@ -139,7 +139,7 @@ func (p *Pattern) PartCounts() []int64 {
 	return counts
 }
 
-func (p *Pattern) offset(rank int) (sum int64) {
+func (p *Pattern) partOffset(rank int) (sum int64) {
 	if !p.Operation.Uneven() {
 		return int64(rank) * p.Count
 	}
@@ -152,63 +152,65 @@ func (p *Pattern) offset(rank int) (sum int64) {
 // Input returns the data that a rank sends.
 func (p *Pattern) Input(rank int) []byte {
 	send, _ := p.SendRecvCounts(rank)
-	return p.tile(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
+	return p.appendElements(nil, 0, send, func(i int64) float64 { return p.inputValue(rank, i) })
 }
 
 // Output returns the data that a rank must receive, or nil if the rank receives none.
 func (p *Pattern) Output(rank int) []byte {
-	part := p.offset(rank)
+	part := p.partOffset(rank)
 	switch p.Operation {
 	case symmem.OpReduce:
 		if rank != p.Root {
 			return nil
 		}
-		return p.tile(nil, 0, p.Count, p.reducedValue)
+		return p.appendElements(nil, 0, p.Count, p.reducedValue)
 	case symmem.OpReduceScatter, symmem.OpReduceScatterV:
 		_, recv := p.SendRecvCounts(rank)
-		return p.tile(nil, part, recv, p.reducedValue)
+		return p.appendElements(nil, part, recv, p.reducedValue)
 	case symmem.OpBroadcast:
 		return p.Input(p.Root)
 	case symmem.OpGather:
 		if rank != p.Root {
 			return nil
 		}
-		return p.gather(0)
+		return p.concatenate(0)
 	case symmem.OpScatter:
-		return p.tile(nil, part, p.Count, func(i int64) float64 { return p.inputValue(p.Root, i) })
+		value := func(i int64) float64 { return p.inputValue(p.Root, i) }
+		return p.appendElements(nil, part, p.Count, value)
 	case symmem.OpAllGather, symmem.OpAllGatherV:
-		return p.gather(0)
+		return p.concatenate(0)
 	case symmem.OpAllToAll:
-		return p.gather(part)
+		return p.concatenate(part)
 	case symmem.OpSend:
 		return p.Input((rank + p.Ranks - 1) % p.Ranks)
 	default:
-		return p.tile(nil, 0, p.Count, p.reducedValue)
+		return p.appendElements(nil, 0, p.Count, p.reducedValue)
 	}
 }
 
-// gather concatenates the data of all ranks, beginning with element start of each.
-func (p *Pattern) gather(start int64) (all []byte) {
+// concatenate concatenates the data of all ranks, beginning with element start of each.
+func (p *Pattern) concatenate(start int64) (all []byte) {
 	for rank := range p.Ranks {
 		count := p.Count
 		if p.Operation.Uneven() {
 			count, _ = p.SendRecvCounts(rank)
 		}
-		all = p.tile(all, start, count, func(i int64) float64 { return p.inputValue(rank, i) })
+		value := func(i int64) float64 { return p.inputValue(rank, i) }
+		all = p.appendElements(all, start, count, value)
 	}
 	return all
 }
 
-// tile appends n elements to dst, beginning with element start. Only one period is computed, and
-// then repeated.
-func (p *Pattern) tile(dst []byte, start, n int64, value func(i int64) float64) []byte {
-	begin, bytes := len(dst), int(n)*p.DataType.Size()
+// appendElements appends n elements to dst, beginning with element start. It computes only one
+// period, and then repeats it.
+func (p *Pattern) appendElements(dst []byte, start, n int64, value func(i int64) float64) []byte {
+	begin, byteCount := len(dst), int(n)*p.DataType.Size()
 	for i := range min(n, period) {
 		dst = Encode(dst, p.DataType, value(start+i))
 	}
-	for len(dst)-begin < bytes {
-		done := dst[begin:]
-		dst = append(dst, done[:min(len(done), bytes-len(done))]...)
+	for len(dst)-begin < byteCount {
+		written := dst[begin:]
+		dst = append(dst, written[:min(len(written), byteCount-len(written))]...)
 	}
 	return dst
 }

@@ -18,7 +18,7 @@ type Transfer struct {
 }
 
 // rank returns this rank's number in the group, or 0 if it is not a member.
-func (t *Transfer) rank() int {
+func (t *Transfer) ownRank() int {
 	if t.Group == nil {
 		return 0
 	}
@@ -29,9 +29,9 @@ func (t *Transfer) rank() int {
 // same memory, the call is in place.
 func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
-	sent, received := t.SendRecvCounts(t.rank())
+	sent, received := t.SendRecvCounts(t.ownRank())
 	sendOffset, recvOffset := int64(0), int64(0)
-	part := t.offset(t.rank()) * size
+	part := t.partOffset(t.ownRank()) * size
 	switch send, recv := t.Operation.Extents(); {
 	case src != dst || send == recv:
 	case send == driver.OnePart:
@@ -48,12 +48,12 @@ func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
 // Junk is the value of all bytes of the output before a call.
 const Junk = 0xa5
 
-// Fill queues writes of junk to the output, and of the data to the input.
+// Fill queues a write of Junk to the output, and a copy of the data to the input.
 func (t *Transfer) Fill(s *symmem.Stream) error {
 	if err := s.Fill(t.Recv, Junk); err != nil {
 		return err
 	}
-	return s.Copy(t.Send, symmem.Host(t.Input(t.rank())))
+	return s.Copy(t.Send, symmem.Host(t.Input(t.ownRank())))
 }
 
 // Read queues a copy of the output.
@@ -96,13 +96,13 @@ func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) err
 	default:
 	}
 	next, previous := (g.Rank()+1)%g.Size(), (g.Rank()+g.Size()-1)%g.Size()
-	first := func() error { return g.Send(ctx, send, count, dataType, next, s) }
-	second := func() error { return g.Recv(ctx, recv, count, dataType, previous, recvStream) }
+	firstCall := func() error { return g.Send(ctx, send, count, dataType, next, s) }
+	secondCall := func() error { return g.Recv(ctx, recv, count, dataType, previous, recvStream) }
 	if s == recvStream && g.Rank()%2 == 1 {
-		first, second = second, first
+		firstCall, secondCall = secondCall, firstCall
 	}
-	if err := first(); err != nil {
+	if err := firstCall(); err != nil {
 		return err
 	}
-	return second()
+	return secondCall()
 }
