@@ -145,7 +145,8 @@ func AbsentError(
 
 // StartWarnings warns of ranks that have not begun to join, at the times that schedule.Next
 // returns. When all ranks have begun, it warns of the ranks that awaited returns. Before each
-// warning, it stores which ranks this rank waits for. stop waits until no callback runs.
+// warning, it stores which ranks this rank waits for. stop ends the warnings and waits for one in
+// progress.
 func (l JoinList) StartWarnings(schedule driver.Late, awaited func() []int) (stop func()) {
 	findLate := func() ([]int, map[int]string) {
 		absent, stored := readJoinKeys(l.Store, l.otherRanks(), l.keyOf)

@@ -66,7 +66,7 @@ type Plane interface {
 	Abort(cause error)
 	// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
 	// submitted. A rank that submits a revoked ticket later gets an error instead of waiting
-	// forever. After Withdraw, only Close may be called. Tickets of concurrent calls are not
+	// forever. After Withdraw, only Close can be called. Tickets of concurrent calls are not
 	// published. If there is no ticket to revoke, Withdraw returns false.
 	Withdraw() bool
 	// Close ends this rank's waits, notifies the other ranks, and leaves the group.
@@ -86,8 +86,8 @@ type Wait struct {
 	Why func() error
 	// Counts, if set, provides TimeoutError.Counts.
 	Counts func() string
-	// Done reports whether the work has completed. Calls are serialized. It may be nil for
-	// Diagnose.
+	// Done reports whether the work has completed. Calls are serialized. For Diagnose, it
+	// can be nil.
 	Done func() bool
 }
 

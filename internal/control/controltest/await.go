@@ -15,7 +15,7 @@ var awaitRequirements = []requirement{
 	{"Await returns immediately if the work has completed", testAwaitCompletedWork},
 	{"a wait ends when its work completes", testCompletionEndsAwait},
 	{"if the context is canceled, Await returns and the plane stays open", testCanceledAwait},
-	{"work that all ranks have submitted may take longer than the timeout", testLongWork},
+	{"work that all ranks have submitted can take longer than the timeout", testLongWork},
 	{"work that needs no other rank completes after another rank has failed", testLocalWork},
 	{"Diagnose returns immediately, and the plane does not fail", testDiagnose},
 	{"work can complete if a peer fails after submitting it", testWorkAfterPeerFailure},
@@ -36,9 +36,9 @@ func testAwaitCompletedWork(t *testing.T, join Join) {
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
-		for _, polls := range []int{1, 100, 5000} {
+		for _, pollsLeft := range []int{1, 100, 5000} {
 			wait := unfinishedWait(p.Submit())
-			wait.Done = func() bool { polls--; return polls <= 0 }
+			wait.Done = func() bool { pollsLeft--; return pollsLeft <= 0 }
 			if err := p.Await(g.ctx, wait); err != nil {
 				return err
 			}
@@ -52,11 +52,11 @@ func testCanceledAwait(t *testing.T, join Join) {
 	cause := errors.New("canceled by the test")
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	cancel(cause)
-	expired, stop := context.WithDeadline(g.ctx, time.Now())
+	expiredCtx, stop := context.WithDeadline(g.ctx, time.Now())
 	defer stop()
 	p := g.planes[0]
 	checkError(t, "the canceled wait", p.Await(ctx, unfinishedWait(p.Submit())), cause)
-	err := p.Await(expired, unfinishedWait(1))
+	err := p.Await(expiredCtx, unfinishedWait(1))
 	checkError(t, "a wait whose deadline has passed", err, context.DeadlineExceeded)
 	g.planes[1].Submit()
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {

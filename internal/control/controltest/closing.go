@@ -14,7 +14,7 @@ var closingRequirements = []requirement{
 	{"a closed plane returns ErrClosed", testClosedPlane},
 	{"closing a plane ends the rank's waits", testCloseEndsWaits},
 	{
-		"if a rank has left, TrySubmit returns only tickets that this rank had submitted",
+		"after a rank has left, TrySubmit returns only tickets that it had submitted",
 		testTrySubmitAfterPeerLeft,
 	},
 	{"a rank that submitted all tickets before it left causes no error", testWaitAfterPeerLeft},

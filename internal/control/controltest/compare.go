@@ -17,10 +17,10 @@ var compareRequirements = []requirement{
 		"if calls differ, every rank gets an error that lists the differing ranks",
 		testDifferingCalls,
 	},
-	{"ranks may submit calls without comparing them", testUncomparedCalls},
+	{"ranks can submit calls without comparing them", testUncomparedCalls},
 	{
-		"a rank gets a MismatchError even if another rank has aborted after its own",
-		testMismatchBeforeFault,
+		"every rank gets a MismatchError even if another rank has already aborted",
+		testMismatchBeforeAbort,
 	},
 }
 
@@ -62,23 +62,23 @@ func testEqualCalls(t *testing.T, join Join) {
 }
 
 func testDifferingCalls(t *testing.T, join Join) {
-	rows := []struct {
-		digests []uint64
-		others  [][]int // group ranks
+	cases := []struct {
+		digests []uint64 // by group rank
+		others  [][]int  // the group ranks in each rank's error
 	}{
 		{[]uint64{1, 1, 2}, [][]int{{2}, {2}, {0, 1}}},
 		{[]uint64{3, 2, 2}, [][]int{{1, 2}, {0}, {0}}},
 		{[]uint64{1, 2, 3}, [][]int{{1, 2}, {0, 2}, {0, 1}}},
 	}
-	for _, row := range rows {
+	for _, c := range cases {
 		g := newGroup(t, join, 3, hangTimeout)
 		g.mustRunOnEach(t, func(i int, p control.Plane) error {
 			if err := p.Compare(p.Submit(), &driver.Call{Digest: 9}); err != nil {
 				return err
 			}
-			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: row.digests[i]}
+			call := &driver.Call{Operation: driver.AllGather, Count: 5, Digest: c.digests[i]}
 			p.Submit()
-			return checkMismatch(p, p.Compare(p.Submit(), call), call, row.others[i])
+			return checkMismatch(p, p.Compare(p.Submit(), call), call, c.others[i])
 		})
 	}
 }
@@ -114,9 +114,9 @@ func testUncomparedCalls(t *testing.T, join Join) {
 	})
 }
 
-// testMismatchBeforeFault makes every rank abort as soon as Compare returns the MismatchError.
+// testMismatchBeforeAbort makes every rank abort as soon as Compare returns the MismatchError.
 // Slower ranks must still get a MismatchError, not an error about the abort.
-func testMismatchBeforeFault(t *testing.T, join Join) {
+func testMismatchBeforeAbort(t *testing.T, join Join) {
 	for range 20 {
 		g := newGroup(t, join, 3, hangTimeout)
 		g.mustRunOnEach(t, func(i int, p control.Plane) error {

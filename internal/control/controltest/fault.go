@@ -32,7 +32,7 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 		if i == 0 {
 			return failPlane(p)
 		}
-		// The ranks wait in different calls. They may detect this deadlock before the fault.
+		// The ranks wait in different calls. They can detect this deadlock before the fault.
 		err := waitFunctions[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)

@@ -14,7 +14,7 @@ var lostRequirements = []requirement{
 		testKilledRank,
 	},
 	{
-		"a rank killed while no rank waits is detected before the next launch",
+		"if a rank is killed while no rank waits, PeerFailed becomes true on the others",
 		testKilledWithoutWaits,
 	},
 	{"the other ranks return timeouts about a stopped rank", testStoppedRank},
@@ -90,9 +90,8 @@ func testExitAfterLeaving(t *testing.T, _ Join) {
 // the given kind about the victim. A rank that first learns that another rank has failed gets an
 // ErrFault instead. The ranks must have received each other's reports, and none from the victim.
 //
-// If the victim was stopped after sending its messages to one rank and before sending them to the
-// other, the first rank is one step ahead. It may then return an error about the second rank, late
-// in Barrier.
+// If the victim is stopped after it has sent its messages to only one of the other ranks, that rank
+// is one step ahead. It can then return an error about the third rank, which is late in Barrier.
 func (procs processes) awaitOutcomes(kind string, victim int) {
 	reports := 0
 	for _, p := range procs {

@@ -20,7 +20,7 @@ var missingRequirements = []requirement{
 }
 
 // testMissingRank makes all ranks wait for the last one. The first rank to time out gets an error
-// about the late rank. The others may get an ErrFault instead. After the late rank has detected
+// about the late rank. The others can get an ErrFault instead. After the late rank has detected
 // this failure, its wait must fail.
 func testMissingRank(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {

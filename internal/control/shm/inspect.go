@@ -16,7 +16,7 @@ type observation struct {
 
 // observe describes all slow waits. It holds ws.mu while it calls their functions. The waiting
 // goroutine may change what they read as soon as it has removed the wait from the list. Only that
-// goroutine may call isReady, so observe counts all ranks awaited by such a wait as missing.
+// goroutine can call isReady, so observe counts all ranks awaited by such a wait as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

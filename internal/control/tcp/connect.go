@@ -38,16 +38,16 @@ type joiner struct {
 	// unauthenticated is a semaphore for connections in their handshake.
 	unauthenticated chan struct{}
 
-	mu        sync.Mutex
-	links     []*link       // by group rank; guarded by mu
-	remaining int           // number of ranks without a connection; guarded by mu
-	done      chan struct{} // closed when remaining is 0
+	mu           sync.Mutex
+	links        []*link       // by group rank; guarded by mu
+	missingLinks int           // number of ranks without a connection; guarded by mu
+	done         chan struct{} // closed when missingLinks is 0
 }
 
 // connect connects this rank to all other ranks. If that fails, connect stores the error for them.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
-	j.links, j.remaining, j.done = make([]*link, n), n-1, make(chan struct{})
+	j.links, j.missingLinks, j.done = make([]*link, n), n-1, make(chan struct{})
 	j.unauthenticated = make(chan struct{}, n+maxUnauthenticated)
 	if n == 1 {
 		return j.links, nil
@@ -278,7 +278,7 @@ func (j *joiner) addLink(l *link) {
 		return
 	}
 	j.links[l.rank] = l
-	if j.remaining--; j.remaining == 0 {
+	if j.missingLinks--; j.missingLinks == 0 {
 		close(j.done)
 	}
 }

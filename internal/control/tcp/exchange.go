@@ -35,7 +35,7 @@ func (p *Plane) Exchange(
 		return nil, p.disableLane(lane, p.peerFault(callText))
 	}
 	got, err := p.exchangeStep(ctx, payload, &waitState{
-		callText: callText, track: laneTracks[lane], exchange: lane == driver.LaneControl,
+		callText: callText, track: laneTracks[lane], isAgreement: lane == driver.LaneControl,
 	})
 	if err != nil {
 		return nil, p.disableLane(lane, err)
@@ -95,7 +95,7 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 	}
 	for rank := range p.records {
 		r := &p.records[rank]
-		if rank != p.ownRank && (r.failed != control.NotFailed || r.lost && r.submitted < ticket) {
+		if rank != p.ownRank && (r.failed != control.NotFailed || r.isLost && r.submitted < ticket) {
 			return false
 		}
 	}
@@ -197,7 +197,7 @@ func (p *Plane) exchangeReports(
 	}
 	got := make([][]byte, len(p.records))
 	for r := range p.records {
-		if !p.records[r].absent {
+		if !p.records[r].isAbsent {
 			got[r], _ = p.records[r].nextReport()
 		}
 	}
@@ -223,7 +223,7 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 			continue
 		case hasTimedOut:
 			for _, r := range expected {
-				p.records[r].absent = true
+				p.records[r].isAbsent = true
 			}
 			return nil
 		case ctx.Err() != nil:

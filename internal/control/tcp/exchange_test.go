@@ -56,7 +56,7 @@ func TestCanSucceed(t *testing.T) {
 		p := i.joinVictim()
 		p.mu.Lock()
 		r := &p.records[1]
-		r.submitted, r.lost, r.failed = 1, c.lost, c.failed
+		r.submitted, r.isLost, r.failed = 1, c.lost, c.failed
 		p.mu.Unlock()
 		if first, second := p.CanSucceed(1), p.CanSucceed(2); first != c.first || second != c.second {
 			t.Errorf("%s: CanSucceed = %t, %t; want %t, %t", name, first, second, c.first, c.second)

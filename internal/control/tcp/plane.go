@@ -46,7 +46,7 @@ var _ control.Plane = (*Plane)(nil)
 func newPlane(cfg Config, links []*link) *Plane {
 	p := &Plane{
 		groupState: groupState{
-			cfg: cfg, ownRank: cfg.Group.Rank, failed: make(chan struct{}),
+			cfg: cfg, ownRank: cfg.Group.Rank, failSignal: make(chan struct{}),
 			records:   make([]rankRecord, len(links)),
 			maxTicket: math.MaxUint64, stallDetector: stallDetector{last: time.Now()},
 		},
@@ -82,7 +82,7 @@ func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 func (p *Plane) PeerFailed() bool { return p.peerFailedOrClosed.Load() }
 
 // Failed implements control.Plane.
-func (p *Plane) Failed() <-chan struct{} { return p.failed }
+func (p *Plane) Failed() <-chan struct{} { return p.failSignal }
 
 // Abort implements control.Plane.
 func (p *Plane) Abort(cause error) {
@@ -191,7 +191,7 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 	if err := r.applyMessage(m, time.Now()); err != nil {
 		return false, err
 	}
-	if r.left {
+	if r.hasLeft {
 		p.lastTicket.Store(min(p.lastTicket.Load(), r.submitted))
 	}
 	if m.kind == kindFail {
@@ -200,7 +200,7 @@ func (p *Plane) handle(rank int, m message) (left bool, err error) {
 		p.links[rank].send(answer.encode(), false)
 	}
 	p.wakeWaitsFor(rank, m)
-	return r.left, nil
+	return r.hasLeft, nil
 }
 
 func (p *Plane) sendStatuses() {

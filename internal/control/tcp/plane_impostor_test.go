@@ -314,7 +314,7 @@ func TestPeerStatusProvesDeadlock(t *testing.T) {
 
 func TestStatusShowsBothWaits(t *testing.T) {
 	now := time.Now()
-	exchange := &waitState{exchange: true, step: 3, begin: now}
+	exchange := &waitState{isAgreement: true, step: 3, begin: now}
 	work := &waitState{collective: 4, operation: driver.AllGather, begin: now.Add(-time.Second)}
 	earlier := &waitState{collective: 2, begin: now}
 	want := status{0, 4, driver.AllGather, 3, work.begin}

@@ -25,17 +25,17 @@ const (
 // connection is closed before that, it is lost. A rank that has failed may still leave or be lost.
 type rankRecord struct {
 	status
-	tracks map[track]*steps
+	tracks map[track]*steps // a track is a sequence of steps
 	// valueNames is the number of tracks of named values.
 	valueNames               int
 	reports                  [][]byte
 	reportBytes, reportsRead int
-	// absent is set when no more reports are expected from the rank.
-	absent bool
+	// isAbsent is set when no more reports are expected from the rank.
+	isAbsent bool
 
-	failed        control.Reason // why the rank has failed, if it has
-	left, lost    bool
-	hasAckedFault bool // whether the rank has acknowledged this rank's fault
+	failed          control.Reason // NotFailed unless the rank has failed
+	hasLeft, isLost bool
+	hasAckedFault   bool // whether the rank has acknowledged this rank's fault
 }
 
 // steps describes one rank's steps on a track.
@@ -100,7 +100,7 @@ func (r *rankRecord) applyMessage(m message, now time.Time) error {
 			s.completed = m.step
 		}
 	case kindLeave:
-		r.status, r.left = decodeStatus(m.payload, now), true
+		r.status, r.hasLeft = decodeStatus(m.payload, now), true
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	return control.RankState{
 		Failed: r.failed, Completed: w.step != 0 && r.stepsOn(w.track).completed >= w.step,
-		Left: r.left, Lost: r.lost, Submitted: r.submitted, InCollective: r.inCollective,
+		Left: r.hasLeft, Lost: r.isLost, Submitted: r.submitted, InCollective: r.inCollective,
 		Operation: r.operation, Exchanges: r.stepsOn(trackControl).received, InExchange: r.inExchange,
 		Waited: max(0, now.Sub(r.since)),
 	}

@@ -19,7 +19,7 @@ type groupState struct {
 
 	submitted          atomic.Uint64
 	peerFailedOrClosed atomic.Bool   // whether a peer has failed or is lost, or the plane is closed
-	failed             chan struct{} // closed when cause is set
+	failSignal         chan struct{} // closed when cause is set
 
 	mu            sync.Mutex
 	cause         error         // fault of this rank; guarded by mu
@@ -27,7 +27,7 @@ type groupState struct {
 	records       []rankRecord  // by group rank; guarded by mu
 	waits         []*waitState  // waits in this rank's status; guarded by mu
 	maxTicket     uint64        // highest ticket to send to other ranks; guarded by mu
-	changed       chan struct{} // closed when records change, or nil; guarded by mu
+	changeSignal  chan struct{} // closed when records change, or nil; guarded by mu
 	stallDetector stallDetector // guarded by mu
 	lastWarning   time.Time     // guarded by mu
 	// statusesArrived is set if statuses have arrived since the last tick; guarded by mu
@@ -53,13 +53,12 @@ func (s *groupState) recordFault(err error) bool {
 		return false
 	}
 	s.cause = err
-	close(s.failed)
+	close(s.failSignal)
 	s.wakeAll()
 	return true
 }
 
-// checkUsable returns an error if a lane can no longer be used. The caller must hold
-// s.mu.
+// checkUsable returns an error if a lane can no longer be used. The caller must hold s.mu.
 func (s *groupState) checkUsable(lane driver.Lane) error {
 	if s.closed {
 		return fmt.Errorf("group %s: %w", s.cfg.Group.Name(), driver.ErrClosed)
@@ -75,8 +74,8 @@ func (s *groupState) markLost(ranks ...int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range ranks {
-		if !s.records[r].left {
-			s.records[r].lost = true
+		if !s.records[r].hasLeft {
+			s.records[r].isLost = true
 			s.peerFailedOrClosed.Store(true)
 		}
 	}
@@ -85,9 +84,9 @@ func (s *groupState) markLost(ranks ...int) {
 
 // wakeAll wakes all waits of this rank. The caller must hold s.mu.
 func (s *groupState) wakeAll() {
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
+	if s.changeSignal != nil {
+		close(s.changeSignal)
+		s.changeSignal = nil
 	}
 }
 
@@ -104,7 +103,7 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 			if w.step != m.step || w.track != m.track {
 				continue
 			}
-			if w.remaining--; w.remaining <= 0 {
+			if w.missingPosts--; w.missingPosts <= 0 {
 				s.wakeAll()
 			}
 		}
@@ -118,10 +117,10 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 // recordsChanged returns a channel that is closed when the records change. The caller must hold
 // s.mu.
 func (s *groupState) recordsChanged() <-chan struct{} {
-	if s.changed == nil {
-		s.changed = make(chan struct{})
+	if s.changeSignal == nil {
+		s.changeSignal = make(chan struct{})
 	}
-	return s.changed
+	return s.changeSignal
 }
 
 // tick calls the stall detector. When this process has caught up after a stall, tick wakes the
@@ -145,9 +144,9 @@ func (s *groupState) ownStatus() status {
 		case w.collective > current.inCollective:
 			current.inCollective, current.operation = w.collective, w.operation
 			current.since = w.begin
-		case w.exchange && current.inCollective == 0:
+		case w.isAgreement && current.inCollective == 0:
 			current.inExchange, current.since = w.step, w.begin
-		case w.exchange:
+		case w.isAgreement:
 			current.inExchange = w.step
 		}
 	}
@@ -164,7 +163,7 @@ func hasUnacknowledgedFault(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]
 		if rank != s.ownRank && !r.hasAckedFault && r.failed == control.NotFailed &&
-			!r.left && !r.lost {
+			!r.hasLeft && !r.isLost {
 			return true
 		}
 	}
@@ -177,11 +176,11 @@ func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
 		record := &s.records[r]
-		if r == s.ownRank || record.absent || record.reportsRead < len(record.reports) {
+		if r == s.ownRank || record.isAbsent || record.reportsRead < len(record.reports) {
 			continue
 		}
-		if record.lost || record.left || !record.hasRoom(0) {
-			record.absent = true
+		if record.isLost || record.hasLeft || !record.hasRoom(0) {
+			record.isAbsent = true
 			continue
 		}
 		ranks = append(ranks, r)

@@ -16,17 +16,18 @@ type waitState struct {
 	callText func() string
 	// track and step identify the post (the message for one step) that this rank expects from every
 	// rank. step is 0 in a wait for work.
-	track     track
-	step      uint64
-	remaining int // number of posts that have not arrived
-	// ordered is set if this rank launches no collective during the wait.
-	ordered    bool
-	exchange   bool
-	collective uint64
-	operation  driver.Operation
-	begin      time.Time
-	timeout    time.Duration
-	work       bool // see control.WaitStatus
+	track        track
+	step         uint64
+	missingPosts int // number of posts that have not arrived
+	// ordered is set if this rank launches no collective during the wait. isAgreement is set in
+	// exchanges on driver.LaneControl. isForWork is set in waits for work.
+	ordered     bool
+	isAgreement bool
+	collective  uint64
+	operation   driver.Operation
+	begin       time.Time
+	timeout     time.Duration
+	isForWork   bool // see control.WaitStatus
 	// failedFor is the time since this wait noticed the failure of a peer, or negative.
 	failedFor time.Duration
 }
@@ -55,7 +56,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	if deadline, has := ctx.Deadline(); has {
 		w.timeout = max(0, deadline.Sub(w.begin))
 	}
-	w.remaining = len(s.missing(w))
+	w.missingPosts = len(s.missing(w))
 	s.waits = append(s.waits, w)
 	defer s.removeWait(w)
 	for {
@@ -114,12 +115,12 @@ func (s *groupState) warn(warning *driver.LateWarning) {
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
 	status := control.WaitStatus{
 		Group: s.cfg.Group, CallText: w.callText, Collective: w.collective,
-		Exchange: w.exchange || w.ordered,
-		Work:     w.work, Cause: s.cause, Closed: s.closed, FailedFor: w.failedFor,
+		Exchange: w.isAgreement || w.ordered,
+		Work:     w.isForWork, Cause: s.cause, Closed: s.closed, FailedFor: w.failedFor,
 		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: s.stallDetector.mayBeStale(now),
 		Late: s.cfg.Late, Warned: -1,
 	}
-	if w.work && status.Late.After > 0 {
+	if w.isForWork && status.Late.After > 0 {
 		status.Late.After += statusDelay
 	}
 	if !s.lastWarning.IsZero() {
@@ -166,7 +167,7 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		callText: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
-		timeout: s.cfg.Group.Timeout.Get() + statusDelay, work: true, failedFor: -1,
+		timeout: s.cfg.Group.Timeout.Get() + statusDelay, isForWork: true, failedFor: -1,
 	}
 }
 

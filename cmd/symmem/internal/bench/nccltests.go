@@ -13,7 +13,7 @@ import (
 )
 
 // NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
-// Only Writer must be set; it may be io.Discard.
+// Only Writer must be set. It can be io.Discard.
 type NCCLTests struct {
 	Writer         io.Writer
 	operation      *Operation // operation of the current table

@@ -16,7 +16,7 @@ type tuner struct {
 	// outsideWorld are not. outsideWorld is nil if no call can take the direct path.
 	windowWorld, outsideWorld *world
 	baseTable                 *tuning.Table // table to start from
-	usesBaseTimes             bool          // set if new rules contain times of base
+	usesBaseTimes             bool          // set if new rules contain times of baseTable
 	result                    TuneResult
 }
 

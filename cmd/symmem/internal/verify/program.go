@@ -47,7 +47,7 @@ type plannedCase struct {
 type program struct {
 	steps []step
 	cases []plannedCase
-	slots int // number of buffers over the whole run
+	slots int // number of buffers over the whole run; each has a slot
 
 	firstSegment int64 // in bytes
 	mapsSegments bool  // call workload.MapSegments before the first step

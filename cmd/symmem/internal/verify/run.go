@@ -27,8 +27,9 @@ type runner struct {
 
 // Run executes the workload on this rank. All ranks of the world must call it. It returns the same
 // Report on all ranks, which also contains any failure of the workload. If the ranks cannot
-// exchange their results, Run returns an error, and a Report that describes only this rank or nil.
-// progress, if set, is called after each step with the numbers of completed steps and of all steps.
+// exchange their results, Run returns an error, and a Report that describes only this rank. With
+// other errors, the Report is nil. progress, if set, is called after each step with the numbers of
+// completed steps and of all steps.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(completedSteps, allSteps int),
 ) (*Report, error) {
@@ -45,11 +46,11 @@ func Run(
 	}
 	r.slots = make([]symmem.Buffer, r.program.slots)
 	r.findings = make([]finding, len(r.program.cases))
-	own := r.rankResult(ctx)
-	results, err := gatherResults(ctx, gatherer, own)
+	ownResult := r.rankResult(ctx)
+	results, err := gatherResults(ctx, gatherer, ownResult)
 	if err != nil {
-		ownReport := mergeResults(newReport(rt, &c), r.program, []rankResult{own})
-		err = errors.Join(own.err(), err)
+		ownReport := mergeResults(newReport(rt, &c), r.program, []rankResult{ownResult})
+		err = errors.Join(ownResult.err(), err)
 		if ownReport.Fault == "" && ownReport.Divergence == nil {
 			ownReport.Fault = err.Error()
 		}
@@ -68,31 +69,31 @@ func (r *rankResult) err() error {
 }
 
 func gatherResults(
-	ctx context.Context, gatherer *workload.Gatherer, own rankResult,
+	ctx context.Context, gatherer *workload.Gatherer, ownResult rankResult,
 ) ([]rankResult, error) {
-	results, err := workload.Gather(ctx, gatherer, own)
+	results, err := workload.Gather(ctx, gatherer, ownResult)
 	if err != nil {
 		return nil, err
 	}
 	for rank := range results {
-		if cases := len(results[rank].Findings); cases != len(own.Findings) {
+		if cases := len(results[rank].Findings); cases != len(ownResult.Findings) {
 			return nil, fmt.Errorf("rank %d reports %d cases, but this rank has %d; "+
-				"start all ranks with the same options", rank, cases, len(own.Findings))
+				"start all ranks with the same options", rank, cases, len(ownResult.Findings))
 		}
 	}
 	return results, nil
 }
 
 func (r *runner) rankResult(ctx context.Context) rankResult {
-	own := rankResult{Rank: r.rt.Rank()}
+	ownResult := rankResult{Rank: r.rt.Rank()}
 	err := r.run(ctx)
-	own.setOutcome(err)
-	own.Findings, own.Paths, own.Norms = r.findings, r.paths, r.norms
+	ownResult.setOutcome(err)
+	ownResult.Findings, ownResult.Paths, ownResult.Norms = r.findings, r.paths, r.norms
 	if err != nil {
 		// Abort, so that ranks outside the failed group do not wait for this rank.
 		workload.Abort(append(r.groups, r.rt.World())...)
 	}
-	return own
+	return ownResult
 }
 
 func (r *runner) run(ctx context.Context) error {

@@ -103,9 +103,9 @@ func (b *buffers) drawBuffers(n int) []liveBuffer {
 	if len(order) < n {
 		return nil
 	}
-	var picked []liveBuffer
+	var drawn []liveBuffer
 	for _, i := range order[:n] {
-		picked = append(picked, b.live[i])
+		drawn = append(drawn, b.live[i])
 	}
-	return picked
+	return drawn
 }

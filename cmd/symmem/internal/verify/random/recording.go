@@ -10,7 +10,7 @@ import (
 )
 
 // recording is a captured graph of calls. After each call, the graph copies the result to another
-// buffer. The buffers of the calls may be freed while the graph exists, but the pool must not reuse
+// buffer. The buffers of the calls can be freed while the graph exists. The pool must not reuse
 // their memory until the graph is closed.
 type recording struct {
 	graph graph

@@ -30,8 +30,9 @@ var resourceNames = [resourceCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns how much the usage of each resource may grow. On the host backend, nothing may
-// grow. On GPUs, CUDA and NCCL open files and load kernels on first use, which may be in any round.
+// tolerances returns how much the usage of each resource is allowed to grow. On the host backend,
+// no usage is allowed to grow. On GPUs, CUDA and NCCL open files and load kernels on first use,
+// which may be in any round.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
