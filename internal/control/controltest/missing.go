@@ -89,7 +89,6 @@ func testInspection(t *testing.T, join Join) {
 	}
 }
 
-// awaitInspection calls p.Inspect until it shows that p waits only for the given rank.
 func awaitInspection(t *testing.T, p control.Plane, rank int) {
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()

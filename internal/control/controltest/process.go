@@ -15,10 +15,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// processes holds the process of each rank.
 type processes []*process
 
-// process is a test process that runs one rank.
 type process struct {
 	t       testing.TB
 	rank    int
@@ -77,7 +75,6 @@ func startProcess(t testing.TB, rank int, prog program) *process {
 	return &process{t: t, rank: rank, command: command, lines: bufio.NewScanner(output)}
 }
 
-// awaitEvent reads the process's output until the given event.
 func (p *process) awaitEvent(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {

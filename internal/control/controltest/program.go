@@ -72,7 +72,6 @@ func Main(join Join) {
 // roundsToRun is the number of rounds after which a rank reports that it is running.
 const roundsToRun = 10
 
-// run joins the group and repeats the wait until a fault occurs.
 func (prog program) run(join Join) output {
 	p, _, err := prog.join(join) // the plane and the store stay open until the process exits
 	if err != nil {
@@ -91,7 +90,6 @@ func (prog program) run(join Join) output {
 	return prog.reportFailure(p, err)
 }
 
-// join joins the group. The returned function closes the plane and the store.
 func (prog program) join(join Join) (p control.Plane, leave func() error, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	defer cancel()

@@ -66,7 +66,7 @@ type exchange struct {
 	laneID       driver.Lane
 	lane         *lane
 	payload      []byte
-	received     [][]byte // the part of each rank's payload that has arrived
+	received     [][]byte
 	sizes        []uint64 // of all ranks' payloads
 	ignoreFaults bool     // whether the exchange continues after a peer's fault
 }

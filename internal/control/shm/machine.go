@@ -31,7 +31,7 @@ type Machine struct {
 	mu        ranked.Mutex[machineMu]
 	peers     map[int]*peer // by world rank; guarded by mu
 	closed    bool
-	exitCount atomic.Uint32 // number of peers whose processes have exited
+	exitCount atomic.Uint32
 }
 
 // Open publishes this rank's address to the other ranks on the machine. It waits for rank 0, which
@@ -86,7 +86,6 @@ func machineID() (string, error) {
 	return boot + " " + network + " " + processes, nil
 }
 
-// explainNotShared returns the reason why ranks with two IDs of machineID cannot share memory.
 func explainNotShared(ownID, peerID string) error {
 	own, peer := strings.Fields(ownID), strings.Fields(peerID)
 	switch {

@@ -81,8 +81,7 @@ func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error)
 	return f, nil
 }
 
-// toRankLostError returns a RankLostError if err means that the other end closed the connection. It
-// returns other errors unchanged.
+// toRankLostError returns a RankLostError if err means that the other end closed the connection.
 func toRankLostError(rank int, callText string, err error) error {
 	for _, target := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

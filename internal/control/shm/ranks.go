@@ -8,7 +8,6 @@ import (
 	"symmem/internal/spin"
 )
 
-// ranks gives access to the blocks of a group's ranks in shared memory.
 type ranks struct {
 	ownBlock    *block
 	otherBlocks []*block // in group order
@@ -51,7 +50,6 @@ func (r *ranks) wakeSleepers() {
 	}
 }
 
-// Wake wakes a rank if it is asleep.
 func (r *ranks) Wake(rank int) {
 	if r.Asleep(rank) {
 		r.blocks[rank].wakeup.wake()

@@ -73,8 +73,8 @@ func (s *steps) ArriveBriefly(poll bool) bool {
 	return true
 }
 
-// prefetchLine prefetches the line that this rank writes in the next step. An all-reduce of 8 bytes
-// on 2 ranks took 171 ns. It took 209 ns without this prefetch and a similar one in driver/host.
+// prefetchLine prefetches the line that this rank writes in the next step. Without this
+// prefetch and one in driver/host, an all-reduce of 8 bytes took 209 ns instead of 171 ns.
 func (s *steps) prefetchLine() {
 	spin.PrefetchWrite(unsafe.Pointer(&s.ranks.ownBlock.lines[(s.step+1)&1]))
 }

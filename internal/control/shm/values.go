@@ -56,7 +56,6 @@ func (s *valueSlot) hasName(name string) bool {
 	return spin.LoadAcquire64(&s.size) == uint64(len(name)) && string(s.name[:len(name)]) == name
 }
 
-// zeroStep is the step of a rank that has not used a name yet.
 var zeroStep uint64
 
 // stepWord returns the word in which a rank posts the current step, or zeroStep if the rank has not
@@ -143,7 +142,6 @@ func (n *namedValue) callText() string {
 	return fmt.Sprintf("%s %d of group %s", driver.ValueText(n.name), n.step, n.g.cfg.Name())
 }
 
-// describeValue describes the named value that the block's rank waits for, or returns "".
 func (b *block) describeValue() string {
 	number := spin.LoadAcquire64(&b.status.value)
 	if number == 0 || number > driver.MaxValueNames {

@@ -21,8 +21,7 @@ const (
 	dialTimeout = 20 * time.Second
 	// dialStagger is the delay between connection attempts to different addresses of a rank.
 	dialStagger = 200 * time.Millisecond
-	// dialPause is the delay between two attempts to reach a rank.
-	dialPause = 500 * time.Millisecond
+	dialPause   = 500 * time.Millisecond
 )
 
 // dialer connects to one lower-numbered rank. Only one goroutine uses it.

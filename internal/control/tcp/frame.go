@@ -71,7 +71,6 @@ const (
 	statusBytes = 5 * wordBytes
 )
 
-// message is the content of one frame.
 type message struct {
 	kind    kind
 	track   track
@@ -143,7 +142,6 @@ func decodeWords(b []byte, words []uint64) {
 	_, _ = binary.Decode(b, binary.LittleEndian, words) // cannot fail: the size was checked
 }
 
-// status describes what a rank is doing.
 type status struct {
 	submitted uint64
 	// inCollective is the ticket of the collective in which the rank waits, or 0.

@@ -25,7 +25,7 @@ const (
 // connection is closed before that, it is lost. A rank that has failed may still leave or be lost.
 type rankRecord struct {
 	status
-	tracks map[track]*steps // a track is a sequence of steps
+	tracks map[track]*steps
 	// valueNames is the number of tracks of named values.
 	valueNames               int
 	reports                  [][]byte
@@ -35,10 +35,9 @@ type rankRecord struct {
 
 	failed          control.Reason // NotFailed unless the rank has failed
 	hasLeft, isLost bool
-	hasAckedFault   bool // whether the rank has acknowledged this rank's fault
+	hasAckedFault   bool
 }
 
-// steps describes one rank's steps on a track.
 type steps struct {
 	received uint64   // the last step for which a post has arrived
 	posts    [][]byte // unread payloads
@@ -69,7 +68,6 @@ func (r *rankRecord) addSteps(t track) (*steps, error) {
 	return s, nil
 }
 
-// stepsOn returns a copy of the rank's steps on a track, or zero steps if the track is new.
 func (r *rankRecord) stepsOn(t track) steps {
 	if s := r.tracks[t]; s != nil {
 		return *s

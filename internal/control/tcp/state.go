@@ -12,7 +12,6 @@ import (
 	"symmem/internal/control"
 )
 
-// groupState holds what this rank knows about the group, and its waits.
 type groupState struct {
 	cfg     Config
 	ownRank int // group rank
@@ -82,7 +81,7 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// wakeAll wakes all waits of this rank. The caller must hold s.mu.
+// wakeAll wakes all waits. The caller must hold s.mu.
 func (s *groupState) wakeAll() {
 	if s.changeSignal != nil {
 		close(s.changeSignal)
@@ -153,12 +152,11 @@ func (s *groupState) ownStatus() status {
 	return current
 }
 
-// removeWait removes a wait from this rank's status. The caller must hold s.mu.
+// removeWait removes w from s.waits. The caller must hold s.mu.
 func (s *groupState) removeWait(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
 
-// hasUnacknowledgedFault reports whether a rank has yet to acknowledge this rank's fault.
 func hasUnacknowledgedFault(s *groupState) bool {
 	for rank := range s.records {
 		r := &s.records[rank]

@@ -27,7 +27,7 @@ type waitState struct {
 	operation   driver.Operation
 	begin       time.Time
 	timeout     time.Duration
-	isForWork   bool // see control.WaitStatus
+	isForWork   bool
 	// failedFor is the time since this wait noticed the failure of a peer, or negative.
 	failedFor time.Duration
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // result combines the times of the runners that measure the same call. With several check levels
-// (how often symmem compares ranks), it compares the times at the last level with those at the
+// , it compares the times at the last level with those at the
 // first. refusal is the reason why the call does not take the requested path, or "".
 func (o *CollectiveOptions) result(
 	row *Row, inPlace bool, refusal string, runners []*runner,

@@ -11,7 +11,6 @@ import (
 	"symmem"
 )
 
-// runner measures one call on one path.
 type runner struct {
 	world        *world
 	choice       symmem.PathChoice

@@ -9,10 +9,9 @@ import (
 	"symmem/internal/tuning"
 )
 
-// tuner measures the times of paths and derives the rules of a tuning table from them.
 type tuner struct {
 	*TuneOptions
-	// The buffers of windowWorld are in windows (memory that is registered on all ranks), those of
+	// The buffers of windowWorld are in windows, those of
 	// outsideWorld are not. outsideWorld is nil if no call can take the direct path.
 	windowWorld, outsideWorld *world
 	baseTable                 *tuning.Table // table to start from
@@ -34,7 +33,6 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	t.result = TuneResult{Device: rt.Device().Name, Ranks: rt.Size()}
 	if t.baseTable.Device != t.result.Device || t.baseTable.Library != rt.Library() ||
 		t.baseTable.DataType != t.DataType.String() {
-		// The old times are not comparable with the new ones.
 		t.baseTable = t.baseTable.WithoutTimes()
 	}
 	return nil
@@ -111,7 +109,7 @@ type points struct {
 	anywhere []tuning.Point
 }
 
-// maxOutsideBytes is larger than any call that can take the direct path on buffers outside windows.
+// maxOutsideBytes is larger than any call on the direct path with buffers outside windows.
 const maxOutsideBytes = 64 << 20
 
 func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, error) {

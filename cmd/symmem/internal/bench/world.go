@@ -134,7 +134,6 @@ func (w *world) setPath(ctx context.Context, c symmem.PathChoice) error {
 	return nil
 }
 
-// call is a call to measure.
 type call struct {
 	workload.Transfer
 	// recvStream is the stream on which sendrecv receives, or nil for the default stream.

@@ -91,7 +91,7 @@ func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 
 func (d diagram) ranks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
-// sides returns the observations with their letterLine, ordered by lowest rank.
+// sides returns the observations with their letters, ordered by lowest rank.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })

@@ -48,7 +48,6 @@ func (g *generator) step(slot int) (block liveBlock, allocated bool) {
 	return g.release(g.random.IntN(len(g.live))), false
 }
 
-// release removes a block from the list of live blocks.
 func (g *generator) release(index int) liveBlock {
 	block := g.live[index]
 	last := len(g.live) - 1
@@ -58,7 +57,6 @@ func (g *generator) release(index int) liveBlock {
 	return block
 }
 
-// drawLiveBlock draws a live block. ok is false if there is none.
 func (g *generator) drawLiveBlock() (block liveBlock, ok bool) {
 	if len(g.live) == 0 {
 		return liveBlock{}, false

@@ -53,7 +53,6 @@ func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
 	return &workload.Norm{NormCase: c}
 }
 
-// runNorms computes the norms of all groups, one after another in the same three buffers.
 func (r *runner) runNorms(ctx context.Context) error {
 	scope := r.pool.Begin(r.rt.World())
 	defer scope.Abandon()

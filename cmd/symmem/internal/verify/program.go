@@ -96,7 +96,6 @@ const (
 	churnChecks = 64
 )
 
-// addChurn adds the random allocations and frees of a round, and checks of some live blocks.
 func (c *composer) addChurn(round int) {
 	stride := max(churnStride, c.config.Churn/churnChecks)
 	for n := 1; n <= c.config.Churn; n++ {
@@ -125,7 +124,6 @@ func (c *composer) addChurnStep() {
 	c.addStep(step{action: endScope})
 }
 
-// addCases adds the steps for the cases of one group in one round.
 func (c *composer) addCases(round, group int) {
 	var blocks []liveBlock
 	c.addStep(step{action: openScope})

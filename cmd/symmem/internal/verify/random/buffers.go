@@ -12,7 +12,6 @@ const (
 	maxLiveMessages = 16
 )
 
-// buffers holds the pools of a round and the live buffers, which have not been freed.
 type buffers struct {
 	choices *choices
 	streams []*symmem.Stream

@@ -11,7 +11,6 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// calls makes the calls of a round and checks their results.
 type calls struct {
 	env     *environment
 	choices *choices

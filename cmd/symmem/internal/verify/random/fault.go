@@ -23,7 +23,6 @@ type faults struct {
 	timeout time.Duration
 }
 
-// mistake is what the faulty rank does.
 type mistake int
 
 const (

@@ -11,7 +11,6 @@ import (
 
 const maxGraphs = 3
 
-// graphs captures and replays the graphs of a round.
 type graphs struct {
 	env        *environment
 	choices    *choices
@@ -65,7 +64,6 @@ func (gs *graphs) addCall(rec *recording, s *symmem.Stream, p *symmem.Pool) erro
 	return rec.addCall(call, s, p, bytes)
 }
 
-// freeSome frees some of the buffers that a graph uses.
 func (gs *graphs) freeSome(rec *recording) error {
 	if rec.capturedByLibrary {
 		return nil

@@ -67,7 +67,6 @@ var pathChoices = []symmem.PathChoice{
 	symmem.PathPlain,
 }
 
-// drawPath draws a path setting.
 func (gs *groups) drawPath() symmem.PathChoice {
 	if gs.hasSeveralMachines && gs.choices.isOneIn(2) {
 		return symmem.PathTwoLevel

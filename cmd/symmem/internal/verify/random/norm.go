@@ -54,7 +54,6 @@ func (r *round) runNorm(ctx context.Context) error {
 	return nil
 }
 
-// drawNorm draws a norm that fits into the given buffers.
 func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.Norm {
 	capacity := drawnBuffers[0].bytes
 	for _, b := range drawnBuffers {

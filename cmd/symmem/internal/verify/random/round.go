@@ -217,7 +217,6 @@ func (r *round) reserve(ctx context.Context) error {
 // run skips steps that compare ranks even if checks are off, because it must show the wrong sums.
 func (r *round) placesByAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
-// trim closes all graphs and unmaps idle segments.
 func (r *round) trim(ctx context.Context) error {
 	p, keep := choose(r.choices, r.buffers.pools), r.choices.Int64N(2)*r.choices.drawSize()
 	if r.placesByAddress() && r.env.rt.Check() == symmem.CheckOff {
