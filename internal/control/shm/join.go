@@ -86,33 +86,34 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 		return lost
 	}
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		return j.explainWithdrawn(err)
+		return j.explainEndedExport(err)
 	}
 	// The exchange may reach the context's deadline a moment before the context ends.
-	late, isLate := errors.AsType[*driver.TimeoutError](err)
-	if !isLate && !errors.Is(ctx.Err(), context.DeadlineExceeded) &&
+	timeoutErr, isTimeout := errors.AsType[*driver.TimeoutError](err)
+	if !isTimeout && !errors.Is(ctx.Err(), context.DeadlineExceeded) &&
 		!errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	var awaited []int
 	switch {
-	case isLate:
-		awaited, err = late.Missing, context.DeadlineExceeded
+	case isTimeout:
+		awaited, err = timeoutErr.Missing, context.DeadlineExceeded
 	case j.awaitedRank.Load() >= 0:
 		awaited = []int{int(j.awaitedRank.Load())}
 	}
 	return j.joinList.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
-// explainWithdrawn returns the error of a Join in which group rank 0 no longer exports the region.
-// Usually group rank 0 has timed out because of a third rank. The error then lists the third rank.
-func (j *joinState) explainWithdrawn(err error) error {
-	first := []int{j.g.cfg.Ranks[0]}
+// explainEndedExport returns the error of a Join in which group rank 0 no longer exports the
+// region. Usually group rank 0 has timed out because of a third rank. The error then lists the
+// third rank.
+func (j *joinState) explainEndedExport(err error) error {
+	firstRank := []int{j.g.cfg.Ranks[0]}
 	absent := j.joinList.AbsentRanks()
 	if len(absent) == 0 {
-		absent = j.joinList.Blockers(first)
+		absent = j.joinList.Blockers(firstRank)
 	}
-	if slices.Equal(absent, first) {
+	if slices.Equal(absent, firstRank) {
 		return err // no third rank is absent
 	}
 	return control.AbsentError(j.callText(), j.g.cfg, time.Since(j.begin), absent, nil, err)
@@ -249,5 +250,5 @@ func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) 
 	e := exchange{
 		g: j.g, laneID: driver.LaneControl, lane: l, payload: payload, ignoreFaults: true,
 	}
-	return e.run(ctx)
+	return e.performSteps(ctx)
 }

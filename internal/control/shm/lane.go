@@ -27,32 +27,32 @@ type lane struct {
 
 // Exchange sends payload to every rank and returns the payloads of all ranks.
 func (g *Group) Exchange(
-	ctx context.Context, id driver.Lane, payload []byte,
+	ctx context.Context, laneID driver.Lane, payload []byte,
 ) ([][]byte, error) {
-	if err := control.CheckExchange(id, payload); err != nil {
+	if err := control.CheckExchange(laneID, payload); err != nil {
 		return nil, err
 	}
 	if err := g.BeginUse(); err != nil {
 		return nil, err
 	}
 	defer g.EndUse()
-	if id == driver.LaneFault {
-		g.fail(&driver.PeerError{InCall: control.ExchangeName(g.cfg, id)})
+	if laneID == driver.LaneFault {
+		g.fail(&driver.PeerError{InCall: control.ExchangeName(g.cfg, laneID)})
 	} else if err := g.Cause(); err != nil {
 		return nil, err
 	}
-	l := &g.lanes[id]
+	l := &g.lanes[laneID]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := exchange{g: g, laneID: id, lane: l, payload: payload}
-	if id == driver.LaneFault {
+	e := exchange{g: g, laneID: laneID, lane: l, payload: payload}
+	if laneID == driver.LaneFault {
 		return e.exchangeReports(ctx)
 	}
 	if l.err != nil {
 		return nil, fmt.Errorf("%s after a fault: %w", e.callText(), l.err)
 	}
-	got, err := e.run(ctx)
-	if err != nil && id == driver.LaneControl {
+	got, err := e.performSteps(ctx)
+	if err != nil && laneID == driver.LaneControl {
 		err = g.fail(err)
 	}
 	l.err = err
@@ -71,7 +71,7 @@ type exchange struct {
 	ignoreFaults bool     // whether the exchange continues after a peer's fault
 }
 
-func (e *exchange) run(ctx context.Context) ([][]byte, error) {
+func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
 	rankCount := len(e.g.blocks)
 	e.received, e.sizes = make([][]byte, rankCount), make([]uint64, rankCount)
 	for offset := 0; ; offset += chunkBytes {
@@ -94,7 +94,7 @@ func (e *exchange) postChunk(offset int) error {
 	e.lane.step++
 	s := e.slot(e.g.ownBlock)
 	copy(s.data[:], e.payload[min(offset, len(e.payload)):])
-	spin.StoreRelease64(&s.total, uint64(len(e.payload)))
+	spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
 	if e.laneID == driver.LaneControl {
 		spin.StoreRelease64(&e.g.ownBlock.status.exchanges, e.lane.step)
 	}
@@ -125,19 +125,19 @@ func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 }
 
 func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
-	total := spin.LoadAcquire64(&s.total)
-	if total > driver.MaxPayload {
+	payloadBytes := spin.LoadAcquire64(&s.payloadBytes)
+	if payloadBytes > driver.MaxPayload {
 		return fmt.Errorf("the payload of rank %d has %d bytes, more than the limit of %d",
-			e.g.cfg.Ranks[r], total, driver.MaxPayload)
+			e.g.cfg.Ranks[r], payloadBytes, driver.MaxPayload)
 	}
-	if !isFirst && total != e.sizes[r] {
+	if !isFirst && payloadBytes != e.sizes[r] {
 		return fmt.Errorf("the payload of rank %d changed from %d to %d bytes during an exchange",
-			e.g.cfg.Ranks[r], e.sizes[r], total)
+			e.g.cfg.Ranks[r], e.sizes[r], payloadBytes)
 	}
 	if isFirst {
-		e.sizes[r], e.received[r] = total, make([]byte, 0, total)
+		e.sizes[r], e.received[r] = payloadBytes, make([]byte, 0, payloadBytes)
 	}
-	remaining := int(total) - len(e.received[r])
+	remaining := int(payloadBytes) - len(e.received[r])
 	e.received[r] = append(e.received[r], s.data[:min(remaining, chunkBytes)]...)
 	return nil
 }

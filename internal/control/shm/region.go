@@ -82,10 +82,10 @@ type valueSlot struct {
 
 // slot holds one chunk of a payload.
 type slot struct {
-	step  uint64
-	total uint64 // size of the payload
-	_     [lineStride - 16]byte
-	data  [chunkBytes]byte
+	step         uint64
+	payloadBytes uint64
+	_            [lineStride - 16]byte
+	data         [chunkBytes]byte
 }
 
 // decision is a rank's proposal for the cause of the group's failure. Only that rank writes size

@@ -48,7 +48,7 @@ func (e *exchange) writeReport() error {
 	for i := int(slots) - 1; i >= 0; i-- {
 		s := &e.g.ownBlock.fault[int(first)+i]
 		copy(s.data[:], e.payload[min(i*chunkBytes, len(e.payload)):])
-		spin.StoreRelease64(&s.total, uint64(len(e.payload)))
+		spin.StoreRelease64(&s.payloadBytes, uint64(len(e.payload)))
 		spin.StoreRelease64(&s.step, 1)
 	}
 	e.lane.step += slots
@@ -107,15 +107,15 @@ func (e *exchange) markAbsent(err error, missing []int) bool {
 // nextReport reads the next report in a rank's log. The rank must have written its first slot.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.slotsRead[b]
-	total := spin.LoadAcquire64(&b.fault[first].total)
-	slots := slotCount(total)
-	if total > driver.MaxPayload || first+slots > faultSlots {
+	payloadBytes := spin.LoadAcquire64(&b.fault[first].payloadBytes)
+	slots := slotCount(payloadBytes)
+	if payloadBytes > driver.MaxPayload || first+slots > faultSlots {
 		return nil, fmt.Errorf("the report has %d bytes: it can have at most %d bytes, in %d slots",
-			total, driver.MaxPayload, faultSlots-first)
+			payloadBytes, driver.MaxPayload, faultSlots-first)
 	}
-	report := make([]byte, 0, total)
+	report := make([]byte, 0, payloadBytes)
 	for i := range slots {
-		remaining := int(total) - len(report)
+		remaining := int(payloadBytes) - len(report)
 		report = append(report, b.fault[first+i].data[:min(remaining, chunkBytes)]...)
 	}
 	l.slotsRead[b] += slots

@@ -10,8 +10,7 @@ import (
 	"symmem/internal/control"
 )
 
-// waitState describes a wait for work or for a step of a track (a sequence of steps that all ranks
-// perform together).
+// waitState describes a wait for work or for a step of a track.
 type waitState struct {
 	callText func() string
 	// track and step identify the post (the message for one step) that this rank expects from every

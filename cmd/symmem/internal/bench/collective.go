@@ -31,7 +31,7 @@ type CollectiveOptions struct {
 	// Checks lists the check levels to measure alternately. With two levels, the report compares
 	// the second with the first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds (a Runtime and its buffers) to open at each check level. The
+	// Worlds is the number of worlds to open at each check level. The
 	// time of small messages can differ by a tenth between worlds, because their memory is at
 	// different addresses.
 	Worlds int

@@ -64,9 +64,9 @@ func (o *CollectiveOptions) result(
 	return result
 }
 
-// setBaseline makes the fastest path the baseline of a result. autoTimes holds the times with
-// PathAuto. The ratio of the result is the median, over all batches, of the time of the fastest
-// path divided by the time with PathAuto.
+// setBaseline makes the fastest path the baseline of a result. autoTimes are with PathAuto. The
+// ratio of the result is the median, over all batches, of the time of the fastest path divided by
+// the time with PathAuto.
 func setBaseline(
 	r *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {

@@ -290,7 +290,6 @@ func runnerOrder(n, round int) []int {
 	return order
 }
 
-// fill overwrites the output and writes this rank's input, unless the call is a barrier.
 func (r *runner) fill(ctx context.Context) error {
 	if r.call.Count == 0 {
 		return nil

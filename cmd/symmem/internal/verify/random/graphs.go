@@ -19,8 +19,7 @@ type graphs struct {
 	calls      *calls
 	tally      *Tally
 	recordings []*recording
-	// If replaysOneGroup is set, graphs are replayed concurrently only if they belong to the same
-	// group.
+	// If replaysOneGroup is set, only graphs of the same group are replayed concurrently.
 	replaysOneGroup bool
 }
 
@@ -32,14 +31,14 @@ func (gs *graphs) capture(ctx context.Context) error {
 	}
 	rec := &recording{group: gs.groups.drawIndex()}
 	s, p := choose(gs.choices, gs.env.streams), choose(gs.choices, gs.buffers.pools)
-	calls := 1 + gs.choices.IntN(3)
-	register := gs.choices.isOneIn(2)
-	for range calls {
+	callCount := 1 + gs.choices.IntN(3)
+	registersPool := gs.choices.isOneIn(2)
+	for range callCount {
 		if err := gs.addCall(rec, s, p); err != nil {
 			return err
 		}
 	}
-	if g := gs.groups.all[rec.group]; g != nil && register {
+	if g := gs.groups.all[rec.group]; g != nil && registersPool {
 		if err := p.Register(ctx, g); err != nil {
 			return err
 		}

@@ -13,7 +13,6 @@ type Report struct {
 	Backend string `json:"backend"`
 	Ranks   int    `json:"ranks"`
 	Seed    uint64 `json:"seed"`
-	// FirstRound is the number of the first round.
 	FirstRound int `json:"from_round"`
 	// Rounds is the number of completed rounds.
 	Rounds int `json:"rounds"`

@@ -34,7 +34,7 @@ type runner struct {
 	report          *Report
 	tally           Tally
 	started         time.Time
-	completedRounds int   // number of completed rounds
+	completedRounds int
 	warmUsage       usage // resource usage after the warm-up, if hasWarmUsage is set
 	hasWarmUsage    bool
 }

@@ -30,8 +30,8 @@ var resourceNames = [resourceCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns how much the usage of each resource is allowed to grow. On the host backend,
-// no usage is allowed to grow. On GPUs, CUDA and NCCL open files and load kernels on first use,
+// tolerances returns how much the usage of each resource is allowed to grow. It is 0 on the host
+// backend. On GPUs, CUDA and NCCL open files and load kernels on first use,
 // which may be in any round.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
@@ -44,8 +44,8 @@ func (r *runner) tolerances() usage {
 		allowed[deviceBytes] = int64(r.environments[0].rt.Size()) << 28
 	}
 	if machines := r.environments[0].machines(); machines > 1 {
-		// Once per world, a rank connects to the other ranks on its machine, of which there are at
-		// most ranks - machines. Each connection needs two goroutines.
+		// For each Runtime, a rank connects to the other ranks on its machine, of which there are
+		// at most ranks - machines. Each connection needs two goroutines.
 		allowed[goroutines] = int64(2 * (r.environments[0].rt.Size() - machines) * len(r.environments))
 	}
 	return allowed
