@@ -13,8 +13,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience bounds waits that should be short.
-const patience = 60 * time.Second
+// hangTimeout bounds waits that should be short.
+const hangTimeout = 60 * time.Second
 
 type duo struct {
 	t        *testing.T
@@ -26,10 +26,11 @@ type duo struct {
 
 func newDuo(t *testing.T) *duo {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	d := &duo{t: t, ctx: ctx, store: rendezvous.NewLocal()}
 	for rank := range d.machines {
-		m, err := Open(ctx, driver.Config{Rank: rank, Size: 2, Store: d.store, Timeout: patience})
+		cfg := driver.Config{Rank: rank, Size: 2, Store: d.store, Timeout: hangTimeout}
+		m, err := Open(ctx, cfg)
 		check(t, err)
 		d.machines[rank] = m
 	}

@@ -95,7 +95,8 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 	}
 	for rank := range p.records {
 		r := &p.records[rank]
-		if rank != p.ownRank && (r.failed != control.NotFailed || r.isLost && r.submitted < ticket) {
+		lacksTicket := r.isLost && r.submitted < ticket
+		if rank != p.ownRank && (r.failed != control.NotFailed || lacksTicket) {
 			return false
 		}
 	}

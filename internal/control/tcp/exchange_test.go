@@ -26,7 +26,7 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	i.send(kindStatus, "", 0, b.encode(time.Now()))
 	p.mu.Lock()
 	for p.records[1].submitted < ticket {
-		p.awaitChange(nil, patience)
+		p.awaitChange(nil, hangTimeout)
 	}
 	acknowledged := !hasUnacknowledgedFault(&p.groupState)
 	p.mu.Unlock()

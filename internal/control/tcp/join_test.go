@@ -66,7 +66,7 @@ func TestJoinErrorReachesOtherRanks(t *testing.T) {
 			var all sync.WaitGroup
 			for r := range 3 {
 				cfg := Config{
-					Store: store, Timeout: patience,
+					Store: store, Timeout: hangTimeout,
 					Group: driver.GroupConfig{ID: "trio", Ranks: []int{10, 11, 12}, Rank: r},
 				}
 				if r == failing {
@@ -183,7 +183,7 @@ func TestAllRanksReportLostRank(t *testing.T) {
 	for _, r := range []int{0, 2} {
 		all.Go(func() {
 			_, err := Join(t.Context(), Config{
-				Store: store, Timeout: patience,
+				Store: store, Timeout: hangTimeout,
 				Group: driver.GroupConfig{ID: "trio", Ranks: []int{10, 11, 12}, Rank: r},
 			})
 			var lost *driver.RankLostError
@@ -199,7 +199,7 @@ func TestJoinEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cause := errors.New("canceled by the test")
 	cancel(cause)
-	for rank, err := range joinAll(ctx, t, 2, []int{0}, patience) {
+	for rank, err := range joinAll(ctx, t, 2, []int{0}, hangTimeout) {
 		if !errors.Is(err, cause) {
 			t.Errorf("rank %d: got %v, want %v", rank, err, cause)
 		}
@@ -211,7 +211,7 @@ func TestManyRanksJoin(t *testing.T) {
 	for r := range present {
 		present[r] = r
 	}
-	check(t, errors.Join(joinAll(context.Background(), t, len(present), present, patience)...))
+	check(t, errors.Join(joinAll(context.Background(), t, len(present), present, hangTimeout)...))
 }
 
 func TestJoinRejectsInvalidConfig(t *testing.T) {
@@ -317,7 +317,7 @@ func TestRankIsFoundAtAnyOfItsAddresses(t *testing.T) {
 	check(t, err)
 	check(t, i.store.Set(i.ctx, key, fmt.Appendf(nil, "nowhere %s %s %s",
 		unused.Addr(), other.Addr(), right)))
-	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
+	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: hangTimeout})
 	check(t, err)
 	check(t, p.Close())
 	check(t, <-joined)

@@ -54,7 +54,7 @@ func benchScale(b *testing.B, n int) {
 	join := each(func(rank int) (err error) {
 		client := dial()
 		planes[rank], err = Join(b.Context(), Config{
-			Store: client, Timeout: patience, Host: "127.0.0.1",
+			Store: client, Timeout: hangTimeout, Host: "127.0.0.1",
 			Group: driver.GroupConfig{ID: "scale", Ranks: ranks, Rank: rank},
 		})
 		return errors.Join(err, client.Close())
@@ -79,7 +79,7 @@ func benchScale(b *testing.B, n int) {
 		if err == nil {
 			return errors.New("Exchange succeeded although a rank is lost")
 		}
-		ctx, cancel := context.WithTimeout(b.Context(), patience)
+		ctx, cancel := context.WithTimeout(b.Context(), hangTimeout)
 		defer cancel()
 		_, err = planes[rank].Exchange(ctx, driver.LaneFault, []byte("lost"))
 		return err

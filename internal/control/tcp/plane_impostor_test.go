@@ -14,8 +14,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// patience bounds waits that should be short. It expires only if the code under test hangs.
-const patience = 60 * time.Second
+// hangTimeout bounds waits that should be short. It expires only if the code under test hangs.
+const hangTimeout = 60 * time.Second
 
 // impostor pretends to be group rank 1 of a group of two. It has the group's token, but follows
 // the protocol only as far as a test requires.
@@ -40,7 +40,7 @@ func duo(rank int) driver.GroupConfig {
 
 func newImpostor(t *testing.T) *impostor {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
 	store := rendezvous.NewLocal()
 	t.Cleanup(func() {
 		cancel()
@@ -51,7 +51,7 @@ func newImpostor(t *testing.T) *impostor {
 
 // config returns the configuration of rank 0, to which the impostor connects.
 func (i *impostor) config() Config {
-	return Config{Store: i.store, Group: duo(0), Timeout: patience}
+	return Config{Store: i.store, Group: duo(0), Timeout: hangTimeout}
 }
 
 // joinVictim joins the group as rank 0 and connects the impostor to it as rank 1. It returns
@@ -93,7 +93,7 @@ func (i *impostor) dial() {
 	check(i.t, err)
 	i.conn, err = net.Dial("tcp", strings.Fields(string(address))[0])
 	check(i.t, err)
-	check(i.t, i.conn.SetDeadline(time.Now().Add(patience)))
+	check(i.t, i.conn.SetDeadline(time.Now().Add(hangTimeout)))
 }
 
 func (i *impostor) authenticate(secret token) {
@@ -170,7 +170,7 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 	checkRejected("a rank outside the group", hello(right, 2, 0))
 	checkRejected("a negative rank", hello(right, -1, 0))
 	checkRejected("a hello to another rank", hello(right, 1, 1))
-	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
+	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: hangTimeout})
 	check(t, err)
 	check(t, p.Close())
 	check(t, <-joined)
@@ -193,7 +193,7 @@ func TestJoinFailsIfPeerLacksToken(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	_, err = Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: patience})
+	_, err = Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: hangTimeout})
 	if !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "rank 4") {
 		t.Errorf("got %v, want an error about the token of rank 4", err)
 	}
@@ -353,16 +353,16 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 		p.stallDetector = stallDetector{last: begin.Add(waited)}
 		return p.judgeWait(w, begin.Add(waited))
 	}
-	if err := judge(patience + statusInterval); err != nil {
+	if err := judge(hangTimeout + statusInterval); err != nil {
 		t.Errorf("before statusDelay: got %v, want no error", err)
 	}
 	var late *driver.TimeoutError
-	if err := judge(patience + 2*statusInterval); !errors.As(err, &late) {
+	if err := judge(hangTimeout + 2*statusInterval); !errors.As(err, &late) {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	i.send(kindFail, "", 0, anyStatus())
 	i.await(kindFailAck)
-	if err := judge(2 * patience); err != nil {
+	if err := judge(2 * hangTimeout); err != nil {
 		t.Errorf("after a rank that had submitted the work failed: got %v, want no error", err)
 	}
 	w.collective++
@@ -376,7 +376,7 @@ func TestRankIsLateOnlyAfterStatusDelay(t *testing.T) {
 func TestStoppedRankReadsMessagesBeforeReportingTimeouts(t *testing.T) {
 	begin := time.Now()
 	p := groupState{records: make([]rankRecord, 2), stallDetector: stallDetector{last: begin}}
-	p.cfg.Group.Ranks, p.cfg.Group.Timeout = []int{0, 1}, driver.NewLimit(patience)
+	p.cfg.Group.Ranks, p.cfg.Group.Timeout = []int{0, 1}, driver.NewLimit(hangTimeout)
 	w := p.newWorkWait(control.Wait{Ticket: 1, CallText: func() string { return "work" }}, begin)
 	now := begin.Add(time.Hour)
 	for tick := range catchUpTicks + 1 {

@@ -202,7 +202,7 @@ func (p *machineProcess) history() string {
 // awaitAll waits until every rank has reported an event for which match returns true.
 func (c *cluster) awaitAll(match func(machineEvent) bool) {
 	c.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(hangTimeout)
 	for _, p := range c.ranks {
 		if _, _, ok := p.await(deadline, match); !ok {
 			for _, other := range c.ranks {

@@ -101,7 +101,7 @@ func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCoun
 	}
 	t.Logf("%d machines with %d ranks, %+v, link %+v", cfg.Machines, *ranksFlag, cfg, link)
 	c := newCluster(t, cfg, *ranksFlag, link, machineRank{
-		Timeout: patience, Pause: time.Duration(cfg.Machines**ranksFlag) * 5 * time.Millisecond,
+		Timeout: hangTimeout, Pause: time.Duration(cfg.Machines**ranksFlag) * 5 * time.Millisecond,
 	})
 	t.Cleanup(func() {
 		if t.Skipped() {

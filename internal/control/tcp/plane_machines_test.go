@@ -19,7 +19,8 @@ func TestSilentMachineIsReported(t *testing.T) {
 	for machine := range 3 {
 		t.Run(fmt.Sprintf("machine %d of 3", machine), func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: patience})
+			rank := machineRank{Timeout: hangTimeout}
+			c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, rank)
 			c.awaitRounds()
 			begin := time.Now()
 			c.lab.Isolate(machine, netlab.Link{Cut: true})
@@ -35,7 +36,7 @@ func TestSilentMachineIsReported(t *testing.T) {
 
 func TestPartitionReportsOtherSide(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: patience})
+	c := newCluster(t, netlab.Config{Machines: 3}, 2, lanLink, machineRank{Timeout: hangTimeout})
 	c.awaitRounds()
 	begin := time.Now()
 	c.lab.Isolate(2, netlab.Link{Cut: true})
@@ -53,7 +54,7 @@ func TestBadNetworkIsNotAFault(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, netlab.Config{
 				Machines: 2, IPv6: v6, Seed: 43, ClockStep: 5000 * time.Second,
-			}, 2, wanLink, machineRank{Timeout: patience})
+			}, 2, wanLink, machineRank{Timeout: hangTimeout})
 			c.awaitRounds()
 			c.lab.Set(0, 1, netlab.Link{Cut: true})
 			time.AfterFunc(healedPartition, func() { c.lab.Set(0, 1, wanLink) })
@@ -72,7 +73,7 @@ const healedPartition = 2500 * time.Millisecond
 func TestPartitionWhileJoiningHeals(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, netlab.Config{Machines: 2}, 2, netlab.Link{Cut: true},
-		machineRank{Timeout: patience})
+		machineRank{Timeout: hangTimeout})
 	c.awaitAll(eventNamed(eventStarted))
 	time.AfterFunc(time.Second, func() { c.lab.SetAll(lanLink) })
 	c.awaitRounds()
@@ -86,7 +87,7 @@ func TestOtherInterfaceIsUsed(t *testing.T) {
 	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, 2)
 	c.lab.CutInterface(0, 0)
 	c.start(machineRank{
-		Timeout: patience,
+		Timeout: hangTimeout,
 		Store:   netip.AddrPortFrom(c.lab.Machines[0].Addresses[1], 29500).String(),
 	})
 	c.awaitRounds()
@@ -122,9 +123,9 @@ func TestNATIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2}, 2)
 	c.lab.TranslateAddress(1, netip.MustParseAddr("10.77.0.99"))
-	c.start(machineRank{Timeout: patience})
+	c.start(machineRank{Timeout: hangTimeout})
 	for _, p := range c.ranks {
-		e, _, ok := p.await(time.Now().Add(patience), eventNamed(eventEnded))
+		e, _, ok := p.await(time.Now().Add(hangTimeout), eventNamed(eventEnded))
 		if !ok {
 			c.t.Fatalf("hung: %s", p.history())
 		}
@@ -148,7 +149,7 @@ func TestAttackOnStoreIsIgnored(t *testing.T) {
 		defer close(done)
 		attack(attacker, store.String(), attacked, stop)
 	}()
-	c.start(machineRank{Timeout: patience})
+	c.start(machineRank{Timeout: hangTimeout})
 	<-attacked
 	c.awaitRounds()
 	c.finish()

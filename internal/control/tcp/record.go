@@ -153,7 +153,8 @@ func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	return control.RankState{
 		Failed: r.failed, Completed: w.step != 0 && r.stepsOn(w.track).completed >= w.step,
 		Left: r.hasLeft, Lost: r.isLost, Submitted: r.submitted, InCollective: r.inCollective,
-		Operation: r.operation, Exchanges: r.stepsOn(trackControl).received, InExchange: r.inExchange,
+		Operation: r.operation,
+		Exchanges: r.stepsOn(trackControl).received, InExchange: r.inExchange,
 		Waited: max(0, now.Sub(r.since)),
 	}
 }

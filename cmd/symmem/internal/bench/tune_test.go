@@ -24,7 +24,7 @@ func TestNoiseIsErrorOfMedian(t *testing.T) {
 		t.Errorf("the noise without ratios is %v percent, want 0", n)
 	}
 	// The standard error of the median of n draws from a normal distribution is 1.253 deviations
-	// divided by the square root of n. noise must estimate twice that error from one sample.
+	// divided by the square root of n. noisePercent must estimate twice that error from one sample.
 	random := rand.New(rand.NewPCG(1, 2))
 	const trials, draws, deviation = 2000, 41, 0.05
 	covered, sum := 0, 0.0

@@ -167,7 +167,8 @@ func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {
 
 func (c *composer) addFrees() {
 	for len(c.generator.live) > 0 {
-		c.addStep(step{action: freeBuffer, slot: c.generator.release(len(c.generator.live) - 1).slot})
+		block := c.generator.release(len(c.generator.live) - 1)
+		c.addStep(step{action: freeBuffer, slot: block.slot})
 	}
 }
 

@@ -17,7 +17,7 @@ type Transfer struct {
 	Got        []byte // a copy of Recv, made by Read
 }
 
-// rank returns this rank's number in the group, or 0 if it is not a member.
+// ownRank returns this rank's number in the group, or 0 if it is not a member.
 func (t *Transfer) ownRank() int {
 	if t.Group == nil {
 		return 0

@@ -79,13 +79,13 @@ func (f *faults) failInReplay(ctx context.Context) error {
 		if err := g.SetPath(ctx, symmem.PathDirect); err != nil {
 			return b, err
 		}
-		var recordings [2]*recording
-		for i := range recordings {
-			if recordings[i], err = f.captureSum(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
+		var recs [2]*recording
+		for i := range recs {
+			if recs[i], err = f.captureSum(ctx, g, s, p, bytes, tag+uint64(i)); err != nil {
 				return b, err
 			}
 		}
-		direct, err := takesDirectPath(recordings[0].calls[0])
+		direct, err := takesDirectPath(recs[0].calls[0])
 		if err != nil {
 			return b, err
 		}
@@ -95,7 +95,7 @@ func (f *faults) failInReplay(ctx context.Context) error {
 		if err := f.env.barrier(ctx); err != nil {
 			return b, err
 		}
-		if err := f.replayWithMistake(ctx, g, recordings, kind, faultyRank == g.Rank(), direct); err != nil {
+		if err := f.replayWithMistake(ctx, g, recs, kind, faultyRank == g.Rank(), direct); err != nil {
 			return b, err
 		}
 		if err := f.env.barrier(ctx); err != nil {
@@ -128,14 +128,14 @@ func (f *faults) captureSum(
 // replayWithMistake replays the graphs, waits until the group has failed, checks the results, and
 // closes the graphs and the group. If isFaulty is set, this rank makes the mistake.
 func (f *faults) replayWithMistake(
-	ctx context.Context, g *symmem.Group, recordings [2]*recording, kind mistake, isFaulty, direct bool,
+	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, direct bool,
 ) error {
-	s := recordings[0].calls[0].stream
+	s := recs[0].calls[0].stream
 	order := []int{0, 1}
 	if isFaulty && kind == mistakeSwap {
 		order = []int{1, 0}
 	}
-	for _, rec := range recordings {
+	for _, rec := range recs {
 		if err := rec.overwriteResults(s); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (f *faults) replayWithMistake(
 	} else {
 		for _, i := range order {
 			// A launch after the group has failed returns the group's fault.
-			if err := ignoreFault(recordings[i].graph.Launch(s)); err != nil {
+			if err := ignoreFault(recs[i].graph.Launch(s)); err != nil {
 				return err
 			}
 		}
@@ -162,7 +162,7 @@ func (f *faults) replayWithMistake(
 			_ = s.Synchronize(ctx)
 		}
 	}
-	for _, rec := range recordings {
+	for _, rec := range recs {
 		if err := rec.readResults(s); err != nil {
 			return err
 		}
@@ -170,12 +170,12 @@ func (f *faults) replayWithMistake(
 	if err := s.Synchronize(ctx); err != nil && g.Cause(ctx) == nil {
 		return err
 	}
-	for _, rec := range recordings {
+	for _, rec := range recs {
 		if direct {
 			f.checkOutputAfterFault(rec.calls[0])
 		}
 	}
-	return errors.Join(recordings[0].close(), recordings[1].close(), ignoreFault(g.Close()))
+	return errors.Join(recs[0].close(), recs[1].close(), ignoreFault(g.Close()))
 }
 
 func ignoreFault(err error) error {

@@ -122,7 +122,7 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	return choose(gs.choices, gs.env.streams)
 }
 
-// verifyReplayed checks the results of a replayed graph.
+// checkReplayedOutputs checks the results of a replayed graph.
 func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string) {
 	for _, call := range rec.calls {
 		gs.calls.checkOutput(call, prefix)

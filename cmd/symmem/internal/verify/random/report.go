@@ -10,10 +10,10 @@ import (
 
 // Report holds the results of a run. Only Findings differ between ranks.
 type Report struct {
-	Backend string `json:"backend"`
-	Ranks   int    `json:"ranks"`
-	Seed    uint64 `json:"seed"`
-	FirstRound int `json:"from_round"`
+	Backend    string `json:"backend"`
+	Ranks      int    `json:"ranks"`
+	Seed       uint64 `json:"seed"`
+	FirstRound int    `json:"from_round"`
 	// Rounds is the number of completed rounds.
 	Rounds int `json:"rounds"`
 	Tally

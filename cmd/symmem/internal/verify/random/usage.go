@@ -46,7 +46,8 @@ func (r *runner) tolerances() usage {
 	if machines := r.environments[0].machines(); machines > 1 {
 		// For each Runtime, a rank connects to the other ranks on its machine, of which there are
 		// at most ranks - machines. Each connection needs two goroutines.
-		allowed[goroutines] = int64(2 * (r.environments[0].rt.Size() - machines) * len(r.environments))
+		connections := (r.environments[0].rt.Size() - machines) * len(r.environments)
+		allowed[goroutines] = int64(2 * connections)
 	}
 	return allowed
 }
