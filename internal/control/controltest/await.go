@@ -19,7 +19,7 @@ var awaitRequirements = []requirement{
 	{"work that needs no other rank completes after another rank has failed", testLocalWork},
 	{"Diagnose returns immediately, and the plane does not fail", testDiagnose},
 	{"work can complete if a peer fails after submitting it", testWorkAfterPeerFailure},
-	{"an error of Wait.Why replaces the error about a failed peer", testWhyReplacesFault},
+	{"an error that Why returns replaces the error about a failed peer", testWhyReplacesFault},
 }
 
 func testAwaitCompletedWork(t *testing.T, join Join) {
