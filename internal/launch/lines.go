@@ -9,36 +9,37 @@ import (
 )
 
 const (
-	// maxPending is the maximum size of the buffered part of a line. Longer lines are written in
-	// parts.
+	// maxPending is the maximum size of the buffered part of a line. A longer line is written in
+	// several parts.
 	maxPending = 1 << 20
-	// An unterminated line, such as a prompt or progress bar, is written after partialDelay.
-	partialDelay = 100 * time.Millisecond
+	// unterminatedDelay is the time after which a line without an end, such as a prompt or progress
+	// bar, is written.
+	unterminatedDelay = 100 * time.Millisecond
 )
 
 // sink writes the output of all ranks to one destination. After the first error, it discards all
-// output, so that the ranks do not fail too.
+// output, because ranks whose writes fail would also fail.
 type sink struct {
 	// The sinks of one Run share mu, because they may write to the same terminal.
 	mu     *sync.Mutex
-	delay  time.Duration // time after which an unterminated line is written
-	failed chan<- error  // receives the first error
+	delay  time.Duration // see unterminatedDelay
+	errors chan<- error  // receives the first error
 
 	w   io.Writer // guarded by mu
 	err error     // guarded by mu
-	// unfinished is the output that wrote last, if its text did not end with a newline. Otherwise
-	// it is nil. It is guarded by mu.
-	unfinished *lineWriter
+	// unfinishedWriter is the lineWriter whose text was written last, or nil if that text ended
+	// with a newline. It is guarded by mu.
+	unfinishedWriter *lineWriter
 }
 
 func (s *sink) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.finishLine(nil, b)
+	s.endUnfinishedLine(nil, b)
 	s.writeLocked(b)
 }
 
-func (s *sink) failure() error {
+func (s *sink) firstError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
@@ -49,21 +50,21 @@ func (s *sink) writeLocked(b []byte) {
 		return
 	}
 	if _, s.err = s.w.Write(b); s.err != nil {
-		s.failed <- s.err
+		s.errors <- s.err
 	}
 }
 
-// finishLine must be called before writer writes next. It ends the unfinished line of another
-// output. If both are progress bars and next begins with \r, no newline is needed. The caller must
-// hold s.mu.
-func (s *sink) finishLine(writer *lineWriter, next []byte) {
-	last := s.unfinished
+// endUnfinishedLine writes a newline if text, which writer will write next, would otherwise
+// continue the unfinished line of another lineWriter. A progress bar is not ended if text begins
+// with \r. The caller must hold s.mu.
+func (s *sink) endUnfinishedLine(writer *lineWriter, text []byte) {
+	last := s.unfinishedWriter
 	if last == nil || last == writer {
 		return
 	}
-	s.unfinished = nil
-	if !last.progressBar || next[0] != '\r' {
-		last.progressBar = false
+	s.unfinishedWriter = nil
+	if !last.isProgressBar || text[0] != '\r' {
+		last.isProgressBar = false
 		s.writeLocked([]byte{'\n'})
 	}
 }
@@ -86,12 +87,12 @@ type lineWriter struct {
 	prefix string
 	// sink.mu guards the following fields.
 
-	// pending holds the unwritten part of the current line. An earlier part of the line has been
-	// written if sink.unfinished is this output.
-	pending     []byte
-	progressBar bool
-	timer       *time.Timer // runs while pending is not empty
-	piece       []byte      // collects the bytes of one write to the sink
+	// pending holds the unwritten part of the current line. If sink.unfinishedWriter is this
+	// lineWriter, an earlier part of the line has been written.
+	pending       []byte
+	isProgressBar bool        // whether the current line contains a carriage return
+	timer         *time.Timer // runs while pending is not empty
+	batch         []byte      // collects the bytes of the next write to the sink
 }
 
 // Write passes all lines that b completes to the sink in one write.
@@ -106,74 +107,74 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 		l.pending = append(l.pending, text...)
 		switch {
 		case complete:
-			l.completeLine()
+			l.addPendingLine()
 		case len(after) > 0:
-			l.writePart()
+			l.writePending()
 		}
 		rest = after
 	}
-	l.writePiece()
+	l.writeBatch()
 	if len(l.pending) > 0 && l.timer == nil {
-		l.timer = time.AfterFunc(l.sink.delay, l.writePartial)
+		l.timer = time.AfterFunc(l.sink.delay, l.writeAfterDelay)
 	}
 	return len(b), nil
 }
 
-func (l *lineWriter) writePartial() {
+func (l *lineWriter) writeAfterDelay() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	l.stopTimer()
-	l.writePart()
+	l.writePending()
 }
 
-// writePart writes the pending part of a line. It keeps a trailing carriage return, because a
-// newline may follow. The caller must hold sink.mu.
-func (l *lineWriter) writePart() {
+// writePending writes l.pending except for a trailing carriage return, because a newline may
+// follow. The caller must hold sink.mu.
+func (l *lineWriter) writePending() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
 		return
 	}
 	l.addText(text)
 	l.pending = l.pending[:copy(l.pending, l.pending[len(text):])]
-	l.writePiece()
-	l.sink.unfinished = l
+	l.writeBatch()
+	l.sink.unfinishedWriter = l
 }
 
-// completeLine moves the pending part of a line to l.piece. The caller must hold sink.mu.
-func (l *lineWriter) completeLine() {
+// addPendingLine moves l.pending to l.batch and ends the line. The caller must hold sink.mu.
+func (l *lineWriter) addPendingLine() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	l.addText(text)
-	l.piece = append(l.piece, l.pending[len(text):]...)
-	l.piece = append(l.piece, '\n')
-	l.pending, l.progressBar = l.pending[:0], false
+	l.batch = append(l.batch, l.pending[len(text):]...)
+	l.batch = append(l.batch, '\n')
+	l.pending, l.isProgressBar = l.pending[:0], false
 	l.stopTimer()
-	if l.sink.unfinished == l {
-		l.sink.unfinished = nil
+	if l.sink.unfinishedWriter == l {
+		l.sink.unfinishedWriter = nil
 	}
 }
 
-// addText adds a part of a line to l.piece, with the prefix at the start of the line and after each
-// carriage return. The caller must hold sink.mu.
+// addText adds a part of a line to l.batch. It adds the prefix at the start of the line and after
+// each carriage return. The caller must hold sink.mu.
 func (l *lineWriter) addText(text []byte) {
-	first, rest, returns := bytes.Cut(text, []byte{'\r'})
-	if l.sink.unfinished != l && (len(first) > 0 || !returns) {
-		l.piece = append(l.piece, l.prefix...)
+	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
+	if l.sink.unfinishedWriter != l && (len(first) > 0 || !hasReturn) {
+		l.batch = append(l.batch, l.prefix...)
 	}
-	l.piece = append(l.piece, first...)
-	for returns {
-		l.progressBar = true
-		first, rest, returns = bytes.Cut(rest, []byte{'\r'})
-		l.piece = append(l.piece, '\r')
-		l.piece = append(l.piece, l.prefix...)
-		l.piece = append(l.piece, first...)
+	l.batch = append(l.batch, first...)
+	for hasReturn {
+		l.isProgressBar = true
+		first, rest, hasReturn = bytes.Cut(rest, []byte{'\r'})
+		l.batch = append(l.batch, '\r')
+		l.batch = append(l.batch, l.prefix...)
+		l.batch = append(l.batch, first...)
 	}
 }
 
-func (l *lineWriter) writePiece() {
-	if len(l.piece) > 0 {
-		l.sink.finishLine(l, l.piece)
-		l.sink.writeLocked(l.piece)
-		l.piece = l.piece[:0]
+func (l *lineWriter) writeBatch() {
+	if len(l.batch) > 0 {
+		l.sink.endUnfinishedLine(l, l.batch)
+		l.sink.writeLocked(l.batch)
+		l.batch = l.batch[:0]
 	}
 }
 
@@ -187,8 +188,8 @@ func (l *lineWriter) stopTimer() {
 func (l *lineWriter) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
-	if len(l.pending) > 0 || l.sink.unfinished == l {
-		l.completeLine()
-		l.writePiece()
+	if len(l.pending) > 0 || l.sink.unfinishedWriter == l {
+		l.addPendingLine()
+		l.writeBatch()
 	}
 }

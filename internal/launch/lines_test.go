@@ -28,7 +28,7 @@ func TestPartialLinesAreWritten(t *testing.T) {
 			[]step{{0, "go on? "}, {0, delayExpires}, {0, "yes\n"}, {0, "next\n"}},
 			"[0] go on? |yes\n|[0] next\n|",
 		},
-		"a line in pieces stays whole": {
+		"a line in parts stays whole": {
 			[]step{{0, "a"}, {1, "one\n"}, {0, "b\n"}},
 			"[1] one\n|[0] ab\n|",
 		},
@@ -74,7 +74,7 @@ func TestPartialLinesAreWritten(t *testing.T) {
 
 func outputOf(steps []step) string {
 	var got strings.Builder
-	s := &sink{mu: &sync.Mutex{}, delay: patience, w: writerFunc(func(b []byte) (int, error) {
+	s := &sink{mu: &sync.Mutex{}, delay: testTimeout, w: writerFunc(func(b []byte) (int, error) {
 		got.Write(b)
 		got.WriteByte('|')
 		return len(b), nil
@@ -84,7 +84,7 @@ func outputOf(steps []step) string {
 		l := outputs[step.output]
 		switch step.text {
 		case delayExpires:
-			l.writePartial()
+			l.writeAfterDelay()
 		case rankExits:
 			l.flush()
 		default:

@@ -36,27 +36,27 @@ func TestMain(m *testing.M) {
 // roles holds the programs that ranks run, by name. Each is called with the rank's number and
 // returns the exit code.
 var roles = map[string]func(rank string) int{
-	"environ":        roleEnviron,
-	"meet":           roleMeet,
-	"fail one":       roleFailOne,
-	"patient":        rolePatient,
-	"stubborn":       roleStubborn,
-	"parent":         roleParent,
-	"quitter":        roleQuitter,
-	"lines":          roleLines,
-	"cat":            roleCat,
-	"ask":            roleAsk,
-	"launch":         roleLaunch,
-	"talker":         roleTalker,
-	"launch talkers": roleLaunchTalkers,
-	"narrow launch":  func(string) int { return launchWith(48, "crowd", 2) },
-	"narrow start":   func(string) int { return launchWith(16, "meet", 4) },
-	"crowd":          roleCrowd,
-	"lose rank":      roleLoseRank,
+	"environ":                    roleEnviron,
+	"connect":                    roleConnect,
+	"fail on rank 1":             roleFailOnRank1,
+	"print signals":              rolePrintSignals,
+	"ignore signals":             roleIgnoreSignals,
+	"start child":                roleStartChild,
+	"leave child":                roleLeaveChild,
+	"lines":                      roleLines,
+	"cat":                        roleCat,
+	"ask":                        roleAsk,
+	"launch":                     roleLaunch,
+	"print forever":              rolePrintForever,
+	"launch printers":            roleLaunchPrinters,
+	"launch with 48 descriptors": func(string) int { return launchWithDescriptors(48, "open many connections", 2) },
+	"launch with 16 descriptors": func(string) int { return launchWithDescriptors(16, "connect", 4) },
+	"open many connections":      roleOpenManyConnections,
+	"lose rank":                  roleLoseRank,
 }
 
-// patience is the time limit of waits in tests. It expires only if a test hangs.
-const patience = 60 * time.Second
+// testTimeout is the time limit of waits in tests. It expires only if a test hangs.
+const testTimeout = 60 * time.Second
 
 func forever() int { select {} }
 
@@ -71,19 +71,19 @@ func roleEnviron(string) int {
 	return 0
 }
 
-func connectedRank() (rendezvous.World, *rendezvous.Client, io.Closer, error) {
+func connectRank() (rendezvous.World, *rendezvous.Client, io.Closer, error) {
 	w, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
 		return w, nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	store, leave, err := rendezvous.Connect(ctx, w)
 	return w, store, leave, err
 }
 
-func roleMeet(string) int {
-	w, store, leave, err := connectedRank()
+func roleConnect(string) int {
+	w, store, leave, err := connectRank()
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -97,12 +97,12 @@ func roleMeet(string) int {
 	return 0
 }
 
-// In roleFailOne, rank 1 fails after rank 0 has installed its signal handler. Rank 0 prints the
+// In roleFailOnRank1, rank 1 fails after rank 0 has installed its signal handler. Rank 0 prints the
 // signal that it gets.
-func roleFailOne(rank string) int {
+func roleFailOnRank1(rank string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
-	_, _, _, err := connectedRank()
+	_, _, _, err := connectRank()
 	if err != nil {
 		return 9
 	}
@@ -113,8 +113,9 @@ func roleFailOne(rank string) int {
 	return 3
 }
 
-// rolePatient prints that it is ready, and then prints all signals that it gets, up to SIGTERM.
-func rolePatient(string) int {
+// rolePrintSignals prints that it is ready, and then prints all signals that it gets, up to
+// SIGTERM.
+func rolePrintSignals(string) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals)
 	fmt.Println("ready", os.Getpid())
@@ -130,22 +131,22 @@ func rolePatient(string) int {
 	return 0
 }
 
-// roleStubborn ignores all signals that can be ignored.
-func roleStubborn(string) int {
+// roleIgnoreSignals ignores all signals that can be ignored.
+func roleIgnoreSignals(string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	fmt.Println("ready", os.Getpid())
 	return forever()
 }
 
-func roleParent(string) int {
+func roleStartChild(string) int {
 	if pid, err := startChild(); err == nil {
 		fmt.Println("ready", os.Getpid(), pid)
 	}
 	return forever()
 }
 
-// roleQuitter exits while its child is still running.
-func roleQuitter(string) int {
+// roleLeaveChild exits while its child is still running.
+func roleLeaveChild(string) int {
 	pid, err := startChild()
 	fmt.Println("ready", os.Getpid(), pid)
 	if err != nil {
@@ -158,7 +159,7 @@ func roleQuitter(string) int {
 // error open.
 func startChild() (int, error) {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleVariable+"=stubborn")
+	cmd.Env = append(os.Environ(), roleVariable+"=ignore signals")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return 0, err
@@ -195,15 +196,15 @@ func roleAsk(rank string) int {
 
 // roleLaunch runs a launcher, which the test kills.
 func roleLaunch(string) int {
-	spec := newSpec("patient", 2, os.Stdout)
+	spec := newSpec("print signals", 2, os.Stdout)
 	if _, err := Run(context.Background(), spec); err != nil {
 		fmt.Println(err)
 	}
 	return 0
 }
 
-// roleTalker starts a child and prints until it is killed.
-func roleTalker(string) int {
+// rolePrintForever starts a child and prints until it is killed.
+func rolePrintForever(string) int {
 	pid, err := startChild()
 	if err != nil {
 		return 1
@@ -213,10 +214,10 @@ func roleTalker(string) int {
 	}
 }
 
-// roleLaunchTalkers runs a launcher. The test closes the reader of the launcher's standard
+// roleLaunchPrinters runs a launcher. The test closes the reader of the launcher's standard
 // output.
-func roleLaunchTalkers(string) int {
-	spec := newSpec("talker", 2, os.Stdout)
+func roleLaunchPrinters(string) int {
+	spec := newSpec("print forever", 2, os.Stdout)
 	spec.Stderr = os.Stderr
 	result, err := Run(context.Background(), spec)
 	if err != nil {
@@ -226,8 +227,9 @@ func roleLaunchTalkers(string) int {
 	return 0
 }
 
-// launchWith launches ranks in the given role from a process with a limited number of descriptors.
-func launchWith(descriptors uint64, role string, ranks int) int {
+// launchWithDescriptors launches ranks in the given role from a process with a limited number of
+// descriptors.
+func launchWithDescriptors(descriptors uint64, role string, ranks int) int {
 	limit := syscall.Rlimit{Cur: descriptors, Max: descriptors}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		fmt.Println(err)
@@ -245,11 +247,12 @@ func launchWith(descriptors uint64, role string, ranks int) int {
 	return 0
 }
 
-// roleCrowd opens more connections to the launcher's store than the launcher has descriptors.
-func roleCrowd(string) int {
+// roleOpenManyConnections opens more connections to the launcher's store than the launcher has
+// descriptors.
+func roleOpenManyConnections(string) int {
 	var clients []*rendezvous.Client
 	for len(clients) < 64 {
-		_, client, _, err := connectedRank()
+		_, client, _, err := connectRank()
 		if err != nil {
 			break
 		}
@@ -261,7 +264,7 @@ func roleCrowd(string) int {
 
 // In roleLoseRank, rank 0 prints that rank 1 was lost, as a real program would.
 func roleLoseRank(rank string) int {
-	_, store, _, err := connectedRank()
+	_, store, _, err := connectRank()
 	if err != nil {
 		return 9
 	}
@@ -288,7 +291,7 @@ func newSpec(role string, ranks int, w io.Writer) Spec {
 	return Spec{
 		Ranks: ranks, Command: []string{"/proc/self/exe"},
 		Env:    append(env, roleVariable+"="+role),
-		Stdout: w, Stderr: w, Grace: patience, TermWait: patience,
+		Stdout: w, Stderr: w, Grace: testTimeout, TermWait: testTimeout,
 	}
 }
 
@@ -317,7 +320,7 @@ func (p *transcript) read() (string, <-chan struct{}) {
 // await waits until the output contains substring n times, and returns the output.
 func (p *transcript) await(t *testing.T, n int, substring string) string {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(testTimeout)
 	for {
 		text, changed := p.read()
 		if strings.Count(text, substring) >= n {
@@ -331,7 +334,7 @@ func (p *transcript) await(t *testing.T, n int, substring string) string {
 	}
 }
 
-func pids(t *testing.T, text string) (all []int) {
+func processIDs(t *testing.T, text string) (processes []int) {
 	t.Helper()
 	for line := range strings.Lines(text) {
 		_, numbers, ok := strings.Cut(line, "ready ")
@@ -343,13 +346,13 @@ func pids(t *testing.T, text string) (all []int) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all = append(all, pid)
+			processes = append(processes, pid)
 		}
 	}
-	return all
+	return processes
 }
 
-func awaitGone(t *testing.T, pid int) {
+func awaitProcessEnd(t *testing.T, pid int) {
 	t.Helper()
 	process, err := sys.Pidfd(pid)
 	if errors.Is(err, syscall.ESRCH) {
@@ -359,7 +362,7 @@ func awaitGone(t *testing.T, pid int) {
 		t.Fatal(err)
 	}
 	defer process.Close()
-	err = process.SetReadDeadline(time.Now().Add(patience))
+	err = process.SetReadDeadline(time.Now().Add(testTimeout))
 	if err = errors.Join(err, sys.AwaitEnd(process)); err != nil {
 		t.Fatalf("process %d is still running: %v", pid, err)
 	}

@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// orphanWait bounds how long the launcher waits for the output of a rank that has exited. Processes
-// outside the rank's group may keep the output open.
-const orphanWait = 2 * time.Second
+// maxOutputWait bounds how long the launcher reads the output of a rank after the rank has exited.
+// Processes outside the rank's process group may keep the output open.
+const maxOutputWait = 2 * time.Second
 
 type rank struct {
 	// Immutable after start.
-	number   int
-	cmd      *exec.Cmd
-	out, err *lineWriter
+	number         int
+	cmd            *exec.Cmd
+	stdout, stderr *lineWriter
 
 	mu sync.Mutex
-	// reaped is set before the process ID may be reused. It is guarded by mu.
-	reaped bool
+	// isReaped is set before the system can reuse the process ID. It is guarded by mu.
+	isReaped bool
 }
 
-// start starts the process. The caller must run on a locked thread that outlives the process,
-// because the kernel kills the process when that thread exits.
+// start starts the process. The caller's goroutine must be locked to a thread. The kernel kills the
+// process when that thread exits.
 func (r *rank) start(stdin io.Reader) error {
-	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
-	r.cmd.WaitDelay = orphanWait
+	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
+	r.cmd.WaitDelay = maxOutputWait
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var feed io.WriteCloser
 	if stdin != nil {
@@ -56,24 +56,24 @@ func (r *rank) start(stdin io.Reader) error {
 func (r *rank) signal(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.reaped {
+	if !r.isReaped {
 		_ = syscall.Kill(-r.cmd.Process.Pid, s) // fails only if the group is already empty
 	}
 }
 
-// cleanUp kills the rest of an exited rank's group, reaps the rank, and waits for all output. The
-// kill comes first, because the group ID may be reused after the rank has been reaped.
+// cleanUp kills the rest of an exited rank's process group, reaps the rank, and waits for all
+// output. It kills first, because the system can reuse the group ID once the rank has been reaped.
 func (r *rank) cleanUp(exitIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
-	r.reaped = true
+	r.isReaped = true
 	r.mu.Unlock()
-	// Wait's error repeats the process state, or is an output error, which the sinks keep. After
+	// The error of Wait is either the process state or an output error, which the sinks keep. After
 	// Wait, no goroutine copies output.
 	_ = r.cmd.Wait()
-	r.out.flush()
-	r.err.flush()
-	e := r.exit()
+	r.stdout.flush()
+	r.stderr.flush()
+	e := r.describeExit()
 	e.exitIndex = exitIndex
 	return e
 }
@@ -90,7 +90,7 @@ func (r *rank) describe() string {
 	return fmt.Sprintf("rank %d, process %d", r.number, pid)
 }
 
-func (r *rank) exit() Exit {
+func (r *rank) describeExit() Exit {
 	state := r.cmd.ProcessState
 	e := Exit{Rank: r.number, PID: state.Pid(), Code: state.ExitCode()}
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {

@@ -12,8 +12,8 @@ type Result struct {
 	// First is the rank that failed first, or -1 if no rank has failed.
 	First int    `json:"first_failed"`
 	Exits []Exit `json:"ranks"`
-	// Signal is the first signal that the launcher received, or 0. It is SIGPIPE if the reader of
-	// the launcher's output was closed.
+	// Signal is the first signal that the launcher received, or 0. It is SIGPIPE if the process
+	// that read the launcher's output is gone.
 	Signal syscall.Signal `json:"-"`
 }
 

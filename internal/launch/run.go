@@ -26,7 +26,7 @@ import (
 // output cannot be written, the error also comes with a complete Result. If the reader of an output
 // pipe has closed it, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
-	path, err := spec.prepare()
+	path, err := spec.validate()
 	if err != nil {
 		return Result{First: -1}, fmt.Errorf("launching: %w", err)
 	}
@@ -43,16 +43,16 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	store.OnAcceptError(j.reportAcceptError)
 	endpoint := rendezvous.Endpoint{Address: store.Address(), Token: token}
 	for number := range spec.Ranks {
-		j.add(number, path, endpoint)
+		j.addRank(number, path, endpoint)
 	}
 	return j.run(ctx)
 }
 
-const raiseLimit = "raise the limit of open files (ulimit -n)"
+const limitAdvice = "raise the limit of open files (ulimit -n)"
 
 func (j *job) reportAcceptError(err error) {
 	j.stderr.write(fmt.Appendf(nil, "symmem: the launcher cannot accept the connections of its "+
-		"ranks: %v: %s\n", err, raiseLimit))
+		"ranks: %v: %s\n", err, limitAdvice))
 }
 
 type job struct {
@@ -61,7 +61,7 @@ type job struct {
 	ranks       []*rank
 	stdout      *sink
 	stderr      *sink // the same as stdout if both write to the same file
-	failed      <-chan error
+	sinkErrors  <-chan error
 	exits       chan Exit
 	store       *rendezvous.Server
 	supervisor  *supervisor
@@ -69,34 +69,34 @@ type job struct {
 }
 
 func newJob(s *Spec, store *rendezvous.Server) *job {
-	failed := make(chan error, 2) // one error per sink
-	stdout := &sink{mu: &sync.Mutex{}, delay: partialDelay, failed: failed, w: s.Stdout}
+	sinkErrors := make(chan error, 2) // one error per sink
+	stdout := &sink{mu: &sync.Mutex{}, delay: unterminatedDelay, errors: sinkErrors, w: s.Stdout}
 	stderr := stdout
 	if !sameFile(s.Stdout, s.Stderr) {
-		stderr = &sink{mu: stdout.mu, delay: partialDelay, failed: failed, w: s.Stderr}
+		stderr = &sink{mu: stdout.mu, delay: unterminatedDelay, errors: sinkErrors, w: s.Stderr}
 	}
 	return &job{
 		store:       store,
 		spec:        s,
 		stdout:      stdout,
 		stderr:      stderr,
-		failed:      failed,
+		sinkErrors:  sinkErrors,
 		exits:       make(chan Exit, s.Ranks),
 		supervisor:  newSupervisor(s),
 		releaseFork: make(chan struct{}),
 	}
 }
 
-func (j *job) add(number int, path string, store rendezvous.Endpoint) {
+func (j *job) addRank(number int, path string, store rendezvous.Endpoint) {
 	cmd := &exec.Cmd{
 		Path: path,
 		Args: j.spec.Command,
 		Env:  j.spec.environ(number, store),
 	}
 	r := &rank{number: number, cmd: cmd}
-	r.out, r.err = &lineWriter{sink: j.stdout}, &lineWriter{sink: j.stderr}
+	r.stdout, r.stderr = &lineWriter{sink: j.stdout}, &lineWriter{sink: j.stderr}
 	if !j.spec.Plain {
-		r.out.prefix, r.err.prefix = prefix(number), prefix(number)
+		r.stdout.prefix, r.stderr.prefix = prefix(number), prefix(number)
 	}
 	j.ranks = append(j.ranks, r)
 }
@@ -104,30 +104,30 @@ func (j *job) add(number int, path string, store rendezvous.Endpoint) {
 func (j *job) run(ctx context.Context) (Result, error) {
 	signals := j.spec.Signals
 	if signals == nil {
-		handled := make(chan os.Signal, 8)
-		signal.Notify(handled, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-		defer signal.Stop(handled)
-		signals = handled
+		processSignals := make(chan os.Signal, 8)
+		signal.Notify(processSignals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+		defer signal.Stop(processSignals)
+		signals = processSignals
 	}
 	// Without a handler, SIGPIPE would kill the launcher but not the ranks' children.
-	pipes := make(chan os.Signal, 1)
-	signal.Notify(pipes, syscall.SIGPIPE)
-	defer signal.Stop(pipes)
+	pipeSignals := make(chan os.Signal, 1)
+	signal.Notify(pipeSignals, syscall.SIGPIPE)
+	defer signal.Stop(pipeSignals)
 	defer close(j.releaseFork)
 	if err := j.start(); err != nil {
 		if errors.Is(err, syscall.EMFILE) {
-			err = fmt.Errorf("%w: %s", err, raiseLimit)
+			err = fmt.Errorf("%w: %s", err, limitAdvice)
 		}
 		return Result{First: -1}, fmt.Errorf("launching: %w", err)
 	}
-	err := j.watch(ctx, signals)
+	err := j.supervise(ctx, signals)
 	result := j.supervisor.result()
 	for _, s := range j.sinks() {
-		switch failure := s.failure(); {
-		case errors.Is(failure, syscall.EPIPE):
+		switch sinkErr := s.firstError(); {
+		case errors.Is(sinkErr, syscall.EPIPE):
 			result.Signal = cmp.Or(result.Signal, syscall.SIGPIPE)
-		case failure != nil:
-			err = errors.Join(err, fmt.Errorf("writing the output of the ranks: %w", failure))
+		case sinkErr != nil:
+			err = errors.Join(err, fmt.Errorf("writing the output of the ranks: %w", sinkErr))
 		}
 	}
 	return result, err
@@ -141,7 +141,7 @@ func (j *job) sinks() []*sink {
 }
 
 // start starts all ranks, or none if one fails to start. The kernel kills the ranks when the thread
-// that forked them exits, so that thread lives until run returns.
+// that forked them exits. That thread therefore waits until run returns.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -164,11 +164,11 @@ func (j *job) fork() error {
 			stdin = j.spec.Stdin
 		}
 		if err = r.start(stdin); err != nil {
-			j.killStarted(i)
+			j.killRanks(i)
 			break
 		}
 		if err = watcher.add(i, r.cmd.Process.Pid); err != nil {
-			j.killStarted(i + 1)
+			j.killRanks(i + 1)
 			break
 		}
 	}
@@ -180,14 +180,14 @@ func (j *job) fork() error {
 	return nil
 }
 
-func (j *job) killStarted(n int) {
+func (j *job) killRanks(n int) {
 	for _, r := range j.ranks[:n] {
 		r.cleanUp(0)
 	}
 }
 
-// reap reports all ranks as they exit. A separate goroutine drains each rank's output, so that a
-// rank with much output does not delay others.
+// reap sends the exit of each rank to j.exits. One goroutine per rank reads the rest of its output,
+// so that a rank with much output does not delay others.
 func (j *job) reap(watcher *exitWatcher) {
 	defer watcher.close()
 	exitIndex := 0
@@ -196,45 +196,45 @@ func (j *job) reap(watcher *exitWatcher) {
 		go func(exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }(exitIndex)
 	})
 	if err != nil {
-		// This happens only if the descriptor table is corrupt.
+		// Only a corrupt descriptor table causes this error.
 		for number := range watcher.watched {
 			go func() { j.exits <- j.ranks[number].cleanUp(exitIndex + 1) }()
 		}
 	}
 }
 
-func (j *job) watch(ctx context.Context, signals <-chan os.Signal) error {
+func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
 	var err error
-	canceled := ctx.Done()
-	for j.supervisor.phase != done {
+	cancellation := ctx.Done()
+	for j.supervisor.phase != phaseDone {
 		var o order
 		select {
 		case e := <-j.exits:
 			j.store.Ended(e.Rank, e.String())
-			o = j.supervisor.exited(e)
+			o = j.supervisor.handleExit(e)
 		case s := <-signals:
 			if s, ok := s.(syscall.Signal); ok {
-				o = j.supervisor.signaled(s)
+				o = j.supervisor.handleSignal(s)
 			}
-		case failure := <-j.failed:
-			if errors.Is(failure, syscall.EPIPE) {
-				o = j.supervisor.signaled(syscall.SIGPIPE)
+		case sinkErr := <-j.sinkErrors:
+			if errors.Is(sinkErr, syscall.EPIPE) {
+				o = j.supervisor.handleSignal(syscall.SIGPIPE)
 			}
 		case <-timer.C:
-			o = j.supervisor.expired()
-		case <-canceled:
-			canceled, err = nil, context.Cause(ctx)
+			o = j.supervisor.handleTimeout()
+		case <-cancellation:
+			cancellation, err = nil, context.Cause(ctx)
 			o = j.supervisor.kill()
 		}
-		j.apply(o, timer)
+		j.carryOut(o, timer)
 	}
 	return err
 }
 
-func (j *job) apply(o order, timer *time.Timer) {
+func (j *job) carryOut(o order, timer *time.Timer) {
 	if o.wait > 0 {
 		timer.Reset(o.wait)
 	}
@@ -254,11 +254,11 @@ func (j *job) apply(o order, timer *time.Timer) {
 }
 
 func (j *job) runningRanks() string {
-	var texts []string
+	var descriptions []string
 	for i, r := range j.ranks {
 		if !j.supervisor.hasExited[i] {
-			texts = append(texts, r.describe())
+			descriptions = append(descriptions, r.describe())
 		}
 	}
-	return strings.Join(texts, ", ")
+	return strings.Join(descriptions, ", ")
 }

@@ -18,7 +18,7 @@ import (
 
 func TestSignalsReachAllRanks(t *testing.T) {
 	out := newTranscript()
-	spec := newSpec("patient", 3, out)
+	spec := newSpec("print signals", 3, out)
 	signals := make(chan os.Signal, 2) // buffered, because Run stops reading when the job has ended
 	spec.Signals = signals
 	done := startRun(testContext(t), spec)
@@ -36,7 +36,7 @@ func TestSignalsReachAllRanks(t *testing.T) {
 
 func TestRunHandlesProcessSignals(t *testing.T) {
 	out := newTranscript()
-	done := startRun(testContext(t), newSpec("patient", 2, out))
+	done := startRun(testContext(t), newSpec("print signals", 2, out))
 	out.await(t, 2, "ready")
 	kill(t, os.Getpid(), syscall.SIGHUP)
 	out.await(t, 2, "got hangup")
@@ -48,7 +48,7 @@ func TestRunHandlesProcessSignals(t *testing.T) {
 
 func TestSecondInterruptKills(t *testing.T) {
 	out := newTranscript()
-	spec := newSpec("stubborn", 2, out)
+	spec := newSpec("ignore signals", 2, out)
 	signals := make(chan os.Signal, 2) // buffered, because Run stops reading when the job has ended
 	spec.Signals = signals
 	done := startRun(testContext(t), spec)
@@ -63,7 +63,7 @@ func TestSecondInterruptKills(t *testing.T) {
 
 func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	out := newTranscript()
-	spec := newSpec("stubborn", 2, out)
+	spec := newSpec("ignore signals", 2, out)
 	signals := make(chan os.Signal)
 	spec.Signals, spec.KillAfter = signals, 100*time.Millisecond
 	done := startRun(testContext(t), spec)
@@ -79,7 +79,7 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 // TestLauncherReportsDescriptorLimit checks the message that the launcher prints if it has too
 // few descriptors to accept its ranks' connections or to start the ranks.
 func TestLauncherReportsDescriptorLimit(t *testing.T) {
-	for _, role := range []string{"narrow launch", "narrow start"} {
+	for _, role := range []string{"launch with 48 descriptors", "launch with 16 descriptors"} {
 		t.Run(role, func(t *testing.T) {
 			out := newTranscript()
 			ctx, cancel := context.WithCancel(testContext(t))
@@ -99,10 +99,10 @@ func TestLauncherReportsDescriptorLimit(t *testing.T) {
 
 func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	out := newTranscript()
-	spec := newSpec("stubborn", 2, out)
+	spec := newSpec("ignore signals", 2, out)
 	spec.Grace, spec.TermWait = -1, -1
 	done := startRun(testContext(t), spec)
-	kill(t, pids(t, out.await(t, 2, "ready"))[0], syscall.SIGKILL)
+	kill(t, processIDs(t, out.await(t, 2, "ready"))[0], syscall.SIGKILL)
 	if o := <-done; o.err != nil || o.Code != 128+9 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
@@ -112,22 +112,22 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 // because without SIGCONT it would not exit before SIGKILL is due.
 func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 	out := newTranscript()
-	spec := newSpec("patient", 2, out)
+	spec := newSpec("print signals", 2, out)
 	spec.Grace = -1
 	done := startRun(testContext(t), spec)
 	text := out.await(t, 2, "ready")
-	all := pids(t, text)
-	kill(t, all[0], syscall.SIGSTOP)
+	processes := processIDs(t, text)
+	kill(t, processes[0], syscall.SIGSTOP)
 	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(all[0], &status, syscall.WUNTRACED, nil); err != nil {
+	if _, err := syscall.Wait4(processes[0], &status, syscall.WUNTRACED, nil); err != nil {
 		t.Fatal(err)
 	}
-	kill(t, all[1], syscall.SIGKILL)
+	kill(t, processes[1], syscall.SIGKILL)
 	if o := <-done; o.err != nil || o.Code != 128+9 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	text, _ = out.read()
-	want := fmt.Sprintf("process %d, stopped)", all[0])
+	want := fmt.Sprintf("process %d, stopped)", processes[0])
 	if !strings.Contains(text, "symmem: sending SIGTERM to the remaining ranks (rank ") ||
 		!strings.Contains(text, want) {
 		t.Errorf("got output %q, want a SIGTERM message with %q", text, want)
@@ -138,10 +138,10 @@ func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 func TestCanceledContextKillsGrandchildren(t *testing.T) {
 	out := newTranscript()
 	ctx, cancel := context.WithCancelCause(testContext(t))
-	done := startRun(ctx, newSpec("parent", 2, out))
-	all := pids(t, out.await(t, 2, "ready"))
-	if len(all) != 4 {
-		t.Fatalf("got processes %v, want 4", all)
+	done := startRun(ctx, newSpec("start child", 2, out))
+	processes := processIDs(t, out.await(t, 2, "ready"))
+	if len(processes) != 4 {
+		t.Fatalf("got processes %v, want 4", processes)
 	}
 	cause := errors.New("canceled by the test")
 	cancel(cause)
@@ -149,24 +149,24 @@ func TestCanceledContextKillsGrandchildren(t *testing.T) {
 	if !errors.Is(o.err, cause) || o.Code != 128+9 || len(o.Exits) != 2 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
-	for _, pid := range all {
-		awaitGone(t, pid)
+	for _, pid := range processes {
+		awaitProcessEnd(t, pid)
 	}
 }
 
 func TestRankExitKillsItsChildren(t *testing.T) {
 	out := newTranscript()
-	result, err := Run(testContext(t), newSpec("quitter", 2, out))
+	result, err := Run(testContext(t), newSpec("leave child", 2, out))
 	if err != nil || result.Code != 0 {
 		t.Fatalf("Run = %+v, %v; want code 0", result, err)
 	}
 	text, _ := out.read()
-	all := pids(t, text)
-	if len(all) != 4 {
-		t.Fatalf("got processes %v in %q, want 4", all, text)
+	processes := processIDs(t, text)
+	if len(processes) != 4 {
+		t.Fatalf("got processes %v in %q, want 4", processes, text)
 	}
-	for _, pid := range all {
-		awaitGone(t, pid)
+	for _, pid := range processes {
+		awaitProcessEnd(t, pid)
 	}
 }
 
@@ -189,13 +189,13 @@ func TestRanksDieWithLauncher(t *testing.T) {
 		defer close(copied)
 		_, _ = io.Copy(out, r)
 	}()
-	all := pids(t, out.await(t, 2, "ready"))
+	processes := processIDs(t, out.await(t, 2, "ready"))
 	kill(t, cmd.Process.Pid, syscall.SIGKILL)
 	if err := cmd.Wait(); err == nil {
 		t.Fatal("the launcher exited with code 0 after SIGKILL")
 	}
-	for _, pid := range all {
-		awaitGone(t, pid)
+	for _, pid := range processes {
+		awaitProcessEnd(t, pid)
 	}
 	<-copied
 }
@@ -228,27 +228,27 @@ func TestClosedOutputReaderTerminatesRanks(t *testing.T) {
 	}
 	out := newTranscript() // the launcher's messages
 	cmd := systest.Command(t, systest.Patience, "/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleVariable+"=launch talkers")
+	cmd.Env = append(os.Environ(), roleVariable+"=launch printers")
 	cmd.Stdout, cmd.Stderr = w, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
 	ready := bufio.NewScanner(r)
-	var all []int
-	for len(all) < 4 && ready.Scan() {
-		all = append(all, pids(t, ready.Text())...)
+	var processes []int
+	for len(processes) < 4 && ready.Scan() {
+		processes = append(processes, processIDs(t, ready.Text())...)
 	}
 	r.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("the launcher returned %v and wrote %q", err, out.text.String())
 	}
-	if len(all) != 4 {
-		t.Fatalf("got processes %v, want 4", all)
+	if len(processes) != 4 {
+		t.Fatalf("got processes %v, want 4", processes)
 	}
-	for _, pid := range all {
-		awaitGone(t, pid)
+	for _, pid := range processes {
+		awaitProcessEnd(t, pid)
 	}
-	out.await(t, 1, "the reader of the output was closed: sending SIGTERM")
+	out.await(t, 1, "the output of the launcher was closed: sending SIGTERM")
 	out.await(t, 1, "result signal: broken pipe")
 }

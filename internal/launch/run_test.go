@@ -29,7 +29,7 @@ func startRun(ctx context.Context, spec Spec) <-chan outcome {
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -92,7 +92,7 @@ func TestUserThreadCountIsKept(t *testing.T) {
 }
 
 func TestRanksShareLauncherStore(t *testing.T) {
-	result, lines := runJob(t, newSpec("meet", 3, nil))
+	result, lines := runJob(t, newSpec("connect", 3, nil))
 	want := []string{
 		"[0] 0 3 symmem launch served by the launcher\n",
 		"[1] 1 3 symmem launch served by the launcher\n",
@@ -155,9 +155,9 @@ func TestInvalidSpecStartsNoProcess(t *testing.T) {
 		spec Spec
 		want error
 	}{
-		{"no ranks", Spec{Command: []string{"true"}}, ErrRanks},
-		{"negative number of ranks", Spec{Ranks: -1, Command: []string{"true"}}, ErrRanks},
-		{"too many ranks", Spec{Ranks: 5000, Command: []string{"true"}}, ErrRanks},
+		{"no ranks", Spec{Command: []string{"true"}}, ErrRankCount},
+		{"negative number of ranks", Spec{Ranks: -1, Command: []string{"true"}}, ErrRankCount},
+		{"too many ranks", Spec{Ranks: 5000, Command: []string{"true"}}, ErrRankCount},
 		{"no command", Spec{Ranks: 1}, ErrNoCommand},
 		{"empty command", Spec{Ranks: 1, Command: []string{""}}, ErrNoCommand},
 		{
@@ -186,7 +186,7 @@ func TestInvalidSpecStartsNoProcess(t *testing.T) {
 }
 
 func TestFailureTerminatesOtherRanks(t *testing.T) {
-	spec := newSpec("fail one", 2, nil)
+	spec := newSpec("fail on rank 1", 2, nil)
 	spec.Grace = -1
 	result, lines := runJob(t, spec)
 	if result.Code != 7 || result.First != 1 || result.Exits[0].Code != 3 {
@@ -214,9 +214,9 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 	text := out.await(t, 2, "ready")
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "[1]") {
-			lost := pids(t, line)[0]
+			lost := processIDs(t, line)[0]
 			kill(t, lost, syscall.SIGKILL)
-			awaitGone(t, lost)
+			awaitProcessEnd(t, lost)
 		}
 	}
 	// Rank 0 detects the loss only now, and must still be running to report it.

@@ -20,20 +20,20 @@ type Spec struct {
 	// Env is the base of the ranks' environment. The default is this process's environment.
 	Env []string
 	// Stdin is rank 0's standard input. The default is empty input. Other ranks always have empty
-	// input. If a read from Stdin still blocks when the ranks have exited, a goroutine leaks.
+	// input. If a read from Stdin blocks when the ranks have exited, a goroutine leaks.
 	Stdin io.Reader
 	// Stdout and Stderr receive the ranks' output. The defaults are this process's stdout and
 	// stderr. Writes are never concurrent. Each write contains complete lines, unless a line stays
 	// unterminated for 100 ms.
 	Stdout, Stderr io.Writer
-	// Plain forwards lines without the prefix "[rank] ".
+	// Plain is set if output lines get no prefix "[rank] ".
 	Plain bool
 	// MasterPort is the value of MASTER_PORT. If it is 0, Run picks a free port.
 	MasterPort int
 	// RunID is the name of the job. The default is a random name.
 	RunID string
-	// Grace is the time that the other ranks have to report the failure of a rank. 0 means 10 s,
-	// and a negative value means no time.
+	// Grace is the time from the failure of a rank to SIGTERM for the other ranks, which can report
+	// the failure until then. 0 means 10 s, and a negative value means no time.
 	Grace time.Duration
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
 	// time.
@@ -47,22 +47,22 @@ type Spec struct {
 }
 
 const (
-	maxRanks        = 4096
-	defaultGrace    = 10 * time.Second
-	defaultTermWait = 5 * time.Second
-	defaultKill     = 10 * time.Second
+	maxRanks         = 4096
+	defaultGrace     = 10 * time.Second
+	defaultTermWait  = 5 * time.Second
+	defaultKillAfter = 10 * time.Second
 )
 
 var (
-	// ErrRanks is returned for an invalid number of ranks.
-	ErrRanks = errors.New("the number of ranks must be from 1 to 4096")
+	// ErrRankCount is returned for an invalid number of ranks.
+	ErrRankCount = errors.New("the number of ranks must be from 1 to 4096")
 	// ErrNoCommand is returned for a Spec without a command.
 	ErrNoCommand = errors.New("no command to start")
 )
 
-func (s *Spec) prepare() (path string, err error) {
+func (s *Spec) validate() (path string, err error) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
-		return "", fmt.Errorf("%w, not %d", ErrRanks, s.Ranks)
+		return "", fmt.Errorf("%w, not %d", ErrRankCount, s.Ranks)
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return "", ErrNoCommand
@@ -89,16 +89,16 @@ func (s *Spec) setDefaults() {
 	}
 	s.Grace = cmp.Or(s.Grace, defaultGrace)
 	s.TermWait = cmp.Or(s.TermWait, defaultTermWait)
-	s.KillAfter = cmp.Or(s.KillAfter, defaultKill)
+	s.KillAfter = cmp.Or(s.KillAfter, defaultKillAfter)
 }
 
-// choosePort returns want or, if want is 0, a free port. Another process may open that port first.
-func choosePort(want int) (int, error) {
-	if want < 0 || want > 65535 {
-		return 0, fmt.Errorf("%d is not a port", want)
+// choosePort returns port or, if port is 0, a free port. Another process may open that port first.
+func choosePort(port int) (int, error) {
+	if port < 0 || port > 65535 {
+		return 0, fmt.Errorf("%d is not a port number", port)
 	}
-	if want != 0 {
-		return want, nil
+	if port != 0 {
+		return port, nil
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,27 +9,29 @@ import (
 // supervisor is a state machine that decides which signals the ranks get. It has these phases:
 //
 //	running      Some ranks are running, and none has failed.
-//	grace        A rank has failed, and the others may still report.
-//	announced    After announceDelay in grace, once a message has listed the running ranks.
+//	grace        A rank has failed. The others have time to print what they know about it.
+//	announced    The grace period continues, and a message has listed the running ranks.
 //	terminating  SIGTERM has been sent, after the grace period or because the launcher got SIGTERM.
-//	killing      SIGKILL has been sent, after a wait, on a second SIGINT or on cancellation.
+//	killing      SIGKILL has been sent: after termWait or killAfter, on a second SIGINT, or because
+//	             the context was canceled.
 //	done         All ranks have exited.
 //
 // Other signals are forwarded and change no phase.
 type supervisor struct {
-	phase    phase
-	grace    time.Duration
+	phase       phase
+	gracePeriod time.Duration
+	// termWait is the time from SIGTERM to SIGKILL after a rank has failed.
 	termWait time.Duration
-	// killAfter is the time from a received SIGTERM to SIGKILL. If it is not positive, SIGKILL is
-	// not sent.
+	// killAfter is the time to SIGKILL after the launcher has received SIGTERM. If it is not
+	// positive, SIGKILL is not sent.
 	killAfter time.Duration
 
-	remaining      int            // number of running ranks
-	interrupts     int            // number of received SIGINTs
-	externalSignal syscall.Signal // first signal that the launcher received
+	runningCount   int            // ranks
+	interruptCount int            // received SIGINTs
+	firstSignal    syscall.Signal // first signal that the launcher received
 	exits          []Exit         // by rank
 	hasExited      []bool         // by rank
-	first          int            // rank that failed first, or -1
+	firstFailed    int            // rank, or -1
 }
 
 // announceDelay is the time from a failure to the message that lists the running ranks.
@@ -38,16 +40,16 @@ const announceDelay = 2 * time.Second
 type phase int
 
 const (
-	running phase = iota
-	grace
-	announced
-	terminating
-	killing
-	done
+	phaseRunning phase = iota
+	phaseGrace
+	phaseAnnounced
+	phaseTerminating
+	phaseKilling
+	phaseDone
 )
 
-// order is an instruction to Run. Run sends signal to all ranks unless it is 0, and prints message
-// unless it is empty. If wait is positive, Run calls expired after that time.
+// order is what Run must do next. Unless signal is 0, Run sends it to all ranks. Unless message is
+// empty, Run prints it. If wait is positive, Run calls handleTimeout after that time.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -56,105 +58,105 @@ type order struct {
 
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
-		grace: s.Grace, termWait: s.TermWait, killAfter: s.KillAfter, remaining: s.Ranks,
+		gracePeriod: s.Grace, termWait: s.TermWait, killAfter: s.KillAfter, runningCount: s.Ranks,
 		exits:     make([]Exit, s.Ranks),
-		hasExited: make([]bool, s.Ranks), first: -1,
+		hasExited: make([]bool, s.Ranks), firstFailed: -1,
 	}
 }
 
-func (s *supervisor) exited(e Exit) order {
+func (s *supervisor) handleExit(e Exit) order {
 	s.exits[e.Rank], s.hasExited[e.Rank] = e, true
-	s.remaining--
+	s.runningCount--
 	failed := e.Code != 0
-	if failed && (s.first < 0 || e.exitIndex < s.exits[s.first].exitIndex) {
-		s.first = e.Rank
+	if failed && (s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex) {
+		s.firstFailed = e.Rank
 	}
 	switch {
-	case s.remaining == 0:
-		s.phase = done
-	case failed && s.phase == running:
-		s.phase = grace
-		if s.grace > announceDelay {
+	case s.runningCount == 0:
+		s.phase = phaseDone
+	case failed && s.phase == phaseRunning:
+		s.phase = phaseGrace
+		if s.gracePeriod > announceDelay {
 			return order{wait: announceDelay}
 		}
-		return s.after(s.grace)
+		return s.delayOrder(s.gracePeriod)
 	}
 	return order{}
 }
 
-func (s *supervisor) announce() order {
-	s.phase = announced
-	rest := s.grace - announceDelay
+func (s *supervisor) announceRanks() order {
+	s.phase = phaseAnnounced
+	rest := s.gracePeriod - announceDelay
 	return order{wait: rest, message: fmt.Sprintf(
 		"%v; other ranks are still running: they get SIGTERM in %v and SIGKILL %v later",
-		s.exits[s.first], rest, max(s.termWait, 0))}
+		s.exits[s.firstFailed], rest, max(s.termWait, 0))}
 }
 
-func (s *supervisor) expired() order {
+func (s *supervisor) handleTimeout() order {
 	switch s.phase {
-	case grace, announced:
-		if s.phase == grace && s.grace > announceDelay {
-			return s.announce()
+	case phaseGrace, phaseAnnounced:
+		if s.phase == phaseGrace && s.gracePeriod > announceDelay {
+			return s.announceRanks()
 		}
-		s.phase = terminating
-		o := s.after(s.termWait)
-		if s.phase == terminating {
+		s.phase = phaseTerminating
+		o := s.delayOrder(s.termWait)
+		if s.phase == phaseTerminating {
 			o.signal, o.message = syscall.SIGTERM, "sending SIGTERM to the remaining ranks"
 		}
 		return o
-	case terminating:
+	case phaseTerminating:
 		o := s.kill()
 		o.message = "sending SIGKILL to the remaining ranks"
 		return o
-	case running, killing, done:
+	case phaseRunning, phaseKilling, phaseDone:
 	}
 	return order{}
 }
 
-// after returns an order to wait. If wait is not positive, after returns the next order.
-func (s *supervisor) after(wait time.Duration) order {
+// delayOrder returns an order to wait or, if wait is not positive, the order that follows the wait.
+func (s *supervisor) delayOrder(wait time.Duration) order {
 	if wait <= 0 {
-		return s.expired()
+		return s.handleTimeout()
 	}
 	return order{wait: wait}
 }
 
-// signaled handles a signal that the launcher received. SIGPIPE means that the reader of the
-// launcher's output is gone. The ranks do not notice that, so they get SIGTERM.
-func (s *supervisor) signaled(received syscall.Signal) order {
-	if s.externalSignal == 0 {
-		s.externalSignal = received
+// handleSignal handles a signal that the launcher received. SIGPIPE means that the process that
+// read the launcher's output is gone. The ranks do not notice that, so they get SIGTERM.
+func (s *supervisor) handleSignal(received syscall.Signal) order {
+	if s.firstSignal == 0 {
+		s.firstSignal = received
 	}
 	if received == syscall.SIGPIPE {
-		o := s.signaled(syscall.SIGTERM)
-		o.message = "the reader of the output was closed: sending SIGTERM to the ranks"
+		o := s.handleSignal(syscall.SIGTERM)
+		o.message = "the output of the launcher was closed: sending SIGTERM to the ranks"
 		return o
 	}
 	if received == syscall.SIGINT {
-		s.interrupts++
+		s.interruptCount++
 	}
-	if s.interrupts > 1 {
+	if s.interruptCount > 1 {
 		return s.kill()
 	}
-	if received == syscall.SIGTERM && s.killAfter > 0 && s.phase < terminating {
-		s.phase = terminating
+	if received == syscall.SIGTERM && s.killAfter > 0 && s.phase < phaseTerminating {
+		s.phase = phaseTerminating
 		return order{signal: received, wait: s.killAfter}
 	}
 	return order{signal: received}
 }
 
 func (s *supervisor) kill() order {
-	if s.phase == done {
+	if s.phase == phaseDone {
 		return order{}
 	}
-	s.phase = killing
+	s.phase = phaseKilling
 	return order{signal: syscall.SIGKILL}
 }
 
 func (s *supervisor) result() Result {
-	r := Result{Exits: s.exits, First: s.first, Signal: s.externalSignal}
-	if s.first >= 0 {
-		r.Code = s.exits[s.first].Code
+	r := Result{Exits: s.exits, First: s.firstFailed, Signal: s.firstSignal}
+	if s.firstFailed >= 0 {
+		r.Code = s.exits[s.firstFailed].Code
 	}
 	return r
 }

@@ -72,7 +72,7 @@ func TestSupervisor(t *testing.T) {
 					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, r.want[i])
 				}
 			}
-			if v.phase != done || v.result().Code != r.code {
+			if v.phase != phaseDone || v.result().Code != r.code {
 				t.Fatalf("got phase %d, result %+v; want done, code %d", v.phase, v.result(), r.code)
 			}
 		})
@@ -96,7 +96,7 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, want[i])
 				}
 			}
-			if v.phase != done {
+			if v.phase != phaseDone {
 				t.Errorf("got phase %d, want done", v.phase)
 			}
 		})
@@ -107,19 +107,19 @@ func play(t *testing.T, v *supervisor, event string, exitIndex int) order {
 	t.Helper()
 	switch event {
 	case "x":
-		return v.expired()
+		return v.handleTimeout()
 	case "c":
 		return v.kill()
 	case "i":
-		return v.signaled(syscall.SIGINT)
+		return v.handleSignal(syscall.SIGINT)
 	case "t":
-		return v.signaled(syscall.SIGTERM)
+		return v.handleSignal(syscall.SIGTERM)
 	}
 	e := Exit{exitIndex: exitIndex}
 	if _, err := fmt.Sscanf(event, "e%d=%d", &e.Rank, &e.Code); err != nil {
 		t.Fatal(err)
 	}
-	return v.exited(e)
+	return v.handleExit(e)
 }
 
 func TestRunningRanksAreAnnounced(t *testing.T) {
@@ -166,15 +166,15 @@ func TestFirstExternalSignalIsRecorded(t *testing.T) {
 // its output had been drained sooner.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
-	v.exited(Exit{Rank: 0, Code: 1, exitIndex: 2})
-	v.exited(Exit{Rank: 1, Code: 7, exitIndex: 1})
-	v.exited(Exit{Rank: 2, Code: 0, exitIndex: 0})
+	v.handleExit(Exit{Rank: 0, Code: 1, exitIndex: 2})
+	v.handleExit(Exit{Rank: 1, Code: 7, exitIndex: 1})
+	v.handleExit(Exit{Rank: 2, Code: 0, exitIndex: 0})
 	if r := v.result(); r.First != 1 || r.Code != 7 {
 		t.Fatalf("result = %+v, want First 1 and Code 7", r)
 	}
 }
 
-// TestLinesKeepAllOutput writes pieces of random length, some of which end exactly at maxPending.
+// TestLinesKeepAllOutput writes parts of random length, some of which end exactly at maxPending.
 // The output must contain the same lines, with the prefix.
 func TestLinesKeepAllOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -183,13 +183,13 @@ func TestLinesKeepAllOutput(t *testing.T) {
 		})
 		var out strings.Builder
 		text := ""
-		l := &lineWriter{sink: &sink{mu: &sync.Mutex{}, delay: patience, w: &out}, prefix: "> "}
-		for range rapid.IntRange(0, 4).Draw(t, "pieces") {
-			piece := strings.Repeat("y", length.Draw(t, "length")) +
+		l := &lineWriter{sink: &sink{mu: &sync.Mutex{}, delay: testTimeout, w: &out}, prefix: "> "}
+		for range rapid.IntRange(0, 4).Draw(t, "parts") {
+			part := strings.Repeat("y", length.Draw(t, "length")) +
 				rapid.SampledFrom([]string{"", "\n", "\n\n", "\r\nx"}).Draw(t, "end")
-			text += piece
-			if got, err := l.Write([]byte(piece)); got != len(piece) || err != nil {
-				t.Fatalf("Write = %d, %v; want %d bytes and no error", got, err, len(piece))
+			text += part
+			if got, err := l.Write([]byte(part)); got != len(part) || err != nil {
+				t.Fatalf("Write = %d, %v; want %d bytes and no error", got, err, len(part))
 			}
 		}
 		l.flush()
