@@ -213,7 +213,7 @@ func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 		var o order
 		select {
 		case e := <-j.exits:
-			j.store.Ended(e.Rank, e.String())
+			j.store.RecordExit(e.Rank, e.String())
 			o = j.supervisor.handleExit(e)
 		case s := <-signals:
 			if s, ok := s.(syscall.Signal); ok {

@@ -13,27 +13,27 @@ import (
 	"time"
 )
 
-var processID = rand.Text()
+var processID = rand.Text() // identifies this process in its greetings
 
 // RankTakenError means that another process has claimed the same rank of the job.
 type RankTakenError struct {
-	Rank   int
-	Holder string // description of the other process
+	Rank         int
+	OtherProcess string // description of the other process
 }
 
 func (e *RankTakenError) Error() string {
-	return fmt.Sprintf("rank %d of this job is already connected, from %s: it was started twice, or "+
-		"two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.Holder)
+	return fmt.Sprintf("rank %d of this job is already connected, from %s: it was started twice, "+
+		"or two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.OtherProcess)
 }
 
-// takenAnswer begins the server's answer to a greeting if another process has claimed the rank. A
-// description of that process follows.
-const takenAnswer = "the rank is taken: "
+// rankTakenAnswer begins the server's answer to a greeting for a rank that another process has
+// claimed. A description of that process follows.
+const rankTakenAnswer = "the rank is taken: "
 
-// claimTime bounds how long the server keeps the claim of a process that has exited.
-const claimTime = 2 * time.Second
+// claimTimeout bounds the time from the exit of a process until the server drops its claim.
+const claimTimeout = 2 * time.Second
 
-// rankClaim identifies a rank of a job. Only one process at a time can claim it.
+// rankClaim identifies a rank of a job, which at most one process can claim at a time.
 type rankClaim struct {
 	job  string
 	rank int
@@ -48,34 +48,34 @@ func hostName() string {
 	return name
 }
 
-// greet claims this process's rank by a greeting (see greetKey). It reports whether the server
-// records which ranks have ended. While another process holds the claim, greet retries for up to
-// claimTime.
-func greet(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
+// sendGreeting claims this process's rank by sending a greeting (see greetingKey). It reports
+// whether the server records which ranks have ended. If another process has claimed the rank,
+// sendGreeting retries for up to claimTimeout.
+func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
 		return false, err
 	}
-	for end := time.Now().Add(claimTime); ; {
-		answer, err := c.CompareSet(ctx, greetKey, encoded, encoded)
+	for end := time.Now().Add(claimTimeout); ; {
+		answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
 		if err != nil {
 			return false, err
 		}
-		holder, taken := strings.CutPrefix(string(answer), takenAnswer)
-		if !taken {
-			return string(answer) == greetAnswer, nil
+		otherProcess, isTaken := strings.CutPrefix(string(answer), rankTakenAnswer)
+		if !isTaken {
+			return string(answer) == greetingAnswer, nil
 		}
 		if time.Now().After(end) || !sleepWithJitter(ctx, maxBackoff/10) {
-			return false, &RankTakenError{Rank: g.Rank, Holder: holder}
+			return false, &RankTakenError{Rank: g.Rank, OtherProcess: otherProcess}
 		}
 	}
 }
 
-// claim claims this rank of the job until the returned client is closed. A process whose claim is
-// refused must not increment the rank's call counter, so claim comes first.
-func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
+// claimRank claims this rank of the job until the returned client is closed. It is called before
+// the rank's counter of calls is incremented, because a process without the claim must not do so.
+func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
-	_, err := greet(ctx, c, w.greeting(w.job(), ""))
+	_, err := sendGreeting(ctx, c, w.greeting(w.jobPrefix(), ""))
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -83,19 +83,21 @@ func (w *World) claim(ctx context.Context, store *Client) (*Client, error) {
 }
 
 func (w *World) greeting(job, world string) greeting {
-	return greeting{World: world, Rank: w.Rank, Job: job, Process: processID, Place: describeProcess()}
+	return greeting{
+		World: world, Rank: w.Rank, Job: job, Process: processID, Place: describeProcess(),
+	}
 }
 
-// checkUnclaimed returns a RankTakenError if, according to the store at endpoint, another process
-// has claimed this rank of the job.
+// checkUnclaimed asks the store at endpoint whether another process has claimed this rank of the
+// job. If so, it returns a RankTakenError.
 func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
-	ctx, cancel := context.WithTimeout(ctx, claimTime+time.Second)
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout+time.Second)
 	defer cancel()
 	c, err := Dial(ctx, endpoint)
 	if err != nil {
 		return nil // There is no store of this job at the endpoint.
 	}
-	_, err = greet(ctx, c, w.probe())
+	_, err = sendGreeting(ctx, c, w.probeGreeting())
 	var taken *RankTakenError
 	if errors.As(errors.Join(err, c.Close()), &taken) {
 		return taken
@@ -103,31 +105,36 @@ func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	return nil
 }
 
-func (w *World) probe() greeting {
-	g := w.greeting(w.job(), "")
+func (w *World) probeGreeting() greeting {
+	g := w.greeting(w.jobPrefix(), "")
 	g.Probe = true
 	return g
 }
 
-// attempt returns the key prefix for the current attempt of the job. Each restart begins a new one.
-func (w *World) attempt() string {
+// attemptPrefix returns the key prefix for the current attempt of the job. Each restart begins a
+// new one.
+func (w *World) attemptPrefix() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
 
-// job returns the key prefix shared by all ranks that a launcher has started together.
-func (w *World) job() string { return fmt.Sprintf("%s/%d", w.attempt(), w.Size) }
+// jobPrefix returns the key prefix shared by all ranks that a launcher has started together.
+func (w *World) jobPrefix() string { return fmt.Sprintf("%s/%d", w.attemptPrefix(), w.Size) }
 
-func (w *World) sizeKey(rank int) string { return fmt.Sprintf("%s/size of %d", w.attempt(), rank) }
+func (w *World) sizeKey(rank int) string {
+	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
+}
 
-// sizeMismatch returns a suffix for an error message if an absent rank has a different WORLD_SIZE.
-func (w *World) sizeMismatch(ctx context.Context, c *Client, absent []int) string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+// describeSizeMismatch returns "" or, if an absent rank has a different WORLD_SIZE, the end of an
+// error message.
+func (w *World) describeSizeMismatch(ctx context.Context, c *Client, absent []int) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
-	own := strconv.Itoa(w.Size)
+	ownSize := strconv.Itoa(w.Size)
 	for _, rank := range absent {
-		size, set, err := c.Peek(ctx, w.sizeKey(rank))
-		if err == nil && set && string(size) != own {
-			return fmt.Sprintf("; WORLD_SIZE is %s on rank %d, but %s on this rank", size, rank, own)
+		size, isSet, err := c.Peek(ctx, w.sizeKey(rank))
+		if err == nil && isSet && string(size) != ownSize {
+			return fmt.Sprintf("; WORLD_SIZE is %s on rank %d, but %s on this rank",
+				size, rank, ownSize)
 		}
 	}
 	return ""

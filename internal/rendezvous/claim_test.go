@@ -20,13 +20,13 @@ func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoin
 	}
 	closeLater(t, c)
 	encoded, err := json.Marshal(greeting{
-		Rank: w.Rank, Job: w.job(), Process: "another", Place: "process 1 on another machine",
+		Rank: w.Rank, Job: w.jobPrefix(), Process: "another", Place: "process 1 on another machine",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := c.CompareSet(ctx, greetKey, encoded, encoded); string(answer) != greetAnswer {
-		t.Fatalf("CompareSet = %q, %v; want %q", answer, err, greetAnswer)
+	if answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded); string(answer) != greetingAnswer {
+		t.Fatalf("CompareSet = %q, %v; want %q", answer, err, greetingAnswer)
 	}
 	return c
 }
@@ -84,12 +84,12 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	}()
 	refused := make(chan error, 1)
 	go func() {
-		_, err := serve(ctx, endpoint, &worlds[0])
+		_, err := joinService(ctx, endpoint, &worlds[0])
 		refused <- err
 	}()
 	select {
 	case text := <-logged:
-		if !strings.Contains(text, "the address of the store is taken") {
+		if !strings.Contains(text, "the address of the store is in use") {
 			t.Errorf("unexpected warning: %s", text)
 		}
 	case <-ctx.Done():
@@ -123,11 +123,11 @@ func TestProbeClaimsNoRank(t *testing.T) {
 	server, c := serveOn(t, privateName(), "")
 	endpoint := Endpoint{Address: server.Address()}
 	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})[0]
-	if _, err := greet(ctx, c, w.probe()); err != nil {
+	if _, err := sendGreeting(ctx, c, w.probeGreeting()); err != nil {
 		t.Fatal(err)
 	}
 	claimElsewhere(ctx, t, w, endpoint)
-	if _, err := greet(ctx, c, w.probe()); !errors.As(err, new(*RankTakenError)) {
+	if _, err := sendGreeting(ctx, c, w.probeGreeting()); !errors.As(err, new(*RankTakenError)) {
 		t.Errorf("got %v, want a RankTakenError", err)
 	}
 }
@@ -135,7 +135,7 @@ func TestProbeClaimsNoRank(t *testing.T) {
 func TestSizeKeyHasJobPrefix(t *testing.T) {
 	for _, run := range []string{"", "none", "run"} {
 		w := World{RunID: run, Restart: 2, Size: 4}
-		key, job := w.sizeKey(1), w.job()
+		key, job := w.sizeKey(1), w.jobPrefix()
 		if prefix, ok := strings.CutSuffix(key, "size of 1"); !ok || job != prefix+"4" {
 			t.Errorf("run ID %q: size key %q and job prefix %q have different attempts", run, key, job)
 		}

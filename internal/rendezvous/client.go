@@ -7,44 +7,45 @@ import (
 	"sync"
 )
 
-const idleLinks = 4
+const maxIdleLinks = 4
 
 // Client accesses a store of small keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
 // When a call returns without an error, all ranks can see its effect. A canceled call may or may
-// not have taken effect. Calls with keys of more than 8 KiB, values of more than 8 MiB or more than
-// 128 Ki keys return ErrTooLarge.
+// not have taken effect. A call returns ErrTooLarge for a key of more than 8 KiB, a value of more
+// than 8 MiB, or more than 128 Ki keys.
 type Client struct {
-	*links
+	*linkSet
 	prefix string
 }
 
-type links struct {
-	// These fields do not change after the client is shared. server is 1 plus the world rank that
-	// serves the store, or 0 if no rank serves it.
-	addr   string
-	dial   func(context.Context) (*link, error)
-	server int
+// linkSet holds the connections of a client.
+type linkSet struct {
+	// These fields do not change after the client is shared. serverRankPlus1 is 0 if no rank serves
+	// the store.
+	addr            string
+	dial            func(context.Context) (*link, error)
+	serverRankPlus1 int
 
-	mu      sync.Mutex
-	all     map[*link]bool // all connections; guarded by mu
-	idle    []*link        // unused connections; guarded by mu
-	closed  bool           // guarded by mu
-	onClose func() error   // called by Close, or nil; guarded by mu
+	mu       sync.Mutex
+	all      map[*link]bool // guarded by mu
+	idle     []*link        // connections that no call uses; guarded by mu
+	isClosed bool           // guarded by mu
+	onClose  func() error   // called by Close, or nil; guarded by mu
 }
 
 // ServedBy returns the world rank that serves the store, or -1 if a launcher or PyTorch serves it.
-func (c *links) ServedBy() int { return c.server - 1 }
+func (c *linkSet) ServedBy() int { return c.serverRankPlus1 - 1 }
 
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
-	return &Client{links: &links{addr: addr, dial: dial, all: map[*link]bool{}}}
+	return &Client{linkSet: &linkSet{addr: addr, dial: dial, all: map[*link]bool{}}}
 }
 
 // WithPrefix returns a client that adds a prefix and a slash to every key, as PyTorch's PrefixStore
 // does. Both clients share their connections.
 func WithPrefix(c *Client, prefix string) *Client {
-	return &Client{links: c.links, prefix: c.prefix + prefix + "/"}
+	return &Client{linkSet: c.linkSet, prefix: c.prefix + prefix + "/"}
 }
 
 // NewLocal returns a client of a new store in this process, without a socket. Closing the client
@@ -57,14 +58,14 @@ func NewLocal() *Client {
 }
 
 // Close closes all connections, so that calls in progress return ErrClosed.
-func (c *links) Close() error {
+func (c *linkSet) Close() error {
 	c.mu.Lock()
 	var errs []error
 	for l := range c.all {
 		errs = append(errs, l.conn.Close())
 	}
 	onClose := c.onClose
-	c.all, c.idle, c.closed, c.onClose = map[*link]bool{}, nil, true, nil
+	c.all, c.idle, c.isClosed, c.onClose = map[*link]bool{}, nil, true, nil
 	c.mu.Unlock()
 	if onClose != nil {
 		errs = append(errs, onClose())
@@ -72,11 +73,11 @@ func (c *links) Close() error {
 	return errors.Join(errs...)
 }
 
-func (c *links) acquire(ctx context.Context) (*link, error) {
+func (c *linkSet) acquire(ctx context.Context) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if l, err := c.reuse(); l != nil || err != nil {
+	if l, err := c.takeIdle(); l != nil || err != nil {
 		return l, err
 	}
 	l, err := c.dial(ctx)
@@ -94,10 +95,10 @@ func (c *links) acquire(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-func (c *links) reuse() (*link, error) {
+func (c *linkSet) takeIdle() (*link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.isClosed {
 		return nil, ErrClosed
 	}
 	if len(c.idle) == 0 {
@@ -108,25 +109,25 @@ func (c *links) reuse() (*link, error) {
 	return l, nil
 }
 
-func (c *links) register(l *link) bool {
+func (c *linkSet) register(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
+	if !c.isClosed {
 		c.all[l] = true
 	}
-	return !c.closed
+	return !c.isClosed
 }
 
-// release makes a connection available to other calls, or closes it. If Close caused err, release
-// returns ErrClosed, and otherwise err.
-func (c *links) release(l *link, err error) error {
+// release makes a connection available to other calls, or closes it. It returns ErrClosed if err is
+// a consequence of Close, and otherwise err.
+func (c *linkSet) release(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case !l.incomplete && !c.closed && len(c.idle) < idleLinks:
+	case !l.isIncomplete && !c.isClosed && len(c.idle) < maxIdleLinks:
 		c.idle = append(c.idle, l)
 		return err
-	case l.incomplete && c.closed:
+	case l.isIncomplete && c.isClosed:
 		err = ErrClosed
 	}
 	delete(c.all, l)
@@ -134,7 +135,7 @@ func (c *links) release(l *link, err error) error {
 	return err
 }
 
-func (c *links) roundTrip(ctx context.Context, b []byte, read func(*decoder) error) error {
+func (c *linkSet) roundTrip(ctx context.Context, b []byte, read func(*decoder) error) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	l, err := c.acquire(ctx)

@@ -101,7 +101,7 @@ func TestClientQueryBytes(t *testing.T) {
 
 func TestGetWaitsBeforeReading(t *testing.T) {
 	ours, theirs := net.Pipe()
-	l := &link{conn: ours, d: newDecoder(ours, "script"), authenticated: true}
+	l := &link{conn: ours, d: newDecoder(ours, "script"), isAuthenticated: true}
 	c := newClient("script", nil)
 	closeLater(t, c)
 	c.register(l)
@@ -128,11 +128,11 @@ func TestAbortedRequestKeepsLinkState(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	for _, initial := range []bool{false, true} {
-		l := &link{conn: ours, d: newDecoder(ours, "mute"), authenticated: true, incomplete: initial}
+		l := &link{conn: ours, d: newDecoder(ours, "mute"), isAuthenticated: true, isIncomplete: initial}
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
-		if !errors.Is(err, context.Canceled) || l.incomplete != initial {
+		if !errors.Is(err, context.Canceled) || l.isIncomplete != initial {
 			t.Errorf("exchange = %v with incomplete = %v; want context.Canceled and %v",
-				err, l.incomplete, initial)
+				err, l.isIncomplete, initial)
 		}
 	}
 }

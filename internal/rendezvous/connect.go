@@ -32,16 +32,16 @@ func (e *AbsentError) Unwrap() error { return e.Err }
 // that lists the ranks that did not join.
 //
 // All ranks must make the same number of calls, one after another. Each rank numbers its calls, and
-// calls with the same number belong together. A rank may open a connection before it closes the
-// previous one. After an error, the ranks' numbers may differ, so all ranks should leave and start
-// again.
+// the calls with the same number on all ranks form one world. A rank is allowed to call Connect
+// again before it closes the previous Member. After an error, the numbers can differ between the
+// ranks, so all ranks should leave and restart.
 //
-// Every call of Connect uses different keys. Attempts of a job have different keys only if the
-// launcher counts its restarts.
+// Every call of Connect uses different keys in the store. A restarted job uses different keys only
+// if the launcher counts its restarts.
 //
 // The caller must close the returned Member to leave the job.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
-	if problem := w.problem(); problem != "" {
+	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
 	}
 	ctx, cancel := withDefaultTimeout(ctx)
@@ -54,13 +54,12 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxClosedEarly bounds the retries after a store has closed a new connection immediately. A store
-// that is shutting down does so only once. A store that requires a different token does so every
-// time.
-const maxClosedEarly = 3
+// maxEarlyCloses bounds the retries after a store has closed a new connection immediately. A store
+// that shuts down does so once. A store that requires a different token does so every time.
+const maxEarlyCloses = 3
 
-// connect implements Connect. It retries after ErrLost, because the lost store may have belonged to
-// an earlier call of Connect.
+// connect implements Connect. It retries after ErrLost, because it can reach the store of an
+// earlier call of Connect, which then closes.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -69,38 +68,38 @@ func connect(ctx context.Context, w World) (*Member, error) {
 		}
 		w.Route = Route{Kind: RouteServe, Endpoint: endpoint}
 	}
-	closedEarly := 0
-	try := func(ctx context.Context) (*Member, error) { return attempt(ctx, w) }
-	return retryUntil(ctx, try, func(err error) bool {
+	earlyCloseCount := 0
+	call := func(ctx context.Context) (*Member, error) { return connectOnce(ctx, w) }
+	return callWithRetries(ctx, call, func(err error) bool {
 		if errors.Is(err, errClosedEarly) {
-			closedEarly++
+			earlyCloseCount++
 		}
 		return errors.Is(err, ErrLost) ||
-			errors.Is(err, errClosedEarly) && closedEarly <= maxClosedEarly
+			errors.Is(err, errClosedEarly) && earlyCloseCount <= maxEarlyCloses
 	})
 }
 
-func attempt(ctx context.Context, w World) (*Member, error) {
+func connectOnce(ctx context.Context, w World) (*Member, error) {
 	m := &Member{world: w}
-	if err := m.open(ctx); err != nil {
+	if err := m.openStore(ctx); err != nil {
 		return nil, err
 	}
-	if err := m.joinAll(ctx); err != nil {
+	if err := m.joinAndAwait(ctx); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	if m.service != nil {
-		left := m.otherKeys(leftKey)
-		for i := range left {
-			left[i] = m.base + "/" + left[i]
+		leaveKeys := m.otherRanksKeys(leftKey)
+		for i := range leaveKeys {
+			leaveKeys[i] = m.keyPrefix + "/" + leaveKeys[i]
 		}
-		m.service.addWorld(left)
+		m.service.addWorld(leaveKeys)
 	}
 	return m, nil
 }
 
-// listenAddress returns the address to listen on for clients that connect to address. Except for
-// loopback addresses, it covers all interfaces, because the host name may not resolve to an
-// interface of this machine (in Kubernetes, for example).
+// listenAddress returns the address to listen on for clients that connect to address. Unless that
+// is a loopback address, the server listens on all network interfaces. The host name need not
+// belong to an interface of this machine (in Kubernetes, for example).
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -114,5 +113,5 @@ func listenAddress(address string) string {
 
 const closeTimeout = 30 * time.Second
 
-// leaveTimeout bounds requests to the store that may continue after the caller's deadline.
-const leaveTimeout = 2 * time.Second
+// lateRequestTimeout bounds requests to the store that may continue after the caller's deadline.
+const lateRequestTimeout = 2 * time.Second

@@ -254,7 +254,7 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 		return handshake(ctx, cut, Endpoint{Address: server.Address()})
 	})
 	m := &Member{world: worldsOf(3, Route{Kind: RouteServe})[2], client: client}
-	err := m.joinAll(ctx)
+	err := m.joinAndAwait(ctx)
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0, 1}) ||
 		!errors.Is(err, cause) {
@@ -351,7 +351,7 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 					}
 				})
 			}
-			server.Ended(ended, fmt.Sprintf("rank %d exited with code 3", ended))
+			server.RecordExit(ended, fmt.Sprintf("rank %d exited with code 3", ended))
 			ranks.Wait()
 		})
 	}
@@ -394,7 +394,7 @@ func TestGuardedContextEndsWithRank(t *testing.T) {
 				}
 				return
 			}
-			server.Ended(1, "rank 1 was killed by signal 9")
+			server.RecordExit(1, "rank 1 was killed by signal 9")
 			_, err = store.Get(guarded, "never set")
 			var ended *EndedError
 			if !errors.As(err, &ended) || ended.Rank != 1 {

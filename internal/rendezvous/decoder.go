@@ -13,22 +13,21 @@ import (
 type decoder struct {
 	r    *bufio.Reader
 	peer string
-	// budget is the maximum total size of the keys and values that are still to be read for the
-	// current request.
-	budget int
+	// remainingBytes is the maximum total size of the current request's unread keys and values.
+	remainingBytes int
 }
 
 func newDecoder(r io.Reader, peer string) *decoder {
-	return &decoder{r: bufio.NewReader(r), peer: peer, budget: maxRequestBytes}
+	return &decoder{r: bufio.NewReader(r), peer: peer, remainingBytes: maxRequestBytes}
 }
 
 func (d *decoder) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// request reads one request with at most budget bytes of keys and values. It returns io.EOF if the
-// connection is closed between requests.
-func (d *decoder) request(budget int) (*request, error) {
+// readRequest reads one request with at most maxBytes bytes of keys and values. It returns io.EOF
+// if the connection is closed between requests.
+func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	b, err := d.r.ReadByte()
 	if err != nil {
 		return nil, err
@@ -37,8 +36,8 @@ func (d *decoder) request(budget int) (*request, error) {
 	if r.query >= queryCount {
 		return nil, d.errorf("unknown query %#02x", b)
 	}
-	d.budget = budget
-	if err := d.fields(r, &shapes[r.query]); err != nil {
+	d.remainingBytes = maxBytes
+	if err := d.readFields(r, &requestFormats[r.query]); err != nil {
 		return nil, fmt.Errorf("reading a %s: %w", r.query, unexpectedEOF(err))
 	}
 	return r, nil
@@ -52,37 +51,37 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-func (d *decoder) fields(r *request, s *shape) (err error) {
-	if s.nonce {
-		if r.nonce, err = d.u32(); err != nil {
+func (d *decoder) readFields(r *request, s *requestFormat) (err error) {
+	if s.hasNonce {
+		if r.nonce, err = d.readU32(); err != nil {
 			return err
 		}
 	}
-	count := uint64(s.keys)
-	if s.counted {
-		if count, err = d.length("number of keys", maxKeys); err != nil {
+	count := uint64(s.keyCount)
+	if s.hasCount {
+		if count, err = d.readLength("number of keys", maxKeys); err != nil {
 			return err
 		}
 	}
 	for range count {
-		if err := d.entry(r, s.values); err != nil {
+		if err := d.readEntry(r, s.valueCount); err != nil {
 			return err
 		}
 	}
-	if s.number {
-		r.number, err = d.number()
+	if s.hasNumber {
+		r.number, err = d.readNumber()
 	}
 	return err
 }
 
-func (d *decoder) entry(r *request, values int) error {
-	key, err := d.field("key", maxKeyBytes)
+func (d *decoder) readEntry(r *request, values int) error {
+	key, err := d.readField("key", maxKeyBytes)
 	if err != nil {
 		return err
 	}
 	r.keys = append(r.keys, string(key))
 	for range values {
-		value, err := d.field("value", maxValueBytes)
+		value, err := d.readField("value", maxValueBytes)
 		if err != nil {
 			return err
 		}
@@ -91,47 +90,47 @@ func (d *decoder) entry(r *request, values int) error {
 	return nil
 }
 
-func (d *decoder) u8() (byte, error) { return d.r.ReadByte() }
+func (d *decoder) readU8() (byte, error) { return d.r.ReadByte() }
 
-func (d *decoder) u32() (uint32, error) {
+func (d *decoder) readU32() (uint32, error) {
 	var b [4]byte
 	_, err := io.ReadFull(d.r, b[:])
 	return binary.LittleEndian.Uint32(b[:]), err
 }
 
-func (d *decoder) u64() (uint64, error) {
+func (d *decoder) readU64() (uint64, error) {
 	var b [8]byte
 	_, err := io.ReadFull(d.r, b[:])
 	return binary.LittleEndian.Uint64(b[:]), err
 }
 
-func (d *decoder) number() (int64, error) {
-	n, err := d.u64()
+func (d *decoder) readNumber() (int64, error) {
+	n, err := d.readU64()
 	return int64(n), err
 }
 
-func (d *decoder) length(name string, limit uint64) (uint64, error) {
-	n, err := d.u64()
+func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
+	n, err := d.readU64()
 	if err == nil && n > limit {
 		return 0, d.errorf("%s %d is over the limit of %d", name, n, limit)
 	}
 	return n, err
 }
 
-// field reads a length and then that number of bytes, which the caller owns.
-func (d *decoder) field(name string, limit uint64) ([]byte, error) {
-	n, err := d.length("length of a "+name, limit)
+// readField reads a length and then that number of bytes.
+func (d *decoder) readField(name string, limit uint64) ([]byte, error) {
+	n, err := d.readLength("length of a "+name, limit)
 	if err != nil {
 		return nil, err
 	}
-	// Eight more bytes per field bound the number of empty fields.
-	if d.budget -= int(n) + 8; d.budget < 0 {
+	// Each field counts as 8 bytes more than its length, which bounds the number of empty fields.
+	if d.remainingBytes -= int(n) + 8; d.remainingBytes < 0 {
 		return nil, d.errorf("the request is too long")
 	}
-	return d.bytes(int64(n))
+	return d.readBytes(int64(n))
 }
 
-func (d *decoder) bytes(n int64) ([]byte, error) {
+func (d *decoder) readBytes(n int64) ([]byte, error) {
 	const maxPrealloc = 64 << 10
 	if n <= maxPrealloc {
 		b := make([]byte, n)

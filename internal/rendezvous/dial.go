@@ -16,7 +16,7 @@ import (
 type Endpoint struct {
 	// Address has the form "host:port", "unix:@name" or "unix:/path".
 	Address string
-	// Token is empty for PyTorch's servers and for Unix sockets whose server requires no token.
+	// Token is empty for a server that requires no token: PyTorch's, or a server on a Unix socket.
 	Token Token
 }
 
@@ -26,8 +26,8 @@ const (
 )
 
 // Dial connects to the store at an endpoint. It retries until the server accepts the connection or
-// ctx is done. If ctx has no deadline, Dial fails after DefaultTimeout. ErrToken, ErrProtocol and
-// PeerError end Dial without a retry. The caller must close the client.
+// ctx is done. If ctx has no deadline, Dial fails after DefaultTimeout. Dial does not retry after
+// ErrToken, ErrProtocol and PeerError. The caller must close the client.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
@@ -53,18 +53,18 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		}
 		return handshake(ctx, conn, endpoint)
 	}
-	first, err := retryUntil(ctx, dialOnce, isTransient)
+	first, err := callWithRetries(ctx, dialOnce, isTransient)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the store at %s: %w", endpoint.Address, err)
 	}
 	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
-		closedEarly := 0
-		return retryUntil(ctx, dialOnce, func(err error) bool {
+		earlyCloseCount := 0
+		return callWithRetries(ctx, dialOnce, func(err error) bool {
 			// A server with too many unauthenticated connections closes the oldest ones.
 			if isClosed(err) {
-				closedEarly++
+				earlyCloseCount++
 			}
-			return isBusy(err) || isClosed(err) && closedEarly <= maxClosedEarly
+			return isBusy(err) || isClosed(err) && earlyCloseCount <= maxEarlyCloses
 		})
 	})
 	c.register(first)
@@ -79,16 +79,16 @@ func isTransient(err error) bool {
 // isBusy reports whether err means that the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// retryUntil calls try, with increasing pauses, until try succeeds, retry returns false for the
-// error of try, or ctx is done.
-func retryUntil[T any](
+// callWithRetries repeats call, with increasing pauses, until call returns no error, shouldRetry
+// returns false for the error, or ctx is done.
+func callWithRetries[T any](
 	ctx context.Context,
-	try func(context.Context) (*T, error),
-	retry func(error) bool,
+	call func(context.Context) (*T, error),
+	shouldRetry func(error) bool,
 ) (*T, error) {
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
-		result, err := try(ctx)
-		if err == nil || !retry(err) {
+		result, err := call(ctx)
+		if err == nil || !shouldRetry(err) {
 			return result, err
 		}
 		if !sleepWithJitter(ctx, pause) {

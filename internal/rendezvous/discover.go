@@ -6,35 +6,36 @@ import (
 	"strconv"
 )
 
+// environment looks up variables and keeps those that it has looked up for error messages.
 type environment struct {
-	lookup func(string) (string, bool)
-	source Source
-	seen   []Variable
+	lookup    func(string) (string, bool)
+	source    Source
+	variables []Variable
 }
 
 // value returns the value of a variable, or "" if it is not set. Scripts often set variables to "",
 // so callers treat an empty variable as unset.
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
-	e.seen = append(e.seen, Variable{name, value})
+	e.variables = append(e.variables, Variable{name, value})
 	return value
 }
 
-// secret returns the value of a variable that holds a token. Errors do not show that value.
-func (e *environment) secret(name string) Token {
+// token returns the value of a variable that holds a token. Error messages do not contain it.
+func (e *environment) token(name string) Token {
 	value, _ := e.lookup(name)
-	shown := Variable{Name: name}
+	variable := Variable{Name: name}
 	if value != "" {
-		shown.Value = "(hidden)"
+		variable.Value = "(hidden)"
 	}
-	e.seen = append(e.seen, shown)
+	e.variables = append(e.variables, variable)
 	return Token(value)
 }
 
 func (e *environment) errorf(format string, args ...any) error {
 	return &EnvironmentError{
 		Source:    e.source,
-		Variables: e.seen,
+		Variables: e.variables,
 		Reason:    fmt.Sprintf(format, args...),
 	}
 }
@@ -78,40 +79,40 @@ var launchers = []launcherVariables{
 	},
 }
 
-// Discover determines this process's rank, and how to reach the store, from options and the
-// environment. lookup is usually os.LookupEnv. Discover does not communicate. Its error is an
-// EnvironmentError or describes an invalid option.
+// Discover determines this process's rank and the way to reach the store. It uses the options and
+// the environment, and does not communicate. lookup is usually os.LookupEnv. Discover returns an
+// EnvironmentError, or an error that describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
-	w, err := ranks(lookup, o)
+	w, err := discoverRanks(lookup, o)
 	if err != nil {
 		return World{}, err
 	}
 	e := &environment{lookup: lookup, source: w.Source}
-	if err := route(e, o, &w); err != nil {
+	if err := chooseRoute(e, o, &w); err != nil {
 		return World{}, err
 	}
 	return w, nil
 }
 
-func ranks(lookup func(string) (string, bool), o Options) (World, error) {
+func discoverRanks(lookup func(string) (string, bool), o Options) (World, error) {
 	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
-		return fromOptions(o)
+		return worldFromOptions(o)
 	}
 	slurm := &environment{lookup: lookup, source: SourceSlurm}
-	step := inSlurmStep(slurm)
+	inStep := inSlurmStep(slurm)
 	for i := range launchers {
 		e := &environment{lookup: lookup, source: launchers[i].source}
-		if w, ok, err := launchers[i].ranks(e, step); ok || err != nil {
+		if w, isFound, err := launchers[i].readRanks(e, inStep); isFound || err != nil {
 			return w, err
 		}
 	}
-	if step {
-		return fromSlurm(slurm)
+	if inStep {
+		return worldFromSlurm(slurm)
 	}
 	return World{Size: 1, LocalSize: 1, Source: SourceOneProcess}, nil
 }
 
-func fromOptions(o Options) (World, error) {
+func worldFromOptions(o Options) (World, error) {
 	w := World{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
 		Source: SourceOptions,
@@ -119,40 +120,42 @@ func fromOptions(o Options) (World, error) {
 	if o.LocalSize == 0 {
 		if o.LocalRank != 0 {
 			return World{}, errors.New("finding this rank by options: the local " +
-				"rank is set, but the local size is not")
+				"rank is set, but the local size is not set")
 		}
 		w.LocalRank, w.LocalSize = w.Rank, w.Size
 	}
-	if problem := w.problem(); problem != "" {
+	if problem := w.describeProblem(); problem != "" {
 		return World{}, fmt.Errorf("finding this rank by options: %s", problem)
 	}
 	return w, nil
 }
 
-// ranks reads the variables of one launcher. It returns false if none of them is set, or if Slurm's
-// variables must be used instead.
-func (l *launcherVariables) ranks(e *environment, slurmStep bool) (w World, ok bool, err error) {
-	count, local := 0, 0
+// readRanks reads the variables of one launcher. It returns false if none of them is set, or if
+// Slurm's variables must be used instead.
+func (l *launcherVariables) readRanks(
+	e *environment, inStep bool,
+) (w World, isFound bool, err error) {
+	count, localCount := 0, 0 // of all variables that are set, and of those for this machine
 	for i, name := range l.names {
 		if e.value(name) != "" {
 			count++
-			local += i / 2
+			localCount += i / 2
 		}
 	}
 	switch {
 	case count == 0:
 		return World{}, false, nil
-	case l.source == SourceMPICH && slurmStep && local == 0:
-		// srun's PMI sets rank and size, but only Slurm's variables contain the local ones.
+	case l.source == SourceMPICH && inStep && localCount == 0:
+		// srun's PMI sets rank and size. Slurm's own variables contain local rank and local size.
 		return World{}, false, nil
 	case count < len(l.names):
 		return World{}, false, e.errorf("only some of the variables are set; %s", l.hint)
 	}
-	w, err = l.parse(&environment{lookup: e.lookup, source: l.source})
+	w, err = l.parseWorld(&environment{lookup: e.lookup, source: l.source})
 	return w, true, err
 }
 
-func (l *launcherVariables) parse(e *environment) (World, error) {
+func (l *launcherVariables) parseWorld(e *environment) (World, error) {
 	w := World{Source: l.source}
 	for i, field := range [...]*int{&w.Rank, &w.Size, &w.LocalRank, &w.LocalSize} {
 		n, err := e.number(l.names[i])
@@ -161,7 +164,7 @@ func (l *launcherVariables) parse(e *environment) (World, error) {
 		}
 		*field = n
 	}
-	if problem := w.problem(); problem != "" {
+	if problem := w.describeProblem(); problem != "" {
 		return World{}, e.errorf("%s", problem)
 	}
 	return w, readJobName(e, &w)

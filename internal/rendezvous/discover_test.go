@@ -176,7 +176,7 @@ func TestInvalidEnvironments(t *testing.T) {
 		{"the agent's store without a port", strings.Replace(envTorch, "MASTER_PORT", "X", 1) +
 			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not set"},
 		{"an invalid port", strings.Replace(envTorch, "29500", "0", 1) +
-			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not a port"},
+			"TORCHELASTIC_USE_AGENT_STORE=True", "MASTER_PORT is not a port number"},
 		{
 			"a job on several machines without a token",
 			strings.ReplaceAll(envTorch, "LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1") + "LOCAL_RANK=0",

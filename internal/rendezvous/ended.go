@@ -15,12 +15,12 @@ const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// A rank sends its greeting in a COMPARE_SET of greetKey. The Server records the rank, stores
-// nothing, and returns greetAnswer. Any other server finds no value under greetKey. It then stores
-// nothing and returns the expected value.
+// A rank sends its greeting in a COMPARE_SET of greetingKey. The Server records the rank, stores
+// nothing, and returns greetingAnswer. Any other server finds no value under greetingKey. It then
+// stores nothing and returns the expected value.
 const (
-	greetKey    = "symmem-greeting"
-	greetAnswer = "ends are told"
+	greetingKey    = "symmem-greeting"
+	greetingAnswer = "ends are told"
 )
 
 const maxGreetingBytes = 4 << 10
@@ -61,8 +61,8 @@ type EndedError struct {
 
 func (e *EndedError) Error() string { return e.How }
 
-// Ended records that a rank's process has exited. how describes the exit and names the rank.
-func (s *Server) Ended(rank int, how string) {
+// RecordExit records that a rank's process has exited. how describes the exit and names the rank.
+func (s *Server) RecordExit(rank int, how string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recordEnd(rankEnd{Rank: rank, How: how})
@@ -74,8 +74,9 @@ func (s *Server) recordEnd(e rankEnd) {
 	if err != nil {
 		return // cannot happen for strings and numbers
 	}
-	r := &request{query: querySet, keys: []string{userKey(endKey(s.ends))}, values: [][]byte{value}}
-	s.ends++
+	key := userKey(endKey(s.endCount))
+	r := &request{query: querySet, keys: []string{key}, values: [][]byte{value}}
+	s.endCount++
 	// SET has no answer and cannot fail.
 	_ = s.apply(0, r)
 }
@@ -89,7 +90,7 @@ func (s *Server) announceClosing() {
 // handleGreeting answers r and returns true if r is a greeting. The caller must hold s.mu.
 func (s *Server) handleGreeting(from clientID, r *request) bool {
 	sess := s.sessions[from]
-	if sess == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetKey) {
+	if sess == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetingKey) {
 		return false
 	}
 	g := &greeting{}
@@ -98,7 +99,7 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	}
 	key := rankClaim{job: g.Job, rank: g.Rank}
 	if other := s.sessions[s.claims[key]]; other != nil && other.greeting.Process != g.Process {
-		sess.out.post(appendField(nil, takenAnswer+other.greeting.Place))
+		sess.outbox.post(appendField(nil, rankTakenAnswer+other.greeting.Place))
 		return true
 	}
 	if !g.Probe {
@@ -107,7 +108,7 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 			s.claims[key] = sess.id
 		}
 	}
-	sess.out.post(appendField(nil, greetAnswer))
+	sess.outbox.post(appendField(nil, greetingAnswer))
 	return true
 }
 
@@ -127,7 +128,7 @@ func (s *Server) connectedRanks(world string) (ranks []int) {
 // hold s.mu.
 func (s *Server) recordSessionEnd(sess *session) {
 	g := sess.greeting
-	if g == nil || s.closed {
+	if g == nil || s.isClosed {
 		return
 	}
 	if key := (rankClaim{job: g.Job, rank: g.Rank}); s.claims[key] == sess.id {
@@ -147,10 +148,10 @@ func (s *Server) recordSessionEnd(sess *session) {
 	s.recordEnd(e)
 }
 
-// fatalToConnect reports whether the end of a rank makes this call of Connect fail. It does while
+// makesConnectFail reports whether the end of a rank makes this call of Connect fail. It does while
 // ranks are missing, unless the rank has left. Every rank leaves at its deadline.
-func (m *Member) fatalToConnect(ctx context.Context, e *EndedError) bool {
-	if e.Rank == 0 && !e.Left && m.watch.storeLost() {
+func (m *Member) makesConnectFail(ctx context.Context, e *EndedError) bool {
+	if e.Rank == 0 && !e.Left && m.watcher.hasLostStore() {
 		return true
 	}
 	if _, ready, err := m.store.Peek(ctx, readyKey); err != nil || ready {
@@ -184,23 +185,23 @@ func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool
 		set[r] = true
 	}
 	return func(_ context.Context, e *EndedError) bool {
-		return set[e.Rank] || e.Rank == 0 && m.watch.storeLost()
+		return set[e.Rank] || e.Rank == 0 && m.watcher.hasLostStore()
 	}
 }
 
-// guard returns a context that is canceled once a rank for which fatal returns true has ended and
-// the duration after has passed.
+// guard returns a context that is canceled after a rank for which isFatal returns true has ended
+// and delay has passed.
 func (m *Member) guard(
-	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
+	ctx context.Context, delay time.Duration, isFatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
-	if m.watch == nil {
+	if m.watcher == nil {
 		return guarded, func() { cancel(nil) }
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if e := m.watch.await(guarded, after, fatal); e != nil {
+		if e := m.watcher.await(guarded, delay, isFatal); e != nil {
 			cancel(e)
 		}
 	}()
@@ -208,23 +209,23 @@ func (m *Member) guard(
 }
 
 // Ended returns the errors of those given ranks that have ended, and of rank 0 if the store is
-// lost, ordered by rank. It waits until enough returns true for this result or ctx is canceled.
+// lost, ordered by rank. It waits until isEnough returns true for this result or ctx is canceled.
 func (m *Member) Ended(
-	ctx context.Context, ranks []int, enough func([]*EndedError) bool,
+	ctx context.Context, ranks []int, isEnough func([]*EndedError) bool,
 ) []*EndedError {
-	if m.watch == nil {
+	if m.watcher == nil {
 		return nil
 	}
-	matches := m.endMatcher(ranks)
+	isWanted := m.endMatcher(ranks)
 	for {
-		all, changed := m.watch.knownEnds()
+		reports, changed := m.watcher.reports()
 		var ended []*EndedError
-		for _, end := range all {
-			if matches(ctx, end.EndedError) {
+		for _, end := range reports {
+			if isWanted(ctx, end.EndedError) {
 				ended = append(ended, end.EndedError)
 			}
 		}
-		if enough(ended) {
+		if isEnough(ended) {
 			return ended
 		}
 		select {
@@ -241,14 +242,14 @@ func (m *Member) explainWaitError(err error) error {
 	var absent *AbsentError
 	isAbsent := errors.As(err, &absent)
 	lost := errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)
-	if m.watch == nil || !isAbsent && !lost {
+	if m.watcher == nil || !isAbsent && !lost {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), launcherDelay)
 	defer cancel()
-	e := m.watch.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
+	e := m.watcher.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
 		return isAbsent && !e.Left && slices.Contains(absent.Ranks, e.Rank) ||
-			lost && !e.Left && e.Rank == 0 && m.watch.storeLost()
+			lost && !e.Left && e.Rank == 0 && m.watcher.hasLostStore()
 	})
 	if e == nil {
 		return err
@@ -256,7 +257,7 @@ func (m *Member) explainWaitError(err error) error {
 	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
 }
 
-func (m *Member) ended(ctx context.Context) error {
+func (m *Member) endedError(ctx context.Context) error {
 	e, ok := errors.AsType[*EndedError](context.Cause(ctx))
 	if !ok {
 		return nil

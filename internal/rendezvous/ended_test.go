@@ -16,15 +16,15 @@ const maxReportTime = 3 * time.Second
 
 // closeLinks closes all connections of a member, as the kernel does when a process is killed.
 func closeLinks(m *Member) error {
-	m.watch.cancel()
-	err := errors.Join(m.watch.client.Close(), m.client.Close())
+	m.watcher.cancel()
+	err := errors.Join(m.watcher.client.Close(), m.client.Close())
 	if m.service != nil {
 		services.mu.Lock()
 		delete(services.byAddress, m.service.endpoint.Address)
 		services.mu.Unlock()
 		err = errors.Join(err, m.service.server.Close())
 	}
-	<-m.watch.done
+	<-m.watcher.done
 	return err
 }
 
@@ -98,7 +98,7 @@ func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victi
 	defer stop()
 	select {
 	case <-guarded.Done():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 	}
 	var e *EndedError
 	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.Left {
@@ -130,7 +130,7 @@ func TestRankThatEndsDuringConnectIsReported(t *testing.T) {
 					}()
 				}
 				m := &Member{world: worlds[victim]}
-				if err := m.open(ctx); err != nil {
+				if err := m.openStore(ctx); err != nil {
 					t.Fatal(err)
 				}
 				if err := m.join(ctx); err != nil {
@@ -233,14 +233,14 @@ func TestLeaveReturnsAtDeadline(t *testing.T) {
 func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	server, client := serveOn(t, privateName(), "")
 	answer, err := client.CompareSet(testContext(t), "key", []byte("value"), []byte("value"))
-	if err != nil || string(answer) == greetAnswer {
-		t.Fatalf("CompareSet = %q, %v; want an answer other than greetAnswer", answer, err)
+	if err != nil || string(answer) == greetingAnswer {
+		t.Fatalf("CompareSet = %q, %v; want an answer other than greetingAnswer", answer, err)
 	}
-	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, base: "base"}
-	m.base = strings.Repeat("x", maxGreetingBytes)
-	w, err := startWatch(testContext(t), m, newClient(client.addr, client.dial))
+	m := &Member{world: worldsOf(2, Route{Kind: RouteJoin})[1], client: client, keyPrefix: "base"}
+	m.keyPrefix = strings.Repeat("x", maxGreetingBytes)
+	w, err := startEndWatcher(testContext(t), m, newClient(client.addr, client.dial))
 	if w != nil || err != nil {
-		t.Errorf("startWatch = %v, %v; want nil, because the server does not support greetings", w, err)
+		t.Errorf("startEndWatcher = %v, %v; want nil, because the server does not support greetings", w, err)
 	}
 	guarded, stop := m.Guard(testContext(t), []int{0, 1})
 	defer stop()

@@ -8,94 +8,94 @@ import (
 	"strings"
 )
 
-func (m *Member) open(ctx context.Context) (err error) {
+func (m *Member) openStore(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
 	case route.Kind == RouteLocal:
 		m.client = NewLocal()
 		return nil
 	case route.Kind == RouteServe && m.world.Rank == 0:
-		if m.service, err = serve(ctx, route.Endpoint, &m.world); err == nil {
+		if m.service, err = joinService(ctx, route.Endpoint, &m.world); err == nil {
 			m.client = m.service.server.Client()
 		}
 		return err
 	}
 	if route.Kind == RouteServe {
-		defer warnLate(ctx, m.world.Late, func(context.Context) []int { return []int{0} })()
+		defer reportLateRanks(ctx, m.world.Late, func(context.Context) []int { return []int{0} })()
 	}
 	m.client, err = Dial(ctx, route.Endpoint)
 	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
 		return &AbsentError{Ranks: []int{0}, Size: m.world.Size, Err: err}
 	}
 	if m.client != nil && route.Kind == RouteServe {
-		m.client.server = 1
+		m.client.serverRankPlus1 = 1
 	}
 	return err
 }
 
-// joinAll joins the world and waits for the other ranks. If ctx is done first, the error lists the
-// absent ranks. Rank 0 also publishes the result.
-func (m *Member) joinAll(ctx context.Context) error {
+// joinAndAwait joins the world and waits for the other ranks. If ctx is done first, the error lists
+// the absent ranks. Rank 0 publishes their list to the other ranks.
+func (m *Member) joinAndAwait(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
 		err = m.awaitRanks(ctx)
 	}
 	if err != nil && ctx.Err() != nil && m.store != nil && !errors.As(err, new(*EndedError)) {
-		if absent := m.absent(ctx); len(absent) > 0 {
+		if absent := m.findAbsent(ctx); len(absent) > 0 {
 			err = &AbsentError{
 				Ranks: absent, Size: m.world.Size,
-				Err: fmt.Errorf("%w%s%s", context.Cause(ctx), m.arrivedMachines(ctx),
-					m.world.sizeMismatch(ctx, m.client, absent)),
+				Err: fmt.Errorf("%w%s%s", context.Cause(ctx), m.describeArrivedRanks(ctx),
+					m.world.describeSizeMismatch(ctx, m.client, absent)),
 			}
 		}
 	}
-	var missing *AbsentError
-	if m.world.Rank != 0 || err != nil && !errors.As(err, &missing) {
+	var absentErr *AbsentError
+	if m.world.Rank != 0 || err != nil && !errors.As(err, &absentErr) {
 		return err
 	}
 	var absent []int
-	if missing != nil {
-		absent = missing.Ranks
+	if absentErr != nil {
+		absent = absentErr.Ranks
 	}
 	return errors.Join(err, m.publishReady(ctx, absent))
 }
 
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
-	watched, stop := m.guard(ctx, launcherDelay, m.fatalToConnect)
+	guarded, stop := m.guard(ctx, launcherDelay, m.makesConnectFail)
 	defer stop()
-	defer warnLate(ctx, m.world.Late, m.absent)()
+	defer reportLateRanks(ctx, m.world.Late, m.findAbsent)()
 	if m.world.Rank == 0 {
-		err = m.store.Wait(watched, m.otherKeys(joinedKey)...)
+		err = m.store.Wait(guarded, m.otherRanksKeys(joinedKey)...)
 	} else {
-		err = m.awaitReady(watched)
+		err = m.awaitReady(guarded)
 	}
 	if err == nil {
 		return nil
 	}
-	if ended := m.ended(watched); ended != nil {
+	if ended := m.endedError(guarded); ended != nil {
 		return ended
 	}
 	return m.explainWaitError(err)
 }
 
-// join determines the keys of this call and announces this rank. A request in progress may continue
-// for leaveTimeout after the deadline. Aborting it would close the connection, and this rank could
-// no longer find out which ranks are absent.
+// join determines the key prefix of this call and announces this rank. A request in progress can
+// continue for lateRequestTimeout after the deadline. Aborting it would close the connection, which
+// this rank needs to find out which ranks are absent.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := extend(ctx, leaveTimeout)
+	ctx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
-	base := m.world.job()
+	base := m.world.jobPrefix()
 	var watchClient *Client
 	if m.world.Size > 1 {
 		var err error
-		if watchClient, err = m.world.claim(ctx, m.client); err != nil {
+		if watchClient, err = m.world.claimRank(ctx, m.client); err != nil {
 			return err
 		}
 	}
-	// All ranks make the same number of calls, so they get the same count.
+	// All ranks make the same number of calls, so they get the same number here.
 	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
@@ -103,10 +103,10 @@ func (m *Member) join(ctx context.Context) error {
 		}
 		return err
 	}
-	m.base = fmt.Sprintf("%s/%d", base, call)
-	m.store = WithPrefix(m.client, m.base)
+	m.keyPrefix = fmt.Sprintf("%s/%d", base, call)
+	m.store = WithPrefix(m.client, m.keyPrefix)
 	if watchClient != nil {
-		if m.watch, err = startWatch(ctx, m, watchClient); err != nil {
+		if m.watcher, err = startEndWatcher(ctx, m, watchClient); err != nil {
 			return err
 		}
 		size := strconv.Itoa(m.world.Size)
@@ -117,7 +117,8 @@ func (m *Member) join(ctx context.Context) error {
 	return m.store.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
 }
 
-func (m *Member) otherKeys(key func(rank int) string) []string {
+// otherRanksKeys returns the keys of all ranks except rank 0.
+func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 	keys := make([]string, 0, m.world.Size)
 	for rank := 1; rank < m.world.Size; rank++ {
 		keys = append(keys, key(rank))
@@ -125,13 +126,14 @@ func (m *Member) otherKeys(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores the list of absent ranks. It may take up to leaveTimeout after the deadline.
+// publishReady stores the list of absent ranks under readyKey. It can return up to
+// lateRequestTimeout after the deadline.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	texts := make([]string, len(absent))
 	for i, rank := range absent {
 		texts[i] = strconv.Itoa(rank)
 	}
-	ctx, cancel := extend(ctx, leaveTimeout)
+	ctx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(texts, ",")))
 }
@@ -142,8 +144,8 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
 	}
-	// The key is set, so its value can be read even after the deadline.
-	readCtx, cancel := extend(ctx, leaveTimeout)
+	// The key is set, so Get returns soon. The deadline must not interrupt it.
+	readCtx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
 	value, err := m.store.Get(readCtx, readyKey)
 	if err != nil || len(value) == 0 {
@@ -151,13 +153,13 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	}
 	return &AbsentError{
 		Ranks: parseRanks(string(value)), Size: m.world.Size,
-		Err: fmt.Errorf("rank 0 gave up waiting%s", m.arrivedMachines(ctx)),
+		Err: fmt.Errorf("rank 0 gave up waiting%s", m.describeArrivedRanks(ctx)),
 	}
 }
 
-// absent lists the other ranks that have not joined. It works even after the deadline of ctx.
-func (m *Member) absent(ctx context.Context) (ranks []int) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+// findAbsent lists the other ranks that have not joined. ctx may have expired.
+func (m *Member) findAbsent(ctx context.Context) (ranks []int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
 	for rank := range m.world.Size {
 		if rank == m.world.Rank {
@@ -179,35 +181,35 @@ func parseRanks(list string) (ranks []int) {
 	return ranks
 }
 
-const maxMachines = 16
+const maxMachines = 16 // in an error message
 
-// arrivedMachines returns a suffix for an error about absent ranks: the ranks that have joined, by
-// machine. It returns "" if the world has only one machine. It works even after the deadline.
-func (m *Member) arrivedMachines(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+// describeArrivedRanks returns the end of an error message about absent ranks. It lists the ranks
+// that have joined, by machine, or is "" if all ranks run on one machine. ctx may have expired.
+func (m *Member) describeArrivedRanks(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
-	var names []string
-	ranks := map[string][]int{}
+	var machines []string
+	ranks := map[string][]int{} // by machine
 	for rank := range m.world.Size {
-		value, joined, err := m.store.Peek(ctx, joinedKey(rank))
-		name := string(value)
-		if err != nil || !joined || name == "" {
+		value, hasJoined, err := m.store.Peek(ctx, joinedKey(rank))
+		machine := string(value)
+		if err != nil || !hasJoined || machine == "" {
 			continue
 		}
-		if ranks[name] == nil {
-			names = append(names, name)
+		if ranks[machine] == nil {
+			machines = append(machines, machine)
 		}
-		ranks[name] = append(ranks[name], rank)
+		ranks[machine] = append(ranks[machine], rank)
 	}
-	if len(names) == 0 || len(names) == 1 && m.world.LocalSize == m.world.Size {
+	if len(machines) == 0 || len(machines) == 1 && m.world.LocalSize == m.world.Size {
 		return ""
 	}
 	text := "; arrived:"
-	for i, name := range names[:min(len(names), maxMachines)] {
+	for i, machine := range machines[:min(len(machines), maxMachines)] {
 		if i > 0 {
 			text += ","
 		}
-		text += fmt.Sprintf(" ranks %v on %.64q", ranks[name], name)
+		text += fmt.Sprintf(" ranks %v on %.64q", ranks[machine], machine)
 	}
 	return text
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// In TestJoinWithSlowStore, a store does not answer for longer than leaveTimeout. The last
+// In TestJoinWithSlowStore, a store does not answer for longer than lateRequestTimeout. The last
 // steps of joining a world must not fail, because the ranks' own deadline is later.
 func TestJoinWithSlowStore(t *testing.T) {
 	t.Parallel()
@@ -23,7 +23,7 @@ func TestJoinWithSlowStore(t *testing.T) {
 		server.mu.Lock()
 		result := make(chan error, 1)
 		go func() { result <- step() }()
-		<-time.After(leaveTimeout + leaveTimeout/4)
+		<-time.After(lateRequestTimeout + lateRequestTimeout/4)
 		server.mu.Unlock()
 		if err := <-result; err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// warnLate repeatedly calls late with the result of missing and the time waited so far, until stop
-// is called. late returns the time until the next call.
-func warnLate(
-	ctx context.Context, late func([]int, time.Duration) time.Duration,
-	missing func(context.Context) []int,
+// reportLateRanks repeatedly calls report with the result of findLate and the time waited so far,
+// until stop is called. report returns the time until its next call, or a negative time for none.
+func reportLateRanks(
+	ctx context.Context, report func([]int, time.Duration) time.Duration,
+	findLate func(context.Context) []int,
 ) (stop func()) {
-	if late == nil {
+	if report == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done, begin := make(chan struct{}), time.Now()
 	go func() {
 		defer close(done)
-		for next := late(nil, 0); next >= 0 && sleep(ctx, next); {
-			ranks, waited := missing(ctx), time.Since(begin)
+		for pause := report(nil, 0); pause >= 0 && sleep(ctx, pause); {
+			ranks, waited := findLate(ctx), time.Since(begin)
 			if ctx.Err() != nil {
 				return
 			}
-			next = late(ranks, waited)
+			pause = report(ranks, waited)
 		}
 	}()
 	return func() { cancel(); <-done }

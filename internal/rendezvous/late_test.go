@@ -51,7 +51,7 @@ func TestLateRanksAreReported(t *testing.T) {
 
 func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	t.Helper()
-	for end := time.After(patience); ; {
+	for end := time.After(testTimeout); ; {
 		select {
 		case missing := <-reported:
 			if slices.Equal(missing, []int{want}) {

@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// link is one of a Client's connections. It sends one request at a time. If its last reply is
-// incomplete, the link must be closed.
+// link is one of a Client's connections. It sends one request at a time. If its last reply has not
+// been read completely, the link must be closed.
 type link struct {
 	conn net.Conn
 	d    *decoder
-	// incomplete is set from the start of a request until its reply has been read completely. For a
-	// canceled WAIT, that is the reply to CANCEL_WAIT.
-	incomplete bool
-	// authenticated is set when the server has answered a query that may require a token.
-	authenticated bool
+	// isIncomplete is set from the start of a request until its reply has been read completely. For
+	// a canceled WAIT, that is the reply to CANCEL_WAIT.
+	isIncomplete bool
+	// isAuthenticated is set when the server has answered a query that may require a token.
+	isAuthenticated bool
 }
 
-// pastDeadline makes every read and write of a connection return immediately.
+// pastDeadline is a deadline that makes every read and write of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
 const cancelTimeout = 2 * time.Second
 
-// guard makes all I/O of the link fail when ctx is done, until release is called.
+// guard makes all I/O of the link fail once ctx is done. release ends this effect.
 func (l *link) guard(ctx context.Context) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -49,29 +49,29 @@ func (l *link) guard(ctx context.Context) (release func()) {
 func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
-	previous := l.incomplete
-	l.incomplete = true
+	wasIncomplete := l.isIncomplete
+	l.isIncomplete = true
 	n, err := l.conn.Write(b)
 	if err == nil {
 		err = read(l.d)
 	}
 	if err == nil {
-		l.authenticated, l.incomplete = true, false
+		l.isAuthenticated, l.isIncomplete = true, false
 		return nil
 	}
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		l.incomplete = previous
+		l.isIncomplete = wasIncomplete
 	}
-	return l.classify(ctx, err)
+	return l.explain(ctx, err)
 }
 
-func (l *link) classify(ctx context.Context, err error) error {
+func (l *link) explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, ErrProtocol), errors.Is(err, ErrToken):
 		return err
-	case !l.authenticated && isClosed(err):
+	case !l.isAuthenticated && isClosed(err):
 		return fmt.Errorf("%w: %w: %w", ErrToken, errClosedEarly, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
@@ -80,7 +80,7 @@ func (l *link) classify(ctx context.Context, err error) error {
 // errClosedEarly means that the server closed the connection at the first query, because it
 // requires a different token or is shutting down.
 var errClosedEarly = errors.New(
-	"the server closed the connection: it may require a token, or another token")
+	"the server closed the connection: it may require a token, or a different token")
 
 func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
@@ -89,8 +89,8 @@ func isClosed(err error) bool {
 }
 
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
-	l := &link{conn: conn, d: newDecoder(conn, endpoint.Address), authenticated: true}
-	err := l.greet(ctx)
+	l := &link{conn: conn, d: newDecoder(conn, endpoint.Address), isAuthenticated: true}
+	err := l.sendHandshake(ctx)
 	if err == nil && endpoint.Token != "" {
 		err = l.authenticate(ctx, endpoint.Token)
 	}
@@ -99,13 +99,13 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 		return nil, fmt.Errorf("handshake with the store: %w", err)
 	}
 	// Without a token, only the answer to the first query shows whether the server requires one.
-	l.authenticated = endpoint.Token != ""
+	l.isAuthenticated = endpoint.Token != ""
 	return l, nil
 }
 
-func (l *link) greet(ctx context.Context) error {
-	// Old LibUV servers close the connection when VALIDATE arrives in pieces.
-	b := (&request{query: queryValidate, nonce: magic}).append(nil)
+func (l *link) sendHandshake(ctx context.Context) error {
+	// Old LibUV servers of PyTorch close the connection unless VALIDATE arrives in one packet.
+	b := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
 	b, read := appendPing(b)
 	return l.exchange(ctx, b, read)
 }
@@ -114,9 +114,9 @@ func (l *link) greet(ctx context.Context) error {
 // queries in order, so the answer confirms all earlier ones.
 func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 	nonce := rand.Uint32()
-	b = (&request{query: queryPing, nonce: nonce}).append(b)
+	b = (&request{query: queryPing, nonce: nonce}).encode(b)
 	return b, func(d *decoder) error {
-		got, err := d.u32()
+		got, err := d.readU32()
 		if err == nil && got != nonce {
 			return d.errorf("PING %#08x was answered with %#08x", nonce, got)
 		}
@@ -125,8 +125,8 @@ func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
 }
 
 func (l *link) authenticate(ctx context.Context, token Token) error {
-	return l.exchange(ctx, token.query().append(nil), func(d *decoder) error {
-		b, err := d.u8()
+	return l.exchange(ctx, token.query().encode(nil), func(d *decoder) error {
+		b, err := d.readU8()
 		switch {
 		case err == nil && b == replyNotReady:
 			return ErrToken
@@ -143,38 +143,38 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 // and returns the cause of ctx.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
-	answered := false
-	err := l.exchange(ctx, r.append(nil), func(d *decoder) error {
-		answered = true
-		return readStop(d)
+	isAnswered := false
+	err := l.exchange(ctx, r.encode(nil), func(d *decoder) error {
+		isAnswered = true
+		return readWaitAnswer(d)
 	})
-	if err == nil || !answered || ctx.Err() == nil ||
+	if err == nil || !isAnswered || ctx.Err() == nil ||
 		errors.Is(err, ErrLost) || errors.Is(err, ErrProtocol) {
 		return err
 	}
-	return l.cancel(ctx)
+	return l.cancelWait(ctx)
 }
 
-func readStop(d *decoder) error {
-	b, err := d.u8()
-	if err == nil && b != replyStop {
+func readWaitAnswer(d *decoder) error {
+	b, err := d.readU8()
+	if err == nil && b != replyWaitOver {
 		return d.errorf("WAIT was answered with %#02x", b)
 	}
 	return err
 }
 
-// cancel cancels a WAIT whose context is done. It returns the cause of ctx, or nil if the keys were
-// set before the server received the cancellation.
-func (l *link) cancel(ctx context.Context) error {
+// cancelWait cancels a WAIT whose context is done. It returns the cause of ctx, or nil if the keys
+// were set before the server received the cancellation.
+func (l *link) cancelWait(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()
-	stopped := false
+	isWaitOver := false
 	r := request{query: queryCancelWait}
-	err := l.exchange(cancelCtx, r.append(nil), func(d *decoder) error {
-		b, err := d.u8()
-		if err == nil && b == replyStop {
-			stopped = true
-			b, err = d.u8()
+	err := l.exchange(cancelCtx, r.encode(nil), func(d *decoder) error {
+		b, err := d.readU8()
+		if err == nil && b == replyWaitOver {
+			isWaitOver = true
+			b, err = d.readU8()
 		}
 		if err == nil && b != replyCanceled {
 			return d.errorf("CANCEL_WAIT was answered with %#02x", b)
@@ -184,7 +184,7 @@ func (l *link) cancel(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return errors.Join(context.Cause(ctx), err)
-	case stopped:
+	case isWaitOver:
 		return nil
 	}
 	return context.Cause(ctx)

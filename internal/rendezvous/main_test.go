@@ -10,12 +10,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds every wait in these tests. It expires only if a test hangs.
-const patience = 30 * time.Second
+// testTimeout bounds every wait in these tests. It expires only if a test hangs.
+const testTimeout = 30 * time.Second
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

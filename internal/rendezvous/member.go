@@ -14,17 +14,17 @@ import (
 // and left/<rank> when it leaves. When rank 0 stops waiting for the others, it sets ready to the
 // list of ranks that have not joined.
 type Member struct {
-	// These fields do not change after the member has joined. service is nil unless this rank
-	// serves the store. watch is nil if the server does not record which ranks have ended.
-	world   World
-	client  *Client
-	service *service
-	store   *Client
-	base    string // prefix of the store's keys
-	watch   *endWatcher
+	// These fields do not change after the member has joined. service is nil unless this process
+	// serves the store. watcher is nil if the server does not record which ranks have ended.
+	world     World
+	client    *Client
+	service   *service
+	store     *Client
+	keyPrefix string
+	watcher   *endWatcher
 
-	leave sync.Once
-	err   error
+	leaveOnce  sync.Once
+	leaveError error
 }
 
 const readyKey = "ready"
@@ -49,22 +49,22 @@ const MaxReasonBytes = 64 << 10
 // has an effect.
 //
 // A rank that leaves because of a failure passes the reason as why. The other ranks receive it in
-// EndedError.Why. Leave drops a reason of more than MaxReasonBytes bytes.
+// EndedError.Why. Leave does not send a reason of more than MaxReasonBytes bytes.
 func (m *Member) Leave(ctx context.Context, why string) error {
 	if len(why) > MaxReasonBytes {
 		why = ""
 	}
-	m.leave.Do(func() { m.err = m.leaveWorld(ctx, why) })
-	return m.err
+	m.leaveOnce.Do(func() { m.leaveError = m.leaveWorld(ctx, why) })
+	return m.leaveError
 }
 
 func (m *Member) leaveWorld(ctx context.Context, why string) error {
 	if m.store != nil && m.world.Size > 1 {
-		publishCtx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+		publishCtx, cancel := context.WithTimeout(context.Background(), lateRequestTimeout)
 		defer cancel()
 		m.publishLeft(publishCtx, []byte(why))
 	}
-	err := m.watch.close()
+	err := m.watcher.close()
 	if m.service != nil {
 		return errors.Join(err, m.serveUntilLeft(ctx))
 	}
@@ -72,10 +72,10 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 }
 
 // publishLeft sets the key that announces that this rank leaves. Without the key, the server would
-// assume that the process has exited. publishLeft uses the watch's connection if possible, because
-// rank 0 may no longer accept new connections.
+// assume that the process has exited. publishLeft prefers the watcher's connection, because rank 0
+// may no longer accept new connections.
 func (m *Member) publishLeft(ctx context.Context, why []byte) {
-	if m.watch != nil && m.watch.leave(ctx, why) == nil {
+	if m.watcher != nil && m.watcher.leave(ctx, why) == nil {
 		return
 	}
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), why)
@@ -84,17 +84,17 @@ func (m *Member) publishLeft(ctx context.Context, why []byte) {
 // serveUntilLeft removes this member from its service. The last member closes the server when every
 // other rank has left or disconnected, or when ctx is done.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
-	last, left := m.service.leave()
-	if !last {
+	isLast, leaveKeys := m.service.removeMember()
+	if !isLast {
 		return m.client.Close()
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer warnLate(ctx, m.world.LateToLeave, func(context.Context) []int {
-		return m.service.server.connectedRanks(m.base)
+	defer reportLateRanks(ctx, m.world.LateToLeave, func(context.Context) []int {
+		return m.service.server.connectedRanks(m.keyPrefix)
 	})()
 	var waiter sync.WaitGroup
 	waiter.Go(func() {
-		if m.allLeft(ctx, left) {
+		if m.awaitLeft(ctx, leaveKeys) {
 			cancel()
 		}
 	})
@@ -105,13 +105,13 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// allLeft waits until all keys are set. It returns false if the wait fails. It also returns false
-// if there are no keys, because the ranks of an incomplete world do not announce that they leave.
-func (m *Member) allLeft(ctx context.Context, left [][]string) bool {
-	for _, keys := range left {
+// awaitLeft waits until all keys are set. It returns false if the wait fails or there are no keys,
+// because ranks do not announce that they leave a world that some rank did not join.
+func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) bool {
+	for _, keys := range leaveKeys {
 		if m.client.Wait(ctx, keys...) != nil {
 			return false
 		}
 	}
-	return len(left) > 0
+	return len(leaveKeys) > 0
 }

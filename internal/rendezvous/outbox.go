@@ -13,9 +13,9 @@ const outboxLimit = 1 << 20
 type outbox struct {
 	mu      sync.Mutex
 	changed sync.Cond
-	// pending and closed are guarded by mu.
-	pending []byte
-	closed  bool
+	// pending and isClosed are guarded by mu.
+	pending  []byte
+	isClosed bool
 }
 
 func newOutbox() *outbox {
@@ -28,7 +28,7 @@ func newOutbox() *outbox {
 func (o *outbox) post(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.closed {
+	if !o.isClosed {
 		o.pending = append(o.pending, b...)
 		o.changed.Broadcast()
 	}
@@ -37,7 +37,7 @@ func (o *outbox) post(b []byte) {
 func (o *outbox) awaitSpace() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for len(o.pending) > outboxLimit && !o.closed {
+	for len(o.pending) > outboxLimit && !o.isClosed {
 		o.changed.Wait()
 	}
 }
@@ -46,7 +46,7 @@ func (o *outbox) awaitSpace() {
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.closed = true
+	o.isClosed = true
 	o.changed.Broadcast()
 }
 
@@ -69,7 +69,7 @@ func (o *outbox) drain(w io.Writer) {
 func (o *outbox) next() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for len(o.pending) == 0 && !o.closed {
+	for len(o.pending) == 0 && !o.isClosed {
 		o.changed.Wait()
 	}
 	b := o.pending

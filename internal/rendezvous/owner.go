@@ -10,57 +10,60 @@ import (
 	"strings"
 )
 
-// addressInUse finds out which user has taken an address. If it was another user, waiting would not
-// help, and addressInUse returns an error. Otherwise it returns advice for an error message.
-func addressInUse(ctx context.Context, endpoint Endpoint, uid uint32) (advice string, err error) {
+// checkAddressOwner finds out which user's process uses an address. If it is another user, waiting
+// would not help, and checkAddressOwner returns an error. Otherwise it returns advice for an error
+// message.
+func checkAddressOwner(
+	ctx context.Context, endpoint Endpoint, uid uint32,
+) (advice string, err error) {
 	network, addr, err := splitAddress(endpoint.Address)
 	if err != nil {
 		return "", err
 	}
 	var owner uint32
-	var known bool
+	var isKnown bool
 	if network == "unix" {
-		owner, known = ownerOfSocket(ctx, addr, uid)
+		owner, isKnown = ownerOfSocket(ctx, addr, uid)
 	} else {
-		owner, known = ownerOfPort(addr)
+		owner, isKnown = ownerOfPort(addr)
 	}
 	switch {
-	case known && owner != uid:
-		return "", fmt.Errorf("another user has taken the address of this job's store: %w; give the "+
-			"job another MASTER_PORT or run id, or start it by symmem launch, whose store "+
+	case isKnown && owner != uid:
+		return "", fmt.Errorf("another user's process uses the address of this job's store: %w; give "+
+			"the job another MASTER_PORT or run id, or start it by symmem launch, whose store "+
 			"has a random address", &PeerError{Addr: endpoint.Address, UID: owner, Want: uid})
 	case network == "unix":
-		return "another job of this user has the same MASTER_PORT or run id, or has not ended", nil
-	case known:
+		return "another job of this user has the same MASTER_PORT or run id and has not ended", nil
+	case isKnown:
 		return fmt.Sprintf("if PyTorch serves its own store there, set %s=%s on all ranks to join it",
 			EnvStore, endpoint.Address), nil
 	}
-	return "this process cannot find out which process uses it", nil
+	return "this process cannot find out which process uses the address", nil
 }
 
-func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, known bool) {
+func ownerOfSocket(ctx context.Context, addr string, uid uint32) (owner uint32, isKnown bool) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", addr)
 	if err != nil {
 		return 0, false
 	}
 	defer conn.Close()
-	var other *PeerError
+	var peerErr *PeerError
 	switch err := checkPeer(conn, addr, uid); {
-	case errors.As(err, &other):
-		return other.UID, true
+	case errors.As(err, &peerErr):
+		return peerErr.UID, true
 	case err == nil:
 		return uid, true
 	}
 	return 0, false
 }
 
-func ownerOfPort(addr string) (owner uint32, known bool) {
+func ownerOfPort(addr string) (owner uint32, isKnown bool) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return 0, false
 	}
-	number, err := strconv.ParseUint(port, 10, 16)
+	portNumber, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return 0, false
 	}
@@ -69,21 +72,21 @@ func ownerOfPort(addr string) (owner uint32, known bool) {
 		if err != nil {
 			continue
 		}
-		if owner, known = listenerUID(string(table), number); known {
+		if owner, isKnown = listenerUID(string(table), portNumber); isKnown {
 			return owner, true
 		}
 	}
 	return 0, false
 }
 
-// listenerUID returns the user whose process listens on a port, according to table, which has the
-// format of /proc/net/tcp.
-func listenerUID(table string, port uint64) (uid uint32, found bool) {
-	const listening = "0A"
+// listenerUID returns the user whose process listens on a port. table has the format of
+// /proc/net/tcp.
+func listenerUID(table string, port uint64) (uid uint32, isKnown bool) {
+	const listenState = "0A"
 	suffix := fmt.Sprintf(":%04X", port)
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
-		if len(fields) < 8 || fields[3] != listening || !strings.HasSuffix(fields[1], suffix) {
+		if len(fields) < 8 || fields[3] != listenState || !strings.HasSuffix(fields[1], suffix) {
 			continue
 		}
 		if uid, err := strconv.ParseUint(fields[7], 10, 32); err == nil {

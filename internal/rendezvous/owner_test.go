@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestAddressOfAnotherUserIsRefused starts two servers and calls addressInUse with their
+// TestAddressOfAnotherUserIsRefused starts two servers and calls checkAddressOwner with their
 // addresses, but with the ID of another user.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
@@ -17,7 +17,7 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	own := uint32(os.Geteuid())
 	for _, s := range []*Server{tcp, unix} {
 		endpoint := Endpoint{Address: s.Address()}
-		_, err := addressInUse(testContext(t), endpoint, own+1)
+		_, err := checkAddressOwner(testContext(t), endpoint, own+1)
 		var other *PeerError
 		if !errors.As(err, &other) || other.UID != own || other.Want != own+1 {
 			t.Errorf("%s: got %v, want a PeerError with user %d", endpoint.Address, err, own)
@@ -25,7 +25,7 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), EnvStore) {
 			t.Errorf("got %v, want an error without advice to join another user's store", err)
 		}
-		if advice, err := addressInUse(testContext(t), endpoint, own); err != nil || advice == "" {
+		if advice, err := checkAddressOwner(testContext(t), endpoint, own); err != nil || advice == "" {
 			t.Errorf("addressInUse(%s) = %q, %v; want advice", endpoint.Address, advice, err)
 		}
 	}
@@ -59,7 +59,7 @@ func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		if network == "tcp" {
 			cancel()
 		}
-		_, err = serve(ctx, Endpoint{Address: address, Token: "token"}, &World{Size: 1})
+		_, err = joinService(ctx, Endpoint{Address: address, Token: "token"}, &World{Size: 1})
 		cancel()
 		if err == nil || strings.Contains(err.Error(), EnvStore) != advised {
 			t.Errorf("serve(%s) = %v; want an error that mentions %s: %v",

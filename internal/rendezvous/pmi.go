@@ -14,10 +14,10 @@ import (
 	"syscall"
 )
 
-// pmi is a client of PMI-1, the protocol between MPICH's process manager and the processes that it
-// starts. Each message is a line of "name=value" fields, and the first field is the command (see
-// src/pmi/src/pmi_v1.c in MPICH).
-type pmi struct {
+// pmiClient is a client of PMI-1, the protocol between MPICH's process manager and the processes
+// that it starts. Each message is a line of "name=value" fields, the first of which is the command
+// (see src/pmi/src/pmi_v1.c in MPICH).
+type pmiClient struct {
 	conn net.Conn
 	r    *bufio.Reader
 }
@@ -25,61 +25,61 @@ type pmi struct {
 var errPMI = errors.New("PMI failed")
 
 const (
-	pmiLineBytes   = 4096
-	pmiKey         = "symmem-store"
-	pmiNeededBytes = 60
+	pmiLineBytes = 4096
+	pmiKey       = "symmem-store"
+	pmiMinBytes  = 60 // required size of a key or value
 )
 
-// pmiResult caches the endpoint that was obtained over one descriptor. A program may call Connect
-// several times, but a descriptor allows only one exchange.
+// pmiResult caches the endpoint that was received over a descriptor. A program can call Connect
+// several times, but PMI allows one exchange for each descriptor.
 type pmiResult struct {
 	sync.Mutex
-	known    bool
+	isKnown  bool
 	endpoint Endpoint
 }
 
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that rank 0, the leader, chooses for all ranks. It leaves the
+// pmiEndpoint returns the endpoint that rank 0 chooses for all ranks. It leaves the
 // descriptor open.
-func pmiEndpoint(ctx context.Context, fd int, leader bool) (Endpoint, error) {
+func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
 	result.Lock()
 	defer result.Unlock()
-	if result.known {
+	if result.isKnown {
 		return result.endpoint, nil
 	}
-	conn, err := pmiConn(fd)
+	conn, err := openPMIConn(fd)
 	if err != nil {
 		return Endpoint{}, err
 	}
 	defer conn.Close()
-	endpoint, err := pmiExchange(ctx, conn, leader)
+	endpoint, err := pmiExchange(ctx, conn, isLeader)
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("finding the store by PMI: %w", err)
 	}
-	result.endpoint, result.known = endpoint, true
+	result.endpoint, result.isKnown = endpoint, true
 	return endpoint, nil
 }
 
-func pmiExchange(ctx context.Context, conn net.Conn, leader bool) (Endpoint, error) {
+func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
-	p := &pmi{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
-	endpoint, err := p.exchange(leader)
+	p := &pmiClient{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
+	endpoint, err := p.exchange(isLeader)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return endpoint, err
 }
 
-func pmiConn(fd int) (net.Conn, error) {
-	copied, err := syscall.Dup(fd)
+func openPMIConn(fd int) (net.Conn, error) {
+	duplicate, err := syscall.Dup(fd)
 	if err != nil {
 		return nil, fmt.Errorf("using descriptor %d of PMI_FD: %w", fd, err)
 	}
-	syscall.CloseOnExec(copied)
-	file := os.NewFile(uintptr(copied), "PMI_FD")
+	syscall.CloseOnExec(duplicate)
+	file := os.NewFile(uintptr(duplicate), "PMI_FD")
 	defer file.Close()
 	conn, err := net.FileConn(file)
 	if err != nil {
@@ -88,14 +88,14 @@ func pmiConn(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-func (p *pmi) exchange(leader bool) (Endpoint, error) {
-	kvs, err := p.begin()
+func (p *pmiClient) exchange(isLeader bool) (Endpoint, error) {
+	spaceName, err := p.openSpace()
 	if err != nil {
 		return Endpoint{}, err
 	}
-	if leader {
+	if isLeader {
 		value := rand.Text() + "-" + rand.Text()
-		put := fmt.Sprintf("put kvsname=%s key=%s value=%s", kvs, pmiKey, value)
+		put := fmt.Sprintf("put kvsname=%s key=%s value=%s", spaceName, pmiKey, value)
 		if _, err := p.request(put, "put_result"); err != nil {
 			return Endpoint{}, err
 		}
@@ -103,30 +103,30 @@ func (p *pmi) exchange(leader bool) (Endpoint, error) {
 	if _, err := p.request("barrier_in", "barrier_out"); err != nil {
 		return Endpoint{}, err
 	}
-	got, err := p.request(fmt.Sprintf("get kvsname=%s key=%s", kvs, pmiKey), "get_result")
+	reply, err := p.request(fmt.Sprintf("get kvsname=%s key=%s", spaceName, pmiKey), "get_result")
 	if err != nil {
 		return Endpoint{}, err
 	}
-	name, token, ok := strings.Cut(got["value"], "-")
-	if !ok || name == "" || token == "" {
-		return Endpoint{}, fmt.Errorf("%w: rank 0 stored %q", errPMI, got["value"])
+	name, token, isValid := strings.Cut(reply["value"], "-")
+	if !isValid || name == "" || token == "" {
+		return Endpoint{}, fmt.Errorf("%w: rank 0 stored %q", errPMI, reply["value"])
 	}
 	_, err = p.request("finalize", "finalize_ack")
 	return Endpoint{Address: unixScheme + "@symmem-" + name, Token: Token(token)}, err
 }
 
-func (p *pmi) begin() (kvs string, err error) {
+func (p *pmiClient) openSpace() (spaceName string, err error) {
 	if _, err := p.request("init pmi_version=1 pmi_subversion=1", "response_to_init"); err != nil {
 		return "", err
 	}
-	maxes, err := p.request("get_maxes", "maxes")
+	limits, err := p.request("get_maxes", "maxes")
 	if err != nil {
 		return "", err
 	}
 	for _, name := range []string{"keylen_max", "vallen_max"} {
-		if n, err := strconv.Atoi(maxes[name]); err != nil || n < pmiNeededBytes {
+		if n, err := strconv.Atoi(limits[name]); err != nil || n < pmiMinBytes {
 			return "", fmt.Errorf("%w: %s is %q, want at least %d",
-				errPMI, name, maxes[name], pmiNeededBytes)
+				errPMI, name, limits[name], pmiMinBytes)
 		}
 	}
 	space, err := p.request("get_my_kvsname", "my_kvsname")
@@ -139,26 +139,26 @@ func (p *pmi) begin() (kvs string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends one line and returns the fields of the answer. It fails if the answer's command is
-// not want, or if the answer contains an rc other than 0.
-func (p *pmi) request(line, want string) (map[string]string, error) {
+// request sends one line and returns the fields of the reply. It fails unless the reply's command
+// is replyCommand and its field rc, which is optional, is 0.
+func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
 		return nil, fmt.Errorf("sending %s: %w", command, err)
 	}
-	answer, err := p.r.ReadSlice('\n')
+	reply, err := p.r.ReadSlice('\n')
 	if err != nil {
-		return nil, fmt.Errorf("reading the answer to %s: %w", command, unexpectedEOF(err))
+		return nil, fmt.Errorf("reading the reply to %s: %w", command, unexpectedEOF(err))
 	}
-	fields, err := parsePMILine(string(answer))
+	fields, err := parsePMILine(string(reply))
 	if err != nil {
 		return nil, err
 	}
-	if fields["cmd"] != want {
-		return nil, fmt.Errorf("%w: %s was answered with %q", errPMI, command, answer)
+	if fields["cmd"] != replyCommand {
+		return nil, fmt.Errorf("%w: %s got the reply %q", errPMI, command, reply)
 	}
 	if rc, ok := fields["rc"]; ok && rc != "0" {
-		return nil, fmt.Errorf("%w: %s was refused: rc=%q msg=%q",
+		return nil, fmt.Errorf("%w: %s got an error: rc=%q msg=%q",
 			errPMI, command, rc, fields["msg"])
 	}
 	return fields, nil
@@ -168,9 +168,9 @@ func (p *pmi) request(line, want string) (map[string]string, error) {
 func parsePMILine(line string) (map[string]string, error) {
 	fields := map[string]string{}
 	for field := range strings.FieldsSeq(line) {
-		name, value, ok := strings.Cut(field, "=")
-		if _, duplicate := fields[name]; !ok || name == "" || duplicate {
-			return nil, fmt.Errorf("%w: word %q of line %q", errPMI, field, line)
+		name, value, hasValue := strings.Cut(field, "=")
+		if _, isDuplicate := fields[name]; !hasValue || name == "" || isDuplicate {
+			return nil, fmt.Errorf("%w: invalid field %q in line %q", errPMI, field, line)
 		}
 		fields[name] = value
 	}

@@ -123,9 +123,9 @@ func TestPMIProtocolViolations(t *testing.T) {
 	rows := map[string]struct{ answer, want string }{
 		"hangs up":                    {"", "unexpected EOF"},
 		"refuses":                     {"cmd=response_to_init rc=-1 msg=no\n", `rc="-1" msg="no"`},
-		"answers something else":      {"cmd=maxes rc=0\n", "init was answered with"},
-		"sends a word without a name": {"cmd=response_to_init ok\n", `word "ok"`},
-		"sends a word twice":          {"cmd=response_to_init rc=0 rc=0\n", `word "rc=0"`},
+		"answers something else":      {"cmd=maxes rc=0\n", "init got the reply"},
+		"sends a word without a name": {"cmd=response_to_init ok\n", `invalid field "ok"`},
+		"sends a word twice":          {"cmd=response_to_init rc=0 rc=0\n", `invalid field "rc=0"`},
 		"allows only short keys":      {good + "cmd=maxes keylen_max=8 vallen_max=64\n", "keylen_max"},
 		"omits the limits":            {good + "cmd=maxes\n", `keylen_max is ""`},
 		"sends a huge line":           {strings.Repeat("x", pmiLineBytes+1), "buffer full"},

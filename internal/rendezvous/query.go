@@ -10,7 +10,7 @@ import (
 type query byte
 
 // Every server since PyTorch 2.4 supports the queries up to queryPing, except queryAppend. The
-// client sends only these.
+// client sends no other queries.
 const (
 	queryValidate query = iota
 	querySet
@@ -42,53 +42,53 @@ const (
 	maxRequestBytes = 256 << 20
 )
 
-// magic identifies the protocol in the first request of a connection.
-const magic uint32 = 0x3C85F7CE
+// protocolMagic identifies the protocol in the first request of a connection.
+const protocolMagic uint32 = 0x3C85F7CE
 
 // The one-byte answers.
 const (
 	replyReady    = 0 // CHECK: all keys are set.
 	replyNotReady = 1 // CHECK: some key is missing.
-	replyStop     = 0 // WAIT, BARRIER: the wait is over.
-	replyCanceled = 1 // CANCEL_WAIT: the WAIT has been canceled, or had already been answered.
+	replyWaitOver = 0 // WAIT, BARRIER: the wait is over.
+	replyCanceled = 1 // CANCEL_WAIT: the WAIT has been canceled, or was answered before.
 )
 
-// shape describes the fields that follow the query byte: a nonce, the number of keys, each key with
-// its values, and a number, in this order. Most queries have only some of these fields.
-type shape struct {
-	name    string
-	nonce   bool // u32
-	counted bool // u64 n, then n keys
-	keys    int  // number of keys unless counted is set
-	values  int  // for each key
-	number  bool // i64
+// requestFormat describes the fields that follow the query byte, in this order: a nonce, the number
+// of keys, each key with its values, and a number. Most queries have some of these fields.
+type requestFormat struct {
+	name       string
+	hasNonce   bool // u32
+	hasCount   bool // u64 number of keys
+	keyCount   int  // number of keys unless hasCount is set
+	valueCount int  // number of values of each key
+	hasNumber  bool // i64
 }
 
-var shapes = [queryCount]shape{
-	queryValidate:   {name: "VALIDATE", nonce: true},
-	querySet:        {name: "SET", keys: 1, values: 1},
-	queryCompareSet: {name: "COMPARE_SET", keys: 1, values: 2},
-	queryGet:        {name: "GET", keys: 1},
-	queryAdd:        {name: "ADD", keys: 1, number: true},
-	queryCheck:      {name: "CHECK", counted: true},
-	queryWait:       {name: "WAIT", counted: true},
+var requestFormats = [queryCount]requestFormat{
+	queryValidate:   {name: "VALIDATE", hasNonce: true},
+	querySet:        {name: "SET", keyCount: 1, valueCount: 1},
+	queryCompareSet: {name: "COMPARE_SET", keyCount: 1, valueCount: 2},
+	queryGet:        {name: "GET", keyCount: 1},
+	queryAdd:        {name: "ADD", keyCount: 1, hasNumber: true},
+	queryCheck:      {name: "CHECK", hasCount: true},
+	queryWait:       {name: "WAIT", hasCount: true},
 	queryNumKeys:    {name: "GETNUMKEYS"},
-	queryDelete:     {name: "DELETE_KEY", keys: 1},
-	queryAppend:     {name: "APPEND", keys: 1, values: 1},
-	queryMultiGet:   {name: "MULTI_GET", counted: true},
-	queryMultiSet:   {name: "MULTI_SET", counted: true, values: 1},
+	queryDelete:     {name: "DELETE_KEY", keyCount: 1},
+	queryAppend:     {name: "APPEND", keyCount: 1, valueCount: 1},
+	queryMultiGet:   {name: "MULTI_GET", hasCount: true},
+	queryMultiSet:   {name: "MULTI_SET", hasCount: true, valueCount: 1},
 	queryCancelWait: {name: "CANCEL_WAIT"},
-	queryPing:       {name: "PING", nonce: true},
-	queryQueuePush:  {name: "QUEUE_PUSH", keys: 1, values: 1},
-	queryQueuePop:   {name: "QUEUE_POP", keys: 1},
-	queryQueueLen:   {name: "QUEUE_LEN", keys: 1},
+	queryPing:       {name: "PING", hasNonce: true},
+	queryQueuePush:  {name: "QUEUE_PUSH", keyCount: 1, valueCount: 1},
+	queryQueuePop:   {name: "QUEUE_POP", keyCount: 1},
+	queryQueueLen:   {name: "QUEUE_LEN", keyCount: 1},
 	queryListKeys:   {name: "LIST_KEYS"},
-	queryBarrier:    {name: "BARRIER", keys: 1, number: true},
+	queryBarrier:    {name: "BARRIER", keyCount: 1, hasNumber: true},
 }
 
 func (q query) String() string {
 	if q < queryCount {
-		return shapes[q].name
+		return requestFormats[q].name
 	}
 	return fmt.Sprintf("query %d", byte(q))
 }
@@ -97,53 +97,53 @@ type request struct {
 	query  query
 	nonce  uint32
 	keys   []string
-	values [][]byte // shape.values for each key, in the order of the keys
+	values [][]byte // requestFormat.valueCount for each key, in the order of the keys
 	number int64    // for ADD the delta, for BARRIER the number of ranks
 }
 
-func (r *request) append(b []byte) []byte {
-	s := &shapes[r.query]
+func (r *request) encode(b []byte) []byte {
+	s := &requestFormats[r.query]
 	b = append(b, byte(r.query))
-	if s.nonce {
+	if s.hasNonce {
 		b = binary.LittleEndian.AppendUint32(b, r.nonce)
 	}
-	if s.counted {
+	if s.hasCount {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
 	}
 	for i, key := range r.keys {
 		b = appendField(b, key)
-		for _, value := range r.values[i*s.values : (i+1)*s.values] {
+		for _, value := range r.values[i*s.valueCount : (i+1)*s.valueCount] {
 			b = appendField(b, value)
 		}
 	}
-	if s.number {
+	if s.hasNumber {
 		b = appendNumber(b, r.number)
 	}
 	return b
 }
 
-// check returns ErrTooLarge if the request would make a server close the connection.
-func (r *request) check() error {
+// checkSize returns ErrTooLarge if the request would make a server close the connection.
+func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
-		return fmt.Errorf("%d keys (at most %d): %w", len(r.keys), maxKeys, ErrTooLarge)
+		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)
 	}
 	total := 0
 	for _, key := range r.keys {
 		if len(key) > maxKeyBytes {
-			return fmt.Errorf("key of %d bytes (at most %d): %w",
+			return fmt.Errorf("a key of %d bytes, at most %d are allowed: %w",
 				len(key), maxKeyBytes, ErrTooLarge)
 		}
 		total += len(key)
 	}
 	for _, value := range r.values {
 		if len(value) > maxValueBytes {
-			return fmt.Errorf("value of %d bytes (at most %d): %w",
+			return fmt.Errorf("a value of %d bytes, at most %d are allowed: %w",
 				len(value), maxValueBytes, ErrTooLarge)
 		}
 		total += len(value)
 	}
 	if total > maxRequestBytes {
-		return fmt.Errorf("request of %d bytes (at most %d): %w",
+		return fmt.Errorf("a request of %d bytes, at most %d are allowed: %w",
 			total, maxRequestBytes, ErrTooLarge)
 	}
 	return nil

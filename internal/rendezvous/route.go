@@ -12,22 +12,23 @@ import (
 const (
 	// EnvStore is the variable that holds the address of a running store.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken is the variable that holds the token of the store.
+	// EnvToken is the variable that holds the store's token.
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// route chooses how to reach the store. All ranks must make the same choice, so it depends only on
-// variables that are the same for all ranks, and on whether they run on one machine.
-func route(e *environment, o Options, w *World) error {
+// chooseRoute chooses how to reach the store. All ranks must make the same choice. It therefore
+// depends only on variables that are the same for all ranks, and on whether all ranks run on one
+// machine.
+func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil
 	}
 	token := o.Token
 	if token == "" {
-		token = e.secret(EnvToken)
+		token = e.token(EnvToken)
 	}
 	if o.Address != "" {
-		return serveAt(o.Address, token, w)
+		return routeToAddress(o.Address, token, w)
 	}
 	if address := e.value(EnvStore); address != "" {
 		if _, _, err := splitAddress(address); err != nil {
@@ -50,10 +51,10 @@ func route(e *environment, o Options, w *World) error {
 	return routeAcrossMachines(e, token, w)
 }
 
-func serveAt(address string, token Token, w *World) error {
+func routeToAddress(address string, token Token, w *World) error {
 	network, _, err := splitAddress(address)
 	if err == nil && network == "tcp" && token == "" {
-		err = fmt.Errorf("a store at %s requires a token: give one, or set %s",
+		err = fmt.Errorf("a store at %s requires a token: pass a token or set %s",
 			address, EnvToken)
 	}
 	if err != nil {
@@ -63,36 +64,37 @@ func serveAt(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine sets the route to a private socket. The ranks derive its name from the name of
-// their job. MPICH does not name jobs, so its ranks receive the socket's name by PMI.
+// routeOnOneMachine sets the route to a Unix socket. The ranks derive the socket's name from the
+// name of their job. MPICH does not name jobs, so its ranks receive the socket's name by PMI, the
+// protocol of its process manager.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
 		w.Route = Route{Kind: RoutePMI, FD: fd}
 		return err
 	}
-	identity := []string{w.RunID, strconv.Itoa(w.Restart)}
+	jobIdentity := []string{w.RunID, strconv.Itoa(w.Restart)}
 	if w.Source == SourceTorchrun || w.Source == SourceOptions {
 		port := e.value("MASTER_PORT")
 		if port == "" && (w.RunID == "" || w.RunID == "none") {
 			return e.errorf("the ranks of this job have no common name for their store: "+
 				"set MASTER_PORT, a run id, or %s", EnvStore)
 		}
-		identity = append(identity, e.value("MASTER_ADDR"), port)
+		jobIdentity = append(jobIdentity, e.value("MASTER_ADDR"), port)
 	}
-	if w.RunID == "" && len(identity) == 2 {
+	if w.RunID == "" && len(jobIdentity) == 2 {
 		return e.errorf("the launcher did not set a name for the job: set %s", EnvStore)
 	}
-	address := privateSocket(w.Source, os.Geteuid(), identity)
+	address := privateSocketAddress(w.Source, os.Geteuid(), jobIdentity)
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
 }
 
-// privateSocket returns the address of an abstract socket for a user and a job. It hashes the job's
-// identity, because a socket's name is limited to 107 bytes.
-func privateSocket(source Source, uid int, identity []string) string {
-	text := string(source) + "\x00" + strings.Join(identity, "\x00")
-	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(text)))
+// privateSocketAddress returns the address of an abstract socket for a user and a job. It hashes
+// jobIdentity, because the name of a socket is limited to 107 bytes.
+func privateSocketAddress(source Source, uid int, jobIdentity []string) string {
+	jobName := string(source) + "\x00" + strings.Join(jobIdentity, "\x00")
+	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(jobName)))
 }
 
 // routeAcrossMachines sets the route to an address that all ranks can reach. Other jobs can also
@@ -117,7 +119,7 @@ func masterAddress(e *environment) (string, error) {
 		return "", e.errorf("the store needs MASTER_ADDR and MASTER_PORT, or %s", EnvStore)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", e.errorf("MASTER_PORT is not a port")
+		return "", e.errorf("MASTER_PORT is not a port number")
 	}
 	return net.JoinHostPort(host, port), nil
 }

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// Server serves one store, over the protocol of PyTorch's TCPStore. It accepts clients until Drain
+// Server serves one store over the protocol of PyTorch's TCPStore. It accepts clients until Drain
 // or Close is called. It is safe for concurrent use.
 type Server struct {
 	// These fields do not change. listener is nil for a server that only this process can reach.
@@ -27,12 +27,12 @@ type Server struct {
 	table           *table
 	sessions        map[clientID]*session
 	claims          map[rankClaim]clientID // session that has claimed the rank
-	last            clientID               // ID of the latest session
-	remote          int                    // number of open remote sessions
-	ends            int                    // number of calls of recordEnd
+	lastID          clientID               // of the newest session
+	remoteCount     int                    // number of open remote sessions
+	endCount        int                    // number of calls of recordEnd
 	unauthenticated []*session             // remote sessions that are not open yet, oldest first
-	remoteLeft      chan struct{}          // closed and replaced whenever remote decreases
-	closed          bool
+	remoteEnded     chan struct{}          // closed and replaced whenever remoteCount decreases
+	isClosed        bool
 	// onAcceptError, if set, is called with the first error of Accept that the user can fix.
 	onAcceptError func(error)
 	authTimeout   time.Duration
@@ -50,8 +50,8 @@ func Listen(address string, token Token) (*Server, error) {
 		return nil, err
 	}
 	if network == "tcp" && token == "" {
-		return nil, fmt.Errorf("serving a store at %s: on TCP a token is required, or "+
-			"any process that reaches the port could join", address)
+		return nil, fmt.Errorf("serving a store at %s: a server on TCP requires a token, because "+
+			"otherwise any process that reaches the port could join", address)
 	}
 	listener, err := net.Listen(network, addr)
 	if err != nil {
@@ -63,7 +63,7 @@ func Listen(address string, token Token) (*Server, error) {
 	if network == "tcp" {
 		s.address = listener.Addr().String()
 	}
-	s.goroutines.Go(s.accept)
+	s.goroutines.Go(s.acceptClients)
 	return s, nil
 }
 
@@ -75,7 +75,7 @@ func newServer(address string, token Token) *Server {
 		table:         newTable(),
 		sessions:      map[clientID]*session{},
 		claims:        map[rankClaim]clientID{},
-		remoteLeft:    make(chan struct{}),
+		remoteEnded:   make(chan struct{}),
 		onAcceptError: warnAcceptError,
 
 		authTimeout: authTimeout,
@@ -88,15 +88,15 @@ func (s *Server) Address() string { return s.address }
 // Client returns a client in this process. The client needs no token and does not delay Drain.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
-		ours, theirs := net.Pipe()
-		if !s.startSession(theirs, false) {
-			return nil, errors.Join(ErrLost, ours.Close(), theirs.Close())
+		clientEnd, serverEnd := net.Pipe()
+		if !s.startSession(serverEnd, false) {
+			return nil, errors.Join(ErrLost, clientEnd.Close(), serverEnd.Close())
 		}
-		return handshake(ctx, ours, Endpoint{Address: s.address})
+		return handshake(ctx, clientEnd, Endpoint{Address: s.address})
 	})
 }
 
-func (s *Server) accept() {
+func (s *Server) acceptClients() {
 	for {
 		conn, err := s.listener.Accept()
 		switch {
@@ -118,21 +118,21 @@ func (s *Server) accept() {
 
 const acceptPause = 10 * time.Millisecond
 
-func (s *Server) startSession(conn net.Conn, remote bool) bool {
+func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.isClosed {
 		return false
 	}
-	s.last++
-	sess := &session{server: s, id: s.last, conn: conn, remote: remote, out: newOutbox()}
+	s.lastID++
+	sess := &session{server: s, id: s.lastID, conn: conn, isRemote: isRemote, outbox: newOutbox()}
 	s.sessions[sess.id] = sess
-	if remote {
+	if isRemote {
 		_ = conn.SetReadDeadline(time.Now().Add(s.authTimeout))
 		s.addUnauthenticated(sess)
 	}
 	s.goroutines.Go(sess.run)
-	s.goroutines.Go(func() { sess.out.drain(conn); conn.Close() })
+	s.goroutines.Go(func() { sess.outbox.drain(conn); conn.Close() })
 	return true
 }
 
@@ -140,18 +140,18 @@ func (s *Server) endSession(sess *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, sess.id)
-	s.table.leave(sess.id)
+	s.table.endWait(sess.id)
 	s.removeUnauthenticated(sess)
 	s.recordSessionEnd(sess)
-	if sess.remote && sess.open {
-		s.remote--
-		close(s.remoteLeft)
-		s.remoteLeft = make(chan struct{})
+	if sess.isRemote && sess.isOpen {
+		s.remoteCount--
+		close(s.remoteEnded)
+		s.remoteEnded = make(chan struct{})
 	}
 }
 
-// endSilentSessions closes the connections to machines that no longer answer. Otherwise, the report
-// about each lost client would delay the detection of the next.
+// endSilentSessions closes the connections to machines that no longer answer. If it did not, the
+// server would detect these machines one after another.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *Server) apply(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
 		if sess := s.sessions[reply.to]; sess != nil {
-			sess.out.post(reply.bytes)
+			sess.outbox.post(reply.bytes)
 		}
 	}
 	return err
@@ -189,23 +189,23 @@ func (s *Server) Drain(ctx context.Context) error {
 		s.listener.Close()
 	}
 	for {
-		remote, left := s.remaining()
-		if remote == 0 {
+		remoteCount, ended := s.remoteSessions()
+		if remoteCount == 0 {
 			return nil
 		}
 		select {
-		case <-left:
+		case <-ended:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %d clients to leave: %w", remote,
+			return fmt.Errorf("waiting for %d clients to leave: %w", remoteCount,
 				context.Cause(ctx))
 		}
 	}
 }
 
-func (s *Server) remaining() (int, <-chan struct{}) {
+func (s *Server) remoteSessions() (int, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.remote, s.remoteLeft
+	return s.remoteCount, s.remoteEnded
 }
 
 // Close closes all connections and waits for the server's goroutines. Later calls have no effect.
@@ -215,12 +215,12 @@ func (s *Server) Close() error {
 		err = s.listener.Close()
 	}
 	s.mu.Lock()
-	wasClosed := s.closed
-	s.closed = true
+	wasClosed := s.isClosed
+	s.isClosed = true
 	for _, sess := range s.sessions {
 		_ = sess.conn.SetDeadline(pastDeadline)
 		_ = sess.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
-		sess.out.close()
+		sess.outbox.close()
 	}
 	s.mu.Unlock()
 	s.goroutines.Wait()

@@ -50,7 +50,7 @@ func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	expect(t, conn, "01020304")
 	long := strings.Repeat("k", maxTokenBytes)
 	r := request{query: queryCheck, keys: []string{long, long}}
-	go func() { _, _ = conn.Write(r.append(nil)) }()
+	go func() { _, _ = conn.Write(r.encode(nil)) }()
 	if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {
 		t.Fatalf("read % x, %v; want a closed connection", rest, err)
 	}
@@ -74,19 +74,19 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if !errors.As(err, &peer) || peer.UID != other-1 || peer.Want != other {
 		t.Fatalf("dial of another user's server = %v; want a PeerError", err)
 	}
-	foreign := newServer(privateName(), "")
-	foreign.uid = other
-	name := strings.TrimPrefix(foreign.address, unixScheme)
-	if foreign.listener, err = net.Listen("unix", name); err != nil {
+	refusing := newServer(privateName(), "")
+	refusing.uid = other
+	name := strings.TrimPrefix(refusing.address, unixScheme)
+	if refusing.listener, err = net.Listen("unix", name); err != nil {
 		t.Fatal(err)
 	}
-	foreign.goroutines.Go(foreign.accept)
-	closeLater(t, foreign)
+	refusing.goroutines.Go(refusing.acceptClients)
+	closeLater(t, refusing)
 	conn, err := net.Dial("unix", name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = handshake(testContext(t), conn, Endpoint{Address: foreign.address})
+	_, err = handshake(testContext(t), conn, Endpoint{Address: refusing.address})
 	if !errors.Is(err, ErrLost) {
 		t.Fatalf("handshake of another user's client = %v; want ErrLost", err)
 	}

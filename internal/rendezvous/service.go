@@ -17,10 +17,10 @@ type service struct {
 	endpoint Endpoint
 	server   *Server
 
-	members int
-	// left holds, for each complete world, the keys that the other ranks set when they leave. It is
-	// guarded by services.mu.
-	left [][]string
+	memberCount int
+	// leaveKeys holds the keys that the other ranks set when they leave: a list for each world that
+	// all ranks have joined. It is guarded by services.mu.
+	leaveKeys [][]string
 }
 
 var services = struct {
@@ -28,29 +28,30 @@ var services = struct {
 	byAddress map[string]*service
 }{byAddress: map[string]*service{}}
 
-// serve adds a member to the service at an endpoint. The first member opens the service. If the
-// address is in use, serve logs a warning and retries, because rank 0 of an earlier attempt may
-// still use it. If another rank 0 of the same job uses the address, serve returns an error. It
-// repeats this check, because that rank may claim its rank later.
-func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
-	reported := false
+// joinService adds a member to the service at an endpoint. The first member opens the service. If
+// the address is in use, joinService logs a warning and retries, because rank 0 of an earlier run
+// of the job may still use it. If another process with rank 0 of the same job uses the address,
+// joinService returns an error. It repeats this check, because that process may claim its rank
+// late.
+func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
+	hasWarned := false
 	var lastCheck time.Time
 	for pause := firstBackoff; ; pause = min(2*pause, maxBackoff) {
-		s, err := tryServe(endpoint)
+		s, err := findOrOpenService(endpoint)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
 			return s, err
 		}
-		advice, ownerErr := addressInUse(ctx, endpoint, uint32(os.Geteuid()))
-		if ownerErr == nil && time.Since(lastCheck) > claimTime {
+		advice, ownerErr := checkAddressOwner(ctx, endpoint, uint32(os.Geteuid()))
+		if ownerErr == nil && time.Since(lastCheck) > claimTimeout {
 			ownerErr = checkUnclaimed(ctx, endpoint, w)
 			lastCheck = time.Now()
 		}
 		if ownerErr != nil {
 			return nil, ownerErr
 		}
-		if !reported {
-			reported = true
-			slog.Warn("symmem: the address of the store is taken; this rank tries again until its "+
+		if !hasWarned {
+			hasWarned = true
+			slog.Warn("symmem: the address of the store is in use; this rank tries again until its "+
 				"timeout: "+advice, "address", endpoint.Address, "error", err)
 		}
 		if !sleepWithJitter(ctx, pause) {
@@ -59,12 +60,12 @@ func serve(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	}
 }
 
-func tryServe(endpoint Endpoint) (*service, error) {
+func findOrOpenService(endpoint Endpoint) (*service, error) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
 	s := services.byAddress[endpoint.Address]
 	if s != nil && s.endpoint.Token != endpoint.Token {
-		return nil, fmt.Errorf("this process serves a store at %s already, with another token",
+		return nil, fmt.Errorf("this process already serves a store at %s, with another token",
 			endpoint.Address)
 	}
 	if s == nil {
@@ -75,23 +76,23 @@ func tryServe(endpoint Endpoint) (*service, error) {
 		s = &service{endpoint: endpoint, server: server}
 		services.byAddress[endpoint.Address] = s
 	}
-	s.members++
+	s.memberCount++
 	return s, nil
 }
 
-func (s *service) addWorld(left []string) {
+func (s *service) addWorld(leaveKeys []string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
-	s.left = append(s.left, left)
+	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// leave removes a member. For the last member, it returns the keys to wait for.
-func (s *service) leave() (last bool, left [][]string) {
+// removeMember removes a member. For the last member, it returns s.leaveKeys.
+func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()
-	if s.members--; s.members > 0 {
+	if s.memberCount--; s.memberCount > 0 {
 		return false, nil
 	}
 	delete(services.byAddress, s.endpoint.Address)
-	return true, s.left
+	return true, s.leaveKeys
 }

@@ -36,17 +36,17 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 // for the address.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 	endpoint := Endpoint{Address: privateName(), Token: "one"}
-	s, err := serve(testContext(t), endpoint, &World{Size: 1})
+	s, err := joinService(testContext(t), endpoint, &World{Size: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	closeLater(t, s.server)
 	endpoint.Token = "another"
-	if _, err := serve(testContext(t), endpoint, &World{Size: 1}); err == nil ||
+	if _, err := joinService(testContext(t), endpoint, &World{Size: 1}); err == nil ||
 		!strings.Contains(err.Error(), "with another token") {
 		t.Errorf("got %v, want an error about the token", err)
 	}
-	if last, _ := s.leave(); !last {
+	if last, _ := s.removeMember(); !last {
 		t.Error("the refused call of serve added a member")
 	}
 }
@@ -130,7 +130,7 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 		t.Error(err)
 	}
 	go func() {
-		longCtx, cancel := context.WithTimeout(context.Background(), 2*patience)
+		longCtx, cancel := context.WithTimeout(context.Background(), 2*testTimeout)
 		defer cancel()
 		closed <- members[0].Leave(longCtx, "")
 	}()

@@ -8,24 +8,24 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. It is new until it receives VALIDATE. Then it is
-// unauthenticated until it receives the token, if the server requires one. Then it is open. run
-// reads requests on one goroutine, and out.drain writes replies on another.
+// session serves one connection of a Server. It is open once it has received VALIDATE and, if the
+// server requires a token, the token. run reads requests on one goroutine, and outbox.drain writes
+// replies on another.
 type session struct {
-	server *Server
-	id     clientID
-	conn   net.Conn
-	remote bool // whether the listener accepted the connection
-	out    *outbox
+	server   *Server
+	id       clientID
+	conn     net.Conn
+	isRemote bool // whether the listener accepted the connection
+	outbox   *outbox
 
-	open     bool      // whether the state is open; guarded by server.mu
+	isOpen   bool      // guarded by server.mu
 	greeting *greeting // identifies the session's rank, or nil; guarded by server.mu
 }
 
 const (
 	authTimeout  = 5 * time.Second
 	flushTimeout = time.Second
-	// maxAuthBytes bounds each request until the session is open.
+	// maxAuthBytes is the maximum size of a request before the session is open.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -40,40 +40,40 @@ func (s *session) run() {
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// The client may never read. After endSession, Server.Close waits for this session but cannot
-	// interrupt it. Flushing the outbox therefore needs a deadline.
+	// The client may never read its replies. After endSession, Server.Close waits for this session
+	// but cannot interrupt it. Writing the last replies therefore needs a deadline.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
-	s.out.close()
+	s.outbox.close()
 }
 
 func (s *session) serve(d *decoder) error {
-	if err := s.greet(d); err != nil {
+	if err := s.receiveHandshake(d); err != nil {
 		return err
 	}
 	if err := s.server.openSession(s); err != nil {
 		return err
 	}
 	for {
-		r, err := d.request(maxRequestBytes)
+		r, err := d.readRequest(maxRequestBytes)
 		if err != nil {
 			return err
 		}
 		if err := s.server.handle(s.id, r); err != nil {
 			return err
 		}
-		s.out.awaitSpace()
+		s.outbox.awaitSpace()
 	}
 }
 
-func (s *session) greet(d *decoder) error {
-	r, err := d.request(maxAuthBytes)
+func (s *session) receiveHandshake(d *decoder) error {
+	r, err := d.readRequest(maxAuthBytes)
 	if err != nil {
 		return err
 	}
-	if r.query != queryValidate || r.nonce != magic {
+	if r.query != queryValidate || r.nonce != protocolMagic {
 		return errNoHandshake
 	}
-	if s.server.token == "" || !s.remote {
+	if s.server.token == "" || !s.isRemote {
 		return nil
 	}
 	return s.authenticate(d)
@@ -82,15 +82,15 @@ func (s *session) greet(d *decoder) error {
 // authenticate waits for the token. A PING may precede it, as part of the handshake.
 func (s *session) authenticate(d *decoder) error {
 	for {
-		r, err := d.request(maxAuthBytes)
+		r, err := d.readRequest(maxAuthBytes)
 		switch {
 		case err != nil:
 			return err
 		case s.server.token.matches(r):
-			s.out.post([]byte{replyReady})
+			s.outbox.post([]byte{replyReady})
 			return nil
 		case r.query == queryCheck:
-			s.out.post([]byte{replyNotReady})
+			s.outbox.post([]byte{replyNotReady})
 			return errUnauthenticated
 		case r.query != queryPing:
 			return errUnauthenticated
@@ -98,6 +98,6 @@ func (s *session) authenticate(d *decoder) error {
 		if err := s.server.handle(s.id, r); err != nil {
 			return err
 		}
-		s.out.awaitSpace()
+		s.outbox.awaitSpace()
 	}
 }

@@ -5,40 +5,40 @@ import (
 	"strings"
 )
 
-// slurmReserved is the first of the step IDs that Slurm reserves for processes that are not ranks,
-// such as sbatch scripts and salloc shells. SLURM_PROCID is 0 in these processes too.
-const slurmReserved = 0xfffffff0
+// firstReservedStep is the lowest of the step IDs that Slurm reserves for processes that are not
+// ranks, such as sbatch scripts and salloc shells. In these processes, SLURM_PROCID is 0.
+const firstReservedStep = 0xfffffff0
 
 // inSlurmStep reports whether srun started this process as a task of a step.
 func inSlurmStep(e *environment) bool {
 	id, err := strconv.ParseUint(e.value("SLURM_STEP_ID"), 10, 64)
-	return err == nil && id < slurmReserved
+	return err == nil && id < firstReservedStep
 }
 
-// fromSlurm reads a task's rank and sizes. A job may run many steps, so the size of the step takes
-// precedence over the size of the job.
-func fromSlurm(e *environment) (World, error) {
-	e.seen = nil
+// worldFromSlurm reads this task's rank and sizes. A job can run many steps, so the size of the
+// step takes precedence over the size of the job.
+func worldFromSlurm(e *environment) (World, error) {
+	e.variables = nil
 	job := e.value("SLURM_JOB_ID")
 	if job == "" {
 		return World{}, e.errorf("SLURM_STEP_ID is set, but SLURM_JOB_ID is not")
 	}
 	w := World{Source: SourceSlurm, RunID: job + "." + e.value("SLURM_STEP_ID")}
-	size := "SLURM_STEP_NUM_TASKS"
-	if e.value(size) == "" {
-		size = "SLURM_NTASKS"
+	sizeName := "SLURM_STEP_NUM_TASKS"
+	if e.value(sizeName) == "" {
+		sizeName = "SLURM_NTASKS"
 	}
 	var errs [4]error
 	w.Rank, errs[0] = e.number("SLURM_PROCID")
 	w.LocalRank, errs[1] = e.number("SLURM_LOCALID")
-	w.Size, errs[2] = e.number(size)
+	w.Size, errs[2] = e.number(sizeName)
 	w.LocalSize, errs[3] = slurmLocalSize(e, w.Size)
 	for _, err := range errs {
 		if err != nil {
 			return World{}, err
 		}
 	}
-	if problem := w.problem(); problem != "" {
+	if problem := w.describeProblem(); problem != "" {
 		return World{}, e.errorf("%s", problem)
 	}
 	return w, nil
@@ -52,27 +52,26 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	tasks := e.value("SLURM_STEP_TASKS_PER_NODE")
-	n, ok := tasksOn(tasks, node)
-	if !ok {
+	n, isValid := tasksOnNode(e.value("SLURM_STEP_TASKS_PER_NODE"), node)
+	if !isValid {
 		return 0, e.errorf("SLURM_STEP_TASKS_PER_NODE does not contain the tasks of node %d", node)
 	}
 	return n, nil
 }
 
-// tasksOn returns the number of tasks on a node. list holds the numbers for all nodes in Slurm's
-// compact form: "4(x2),3" means 4, 4, 3.
-func tasksOn(list string, node int) (tasks int, ok bool) {
+// tasksOnNode returns the number of tasks on a node. list holds the numbers for all nodes in
+// Slurm's compact form: "4(x2),3" means 4, 4, 3.
+func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 	for item := range strings.SplitSeq(list, ",") {
-		number, times, repeated := strings.Cut(item, "(x")
+		number, times, isRepeated := strings.Cut(item, "(x")
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 0 {
 			return 0, false
 		}
-		count := 1
-		if repeated {
-			digits, closed := strings.CutSuffix(times, ")")
-			if count, err = strconv.Atoi(digits); err != nil || !closed || count < 1 {
+		count := 1 // of nodes with n tasks
+		if isRepeated {
+			digits, isClosed := strings.CutSuffix(times, ")")
+			if count, err = strconv.Atoi(digits); err != nil || !isClosed || count < 1 {
 				return 0, false
 			}
 		}

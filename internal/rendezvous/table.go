@@ -19,29 +19,29 @@ type reply struct {
 
 // table holds a store's state and computes the replies to requests. It does no I/O and has no lock.
 //
-// A client starts waiting when it sends a WAIT for missing keys, or a BARRIER at which other ranks
-// have yet to arrive. Like the LibUV server, table answers other queries of a waiting client
+// A client waits after it has sent a WAIT for missing keys, or a BARRIER that other ranks have not
+// reached. Like PyTorch's LibUV server, table answers other queries of a waiting client
 // immediately. A second wait is an error, because the client could not distinguish the two answers.
 type table struct {
-	values   map[string][]byte
-	queues   map[string][][]byte
-	barriers map[string]*barrier
-	waiting  map[clientID]*waiter
-	// watched lists each missing key's waiters in the order of their requests.
-	watched map[string][]*waiter
-	out     []reply
+	values         map[string][]byte
+	queues         map[string][][]byte
+	barriers       map[string]*barrier
+	waiterByClient map[clientID]*waiter
+	// waitersByKey lists each missing key's waiters in the order of their requests.
+	waitersByKey map[string][]*waiter
+	replies      []reply
 }
 
 type waiter struct {
-	client  clientID
-	missing map[string]bool
-	barrier *barrier
+	client      clientID
+	missingKeys map[string]bool
+	barrier     *barrier
 }
 
-// barrier counts arrivals. It is never reset, so each use needs a new key.
+// barrier counts the clients that have reached it. It is never reset, so each use needs a new key.
 type barrier struct {
-	arrived int64
-	clients []clientID // clients that wait for the barrier
+	arrivalCount int64
+	clients      []clientID // clients that wait for the barrier
 }
 
 var (
@@ -53,21 +53,21 @@ var (
 
 func newTable() *table {
 	return &table{
-		values:   map[string][]byte{},
-		queues:   map[string][][]byte{},
-		barriers: map[string]*barrier{},
-		waiting:  map[clientID]*waiter{},
-		watched:  map[string][]*waiter{},
+		values:         map[string][]byte{},
+		queues:         map[string][][]byte{},
+		barriers:       map[string]*barrier{},
+		waiterByClient: map[clientID]*waiter{},
+		waitersByKey:   map[string][]*waiter{},
 	}
 }
 
-// apply processes a request and returns the replies, which must be sent in order and are valid
-// until the next call. The table then owns the request. After an error, the client's connection
-// must be closed, but the replies to other clients must still be sent.
+// apply processes a request, which the table owns from then on. It returns the replies, which are
+// valid until the next call and must be sent in order. After an error, the caller must close the
+// client's connection, but must send the replies to other clients.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
-	t.out = t.out[:0]
+	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
-	return t.out, err
+	return t.replies, err
 }
 
 func (t *table) dispatch(from clientID, r *request) error {
@@ -81,13 +81,13 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryAdd:
 		return t.add(from, r.keys[0], r.number)
 	case queryAppend:
-		return t.appendTo(r.keys[0], r.values[0])
+		return t.appendValue(r.keys[0], r.values[0])
 	case queryWait:
-		return t.wait(from, r.keys)
+		return t.startWait(from, r.keys)
 	case queryBarrier:
-		return t.arrive(from, r.keys[0], r.number)
+		return t.arriveAtBarrier(from, r.keys[0], r.number)
 	case queryCancelWait:
-		t.leave(from)
+		t.endWait(from)
 		t.answer(from, []byte{replyCanceled})
 	case queryQueuePush:
 		t.push(r.keys[0], r.values[0])
@@ -98,12 +98,12 @@ func (t *table) dispatch(from clientID, r *request) error {
 	case queryValidate:
 		return errUnexpectedValidate
 	default:
-		t.query(from, r)
+		t.answerQuery(from, r)
 	}
 	return nil
 }
 
-func (t *table) query(from clientID, r *request) {
+func (t *table) answerQuery(from clientID, r *request) {
 	var b []byte
 	switch r.query { //nolint:exhaustive // dispatch handles all other queries
 	case queryGet, queryMultiGet:
@@ -118,7 +118,7 @@ func (t *table) query(from clientID, r *request) {
 	case queryNumKeys:
 		b = appendNumber(b, int64(len(t.values)))
 	case queryPing:
-		b = (&request{query: queryPing, nonce: r.nonce}).append(b)[1:]
+		b = (&request{query: queryPing, nonce: r.nonce}).encode(b)[1:]
 	case queryQueueLen:
 		b = appendNumber(b, int64(len(t.queues[r.keys[0]])))
 	case queryListKeys:
@@ -133,15 +133,15 @@ func (t *table) query(from clientID, r *request) {
 
 func (t *table) answer(to clientID, b []byte) {
 	if len(b) > 0 {
-		t.out = append(t.out, reply{to: to, bytes: b})
+		t.replies = append(t.replies, reply{to: to, bytes: b})
 	}
 }
 
 // isMissing reports whether a WAIT for key has to wait. A queue that is not empty counts as a key
 // that is set.
 func (t *table) isMissing(key string) bool {
-	_, ok := t.values[key]
-	return !ok && len(t.queues[key]) == 0
+	_, exists := t.values[key]
+	return !exists && len(t.queues[key]) == 0
 }
 
 func (t *table) set(key string, value []byte) {
@@ -150,11 +150,11 @@ func (t *table) set(key string, value []byte) {
 }
 
 func (t *table) compareSet(key string, expected, desired []byte) []byte {
-	current, ok := t.values[key]
+	current, exists := t.values[key]
 	switch {
-	case !ok && len(expected) > 0:
+	case !exists && len(expected) > 0:
 		return expected
-	case ok && !bytes.Equal(current, expected):
+	case exists && !bytes.Equal(current, expected):
 		return current
 	}
 	t.set(key, desired)
@@ -174,31 +174,31 @@ func (t *table) add(from clientID, key string, delta int64) error {
 	return nil
 }
 
-func (t *table) appendTo(key string, value []byte) error {
-	whole := slices.Concat(t.values[key], value)
-	if len(whole) > maxValueBytes {
+func (t *table) appendValue(key string, value []byte) error {
+	newValue := slices.Concat(t.values[key], value)
+	if len(newValue) > maxValueBytes {
 		return errAppendTooBig
 	}
-	t.set(key, whole)
+	t.set(key, newValue)
 	return nil
 }
 
 func (t *table) delete(from clientID, key string) {
-	_, ok := t.values[key]
+	_, exists := t.values[key]
 	delete(t.values, key)
-	deleted := int64(0)
-	if ok {
-		deleted = 1
+	deletedCount := int64(0)
+	if exists {
+		deletedCount = 1
 	}
-	t.answer(from, appendNumber(nil, deleted))
+	t.answer(from, appendNumber(nil, deletedCount))
 }
 
 func (t *table) push(key string, value []byte) {
 	t.queues[key] = append(t.queues[key], value)
 	// Wake only one client, because only one can pop the value.
-	if waiters := t.watched[key]; len(waiters) > 0 {
+	if waiters := t.waitersByKey[key]; len(waiters) > 0 {
 		first := waiters[0]
-		t.unwatch(first, key)
+		t.removeWaiter(first, key)
 		t.removeMissing(first, key)
 	}
 }

@@ -26,7 +26,7 @@ func TestTable(t *testing.T) {
 			from := clientID(fields[0][0])
 			out.WriteString(strings.TrimSpace(line) + "\n")
 			if fields[1] == "leaves" {
-				table.leave(from)
+				table.endWait(from)
 				continue
 			}
 			replies, err := table.apply(from, parseRequest(t, fields[1], fields[2:]))
@@ -37,7 +37,7 @@ func TestTable(t *testing.T) {
 				fmt.Fprintf(&out, "    %v\n", err)
 			}
 		}
-		fmt.Fprintf(&out, "waiting %d, watched %d\n", len(table.waiting), len(table.watched))
+		fmt.Fprintf(&out, "waiting %d, watched %d\n", len(table.waiterByClient), len(table.waitersByKey))
 		return out.String()
 	})
 }
@@ -46,19 +46,19 @@ func TestTable(t *testing.T) {
 // query has one.
 func parseRequest(t *testing.T, name string, fields []string) *request {
 	t.Helper()
-	q := slices.IndexFunc(shapes[:], func(s shape) bool { return s.name == name })
+	q := slices.IndexFunc(requestFormats[:], func(s requestFormat) bool { return s.name == name })
 	if q < 0 {
 		t.Fatalf("no query %q", name)
 	}
 	r := &request{query: query(q)}
-	s := shapes[q]
-	if s.number {
+	s := requestFormats[q]
+	if s.hasNumber {
 		if _, err := fmt.Sscan(fields[len(fields)-1], &r.number); err != nil {
 			t.Fatal(err)
 		}
 		fields = fields[:len(fields)-1]
 	}
-	for group := range slices.Chunk(fields, 1+s.values) {
+	for group := range slices.Chunk(fields, 1+s.valueCount) {
 		r.keys = append(r.keys, group[0])
 		for _, value := range group[1:] {
 			r.values = append(r.values, []byte(value))
@@ -69,21 +69,21 @@ func parseRequest(t *testing.T, name string, fields []string) *request {
 
 func drawRequest(t *rapid.T) *request {
 	r := &request{query: query(rapid.IntRange(0, int(queryCount)-1).Draw(t, "query"))}
-	s := shapes[r.query]
-	keys := s.keys
-	if s.counted {
+	s := requestFormats[r.query]
+	keys := s.keyCount
+	if s.hasCount {
 		keys = rapid.IntRange(0, 4).Draw(t, "keys")
 	}
 	for range keys {
 		r.keys = append(r.keys, rapid.StringN(0, 9, -1).Draw(t, "key"))
-		for range s.values {
+		for range s.valueCount {
 			r.values = append(r.values, rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "value"))
 		}
 	}
-	if s.nonce {
+	if s.hasNonce {
 		r.nonce = rapid.Uint32().Draw(t, "nonce")
 	}
-	if s.number {
+	if s.hasNumber {
 		r.number = rapid.Int64().Draw(t, "number")
 	}
 	return r
@@ -92,15 +92,15 @@ func drawRequest(t *rapid.T) *request {
 func TestRequestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawRequest(t)
-		d := newDecoder(bytes.NewReader(want.append(nil)), "test")
-		got, err := d.request(maxRequestBytes)
+		d := newDecoder(bytes.NewReader(want.encode(nil)), "test")
+		got, err := d.readRequest(maxRequestBytes)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(request{})); diff != "" {
 			t.Fatal(diff)
 		}
-		if _, err := d.request(maxRequestBytes); err != io.EOF { //nolint:errorlint // returned unwrapped
+		if _, err := d.readRequest(maxRequestBytes); err != io.EOF { //nolint:errorlint // returned unwrapped
 			t.Fatalf("after the request: got %v, want io.EOF", err)
 		}
 	})
@@ -110,20 +110,20 @@ func TestRequestRoundTrip(t *testing.T) {
 // key that is set.
 func checkTable(t *rapid.T, table *table) {
 	pairs := 0
-	for key, waiters := range table.watched {
+	for key, waiters := range table.waitersByKey {
 		if len(waiters) == 0 || !table.isMissing(key) && len(table.queues[key]) == 0 {
 			t.Fatalf("%d clients wait for key %q, which is set; want none", len(waiters), key)
 		}
 		pairs += len(waiters)
 	}
-	for client, w := range table.waiting {
-		if w.client != client || len(w.missing) == 0 && w.barrier == nil {
+	for client, w := range table.waiterByClient {
+		if w.client != client || len(w.missingKeys) == 0 && w.barrier == nil {
 			t.Fatalf("client %d waits for nothing", client)
 		}
-		pairs -= len(w.missing)
+		pairs -= len(w.missingKeys)
 	}
 	if pairs != 0 {
-		t.Fatalf("watched has %d more entries than the waiters' missing keys", pairs)
+		t.Fatalf("waitersByKey has %d more entries than the waiters' missing keys", pairs)
 	}
 }
 
@@ -141,20 +141,20 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 			from := clientID(rapid.IntRange(1, 4).Draw(t, "client"))
 			r := &request{query: rapid.SampledFrom(queries).Draw(t, "query"), number: 2}
 			r.keys = []string{key.Draw(t, "key"), key.Draw(t, "other key")}
-			if !shapes[r.query].counted {
+			if !requestFormats[r.query].hasCount {
 				r.keys = r.keys[:1]
 			}
-			r.values = [][]byte{[]byte("1"), []byte("2")}[:shapes[r.query].values]
-			before := table.waiting[from] != nil
+			r.values = [][]byte{[]byte("1"), []byte("2")}[:requestFormats[r.query].valueCount]
+			before := table.waiterByClient[from] != nil
 			replies, err := table.apply(from, r)
 			waits := r.query == queryWait || r.query == queryBarrier
 			if (err != nil) != (waits && before) {
 				t.Fatalf("%s from a client with waiting = %v: got error %v", r.query, before, err)
 			}
 			stopped := slices.ContainsFunc(replies, func(x reply) bool {
-				return x.to == from && bytes.Equal(x.bytes, []byte{replyStop})
+				return x.to == from && bytes.Equal(x.bytes, []byte{replyWaitOver})
 			})
-			if waits && !before && stopped == (table.waiting[from] != nil) {
+			if waits && !before && stopped == (table.waiterByClient[from] != nil) {
 				t.Fatalf("%s: answered and waiting are both %v, want exactly one of them", r.query, stopped)
 			}
 			checkTable(t, table)
@@ -200,7 +200,7 @@ func FuzzClient(f *testing.F) {
 			ours, theirs := net.Pipe()
 			go func() { _, _ = io.Copy(io.Discard, theirs) }()
 			go func() { _, _ = theirs.Write(b); theirs.Close() }()
-			l := &link{conn: ours, d: newDecoder(ours, "fuzz"), authenticated: true}
+			l := &link{conn: ours, d: newDecoder(ours, "fuzz"), isAuthenticated: true}
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
 			c.register(l)
 			_ = c.release(l, nil)

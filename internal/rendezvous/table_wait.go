@@ -2,53 +2,53 @@ package rendezvous
 
 import "slices"
 
-// wait answers a WAIT immediately if all keys are set. Otherwise the client starts waiting.
-func (t *table) wait(from clientID, keys []string) error {
-	if t.waiting[from] != nil {
+// startWait answers a WAIT immediately if all keys are set. Otherwise the client starts waiting.
+func (t *table) startWait(from clientID, keys []string) error {
+	if t.waiterByClient[from] != nil {
 		return errSecondWait
 	}
-	w := &waiter{client: from, missing: map[string]bool{}}
+	w := &waiter{client: from, missingKeys: map[string]bool{}}
 	for _, key := range keys {
-		if t.isMissing(key) && !w.missing[key] {
-			w.missing[key] = true
-			t.watched[key] = append(t.watched[key], w)
+		if t.isMissing(key) && !w.missingKeys[key] {
+			w.missingKeys[key] = true
+			t.waitersByKey[key] = append(t.waitersByKey[key], w)
 		}
 	}
-	if len(w.missing) == 0 {
-		t.answer(from, []byte{replyStop})
+	if len(w.missingKeys) == 0 {
+		t.answer(from, []byte{replyWaitOver})
 		return nil
 	}
-	t.waiting[from] = w
+	t.waiterByClient[from] = w
 	return nil
 }
 
 func (t *table) wakeWaiters(key string) {
-	waiters := t.watched[key]
-	delete(t.watched, key)
+	waiters := t.waitersByKey[key]
+	delete(t.waitersByKey, key)
 	for _, w := range waiters {
 		t.removeMissing(w, key)
 	}
 }
 
-// removeMissing removes key from the missing keys of w, and answers the wait if no key is left.
+// removeMissing removes key from w.missingKeys. If no key remains, it answers the wait.
 func (t *table) removeMissing(w *waiter, key string) {
-	if delete(w.missing, key); len(w.missing) == 0 {
-		delete(t.waiting, w.client)
-		t.answer(w.client, []byte{replyStop})
+	if delete(w.missingKeys, key); len(w.missingKeys) == 0 {
+		delete(t.waiterByClient, w.client)
+		t.answer(w.client, []byte{replyWaitOver})
 	}
 }
 
-func (t *table) unwatch(w *waiter, key string) {
-	remaining := slices.DeleteFunc(t.watched[key], func(x *waiter) bool { return x == w })
-	if t.watched[key] = remaining; len(remaining) == 0 {
-		delete(t.watched, key)
+func (t *table) removeWaiter(w *waiter, key string) {
+	remaining := slices.DeleteFunc(t.waitersByKey[key], func(x *waiter) bool { return x == w })
+	if t.waitersByKey[key] = remaining; len(remaining) == 0 {
+		delete(t.waitersByKey, key)
 	}
 }
 
-// arrive counts an arrival at a barrier for the given number of ranks. The last arrival releases
-// all waiting clients.
-func (t *table) arrive(from clientID, key string, ranks int64) error {
-	if t.waiting[from] != nil {
+// arriveAtBarrier records that a client has reached a barrier, at which the given number of ranks
+// must arrive. The last arrival ends the waits of all clients at the barrier.
+func (t *table) arriveAtBarrier(from clientID, key string, ranks int64) error {
+	if t.waiterByClient[from] != nil {
 		return errSecondWait
 	}
 	b := t.barriers[key]
@@ -56,30 +56,30 @@ func (t *table) arrive(from clientID, key string, ranks int64) error {
 		b = &barrier{}
 		t.barriers[key] = b
 	}
-	b.arrived++
+	b.arrivalCount++
 	b.clients = append(b.clients, from)
-	t.waiting[from] = &waiter{client: from, barrier: b}
-	if b.arrived < ranks {
+	t.waiterByClient[from] = &waiter{client: from, barrier: b}
+	if b.arrivalCount < ranks {
 		return nil
 	}
 	for _, client := range b.clients {
-		delete(t.waiting, client)
-		t.answer(client, []byte{replyStop})
+		delete(t.waiterByClient, client)
+		t.answer(client, []byte{replyWaitOver})
 	}
 	b.clients = nil
 	return nil
 }
 
-// leave ends the wait of a client that has canceled the wait or disconnected. If the client has
-// arrived at a barrier, the arrival still counts.
-func (t *table) leave(client clientID) {
-	w := t.waiting[client]
+// endWait ends the wait of a client that has canceled the wait or disconnected. A barrier still
+// counts the arrival of such a client.
+func (t *table) endWait(client clientID) {
+	w := t.waiterByClient[client]
 	if w == nil {
 		return
 	}
-	delete(t.waiting, client)
-	for key := range w.missing {
-		t.unwatch(w, key)
+	delete(t.waiterByClient, client)
+	for key := range w.missingKeys {
+		t.removeWaiter(w, key)
 	}
 	if w.barrier != nil {
 		w.barrier.clients = slices.DeleteFunc(w.barrier.clients,

@@ -26,8 +26,8 @@ func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
-// addUnauthenticated adds an unauthenticated session. If there are too many, it closes the oldest.
-// The caller must hold s.mu.
+// addUnauthenticated adds a session to s.unauthenticated. If there are too many, it closes the
+// oldest one. The caller must hold s.mu.
 func (s *Server) addUnauthenticated(sess *session) {
 	s.unauthenticated = append(s.unauthenticated, sess)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -37,30 +37,30 @@ func (s *Server) addUnauthenticated(sess *session) {
 }
 
 func (s *Server) removeUnauthenticated(sess *session) {
-	same := func(other *session) bool { return other == sess }
-	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, same)
+	isSame := func(other *session) bool { return other == sess }
+	s.unauthenticated = slices.DeleteFunc(s.unauthenticated, isSame)
 }
 
 func (s *Server) openSession(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.isClosed {
 		return ErrClosed
 	}
-	sess.open = true
-	if sess.remote {
+	sess.isOpen = true
+	if sess.isRemote {
 		s.removeUnauthenticated(sess)
-		s.remote++
+		s.remoteCount++
 	}
 	return sess.conn.SetReadDeadline(time.Time{})
 }
 
 // OnAcceptError sets a function that the server calls, on one of its goroutines, the first time
-// that it cannot accept a connection. Without one, the server logs a warning.
-func (s *Server) OnAcceptError(call func(error)) {
+// that it cannot accept a connection. By default, the server logs a warning.
+func (s *Server) OnAcceptError(handle func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.onAcceptError = call
+	s.onAcceptError = handle
 }
 
 // reportAcceptError reports errors of Accept that the user can fix and ignores all others.
@@ -69,11 +69,11 @@ func (s *Server) reportAcceptError(err error) {
 		return
 	}
 	s.mu.Lock()
-	call := s.onAcceptError
+	handle := s.onAcceptError
 	s.onAcceptError = nil
 	s.mu.Unlock()
-	if call != nil {
-		call(err)
+	if handle != nil {
+		handle(err)
 	}
 }
 

@@ -22,7 +22,7 @@ func dialSilent(t *testing.T, s *Server) net.Conn {
 
 func checkClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -71,7 +71,7 @@ func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s.authTimeout = 50 * time.Millisecond
 	s.mu.Unlock()
 	silent, partial := dialSilent(t, s), dialSilent(t, s)
-	greeting := (&request{query: queryValidate, nonce: magic}).append(nil)
+	greeting := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
 	if _, err := partial.Write(greeting); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestUnauthenticatedConnectionDoesNotDelayDrain(t *testing.T) {
 	}
 	conn := dialSilent(t, s)
 	// When the PING has been answered, the session has started.
-	b, _ := appendPing((&request{query: queryValidate, nonce: magic}).append(nil))
+	b, _ := appendPing((&request{query: queryValidate, nonce: protocolMagic}).encode(nil))
 	if _, err := conn.Write(b); err != nil {
 		t.Fatal(err)
 	}

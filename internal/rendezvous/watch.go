@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// endWatcher tracks which other ranks of a member's world have ended. It uses a separate connection
-// to the store. When that connection is closed, the server records that this rank has ended.
+// endWatcher records which other ranks of a member's world have ended. It uses a separate
+// connection to the store. When that connection is closed, the server records that this rank has
+// ended.
 type endWatcher struct {
 	client *Client
 	world  string
@@ -22,43 +23,45 @@ type endWatcher struct {
 	cancel, release context.CancelFunc
 	done            chan struct{}
 
-	mu      sync.Mutex
-	ends    map[int]*knownEnd // by rank; guarded by mu
-	lost    bool              // whether the connection was lost; guarded by mu
-	closing bool              // whether the store is closing normally; guarded by mu
-	changed chan struct{}     // closed and replaced when ends or lost change; guarded by mu
+	mu             sync.Mutex
+	ends           map[int]*endReport // by rank; guarded by mu
+	isStoreLost    bool               // whether the connection was lost; guarded by mu
+	isStoreClosing bool               // whether the store closes normally; guarded by mu
+	changed        chan struct{}      // closed and replaced when the state changes; guarded by mu
 }
 
-type knownEnd struct {
+// endReport is the best report of the end of a rank so far.
+type endReport struct {
 	*EndedError
-	since time.Time
-	// fromLauncher is set if a launcher reported the end. The server's report is less precise.
-	fromLauncher bool
+	firstReport time.Time
+	// isFromLauncher is set if a launcher reported the end. The server's report is less precise.
+	isFromLauncher bool
 }
 
-// startWatch sends this rank's greeting over the connection of c and starts to watch. If the server
-// does not record which ranks have ended, startWatch closes c and returns nil.
-func startWatch(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
+// startEndWatcher sends this rank's greeting over the connection of c and starts an endWatcher. If
+// the server does not record which ranks have ended, startEndWatcher closes c and returns nil.
+func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
-		client: c, world: m.base, rank: m.world.Rank,
-		storeRank: -1, ends: map[int]*knownEnd{}, changed: make(chan struct{}), done: make(chan struct{}),
+		client: c, world: m.keyPrefix, rank: m.world.Rank,
+		storeRank: -1, ends: map[int]*endReport{},
+		changed: make(chan struct{}), done: make(chan struct{}),
 	}
 	if k := m.world.Route.Kind; k == RouteServe || k == RoutePMI {
 		w.storeRank = 0
 	}
-	recordsEnds, err := greet(ctx, c, m.world.greeting(m.world.job(), m.base))
+	recordsEnds, err := sendGreeting(ctx, c, m.world.greeting(m.world.jobPrefix(), m.keyPrefix))
 	if err != nil || !recordsEnds {
 		return nil, errors.Join(err, c.Close())
 	}
-	ctx, w.release = context.WithDeadline(context.Background(), time.Now().Add(noDeadline))
+	ctx, w.release = context.WithDeadline(context.Background(), time.Now().Add(unlimitedTime))
 	waitCtx, cancel := context.WithCancel(ctx)
 	w.cancel = cancel
 	go w.run(ctx, waitCtx)
 	return w, nil
 }
 
-// noDeadline keeps calls of the client from adding the default deadline.
-const noDeadline = 100 * 365 * 24 * time.Hour
+// unlimitedTime keeps calls of the client from adding the default deadline.
+const unlimitedTime = 100 * 365 * 24 * time.Hour
 
 // run processes the store's reports of ended ranks until waitCtx is canceled or the connection is
 // lost. It uses waitCtx only for waits, because canceling any other request closes the connection.
@@ -83,10 +86,10 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 		case json.Unmarshal(value, &e) != nil:
 		case e.Closing:
 			w.mu.Lock()
-			w.closing = true
+			w.isStoreClosing = true
 			w.mu.Unlock()
 		case e.World == "":
-			// The launcher does not report whether the rank left before its process exited.
+			// The launcher reports the exit of a process, but not whether its rank left before.
 			var why []byte
 			why, e.Left, _ = WithPrefix(w.client, w.world).Peek(ctx, leftKey(e.Rank))
 			if e.Left {
@@ -99,21 +102,21 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	}
 }
 
-// recordEnd records the first report that a rank has ended. A launcher's report replaces a report
-// by the server.
+// recordEnd records the first report of the end of a rank. A launcher's report replaces a report by
+// the server.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	previous, fromLauncher := w.ends[e.Rank], e.World == ""
-	if e.Rank == w.rank || previous != nil && (previous.fromLauncher || !fromLauncher) {
+	previous, isFromLauncher := w.ends[e.Rank], e.World == ""
+	if e.Rank == w.rank || previous != nil && (previous.isFromLauncher || !isFromLauncher) {
 		return
 	}
-	end := &knownEnd{
-		EndedError:   &EndedError{Rank: e.Rank, How: e.How, Left: e.Left, Why: e.Why},
-		fromLauncher: fromLauncher,
+	end := &endReport{
+		EndedError:     &EndedError{Rank: e.Rank, How: e.How, Left: e.Left, Why: e.Why},
+		isFromLauncher: isFromLauncher,
 	}
-	if end.since = time.Now(); previous != nil {
-		end.since, end.Left = previous.since, previous.Left || e.Left
+	if end.firstReport = time.Now(); previous != nil {
+		end.firstReport, end.Left = previous.firstReport, previous.Left || e.Left
 		end.Why = cmp.Or(e.Why, previous.Why)
 	}
 	w.ends[e.Rank] = end
@@ -127,8 +130,8 @@ func (w *endWatcher) notify() {
 
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
-	w.lost = true
-	closing := w.closing
+	w.isStoreLost = true
+	closing := w.isStoreClosing
 	w.notify()
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
@@ -140,33 +143,33 @@ func (w *endWatcher) markStoreLost() {
 	}
 }
 
-func (w *endWatcher) storeLost() bool {
+func (w *endWatcher) hasLostStore() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.lost
+	return w.isStoreLost
 }
 
-func (w *endWatcher) knownEnds() ([]*knownEnd, <-chan struct{}) {
+func (w *endWatcher) reports() ([]*endReport, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := make([]*knownEnd, 0, len(w.ends))
+	reports := make([]*endReport, 0, len(w.ends))
 	for _, end := range w.ends {
-		all = append(all, end)
+		reports = append(reports, end)
 	}
-	slices.SortFunc(all, func(a, b *knownEnd) int { return a.Rank - b.Rank })
-	return all, w.changed
+	slices.SortFunc(reports, func(a, b *endReport) int { return a.Rank - b.Rank })
+	return reports, w.changed
 }
 
-// await waits until a rank for which fatal returns true has ended, and until this has been known
-// for the duration after. If ctx is done first, await returns nil.
+// await waits until a rank for which isFatal returns true has ended, and then until delay has
+// passed since the first report. If ctx is done first, await returns nil.
 func (w *endWatcher) await(
-	ctx context.Context, after time.Duration, fatal func(context.Context, *EndedError) bool,
+	ctx context.Context, delay time.Duration, isFatal func(context.Context, *EndedError) bool,
 ) *EndedError {
 	for {
-		all, changed := w.knownEnds()
-		for _, end := range all {
-			if fatal(ctx, end.EndedError) && sleep(ctx, time.Until(end.since.Add(after))) {
-				return w.latest(end.Rank)
+		reports, changed := w.reports()
+		for _, end := range reports {
+			if isFatal(ctx, end.EndedError) && sleep(ctx, time.Until(end.firstReport.Add(delay))) {
+				return w.endOf(end.Rank)
 			}
 		}
 		select {
@@ -177,7 +180,7 @@ func (w *endWatcher) await(
 	}
 }
 
-func (w *endWatcher) latest(rank int) *EndedError {
+func (w *endWatcher) endOf(rank int) *EndedError {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ends[rank].EndedError

@@ -11,7 +11,7 @@ type World struct {
 	Rank, Size int
 	// LocalRank identifies this process among the LocalSize ranks of its machine.
 	LocalRank, LocalSize int
-	// Source names the origin of these numbers.
+	// Source identifies where these numbers come from.
 	Source Source
 	// RunID is the launcher's name for the job, or "". Restart is the number of restarts by the
 	// launcher.
@@ -20,11 +20,11 @@ type World struct {
 	Route   Route
 	// Late, if set, is called repeatedly during Connect. Its arguments are the ranks that have not
 	// joined yet, in ascending order, and the time waited. It returns the time until the next call,
-	// or a negative time to stop further calls. The first call has no ranks and a time of 0. It is
-	// made before the wait begins. Calls do not overlap.
-	Late func(missing []int, waited time.Duration) time.Duration
+	// or a negative time for no further call. The first call precedes the wait, with no ranks and a
+	// time of 0. Calls do not overlap.
+	Late func(absent []int, waited time.Duration) time.Duration
 	// LateToLeave, if set, is called in the same way while the server waits for ranks to leave.
-	LateToLeave func(missing []int, waited time.Duration) time.Duration
+	LateToLeave func(connected []int, waited time.Duration) time.Duration
 }
 
 // Source identifies where this process's rank comes from.
@@ -103,7 +103,7 @@ type Variable struct {
 	Value string
 }
 
-// EnvironmentError means that the environment does not determine the rank or the store.
+// EnvironmentError means that the environment variables do not determine the rank or the store.
 type EnvironmentError struct {
 	Source    Source
 	Variables []Variable
@@ -130,8 +130,8 @@ func (e *EnvironmentError) Error() string {
 
 const maxSize = 1 << 20
 
-// problem describes why the ranks are invalid. It returns "" for valid ranks.
-func (w *World) problem() string {
+// describeProblem describes why the ranks are invalid. It returns "" for valid ranks.
+func (w *World) describeProblem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxSize:
 		return fmt.Sprintf("the size %d is not between 1 and %d", w.Size, maxSize)
