@@ -38,8 +38,8 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that only this user can enter. It returns an error if the folder
-// already exists and another user owns or can access the folder. That user could replace sockets.
+// createFolder creates a folder that no other user can enter. It returns an error if the folder
+// already exists and another user owns or can access it, because that user could replace sockets.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -48,9 +48,9 @@ func createFolder(path string) error {
 	if err != nil {
 		return err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !info.IsDir() || !ok || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s is not a folder that only this user can enter: set TMPDIR to "+
+	stat, hasStat := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !hasStat || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s must be a folder that no other user can enter: set TMPDIR to "+
 			"another folder", path)
 	}
 	return nil
@@ -58,7 +58,7 @@ func createFolder(path string) error {
 
 const (
 	socketPrefix, socketSuffix = "rank", ".sock"
-	tokenName                  = "token"
+	tokenFile                  = "token"
 	// maxSocketPath is the kernel's limit on the path of a socket, in bytes.
 	maxSocketPath = 107
 )
@@ -67,8 +67,8 @@ func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks that have a socket in the folder of a job, in ascending order. The list may
-// include ranks that were killed.
+// Ranks lists the ranks that have a socket in the folder of a job, in ascending order. Killed ranks
+// leave their sockets in the folder.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -89,30 +89,30 @@ func Ranks(folder string) ([]int, error) {
 func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	path := socketPath(folder, rank)
 	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("the path of socket %s has %d bytes, but the kernel allows %d: set "+
+		return nil, fmt.Errorf("the path of the socket %s has %d bytes, but the kernel allows %d: set "+
 			"TMPDIR to a shorter folder", path, len(path), maxSocketPath)
 	}
-	draft := filepath.Join(folder, fmt.Sprintf(".%d.%d", rank, os.Getpid()))
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: draft})
+	temporaryPath := filepath.Join(folder, fmt.Sprintf(".%d.%d", rank, os.Getpid()))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: temporaryPath})
 	if err != nil {
 		return nil, err
 	}
 	sys.CloseInForks(l)
 	l.SetUnlinkOnClose(false)
-	if err := os.Rename(draft, path); err != nil {
-		return nil, errors.Join(err, os.Remove(draft), l.Close())
+	if err := os.Rename(temporaryPath, path); err != nil {
+		return nil, errors.Join(err, os.Remove(temporaryPath), l.Close())
 	}
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs in which no rank listens on its socket any more. It
-// ignores errors, because other processes may call Sweep at the same time.
+// Sweep removes the folders of this user's jobs whose ranks no longer listen on their sockets. It
+// ignores errors, because other processes can call Sweep at the same time.
 func Sweep() {
 	jobs, _ := Jobs(Root())
 	for _, job := range jobs {
 		ranks, err := Ranks(job)
 		if err != nil || len(ranks) == 0 {
-			continue // the job may be about to create its sockets
+			continue // the job may create its sockets soon
 		}
 		if slices.ContainsFunc(ranks, func(rank int) bool { return !refusesConnections(job, rank) }) {
 			continue
@@ -138,6 +138,6 @@ func removeFolder(folder string) {
 	if ranks, err := Ranks(folder); err != nil || len(ranks) > 0 {
 		return
 	}
-	_ = os.Remove(filepath.Join(folder, tokenName))
+	_ = os.Remove(filepath.Join(folder, tokenFile))
 	_ = os.Remove(folder) // fails if a rank has just created its socket
 }

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// answerTimeout limits how long a rank may take to answer.
+	// answerTimeout bounds the time that a rank takes to answer.
 	answerTimeout = 3 * time.Second
-	// maxAnswer limits the size of a rank's answer, in bytes.
-	maxAnswer = 16 << 20
+	// maxAnswerBytes bounds the size of a rank's answer.
+	maxAnswerBytes = 16 << 20
 )
 
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
@@ -35,19 +35,19 @@ func newMachine(ranks ...Snapshot) Machine {
 	return m
 }
 
-func (s *Server) snapshot(events int) Snapshot {
-	snapshot := s.cfg.Snapshot(events)
+func (s *Server) ownSnapshot(eventLimit int) Snapshot {
+	snapshot := s.cfg.Snapshot(eventLimit)
 	snapshot.Address = s.Address()
 	return snapshot
 }
 
-// readAll returns the states of all ranks of the job on this machine. events is the maximum number
+// readMachine returns the states of all ranks of the job on this machine. eventLimit is the maximum number
 // of events to include for each pool.
-func (s *Server) readAll(ctx context.Context, events int) Machine {
-	m := newMachine(s.snapshot(events))
-	ranks, _ := Ranks(s.folder) // fails if the folder was removed, because there are no other ranks
+func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
+	m := newMachine(s.ownSnapshot(eventLimit))
+	ranks, _ := Ranks(s.folder) // fails if the folder was removed: then there are no other ranks
 	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return rank == s.cfg.Rank })
-	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks, events)...)
+	m.Ranks = append(m.Ranks, readRanks(ctx, s.folder, ranks, eventLimit)...)
 	sortRanks(m.Ranks)
 	return m
 }
@@ -68,21 +68,22 @@ func sortRanks(ranks []Snapshot) {
 	slices.SortFunc(ranks, func(a, b Snapshot) int { return a.Rank - b.Rank })
 }
 
-func readRanks(ctx context.Context, folder string, ranks []int, events int) []Snapshot {
+func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) []Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	all := make([]Snapshot, len(ranks))
-	var reading sync.WaitGroup
+	snapshots := make([]Snapshot, len(ranks))
+	var readers sync.WaitGroup
 	for i, rank := range ranks {
-		reading.Go(func() { all[i] = readRank(ctx, folder, rank, events) })
+		readers.Go(func() { snapshots[i] = readRank(ctx, folder, rank, eventLimit) })
 	}
-	reading.Wait()
-	return all
+	readers.Wait()
+	return snapshots
 }
 
-// readRank reads the state of a rank from the rank's socket. If that fails, it sets Snapshot.Error.
-func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
-	s, err := fetch(ctx, folder, rank, events)
+// readRank requests the state of a rank over the rank's socket. If that fails, it sets
+// Snapshot.Error.
+func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot {
+	s, err := requestSnapshot(ctx, folder, rank, eventLimit)
 	switch {
 	case err == nil:
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -96,14 +97,14 @@ func readRank(ctx context.Context, folder string, rank, events int) Snapshot {
 	return s
 }
 
-func fetch(ctx context.Context, folder string, rank, events int) (Snapshot, error) {
+func requestSnapshot(ctx context.Context, folder string, rank, eventLimit int) (Snapshot, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socketPath(folder, rank))
 		},
 	}
-	url := fmt.Sprintf("http://localhost%s?events=%d", jsonPath, events)
+	url := fmt.Sprintf("http://localhost%s?events=%d", jsonPath, eventLimit)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return Snapshot{}, err
@@ -114,10 +115,10 @@ func fetch(ctx context.Context, folder string, rank, events int) (Snapshot, erro
 	}
 	defer response.Body.Close()
 	var m Machine
-	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&m)
+	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswerBytes)).Decode(&m)
 	if err == nil && (m.Version != Version || len(m.Ranks) != 1) {
-		err = fmt.Errorf("the answer describes %d ranks in version %d; want 1 rank in version %d",
-			len(m.Ranks), m.Version, Version)
+		err = fmt.Errorf("the answer has version %d and describes %d ranks; want version %d and 1 rank",
+			m.Version, len(m.Ranks), Version)
 	}
 	if err != nil {
 		return Snapshot{}, err

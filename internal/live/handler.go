@@ -22,18 +22,18 @@ const (
 	cookieName  = "symmem-token"
 )
 
-// reader returns the states of ranks. events is the maximum number of events to include for each
-// pool.
-type reader func(ctx context.Context, events int) Machine
+// machineReader returns the states of ranks. eventLimit is the maximum number of events to include
+// for each pool.
+type machineReader func(ctx context.Context, eventLimit int) Machine
 
-// maxEvents limits the number of events of each pool in an answer.
+// maxEvents is the greatest eventLimit that a client can request.
 const maxEvents = 8192
 
 // newMux returns a handler that serves pages, metrics and JSON about the ranks that read returns.
-func newMux(read reader) *http.ServeMux {
+func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		writeShell(w)
+		writeEmptyPage(w)
 	})
 	mux.HandleFunc("GET "+dataPath, func(w http.ResponseWriter, r *http.Request) {
 		writeData(w, r, read(r.Context(), pageEvents))
@@ -42,12 +42,12 @@ func newMux(read reader) *http.ServeMux {
 		writeStatus(w, read(r.Context(), 0))
 	})
 	mux.HandleFunc("GET "+jsonPath, func(w http.ResponseWriter, r *http.Request) {
-		events, err := requestedEvents(r)
+		eventLimit, err := parseEventLimit(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		writeJSON(w, read(r.Context(), events))
+		writeJSON(w, read(r.Context(), eventLimit))
 	})
 	mux.HandleFunc("GET "+metricsPath, func(w http.ResponseWriter, r *http.Request) {
 		writeMetrics(w, r, read(r.Context(), 0))
@@ -55,7 +55,7 @@ func newMux(read reader) *http.ServeMux {
 	return mux
 }
 
-func requestedEvents(r *http.Request) (int, error) {
+func parseEventLimit(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("events")
 	if text == "" {
 		return 0, nil
@@ -69,47 +69,48 @@ func requestedEvents(r *http.Request) (int, error) {
 
 // Handler returns a handler that serves pages, metrics and JSON about all ranks of the job on this
 // machine. The handler does not check the token or the Host of requests.
-func (s *Server) Handler() http.Handler { return guard(newMux(s.readAll)) }
+func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) }
 
 // NewHandler returns a handler that serves only the rank that snapshot describes, without a Server.
-func NewHandler(snapshot func(events int) Snapshot) http.Handler {
-	return guard(newMux(func(_ context.Context, events int) Machine {
-		return newMachine(snapshot(events))
+func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
+	return protect(newMux(func(_ context.Context, eventLimit int) Machine {
+		return newMachine(snapshot(eventLimit))
 	}))
 }
 
 // localHandler returns the handler of the Unix socket, which serves only this rank.
 func (s *Server) localHandler() http.Handler {
-	mux := newMux(func(_ context.Context, events int) Machine {
-		return newMachine(s.snapshot(events))
+	mux := newMux(func(_ context.Context, eventLimit int) Machine {
+		return newMachine(s.ownSnapshot(eventLimit))
 	})
-	mux.HandleFunc("GET "+alivePath, s.stayConnected)
-	return guard(mux)
+	mux.HandleFunc("GET "+alivePath, s.holdConnection)
+	return protect(mux)
 }
 
 // remoteHandler returns the handler of the TCP address, which serves all ranks of the job on this
 // machine. If the address is not a loopback address, the handler serves only metrics.
-func (s *Server) remoteHandler(loopback bool) http.Handler {
-	mux := newMux(s.readAll)
-	configured, _, _ := net.SplitHostPort(s.cfg.Address)
-	return guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func (s *Server) remoteHandler(isLoopback bool) http.Handler {
+	mux := newMux(s.readMachine)
+	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address)
+	return protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case !hostAllowed(r.Host, configured):
-			http.Error(w, "the host of this request is not this machine: use its IP address",
+		case !isAllowedHost(r.Host, configuredHost):
+			http.Error(w, "the URL's host is not a name of this machine: use its IP address",
 				http.StatusMisdirectedRequest)
 		case r.URL.Path == metricsPath:
 			mux.ServeHTTP(w, r)
-		case !loopback:
-			http.Error(w, "this address serves only "+metricsPath+": for other paths, set SYMMEM_HTTP to "+
+		case !isLoopback:
+			http.Error(w, "this address serves only "+metricsPath+": for other pages, set SYMMEM_HTTP to "+
 				"an address of localhost, or use symmem status", http.StatusForbidden)
-		case s.authorized(w, r):
+		case s.authorize(w, r):
 			mux.ServeHTTP(w, r)
 		}
 	}))
 }
 
-// guard limits requests and prevents browsers from storing or framing responses.
-func guard(h http.Handler) http.Handler {
+// protect rejects requests with a body, and keeps browsers from storing responses and from showing
+// them inside other pages.
+func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, 0)
 		header := w.Header()
@@ -122,10 +123,10 @@ func guard(h http.Handler) http.Handler {
 	})
 }
 
-// hostAllowed reports whether the Host of a request is an IP address or a name of this machine.
-// Without this check, a web page could read responses by making the page's own domain resolve to
-// this machine (DNS rebinding).
-func hostAllowed(host, configured string) bool {
+// isAllowedHost reports whether the Host of a request is an IP address or a name of this machine.
+// Without this check, a web page could read responses by making the page's domain resolve to this
+// machine (DNS rebinding).
+func isAllowedHost(host, configuredHost string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -133,8 +134,8 @@ func hostAllowed(host, configured string) bool {
 	if net.ParseIP(host) != nil {
 		return true
 	}
-	self, _ := os.Hostname()
-	for _, name := range []string{"localhost", self, configured} {
+	ownName, _ := os.Hostname()
+	for _, name := range []string{"localhost", ownName, configuredHost} {
 		if name != "" && strings.EqualFold(host, name) {
 			return true
 		}
@@ -142,12 +143,12 @@ func hostAllowed(host, configured string) bool {
 	return false
 }
 
-// authorized reports whether the caller may serve a request, which must contain the token as a
-// bearer token or in a cookie. If the token is in the URL, authorized sets the cookie and redirects
-// to the URL without the token. If the token is missing or wrong, it responds with an error.
-func (s *Server) authorized(w http.ResponseWriter, r *http.Request) bool {
-	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok &&
-		s.isToken(bearer) {
+// authorize returns true if a request contains the token as a bearer token or in a cookie. Otherwise
+// it responds. If the token is in the URL, it sets the cookie and redirects to the URL without the
+// token. If the token is missing or wrong, it responds with an error.
+func (s *Server) authorize(w http.ResponseWriter, r *http.Request) bool {
+	if token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); isBearer &&
+		s.isToken(token) {
 		return true
 	}
 	if c, err := r.Cookie(cookieName); err == nil && s.isToken(c.Value) {
@@ -171,9 +172,9 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// stayConnected answers a request of another rank, which keeps the connection open to notice when
-// this rank exits. stayConnected returns when the connection or the server is closed.
-func (s *Server) stayConnected(w http.ResponseWriter, r *http.Request) {
+// holdConnection answers a request of another rank and keeps the connection open, so that the other
+// rank notices when this rank exits. It returns when the connection or the server is closed.
+func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	if control.SetReadDeadline(time.Time{}) != nil || control.SetWriteDeadline(time.Time{}) != nil {
 		return

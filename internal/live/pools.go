@@ -25,7 +25,7 @@ func (m member) end() uint64 { return m.First + uint64(len(m.Recent)) }
 
 func (m member) at(position uint64) Placement { return m.Recent[position-m.First] }
 
-func (r *reporter) addPools() {
+func (r *pageBuilder) addPools() {
 	var order []poolKey
 	members := map[poolKey][]member{}
 	for i := range r.machine.Ranks {
@@ -51,7 +51,7 @@ func (r *reporter) addPools() {
 	}
 }
 
-func (r *reporter) addPool(title string, members []member) {
+func (r *pageBuilder) addPool(title string, members []member) {
 	s := page.Sequence{Title: title, Notes: []string{}, Differences: []page.Difference{}}
 	begin := uint64(0)
 	for _, m := range members {
@@ -74,7 +74,7 @@ func (r *reporter) addPool(title string, members []member) {
 	r.page.Sequences = append(r.page.Sequences, s)
 }
 
-func (r *reporter) addWindow(pool string, rank int, w Window) {
+func (r *pageBuilder) addWindow(pool string, rank int, w Window) {
 	for i := range r.page.Windows {
 		row := &r.page.Windows[i]
 		if row.Group == w.Group && row.Pool == pool && row.Segment == int(w.Segment) {
@@ -91,7 +91,7 @@ func (r *reporter) addWindow(pool string, rank int, w Window) {
 
 // compare finds the first event that differs between the ranks. It compares the events that are
 // available from all ranks. The first of these is at position begin.
-func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
+func (r *pageBuilder) compare(s *page.Sequence, members []member, begin uint64) {
 	end := members[0].end()
 	for _, m := range members {
 		end = min(end, m.end())
@@ -111,7 +111,7 @@ func (r *reporter) compare(s *page.Sequence, members []member, begin uint64) {
 	}
 }
 
-func (r *reporter) difference(members []member, position uint64, request int) page.Difference {
+func (r *pageBuilder) difference(members []member, position uint64, request int) page.Difference {
 	d := page.Difference{Subject: "requests", Request: request, Blamed: []int{}}
 	variants := map[Placement]int{}
 	for _, m := range members {

@@ -13,10 +13,11 @@ import (
 	"symmem/internal/page"
 )
 
-// pageEvents is the number of events of each pool that the page shows.
+// pageEvents is the maximum number of events that the page shows for each pool.
 const pageEvents = 4096
 
-func writeShell(w http.ResponseWriter) {
+// writeEmptyPage writes the page without data. The browser then requests the data.
+func writeEmptyPage(w http.ResponseWriter) {
 	var text bytes.Buffer
 	if err := page.WriteShell(&text, "symmem", strings.TrimPrefix(dataPath, "/")); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -27,18 +28,18 @@ func writeShell(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the data that the page shows, or status 304 (Not Modified) if the client already
-// has the same data.
+// writeData writes the data that the page shows. If the client already has the same data, writeData
+// writes status 304 (Not Modified).
 func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	var data bytes.Buffer
-	if err := newReport(&m).WriteData(&data); err != nil {
+	if err := buildPage(&m).WriteData(&data); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	sum := sha256.Sum256(data.Bytes())
-	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
-	w.Header().Set("ETag", tag)
-	if r.Header.Get("If-None-Match") == tag {
+	hash := sha256.Sum256(data.Bytes())
+	etag := `"` + hex.EncodeToString(hash[:16]) + `"`
+	w.Header().Set("ETag", etag)
+	if r.Header.Get("If-None-Match") == etag {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
@@ -46,13 +47,14 @@ func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
 
-type reporter struct {
+// pageBuilder converts the states of ranks to a page.
+type pageBuilder struct {
 	machine *Machine
 	page    *page.Page
 }
 
-func newReport(m *Machine) *page.Page {
-	r := &reporter{m, &page.Page{
+func buildPage(m *Machine) *page.Page {
+	r := &pageBuilder{m, &page.Page{
 		Title: fmt.Sprintf("symmem: %d ranks on %s", len(m.Ranks), m.Host), Live: true, Agree: true,
 		Notes: []string{
 			fmt.Sprintf("The page shows the latest %d events of each pool. Blocks that were allocated "+
@@ -65,11 +67,12 @@ func newReport(m *Machine) *page.Page {
 		r.addRank(i, &m.Ranks[i])
 	}
 	r.addPools()
+	r.sortRows()
 	r.page.Verdict = r.verdict()
 	return r.page
 }
 
-func (r *reporter) addRank(index int, s *Snapshot) {
+func (r *pageBuilder) addRank(index int, s *Snapshot) {
 	rank := page.Rank{
 		Rank: s.Rank, File: fmt.Sprintf("process %d", s.Process), Format: s.Backend + ": " + s.Device,
 		Notes: []string{},
@@ -97,7 +100,7 @@ func (r *reporter) addRank(index int, s *Snapshot) {
 	}
 }
 
-func (r *reporter) addGroup(rank int, g *Group) {
+func (r *pageBuilder) addGroup(rank int, g *Group) {
 	if g.Fault != "" {
 		r.page.Faults = append(r.page.Faults, page.Row{Ranks: []int{rank}, Group: g.ID, Text: g.Fault})
 	}
@@ -114,7 +117,7 @@ func (r *reporter) addGroup(rank int, g *Group) {
 
 // pathRow returns the row that counts the calls of a group with the given operation and path. It
 // adds the row if necessary.
-func (r *reporter) pathRow(group, operation, path string) *page.Path {
+func (r *pageBuilder) pathRow(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]
 		if p.Group == group && p.Operation == operation && p.Path == path {
@@ -128,13 +131,7 @@ func (r *reporter) pathRow(group, operation, path string) *page.Path {
 	return &r.page.Paths[len(r.page.Paths)-1]
 }
 
-func (r *reporter) verdict() string {
-	silent := 0
-	for i := range r.machine.Ranks {
-		if r.machine.Ranks[i].Error != "" {
-			silent++
-		}
-	}
+func (r *pageBuilder) sortRows() {
 	slices.SortStableFunc(r.page.Pending, func(a, b page.Row) int {
 		return cmp.Compare(a.Time, b.Time)
 	})
@@ -142,16 +139,26 @@ func (r *reporter) verdict() string {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Operation, b.Operation),
 			cmp.Compare(a.Path, b.Path))
 	})
+}
+
+// verdict states the worst problem of the job. The caller must have sorted the rows.
+func (r *pageBuilder) verdict() string {
+	silentCount := 0
+	for i := range r.machine.Ranks {
+		if r.machine.Ranks[i].Error != "" {
+			silentCount++
+		}
+	}
 	switch {
 	case len(r.page.Faults) > 0:
 		return "A group has failed: " + r.page.Faults[0].Text
 	case !r.page.Agree:
 		return "The ranks differ in the latest events of a pool."
-	case silent > 0:
-		return fmt.Sprintf("%d of %d ranks do not answer.", silent, len(r.machine.Ranks))
+	case silentCount > 0:
+		return fmt.Sprintf("%d of %d ranks do not answer.", silentCount, len(r.machine.Ranks))
 	case len(r.page.Pending) > 0:
-		row := &r.page.Pending[0]
-		return fmt.Sprintf("Rank %d has waited longest: %s", r.page.Ranks[row.Ranks[0]].Rank, row.Text)
+		wait := &r.page.Pending[0]
+		return fmt.Sprintf("Rank %d has waited longest: %s", r.page.Ranks[wait.Ranks[0]].Rank, wait.Text)
 	}
 	return "The ranks agree, and no rank waits for another."
 }

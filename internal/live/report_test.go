@@ -44,11 +44,11 @@ func history(n int) Pool {
 func TestReportOfAgreeingRanks(t *testing.T) {
 	long, short := history(20), history(10)
 	late := Pool{First: 5, Recent: long.Recent[5:]}
-	report := newReport(machineOf(long, short, late))
-	s := report.Sequences[0]
-	if !report.Agree || !report.Compared || len(s.Differences) > 0 || s.Equal != 11 {
+	built := buildPage(machineOf(long, short, late))
+	s := built.Sequences[0]
+	if !built.Agree || !built.Compared || len(s.Differences) > 0 || s.Equal != 11 {
 		t.Errorf("agree = %v with %d differences and %d equal requests; want no difference and "+
-			"11 equal requests, from event 5 to 15", report.Agree, len(s.Differences), s.Equal)
+			"11 equal requests, from event 5 to 15", built.Agree, len(s.Differences), s.Equal)
 	}
 	for rank, want := range []int{-4, -4, 0} {
 		if got := s.Tracks[rank].First; got != want {
@@ -66,9 +66,9 @@ func TestReportNamesFirstDifference(t *testing.T) {
 	} {
 		odd := history(20)
 		change(&odd.Recent[8]) // an allocation
-		report := newReport(machineOf(history(20), odd, history(20)))
-		d := report.Sequences[0].Differences
-		if report.Agree || len(d) != 1 || d[0].Kind != kind || d[0].Request != 7 ||
+		built := buildPage(machineOf(history(20), odd, history(20)))
+		d := built.Sequences[0].Differences
+		if built.Agree || len(d) != 1 || d[0].Kind != kind || d[0].Request != 7 ||
 			fmt.Sprint(d[0].Blamed) != "[1]" {
 			t.Errorf("differences = %+v; want %q at request 7 on rank 1", d, kind)
 		}
@@ -81,14 +81,14 @@ func TestReportOfOlderBlocks(t *testing.T) {
 	free := Placement{int64(event.KindFree), 0, 0, 0, 256, 0}
 	p.Recent = append(p.Recent, free)
 	p.Registered = []Window{{Group: "world", Segment: 0, Bytes: 1 << 20}}
-	report := newReport(machineOf(p))
-	track := report.Sequences[0].Tracks[0]
+	built := buildPage(machineOf(p))
+	track := built.Sequences[0].Tracks[0]
 	if track.Len() != len(p.Recent)+2 || len(track.Segments) != 1 ||
 		track.Segments[0] != (page.Segment{Bytes: 1 << 20, Initial: true}) {
 		t.Errorf("track has %d events and segments %+v; want %d events, of which two are older blocks",
 			track.Len(), track.Segments, len(p.Recent)+2)
 	}
-	if w := report.Windows; len(w) != 1 || w[0].States[0] != page.Registered {
+	if w := built.Windows; len(w) != 1 || w[0].States[0] != page.Registered {
 		t.Errorf("windows = %+v; want one registered window", w)
 	}
 }
@@ -100,13 +100,13 @@ func TestReportOfWaits(t *testing.T) {
 		Activity: map[int]string{1: "in no call"},
 	}}
 	m.Ranks = append(m.Ranks, Snapshot{Rank: 2, Error: ErrorEnded})
-	report := newReport(m)
-	if p := report.Pending; len(p) != 1 || p[0].Time != 9_000_000 ||
+	built := buildPage(m)
+	if p := built.Pending; len(p) != 1 || p[0].Time != 9_000_000 ||
 		p[0].Text != "AllReduce 3 waits for rank 1; rank 1: in no call" {
 		t.Errorf("Pending = %+v; want the wait for rank 1", p)
 	}
-	if report.Verdict != "1 of 3 ranks do not answer." {
-		t.Errorf("Verdict = %q; want that 1 of 3 ranks does not answer", report.Verdict)
+	if built.Verdict != "1 of 3 ranks do not answer." {
+		t.Errorf("Verdict = %q; want that 1 of 3 ranks does not answer", built.Verdict)
 	}
 }
 
@@ -169,7 +169,7 @@ func FuzzReport(f *testing.F) {
 		if json.Unmarshal(text, &m) != nil {
 			return
 		}
-		if err := newReport(&m).WriteData(io.Discard); err != nil {
+		if err := buildPage(&m).WriteData(io.Discard); err != nil {
 			t.Errorf("WriteData = %v; want no error", err)
 		}
 	})

@@ -33,9 +33,9 @@ type Config struct {
 	// Token is the token that clients must present, at least 16 letters, digits, "-" and "_". If
 	// Token is empty, the first rank that opens a Server on the machine generates a token.
 	Token string
-	// Snapshot returns the current state of the rank. events is the maximum number of events to
+	// Snapshot returns the current state of the rank. eventLimit is the maximum number of events to
 	// include for each pool. Snapshot may be called concurrently.
-	Snapshot func(events int) Snapshot
+	Snapshot func(eventLimit int) Snapshot
 	Log      *slog.Logger
 }
 
@@ -130,8 +130,8 @@ var validToken = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 // shareToken returns the token that is stored in the folder of a job. If no token is stored yet,
 // shareToken first stores the given token or, if token is empty, a random token.
 func shareToken(folder, token string) (string, error) {
-	path := filepath.Join(folder, tokenName)
-	draft := filepath.Join(folder, "."+rand.Text())
+	path := filepath.Join(folder, tokenFile)
+	temporaryPath := filepath.Join(folder, "."+rand.Text())
 	if token == "" {
 		token = rand.Text()
 	}
@@ -139,14 +139,14 @@ func shareToken(folder, token string) (string, error) {
 		return "", errors.New("SYMMEM_HTTP_TOKEN must consist of 16 to 512 letters, digits, - and _: " +
 			"generate a token, for example with openssl rand -hex 16")
 	}
-	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(temporaryPath, []byte(token+"\n"), 0o600); err != nil {
 		return "", err
 	}
-	err := os.Link(draft, path)
+	err := os.Link(temporaryPath, path)
 	if errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
-	if err := errors.Join(err, os.Remove(draft)); err != nil {
+	if err := errors.Join(err, os.Remove(temporaryPath)); err != nil {
 		return "", err
 	}
 	return Token(folder)
@@ -154,7 +154,7 @@ func shareToken(folder, token string) (string, error) {
 
 // Token returns the token of a job. folder is the folder of the job.
 func Token(folder string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(folder, tokenName))
+	text, err := os.ReadFile(filepath.Join(folder, tokenFile))
 	if err != nil {
 		return "", fmt.Errorf("reading the token of a job: %w", err)
 	}
@@ -269,7 +269,7 @@ func (s *Server) serveAddress() error {
 	server := newHTTPServer(s.remoteHandler(at.IP.IsLoopback()))
 	defer context.AfterFunc(s.ctx, func() { _ = server.Close() })()
 	s.cfg.Log.Info("symmem: live view of the ranks of this machine", "rank", s.cfg.Rank,
-		"address", "http://"+at.String(), "token", filepath.Join(s.folder, tokenName))
+		"address", "http://"+at.String(), "token", filepath.Join(s.folder, tokenFile))
 	err = server.Serve(&limiter{Listener: listener, limit: maxConns})
 	if s.ctx.Err() != nil {
 		return nil

@@ -277,7 +277,7 @@ func TestRanksShareToken(t *testing.T) {
 		t.Errorf("tokens of the ranks = %q, %q, and of another job = %q; want one random token per job",
 			a.token, b.token, other.token)
 	}
-	info, err := os.Stat(filepath.Join(a.folder, tokenName))
+	info, err := os.Stat(filepath.Join(a.folder, tokenFile))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("Stat of the token = %v, %v; want mode 0600", info, err)
 	}

@@ -20,14 +20,14 @@ type Machine struct {
 // Snapshot describes a rank at a point in time.
 type Snapshot struct {
 	Rank int `json:"rank"`
-	// Error states why the rank did not answer. If Error is set, all fields below it are empty.
+	// Error states why the rank did not answer. If it is set, the fields below are empty.
 	Error   string    `json:"error,omitempty"`
 	Size    int       `json:"size"`
 	Process int       `json:"process"`
 	Opened  time.Time `json:"opened"`
 	Backend string    `json:"backend"`
 	Device  string    `json:"device"`
-	// GPU is the number of the GPU, or -1 if the device is not a GPU.
+	// GPU is the GPU's number, or -1 if the device is not a GPU.
 	GPU     int    `json:"gpu"`
 	Library string `json:"library,omitempty"`
 	Check   string `json:"check"`
@@ -60,26 +60,26 @@ type Group struct {
 	ID string `json:"id"`
 	// Ranks lists the world ranks in group order.
 	Ranks []int `json:"ranks"`
-	// State is "open", "failing" or "failed". A group is failing while its ranks determine the
-	// cause of a fault.
+	// State is "open", "failing" or "failed". A group is failing while its ranks determine why it
+	// fails.
 	State string `json:"state"`
-	// Fault states why the group has failed. It is empty if the group has not failed.
+	// Fault states why the group has failed, or is empty.
 	Fault          string  `json:"fault,omitempty"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`
 	Windows        int     `json:"windows"`
 	Registrations  uint64  `json:"registrations"`
 	Agreements     uint64  `json:"agreements"`
-	// Paths counts collectives by path, that is, by the way in which symmem executed them. Replays
-	// of graphs are included.
+	// Paths counts the group's collectives by path (the way in which symmem executed them). It
+	// includes replays of CUDA graphs.
 	Paths map[string]uint64 `json:"paths"`
 	// Activity describes what the other ranks of the group are doing, by world rank.
 	Activity map[int]string `json:"activity,omitempty"`
 	Calls    []Calls        `json:"calls"`
 }
 
-// Calls summarizes calls of one operation on one path. Their sizes are at least MinBytes and less
-// than MaxBytes. Replays of graphs are not included.
+// Calls summarizes the calls of one operation on one path whose sizes are at least MinBytes and less
+// than MaxBytes. It does not include replays of CUDA graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
@@ -87,11 +87,10 @@ type Calls struct {
 	MaxBytes  int64  `json:"max_bytes"`
 	Calls     uint64 `json:"calls"`
 	Bytes     uint64 `json:"bytes"`
-	// Submit summarizes how long calls took to return. On a GPU, calls return before their work has
-	// run.
+	// Submit is the time until calls returned. On a GPU, calls return before their work runs.
 	Submit Times `json:"submit"`
-	// Run summarizes how long calls took to run, including waits for other ranks. Run is nil on
-	// GPUs, where runs are not timed.
+	// Run is the time until the work of calls was complete, including waits for other ranks. It is
+	// nil on GPUs, where this time is not measured.
 	Run *Times `json:"run,omitempty"`
 }
 
@@ -107,16 +106,15 @@ type Times struct {
 
 // Pool describes a pool.
 type Pool struct {
-	// ID is the number of the pool within its domain, counting from 0.
+	// ID numbers the pools with the same Domain, starting from 0.
 	ID uint64 `json:"id"`
 	// Domain is the ID of the group whose ranks must make the same requests to the pool. It is
-	// empty if there is no such group.
+	// empty if no other rank uses the pool.
 	Domain string `json:"domain"`
 	// Busy is set if PoolStats could not be read because a call was using the pool.
 	Busy bool `json:"busy,omitempty"`
 	PoolStats
-	// First is the position of Recent[0] in the history of the pool. Recent lists the latest
-	// events.
+	// Recent lists the latest events of the pool. First is the number of events before Recent[0].
 	First  uint64      `json:"first,omitempty"`
 	Recent []Placement `json:"recent,omitempty"`
 	// Registered lists the windows of the pool. Recent and Registered are nil unless the request
@@ -124,10 +122,10 @@ type Pool struct {
 	Registered []Window `json:"registered,omitempty"`
 }
 
-// Placement holds an event of a pool. Its elements are described by the constants below.
+// Placement describes an event of a pool. The constants below are the indexes of its elements.
 type Placement [6]int64
 
-// The elements of a Placement.
+// The indexes of a Placement.
 const (
 	placementKind = iota // an event.Kind
 	placementStream
@@ -137,7 +135,7 @@ const (
 	placementRequested // requested size
 )
 
-// Window is a segment that is registered with a group.
+// Window is a segment (a range of a pool's memory) that is registered with a group.
 type Window struct {
 	Group   string `json:"group"`
 	Segment int32  `json:"segment"`
