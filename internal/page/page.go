@@ -1,12 +1,12 @@
 package page
 
-// Page holds the contents of a report page. Its fields refer to ranks by index in Ranks, unless
-// stated otherwise. A Page is not safe for concurrent use.
+// Page holds the contents of a report page. Unless stated otherwise, its fields identify ranks by
+// their index in Ranks. A Page is not safe for concurrent use.
 type Page struct {
 	Title string `json:"title"`
 	// Live is set if the page shows a running job and fetches the data repeatedly.
 	Live bool `json:"live,omitempty"`
-	// Agree is set if no difference was found. Compared is set if any ranks were compared.
+	// Agree is set if no ranks differ. Compared is set if some ranks were compared.
 	Agree     bool       `json:"agree"`
 	Compared  bool       `json:"compared"`
 	Verdict   string     `json:"verdict"` // summary of the result in one sentence
@@ -34,14 +34,15 @@ type Rank struct {
 	Notes  []string `json:"notes"`
 }
 
-// Sequence describes a pool or a group.
+// Sequence describes the events of a pool or a group.
 type Sequence struct {
 	Title string `json:"title"`
 	Calls bool   `json:"calls"` // whether the sequence is a group
 	// Equal is the number of requests before the first request that differs between ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
-	// Differences describes the first request and the first place that differ between ranks.
+	// Differences describes the first request and the first placement of a block that differ between
+	// ranks.
 	Differences []Difference `json:"differences"`
 	Notes       []string     `json:"notes"`
 }
@@ -52,11 +53,11 @@ type Difference struct {
 	Kind     string    `json:"kind"`    // such as "other size"
 	Request  int       `json:"request"` // number of the request
 	Variants []Variant `json:"variants"`
-	// Blamed lists the numbers of the ranks that deviate from the majority. It is empty if there is
+	// Blamed lists the numbers of the ranks that differ from the majority, or is empty if there is
 	// no majority.
 	Blamed []int `json:"blamed"`
-	// Before describes the last requests before the difference. Explanation states whether this
-	// difference explains all later differences.
+	// Before describes the last requests before the difference. Explanation states whether the
+	// difference is the reason for all later ones.
 	Before      []string `json:"before"`
 	Explanation []string `json:"explanation"`
 }
@@ -69,7 +70,7 @@ type Variant struct {
 	Stack []string `json:"stack"`
 }
 
-// Segment describes a segment of a track.
+// Segment describes a segment (a range of a pool's memory) of a track.
 type Segment struct {
 	Bytes   int64 `json:"bytes"`
 	Initial bool  `json:"old,omitempty"` // whether the segment was mapped before the track begins
@@ -96,7 +97,7 @@ type Window struct {
 	States  []State `json:"states"`
 }
 
-// Row describes a fault or a pending operation that some of the ranks reported.
+// Row describes a fault or an unfinished operation that some of the ranks reported.
 type Row struct {
 	Ranks []int  `json:"ranks"`
 	Group string `json:"group"`
@@ -104,8 +105,8 @@ type Row struct {
 	Time  int64  `json:"time"` // microseconds since 1970 (UTC); 0 if unknown
 }
 
-// Path counts calls of an operation by path, that is, by the way in which symmem executed them.
-// Calls and Bytes have an element for each rank.
+// Path counts the calls of an operation that took the same path (the way in which symmem executed
+// them). Calls and Bytes have an element for each rank.
 type Path struct {
 	Group     string  `json:"group"`
 	Operation string  `json:"operation"`

@@ -126,8 +126,8 @@ func testHostile(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, sample{ranks: 4, requests: 100, extra: 50, name: name}.write(t), desktop)
 	p.Painted()
 	for _, key := range []string{"p", "]", "d"} {
-		p.Key(key)
-		p.Frame()
+		p.PressKey(key)
+		p.WaitForFrames()
 	}
 	var hacked bool
 	p.Eval(`window.hacked !== undefined || document.querySelector("img, #app script") !== null`,
@@ -156,41 +156,41 @@ func testKeys(t *testing.T, b *pagetest.Browser) {
 	}
 	width := func() float64 { return number("to") - number("from") }
 	all := width()
-	p.Key("d")
+	p.PressKey("d")
 	if got := width(); got != 200 || number("at") != 200 || number("rank") != 2 {
 		t.Errorf("after d: %v requests, at %v, rank %v; want 200, 200, 2", got, number("at"),
 			number("rank"))
 	}
-	p.Key("+")
+	p.PressKey("+")
 	if got := width(); got != 100 {
 		t.Errorf("after +: %v requests; want 100", got)
 	}
 	from := number("from")
-	p.Key("ArrowRight")
+	p.PressKey("ArrowRight")
 	if got := number("from"); got != from+10 {
 		t.Errorf("after the right arrow: from = %v; want %v", got, from+10)
 	}
-	p.Key("]")
-	p.Key("ArrowUp")
+	p.PressKey("]")
+	p.PressKey("ArrowUp")
 	if number("at") != 201 || number("rank") != 1 {
 		t.Errorf("after ] and up: request %v, rank %v; want 201, 1", number("at"), number("rank"))
 	}
-	p.Key("f")
+	p.PressKey("f")
 	if got := width(); got != all {
 		t.Errorf("after f: %v requests; want %v", got, all)
 	}
-	p.Key("c")
+	p.PressKey("c")
 	if got := fragment(p, "color"); got != "stack" {
 		t.Errorf("after c: color = %q; want stack", got)
 	}
-	p.Key("p")
+	p.PressKey("p")
 	if got := fragment(p, "s"); got != "0" {
 		t.Errorf("after p: sequence %s; want 0", got)
 	}
-	p.Key("?")
+	p.PressKey("?")
 	p.Wait(`document.getElementById("help").open`)
 	p.Eval(`document.getElementById("help").close()`, nil)
-	p.Key("/")
+	p.PressKey("/")
 	p.Wait(`document.activeElement.type === "search"`)
 	check(t, p)
 }
@@ -227,19 +227,19 @@ func testSearch(t *testing.T, b *pagetest.Browser) {
 		"4321": "1 match", "FORWARD": "matches", "#17": "1 match", "absent": "0 matches",
 		"(": "0 matches", "4.2197265625 KiB": "1 match",
 	} {
-		p.Key("/")
+		p.PressKey("/")
 		p.Eval(`document.querySelector("input").select()`, nil)
-		p.Type(query)
-		p.Key("Enter")
+		p.TypeText(query)
+		p.PressKey("Enter")
 		if got := p.Text("output"); !strings.Contains(got, want) {
 			t.Errorf("search for %s: output = %q; want %q", query, got, want)
 		}
 		p.Eval(`document.activeElement.blur()`, nil)
 	}
-	p.Key("/")
+	p.PressKey("/")
 	p.Eval(`document.querySelector("input").select()`, nil)
-	p.Type("#17")
-	p.Key("Enter")
+	p.TypeText("#17")
+	p.PressKey("Enter")
 	p.Wait(`document.querySelector("#details h2").innerText === "Request 17"`)
 	check(t, p)
 }
@@ -251,15 +251,15 @@ func testPointer(t *testing.T, b *pagetest.Browser) {
 	p.Eval(`(() => { const b = document.querySelectorAll("#lanes canvas")[1].getBoundingClientRect();
 		return [b.x, b.y, b.width, b.height]; })()`, &box)
 	x, y := box[0]+box[2]/2, box[1]+box[3]/2
-	p.Wheel(x, y, 0, -500, true)
-	p.Frame()
+	p.TurnWheel(x, y, 0, -500, true)
+	p.WaitForFrames()
 	from, to := fragment(p, "from"), fragment(p, "to")
 	a, _ := strconv.ParseFloat(from, 64)
 	z, _ := strconv.ParseFloat(to, 64)
 	if z-a > 1500 || a > 2000 || z < 2000 {
 		t.Errorf("after the wheel: range from %s to %s; want a smaller one around 2000", from, to)
 	}
-	p.Wheel(x, y, 100, 0, false)
+	p.TurnWheel(x, y, 100, 0, false)
 	if got, _ := strconv.ParseFloat(fragment(p, "from"), 64); got <= a {
 		t.Errorf("after scrolling right: from = %v; want more than %v", got, a)
 	}
@@ -299,7 +299,7 @@ func testThemes(t *testing.T, b *pagetest.Browser) {
 		p := b.Open(t, at, screen)
 		var got, after string
 		p.Eval(background, &got)
-		p.Key("t")
+		p.PressKey("t")
 		p.Eval(background, &after)
 		if got != want || after == want {
 			t.Errorf("dark = %v: background %s, and after t %s; want %s, then another", dark, got, after,
@@ -369,7 +369,7 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 func testEmpty(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, write(t, &Page{Title: "empty", Verdict: "nothing"}), desktop)
 	for _, key := range []string{"d", "p", "+", "]"} {
-		p.Key(key)
+		p.PressKey(key)
 	}
 	if got := p.Text("#verdict"); got != "nothing" {
 		t.Errorf("verdict %q; want nothing", got)
@@ -443,7 +443,7 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	}
 	p := b.Open(t, at, desktop)
 	p.Painted()
-	_, open := p.Work()
+	_, open := p.CPUTimes()
 	p.Eval(`void (() => {
 		window.frameTimes = [];
 		const note = (t) => { window.frameTimes.push(t); requestAnimationFrame(note); };
@@ -454,10 +454,10 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 	}
 	var scripts, all []time.Duration
 	for i := range frames {
-		p.Key([]string{"ArrowRight", "+", "ArrowLeft", "-", "]"}[i/3%5])
-		script, work := p.Work()
-		p.Frame() // waits for two frames, the first of which draws
-		afterScript, afterWork := p.Work()
+		p.PressKey([]string{"ArrowRight", "+", "ArrowLeft", "-", "]"}[i/3%5])
+		script, work := p.CPUTimes()
+		p.WaitForFrames() // waits for two frames, the first of which draws
+		afterScript, afterWork := p.CPUTimes()
 		scripts, all = append(scripts, afterScript-script), append(all, (afterWork-work)/2)
 	}
 	slices.Sort(scripts)

@@ -5,8 +5,8 @@ import "encoding/binary"
 // Kind classifies an event.
 type Kind uint8
 
-// Alloc and the constants after it are the kinds of events. Older stands for a block that was
-// allocated before the track begins.
+// Alloc and the constants after it are the kinds of events. An Older event represents a block that
+// was allocated before the track begins.
 const (
 	Alloc Kind = iota + 1
 	Free
@@ -17,8 +17,8 @@ const (
 	Older
 )
 
-// Event describes an event of a track. The package comment describes the fields, but in an Event,
-// unknown segments, blocks and stacks are -1.
+// Event describes an event of a track. The package comment describes its fields. An unknown segment,
+// block or stack is -1 in an Event.
 type Event struct {
 	Kind        Kind
 	Size, Bytes int64
@@ -34,14 +34,14 @@ type Event struct {
 // Track holds the encoded events of a pool or group on one rank.
 type Track struct {
 	Rank int // index in Page.Ranks
-	// First is the number of the track's first request. It is negative if the track begins before
-	// request 0, the first request that all ranks have.
+	// First is the number of the track's first request. Request 0 is the first one in the tracks of
+	// all ranks, so First is negative if this track begins earlier.
 	First    int
 	Segments []Segment
 
 	count    int                 // number of events
 	columns  [columnCount][]byte // encoded values
-	previous [columnCount]int64  // last value of each column that contains differences
+	previous [columnCount]int64  // last value of each column that stores differences
 }
 
 // column is an index in Track.columns.
@@ -76,21 +76,21 @@ func (t *Track) Add(e *Event) {
 	}
 	t.count++
 	t.columns[columnKind] = append(t.columns[columnKind], byte(e.Kind))
-	t.add(columnSize, e.Size)
-	t.add(columnBytes, e.Bytes)
-	t.add(columnOffset, e.Offset)
-	t.add(columnSegment, int64(e.Segment)+1)
-	t.add(columnStream, int64(e.Stream))
-	t.addDelta(columnBlock, block)
-	t.add(columnStack, int64(e.Stack)+1)
-	t.addDelta(columnNumber, e.Number)
-	t.addDelta(columnTime, e.Time)
+	t.addValue(columnSize, e.Size)
+	t.addValue(columnBytes, e.Bytes)
+	t.addValue(columnOffset, e.Offset)
+	t.addValue(columnSegment, int64(e.Segment)+1)
+	t.addValue(columnStream, int64(e.Stream))
+	t.addDifference(columnBlock, block)
+	t.addValue(columnStack, int64(e.Stack)+1)
+	t.addDifference(columnNumber, e.Number)
+	t.addDifference(columnTime, e.Time)
 }
 
-func (t *Track) add(c column, v int64) { t.columns[c] = appendUint(t.columns[c], v) }
+func (t *Track) addValue(c column, v int64) { t.columns[c] = appendUint(t.columns[c], v) }
 
-func (t *Track) addDelta(c column, v int64) {
-	v = limit(v)
+func (t *Track) addDifference(c column, v int64) {
+	v = clamp(v)
 	t.columns[c] = binary.AppendVarint(t.columns[c], v-t.previous[c])
 	t.previous[c] = v
 }
@@ -99,6 +99,6 @@ func (t *Track) addDelta(c column, v int64) {
 // maxValue exactly.
 const maxValue = 1<<53 - 1
 
-func limit(v int64) int64 { return min(max(v, 0), maxValue) }
+func clamp(v int64) int64 { return min(max(v, 0), maxValue) }
 
-func appendUint(b []byte, v int64) []byte { return binary.AppendUvarint(b, uint64(limit(v))) }
+func appendUint(b []byte, v int64) []byte { return binary.AppendUvarint(b, uint64(clamp(v))) }

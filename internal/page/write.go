@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// magic is the beginning of the data. The last byte is the version of the format.
-const magic = "SYMPAGE\x01"
+// dataPrefix is the beginning of the data. Its last byte is the version of the format.
+const dataPrefix = "SYMPAGE\x01"
 
 // script and style are built from web/src by web/build.go.
 var (
@@ -25,24 +25,24 @@ var (
 	style string
 )
 
-// location is the offset and the length of a column.
-type location [2]int
+// columnLocation is the offset and the length of a column in the data.
+type columnLocation [2]int
 
 type trackHeader struct {
-	Rank     int                 `json:"rank"`
-	First    int                 `json:"first"`
-	Events   int                 `json:"events"`
-	Segments []Segment           `json:"segments"`
-	Columns  map[string]location `json:"columns"`
+	Rank     int                       `json:"rank"`
+	First    int                       `json:"first"`
+	Events   int                       `json:"events"`
+	Segments []Segment                 `json:"segments"`
+	Columns  map[string]columnLocation `json:"columns"`
 }
 
 // header returns the JSON header and the columns.
 func (p *Page) header() ([]byte, [][]byte, error) {
 	offset, columns := 0, [][]byte{}
-	add := func(b []byte) location {
-		at := location{offset, len(b)}
+	addColumn := func(b []byte) columnLocation {
+		location := columnLocation{offset, len(b)}
 		offset, columns = offset+len(b), append(columns, b)
-		return at
+		return location
 	}
 	type sequenceHeader struct {
 		Sequence
@@ -52,24 +52,24 @@ func (p *Page) header() ([]byte, [][]byte, error) {
 		*Page
 		Sequences  []sequenceHeader `json:"sequences"`
 		StackCount int              `json:"stackCount"`
-		Stacks     location         `json:"stacks"`
-	}{Page: p, StackCount: p.stackCount, Stacks: add(p.stacks)}
+		Stacks     columnLocation   `json:"stacks"`
+	}{Page: p, StackCount: p.stackCount, Stacks: addColumn(p.stacks)}
 	for _, s := range p.Sequences {
 		tracks := []trackHeader{}
 		for _, t := range s.Tracks {
-			at := map[string]location{}
+			locations := map[string]columnLocation{}
 			for c, b := range t.columns {
-				at[columnNames[c]] = add(b)
+				locations[columnNames[c]] = addColumn(b)
 			}
-			tracks = append(tracks, trackHeader{t.Rank, t.First, t.count, t.Segments, at})
+			tracks = append(tracks, trackHeader{t.Rank, t.First, t.count, t.Segments, locations})
 		}
 		h.Sequences = append(h.Sequences, sequenceHeader{s, tracks})
 	}
-	text, err := json.Marshal(h)
+	encoded, err := json.Marshal(h)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encoding the header of a page: %w", err)
 	}
-	return text, columns, nil
+	return encoded, columns, nil
 }
 
 // WriteData writes the data of the page, uncompressed and without the HTML.
@@ -78,8 +78,8 @@ func (p *Page) WriteData(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	begin := binary.LittleEndian.AppendUint32([]byte(magic), uint32(len(header)))
-	for _, part := range append([][]byte{begin, header}, columns...) {
+	start := binary.LittleEndian.AppendUint32([]byte(dataPrefix), uint32(len(header)))
+	for _, part := range append([][]byte{start, header}, columns...) {
 		if _, err := w.Write(part); err != nil {
 			return fmt.Errorf("writing the data of a page: %w", err)
 		}
@@ -88,27 +88,27 @@ func (p *Page) WriteData(w io.Writer) error {
 }
 
 // WriteHTML writes the page as an HTML file that contains the data. A browser without JavaScript
-// shows the text plain.
-func (p *Page) WriteHTML(w io.Writer, plain string) error {
+// shows plainText instead.
+func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	b := bufio.NewWriter(w)
-	writeTop(b, p.Title, plain)
+	writeTop(b, p.Title, plainText)
 	fmt.Fprint(b, `<script type="application/octet-stream" id="data">`)
-	text := base64.NewEncoder(base64.StdEncoding, b)
-	packed := gzip.NewWriter(text)
-	if err := p.WriteData(packed); err != nil {
+	encoder := base64.NewEncoder(base64.StdEncoding, b)
+	compressor := gzip.NewWriter(encoder)
+	if err := p.WriteData(compressor); err != nil {
 		return err
 	}
-	if err := packed.Close(); err != nil {
+	if err := compressor.Close(); err != nil {
 		return fmt.Errorf("compressing the data of a page: %w", err)
 	}
-	if err := text.Close(); err != nil {
+	if err := encoder.Close(); err != nil {
 		return fmt.Errorf("encoding the data of a page: %w", err)
 	}
 	return writeBottom(b)
 }
 
-// WriteShell writes an HTML page without data. The page fetches the data from source, a relative
-// URL.
+// WriteShell writes an HTML page without data. The page fetches the data from the relative URL
+// source.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -118,7 +118,7 @@ func WriteShell(w io.Writer, title, source string) error {
 }
 
 // writeTop writes the part of a page that precedes the data.
-func writeTop(b *bufio.Writer, title, plain string) {
+func writeTop(b *bufio.Writer, title, plainText string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
 <head>
@@ -132,7 +132,7 @@ func writeTop(b *bufio.Writer, title, plain string) {
 <body>
 <noscript><pre>%s</pre></noscript>
 <div id="app"></div>
-`, Policy(), html.EscapeString(title), style, html.EscapeString(plain))
+`, Policy(), html.EscapeString(title), style, html.EscapeString(plainText))
 }
 
 func writeBottom(b *bufio.Writer) error {
@@ -143,8 +143,8 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// Policy returns the Content-Security-Policy of pages, which permits only the script and style of
-// this package. Servers may also send the policy as a header.
+// Policy returns the Content-Security-Policy of pages, which permits no script and style except
+// those of this package. Servers can send the policy as a header.
 func Policy() string {
 	return strings.Join([]string{
 		"default-src 'none'", "script-src " + hashOf(script), "style-src " + hashOf(style),
@@ -154,6 +154,6 @@ func Policy() string {
 
 // hashOf returns the expression in a Content-Security-Policy that permits a script or a style.
 func hashOf(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	hash := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'"
 }

@@ -20,11 +20,11 @@ type decoded struct {
 	Sequences []struct {
 		Tracks []struct {
 			Events  int
-			Columns map[string]location
+			Columns map[string]columnLocation
 		}
 	}
 	StackCount int
-	Stacks     location
+	Stacks     columnLocation
 	columns    []byte
 }
 

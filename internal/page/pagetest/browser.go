@@ -17,40 +17,40 @@ import (
 	"time"
 )
 
-// patience limits how long a test waits for the browser.
-const patience = 90 * time.Second
+// callTimeout bounds how long a test waits for an answer of the browser.
+const callTimeout = 90 * time.Second
 
 // Browser is a running Chromium. It is safe for concurrent use.
 type Browser struct {
-	t       testing.TB
-	command *exec.Cmd
-	stderr  lockedBuffer
-	mu      sync.Mutex // guards the fields below
-	send    *os.File
-	next    int
-	waiting map[int]chan message
-	pages   map[string]*Page // by session ID
-	exitErr error
+	t        testing.TB
+	command  *exec.Cmd
+	stderr   lockedBuffer
+	mu       sync.Mutex // guards the fields below
+	commands *os.File
+	lastID   int
+	answers  map[int]chan message
+	pages    map[string]*Page // by session ID
+	exitErr  error
 }
 
 // lockedBuffer collects the output of a process. It is safe for concurrent use.
 type lockedBuffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
+	mu   sync.Mutex
+	text bytes.Buffer
 }
 
 // Write implements io.Writer.
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.all.Write(p)
+	return b.text.Write(p)
 }
 
 // String returns the output so far.
 func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.all.String()
+	return b.text.String()
 }
 
 // message holds a command, an answer or an event of the DevTools protocol.
@@ -85,7 +85,7 @@ func Open(t testing.TB) *Browser {
 	commandsOut, commandsIn := pipe(t)
 	eventsOut, eventsIn := pipe(t)
 	b := &Browser{
-		t: t, command: command, send: commandsIn, waiting: map[int]chan message{},
+		t: t, command: command, commands: commandsIn, answers: map[int]chan message{},
 		pages: map[string]*Page{},
 	}
 	command.ExtraFiles = []*os.File{commandsOut, eventsIn} // descriptors 3 and 4
@@ -95,25 +95,25 @@ func Open(t testing.TB) *Browser {
 	}
 	commandsOut.Close()
 	eventsIn.Close()
-	received := make(chan struct{})
+	receiverDone := make(chan struct{})
 	go func() {
-		defer close(received)
+		defer close(receiverDone)
 		b.receive(eventsOut)
 		eventsOut.Close()
 	}()
 	t.Cleanup(func() {
-		// Chromium exits when its pipe is closed. If it hangs, kill it.
-		kill := time.AfterFunc(patience, func() { _ = command.Process.Kill() })
+		// Chromium exits when its pipe is closed. If it does not, the timer kills it.
+		killTimer := time.AfterFunc(callTimeout, func() { _ = command.Process.Kill() })
 		commandsIn.Close()
-		<-received
+		<-receiverDone
 		_ = command.Wait() // the exit status does not matter
-		kill.Stop()
+		killTimer.Stop()
 	})
 	return b
 }
 
-// fonts contains the glyphs of DejaVu Sans that the pages use. Therefore, screenshots do not depend
-// on the fonts of the machine.
+// fonts contains the glyphs of DejaVu Sans that the pages use, so that screenshots do not depend on
+// the machine's fonts.
 //
 //go:embed fonts
 var fonts embed.FS
@@ -161,14 +161,14 @@ func (b *Browser) receive(pipe *os.File) {
 			return
 		}
 		b.mu.Lock()
-		page, waiting := b.pages[m.Session], b.waiting[m.ID]
-		delete(b.waiting, m.ID)
+		page, answer := b.pages[m.Session], b.answers[m.ID]
+		delete(b.answers, m.ID)
 		b.mu.Unlock()
 		switch {
-		case m.ID != 0 && waiting != nil:
-			waiting <- m.message
+		case m.ID != 0 && answer != nil:
+			answer <- m.message
 		case page != nil:
-			page.event(m.Method, m.Params)
+			page.handleEvent(m.Method, m.Params)
 		}
 	}
 }
@@ -177,35 +177,35 @@ func (b *Browser) markExited(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.exitErr = err
-	for _, c := range b.waiting {
+	for _, c := range b.answers {
 		close(c)
 	}
-	b.waiting = map[int]chan message{}
+	b.answers = map[int]chan message{}
 }
 
-// call sends a command to a session, or to the browser if session is empty. It waits for the answer
-// and decodes the answer into result unless result is nil.
+// call sends a command to a session (a page) or, if session is empty, to the browser. It waits for
+// the answer and, unless result is nil, decodes the answer into result.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()
-	b.next++
-	id := b.next
+	b.lastID++
+	id := b.lastID
 	text, err := json.Marshal(message{ID: id, Session: session, Method: method, Params: params})
 	if err == nil && b.exitErr != nil {
 		err = b.exitErr
 	}
 	if err == nil {
-		b.waiting[id] = answer
-		_, err = b.send.Write(append(text, 0))
+		b.answers[id] = answer
+		_, err = b.commands.Write(append(text, 0))
 	}
 	b.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("calling %s: %w", method, err)
 	}
 	select {
-	case m, ok := <-answer:
+	case m, isAnswered := <-answer:
 		switch {
-		case !ok:
+		case !isAnswered:
 			return fmt.Errorf("calling %s: the browser has exited:\n%s", method, b.stderr.String())
 		case m.Error != nil:
 			return fmt.Errorf("calling %s: %w", method, errors.New(m.Error.Message))
@@ -213,7 +213,7 @@ func (b *Browser) call(session, method string, params, result any) error {
 			return json.Unmarshal(m.Result, result)
 		}
 		return nil
-	case <-time.After(patience):
-		return fmt.Errorf("calling %s: no answer within %v:\n%s", method, patience, b.stderr.String())
+	case <-time.After(callTimeout):
+		return fmt.Errorf("calling %s: no answer within %v:\n%s", method, callTimeout, b.stderr.String())
 	}
 }

@@ -30,26 +30,26 @@ type Screen struct {
 
 type object = map[string]any
 
-// Open opens a page in a new tab and waits until the page is ready, that is, until its body has the
-// attribute data-ready.
+// Open opens a page in a new tab and waits until the page is ready: its body then has the attribute
+// data-ready.
 func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	t.Helper()
 	var target struct{ TargetID string }
-	var attached struct{ SessionID string }
+	var session struct{ SessionID string }
 	p := &Page{t: t, browser: b}
-	p.must(b.call("", "Target.createTarget", object{"url": "about:blank"}, &target))
-	p.must(b.call("", "Target.attachToTarget",
-		object{"targetId": target.TargetID, "flatten": true}, &attached))
-	p.session = attached.SessionID
+	p.failOn(b.call("", "Target.createTarget", object{"url": "about:blank"}, &target))
+	p.failOn(b.call("", "Target.attachToTarget",
+		object{"targetId": target.TargetID, "flatten": true}, &session))
+	p.session = session.SessionID
 	b.mu.Lock()
 	b.pages[p.session] = p
 	b.mu.Unlock()
 	t.Cleanup(func() {
 		_ = b.call("", "Target.closeTarget", object{"targetId": target.TargetID}, nil)
 	})
-	scheme := "light"
+	colorScheme := "light"
 	if s.Dark {
-		scheme = "dark"
+		colorScheme = "dark"
 	}
 	for method, params := range map[string]object{
 		"Page.enable": {}, "Runtime.enable": {}, "Log.enable": {},
@@ -57,26 +57,26 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 			"width": s.Width, "height": s.Height, "deviceScaleFactor": 1, "mobile": s.Mobile,
 		},
 		"Emulation.setEmulatedMedia": {
-			"features": []object{{"name": "prefers-color-scheme", "value": scheme}},
+			"features": []object{{"name": "prefers-color-scheme", "value": colorScheme}},
 		},
 		"Performance.enable": {"timeDomain": "threadTicks"},
 	} {
 		p.call(method, params, nil)
 	}
-	p.Go(url)
+	p.Navigate(url)
 	return p
 }
 
-// Go navigates to a URL and waits until the page is ready. The server may redirect to the URL
-// without the query.
-func (p *Page) Go(url string) {
+// Navigate navigates to a URL and waits until the page is ready. The server can redirect the page to
+// the URL without the query.
+func (p *Page) Navigate(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)
 	p.Wait(fmt.Sprintf(`location.href.startsWith(%q) && document.body.dataset.ready !== undefined`,
 		url[:strings.IndexAny(url+"#", "?#")]))
 }
 
-func (p *Page) must(err error) {
+func (p *Page) failOn(err error) {
 	p.t.Helper()
 	if err != nil {
 		p.t.Fatal(err)
@@ -85,10 +85,10 @@ func (p *Page) must(err error) {
 
 func (p *Page) call(method string, params object, result any) {
 	p.t.Helper()
-	p.must(p.browser.call(p.session, method, params, result))
+	p.failOn(p.browser.call(p.session, method, params, result))
 }
 
-func (p *Page) event(method string, params json.RawMessage) {
+func (p *Page) handleEvent(method string, params json.RawMessage) {
 	switch {
 	case method == "Log.entryAdded" && !bytes.Contains(params, []byte(`"level":"error"`)):
 	case method == "Runtime.exceptionThrown" || method == "Log.entryAdded":
@@ -141,7 +141,7 @@ func (p *Page) Text(selector string) string {
 // Wait waits until a JavaScript expression is true.
 func (p *Page) Wait(expression string) {
 	p.t.Helper()
-	var ok bool
+	var isTrue bool
 	p.Eval(fmt.Sprintf(`(async () => {
 		const end = performance.now() + %d;
 		while (performance.now() < end) {
@@ -149,22 +149,22 @@ func (p *Page) Wait(expression string) {
 			await new Promise((f) => setTimeout(f, 10));
 		}
 		return false;
-	})()`, (patience/2).Milliseconds(), expression), &ok)
-	if !ok {
-		p.t.Fatalf("the page never reached the state %s\nerrors: %s", expression, p.Errors())
+	})()`, (callTimeout/2).Milliseconds(), expression), &isTrue)
+	if !isTrue {
+		p.t.Fatalf("the expression %s did not become true\nerrors: %s", expression, p.Errors())
 	}
 }
 
-// Painted waits until the page has finished drawing, that is, until its body has the attribute
-// data-painted.
+// Painted waits until the page has finished drawing: the attribute data-painted of its body
+// is then "yes".
 func (p *Page) Painted() {
 	p.t.Helper()
-	p.Frame()
+	p.WaitForFrames()
 	p.Wait(`document.body.dataset.painted === "yes"`)
 }
 
-// Key presses a key by its name, such as "a", "Enter" or "ArrowLeft".
-func (p *Page) Key(key string) {
+// PressKey presses a key by its name, such as "a", "Enter" or "ArrowLeft".
+func (p *Page) PressKey(key string) {
 	p.t.Helper()
 	params := object{"type": "keyDown", "key": key}
 	switch {
@@ -177,15 +177,15 @@ func (p *Page) Key(key string) {
 	p.call("Input.dispatchKeyEvent", object{"type": "keyUp", "key": key}, nil)
 }
 
-// Type types text into the focused element.
-func (p *Page) Type(text string) {
+// TypeText types text into the focused element.
+func (p *Page) TypeText(text string) {
 	p.t.Helper()
 	p.call("Input.insertText", object{"text": text}, nil)
 }
 
-// Wheel turns the mouse wheel at a point to scroll by dx and dy pixels, with the Ctrl key held down
+// TurnWheel turns the mouse wheel at a point to scroll by dx and dy pixels, with the Ctrl key held down
 // if ctrl is set.
-func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
+func (p *Page) TurnWheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
 	modifiers := 0
 	if ctrl {
@@ -196,9 +196,9 @@ func (p *Page) Wheel(x, y, dx, dy float64, ctrl bool) {
 	}, nil)
 }
 
-// Frame waits for two animation frames. Afterwards, the browser has drawn the current state of the
+// WaitForFrames waits for two animation frames. Afterwards, the browser has drawn the current state of the
 // page.
-func (p *Page) Frame() {
+func (p *Page) WaitForFrames() {
 	p.t.Helper()
 	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
 }
@@ -216,17 +216,17 @@ func (p *Page) Click(x, y float64) {
 // Picture takes a screenshot of the window.
 func (p *Page) Picture() image.Image {
 	p.t.Helper()
-	var shot struct{ Data string }
-	p.call("Page.captureScreenshot", object{"format": "png"}, &shot)
-	b, err := base64.StdEncoding.DecodeString(shot.Data)
-	p.must(err)
+	var screenshot struct{ Data string }
+	p.call("Page.captureScreenshot", object{"format": "png"}, &screenshot)
+	b, err := base64.StdEncoding.DecodeString(screenshot.Data)
+	p.failOn(err)
 	picture, err := png.Decode(bytes.NewReader(b))
-	p.must(err)
+	p.failOn(err)
 	return picture
 }
 
-// Work returns the CPU time that the main thread of the page has used, for scripts and in total.
-func (p *Page) Work() (script, all time.Duration) {
+// CPUTimes returns the CPU time that the main thread of the page has used, for scripts and in total.
+func (p *Page) CPUTimes() (script, total time.Duration) {
 	p.t.Helper()
 	var r struct {
 		Metrics []struct {
@@ -240,8 +240,8 @@ func (p *Page) Work() (script, all time.Duration) {
 		case "ScriptDuration":
 			script = time.Duration(m.Value * float64(time.Second))
 		case "TaskDuration":
-			all = time.Duration(m.Value * float64(time.Second))
+			total = time.Duration(m.Value * float64(time.Second))
 		}
 	}
-	return script, all
+	return script, total
 }
