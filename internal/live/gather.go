@@ -41,8 +41,8 @@ func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 	return snapshot
 }
 
-// readMachine returns the states of all ranks of the job on this machine. eventLimit is the maximum number
-// of events to include for each pool.
+// readMachine returns the states of all ranks of the job on this machine. eventLimit is the maximum
+// number of events to include for each pool.
 func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	m := newMachine(s.ownSnapshot(eventLimit))
 	ranks, _ := Ranks(s.folder) // fails if the folder was removed: then there are no other ranks

@@ -143,9 +143,9 @@ func isAllowedHost(host, configuredHost string) bool {
 	return false
 }
 
-// authorize returns true if a request contains the token as a bearer token or in a cookie. Otherwise
-// it responds. If the token is in the URL, it sets the cookie and redirects to the URL without the
-// token. If the token is missing or wrong, it responds with an error.
+// authorize returns true if a request contains the token as a bearer token or in a cookie.
+// Otherwise it responds. If the token is in the URL, it sets the cookie and redirects to the URL
+// without the token. If the token is missing or wrong, it responds with an error.
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) bool {
 	if token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); isBearer &&
 		s.isToken(token) {

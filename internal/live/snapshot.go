@@ -78,8 +78,8 @@ type Group struct {
 	Calls    []Calls        `json:"calls"`
 }
 
-// Calls summarizes the calls of one operation on one path whose sizes are at least MinBytes and less
-// than MaxBytes. It does not include replays of CUDA graphs.
+// Calls summarizes the calls of one operation on one path whose sizes are at least MinBytes and
+// less than MaxBytes. It does not include replays of CUDA graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`

@@ -41,8 +41,8 @@ type Sequence struct {
 	// Equal is the number of requests before the first request that differs between ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
-	// Differences describes the first request and the first placement of a block that differ between
-	// ranks.
+	// Differences describes the first request and the first placement of a block that differ
+	// between ranks.
 	Differences []Difference `json:"differences"`
 	Notes       []string     `json:"notes"`
 }

@@ -17,8 +17,8 @@ const (
 	Older
 )
 
-// Event describes an event of a track. The package comment describes its fields. An unknown segment,
-// block or stack is -1 in an Event.
+// Event describes an event of a track. The package comment describes its fields. An unknown
+// segment, block or stack is -1 in an Event.
 type Event struct {
 	Kind        Kind
 	Size, Bytes int64

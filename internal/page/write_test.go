@@ -43,7 +43,7 @@ func decode(t testing.TB, b []byte) *decoded {
 }
 
 // values decodes a column of unsigned numbers or, if signed is set, of signed differences.
-func (d *decoded) values(t testing.TB, at location, signed bool) []int64 {
+func (d *decoded) values(t testing.TB, at columnLocation, signed bool) []int64 {
 	t.Helper()
 	var all []int64
 	sum := int64(0)

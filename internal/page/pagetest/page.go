@@ -67,8 +67,8 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	return p
 }
 
-// Navigate navigates to a URL and waits until the page is ready. The server can redirect the page to
-// the URL without the query.
+// Navigate navigates to a URL and waits until the page is ready. The server can redirect the page
+// to the URL without the query.
 func (p *Page) Navigate(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)
@@ -183,8 +183,8 @@ func (p *Page) TypeText(text string) {
 	p.call("Input.insertText", object{"text": text}, nil)
 }
 
-// TurnWheel turns the mouse wheel at a point to scroll by dx and dy pixels, with the Ctrl key held down
-// if ctrl is set.
+// TurnWheel turns the mouse wheel at a point to scroll by dx and dy pixels, with the Ctrl key held
+// down if ctrl is set.
 func (p *Page) TurnWheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
 	modifiers := 0
@@ -196,8 +196,8 @@ func (p *Page) TurnWheel(x, y, dx, dy float64, ctrl bool) {
 	}, nil)
 }
 
-// WaitForFrames waits for two animation frames. Afterwards, the browser has drawn the current state of the
-// page.
+// WaitForFrames waits for two animation frames. Afterwards, the browser has drawn the current state
+// of the page.
 func (p *Page) WaitForFrames() {
 	p.t.Helper()
 	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
@@ -225,7 +225,8 @@ func (p *Page) Picture() image.Image {
 	return picture
 }
 
-// CPUTimes returns the CPU time that the main thread of the page has used, for scripts and in total.
+// CPUTimes returns the CPU time that the main thread of the page has used, for scripts and in
+// total.
 func (p *Page) CPUTimes() (script, total time.Duration) {
 	p.t.Helper()
 	var r struct {
