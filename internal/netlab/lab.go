@@ -17,8 +17,8 @@ type Config struct {
 	Machines   int    // number of machines, from 1 to 200
 	Interfaces int    // number of network interfaces of each machine; 0 means 1
 	IPv6       bool   // whether the interfaces have IPv6 addresses instead of IPv4 addresses
-	Seed       uint64 // seeds the random delays and losses
-	// ClockStep is the difference between the monotonic clocks of machines i+1 and i.
+	Seed       uint64 // of the random delays and losses
+	// ClockStep is how far the monotonic clock of machine i+1 is ahead of that of machine i.
 	ClockStep time.Duration
 }
 
@@ -26,26 +26,26 @@ type Config struct {
 type Lab struct {
 	Machines []*Machine // must not be changed
 	router   *router
-	stop     chan struct{} // closed by close
+	closed   chan struct{} // closed by close
 }
 
-// New builds a network in which all links are perfect. The network is closed when the test ends.
-// New skips the test if this process cannot build a network, for example because it does not run as
-// root.
+// New builds a network whose links neither delay nor drop packets. The network is closed when the
+// test ends. New skips the test if this process cannot build a network, for example because it does
+// not run as root.
 func New(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	if err := checkSupported(); err != nil {
 		t.Skip(err)
 	}
-	l := &Lab{router: newRouter(cfg.Seed), stop: make(chan struct{})}
-	l.router.tasks.Go(func() { l.router.watch(l.stop) })
+	l := &Lab{router: newRouter(cfg.Seed), closed: make(chan struct{})}
+	l.router.tasks.Go(func() { l.router.watchStalls(l.closed) })
 	t.Cleanup(l.close)
-	hosts := filepath.Join(t.TempDir(), "hosts")
-	if err := os.WriteFile(hosts, cfg.hosts(), 0o644); err != nil {
+	hostsPath := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(hostsPath, cfg.hostsFile(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for i := range cfg.Machines {
-		m, err := newMachine(i, &cfg, hosts)
+		m, err := newMachine(i, &cfg, hostsPath)
 		if err == nil {
 			l.Machines = append(l.Machines, m)
 			err = m.addInterfaces(l.router, &cfg)
@@ -73,30 +73,30 @@ func checkSupported() error {
 }
 
 func (l *Lab) close() {
-	close(l.stop)
+	close(l.closed)
 	for _, m := range l.Machines {
 		m.close()
 	}
 	l.router.tasks.Wait()
 }
 
-// Stalled returns the longest time for which packets may have been delayed because the host was
-// busy. If that time is long, tests should not judge how fast ranks reacted.
+// Stalled returns the longest time for which a busy host may have delayed packets. If that time is
+// long, tests should not judge how fast ranks reacted.
 func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.longestStall.Load()) }
 
 // SetAll sets the links between all machines.
 func (l *Lab) SetAll(link Link) {
 	for src := range l.Machines {
 		for dst := range l.Machines {
-			l.router.set(src, dst, link)
+			l.router.setLink(src, dst, link)
 		}
 	}
 }
 
 // Set sets the links between two machines in both directions.
 func (l *Lab) Set(a, b int, link Link) {
-	l.router.set(a, b, link)
-	l.router.set(b, a, link)
+	l.router.setLink(a, b, link)
+	l.router.setLink(b, a, link)
 }
 
 // Isolate sets the links between a machine and all other machines in both directions.
@@ -108,12 +108,12 @@ func (l *Lab) Isolate(machine int, link Link) {
 	}
 }
 
-// CutInterface drops all packets to and from an interface of a machine.
+// CutInterface makes the router drop all packets to and from an interface of a machine.
 func (l *Lab) CutInterface(machine, number int) {
 	address := l.Machines[machine].Addresses[number]
 	l.router.mu.Lock()
 	defer l.router.mu.Unlock()
-	l.router.ports[address].cut = true
+	l.router.ports[address].isCut = true
 }
 
 // TranslateAddress puts a machine behind NAT. TCP connections from the first interface of the
@@ -123,11 +123,11 @@ func (l *Lab) TranslateAddress(machine int, public netip.Addr) {
 	private := l.Machines[machine].Addresses[0]
 	l.router.mu.Lock()
 	defer l.router.mu.Unlock()
-	l.router.nats[machine] = translation{private, public}
+	l.router.translations[machine] = addressPair{private, public}
 	l.router.ports[public] = l.router.ports[private]
 }
 
-func (cfg *Config) hosts() []byte {
+func (cfg *Config) hostsFile() []byte {
 	text := []byte("127.0.0.1 localhost\n")
 	for i := range cfg.Machines {
 		text = fmt.Appendf(text, "%v %s\n", cfg.address(i, 0), machineName(i))

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// patience limits how long a test waits for something that should take little time.
-const patience = time.Minute
+// testTimeout limits how long a test waits for something that should take little time.
+const testTimeout = time.Minute
 
 func listen(t *testing.T, m *Machine) net.Listener {
 	t.Helper()
@@ -41,7 +41,7 @@ func dial(t *testing.T, m *Machine, address string, limit time.Duration) (net.Co
 	return c, err
 }
 
-func timedOut(err error) bool {
+func isTimeout(err error) bool {
 	netErr, ok := errors.AsType[net.Error](err)
 	return ok && netErr.Timeout()
 }
@@ -60,14 +60,14 @@ func TestPacketsCrossALossyLink(t *testing.T) {
 				return
 			}
 			var b strings.Builder
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			_, err = c.(*net.TCPConn).WriteTo(&b)
 			if err != nil {
 				b.WriteString(err.Error())
 			}
 			received <- b.String()
 		}()
-		c, err := dial(t, lab.Machines[1], l.Addr().String(), patience)
+		c, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,11 +87,11 @@ func TestCutLinkDropsPackets(t *testing.T) {
 	l := listen(t, lab.Machines[0])
 	lab.Isolate(1, Link{Cut: true})
 	_, err := dial(t, lab.Machines[1], l.Addr().String(), 200*time.Millisecond)
-	if !timedOut(err) {
+	if !isTimeout(err) {
 		t.Errorf("Dial over a cut link = %v; want a timeout", err)
 	}
 	lab.Isolate(1, Link{})
-	if _, err := dial(t, lab.Machines[1], l.Addr().String(), patience); err != nil {
+	if _, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout); err != nil {
 		t.Errorf("Dial after the link was restored: %v", err)
 	}
 }
@@ -101,7 +101,7 @@ func TestNATTranslatesAddresses(t *testing.T) {
 	public := netip.MustParseAddr("10.77.0.99")
 	lab.TranslateAddress(1, public)
 	l := listen(t, lab.Machines[0])
-	if _, err := dial(t, lab.Machines[1], l.Addr().String(), patience); err != nil {
+	if _, err := dial(t, lab.Machines[1], l.Addr().String(), testTimeout); err != nil {
 		t.Fatal(err)
 	}
 	c, err := l.Accept()
@@ -114,7 +114,7 @@ func TestNATTranslatesAddresses(t *testing.T) {
 	}
 	private := listen(t, lab.Machines[1])
 	_, err = dial(t, lab.Machines[0], private.Addr().String(), 200*time.Millisecond)
-	if !timedOut(err) {
+	if !isTimeout(err) {
 		t.Errorf("Dial to a machine behind NAT = %v; want a timeout", err)
 	}
 }

@@ -24,10 +24,10 @@ type Machine struct {
 	devices []*os.File
 }
 
-func newMachine(index int, cfg *Config, hosts string) (*Machine, error) {
+func newMachine(index int, cfg *Config, hostsPath string) (*Machine, error) {
 	m := &Machine{Name: machineName(index), index: index, calls: make(chan func())}
 	ready := make(chan error)
-	go m.runThread(ready, time.Duration(index)*cfg.ClockStep, hosts)
+	go m.runThread(ready, time.Duration(index)*cfg.ClockStep, hostsPath)
 	return m, <-ready
 }
 
@@ -39,13 +39,13 @@ func machineName(index int) string {
 	return name
 }
 
-// runThread enters new namespaces and then runs the functions that Do passes to it, until m.calls
-// is closed. The goroutine stays locked to its thread. Therefore, the thread exits when the
+// runThread enters new namespaces and then calls the functions that Do sends to m.calls, until
+// m.calls is closed. The goroutine stays locked to its thread. The thread therefore exits when the
 // goroutine returns, and the kernel kills the processes that the thread has started.
-func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts string) {
+func (m *Machine) runThread(ready chan<- error, clockOffset time.Duration, hostsPath string) {
 	runtime.LockOSThread()
 	m.Thread = syscall.Gettid()
-	err := m.enterNamespaces(clock, hosts)
+	err := m.enterNamespaces(clockOffset, hostsPath)
 	ready <- err
 	if err != nil {
 		return
@@ -57,29 +57,30 @@ func (m *Machine) runThread(ready chan<- error, clock time.Duration, hosts strin
 
 const cloneNewTime = 0x80 // CLONE_NEWTIME in linux/sched.h
 
-// enterNamespaces moves the calling thread into new namespaces. The file hosts becomes /etc/hosts.
-func (m *Machine) enterNamespaces(clock time.Duration, hosts string) error {
-	const all = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
-	if err := syscall.Unshare(all); err != nil {
+// enterNamespaces moves the calling thread into new namespaces. The file at hostsPath becomes
+// /etc/hosts.
+func (m *Machine) enterNamespaces(clockOffset time.Duration, hostsPath string) error {
+	const namespaces = syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
+	if err := syscall.Unshare(namespaces); err != nil {
 		return fmt.Errorf("creating namespaces: %w", err)
 	}
 	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
-	if err := syscall.Mount(hosts, "/etc/hosts", "", syscall.MS_BIND, ""); err != nil {
+	if err := syscall.Mount(hostsPath, "/etc/hosts", "", syscall.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mounting /etc/hosts: %w", err)
 	}
 	if err := syscall.Sethostname([]byte(m.Name)); err != nil {
 		return fmt.Errorf("setting the host name: %w", err)
 	}
-	if clock == 0 {
+	if clockOffset == 0 {
 		return nil
 	}
 	if err := syscall.Unshare(cloneNewTime); err != nil {
 		return fmt.Errorf("creating a time namespace: %w", err)
 	}
 	path := fmt.Sprintf("/proc/%d/timens_offsets", syscall.Gettid())
-	offsets := fmt.Appendf(nil, "monotonic %[1]d 0\nboottime %[1]d 0\n", int64(clock.Seconds()))
+	offsets := fmt.Appendf(nil, "monotonic %[1]d 0\nboottime %[1]d 0\n", int64(clockOffset.Seconds()))
 	return os.WriteFile(path, offsets, 0)
 }
 
@@ -127,21 +128,21 @@ func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 			return err
 		}
 		m.devices, m.Addresses = append(m.devices, device), append(m.Addresses, address)
-		bits := "/24"
+		prefixLength := "/24"
 		if cfg.IPv6 {
-			bits = "/64"
+			prefixLength = "/64"
 		}
-		add := []string{"addr", "add", address.String() + bits, "dev", name}
+		arguments := []string{"addr", "add", address.String() + prefixLength, "dev", name}
 		if cfg.IPv6 {
-			add = append(add, "nodad")
+			arguments = append(arguments, "nodad")
 		}
-		if err := m.Run("ip", add...); err != nil {
+		if err := m.Run("ip", arguments...); err != nil {
 			return err
 		}
 		if err := m.Run("ip", "link", "set", name, "up", "mtu", "1400"); err != nil {
 			return err
 		}
-		r.attach(&port{machine: m.index, device: device}, []netip.Addr{address})
+		r.attachPort(&port{machine: m.index, device: device}, []netip.Addr{address})
 	}
 	return nil
 }

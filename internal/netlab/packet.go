@@ -18,6 +18,7 @@ const (
 	flagSYN, flagACK            = 0x02, 0x10
 )
 
+// destinationOf returns the destination address of an IP packet, or false if the packet is invalid.
 func destinationOf(packet []byte) (netip.Addr, bool) {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:
@@ -32,18 +33,17 @@ func addressAt(packet []byte, offset int) netip.Addr {
 	return netip.AddrFrom4([4]byte(packet[offset:]))
 }
 
-// translation contains the addresses of a machine behind NAT. Other machines see the public
-// address.
-type translation struct{ private, public netip.Addr }
+// addressPair contains the addresses of a machine behind NAT. Other machines see the public one.
+type addressPair struct{ private, public netip.Addr }
 
-// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. Other
-// machines cannot open connections to such a machine: translate gives their packets an invalid
-// destination, so that the packets are dropped. The caller must hold r.mu.
+// translate rewrites the addresses of IPv4 TCP packets from and to machines behind NAT. If another
+// machine opens a connection to such a machine, translate makes the packet's destination invalid,
+// so that the packet is dropped. The caller must hold r.mu.
 func (r *router) translate(src int, packet []byte) {
 	if len(packet) < 40 || packet[0]>>4 != 4 || packet[ipv4Protocol] != protocolTCP {
 		return
 	}
-	for machine, t := range r.nats {
+	for machine, t := range r.translations {
 		destination := addressAt(packet, ipv4Destination)
 		switch {
 		case machine == src && addressAt(packet, ipv4Source) == t.private:
@@ -57,22 +57,22 @@ func (r *router) translate(src int, packet []byte) {
 }
 
 func opensConnection(packet []byte) bool {
-	header := 4 * int(packet[0]&0xf)
-	return header+tcpFlags < len(packet) &&
-		packet[header+tcpFlags]&(flagSYN|flagACK) == flagSYN
+	headerBytes := 4 * int(packet[0]&0xf)
+	return headerBytes+tcpFlags < len(packet) &&
+		packet[headerBytes+tcpFlags]&(flagSYN|flagACK) == flagSYN
 }
 
 // replaceAddress replaces an IPv4 address in a TCP packet and updates both checksums.
 func replaceAddress(packet []byte, offset int, address netip.Addr) {
-	header, replacement := 4*int(packet[0]&0xf), address.As4()
-	if header+tcpChecksum+2 > len(packet) {
+	headerBytes, replacement := 4*int(packet[0]&0xf), address.As4()
+	if headerBytes+tcpChecksum+2 > len(packet) {
 		return
 	}
 	for i := 0; i < len(replacement); i += 2 {
 		before := binary.BigEndian.Uint16(packet[offset+i:])
 		after := binary.BigEndian.Uint16(replacement[i:])
-		for _, sum := range []int{ipv4Checksum, header + tcpChecksum} {
-			updateChecksum(packet[sum:], before, after)
+		for _, checksum := range []int{ipv4Checksum, headerBytes + tcpChecksum} {
+			updateChecksum(packet[checksum:], before, after)
 		}
 		binary.BigEndian.PutUint16(packet[offset+i:], after)
 	}

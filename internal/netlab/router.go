@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Link describes how packets travel from one machine to another. The zero value is a perfect link.
+// Link describes how packets travel from one machine to another. The zero value neither delays nor
+// drops packets.
 type Link struct {
 	// MinDelay and MaxDelay bound the random delay of each packet. If they differ, packets may
 	// overtake each other.
@@ -24,16 +25,16 @@ type Link struct {
 type port struct {
 	machine int // index of the machine
 	device  *os.File
-	cut     bool // whether to drop all packets; guarded by router.mu
+	isCut   bool // whether to drop all packets; guarded by router.mu
 }
 
 type router struct {
-	mu     sync.Mutex
-	random *rand.Rand           // guarded by mu
-	ports  map[netip.Addr]*port // by address; guarded by mu
-	links  map[[2]int]Link      // by sender and receiver; guarded by mu
-	nats   map[int]translation  // by machine behind NAT; guarded by mu
-	tasks  sync.WaitGroup       // goroutines and packets in transit
+	mu           sync.Mutex
+	random       *rand.Rand           // guarded by mu
+	ports        map[netip.Addr]*port // by address; guarded by mu
+	links        map[[2]int]Link      // by sender and receiver; guarded by mu
+	translations map[int]addressPair  // by machine behind NAT; guarded by mu
+	tasks        sync.WaitGroup       // running goroutines and delayed packets
 	// longestStall is the longest time, in nanoseconds, for which the host did not run this
 	// process.
 	longestStall atomic.Int64
@@ -42,13 +43,13 @@ type router struct {
 func newRouter(seed uint64) *router {
 	return &router{
 		random: rand.New(rand.NewPCG(seed, 0)),
-		ports:  map[netip.Addr]*port{}, links: map[[2]int]Link{}, nats: map[int]translation{},
+		ports:  map[netip.Addr]*port{}, links: map[[2]int]Link{}, translations: map[int]addressPair{},
 	}
 }
 
-// attach connects a device with the given addresses to the router, and forwards packets from the
+// attachPort connects a device with the given addresses to the router. It forwards packets from the
 // device until the device is closed.
-func (r *router) attach(p *port, addresses []netip.Addr) {
+func (r *router) attachPort(p *port, addresses []netip.Addr) {
 	r.mu.Lock()
 	for _, a := range addresses {
 		r.ports[a] = p
@@ -66,11 +67,11 @@ func (r *router) attach(p *port, addresses []netip.Addr) {
 	})
 }
 
-// forward sends a packet to the device with the destination address, after the delay of the link.
+// forward writes a packet to the device of its destination, after the delay of the link.
 func (r *router) forward(src *port, packet []byte) {
-	dst, delay, ok := r.route(src, packet)
+	dst, delay, isKept := r.routePacket(src, packet)
 	switch {
-	case !ok:
+	case !isKept:
 	case delay <= 0:
 		_, _ = dst.device.Write(packet) // fails if the device is down
 	default:
@@ -78,30 +79,30 @@ func (r *router) forward(src *port, packet []byte) {
 		due := time.Now().Add(delay)
 		time.AfterFunc(delay, func() {
 			defer r.tasks.Done()
-			r.noteStall(time.Since(due))
+			r.recordStall(time.Since(due))
 			_, _ = dst.device.Write(packet)
 		})
 	}
 }
 
-// watch detects when the host did not run this process for some time. It returns when stop is
+// watchStalls detects when the host did not run this process for some time. It returns when stop is
 // closed.
-func (r *router) watch(stop <-chan struct{}) {
+func (r *router) watchStalls(stop <-chan struct{}) {
 	const interval = 50 * time.Millisecond
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for last := time.Now(); ; last = time.Now() {
 		select {
 		case <-ticker.C:
-			r.noteStall(time.Since(last) - interval)
+			r.recordStall(time.Since(last) - interval)
 		case <-stop:
 			return
 		}
 	}
 }
 
-// noteStall records that the host did not run this process for the given time.
-func (r *router) noteStall(stall time.Duration) {
+// recordStall records that the host did not run this process for the given time.
+func (r *router) recordStall(stall time.Duration) {
 	for {
 		longest := r.longestStall.Load()
 		if int64(stall) <= longest || r.longestStall.CompareAndSwap(longest, int64(stall)) {
@@ -110,27 +111,30 @@ func (r *router) noteStall(stall time.Duration) {
 	}
 }
 
-// route returns the destination and the delay of a packet. ok is false if the packet is dropped.
-func (r *router) route(src *port, packet []byte) (dst *port, delay time.Duration, ok bool) {
+// routePacket returns the destination and the delay of a packet. isKept is false if the packet is
+// dropped.
+func (r *router) routePacket(
+	src *port, packet []byte,
+) (dst *port, delay time.Duration, isKept bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.translate(src.machine, packet)
-	destination, ok := destinationOf(packet)
-	if dst = r.ports[destination]; !ok || dst == nil {
+	destination, isValid := destinationOf(packet)
+	if dst = r.ports[destination]; !isValid || dst == nil {
 		return nil, 0, false
 	}
 	link := r.links[[2]int{src.machine, dst.machine}]
-	if src.cut || dst.cut || link.Cut || link.Loss > 0 && r.random.Float64() < link.Loss {
+	if src.isCut || dst.isCut || link.Cut || link.Loss > 0 && r.random.Float64() < link.Loss {
 		return nil, 0, false
 	}
 	delay = link.MinDelay
-	if spread := link.MaxDelay - link.MinDelay; spread > 0 {
-		delay += time.Duration(r.random.Int64N(int64(spread)))
+	if delayRange := link.MaxDelay - link.MinDelay; delayRange > 0 {
+		delay += time.Duration(r.random.Int64N(int64(delayRange)))
 	}
 	return dst, delay, true
 }
 
-func (r *router) set(src, dst int, link Link) {
+func (r *router) setLink(src, dst int, link Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.links[[2]int{src, dst}] = link
