@@ -49,16 +49,16 @@ func run(args []string, in io.Reader) error {
 	}
 	switch {
 	case flags.NArg() == 0 && *check:
-		return compare(*folder)
+		return checkPages(*folder)
 	case flags.NArg() == 0:
-		return write(*folder)
+		return writePages(*folder)
 	case flags.Arg(0) == "add" && flags.NArg() >= 2 && !*check:
-		return add(*folder, flags.Arg(1), flags.Args()[2:], in)
+		return addResult(*folder, flags.Arg(1), flags.Args()[2:], in)
 	}
 	return errors.New("usage: measurements [--folder DIR] [--check | add NAME [FLAGS]]")
 }
 
-func add(folder, name string, args []string, in io.Reader) error {
+func addResult(folder, name string, args []string, in io.Reader) error {
 	var origin results.Run
 	flags := flag.NewFlagSet("measurements add", flag.ContinueOnError)
 	flags.StringVar(&origin.Machine, "machine", "", "the machine, its GPUs and driver (required)")
@@ -73,7 +73,7 @@ func add(folder, name string, args []string, in io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("reading standard input: %w", err)
 	}
-	r, err := parse(text)
+	r, err := parseOutput(text)
 	if err != nil {
 		return err
 	}

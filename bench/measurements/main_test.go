@@ -8,7 +8,7 @@ import (
 )
 
 func TestPagesMatchResultFiles(t *testing.T) {
-	if err := compare(filepath.Join("..", "..", "docs", "measurements")); err != nil {
+	if err := checkPages(filepath.Join("..", "..", "docs", "measurements")); err != nil {
 		t.Error(err)
 	}
 }
@@ -16,8 +16,8 @@ func TestPagesMatchResultFiles(t *testing.T) {
 const result = `{"runs": [{"machine": "m", "date": "2026-11-20"}], "columns": ["a", "b"],
 	"rows": [[1.50, "x|y"], [[1, 2.0], null]]}`
 
-// pages creates a folder that contains the given pages and result files.
-func pages(t *testing.T, files map[string]string) string {
+// createFolder creates a folder that contains the given pages and result files.
+func createFolder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
 	if err := os.Mkdir(filepath.Join(folder, "results"), 0o700); err != nil {
@@ -32,7 +32,7 @@ func pages(t *testing.T, files map[string]string) string {
 }
 
 func TestWriteGeneratesTables(t *testing.T) {
-	folder := pages(t, map[string]string{
+	folder := createFolder(t, map[string]string{
 		"results/r.json": result, "p.md": "before\n\n<!-- results/r.json -->\n<!-- end -->\n\nafter\n",
 	})
 	if err := run([]string{"--folder", folder, "--check"}, nil); err == nil {
@@ -63,19 +63,19 @@ func TestCompareReportsDifferences(t *testing.T) {
 		return map[string]string{"results/r.json": strings.Replace(result, part, "", 1)}
 	}
 	for want, files := range map[string]map[string]string{
-		"missing result file results/r.json": {"p.md": markers},
-		"unknown field \"when\"":             {"results/r.json": `{"when": 1}`},
-		"run 0 lacks a machine":              without(`"machine": "m", `),
-		"row 0 has 2 cells for 1 columns":    without(`"a", `),
-		"must not be empty":                  {"results/r.json": "{}"},
-		"p.md differs from its result files": {"p.md": markers, "results/r.json": result},
-		"a number, a text, null or a list of": {
+		"missing result file results/r.json":             {"p.md": markers},
+		"unknown field \"when\"":                         {"results/r.json": `{"when": 1}`},
+		"run 0 has no machine":                           without(`"machine": "m", `),
+		"row 0 has 2 cells, but the table has 1 columns": without(`"a", `),
+		"must not be empty":                              {"results/r.json": "{}"},
+		"p.md differs from its result files":             {"p.md": markers, "results/r.json": result},
+		"a number, a string, null or a list of": {
 			"results/r.json": strings.Replace(result, "null", "{}", 1),
 		},
 	} {
-		err := compare(pages(t, files))
+		err := checkPages(createFolder(t, files))
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("compare returned %v, want an error with %q", err, want)
+			t.Errorf("checkPages returned %v, want an error with %q", err, want)
 		}
 	}
 }
@@ -95,9 +95,9 @@ func TestAddWritesResultFile(t *testing.T) {
     ["all_reduce",67108864,1500.5,1000,2500,3001,2.00]
 `,
 	} {
-		folder := pages(t, nil)
-		about := []string{"--folder", folder, "add", "n", "--machine", "m", "--date", "2026-11-20"}
-		if err := run(about, strings.NewReader(in)); err != nil {
+		folder := createFolder(t, nil)
+		arguments := []string{"--folder", folder, "add", "n", "--machine", "m", "--date", "2026-11-20"}
+		if err := run(arguments, strings.NewReader(in)); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(filepath.Join(folder, "results", "n.json"))
@@ -108,7 +108,7 @@ func TestAddWritesResultFile(t *testing.T) {
 }
 
 func TestAddRejectsInvalidInput(t *testing.T) {
-	folder := pages(t, nil)
+	folder := createFolder(t, nil)
 	for in, args := range map[string][]string{
 		"PASS\n":           {"--machine", "m", "--date", "2026-11-20"},
 		"BenchmarkA 1 2 x": {"--date", "2026-11-20"},

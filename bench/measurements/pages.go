@@ -42,8 +42,8 @@ func readTables(folder string) (map[string]string, error) {
 	return tables, nil
 }
 
-// regenerate regenerates the tables in the pages of a folder. It returns the old and the new text
-// of each page, by path.
+// regenerate returns the text of each page in a folder, by path: before has the old tables, and
+// after has new tables.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	tables, err := readTables(folder)
 	if err != nil {
@@ -60,10 +60,10 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 			return nil, nil, err
 		}
 		before[file] = string(text)
-		after[file] = generatedTable.ReplaceAllStringFunc(string(text), func(part string) string {
-			name := generatedTable.FindStringSubmatch(part)[1]
-			table, ok := tables[name]
-			if !ok {
+		after[file] = generatedTable.ReplaceAllStringFunc(string(text), func(old string) string {
+			name := generatedTable.FindStringSubmatch(old)[1]
+			table, exists := tables[name]
+			if !exists {
 				err = fmt.Errorf("%s: missing result file results/%s.json", file, name)
 			}
 			return fmt.Sprintf("<!-- results/%[1]s.json -->\n%s\n"+
@@ -76,7 +76,7 @@ func regenerate(folder string) (before, after map[string]string, err error) {
 	return before, after, nil
 }
 
-func write(folder string) error {
+func writePages(folder string) error {
 	before, after, err := regenerate(folder)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func write(folder string) error {
 	return err
 }
 
-func compare(folder string) error {
+func checkPages(folder string) error {
 	before, after, err := regenerate(folder)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ func Summarize(times []float64) Summary {
 	}
 }
 
-// Result holds one measurement and its baseline, if there is one.
+// Result holds one measurement and, in most cases, a baseline: a measurement to compare it with.
 type Result struct {
 	Name   string         `json:"name"`
 	Params map[string]any `json:"params"`
@@ -40,10 +40,10 @@ type Result struct {
 	// are nil.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
-	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median; above 1 is faster
+	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median
 	// Limit is the longest permitted median in nanoseconds, or 0.
 	Limit float64 `json:"bar_ns,omitempty"`
-	// Figures holds further numbers, by name.
+	// Figures holds other numbers of the result, by name.
 	Figures map[string]float64 `json:"counts,omitempty"`
 }
 
@@ -71,9 +71,9 @@ type Report struct {
 	Bench   string   `json:"bench"`
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
-	// Worst is the result with the lowest ratio in a comparison of paths, or nil.
+	// Worst identifies the result with the lowest ratio in a comparison of paths, or is nil.
 	Worst *Worst `json:"worst,omitempty"`
-	// RoundTrip may be nil.
+	// RoundTrip is nil if it was not measured.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
 	// Error is the reason why the run stopped early, or "".
 	Error string `json:"error,omitempty"`
@@ -111,14 +111,14 @@ func (r *Result) Variant() string {
 
 // OverLimit returns a message for each result whose median exceeds the limit.
 func (r *Report) OverLimit() []string {
-	var missed []string
+	var messages []string
 	for i := range r.Results {
 		if result := &r.Results[i]; result.OverLimit() {
-			missed = append(missed, fmt.Sprintf("%s: %s, the bar is %s",
+			messages = append(messages, fmt.Sprintf("%s: %s, the bar is %s",
 				result.Label(), Duration(result.Median), Duration(result.Limit)))
 		}
 	}
-	return missed
+	return messages
 }
 
 // Label returns the name and the parameters of a result, as in "all_reduce bytes=8 ranks=2".
@@ -131,20 +131,20 @@ func (r *Result) Label() string {
 	return b.String()
 }
 
-// Duration formats a time in nanoseconds with three digits and a suitable unit.
+// Duration formats a time in nanoseconds with about three digits and a unit.
 func Duration(ns float64) string {
 	for _, unit := range []struct {
 		ns   float64
 		name string
 	}{{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}} {
 		if ns >= unit.ns {
-			return digits(ns/unit.ns) + " " + unit.name
+			return formatDigits(ns/unit.ns) + " " + unit.name
 		}
 	}
-	return digits(ns) + " ns"
+	return formatDigits(ns) + " ns"
 }
 
-func digits(v float64) string {
+func formatDigits(v float64) string {
 	switch {
 	case v >= 99.95:
 		return strconv.FormatFloat(v, 'f', 0, 64)

@@ -15,8 +15,8 @@ import (
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"` // names with units
-	// Rows contains a cell for each column. A cell is a number, a string, null, or a list of these,
-	// which is shown with " / " between its elements.
+	// Each row contains a cell for each column. A cell is a number, a string, null, or a list of
+	// these. Markdown shows a list with " / " between its elements.
 	Rows [][]any `json:"rows"`
 }
 
@@ -39,24 +39,25 @@ func Read(text []byte) (*Result, error) {
 	if err := d.Decode(r); err != nil {
 		return nil, err
 	}
-	return r, r.check()
+	return r, r.validate()
 }
 
-func (r *Result) check() error {
+func (r *Result) validate() error {
 	if len(r.Runs) == 0 || len(r.Columns) == 0 || len(r.Rows) == 0 {
 		return errors.New("runs, columns and rows must not be empty")
 	}
 	for i, run := range r.Runs {
 		if run.Machine == "" || run.Date == "" {
-			return fmt.Errorf("run %d lacks a machine or a date", i)
+			return fmt.Errorf("run %d has no machine or no date", i)
 		}
 	}
 	for i, row := range r.Rows {
 		if len(row) != len(r.Columns) {
-			return fmt.Errorf("row %d has %d cells for %d columns", i, len(row), len(r.Columns))
+			return fmt.Errorf("row %d has %d cells, but the table has %d columns",
+				i, len(row), len(r.Columns))
 		}
 		for _, cell := range row {
-			if _, err := show(cell); err != nil {
+			if _, err := formatCell(cell); err != nil {
 				return fmt.Errorf("row %d: %w", i, err)
 			}
 		}
@@ -66,10 +67,10 @@ func (r *Result) check() error {
 
 // Encode encodes a result file, with one line for each row.
 func (r *Result) Encode() ([]byte, error) {
-	if err := r.check(); err != nil {
+	if err := r.validate(); err != nil {
 		return nil, err
 	}
-	runs, err := compact(r.Runs)
+	runs, err := encodeLine(r.Runs)
 	if err != nil {
 		return nil, err
 	}
@@ -77,13 +78,13 @@ func (r *Result) Encode() ([]byte, error) {
 	if err := json.Indent(&indented, runs, "  ", "  "); err != nil {
 		return nil, err
 	}
-	columns, err := compact(r.Columns)
+	columns, err := encodeLine(r.Columns)
 	if err != nil {
 		return nil, err
 	}
 	rows := make([]string, len(r.Rows))
 	for i, row := range r.Rows {
-		line, err := compact(row)
+		line, err := encodeLine(row)
 		if err != nil {
 			return nil, err
 		}
@@ -93,8 +94,8 @@ func (r *Result) Encode() ([]byte, error) {
 		indented.Bytes(), columns, strings.Join(rows, ",\n")), nil
 }
 
-// compact encodes a value on one line, without escaping <, > and &.
-func compact(value any) ([]byte, error) {
+// encodeLine encodes a value on one line, without escaping <, > and &.
+func encodeLine(value any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
@@ -105,7 +106,7 @@ func compact(value any) ([]byte, error) {
 // Markdown returns the table as Markdown.
 func (r *Result) Markdown() (string, error) {
 	var out strings.Builder
-	line := func(cells []string) {
+	writeLine := func(cells []string) {
 		out.WriteString("|")
 		for _, cell := range cells {
 			if cell != "" {
@@ -115,23 +116,23 @@ func (r *Result) Markdown() (string, error) {
 		}
 		out.WriteString("\n")
 	}
-	line(r.Columns)
+	writeLine(r.Columns)
 	out.WriteString("|" + strings.Repeat("---|", len(r.Columns)) + "\n")
 	for _, row := range r.Rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			text, err := show(cell)
+			text, err := formatCell(cell)
 			if err != nil {
 				return "", err
 			}
 			cells[i] = text
 		}
-		line(cells)
+		writeLine(cells)
 	}
 	return out.String(), nil
 }
 
-func show(cell any) (string, error) {
+func formatCell(cell any) (string, error) {
 	switch cell := cell.(type) {
 	case nil:
 		return "", nil
@@ -144,7 +145,7 @@ func show(cell any) (string, error) {
 	case []any:
 		parts := make([]string, len(cell))
 		for i, part := range cell {
-			text, err := show(part)
+			text, err := formatCell(part)
 			if err != nil {
 				return "", err
 			}
@@ -152,5 +153,5 @@ func show(cell any) (string, error) {
 		}
 		return strings.Join(parts, " / "), nil
 	}
-	return "", fmt.Errorf("a cell is a number, a text, null or a list of these, not %T", cell)
+	return "", fmt.Errorf("a cell must be a number, a string, null or a list of these, not %T", cell)
 }

@@ -1,11 +1,12 @@
 // Command against compares the speed of collectives on the host between two checkouts of symmem.
-// It builds the command of each checkout and runs the two commands alternately, so that other load
-// on the machine slows down both.
+// It builds the command of each checkout and runs the two commands in turns, so that other programs
+// on the machine slow down both.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are the folders of the checkouts. The exit code is 1 if the old time divided by the
-// new time is below -bar for any result, and 2 if the measurement fails.
+// OLD and NEW are the folders of the checkouts. For each result, the old time is divided by the new
+// time. The exit code is 1 if this ratio is below -bar for any result, and 2 if the measurement
+// fails.
 package main
 
 import (
@@ -28,7 +29,7 @@ type config struct {
 	oldFolder, newFolder string
 	pairs                int
 	ranks                int
-	ops                  string
+	operations           string
 	sizes                string
 	batches              int
 	minRatio             float64
@@ -37,7 +38,7 @@ type config struct {
 var errSlower = errors.New("the new checkout is slower")
 
 func main() {
-	c, err := parse(os.Args[1:], os.Stderr)
+	c, err := parseFlags(os.Args[1:], os.Stderr)
 	if err == nil {
 		err = c.run(context.Background(), os.Stdout, os.Stderr)
 	}
@@ -52,13 +53,13 @@ func main() {
 	}
 }
 
-func parse(args []string, stderr io.Writer) (*config, error) {
+func parseFlags(args []string, stderr io.Writer) (*config, error) {
 	c := &config{}
 	flags := flag.NewFlagSet("against", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&c.pairs, "pairs", 15, "number of runs of each checkout")
 	flags.IntVar(&c.ranks, "ranks", 2, "number of ranks")
-	flags.StringVar(&c.ops, "ops", "all_reduce", "collectives, as in bench collective --ops")
+	flags.StringVar(&c.operations, "ops", "all_reduce", "collectives, as in bench collective --ops")
 	flags.StringVar(&c.sizes, "sizes", "8,65536,1048576", "sizes in bytes")
 	flags.IntVar(&c.batches, "batches", 21, "number of batches per result in a run")
 	flags.Float64Var(&c.minRatio, "bar", 0,
@@ -87,7 +88,7 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 	var programs [2]string
 	for i, source := range []string{c.oldFolder, c.newFolder} {
 		programs[i] = filepath.Join(folder, strconv.Itoa(i), "symmem")
-		if err := build(ctx, source, programs[i]); err != nil {
+		if err := buildProgram(ctx, source, programs[i]); err != nil {
 			return err
 		}
 	}
@@ -104,13 +105,13 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 	if err := t.write(stdout); err != nil {
 		return err
 	}
-	if slow := t.below(c.minRatio); len(slow) > 0 {
+	if slow := t.slowerThan(c.minRatio); len(slow) > 0 {
 		return fmt.Errorf("%w: %v", errSlower, slow)
 	}
 	return nil
 }
 
-func build(ctx context.Context, source, program string) error {
+func buildProgram(ctx context.Context, source, program string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/symmem")
 	cmd.Dir = source
 	if output, err := cmd.CombinedOutput(); err != nil {
@@ -121,7 +122,7 @@ func build(ctx context.Context, source, program string) error {
 
 func (c *config) measure(ctx context.Context, program string, index int, t *table) error {
 	r, err := runBench(ctx, program, []string{
-		"collective", "--ranks", strconv.Itoa(c.ranks), "--ops", c.ops, "--sizes", c.sizes,
+		"collective", "--ranks", strconv.Itoa(c.ranks), "--ops", c.operations, "--sizes", c.sizes,
 		"--in-place=false", "--check", "every", "--batches", strconv.Itoa(c.batches),
 		"--backend", "host", "--json",
 	})

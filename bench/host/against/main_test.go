@@ -36,17 +36,17 @@ func TestRatiosCompareNeighbouringRuns(t *testing.T) {
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
 	}
-	if slow := results.below(1.05); !slices.Equal(slow, []string{"all_reduce, 8 bytes: 1.000"}) {
-		t.Errorf("below(1.05) = %q, want only the all_reduce", slow)
+	if slow := results.slowerThan(1.05); !slices.Equal(slow, []string{"all_reduce, 8 bytes: 1.000"}) {
+		t.Errorf("slowerThan(1.05) = %q, want only the all_reduce", slow)
 	}
-	if slow := results.below(0); slow != nil {
-		t.Errorf("below(0) = %q, want none", slow)
+	if slow := results.slowerThan(0); slow != nil {
+		t.Errorf("slowerThan(0) = %q, want none", slow)
 	}
 }
 
 func TestInvalidArgumentsAreRejected(t *testing.T) {
 	for _, args := range [][]string{{}, {"a"}, {"-pairs", "0", "a", "b"}, {"-sizes"}} {
-		if _, err := parse(args, io.Discard); err == nil {
+		if _, err := parseFlags(args, io.Discard); err == nil {
 			t.Errorf("parse(%q) returned no error", args)
 		}
 	}

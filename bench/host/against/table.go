@@ -43,11 +43,11 @@ func (t *table) write(out io.Writer) error {
 		"figure", "old, ns", "new, ns", "old over new", "10th to 90th percentile", "pairs",
 	}}
 	for _, name := range t.names {
-		both := t.times[name]
-		ratios := report.Summarize(both.ratios())
+		oldAndNew := t.times[name]
+		ratios := report.Summarize(oldAndNew.ratios())
 		r.Rows = append(r.Rows, []any{
-			name, fmt.Sprintf("%.1f", report.Summarize(both[0]).Median),
-			fmt.Sprintf("%.1f", report.Summarize(both[1]).Median), fmt.Sprintf("%.3f", ratios.Median),
+			name, fmt.Sprintf("%.1f", report.Summarize(oldAndNew[0]).Median),
+			fmt.Sprintf("%.1f", report.Summarize(oldAndNew[1]).Median), fmt.Sprintf("%.3f", ratios.Median),
 			fmt.Sprintf("%.3f to %.3f", ratios.P10, ratios.P90), float64(ratios.Batches),
 		})
 	}
@@ -59,11 +59,11 @@ func (t *table) write(out io.Writer) error {
 	return err
 }
 
-func (t *table) below(minRatio float64) (slow []string) {
+func (t *table) slowerThan(minRatio float64) (slowBenchmarks []string) {
 	for _, name := range t.names {
 		if ratio := report.Summarize(t.times[name].ratios()).Median; ratio < minRatio {
-			slow = append(slow, fmt.Sprintf("%s: %.3f", name, ratio))
+			slowBenchmarks = append(slowBenchmarks, fmt.Sprintf("%s: %.3f", name, ratio))
 		}
 	}
-	return slow
+	return slowBenchmarks
 }

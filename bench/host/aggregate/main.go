@@ -7,9 +7,10 @@
 // The environment variables MACHINE, LIBRARIES, DATE, COMMIT and COMMAND describe the origin of
 // the results.
 //
-// A row consists of label, ranks, operation, bytes, and the median, 10th percentile and 90th
-// percentile in microseconds. Rows in FILE have two further columns: the round-trip times between
-// two processors before and after the run, in nanoseconds. Lines that begin with # are comments.
+// The columns of a row are label, ranks, operation, bytes, median, 10th percentile and 90th
+// percentile. The last three are times in microseconds. Rows in FILE have two more columns: the
+// round-trip times between two processors before and after the run, in nanoseconds. Lines that
+// begin with # are comments.
 package main
 
 import (
@@ -36,19 +37,19 @@ func main() {
 func run(args []string, in io.Reader, out io.Writer) error {
 	switch {
 	case len(args) == 2 && args[0] == "rows":
-		return rows(args[1], in, out)
+		return printRows(args[1], in, out)
 	case len(args) == 2 && args[0] == "table":
-		parsed, err := readFile(args[1])
+		launches, err := readFile(args[1])
 		if err != nil {
 			return err
 		}
-		return table(parsed, out)
+		return printTables(launches, out)
 	case len(args) == 3 && args[0] == "results":
-		parsed, err := readFile(args[1])
+		launches, err := readFile(args[1])
 		if err != nil {
 			return err
 		}
-		return write(parsed, args[2], results.Run{
+		return writeResults(launches, args[2], results.Run{
 			Machine: os.Getenv("MACHINE"), Libraries: os.Getenv("LIBRARIES"),
 			Date: os.Getenv("DATE"), Commit: os.Getenv("COMMIT"), Command: os.Getenv("COMMAND"),
 		})
@@ -56,21 +57,21 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	return errUsage
 }
 
-func readFile(file string) (*launches, error) {
+func readFile(file string) (*launchResults, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	parsed, err := read(f)
+	launches, err := readRows(f)
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", file, err)
 	}
-	return parsed, nil
+	return launches, nil
 }
 
-// rows prints the out-of-place results of a report as rows.
-func rows(label string, in io.Reader, out io.Writer) error {
+// printRows prints the out-of-place results of a report as rows.
+func printRows(label string, in io.Reader, out io.Writer) error {
 	var decoded report.Report
 	if err := json.NewDecoder(in).Decode(&decoded); err != nil {
 		return fmt.Errorf("decoding a report: %w", err)

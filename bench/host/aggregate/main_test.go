@@ -95,7 +95,7 @@ func TestInvalidInputIsRejected(t *testing.T) {
 		t.Error("rows accepted a truncated report")
 	}
 	for _, text := range []string{"a,b\n", "ours,2,all_reduce,8,fast,0,0,105,110\n"} {
-		if _, err := read(strings.NewReader(text)); err == nil {
+		if _, err := readRows(strings.NewReader(text)); err == nil {
 			t.Errorf("read(%q) returned no error", text)
 		}
 	}

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	ours  = "symmem"
-	limit = "limit" // the label of a plain C program; all other labels are peers: other libraries
+	ownLabel   = "symmem"
+	limitLabel = "limit" // a plain C program; all other labels are peers (other libraries)
 )
 
-// rowKey holds the values that comparable rows have in common.
+// rowKey holds the values that are the same in all rows that are compared with each other.
 type rowKey struct {
 	ranks, bytes int
 	mode, op     string
@@ -32,35 +32,35 @@ func compareKeys(a, b rowKey) int {
 		cmp.Compare(a.op, b.op), cmp.Compare(a.bytes, b.bytes))
 }
 
-// launches holds the results of all launches of a benchmark.
-type launches struct {
-	medians map[rowKey]map[string][]float64 // in microseconds, by key and label
-	dropped int                             // rows ignored because the machine changed or was busy
+// launchResults holds the results of all launches of a benchmark.
+type launchResults struct {
+	medians      map[rowKey]map[string][]float64 // in microseconds, by key and label
+	droppedCount int                             // rows without a result, because the machine changed or was busy
 }
 
-const fields = 9
+const columnCount = 9 // of the rows that readRows reads
 
-func read(in io.Reader) (*launches, error) {
-	parsed := &launches{medians: map[rowKey]map[string][]float64{}}
+func readRows(in io.Reader) (*launchResults, error) {
+	launches := &launchResults{medians: map[rowKey]map[string][]float64{}}
 	r := csv.NewReader(in)
-	r.Comment, r.FieldsPerRecord = '#', fields
+	r.Comment, r.FieldsPerRecord = '#', columnCount
 	for {
 		record, err := r.Read()
 		if err == io.EOF {
-			return parsed, nil
+			return launches, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		if err := parsed.add(record); err != nil {
+		if err := launches.add(record); err != nil {
 			line, _ := r.FieldPos(0)
 			return nil, fmt.Errorf("line %d: %w", line, err)
 		}
 	}
 }
 
-func (l *launches) add(record []string) error {
-	var numbers [fields]float64
+func (l *launchResults) add(record []string) error {
+	var numbers [columnCount]float64
 	for _, i := range []int{1, 3, 4, 7, 8} {
 		n, err := strconv.ParseFloat(record[i], 64)
 		if err != nil {
@@ -68,13 +68,13 @@ func (l *launches) add(record []string) error {
 		}
 		numbers[i] = n
 	}
-	trips := report.NewTrips(numbers[7], numbers[8])
-	if trips.Mode == "mixed" || trips.Mode == "busy" {
-		l.dropped++
+	roundTrips := report.NewTrips(numbers[7], numbers[8])
+	if roundTrips.Mode == "mixed" || roundTrips.Mode == "busy" {
+		l.droppedCount++
 		return nil
 	}
 	key := rowKey{
-		ranks: int(numbers[1]), bytes: int(numbers[3]), mode: trips.Mode, op: record[2],
+		ranks: int(numbers[1]), bytes: int(numbers[3]), mode: roundTrips.Mode, op: record[2],
 	}
 	if l.medians[key] == nil {
 		l.medians[key] = map[string][]float64{}
@@ -86,30 +86,30 @@ func (l *launches) add(record []string) error {
 // section holds the table for one mode, number of ranks and operation.
 type section struct {
 	rowKey
-	result *results.Result
+	table *results.Result
 }
 
-func (l *launches) sections() []section {
-	var all []section
+func (l *launchResults) sections() []section {
+	var sections []section
 	var labels []string
 	for _, key := range slices.SortedFunc(maps.Keys(l.medians), compareKeys) {
 		sectionKey := key
 		sectionKey.bytes = 0
-		if len(all) == 0 || all[len(all)-1].rowKey != sectionKey {
+		if len(sections) == 0 || sections[len(sections)-1].rowKey != sectionKey {
 			labels = l.labels(sectionKey)
 			columns := append([]string{"bytes"}, labels...)
 			columns = append(columns, "best peer", "its time over ours", "the limit's over ours")
-			all = append(all, section{sectionKey, &results.Result{Columns: columns}})
+			sections = append(sections, section{sectionKey, &results.Result{Columns: columns}})
 		}
-		r := all[len(all)-1].result
-		r.Rows = append(r.Rows, row(key, labels, l.medians[key]))
+		r := sections[len(sections)-1].table
+		r.Rows = append(r.Rows, tableRow(key, labels, l.medians[key]))
 	}
-	return all
+	return sections
 }
 
-func table(l *launches, out io.Writer) error {
+func printTables(l *launchResults, out io.Writer) error {
 	for _, s := range l.sections() {
-		text, err := s.result.Markdown()
+		text, err := s.table.Markdown()
 		if err != nil {
 			return err
 		}
@@ -120,14 +120,14 @@ func table(l *launches, out io.Writer) error {
 		}
 	}
 	_, err := fmt.Fprintf(out,
-		"\n%d rows were dropped: the machine changed or was busy during their launch.\n", l.dropped)
+		"\n%d rows were dropped: the machine changed or was busy during their launch.\n", l.droppedCount)
 	return err
 }
 
-func write(l *launches, folder string, origin results.Run) error {
+func writeResults(l *launchResults, folder string, origin results.Run) error {
 	for _, s := range l.sections() {
-		s.result.Runs = []results.Run{origin}
-		text, err := s.result.Encode()
+		s.table.Runs = []results.Run{origin}
+		text, err := s.table.Encode()
 		if err != nil {
 			return err
 		}
@@ -139,42 +139,42 @@ func write(l *launches, folder string, origin results.Run) error {
 	return nil
 }
 
-// labels returns the labels of a section: ours, limit, and then the peers.
-func (l *launches) labels(section rowKey) []string {
-	found := map[string]bool{}
+// labels returns the labels of a section: ownLabel, limitLabel, and then the peers.
+func (l *launchResults) labels(section rowKey) []string {
+	labelSet := map[string]bool{}
 	for key, medians := range l.medians {
 		key.bytes = 0
 		if key != section {
 			continue
 		}
 		for label := range medians {
-			found[label] = true
+			labelSet[label] = true
 		}
 	}
-	delete(found, ours)
-	delete(found, limit)
-	return append([]string{ours, limit}, slices.Sorted(maps.Keys(found))...)
+	delete(labelSet, ownLabel)
+	delete(labelSet, limitLabel)
+	return append([]string{ownLabel, limitLabel}, slices.Sorted(maps.Keys(labelSet))...)
 }
 
-// row returns the cells of a table row, which compares the labels.
-func row(key rowKey, labels []string, launchMedians map[string][]float64) []any {
+// tableRow returns the cells of the table row for key, which has a column for each label.
+func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) []any {
 	times := map[string]float64{}
 	for label, medians := range launchMedians {
 		times[label] = report.Summarize(medians).Median
 	}
 	cells := []any{float64(key.bytes)}
 	for _, label := range labels {
-		if launches := len(launchMedians[label]); launches > 0 {
-			cells = append(cells, fmt.Sprintf("%.4g (%d)", times[label], launches))
+		if launchCount := len(launchMedians[label]); launchCount > 0 {
+			cells = append(cells, fmt.Sprintf("%.4g (%d)", times[label], launchCount))
 		} else {
 			cells = append(cells, "-")
 		}
 	}
 	peer := bestPeer(times)
 	cells = append(cells, peer)
-	for _, reference := range []float64{times[peer], times[limit]} {
-		if own := times[ours]; own > 0 && reference > 0 {
-			cells = append(cells, fmt.Sprintf("%.2f", reference/own))
+	for _, referenceTime := range []float64{times[peer], times[limitLabel]} {
+		if ownTime := times[ownLabel]; ownTime > 0 && referenceTime > 0 {
+			cells = append(cells, fmt.Sprintf("%.2f", referenceTime/ownTime))
 		} else {
 			cells = append(cells, nil)
 		}
@@ -185,7 +185,7 @@ func row(key rowKey, labels []string, launchMedians map[string][]float64) []any 
 // bestPeer returns the label of the fastest peer, or "" if there is none.
 func bestPeer(times map[string]float64) (best string) {
 	for _, label := range slices.Sorted(maps.Keys(times)) {
-		if label != ours && label != limit && (best == "" || times[label] < times[best]) {
+		if label != ownLabel && label != limitLabel && (best == "" || times[label] < times[best]) {
 			best = label
 		}
 	}
