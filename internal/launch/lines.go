@@ -100,13 +100,13 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	for rest := b; len(rest) > 0; {
-		text, after, complete := bytes.Cut(rest, []byte{'\n'})
+		text, after, isComplete := bytes.Cut(rest, []byte{'\n'})
 		if free := maxPending - len(l.pending); len(text) > free {
-			text, after, complete = rest[:free], rest[free:], false
+			text, after, isComplete = rest[:free], rest[free:], false
 		}
 		l.pending = append(l.pending, text...)
 		switch {
-		case complete:
+		case isComplete:
 			l.addPendingLine()
 		case len(after) > 0:
 			l.writePending()

@@ -227,7 +227,7 @@ func (j *job) supervise(ctx context.Context, signals <-chan os.Signal) error {
 			o = j.supervisor.handleTimeout()
 		case <-cancellation:
 			cancellation, err = nil, context.Cause(ctx)
-			o = j.supervisor.kill()
+			o = j.supervisor.killOrder()
 		}
 		j.carryOut(o, timer)
 	}

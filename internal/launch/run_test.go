@@ -198,8 +198,8 @@ func TestFailureTerminatesOtherRanks(t *testing.T) {
 	}
 }
 
-// TestRanksCanReportKilledRank checks that the grace period leaves a rank enough time to report
-// a lost rank.
+// TestRanksCanReportKilledRank checks that a rank can report during the grace period that another
+// rank was killed.
 func TestRanksCanReportKilledRank(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("lose rank", 2, out)

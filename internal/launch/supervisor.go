@@ -67,14 +67,14 @@ func newSupervisor(s *Spec) *supervisor {
 func (s *supervisor) handleExit(e Exit) order {
 	s.exits[e.Rank], s.hasExited[e.Rank] = e, true
 	s.runningCount--
-	failed := e.Code != 0
-	if failed && (s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex) {
+	hasFailed := e.Code != 0
+	if hasFailed && (s.firstFailed < 0 || e.exitIndex < s.exits[s.firstFailed].exitIndex) {
 		s.firstFailed = e.Rank
 	}
 	switch {
 	case s.runningCount == 0:
 		s.phase = phaseDone
-	case failed && s.phase == phaseRunning:
+	case hasFailed && s.phase == phaseRunning:
 		s.phase = phaseGrace
 		if s.gracePeriod > announceDelay {
 			return order{wait: announceDelay}
@@ -84,7 +84,7 @@ func (s *supervisor) handleExit(e Exit) order {
 	return order{}
 }
 
-func (s *supervisor) announceRanks() order {
+func (s *supervisor) announcementOrder() order {
 	s.phase = phaseAnnounced
 	rest := s.gracePeriod - announceDelay
 	return order{wait: rest, message: fmt.Sprintf(
@@ -96,7 +96,7 @@ func (s *supervisor) handleTimeout() order {
 	switch s.phase {
 	case phaseGrace, phaseAnnounced:
 		if s.phase == phaseGrace && s.gracePeriod > announceDelay {
-			return s.announceRanks()
+			return s.announcementOrder()
 		}
 		s.phase = phaseTerminating
 		o := s.delayOrder(s.termWait)
@@ -105,7 +105,7 @@ func (s *supervisor) handleTimeout() order {
 		}
 		return o
 	case phaseTerminating:
-		o := s.kill()
+		o := s.killOrder()
 		o.message = "sending SIGKILL to the remaining ranks"
 		return o
 	case phaseRunning, phaseKilling, phaseDone:
@@ -136,7 +136,7 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 		s.interruptCount++
 	}
 	if s.interruptCount > 1 {
-		return s.kill()
+		return s.killOrder()
 	}
 	if received == syscall.SIGTERM && s.killAfter > 0 && s.phase < phaseTerminating {
 		s.phase = phaseTerminating
@@ -145,7 +145,7 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 	return order{signal: received}
 }
 
-func (s *supervisor) kill() order {
+func (s *supervisor) killOrder() order {
 	if s.phase == phaseDone {
 		return order{}
 	}

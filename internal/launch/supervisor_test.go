@@ -109,7 +109,7 @@ func play(t *testing.T, v *supervisor, event string, exitIndex int) order {
 	case "x":
 		return v.handleTimeout()
 	case "c":
-		return v.kill()
+		return v.killOrder()
 	case "i":
 		return v.handleSignal(syscall.SIGINT)
 	case "t":

@@ -16,10 +16,10 @@ func (c *Client) fullKeys(keys ...string) []string {
 	return full
 }
 
-func (c *Client) call(ctx context.Context, r *request, read func(*decoder) error) error {
+func (c *Client) call(ctx context.Context, r *request, readReply func(*decoder) error) error {
 	err := r.checkSize()
 	if err == nil {
-		err = c.roundTrip(ctx, r.encode(nil), read)
+		err = c.roundTrip(ctx, r.encode(nil), readReply)
 	}
 	return c.wrapError(r, err)
 }
@@ -42,8 +42,8 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
 	err := r.checkSize()
 	if err == nil {
-		b, read := appendPing(r.encode(nil))
-		err = c.roundTrip(ctx, b, read)
+		b, readReply := appendPing(r.encode(nil))
+		err = c.roundTrip(ctx, b, readReply)
 	}
 	return c.wrapError(r, err)
 }

@@ -29,7 +29,7 @@ type linkSet struct {
 	serverRankPlus1 int
 
 	mu       sync.Mutex
-	all      map[*link]bool // guarded by mu
+	links    map[*link]bool // the set of connections; guarded by mu
 	idle     []*link        // connections that no call uses; guarded by mu
 	isClosed bool           // guarded by mu
 	onClose  func() error   // called by Close, or nil; guarded by mu
@@ -39,7 +39,7 @@ type linkSet struct {
 func (c *linkSet) ServedBy() int { return c.serverRankPlus1 - 1 }
 
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
-	return &Client{linkSet: &linkSet{addr: addr, dial: dial, all: map[*link]bool{}}}
+	return &Client{linkSet: &linkSet{addr: addr, dial: dial, links: map[*link]bool{}}}
 }
 
 // WithPrefix returns a client that adds a prefix and a slash to every key, as PyTorch's PrefixStore
@@ -61,11 +61,11 @@ func NewLocal() *Client {
 func (c *linkSet) Close() error {
 	c.mu.Lock()
 	var errs []error
-	for l := range c.all {
+	for l := range c.links {
 		errs = append(errs, l.conn.Close())
 	}
 	onClose := c.onClose
-	c.all, c.idle, c.isClosed, c.onClose = map[*link]bool{}, nil, true, nil
+	c.links, c.idle, c.isClosed, c.onClose = map[*link]bool{}, nil, true, nil
 	c.mu.Unlock()
 	if onClose != nil {
 		errs = append(errs, onClose())
@@ -113,7 +113,7 @@ func (c *linkSet) register(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.isClosed {
-		c.all[l] = true
+		c.links[l] = true
 	}
 	return !c.isClosed
 }
@@ -130,17 +130,17 @@ func (c *linkSet) release(l *link, err error) error {
 	case l.isIncomplete && c.isClosed:
 		err = ErrClosed
 	}
-	delete(c.all, l)
+	delete(c.links, l)
 	l.conn.Close()
 	return err
 }
 
-func (c *linkSet) roundTrip(ctx context.Context, b []byte, read func(*decoder) error) error {
+func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
 	l, err := c.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	return c.release(l, l.exchange(ctx, b, read))
+	return c.release(l, l.exchange(ctx, b, readReply))
 }

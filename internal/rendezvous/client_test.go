@@ -66,7 +66,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 			if err := r.call(c); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("got %v, want ErrProtocol", err)
 			}
-			if len(c.all) != 0 {
+			if len(c.links) != 0 {
 				t.Fatal("the connection was not closed")
 			}
 		})

@@ -68,7 +68,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		})
 	})
 	c.register(first)
-	return c, c.release(first, nil)
+	return c, c.release(first, nil) // for the first call of the client
 }
 
 func isTransient(err error) bool {
@@ -97,8 +97,8 @@ func callWithRetries[T any](
 	}
 }
 
-// sleepWithJitter sleeps for a random time around pause, so that ranks do not all connect at the
-// same moment. It returns false if ctx is done first.
+// sleepWithJitter sleeps for a random time between pause/2 and 3*pause/2, so that the ranks do not
+// connect at the same time. It returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -54,14 +54,14 @@ func (e *environment) number(name string) (int, error) {
 type launcherVariables struct {
 	source Source
 	names  [4]string
-	hint   string
+	advice string
 }
 
 var launchers = []launcherVariables{
 	{
 		source: SourceTorchrun,
 		names:  [4]string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-		hint: "RANK and WORLD_SIZE alone may count machines, as Kubeflow's PyTorchJob sets " +
+		advice: "RANK and WORLD_SIZE alone may count machines, as Kubeflow's PyTorchJob sets " +
 			"them: start the processes by torchrun or symmem launch",
 	},
 	{
@@ -70,12 +70,12 @@ var launchers = []launcherVariables{
 			"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 			"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
 		},
-		hint: "mpirun of Open MPI sets all four",
+		advice: "mpirun of Open MPI sets all four",
 	},
 	{
 		source: SourceMPICH,
 		names:  [4]string{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-		hint:   "mpiexec of MPICH and of Intel MPI sets all four",
+		advice: "mpiexec of MPICH and of Intel MPI sets all four",
 	},
 }
 
@@ -149,7 +149,7 @@ func (l *launcherVariables) readRanks(
 		// srun's PMI sets rank and size. Slurm's own variables contain local rank and local size.
 		return World{}, false, nil
 	case count < len(l.names):
-		return World{}, false, e.errorf("only some of the variables are set; %s", l.hint)
+		return World{}, false, e.errorf("only some of the variables are set; %s", l.advice)
 	}
 	w, err = l.parseWorld(&environment{lookup: e.lookup, source: l.source})
 	return w, true, err

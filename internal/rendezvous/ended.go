@@ -78,7 +78,7 @@ func (s *Server) recordEnd(e rankEnd) {
 	r := &request{query: querySet, keys: []string{key}, values: [][]byte{value}}
 	s.endCount++
 	// SET has no answer and cannot fail.
-	_ = s.apply(0, r)
+	_ = s.applyRequest(0, r)
 }
 
 func (s *Server) announceClosing() {

@@ -16,7 +16,7 @@ const maxReportTime = 3 * time.Second
 
 // closeLinks closes all connections of a member, as the kernel does when a process is killed.
 func closeLinks(m *Member) error {
-	m.watcher.cancel()
+	m.watcher.cancelWait()
 	err := errors.Join(m.watcher.client.Close(), m.client.Close())
 	if m.service != nil {
 		services.mu.Lock()
@@ -313,8 +313,8 @@ func TestReasonIsSentOverWatchConnection(t *testing.T) {
 func (c *Client) loseLinks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for l := range c.all {
+	for l := range c.links {
 		l.conn.Close()
 	}
-	c.all, c.idle = map[*link]bool{}, nil
+	c.links, c.idle = map[*link]bool{}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 )
 
+// openStore connects to the store. In a world without another store, rank 0 serves it.
 func (m *Member) openStore(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
@@ -61,18 +62,18 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 }
 
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
-	guarded, stop := m.guard(ctx, launcherDelay, m.makesConnectFail)
+	guardedCtx, stop := m.guard(ctx, launcherDelay, m.makesConnectFail)
 	defer stop()
 	defer reportLateRanks(ctx, m.world.Late, m.findAbsent)()
 	if m.world.Rank == 0 {
-		err = m.store.Wait(guarded, m.otherRanksKeys(joinedKey)...)
+		err = m.store.Wait(guardedCtx, m.otherRanksKeys(joinedKey)...)
 	} else {
-		err = m.awaitReady(guarded)
+		err = m.awaitReady(guardedCtx)
 	}
 	if err == nil {
 		return nil
 	}
-	if ended := m.endedError(guarded); ended != nil {
+	if ended := m.endedError(guardedCtx); ended != nil {
 		return ended
 	}
 	return m.explainWaitError(err)
@@ -87,7 +88,7 @@ func (m *Member) join(ctx context.Context) error {
 	}
 	ctx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
-	base := m.world.jobPrefix()
+	jobPrefix := m.world.jobPrefix()
 	var watchClient *Client
 	if m.world.Size > 1 {
 		var err error
@@ -96,14 +97,14 @@ func (m *Member) join(ctx context.Context) error {
 		}
 	}
 	// All ranks make the same number of calls, so they get the same number here.
-	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", base, m.world.Rank), 1)
+	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", jobPrefix, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
 			err = errors.Join(err, watchClient.Close())
 		}
 		return err
 	}
-	m.keyPrefix = fmt.Sprintf("%s/%d", base, call)
+	m.keyPrefix = fmt.Sprintf("%s/%d", jobPrefix, call)
 	m.store = WithPrefix(m.client, m.keyPrefix)
 	if watchClient != nil {
 		if m.watcher, err = startEndWatcher(ctx, m, watchClient); err != nil {
@@ -129,13 +130,13 @@ func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 // publishReady stores the list of absent ranks under readyKey. It can return up to
 // lateRequestTimeout after the deadline.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
-	texts := make([]string, len(absent))
+	numbers := make([]string, len(absent))
 	for i, rank := range absent {
-		texts[i] = strconv.Itoa(rank)
+		numbers[i] = strconv.Itoa(rank)
 	}
 	ctx, cancel := extend(ctx, lateRequestTimeout)
 	defer cancel()
-	return m.store.Set(ctx, readyKey, []byte(strings.Join(texts, ",")))
+	return m.store.Set(ctx, readyKey, []byte(strings.Join(numbers, ",")))
 }
 
 // awaitReady waits until rank 0 publishes the list of absent ranks. It returns an error unless the

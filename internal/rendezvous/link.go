@@ -44,16 +44,16 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends b and calls read to read the reply. It returns the cause of ctx if ctx was
-// canceled, ErrLost if the connection was lost, and otherwise the error of read.
-func (l *link) exchange(ctx context.Context, b []byte, read func(*decoder) error) error {
+// exchange sends b and calls readReply to read the reply. It returns the cause of ctx if ctx was
+// canceled, ErrLost if the connection was lost, and otherwise the error of readReply.
+func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
 	wasIncomplete := l.isIncomplete
 	l.isIncomplete = true
 	n, err := l.conn.Write(b)
 	if err == nil {
-		err = read(l.d)
+		err = readReply(l.d)
 	}
 	if err == nil {
 		l.isAuthenticated, l.isIncomplete = true, false
@@ -106,13 +106,13 @@ func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, er
 func (l *link) sendHandshake(ctx context.Context) error {
 	// Old LibUV servers of PyTorch close the connection unless VALIDATE arrives in one packet.
 	b := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
-	b, read := appendPing(b)
-	return l.exchange(ctx, b, read)
+	b, readReply := appendPing(b)
+	return l.exchange(ctx, b, readReply)
 }
 
 // appendPing appends a PING to b, and returns a function that reads the answer. A server handles
 // queries in order, so the answer confirms all earlier ones.
-func appendPing(b []byte) (_ []byte, read func(*decoder) error) {
+func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).encode(b)
 	return b, func(d *decoder) error {

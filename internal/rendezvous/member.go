@@ -19,8 +19,8 @@ type Member struct {
 	world     World
 	client    *Client
 	service   *service
-	store     *Client
 	keyPrefix string
+	store     *Client // client with keyPrefix
 	watcher   *endWatcher
 
 	leaveOnce  sync.Once
@@ -48,21 +48,21 @@ const MaxReasonBytes = 64 << 10
 // the other ranks have left or ctx is done, and then closes the store. Only the first call of Leave
 // has an effect.
 //
-// A rank that leaves because of a failure passes the reason as why. The other ranks receive it in
+// A rank that leaves because of a failure passes the reason. The other ranks receive it in
 // EndedError.Why. Leave does not send a reason of more than MaxReasonBytes bytes.
-func (m *Member) Leave(ctx context.Context, why string) error {
-	if len(why) > MaxReasonBytes {
-		why = ""
+func (m *Member) Leave(ctx context.Context, reason string) error {
+	if len(reason) > MaxReasonBytes {
+		reason = ""
 	}
-	m.leaveOnce.Do(func() { m.leaveError = m.leaveWorld(ctx, why) })
+	m.leaveOnce.Do(func() { m.leaveError = m.leaveWorld(ctx, reason) })
 	return m.leaveError
 }
 
-func (m *Member) leaveWorld(ctx context.Context, why string) error {
+func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 	if m.store != nil && m.world.Size > 1 {
 		publishCtx, cancel := context.WithTimeout(context.Background(), lateRequestTimeout)
 		defer cancel()
-		m.publishLeft(publishCtx, []byte(why))
+		m.publishLeft(publishCtx, []byte(reason))
 	}
 	err := m.watcher.close()
 	if m.service != nil {
@@ -74,11 +74,11 @@ func (m *Member) leaveWorld(ctx context.Context, why string) error {
 // publishLeft sets the key that announces that this rank leaves. Without the key, the server would
 // assume that the process has exited. publishLeft prefers the watcher's connection, because rank 0
 // may no longer accept new connections.
-func (m *Member) publishLeft(ctx context.Context, why []byte) {
-	if m.watcher != nil && m.watcher.leave(ctx, why) == nil {
+func (m *Member) publishLeft(ctx context.Context, reason []byte) {
+	if m.watcher != nil && m.watcher.announceLeave(ctx, reason) == nil {
 		return
 	}
-	_ = m.store.Set(ctx, leftKey(m.world.Rank), why)
+	_ = m.store.Set(ctx, leftKey(m.world.Rank), reason)
 }
 
 // serveUntilLeft removes this member from its service. The last member closes the server when every

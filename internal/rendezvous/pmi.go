@@ -40,8 +40,8 @@ type pmiResult struct {
 
 var pmiResults sync.Map
 
-// pmiEndpoint returns the endpoint that rank 0 chooses for all ranks. It leaves the
-// descriptor open.
+// pmiEndpoint returns the endpoint that rank 0, the leader, chooses for all ranks. It does not
+// close fd.
 func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 	entry, _ := pmiResults.LoadOrStore(fd, &pmiResult{})
 	result := entry.(*pmiResult)
@@ -66,7 +66,7 @@ func pmiEndpoint(ctx context.Context, fd int, isLeader bool) (Endpoint, error) {
 func pmiExchange(ctx context.Context, conn net.Conn, isLeader bool) (Endpoint, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })()
 	p := &pmiClient{conn: conn, r: bufio.NewReaderSize(conn, pmiLineBytes)}
-	endpoint, err := p.exchange(isLeader)
+	endpoint, err := p.exchangeEndpoint(isLeader)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
@@ -88,7 +88,7 @@ func openPMIConn(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-func (p *pmiClient) exchange(isLeader bool) (Endpoint, error) {
+func (p *pmiClient) exchangeEndpoint(isLeader bool) (Endpoint, error) {
 	spaceName, err := p.openSpace()
 	if err != nil {
 		return Endpoint{}, err

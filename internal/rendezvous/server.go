@@ -162,16 +162,16 @@ func (s *Server) endSilentSessions() {
 	}
 }
 
-func (s *Server) handle(from clientID, r *request) error {
+func (s *Server) handleRequest(from clientID, r *request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.handleGreeting(from, r) {
 		return nil
 	}
-	return s.apply(from, r)
+	return s.applyRequest(from, r)
 }
 
-func (s *Server) apply(from clientID, r *request) error {
+func (s *Server) applyRequest(from clientID, r *request) error {
 	replies, err := s.table.apply(from, r)
 	for _, reply := range replies {
 		if sess := s.sessions[reply.to]; sess != nil {

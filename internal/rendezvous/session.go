@@ -58,7 +58,7 @@ func (s *session) serve(d *decoder) error {
 		if err != nil {
 			return err
 		}
-		if err := s.server.handle(s.id, r); err != nil {
+		if err := s.server.handleRequest(s.id, r); err != nil {
 			return err
 		}
 		s.outbox.awaitSpace()
@@ -95,7 +95,7 @@ func (s *session) authenticate(d *decoder) error {
 		case r.query != queryPing:
 			return errUnauthenticated
 		}
-		if err := s.server.handle(s.id, r); err != nil {
+		if err := s.server.handleRequest(s.id, r); err != nil {
 			return err
 		}
 		s.outbox.awaitSpace()

@@ -15,18 +15,18 @@ import (
 // ended.
 type endWatcher struct {
 	client *Client
-	world  string
+	world  string // prefix of the world's keys
 	rank   int
 	// storeRank is the rank that serves the store, or -1 if no rank does.
 	storeRank int
 
-	cancel, release context.CancelFunc
-	done            chan struct{}
+	cancelWait, cancelAll context.CancelFunc
+	done                  chan struct{}
 
 	mu             sync.Mutex
 	ends           map[int]*endReport // by rank; guarded by mu
-	isStoreLost    bool               // whether the connection was lost; guarded by mu
-	isStoreClosing bool               // whether the store closes normally; guarded by mu
+	isStoreLost    bool               // guarded by mu
+	isStoreClosing bool               // whether the store has announced its end; guarded by mu
 	changed        chan struct{}      // closed and replaced when the state changes; guarded by mu
 }
 
@@ -53,9 +53,9 @@ func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, er
 	if err != nil || !recordsEnds {
 		return nil, errors.Join(err, c.Close())
 	}
-	ctx, w.release = context.WithDeadline(context.Background(), time.Now().Add(unlimitedTime))
+	ctx, w.cancelAll = context.WithDeadline(context.Background(), time.Now().Add(unlimitedTime))
 	waitCtx, cancel := context.WithCancel(ctx)
-	w.cancel = cancel
+	w.cancelWait = cancel
 	go w.run(ctx, waitCtx)
 	return w, nil
 }
@@ -67,7 +67,7 @@ const unlimitedTime = 100 * 365 * 24 * time.Hour
 // lost. It uses waitCtx only for waits, because canceling any other request closes the connection.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
-	defer w.release()
+	defer w.cancelAll()
 	for n := 0; ; n++ {
 		err := w.client.Wait(waitCtx, endKey(n))
 		if waitCtx.Err() != nil {
@@ -90,10 +90,10 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 			w.mu.Unlock()
 		case e.World == "":
 			// The launcher reports the exit of a process, but not whether its rank left before.
-			var why []byte
-			why, e.Left, _ = WithPrefix(w.client, w.world).Peek(ctx, leftKey(e.Rank))
+			var reason []byte
+			reason, e.Left, _ = WithPrefix(w.client, w.world).Peek(ctx, leftKey(e.Rank))
 			if e.Left {
-				e.Why = string(why)
+				e.Why = string(reason)
 			}
 			w.recordEnd(e)
 		case e.World == w.world:
@@ -120,10 +120,10 @@ func (w *endWatcher) recordEnd(e rankEnd) {
 		end.Why = cmp.Or(e.Why, previous.Why)
 	}
 	w.ends[e.Rank] = end
-	w.notify()
+	w.notifyChange()
 }
 
-func (w *endWatcher) notify() {
+func (w *endWatcher) notifyChange() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
@@ -131,15 +131,15 @@ func (w *endWatcher) notify() {
 func (w *endWatcher) markStoreLost() {
 	w.mu.Lock()
 	w.isStoreLost = true
-	closing := w.isStoreClosing
-	w.notify()
+	isClosing := w.isStoreClosing
+	w.notifyChange()
 	w.mu.Unlock()
 	how := "rank 0, which served the store, has ended"
-	if closing {
+	if isClosing {
 		how = "rank 0, which served the store, has left"
 	}
 	if w.storeRank >= 0 {
-		w.recordEnd(rankEnd{World: w.world, Rank: w.storeRank, How: how, Left: closing})
+		w.recordEnd(rankEnd{World: w.world, Rank: w.storeRank, How: how, Left: isClosing})
 	}
 }
 
@@ -201,14 +201,14 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (w *endWatcher) leave(ctx context.Context, why []byte) error {
-	w.cancel()
+func (w *endWatcher) announceLeave(ctx context.Context, reason []byte) error {
+	w.cancelWait()
 	select {
 	case <-w.done:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), why)
+	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), reason)
 }
 
 // close closes the connection, so that the server records that this rank has ended. w may be nil.
@@ -216,7 +216,7 @@ func (w *endWatcher) close() error {
 	if w == nil {
 		return nil
 	}
-	w.cancel()
+	w.cancelWait()
 	err := w.client.Close()
 	<-w.done
 	return err

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// World describes what a process knows about its job before it communicates.
+// World describes the ranks of a job, as far as a process knows them before it communicates.
 type World struct {
 	Rank, Size int
 	// LocalRank identifies this process among the LocalSize ranks of its machine.
@@ -128,13 +128,13 @@ func (e *EnvironmentError) Error() string {
 	return b.String()
 }
 
-const maxSize = 1 << 20
+const maxWorldSize = 1 << 20
 
 // describeProblem describes why the ranks are invalid. It returns "" for valid ranks.
 func (w *World) describeProblem() string {
 	switch {
-	case w.Size < 1 || w.Size > maxSize:
-		return fmt.Sprintf("the size %d is not between 1 and %d", w.Size, maxSize)
+	case w.Size < 1 || w.Size > maxWorldSize:
+		return fmt.Sprintf("the size %d is not between 1 and %d", w.Size, maxWorldSize)
 	case w.Rank < 0 || w.Rank >= w.Size:
 		return fmt.Sprintf("rank %d is not below the size %d", w.Rank, w.Size)
 	case w.LocalSize < 1 || w.LocalSize > w.Size:
