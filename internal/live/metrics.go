@@ -47,19 +47,19 @@ const (
 var (
 	busBandwidth = newMetric("nccl_bus_bandwidth_gbs",
 		"Bus bandwidth in GB/s, averaged over the latest timed calls.", gauge, inspectorLabels...)
-	execTime = newMetric("nccl_collective_exec_time_microseconds",
+	executionTime = newMetric("nccl_collective_exec_time_microseconds",
 		"Execution time, including waits for other ranks, averaged over the latest timed calls.", gauge,
 		inspectorLabels...)
 
-	up = newMetric("symmem_up", "1 if the rank answered, 0 if it is stopped or has ended.", gauge,
+	rankUp = newMetric("symmem_up", "1 if the rank answered, 0 if it is stopped or has ended.", gauge,
 		"rank")
-	waiting = newMetric("symmem_wait_seconds",
+	waitSeconds = newMetric("symmem_wait_seconds",
 		"How long the rank has waited for another rank.", gauge, "rank", "comm_name", "awaited_rank")
-	failed = newMetric("symmem_group_failed", "1 if the group has a fault.", gauge,
+	groupFailed = newMetric("symmem_group_failed", "1 if the group has a fault.", gauge,
 		"rank", "comm_name")
-	collectives = newMetric("symmem_collectives_total",
+	collectiveCount = newMetric("symmem_collectives_total",
 		"Collectives, including those in replays of graphs.", counter, "rank", "comm_name", "path")
-	calls = newMetric("symmem_calls_total",
+	callCount = newMetric("symmem_calls_total",
 		"Calls of the program. Replays of graphs are not calls.", counter, callLabels...)
 	callBytes = newMetric("symmem_call_bytes_total", "Sizes of the larger buffers of calls.", counter,
 		callLabels...)
@@ -69,11 +69,11 @@ var (
 	runTime = newMetric("symmem_run_seconds",
 		"Time that a call runs, including waits for other ranks. One call in 128 and all large calls "+
 			"are timed, but not on GPUs.", counter, callLabels...)
-	windows = newMetric("symmem_windows", "Segments registered with the group.", gauge,
+	windowCount = newMetric("symmem_windows", "Segments registered with the group.", gauge,
 		"rank", "comm_name")
-	registrations = newMetric("symmem_registrations_total", "Calls that registered segments.", counter,
+	registrationCount = newMetric("symmem_registrations_total", "Calls that registered segments.", counter,
 		"rank", "comm_name")
-	agreements = newMetric("symmem_agreements_total", "Comparisons of histories without a difference.",
+	agreementCount = newMetric("symmem_agreements_total", "Comparisons of histories without a difference.",
 		counter, "rank", "comm_name")
 
 	poolBytes = newMetric("symmem_pool_bytes",
@@ -93,34 +93,34 @@ type collector struct{ machine Machine }
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of all ranks.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
+func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	for i := range c.machine.Ranks {
-		r := rankMetrics{
-			out: out, rank: &c.machine.Ranks[i], number: strconv.Itoa(c.machine.Ranks[i].Rank),
-			node: c.machine.Host,
+		r := rankCollector{
+			metrics: metrics, rank: &c.machine.Ranks[i], number: strconv.Itoa(c.machine.Ranks[i].Rank),
+			host: c.machine.Host,
 		}
 		r.collect()
 	}
 }
 
-type rankMetrics struct {
-	out    chan<- prometheus.Metric
-	rank   *Snapshot
-	number string
-	node   string
+type rankCollector struct {
+	metrics chan<- prometheus.Metric
+	rank    *Snapshot
+	number  string
+	host    string
 }
 
 // send sends a value. The labels are the rank followed by the given labels.
-func (r *rankMetrics) send(m metric, value float64, labels ...string) {
+func (r *rankCollector) send(m metric, value float64, labels ...string) {
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value, r.labels(labels)...)
 	if err == nil {
-		r.out <- series
+		r.metrics <- series
 	}
 }
 
 // labels prepends the rank to a list of labels. Group names may contain arbitrary bytes, so labels
 // replaces invalid UTF-8.
-func (r *rankMetrics) labels(labels []string) []string {
+func (r *rankCollector) labels(labels []string) []string {
 	all := []string{r.number}
 	for _, l := range labels {
 		all = append(all, strings.ToValidUTF8(l, "?"))
@@ -128,12 +128,12 @@ func (r *rankMetrics) labels(labels []string) []string {
 	return all
 }
 
-func (r *rankMetrics) collect() {
+func (r *rankCollector) collect() {
 	if r.rank.Error != "" {
-		r.send(up, 0)
+		r.send(rankUp, 0)
 		return
 	}
-	r.send(up, 1)
+	r.send(rankUp, 1)
 	r.collectWaits()
 	// A failed group and its successor may have the same name, and their pools may have the same
 	// names. The last group or pool with a name is collected.
@@ -158,43 +158,43 @@ func (r *rankMetrics) collect() {
 }
 
 // collectWaits sends, for each group, the longest wait for each other rank.
-func (r *rankMetrics) collectWaits() {
+func (r *rankCollector) collectWaits() {
 	type key struct {
 		group string
 		rank  int
 	}
 	longest := map[key]float64{}
 	for _, w := range r.rank.Waits {
-		for _, awaited := range w.Ranks {
-			k := key{w.Group, awaited}
+		for _, awaitedRank := range w.Ranks {
+			k := key{w.Group, awaitedRank}
 			longest[k] = max(longest[k], w.Seconds)
 		}
 	}
 	for k, seconds := range longest {
-		r.send(waiting, seconds, k.group, strconv.Itoa(k.rank))
+		r.send(waitSeconds, seconds, k.group, strconv.Itoa(k.rank))
 	}
 }
 
-func (r *rankMetrics) collectGroup(g *Group) {
+func (r *rankCollector) collectGroup(g *Group) {
 	fault := 0.0
 	if g.State != "open" {
 		fault = 1
 	}
-	r.send(failed, fault, g.ID)
-	r.send(windows, float64(g.Windows), g.ID)
-	r.send(registrations, float64(g.Registrations), g.ID)
-	r.send(agreements, float64(g.Agreements), g.ID)
+	r.send(groupFailed, fault, g.ID)
+	r.send(windowCount, float64(g.Windows), g.ID)
+	r.send(registrationCount, float64(g.Registrations), g.ID)
+	r.send(agreementCount, float64(g.Agreements), g.ID)
 	for path, n := range g.Paths {
-		r.send(collectives, float64(n), g.ID, path)
+		r.send(collectiveCount, float64(n), g.ID, path)
 	}
 	for i := range g.Calls {
 		r.collectCalls(g, &g.Calls[i])
 	}
 }
 
-func (r *rankMetrics) collectCalls(g *Group, c *Calls) {
+func (r *rankCollector) collectCalls(g *Group, c *Calls) {
 	labels := []string{g.ID, c.Operation, c.Path, sizeRange(c.MinBytes, c.MaxBytes)}
-	r.send(calls, float64(c.Calls), labels...)
+	r.send(callCount, float64(c.Calls), labels...)
 	r.send(callBytes, float64(c.Bytes), labels...)
 	r.sendTimes(submitTime, c.Submit, labels)
 	if c.Run == nil || c.Run.Samples == 0 {
@@ -202,35 +202,35 @@ func (r *rankMetrics) collectCalls(g *Group, c *Calls) {
 	}
 	r.sendTimes(runTime, *c.Run, labels)
 	seconds := c.Run.RecentSeconds
-	r.sendInspector(execTime, seconds*1e6, g, c)
+	r.sendInspector(executionTime, seconds*1e6, g, c)
 	if factor, ok := busFactor(c.Operation, len(g.Ranks)); ok && seconds > 0 {
 		r.sendInspector(busBandwidth, factor*float64(c.Run.RecentBytes)/seconds/1e9, g, c)
 	}
 }
 
-func (r *rankMetrics) sendTimes(m metric, t Times, labels []string) {
+func (r *rankCollector) sendTimes(m metric, t Times, labels []string) {
 	series, err := prometheus.NewConstSummary(m.desc, t.Samples, t.Seconds, nil, r.labels(labels)...)
 	if err == nil && t.Samples > 0 {
-		r.out <- series
+		r.metrics <- series
 	}
 }
 
-func (r *rankMetrics) sendInspector(m metric, value float64, g *Group, c *Calls) {
+func (r *rankCollector) sendInspector(m metric, value float64, g *Group, c *Calls) {
 	gpu := "unknown"
 	if r.rank.GPU >= 0 {
 		gpu = "GPU" + strconv.Itoa(r.rank.GPU)
 	}
 	job := cmp.Or(os.Getenv("SLURM_JOB_ID"), os.Getenv("SLURM_JOBID"), "unknown")
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value,
-		"symmem", job, r.node, gpu, strings.ToValidUTF8(g.ID, "?"), strconv.Itoa(g.Machines),
+		"symmem", job, r.host, gpu, strings.ToValidUTF8(g.ID, "?"), strconv.Itoa(g.Machines),
 		strconv.Itoa(len(g.Ranks)), c.Operation, sizeRange(c.MinBytes, c.MaxBytes), "symmem_"+c.Path,
 		r.number, "host")
 	if err == nil {
-		r.out <- series
+		r.metrics <- series
 	}
 }
 
-func (r *rankMetrics) collectPool(p *Pool) {
+func (r *rankCollector) collectPool(p *Pool) {
 	if p.Busy {
 		return
 	}

@@ -14,20 +14,20 @@ type poolKey struct {
 	rank   int // index in Machine.Ranks; -1 if the pool has a domain
 }
 
-// member is a pool on one rank.
-type member struct {
+// rankPool is a pool on one rank.
+type rankPool struct {
 	rank int // index in Machine.Ranks
 	*Pool
 }
 
 // end returns the position after the latest event in the pool's history.
-func (m member) end() uint64 { return m.First + uint64(len(m.Recent)) }
+func (p rankPool) end() uint64 { return p.First + uint64(len(p.Recent)) }
 
-func (m member) at(position uint64) Placement { return m.Recent[position-m.First] }
+func (p rankPool) eventAt(position uint64) Placement { return p.Recent[position-p.First] }
 
 func (r *pageBuilder) addPools() {
 	var order []poolKey
-	members := map[poolKey][]member{}
+	pools := map[poolKey][]rankPool{}
 	for i := range r.machine.Ranks {
 		s := &r.machine.Ranks[i]
 		for j := range s.Pools {
@@ -36,10 +36,10 @@ func (r *pageBuilder) addPools() {
 			if p.Domain == "" {
 				key.rank = i
 			}
-			if members[key] == nil {
+			if pools[key] == nil {
 				order = append(order, key)
 			}
-			members[key] = append(members[key], member{i, p})
+			pools[key] = append(pools[key], rankPool{i, p})
 		}
 	}
 	for _, key := range order {
@@ -47,29 +47,29 @@ func (r *pageBuilder) addPools() {
 		if key.rank >= 0 {
 			title = fmt.Sprintf("pool %d of only rank %d", key.id, r.page.Ranks[key.rank].Rank)
 		}
-		r.addPool(title, members[key])
+		r.addPool(title, pools[key])
 	}
 }
 
-func (r *pageBuilder) addPool(title string, members []member) {
+func (r *pageBuilder) addPool(title string, pools []rankPool) {
 	s := page.Sequence{Title: title, Notes: []string{}, Differences: []page.Difference{}}
 	begin := uint64(0)
-	for _, m := range members {
-		if m.Busy {
+	for _, p := range pools {
+		if p.Busy {
 			s.Notes = append(s.Notes, fmt.Sprintf("rank %d: a call that waits is using the pool",
-				r.page.Ranks[m.rank].Rank))
+				r.page.Ranks[p.rank].Rank))
 		}
-		begin = max(begin, m.First)
-		for _, w := range m.Registered {
-			r.addWindow(title, m.rank, w)
+		begin = max(begin, p.First)
+		for _, w := range p.Registered {
+			r.addWindow(title, p.rank, w)
 		}
 	}
-	for _, m := range members {
-		s.Tracks = append(s.Tracks, newTrack(m, begin))
+	for _, p := range pools {
+		s.Tracks = append(s.Tracks, newTrack(p, begin))
 	}
-	if len(members) > 1 {
+	if len(pools) > 1 {
 		r.page.Compared = true
-		r.compare(&s, members, begin)
+		r.findDifference(&s, pools, begin)
 	}
 	r.page.Sequences = append(r.page.Sequences, s)
 }
@@ -89,19 +89,19 @@ func (r *pageBuilder) addWindow(pool string, rank int, w Window) {
 	})
 }
 
-// compare finds the first event that differs between the ranks. It compares the events that are
-// available from all ranks. The first of these is at position begin.
-func (r *pageBuilder) compare(s *page.Sequence, members []member, begin uint64) {
-	end := members[0].end()
-	for _, m := range members {
-		end = min(end, m.end())
+// findDifference finds the first event that differs between the ranks. It compares the events that
+// all ranks have, starting at position begin.
+func (r *pageBuilder) findDifference(s *page.Sequence, pools []rankPool, begin uint64) {
+	end := pools[0].end()
+	for _, p := range pools {
+		end = min(end, p.end())
 	}
 	for position := begin; position < end; position++ {
-		first := members[0].at(position)
-		for _, m := range members[1:] {
-			if m.at(position) != first {
+		first := pools[0].eventAt(position)
+		for _, p := range pools[1:] {
+			if p.eventAt(position) != first {
 				r.page.Agree = false
-				s.Differences = append(s.Differences, r.difference(members, position, s.Equal))
+				s.Differences = append(s.Differences, r.describeDifference(pools, position, s.Equal))
 				return
 			}
 		}
@@ -111,22 +111,24 @@ func (r *pageBuilder) compare(s *page.Sequence, members []member, begin uint64) 
 	}
 }
 
-func (r *pageBuilder) difference(members []member, position uint64, request int) page.Difference {
+func (r *pageBuilder) describeDifference(
+	pools []rankPool, position uint64, request int,
+) page.Difference {
 	d := page.Difference{Subject: "requests", Request: request, Blamed: []int{}}
-	variants := map[Placement]int{}
-	for _, m := range members {
-		e := m.at(position)
-		at, ok := variants[e]
-		if !ok {
-			at = len(d.Variants)
-			variants[e] = at
+	variantIndex := map[Placement]int{}
+	for _, p := range pools {
+		e := p.eventAt(position)
+		i, isKnown := variantIndex[e]
+		if !isKnown {
+			i = len(d.Variants)
+			variantIndex[e] = i
 			d.Variants = append(d.Variants, page.Variant{Text: e.text(), Stack: []string{}})
 		}
-		d.Variants[at].Ranks = append(d.Variants[at].Ranks, r.page.Ranks[m.rank].Rank)
+		d.Variants[i].Ranks = append(d.Variants[i].Ranks, r.page.Ranks[p.rank].Rank)
 	}
-	first := members[0].at(position)
-	for _, m := range members {
-		if kind := differenceKind(first, m.at(position)); kind != "" {
+	first := pools[0].eventAt(position)
+	for _, p := range pools {
+		if kind := differenceKind(first, p.eventAt(position)); kind != "" {
 			d.Kind = kind
 		}
 	}
@@ -134,7 +136,7 @@ func (r *pageBuilder) difference(members []member, position uint64, request int)
 		d.Subject = "places"
 	}
 	for _, v := range d.Variants {
-		if 2*len(v.Ranks) < len(members) && len(d.Variants) == 2 {
+		if 2*len(v.Ranks) < len(pools) && len(d.Variants) == 2 {
 			d.Blamed = v.Ranks
 		}
 	}
@@ -161,7 +163,7 @@ func differenceKind(a, b Placement) string {
 func (p Placement) kind() event.Kind { return event.Kind(p[placementKind]) }
 
 // pageKind returns the kind of the event on the page, or 0 if the page does not show the event.
-func (p Placement) pageKind() page.Kind { return kinds[p.kind()] }
+func (p Placement) pageKind() page.Kind { return pageKinds[p.kind()] }
 
 func (p Placement) place() place { return place{p[placementSegment], p[placementOffset]} }
 
@@ -173,7 +175,7 @@ func (p Placement) text() string {
 	return e.String()
 }
 
-var kinds = map[event.Kind]page.Kind{
+var pageKinds = map[event.Kind]page.Kind{
 	event.KindAlloc: page.Alloc, event.KindFree: page.Free, event.KindPark: page.Free,
 	event.KindDefer: page.Free, event.KindReturn: page.FreeDone,
 	event.KindSegment: page.SegmentAdd, event.KindTrim: page.SegmentRemove,
@@ -183,31 +185,31 @@ var kinds = map[event.Kind]page.Kind{
 type place struct{ segment, offset int64 }
 
 type trackBuilder struct {
-	track    *page.Track
-	segments map[int64]int32 // index in track.Segments, by segment number
-	blocks   map[place]int32 // number of the live block, by place
-	count    int32           // number of blocks so far
+	track      *page.Track
+	segments   map[int64]int32 // index in track.Segments, by segment number
+	blocks     map[place]int32 // number of the live block, by place
+	blockCount int32           // number of blocks so far
 }
 
 // newTrack returns the track of a pool on one rank. Request 0 is the first request whose position
 // is at least begin.
-func newTrack(m member, begin uint64) *page.Track {
+func newTrack(p rankPool, begin uint64) *page.Track {
 	b := &trackBuilder{
-		track: &page.Track{Rank: m.rank}, segments: map[int64]int32{}, blocks: map[place]int32{},
+		track: &page.Track{Rank: p.rank}, segments: map[int64]int32{}, blocks: map[place]int32{},
 	}
-	b.addOlder(m.Recent)
-	for i, e := range m.Recent {
+	b.addOlderBlocks(p.Recent)
+	for i, e := range p.Recent {
 		kind := e.pageKind()
 		if kind == 0 {
 			continue
 		}
-		position := m.First + uint64(i)
+		position := p.First + uint64(i)
 		if position < begin && (kind == page.Alloc || kind == page.Free) {
 			b.track.First--
 		}
 		b.add(kind, e, int64(position))
 	}
-	for _, w := range m.Registered {
+	for _, w := range p.Registered {
 		if at, ok := b.segments[int64(w.Segment)]; ok {
 			b.track.Segments[at].Bytes = max(b.track.Segments[at].Bytes, w.Bytes)
 		}
@@ -215,8 +217,8 @@ func newTrack(m member, begin uint64) *page.Track {
 	return b.track
 }
 
-// addOlder adds the blocks that were allocated before the track begins and are freed in the track.
-func (b *trackBuilder) addOlder(events []Placement) {
+// addOlderBlocks adds the blocks that were allocated before the track begins and are freed in the track.
+func (b *trackBuilder) addOlderBlocks(events []Placement) {
 	allocated := map[place]bool{}
 	for _, e := range events {
 		at := e.place()
@@ -227,16 +229,16 @@ func (b *trackBuilder) addOlder(events []Placement) {
 			allocated[at] = true // a later free at this place frees a newer block
 			b.track.Add(&page.Event{
 				Kind: page.Older, Size: e[placementSize], Offset: e[placementOffset],
-				Segment: b.segment(e, true), Block: -1, Stack: -1,
+				Segment: b.segmentIndex(e, true), Block: -1, Stack: -1,
 			})
 		}
 	}
 }
 
-// segment returns the index of an event's segment in the track, or -1 if the event has no segment.
-// If initial is set, the segment may have been mapped before the track begins. The size of such a
-// segment is unknown, so segment extends it to the end of its last block.
-func (b *trackBuilder) segment(e Placement, initial bool) int32 {
+// segmentIndex returns the index of an event's segment in the track, or -1 if the event has no segment.
+// If isInitial is set, the segment may have been mapped before the track begins. The size of such a
+// segment is unknown, so segmentIndex extends it to the end of its last block.
+func (b *trackBuilder) segmentIndex(e Placement, isInitial bool) int32 {
 	number := e[placementSegment]
 	if number < 0 {
 		return -1
@@ -245,7 +247,7 @@ func (b *trackBuilder) segment(e Placement, initial bool) int32 {
 	if !ok {
 		at = int32(len(b.track.Segments))
 		b.segments[number] = at
-		b.track.Segments = append(b.track.Segments, page.Segment{Initial: initial})
+		b.track.Segments = append(b.track.Segments, page.Segment{Initial: isInitial})
 	}
 	end := e[placementSize]
 	if e.kind() != event.KindSegment && e.kind() != event.KindTrim {
@@ -259,14 +261,14 @@ func (b *trackBuilder) add(kind page.Kind, e Placement, number int64) {
 	p := page.Event{
 		Kind: kind, Size: e[placementRequested], Bytes: e[placementSize], Offset: e[placementOffset],
 		Stream: int32(e[placementStream]), Block: -1, Stack: -1, Number: number,
-		Segment: b.segment(e, e.kind() != event.KindSegment),
+		Segment: b.segmentIndex(e, e.kind() != event.KindSegment),
 	}
 	at := e.place()
 	switch kind {
 	case page.Alloc:
-		p.Block = b.count
-		b.blocks[at] = b.count
-		b.count++
+		p.Block = b.blockCount
+		b.blocks[at] = b.blockCount
+		b.blockCount++
 	case page.Free, page.FreeDone:
 		p.Size = e[placementSize]
 		if n, ok := b.blocks[at]; ok {

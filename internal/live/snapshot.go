@@ -30,8 +30,8 @@ type Snapshot struct {
 	// GPU is the GPU's number, or -1 if the device is not a GPU.
 	GPU     int    `json:"gpu"`
 	Library string `json:"library,omitempty"`
-	Check   string `json:"check"`
-	Formula string `json:"formula"`
+	Check   string `json:"check"`   // level of checks
+	Formula string `json:"formula"` // order of additions in sums
 	// Address is the TCP address at which the rank serves all ranks of the machine. It is empty if
 	// the rank serves only its own state.
 	Address string `json:"address,omitempty"`
@@ -67,9 +67,9 @@ type Group struct {
 	Fault          string  `json:"fault,omitempty"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`
-	Windows        int     `json:"windows"`
-	Registrations  uint64  `json:"registrations"`
-	Agreements     uint64  `json:"agreements"`
+	Windows        int     `json:"windows"`       // registered segments
+	Registrations  uint64  `json:"registrations"` // calls that registered segments
+	Agreements     uint64  `json:"agreements"`    // comparisons of histories without a difference
 	// Paths counts the group's collectives by path (the way in which symmem executed them). It
 	// includes replays of CUDA graphs.
 	Paths map[string]uint64 `json:"paths"`
