@@ -33,21 +33,21 @@ func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
 	r.cmd.WaitDelay = maxOutputWait
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	var feed io.WriteCloser
+	var stdinPipe io.WriteCloser
 	if stdin != nil {
 		var err error
-		if feed, err = r.cmd.StdinPipe(); err != nil {
+		if stdinPipe, err = r.cmd.StdinPipe(); err != nil {
 			return fmt.Errorf("starting rank %d: %w", r.number, err)
 		}
 	}
 	if err := r.cmd.Start(); err != nil {
 		return fmt.Errorf("starting rank %d: %w", r.number, err)
 	}
-	if feed != nil {
+	if stdinPipe != nil {
 		// Nothing waits for this goroutine, because the read from stdin may block forever.
 		go func() {
-			_, _ = io.Copy(feed, stdin)
-			_ = feed.Close()
+			_, _ = io.Copy(stdinPipe, stdin)
+			_ = stdinPipe.Close()
 		}()
 	}
 	return nil

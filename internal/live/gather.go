@@ -25,12 +25,12 @@ const (
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine returns a Machine that describes ranks. The first rank serves the request.
-func newMachine(ranks ...Snapshot) Machine {
+// newMachine returns a Machine with the given ranks. The first rank serves the request.
+func newMachine(snapshots ...Snapshot) Machine {
 	host, _ := os.Hostname()
-	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: ranks}
-	if len(ranks) > 0 {
-		m.ServedBy = ranks[0].Rank
+	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: snapshots}
+	if len(snapshots) > 0 {
+		m.ServedBy = snapshots[0].Rank
 	}
 	return m
 }

@@ -11,7 +11,7 @@ func userKey(key string) string { return "/" + key }
 func (c *Client) fullKeys(keys ...string) []string {
 	full := make([]string, len(keys))
 	for i, key := range keys {
-		full[i] = userKey(c.prefix + key)
+		full[i] = userKey(c.keyPrefix + key)
 	}
 	return full
 }
@@ -108,11 +108,11 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 func (c *Client) wait(ctx context.Context, keys []string) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
-	l, err := c.acquire(ctx)
+	l, err := c.acquireLink(ctx)
 	if err != nil {
 		return err
 	}
-	return c.release(l, l.wait(ctx, keys))
+	return c.releaseLink(l, l.wait(ctx, keys))
 }
 
 // Peek returns a key's value and whether the key is set. It does not wait.

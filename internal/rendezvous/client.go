@@ -17,7 +17,7 @@ const maxIdleLinks = 4
 // than 8 MiB, or more than 128 Ki keys.
 type Client struct {
 	*linkSet
-	prefix string
+	keyPrefix string
 }
 
 // linkSet holds the connections of a client.
@@ -28,11 +28,11 @@ type linkSet struct {
 	dial            func(context.Context) (*link, error)
 	serverRankPlus1 int
 
-	mu       sync.Mutex
-	links    map[*link]bool // the set of connections; guarded by mu
-	idle     []*link        // connections that no call uses; guarded by mu
-	isClosed bool           // guarded by mu
-	onClose  func() error   // called by Close, or nil; guarded by mu
+	mu        sync.Mutex
+	links     map[*link]bool // the set of connections; guarded by mu
+	idleLinks []*link        // connections that no call uses; guarded by mu
+	isClosed  bool           // guarded by mu
+	onClose   func() error   // called by Close, or nil; guarded by mu
 }
 
 // ServedBy returns the world rank that serves the store, or -1 if a launcher or PyTorch serves it.
@@ -45,7 +45,7 @@ func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 // WithPrefix returns a client that adds a prefix and a slash to every key, as PyTorch's PrefixStore
 // does. Both clients share their connections.
 func WithPrefix(c *Client, prefix string) *Client {
-	return &Client{linkSet: c.linkSet, prefix: c.prefix + prefix + "/"}
+	return &Client{linkSet: c.linkSet, keyPrefix: c.keyPrefix + prefix + "/"}
 }
 
 // NewLocal returns a client of a new store in this process, without a socket. Closing the client
@@ -65,7 +65,7 @@ func (c *linkSet) Close() error {
 		errs = append(errs, l.conn.Close())
 	}
 	onClose := c.onClose
-	c.links, c.idle, c.isClosed, c.onClose = map[*link]bool{}, nil, true, nil
+	c.links, c.idleLinks, c.isClosed, c.onClose = map[*link]bool{}, nil, true, nil
 	c.mu.Unlock()
 	if onClose != nil {
 		errs = append(errs, onClose())
@@ -73,7 +73,7 @@ func (c *linkSet) Close() error {
 	return errors.Join(errs...)
 }
 
-func (c *linkSet) acquire(ctx context.Context) (*link, error) {
+func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -88,7 +88,7 @@ func (c *linkSet) acquire(ctx context.Context) (*link, error) {
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrLost, err)
-	case !c.register(l):
+	case !c.addLink(l):
 		l.conn.Close()
 		return nil, ErrClosed
 	}
@@ -101,15 +101,15 @@ func (c *linkSet) takeIdle() (*link, error) {
 	if c.isClosed {
 		return nil, ErrClosed
 	}
-	if len(c.idle) == 0 {
+	if len(c.idleLinks) == 0 {
 		return nil, nil
 	}
-	l := c.idle[len(c.idle)-1]
-	c.idle = c.idle[:len(c.idle)-1]
+	l := c.idleLinks[len(c.idleLinks)-1]
+	c.idleLinks = c.idleLinks[:len(c.idleLinks)-1]
 	return l, nil
 }
 
-func (c *linkSet) register(l *link) bool {
+func (c *linkSet) addLink(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.isClosed {
@@ -118,14 +118,14 @@ func (c *linkSet) register(l *link) bool {
 	return !c.isClosed
 }
 
-// release makes a connection available to other calls, or closes it. It returns ErrClosed if err is
+// releaseLink makes a connection available to other calls, or closes it. It returns ErrClosed if err is
 // a consequence of Close, and otherwise err.
-func (c *linkSet) release(l *link, err error) error {
+func (c *linkSet) releaseLink(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case !l.isIncomplete && !c.isClosed && len(c.idle) < maxIdleLinks:
-		c.idle = append(c.idle, l)
+	case !l.isIncomplete && !c.isClosed && len(c.idleLinks) < maxIdleLinks:
+		c.idleLinks = append(c.idleLinks, l)
 		return err
 	case l.isIncomplete && c.isClosed:
 		err = ErrClosed
@@ -138,9 +138,9 @@ func (c *linkSet) release(l *link, err error) error {
 func (c *linkSet) roundTrip(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	ctx, cancel := withDefaultTimeout(ctx)
 	defer cancel()
-	l, err := c.acquire(ctx)
+	l, err := c.acquireLink(ctx)
 	if err != nil {
 		return err
 	}
-	return c.release(l, l.exchange(ctx, b, readReply))
+	return c.releaseLink(l, l.exchange(ctx, b, readReply))
 }

@@ -101,11 +101,11 @@ func TestClientQueryBytes(t *testing.T) {
 
 func TestGetWaitsBeforeReading(t *testing.T) {
 	ours, theirs := net.Pipe()
-	l := &link{conn: ours, d: newDecoder(ours, "script"), isAuthenticated: true}
+	l := &link{conn: ours, decoder: newDecoder(ours, "script"), isAuthenticated: true}
 	c := newClient("script", nil)
 	closeLater(t, c)
-	c.register(l)
-	_ = c.release(l, nil)
+	c.addLink(l)
+	_ = c.releaseLink(l, nil)
 	k := two64 + "'/k'"
 	done := make(chan error, 1)
 	go func() {
@@ -128,7 +128,7 @@ func TestAbortedRequestKeepsLinkState(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	for _, initial := range []bool{false, true} {
-		l := &link{conn: ours, d: newDecoder(ours, "mute"), isAuthenticated: true, isIncomplete: initial}
+		l := &link{conn: ours, decoder: newDecoder(ours, "mute"), isAuthenticated: true, isIncomplete: initial}
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
 		if !errors.Is(err, context.Canceled) || l.isIncomplete != initial {
 			t.Errorf("exchange = %v with incomplete = %v; want context.Canceled and %v",

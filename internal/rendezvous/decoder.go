@@ -51,36 +51,36 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-func (d *decoder) readFields(r *request, s *requestFormat) (err error) {
-	if s.hasNonce {
+func (d *decoder) readFields(r *request, format *requestFormat) (err error) {
+	if format.hasNonce {
 		if r.nonce, err = d.readU32(); err != nil {
 			return err
 		}
 	}
-	count := uint64(s.keyCount)
-	if s.hasCount {
+	count := uint64(format.keyCount)
+	if format.hasCount {
 		if count, err = d.readLength("number of keys", maxKeys); err != nil {
 			return err
 		}
 	}
 	for range count {
-		if err := d.readEntry(r, s.valueCount); err != nil {
+		if err := d.readEntry(r, format.valueCount); err != nil {
 			return err
 		}
 	}
-	if s.hasNumber {
+	if format.hasNumber {
 		r.number, err = d.readNumber()
 	}
 	return err
 }
 
-func (d *decoder) readEntry(r *request, values int) error {
+func (d *decoder) readEntry(r *request, valueCount int) error {
 	key, err := d.readField("key", maxKeyBytes)
 	if err != nil {
 		return err
 	}
 	r.keys = append(r.keys, string(key))
-	for range values {
+	for range valueCount {
 		value, err := d.readField("value", maxValueBytes)
 		if err != nil {
 			return err

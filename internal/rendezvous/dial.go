@@ -67,8 +67,8 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 			return isBusy(err) || isClosed(err) && earlyCloseCount <= maxEarlyCloses
 		})
 	})
-	c.register(first)
-	return c, c.release(first, nil) // for the first call of the client
+	c.addLink(first)
+	return c, c.releaseLink(first, nil) // for the first call of the client
 }
 
 func isTransient(err error) bool {

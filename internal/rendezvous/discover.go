@@ -98,8 +98,8 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 	if o.Size != 0 || o.Rank != 0 || o.LocalRank != 0 || o.LocalSize != 0 {
 		return worldFromOptions(o)
 	}
-	slurm := &environment{lookup: lookup, source: SourceSlurm}
-	inStep := inSlurmStep(slurm)
+	slurmEnvironment := &environment{lookup: lookup, source: SourceSlurm}
+	inStep := inSlurmStep(slurmEnvironment)
 	for i := range launchers {
 		e := &environment{lookup: lookup, source: launchers[i].source}
 		if w, isFound, err := launchers[i].readRanks(e, inStep); isFound || err != nil {
@@ -107,7 +107,7 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 		}
 	}
 	if inStep {
-		return worldFromSlurm(slurm)
+		return worldFromSlurm(slurmEnvironment)
 	}
 	return World{Size: 1, LocalSize: 1, Source: SourceOneProcess}, nil
 }

@@ -316,5 +316,5 @@ func (c *Client) loseLinks() {
 	for l := range c.links {
 		l.conn.Close()
 	}
-	c.links, c.idle = map[*link]bool{}, nil
+	c.links, c.idleLinks = map[*link]bool{}, nil
 }

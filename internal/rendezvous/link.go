@@ -15,8 +15,8 @@ import (
 // link is one of a Client's connections. It sends one request at a time. If its last reply has not
 // been read completely, the link must be closed.
 type link struct {
-	conn net.Conn
-	d    *decoder
+	conn    net.Conn
+	decoder *decoder
 	// isIncomplete is set from the start of a request until its reply has been read completely. For
 	// a canceled WAIT, that is the reply to CANCEL_WAIT.
 	isIncomplete bool
@@ -53,7 +53,7 @@ func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) 
 	l.isIncomplete = true
 	n, err := l.conn.Write(b)
 	if err == nil {
-		err = readReply(l.d)
+		err = readReply(l.decoder)
 	}
 	if err == nil {
 		l.isAuthenticated, l.isIncomplete = true, false
@@ -89,7 +89,7 @@ func isClosed(err error) bool {
 }
 
 func handshake(ctx context.Context, conn net.Conn, endpoint Endpoint) (*link, error) {
-	l := &link{conn: conn, d: newDecoder(conn, endpoint.Address), isAuthenticated: true}
+	l := &link{conn: conn, decoder: newDecoder(conn, endpoint.Address), isAuthenticated: true}
 	err := l.sendHandshake(ctx)
 	if err == nil && endpoint.Token != "" {
 		err = l.authenticate(ctx, endpoint.Token)

@@ -102,21 +102,21 @@ type request struct {
 }
 
 func (r *request) encode(b []byte) []byte {
-	s := &requestFormats[r.query]
+	format := &requestFormats[r.query]
 	b = append(b, byte(r.query))
-	if s.hasNonce {
+	if format.hasNonce {
 		b = binary.LittleEndian.AppendUint32(b, r.nonce)
 	}
-	if s.hasCount {
+	if format.hasCount {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(r.keys)))
 	}
 	for i, key := range r.keys {
 		b = appendField(b, key)
-		for _, value := range r.values[i*s.valueCount : (i+1)*s.valueCount] {
+		for _, value := range r.values[i*format.valueCount : (i+1)*format.valueCount] {
 			b = appendField(b, value)
 		}
 	}
-	if s.hasNumber {
+	if format.hasNumber {
 		b = appendNumber(b, r.number)
 	}
 	return b

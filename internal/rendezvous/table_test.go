@@ -200,10 +200,10 @@ func FuzzClient(f *testing.F) {
 			ours, theirs := net.Pipe()
 			go func() { _, _ = io.Copy(io.Discard, theirs) }()
 			go func() { _, _ = theirs.Write(b); theirs.Close() }()
-			l := &link{conn: ours, d: newDecoder(ours, "fuzz"), isAuthenticated: true}
+			l := &link{conn: ours, decoder: newDecoder(ours, "fuzz"), isAuthenticated: true}
 			c := newClient("fuzz", func(context.Context) (*link, error) { return nil, ErrLost })
-			c.register(l)
-			_ = c.release(l, nil)
+			c.addLink(l)
+			_ = c.releaseLink(l, nil)
 			_ = call(c)
 			c.Close()
 		}

@@ -24,21 +24,36 @@ const (
 // rowKey holds the values that are the same in all rows that are compared with each other.
 type rowKey struct {
 	ranks, bytes int
-	mode, op     string
+	mode         string // see report.Trips
+	operation    string
 }
 
 func compareKeys(a, b rowKey) int {
 	return cmp.Or(cmp.Compare(a.mode, b.mode), cmp.Compare(a.ranks, b.ranks),
-		cmp.Compare(a.op, b.op), cmp.Compare(a.bytes, b.bytes))
+		cmp.Compare(a.operation, b.operation), cmp.Compare(a.bytes, b.bytes))
 }
 
 // launchResults holds the results of all launches of a benchmark.
 type launchResults struct {
-	medians      map[rowKey]map[string][]float64 // in microseconds, by key and label
-	droppedCount int                             // rows without a result, because the machine changed or was busy
+	medians map[rowKey]map[string][]float64 // in microseconds, by key and label
+	// droppedCount is the number of rows whose launch ran on a busy machine, or in whose launch the
+	// mode changed.
+	droppedCount int
 }
 
-const columnCount = 9 // of the rows that readRows reads
+// The columns of a row.
+const (
+	columnLabel = iota
+	columnRanks
+	columnOperation
+	columnBytes
+	columnMedian
+	columnP10
+	columnP90
+	columnTripBefore
+	columnTripAfter
+	columnCount
+)
 
 func readRows(in io.Reader) (*launchResults, error) {
 	launches := &launchResults{medians: map[rowKey]map[string][]float64{}}
@@ -61,25 +76,29 @@ func readRows(in io.Reader) (*launchResults, error) {
 
 func (l *launchResults) add(record []string) error {
 	var numbers [columnCount]float64
-	for _, i := range []int{1, 3, 4, 7, 8} {
+	for _, i := range []int{
+		columnRanks, columnBytes, columnMedian, columnTripBefore, columnTripAfter,
+	} {
 		n, err := strconv.ParseFloat(record[i], 64)
 		if err != nil {
 			return err
 		}
 		numbers[i] = n
 	}
-	roundTrips := report.NewTrips(numbers[7], numbers[8])
+	roundTrips := report.NewTrips(numbers[columnTripBefore], numbers[columnTripAfter])
 	if roundTrips.Mode == "mixed" || roundTrips.Mode == "busy" {
 		l.droppedCount++
 		return nil
 	}
 	key := rowKey{
-		ranks: int(numbers[1]), bytes: int(numbers[3]), mode: roundTrips.Mode, op: record[2],
+		ranks: int(numbers[columnRanks]), bytes: int(numbers[columnBytes]),
+		mode: roundTrips.Mode, operation: record[columnOperation],
 	}
 	if l.medians[key] == nil {
 		l.medians[key] = map[string][]float64{}
 	}
-	l.medians[key][record[0]] = append(l.medians[key][record[0]], numbers[4])
+	label := record[columnLabel]
+	l.medians[key][label] = append(l.medians[key][label], numbers[columnMedian])
 	return nil
 }
 
@@ -114,7 +133,7 @@ func printTables(l *launchResults, out io.Writer) error {
 			return err
 		}
 		_, err = fmt.Fprintf(out, "\n### %s, %d ranks, %s: median in us (launches)\n\n%s",
-			s.op, s.ranks, s.mode, text)
+			s.operation, s.ranks, s.mode, text)
 		if err != nil {
 			return err
 		}
@@ -131,7 +150,7 @@ func writeResults(l *launchResults, folder string, origin results.Run) error {
 		if err != nil {
 			return err
 		}
-		name := fmt.Sprintf("host-%s-%d-%s.json", strings.ReplaceAll(s.op, "_", "-"), s.ranks, s.mode)
+		name := fmt.Sprintf("host-%s-%d-%s.json", strings.ReplaceAll(s.operation, "_", "-"), s.ranks, s.mode)
 		if err := os.WriteFile(filepath.Join(folder, name), text, 0o644); err != nil {
 			return err
 		}
