@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// environment looks up variables and keeps those that it has looked up for error messages.
+// environment looks up variables, and keeps them for error messages.
 type environment struct {
 	lookup    func(string) (string, bool)
 	source    Source

@@ -62,10 +62,10 @@ func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) 
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		l.isIncomplete = wasIncomplete
 	}
-	return l.explain(ctx, err)
+	return l.explainError(ctx, err)
 }
 
-func (l *link) explain(ctx context.Context, err error) error {
+func (l *link) explainError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -116,7 +116,7 @@ func (s *Server) acceptClients() {
 	}
 }
 
-const acceptPause = 10 * time.Millisecond
+const acceptPause = 10 * time.Millisecond // after Accept has failed
 
 func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	s.mu.Lock()
