@@ -30,7 +30,8 @@ func Summarize(times []float64) Summary {
 	}
 }
 
-// Result holds one measurement and, in most cases, a baseline: a measurement to compare it with.
+// Result holds one measurement and its baseline (a measurement to compare it with), if there is
+// one.
 type Result struct {
 	Name   string         `json:"name"`
 	Params map[string]any `json:"params"`

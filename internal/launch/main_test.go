@@ -131,7 +131,6 @@ func rolePrintSignals(string) int {
 	return 0
 }
 
-// roleIgnoreSignals ignores all signals that can be ignored.
 func roleIgnoreSignals(string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	fmt.Println("ready", os.Getpid())

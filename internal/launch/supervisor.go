@@ -12,8 +12,7 @@ import (
 //	grace        A rank has failed. The others have time to print what they know about it.
 //	announced    The grace period continues, and a message has listed the running ranks.
 //	terminating  SIGTERM has been sent, after the grace period or because the launcher got SIGTERM.
-//	killing      SIGKILL has been sent: after termWait or killAfter, on a second SIGINT, or because
-//	             the context was canceled.
+//	killing      SIGKILL has been sent.
 //	done         All ranks have exited.
 //
 // Other signals are forwarded and change no phase.
@@ -22,13 +21,13 @@ type supervisor struct {
 	gracePeriod time.Duration
 	// termWait is the time from SIGTERM to SIGKILL after a rank has failed.
 	termWait time.Duration
-	// killAfter is the time to SIGKILL after the launcher has received SIGTERM. If it is not
-	// positive, SIGKILL is not sent.
+	// killAfter is the time to SIGKILL after the launcher has received SIGTERM, or not positive to
+	// send no SIGKILL.
 	killAfter time.Duration
 
 	runningCount   int            // ranks
 	interruptCount int            // received SIGINTs
-	firstSignal    syscall.Signal // first signal that the launcher received
+	firstSignal    syscall.Signal // received by the launcher
 	exits          []Exit         // by rank
 	hasExited      []bool         // by rank
 	firstFailed    int            // rank, or -1

@@ -14,7 +14,6 @@ type poolKey struct {
 	rank   int // index in Machine.Ranks; -1 if the pool has a domain
 }
 
-// rankPool is a pool on one rank.
 type rankPool struct {
 	rank int // index in Machine.Ranks
 	*Pool
@@ -181,7 +180,6 @@ var pageKinds = map[event.Kind]page.Kind{
 	event.KindSegment: page.SegmentAdd, event.KindTrim: page.SegmentRemove,
 }
 
-// place identifies the place of a block.
 type place struct{ segment, offset int64 }
 
 type trackBuilder struct {
@@ -217,7 +215,8 @@ func newTrack(p rankPool, begin uint64) *page.Track {
 	return b.track
 }
 
-// addOlderBlocks adds the blocks that were allocated before the track begins and are freed in the track.
+// addOlderBlocks adds the blocks that were allocated before the track begins and are freed in the
+// track.
 func (b *trackBuilder) addOlderBlocks(events []Placement) {
 	allocated := map[place]bool{}
 	for _, e := range events {
@@ -235,9 +234,9 @@ func (b *trackBuilder) addOlderBlocks(events []Placement) {
 	}
 }
 
-// segmentIndex returns the index of an event's segment in the track, or -1 if the event has no segment.
-// If isInitial is set, the segment may have been mapped before the track begins. The size of such a
-// segment is unknown, so segmentIndex extends it to the end of its last block.
+// segmentIndex returns the index of an event's segment in the track, or -1 if the event has no
+// segment. If isInitial is set, the segment may have been mapped before the track begins. The size
+// of such a segment is unknown, so segmentIndex extends it to the end of its last block.
 func (b *trackBuilder) segmentIndex(e Placement, isInitial bool) int32 {
 	number := e[placementSegment]
 	if number < 0 {

@@ -28,8 +28,8 @@ func writeEmptyPage(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the data that the page shows. If the client already has the same data, writeData
-// writes status 304 (Not Modified).
+// writeData writes the data that the page shows, or status 304 (Not Modified) if the client already
+// has them.
 func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := buildPage(&m).WriteData(&data); err != nil {
@@ -47,7 +47,6 @@ func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	_, _ = w.Write(data.Bytes()) // fails if the client has disconnected
 }
 
-// pageBuilder converts the states of ranks to a page.
 type pageBuilder struct {
 	machine *Machine
 	page    *page.Page
@@ -141,7 +140,7 @@ func (r *pageBuilder) sortRows() {
 	})
 }
 
-// verdict states the worst problem of the job. The caller must have sorted the rows.
+// verdict states the worst problem of the job. The rows must be sorted.
 func (r *pageBuilder) verdict() string {
 	silentCount := 0
 	for i := range r.machine.Ranks {

@@ -196,7 +196,6 @@ func (s *Server) Address() string {
 	return ""
 }
 
-// serveWhileLowest serves the address whenever this rank is the lowest, until Close.
 func (s *Server) serveWhileLowest() {
 	warned := false
 	for s.ctx.Err() == nil {

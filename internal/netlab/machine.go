@@ -112,7 +112,6 @@ func (m *Machine) Run(name string, args ...string) error {
 	})
 }
 
-// addInterfaces creates the interfaces of the machine and attaches them to the router.
 func (m *Machine) addInterfaces(r *router, cfg *Config) error {
 	if err := m.Run("ip", "link", "set", "lo", "up"); err != nil {
 		return err

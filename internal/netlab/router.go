@@ -29,15 +29,16 @@ type port struct {
 }
 
 type router struct {
-	mu           sync.Mutex
-	random       *rand.Rand           // guarded by mu
-	ports        map[netip.Addr]*port // by address; guarded by mu
-	links        map[[2]int]Link      // by sender and receiver; guarded by mu
-	translations map[int]addressPair  // by machine behind NAT; guarded by mu
-	tasks        sync.WaitGroup       // running goroutines and delayed packets
+	tasks sync.WaitGroup // running goroutines and delayed packets
 	// longestStall is the longest time, in nanoseconds, for which the host did not run this
 	// process.
 	longestStall atomic.Int64
+
+	mu           sync.Mutex // guards the fields below
+	random       *rand.Rand
+	ports        map[netip.Addr]*port // by address
+	links        map[[2]int]Link      // by sender and receiver
+	translations map[int]addressPair  // by machine behind NAT
 }
 
 func newRouter(seed uint64) *router {
@@ -101,7 +102,6 @@ func (r *router) watchStalls(stop <-chan struct{}) {
 	}
 }
 
-// recordStall records that the host did not run this process for the given time.
 func (r *router) recordStall(stall time.Duration) {
 	for {
 		longest := r.longestStall.Load()

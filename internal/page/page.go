@@ -41,8 +41,8 @@ type Sequence struct {
 	// Equal is the number of requests before the first request that differs between ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
-	// Differences describes the first request and the first placement of a block that differ
-	// between ranks.
+	// Differences describes the first request and the first place of a block that differ between
+	// ranks.
 	Differences []Difference `json:"differences"`
 	Notes       []string     `json:"notes"`
 }
@@ -70,7 +70,7 @@ type Variant struct {
 	Stack []string `json:"stack"`
 }
 
-// Segment describes a segment (a range of a pool's memory) of a track.
+// Segment describes a segment of a track's pool.
 type Segment struct {
 	Bytes   int64 `json:"bytes"`
 	Initial bool  `json:"old,omitempty"` // whether the segment was mapped before the track begins

@@ -18,7 +18,7 @@ var processID = rand.Text() // identifies this process in its greetings
 // RankTakenError means that another process has claimed the same rank of the job.
 type RankTakenError struct {
 	Rank         int
-	OtherProcess string // description of the other process
+	OtherProcess string // description
 }
 
 func (e *RankTakenError) Error() string {
@@ -33,7 +33,7 @@ const rankTakenAnswer = "the rank is taken: "
 // claimTimeout bounds the time from the exit of a process until the server drops its claim.
 const claimTimeout = 2 * time.Second
 
-// rankClaim identifies a rank of a job, which at most one process can claim at a time.
+// rankClaim identifies a rank of a job.
 type rankClaim struct {
 	job  string
 	rank int
@@ -71,8 +71,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool,
 	}
 }
 
-// claimRank claims this rank of the job until the returned client is closed. It is called before
-// the rank's counter of calls is incremented, because a process without the claim must not do so.
+// claimRank claims this rank of the job until the returned client is closed. A process without the
+// claim must not increment the rank's counter of calls.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := sendGreeting(ctx, c, w.greeting(w.jobPrefix(), ""))

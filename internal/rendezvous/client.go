@@ -20,7 +20,6 @@ type Client struct {
 	keyPrefix string
 }
 
-// linkSet holds the connections of a client.
 type linkSet struct {
 	// These fields do not change after the client is shared. serverRankPlus1 is 0 if no rank serves
 	// the store.
@@ -28,11 +27,11 @@ type linkSet struct {
 	dial            func(context.Context) (*link, error)
 	serverRankPlus1 int
 
-	mu        sync.Mutex
-	links     map[*link]bool // the set of connections; guarded by mu
-	idleLinks []*link        // connections that no call uses; guarded by mu
-	isClosed  bool           // guarded by mu
-	onClose   func() error   // called by Close, or nil; guarded by mu
+	mu        sync.Mutex     // guards the fields below
+	links     map[*link]bool // all connections
+	idleLinks []*link        // connections that no call uses
+	isClosed  bool
+	onClose   func() error // called by Close, or nil
 }
 
 // ServedBy returns the world rank that serves the store, or -1 if a launcher or PyTorch serves it.
@@ -118,8 +117,8 @@ func (c *linkSet) addLink(l *link) bool {
 	return !c.isClosed
 }
 
-// releaseLink makes a connection available to other calls, or closes it. It returns ErrClosed if err is
-// a consequence of Close, and otherwise err.
+// releaseLink makes a connection available to other calls, or closes it. It returns ErrClosed if
+// Close caused err, and otherwise err.
 func (c *linkSet) releaseLink(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -98,8 +98,8 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 }
 
 // listenAddress returns the address to listen on for clients that connect to address. Unless that
-// is a loopback address, the server listens on all network interfaces. The host name need not
-// belong to an interface of this machine (in Kubernetes, for example).
+// is a loopback address, the server listens on all network interfaces, because the host name need
+// not belong to one of them (in Kubernetes, for example).
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {

@@ -97,8 +97,8 @@ func callWithRetries[T any](
 	}
 }
 
-// sleepWithJitter sleeps for a random time between pause/2 and 3*pause/2, so that the ranks do not
-// connect at the same time. It returns false if ctx is done first.
+// sleepWithJitter sleeps for a random time near pause, so that ranks do not connect at the same
+// time. It returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -79,9 +79,9 @@ var launchers = []launcherVariables{
 	},
 }
 
-// Discover determines this process's rank and the way to reach the store. It uses the options and
-// the environment, and does not communicate. lookup is usually os.LookupEnv. Discover returns an
-// EnvironmentError, or an error that describes an invalid option.
+// Discover determines this process's rank and the way to reach the store from the options and the
+// environment, without communication. lookup is usually os.LookupEnv. The error is an
+// EnvironmentError or describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
 	w, err := discoverRanks(lookup, o)
 	if err != nil {

@@ -96,7 +96,7 @@ func (m *Member) join(ctx context.Context) error {
 			return err
 		}
 	}
-	// All ranks make the same number of calls, so they get the same number here.
+	// All ranks make the same number of calls, so they get the same result.
 	call, err := m.client.Add(ctx, fmt.Sprintf("%s/turn/%d", jobPrefix, m.world.Rank), 1)
 	if err != nil {
 		if watchClient != nil {
@@ -182,7 +182,7 @@ func parseRanks(list string) (ranks []int) {
 	return ranks
 }
 
-const maxMachines = 16 // in an error message
+const maxMachines = 16
 
 // describeArrivedRanks returns the end of an error message about absent ranks. It lists the ranks
 // that have joined, by machine, or is "" if all ranks run on one machine. ctx may have expired.

@@ -24,7 +24,7 @@ type link struct {
 	isAuthenticated bool
 }
 
-// pastDeadline is a deadline that makes every read and write of a connection return immediately.
+// pastDeadline makes every read and write of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
 const cancelTimeout = 2 * time.Second

@@ -30,9 +30,8 @@ var services = struct {
 
 // joinService adds a member to the service at an endpoint. The first member opens the service. If
 // the address is in use, joinService logs a warning and retries, because rank 0 of an earlier run
-// of the job may still use it. If another process with rank 0 of the same job uses the address,
-// joinService returns an error. It repeats this check, because that process may not have claimed
-// its rank yet.
+// of the job may still use it. If another process has claimed rank 0 of the job, joinService
+// returns an error. It repeats this check.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
 	var lastCheck time.Time

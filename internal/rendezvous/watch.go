@@ -23,11 +23,11 @@ type endWatcher struct {
 	cancelWait, cancelAll context.CancelFunc
 	done                  chan struct{}
 
-	mu             sync.Mutex
-	ends           map[int]*endReport // by rank; guarded by mu
-	isStoreLost    bool               // guarded by mu
-	isStoreClosing bool               // whether the store has announced its end; guarded by mu
-	changed        chan struct{}      // closed and replaced when the state changes; guarded by mu
+	mu             sync.Mutex         // guards the fields below
+	ends           map[int]*endReport // by rank
+	isStoreLost    bool
+	isStoreClosing bool          // whether the store has announced its end
+	changed        chan struct{} // closed and replaced when the state changes
 }
 
 // endReport is the best report of the end of a rank so far.

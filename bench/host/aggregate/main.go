@@ -7,10 +7,10 @@
 // The environment variables MACHINE, LIBRARIES, DATE, COMMIT and COMMAND describe the origin of
 // the results.
 //
-// The columns of a row are label, ranks, operation, bytes, median, 10th percentile and 90th
-// percentile. The last three are times in microseconds. Rows in FILE have two more columns: the
-// round-trip times between two processors before and after the run, in nanoseconds. Lines that
-// begin with # are comments.
+// The columns of a row are label, ranks, operation, bytes, and three times in microseconds: median,
+// 10th percentile and 90th percentile. Rows in FILE have two more columns: the round-trip times
+// between two processors before and after the run, in nanoseconds. Lines that begin with # are
+// comments.
 package main
 
 import (
@@ -70,7 +70,6 @@ func readFile(file string) (*launchResults, error) {
 	return launches, nil
 }
 
-// printRows prints the out-of-place results of a report as rows.
 func printRows(label string, in io.Reader, out io.Writer) error {
 	var decoded report.Report
 	if err := json.NewDecoder(in).Decode(&decoded); err != nil {

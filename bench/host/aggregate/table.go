@@ -33,15 +33,11 @@ func compareKeys(a, b rowKey) int {
 		cmp.Compare(a.operation, b.operation), cmp.Compare(a.bytes, b.bytes))
 }
 
-// launchResults holds the results of all launches of a benchmark.
 type launchResults struct {
-	medians map[rowKey]map[string][]float64 // in microseconds, by key and label
-	// droppedCount is the number of rows whose launch ran on a busy machine, or in whose launch the
-	// mode changed.
-	droppedCount int
+	medians      map[rowKey]map[string][]float64 // in microseconds, by key and label
+	droppedCount int                             // rows of launches during which the machine was busy or the mode changed
 }
 
-// The columns of a row.
 const (
 	columnLabel = iota
 	columnRanks
