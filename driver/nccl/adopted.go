@@ -18,41 +18,40 @@ import (
 )
 
 // adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
-// A call that times out sets stuck, and its goroutine stays blocked until the owner aborts the
-// communicator.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm
 	size, rank int
-	stuck      atomic.Pointer[driver.TimeoutError]
+	timeoutErr atomic.Pointer[driver.TimeoutError]
 }
 
 // allowEarlyStart is an environment variable with which users assert that their kernels never
 // trigger an early launch of the next kernel.
-const allowEarlyStart = "SYMMEM_ATTACH_EARLY_START"
+const allowEarlyStartVariable = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
-// GPU. It refuses NCCL with the defect nccl.EarlyStart, because the owner launches the collectives
-// without symmem's workaround.
+// GPU. It returns an error for versions of NCCL with the defect nccl.EarlyStart, because the other
+// library launches the collectives without symmem's workaround.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
 	if handle == 0 {
 		return nil, errors.New("adopting a communicator: its handle is 0")
 	}
-	if d.startsEarly() && os.Getenv(allowEarlyStart) != "1" {
-		_, text := d.nccl.Version()
+	if d.startsEarly() && os.Getenv(allowEarlyStartVariable) != "1" {
+		_, version := d.nccl.Version()
 		return nil, fmt.Errorf("adopting a communicator: window kernels of NCCL %s: %w: if the kernel "+
 			"before them triggers an early launch, they may read data that has not been written yet; use "+
 			"NCCL %s or newer, or set %s=1 if no kernel triggers one (docs/reference/nccl-defects.md)",
-			text, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.FixedIn), allowEarlyStart)
+			version, driver.ErrUnsupported, nccl.VersionText(nccl.EarlyStart.FixedIn),
+			allowEarlyStartVariable)
 	}
 	a := &adoptedCommunicator{device: d, handle: nccl.Comm(handle)}
-	if err := d.gpu.Do(a.query); err != nil {
+	if err := d.gpu.Do(a.querySizeAndRank); err != nil {
 		return nil, fmt.Errorf("adopting communicator %#x: %w", handle, err)
 	}
 	return a, nil
 }
 
-func (a *adoptedCommunicator) query() (err error) {
+func (a *adoptedCommunicator) querySizeAndRank() (err error) {
 	if a.size, err = a.device.nccl.Count(a.handle); err != nil {
 		return err
 	}
@@ -67,7 +66,7 @@ func (a *adoptedCommunicator) query() (err error) {
 	return err
 }
 
-func (a *adoptedCommunicator) usable() bool { return a.stuck.Load() == nil }
+func (a *adoptedCommunicator) isUsable() bool { return a.timeoutErr.Load() == nil }
 
 func (a *adoptedCommunicator) Size() int { return a.size }
 
@@ -76,7 +75,7 @@ func (a *adoptedCommunicator) Rank() int { return a.rank }
 func (a *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
-	if err := a.stuck.Load(); err != nil {
+	if err := a.timeoutErr.Load(); err != nil {
 		return err
 	}
 	ctx, cancel := control.WithDefaultTimeout(ctx, a.device.cfg.Timeout)
@@ -91,7 +90,7 @@ func (a *adoptedCommunicator) callWithDeadline(
 			InCall: fmt.Sprintf("%s on communicator %#x of %d ranks", operation, uintptr(a.handle), a.size),
 			Waited: time.Since(begin).Round(time.Millisecond),
 		}
-		a.stuck.Store(err)
+		a.timeoutErr.Store(err)
 		return err
 	}
 }
@@ -116,67 +115,67 @@ func (a *adoptedCommunicator) Register(
 
 type adoptedWindow struct {
 	communicator *adoptedCommunicator
-	handle       nccl.Window // 0 if NCCL has no window kernels for the communicator
+	handle       nccl.Window // 0 if NCCL cannot use windows in the communicator
 }
 
-// Deregister must be called before the owner destroys the communicator.
+// Deregister must be called before the other library destroys the communicator.
 func (w *adoptedWindow) Deregister() error {
 	a := w.communicator
-	if !a.usable() {
-		return nil // NCCL frees the window when the owner aborts the communicator
+	if !a.isUsable() {
+		return nil // NCCL frees the window when the other library aborts the communicator
 	}
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
 
-// Exchange gathers the lengths of the payloads first. It then gathers the payloads, padded to the
-// longest payload.
+// Exchange first gathers the lengths of all payloads. It then gathers the payloads, each padded to
+// the longest length.
 func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][]byte, error) {
-	own := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
-	lengths, err := a.gather(ctx, own)
+	encodedLength := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
+	lengths, err := a.gather(ctx, encodedLength)
 	if err != nil {
 		return nil, err
 	}
 	longest := 0
-	for _, l := range lengths {
-		n := binary.LittleEndian.Uint64(l)
-		if n > driver.MaxPayload {
+	for _, encoded := range lengths {
+		length := binary.LittleEndian.Uint64(encoded)
+		if length > driver.MaxPayload {
 			return nil, fmt.Errorf("exchanging payloads on communicator %#x: a rank sent %d bytes, but "+
-				"the limit is %d", uintptr(a.handle), n, driver.MaxPayload)
+				"the limit is %d", uintptr(a.handle), length, driver.MaxPayload)
 		}
-		longest = max(longest, int(n))
+		longest = max(longest, int(length))
 	}
-	all, err := a.gather(ctx, append(append([]byte(nil), payload...),
+	payloads, err := a.gather(ctx, append(append([]byte(nil), payload...),
 		make([]byte, longest-len(payload))...))
-	for r := range all {
-		all[r] = all[r][:binary.LittleEndian.Uint64(lengths[r])]
+	for r := range payloads {
+		payloads[r] = payloads[r][:binary.LittleEndian.Uint64(lengths[r])]
 	}
-	return all, err
+	return payloads, err
 }
 
-// gather gathers own, which must have the same length on all ranks.
-func (a *adoptedCommunicator) gather(ctx context.Context, own []byte) ([][]byte, error) {
-	got := make([]byte, len(own)*a.size)
-	// After a timeout, the call may still write to got.
+// gather returns the inputs of all ranks, which must have the same length.
+func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byte, error) {
+	gathered := make([]byte, len(input)*a.size)
+	// After a timeout, the call can still write to gathered.
 	err := a.callWithDeadline(ctx, "exchanging payloads", func() error {
-		dst := make([]byte, len(got))
-		err := a.gatherNow(own, dst)
-		copy(got, dst)
+		output := make([]byte, len(gathered))
+		err := a.gatherInContext(input, output)
+		copy(gathered, output)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	all := make([][]byte, a.size)
-	for r := range all {
-		all[r] = got[r*len(own) : (r+1)*len(own)]
+	outputs := make([][]byte, a.size)
+	for r := range outputs {
+		outputs[r] = gathered[r*len(input) : (r+1)*len(input)]
 	}
-	return all, nil
+	return outputs, nil
 }
 
-// gatherNow implements gather on a thread where the CUDA context is current. Work on the device's
-// internal stream must not wait for other ranks, so it uses a temporary stream.
-func (a *adoptedCommunicator) gatherNow(own, dst []byte) error {
-	if len(own) == 0 {
+// gatherInContext implements gather on a thread where the CUDA context is current. Work on the
+// device's internal stream must not wait for other ranks, so it uses a temporary stream.
+func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
+	if len(input) == 0 {
 		return nil
 	}
 	d := a.device
@@ -185,35 +184,36 @@ func (a *adoptedCommunicator) gatherNow(own, dst []byte) error {
 		return err
 	}
 	defer func() { _ = d.gpu.CUDA.StreamDestroy(stream) }()
-	host, err := d.gpu.CUDA.MemAllocHost(int64(len(own) + len(dst)))
+	hostAddress, err := d.gpu.CUDA.MemAllocHost(int64(len(input) + len(output)))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = d.gpu.CUDA.MemFreeHost(host) }()
-	copy(dl.Bytes(host, len(own)), own)
-	if err := a.gatherOn(stream, host, int64(len(own)), int64(len(dst))); err != nil {
+	defer func() { _ = d.gpu.CUDA.MemFreeHost(hostAddress) }()
+	copy(dl.Bytes(hostAddress, len(input)), input)
+	err = a.gatherOnStream(stream, hostAddress, int64(len(input)), int64(len(output)))
+	if err != nil {
 		return err
 	}
-	copy(dst, dl.Bytes(host+uintptr(len(own)), len(dst)))
+	copy(output, dl.Bytes(hostAddress+uintptr(len(input)), len(output)))
 	return nil
 }
 
-// gatherOn reads this rank's bytes at address host, and stores the bytes of all ranks after them.
-// own is the number of bytes from each rank. all is the number of bytes from all ranks.
-func (a *adoptedCommunicator) gatherOn(
-	stream cuda.Stream, host uintptr, own, all int64,
+// gatherOnStream reads this rank's bytes at address host, and stores the bytes of all ranks after
+// them. own is the number of bytes from each rank. all is the number of bytes from all ranks.
+func (a *adoptedCommunicator) gatherOnStream(
+	stream cuda.Stream, hostAddress uintptr, inputBytes, outputBytes int64,
 ) error {
 	d := a.device
-	memory, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(own+all), stream)
+	memory, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(inputBytes+outputBytes), stream)
 	if err != nil {
 		return err
 	}
-	gathered := memory + uintptr(own)
-	call := d.nccl.AllGather(memory, gathered, own, nccl.Uint8, a.handle)
+	gathered := memory + uintptr(inputBytes)
+	call := d.nccl.AllGather(memory, gathered, inputBytes, nccl.Uint8, a.handle)
 	err = errors.Join(
-		d.gpu.CUDA.MemcpyAsync(memory, host, own, stream),
+		d.gpu.CUDA.MemcpyAsync(memory, hostAddress, inputBytes, stream),
 		call.On(stream),
-		d.gpu.CUDA.MemcpyAsync(host+uintptr(own), gathered, all, stream),
+		d.gpu.CUDA.MemcpyAsync(hostAddress+uintptr(inputBytes), gathered, outputBytes, stream),
 		d.gpu.CUDA.MemFreeAsync(memory, stream))
 	return errors.Join(err, d.gpu.CUDA.StreamSynchronize(stream))
 }

@@ -31,11 +31,11 @@ import (
 type communicator struct {
 	// Every launch uses the first fields. They are adjacent, to occupy few cache lines.
 
-	device *Device
-	plane  control.Plane
-	check  atomic.Bool
+	device        *Device
+	plane         control.Plane
+	comparesCalls atomic.Bool
 	// Nothing is launched once closing is set.
-	closing atomic.Bool
+	isClosing atomic.Bool
 	// isLevel is set, before the first launch, if this is a level of a two-level group.
 	isLevel bool
 	mu      groupLock
@@ -45,14 +45,14 @@ type communicator struct {
 	driver.Decisions
 	suspender
 
-	cfg      driver.GroupConfig
-	number   uint64 // position in the lock order of communicators
-	members  []*member
-	comm     *ncclComm
-	group    stream.Group
-	direct   directPath
-	messages p2p.Messages
-	graphs   sync.WaitGroup // symmem's open graphs with calls of the group
+	cfg          driver.GroupConfig
+	lockPosition uint64 // position in the lock order of communicators
+	members      []*member
+	comm         *ncclComm
+	group        stream.Group
+	direct       directPath
+	messages     p2p.Messages
+	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
 	// windowGraphs counts symmem's open graphs that have calls on the window path.
 	windowGraphs atomic.Int64
 
@@ -85,9 +85,9 @@ func (c *communicator) Inspect() driver.Inspection { return c.plane.Inspect() }
 
 func (c *communicator) Collectives() uint64 { return c.plane.Collectives() }
 
-func (c *communicator) Launched() [driver.Paths]uint64 { return c.history.callsByPath() }
+func (c *communicator) Launched() [driver.Paths]uint64 { return c.history.callCountsByPath() }
 
-func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
+func (c *communicator) SetCheck(enabled bool) { c.comparesCalls.Store(enabled) }
 
 func (c *communicator) Failed() <-chan struct{} { return c.plane.Failed() }
 
@@ -110,7 +110,7 @@ func (c *communicator) MessagesBefore(collective uint64) []driver.MessageEnds {
 
 // Handle returns the group's ncclComm_t, or 0 after the group has failed or Close has been called.
 func (c *communicator) Handle() uintptr {
-	if c.closing.Load() || c.plane.Cause() != nil {
+	if c.isClosing.Load() || c.plane.Cause() != nil {
 		return 0
 	}
 	return uintptr(c.comm.handle)
@@ -121,7 +121,7 @@ func (c *communicator) Register(
 ) (driver.Window, error) {
 	w, err := c.registrar.register(ctx, key, s)
 	if err == nil {
-		err = c.registerIntraWindow(ctx, w.(*window))
+		err = c.registerMachineWindow(ctx, w.(*window))
 	}
 	if err != nil {
 		return nil, err
@@ -141,43 +141,43 @@ func (c *communicator) Abort(cause error) {
 // Close waits for work that all ranks have launched. Work that some rank has not launched fails
 // with ErrClosed.
 func (c *communicator) Close() error {
-	c.closing.Store(true)
+	c.isClosing.Store(true)
 	levelsErr := c.twoLevel.close()
-	for rounds := 0; rounds < closeRounds && c.plane.Cause() == nil; rounds++ {
-		ended, missing := c.finishWork()
+	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
+		allEnded, lacksRank := c.finishWork()
 		// Withdraw prevents another rank from launching its part of unfinished work and expecting
 		// success. It returns false if the last rank has just launched its part, so wait again.
-		if ended || c.plane.Withdraw() || !missing {
+		if allEnded || c.plane.Withdraw() || !lacksRank {
 			break
 		}
 	}
-	unmatched := c.messages.Unmatched()
+	unmatchedErr := c.messages.Unmatched()
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
-		fault := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
-		if unmatched != nil {
+		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
+		if unmatchedErr != nil {
 			// Return both errors, because either may have caused the other.
-			unmatched = errors.Join(fault, unmatched)
+			unmatchedErr = errors.Join(peerErr, unmatchedErr)
 		}
 	}
 	err := c.plane.Close()
 	c.teardown.begin()
-	c.watcher.running.Wait()
-	return errors.Join(unmatched, err, levelsErr)
+	c.watcher.goroutine.Wait()
+	return errors.Join(unmatchedErr, err, levelsErr)
 }
 
 // closeRounds limits the waits in Close, because the slowest rank may keep launching.
-const closeRounds = 3
+const maxCloseWaits = 3
 
 // finishWork waits for work that can still complete. missing reports whether some rank has not
 // launched its part.
-func (c *communicator) finishWork() (ended, missing bool) {
+func (c *communicator) finishWork() (allEnded, lacksRank bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
 	_ = gpu.Poll(ctx, func() bool {
-		ticket, _ := c.history.last()
-		ended = idle(&c.mu, &c.busy)
-		missing = !ended && !c.faults.complete(ticket)
-		return ended || missing || c.messages.Unanswered() || c.plane.Cause() != nil
+		ticket, _ := c.history.lastCall()
+		allEnded = isIdle(&c.mu, &c.busy)
+		lacksRank = !allEnded && !c.faults.canComplete(ticket)
+		return allEnded || lacksRank || c.messages.Unanswered() || c.plane.Cause() != nil
 	})
-	return ended || idle(&c.mu, &c.busy), missing
+	return allEnded || isIdle(&c.mu, &c.busy), lacksRank
 }

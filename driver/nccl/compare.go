@@ -18,7 +18,7 @@ type comparer struct {
 	faults *faults
 	// call is the call that a launch is comparing, or nil. Meanwhile, the launch checks the peers
 	// itself.
-	call atomic.Pointer[driver.Call]
+	comparedCall atomic.Pointer[driver.Call]
 }
 
 // announce publishes the call's digest to the other ranks if the ranks share memory. A direct
@@ -34,16 +34,16 @@ func (c *comparer) announce(call *driver.Call, ticket uint64) {
 
 // compare checks that all ranks launch the same call, which this rank has announced. kernelsCompare
 // reports whether the call's kernels compare calls themselves.
-func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsCompare bool) error {
-	if kernelsCompare && c.direct.announcements != nil {
+func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare bool) error {
+	if kernelsWillCompare && c.direct.announcements != nil {
 		return c.checkPeersBeforeKernels(call, ticket)
 	}
-	return c.compareNow(call, ticket)
+	return c.compareOverPlane(call, ticket)
 }
 
-func (c *comparer) compareNow(call *driver.Call, ticket uint64) error {
-	c.call.Store(call)
-	defer c.call.Store(nil)
+func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
+	c.comparedCall.Store(call)
+	defer c.comparedCall.Store(nil)
 	err := c.plane.Compare(ticket, call)
 	if err == nil && call.Operation == driver.AllToAllV {
 		err = c.compareSplits(call, ticket)
@@ -56,11 +56,11 @@ func (c *comparer) compareNow(call *driver.Call, ticket uint64) error {
 func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
-	all, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(call.Splits))
+	encodedSplits, err := c.plane.Exchange(ctx, driver.LaneCalls, encodeSplits(call.Splits))
 	if err != nil {
 		err = fmt.Errorf("%v %d of group %s: %w", call.Operation, ticket, c.cfg.Name(), err)
 	} else {
-		err = differingSplits(c.cfg, ticket, all)
+		err = differingSplits(c.cfg, ticket, encodedSplits)
 	}
 	if err != nil {
 		return c.plane.Fail(err)
@@ -74,7 +74,7 @@ func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) err
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err
 	}
-	if err := c.faults.mismatch(call, ticket); err != nil {
+	if err := c.faults.findMismatch(call, ticket); err != nil {
 		return c.plane.Fail(err) // the peer may have failed for the same reason
 	}
 	return c.faults.failAfterPeerInCall(call, ticket)

@@ -46,7 +46,7 @@ type announcementSpy struct {
 
 func (s *announcementSpy) Announce(ticket, digest uint64) {
 	s.announced.Add(1)
-	if last, _ := s.c.history.last(); last >= ticket {
+	if last, _ := s.c.history.lastCall(); last >= ticket {
 		s.late.Add(1)
 	}
 	s.Announcements.Announce(ticket, digest)

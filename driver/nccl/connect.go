@@ -36,7 +36,7 @@ func (d *Device) Connect(
 		err = fmt.Errorf("connecting group %s: %w", group.Name(), err)
 		return nil, errors.Join(err, j.discard())
 	}
-	j.result.watcher.running.Go(j.result.watcher.watch)
+	j.result.watcher.goroutine.Go(j.result.watcher.watch)
 	return j.result, nil
 }
 
@@ -93,7 +93,7 @@ func newCommunicator(j *joiner) *communicator {
 	d := j.device
 	c := &communicator{
 		device: d, plane: j.plane, Decisions: j.plane, cfg: j.cfg,
-		number: communicatorCount.Add(1), members: j.members,
+		lockPosition: communicatorCount.Add(1), members: j.members,
 		comm: j.comm, busy: stream.BusyStreams{Wake: make(chan struct{}, 1)},
 		direct: directPath{
 			choose:  kernels.Choose,
@@ -101,7 +101,7 @@ func newCommunicator(j *joiner) *communicator {
 		},
 	}
 	c.group, c.twoLevel.group = &c.owner, c
-	c.check.Store(j.cfg.Check)
+	c.comparesCalls.Store(j.cfg.Check)
 	c.direct.announcements, _ = j.plane.(control.Announcements)
 	c.initParts(j)
 	return c
@@ -111,7 +111,8 @@ func (c *communicator) initParts(j *joiner) {
 	d := c.device
 	c.stages = newStages(d.gpu, &c.cfg, c.plane)
 	c.faults = faults{
-		cfg: &c.cfg, plane: c.plane, check: &c.check, closing: &c.closing, history: &c.history,
+		cfg: &c.cfg, plane: c.plane, comparesCalls: &c.comparesCalls, isClosing: &c.isClosing,
+		history:  &c.history,
 		messages: &c.messages, direct: &c.direct, rasID: j.rasID,
 	}
 	c.comparer = comparer{
@@ -121,16 +122,16 @@ func (c *communicator) initParts(j *joiner) {
 		gpu: d.gpu, memory: d.memory, streams: d.streams,
 		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, comm: c.comm,
 		direct: &c.direct, stages: &c.stages, windows: map[driver.SegmentKey]*window{},
-		windowSupport: newSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
+		windowSupport: newWindowSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
 		replaysWindows: func() bool {
 			r := &c.recorder
-			return c.windowGraphs.Load() > 0 || r.windowsCaptured && r.captures.Any()
+			return c.windowGraphs.Load() > 0 || r.capturedWindowKernels && r.graphHolds.Any()
 		},
 	}
 	c.recorder = recorder{
-		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, check: &c.check, history: &c.history,
+		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, comparesCalls: &c.comparesCalls, history: &c.history,
 		direct: &c.direct, busy: &c.busy, faults: &c.faults, comparer: &c.comparer,
-		captures: memory.Holds{UseCounts: &d.memory.UseCounts},
+		graphHolds: memory.Holds{UseCounts: &d.memory.UseCounts},
 	}
 	c.suspender = suspender{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, comm: c.comm,
@@ -149,8 +150,8 @@ func (c *communicator) initParts(j *joiner) {
 	c.teardown = teardown{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, group: c.group,
 		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages,
-		registrar: &c.registrar, recorder: &c.recorder, stages: &c.stages, graphs: &c.graphs,
-		watcher:               &c.watcher.running,
+		registrar: &c.registrar, recorder: &c.recorder, stages: &c.stages, openGraphs: &c.graphs,
+		watcherGoroutine:      &c.watcher.goroutine,
 		otherGroupsUseWindows: func() bool { return d.otherGroupsUseWindows(c) },
 		removeFromDevice:      func() { d.removeCommunicator(c) },
 	}
@@ -329,7 +330,7 @@ func (j *joiner) openExchange(ctx context.Context) (err error) {
 	d, c := j.device, j.result
 	c.direct.unavailableReason, err = c.direct.exchange.Open(ctx, direct.Group{
 		Config: &c.cfg, Plane: c.plane, Sharing: &c.direct.sharing, Reports: &d.reports,
-		Code: &d.collectives, Sharers: sharers(c.members, &d.self),
+		Code: &d.collectives, Sharers: countSharers(c.members, &d.self),
 		NoFabricReason: noFabricReason(&c.cfg, c.members),
 		CheckLinks:     func() error { return checkLinks(d.gpu, &d.self, c.members) },
 	})
@@ -343,6 +344,6 @@ func (j *joiner) openMessages() error {
 	}
 	return c.messages.Open(p2p.Group{
 		Owner: &c.owner, Device: &j.device.messages, Config: &c.cfg, Plane: c.plane,
-		Busy: &c.busy, Check: &c.check, Ended: c.stages.groupEnded, Mu: &c.mu,
+		Busy: &c.busy, Check: &c.comparesCalls, Ended: c.stages.groupEnded, Mu: &c.mu,
 	})
 }

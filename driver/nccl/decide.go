@@ -53,49 +53,50 @@ func (s step) isLast() bool {
 type progress struct {
 	// drainTimedOut is set if the last drain timed out. The abort clears it, because the abort also
 	// stops work for which the drain could only wait.
-	drainTimedOut                       bool
-	deregistered, kernelsEnded, aborted bool
+	hasDrainTimedOut                              bool
+	hasDeregistered, haveKernelsEnded, hasAborted bool
 }
 
 type facts struct {
 	progress
 
-	// stuck is set if a GPU of the process runs a kernel that never exits. Any call to NCCL may
-	// wait for it.
-	stuck bool
+	// hasStuckKernel is set if a GPU of the process runs a kernel that never exits. Any call to
+	// NCCL may wait for it.
+	hasStuckKernel bool
 	// blockedCall is set if a call to NCCL is waiting for another rank.
-	blockedCall bool
+	hasBlockedCall bool
 	// idle is set if no stream has unfinished work of the group.
-	idle bool
+	isIdle bool
 	// windowKernels and plainKernels are set if such kernels may be running. A plain kernel may run
 	// even if the group is idle, because its stream may have been closed.
-	windowKernels, plainKernels bool
-	closedStreamsBusy           bool
+	hasWindowKernels, hasPlainKernels bool
+	mustKeepMemory                    bool
 	// foreignGraphs is set if foreign graphs contain calls of the group. The other fields are set
 	// if these graphs contain plain kernels or window kernels. They are not set if blockedCall is
 	// set.
-	foreignGraphs, foreignPlainKernels, foreignWindowKernels bool
+	hasForeignGraphs, hasForeignPlainKernels, hasForeignWindowKernels bool
 	// quickAbort is set if the device has no work that could delay the abort for long.
-	quickAbort bool
+	canAbortQuickly bool
 }
 
-func decide(f *facts) step {
+func decideStep(f *facts) step {
 	switch {
-	case f.stuck && (!f.kernelsEnded || !f.aborted):
+	case f.hasStuckKernel && (!f.haveKernelsEnded || !f.hasAborted):
 		return decideWhileStuck(f)
-	case f.aborted:
+	case f.hasAborted:
 		return decideAfterAbort(f)
-	case f.kernelsEnded:
+	case f.haveKernelsEnded:
 		return decideBeforeAbort(f)
-	case (f.windowKernels || f.foreignWindowKernels) && !f.idle && !f.drainTimedOut && !f.blockedCall:
+	case (f.hasWindowKernels || f.hasForeignWindowKernels) &&
+		!f.isIdle && !f.hasDrainTimedOut && !f.hasBlockedCall:
 		return stepDrain // find out whether the window kernels exit
-	case f.windowKernels && !f.idle && !f.blockedCall:
+	case f.hasWindowKernels && !f.isIdle && !f.hasBlockedCall:
 		return stepAbandonStreams
 	case needsAbort(f):
 		return stepAbort
-	case !f.idle && !f.drainTimedOut:
+	case !f.isIdle && !f.hasDrainTimedOut:
 		return stepDrain
-	case f.idle && !f.deregistered:
+	case f.isIdle && !f.hasDeregistered:
 		return stepDeregister
 	default:
 		return stepAwaitOwnGraphs
@@ -104,8 +105,8 @@ func decide(f *facts) step {
 
 // needsAbort reports whether there may be a call or a kernel that only the abort can stop.
 func needsAbort(f *facts) bool {
-	ncclMayRun := f.plainKernels || f.foreignPlainKernels || f.foreignWindowKernels
-	return f.blockedCall || f.plainKernels && f.closedStreamsBusy || !f.idle && ncclMayRun
+	ncclMayRun := f.hasPlainKernels || f.hasForeignPlainKernels || f.hasForeignWindowKernels
+	return f.hasBlockedCall || f.hasPlainKernels && f.mustKeepMemory || !f.isIdle && ncclMayRun
 }
 
 // decideBeforeAbort returns the next step if no call or kernel needs the abort. The abort also
@@ -113,9 +114,9 @@ func needsAbort(f *facts) bool {
 // wait for graphs that contain only plain kernels.
 func decideBeforeAbort(f *facts) step {
 	switch {
-	case f.foreignGraphs && (f.foreignWindowKernels || !f.foreignPlainKernels):
+	case f.hasForeignGraphs && (f.hasForeignWindowKernels || !f.hasForeignPlainKernels):
 		return stepAwaitForeignGraphs
-	case !f.quickAbort:
+	case !f.canAbortQuickly:
 		return stepAwaitDevice
 	default:
 		return stepAbort
@@ -124,15 +125,15 @@ func decideBeforeAbort(f *facts) step {
 
 func decideAfterAbort(f *facts) step {
 	switch {
-	case f.kernelsEnded && f.foreignGraphs:
+	case f.haveKernelsEnded && f.hasForeignGraphs:
 		return stepAwaitForeignGraphs
-	case f.kernelsEnded:
+	case f.haveKernelsEnded:
 		return stepFinish
-	case !f.idle && !f.drainTimedOut:
+	case !f.isIdle && !f.hasDrainTimedOut:
 		// The abort waits for kernels, and a kernel may be queued behind a Recv whose message never
 		// arrives.
 		return stepDrain
-	case f.windowKernels:
+	case f.hasWindowKernels:
 		return stepAbandonStreams // an earlier window kernel runs forever
 	default:
 		return stepAwaitOwnGraphs
@@ -143,13 +144,13 @@ func decideAfterAbort(f *facts) step {
 // unblocks a call to NCCL, and no step waits for it.
 func decideWhileStuck(f *facts) step {
 	switch {
-	case f.kernelsEnded:
+	case f.haveKernelsEnded:
 		return stepKeepCommunicator
-	case !f.idle && !f.drainTimedOut:
+	case !f.isIdle && !f.hasDrainTimedOut:
 		return stepDrain
-	case f.blockedCall && !f.aborted:
+	case f.hasBlockedCall && !f.hasAborted:
 		return stepAbort
-	case !f.idle:
+	case !f.isIdle:
 		return stepAbandonStreams
 	default:
 		return stepKeepCommunicator

@@ -16,9 +16,9 @@ func factsOf(words string) (f facts) {
 			}
 		}
 	}
-	f.foreignGraphs = f.foreignGraphs || f.foreignPlainKernels || f.foreignWindowKernels
-	f.closedStreamsBusy = f.closedStreamsBusy || f.stuck
-	f.quickAbort = !f.closedStreamsBusy && !strings.Contains(words, "slow-abort")
+	f.hasForeignGraphs = f.hasForeignGraphs || f.hasForeignPlainKernels || f.hasForeignWindowKernels
+	f.mustKeepMemory = f.mustKeepMemory || f.hasStuckKernel
+	f.canAbortQuickly = !f.mustKeepMemory && !strings.Contains(words, "slow-abort")
 	return f
 }
 
@@ -30,16 +30,16 @@ type namedFact struct {
 // fields returns pointers to the fields of f, except those that record progress.
 func (f *facts) fields() []namedFact {
 	return []namedFact{
-		{"stuck", &f.stuck},
-		{"blocked-call", &f.blockedCall},
-		{"idle", &f.idle},
-		{"windows", &f.windowKernels},
-		{"plain", &f.plainKernels},
-		{"closed-streams-busy", &f.closedStreamsBusy},
-		{"captured", &f.foreignGraphs},
-		{"captured-plain", &f.foreignPlainKernels},
-		{"captured-windows", &f.foreignWindowKernels},
-		{"quick-abort", &f.quickAbort},
+		{"stuck", &f.hasStuckKernel},
+		{"blocked-call", &f.hasBlockedCall},
+		{"idle", &f.isIdle},
+		{"windows", &f.hasWindowKernels},
+		{"plain", &f.hasPlainKernels},
+		{"closed-streams-busy", &f.mustKeepMemory},
+		{"captured", &f.hasForeignGraphs},
+		{"captured-plain", &f.hasForeignPlainKernels},
+		{"captured-windows", &f.hasForeignWindowKernels},
+		{"quick-abort", &f.canAbortQuickly},
 	}
 }
 
@@ -48,9 +48,10 @@ func (f *facts) String() string { return fmt.Sprintf("%+v", *f) }
 // possible reports whether this combination of facts can occur.
 func (f *facts) possible() bool {
 	switch {
-	case f.idle && f.windowKernels,
-		(f.foreignPlainKernels || f.foreignWindowKernels) && (!f.foreignGraphs || f.blockedCall),
-		f.stuck && !f.closedStreamsBusy, f.closedStreamsBusy && f.quickAbort:
+	case f.isIdle && f.hasWindowKernels,
+		(f.hasForeignPlainKernels || f.hasForeignWindowKernels) &&
+			(!f.hasForeignGraphs || f.hasBlockedCall),
+		f.hasStuckKernel && !f.mustKeepMemory, f.mustKeepMemory && f.canAbortQuickly:
 		return false
 	}
 	return true
@@ -61,31 +62,32 @@ func (f *facts) possible() bool {
 func (f *facts) successors(s step) []facts {
 	next := *f
 	idle := *f
-	idle.idle, idle.windowKernels, idle.blockedCall = true, false, false
+	idle.isIdle, idle.hasWindowKernels, idle.hasBlockedCall = true, false, false
 	switch s {
 	case stepDrain:
 		timedOut := *f
-		timedOut.drainTimedOut, timedOut.closedStreamsBusy, timedOut.quickAbort = true, true, false
+		timedOut.hasDrainTimedOut, timedOut.mustKeepMemory, timedOut.canAbortQuickly = true, true, false
 		return []facts{timedOut, idle}
 	case stepAbort:
-		next.aborted, idle.aborted = true, true
-		if !f.kernelsEnded {
-			next.drainTimedOut, idle.drainTimedOut = false, false
+		next.hasAborted, idle.hasAborted = true, true
+		if !f.haveKernelsEnded {
+			next.hasDrainTimedOut, idle.hasDrainTimedOut = false, false
 		}
 		returned := next
-		returned.blockedCall = false
+		returned.hasBlockedCall = false
 		return []facts{next, returned, idle}
 	case stepDeregister:
-		next.deregistered = true
+		next.hasDeregistered = true
 	case stepAwaitOwnGraphs:
-		next.kernelsEnded, idle.kernelsEnded = true, true
+		next.haveKernelsEnded, idle.haveKernelsEnded = true, true
 		return []facts{next, idle}
 	case stepAwaitForeignGraphs:
-		next.foreignGraphs, next.foreignPlainKernels, next.foreignWindowKernels = false, false, false
+		next.hasForeignGraphs = false
+		next.hasForeignPlainKernels, next.hasForeignWindowKernels = false, false
 	case stepAwaitDevice:
 		stuck := *f
-		stuck.stuck = true
-		next.closedStreamsBusy, next.quickAbort = f.stuck, !f.stuck
+		stuck.hasStuckKernel = true
+		next.mustKeepMemory, next.canAbortQuickly = f.hasStuckKernel, !f.hasStuckKernel
 		return []facts{next, stuck}
 	case stepFinish, stepAbandonStreams, stepKeepCommunicator:
 	}
@@ -100,7 +102,7 @@ type teardownCase struct{ name, facts, timeouts, want string }
 // that succeeds.
 func (c *teardownCase) outcome(f *facts, s step) facts {
 	states, phase := f.successors(s), "before"
-	if f.aborted {
+	if f.hasAborted {
 		phase = "after"
 	}
 	if s == stepAbort || s == stepDrain && !strings.Contains(c.timeouts, phase) {
@@ -188,7 +190,7 @@ func TestTeardownSteps(t *testing.T) {
 				t.Fatalf("the facts %q cannot occur together", c.facts)
 			}
 			var steps []string
-			for next := decide(&f); ; next = decide(&f) {
+			for next := decideStep(&f); ; next = decideStep(&f) {
 				steps = append(steps, string(next))
 				if next.isLast() || len(steps) > maxSteps {
 					break
@@ -228,7 +230,7 @@ func TestEveryTeardownIsSafe(t *testing.T) {
 // is safe. steps lists the steps so far.
 func explore(t *testing.T, f facts, steps []step) {
 	t.Helper()
-	next := decide(&f)
+	next := decideStep(&f)
 	steps = append(steps[:len(steps):len(steps)], next)
 	if reason := whyUnsafe(&f, next); reason != "" {
 		t.Fatalf("%s: steps %v, facts %v", reason, steps, &f)
@@ -241,8 +243,8 @@ func explore(t *testing.T, f facts, steps []step) {
 	}
 	for _, state := range f.successors(next) {
 		explore(t, state, steps)
-		if !state.stuck { // a kernel of another group gets stuck
-			state.stuck, state.closedStreamsBusy, state.quickAbort = true, true, false
+		if !state.hasStuckKernel { // a kernel of another group gets stuck
+			state.hasStuckKernel, state.mustKeepMemory, state.canAbortQuickly = true, true, false
 			explore(t, state, steps)
 		}
 	}
@@ -251,22 +253,26 @@ func explore(t *testing.T, f facts, steps []step) {
 // whyUnsafe returns the reason why step s is unsafe in state f, or "".
 func whyUnsafe(f *facts, s step) string {
 	for reason, unsafe := range map[string]bool{
-		"aborts twice":                     s == stepAbort && f.aborted,
-		"closes stages.kernelsEnded twice": s == stepAwaitOwnGraphs && f.kernelsEnded,
+		"aborts twice":                     s == stepAbort && f.hasAborted,
+		"closes stages.kernelsEnded twice": s == stepAwaitOwnGraphs && f.haveKernelsEnded,
 		"abandons work that might complete": s == stepAbandonStreams &&
-			(f.idle || !f.drainTimedOut || f.blockedCall && !f.aborted),
-		"abandons work after kernels ended":     s == stepAbandonStreams && f.kernelsEnded,
-		"deregisters while kernels may run":     s == stepDeregister && !f.idle,
-		"deregisters twice, or after the abort": s == stepDeregister && (f.deregistered || f.aborted),
-		"the abort waits for a window kernel":   s == stepAbort && f.windowKernels && !f.blockedCall,
+			(f.isIdle || !f.hasDrainTimedOut || f.hasBlockedCall && !f.hasAborted),
+		"abandons work after kernels ended": s == stepAbandonStreams && f.haveKernelsEnded,
+		"deregisters while kernels may run": s == stepDeregister && !f.isIdle,
+		"deregisters twice, or after the abort": s == stepDeregister &&
+			(f.hasDeregistered || f.hasAborted),
+		"the abort waits for a window kernel": s == stepAbort &&
+			f.hasWindowKernels && !f.hasBlockedCall,
 		"the abort waits for a graph's window kernel, although no work needs the abort": s == stepAbort &&
-			f.foreignWindowKernels && f.idle && !(f.plainKernels && f.closedStreamsBusy),
-		"the abort waits for another group's kernel": s == stepAbort && f.stuck &&
-			!f.blockedCall,
-		"waits for an abort that was not started":                s == stepFinish && !f.aborted,
-		"frees memory that graphs use":                           s == stepFinish && f.foreignGraphs,
-		"frees memory that kernels may use":                      s == stepFinish && !f.kernelsEnded,
-		"keeps the communicator although the abort would return": s == stepKeepCommunicator && !f.stuck,
+			f.hasForeignWindowKernels && f.isIdle && !(f.hasPlainKernels && f.mustKeepMemory),
+		"the abort waits for another group's kernel": s == stepAbort && f.hasStuckKernel &&
+			!f.hasBlockedCall,
+		"waits for an abort that was not started": s == stepFinish && !f.hasAborted,
+		"frees memory that graphs use":            s == stepFinish && f.hasForeignGraphs,
+		"frees memory that kernels may use": s == stepFinish &&
+			!f.haveKernelsEnded,
+		"keeps the communicator although the abort would return": s == stepKeepCommunicator &&
+			!f.hasStuckKernel,
 	} {
 		if unsafe {
 			return reason

@@ -88,7 +88,7 @@ func (d *Device) publishMember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	machine, err := machineOf(d.cfg.Rank, boot)
+	machine, err := machineID(d.cfg.Rank, boot)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (d *Device) publishMember(ctx context.Context) error {
 	}
 	code, _ := d.nccl.Version()
 	d.self = member{
-		Machine: machine, Host: control.HostName(), Boot: boot, GPU: uuid, Process: process,
+		Machine: machine, Host: control.HostName(), BootID: boot, GPUID: uuid, ProcessID: processID,
 		Model: d.info.Name, NCCLVersion: code, NoFabricReason: d.gpu.NoFabricReason,
 	}
 	// Loading the kernels may wait for all streams, so do it before any stream waits for a message.
@@ -232,7 +232,7 @@ func (d *Device) closeCommunicators() (pending []*communicator, err error) {
 		err := c.stages.await(c.stages.memoryFreed, timedOut || gpu.Stuck.Load())
 		select {
 		case <-c.stages.allFreed:
-			err = c.teardown.err
+			err = c.teardown.result
 		default:
 			pending = append(pending, c)
 			if timedOut {

@@ -168,7 +168,7 @@ func (m *testRank) closeGroup() error {
 	if timeoutErr := c.stages.await(c.stages.allFreed, false); timeoutErr != nil {
 		return errors.Join(append(errs, timeoutErr)...)
 	}
-	return errors.Join(append(errs, c.teardown.err)...)
+	return errors.Join(append(errs, c.teardown.result)...)
 }
 
 // each calls f concurrently for every rank of the group, and returns the errors by rank.

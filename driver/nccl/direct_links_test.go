@@ -68,7 +68,8 @@ func TestLinkToInvisibleGPUIsRefused(t *testing.T) {
 	w.must(func(m *testRank) error {
 		self := m.device.self
 		hidden, remote := self, self
-		hidden.GPU, remote.GPU, remote.Boot = "GPU-that-is-hidden", "GPU-of-another-box", "another one"
+		hidden.GPUID = "GPU-that-is-hidden"
+		remote.GPUID, remote.BootID = "GPU-of-another-box", "another one"
 		err := checkLinks(m.device.gpu, &self, []*member{&self, &hidden})
 		if !errors.Is(err, driver.ErrUnsupported) ||
 			!strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES") {

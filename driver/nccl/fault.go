@@ -15,19 +15,19 @@ import (
 )
 
 type faults struct {
-	cfg      *driver.GroupConfig
-	plane    control.Plane
-	check    *atomic.Bool
-	closing  *atomic.Bool
-	history  *history
-	messages *p2p.Messages
-	direct   *directPath
-	rasID    string // identifies the communicator in NCCL's RAS subsystem
+	cfg           *driver.GroupConfig
+	plane         control.Plane
+	comparesCalls *atomic.Bool
+	isClosing     *atomic.Bool
+	history       *history
+	messages      *p2p.Messages
+	direct        *directPath
+	rasID         string // identifies the communicator in NCCL's RAS subsystem
 }
 
-// mismatch returns a MismatchError if other ranks have announced a different call for the ticket
-// (the number of a collective in the group).
-func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
+// findMismatch returns a MismatchError if other ranks have announced a different call for the
+// ticket (the number of a collective in the group).
+func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
 	}
@@ -38,20 +38,20 @@ func (f *faults) mismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// launchedMismatch is like mismatch for a ticket that this rank has launched. It returns nil if
-// calls are not compared.
-func (f *faults) launchedMismatch(ticket uint64) error {
+// findLaunchedMismatch is like findMismatch for a ticket that this rank has launched. It returns
+// nil if calls are not compared.
+func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
-	if call == nil || !f.check.Load() {
+	if call == nil || !f.comparesCalls.Load() {
 		return nil
 	}
-	return f.mismatch(call, ticket)
+	return f.findMismatch(call, ticket)
 }
 
 // checkKernels makes the group fail if a kernel has reported a fault, and returns the cause of the
 // failure. If there is no fault, checkKernels returns nil.
 func (f *faults) checkKernels() error {
-	err := f.kernelFault()
+	err := f.findKernelFault()
 	if err == nil {
 		return nil
 	}
@@ -59,32 +59,32 @@ func (f *faults) checkKernels() error {
 	return f.plane.Cause()
 }
 
-func (f *faults) kernelFault() error {
+func (f *faults) findKernelFault() error {
 	report, found := f.direct.exchange.Reported()
 	if !found {
 		return nil
 	}
 	call, ticket := f.history.launches.CallOf(&report)
-	operation := f.describe(call, ticket, report.Epoch)
+	operation := f.describeCall(call, ticket, report.Epoch)
 	switch report.Fault() {
 	case kernels.Diverged:
 		if ticket != 0 {
-			if err := f.mismatch(call, ticket); err != nil {
+			if err := f.findMismatch(call, ticket); err != nil {
 				return err // names all ranks that differ; the report names only one
 			}
 		}
-		e := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
-		e.Launch = ticket == 0
-		return e
+		err := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
+		err.Launch = ticket == 0
+		return err
 	case kernels.TimedOut:
-		e := &driver.TimeoutError{
+		err := &driver.TimeoutError{
 			InCall: operation, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
 		}
-		for set := report.Ranks; set != 0; set &= set - 1 {
-			e.Missing = append(e.Missing, f.cfg.Ranks[bits.TrailingZeros32(set)])
+		for missingRanks := report.Ranks; missingRanks != 0; missingRanks &= missingRanks - 1 {
+			err.Missing = append(err.Missing, f.cfg.Ranks[bits.TrailingZeros32(missingRanks)])
 		}
-		e.Machines = f.cfg.MachinesOf(e.Missing)
-		return e
+		err.Machines = f.cfg.MachinesOf(err.Missing)
+		return err
 	default:
 		return fmt.Errorf("%s: a kernel reported fault %d", operation, report.Fault())
 	}
@@ -92,7 +92,7 @@ func (f *faults) kernelFault() error {
 
 // describe describes a call by its ticket. If the ticket is 0, describe uses the number of the
 // kernel launch.
-func (f *faults) describe(call *driver.Call, ticket, launch uint64) string {
+func (f *faults) describeCall(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
 		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, launch, f.cfg.Name())
@@ -106,7 +106,10 @@ func (f *faults) describe(call *driver.Call, ticket, launch uint64) string {
 // checkPeers makes the group fail if a kernel has reported a fault, or if a peer is lost or has
 // failed.
 func (f *faults) checkPeers() {
-	if f.closing.Load() || f.plane.Cause() != nil || f.checkKernels() != nil || !f.plane.PeerFailed() {
+	if f.isClosing.Load() || f.plane.Cause() != nil {
+		return
+	}
+	if f.checkKernels() != nil || !f.plane.PeerFailed() {
 		return
 	}
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
@@ -120,31 +123,32 @@ type collectiveWait struct {
 	wait   control.Wait
 }
 
-func (f *faults) newWait(ticket uint64, operation driver.Operation) *collectiveWait {
+func (f *faults) newCollectiveWait(ticket uint64, operation driver.Operation) *collectiveWait {
 	w := &collectiveWait{faults: f}
 	w.wait = control.Wait{
-		Ticket: ticket, Operation: operation, CallText: w.describe, Why: w.findFault, Counts: w.counts,
+		Ticket: ticket, Operation: operation, CallText: w.describeCall, Why: w.findFault,
+		Counts: w.countsText,
 	}
 	return w
 }
 
-func (w *collectiveWait) describe() string {
+func (w *collectiveWait) describeCall() string {
 	return fmt.Sprintf("%v %d of group %s", w.wait.Operation, w.wait.Ticket, w.faults.cfg.Name())
 }
 
 // findFault implements control.Wait.Why. It checks the reports of kernels first, because a fault in
 // a kernel ends all waits.
 func (w *collectiveWait) findFault() error {
-	if err := w.faults.kernelFault(); err != nil {
+	if err := w.faults.findKernelFault(); err != nil {
 		return err
 	}
 	if err := w.faults.messages.Examine(); err != nil {
 		return err
 	}
-	return w.faults.launchedMismatch(w.wait.Ticket)
+	return w.faults.findLaunchedMismatch(w.wait.Ticket)
 }
 
-func (w *collectiveWait) counts() string {
+func (w *collectiveWait) countsText() string {
 	f := w.faults
 	if f.plane.Cause() != nil {
 		return "" // the cause already contains the counts
@@ -152,17 +156,17 @@ func (w *collectiveWait) counts() string {
 	return describeCounts(f.rasID, f.cfg, f.cfg.Timeout.Get())
 }
 
-func (w *collectiveWait) idle() bool { return w.stream.Idle() }
+func (w *collectiveWait) isStreamIdle() bool { return w.stream.Idle() }
 
 // complete reports whether every rank has launched the collective with the given ticket and nothing
 // prevents its completion.
-func (f *faults) complete(ticket uint64) bool {
-	return f.plane.Diagnose(f.newWait(ticket, driver.Barrier).wait, time.Time{}) == nil
+func (f *faults) canComplete(ticket uint64) bool {
+	return f.plane.Diagnose(f.newCollectiveWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
 // failAfterPeer calls failAfterPeerInCall with the next ticket, because the call has no ticket yet.
 func (f *faults) failAfterPeer(call *driver.Call) error {
-	ticket, _ := f.history.last()
+	ticket, _ := f.history.lastCall()
 	return f.failAfterPeerInCall(call, ticket+1)
 }
 
@@ -172,7 +176,7 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	}
 	// Use the text of a wait for the call, because ranks compare InCall to find out whether they
 	// were in the same call.
-	wait := f.newWait(ticket, call.Operation).wait
+	wait := f.newCollectiveWait(ticket, call.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
 	}

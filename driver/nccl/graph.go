@@ -40,22 +40,22 @@ func newGraphCalls(g *gpu.GPU) stream.Calls {
 // Record adds a call to the capture. The caller must hold the locks of the stream and the
 // communicator.
 func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
-	p := planned.(*plan)
-	c := p.c
+	call := planned.(*plan)
+	c := call.c
 	if err := errors.Join(c.Cause(), c.checkOpen()); err != nil {
 		return err
 	}
-	if !p.Operation.PointToPoint() {
-		p = p.recordedAs(gc.next(c))
-		if err := c.enqueue(p, s); err != nil {
+	if !call.Operation.PointToPoint() {
+		call = call.copyAt(gc.nextPosition(c))
+		if err := c.enqueue(call, s); err != nil {
 			return err
 		}
-		gc.add(&capturedCall{plan: p})
+		gc.add(&capturedCall{plan: call})
 		return nil
 	}
 	s.Capture.WaitsElsewhere = true // a Send waits until the previous message is copied
-	return c.messages.Record(s, messagePlan(p), func(m *p2p.CapturedMessage) {
-		gc.add(&capturedCall{plan: p, message: m})
+	return c.messages.Record(s, messagePlan(call), func(m *p2p.CapturedMessage) {
+		gc.add(&capturedCall{plan: call, message: m})
 	})
 }
 
@@ -64,7 +64,7 @@ func (gc *graphCalls) add(call *capturedCall) {
 	c := call.plan.c
 	if !slices.Contains(gc.communicators, c) {
 		gc.communicators = append(gc.communicators, c)
-		slices.SortFunc(gc.communicators, byNumber)
+		slices.SortFunc(gc.communicators, compareLockPositions)
 		c.graphs.Add(1)
 	}
 	if call.plan.Path == driver.PathWindow && !slices.Contains(gc.windowCommunicators, c) {
@@ -77,10 +77,12 @@ func (gc *graphCalls) add(call *capturedCall) {
 	}
 }
 
-func byNumber(a, b *communicator) int { return cmp.Compare(a.number, b.number) }
+func compareLockPositions(a, b *communicator) int {
+	return cmp.Compare(a.lockPosition, b.lockPosition)
+}
 
 // next returns the position of c's next call in the capture. The caller must hold c.mu.
-func (gc *graphCalls) next(c *communicator) driver.Recorded {
+func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	r := gc.recordings[c]
 	if r == nil {
 		r = c.recorder.recordings.Begin(0)
@@ -101,7 +103,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 			return s.Refuse(c.group, err)
 		}
 	}
-	var sent, received []*p2p.End
+	var sends, receives []*p2p.End
 	for i, call := range gc.calls {
 		p := call.plan
 		if call.message != nil {
@@ -111,27 +113,27 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 				return err
 			}
 			if p.Operation == driver.Send {
-				sent = append(sent, e)
+				sends = append(sends, e)
 			} else {
-				received = append(received, e)
+				receives = append(receives, e)
 			}
 		} else if err := p.c.admit(s, p); err != nil {
 			gc.failCommunicators(i, err)
 			return s.Refuse(p.c.group, err)
 		}
 	}
-	for _, e := range received {
+	for _, e := range receives {
 		e.AddReceive()
 	}
 	launched := false
 	err := gc.gpu.Do(func() (err error) {
-		if launched, err = gc.queue(graph, s, gc.gpu.CUDA); err == nil {
-			err = errors.Join(gc.queueFollowing(graph, s, gc.gpu.CUDA, sent), s.RecordQueued())
+		if launched, err = gc.queueGraph(graph, s, gc.gpu.CUDA); err == nil {
+			err = errors.Join(gc.queueAfterGraph(graph, s, gc.gpu.CUDA, sends), s.RecordQueued())
 		}
 		return err
 	})
 	if err != nil {
-		for _, e := range received {
+		for _, e := range receives {
 			if !launched { // a launched graph makes the stream wait until the teardown
 				e.RemoveReceive()
 			}
@@ -144,9 +146,9 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	return err
 }
 
-// queue launches the graph after the earlier launches of its groups, and reports whether CUDA
+// queueGraph launches the graph after the earlier launches of its groups, and reports whether CUDA
 // accepted the launch. The caller must hold s.Mu.
-func (gc *graphCalls) queue(
+func (gc *graphCalls) queueGraph(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver,
 ) (launched bool, err error) {
 	for _, c := range gc.orderedCommunicators {
@@ -158,16 +160,16 @@ func (gc *graphCalls) queue(
 	return err == nil, err
 }
 
-// queueFollowing queues the work that follows a launch. The caller must hold s.Mu.
-func (gc *graphCalls) queueFollowing(
-	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sent []*p2p.End,
+// queueAfterGraph queues the work that follows a launch. The caller must hold s.Mu.
+func (gc *graphCalls) queueAfterGraph(
+	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sends []*p2p.End,
 ) error {
 	for _, c := range gc.orderedCommunicators {
 		if err := c.direct.order.End(s, api); err != nil {
 			return err
 		}
 	}
-	for _, e := range sent {
+	for _, e := range sends {
 		if err := e.AddSend(s); err != nil {
 			return err
 		}
@@ -184,7 +186,7 @@ func (gc *graphCalls) failCommunicators(n int, err error) {
 }
 
 // Close releases the communicators. ended must be set if all launches have completed.
-func (gc *graphCalls) Close(ended bool) {
+func (gc *graphCalls) Close(allCompleted bool) {
 	var messages []*p2p.CapturedMessage
 	for _, call := range gc.calls {
 		if call.message != nil {
@@ -192,7 +194,7 @@ func (gc *graphCalls) Close(ended bool) {
 		}
 	}
 	for _, c := range gc.communicators {
-		if ended {
+		if allCompleted {
 			c.messages.ReleaseGraph(messages)
 		}
 		c.graphs.Done()

@@ -16,8 +16,8 @@ import (
 // latest again after it has loaded a call, because the slot may have been reused.
 type history struct {
 	// latest contains the last ticket, shifted left by operationBits, and the last operation.
-	latest atomic.Uint64
-	counts [driver.Paths]atomic.Uint64
+	lastTicketAndOperation atomic.Uint64
+	callCounts             [driver.Paths]atomic.Uint64
 	// calls holds the call of each ticket at index ticket % historySize. An element is nil if the
 	// ticket has no call.
 	calls [historySize]atomic.Pointer[driver.Call]
@@ -32,57 +32,57 @@ const historySize = 256
 
 // record records the launch of a collective. ticket is 0 if another library is capturing it.
 // exchanges is the number of its direct kernels that communicate with other ranks.
-func (h *history) record(call *driver.Call, ticket uint64, exchanges int) {
-	spin.Publish64(&h.counts[call.Path], h.counts[call.Path].Load()+1)
+func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
+	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
 		spin.Publish(&h.calls[ticket%historySize], call)
-		spin.Publish64(&h.latest, ticket<<operationBits|uint64(call.Operation))
+		spin.Publish64(&h.lastTicketAndOperation, ticket<<operationBits|uint64(call.Operation))
 	}
 	switch {
-	case exchanges == 0:
+	case exchangeKernelCount == 0:
 	case ticket == 0:
 		h.launches.AddCaptured(call)
 	default:
-		h.launches.Add(call, ticket, exchanges)
+		h.launches.Add(call, ticket, exchangeKernelCount)
 	}
 }
 
 // recordMessage records a Send or Recv, and returns the ticket of the collective before it.
 func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
-	ticket, _ = h.last()
-	h.counts[call.Path].Add(1)
-	h.latest.Store(ticket<<operationBits | uint64(call.Operation))
+	ticket, _ = h.lastCall()
+	h.callCounts[call.Path].Add(1)
+	h.lastTicketAndOperation.Store(ticket<<operationBits | uint64(call.Operation))
 	return ticket
 }
 
 // recordComparison records a ticket that only compares a call that another library is capturing.
 func (h *history) recordComparison(ticket uint64) {
-	_, operation := h.last()
+	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
-	h.latest.Store(ticket<<operationBits | uint64(operation))
+	h.lastTicketAndOperation.Store(ticket<<operationBits | uint64(operation))
 }
 
-func (h *history) last() (ticket uint64, operation driver.Operation) {
-	latest := h.latest.Load()
-	return latest >> operationBits, driver.Operation(latest & (1<<operationBits - 1))
+func (h *history) lastCall() (ticket uint64, operation driver.Operation) {
+	packed := h.lastTicketAndOperation.Load()
+	return packed >> operationBits, driver.Operation(packed & (1<<operationBits - 1))
 }
 
-func (h *history) callsByPath() (counts [driver.Paths]uint64) {
-	for path := range counts {
-		counts[path] = h.counts[path].Load()
+func (h *history) callCountsByPath() (callCounts [driver.Paths]uint64) {
+	for path := range callCounts {
+		callCounts[path] = h.callCounts[path].Load()
 	}
-	return counts
+	return callCounts
 }
 
 // callOf returns the call of a ticket, or nil if the ticket has no call or is too old.
 func (h *history) callOf(ticket uint64) *driver.Call {
-	if last, _ := h.last(); ticket == 0 || ticket > last {
+	if lastTicket, _ := h.lastCall(); ticket == 0 || ticket > lastTicket {
 		return nil
 	}
 	call := h.calls[ticket%historySize].Load()
 	// The call with ticket ticket+historySize reuses the slot, and is stored before latest is
 	// updated.
-	if last, _ := h.last(); last-ticket >= historySize-1 {
+	if lastTicket, _ := h.lastCall(); lastTicket-ticket >= historySize-1 {
 		return nil
 	}
 	return call

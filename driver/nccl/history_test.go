@@ -18,7 +18,7 @@ func TestHistoryConcurrentReads(t *testing.T) {
 		group.Go(func() {
 			r := rand.New(rand.NewPCG(seed, 0))
 			for last := uint64(0); last < calls; {
-				last, _ = h.last()
+				last, _ = h.lastCall()
 				ticket := r.Uint64N(last + 2)
 				if p := h.callOf(ticket); p != nil && p.Count != int64(ticket) {
 					t.Errorf("seed %d: callOf(%d) returned the call of ticket %d", seed, ticket, p.Count)
@@ -30,7 +30,7 @@ func TestHistoryConcurrentReads(t *testing.T) {
 	for ticket := uint64(1); ticket <= calls; ticket++ {
 		p := &driver.Call{}
 		p.Operation, p.Count = driver.AllReduce, int64(ticket)
-		h.record(p, ticket, 0)
+		h.recordCollective(p, ticket, 0)
 	}
 	group.Wait()
 }
@@ -40,7 +40,7 @@ func TestHistory(t *testing.T) {
 	record := func(ticket uint64) {
 		p := &driver.Call{}
 		p.Operation, p.Path, p.Count = driver.Broadcast, driver.PathWindow, int64(ticket)
-		h.record(p, ticket, 0)
+		h.recordCollective(p, ticket, 0)
 	}
 	lookUp := func(t *testing.T, ticket uint64) bool {
 		t.Helper()
@@ -73,13 +73,13 @@ func TestHistory(t *testing.T) {
 		p := &driver.Call{}
 		p.Operation = driver.Send
 		ticket := h.recordMessage(p)
-		last, operation := h.last()
+		last, operation := h.lastCall()
 		if ticket != 2*historySize+1 || last != ticket || operation != driver.Send {
 			t.Errorf("after a Send, last() = %d, %v; want %d, Send", last, operation, 2*historySize+1)
 		}
 	})
 	t.Run("counts", func(t *testing.T) {
-		counts := h.callsByPath()
+		counts := h.callCountsByPath()
 		if counts[driver.PathWindow] != 2*historySize || counts[driver.PathPlain] != 1 {
 			t.Errorf("callsByPath() = %v, want %d window calls and 1 plain call", counts, 2*historySize)
 		}

@@ -36,7 +36,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	s.Mu.Lock()
 	s.ClearWaited() // must come first, so that a group that fails later reports its fault to s
 	c.mu.Lock()
-	if s.Closed() || s.Capture != nil || c.closing.Load() || c.check.Load() ||
+	if s.Closed() || s.Capture != nil || c.isClosing.Load() || c.comparesCalls.Load() ||
 		c.busy.WindowKernels.Load() && prepared.Path != driver.PathWindow ||
 		c.direct.unavailableReason == "" && c.direct.order.Latest() != s {
 		c.mu.Unlock()
@@ -81,14 +81,14 @@ func (c *communicator) launch(s *stream.Stream, p *plan) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.Closed() || s.Capture != nil || c.closing.Load() || p.Operation.PointToPoint() {
+	if s.Closed() || s.Capture != nil || c.isClosing.Load() || p.Operation.PointToPoint() {
 		return c.launchSpecial(s, p)
 	}
 	if p.Path != driver.PathWindow && c.busy.WindowKernels.Load() && c.busy.Idle(s) {
 		c.busy.WindowKernels.Store(false) // else the teardown would not abort NCCL to stop this call
 	}
 	var err error
-	if c.recorder.everCaptured.Load() {
+	if c.recorder.wasCaptured.Load() {
 		err = c.faults.checkKernels()
 	}
 	if err == nil {
@@ -136,7 +136,7 @@ func (c *communicator) launchSpecial(s *stream.Stream, p *plan) error {
 // checkOpen returns an error once Close has been called. Close waits for all work that was admitted
 // earlier, so the caller must hold c.mu.
 func (c *communicator) checkOpen() error {
-	if !c.closing.Load() {
+	if !c.isClosing.Load() {
 		return nil
 	}
 	if cause := c.plane.Cause(); cause != nil {
@@ -150,7 +150,7 @@ func (c *communicator) checkOpen() error {
 // error when a peer has failed, because NCCL might wait for that peer forever. The caller must hold
 // s.Mu and c.mu.
 func (c *communicator) admit(s *stream.Stream, p *plan) error {
-	check := c.check.Load()
+	check := c.comparesCalls.Load()
 	var ticket uint64
 	if check {
 		ticket = c.plane.Submit()
@@ -170,7 +170,7 @@ func (c *communicator) admit(s *stream.Stream, p *plan) error {
 
 // recordLaunch must be called before a collective is queued. The caller must hold s.Mu and c.mu.
 func (c *communicator) recordLaunch(s *stream.Stream, p *plan, ticket uint64) {
-	c.history.record(&p.Call, ticket, p.exchanges)
+	c.history.recordCollective(&p.Call, ticket, p.exchangeKernelCount)
 	if !c.busy.IsAdded(s) {
 		c.busy.Add(s)
 	}
@@ -254,30 +254,30 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	if err != nil {
 		return err
 	}
-	recording, err := c.recorder.recordingOf(s)
+	recording, err := c.recorder.findRecording(s)
 	if err != nil {
 		return err
 	}
-	prepared = prepared.recordedAs(recording.Next())
+	prepared = prepared.copyAt(recording.Next())
 	if err := c.recorder.compare(&prepared.Call, prepared.kernel != nil); err != nil {
 		return err
 	}
 	if err := c.device.gpu.Do(func() error {
-		return c.recorder.countUses(s, prepared.useCounts(), prepared.Path, prepared.usesNCCL())
+		return c.recorder.holdUsedObjects(s, prepared.useCounts(), prepared.Path, prepared.usesNCCL())
 	}); err != nil {
 		return fmt.Errorf("keeping the memory of a graph of another library: %w", err)
 	}
-	c.history.record(&prepared.Call, 0, prepared.exchanges)
+	c.history.recordCollective(&prepared.Call, 0, prepared.exchangeKernelCount)
 	s.AddGroup(c.group)
-	s.Recording, c.recorder.current = true, recording
-	defer func() { s.Recording, c.recorder.current = false, nil }()
+	s.Recording, c.recorder.currentRecording = true, recording
+	defer func() { s.Recording, c.recorder.currentRecording = false, nil }()
 	return c.enqueue(prepared, s)
 }
 
 // queueRecorded adds a call to a capture that the stream's owner has begun. The caller must hold
 // s.Mu and c.mu.
 func (c *communicator) queueRecorded(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
-	return c.recorder.current.Launch(&c.direct.order, s, c.device.streams, func() error {
+	return c.recorder.currentRecording.Launch(&c.direct.order, s, c.device.streams, func() error {
 		return p.queue(s, gpu)
 	})
 }

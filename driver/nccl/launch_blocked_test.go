@@ -84,7 +84,7 @@ func (m *testRank) useDuringLaunch(
 ) error {
 	launched, used := make(chan error, 1), make(chan error, 1)
 	go func() { launched <- p.launch(m.group, m.stream, driver.PathPlain) }()
-	isComparing := func() bool { return m.group.(*communicator).comparer.call.Load() != nil }
+	isComparing := func() bool { return m.group.(*communicator).comparer.comparedCall.Load() != nil }
 	if err := gpu.Poll(w.t.Context(), isComparing); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 		}
 		c := m.group.(*communicator)
 		err = errors.Join(p.launch(c, old, driver.PathDirect), m.check(w, p, old))
-		c.closing.Store(true)
+		c.isClosing.Store(true)
 		barrier, prepareErr := prepare(second, driver.Call{
 			Operation: driver.Barrier, Path: driver.PathPlain,
 		})
@@ -136,7 +136,7 @@ func TestClosingGroupDoesNotUseAClosedStream(t *testing.T) {
 			return err
 		}
 		err = errors.Join(err, second.Launch(old, barrier), old.Synchronize(w.t.Context()), old.Close())
-		c.closing.Store(false) // as if the next launch had read it before the close
+		c.isClosing.Store(false) // as if the next launch had read it before the close
 		err = errors.Join(err, p.launch(c, m.stream, driver.PathDirect), m.check(w, p, m.stream))
 		return errors.Join(err, second.Close())
 	})

@@ -14,10 +14,10 @@ import (
 // only be mapped over NVLink.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
-		if m.GPU == self.GPU || m.Boot != self.Boot {
+		if m.GPUID == self.GPUID || m.BootID != self.BootID {
 			continue
 		}
-		peer, err := visibleDevice(g, m.GPU)
+		peer, err := visibleDevice(g, m.GPUID)
 		if err != nil {
 			return err
 		}

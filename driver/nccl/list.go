@@ -42,7 +42,7 @@ func prepareGather(p *plan) error {
 	for i, member := range p.listedPlans {
 		calls[i] = &member.Call
 		window := member.ownWindow(member.RecvWindow)
-		l.Symmetric = l.Symmetric && window != nil && window.mappedByAll
+		l.Symmetric = l.Symmetric && window != nil && window.isMappedByAll
 	}
 	rows, err := kernels.ChooseRows(l, calls)
 	if err != nil {
@@ -74,5 +74,5 @@ func queueList(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	if len(calls) == 0 {
 		return nil
 	}
-	return queueGroup(p.c.device, calls, s.CUDA)
+	return queueNCCLGroup(p.c.device, calls, s.CUDA)
 }

@@ -22,9 +22,9 @@ type member struct {
 	Machine string `json:"machine"`
 	Host    string `json:"host,omitempty"`
 	// Boot is the boot ID of the kernel, which the containers of a physical machine share.
-	Boot        string `json:"boot"`
-	GPU         string `json:"gpu"`
-	Process     string `json:"process"`
+	BootID      string `json:"boot"`
+	GPUID       string `json:"gpu"`
+	ProcessID   string `json:"process"`
 	Model       string `json:"name"`
 	NCCLVersion int    `json:"nccl"`
 	// NoFabricReason is the reason why the rank's memory has no fabric handles, or "".
@@ -35,40 +35,40 @@ type member struct {
 	OpenError string `json:"failed,omitempty"`
 }
 
-var process = rand.Text()
+var processID = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
 // hostID returns NCCL_HOSTID for a rank. Tests replace it to simulate several machines.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
-func machineOf(rank int, boot string) (string, error) {
+func machineID(rank int, bootID string) (string, error) {
 	if id := hostID(rank); id != "" {
 		return id, nil
 	}
-	name, err := os.Hostname()
-	return name + " " + boot, err
+	hostName, err := os.Hostname()
+	return hostName + " " + bootID, err
 }
 
 type members struct {
 	cfg *driver.Config
 
 	mu    ranked.Mutex[membersMu]
-	known map[int]*member // by rank; guarded by mu
+	cache map[int]*member // by rank; guarded by mu
 }
 
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
-	absent := func() []int { return control.Absent(ms.cfg.Store, ranks, memberKey) }
+	findAbsent := func() []int { return control.Absent(ms.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{InCall: "waiting for the ranks of a group", Members: ranks}
 	defer control.WarnLate(ms.cfg.Late, warning, func() ([]int, map[int]string) {
-		return absent(), nil
+		return findAbsent(), nil
 	})()
 	for i, rank := range ranks {
-		m, err := ms.get(ctx, rank)
+		m, err := ms.awaitMember(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			return nil, control.AbsentError(warning.InCall, driver.GroupConfig{Ranks: ranks},
-				time.Since(begin), absent(), []int{rank}, err)
+				time.Since(begin), findAbsent(), []int{rank}, err)
 		}
 		if err != nil {
 			return nil, err
@@ -78,12 +78,12 @@ func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, er
 	return all, checkCompatible(ranks, all)
 }
 
-func (ms *members) get(ctx context.Context, rank int) (*member, error) {
+func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	ms.mu.Lock()
-	known := ms.known[rank]
+	cached := ms.cache[rank]
 	ms.mu.Unlock()
-	if known != nil {
-		return known, nil
+	if cached != nil {
+		return cached, nil
 	}
 	value, err := ms.cfg.Store.Get(ctx, memberKey(rank))
 	if err != nil {
@@ -98,31 +98,31 @@ func (ms *members) get(ctx context.Context, rank int) (*member, error) {
 	}
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if ms.known == nil {
-		ms.known = map[int]*member{}
+	if ms.cache == nil {
+		ms.cache = map[int]*member{}
 	}
-	ms.known[rank] = m
+	ms.cache[rank] = m
 	return m, nil
 }
 
 // checkCompatible returns an error for ranks with which NCCL would hang, or would return an error
 // that names no rank.
 func checkCompatible(ranks []int, all []*member) error {
-	users := map[string]int{}
+	firstUsers := map[string]int{}
 	for i, m := range all {
 		if m.NCCLVersion != all[0].NCCLVersion {
 			return fmt.Errorf("rank %d has NCCL %s, rank %d has %s: all ranks need the same version; "+
 				"--nccl or SYMMEM_NCCL selects a library", ranks[0],
 				nccl.VersionText(all[0].NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
 		}
-		key := m.Machine + " " + m.GPU
-		if first, used := users[key]; used {
+		key := m.Machine + " " + m.GPUID
+		if first, isUsed := firstUsers[key]; isUsed {
 			if err := checkSharing(m.NCCLVersion); err != nil {
 				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", first, ranks[i], m.Model,
-					m.GPU, err)
+					m.GPUID, err)
 			}
 		}
-		users[key] = ranks[i]
+		firstUsers[key] = ranks[i]
 	}
 	return nil
 }
@@ -149,14 +149,14 @@ func checkSharing(version int) error {
 
 // sharers counts the group's ranks in a rank's process that share its GPU, including the rank
 // itself. Other processes have their own time slices or, with MPS, their own multiprocessors.
-func sharers(all []*member, self *member) int {
-	n := 0
+func countSharers(all []*member, thisMember *member) int {
+	count := 0
 	for _, m := range all {
-		if m.Process == self.Process && m.GPU == self.GPU {
-			n++
+		if m.ProcessID == thisMember.ProcessID && m.GPUID == thisMember.GPUID {
+			count++
 		}
 	}
-	return n
+	return count
 }
 
 func countMachines(all []*member) int {
@@ -199,13 +199,13 @@ func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 // noFabricReason returns the reason why ranks on different machines or in different containers
 // cannot map each other's memory, or "". It is the same on all ranks.
 func noFabricReason(group *driver.GroupConfig, all []*member) string {
-	where := "in several containers"
+	placement := "in several containers"
 	if n := countMachines(all); n > 1 {
-		where = fmt.Sprintf("on %d machines", n)
+		placement = fmt.Sprintf("on %d machines", n)
 	}
 	for i, m := range all {
 		if m.NoFabricReason != "" {
-			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", where,
+			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", placement,
 				group.Ranks[i], control.Printable(m.NoFabricReason))
 		}
 	}

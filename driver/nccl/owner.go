@@ -26,7 +26,7 @@ type owner struct {
 	recorder *recorder
 	teardown *teardown
 
-	waits sync.Pool // *collectiveWait, to avoid allocations
+	waitPool sync.Pool // *collectiveWait, to avoid allocations
 }
 
 var (
@@ -37,14 +37,14 @@ var (
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
-	w, reused := o.waits.Get().(*collectiveWait)
+	w, reused := o.waitPool.Get().(*collectiveWait)
 	if !reused {
-		w = o.faults.newWait(0, 0)
-		w.wait.Done = w.idle
+		w = o.faults.newCollectiveWait(0, 0)
+		w.wait.Done = w.isStreamIdle
 	}
 	w.stream, w.wait.Ticket, w.wait.Operation = s, ticket, operation
 	err := o.plane.Await(ctx, w.wait)
-	o.waits.Put(w)
+	o.waitPool.Put(w)
 	if err != nil && o.plane.Cause() != nil {
 		o.teardown.begin()
 	}
@@ -75,7 +75,7 @@ func (o *owner) UserGroup() stream.Group {
 
 // ReplayFault returns the group's fault if another library has captured calls of the group.
 func (o *owner) ReplayFault() error {
-	if !o.recorder.everCaptured.Load() {
+	if !o.recorder.wasCaptured.Load() {
 		return nil
 	}
 	_ = o.faults.checkKernels()
@@ -105,10 +105,10 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 // briefly for the loss of a rank to be detected, because that loss would be a better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
-	if call == nil || !needsAllRanks(call) || o.submittedByAll(ticket) {
+	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
 		return nil
 	}
-	o.pollFor(causeTimeout, func() bool {
+	o.pollUntil(peerLossTimeout, func() bool {
 		o.faults.checkPeers()
 		return o.plane.Cause() != nil
 	})
@@ -120,23 +120,23 @@ func (o *owner) EndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
-func (o *owner) pollFor(limit time.Duration, done func() bool) bool {
+func (o *owner) pollUntil(limit time.Duration, done func() bool) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return gpu.Poll(ctx, done) == nil
 }
 
-// submittedByAll reports whether all ranks are known to have launched a collective that has ended.
-// If the ranks are on several machines, this rank learns of launches too late, so submittedByAll
+// isLaunchedByAll reports whether all ranks are known to have launched a collective that has ended.
+// If the ranks are on several machines, this rank learns of launches too late, so isLaunchedByAll
 // asks whether the collective can have completed. A failed rank aborts its kernels only after the
-// other ranks know of its fault. After Close, submittedByAll returns true, because Close has
+// other ranks know of its fault. After Close, isLaunchedByAll returns true, because Close has
 // reported unfinished work to the streams.
-func (o *owner) submittedByAll(ticket uint64) bool {
-	if a := o.direct.announcements; a != nil {
-		return a.Submitted(ticket)
+func (o *owner) isLaunchedByAll(ticket uint64) bool {
+	if announcements := o.direct.announcements; announcements != nil {
+		return announcements.Submitted(ticket)
 	}
-	n, ok := o.plane.(control.Notifier)
-	return !ok || n.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
+	notifier, ok := o.plane.(control.Notifier)
+	return !ok || notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)
 }
 
 func needsAllRanks(call *driver.Call) bool {
@@ -145,7 +145,7 @@ func needsAllRanks(call *driver.Call) bool {
 	return movesData && call.Operation.Together()
 }
 
-const causeTimeout = 3 * time.Second
+const peerLossTimeout = 3 * time.Second
 
 // NoteMessage must be called before a message is queued. The caller must hold the locks of the
 // stream and the group.

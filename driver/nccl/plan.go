@@ -40,8 +40,8 @@ type plan struct {
 	steps []*plan
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
 	// kernels that communicate with other ranks.
-	kernel    *kernel
-	exchanges int
+	kernel              *kernel
+	exchangeKernelCount int
 	// guard works around the defect nccl.EarlyStart: the call cannot start before earlier work in
 	// the stream has completed.
 	guard       func(s cuda.Stream, gpu *cuda.Driver) error
@@ -72,7 +72,7 @@ func (p *plan) Refusal(path driver.Path) error {
 		return err
 	}
 	if path == driver.PathTwoLevel {
-		return p.c.twoLevel.refusal(p)
+		return p.c.twoLevel.refuseCall(p)
 	}
 	if p.Norm != nil {
 		return errNoNorm
@@ -155,7 +155,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	case driver.PathDirect:
 		err = p.prepareDirect()
 	case driver.PathTwoLevel:
-		err = p.c.twoLevel.prepare(p)
+		err = p.c.twoLevel.prepareCall(p)
 	default:
 		err = p.prepareNCCL()
 	}
@@ -193,7 +193,7 @@ func (p *plan) prepareNCCL() error {
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
 	case p.Operation.Uneven():
-		p.groupedCalls = p.unevenCalls()
+		p.groupedCalls = p.makeUnevenCalls()
 		return nil
 	}
 	call, err := p.collective()
@@ -298,13 +298,13 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 	case p.kernel != nil:
 		return p.kernel.queue(gpu, s.CUDA)
 	case p.hasFactor():
-		return p.queueScaled(s.CUDA)
+		return p.queueWithFactor(s.CUDA)
 	case p.listedPlans != nil:
 		return queueList(p, s, gpu)
 	case p.guard != nil:
 		return errors.Join(p.guard(s.CUDA, gpu), p.guardedCall.On(s.CUDA))
 	case p.groupedCalls != nil:
-		return queueGroup(p.c.device, p.groupedCalls, s.CUDA)
+		return queueNCCLGroup(p.c.device, p.groupedCalls, s.CUDA)
 	case p.parts != nil:
 		return p.queueParts(s.CUDA)
 	default:
@@ -357,8 +357,8 @@ func directLaunch(p *plan) kernels.Launch {
 // AllGatherV or ReduceScatterV, isSymmetric considers only the buffer that is divided into parts.
 func isSymmetric(p *plan) bool {
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
-	return (send != nil && send.mappedByAll || p.Operation == driver.AllGatherV) &&
-		(recv != nil && recv.mappedByAll || p.Operation == driver.ReduceScatterV)
+	return (send != nil && send.isMappedByAll || p.Operation == driver.AllGatherV) &&
+		(recv != nil && recv.isMappedByAll || p.Operation == driver.ReduceScatterV)
 }
 
 func (p *plan) refuseWindow() error {
@@ -392,7 +392,7 @@ func (p *plan) checkWindow(name string, w driver.Window) error {
 // notMappedReason returns the reason why some rank has not mapped the buffers, or "".
 func (p *plan) notMappedReason() string {
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
-		if own := p.ownWindow(w); own != nil && !own.mappedByAll {
+		if own := p.ownWindow(w); own != nil && !own.isMappedByAll {
 			return own.notMappedReason
 		}
 	}
@@ -422,16 +422,16 @@ func prepareSteps(p *plan, work kernels.Work) error {
 	steps := work.Steps(&t)
 	for _, step := range steps {
 		if !step.Local {
-			p.exchanges++
+			p.exchangeKernelCount++
 		}
 	}
 	p.kernel, err = linkKernels(p.c.device, steps)
 	return err
 }
 
-// recordedAs returns a copy of the plan for a capture. Its kernels also compare the position in the
+// copyAt returns a copy of the plan for a capture. Its kernels also compare the position in the
 // capture across ranks.
-func (p *plan) recordedAs(position driver.Recorded) *plan {
+func (p *plan) copyAt(position driver.Recorded) *plan {
 	recorded := *p
 	recorded.Call = p.RecordedAs(position)
 	for link := &recorded.kernel; *link != nil; link = &(*link).next {

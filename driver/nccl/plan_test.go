@@ -123,13 +123,13 @@ func prepare(c driver.Communicator, call driver.Call) (driver.Plan, error) {
 func TestCallWithoutTicketIsNamedByItsLaunch(t *testing.T) {
 	f := faults{cfg: &driver.GroupConfig{ID: "g"}}
 	call := driver.Call{Operation: driver.AllGather}
-	got, want := f.describe(&call, 12, 63), "AllGather 12 of group g"
+	got, want := f.describeCall(&call, 12, 63), "AllGather 12 of group g"
 	if got != want {
 		t.Errorf("describe = %q, want %q", got, want)
 	}
 	call.Recorded = driver.Recorded{Capture: 4, Call: 1}
 	want = "AllGather, launch 63 of group g, call 1 of capture 4"
-	if got := f.describe(&call, 0, 63); got != want {
+	if got := f.describeCall(&call, 0, 63); got != want {
 		t.Errorf("describe = %q, want %q", got, want)
 	}
 }

@@ -16,31 +16,31 @@ import (
 // recorder records calls of a group into captures of other libraries. Callers must hold the locks
 // of the group and the stream.
 type recorder struct {
-	gpu      *gpu.GPU
-	cfg      *driver.GroupConfig
-	plane    control.Plane
-	check    *atomic.Bool
-	history  *history
-	direct   *directPath
-	busy     *stream.BusyStreams
-	faults   *faults
-	comparer *comparer
+	gpu           *gpu.GPU
+	cfg           *driver.GroupConfig
+	plane         control.Plane
+	comparesCalls *atomic.Bool
+	history       *history
+	direct        *directPath
+	busy          *stream.BusyStreams
+	faults        *faults
+	comparer      *comparer
 
-	// everCaptured is set once another library has captured calls of the group. It may replay them
+	// wasCaptured is set once another library has captured calls of the group. It may replay them
 	// at any time without notifying symmem.
-	everCaptured atomic.Bool
-	captures     memory.Holds
+	wasCaptured atomic.Bool
+	graphHolds  memory.Holds
 
-	// plainCaptured is set if NCCL's kernels that use no window have been captured. windowsCaptured
-	// is set if NCCL's kernels that use windows have been captured.
-	plainCaptured, windowsCaptured bool
+	// capturedPlainKernels is set if NCCL's kernels that use no window have been captured.
+	// capturedWindowKernels is set if NCCL's kernels that use windows have been captured.
+	capturedPlainKernels, capturedWindowKernels bool
 	// recordings numbers the captures. current is the capture to which a call is being added, or
 	// nil.
-	recordings direct.Recordings
-	current    *direct.Recording
+	recordings       direct.Recordings
+	currentRecording *direct.Recording
 }
 
-func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
+func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
 		capture, err = gpu.CaptureInfo(s.CUDA)
@@ -53,7 +53,7 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
 	case capture.Status == cuda.CaptureInvalidated:
 		return nil, fmt.Errorf("recording a collective: %w", cuda.ErrCaptureInvalidated)
-	case !r.recordings.Has(capture.ID) && r.captures.Has(capture.ID):
+	case !r.recordings.Has(capture.ID) && r.graphHolds.Has(capture.ID):
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
 			"since its last call in this one: %w", r.cfg.Name(), direct.OpenRecordings,
 			driver.ErrUnsupported)
@@ -64,7 +64,7 @@ func (r *recorder) recordingOf(s *stream.Stream) (*direct.Recording, error) {
 // markCaptured must be called before another library captures a call. It returns a fault that
 // kernels have reported.
 func (r *recorder) markCaptured() error {
-	if !r.everCaptured.Swap(true) {
+	if !r.wasCaptured.Swap(true) {
 		r.busy.WakeWatcher()
 	}
 	return r.faults.checkKernels()
@@ -72,27 +72,27 @@ func (r *recorder) markCaptured() error {
 
 // compare compares a call being captured with the calls of other ranks, unless its kernels do that.
 // It does not mark the stream as busy: CUDA must not be queried about a stream during a capture.
-func (r *recorder) compare(call *driver.Call, kernelsCompare bool) error {
-	if !r.check.Load() || kernelsCompare && r.direct.announcements != nil {
+func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
+	if !r.comparesCalls.Load() || kernelsWillCompare && r.direct.announcements != nil {
 		return nil
 	}
 	ticket := r.plane.Submit()
 	r.history.recordComparison(ticket)
-	return r.comparer.compareNow(call, ticket)
+	return r.comparer.compareOverPlane(call, ticket)
 }
 
-// countUses keeps the objects that a call uses alive until the graph is destroyed.
-func (r *recorder) countUses(
+// holdUsedObjects keeps the objects that a call uses alive until the graph is destroyed.
+func (r *recorder) holdUsedObjects(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {
-	hold, err := r.captures.HoldFor(s.CUDA)
+	hold, err := r.graphHolds.HoldFor(s.CUDA)
 	if hold == nil || err != nil {
 		return err
 	}
 	hold.Use(used)
 	if usesNCCL {
-		r.plainCaptured = r.plainCaptured || path != driver.PathWindow
-		r.windowsCaptured = r.windowsCaptured || path == driver.PathWindow
+		r.capturedPlainKernels = r.capturedPlainKernels || path != driver.PathWindow
+		r.capturedWindowKernels = r.capturedWindowKernels || path == driver.PathWindow
 	}
 	return nil
 }

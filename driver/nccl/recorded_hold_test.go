@@ -18,7 +18,7 @@ import (
 func teardownError(c *communicator) error {
 	select {
 	case <-c.stages.allFreed:
-		return c.teardown.err
+		return c.teardown.result
 	case <-time.After(time.Minute):
 		return errors.New("the teardown is not done a minute after the last graph was destroyed")
 	}
@@ -158,7 +158,7 @@ func TestInvalidatedCaptureDoesNotDelayTeardown(t *testing.T) {
 		}
 		_, err = m.device.captureAsOwner(cudaStream, func() error {
 			err := m.group.(driver.Recorder).Record(s, plan)
-			if !m.group.(*communicator).recorder.captures.Any() {
+			if !m.group.(*communicator).recorder.graphHolds.Any() {
 				err = errors.Join(err, errors.New("the recorder does not track the capture"))
 			}
 			// Querying the stream invalidates the capture.

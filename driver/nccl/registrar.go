@@ -87,7 +87,7 @@ func (r *registrar) registerOnce(
 		return w, err
 	}
 	err = cmp.Or(shareErr, w.mapPeers(ctx, allShared))
-	w.mapped = err == nil
+	w.hasMappedAll = err == nil
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
 	}
@@ -137,9 +137,9 @@ func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 func (r *registrar) mappedWindows() (mapped []*window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, w := range slices.SortedFunc(maps.Values(r.windows), byKey) {
-		if w.suspension.active {
-			w.suspension.registerOnResume = true
+	for _, w := range slices.SortedFunc(maps.Values(r.windows), compareKeys) {
+		if w.suspension.isActive {
+			w.suspension.mustRegister = true
 		} else {
 			mapped = append(mapped, w)
 		}
@@ -186,7 +186,7 @@ func (r *registrar) addUnregistered(w *window) error {
 // window, all ranks stop using windows.
 func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	own := registerResult{
-		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.mapped, Reason: w.mapError,
+		NoWindow: w.handle == 0 && !r.skipsWindows(), NotMapped: !w.hasMappedAll, Reason: w.mapError,
 	}
 	if own.NoWindow && r.windowSupport.noWindowsReason == "" {
 		defer r.startLoneRankTimer(ctx)()
@@ -199,7 +199,7 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 	if err != nil {
 		return err
 	}
-	w.mappedByAll, w.notMappedReason = true, ""
+	w.isMappedByAll, w.notMappedReason = true, ""
 	for rank, encoded := range all {
 		var result registerResult
 		if err := json.Unmarshal(encoded, &result); err != nil {
@@ -208,7 +208,7 @@ func (r *registrar) exchangeResults(ctx context.Context, w *window) error {
 		if result.NoWindow {
 			r.disableWindows(r.cfg.Ranks[rank])
 		}
-		w.merge(r.cfg.Ranks[rank], &result)
+		w.mergeResult(r.cfg.Ranks[rank], &result)
 	}
 	return nil
 }
@@ -253,7 +253,7 @@ func (r *registrar) share(
 			return err
 		}
 		defer r.gpu.Release(handle)
-		shared, err = r.direct.sharing.Share(peersKey(r.cfg, key), handle)
+		shared, err = r.direct.sharing.Share(segmentShareKey(r.cfg, key), handle)
 		return err
 	})
 	if err != nil {
@@ -283,7 +283,7 @@ func (r *registrar) deregisterAll() error {
 	defer r.mu.Unlock()
 	return r.gpu.Do(func() error {
 		var errs []error
-		for _, w := range slices.SortedFunc(maps.Values(r.windows), byKey) {
+		for _, w := range slices.SortedFunc(maps.Values(r.windows), compareKeys) {
 			if !w.deferDeregistration() {
 				errs = append(errs, w.deregister())
 			}

@@ -27,21 +27,21 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 }
 
 func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
-	none, all := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
-	one := evenSplits(ranks, 0)
-	one.SendCounts[call.Root] = call.Count // shared with RecvCounts
+	emptySplits, fullSplits := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
+	rootOnlySplits := evenSplits(ranks, 0)
+	rootOnlySplits.SendCounts[call.Root] = call.Count // shared with RecvCounts
 	if rank != call.Root {
-		all = none
+		fullSplits = emptySplits
 	}
 	if call.Operation == driver.Gather {
 		return &driver.Splits{
-			SendCounts: one.SendCounts, SendOffsets: one.SendOffsets,
-			RecvCounts: all.RecvCounts, RecvOffsets: all.RecvOffsets,
+			SendCounts: rootOnlySplits.SendCounts, SendOffsets: rootOnlySplits.SendOffsets,
+			RecvCounts: fullSplits.RecvCounts, RecvOffsets: fullSplits.RecvOffsets,
 		}
 	}
 	return &driver.Splits{
-		SendCounts: all.SendCounts, SendOffsets: all.SendOffsets,
-		RecvCounts: one.RecvCounts, RecvOffsets: one.RecvOffsets,
+		SendCounts: fullSplits.SendCounts, SendOffsets: fullSplits.SendOffsets,
+		RecvCounts: rootOnlySplits.RecvCounts, RecvOffsets: rootOnlySplits.RecvOffsets,
 	}
 }
 
@@ -70,27 +70,27 @@ func encodeSplits(s *driver.Splits) (encoded []byte) {
 
 // differingSplits returns an error that names each pair of ranks whose counts differ, or nil. all
 // holds the encoded splits of every group rank.
-func differingSplits(group *driver.GroupConfig, ticket uint64, all [][]byte) error {
-	for r := range all {
-		if want := len(group.Ranks) * splitBytes; len(all[r]) != want {
+func differingSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]byte) error {
+	for r := range encodedSplits {
+		if want := len(group.Ranks) * splitBytes; len(encodedSplits[r]) != want {
 			return fmt.Errorf("rank %d sent %d bytes of splits, want %d", group.Ranks[r],
-				len(all[r]), want)
+				len(encodedSplits[r]), want)
 		}
 	}
-	e := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Number: ticket}
-	for src := range all {
-		for dst := range all {
-			sent := binary.LittleEndian.Uint64(all[src][dst*splitBytes:])
-			expected := binary.LittleEndian.Uint64(all[dst][src*splitBytes+8:])
+	mismatch := &driver.MessageError{Fault: driver.SplitsDiffer, Group: group.Name(), Number: ticket}
+	for src := range encodedSplits {
+		for dst := range encodedSplits {
+			sent := binary.LittleEndian.Uint64(encodedSplits[src][dst*splitBytes:])
+			expected := binary.LittleEndian.Uint64(encodedSplits[dst][src*splitBytes+8:])
 			if sent != expected {
-				e.Ends = append(e.Ends, driver.MessageEnds{
+				mismatch.Ends = append(mismatch.Ends, driver.MessageEnds{
 					From: group.Ranks[src], To: group.Ranks[dst], Sent: sent, Received: expected,
 				})
 			}
 		}
 	}
-	if len(e.Ends) > 0 {
-		return e
+	if len(mismatch.Ends) > 0 {
+		return mismatch
 	}
 	return nil
 }
@@ -102,35 +102,35 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 		bytes, _ := p.Spans(len(p.c.cfg.Ranks), p.c.cfg.Rank)
 		isAllToAll := p.Operation == driver.AllToAll || p.Operation == driver.AllToAllV
 		if p.send != p.recv || bytes == 0 || !isAllToAll {
-			return p.exchange(p.send, stream)
+			return p.queueSendsAndReceives(p.send, stream)
 		}
 		source, err := d.gpu.CUDA.MemAllocAsync(roundUpForNCCL(bytes), stream)
 		if err != nil {
 			return err
 		}
 		if err = d.gpu.CUDA.MemcpyAsync(source, p.send, bytes, stream); err == nil {
-			err = p.exchange(source, stream)
+			err = p.queueSendsAndReceives(source, stream)
 		}
 		return errors.Join(err, d.gpu.CUDA.MemFreeAsync(source, stream))
 	})
 }
 
-// exchange queues the local copy, the sends and the receives. An NCCL group belongs to a thread, so
-// exchange must run in gpu.Do.
-func (p *plan) exchange(source uintptr, stream cuda.Stream) error {
+// queueSendsAndReceives queues the local copy, the sends and the receives. An NCCL group belongs to
+// a thread, so queueSendsAndReceives must run in gpu.Do.
+func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 	d, s, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
-	own := s.SendCounts[rank] * size
+	ownBytes := s.SendCounts[rank] * size
 	var err error
 	src := source + uintptr(s.SendOffsets[rank]*size)
-	if dst := p.recv + uintptr(s.RecvOffsets[rank]*size); own > 0 && src != dst {
-		err = d.gpu.CUDA.MemcpyAsync(dst, src, own, stream)
+	if dst := p.recv + uintptr(s.RecvOffsets[rank]*size); ownBytes > 0 && src != dst {
+		err = d.gpu.CUDA.MemcpyAsync(dst, src, ownBytes, stream)
 	}
 	if err != nil || len(s.SendCounts) == 1 {
 		return err
 	}
-	n := d.ncclAnyThread
-	if err := n.GroupStart(); err != nil {
+	library := d.ncclAnyThread
+	if err := library.GroupStart(); err != nil {
 		return err
 	}
 	for r := range s.SendCounts {
@@ -138,21 +138,23 @@ func (p *plan) exchange(source uintptr, stream cuda.Stream) error {
 			continue
 		}
 		if count := s.SendCounts[r]; count > 0 && err == nil {
-			call := n.Send(source+uintptr(s.SendOffsets[r]*size), count, p.dataType, r, p.c.comm.handle)
+			from := source + uintptr(s.SendOffsets[r]*size)
+			call := library.Send(from, count, p.dataType, r, p.c.comm.handle)
 			err = call.On(stream)
 		}
 		if count := s.RecvCounts[r]; count > 0 && err == nil {
-			call := n.Recv(p.recv+uintptr(s.RecvOffsets[r]*size), count, p.dataType, r, p.c.comm.handle)
+			to := p.recv + uintptr(s.RecvOffsets[r]*size)
+			call := library.Recv(to, count, p.dataType, r, p.c.comm.handle)
 			err = call.On(stream)
 		}
 	}
-	return errors.Join(err, n.GroupEnd())
+	return errors.Join(err, library.GroupEnd())
 }
 
-// unevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV: one Broadcast or Reduce for
-// each part that is not empty, which NCCL fuses into one kernel.
-func (p *plan) unevenCalls() []nccl.Invocation {
-	n, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
+// makeUnevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV: one Broadcast or Reduce
+// for each part that is not empty, which NCCL fuses into one kernel.
+func (p *plan) makeUnevenCalls() []nccl.Invocation {
+	library, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
 	for r := range p.c.cfg.Ranks {
 		if p.Operation == driver.AllGatherV {
@@ -162,21 +164,21 @@ func (p *plan) unevenCalls() []nccl.Invocation {
 				if r == p.c.cfg.Rank {
 					source = p.send
 				}
-				calls = append(calls, n.Broadcast(source, part, count, p.dataType, r, comm))
+				calls = append(calls, library.Broadcast(source, part, count, p.dataType, r, comm))
 			}
 		} else if count := p.Splits.SendCounts[r]; count > 0 {
 			part := p.send + uintptr(p.Splits.SendOffsets[r]*size)
-			calls = append(calls, n.Reduce(part, p.recv, count, p.dataType, p.reduceOp, r, comm))
+			calls = append(calls, library.Reduce(part, p.recv, count, p.dataType, p.reduceOp, r, comm))
 		}
 	}
 	return calls
 }
 
-// queueGroup queues calls as one NCCL group, which belongs to a thread.
-func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
+// queueNCCLGroup queues calls as one NCCL group, which belongs to a thread.
+func queueNCCLGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	return d.gpu.Do(func() error {
-		n := d.ncclAnyThread
-		err := n.GroupStart()
+		library := d.ncclAnyThread
+		err := library.GroupStart()
 		if err != nil {
 			return err
 		}
@@ -185,25 +187,26 @@ func queueGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 				err = calls[i].On(s)
 			}
 		}
-		return errors.Join(err, n.GroupEnd())
+		return errors.Join(err, library.GroupEnd())
 	})
 }
 
-// queueScaled queues a reduction with a factor. NCCL reads the factor during the call, so the
+// queueWithFactor queues a reduction with a factor. NCCL reads the factor during the call, so the
 // reduction can be destroyed immediately, even in a capture.
-func (p *plan) queueScaled(s cuda.Stream) error {
-	n, comm, scaled := p.c.device.ncclAnyThread, p.c.comm.handle, *p
-	op, err := n.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
+func (p *plan) queueWithFactor(s cuda.Stream) error {
+	library, comm, scaledPlan := p.c.device.ncclAnyThread, p.c.comm.handle, *p
+	scaledSum, err := library.CreatePreMulSum(p.FactorBits(), p.dataType, comm)
 	if err != nil {
 		return err
 	}
-	scaled.reduceOp = op
+	scaledPlan.reduceOp = scaledSum
 	if p.Operation.Uneven() {
-		return errors.Join(queueGroup(p.c.device, scaled.unevenCalls(), s), n.DestroyReduceOp(op, comm))
+		return errors.Join(queueNCCLGroup(p.c.device, scaledPlan.makeUnevenCalls(), s),
+			library.DestroyReduceOp(scaledSum, comm))
 	}
-	call, err := scaled.collective()
+	call, err := scaledPlan.collective()
 	if err == nil {
 		err = call.On(s)
 	}
-	return errors.Join(err, n.DestroyReduceOp(op, comm))
+	return errors.Join(err, library.DestroyReduceOp(scaledSum, comm))
 }

@@ -7,35 +7,36 @@ import (
 	"symmem/internal/nccl"
 )
 
-const averageVersion = 23003
+const firstAverageVersion = 23003
 
 // windowSupport determines for which calls NCCL has window kernels (kernels that access registered
 // memory). The result is the same on all ranks.
 type windowSupport struct {
 	// noWindowsReason is the reason why there are no window kernels at all, or "". It is set before
 	// register returns the first window.
-	noWindowsReason string
-	averages        bool
-	anyAlignment    bool
-	rank            int
+	noWindowsReason     string
+	hasAverageKernel    bool
+	acceptsAnyAlignment bool
+	rank                int
 }
 
 // newSupport returns the support for a group that spans the given number of machines. major is the
 // major compute capability of its GPUs.
-func newSupport(
+func newWindowSupport(
 	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
 ) windowSupport {
-	code, text := library.Version()
+	versionCode, version := library.Version()
 	s := windowSupport{
-		averages: code >= averageVersion, anyAlignment: !nccl.ShiftedLoads.Affects(code, major),
-		rank: group.Rank,
+		hasAverageKernel:    versionCode >= firstAverageVersion,
+		acceptsAnyAlignment: !nccl.ShiftedLoads.Affects(versionCode, major),
+		rank:                group.Rank,
 	}
 	switch {
 	case !library.HasWindows():
-		s.noWindowsReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", text)
-	case machines > 1 && nccl.MachinesWithoutWindows.Affects(code, major):
+		s.noWindowsReason = fmt.Sprintf("NCCL %s has no windows: 2.27.3 or later is required", version)
+	case machines > 1 && nccl.MachinesWithoutWindows.Affects(versionCode, major):
 		s.noWindowsReason = fmt.Sprintf("the ranks are on %d machines, and NCCL %s has window kernels "+
-			"only for groups on one machine", machines, text)
+			"only for groups on one machine", machines, version)
 	case len(group.Ranks) == 1:
 		s.noWindowsReason = "the group has one rank"
 	}
@@ -46,7 +47,7 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
 	}
-	if s.misaligned(call) {
+	if s.isMisaligned(call) {
 		return "NCCL before 2.30.3 gives wrong results in windows unless inputs are aligned to 4 bytes"
 	}
 	switch call.Operation {
@@ -62,29 +63,29 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
 	// No version has a kernel for AllReduce with avg (nccl.AverageWithoutKernel).
-	averages := s.averages && call.Operation == driver.ReduceScatter
-	if call.ReduceOp != driver.Sum && !(call.ReduceOp == driver.Avg && averages) {
+	hasKernel := s.hasAverageKernel && call.Operation == driver.ReduceScatter
+	if call.ReduceOp != driver.Sum && !(call.ReduceOp == driver.Avg && hasKernel) {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
 	}
 	return ""
 }
 
 // wordBytes is the alignment that the defect nccl.ShiftedLoads requires.
-const wordBytes = 4
+const inputAlignment = 4
 
 // misaligned reports whether a window kernel with the defect nccl.ShiftedLoads would read
 // misaligned input on some rank. If ranks read different parts of a buffer, the size of a part must
 // be aligned, too.
-func (s *windowSupport) misaligned(call *driver.Call) bool {
-	if s.anyAlignment {
+func (s *windowSupport) isMisaligned(call *driver.Call) bool {
+	if s.acceptsAnyAlignment {
 		return false
 	}
-	part := uintptr(call.Count * int64(call.DataType.Size()))
+	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	switch {
 	case call.Operation == driver.AllGather && call.InPlace(s.rank):
-		return call.Recv%wordBytes != 0 || part%wordBytes != 0
+		return call.Recv%inputAlignment != 0 || partBytes%inputAlignment != 0
 	case call.Operation == driver.ReduceScatter:
-		return call.Send%wordBytes != 0 || part%wordBytes != 0
+		return call.Send%inputAlignment != 0 || partBytes%inputAlignment != 0
 	}
-	return call.Send%wordBytes != 0
+	return call.Send%inputAlignment != 0
 }

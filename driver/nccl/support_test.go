@@ -105,10 +105,11 @@ func TestCommunicatorWithEarlyStartIsNotAdopted(t *testing.T) {
 		!strings.Contains(err.Error(), nccl.VersionText(nccl.EarlyStart.FixedIn)) {
 		t.Errorf("AdoptCommunicator = %v, want ErrUnsupported with the first fixed version", err)
 	}
-	t.Setenv(allowEarlyStart, "1")
+	t.Setenv(allowEarlyStartVariable, "1")
 	adopted, err := m.device.AdoptCommunicator(uintptr(m.group.(*communicator).comm.handle))
 	if err != nil || adopted.Size() != 1 {
-		t.Errorf("AdoptCommunicator with %s=1 = %v, %v; want a communicator of 1 rank", allowEarlyStart,
+		t.Errorf("AdoptCommunicator with %s=1 = %v, %v; want a communicator of 1 rank",
+			allowEarlyStartVariable,
 			adopted, err)
 	}
 }

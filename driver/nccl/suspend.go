@@ -21,7 +21,7 @@ func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// w.intraWindow needs no check, because it is never registered with NCCL.
+	// w.machineWindow needs no check, because it is never registered with NCCL.
 	if w.handle != 0 && r.replaysWindows() {
 		return fmt.Errorf("a graph contains calls of group %s on the window path, which NCCL cannot "+
 			"suspend: close the graph, or capture on another path (Group.SetPath): %w", r.cfg.Name(),
@@ -33,31 +33,31 @@ func (w *window) PrepareSuspend() error {
 // Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has failed,
 // the teardown does both.
 func (w *window) Suspend() error {
-	if w.intraWindow != nil {
-		return errors.Join(w.intraWindow.Suspend(), w.suspend())
+	if w.machineWindow != nil {
+		return errors.Join(w.machineWindow.Suspend(), w.suspendSelf())
 	}
-	return w.suspend()
+	return w.suspendSelf()
 }
 
-func (w *window) suspend() error {
+func (w *window) suspendSelf() error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if w.suspension.active || r.plane.Cause() != nil {
+	if w.suspension.isActive || r.plane.Cause() != nil {
 		return nil
 	}
-	w.suspension = windowSuspension{active: true, registerOnResume: w.handle != 0}
-	return errors.Join(w.deregister(), w.undoMapping(len(r.cfg.Ranks)))
+	w.suspension = windowSuspension{isActive: true, mustRegister: w.handle != 0}
+	return errors.Join(w.deregister(), w.unmapFirstPeers(len(r.cfg.Ranks)))
 }
 
 func (w *window) Resume(ctx context.Context) error {
 	r := w.registrar
 	ctx, cancel := control.WithDefaultTimeout(ctx, r.cfg.Timeout.Get())
 	defer cancel()
-	err := w.resume(ctx)
-	if err == nil && w.intraWindow != nil {
-		if err = w.intraWindow.resume(ctx); err == nil {
-			err = w.agreeOnIntraWindow(ctx)
+	err := w.resumeSelf(ctx)
+	if err == nil && w.machineWindow != nil {
+		if err = w.machineWindow.resumeSelf(ctx); err == nil {
+			err = w.agreeOnMachineWindow(ctx)
 		}
 	}
 	if err != nil {
@@ -67,7 +67,7 @@ func (w *window) Resume(ctx context.Context) error {
 }
 
 // resume takes the same steps as registrar.registerOnce.
-func (w *window) resume(ctx context.Context) error {
+func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
 	defer shared.Withdraw()
@@ -76,21 +76,21 @@ func (w *window) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if w.suspension.registerOnResume {
+	if w.suspension.mustRegister {
 		if err := r.registerWithNCCL(ctx, w); err != nil {
 			return err
 		}
 	}
-	wasMapped := w.mappedByAll
+	wasMapped := w.isMappedByAll
 	err = cmp.Or(shareErr, w.mapAgain(ctx, allShared))
-	w.mapped, w.mapError = err == nil, ""
+	w.hasMappedAll, w.mapError = err == nil, ""
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
 	}
 	if err := r.exchangeResults(ctx, w); err != nil {
 		return err
 	}
-	if wasMapped && !w.mappedByAll {
+	if wasMapped && !w.isMappedByAll {
 		return fmt.Errorf("peers' memory could not be mapped again: %s", w.notMappedReason)
 	}
 	return nil
@@ -105,7 +105,7 @@ func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
 	if err := r.plane.Cause(); err != nil {
 		return err
 	}
-	w.unmapped.Store(false)
+	w.isUnmapped.Store(false)
 	err := w.mapPeers(ctx, allShared)
 	if err != nil && len(w.addresses) > 0 {
 		err = errors.Join(err, w.unmapPeers())

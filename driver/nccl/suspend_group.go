@@ -30,16 +30,16 @@ type suspender struct {
 // suspendTarget is the group's own communicator or one of its levels.
 type suspendTarget struct {
 	*suspender
-	members []int // group ranks
+	groupRanks []int // group ranks
 }
 
 // targets returns the group's own communicator and its levels, in the same order on all ranks.
-func (s *suspender) targets() []suspendTarget {
-	members := make([]int, len(s.cfg.Ranks))
-	for r := range members {
-		members[r] = r
+func (s *suspender) listTargets() []suspendTarget {
+	groupRanks := make([]int, len(s.cfg.Ranks))
+	for r := range groupRanks {
+		groupRanks[r] = r
 	}
-	return append([]suspendTarget{{s, members}}, s.levelTargets()...)
+	return append([]suspendTarget{{s, groupRanks}}, s.levelTargets()...)
 }
 
 // PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if abandoned
@@ -57,48 +57,48 @@ func (s *suspender) PrepareSuspend() error {
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
-	var released driver.Suspension
+	var result driver.Suspension
 	var errs []error
-	all := s.targets()
-	for _, c := range all {
-		exchanged, err := c.exchange.Suspend()
-		staged, stagingErr := c.messages.Suspend()
-		released.Released += exchanged + staged
+	targets := s.listTargets()
+	for _, target := range targets {
+		exchangeBytes, err := target.exchange.Suspend()
+		stagingBytes, stagingErr := target.messages.Suspend()
+		result.Released += exchangeBytes + stagingBytes
 		errs = append(errs, err, stagingErr)
 	}
 	err := errors.Join(errs...)
 	if !s.comm.library.CanSuspend() {
-		released.Kept = append(released.Kept, s.keptByNCCL(len(all)))
+		result.Kept = append(result.Kept, s.describeKeptMemory(len(targets)))
 	} else if err == nil {
-		err = s.callNCCL(ctx, all, (*ncclComm).suspend)
+		err = s.callNCCL(ctx, targets, (*ncclComm).suspend)
 	}
 	if err != nil {
-		return released, s.plane.Fail(fmt.Errorf("suspending group %s: %w", s.cfg.Name(), err))
+		return result, s.plane.Fail(fmt.Errorf("suspending group %s: %w", s.cfg.Name(), err))
 	}
-	return released, nil
+	return result, nil
 }
 
-func (s *suspender) keptByNCCL(communicators int) string {
-	_, text := s.comm.library.Version()
-	what := "the communicator"
+func (s *suspender) describeKeptMemory(communicators int) string {
+	_, version := s.comm.library.Version()
+	owner := "the communicator"
 	if communicators > 1 {
-		what = fmt.Sprintf("the %d communicators", communicators)
+		owner = fmt.Sprintf("the %d communicators", communicators)
 	}
 	return fmt.Sprintf("memory of %s of NCCL %s, which cannot release it (ncclCommSuspend needs %s)",
-		what, text, nccl.VersionText(nccl.VersionSuspend))
+		owner, version, nccl.VersionText(nccl.VersionSuspend))
 }
 
 // callNCCL makes the group fail when ctx is done, because NCCL may wait for other ranks forever.
 func (s *suspender) callNCCL(
-	ctx context.Context, all []suspendTarget, call func(*ncclComm) error,
+	ctx context.Context, targets []suspendTarget, call func(*ncclComm) error,
 ) error {
 	begin := time.Now()
 	stop := context.AfterFunc(ctx, func() {
 		_ = s.plane.Fail(waitError(ctx, "suspending or resuming NCCL in group "+s.cfg.Name(), begin))
 	})
 	defer stop()
-	for _, c := range all {
-		if err := c.withLock(func() error { return call(c.comm) }); err != nil {
+	for _, target := range targets {
+		if err := target.withLock(func() error { return call(target.comm) }); err != nil {
 			return err
 		}
 	}
@@ -107,13 +107,13 @@ func (s *suspender) callNCCL(
 
 // withLock runs do while it holds the communicator's lock, so that the teardown does not free
 // addresses in the meantime. If the communicator has failed, withLock returns the cause instead.
-func (s *suspender) withLock(do func() error) error {
+func (s *suspender) withLock(call func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.plane.Cause(); err != nil {
 		return err
 	}
-	return do()
+	return call()
 }
 
 // resumeMessage is sent to the other ranks when a group resumes.
@@ -127,24 +127,24 @@ type resumeMessage struct {
 func (s *suspender) Resume(ctx context.Context) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
-	all := s.targets()
-	memory, err := allocate(all)
+	targets := s.listTargets()
+	allocations, err := allocateTargets(targets)
 	if errors.Is(err, driver.ErrClosed) {
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), err))
 	}
-	defer memory.withdraw()
-	messages, refusal, agreeErr := s.exchangeResumeMessages(ctx, memory, err)
+	defer allocations.endExports()
+	messages, refusal, agreeErr := s.exchangeResumeMessages(ctx, allocations, err)
 	switch {
 	case agreeErr != nil:
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), agreeErr))
 	case refusal != nil && err == nil:
-		return errors.Join(refusal, memory.discard())
+		return errors.Join(refusal, allocations.discard())
 	case refusal != nil:
 		return refusal
 	}
-	err = memory.mapPeers(ctx, messages)
+	err = allocations.mapPeers(ctx, messages)
 	if err == nil && s.comm.library.CanSuspend() {
-		err = s.callNCCL(ctx, all, (*ncclComm).resume)
+		err = s.callNCCL(ctx, targets, (*ncclComm).resume)
 	}
 	if err == nil { // export the memory until all ranks have mapped it
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
@@ -158,14 +158,14 @@ func (s *suspender) Resume(ctx context.Context) error {
 // exchangeResumeMessages returns the Exchange field of every rank's message. refusal is that of the
 // first rank that cannot resume.
 func (s *suspender) exchangeResumeMessages(
-	ctx context.Context, memory resumedMemory, allocateErr error,
+	ctx context.Context, allocations resumeAllocations, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
-	own := resumeMessage{Exchange: memory.messages()}
+	ownMessage := resumeMessage{Exchange: allocations.encodeMessages()}
 	if allocateErr != nil {
-		own.Refusal = allocateErr.Error()
-		own.Refusal = own.Refusal[:min(len(own.Refusal), driver.MaxPayload/8)]
+		ownMessage.Refusal = allocateErr.Error()
+		ownMessage.Refusal = ownMessage.Refusal[:min(len(ownMessage.Refusal), driver.MaxPayload/8)]
 	}
-	encoded, err := json.Marshal(own)
+	encoded, err := json.Marshal(ownMessage)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -176,9 +176,9 @@ func (s *suspender) exchangeResumeMessages(
 	for r, encoded := range received {
 		var message resumeMessage
 		err := json.Unmarshal(encoded, &message)
-		if err == nil && message.Refusal == "" && len(message.Exchange) != len(s.targets()) {
+		if err == nil && message.Refusal == "" && len(message.Exchange) != len(s.listTargets()) {
 			err = fmt.Errorf("it describes %d communicators instead of %d", len(message.Exchange),
-				len(s.targets()))
+				len(s.listTargets()))
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("decoding the message of rank %d: %w", s.cfg.Ranks[r], err)
@@ -192,50 +192,50 @@ func (s *suspender) exchangeResumeMessages(
 	return messages, refusal, nil
 }
 
-type resumedMemory []resumedPart
+type resumeAllocations []resumeAllocation
 
-type resumedPart struct {
+type resumeAllocation struct {
 	suspendTarget
 	exchange *direct.Allocation
 }
 
 // allocate allocates this rank's memory. If it returns an error, nothing stays allocated.
-func allocate(all []suspendTarget) (resumedMemory, error) {
-	var memory resumedMemory
-	for _, c := range all {
-		err := c.messages.Allocate()
+func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
+	var allocations resumeAllocations
+	for _, target := range targets {
+		err := target.messages.Allocate()
 		if err == nil {
-			part := resumedPart{suspendTarget: c}
-			if part.exchange, err = c.exchange.Allocate(); err == nil {
-				memory = append(memory, part)
+			allocation := resumeAllocation{suspendTarget: target}
+			if allocation.exchange, err = target.exchange.Allocate(); err == nil {
+				allocations = append(allocations, allocation)
 				continue
 			}
-			err = errors.Join(err, c.messages.Deallocate())
+			err = errors.Join(err, target.messages.Deallocate())
 		}
-		return nil, errors.Join(err, memory.discard())
+		return nil, errors.Join(err, allocations.discard())
 	}
-	return memory, nil
+	return allocations, nil
 }
 
-func (m resumedMemory) messages() (messages [][]byte) {
-	for _, part := range m {
-		messages = append(messages, part.exchange.Message())
+func (m resumeAllocations) encodeMessages() (messages [][]byte) {
+	for _, allocation := range m {
+		messages = append(messages, allocation.exchange.Message())
 	}
 	return messages
 }
 
 // mapPeers expects the messages of each rank of the group.
-func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error {
-	for i, part := range m {
-		var memberMessages [][]byte
-		for _, r := range part.members {
-			memberMessages = append(memberMessages, messages[r][i])
+func (m resumeAllocations) mapPeers(ctx context.Context, messages [][][]byte) error {
+	for i, allocation := range m {
+		var targetMessages [][]byte
+		for _, r := range allocation.groupRanks {
+			targetMessages = append(targetMessages, messages[r][i])
 		}
-		err := part.withLock(func() error {
-			if err := part.exchange.MapPeers(ctx, memberMessages); err != nil {
+		err := allocation.withLock(func() error {
+			if err := allocation.exchange.MapPeers(ctx, targetMessages); err != nil {
 				return err
 			}
-			return part.suspendTarget.messages.MapAgain(ctx)
+			return allocation.suspendTarget.messages.MapAgain(ctx)
 		})
 		if err != nil {
 			return err
@@ -244,16 +244,17 @@ func (m resumedMemory) mapPeers(ctx context.Context, messages [][][]byte) error 
 	return nil
 }
 
-func (m resumedMemory) discard() error {
+func (m resumeAllocations) discard() error {
 	var errs []error
-	for _, part := range m {
-		errs = append(errs, part.exchange.Discard(), part.suspendTarget.messages.Deallocate())
+	for _, allocation := range m {
+		errs = append(errs, allocation.exchange.Discard(),
+			allocation.suspendTarget.messages.Deallocate())
 	}
 	return errors.Join(errs...)
 }
 
-func (m resumedMemory) withdraw() {
-	for _, part := range m {
-		part.exchange.Withdraw()
+func (m resumeAllocations) endExports() {
+	for _, allocation := range m {
+		allocation.exchange.Withdraw()
 	}
 }

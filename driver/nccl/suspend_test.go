@@ -38,8 +38,8 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 		c := m.group.(*communicator)
 		if m.rank == 1 {
 			defer c.Abort(nil)
-			memory, err := allocate(c.suspender.targets())
-			defer memory.withdraw()
+			memory, err := allocateTargets(c.suspender.listTargets())
+			defer memory.endExports()
 			_, refusal, agreeErr := c.suspender.exchangeResumeMessages(t.Context(), memory, err)
 			return errors.Join(refusal, agreeErr)
 		}
@@ -50,7 +50,7 @@ func TestGroupThatFailsInResumeFreesItsMemory(t *testing.T) {
 	})
 	w.must(func(m *testRank) error {
 		<-m.group.(*communicator).stages.allFreed
-		return m.group.(*communicator).teardown.err
+		return m.group.(*communicator).teardown.result
 	})
 }
 
@@ -73,7 +73,7 @@ func TestSuspendUnmappedWindows(t *testing.T) {
 			return err
 		}
 		window := s.window.(*window)
-		window.mappedByAll, window.mapped = false, m.rank == 1
+		window.isMappedByAll, window.hasMappedAll = false, m.rank == 1
 		if m.rank == 0 {
 			return window.unmapPeers()
 		}
@@ -131,7 +131,7 @@ func TestErrorForMalformedResumeMessageNamesRank(t *testing.T) {
 			c := m.group.(*communicator)
 			c.Abort(errAborted)
 			<-c.stages.allFreed
-			return c.teardown.err
+			return c.teardown.result
 		})
 		for r, now := range w.freeMemory() {
 			if now < free[r] {

@@ -18,19 +18,19 @@ import (
 // chooses each step. Memory that foreign graphs (those of other libraries) use is freed when these
 // graphs are destroyed.
 type teardown struct {
-	gpu             *gpu.GPU
-	cfg             *driver.GroupConfig
-	plane           control.Plane
-	mu              *groupLock
-	busy            *stream.BusyStreams
-	group           stream.Group
-	comm            *ncclComm
-	exchange        *direct.Exchange
-	messages        *p2p.Messages
-	registrar       *registrar
-	recorder        *recorder
-	stages          *stages
-	graphs, watcher *sync.WaitGroup
+	gpu                          *gpu.GPU
+	cfg                          *driver.GroupConfig
+	plane                        control.Plane
+	mu                           *groupLock
+	busy                         *stream.BusyStreams
+	group                        stream.Group
+	comm                         *ncclComm
+	exchange                     *direct.Exchange
+	messages                     *p2p.Messages
+	registrar                    *registrar
+	recorder                     *recorder
+	stages                       *stages
+	openGraphs, watcherGoroutine *sync.WaitGroup
 	// otherGroupsUseWindows reports whether another group of the device may have an unfinished
 	// window kernel (an NCCL kernel that accesses windows).
 	otherGroupsUseWindows func() bool
@@ -40,14 +40,14 @@ type teardown struct {
 
 	once sync.Once
 	// err may be read after stages.allFreed is closed.
-	err error
+	result error
 
 	// Only the goroutine that executes run uses the following fields.
 
 	progress
-	drainErr         error
-	errs             []error
-	abortErr         chan error
+	drainError       error
+	freeErrors       []error
+	abortResult      chan error
 	closeMemoryFreed func()
 }
 
@@ -89,38 +89,38 @@ type parentGroup struct {
 
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
-	t.watcher.Wait()  // the watcher uses NCCL's communicator
-	t.exchange.Stop() // makes running direct kernels exit, and later replays exit at once
+	t.watcherGoroutine.Wait() // the watcher uses NCCL's communicator
+	t.exchange.Stop()         // makes running direct kernels exit, and later replays exit at once
 	t.messages.Release()
 	for {
-		facts := t.collect()
-		next := decide(&facts)
-		t.execute(next)
-		if next.isLast() {
+		facts := t.collectFacts()
+		nextStep := decideStep(&facts)
+		t.executeStep(nextStep)
+		if nextStep.isLast() {
 			break
 		}
 	}
-	if !t.kernelsEnded {
+	if !t.haveKernelsEnded {
 		close(t.stages.kernelsEnded)
 	}
-	t.err = errors.Join(append(t.errs, t.drainErr)...)
+	t.result = errors.Join(append(t.freeErrors, t.drainError)...)
 	t.removeFromDevice()
 	close(t.stages.allFreed)
 	t.closeMemoryFreed() // after allFreed, which callers check once memoryFreed is closed
 }
 
-func (t *teardown) collect() facts {
-	f := facts{progress: t.progress, stuck: gpu.Stuck.Load(), blockedCall: !t.tryLock()}
-	f.foreignGraphs = t.recorder.captures.Any()
-	if !f.blockedCall {
-		f.foreignPlainKernels = f.foreignGraphs && t.recorder.plainCaptured
-		f.foreignWindowKernels = f.foreignGraphs && t.recorder.windowsCaptured
+func (t *teardown) collectFacts() facts {
+	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load(), hasBlockedCall: !t.tryLock()}
+	f.hasForeignGraphs = t.recorder.graphHolds.Any()
+	if !f.hasBlockedCall {
+		f.hasForeignPlainKernels = f.hasForeignGraphs && t.recorder.capturedPlainKernels
+		f.hasForeignWindowKernels = f.hasForeignGraphs && t.recorder.capturedWindowKernels
 		t.mu.Unlock()
 	}
-	f.idle = t.busy.AllIdle() // clears busy.WindowKernels and busy.OtherKernels if possible
-	f.windowKernels, f.plainKernels = t.busy.WindowKernels.Load(), t.busy.OtherKernels.Load()
-	f.closedStreamsBusy = t.gpu.MustKeepMemory()
-	f.quickAbort = !f.closedStreamsBusy && !t.otherGroupsUseWindows()
+	f.isIdle = t.busy.AllIdle() // clears busy.WindowKernels and busy.OtherKernels if possible
+	f.hasWindowKernels, f.hasPlainKernels = t.busy.WindowKernels.Load(), t.busy.OtherKernels.Load()
+	f.mustKeepMemory = t.gpu.MustKeepMemory()
+	f.canAbortQuickly = !f.mustKeepMemory && !t.otherGroupsUseWindows()
 	return f
 }
 
@@ -132,24 +132,24 @@ func (t *teardown) tryLock() bool {
 	return gpu.Poll(ctx, t.mu.TryLock) == nil
 }
 
-func (t *teardown) execute(next step) {
-	switch next {
+func (t *teardown) executeStep(nextStep step) {
+	switch nextStep {
 	case stepDrain:
-		t.drainErr = t.drain()
-		t.drainTimedOut = t.drainErr != nil
+		t.drainError = t.drain()
+		t.hasDrainTimedOut = t.drainError != nil
 	case stepAbort:
 		t.abort()
 	case stepDeregister:
-		t.deregistered = true
-		t.addErr(t.registrar.deregisterAll())
+		t.hasDeregistered = true
+		t.addError(t.registrar.deregisterAll())
 	case stepAwaitOwnGraphs:
-		t.kernelsEnded = true
+		t.haveKernelsEnded = true
 		close(t.stages.kernelsEnded)
-		t.graphs.Wait()
+		t.openGraphs.Wait()
 	case stepAwaitForeignGraphs:
-		t.addErr(t.messages.Close())
+		t.addError(t.messages.Close())
 		t.closeMemoryFreed()
-		t.recorder.captures.Wait()
+		t.recorder.graphHolds.Wait()
 	case stepAwaitDevice:
 		gpu.PollWithBackoff(func() bool {
 			return gpu.Stuck.Load() || !t.gpu.MustKeepMemory() && !t.otherGroupsUseWindows()
@@ -159,14 +159,14 @@ func (t *teardown) execute(next step) {
 			s.Abandon()
 		}
 	case stepFinish:
-		t.addErr(<-t.abortErr)
-		t.addErr(t.messages.Close())
-		t.addErr(t.free())
+		t.addError(<-t.abortResult)
+		t.addError(t.messages.Close())
+		t.addError(t.freeDirectMemory())
 	case stepKeepCommunicator:
 	}
 }
 
-func (t *teardown) addErr(err error) { t.errs = append(t.errs, err) }
+func (t *teardown) addError(err error) { t.freeErrors = append(t.freeErrors, err) }
 
 // drain waits, for a limited time, until no stream has unfinished work of the communicator.
 func (t *teardown) drain() error {
@@ -196,22 +196,23 @@ func (t *teardown) abort() {
 		n.AwaitNotified()
 	}
 	// A window may be being deregistered. Before kernelsEnded, a blocked call may hold the lock.
-	if t.kernelsEnded {
+	if t.haveKernelsEnded {
 		t.mu.Lock()
 	}
 	t.comm.aborting.Store(true)
-	if t.kernelsEnded {
+	if t.haveKernelsEnded {
 		t.mu.Unlock()
 	} else {
-		t.drainTimedOut, t.drainErr = false, nil // the abort stops the work for which drain timed out
+		// The abort stops the work for which drain timed out.
+		t.hasDrainTimedOut, t.drainError = false, nil
 	}
-	t.aborted = true
-	t.abortErr = make(chan error, 1)
-	go func() { t.abortErr <- t.comm.abort() }()
+	t.hasAborted = true
+	t.abortResult = make(chan error, 1)
+	go func() { t.abortResult <- t.comm.abort() }()
 }
 
 // free frees the memory of the group's direct kernels, which must have exited.
-func (t *teardown) free() error {
+func (t *teardown) freeDirectMemory() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return errors.Join(t.registrar.unmapPeers(), t.exchange.Close())

@@ -38,7 +38,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			}
 			c := p[0].group.(*communicator)
 			c.busy.WindowKernels.Store(true) // the watcher has not reset it yet
-			previous, _ := c.history.last()
+			previous, _ := c.history.lastCall()
 			returned := make(chan error, 1)
 			go func() {
 				returned <- errors.Join(p.launch(0, driver.PathPlain), p[0].stream.Synchronize(t.Context()))
@@ -46,7 +46,7 @@ func TestBlockedCallEndsAfterWindowKernels(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			isLaunched := func() bool {
-				latest, _ := c.history.last()
+				latest, _ := c.history.lastCall()
 				return latest > previous
 			}
 			if err := gpu.Poll(ctx, isLaunched); err != nil {

@@ -72,7 +72,7 @@ func (p *failurePlane) CanSucceed(uint64) bool { return !p.failed }
 
 func recordLaunch(c *communicator, ticket uint64) {
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}
-	c.history.record(&call, ticket, 0)
+	c.history.recordCollective(&call, ticket, 0)
 }
 
 // TestCallsThatEndedEarlyAreFaults checks a call that has ended although a rank on another machine

@@ -20,8 +20,8 @@ import (
 // NCCL.
 type levels struct {
 	machineLayout
-	intra *communicator // connects the ranks of this machine
-	inter *communicator // connects the ranks with the same local rank on every machine
+	machineLevel      *communicator // connects the ranks of this machine
+	crossMachineLevel *communicator // connects the ranks with the same local rank on every machine
 }
 
 // machineLayout describes a group with the same number of consecutive ranks on every machine.
@@ -70,14 +70,15 @@ func (l *machineLayout) config(
 	return cfg
 }
 
-// intraConfig requires a formula, so that sums do not depend on which kernel computes them.
-func (l *machineLayout) intraConfig(parent *driver.GroupConfig) driver.GroupConfig {
-	cfg := l.config(parent, fmt.Sprintf(", machine %d", l.machineIndex), l.localIndex, l.intraRanks())
+// machineLevelConfig requires a formula, so that sums do not depend on which kernel computes them.
+func (l *machineLayout) machineLevelConfig(parent *driver.GroupConfig) driver.GroupConfig {
+	name := fmt.Sprintf(", machine %d", l.machineIndex)
+	cfg := l.config(parent, name, l.localIndex, l.machineRanks())
 	cfg.Formula = driver.RankOrder
 	return cfg
 }
 
-func (l *machineLayout) intraRanks() []int {
+func (l *machineLayout) machineRanks() []int {
 	ranks := make([]int, l.ranksPerMachine)
 	for i := range ranks {
 		ranks[i] = l.machineIndex*l.ranksPerMachine + i
@@ -85,12 +86,12 @@ func (l *machineLayout) intraRanks() []int {
 	return ranks
 }
 
-func (l *machineLayout) interConfig(parent *driver.GroupConfig) driver.GroupConfig {
+func (l *machineLayout) crossMachineConfig(parent *driver.GroupConfig) driver.GroupConfig {
 	name := fmt.Sprintf(", rank %d of each machine", l.localIndex)
-	return l.config(parent, name, l.machineIndex, l.interRanks())
+	return l.config(parent, name, l.machineIndex, l.crossMachineRanks())
 }
 
-func (l *machineLayout) interRanks() []int {
+func (l *machineLayout) crossMachineRanks() []int {
 	ranks := make([]int, l.machines)
 	for i := range ranks {
 		ranks[i] = i*l.ranksPerMachine + l.localIndex
@@ -181,7 +182,7 @@ func (t *twoLevel) formulaReason() string {
 		"implement", formula)
 }
 
-func (t *twoLevel) registerIntraWindow(ctx context.Context, w *window) error {
+func (t *twoLevel) registerMachineWindow(ctx context.Context, w *window) error {
 	l := t.levels.Load()
 	if l == nil {
 		return nil
@@ -198,7 +199,8 @@ func (t *twoLevel) suspendTargets() []suspendTarget {
 		return nil
 	}
 	return []suspendTarget{
-		{&l.intra.suspender, l.intraRanks()}, {&l.inter.suspender, l.interRanks()},
+		{&l.machineLevel.suspender, l.machineRanks()},
+		{&l.crossMachineLevel.suspender, l.crossMachineRanks()},
 	}
 }
 
@@ -212,19 +214,19 @@ func (t *twoLevel) close() error {
 // connect connects both levels and registers the group's segments. If that is impossible, it
 // returns the same reason on all ranks.
 func (l *levels) connect(ctx context.Context, c *communicator) (reason string, err error) {
-	if l.intra, err = l.join(ctx, c, l.intraConfig(&c.cfg)); err != nil {
+	if l.machineLevel, err = l.join(ctx, c, l.machineLevelConfig(&c.cfg)); err != nil {
 		return "", err
 	}
 	// Agree now, so that no rank waits in l.inter for a machine that has no direct path.
-	reason, err = l.agree(ctx, c, l.intra.direct.unavailableReason)
+	reason, err = l.agree(ctx, c, l.machineLevel.direct.unavailableReason)
 	if reason != "" || err != nil {
 		return reason, err
 	}
-	if l.inter, err = l.join(ctx, c, l.interConfig(&c.cfg)); err != nil {
+	if l.crossMachineLevel, err = l.join(ctx, c, l.crossMachineConfig(&c.cfg)); err != nil {
 		return "", err
 	}
 	c.registrar.mu.Lock()
-	windows := slices.SortedFunc(maps.Values(c.registrar.windows), byKey)
+	windows := slices.SortedFunc(maps.Values(c.registrar.windows), compareKeys)
 	c.registrar.mu.Unlock()
 	for _, w := range windows {
 		if err := l.register(ctx, w); err != nil {
@@ -264,19 +266,19 @@ func (l *levels) agree(ctx context.Context, c *communicator, own string) (string
 
 // register registers a window's segment with l.intra, so that direct kernels can use it.
 func (l *levels) register(ctx context.Context, w *window) error {
-	intraWindow, err := l.intra.Register(ctx, w.key, w.segment)
+	intraWindow, err := l.machineLevel.Register(ctx, w.key, w.segment)
 	if err != nil {
 		return err
 	}
-	w.intraWindow = intraWindow.(*window)
-	return w.agreeOnIntraWindow(ctx)
+	w.machineWindow = intraWindow.(*window)
+	return w.agreeOnMachineWindow(ctx)
 }
 
-// agreeOnIntraWindow disables an intraWindow that does not work on every machine, because ranks
+// agreeOnMachineWindow disables a machineWindow that does not work on every machine, because ranks
 // could otherwise choose different paths for a call.
-func (w *window) agreeOnIntraWindow(ctx context.Context) error {
+func (w *window) agreeOnMachineWindow(ctx context.Context) error {
 	own := []byte{0}
-	if w.intraWindow.mappedByAll {
+	if w.machineWindow.isMappedByAll {
 		own[0] = 1
 	}
 	all, err := w.registrar.plane.Exchange(ctx, driver.LaneControl, own)
@@ -287,9 +289,9 @@ func (w *window) agreeOnIntraWindow(ctx context.Context) error {
 		if len(mapped) == 1 && mapped[0] == 1 {
 			continue
 		}
-		w.intraWindow.mappedByAll = false
-		if w.intraWindow.notMappedReason == "" {
-			w.intraWindow.notMappedReason = fmt.Sprintf(
+		w.machineWindow.isMappedByAll = false
+		if w.machineWindow.notMappedReason == "" {
+			w.machineWindow.notMappedReason = fmt.Sprintf(
 				"rank %d is on a machine where memory was not mapped", w.registrar.cfg.Ranks[rank])
 		}
 	}
@@ -298,7 +300,7 @@ func (w *window) agreeOnIntraWindow(ctx context.Context) error {
 
 // linkFailures makes the levels fail if the group fails. teardown.failParent does the opposite.
 func (l *levels) linkFailures(c *communicator) {
-	for _, level := range []*communicator{l.intra, l.inter} {
+	for _, level := range []*communicator{l.machineLevel, l.crossMachineLevel} {
 		go func() {
 			select {
 			case <-level.stages.groupEnded:
@@ -315,7 +317,7 @@ func (l *levels) linkFailures(c *communicator) {
 
 func (l *levels) close() error {
 	var errs []error
-	for _, level := range []*communicator{l.intra, l.inter} {
+	for _, level := range []*communicator{l.machineLevel, l.crossMachineLevel} {
 		if level != nil {
 			errs = append(errs, level.Close())
 		}

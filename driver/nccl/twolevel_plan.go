@@ -8,7 +8,7 @@ import (
 )
 
 // packElements returns the number of elements in kernels.PackBytes bytes.
-func packElements(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
+func elementsPerPack(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
 type levelStep struct {
 	level *communicator
@@ -17,22 +17,22 @@ type levelStep struct {
 	offer driver.Offer
 }
 
-func (t *twoLevel) refusal(p *plan) error {
-	_, err := t.offer(p)
+func (t *twoLevel) refuseCall(p *plan) error {
+	_, err := t.offerSteps(p)
 	return err
 }
 
 // offer returns the steps of a call on two levels. If the call cannot use two levels, offer returns
 // the reason as an error.
-func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
+func (t *twoLevel) offerSteps(p *plan) ([]levelStep, error) {
 	l := t.levels.Load()
 	if l == nil {
 		return nil, fmt.Errorf("%s: %w", t.noTwoLevelReason(), driver.ErrUnsupported)
 	}
-	if err := l.check(&p.Call); err != nil {
+	if err := l.checkCall(&p.Call); err != nil {
 		return nil, err
 	}
-	steps := l.steps(p)
+	steps := l.makeSteps(p)
 	for i := range steps {
 		s := &steps[i]
 		s.offer = s.level.Offer(s.call)
@@ -44,89 +44,90 @@ func (t *twoLevel) offer(p *plan) ([]levelStep, error) {
 }
 
 // check returns the same result on every rank.
-func (l *levels) check(call *driver.Call) error {
-	unit := packElements(call.DataType)
+func (l *levels) checkCall(call *driver.Call) error {
+	divisor := elementsPerPack(call.DataType)
 	switch {
 	case call.Operation.Reduces() && call.ReduceOp != driver.Sum:
 		return fmt.Errorf("two levels compute sums only, not %v: %w", call.ReduceOp,
 			driver.ErrUnsupported)
 	case call.Operation == driver.AllReduce:
-		unit *= int64(l.ranksPerMachine)
+		divisor *= int64(l.ranksPerMachine)
 	case call.Operation == driver.AllGather:
 	default:
 		return fmt.Errorf("two levels do not support %v: %w", call.Operation, driver.ErrUnsupported)
 	}
-	if call.Count == 0 || call.Count%unit != 0 {
+	if call.Count == 0 || call.Count%divisor != 0 {
 		return fmt.Errorf("on two levels, the number of elements of this call must be a multiple of %d: "+
-			"%w", unit, driver.ErrUnsupported)
+			"%w", divisor, driver.ErrUnsupported)
 	}
 	return nil
 }
 
-func (l *levels) steps(p *plan) []levelStep {
+func (l *levels) makeSteps(p *plan) []levelStep {
 	call := driver.Call{
 		DataType: p.DataType, ReduceOp: p.ReduceOp, Send: p.Send, Recv: p.Recv, Keep: p.Keep,
 	}
 	send, recv := p.ownWindow(p.SendWindow), p.ownWindow(p.RecvWindow)
-	if send != nil && recv != nil && send.intraWindow != nil && recv.intraWindow != nil {
-		call.SendWindow, call.RecvWindow = send.intraWindow, recv.intraWindow
+	if send != nil && recv != nil && send.machineWindow != nil && recv.machineWindow != nil {
+		call.SendWindow, call.RecvWindow = send.machineWindow, recv.machineWindow
 	}
 	if p.Operation == driver.AllGather {
 		call.Count = p.Count
-		return l.allGather(call)
+		return l.makeAllGatherSteps(call)
 	}
 	call.Count = p.Count / int64(l.ranksPerMachine)
-	return l.allReduce(call)
+	return l.makeAllReduceSteps(call)
 }
 
-func (l *levels) intraStep(op driver.Operation, call driver.Call) levelStep {
+func (l *levels) machineStep(op driver.Operation, call driver.Call) levelStep {
 	call.Operation = op
-	return levelStep{level: l.intra, path: driver.PathDirect, call: call}
+	return levelStep{level: l.machineLevel, path: driver.PathDirect, call: call}
 }
 
-func (l *levels) interStep(op driver.Operation, call driver.Call) levelStep {
+func (l *levels) crossMachineStep(op driver.Operation, call driver.Call) levelStep {
 	call.Operation, call.SendWindow, call.RecvWindow = op, nil, nil
-	return levelStep{level: l.inter, path: driver.PathPlain, call: call}
+	return levelStep{level: l.crossMachineLevel, path: driver.PathPlain, call: call}
 }
 
 // allReduce returns the steps of an AllReduce: a ReduceScatter within each machine, an AllReduce of
 // the parts between machines, and an AllGather within each machine.
-func (l *levels) allReduce(call driver.Call) []levelStep {
-	part := call.Recv + uintptr(int64(l.localIndex)*call.Count*int64(call.DataType.Size()))
-	scatter, add, gather := call, call, call
-	scatter.Recv = part
-	add.Send, add.Recv = part, part
-	gather.Send, gather.SendWindow = part, call.RecvWindow
+func (l *levels) makeAllReduceSteps(call driver.Call) []levelStep {
+	partAddress := call.Recv + uintptr(int64(l.localIndex)*call.Count*int64(call.DataType.Size()))
+	scatterCall, sumCall, gatherCall := call, call, call
+	scatterCall.Recv = partAddress
+	sumCall.Send, sumCall.Recv = partAddress, partAddress
+	gatherCall.Send, gatherCall.SendWindow = partAddress, call.RecvWindow
 	return []levelStep{
-		l.intraStep(driver.ReduceScatter, scatter), l.interStep(driver.AllReduce, add),
-		l.intraStep(driver.AllGather, gather),
+		l.machineStep(driver.ReduceScatter, scatterCall), l.crossMachineStep(driver.AllReduce, sumCall),
+		l.machineStep(driver.AllGather, gatherCall),
 	}
 }
 
 // allGather returns the steps of an AllGather. First, the ranks with the same index on all machines
 // gather their inputs. Then the ranks of a machine exchange what they have gathered, with one
 // AllGather for the inputs of each machine.
-func (l *levels) allGather(call driver.Call) []levelStep {
-	bytes := uintptr(call.Count * int64(call.DataType.Size()))
-	inter := call
-	inter.Splits = &driver.Splits{}
-	for m := range l.machines {
-		inter.Splits.RecvCounts = append(inter.Splits.RecvCounts, call.Count)
-		inter.Splits.RecvOffsets = append(inter.Splits.RecvOffsets,
-			int64(m*l.ranksPerMachine+l.localIndex)*call.Count)
+func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
+	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
+	crossCall := call
+	crossCall.Splits = &driver.Splits{}
+	for machine := range l.machines {
+		crossCall.Splits.RecvCounts = append(crossCall.Splits.RecvCounts, call.Count)
+		crossCall.Splits.RecvOffsets = append(crossCall.Splits.RecvOffsets,
+			int64(machine*l.ranksPerMachine+l.localIndex)*call.Count)
 	}
-	steps := []levelStep{l.interStep(driver.AllGatherV, inter)}
-	for m := range l.machines {
-		block := call
-		block.Recv = call.Recv + uintptr(m*l.ranksPerMachine)*bytes
-		block.Send, block.SendWindow = block.Recv+uintptr(l.localIndex)*bytes, call.RecvWindow
-		steps = append(steps, l.intraStep(driver.AllGather, block))
+	steps := []levelStep{l.crossMachineStep(driver.AllGatherV, crossCall)}
+	for machine := range l.machines {
+		machineCall := call
+		machineCall.Recv = call.Recv + uintptr(machine*l.ranksPerMachine)*partBytes
+		machineCall.Send = machineCall.Recv + uintptr(l.localIndex)*partBytes
+		machineCall.SendWindow = call.RecvWindow
+		steps = append(steps, l.machineStep(driver.AllGather, machineCall))
 	}
 	return steps
 }
 
-func (t *twoLevel) prepare(p *plan) error {
-	steps, err := t.offer(p)
+func (t *twoLevel) prepareCall(p *plan) error {
+	steps, err := t.offerSteps(p)
 	if err != nil {
 		return err
 	}

@@ -109,8 +109,8 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 		if err := window.Resume(t.Context()); err != nil {
 			return err
 		}
-		if window.intraWindow == nil || !window.intraWindow.mappedByAll {
-			return failuref("the levels cannot use the resumed window: %+v", window.intraWindow)
+		if window.machineWindow == nil || !window.machineWindow.isMappedByAll {
+			return failuref("the levels cannot use the resumed window: %+v", window.machineWindow)
 		}
 		return nil
 	})

@@ -107,11 +107,11 @@ func TestTwoLevelsAgreeOnWindows(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.must(func(m *testRank) error {
 		window := m.regions[1].window.(*window)
-		window.intraWindow.mappedByAll = m.rank < 2
-		if err := window.agreeOnIntraWindow(t.Context()); err != nil {
+		window.machineWindow.isMappedByAll = m.rank < 2
+		if err := window.agreeOnMachineWindow(t.Context()); err != nil {
 			return err
 		}
-		if window.intraWindow.mappedByAll || window.intraWindow.notMappedReason == "" {
+		if window.machineWindow.isMappedByAll || window.machineWindow.notMappedReason == "" {
 			return failuref("the window is used although the other machine could not map its memory")
 		}
 		return nil
@@ -212,8 +212,8 @@ func TestTwoLevelsRefuse(t *testing.T) {
 // the level.
 func TestTwoLevelsFailTogether(t *testing.T) {
 	for _, failed := range []func(*levels) *communicator{
-		func(l *levels) *communicator { return l.intra },
-		func(l *levels) *communicator { return l.inter },
+		func(l *levels) *communicator { return l.machineLevel },
+		func(l *levels) *communicator { return l.crossMachineLevel },
 	} {
 		w := newTwoLevelGroup(t, 4)
 		plans := make([]driver.Plan, len(w.ranks))
@@ -236,7 +236,8 @@ func TestTwoLevelsFailTogether(t *testing.T) {
 				return err
 			}
 			<-c.Failed()
-			for _, level := range []*communicator{c.levels.Load().intra, c.levels.Load().inter} {
+			l := c.levels.Load()
+			for _, level := range []*communicator{l.machineLevel, l.crossMachineLevel} {
 				<-level.stages.allFreed
 			}
 			for _, err := range []error{err, c.Cause()} {

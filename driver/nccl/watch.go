@@ -13,9 +13,9 @@ import (
 
 const checkInterval = 2 * time.Millisecond
 
-// fullCheckEvery limits full checks while the program keeps launching calls, because launches
+// checksPerFullCheck limits full checks while the program keeps launching calls, because launches
 // detect failed peers themselves. The other checks only read the kernels' reports.
-const fullCheckEvery = 16
+const checksPerFullCheck = 16
 
 // replayCheckInterval is the time between checks if only another library may replay calls.
 const replayCheckInterval = 20 * time.Millisecond
@@ -34,20 +34,20 @@ type watcher struct {
 	stages   *stages
 	teardown *teardown
 
-	running sync.WaitGroup // the goroutine that runs watch
+	goroutine sync.WaitGroup // the goroutine that runs watch
 }
 
 // watch looks for faults, even if the program never waits for its work.
 func (w *watcher) watch() {
-	var check <-chan time.Time
-	var grace control.GraceTimer
-	work := workCheck{time.NewTicker(checkInterval), w.faults.newWait(0, 0)}
-	work.ticker.Stop()
+	var replayTicks <-chan time.Time
+	var peerFailureTimer control.GraceTimer
+	check := workCheck{time.NewTicker(checkInterval), w.faults.newCollectiveWait(0, 0)}
+	check.ticker.Stop()
 	for {
-		if check == nil && w.recorder.everCaptured.Load() {
+		if replayTicks == nil && w.recorder.wasCaptured.Load() {
 			ticker := time.NewTicker(replayCheckInterval)
 			defer ticker.Stop()
-			check = ticker.C
+			replayTicks = ticker.C
 		}
 		select {
 		case <-w.stages.groupEnded:
@@ -56,10 +56,10 @@ func (w *watcher) watch() {
 			w.teardown.begin()
 			return
 		case <-w.busy.Wake:
-			w.watchWork(work)
-		case <-check:
+			w.watchWork(check)
+		case <-replayTicks:
 			// This rank's kernels may report a more specific fault than the failure of a peer.
-			if w.faults.checkKernels() == nil && grace.Expired(w.plane.PeerFailed()) {
+			if w.faults.checkKernels() == nil && peerFailureTimer.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
 		}
@@ -75,8 +75,8 @@ type workCheck struct {
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
-	probe := w.newProbe(check.wait)
-	seen, _ := w.history.last()
+	examined := w.newExaminedCollective(check.wait)
+	previousTicket, _ := w.history.lastCall()
 	for checks := 1; ; checks++ {
 		select {
 		case <-w.stages.groupEnded:
@@ -87,24 +87,24 @@ func (w *watcher) watchWork(check workCheck) {
 		}
 		// Full checks take locks that launches need, so few checks are full while the program
 		// launches calls.
-		latest, _ := w.history.last()
-		launching := latest != seen
-		seen = latest
-		finished := !launching && w.canSleep()
+		ticket, _ := w.history.lastCall()
+		hasLaunched := ticket != previousTicket
+		previousTicket = ticket
+		isFinished := !hasLaunched && w.stopWatchingIfIdle()
 		var err error
 		switch {
-		case finished: // read the reports of finished work
-			err = cmp.Or(w.faults.kernelFault(), w.comm.asyncError(w.cfg.Name()))
-		case launching && checks%fullCheckEvery != 0:
-			err = w.faults.kernelFault()
+		case isFinished: // read the reports of finished work
+			err = cmp.Or(w.faults.findKernelFault(), w.comm.asyncError(w.cfg.Name()))
+		case hasLaunched && checks%checksPerFullCheck != 0:
+			err = w.faults.findKernelFault()
 		default:
-			err = w.examine(&probe)
+			err = w.examine(&examined)
 		}
 		if err != nil {
 			_ = w.plane.Fail(err)
 			return
 		}
-		if finished {
+		if isFinished {
 			return
 		}
 	}
@@ -112,9 +112,9 @@ func (w *watcher) watchWork(check workCheck) {
 
 // canSleep reports whether all work is finished. It clears Watching before it checks the work, so
 // that a concurrent launch wakes the watcher.
-func (w *watcher) canSleep() bool {
+func (w *watcher) stopWatchingIfIdle() bool {
 	w.busy.Watching.Store(false)
-	if idle(w.mu, w.busy) {
+	if isIdle(w.mu, w.busy) {
 		return true
 	}
 	w.busy.Watching.Store(true)
@@ -122,74 +122,75 @@ func (w *watcher) canSleep() bool {
 }
 
 // probe identifies the collective that the watcher examines until every rank has launched it.
-type probe struct {
-	grace     control.GraceTimer
-	ticket    uint64
-	operation driver.Operation
-	since     time.Time
-	wait      *collectiveWait
-	// differsSince is the time when the call being compared was first found to differ, or zero.
-	differsSince time.Time
+type examinedCollective struct {
+	peerFailureTimer control.GraceTimer
+	ticket           uint64
+	operation        driver.Operation
+	startTime        time.Time
+	wait             *collectiveWait
+	// firstDifferenceTime is the time when the call being compared was first found to differ, or
+	// zero.
+	firstDifferenceTime time.Time
 }
 
-// differGrace lets a comparison find all ranks whose calls differ.
-const differGrace = 100 * time.Millisecond
+// differenceDelay lets a comparison find all ranks whose calls differ.
+const differenceDelay = 100 * time.Millisecond
 
-// afterGrace returns the error of a comparison once it has persisted for differGrace.
-func (p *probe) afterGrace(err error) error {
+// afterDelay returns the error of a comparison once it has persisted for differenceDelay.
+func (p *examinedCollective) afterDelay(err error) error {
 	switch {
 	case err == nil:
-		p.differsSince = time.Time{}
-	case p.differsSince.IsZero():
-		p.differsSince = time.Now()
-	case time.Since(p.differsSince) > differGrace:
+		p.firstDifferenceTime = time.Time{}
+	case p.firstDifferenceTime.IsZero():
+		p.firstDifferenceTime = time.Now()
+	case time.Since(p.firstDifferenceTime) > differenceDelay:
 		return err
 	}
 	return nil
 }
 
-func (w *watcher) newProbe(wait *collectiveWait) probe {
-	ticket, operation := w.history.last()
-	return probe{ticket: ticket, operation: operation, since: time.Now(), wait: wait}
+func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective {
+	ticket, operation := w.history.lastCall()
+	return examinedCollective{ticket: ticket, operation: operation, startTime: time.Now(), wait: wait}
 }
 
-func (w *watcher) examine(p *probe) error {
-	if err := w.faults.kernelFault(); err != nil {
+func (w *watcher) examine(p *examinedCollective) error {
+	if err := w.faults.findKernelFault(); err != nil {
 		return err
 	}
 	if w.teardown.parent.Load() != nil { // the watcher of the two-level group examines the peers
 		return w.comm.asyncError(w.cfg.Name())
 	}
-	if call := w.comparer.call.Load(); call != nil {
-		latest, _ := w.history.last()
-		return p.afterGrace(w.faults.mismatch(call, latest))
+	if call := w.comparer.comparedCall.Load(); call != nil {
+		latest, _ := w.history.lastCall()
+		return p.afterDelay(w.faults.findMismatch(call, latest))
 	}
 	if err := w.messages.Examine(); err != nil {
 		return err
 	}
-	if err := w.faults.launchedMismatch(p.ticket); err != nil {
+	if err := w.faults.findLaunchedMismatch(p.ticket); err != nil {
 		return err
 	}
 	p.wait.wait.Ticket, p.wait.wait.Operation = p.ticket, p.operation
 	wait := p.wait.wait
-	if p.grace.Expired(w.plane.PeerFailed()) {
+	if p.peerFailureTimer.Expired(w.plane.PeerFailed()) {
 		return w.plane.PeerFault(wait.CallText())
 	}
-	if err := w.plane.Diagnose(wait, p.since); err != nil {
+	if err := w.plane.Diagnose(wait, p.startTime); err != nil {
 		return err
 	}
 	if err := w.comm.asyncError(w.cfg.Name()); err != nil {
 		return err
 	}
-	latest, _ := w.history.last()
+	latest, _ := w.history.lastCall()
 	if latest != p.ticket && w.plane.Diagnose(wait, time.Time{}) == nil {
-		*p = w.newProbe(p.wait)
+		*p = w.newExaminedCollective(p.wait)
 	}
 	return nil
 }
 
 // idle reports whether a group has no call in progress and no unfinished work on any stream.
-func idle(mu *groupLock, busy *stream.BusyStreams) bool {
+func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false
 	}

@@ -24,32 +24,32 @@ type window struct {
 	// the communicator.
 	handle nccl.Window
 	uses   memory.UseCount
-	// intraWindow is the window of the same segment in levels.intra, or nil without a two-level
+	// machineWindow is the window of the same segment in levels.intra, or nil without a two-level
 	// path.
-	intraWindow *window
-	peers
+	machineWindow *window
+	peerMappings
 	suspension windowSuspension
 }
 
 // windowSuspension is guarded by the group's lock.
 type windowSuspension struct {
 	// While active is set, the peers' segments are unmapped, but their addresses stay reserved.
-	active           bool
-	registerOnResume bool
+	isActive     bool
+	mustRegister bool
 }
 
 // merge adds the result of a rank to w. Direct kernels use the segments only if every rank has
 // mapped all of them.
-func (w *window) merge(rank int, result *registerResult) {
+func (w *window) mergeResult(rank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
 	}
-	w.mappedByAll = w.mappedByAll && !result.NotMapped
+	w.isMappedByAll = w.isMappedByAll && !result.NotMapped
 }
 
 func (w *window) Deregister() error {
-	if w.intraWindow != nil {
-		return errors.Join(w.intraWindow.Deregister(), w.deregisterSelf())
+	if w.machineWindow != nil {
+		return errors.Join(w.machineWindow.Deregister(), w.deregisterSelf())
 	}
 	return w.deregisterSelf()
 }
@@ -90,7 +90,7 @@ func (w *window) deferDeregistration() bool {
 	})
 }
 
-func byKey(a, b *window) int {
+func compareKeys(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
@@ -105,21 +105,21 @@ func (w *window) deregister() error {
 }
 
 // peers holds this rank's mappings of the other ranks' segments, which direct kernels use.
-type peers struct {
+type peerMappings struct {
 	addresses []uintptr
 	// mapped is set if this rank has mapped all segments. If mapped is not set, mapError is the
 	// reason. mapError is empty if another rank did not share its segment.
-	mapped   bool
-	mapError string
+	hasMappedAll bool
+	mapError     string
 	// mappedByAll is set if every rank has mapped all segments. Otherwise, notMappedReason names a
 	// rank and its reason.
-	mappedByAll     bool
+	isMappedByAll   bool
 	notMappedReason string
 
-	unmapped atomic.Bool
+	isUnmapped atomic.Bool
 }
 
-func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
+func segmentShareKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 	name := fmt.Sprintf("segment/%s/%d/%d", group.ID, key.Pool, key.Ordinal)
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
@@ -127,27 +127,27 @@ func peersKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.Key {
 // mapPeers maps the other ranks' segments. If the window is suspended, mapPeers maps these segments
 // at their old addresses.
 func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
-	reg := w.registrar
-	if reg.direct.unavailableReason != "" {
+	registrar := w.registrar
+	if registrar.direct.unavailableReason != "" {
 		return driver.ErrUnsupported
 	}
 	if slices.ContainsFunc(allShared, func(shared []byte) bool { return len(shared) == 0 }) {
 		return errNotShared
 	}
 	if w.addresses == nil {
-		w.addresses = make([]uintptr, len(reg.cfg.Ranks))
+		w.addresses = make([]uintptr, len(registrar.cfg.Ranks))
 	}
-	for r, rank := range reg.cfg.Ranks {
-		if r == reg.cfg.Rank {
+	for r, rank := range registrar.cfg.Ranks {
+		if r == registrar.cfg.Rank {
 			w.addresses[r] = w.segment.Address()
 			continue
 		}
-		at, err := reg.direct.sharing.MapShared(ctx, rank, peersKey(reg.cfg, w.key), allShared[r][1:],
-			w.segment.Bytes(), w.addresses[r])
+		address, err := registrar.direct.sharing.MapShared(ctx, rank,
+			segmentShareKey(registrar.cfg, w.key), allShared[r][1:], w.segment.Bytes(), w.addresses[r])
 		if err != nil {
-			return errors.Join(err, w.undoMapping(r))
+			return errors.Join(err, w.unmapFirstPeers(r))
 		}
-		w.addresses[r] = at
+		w.addresses[r] = address
 	}
 	return nil
 }
@@ -157,9 +157,9 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch reason := cmp.Or(r.direct.unavailableReason, w.notMappedReason); {
-	case w.unmapped.Load():
+	case w.isUnmapped.Load():
 		return nil, driver.ErrClosed
-	case !w.mappedByAll:
+	case !w.isMappedByAll:
 		return nil, fmt.Errorf("peers' memory could not be mapped: %s: %w",
 			cmp.Or(reason, errNotShared.Error()), driver.ErrUnsupported)
 	}
@@ -168,23 +168,23 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 
 // unmapPeers must not be called before the last kernel that uses the mappings has exited.
 func (w *window) unmapPeers() error {
-	if w.unmapped.Swap(true) {
+	if w.isUnmapped.Swap(true) {
 		return nil
 	}
 	g := w.registrar.gpu
-	peers, suspended := w.addresses, w.suspension.active
-	w.addresses = make([]uintptr, len(peers))
+	addresses, suspended := w.addresses, w.suspension.isActive
+	w.addresses = make([]uintptr, len(addresses))
 	return g.FreeWhenIdle(func() error {
 		return g.Do(func() error {
 			var errs []error
-			for r, at := range peers {
-				if at == 0 || r == w.registrar.cfg.Rank {
+			for r, address := range addresses {
+				if address == 0 || r == w.registrar.cfg.Rank {
 					continue
 				}
 				if !suspended {
-					errs = append(errs, g.CUDA.Unmap(at, w.segment.Bytes()))
+					errs = append(errs, g.CUDA.Unmap(address, w.segment.Bytes()))
 				}
-				errs = append(errs, g.CUDA.AddressFree(at, w.segment.Bytes()))
+				errs = append(errs, g.CUDA.AddressFree(address, w.segment.Bytes()))
 			}
 			return errors.Join(errs...)
 		})
@@ -200,18 +200,18 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// undoMapping unmaps the other ranks' segments. If the window is suspended, undoMapping unmaps only
-// the segments of the first n ranks, and keeps the addresses reserved.
-func (w *window) undoMapping(n int) error {
+// unmapFirstPeers unmaps the other ranks' segments. If the window is suspended, unmapFirstPeers
+// unmaps only the segments of the first n ranks, and keeps the addresses reserved.
+func (w *window) unmapFirstPeers(count int) error {
 	g := w.registrar.gpu
-	if !w.suspension.active {
+	if !w.suspension.isActive {
 		return w.unmapPeers()
 	}
 	return g.Do(func() error {
 		var errs []error
-		for r, at := range w.addresses[:min(n, len(w.addresses))] {
-			if at != 0 && r != w.registrar.cfg.Rank {
-				errs = append(errs, g.CUDA.Unmap(at, w.segment.Bytes()))
+		for r, address := range w.addresses[:min(count, len(w.addresses))] {
+			if address != 0 && r != w.registrar.cfg.Rank {
+				errs = append(errs, g.CUDA.Unmap(address, w.segment.Bytes()))
 			}
 		}
 		return errors.Join(errs...)
