@@ -25,8 +25,8 @@ type adoptedCommunicator struct {
 	timeoutErr atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStart is an environment variable with which users assert that their kernels never
-// trigger an early launch of the next kernel.
+// allowEarlyStartVariable is an environment variable. Users set it to 1 to assert that none of
+// their kernels lets the next kernel start early.
 const allowEarlyStartVariable = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
@@ -172,8 +172,8 @@ func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byt
 	return outputs, nil
 }
 
-// gatherInContext implements gather on a thread where the CUDA context is current. Work on the
-// device's internal stream must not wait for other ranks, so it uses a temporary stream.
+// gatherInContext implements gather on a thread where the CUDA context is current. It uses a
+// temporary stream, because work on the device's internal stream must not wait for other ranks.
 func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	if len(input) == 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"symmem/internal/control"
 )
 
-// communicator implements driver.Communicator. It launches calls, and its parts do the rest:
+// communicator implements driver.Communicator. It launches calls. Its parts have other tasks:
 //
 //	registrar  registers and deregisters windows
 //	recorder   records calls into captures of other libraries
@@ -23,20 +23,20 @@ import (
 //	owner      connects streams and messages with the group
 //	suspender  releases the group's memory and restores it
 //	teardown   frees the communicator in stages
-//	twoLevel   runs collectives of a group that spans machines in two levels
+//	twoLevel   runs collectives within each machine and between machines
 //
 // The parts share the lock mu. It is held during calls to NCCL, because NCCL permits only one
-// thread at a time, and while a call gets its position in the group's order. It guards the windows,
-// the recordings and writes to the history.
+// thread at a time. It is also held while a call gets its ticket (its number in the group). mu
+// guards the windows, the recordings and writes to the history.
 type communicator struct {
-	// Every launch uses the first fields. They are adjacent, to occupy few cache lines.
+	// Every launch uses the fields of this block. They are adjacent to occupy few cache lines.
 
 	device        *Device
 	plane         control.Plane
 	comparesCalls atomic.Bool
-	// Nothing is launched once closing is set.
+	// isClosing is set by Close. After that, nothing is launched.
 	isClosing atomic.Bool
-	// isLevel is set, before the first launch, if this is a level of a two-level group.
+	// isLevel is set before the first launch if this communicator is a level of a two-level group.
 	isLevel bool
 	mu      groupLock
 	busy    stream.BusyStreams
@@ -53,7 +53,7 @@ type communicator struct {
 	direct       directPath
 	messages     p2p.Messages
 	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
-	// windowGraphs counts symmem's open graphs that have calls on the window path.
+	// windowGraphs counts symmem's open graphs that contain window kernels.
 	windowGraphs atomic.Int64
 
 	twoLevel
@@ -138,15 +138,15 @@ func (c *communicator) Abort(cause error) {
 	c.teardown.begin()
 }
 
-// Close waits for work that all ranks have launched. Work that some rank has not launched fails
-// with ErrClosed.
+// Close waits for collectives that all ranks have launched. A collective that some rank has not
+// launched fails with ErrClosed.
 func (c *communicator) Close() error {
 	c.isClosing.Store(true)
 	levelsErr := c.twoLevel.close()
 	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
 		allEnded, lacksRank := c.finishWork()
-		// Withdraw prevents another rank from launching its part of unfinished work and expecting
-		// success. It returns false if the last rank has just launched its part, so wait again.
+		// After Withdraw, a rank that launches its part of a collective too late gets an error.
+		// Withdraw returns false if the last rank has just launched its part, so wait again.
 		if allEnded || c.plane.Withdraw() || !lacksRank {
 			break
 		}
@@ -168,8 +168,8 @@ func (c *communicator) Close() error {
 // closeRounds limits the waits in Close, because the slowest rank may keep launching.
 const maxCloseWaits = 3
 
-// finishWork waits for work that can still complete. missing reports whether some rank has not
-// launched its part.
+// finishWork waits for collectives that can still complete. allEnded reports whether all of them
+// have ended. lacksRank reports whether some rank has not launched the last collective.
 func (c *communicator) finishWork() (allEnded, lacksRank bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()

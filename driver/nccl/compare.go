@@ -9,31 +9,30 @@ import (
 	"symmem/internal/control"
 )
 
-// comparer checks that all ranks launch the same calls. A ticket is the number of a call in the
-// group.
+// comparer checks that all ranks launch the same calls. A ticket is the number of a collective in
+// the group.
 type comparer struct {
 	cfg    *driver.GroupConfig
 	plane  control.Plane
 	direct *directPath
 	faults *faults
-	// call is the call that a launch is comparing, or nil. Meanwhile, the launch checks the peers
-	// itself.
+	// comparedCall is the call that compareOverPlane is comparing, or nil.
 	comparedCall atomic.Pointer[driver.Call]
 }
 
-// announce publishes the call's digest to the other ranks if the ranks share memory. A direct
-// kernel cannot be compared with a call to NCCL in any other way.
+// announce writes the call's digest (a hash of its arguments) to the announcements, which the other
+// ranks read. It does nothing if the ranks share no memory.
 //
-// announce must be called before the history records the call. From then on, a difference may make
-// the group fail, and the other ranks look for the reason in the announcements.
+// announce must be called before the history records the call. After that, a differing call can
+// make the group fail, and the other ranks look for the reason in the announcements.
 func (c *comparer) announce(call *driver.Call, ticket uint64) {
 	if c.direct.announcements != nil {
 		c.direct.announcements.Announce(ticket, call.Digest)
 	}
 }
 
-// compare checks that all ranks launch the same call, which this rank has announced. kernelsCompare
-// reports whether the call's kernels compare calls themselves.
+// compare checks that all ranks launch the same call, which this rank has announced.
+// kernelsWillCompare must be set if the call's kernels compare digests themselves.
 func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare bool) error {
 	if kernelsWillCompare && c.direct.announcements != nil {
 		return c.checkPeersBeforeKernels(call, ticket)
@@ -41,6 +40,7 @@ func (c *comparer) compare(call *driver.Call, ticket uint64, kernelsWillCompare 
 	return c.compareOverPlane(call, ticket)
 }
 
+// compareOverPlane compares calls over the plane (the connection between ranks outside NCCL).
 func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	c.comparedCall.Store(call)
 	defer c.comparedCall.Store(nil)
@@ -51,8 +51,8 @@ func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	return err
 }
 
-// compareSplits compares the sizes that ranks send with those that their peers expect. If they
-// differed, NCCL would wait forever.
+// compareSplits compares the sizes that ranks send with the sizes that their peers expect. If the
+// sizes differed, NCCL would wait forever.
 func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
@@ -68,14 +68,14 @@ func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	return nil
 }
 
-// checkPeersBeforeKernels returns an error if a peer has failed. Kernels that compare calls
-// themselves might succeed nevertheless.
+// checkPeersBeforeKernels returns an error if a peer has failed. The kernels might succeed
+// nevertheless.
 func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) error {
 	if err := c.plane.Cause(); err != nil || !c.plane.PeerFailed() {
 		return err
 	}
 	if err := c.faults.findMismatch(call, ticket); err != nil {
-		return c.plane.Fail(err) // the peer may have failed for the same reason
+		return c.plane.Fail(err) // the differing call is probably why the peer has failed
 	}
 	return c.faults.failAfterPeerInCall(call, ticket)
 }

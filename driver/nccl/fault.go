@@ -14,6 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
+// faults finds the cause of a failure and makes the group fail. A ticket is the number of a
+// collective in the group.
 type faults struct {
 	cfg           *driver.GroupConfig
 	plane         control.Plane
@@ -26,7 +28,7 @@ type faults struct {
 }
 
 // findMismatch returns a MismatchError if other ranks have announced a different call for the
-// ticket (the number of a collective in the group).
+// ticket.
 func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
@@ -38,7 +40,7 @@ func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// findLaunchedMismatch is like findMismatch for a ticket that this rank has launched. It returns
+// findLaunchedMismatch calls findMismatch for a collective that this rank has launched. It returns
 // nil if calls are not compared.
 func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
@@ -48,8 +50,8 @@ func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	return f.findMismatch(call, ticket)
 }
 
-// checkKernels makes the group fail if a kernel has reported a fault, and returns the cause of the
-// failure. If there is no fault, checkKernels returns nil.
+// checkKernels makes the group fail if a direct kernel (symmem's own) has reported a fault. It
+// returns why the group has failed, or nil if no kernel has reported a fault.
 func (f *faults) checkKernels() error {
 	err := f.findKernelFault()
 	if err == nil {
@@ -59,6 +61,7 @@ func (f *faults) checkKernels() error {
 	return f.plane.Cause()
 }
 
+// findKernelFault returns the fault that a direct kernel has reported, or nil.
 func (f *faults) findKernelFault() error {
 	report, found := f.direct.exchange.Reported()
 	if !found {
@@ -70,7 +73,7 @@ func (f *faults) findKernelFault() error {
 	case kernels.Diverged:
 		if ticket != 0 {
 			if err := f.findMismatch(call, ticket); err != nil {
-				return err // names all ranks that differ; the report names only one
+				return err // names all differing ranks, but the report names only one
 			}
 		}
 		err := f.cfg.Mismatch(cmp.Or(ticket, report.Epoch), call, int(report.Ranks))
@@ -90,8 +93,8 @@ func (f *faults) findKernelFault() error {
 	}
 }
 
-// describe describes a call by its ticket. If the ticket is 0, describe uses the number of the
-// kernel launch.
+// describeCall describes a call by its ticket. If the ticket is unknown (0), describeCall uses the
+// number of the kernel launch.
 func (f *faults) describeCall(call *driver.Call, ticket, launch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
@@ -103,8 +106,8 @@ func (f *faults) describeCall(call *driver.Call, ticket, launch uint64) string {
 	return text
 }
 
-// checkPeers makes the group fail if a kernel has reported a fault, or if a peer is lost or has
-// failed.
+// checkPeers makes the group fail if a kernel has reported a fault, if another rank has failed, or
+// if the process of another rank has ended.
 func (f *faults) checkPeers() {
 	if f.isClosing.Load() || f.plane.Cause() != nil {
 		return
@@ -115,8 +118,8 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait describes a wait for a collective. A collectiveWait is reused, because the bound
-// methods in wait would be allocated again otherwise.
+// collectiveWait describes a wait for a collective. A collectiveWait is reused, because creating
+// the functions in wait allocates memory.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that must become idle, or nil
@@ -136,8 +139,8 @@ func (w *collectiveWait) describeCall() string {
 	return fmt.Sprintf("%v %d of group %s", w.wait.Operation, w.wait.Ticket, w.faults.cfg.Name())
 }
 
-// findFault implements control.Wait.Why. It checks the reports of kernels first, because a fault in
-// a kernel ends all waits.
+// findFault implements control.Wait.Why. It starts with the faults that kernels have reported,
+// because such a fault makes all other waits end.
 func (w *collectiveWait) findFault() error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
@@ -151,31 +154,33 @@ func (w *collectiveWait) findFault() error {
 func (w *collectiveWait) countsText() string {
 	f := w.faults
 	if f.plane.Cause() != nil {
-		return "" // the cause already contains the counts
+		return "" // Cause already contains the counts
 	}
 	return describeCounts(f.rasID, f.cfg, f.cfg.Timeout.Get())
 }
 
 func (w *collectiveWait) isStreamIdle() bool { return w.stream.Idle() }
 
-// complete reports whether every rank has launched the collective with the given ticket and nothing
-// prevents its completion.
+// canComplete reports whether every rank has launched the collective with the given ticket and
+// nothing prevents its completion.
 func (f *faults) canComplete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newCollectiveWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// failAfterPeer calls failAfterPeerInCall with the next ticket, because the call has no ticket yet.
+// failAfterPeer makes the group fail after another rank has failed. call has no ticket yet, so its
+// ticket would be the next one.
 func (f *faults) failAfterPeer(call *driver.Call) error {
 	ticket, _ := f.history.lastCall()
 	return f.failAfterPeerInCall(call, ticket+1)
 }
 
+// failAfterPeerInCall makes the group fail after another rank has failed. ticket belongs to call.
 func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// Use the text of a wait for the call, because ranks compare InCall to find out whether they
-	// were in the same call.
+	// The error must contain the text of a wait for the call, because ranks compare these texts to
+	// find out whether they were in the same call.
 	wait := f.newCollectiveWait(ticket, call.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
@@ -183,14 +188,14 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
-// failAfterQueueError makes the group fail because this rank could not queue a call, for which the
-// other ranks would wait forever.
+// failAfterQueueError makes the group fail because this rank could not queue a call. The other
+// ranks would wait for this call forever.
 func (f *faults) failAfterQueueError(call *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
-		return cause // the cause also made the call to NCCL fail
+		return cause // the earlier failure is why NCCL has returned err
 	}
 	if f.plane.PeerFailed() {
-		return f.failAfterPeer(call) // a failed peer no longer shares memory, which probably caused err
+		return f.failAfterPeer(call) // the peer no longer shares memory, which probably caused err
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", call.Operation, f.cfg.Name(), err))
 }

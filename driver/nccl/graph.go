@@ -13,18 +13,19 @@ import (
 	"symmem/internal/cuda"
 )
 
-// graphCalls holds the calls captured in one graph. Each launch of the graph assigns new tickets
-// (numbers in the group's order) to them.
+// graphCalls holds the calls captured in one graph. Each launch of the graph assigns a new ticket
+// (the number of a collective in its group) to each collective.
 type graphCalls struct {
 	gpu   *gpu.GPU
 	calls []*capturedCall
-	// communicators lists the communicators of the calls, sorted by number.
+	// communicators lists the communicators of the calls, in the order in which they are locked.
 	communicators []*communicator
 	recordings    map[*communicator]*direct.Recording
-	// orderedCommunicators lists the communicators whose launches must be ordered
-	// (direct.LaunchOrder).
+	// orderedCommunicators lists the communicators that keep collectives in order with a
+	// direct.LaunchOrder.
 	orderedCommunicators []*communicator
-	// windowCommunicators lists the communicators that have calls on the window path.
+	// windowCommunicators lists the communicators that have calls on the window path (calls to NCCL
+	// that access registered memory).
 	windowCommunicators []*communicator
 }
 
@@ -37,8 +38,8 @@ func newGraphCalls(g *gpu.GPU) stream.Calls {
 	return &graphCalls{gpu: g, recordings: map[*communicator]*direct.Recording{}}
 }
 
-// Record adds a call to the capture. The caller must hold the locks of the stream and the
-// communicator.
+// Record adds a call to the graph that the stream is capturing. The caller must hold the locks of
+// the stream and the communicator.
 func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
 	call := planned.(*plan)
 	c := call.c
@@ -53,7 +54,8 @@ func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
 		gc.add(&capturedCall{plan: call})
 		return nil
 	}
-	s.Capture.WaitsElsewhere = true // a Send waits until the previous message is copied
+	// A Send waits until the previous launch's message has been copied.
+	s.Capture.WaitsElsewhere = true
 	return c.messages.Record(s, messagePlan(call), func(m *p2p.CapturedMessage) {
 		gc.add(&capturedCall{plan: call, message: m})
 	})
@@ -81,7 +83,7 @@ func compareLockPositions(a, b *communicator) int {
 	return cmp.Compare(a.lockPosition, b.lockPosition)
 }
 
-// next returns the position of c's next call in the capture. The caller must hold c.mu.
+// nextPosition returns the position of c's next call in the graph. The caller must hold c.mu.
 func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	r := gc.recordings[c]
 	if r == nil {
@@ -91,8 +93,8 @@ func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	return r.Next()
 }
 
-// Launch assigns tickets and message numbers, and queues the graph. The caller must hold the locks
-// of the graph and the stream.
+// Launch assigns tickets to the collectives and numbers to the messages, and queues the graph. The
+// caller must hold the locks of the graph and the stream.
 func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range gc.communicators {
 		c.mu.Lock() // in lock order
@@ -160,7 +162,7 @@ func (gc *graphCalls) queueGraph(
 	return err == nil, err
 }
 
-// queueAfterGraph queues the work that follows a launch. The caller must hold s.Mu.
+// queueAfterGraph queues the work that follows a graph. The caller must hold s.Mu.
 func (gc *graphCalls) queueAfterGraph(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver, sends []*p2p.End,
 ) error {
@@ -177,15 +179,16 @@ func (gc *graphCalls) queueAfterGraph(
 	return graph.RecordEvents(s)
 }
 
-// failCommunicators makes the communicators of the first n calls fail, because other ranks assume
-// that these calls have been launched.
-func (gc *graphCalls) failCommunicators(n int, err error) {
-	for _, call := range gc.calls[:n] {
+// failCommunicators makes the communicators of the first callCount calls fail, because other ranks
+// assume that these calls have been launched.
+func (gc *graphCalls) failCommunicators(callCount int, err error) {
+	for _, call := range gc.calls[:callCount] {
 		_ = call.plan.c.faults.failAfterQueueError(&call.plan.Call, err)
 	}
 }
 
-// Close releases the communicators. ended must be set if all launches have completed.
+// Close lets the communicators be closed. allCompleted must be set if all launches of the graph
+// have completed.
 func (gc *graphCalls) Close(allCompleted bool) {
 	var messages []*p2p.CapturedMessage
 	for _, call := range gc.calls {

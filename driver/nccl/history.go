@@ -8,14 +8,16 @@ import (
 	"symmem/internal/spin"
 )
 
-// history counts the launches of a group and stores its latest calls, so that the call that caused
-// a fault can be found. A ticket is the number of a collective in the group.
+// history counts the launches of a group and stores its last calls, so that the call that caused a
+// fault can be found. A ticket is the number of a collective in the group.
 //
-// Writers hold the communicator's lock, but readers must not, because a launch may hold it while
-// waiting in NCCL. A writer stores the call of a ticket before it updates latest. A reader checks
-// latest again after it has loaded a call, because the slot may have been reused.
+// Writers hold the communicator's lock. Readers must not acquire that lock, because a launch can
+// hold it while it waits in NCCL. A writer stores a call before it updates lastTicketAndOperation.
+// A reader reads lastTicketAndOperation again after it has read a call, because a newer call may
+// have replaced the call.
 type history struct {
-	// latest contains the last ticket, shifted left by operationBits, and the last operation.
+	// lastTicketAndOperation contains the last ticket, shifted left by operationBits, and the last
+	// operation.
 	lastTicketAndOperation atomic.Uint64
 	callCounts             [driver.Paths]atomic.Uint64
 	// calls holds the call of each ticket at index ticket % historySize. An element is nil if the
@@ -30,8 +32,9 @@ const operationBits = 8
 // historySize is a power of two.
 const historySize = 256
 
-// record records the launch of a collective. ticket is 0 if another library is capturing it.
-// exchanges is the number of its direct kernels that communicate with other ranks.
+// recordCollective records the launch of a collective. ticket is 0 if another library is capturing
+// the collective. exchangeKernelCount is the number of its direct kernels (symmem's own) that
+// communicate with other ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {
@@ -55,7 +58,8 @@ func (h *history) recordMessage(call *driver.Call) (ticket uint64) {
 	return ticket
 }
 
-// recordComparison records a ticket that only compares a call that another library is capturing.
+// recordComparison records a ticket that ranks use to compare a call while another library is
+// capturing the call.
 func (h *history) recordComparison(ticket uint64) {
 	_, operation := h.lastCall()
 	h.calls[ticket%historySize].Store(nil)
@@ -80,8 +84,7 @@ func (h *history) callOf(ticket uint64) *driver.Call {
 		return nil
 	}
 	call := h.calls[ticket%historySize].Load()
-	// The call with ticket ticket+historySize reuses the slot, and is stored before latest is
-	// updated.
+	// The call of ticket+historySize has the same index, and may have been stored already.
 	if lastTicket, _ := h.lastCall(); lastTicket-ticket >= historySize-1 {
 		return nil
 	}
