@@ -165,7 +165,7 @@ func (c *communicator) Close() error {
 	return errors.Join(unmatchedErr, err, levelsErr)
 }
 
-// closeRounds limits the waits in Close, because the slowest rank may keep launching.
+// maxCloseWaits limits the waits in Close, because the slowest rank might launch calls forever.
 const maxCloseWaits = 3
 
 // finishWork waits for collectives that can still complete. allEnded reports whether all of them

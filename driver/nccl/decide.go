@@ -73,8 +73,8 @@ type facts struct {
 	hasBlockedCall bool
 	// isIdle is set if no stream has unfinished work of the group.
 	isIdle bool
-	// hasWindowKernels and hasPlainKernels are set if such kernels may be running. A plain kernel of
-	// a closed stream may be running even if isIdle is set.
+	// hasWindowKernels and hasPlainKernels are set if such kernels may be running. A plain kernel
+	// of a closed stream may be running even if isIdle is set.
 	hasWindowKernels, hasPlainKernels bool
 	mustKeepMemory                    bool
 	// hasForeignGraphs is set if foreign graphs contain calls of the group. The next two fields are

@@ -136,7 +136,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	})
 	if err != nil {
 		for _, e := range receives {
-			if !launched { // a launched graph makes the stream wait until the teardown
+			if !launched { // once launched, the graph needs the receives until the teardown
 				e.RemoveReceive()
 			}
 		}

@@ -21,7 +21,7 @@ type history struct {
 	lastTicketAndOperation atomic.Uint64
 	callCounts             [driver.Paths]atomic.Uint64
 	// calls holds the call of each ticket at index ticket % historySize. An element is nil if the
-	// ticket has no call.
+	// ticket only compares a call (recordComparison).
 	calls [historySize]atomic.Pointer[driver.Call]
 
 	launches direct.Launches

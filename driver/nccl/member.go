@@ -15,21 +15,24 @@ import (
 	"symmem/internal/ranked"
 )
 
-// member describes a rank for the other ranks, which read it from the store.
+// member describes a rank. The other ranks read it from the store (the ranks' shared key-value
+// server).
 type member struct {
-	// Machine identifies the machine in the same way as NCCL does. It is NCCL_HOSTID if that
-	// variable is set. If it is not set, Machine consists of the host name and the boot ID.
+	// Machine is the identifier of the machine that NCCL would use: NCCL_HOSTID if that variable is
+	// set, or else the host name and the boot ID.
 	Machine string `json:"machine"`
 	Host    string `json:"host,omitempty"`
-	// Boot is the boot ID of the kernel, which the containers of a physical machine share.
+	// BootID is the boot ID of the Linux kernel. All containers of a physical machine have the same
+	// boot ID.
 	BootID      string `json:"boot"`
 	GPUID       string `json:"gpu"`
 	ProcessID   string `json:"process"`
 	Model       string `json:"name"`
 	NCCLVersion int    `json:"nccl"`
-	// NoFabricReason is the reason why the rank's memory has no fabric handles, or "".
+	// NoFabricReason is the reason why the rank's memory has no fabric handles (NVIDIA's handles
+	// for memory of other machines), or "".
 	NoFabricReason string `json:"no_fabric,omitempty"`
-	// NoKernelsReason is the reason why the GPU cannot run the message kernels, or "".
+	// NoKernelsReason is the reason why the GPU cannot run the kernels for messages, or "".
 	NoKernelsReason string `json:"no_kernels,omitempty"`
 	// OpenError is the reason why the rank could not open its GPU, or "".
 	OpenError string `json:"failed,omitempty"`
@@ -39,7 +42,7 @@ var processID = rand.Text()
 
 func memberKey(rank int) string { return fmt.Sprintf("nccl/rank/%d", rank) }
 
-// hostID returns NCCL_HOSTID for a rank. Tests replace it to simulate several machines.
+// hostID returns NCCL_HOSTID. Tests replace hostID to simulate several machines.
 var hostID = func(int) string { return os.Getenv("NCCL_HOSTID") }
 
 func machineID(rank int, bootID string) (string, error) {
@@ -50,6 +53,7 @@ func machineID(rank int, bootID string) (string, error) {
 	return hostName + " " + bootID, err
 }
 
+// members reads and caches the descriptions of ranks.
 type members struct {
 	cfg *driver.Config
 
@@ -57,6 +61,7 @@ type members struct {
 	cache map[int]*member // by rank; guarded by mu
 }
 
+// awaitMembers waits until all ranks have written their descriptions to the store.
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	all, begin := make([]*member, len(ranks)), time.Now()
 	findAbsent := func() []int { return control.Absent(ms.cfg.Store, ranks, memberKey) }
@@ -105,8 +110,8 @@ func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error for ranks with which NCCL would hang, or would return an error
-// that names no rank.
+// checkCompatible returns an error if NCCL would hang, or would return an error that names no rank,
+// because of different versions or a shared GPU.
 func checkCompatible(ranks []int, all []*member) error {
 	firstUsers := map[string]int{}
 	for i, m := range all {
@@ -147,8 +152,9 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// sharers counts the group's ranks in a rank's process that share its GPU, including the rank
-// itself. Other processes have their own time slices or, with MPS, their own multiprocessors.
+// countSharers counts the ranks of the group that have the same process and GPU as thisMember.
+// Processes that share a GPU do not compete for multiprocessors: they run at different times or,
+// with CUDA's MPS, on different multiprocessors.
 func countSharers(all []*member, thisMember *member) int {
 	count := 0
 	for _, m := range all {
@@ -167,7 +173,7 @@ func countMachines(all []*member) int {
 	return len(names)
 }
 
-// hostNames returns nil if all ranks share a machine.
+// hostNames returns the name of each rank's machine, or nil if all ranks share one machine.
 func hostNames(all []*member) []string {
 	if countMachines(all) == 1 {
 		return nil
@@ -179,6 +185,7 @@ func hostNames(all []*member) []string {
 	return names
 }
 
+// noMessagesError explains why a group cannot send messages.
 func noMessagesError(group *driver.GroupConfig, all []*member) error {
 	if reason := noKernelsReason(group, all); reason != "" {
 		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)

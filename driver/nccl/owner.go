@@ -14,7 +14,7 @@ import (
 	"symmem/internal/control"
 )
 
-// owner implements the interfaces through which streams and messages use a group.
+// owner implements the interfaces of a group that streams and messages call.
 type owner struct {
 	gpu      *gpu.GPU
 	cfg      *driver.GroupConfig
@@ -85,12 +85,12 @@ func (o *owner) ReplayFault() error {
 	return nil
 }
 
-// RecordEvent records the event of the group's latest launch if that launch is on the stream.
-// forget is set when the stream is abandoned.
+// RecordEvent records an event after the group's latest launch if that launch is on the stream. If
+// forget is set, the stream will not be used again, and later launches do not wait for the launch.
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
 	if order.Latest() != s {
-		return nil // the group can launch nothing on s while s.Mu is held
+		return nil // this does not change, because the caller holds s.Mu
 	}
 	if forget {
 		order.ForgetLatest(s)
@@ -100,9 +100,9 @@ func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 }
 
 // EndedEarly makes the group fail if a collective that needs data from all ranks ended before all
-// ranks had launched it. An NCCL kernel ends early if another rank aborts its communicator. Under
-// CUDA's MPS, the kernel also ends early if another rank's process exits. EndedEarly first waits
-// briefly for the loss of a rank to be detected, because that loss would be a better explanation.
+// ranks had launched it. An NCCL kernel ends early if another rank aborts its communicator or,
+// under CUDA's MPS, if another rank's process exits. EndedEarly first waits for peerLossTimeout,
+// because the error of a lost rank would be a better explanation.
 func (o *owner) EndedEarly(ticket uint64) error {
 	call := o.history.callOf(ticket)
 	if call == nil || !needsAllRanks(call) || o.isLaunchedByAll(ticket) {
@@ -127,10 +127,11 @@ func (o *owner) pollUntil(limit time.Duration, done func() bool) bool {
 }
 
 // isLaunchedByAll reports whether all ranks are known to have launched a collective that has ended.
-// If the ranks are on several machines, this rank learns of launches too late, so isLaunchedByAll
-// asks whether the collective can have completed. A failed rank aborts its kernels only after the
-// other ranks know of its fault. After Close, isLaunchedByAll returns true, because Close has
-// reported unfinished work to the streams.
+// After Close, it returns true, because Close has reported unfinished collectives to the streams.
+//
+// If the ranks are on several machines, this rank learns of launches too late. isLaunchedByAll then
+// returns true unless another rank has failed: a failed rank aborts its kernels only after the
+// other ranks know of its failure.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil {
 		return announcements.Submitted(ticket)
@@ -145,6 +146,7 @@ func needsAllRanks(call *driver.Call) bool {
 	return movesData && call.Operation.Together()
 }
 
+// peerLossTimeout limits the wait for the error of a lost rank.
 const peerLossTimeout = 3 * time.Second
 
 // NoteMessage must be called before a message is queued. The caller must hold the locks of the

@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// recorder records calls of a group into captures of other libraries. Callers must hold the locks
-// of the group and the stream.
+// recorder adds calls of a group to the CUDA graphs that other libraries capture. Callers must hold
+// the locks of the group and the stream.
 type recorder struct {
 	gpu           *gpu.GPU
 	cfg           *driver.GroupConfig
@@ -26,20 +26,21 @@ type recorder struct {
 	faults        *faults
 	comparer      *comparer
 
-	// wasCaptured is set once another library has captured calls of the group. It may replay them
-	// at any time without notifying symmem.
+	// wasCaptured is set once another library has captured calls of the group. That library can
+	// replay the calls at any time without notifying symmem.
 	wasCaptured atomic.Bool
 	graphHolds  memory.Holds
 
 	// capturedPlainKernels is set if NCCL's kernels that use no window have been captured.
 	// capturedWindowKernels is set if NCCL's kernels that use windows have been captured.
 	capturedPlainKernels, capturedWindowKernels bool
-	// recordings numbers the captures. current is the capture to which a call is being added, or
-	// nil.
+	// recordings numbers the captures. currentRecording is the capture to which a call is being
+	// added, or nil.
 	recordings       direct.Recordings
 	currentRecording *direct.Recording
 }
 
+// findRecording returns the recording of the capture that is active on a stream.
 func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
@@ -61,8 +62,8 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	return r.recordings.Get(capture.ID), nil
 }
 
-// markCaptured must be called before another library captures a call. It returns a fault that
-// kernels have reported.
+// markCaptured must be called before another library captures a call. If a direct kernel (symmem's
+// own) has reported a fault, markCaptured returns why the group has failed.
 func (r *recorder) markCaptured() error {
 	if !r.wasCaptured.Swap(true) {
 		r.busy.WakeWatcher()
@@ -70,8 +71,9 @@ func (r *recorder) markCaptured() error {
 	return r.faults.checkKernels()
 }
 
-// compare compares a call being captured with the calls of other ranks, unless its kernels do that.
-// It does not mark the stream as busy: CUDA must not be queried about a stream during a capture.
+// compare compares a call that is being captured with the calls of other ranks. If
+// kernelsWillCompare is set, it leaves that to the call's kernels. It does not mark the stream as
+// busy, because CUDA does not allow queries of a stream that is capturing.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparesCalls.Load() || kernelsWillCompare && r.direct.announcements != nil {
 		return nil

@@ -11,11 +11,11 @@ import (
 	"symmem/internal/nccl"
 )
 
-// NCCL runs an AllToAllV as a group of Send and Recv. Empty parts are skipped, and this rank's own
-// part is copied locally.
+// An AllToAllV runs as one NCCL group (calls that NCCL launches together) of a Send and a Recv for
+// each other rank. Empty parts are skipped, and this rank copies its own part.
 
-// evenSplits returns the splits of an AllToAll. The send and receive counts share one slice. The
-// send and receive offsets share another slice.
+// evenSplits returns splits (counts and offsets of the parts for each rank) with equal parts. The
+// send and receive counts share one slice. The send and receive offsets share another slice.
 func evenSplits(ranks int, count int64) *driver.Splits {
 	counts, offsets := make([]int64, ranks), make([]int64, ranks)
 	for r := range counts {
@@ -26,6 +26,7 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 	}
 }
 
+// rootSplits returns the splits of this rank in a Gather or Scatter.
 func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	emptySplits, fullSplits := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
 	rootOnlySplits := evenSplits(ranks, 0)
@@ -45,6 +46,7 @@ func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	}
 }
 
+// singleRankSplits returns the splits of an AllGatherV or ReduceScatterV in a group of one rank.
 func singleRankSplits(s *driver.Splits) *driver.Splits {
 	counts := slices.Concat(s.SendCounts, s.RecvCounts)
 	single := &driver.Splits{
@@ -68,8 +70,8 @@ func encodeSplits(s *driver.Splits) (encoded []byte) {
 	return encoded
 }
 
-// differingSplits returns an error that names each pair of ranks whose counts differ, or nil. all
-// holds the encoded splits of every group rank.
+// differingSplits returns an error that lists each pair of ranks whose counts differ, or nil.
+// encodedSplits holds the encoded splits of every rank.
 func differingSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]byte) error {
 	for r := range encodedSplits {
 		if want := len(group.Ranks) * splitBytes; len(encodedSplits[r]) != want {
@@ -95,7 +97,7 @@ func differingSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][
 	return nil
 }
 
-// queueParts queues the sends and receives. An in-place AllToAll sends from a copy of its input.
+// queueParts queues a call with parts. An in-place AllToAll sends from a copy of its input.
 func (p *plan) queueParts(stream cuda.Stream) error {
 	d := p.c.device
 	return d.gpu.Do(func() error {
@@ -115,8 +117,8 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 	})
 }
 
-// queueSendsAndReceives queues the local copy, the sends and the receives. An NCCL group belongs to
-// a thread, so queueSendsAndReceives must run in gpu.Do.
+// queueSendsAndReceives queues the local copy, the sends and the receives. It must run in gpu.Do,
+// because all calls of an NCCL group must be on one thread.
 func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 	d, s, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
@@ -152,7 +154,7 @@ func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
 }
 
 // makeUnevenCalls returns NCCL's calls for an AllGatherV or ReduceScatterV: one Broadcast or Reduce
-// for each part that is not empty, which NCCL fuses into one kernel.
+// for each part that is not empty. NCCL runs them as one kernel.
 func (p *plan) makeUnevenCalls() []nccl.Invocation {
 	library, comm, size := p.c.device.ncclAnyThread, p.c.comm.handle, int64(p.DataType.Size())
 	calls := []nccl.Invocation{}
@@ -160,7 +162,7 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 		if p.Operation == driver.AllGatherV {
 			if count := p.Splits.RecvCounts[r]; count > 0 {
 				part := p.recv + uintptr(p.Splits.RecvOffsets[r]*size)
-				source := part // this rank's input may be shorter than another rank's part
+				source := part // in place, because this rank's input can be shorter than the part
 				if r == p.c.cfg.Rank {
 					source = p.send
 				}
@@ -174,7 +176,7 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 	return calls
 }
 
-// queueNCCLGroup queues calls as one NCCL group, which belongs to a thread.
+// queueNCCLGroup queues calls as one NCCL group.
 func queueNCCLGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	return d.gpu.Do(func() error {
 		library := d.ncclAnyThread
@@ -191,8 +193,8 @@ func queueNCCLGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	})
 }
 
-// queueWithFactor queues a reduction with a factor. NCCL reads the factor during the call, so the
-// reduction can be destroyed immediately, even in a capture.
+// queueWithFactor queues a sum that NCCL multiplies by a factor. NCCL reads the factor during the
+// call, so scaledSum can be destroyed immediately, even in a capture.
 func (p *plan) queueWithFactor(s cuda.Stream) error {
 	library, comm, scaledPlan := p.c.device.ncclAnyThread, p.c.comm.handle, *p
 	scaledSum, err := library.CreatePreMulSum(p.FactorBits(), p.dataType, comm)

@@ -7,21 +7,23 @@ import (
 	"symmem/internal/nccl"
 )
 
+// firstAverageVersion is the first version of NCCL with a window kernel for averages.
 const firstAverageVersion = 23003
 
-// windowSupport determines for which calls NCCL has window kernels (kernels that access registered
-// memory). The result is the same on all ranks.
+// windowSupport states for which calls of a group NCCL has window kernels (kernels that access
+// registered memory). All ranks give the same answer for a call.
 type windowSupport struct {
-	// noWindowsReason is the reason why there are no window kernels at all, or "". It is set before
-	// register returns the first window.
-	noWindowsReason     string
-	hasAverageKernel    bool
+	// noWindowsReason is the reason why no call has a window kernel, or "". It is set before the
+	// group has a window.
+	noWindowsReason  string
+	hasAverageKernel bool
+	// acceptsAnyAlignment is set if NCCL does not have the defect nccl.ShiftedLoads.
 	acceptsAnyAlignment bool
 	rank                int
 }
 
-// newSupport returns the support for a group that spans the given number of machines. major is the
-// major compute capability of its GPUs.
+// newWindowSupport returns the support for a group on the given number of machines. major is the
+// major compute capability of the GPUs.
 func newWindowSupport(
 	library *nccl.Library, major int, group *driver.GroupConfig, machines int,
 ) windowSupport {
@@ -43,6 +45,7 @@ func newWindowSupport(
 	return s
 }
 
+// unsupportedReason returns the reason why a call has no window kernel, or "".
 func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
@@ -62,7 +65,7 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	default:
 		return fmt.Sprintf("NCCL has no window kernel for %v of %v", call.Operation, call.DataType)
 	}
-	// No version has a kernel for AllReduce with avg (nccl.AverageWithoutKernel).
+	// No version has a window kernel for an AllReduce with Avg (defect nccl.AverageWithoutKernel).
 	hasKernel := s.hasAverageKernel && call.Operation == driver.ReduceScatter
 	if call.ReduceOp != driver.Sum && !(call.ReduceOp == driver.Avg && hasKernel) {
 		return fmt.Sprintf("NCCL has no window kernel for %v with %v", call.Operation, call.ReduceOp)
@@ -70,12 +73,13 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	return ""
 }
 
-// wordBytes is the alignment that the defect nccl.ShiftedLoads requires.
+// inputAlignment is the alignment of inputs, in bytes, with which the defect nccl.ShiftedLoads does
+// no harm.
 const inputAlignment = 4
 
-// misaligned reports whether a window kernel with the defect nccl.ShiftedLoads would read
-// misaligned input on some rank. If ranks read different parts of a buffer, the size of a part must
-// be aligned, too.
+// isMisaligned reports whether a window kernel with the defect nccl.ShiftedLoads would read
+// misaligned input on some rank. If each rank reads another part of the input, partBytes must be a
+// multiple of inputAlignment.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if s.acceptsAnyAlignment {
 		return false

@@ -15,8 +15,8 @@ var (
 	_ driver.SuspendableCommunicator = (*communicator)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if a graph contains NCCL's window kernels. They refer to data that
-// NCCL would free together with the window's memory.
+// PrepareSuspend returns ErrBusy if a graph contains window kernels (NCCL's kernels that access
+// registered memory). These kernels refer to data that NCCL frees when a window is deregistered.
 func (w *window) PrepareSuspend() error {
 	r := w.registrar
 	r.mu.Lock()
@@ -30,8 +30,8 @@ func (w *window) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend deregisters the window with NCCL and unmaps the peers' segments. If the group has failed,
-// the teardown does both.
+// Suspend deregisters the window with NCCL and unmaps the segments of other ranks. It does nothing
+// if the group has failed, because the teardown then does both.
 func (w *window) Suspend() error {
 	if w.machineWindow != nil {
 		return errors.Join(w.machineWindow.Suspend(), w.suspendSelf())
@@ -66,7 +66,7 @@ func (w *window) Resume(ctx context.Context) error {
 	return nil
 }
 
-// resume takes the same steps as registrar.registerOnce.
+// resumeSelf takes the same steps as registrar.registerOnce.
 func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
@@ -81,7 +81,7 @@ func (w *window) resumeSelf(ctx context.Context) error {
 			return err
 		}
 	}
-	wasMapped := w.isMappedByAll
+	wasMappedByAll := w.isMappedByAll
 	err = cmp.Or(shareErr, w.mapAgain(ctx, allShared))
 	w.hasMappedAll, w.mapError = err == nil, ""
 	if err != nil && !errors.Is(err, errNotShared) {
@@ -90,14 +90,14 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	if err := r.exchangeResults(ctx, w); err != nil {
 		return err
 	}
-	if wasMapped && !w.isMappedByAll {
+	if wasMappedByAll && !w.isMappedByAll {
 		return fmt.Errorf("peers' memory could not be mapped again: %s", w.notMappedReason)
 	}
 	return nil
 }
 
-// mapAgain maps the peers' segments and ends the suspension. It holds the group's lock, so that the
-// teardown cannot free the addresses meanwhile.
+// mapAgain maps the segments of other ranks and ends the suspension. It holds the group's lock, so
+// that the teardown cannot free the addresses at the same time.
 func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()

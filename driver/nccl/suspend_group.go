@@ -15,7 +15,8 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases the memory of a communicator and of its levels until they are resumed.
+// suspender releases the memory of a communicator and of its levels (communicators of a two-level
+// group) until Resume restores it.
 type suspender struct {
 	gpu          *gpu.GPU
 	cfg          *driver.GroupConfig
@@ -30,10 +31,10 @@ type suspender struct {
 // suspendTarget is the group's own communicator or one of its levels.
 type suspendTarget struct {
 	*suspender
-	groupRanks []int // group ranks
+	groupRanks []int // ranks of the group that belong to the target
 }
 
-// targets returns the group's own communicator and its levels, in the same order on all ranks.
+// listTargets returns the group's own communicator and its levels, in the same order on all ranks.
 func (s *suspender) listTargets() []suspendTarget {
 	groupRanks := make([]int, len(s.cfg.Ranks))
 	for r := range groupRanks {
@@ -42,8 +43,8 @@ func (s *suspender) listTargets() []suspendTarget {
 	return append([]suspendTarget{{s, groupRanks}}, s.levelTargets()...)
 }
 
-// PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if abandoned
-// work may still be running.
+// PrepareSuspend returns ErrBusy if a message of this rank has not been delivered, or if a kernel
+// of a closed stream or group may still be running.
 func (s *suspender) PrepareSuspend() error {
 	if s.gpu.MustKeepMemory() {
 		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
@@ -51,9 +52,9 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory and the staging memory of messages. If NCCL supports it,
-// Suspend also releases the memory of NCCL's communicators. The field Released does not include the
-// memory of NCCL's communicators.
+// Suspend releases the exchange memory (through which direct kernels communicate) and the staging
+// memory of messages. If NCCL can, it releases the memory of its communicators. The number of
+// released bytes in the result does not include NCCL's memory.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -88,7 +89,8 @@ func (s *suspender) describeKeptMemory(communicators int) string {
 		owner, version, nccl.VersionText(nccl.VersionSuspend))
 }
 
-// callNCCL makes the group fail when ctx is done, because NCCL may wait for other ranks forever.
+// callNCCL calls NCCL for each target. When ctx is done, the group fails, because NCCL might wait
+// for other ranks forever.
 func (s *suspender) callNCCL(
 	ctx context.Context, targets []suspendTarget, call func(*ncclComm) error,
 ) error {
@@ -105,8 +107,8 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// withLock runs do while it holds the communicator's lock, so that the teardown does not free
-// addresses in the meantime. If the communicator has failed, withLock returns the cause instead.
+// withLock runs call while it holds the communicator's lock, so that the teardown does not free
+// addresses at the same time. If the communicator has failed, withLock returns why.
 func (s *suspender) withLock(call func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,12 +120,13 @@ func (s *suspender) withLock(call func() error) error {
 
 // resumeMessage is sent to the other ranks when a group resumes.
 type resumeMessage struct {
+	// Refusal is the reason why the rank cannot resume, or "".
 	Refusal string `json:"refusal,omitempty"`
 	// Exchange describes the exchange memory of each of the rank's communicators.
 	Exchange [][]byte `json:"exchange,omitempty"`
 }
 
-// Resume allocates this rank's memory and maps the peers' memory, all at the old addresses.
+// Resume allocates this rank's memory and maps the other ranks' memory, all at the old addresses.
 func (s *suspender) Resume(ctx context.Context) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -146,7 +149,7 @@ func (s *suspender) Resume(ctx context.Context) error {
 	if err == nil && s.comm.library.CanSuspend() {
 		err = s.callNCCL(ctx, targets, (*ncclComm).resume)
 	}
-	if err == nil { // export the memory until all ranks have mapped it
+	if err == nil { // until all ranks have mapped the memory, it must stay exported
 		_, err = s.plane.Exchange(ctx, driver.LaneControl, nil)
 	}
 	if err != nil {
@@ -155,8 +158,8 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// exchangeResumeMessages returns the Exchange field of every rank's message. refusal is that of the
-// first rank that cannot resume.
+// exchangeResumeMessages returns the field Exchange of every rank's message. refusal is the reason
+// of the first rank that cannot resume, or nil.
 func (s *suspender) exchangeResumeMessages(
 	ctx context.Context, allocations resumeAllocations, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
@@ -199,7 +202,7 @@ type resumeAllocation struct {
 	exchange *direct.Allocation
 }
 
-// allocate allocates this rank's memory. If it returns an error, nothing stays allocated.
+// allocateTargets allocates this rank's memory. If it returns an error, no memory stays allocated.
 func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
 	var allocations resumeAllocations
 	for _, target := range targets {
@@ -224,7 +227,7 @@ func (m resumeAllocations) encodeMessages() (messages [][]byte) {
 	return messages
 }
 
-// mapPeers expects the messages of each rank of the group.
+// mapPeers maps the other ranks' memory. messages holds the messages of each rank of the group.
 func (m resumeAllocations) mapPeers(ctx context.Context, messages [][][]byte) error {
 	for i, allocation := range m {
 		var targetMessages [][]byte

@@ -14,8 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown frees a communicator after its group has failed or has been closed. The function decide
-// chooses each step. Memory that foreign graphs (those of other libraries) use is freed when these
+// teardown frees a communicator after its group has failed or has been closed. The function
+// decideStep chooses each step. Memory that graphs of other libraries use is freed when these
 // graphs are destroyed.
 type teardown struct {
 	gpu                          *gpu.GPU
@@ -31,15 +31,15 @@ type teardown struct {
 	recorder                     *recorder
 	stages                       *stages
 	openGraphs, watcherGoroutine *sync.WaitGroup
-	// otherGroupsUseWindows reports whether another group of the device may have an unfinished
-	// window kernel (an NCCL kernel that accesses windows).
+	// otherGroupsUseWindows reports whether a window kernel (an NCCL kernel that accesses
+	// registered memory) of another group may be running on the device.
 	otherGroupsUseWindows func() bool
-	// parent is the two-level group of which the communicator is a level, or nil.
+	// parent is a two-level group if the communicator is one of its levels, or nil.
 	parent           atomic.Pointer[parentGroup]
 	removeFromDevice func()
 
 	once sync.Once
-	// err may be read after stages.allFreed is closed.
+	// result holds the errors of all steps. It is set before stages.allFreed is closed.
 	result error
 
 	// Only the goroutine that executes run uses the following fields.
@@ -51,12 +51,12 @@ type teardown struct {
 	closeMemoryFreed func()
 }
 
-// begin starts the teardown after a fault or Close, and reports the cause to streams with
-// unfinished work. Later calls do nothing.
+// begin starts the teardown after a failure or Close, and reports the cause to streams with
+// unfinished work. Later calls of begin do nothing.
 func (t *teardown) begin() {
 	t.once.Do(func() {
 		cause := t.failParent()
-		t.busy.AllIdle() // removes idle streams, to which the fault must not be reported
+		t.busy.AllIdle() // removes idle streams, to which the cause must not be reported
 		for _, s := range t.busy.Streams() {
 			if !s.Waited() {
 				s.ReportFault(t.group, cause)
@@ -67,9 +67,9 @@ func (t *teardown) begin() {
 	})
 }
 
-// failParent makes the two-level group fail if the communicator is one of its levels, and returns
-// the cause. The level's kernels must not be stopped before that, because the two-level group could
-// then report success.
+// failParent makes the two-level group fail if the communicator is one of its levels. It returns
+// the cause of the failure. failParent must be called before the level's kernels are stopped,
+// because the two-level group could report success otherwise.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -81,6 +81,7 @@ func (t *teardown) failParent() error {
 	return cause
 }
 
+// parentGroup holds what a level uses of its two-level group.
 type parentGroup struct {
 	group stream.Group
 	plane control.Plane
@@ -89,8 +90,8 @@ type parentGroup struct {
 
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
-	t.watcherGoroutine.Wait() // the watcher uses NCCL's communicator
-	t.exchange.Stop()         // makes running direct kernels exit, and later replays exit at once
+	t.watcherGoroutine.Wait() // that goroutine uses NCCL's communicator
+	t.exchange.Stop()         // makes direct kernels (symmem's own) exit, now and in replays
 	t.messages.Release()
 	for {
 		facts := t.collectFacts()
@@ -106,7 +107,7 @@ func (t *teardown) run() {
 	t.result = errors.Join(append(t.freeErrors, t.drainError)...)
 	t.removeFromDevice()
 	close(t.stages.allFreed)
-	t.closeMemoryFreed() // after allFreed, which callers check once memoryFreed is closed
+	t.closeMemoryFreed() // comes last, because callers that see memoryFreed then check allFreed
 }
 
 func (t *teardown) collectFacts() facts {
@@ -124,8 +125,8 @@ func (t *teardown) collectFacts() facts {
 	return f
 }
 
-// tryLock locks the group and reports whether it succeeded. A launch on a failed group releases the
-// lock in time, unless it is blocked in NCCL.
+// tryLock locks the group and reports whether it succeeded. The lock is busy for longer only if a
+// call to NCCL is blocked.
 func (t *teardown) tryLock() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout/10)
 	defer cancel()
@@ -168,7 +169,7 @@ func (t *teardown) executeStep(nextStep step) {
 
 func (t *teardown) addError(err error) { t.freeErrors = append(t.freeErrors, err) }
 
-// drain waits, for a limited time, until no stream has unfinished work of the communicator.
+// drain waits for a limited time until no stream has unfinished work of the communicator.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -189,13 +190,14 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort of NCCL's communicator once the other ranks know of the fault: an aborted
-// kernel may make their kernels return wrong results.
+// abort starts the abort of NCCL's communicator. Before, it waits until the other ranks know that
+// the group has failed, because an aborted kernel can make their kernels return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()
 	}
-	// A window may be being deregistered. Before kernelsEnded, a blocked call may hold the lock.
+	// The lock excludes deregistrations of windows. Before haveKernelsEnded is set, it must not be
+	// acquired, because a blocked call can hold it.
 	if t.haveKernelsEnded {
 		t.mu.Lock()
 	}
@@ -211,7 +213,7 @@ func (t *teardown) abort() {
 	go func() { t.abortResult <- t.comm.abort() }()
 }
 
-// free frees the memory of the group's direct kernels, which must have exited.
+// freeDirectMemory frees the memory that direct kernels use. These kernels must have exited.
 func (t *teardown) freeDirectMemory() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

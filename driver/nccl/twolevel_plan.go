@@ -7,9 +7,10 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// packElements returns the number of elements in kernels.PackBytes bytes.
+// elementsPerPack returns the number of elements in kernels.PackBytes bytes.
 func elementsPerPack(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
+// levelStep is a call on one level (the communicator within a machine, or between machines).
 type levelStep struct {
 	level *communicator
 	path  driver.Path
@@ -22,8 +23,8 @@ func (t *twoLevel) refuseCall(p *plan) error {
 	return err
 }
 
-// offer returns the steps of a call on two levels. If the call cannot use two levels, offer returns
-// the reason as an error.
+// offerSteps returns the steps of a call on two levels. If the call cannot use two levels, it
+// returns the reason as an error.
 func (t *twoLevel) offerSteps(p *plan) ([]levelStep, error) {
 	l := t.levels.Load()
 	if l == nil {
@@ -43,7 +44,8 @@ func (t *twoLevel) offerSteps(p *plan) ([]levelStep, error) {
 	return steps, nil
 }
 
-// check returns the same result on every rank.
+// checkCall returns an error if two levels do not support a call. The result is the same on every
+// rank.
 func (l *levels) checkCall(call *driver.Call) error {
 	divisor := elementsPerPack(call.DataType)
 	switch {
@@ -89,8 +91,8 @@ func (l *levels) crossMachineStep(op driver.Operation, call driver.Call) levelSt
 	return levelStep{level: l.crossMachineLevel, path: driver.PathPlain, call: call}
 }
 
-// allReduce returns the steps of an AllReduce: a ReduceScatter within each machine, an AllReduce of
-// the parts between machines, and an AllGather within each machine.
+// makeAllReduceSteps returns the steps of an AllReduce: a ReduceScatter within each machine, an
+// AllReduce of each part between machines, and an AllGather within each machine.
 func (l *levels) makeAllReduceSteps(call driver.Call) []levelStep {
 	partAddress := call.Recv + uintptr(int64(l.localIndex)*call.Count*int64(call.DataType.Size()))
 	scatterCall, sumCall, gatherCall := call, call, call
@@ -103,9 +105,9 @@ func (l *levels) makeAllReduceSteps(call driver.Call) []levelStep {
 	}
 }
 
-// allGather returns the steps of an AllGather. First, the ranks with the same index on all machines
-// gather their inputs. Then the ranks of a machine exchange what they have gathered, with one
-// AllGather for the inputs of each machine.
+// makeAllGatherSteps returns the steps of an AllGather. First, the ranks with the same local index
+// gather their inputs between machines. Then the ranks of each machine exchange these inputs, with
+// one AllGather for the inputs of each machine.
 func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	crossCall := call
@@ -126,6 +128,7 @@ func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 	return steps
 }
 
+// prepareCall prepares the steps of a call.
 func (t *twoLevel) prepareCall(p *plan) error {
 	steps, err := t.offerSteps(p)
 	if err != nil {

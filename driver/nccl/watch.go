@@ -13,13 +13,17 @@ import (
 
 const checkInterval = 2 * time.Millisecond
 
-// checksPerFullCheck limits full checks while the program keeps launching calls, because launches
-// detect failed peers themselves. The other checks only read the kernels' reports.
+// checksPerFullCheck is used while the program is launching calls: one check in checksPerFullCheck
+// is full, and the others only read the reports of kernels. Launches detect failed peers
+// themselves.
 const checksPerFullCheck = 16
 
-// replayCheckInterval is the time between checks if only another library may replay calls.
+// replayCheckInterval is the time between checks while symmem has no unfinished work, but another
+// library can replay captured calls.
 const replayCheckInterval = 20 * time.Millisecond
 
+// watcher makes the group fail if calls cannot complete. A ticket is the number of a collective in
+// the group.
 type watcher struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane
@@ -37,7 +41,7 @@ type watcher struct {
 	goroutine sync.WaitGroup // the goroutine that runs watch
 }
 
-// watch looks for faults, even if the program never waits for its work.
+// watch runs until the group has failed or has been closed.
 func (w *watcher) watch() {
 	var replayTicks <-chan time.Time
 	var peerFailureTimer control.GraceTimer
@@ -58,7 +62,7 @@ func (w *watcher) watch() {
 		case <-w.busy.Wake:
 			w.watchWork(check)
 		case <-replayTicks:
-			// This rank's kernels may report a more specific fault than the failure of a peer.
+			// Wait before reporting a failed peer, because kernels might report a specific fault.
 			if w.faults.checkKernels() == nil && peerFailureTimer.Expired(w.plane.PeerFailed()) {
 				w.faults.checkPeers()
 			}
@@ -66,12 +70,13 @@ func (w *watcher) watch() {
 	}
 }
 
-// workCheck is reused by all calls of watchWork, to avoid allocations.
+// workCheck holds objects that all calls of watchWork use, to avoid allocations.
 type workCheck struct {
 	ticker *time.Ticker // stopped between the calls
 	wait   *collectiveWait
 }
 
+// watchWork checks unfinished work until it has finished or the group has failed.
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
@@ -85,8 +90,6 @@ func (w *watcher) watchWork(check workCheck) {
 			return
 		case <-check.ticker.C:
 		}
-		// Full checks take locks that launches need, so few checks are full while the program
-		// launches calls.
 		ticket, _ := w.history.lastCall()
 		hasLaunched := ticket != previousTicket
 		previousTicket = ticket
@@ -110,8 +113,8 @@ func (w *watcher) watchWork(check workCheck) {
 	}
 }
 
-// canSleep reports whether all work is finished. It clears Watching before it checks the work, so
-// that a concurrent launch wakes the watcher.
+// stopWatchingIfIdle reports whether all work is finished. It clears Watching before it checks the
+// work, so that a concurrent launch wakes the watcher.
 func (w *watcher) stopWatchingIfIdle() bool {
 	w.busy.Watching.Store(false)
 	if isIdle(w.mu, w.busy) {
@@ -121,22 +124,22 @@ func (w *watcher) stopWatchingIfIdle() bool {
 	return false
 }
 
-// probe identifies the collective that the watcher examines until every rank has launched it.
+// examinedCollective is the collective that the watcher examines until every rank has launched it.
 type examinedCollective struct {
 	peerFailureTimer control.GraceTimer
 	ticket           uint64
 	operation        driver.Operation
 	startTime        time.Time
 	wait             *collectiveWait
-	// firstDifferenceTime is the time when the call being compared was first found to differ, or
-	// zero.
+	// firstDifferenceTime is the time when examine first found that another rank has launched a
+	// different call, or zero.
 	firstDifferenceTime time.Time
 }
 
-// differenceDelay lets a comparison find all ranks whose calls differ.
+// differenceDelay is the time in which further ranks with different calls are found.
 const differenceDelay = 100 * time.Millisecond
 
-// afterDelay returns the error of a comparison once it has persisted for differenceDelay.
+// afterDelay returns the error of a comparison if comparisons have failed for differenceDelay.
 func (p *examinedCollective) afterDelay(err error) error {
 	switch {
 	case err == nil:
@@ -154,6 +157,7 @@ func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective
 	return examinedCollective{ticket: ticket, operation: operation, startTime: time.Now(), wait: wait}
 }
 
+// examine returns the reason why the collective cannot complete, or nil.
 func (w *watcher) examine(p *examinedCollective) error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err

@@ -24,8 +24,8 @@ type window struct {
 	// the communicator.
 	handle nccl.Window
 	uses   memory.UseCount
-	// machineWindow is the window of the same segment in levels.intra, or nil without a two-level
-	// path.
+	// machineWindow is the window of the same segment in levels.machineLevel. It is nil if the
+	// group has no two-level path.
 	machineWindow *window
 	peerMappings
 	suspension windowSuspension
@@ -33,13 +33,14 @@ type window struct {
 
 // windowSuspension is guarded by the group's lock.
 type windowSuspension struct {
-	// While active is set, the peers' segments are unmapped, but their addresses stay reserved.
-	isActive     bool
+	// While isActive is set, the peers' segments are unmapped, but their addresses stay reserved.
+	isActive bool
+	// mustRegister is set if Resume must register the window with NCCL.
 	mustRegister bool
 }
 
-// merge adds the result of a rank to w. Direct kernels use the segments only if every rank has
-// mapped all of them.
+// mergeResult stores the result of a rank in w. Direct kernels (symmem's own) use a window only if
+// every rank has mapped the segments of all ranks.
 func (w *window) mergeResult(rank int, result *registerResult) {
 	if result.Reason != "" && w.notMappedReason == "" {
 		w.notMappedReason = fmt.Sprintf("rank %d: %s", rank, control.Printable(result.Reason))
@@ -94,7 +95,7 @@ func compareKeys(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
-// deregister requires the group's lock.
+// deregister deregisters the window with NCCL. The caller must hold the group's lock.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
@@ -107,12 +108,12 @@ func (w *window) deregister() error {
 // peers holds this rank's mappings of the other ranks' segments, which direct kernels use.
 type peerMappings struct {
 	addresses []uintptr
-	// mapped is set if this rank has mapped all segments. If mapped is not set, mapError is the
-	// reason. mapError is empty if another rank did not share its segment.
+	// hasMappedAll is set if this rank has mapped all segments. If it is not set, mapError is the
+	// reason, or "" if another rank did not share its segment.
 	hasMappedAll bool
 	mapError     string
-	// mappedByAll is set if every rank has mapped all segments. Otherwise, notMappedReason names a
-	// rank and its reason.
+	// isMappedByAll is set if every rank has mapped all segments. If it is not set, notMappedReason
+	// names a rank and its reason.
 	isMappedByAll   bool
 	notMappedReason string
 
@@ -166,7 +167,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
 }
 
-// unmapPeers must not be called before the last kernel that uses the mappings has exited.
+// unmapPeers unmaps the other ranks' segments. Kernels that use them must have exited.
 func (w *window) unmapPeers() error {
 	if w.isUnmapped.Swap(true) {
 		return nil
@@ -191,8 +192,7 @@ func (w *window) unmapPeers() error {
 	})
 }
 
-// Locate returns the addresses of each rank's copy of a buffer. The buffer has the same offset on
-// all ranks.
+// Locate returns the addresses of the buffers at the same offset in the segments of all ranks.
 func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	for _, segment := range w.addresses {
 		addresses = append(addresses, segment+address-w.segment.Address())
@@ -200,8 +200,8 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// unmapFirstPeers unmaps the other ranks' segments. If the window is suspended, unmapFirstPeers
-// unmaps only the segments of the first n ranks, and keeps the addresses reserved.
+// unmapFirstPeers unmaps the other ranks' segments. If the window is suspended, it unmaps only the
+// segments of the first count ranks, and keeps the addresses reserved.
 func (w *window) unmapFirstPeers(count int) error {
 	g := w.registrar.gpu
 	if !w.suspension.isActive {
