@@ -53,7 +53,7 @@ func (Backend) Open(ctx context.Context, cfg driver.Config) (driver.Device, erro
 	}
 	d := &Device{
 		cfg: cfg, communicators: map[*communicator]struct{}{},
-		collectives: gpu.Code{Objects: []gpu.ObjectFunc{
+		collectives: gpu.Code{CubinFuncs: []gpu.CubinFunc{
 			kernels.Object, kernels.RowsObject, kernels.NormObject,
 		}},
 	}

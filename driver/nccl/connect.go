@@ -125,7 +125,7 @@ func (c *communicator) initParts(j *joiner) {
 		windowSupport: newWindowSupport(d.nccl, d.gpu.Major, &c.cfg, countMachines(c.members)),
 		replaysWindows: func() bool {
 			r := &c.recorder
-			return c.windowGraphs.Load() > 0 || r.capturedWindowKernels && r.graphHolds.Any()
+			return c.windowGraphs.Load() > 0 || r.capturedWindowKernels && r.graphHolds.IsActive()
 		},
 	}
 	c.recorder = recorder{
@@ -330,7 +330,7 @@ func (j *joiner) openExchange(ctx context.Context) (err error) {
 	d, c := j.device, j.result
 	c.direct.unavailableReason, err = c.direct.exchange.Open(ctx, direct.Group{
 		Config: &c.cfg, Plane: c.plane, Sharing: &c.direct.sharing, Reports: &d.reports,
-		Code: &d.collectives, Sharers: countSharers(c.members, &d.self),
+		Code: &d.collectives, SharerCount: countSharers(c.members, &d.self),
 		NoFabricReason: noFabricReason(&c.cfg, c.members),
 		CheckLinks:     func() error { return checkLinks(d.gpu, &d.self, c.members) },
 	})

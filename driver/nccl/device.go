@@ -79,7 +79,7 @@ func (d *Device) open(ctx context.Context) error {
 		NewCalls: func() stream.Calls { return newGraphCalls(d.gpu) },
 	}
 	d.messages.GPU, d.messages.Streams, d.messages.Exporter = d.gpu, d.streams, &d.exporter
-	d.messages.Copies.Objects = []gpu.ObjectFunc{kernels.MessageObject}
+	d.messages.Copies.CubinFuncs = []gpu.CubinFunc{kernels.MessageObject}
 	return d.publishMember(ctx)
 }
 
@@ -188,7 +188,7 @@ func (d *Device) Close() error {
 		return d.leaveMachine()
 	}
 	errs := []error{d.streams.CloseGraphs()}
-	d.memory.UseCounts.EndHolds()
+	d.memory.UseCounts.EndHoldsUntilClose()
 	pending, err := d.closeCommunicators()
 	errs = append(errs, err)
 	for _, closeInbox := range d.messages.Closers() {

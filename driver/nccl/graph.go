@@ -87,10 +87,10 @@ func compareLockPositions(a, b *communicator) int {
 func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	r := gc.recordings[c]
 	if r == nil {
-		r = c.recorder.recordings.Begin(0)
+		r = c.recorder.recordings.NewRecording(0)
 		gc.recordings[c] = r
 	}
-	return r.Next()
+	return r.NextPosition()
 }
 
 // Launch assigns tickets to the collectives and numbers to the messages, and queues the graph. The

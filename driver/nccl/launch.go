@@ -38,7 +38,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	c.mu.Lock()
 	if s.Closed() || s.Capture != nil || c.isClosing.Load() || c.comparesCalls.Load() ||
 		c.busy.WindowKernels.Load() && prepared.Path != driver.PathWindow ||
-		c.direct.unavailableReason == "" && c.direct.order.Latest() != s {
+		c.direct.unavailableReason == "" && c.direct.order.LatestStream() != s {
 		c.mu.Unlock()
 		s.Mu.Unlock()
 		return c.launch(s, prepared)
@@ -46,7 +46,7 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	// The following lines do the same as launch in the common case.
 	if ticket, ok := c.plane.TrySubmit(); ok {
 		c.recordLaunch(s, prepared, ticket)
-		c.direct.order.ByNCCL = true
+		c.direct.order.IsLatestByNCCL = true
 		if err = prepared.singleCall.On(s.CUDA); err != nil {
 			err = s.Refuse(c.group, c.faults.failAfterQueueError(&prepared.Call, err))
 		}
@@ -258,7 +258,7 @@ func recordCall(c *communicator, s *stream.Stream, prepared *plan) error {
 	if err != nil {
 		return err
 	}
-	prepared = prepared.copyAt(recording.Next())
+	prepared = prepared.copyAt(recording.NextPosition())
 	if err := c.recorder.compare(&prepared.Call, prepared.kernel != nil); err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func (o *owner) ReplayFault() error {
 // forget is set, the stream will not be used again, and later launches do not wait for the launch.
 func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
 	order := &o.direct.order
-	if order.Latest() != s {
+	if order.LatestStream() != s {
 		return nil // this does not change, because the caller holds s.Mu
 	}
 	if forget {

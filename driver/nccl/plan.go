@@ -462,7 +462,7 @@ func (p *plan) useCounts() (counts []*memory.UseCount) {
 	}
 	for _, address := range addresses {
 		if s := p.c.device.memory.SegmentAt(address); s != nil {
-			counts = append(counts, &s.Uses)
+			counts = append(counts, &s.UseCount)
 		}
 	}
 	return counts

@@ -54,12 +54,12 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
 	case capture.Status == cuda.CaptureInvalidated:
 		return nil, fmt.Errorf("recording a collective: %w", cuda.ErrCaptureInvalidated)
-	case !r.recordings.Has(capture.ID) && r.graphHolds.Has(capture.ID):
+	case !r.recordings.IsKnown(capture.ID) && r.graphHolds.HasCapture(capture.ID):
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
-			"since its last call in this one: %w", r.cfg.Name(), direct.OpenRecordings,
+			"since its last call in this one: %w", r.cfg.Name(), direct.MaxOpenRecordings,
 			driver.ErrUnsupported)
 	}
-	return r.recordings.Get(capture.ID), nil
+	return r.recordings.GetOrBegin(capture.ID), nil
 }
 
 // markCaptured must be called before another library captures a call. If a direct kernel (symmem's
@@ -87,11 +87,11 @@ func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 func (r *recorder) holdUsedObjects(
 	s *stream.Stream, used []*memory.UseCount, path driver.Path, usesNCCL bool,
 ) error {
-	hold, err := r.graphHolds.HoldFor(s.CUDA)
+	hold, err := r.graphHolds.GetOrBegin(s.CUDA)
 	if hold == nil || err != nil {
 		return err
 	}
-	hold.Use(used)
+	hold.AddUses(used)
 	if usesNCCL {
 		r.capturedPlainKernels = r.capturedPlainKernels || path != driver.PathWindow
 		r.capturedWindowKernels = r.capturedWindowKernels || path == driver.PathWindow

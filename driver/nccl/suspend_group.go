@@ -222,7 +222,7 @@ func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
 
 func (m resumeAllocations) encodeMessages() (messages [][]byte) {
 	for _, allocation := range m {
-		messages = append(messages, allocation.exchange.Message())
+		messages = append(messages, allocation.exchange.EncodeMessage())
 	}
 	return messages
 }
@@ -258,6 +258,6 @@ func (m resumeAllocations) discard() error {
 
 func (m resumeAllocations) endExports() {
 	for _, allocation := range m {
-		allocation.exchange.Withdraw()
+		allocation.exchange.EndExport()
 	}
 }

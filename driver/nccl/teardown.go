@@ -112,7 +112,7 @@ func (t *teardown) run() {
 
 func (t *teardown) collectFacts() facts {
 	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load(), hasBlockedCall: !t.tryLock()}
-	f.hasForeignGraphs = t.recorder.graphHolds.Any()
+	f.hasForeignGraphs = t.recorder.graphHolds.IsActive()
 	if !f.hasBlockedCall {
 		f.hasForeignPlainKernels = f.hasForeignGraphs && t.recorder.capturedPlainKernels
 		f.hasForeignWindowKernels = f.hasForeignGraphs && t.recorder.capturedWindowKernels

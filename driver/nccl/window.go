@@ -83,7 +83,7 @@ func (w *window) deregisterSelf() error {
 // or its segment are destroyed. Without such graphs, it returns false.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
-	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.Uses, func() {
+	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.UseCount, func() {
 		r.mu.Lock()
 		_ = r.gpu.Do(w.deregister) // the error is dropped, because Deregister has returned
 		r.mu.Unlock()

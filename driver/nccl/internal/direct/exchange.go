@@ -28,17 +28,17 @@ type Exchange struct {
 	Multiprocessors int
 	// Overlaps is set if kernels may start before earlier ones have exited. If ranks of this
 	// process share the GPU, waiting blocks could occupy multiprocessors that another rank needs.
-	Overlaps bool
+	CanOverlap bool
 
 	group Group
 
 	mu ranked.Mutex[exchangeMu]
 	// report is host memory through which kernels and the host signal each other. finalReport is a
 	// copy of the report that is made when the report is freed. Both are guarded by mu.
-	report      *kernels.Report
-	finalReport kernels.Report
-	stopCopies  sync.WaitGroup // goroutines of Stop
-	suspension  suspension     // guarded by mu
+	report             *kernels.Report
+	finalReport        kernels.Report
+	stopCopyGoroutines sync.WaitGroup // goroutines of Stop
+	suspension         suspension     // guarded by mu
 }
 
 // Reported returns the report of a fault, and whether there is one.
@@ -60,7 +60,7 @@ func (e *Exchange) Transport() (kernels.Transport, error) {
 		return kernels.Transport{}, driver.ErrClosed
 	}
 	return kernels.Transport{
-		Exchange: e.addresses, Report: dl.AddressOf(e.report), Overlaps: e.Overlaps,
+		Exchange: e.addresses, Report: dl.AddressOf(e.report), Overlaps: e.CanOverlap,
 	}, nil
 }
 
@@ -81,8 +81,8 @@ type Group struct {
 	// Reports and Code (the kernels) belong to the device.
 	Reports *gpu.Pinned[kernels.Report]
 	Code    *gpu.Code
-	// Sharers counts the ranks of this process that use this rank's GPU.
-	Sharers int
+	// SharerCount counts the ranks of this process that use this rank's GPU.
+	SharerCount int
 	// NoFabricReason is the reason why the ranks cannot use fabric handles, or "". It is the same
 	// on all ranks.
 	NoFabricReason string
@@ -104,26 +104,26 @@ func (e *Exchange) Open(ctx context.Context, g Group) (reason string, err error)
 	}
 	key := exchangeKey(g.Config)
 	e.addresses = make([]uintptr, ranks)
-	own, withdraw := e.prepare(key)
+	capability, withdraw := e.prepare(key)
 	defer withdraw()
-	all, reason, err := e.agree(ctx, &own)
+	all, reason, err := e.agree(ctx, &capability)
 	if err != nil || reason != "" {
 		return reason, err
 	}
-	own.Reason = ""
+	capability.Reason = ""
 	if err := e.mapPeers(ctx, key, all); err != nil {
-		own.Reason = err.Error()
+		capability.Reason = err.Error()
 	}
-	_, reason, err = e.agree(ctx, &own)
+	_, reason, err = e.agree(ctx, &capability)
 	return reason, err
 }
 
 // agree exchanges the capabilities of all ranks. If some ranks cannot have exchange memory, reason
 // is the reason that the lowest of these ranks gave.
 func (e *Exchange) agree(
-	ctx context.Context, own *capabilities,
+	ctx context.Context, capability *capabilities,
 ) (all []capabilities, reason string, err error) {
-	encoded, err := json.Marshal(own)
+	encoded, err := json.Marshal(capability)
 	if err != nil {
 		return nil, "", err
 	}
@@ -132,7 +132,7 @@ func (e *Exchange) agree(
 		return nil, "", err
 	}
 	all = make([]capabilities, len(received))
-	e.Multiprocessors = own.Multiprocessors
+	e.Multiprocessors = capability.Multiprocessors
 	for r := range all {
 		peer, rank := &all[r], e.group.Config.Ranks[r]
 		if err := json.Unmarshal(received[r], peer); err != nil {
@@ -146,34 +146,36 @@ func (e *Exchange) agree(
 	return all, reason, nil
 }
 
-func (e *Exchange) prepare(key handoff.Key) (own capabilities, withdraw func()) {
+func (e *Exchange) prepare(key handoff.Key) (capability capabilities, withdraw func()) {
 	withdraw = func() {}
 	err := e.group.CheckLinks()
 	if err == nil {
 		err = e.group.Sharing.GPU.Do(func() (err error) {
-			withdraw, err = e.allocate(key, &own)
+			withdraw, err = e.allocate(key, &capability)
 			return err
 		})
 	}
 	if err != nil {
-		own.Reason = err.Error()
+		capability.Reason = err.Error()
 	}
-	return own, withdraw
+	return capability, withdraw
 }
 
 // allocate implements prepare. It must be called on a thread where the context is current.
-func (e *Exchange) allocate(key handoff.Key, own *capabilities) (withdraw func(), err error) {
+func (e *Exchange) allocate(
+	key handoff.Key, capability *capabilities,
+) (withdraw func(), err error) {
 	withdraw = func() {}
 	g, rank := e.group.Sharing.GPU, e.group.Config.Rank
 	if err = e.group.Code.Load(g); err != nil {
 		return withdraw, err
 	}
-	e.Overlaps = e.group.Code.Overlaps && e.group.Sharers == 1
+	e.CanOverlap = e.group.Code.CanOverlap && e.group.SharerCount == 1
 	count, err := g.Attribute(cuda.AttributeMultiprocessorCount)
 	if err != nil {
 		return withdraw, err
 	}
-	own.Multiprocessors = max(1, count/e.group.Sharers)
+	capability.Multiprocessors = max(1, count/e.group.SharerCount)
 	report, err := e.group.Reports.Take(g.CUDA)
 	if err != nil {
 		return withdraw, err
@@ -182,7 +184,7 @@ func (e *Exchange) allocate(key handoff.Key, own *capabilities) (withdraw func()
 	e.report = report
 	e.mu.Unlock()
 	handle, err := g.CUDA.Create(kernels.ExchangeBytes,
-		cuda.PinnedMemory(g.Device, g.Prop.RequestedHandles, false))
+		cuda.PinnedMemory(g.Device, g.SegmentProp.RequestedHandles, false))
 	if err != nil {
 		return withdraw, err
 	}
@@ -194,7 +196,7 @@ func (e *Exchange) allocate(key handoff.Key, own *capabilities) (withdraw func()
 		return withdraw, err
 	}
 	shared, err := e.group.Sharing.Share(key, handle)
-	own.Fabric = shared.Fabric
+	capability.Fabric = shared.Fabric
 	return shared.Withdraw, err
 }
 
@@ -219,12 +221,12 @@ func (e *Exchange) Close() error {
 	if e.group.Sharing == nil {
 		return nil
 	}
-	return e.group.Sharing.GPU.FreeWhenIdle(e.release)
+	return e.group.Sharing.GPU.FreeWhenIdle(e.free)
 }
 
-func (e *Exchange) release() error {
-	report := e.retire()
-	e.stopCopies.Wait()
+func (e *Exchange) free() error {
+	report := e.closeReport()
+	e.stopCopyGoroutines.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	g := e.group.Sharing.GPU
@@ -234,7 +236,7 @@ func (e *Exchange) release() error {
 			if address == 0 {
 				continue
 			}
-			if !e.suspension.active || e.suspension.allocated && r == e.group.Config.Rank {
+			if !e.suspension.isActive || e.suspension.hasOwnMemory && r == e.group.Config.Rank {
 				errs = append(errs, g.CUDA.Unmap(address, kernels.ExchangeBytes))
 			}
 			errs = append(errs, g.CUDA.AddressFree(address, kernels.ExchangeBytes))
@@ -248,7 +250,7 @@ func (e *Exchange) release() error {
 	return err
 }
 
-func (e *Exchange) retire() *kernels.Report {
+func (e *Exchange) closeReport() *kernels.Report {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	report := e.report
@@ -272,11 +274,11 @@ func (e *Exchange) Stop() {
 		return // CUDA calls might never return
 	}
 	exchange := e.addresses[e.group.Config.Rank]
-	if exchange == 0 || e.suspension.active {
+	if exchange == 0 || e.suspension.isActive {
 		return // Open failed, or the memory is unmapped
 	}
 	src, dst := dl.AddressOf(e.report)+kernels.EndOffset, exchange+kernels.FaultOffset
-	e.stopCopies.Go(func() {
+	e.stopCopyGoroutines.Go(func() {
 		g := e.group.Sharing.GPU
 		_ = g.Do(func() error { // without the copy, later kernels exit when they first wait
 			return g.InternalStream.Run(g, func(stream cuda.Stream) error {

@@ -6,23 +6,23 @@ import (
 	"symmem/internal/ranked"
 )
 
-// maxLatest is a power of two.
-const maxLatest = 256
+// lastLaunchCount is the length of lastLaunches, a power of two.
+const lastLaunchCount = 256
 
 // Launches records launches of direct kernels, so that the call that a kernel reports can be found.
 type Launches struct {
-	mu    ranked.Spin[launchesMu] // guards the following fields
-	count uint64
-	// latest holds launch n, counted from 1, at index n % maxLatest.
-	latest [maxLatest]launch
-	// captured holds the latest calls captured by other libraries. capturedCount counts all of
-	// them.
-	captured      []driver.Call
+	mu          ranked.Spin[launchesMu] // guards the following fields
+	launchCount uint64
+	// lastLaunches holds launch n, counted from 1, at index n % lastLaunchCount.
+	lastLaunches [lastLaunchCount]launch
+	// capturedCalls holds the latest calls that other libraries have captured. capturedCount counts
+	// all such calls.
+	capturedCalls []driver.Call
 	capturedCount int
 }
 
-// maxCaptured suffices for a hundred graphs of a model with 80 layers.
-const maxCaptured = 1 << 14
+// maxCapturedCalls suffices for a hundred graphs of a model with 80 layers.
+const maxCapturedCalls = 1 << 14
 
 type launch struct {
 	call   *driver.Call
@@ -30,25 +30,25 @@ type launch struct {
 }
 
 // Add records a call that was launched as the given number of kernels.
-func (l *Launches) Add(call *driver.Call, ticket uint64, pieces int) {
+func (l *Launches) Add(call *driver.Call, ticket uint64, kernelCount int) {
 	l.mu.Lock()
-	l.count += uint64(pieces)
-	for i := range uint64(min(pieces, maxLatest)) {
-		l.latest[(l.count-i)%maxLatest] = launch{call, ticket}
+	l.launchCount += uint64(kernelCount)
+	for i := range uint64(min(kernelCount, lastLaunchCount)) {
+		l.lastLaunches[(l.launchCount-i)%lastLaunchCount] = launch{call, ticket}
 	}
 	l.mu.Unlock()
 }
 
-// AddCaptured records a call that another library captures, and may replay at any time.
+// AddCaptured records a call that another library captures, and can replay at any time.
 func (l *Launches) AddCaptured(call *driver.Call) {
 	record := *call
 	record.Keep = nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.captured) < maxCaptured {
-		l.captured = append(l.captured, record)
+	if len(l.capturedCalls) < maxCapturedCalls {
+		l.capturedCalls = append(l.capturedCalls, record)
 	} else {
-		l.captured[l.capturedCount%maxCaptured] = record
+		l.capturedCalls[l.capturedCount%maxCapturedCalls] = record
 	}
 	l.capturedCount++
 }
@@ -58,18 +58,18 @@ func (l *Launches) AddCaptured(call *driver.Call) {
 func (l *Launches) CallOf(report *kernels.Report) (call *driver.Call, ticket uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	numbered := l.latest[report.Epoch%maxLatest]
-	if numbered.call != nil && numbered.call.Digest == report.Digest {
-		return numbered.call, numbered.ticket
+	launched := l.lastLaunches[report.Epoch%lastLaunchCount]
+	if launched.call != nil && launched.call.Digest == report.Digest {
+		return launched.call, launched.ticket
 	}
-	for _, recent := range l.latest {
+	for _, recent := range l.lastLaunches {
 		if recent.call != nil && recent.call.Digest == report.Digest {
 			return recent.call, 0
 		}
 	}
-	for i := range l.captured {
-		if l.captured[i].Digest == report.Digest {
-			call := l.captured[i]
+	for i := range l.capturedCalls {
+		if l.capturedCalls[i].Digest == report.Digest {
+			call := l.capturedCalls[i]
 			return &call, 0
 		}
 	}

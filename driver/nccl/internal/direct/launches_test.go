@@ -12,7 +12,7 @@ import (
 func TestCallOfFindsCapturedCalls(t *testing.T) {
 	var l Launches
 	newCall := func(digest uint64) *driver.Call { return &driver.Call{Digest: digest} }
-	const calls = maxCaptured + 10
+	const calls = maxCapturedCalls + 10
 	for n := range uint64(calls) {
 		l.AddCaptured(newCall(1000 + n))
 	}
@@ -38,12 +38,12 @@ func TestCallOfFindsSplitCalls(t *testing.T) {
 	var l Launches
 	large, small := &driver.Call{Digest: 1}, &driver.Call{Digest: 2}
 	l.Add(small, 1, 1)
-	l.Add(large, 2, 3*maxLatest)
+	l.Add(large, 2, 3*lastLaunchCount)
 	l.Add(small, 3, 1)
 	l.Add(large, 4, 3)
-	const last = 1 + 3*maxLatest + 1 + 3
+	const last = 1 + 3*lastLaunchCount + 1 + 3
 	for epoch, want := range map[uint64]uint64{
-		last: 4, last - 2: 4, last - 3: 3, last - 4: 2, last - maxLatest + 1: 2,
+		last: 4, last - 2: 4, last - 3: 3, last - 4: 2, last - lastLaunchCount + 1: 2,
 	} {
 		digest := large.Digest
 		if want == 3 {

@@ -8,51 +8,52 @@ import (
 	"symmem/internal/ranked"
 )
 
-// LaunchOrder makes a group's calls run in the order in which they were launched, whatever streams
-// and paths they use. Ranks whose direct kernels (symmem's own) and NCCL kernels ran in different
-// orders could deadlock.
+// LaunchOrder makes the calls of a group run in the order in which they were launched, even if they
+// are on different streams. If direct kernels (symmem's own) and NCCL kernels ran in different
+// orders on different ranks, the ranks could deadlock.
 //
-// Callers of RecordLatest and ForgetLatest must hold the stream's lock, and callers of all other
-// methods the communicator's mu. The cuda.Driver passed to them must use the GPU's context.
+// Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of all other
+// methods must hold the communicator's mu. A cuda.Driver passed to a method must use the GPU's
+// context.
 type LaunchOrder struct {
-	// A launch holds mu from the time when it reads latest until it has set latest to its stream.
+	// A launch holds mu from reading latestStream to setting it to the stream of the launch.
 	mu ranked.Mutex[orderMu]
-	// latest is the stream of the latest launch as long as an event can still be recorded there.
-	// After that, latestEvent marks the end of the launch. Both are written with mu held. A
-	// goroutine that writes latest also holds the stream's lock.
-	latest      atomic.Pointer[stream.Stream]
-	latestEvent *stream.Event
-	// event is used for all streams except adopted ones.
-	event stream.Event
-	// ByNCCL is set if the latest launch consists only of NCCL kernels.
-	ByNCCL bool
-	// replayEvent is set once another library has captured a call of the group. Each replay and
-	// each launch then waits for it and records it again.
+	// latestStream is the stream of the latest launch while an event can be recorded there. After
+	// that, it is nil, and latestEvent marks the end of the launch. Both are written with mu held.
+	// A goroutine that writes latestStream must also hold that stream's lock.
+	latestStream atomic.Pointer[stream.Stream]
+	latestEvent  *stream.Event
+	// reusedEvent is the event for all streams except those of other libraries.
+	reusedEvent stream.Event
+	// IsLatestByNCCL is set if the latest launch consists only of NCCL kernels.
+	IsLatestByNCCL bool
+	// replayEvent is set once another library has captured a call of the group. After that, each
+	// launch, and each replay by that library, waits for replayEvent and records it again.
 	replayEvent *stream.Point
 }
 
-// Begin makes a stream wait for the latest launch on another stream or in a replay. It does not
-// wait if both launches are NCCL calls.
+// Begin must be called before a launch is queued on stream s. It makes s wait for the latest
+// launch, unless both launches are NCCL calls.
 func (o *LaunchOrder) Begin(
-	g stream.Group, s *stream.Stream, byNCCL bool, gpu *cuda.Driver,
+	g stream.Group, s *stream.Stream, isByNCCL bool, gpu *cuda.Driver,
 ) error {
-	previousByNCCL := o.ByNCCL
-	o.ByNCCL = byNCCL
+	previousByNCCL := o.IsLatestByNCCL
+	o.IsLatestByNCCL = isByNCCL
 	if o.replayEvent != nil {
 		s.AddGroup(g)
 		return gpu.StreamWaitEvent(s.CUDA, o.replayEvent.Handle)
 	}
-	if o.Latest() == s {
+	if o.LatestStream() == s {
 		return nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !previousByNCCL || !byNCCL {
+	if !previousByNCCL || !isByNCCL {
 		if err := o.waitForLatest(s.CUDA, gpu); err != nil {
 			return err
 		}
 	}
-	o.latest.Store(s)
+	o.latestStream.Store(s)
 	o.latestEvent = nil
 	s.AddGroup(g)
 	return nil
@@ -61,8 +62,8 @@ func (o *LaunchOrder) Begin(
 // waitForLatest makes later work of a stream wait for the latest launch. The caller must hold o.mu.
 func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
 	event := o.latestEvent
-	if latest := o.Latest(); latest != nil {
-		if event, err = o.event.RecordAfter(latest, false); err != nil {
+	if stream := o.LatestStream(); stream != nil {
+		if event, err = o.reusedEvent.RecordAfter(stream, false); err != nil {
 			return err
 		}
 	}
@@ -72,7 +73,7 @@ func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error)
 	return event.StreamWait(s, gpu)
 }
 
-// End must be called after a launch has been queued.
+// End must be called after a launch has been queued on stream s.
 func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	if o.replayEvent == nil {
 		return nil
@@ -80,8 +81,8 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 	return gpu.EventRecord(o.replayEvent.Handle, s.CUDA)
 }
 
-// makeReplayEvent creates replayEvent if it does not exist yet. Graphs of other libraries refer to
-// the event, and keep the communicator that owns it alive.
+// makeReplayEvent creates replayEvent if it does not exist. Graphs of other libraries refer to the
+// event, and keep the communicator that owns the event alive.
 func (o *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil
@@ -95,35 +96,34 @@ func (o *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
 		return err
 	}
 	o.replayEvent, o.latestEvent = point, nil
-	o.latest.Store(nil)
+	o.latestStream.Store(nil)
 	return nil
 }
 
-// RecordLatest records latestEvent if the latest launch is on stream s.
+// RecordLatest records latestEvent on stream s if the latest launch is there.
 func (o *LaunchOrder) RecordLatest(s *stream.Stream) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.Latest() != s {
+	if o.LatestStream() != s {
 		return nil
 	}
-	event, err := o.event.RecordAfter(s, true)
+	event, err := o.reusedEvent.RecordAfter(s, true)
 	if err == nil {
 		o.latestEvent = event
-		o.latest.Store(nil)
+		o.latestStream.Store(nil)
 	}
 	return err
 }
 
-// Latest returns the stream of the latest launch, or nil if no event can be recorded there.
-func (o *LaunchOrder) Latest() *stream.Stream { return o.latest.Load() }
+// LatestStream returns the stream of the latest launch, or nil if no event can be recorded there.
+func (o *LaunchOrder) LatestStream() *stream.Stream { return o.latestStream.Load() }
 
-// ForgetLatest forgets the latest launch if it is on stream s. The next launch does not wait for
-// it.
+// ForgetLatest makes the next launch not wait for the latest launch if that launch is on stream s.
 func (o *LaunchOrder) ForgetLatest(s *stream.Stream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.Latest() == s {
+	if o.LatestStream() == s {
 		o.latestEvent = nil
-		o.latest.Store(nil)
+		o.latestStream.Store(nil)
 	}
 }

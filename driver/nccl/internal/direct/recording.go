@@ -8,69 +8,74 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Recordings numbers the captures that contain calls of a group. Callers of its methods must hold
-// the communicator's mu.
+// Recordings numbers the captures (CUDA graphs under construction) that contain calls of a group.
+// Callers of its methods must hold the communicator's mu.
 type Recordings struct {
-	// count is the number of the latest capture. It is the same on all ranks.
-	count uint64
-	// foreign lists the captures of other libraries, with the most recently used one last.
-	foreign []*Recording
+	// captureCount is also the number of the latest capture. It is the same on all ranks.
+	captureCount uint64
+	// foreignRecordings lists the captures of other libraries. The most recently used one is last.
+	foreignRecordings []*Recording
 }
 
-// OpenRecordings limits the captures of other libraries that may get more calls of a group, because
-// symmem cannot see when a capture ends.
-const OpenRecordings = 16
+// MaxOpenRecordings limits the captures of other libraries that may get more calls of a group,
+// because symmem cannot see when a capture ends.
+const MaxOpenRecordings = 16
 
 // Recording is a capture that contains calls of a group.
 type Recording struct {
-	id   uint64          // CUDA's ID, or 0 for a capture of symmem
-	last driver.Recorded // position of the last call
+	captureID    uint64          // CUDA's ID of the capture, or 0 for a capture of symmem
+	lastPosition driver.Recorded // position of the last call
 
-	stream     cuda.Stream // stream of the last call
-	lastNodes  []cuda.Node
-	recordNode cuda.Node // records LaunchOrder.replayEvent
+	lastStream      cuda.Stream // stream of the last call
+	lastNodes       []cuda.Node
+	eventRecordNode cuda.Node // the graph's node that records LaunchOrder.replayEvent
 }
 
-// Begin returns a new recording. id is CUDA's ID of the capture.
-func (r *Recordings) Begin(id uint64) *Recording {
-	r.count++
-	return &Recording{id: id, last: driver.Recorded{Capture: r.count}}
+// NewRecording returns the recording of a new capture. id is CUDA's ID of the capture, or 0 for a
+// capture of symmem.
+func (r *Recordings) NewRecording(id uint64) *Recording {
+	r.captureCount++
+	return &Recording{captureID: id, lastPosition: driver.Recorded{Capture: r.captureCount}}
 }
 
-// Has reports whether the capture with CUDA's ID is known.
-func (r *Recordings) Has(id uint64) bool {
-	return slices.ContainsFunc(r.foreign, func(known *Recording) bool { return known.id == id })
+// IsKnown reports whether GetOrBegin still knows the capture of another library with CUDA's ID.
+func (r *Recordings) IsKnown(id uint64) bool {
+	hasID := func(recording *Recording) bool { return recording.captureID == id }
+	return slices.ContainsFunc(r.foreignRecordings, hasID)
 }
 
-// Get returns the recording with CUDA's ID, which it begins if necessary.
-func (r *Recordings) Get(id uint64) *Recording {
-	for i, known := range r.foreign {
-		if known.id == id {
-			r.foreign = append(slices.Delete(r.foreign, i, i+1), known) // now the last one
-			return known
+// GetOrBegin returns the recording of another library's capture with CUDA's ID. If the capture is
+// not known, GetOrBegin returns a new recording.
+func (r *Recordings) GetOrBegin(id uint64) *Recording {
+	for i, recording := range r.foreignRecordings {
+		if recording.captureID == id {
+			others := slices.Delete(r.foreignRecordings, i, i+1)
+			r.foreignRecordings = append(others, recording)
+			return recording
 		}
 	}
-	if len(r.foreign) == OpenRecordings {
-		r.foreign = slices.Delete(r.foreign, 0, 1)
+	if len(r.foreignRecordings) == MaxOpenRecordings {
+		r.foreignRecordings = slices.Delete(r.foreignRecordings, 0, 1)
 	}
-	r.foreign = append(r.foreign, r.Begin(id))
-	return r.foreign[len(r.foreign)-1]
+	r.foreignRecordings = append(r.foreignRecordings, r.NewRecording(id))
+	return r.foreignRecordings[len(r.foreignRecordings)-1]
 }
 
-// Next returns the position of the next call.
-func (r *Recording) Next() driver.Recorded {
-	r.last.Call++
-	return r.last
+// NextPosition assigns a position in the capture to the next call, and returns the position.
+func (r *Recording) NextPosition() driver.Recorded {
+	r.lastPosition.Call++
+	return r.lastPosition
 }
 
-// waitForPrevious makes the next work on a stream wait for the group's previous call.
+// waitForPrevious makes the next work on a stream wait for the group's previous call in the
+// capture. If this is the first call, the next work waits for replayEvent.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
 	switch {
 	case len(r.lastNodes) == 0:
 		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
-	case r.stream == s:
+	case r.lastStream == s:
 		return nil
 	}
 	capture, err := gpu.CaptureInfo(s)
@@ -86,9 +91,9 @@ func (r *Recording) waitForPrevious(
 	return gpu.AddCaptureDependencies(s, missing)
 }
 
-// recordLatest makes each launch of the graph record replayEvent after the latest call. It moves
-// the node that records the event, because CUDA does not allow nodes to be removed during a
-// capture. If CUDA rejects the change, recordLatest adds another node.
+// recordLatest makes each replay record replayEvent after the last call in the capture. It moves
+// eventRecordNode behind the last call, because CUDA does not allow removing a node during a
+// capture. If CUDA rejects the move, recordLatest adds another node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -97,24 +102,26 @@ func (r *Recording) recordLatest(
 		return err
 	}
 	previousNodes := r.lastNodes
-	r.stream, r.lastNodes = s, capture.Dependencies
+	r.lastStream, r.lastNodes = s, capture.Dependencies
 	dependencies := capture.Dependencies
-	if r.recordNode != 0 {
+	if r.eventRecordNode != 0 {
 		if gpu.GraphRemoveDependencies(capture.Graph, previousNodes,
-			repeat(r.recordNode, len(previousNodes))) == nil {
+			repeatNode(r.eventRecordNode, len(previousNodes))) == nil {
 			return gpu.GraphAddDependencies(capture.Graph, capture.Dependencies,
-				repeat(r.recordNode, len(capture.Dependencies)))
+				repeatNode(r.eventRecordNode, len(capture.Dependencies)))
 		}
-		dependencies = append(slices.Clone(capture.Dependencies), r.recordNode)
+		dependencies = append(slices.Clone(capture.Dependencies), r.eventRecordNode)
 	}
-	r.recordNode, err = gpu.GraphAddEventRecord(capture.Graph, dependencies, replayEvent.Handle)
+	r.eventRecordNode, err = gpu.GraphAddEventRecord(capture.Graph, dependencies, replayEvent.Handle)
 	return err
 }
 
-func repeat(n cuda.Node, times int) []cuda.Node { return slices.Repeat([]cuda.Node{n}, times) }
+func repeatNode(node cuda.Node, times int) []cuda.Node {
+	return slices.Repeat([]cuda.Node{node}, times)
+}
 
-// Launch adds a call to a capture of another library, after the group's earlier calls. The context
-// must be current on the thread.
+// Launch adds a call to a capture of another library, after the group's earlier calls. queue must
+// queue the call on the stream. The CUDA context must be current on the thread.
 func (r *Recording) Launch(
 	order *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
 ) error {

@@ -16,29 +16,29 @@ import (
 
 // suspension is guarded by Exchange.mu.
 type suspension struct {
-	// While active is set, the memory of all ranks is unmapped. The addresses stay reserved.
-	active bool
-	// allocated is set if only this rank's memory is mapped again.
-	allocated bool
-	// header holds the header of this rank's memory, with the number of the next call.
-	header [kernels.HeaderBytes]byte
+	// isActive is set from Suspend until MapPeers has succeeded. The addresses stay reserved.
+	isActive bool
+	// hasOwnMemory is set if isActive is set, but this rank's memory has been mapped again.
+	hasOwnMemory bool
+	// savedHeader holds the start of this rank's memory, where kernels count the group's calls.
+	savedHeader [kernels.HeaderBytes]byte
 }
 
 // Suspend unmaps the exchange memory of all ranks, but keeps the addresses. It returns the number
-// of bytes released on this rank. No kernel of the group may be running on any rank.
+// of bytes released on this rank. All kernels of the group must have exited on all ranks.
 func (e *Exchange) Suspend() (released int64, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.report == nil || e.group.Sharing == nil || e.ownAddress() == 0 || e.suspension.active {
+	if e.isClosed() || e.group.Sharing == nil || e.ownAddress() == 0 || e.suspension.isActive {
 		return 0, nil
 	}
-	e.stopCopies.Wait() // these goroutines write to the memory
+	e.stopCopyGoroutines.Wait() // the goroutines that Stop has started write to the memory
 	g := e.group.Sharing.GPU
-	header := dl.AddressOf(&e.suspension.header[0])
+	header := dl.AddressOf(&e.suspension.savedHeader[0])
 	if err := e.copyHeader(header, e.ownAddress()); err != nil {
 		return 0, err
 	}
-	e.suspension.active = true
+	e.suspension.isActive = true
 	return kernels.ExchangeBytes, g.Do(func() error {
 		var errs []error
 		for _, address := range e.addresses {
@@ -50,6 +50,10 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	})
 }
 
+// isClosed reports whether Open has not been called, or Close has. The caller must hold e.mu.
+func (e *Exchange) isClosed() bool { return e.report == nil }
+
+// ownAddress returns the address of this rank's memory, or 0 if there is none.
 func (e *Exchange) ownAddress() uintptr {
 	if len(e.addresses) == 0 {
 		return 0
@@ -68,29 +72,29 @@ func (e *Exchange) copyHeader(dst, src uintptr) error {
 	return err
 }
 
-// Allocation holds the new memory of a suspended exchange.
+// Allocation is the new memory of this rank in a suspended Exchange.
 type Allocation struct {
 	exchange *Exchange
 	key      handoff.Key
 	shared   memory.Shared
 }
 
-// Allocate allocates this rank's memory at its old address and exports it. It returns nil if the
-// exchange is not suspended. The caller must call Withdraw or Discard.
+// Allocate allocates this rank's memory at its old address and exports it to the other ranks. It
+// returns nil if the exchange is not suspended. The caller must call EndExport or Discard.
 func (e *Exchange) Allocate() (*Allocation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.suspension.active {
+	if !e.suspension.isActive {
 		return nil, nil
 	}
-	if e.report == nil {
+	if e.isClosed() {
 		return nil, fmt.Errorf("allocating exchange memory: %w", driver.ErrClosed)
 	}
 	a := &Allocation{exchange: e, key: exchangeKey(e.group.Config)}
 	g := e.group.Sharing.GPU
 	err := g.Do(func() error {
 		handle, err := g.CUDA.Create(kernels.ExchangeBytes,
-			cuda.PinnedMemory(g.Device, g.Prop.RequestedHandles, false))
+			cuda.PinnedMemory(g.Device, g.SegmentProp.RequestedHandles, false))
 		if err != nil {
 			return err
 		}
@@ -100,7 +104,7 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 		}
 		err = g.InternalStream.Zero(g, e.ownAddress(), kernels.ExchangeBytes)
 		if err == nil {
-			err = e.copyHeader(e.ownAddress(), dl.AddressOf(&e.suspension.header[0]))
+			err = e.copyHeader(e.ownAddress(), dl.AddressOf(&e.suspension.savedHeader[0]))
 		}
 		if err == nil {
 			a.shared, err = e.group.Sharing.Share(a.key, handle)
@@ -116,21 +120,21 @@ func (e *Exchange) Allocate() (*Allocation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("allocating exchange memory: %w", err)
 	}
-	e.suspension.allocated = true
+	e.suspension.hasOwnMemory = true
 	return a, nil
 }
 
-// Message returns what the other ranks need to map this rank's memory.
-func (a *Allocation) Message() []byte {
+// EncodeMessage returns the message with which the other ranks can map this rank's memory.
+func (a *Allocation) EncodeMessage() []byte {
 	if a == nil {
 		return nil
 	}
 	return a.shared.Encode()
 }
 
-// MapPeers maps the other ranks' memory at the old addresses. messages holds the Message of each
-// rank. If MapPeers fails, it leaves none of the memory mapped. Close must not run at the same
-// time.
+// MapPeers maps the other ranks' memory at the old addresses. messages holds the result of
+// EncodeMessage of each rank. If MapPeers fails, it leaves no memory of other ranks mapped. Close
+// must not run at the same time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
@@ -152,7 +156,7 @@ func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.suspension.active, e.suspension.allocated = false, false
+	e.suspension.isActive, e.suspension.hasOwnMemory = false, false
 	return nil
 }
 
@@ -170,15 +174,16 @@ func (e *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// Withdraw ends the export. It must be called once all ranks have mapped the memory, or once the
-// group has failed.
-func (a *Allocation) Withdraw() {
+// EndExport ends the export of this rank's memory. It must be called after all ranks have mapped
+// the memory or the group has failed.
+func (a *Allocation) EndExport() {
 	if a != nil {
 		a.shared.Withdraw()
 	}
 }
 
-// Discard frees the memory if another rank could not allocate its exchange memory.
+// Discard ends the export and frees the memory. It is called if another rank could not allocate its
+// exchange memory.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil
@@ -187,10 +192,10 @@ func (a *Allocation) Discard() error {
 	e := a.exchange
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.suspension.allocated || e.ownAddress() == 0 {
+	if !e.suspension.hasOwnMemory || e.ownAddress() == 0 {
 		return nil // the teardown of the group has freed the memory
 	}
-	e.suspension.allocated = false
+	e.suspension.hasOwnMemory = false
 	g := e.group.Sharing.GPU
 	return g.Do(func() error { return g.CUDA.Unmap(e.ownAddress(), kernels.ExchangeBytes) })
 }

@@ -8,26 +8,26 @@ import (
 	"symmem/internal/ranked"
 )
 
-// ObjectFunc returns the cubin for a compute capability.
-type ObjectFunc func(major, minor int) ([]byte, error)
+// CubinFunc returns a cubin (compiled kernels) for a compute capability.
+type CubinFunc func(major, minor int) ([]byte, error)
 
 // Code loads cubins onto a GPU. The context must be current on threads that call Load and Unload.
 type Code struct {
-	// Objects lists the cubins. Each kernel is in only one of them.
-	Objects []ObjectFunc
+	// CubinFuncs lists functions that return the cubins to load. Each kernel is in one cubin.
+	CubinFuncs []CubinFunc
 
 	Mu        ranked.Mutex[codeMu]
 	modules   []cuda.Module            // guarded by Mu; set by Load
 	functions map[string]cuda.Function // guarded by Mu
-	// Overlaps is set by Load if a kernel may start before earlier kernels have exited (CUDA's
+	// CanOverlap is set by Load if a kernel can start before earlier kernels have exited (CUDA's
 	// programmatic dependent launch).
-	Overlaps bool
+	CanOverlap bool
 }
 
-// Load loads all kernels in advance, because the first launch of a kernel that is not loaded could
-// wait for another kernel that never exits. If a kernel is already stuck, Load itself could wait
-// forever, so Load leaves each kernel to its first launch. Such a launch returns on an H200 with
-// driver 580.
+// Load loads all kernels, because CUDA loads other kernels at their first launch, which could wait
+// for a kernel that never exits. If the process has such a stuck kernel, Load itself could wait
+// forever, so it leaves the loading to CUDA. On an H200 with driver 580, the first launches then
+// return.
 func (c *Code) Load(g *GPU) error {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -38,25 +38,25 @@ func (c *Code) Load(g *GPU) error {
 	if err != nil {
 		return err
 	}
-	if c.Overlaps, err = g.CanOverlapLaunches(); err != nil {
+	if c.CanOverlap, err = g.CanOverlapLaunches(); err != nil {
 		return err
 	}
-	c.Overlaps = c.Overlaps && kernels.CanOverlap(major)
+	c.CanOverlap = c.CanOverlap && kernels.CanOverlap(major)
 	c.functions = map[string]cuda.Function{}
-	for _, object := range c.Objects {
-		if err := c.load(g, object, major, minor); err != nil {
+	for _, cubinFunc := range c.CubinFuncs {
+		if err := c.loadCubin(g, cubinFunc, major, minor); err != nil {
 			return errors.Join(err, c.unload(g))
 		}
 	}
 	return nil
 }
 
-func (c *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
-	object, err := objectFor(major, minor)
+func (c *Code) loadCubin(g *GPU, cubinFunc CubinFunc, major, minor int) error {
+	cubin, err := cubinFunc(major, minor)
 	if err != nil {
 		return err
 	}
-	module, err := g.CUDA.ModuleLoadData(object)
+	module, err := g.CUDA.ModuleLoadData(cubin)
 	if err != nil {
 		return err
 	}
@@ -71,14 +71,14 @@ func (c *Code) load(g *GPU, objectFor ObjectFunc, major, minor int) error {
 func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	f, ok := c.functions[name]
-	if ok {
-		return f, nil
+	function, isCached := c.functions[name]
+	if isCached {
+		return function, nil
 	}
 	err := errors.New("the kernels are not loaded")
 	for _, module := range c.modules {
 		err = g.With(func(gpu *cuda.Driver) (err error) {
-			f, err = gpu.ModuleGetFunction(module, name)
+			function, err = gpu.ModuleGetFunction(module, name)
 			return err
 		})
 		if err == nil {
@@ -86,9 +86,9 @@ func (c *Code) Function(g *GPU, name string) (cuda.Function, error) {
 		}
 	}
 	if err == nil {
-		c.functions[name] = f
+		c.functions[name] = function
 	}
-	return f, err
+	return function, err
 }
 
 // Unload unloads the kernels.

@@ -14,11 +14,11 @@ import (
 // GPU wraps a rank's GPU and its primary context. It must not be used after the last Drop.
 type GPU struct {
 	cuda.Device
-	// CUDA must be used on a thread where the context is current; see Do.
+	// CUDA must be used on a thread where the context is current, for example in Do.
 	CUDA *cuda.Driver
-	// anyThread makes the context current in each call.
-	anyThread *cuda.Driver
-	context   cuda.Context
+	// anyThreadDriver makes the context current in each call.
+	anyThreadDriver *cuda.Driver
+	context         cuda.Context
 	// Adopted is set once a stream of another library has been adopted.
 	Adopted atomic.Bool
 	// Timeout limits waits for internal work.
@@ -28,13 +28,13 @@ type GPU struct {
 	Words Pinned[Word]
 	Properties
 
-	mu         ranked.Mutex[gpuMu] // guards the following fields
-	references int
-	unfinished []*unfinished
-	// deferred holds functions that free resources. reclaiming is set while the first of them is
-	// being called.
-	deferred   []func() error
-	reclaiming bool
+	mu             ranked.Mutex[gpuMu] // guards the following fields
+	references     int
+	unfinishedWork []*unfinishedItem
+	// deferredFrees holds functions that free resources. isReclaiming is set while Reclaim calls
+	// the first of these functions.
+	deferredFrees []func() error
+	isReclaiming  bool
 }
 
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
@@ -43,7 +43,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 		return nil, err
 	}
 	return &GPU{
-		Device: device, CUDA: library, anyThread: library.In(context), context: context,
+		Device: device, CUDA: library, anyThreadDriver: library.In(context), context: context,
 		references: 1,
 	}, nil
 }
@@ -73,7 +73,8 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 // SharesContext reports whether g and other use the same context.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-// Entry returns a step that makes the context current before a call to another C library.
+// Entry returns a step that makes the context current before a call to another C library, in the
+// same call from Go to C.
 func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 
 // Hold adds a reference to the context, unless the context has been released.
@@ -105,18 +106,18 @@ func (g *GPU) IsHeld() bool {
 	return g.references > 0
 }
 
-// With passes a driver to calls. Each call of that driver may run on a different thread. With is
-// cheaper than Do.
+// With passes a driver to the function calls. Each call of the driver can run on a different
+// thread. With is cheaper than Do.
 func (g *GPU) With(calls func(gpu *cuda.Driver) error) error {
 	if !g.Adopted.Load() {
-		return calls(g.anyThread)
+		return calls(g.anyThreadDriver)
 	}
 	return g.Do(func() error { return calls(g.CUDA) })
 }
 
-// Do runs CUDA calls on a thread where the context is current. If streams of another library have
-// been adopted, the thread is in relaxed capture mode, so that the calls do not invalidate captures
-// of that library.
+// Do runs CUDA calls on a thread where the context is current. If a stream of another library has
+// been adopted, the thread is in CUDA's relaxed capture mode, so that the calls do not invalidate
+// captures of that library.
 func (g *GPU) Do(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -180,8 +181,8 @@ func (g *GPU) Unmap(address uintptr, bytes int64) error {
 }
 
 // MapImported maps the allocation whose handle importHandle returns, and returns the address of the
-// mapping. If address is 0, MapImported reserves new addresses. If address is not 0, the caller
-// must have reserved the range.
+// mapping. If address is 0, MapImported reserves new addresses. If address is not 0, it must be a
+// reserved address.
 func (g *GPU) MapImported(
 	address uintptr, bytes int64, importHandle func() (cuda.Handle, error),
 ) (uintptr, error) {

@@ -13,13 +13,13 @@ type Properties struct {
 	Model string
 	// Major is the major compute capability.
 	Major int
-	// Prop holds the properties with which the memory of every segment is allocated.
-	Prop cuda.AllocationProp
-	// NoFabricReason is the reason why Prop does not request fabric handles, or "".
+	// SegmentProp holds the properties with which the memory of every segment is allocated.
+	SegmentProp cuda.AllocationProp
+	// NoFabricReason is the reason why SegmentProp does not request fabric handles, or "".
 	NoFabricReason string
 	// Granularity is the unit, in bytes, of segment sizes and offsets.
 	Granularity int64
-	// Accessors lists this GPU and the GPUs that can access its memory.
+	// Accessors lists this GPU and all visible GPUs that can access its memory.
 	Accessors []cuda.Device
 }
 
@@ -30,10 +30,10 @@ func (g *GPU) queryProperties() (err error) {
 	if g.Major, _, err = g.ComputeCapability(); err != nil {
 		return err
 	}
-	if g.Prop, err = g.allocationProp(); err != nil {
+	if g.SegmentProp, err = g.findSegmentProp(); err != nil {
 		return err
 	}
-	if g.Granularity, err = g.CUDA.Granularity(g.Prop, true); err != nil {
+	if g.Granularity, err = g.CUDA.Granularity(g.SegmentProp, true); err != nil {
 		return err
 	}
 	g.Granularity = max(g.Granularity, minGranularity)
@@ -41,21 +41,22 @@ func (g *GPU) queryProperties() (err error) {
 	return err
 }
 
-// allocationProp returns the properties that NCCL's allocator uses, too, so that NCCL can register
-// segments as windows.
-func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
-	vmm, err := g.Attribute(cuda.AttributeVMMSupported)
+// findSegmentProp returns the properties that NCCL's own allocator uses, so that NCCL can register
+// segments.
+func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
+	hasVMM, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
 		return cuda.AllocationProp{}, err
 	}
-	if vmm == 0 {
+	if hasVMM == 0 {
 		return cuda.AllocationProp{}, fmt.Errorf("the GPU has no virtual memory management: %w",
 			driver.ErrUnsupported)
 	}
-	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD, g.has(cuda.AttributeRDMAWithVMMSupported))
+	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD,
+		g.supports(cuda.AttributeRDMAWithVMMSupported))
 	fabric := prop
 	fabric.RequestedHandles |= cuda.HandleFabric
-	if err := g.Do(func() error { return g.tryFabric(fabric) }); err != nil {
+	if err := g.Do(func() error { return g.checkFabric(fabric) }); err != nil {
 		g.NoFabricReason = err.Error()
 	} else {
 		prop = fabric
@@ -63,10 +64,10 @@ func (g *GPU) allocationProp() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// tryFabric returns an error if memory cannot be allocated with a fabric handle, for example
-// because the process has no IMEX channel.
-func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
-	if !g.has(cuda.AttributeFabricSupported) {
+// checkFabric returns an error if memory cannot be allocated with a fabric handle (which a process
+// on another machine can map). Such an allocation needs an IMEX channel, a device file of NVIDIA.
+func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
+	if !g.supports(cuda.AttributeFabricSupported) {
 		return errors.New("its GPU does not support them")
 	}
 	bytes, err := g.CUDA.Granularity(prop, false)
@@ -84,7 +85,7 @@ func (g *GPU) tryFabric(prop cuda.AllocationProp) error {
 	return err
 }
 
-func (g *GPU) has(attribute cuda.Attribute) bool {
+func (g *GPU) supports(attribute cuda.Attribute) bool {
 	value, err := g.Attribute(attribute)
 	return err == nil && value != 0
 }
@@ -92,14 +93,14 @@ func (g *GPU) has(attribute cuda.Attribute) bool {
 // minGranularity is the alignment that NCCL 2.27 requires of windows.
 const minGranularity = 2 << 20
 
-// findAccessors lists all visible GPUs, because the ranks of a process share mappings.
+// findAccessors includes the GPUs of all ranks, because the ranks of a process share mappings.
 func (g *GPU) findAccessors() ([]cuda.Device, error) {
-	n, err := g.CUDA.DeviceCount()
+	gpuCount, err := g.CUDA.DeviceCount()
 	if err != nil {
 		return nil, err
 	}
 	accessors := []cuda.Device{g.Device}
-	for ordinal := range n {
+	for ordinal := range gpuCount {
 		peer, err := g.CUDA.Device(ordinal)
 		if err != nil {
 			return nil, err
@@ -107,7 +108,7 @@ func (g *GPU) findAccessors() ([]cuda.Device, error) {
 		if ordinal == g.Ordinal() {
 			continue
 		}
-		if can, err := peer.CanAccessPeer(g.Device); err == nil && can {
+		if canAccess, err := peer.CanAccessPeer(g.Device); err == nil && canAccess {
 			accessors = append(accessors, peer)
 		}
 	}

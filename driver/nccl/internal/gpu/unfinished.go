@@ -5,49 +5,51 @@ import (
 	"slices"
 )
 
-type unfinished struct{ done func() bool }
+type unfinishedItem struct{ isDone func() bool }
 
-// AddUnfinished registers unfinished work. done reports whether it has completed, and may be called
-// on any goroutine until it returns true.
-func (g *GPU) AddUnfinished(done func() bool) {
+// AddUnfinished registers unfinished work. isDone reports whether the work has completed. It is
+// called on any goroutine until it returns true.
+func (g *GPU) AddUnfinished(isDone func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.unfinished = append(g.unfinished, &unfinished{done})
+	g.unfinishedWork = append(g.unfinishedWork, &unfinishedItem{isDone})
 }
 
 // MustKeepMemory reports whether memory that kernels may use must stay mapped, because work is
-// unfinished or a kernel is stuck. Unmapping it might wait for the whole device, or destroy the
-// context.
+// unfinished or a kernel never exits. Unmapping the memory could wait for all work of the GPU, or
+// destroy the context.
 func (g *GPU) MustKeepMemory() bool {
 	if Stuck.Load() {
 		return true
 	}
 	for {
 		g.mu.Lock()
-		if len(g.unfinished) == 0 {
+		if len(g.unfinishedWork) == 0 {
 			g.mu.Unlock()
 			return false
 		}
-		work := g.unfinished[0]
+		first := g.unfinishedWork[0]
 		g.mu.Unlock()
-		if !work.done() {
+		if !first.isDone() {
 			return true
 		}
-		// Read the list again, because Stream.Close may have added the rest of the stream's work
-		// just before done returned true.
+		// Read the list again, because Stream.Close may have added more work of the stream just
+		// before isDone returned true.
 		g.mu.Lock()
-		g.unfinished = slices.DeleteFunc(g.unfinished, func(u *unfinished) bool { return u == work })
+		g.unfinishedWork = slices.DeleteFunc(g.unfinishedWork, func(item *unfinishedItem) bool {
+			return item == first
+		})
 		g.mu.Unlock()
 	}
 }
 
-// FreeWhenIdle calls free immediately, unless memory must stay mapped or an earlier function is
-// still deferred. In these cases, Reclaim calls free later.
+// FreeWhenIdle calls free immediately if memory need not stay mapped and no function is deferred.
+// Otherwise, it defers free, and Reclaim calls free later.
 func (g *GPU) FreeWhenIdle(free func() error) error {
-	keep := g.MustKeepMemory()
+	mustKeep := g.MustKeepMemory()
 	g.mu.Lock()
-	if keep || len(g.deferred) > 0 {
-		g.deferred = append(g.deferred, free)
+	if mustKeep || len(g.deferredFrees) > 0 {
+		g.deferredFrees = append(g.deferredFrees, free)
 		g.mu.Unlock()
 		return nil
 	}
@@ -55,24 +57,25 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim calls the deferred functions in order, unless memory must stay mapped. all reports
-// whether none are left. The caller must not hold any lock of the backend.
-func (g *GPU) Reclaim() (all bool, err error) {
+// Reclaim calls the deferred functions in order until memory must stay mapped. allFreed reports
+// whether no deferred function is left. The caller must not hold any lock of the backend.
+func (g *GPU) Reclaim() (allFreed bool, err error) {
 	for !g.MustKeepMemory() {
 		g.mu.Lock()
-		if len(g.deferred) == 0 || g.reclaiming {
-			all = len(g.deferred) == 0
+		if len(g.deferredFrees) == 0 || g.isReclaiming {
+			allFreed = len(g.deferredFrees) == 0
 			g.mu.Unlock()
-			return all, err
+			return allFreed, err
 		}
-		g.reclaiming = true
-		free := g.deferred[0]
+		g.isReclaiming = true
+		free := g.deferredFrees[0]
 		g.mu.Unlock()
 		err = errors.Join(err, free())
 		g.mu.Lock()
-		// Until now, a concurrent FreeWhenIdle must not overtake the function.
-		g.deferred = slices.Delete(g.deferred, 0, 1)
-		g.reclaiming = false
+		// The function stays in the list until it has returned, so that a concurrent FreeWhenIdle
+		// does not call a later function before.
+		g.deferredFrees = slices.Delete(g.deferredFrees, 0, 1)
+		g.isReclaiming = false
 		g.mu.Unlock()
 	}
 	return false, err

@@ -45,9 +45,10 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	if !slices.IsSorted(freed) {
 		t.Errorf("deferred functions ran in the order %v, want ascending order", freed)
 	}
-	if done, err := g.Reclaim(); !done || err != nil || len(g.unfinished)+len(g.deferred) > 0 {
+	done, err := g.Reclaim()
+	if !done || err != nil || len(g.unfinishedWork)+len(g.deferredFrees) > 0 {
 		t.Errorf("Reclaim = %v, %v, with %d unfinished and %d deferred entries left; want true, nil, "+
-			"with none left", done, err, len(g.unfinished), len(g.deferred))
+			"with none left", done, err, len(g.unfinishedWork), len(g.deferredFrees))
 	}
 }
 

@@ -11,22 +11,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Arena reserves a range of addresses for windows (memory registered with NCCL), and a second range
-// for calls that must not use windows.
+// Arena reserves two ranges of addresses, in which each segment is mapped at the same offset. Only
+// segments in the first range can be windows (memory registered with NCCL).
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the range that callers use. No window is registered in the range at
-	// secondBase.
+	// base is the start of the first range, and secondBase is the start of the second range.
 	base, secondBase uintptr
-	closed           bool // guarded by Memory.mu
-	// Memory.mu guards holdsContext.
-	holdsContext bool
-	uses         UseCount
+	isClosed         bool // guarded by Memory.mu
+	holdsContext     bool // whether gpu.Hold has been called; guarded by Memory.mu
+	useCount         UseCount
 }
 
-// Keep lets the arena outlive the device. CUDA can only free a reservation as a whole, so all
-// addresses stay reserved.
+// Keep keeps the addresses reserved after the device has been closed. It keeps all addresses,
+// because CUDA can only free a reservation as a whole.
 func (a *Arena) Keep(int64) error {
 	a.memory.mu.Lock()
 	defer a.memory.mu.Unlock()
@@ -34,7 +32,7 @@ func (a *Arena) Keep(int64) error {
 	return nil
 }
 
-// keepContext requires Memory.mu.
+// keepContext keeps the GPU's context until the arena is freed. The caller must hold Memory.mu.
 func (a *Arena) keepContext() {
 	if !a.holdsContext {
 		a.holdsContext = true
@@ -42,7 +40,8 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits arenas while a kernel is stuck, because addresses are then never freed.
+// stuckArenaBytes limits the size of arenas while the process has a kernel that never exits,
+// because addresses are then never freed.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.
@@ -81,7 +80,8 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses, unless graphs of other libraries still use segments in the arena.
+// Close frees the addresses. If graphs of other libraries use segments in the arena, Close defers
+// that until these graphs are destroyed.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -91,23 +91,23 @@ func (a *Arena) Close() error {
 func (a *Arena) close() error {
 	m := a.memory
 	m.mu.Lock()
-	if a.closed {
+	if a.isClosed {
 		m.mu.Unlock()
 		return nil
 	}
-	a.closed = true
+	a.isClosed = true
 	m.arenas = slices.DeleteFunc(m.arenas, func(other *Arena) bool { return other == a })
-	if m.UseCounts.inUse(&a.uses) {
+	if m.UseCounts.hasUsers(&a.useCount) {
 		a.keepContext()
 	}
 	m.mu.Unlock()
-	if m.UseCounts.DeferUntilUnused(&a.uses, nil, func() { _ = a.release() }) {
+	if m.UseCounts.DeferUntilUnused(&a.useCount, nil, func() { _ = a.free() }) {
 		return nil
 	}
-	return a.release()
+	return a.free()
 }
 
-func (a *Arena) release() error {
+func (a *Arena) free() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {
 		err := m.gpu.Do(func() error {
@@ -123,24 +123,25 @@ func (a *Arena) release() error {
 	})
 }
 
-// Map allocates a segment and maps it at the given offset. If the device scatters segments, Map
-// chooses another offset.
+// Map allocates a segment and maps it at the given offset. Map chooses another offset if the device
+// scatters segments (a mode for tests).
 func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	m := a.memory
-	g := m.gpu.Granularity
-	if bytes <= 0 || bytes%g != 0 || offset < 0 || offset%g != 0 || offset > a.bytes-bytes {
+	granularity := m.gpu.Granularity
+	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 ||
+		offset > a.bytes-bytes {
 		return nil, fmt.Errorf("mapping %d bytes at %d: not multiples of %d in an arena of %d",
-			bytes, offset, g, a.bytes)
+			bytes, offset, granularity, a.bytes)
 	}
 	if _, err := m.gpu.Reclaim(); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}
-	chosen, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
+	chosenOffset, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
-	s := &Segment{arena: a, offset: chosen, bytes: bytes}
-	if err := m.gpu.Do(s.create); err != nil {
+	s := &Segment{arena: a, offset: chosenOffset, bytes: bytes}
+	if err := m.gpu.Do(s.allocateAndMap); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
 	}
 	m.add(s)

@@ -8,36 +8,36 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Hold keeps alive everything of a group that a graph of another library uses, until the graph is
-// destroyed. If the driver does not report that, the hold ends when the device is closed.
+// Hold keeps all objects of a group that a graph of another library uses until the graph is
+// destroyed. If the CUDA driver cannot report that, the hold ends when the device is closed.
 type Hold struct {
-	holds   *Holds
-	capture uint64      // CUDA's ID
-	used    []*UseCount // guarded by UseCounts.mu
+	holds       *Holds
+	captureID   uint64      // CUDA's ID
+	usedObjects []*UseCount // guarded by UseCounts.mu
 }
 
-// Holds tracks the holds of a group.
+// Holds contains the holds of a group.
 type Holds struct {
 	UseCounts *UseCounts
 
-	captures map[uint64]*Hold // by capture ID; guarded by UseCounts.mu
-	active   sync.WaitGroup
+	holdsByCapture map[uint64]*Hold // by capture ID; guarded by UseCounts.mu
+	activeHolds    sync.WaitGroup
 }
 
-// HoldFor returns the hold of the capture that is active on a stream. If no capture is active,
-// HoldFor returns nil. HoldFor must not be called concurrently. The context must be current on the
-// calling thread.
-func (hs *Holds) HoldFor(stream cuda.Stream) (*Hold, error) {
+// GetOrBegin returns the hold for the graph that is being captured on a stream, or nil if none is
+// being captured. It begins the hold if necessary. GetOrBegin must not be called concurrently. The
+// CUDA context must be current on the calling thread.
+func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	uc := hs.UseCounts
 	capture, err := uc.gpu.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
 		return nil, err
 	}
 	uc.mu.Lock()
-	h := hs.captures[capture.ID]
+	h := hs.holdsByCapture[capture.ID]
 	uc.mu.Unlock()
 	if h == nil {
-		h = &Hold{holds: hs, capture: capture.ID}
+		h = &Hold{holds: hs, captureID: capture.ID}
 		err = h.begin(capture.Graph)
 	}
 	return h, err
@@ -46,16 +46,16 @@ func (hs *Holds) HoldFor(stream cuda.Stream) (*Hold, error) {
 func (h *Hold) begin(graph cuda.Graph) error {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
-	if hs.captures == nil {
-		hs.captures = map[uint64]*Hold{}
+	if hs.holdsByCapture == nil {
+		hs.holdsByCapture = map[uint64]*Hold{}
 	}
-	hs.captures[h.capture] = h
-	hs.active.Add(1)
+	hs.holdsByCapture[h.captureID] = h
+	hs.activeHolds.Add(1)
 	uc.mu.Unlock()
 	err := uc.gpu.CUDA.AtGraphEnd(graph, h.end)
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
 		uc.mu.Lock()
-		uc.endWithDevice = append(uc.endWithDevice, h)
+		uc.holdsUntilClose = append(uc.holdsUntilClose, h)
 		uc.mu.Unlock()
 		return nil
 	}
@@ -65,51 +65,51 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	return err
 }
 
-// end releases the objects that the hold keeps. CUDA calls end on a thread that must not call CUDA,
-// so a new goroutine frees the objects that are now unused.
+// end ends the hold. CUDA calls end on a thread that must not call CUDA, so a new goroutine frees
+// the objects that are now unused.
 func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
-	delete(hs.captures, h.capture)
-	unused := release(h.used)
+	delete(hs.holdsByCapture, h.captureID)
+	unused := decrementAll(h.usedObjects)
 	uc.mu.Unlock()
 	if len(unused) == 0 {
-		hs.active.Done()
+		hs.activeHolds.Done()
 		return
 	}
 	go func() {
-		defer hs.active.Done()
+		defer hs.activeHolds.Done()
 		for _, u := range unused {
 			uc.runDeferred(u)
 		}
 	}()
 }
 
-// Use makes the hold keep the objects that a call uses.
-func (h *Hold) Use(used []*UseCount) {
+// AddUses makes the hold keep the objects that a call uses.
+func (h *Hold) AddUses(used []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
 	for _, u := range used {
-		if !slices.Contains(h.used, u) {
-			u.users++
-			h.used = append(h.used, u)
+		if !slices.Contains(h.usedObjects, u) {
+			u.userCount++
+			h.usedObjects = append(h.usedObjects, u)
 		}
 	}
 }
 
-// Has reports whether the capture with the given CUDA ID contains calls of the group.
-func (hs *Holds) Has(id uint64) bool {
+// HasCapture reports whether the graph of the capture with CUDA's ID contains calls of the group.
+func (hs *Holds) HasCapture(id uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
-	return hs.captures[id] != nil
+	return hs.holdsByCapture[id] != nil
 }
 
-// Any reports whether any graph of another library contains calls of the group.
-func (hs *Holds) Any() bool {
+// IsActive reports whether any graph of another library contains calls of the group.
+func (hs *Holds) IsActive() bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
-	return len(hs.captures) > 0
+	return len(hs.holdsByCapture) > 0
 }
 
-// Wait waits until all holds have ended and the objects that only they kept have been freed.
-func (hs *Holds) Wait() { hs.active.Wait() }
+// Wait waits until all holds have ended and the objects that are then unused have been freed.
+func (hs *Holds) Wait() { hs.activeHolds.Wait() }

@@ -10,18 +10,17 @@ import (
 )
 
 // Segment is a physical allocation that is mapped as a whole at two addresses. The first mapping
-// may be registered with communicators.
+// can be registered with NCCL.
 type Segment struct {
-	arena  *Arena
-	offset int64
-	bytes  int64
-	Uses   UseCount
+	arena    *Arena
+	offset   int64
+	bytes    int64
+	UseCount UseCount
 
-	mu       ranked.Mutex[segmentMu] // guards the following fields
-	unmapped bool
-	// saved holds the contents that Resume restores, or nil.
-	suspended bool
-	saved     []byte
+	mu            ranked.Mutex[segmentMu] // guards the following fields
+	isUnmapped    bool
+	isSuspended   bool
+	savedContents []byte // to be restored by Resume, or nil
 }
 
 // Address returns the address of the first mapping.
@@ -32,8 +31,8 @@ func (s *Segment) Bytes() int64 { return s.bytes }
 
 func (s *Segment) secondAddress() uintptr { return s.arena.secondBase + uintptr(s.offset) }
 
-// create zeroes the memory, which may have old contents.
-func (s *Segment) create() error {
+// allocateAndMap allocates the memory, maps it and fills it with zeros.
+func (s *Segment) allocateAndMap() error {
 	m := s.arena.memory
 	handle, err := s.allocate()
 	if err != nil {
@@ -47,14 +46,14 @@ func (s *Segment) create() error {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.InternalStream.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.release()) // deferred while the device may write zeros
+		return errors.Join(err, s.free()) // deferred while the device may write zeros
 	}
 	return nil
 }
 
 func (s *Segment) allocate() (cuda.Handle, error) {
 	m := s.arena.memory
-	handle, err := m.gpu.CUDA.Create(s.bytes, m.gpu.Prop)
+	handle, err := m.gpu.CUDA.Create(s.bytes, m.gpu.SegmentProp)
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		err = &driver.OutOfMemoryError{Requested: s.bytes, Cause: err}
 	}
@@ -72,10 +71,10 @@ func (s *Segment) mapAt(address uintptr, handle cuda.Handle) error {
 	return nil
 }
 
-// release unmaps both mappings, and thereby frees the memory, once no kernel can use it.
-func (s *Segment) release() error {
+// free unmaps both mappings once no kernel can use the memory. CUDA then frees the memory.
+func (s *Segment) free() error {
 	g := s.arena.memory.gpu
-	if s.suspended {
+	if s.isSuspended {
 		return nil
 	}
 	return g.FreeWhenIdle(func() error {
@@ -89,7 +88,8 @@ func (s *Segment) release() error {
 // Keep does nothing, because a segment holds no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory, or defers that until graphs of other libraries that use it are destroyed.
+// Unmap frees the memory. If graphs of other libraries use the memory, Unmap defers that until
+// these graphs are destroyed.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -100,15 +100,15 @@ func (s *Segment) unmap() error {
 	m := s.arena.memory
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unmapped {
+	if s.isUnmapped {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
-	s.unmapped = true
+	s.isUnmapped = true
 	unmap := func() error {
 		m.remove(s)
-		return s.release()
+		return s.free()
 	}
-	if m.UseCounts.DeferUntilUnused(&s.Uses, &s.arena.uses, func() { _ = unmap() }) {
+	if m.UseCounts.DeferUntilUnused(&s.UseCount, &s.arena.useCount, func() { _ = unmap() }) {
 		return nil
 	}
 	return unmap()

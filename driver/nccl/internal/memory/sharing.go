@@ -11,11 +11,11 @@ import (
 	"symmem/internal/handoff"
 )
 
-// Exporter exports GPU memory to ranks of the same machine, and maps memory that these ranks
+// Exporter exports GPU memory to ranks of the same machine, and maps memory that these ranks have
 // exported.
 type Exporter struct {
 	GPU *gpu.GPU
-	// Machine sends file descriptors to the ranks of this machine.
+	// Machine passes file descriptors between the ranks of this machine.
 	Machine *shm.Machine
 }
 
@@ -64,7 +64,7 @@ type Sharing struct {
 	UseFabric bool
 }
 
-// Shared is an allocation that the other ranks of a group may map. The zero value refers to no
+// Shared is an allocation that the other ranks of a group can map. The zero value refers to no
 // allocation.
 type Shared struct {
 	exporter *Exporter
@@ -92,7 +92,8 @@ func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	return Shared{exporter: s.Exporter, key: key, file: file}, nil
 }
 
-// Encode returns what other ranks need to map the allocation, or nil if there is none.
+// Encode returns the message with which other ranks can map the allocation, or nil if there is no
+// allocation.
 func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
@@ -107,8 +108,8 @@ func (s *Shared) Withdraw() {
 	}
 }
 
-// MapShared maps memory that a rank of the group shared. If UseFabric is set, fabric must be the
-// fabric handle that the rank sent.
+// MapShared maps memory that a rank of the group has shared. If UseFabric is set, fabric must be
+// the fabric handle that the rank has sent. MapShared uses the address reserved as in Fetch.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {

@@ -13,7 +13,7 @@ import (
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy if a kernel
-// on a closed stream may still use the memory.
+// of a closed stream or group may still use the memory.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
 	if _, err := g.Reclaim(); err != nil {
@@ -22,72 +22,73 @@ func (s *Segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.unmapped:
+	case s.isUnmapped:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrClosed)
-	case s.suspended:
+	case s.isSuspended:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
 	case g.MustKeepMemory():
 		return fmt.Errorf("a kernel of a closed stream or group is still running: %w", driver.ErrBusy)
 	}
-	s.saved = nil
+	s.savedContents = nil
 	if !save {
 		return nil
 	}
-	saved := make([]byte, s.bytes)
-	if err := s.copy(saved, dl.AddressOf(&saved[0]), s.Address()); err != nil {
+	contents := make([]byte, s.bytes)
+	if err := s.copyContents(contents, dl.AddressOf(&contents[0]), s.Address()); err != nil {
 		return fmt.Errorf("copying a segment to host memory: %w", err)
 	}
-	s.saved = saved
+	s.savedContents = contents
 	return nil
 }
 
-// Suspend unmaps both mappings. The driver frees the memory once the peers have unmapped it, too.
+// Suspend unmaps both mappings. CUDA frees the memory after the other ranks have unmapped it.
 func (s *Segment) Suspend() error {
 	g := s.arena.memory.gpu
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unmapped || s.suspended {
+	if s.isUnmapped || s.isSuspended {
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
 	}
-	s.suspended = true
+	s.isSuspended = true
 	return g.Do(func() error {
 		return errors.Join(g.CUDA.Unmap(s.Address(), s.bytes),
 			g.CUDA.Unmap(s.secondAddress(), s.bytes))
 	})
 }
 
-// Resume allocates memory and maps it at both addresses.
+// Resume allocates memory, maps it at both addresses and restores the saved contents.
 func (s *Segment) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unmapped {
+	if s.isUnmapped {
 		return fmt.Errorf("resuming a segment: %w", driver.ErrClosed)
 	}
-	saved := s.saved
-	if !s.suspended {
-		saved = nil
-	} else if err := s.recreate(); err != nil {
+	contents := s.savedContents
+	if !s.isSuspended {
+		contents = nil
+	} else if err := s.allocateAndMapAgain(); err != nil {
 		return fmt.Errorf("mapping %d bytes again: %w", s.bytes, err)
 	}
-	s.saved = nil
-	if saved == nil {
+	s.savedContents = nil
+	if contents == nil {
 		return nil
 	}
-	if err := s.copy(saved, s.Address(), dl.AddressOf(&saved[0])); err != nil {
+	if err := s.copyContents(contents, s.Address(), dl.AddressOf(&contents[0])); err != nil {
 		return fmt.Errorf("restoring a segment: %w", err)
 	}
 	return nil
 }
 
-func (s *Segment) recreate() error {
-	s.suspended = false // else release, which create calls if it fails, would do nothing
-	err := s.arena.memory.gpu.Do(s.create)
-	s.suspended = err != nil
+func (s *Segment) allocateAndMapAgain() error {
+	// If allocateAndMap fails, it calls free, which does nothing while isSuspended is set.
+	s.isSuspended = false
+	err := s.arena.memory.gpu.Do(s.allocateAndMap)
+	s.isSuspended = err != nil
 	return err
 }
 
-// copy copies the segment's contents. One of src and dst must be the address of host.
-func (s *Segment) copy(host []byte, dst, src uintptr) error {
+// copyContents copies the segment to or from host memory. dst or src must be the address of host.
+func (s *Segment) copyContents(host []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {
 		return g.InternalStream.Run(g, func(stream cuda.Stream) error {

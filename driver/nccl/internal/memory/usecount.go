@@ -7,83 +7,83 @@ import (
 	"symmem/internal/ranked"
 )
 
-// UseCount counts the users of an object, which must not be freed before the count is 0.
+// UseCount counts the users of an object: graphs of other libraries, and objects that depend on the
+// object. While the count is not 0, the object must not be freed.
 type UseCount struct {
-	users int // guarded by UseCounts.mu
-	// deferred frees the object once it is no longer in use. Until deferred has returned, the
-	// object counts as a user of dependsOn. UseCounts.mu guards both.
-	deferred  func()
-	dependsOn *UseCount
+	userCount int // guarded by UseCounts.mu
+	// deferredFree frees the object once userCount is 0. Until it has returned, the object counts
+	// as a user of dependsOn. UseCounts.mu guards both fields.
+	deferredFree func()
+	dependsOn    *UseCount
 }
 
-// UseCounts guards a device's use counts and holds.
+// UseCounts contains the lock of a device's use counts and holds.
 type UseCounts struct {
 	gpu *gpu.GPU
 
 	mu ranked.Mutex[useCountsMu]
-	// endWithDevice lists holds of graphs whose destruction the driver does not report.
-	endWithDevice []*Hold
+	// holdsUntilClose lists holds of graphs whose destruction the driver does not report.
+	holdsUntilClose []*Hold
 }
 
-// DeferUntilUnused returns false if u has no users. The caller must then call free. Otherwise, free
-// is called once there are none left. Until free has returned, u counts as a user of dependsOn,
-// which may be nil. If a function is already deferred for u, free is dropped.
+// DeferUntilUnused returns false if u has no users, and the caller must then call free. If u has
+// users, free is called once u has no users. Until free has returned, u counts as a user of
+// dependsOn, which can be nil. If a function has already been deferred for u, free is never called.
 func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
-	if u.users == 0 {
+	if u.userCount == 0 {
 		return false
 	}
-	if u.deferred == nil {
-		u.deferred, u.dependsOn = free, dependsOn
+	if u.deferredFree == nil {
+		u.deferredFree, u.dependsOn = free, dependsOn
 		if dependsOn != nil {
-			dependsOn.users++
+			dependsOn.userCount++
 		}
 	}
 	return true
 }
 
-func (uc *UseCounts) inUse(u *UseCount) bool {
+func (uc *UseCounts) hasUsers(u *UseCount) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
-	return u.users > 0
+	return u.userCount > 0
 }
 
-// release decrements the use counts, and returns those that have become 0 and have a deferred
-// function. The caller must hold UseCounts.mu.
-func release(used []*UseCount) (unused []*UseCount) {
+// decrementAll decrements use counts. It returns those that are now 0 and have a deferred function.
+// The caller must hold UseCounts.mu.
+func decrementAll(used []*UseCount) (unused []*UseCount) {
 	return slices.DeleteFunc(used, func(u *UseCount) bool {
-		u.users--
-		return u.users > 0 || u.deferred == nil
+		u.userCount--
+		return u.userCount > 0 || u.deferredFree == nil
 	})
 }
 
-// runDeferred runs u's deferred function if u is still unused. It then does the same for
-// u.dependsOn.
+// runDeferred calls u's deferred function if u has no users. It then does the same for u.dependsOn.
 func (uc *UseCounts) runDeferred(u *UseCount) {
 	for u != nil {
 		uc.mu.Lock()
-		free := u.deferred
-		if u.users > 0 || free == nil {
+		free := u.deferredFree
+		if u.userCount > 0 || free == nil {
 			uc.mu.Unlock()
 			return
 		}
-		u.deferred = nil
+		u.deferredFree = nil
 		uc.mu.Unlock()
 		free()
 		if u = u.dependsOn; u != nil {
 			uc.mu.Lock()
-			u.users--
+			u.userCount--
 			uc.mu.Unlock()
 		}
 	}
 }
 
-// EndHolds ends the holds in endWithDevice.
-func (uc *UseCounts) EndHolds() {
+// EndHoldsUntilClose ends the holds in holdsUntilClose.
+func (uc *UseCounts) EndHoldsUntilClose() {
 	uc.mu.Lock()
-	holds := uc.endWithDevice
-	uc.endWithDevice = nil
+	holds := uc.holdsUntilClose
+	uc.holdsUntilClose = nil
 	uc.mu.Unlock()
 	for _, h := range holds {
 		h.end()
