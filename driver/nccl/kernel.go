@@ -26,7 +26,7 @@ func linkKernels(d *Device, steps []kernels.Step) (first *kernel, err error) {
 
 func (k *kernel) queue(gpu *cuda.Driver, s cuda.Stream) (err error) {
 	for ; k != nil && err == nil; k = k.next {
-		if k.Overlaps {
+		if k.CanOverlap {
 			err = gpu.LaunchOverlapping(k.function, k.Blocks, k.Threads, s, &k.Params)
 		} else {
 			err = gpu.LaunchKernel(k.function, k.Blocks, k.Threads, s, &k.Params)

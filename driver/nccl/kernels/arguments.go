@@ -26,14 +26,14 @@ type bulkArguments struct {
 
 // Steps implements Work. All pieces of a call have the digest of the whole call.
 func (l *Launch) Steps(t *Transport) (steps []Step) {
-	for i := range l.Pieces {
+	for i := range l.PieceCount {
 		steps = append(steps, Step{
 			Kernel: l.Kernel, Blocks: l.Blocks, Threads: l.Threads, Params: l.params(t, i),
-			Overlaps: t.Overlaps && l.overlaps(), digest: unsafe.Offsetof(arguments{}.digest),
+			CanOverlap: t.CanOverlap && l.canOverlap(), digestOffset: unsafe.Offsetof(arguments{}.digest),
 		})
 	}
 	if l.Norm != nil && !l.Fused {
-		steps = append(steps, localStep(l, t))
+		steps = append(steps, newLocalStep(l, t))
 	}
 	return steps
 }
@@ -55,8 +55,8 @@ func (l *Launch) params(t *Transport, i int) cuda.Params {
 func (l *Launch) arguments(t *Transport, i int) arguments {
 	offset := int64(i) * l.pieceBytes
 	a := arguments{
-		rank: uint32(l.Rank), ranks: uint32(l.Ranks), sendTo: l.sendTo, recvFrom: l.recvFrom,
-		op: l.op, divisor: l.divisor, digest: l.Digest,
+		rank: uint32(l.Rank), ranks: uint32(l.Ranks), sendTo: l.sendRanks, recvFrom: l.recvRanks,
+		op: l.reduction, divisor: l.divisor, digest: l.Digest,
 		send: l.Send + uintptr(offset), recv: l.Recv + uintptr(offset),
 		bytes: min(l.pieceBytes, l.partBytes-offset), sendStride: l.sendStride, recvStride: l.recvStride,
 		timeout: t.Timeout, report: t.Report,

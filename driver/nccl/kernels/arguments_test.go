@@ -203,9 +203,9 @@ func TestParamsMatchSources(t *testing.T) {
 			Digest: 107, Send: 108, Recv: 109, SendWindow: fakeWindow(300), RecvWindow: fakeWindow(400),
 		},
 		Rank: 101, Ranks: 102,
-		Bulk: true, Pieces: 1, partBytes: 110, pieceBytes: 110, sendStride: 111, recvStride: 112,
-		sendTo:   103,
-		recvFrom: 104, op: 105, divisor: 106,
+		Bulk: true, PieceCount: 1, partBytes: 110, pieceBytes: 110, sendStride: 111, recvStride: 112,
+		sendRanks: 103,
+		recvRanks: 104, reduction: 105, divisor: 106,
 	}
 	transport := Transport{
 		Timeout: 113 * time.Nanosecond, Report: 114, Exchange: fakeWindow(200).Locate(0),

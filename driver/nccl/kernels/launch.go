@@ -61,21 +61,21 @@ type Launch struct {
 	// Bulk is set if the kernel accesses the buffers of other ranks.
 	Bulk bool
 	// Fused is set if one kernel runs a whole norm.
-	Fused  bool
-	Pieces int
+	Fused      bool
+	PieceCount int
 	// A part of the buffers has partBytes, and is divided into pieces of pieceBytes (the last may
 	// be smaller).
 	partBytes, pieceBytes  int64
 	sendStride, recvStride int64  // distances between the parts of the buffers
-	sendTo, recvFrom       uint32 // bit sets of ranks
-	op, divisor            uint32
-	generic                bool
+	sendRanks, recvRanks   uint32 // bit sets of ranks
+	reduction, divisor     uint32
+	isGeneric              bool
 }
 
 var errNoKernel = errors.New("symmem has no kernel")
 
 // Choose chooses the kernel for the call. If there is none, Choose returns an error that gives the
-// reason. All ranks get the same results, except for sendTo and recvFrom.
+// reason. All ranks get the same results, except for sendRanks and recvRanks.
 func (l *Launch) Choose() error {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -98,9 +98,9 @@ func (l *Launch) Choose() error {
 	case overPeers:
 		l.chooseBulk()
 	case l.Operation.Reduces():
-		l.split()
+		l.splitIntoPieces()
 	case !l.Symmetric:
-		return l.errDoesNotFit(l.pieceBytes)
+		return l.doesNotFitError(l.pieceBytes)
 	default:
 		return fmt.Errorf("%w for in-place %v with parts of %d bytes", errNoKernel, l.Operation,
 			l.pieceBytes)
@@ -108,14 +108,14 @@ func (l *Launch) Choose() error {
 	return nil
 }
 
-func (l *Launch) overlaps() bool { return !l.Bulk && !l.generic }
+func (l *Launch) canOverlap() bool { return !l.Bulk && !l.isGeneric }
 
 // Remark implements Work.
 func (l *Launch) Remark() string {
 	switch {
-	case l.Pieces > 1:
-		return fmt.Sprintf("it goes through exchange memory in %d pieces", l.Pieces)
-	case l.Bulk && l.misaligned():
+	case l.PieceCount > 1:
+		return fmt.Sprintf("it goes through exchange memory in %d pieces", l.PieceCount)
+	case l.Bulk && l.movesSingleElements():
 		return "input and output have different offsets modulo 16 bytes, so it moves elements one by " +
 			"one, which is slow"
 	}
@@ -123,7 +123,7 @@ func (l *Launch) Remark() string {
 }
 
 // split divides a reduction that does not fit into exchange memory into pieces.
-func (l *Launch) split() {
+func (l *Launch) splitIntoPieces() {
 	limit := oneShotLimit(l.Ranks)
 	if l.Operation == driver.AllReduce {
 		limit = twoShotLimit(l.Ranks)
@@ -132,14 +132,14 @@ func (l *Launch) split() {
 	pieces := (l.partBytes + limit - 1) / limit
 	l.pieceBytes = (l.partBytes/pieces + pieceUnit) / pieceUnit * pieceUnit
 	l.pieceBytes = min(l.pieceBytes, limit)
-	l.Pieces = int((l.partBytes + l.pieceBytes - 1) / l.pieceBytes)
+	l.PieceCount = int((l.partBytes + l.pieceBytes - 1) / l.pieceBytes)
 	l.chooseLines()
 }
 
 // pieceUnit divides the size of all pieces but the last, to keep the buffer's alignment.
 const pieceUnit = 512
 
-func (l *Launch) errDoesNotFit(bytes int64) error {
+func (l *Launch) doesNotFitError(bytes int64) error {
 	return fmt.Errorf("%w for %v of %d bytes: they do not fit into exchange memory, and the buffers "+
 		"are not in windows", errNoKernel, l.Operation, bytes)
 }
@@ -147,7 +147,8 @@ func (l *Launch) errDoesNotFit(bytes int64) error {
 func (l *Launch) setParts() error {
 	size := l.Count * int64(l.DataType.Size())
 	all, root := uint32(1)<<l.Ranks-1, uint32(1)<<l.Root
-	l.Pieces, l.partBytes, l.pieceBytes, l.sendTo, l.recvFrom, l.divisor = 1, size, size, all, all, 1
+	l.PieceCount, l.partBytes, l.pieceBytes, l.divisor = 1, size, size, 1
+	l.sendRanks, l.recvRanks = all, all
 	switch l.Operation {
 	case driver.AllReduce:
 		return l.setReduction()
@@ -155,9 +156,9 @@ func (l *Launch) setParts() error {
 		l.sendStride = size
 		return l.setReduction()
 	case driver.Reduce:
-		l.sendTo, l.recvFrom = root, 0
+		l.sendRanks, l.recvRanks = root, 0
 		if l.Rank == l.Root {
-			l.sendTo, l.recvFrom = 0, all
+			l.sendRanks, l.recvRanks = 0, all
 		}
 		return l.setReduction()
 	case driver.AllGather:
@@ -165,12 +166,12 @@ func (l *Launch) setParts() error {
 	case driver.AllToAll:
 		l.sendStride, l.recvStride = size, size
 	case driver.Broadcast:
-		l.recvFrom = root
+		l.recvRanks = root
 		if l.Rank != l.Root {
-			l.sendTo = 0
+			l.sendRanks = 0
 		}
 	case driver.Barrier:
-		l.partBytes, l.pieceBytes, l.sendTo, l.recvFrom = 0, 0, 0, 0
+		l.partBytes, l.pieceBytes, l.sendRanks, l.recvRanks = 0, 0, 0, 0
 	default:
 		return fmt.Errorf("%w for %v", errNoKernel, l.Operation)
 	}
@@ -211,13 +212,13 @@ func (l *Launch) chooseLines() bool {
 	if l.pieceBytes > oneShotLimit(l.Ranks) {
 		return false
 	}
-	if l.generic {
+	if l.isGeneric {
 		l.Kernel = "wide_any"
-		l.setGrid(chunks(l.pieceBytes, wideLines), noSmallBlocks, l.resident(l.Kernel))
+		l.setGrid(countChunks(l.pieceBytes, wideLines), noSmallBlocks, l.maxResidentGrid(l.Kernel))
 		return true
 	}
-	family, all := "line", chunks(l.pieceBytes, lineLines)
-	if l.setGrid(all, 2*l.Multiprocessors, l.resident(family)); all > l.warps() {
+	family, all := "line", countChunks(l.pieceBytes, lineLines)
+	if l.setGrid(all, 2*l.Multiprocessors, l.maxResidentGrid(family)); all > l.warps() {
 		family = l.chooseWide()
 	}
 	if l.Operation.Reduces() {
@@ -230,7 +231,7 @@ func (l *Launch) chooseLines() bool {
 
 // chooseWide is for calls that need more warps than a basic line kernel has.
 func (l *Launch) chooseWide() (family string) {
-	all, limit := chunks(l.pieceBytes, wideLines), l.resident("wide")
+	all, limit := countChunks(l.pieceBytes, wideLines), l.maxResidentGrid("wide")
 	l.setGrid(all, noSmallBlocks, limit)
 	if all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
 		return "wide"
@@ -253,10 +254,10 @@ func (l *Launch) chooseTwoShot() bool {
 	}
 	family := "line_two_shot"
 	l.Kernel = l.kernelName(family)
-	if l.generic {
+	if l.isGeneric {
 		l.Kernel, family = "line_two_shot_any", "line_two_shot_any"
 	}
-	l.setGrid(chunks(l.sendStride, lineLines), l.Multiprocessors, l.resident(family))
+	l.setGrid(countChunks(l.sendStride, lineLines), l.Multiprocessors, l.maxResidentGrid(family))
 	return true
 }
 
@@ -272,7 +273,7 @@ func twoShotLimit(ranks int) int64 {
 	return int64(ranks) * chunksPerRank * lineLines * lineDataBytes
 }
 
-func chunks(bytes, lines int64) int64 {
+func countChunks(bytes, lines int64) int64 {
 	return (bytes + lines*lineDataBytes - 1) / (lines * lineDataBytes)
 }
 
@@ -280,7 +281,7 @@ type gridSize struct{ blocks, threads int }
 
 // resident returns the largest grid whose blocks can all be resident at the same time, with space
 // for a small call of another group (KERNEL_OF in src/collectives.cu).
-func (l *Launch) resident(family string) gridSize {
+func (l *Launch) maxResidentGrid(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
 		return gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
@@ -317,16 +318,16 @@ func (l *Launch) warps() int64 { return int64(l.Blocks*l.Threads/warp - 1) }
 const PackBytes = 16
 
 // misaligned reports whether a bulk kernel has to move single elements on some rank.
-func (l *Launch) misaligned() bool {
+func (l *Launch) movesSingleElements() bool {
 	hasParts := l.Operation == driver.AllGather || l.Operation == driver.ReduceScatter
 	return (l.Send-l.Recv)%PackBytes != 0 || hasParts && l.partBytes%PackBytes != 0
 }
 
 func (l *Launch) chooseBulk() {
 	switch allReduce := l.Operation == driver.AllReduce; {
-	case l.generic && allReduce:
+	case l.isGeneric && allReduce:
 		l.Kernel = "bulk_two_shot_any"
-	case l.generic:
+	case l.isGeneric:
 		l.Kernel = "bulk_any"
 	case allReduce:
 		l.Kernel = l.kernelName("bulk_two_shot")

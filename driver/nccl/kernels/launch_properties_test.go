@@ -76,7 +76,7 @@ func TestAllRanksChooseTheSameKernel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := chooseAll(t, drawLaunch(t))
 		for r, l := range all {
-			l.Rank, l.sendTo, l.recvFrom = 0, all[0].sendTo, all[0].recvFrom
+			l.Rank, l.sendRanks, l.recvRanks = 0, all[0].sendRanks, all[0].recvRanks
 			if l != all[0] {
 				t.Fatalf("Choose on rank %d chose %+v, want %+v as on rank 0", r, l, all[0])
 			}
@@ -91,7 +91,7 @@ func TestSendSetsMatchReceiveSets(t *testing.T) {
 		all := chooseAll(t, drawLaunch(t))
 		for src := range all {
 			for dst := range all {
-				sends, waits := all[src].sendTo>>dst&1, all[dst].recvFrom>>src&1
+				sends, waits := all[src].sendRanks>>dst&1, all[dst].recvRanks>>src&1
 				if src != dst && sends != waits {
 					t.Fatalf("rank %d to rank %d: bit %d in sendTo but %d in recvFrom, want the same bit",
 						src, dst, sends, waits)
@@ -120,7 +120,7 @@ func TestLinesFitIntoExchangeMemory(t *testing.T) {
 						ranks, l.sendStride, l.pieceBytes)
 				}
 			}
-			need := ranks * chunks(part, lines) * lines * lineBytes
+			need := ranks * countChunks(part, lines) * lines * lineBytes
 			if need > room {
 				t.Fatalf("%s of %d bytes needs %d bytes of exchange memory, want at most %d", l.Kernel,
 					l.pieceBytes, need, room)
@@ -136,9 +136,9 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 			limit := gridSize{min(input.Multiprocessors, maxBulkBlocks), 512}
 			switch {
 			case l.Fused:
-				limit = gridSize{rowBlocks(&input), (maxRowWarps + 1) * warp}
+				limit = gridSize{maxNormBlocks(&input), (maxRowWarps + 1) * warp}
 			case !l.Bulk:
-				limit = input.resident(familyOf(l.Kernel))
+				limit = input.maxResidentGrid(familyOf(l.Kernel))
 			}
 			if l.Blocks < 1 || l.Blocks > limit.blocks {
 				t.Fatalf("%s has %d blocks, want 1 to %d", l.Kernel, l.Blocks, limit.blocks)
@@ -181,20 +181,20 @@ func TestEveryReductionHasAKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 		end := int64(0) // end of the previous piece
-		for i := range l.Pieces {
+		for i := range l.PieceCount {
 			piece := l.arguments(&Transport{}, i)
 			offset, bytes := int64(piece.send-l.Send), piece.bytes
 			if offset != end || int64(piece.recv-l.Recv) != end {
-				t.Fatalf("piece %d of %d is at offset %d, want %d", i, l.Pieces, offset, end)
+				t.Fatalf("piece %d of %d is at offset %d, want %d", i, l.PieceCount, offset, end)
 			}
-			if l.Pieces > 1 && (bytes <= 0 || bytes > l.pieceBytes || end%pieceUnit != 0) {
+			if l.PieceCount > 1 && (bytes <= 0 || bytes > l.pieceBytes || end%pieceUnit != 0) {
 				t.Fatalf("piece %d of %d, at offset %d, has %d bytes, want 1 to %d at a multiple of %d", i,
-					l.Pieces, end, bytes, l.pieceBytes, pieceUnit)
+					l.PieceCount, end, bytes, l.pieceBytes, pieceUnit)
 			}
 			end += bytes
 		}
 		if size := input.Count * int64(input.DataType.Size()); end != size {
-			t.Fatalf("the %d pieces have %d bytes, want %d", l.Pieces, end, size)
+			t.Fatalf("the %d pieces have %d bytes, want %d", l.PieceCount, end, size)
 		}
 	})
 }
@@ -239,7 +239,7 @@ func TestFormulasSelectKernels(t *testing.T) {
 			},
 			Ranks: c.ranks, Multiprocessors: 132, Formula: c.formula,
 		})
-		if got := l.op & (orderTree | orderRounded); err != nil || got != c.order {
+		if got := l.reduction & (orderTree | orderRounded); err != nil || got != c.order {
 			t.Errorf("Choose(%+v) chose order %d, %v; want %d, nil", c, got, err, c.order)
 		}
 		if c.order != 0 && l.Kernel != "wide_any" {
@@ -254,7 +254,7 @@ func TestOnlyLargeCallsNeedWindows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		input := drawLaunch(t)
 		all := chooseAll(t, input)
-		if len(all) == 0 || all[0].Bulk || all[0].Pieces > 1 {
+		if len(all) == 0 || all[0].Bulk || all[0].PieceCount > 1 {
 			return
 		}
 		input.Symmetric = !input.Symmetric

@@ -6,117 +6,120 @@ import (
 )
 
 const (
-	// rowThreads is the largest number of threads that normalize a row, as in src/norm.h.
-	rowThreads = 512
-	packBytes  = 16
+	// maxRowThreads is the largest number of threads that normalize one row, as in src/norm.h.
+	maxRowThreads = 512
+	packBytes     = 16
 )
 
-// chooseNorm chooses either one kernel for the whole norm, or a kernel for its all-reduce, which
-// the step from localStep follows.
+// chooseNorm chooses the kernels of an AllReduceRMSNorm (a norm): either one norm kernel, or an
+// all-reduce kernel followed by the local kernel of newLocalStep.
 func chooseNorm(l *Launch) error {
-	norm, sum := l.Call, *l.Call
-	sum.Operation, l.Call = driver.AllReduce, &sum
+	normCall, sumCall := l.Call, *l.Call
+	sumCall.Operation, l.Call = driver.AllReduce, &sumCall
 	err := l.Choose()
-	l.Call = norm
+	l.Call = normCall
 	switch {
 	case err != nil:
 		return err
 	case l.Bulk:
 		return nil
-	case !l.generic && !prefersAllReduce(l) && chooseRows(l):
+	case !l.isGeneric && !prefersAllReduce(l) && chooseFusedNorm(l):
 		return nil
-	case l.Pieces > 1:
-		return l.errDoesNotFit(l.partBytes)
+	case l.PieceCount > 1:
+		return l.doesNotFitError(l.partBytes)
 	}
 	return nil
 }
 
-// prefersAllReduce reports whether a separate all-reduce is faster: it spreads a few long rows over
-// many blocks.
+// prefersAllReduce reports whether a separate all-reduce kernel is faster than a norm kernel,
+// because it spreads a few long rows over many blocks.
 func prefersAllReduce(l *Launch) bool {
-	row := 2 * l.Norm.Hidden
-	return l.Norm.Rows < fewRows &&
-		(chunks(row, wideLines) > maxRowWarps || row*int64(l.Ranks-1) > longRow)
+	rowBytes := 2 * l.Norm.Hidden
+	return l.Norm.Rows < minFusedRows &&
+		(countChunks(rowBytes, wideLines) > maxRowWarps || rowBytes*int64(l.Ranks-1) > maxFusedRowBytes)
 }
 
-// A row is long if a block would send more than longRow bytes of it, or if its chunks need more
-// than maxRowWarps warps.
+// A norm kernel is preferred for at least minFusedRows rows, and for rows of which a block sends at
+// most maxFusedRowBytes and needs at most maxRowWarps warps.
 const (
-	fewRows = 16
-	longRow = 32 << 10
+	minFusedRows     = 16
+	maxFusedRowBytes = 32 << 10
 )
 
-// chooseRows chooses a norm kernel, and reports whether the rows fit into exchange memory.
-func chooseRows(l *Launch) bool {
-	n := l.Norm
-	row := 2 * n.Hidden
-	part, shots := row, int64(1)
+// chooseFusedNorm reports whether the rows fit into exchange memory, and chooses a norm kernel if
+// they fit.
+func chooseFusedNorm(l *Launch) bool {
+	norm := l.Norm
+	rowBytes := 2 * norm.Hidden
+	partBytes, shotCount := rowBytes, int64(1)
 	if l.Ranks > 2 && l.partBytes > maxNormOneShotBytes/int64(l.Ranks-1) {
-		packs := (n.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
-		part, shots = packs*packBytes, 2
+		packCount := (norm.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
+		partBytes, shotCount = packCount*packBytes, 2
 	}
-	all := chunks(part, wideLines)
-	if n.Rows*all*wideLines*lineBytes*int64(l.Ranks)*shots > halfBytes {
+	chunkCount := countChunks(partBytes, wideLines)
+	if norm.Rows*chunkCount*wideLines*lineBytes*int64(l.Ranks)*shotCount > halfBytes {
 		return false
 	}
 	name := "norm"
-	if shots == 2 {
-		name, all = "norm_two_shot", all*int64(l.Ranks)
+	if shotCount == 2 {
+		name, chunkCount = "norm_two_shot", chunkCount*int64(l.Ranks)
 	}
-	l.Kernel, l.Fused, l.Pieces = l.kernelName(withQuant(name, n)), true, 1
+	l.Kernel, l.Fused, l.PieceCount = l.kernelName(addQuantSuffix(name, norm)), true, 1
 	l.sendStride = 0
-	// An additional warp exchanges headers.
-	l.Threads = warp * (1 + max(int(min(all, maxRowWarps)), normWarps(n)))
-	l.Blocks = int(max(1, min(n.Rows, int64(rowBlocks(l)))))
+	// One more warp exchanges headers (digests of the call).
+	l.Threads = warp * (1 + max(int(min(chunkCount, maxRowWarps)), normWarpCount(norm)))
+	l.Blocks = int(max(1, min(norm.Rows, int64(maxNormBlocks(l)))))
 	return true
 }
 
 const (
 	maxNormOneShotBytes = maxOneShotBytes
-	// maxRowWarps limits the warps of a block that move data.
+	// maxRowWarps is the largest number of warps of a block that move data.
 	maxRowWarps = 31
 )
 
-func normWarps(n *driver.Norm) int {
-	return int(min((n.Hidden/driver.NormUnit+warp-1)/warp, rowThreads/warp))
+// normWarpCount returns the number of warps that normalize one row.
+func normWarpCount(norm *driver.Norm) int {
+	return int(min((norm.Hidden/driver.NormUnit+warp-1)/warp, maxRowThreads/warp))
 }
 
-// rowBlocks leaves space for a small call of another group.
-func rowBlocks(l *Launch) int {
-	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareMultiprocessors)
+// maxNormBlocks returns the largest number of blocks of a norm kernel. It leaves space on the GPU
+// for a small call of another group.
+func maxNormBlocks(l *Launch) int {
+	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareDivisor)
 }
 
-// spareMultiprocessors is a divisor: 1/32 of the multiprocessors stay free.
-const spareMultiprocessors = 32
+// spareDivisor means that maxNormBlocks leaves 1/spareDivisor of the multiprocessors free.
+const spareDivisor = 32
 
-func withQuant(family string, n *driver.Norm) string {
-	if n.Quant != driver.QuantNone {
+func addQuantSuffix(family string, norm *driver.Norm) string {
+	if norm.Quant != driver.QuantNone {
 		family += "_q"
 	}
 	return family
 }
 
-// localStep returns the step that follows the all-reduce of a norm. The step writes poison if the
-// all-reduce has failed.
-func localStep(l *Launch, t *Transport) Step {
+// newLocalStep returns the local kernel that follows the all-reduce of a norm. If the all-reduce
+// has failed, the kernel sets all bits of the output.
+func newLocalStep(l *Launch, t *Transport) Step {
 	s := Step{
-		Kernel: withQuant("norm_local", l.Norm) + "_" + types[l.DataType].name,
-		Blocks: int(min(max(l.Norm.Rows, 1), maxLocalBlocks)), Threads: normWarps(l.Norm) * warp,
+		Kernel: addQuantSuffix("norm_local", l.Norm) + "_" + types[l.DataType].name,
+		Blocks: int(min(max(l.Norm.Rows, 1), maxLocalBlocks)), Threads: normWarpCount(l.Norm) * warp,
 		Params: normParams(l, t), Local: true,
 	}
-	s.Overlaps = t.Overlaps && l.overlaps() &&
-		s.Blocks*s.Threads <= l.Multiprocessors*rowThreads/waitingDivisor
+	s.CanOverlap = t.CanOverlap && l.canOverlap() &&
+		s.Blocks*s.Threads <= l.Multiprocessors*maxRowThreads/waitingBlockDivisor
 	return s
 }
 
-// waitingDivisor limits a local step that is launched early: its waiting blocks may occupy at most
-// 1/waitingDivisor of the GPU.
-const waitingDivisor = 4
+// waitingBlockDivisor limits local kernels that start before the all-reduce has completed. Their
+// waiting blocks are allowed to occupy at most 1/waitingBlockDivisor of the GPU.
+const waitingBlockDivisor = 4
 
-// maxLocalBlocks limits the grid of local kernels. Their blocks loop over further rows.
+// maxLocalBlocks limits the number of blocks of local kernels. Each block loops over its rows.
 const maxLocalBlocks = 1 << 16
 
-// normArguments has the layout of struct Norm in src/norm.h.
+// normArguments has the layout and the field names of struct Norm in src/norm.h.
 type normArguments struct {
 	arguments
 	residual, weight, quantized, scales uintptr
@@ -126,23 +129,24 @@ type normArguments struct {
 	quant                               uint32
 }
 
-// onlyQuantized is a flag in normArguments.quant, as in src/norm.h, for driver.Norm.OnlyQuantized.
-const onlyQuantized = 8
+// onlyQuantizedFlag is set in normArguments.quant if driver.Norm.OnlyQuantized is set.
+const onlyQuantizedFlag = 8
 
 func normParams(l *Launch, t *Transport) cuda.Params {
-	n := l.Norm
-	a := normArguments{
+	norm := l.Norm
+	arguments := normArguments{
 		arguments: l.arguments(t, 0),
-		residual:  n.Residual, weight: n.Weight, quantized: n.Quantized, scales: n.Scales,
-		scaleRow: n.ScaleStrides[0], scaleGroup: n.ScaleStrides[1],
-		rows: uint32(n.Rows), hidden: uint32(n.Hidden),
-		epsilon: n.Epsilon, share: 1 / float32(n.Hidden), bias: n.WeightBias, quant: uint32(n.Quant),
+		residual:  norm.Residual, weight: norm.Weight, quantized: norm.Quantized, scales: norm.Scales,
+		scaleRow: norm.ScaleStrides[0], scaleGroup: norm.ScaleStrides[1],
+		rows: uint32(norm.Rows), hidden: uint32(norm.Hidden),
+		epsilon: norm.Epsilon, share: 1 / float32(norm.Hidden), bias: norm.WeightBias,
+		quant: uint32(norm.Quant),
 	}
-	if n.OnlyQuantized {
-		a.quant |= onlyQuantized
+	if norm.OnlyQuantized {
+		arguments.quant |= onlyQuantizedFlag
 	}
-	return cuda.ParamsOf(&a)
+	return cuda.ParamsOf(&arguments)
 }
 
-// Retired lists kernels that are still in the objects of the collectives but are never launched.
+// Retired lists kernels that are still in the compiled objects, but are never launched.
 var Retired = []string{"norm_short_bf16", "norm_long_bf16", "add_local_bf16", "rms_local_bf16"}

@@ -79,7 +79,7 @@ func TestNormsFitIntoExchangeMemory(t *testing.T) {
 				if strings.Contains(l.Kernel, "two_shot") {
 					part, halves = (hidden/8+int64(ranks)-1)/int64(ranks)*16, 2
 				}
-				used := halves * rows * int64(ranks) * chunks(part, wideLines) * wideLines * lineBytes
+				used := halves * rows * int64(ranks) * countChunks(part, wideLines) * wideLines * lineBytes
 				if l.Fused && used > halfBytes {
 					t.Errorf("%d rows of %d on %d ranks need %d bytes of lines, want at most %d", rows, hidden,
 						ranks, used, halfBytes)
@@ -118,9 +118,9 @@ func TestLocalSteps(t *testing.T) {
 	l.Norm.Quant = driver.QuantPerRow
 	for overlaps, rows := range map[bool]int64{true: 33, false: 34} {
 		l.Norm.Rows = rows
-		s := localStep(&l, &Transport{Overlaps: true})
+		s := newLocalStep(&l, &Transport{CanOverlap: true})
 		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(rows) ||
-			s.Threads != rowThreads || s.Overlaps != overlaps {
+			s.Threads != maxRowThreads || s.CanOverlap != overlaps {
 			t.Errorf("localStep for %d rows = %+v, want Overlaps = %t", rows, s, overlaps)
 		}
 	}

@@ -36,16 +36,17 @@ func requiredThreads(kernel string) int {
 	}
 	switch {
 	case slices.Contains(Retired, kernel):
-		return rowThreads
+		return maxRowThreads
 	case strings.HasPrefix(kernel, "norm_local"):
-		return 2 * rowThreads
+		return 2 * maxRowThreads
 	case strings.HasPrefix(kernel, "norm_"):
 		return (maxRowWarps + 1) * warp
 	case familyOf(kernel) == "" || err != nil:
-		return rowThreads
+		return maxRowThreads
 	}
 	const multiprocessors = 100
-	grid := (&Launch{Ranks: ranks, Multiprocessors: multiprocessors}).resident(familyOf(kernel))
+	l := &Launch{Ranks: ranks, Multiprocessors: multiprocessors}
+	grid := l.maxResidentGrid(familyOf(kernel))
 	return (grid.blocks + multiprocessors - 1) / multiprocessors * grid.threads
 }
 

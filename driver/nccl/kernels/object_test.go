@@ -97,7 +97,7 @@ func normNames() map[string]bool {
 					l.DataType, l.Norm.Quant = dataType, quant
 					if l, err := choose(l); err == nil {
 						names[l.Kernel] = true
-						names[localStep(&l, &Transport{}).Kernel] = true
+						names[newLocalStep(&l, &Transport{}).Kernel] = true
 					}
 				}
 			}

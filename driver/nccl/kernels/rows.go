@@ -11,10 +11,11 @@ import (
 	"symmem/internal/cuda"
 )
 
-// maxTensors limits the tensors of one launch.
-const maxTensors = 8
+// maxTensorCount is the largest number of tensors of one launch.
+const maxTensorCount = 8
 
-// partsArguments and the following types have the layouts of structs in src/call.h.
+// partsArguments and the following types have the layouts and field names of structs in src/call.h.
+// at holds the offsets of the ranks' parts.
 type partsArguments struct{ at, bytes [MaxRanks]int64 }
 
 type tensorArguments struct {
@@ -24,9 +25,9 @@ type tensorArguments struct {
 	recvAt     [MaxRanks]uintptr
 }
 
-// rowsArguments holds the first arguments of all rows kernels. A gather sets tensorsOrOp to the
-// number of tensors, and chunksOrDivisor to the number of chunks. A scatter sets these fields to
-// the reduction and the divisor.
+// rowsArguments holds the first arguments of all kernels for rows. A gather sets tensorsOrOp to the
+// number of tensors, and chunksOrDivisor to the number of chunks. A scatter sets tensorsOrOp to the
+// reduction, and chunksOrDivisor to the divisor.
 type rowsArguments struct {
 	rank, ranks, tensorsOrOp, chunksOrDivisor uint32
 	digest                                    uint64
@@ -37,7 +38,7 @@ type rowsArguments struct {
 
 type gatherArguments struct {
 	rowsArguments
-	tensor [maxTensors]tensorArguments
+	tensor [maxTensorCount]tensorArguments
 }
 
 type scatterArguments struct {
@@ -57,20 +58,20 @@ type Rows struct {
 type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
-	slices          []slice
-	chunks          int64 // total of all slices, for line kernels
+	sections        []partSection
+	chunks          int64 // in all sections; used by line kernels
 }
 
 // slice selects a range of bytes in each rank's part of a call. If a part is shorter than the
 // range, the range ends with the part.
-type slice struct {
+type partSection struct {
 	call          *driver.Call
 	offset, bytes int64
 }
 
 // ChooseRows chooses the kernels of an AllGatherV or ReduceScatterV, or of a list of gathers. The
-// first call must be l.Call. l.Symmetric must be set if every rank can access, on all ranks, the
-// buffers that are divided into parts.
+// first call must be l.Call. l.Symmetric must be set if each rank can access the buffers with parts
+// of all ranks.
 func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
@@ -79,91 +80,96 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	rows.launch.divisor = 1
 	bytes := int64(0)
 	for _, call := range calls {
-		gathers := call.Operation == driver.AllGather || call.Operation == driver.AllGatherV
-		if !gathers && (call.Operation != driver.ReduceScatterV || len(calls) > 1) {
+		isGather := call.Operation == driver.AllGather || call.Operation == driver.AllGatherV
+		if !isGather && (call.Operation != driver.ReduceScatterV || len(calls) > 1) {
 			return nil, fmt.Errorf("%w for a list with %v", errNoKernel, call.Operation)
 		}
-		bytes += rows.largestPart(call)
+		bytes += rows.largestPartBytes(call)
 	}
 	if l.Operation == driver.ReduceScatterV {
 		if err := rows.launch.setReduction(); err != nil {
 			return nil, err
 		}
-		if rows.launch.generic {
+		if rows.launch.isGeneric {
 			return nil, fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType,
 				l.ReduceOp)
 		}
 	}
 	rows.launch.Bulk = l.Symmetric && bytes > min(maxPartBytes, oneShotLimit(l.Ranks))
-	rows.split(calls)
-	if lines := !rows.launch.Bulk && !l.Operation.Reduces(); lines && bytes > maxGather(l.Ranks) {
-		return nil, l.errDoesNotFit(bytes)
+	rows.splitIntoLaunches(calls)
+	usesLines := !rows.launch.Bulk && !l.Operation.Reduces()
+	if usesLines && bytes > maxGatherBytes(l.Ranks) {
+		return nil, l.doesNotFitError(bytes)
 	}
 	return rows, nil
 }
 
-// maxGather limits the bytes that line kernels gather. On four H200 GPUs, four launches that fill
-// exchange memory are faster than a group of NCCL's all-gathers, but eight are slower.
-func maxGather(ranks int) int64 { return 4 * oneShotLimit(ranks) }
+// maxGatherBytes returns the number of bytes that line kernels gather at most. On four H200 GPUs,
+// four launches that fill exchange memory are faster than NCCL's all-gathers, but eight launches
+// are slower.
+func maxGatherBytes(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
-func (rows *Rows) largestPart(call *driver.Call) int64 {
-	p := rows.parts(slice{call: call, bytes: math.MaxInt64})
-	return slices.Max(p.bytes[:])
+func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
+	parts := rows.makeParts(partSection{call: call, bytes: math.MaxInt64})
+	return slices.Max(parts.bytes[:])
 }
 
-// split divides the calls among launches, which are the same on all ranks.
-func (rows *Rows) split(calls []*driver.Call) {
+// splitIntoLaunches divides the calls among launches, which are the same on all ranks.
+func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 	maxChunks := halfBytes / int64(rows.launch.Ranks) / (wideLines * lineBytes)
-	var next rowsLaunch
+	var current rowsLaunch
 	for _, call := range calls {
-		for offset, left := int64(0), rows.largestPart(call); left > 0; {
-			room := left
+		for offset, remaining := int64(0), rows.largestPartBytes(call); remaining > 0; {
+			freeBytes := remaining
 			if !rows.launch.Bulk {
-				room = (maxChunks - next.chunks) * wideLines * lineDataBytes / pieceUnit * pieceUnit
+				freeBytes = (maxChunks - current.chunks) * wideLines * lineDataBytes / pieceUnit * pieceUnit
 			}
-			if len(next.slices) == maxTensors || room <= 0 {
-				rows.add(next)
-				next = rowsLaunch{}
+			if len(current.sections) == maxTensorCount || freeBytes <= 0 {
+				rows.addLaunch(current)
+				current = rowsLaunch{}
 				continue
 			}
-			bytes := min(left, room)
-			next.slices = append(next.slices, slice{call, offset, bytes})
-			next.chunks += chunks(bytes, wideLines)
-			offset, left = offset+bytes, left-bytes
+			bytes := min(remaining, freeBytes)
+			current.sections = append(current.sections, partSection{call, offset, bytes})
+			current.chunks += countChunks(bytes, wideLines)
+			offset, remaining = offset+bytes, remaining-bytes
 		}
 	}
-	rows.add(next)
+	rows.addLaunch(current)
 }
 
-// add appends a launch, which is needed even without data, because it also compares the calls.
-func (rows *Rows) add(next rowsLaunch) {
+// addLaunch appends a launch. A call without data also needs a launch, which compares the calls of
+// all ranks.
+func (rows *Rows) addLaunch(launch rowsLaunch) {
 	l, family := &rows.launch, "rows"
 	if l.Bulk {
 		l.Blocks, l.Threads, family = min(maxBulkBlocks, l.Multiprocessors), 512, "rows_bulk"
 	} else {
-		l.setGrid(next.chunks, noSmallBlocks, gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512})
+		limit := gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
+		l.setGrid(launch.chunks, noSmallBlocks, limit)
 	}
 	if l.Operation.Reduces() {
 		family += "_sum"
 	} else {
 		family += "_copy"
 	}
-	next.kernel, next.blocks, next.threads = l.kernelName(family), l.Blocks, l.Threads
-	rows.launches = append(rows.launches, next)
+	launch.kernel, launch.blocks, launch.threads = l.kernelName(family), l.Blocks, l.Threads
+	rows.launches = append(rows.launches, launch)
 }
 
-func (rows *Rows) parts(s slice) (p partsArguments) {
-	c, size := s.call, int64(s.call.DataType.Size())
+func (rows *Rows) makeParts(section partSection) (parts partsArguments) {
+	call, size := section.call, int64(section.call.DataType.Size())
 	for r := range rows.launch.Ranks {
-		start, count := int64(r)*c.Count, c.Count
-		if c.Operation.Reduces() {
-			start, count = c.Splits.SendOffsets[r], c.Splits.SendCounts[r]
-		} else if c.Splits != nil {
-			start, count = c.Splits.RecvOffsets[r], c.Splits.RecvCounts[r]
+		start, count := int64(r)*call.Count, call.Count
+		if call.Operation.Reduces() {
+			start, count = call.Splits.SendOffsets[r], call.Splits.SendCounts[r]
+		} else if call.Splits != nil {
+			start, count = call.Splits.RecvOffsets[r], call.Splits.RecvCounts[r]
 		}
-		p.at[r], p.bytes[r] = start*size+s.offset, min(max(0, count*size-s.offset), s.bytes)
+		parts.at[r] = start*size + section.offset
+		parts.bytes[r] = min(max(0, count*size-section.offset), section.bytes)
 	}
-	return p
+	return parts
 }
 
 // Remark implements Work.
@@ -177,15 +183,16 @@ func (rows *Rows) Remark() string {
 // Steps implements Work.
 func (rows *Rows) Steps(t *Transport) (steps []Step) {
 	for i := range rows.launches {
-		next := &rows.launches[i]
+		launch := &rows.launches[i]
 		s := Step{
-			Kernel: next.kernel, Blocks: next.blocks, Threads: next.threads,
-			Overlaps: t.Overlaps && !rows.launch.Bulk, digest: unsafe.Offsetof(rowsArguments{}.digest),
+			Kernel: launch.kernel, Blocks: launch.blocks, Threads: launch.threads,
+			CanOverlap:   t.CanOverlap && !rows.launch.Bulk,
+			digestOffset: unsafe.Offsetof(rowsArguments{}.digest),
 		}
 		if rows.launch.Operation.Reduces() {
-			s.Params = rows.scatter(t, next)
+			s.Params = rows.scatterParams(t, launch)
 		} else {
-			s.Params = rows.gather(t, next)
+			s.Params = rows.gatherParams(t, launch)
 		}
 		steps = append(steps, s)
 	}
@@ -201,30 +208,34 @@ func (rows *Rows) arguments(t *Transport) rowsArguments {
 	return a
 }
 
-func (rows *Rows) gather(t *Transport, next *rowsLaunch) cuda.Params {
-	a := gatherArguments{rowsArguments: rows.arguments(t)}
-	a.tensorsOrOp, a.chunksOrDivisor = uint32(len(next.slices)), uint32(next.chunks)
-	first := int64(0)
-	for i, s := range next.slices {
-		tensor := &a.tensor[i]
-		tensor.send, tensor.recv, tensor.first = s.call.Send+uintptr(s.offset), s.call.Recv, first
-		tensor.parts = rows.parts(s)
-		first += chunks(s.bytes, wideLines)
+func (rows *Rows) gatherParams(t *Transport, launch *rowsLaunch) cuda.Params {
+	arguments := gatherArguments{rowsArguments: rows.arguments(t)}
+	arguments.tensorsOrOp = uint32(len(launch.sections))
+	arguments.chunksOrDivisor = uint32(launch.chunks)
+	firstChunk := int64(0)
+	for i, section := range launch.sections {
+		tensor := &arguments.tensor[i]
+		tensor.send = section.call.Send + uintptr(section.offset)
+		tensor.recv, tensor.first = section.call.Recv, firstChunk
+		tensor.parts = rows.makeParts(section)
+		firstChunk += countChunks(section.bytes, wideLines)
 		if rows.launch.Bulk {
-			copy(tensor.recvAt[:], s.call.RecvWindow.(PeerLocator).Locate(s.call.Recv))
+			copy(tensor.recvAt[:], section.call.RecvWindow.(PeerLocator).Locate(section.call.Recv))
 		}
 	}
-	return cuda.ParamsOf(&a)
+	return cuda.ParamsOf(&arguments)
 }
 
-func (rows *Rows) scatter(t *Transport, next *rowsLaunch) cuda.Params {
-	a := scatterArguments{rowsArguments: rows.arguments(t), chunks: next.chunks}
-	a.tensorsOrOp, a.chunksOrDivisor = rows.launch.op, rows.launch.divisor
-	for _, s := range next.slices { // a scatter has at most one slice
-		a.send, a.recv, a.parts = s.call.Send, s.call.Recv+uintptr(s.offset), rows.parts(s)
+func (rows *Rows) scatterParams(t *Transport, launch *rowsLaunch) cuda.Params {
+	arguments := scatterArguments{rowsArguments: rows.arguments(t), chunks: launch.chunks}
+	arguments.tensorsOrOp, arguments.chunksOrDivisor = rows.launch.reduction, rows.launch.divisor
+	for _, section := range launch.sections { // a scatter has at most one section
+		arguments.send = section.call.Send
+		arguments.recv = section.call.Recv + uintptr(section.offset)
+		arguments.parts = rows.makeParts(section)
 		if rows.launch.Bulk {
-			copy(a.sendAt[:], s.call.SendWindow.(PeerLocator).Locate(s.call.Send))
+			copy(arguments.sendAt[:], section.call.SendWindow.(PeerLocator).Locate(section.call.Send))
 		}
 	}
-	return cuda.ParamsOf(&a)
+	return cuda.ParamsOf(&arguments)
 }

@@ -15,7 +15,7 @@ type Transport struct {
 	// Timeout limits how long kernels wait for peers.
 	Timeout time.Duration
 	// Overlaps is set if kernels may start before earlier kernels in the stream have completed.
-	Overlaps bool
+	CanOverlap bool
 }
 
 // PeerLocator is implemented by windows that peers have mapped.
@@ -38,18 +38,18 @@ type Step struct {
 	Blocks, Threads int
 	Params          cuda.Params
 	// Overlaps is set if the kernel may start before its predecessor in the stream has completed.
-	Overlaps bool
+	CanOverlap bool
 	// Local is set if the kernel accesses only this rank's memory. It then does not count as a call
 	// and has no digest.
 	Local bool
 	// digest is the offset of the digest in Params.
-	digest uintptr
+	digestOffset uintptr
 }
 
 // SetDigest replaces the digest in the arguments, unless the kernel is local.
 func (s *Step) SetDigest(digest uint64) {
 	if !s.Local {
-		s.Params = s.Params.WithUint64(int(s.digest), digest)
+		s.Params = s.Params.WithUint64(int(s.digestOffset), digest)
 	}
 }
 

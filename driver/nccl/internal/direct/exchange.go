@@ -60,7 +60,7 @@ func (e *Exchange) Transport() (kernels.Transport, error) {
 		return kernels.Transport{}, driver.ErrClosed
 	}
 	return kernels.Transport{
-		Exchange: e.addresses, Report: dl.AddressOf(e.report), Overlaps: e.CanOverlap,
+		Exchange: e.addresses, Report: dl.AddressOf(e.report), CanOverlap: e.CanOverlap,
 	}, nil
 }
 
