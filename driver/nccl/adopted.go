@@ -72,6 +72,8 @@ func (a *adoptedCommunicator) Size() int { return a.size }
 
 func (a *adoptedCommunicator) Rank() int { return a.rank }
 
+// callWithDeadline runs call in a new goroutine. If call does not return in time, the goroutine
+// stays blocked until the other library aborts the communicator, and later calls fail immediately.
 func (a *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
@@ -80,15 +82,15 @@ func (a *adoptedCommunicator) callWithDeadline(
 	}
 	ctx, cancel := control.WithDefaultTimeout(ctx, a.device.cfg.Timeout)
 	defer cancel()
-	begin, done := time.Now(), make(chan error, 1)
-	go func() { done <- a.device.gpu.Do(call) }()
+	startTime, result := time.Now(), make(chan error, 1)
+	go func() { result <- a.device.gpu.Do(call) }()
 	select {
-	case err := <-done:
+	case err := <-result:
 		return err
 	case <-ctx.Done():
 		err := &driver.TimeoutError{
 			InCall: fmt.Sprintf("%s on communicator %#x of %d ranks", operation, uintptr(a.handle), a.size),
-			Waited: time.Since(begin).Round(time.Millisecond),
+			Waited: time.Since(startTime).Round(time.Millisecond),
 		}
 		a.timeoutErr.Store(err)
 		return err
@@ -198,8 +200,8 @@ func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	return nil
 }
 
-// gatherOnStream reads this rank's bytes at address host, and stores the bytes of all ranks after
-// them. own is the number of bytes from each rank. all is the number of bytes from all ranks.
+// gatherOnStream reads this rank's inputBytes at hostAddress. Behind them, it stores the inputs of
+// all ranks, which have outputBytes in total.
 func (a *adoptedCommunicator) gatherOnStream(
 	stream cuda.Stream, hostAddress uintptr, inputBytes, outputBytes int64,
 ) error {

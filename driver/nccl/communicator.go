@@ -18,8 +18,8 @@ import (
 //	registrar  registers and deregisters windows
 //	recorder   records calls into captures of other libraries
 //	comparer   compares calls across ranks
-//	faults     finds the cause of a failure and fails the group
-//	watcher    looks for faults while work is unfinished
+//	faults     finds the cause of a failure and makes the group fail
+//	watcher    looks for failures while work is unfinished
 //	owner      connects streams and messages with the group
 //	suspender  releases the group's memory and restores it
 //	teardown   frees the communicator in stages
@@ -144,10 +144,10 @@ func (c *communicator) Close() error {
 	c.isClosing.Store(true)
 	levelsErr := c.twoLevel.close()
 	for waits := 0; waits < maxCloseWaits && c.plane.Cause() == nil; waits++ {
-		allEnded, lacksRank := c.finishWork()
+		allEnded, isRankMissing := c.finishWork()
 		// After Withdraw, a rank that launches its part of a collective too late gets an error.
 		// Withdraw returns false if the last rank has just launched its part, so wait again.
-		if allEnded || c.plane.Withdraw() || !lacksRank {
+		if allEnded || c.plane.Withdraw() || !isRankMissing {
 			break
 		}
 	}
@@ -155,7 +155,7 @@ func (c *communicator) Close() error {
 	if c.plane.Cause() == nil && c.plane.PeerFailed() {
 		peerErr := c.plane.Fail(c.plane.PeerFault("closing group " + c.cfg.Name()))
 		if unmatchedErr != nil {
-			// Return both errors, because either may have caused the other.
+			// Return both errors, because each may have caused the other.
 			unmatchedErr = errors.Join(peerErr, unmatchedErr)
 		}
 	}
@@ -169,15 +169,15 @@ func (c *communicator) Close() error {
 const maxCloseWaits = 3
 
 // finishWork waits for collectives that can still complete. allEnded reports whether all of them
-// have ended. lacksRank reports whether some rank has not launched the last collective.
-func (c *communicator) finishWork() (allEnded, lacksRank bool) {
+// have ended. isRankMissing reports whether some rank has not launched the last collective.
+func (c *communicator) finishWork() (allEnded, isRankMissing bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
 	_ = gpu.Poll(ctx, func() bool {
 		ticket, _ := c.history.lastCall()
 		allEnded = isIdle(&c.mu, &c.busy)
-		lacksRank = !allEnded && !c.faults.canComplete(ticket)
-		return allEnded || lacksRank || c.messages.Unanswered() || c.plane.Cause() != nil
+		isRankMissing = !allEnded && !c.faults.canComplete(ticket)
+		return allEnded || isRankMissing || c.messages.Unanswered() || c.plane.Cause() != nil
 	})
-	return allEnded || isIdle(&c.mu, &c.busy), lacksRank
+	return allEnded || isIdle(&c.mu, &c.busy), isRankMissing
 }

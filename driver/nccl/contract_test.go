@@ -17,7 +17,7 @@ func TestContract(t *testing.T) {
 	missing := map[drivertest.Part]string{
 		drivertest.Failures: "queued kernels cannot be canceled",
 	}
-	if sharingEnabled() {
+	if isSharingEnabled() {
 		missing[drivertest.Anytime] = "the ranks are goroutines that share GPUs, so " +
 			"tearing down a group waits for kernels that wait for other ranks"
 	}
@@ -50,7 +50,7 @@ func maxRanks(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !sharingEnabled() {
+	if !isSharingEnabled() {
 		return n
 	}
 	ranks, err := strconv.Atoi(cmp.Or(os.Getenv(ranksVariable), "0"))

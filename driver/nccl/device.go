@@ -164,7 +164,7 @@ func chooseDevice(library *cuda.Driver, cfg *driver.Config) (cuda.Device, error)
 		case n == 1:
 			// Many launchers make only one GPU visible to each rank.
 			ordinal = 0
-		case sharingEnabled() && n > 0:
+		case isSharingEnabled() && n > 0:
 			ordinal %= n
 		}
 	}

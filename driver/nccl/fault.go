@@ -68,7 +68,7 @@ func (f *faults) findKernelFault() error {
 		return nil
 	}
 	call, ticket := f.history.launches.CallOf(&report)
-	operation := f.describeCall(call, ticket, report.Epoch)
+	callText := f.describeCall(call, ticket, report.Epoch)
 	switch report.Fault() {
 	case kernels.Diverged:
 		if ticket != 0 {
@@ -81,7 +81,7 @@ func (f *faults) findKernelFault() error {
 		return err
 	case kernels.TimedOut:
 		err := &driver.TimeoutError{
-			InCall: operation, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
+			InCall: callText, Waited: f.cfg.Timeout.Get(), Members: f.cfg.Ranks,
 		}
 		for missingRanks := report.Ranks; missingRanks != 0; missingRanks &= missingRanks - 1 {
 			err.Missing = append(err.Missing, f.cfg.Ranks[bits.TrailingZeros32(missingRanks)])
@@ -89,16 +89,16 @@ func (f *faults) findKernelFault() error {
 		err.Machines = f.cfg.MachinesOf(err.Missing)
 		return err
 	default:
-		return fmt.Errorf("%s: a kernel reported fault %d", operation, report.Fault())
+		return fmt.Errorf("%s: a kernel reported fault %d", callText, report.Fault())
 	}
 }
 
 // describeCall describes a call by its ticket. If the ticket is unknown (0), describeCall uses the
 // number of the kernel launch.
-func (f *faults) describeCall(call *driver.Call, ticket, launch uint64) string {
+func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) string {
 	text := fmt.Sprintf("%v %d of group %s", call.Operation, ticket, f.cfg.Name())
 	if ticket == 0 {
-		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, launch, f.cfg.Name())
+		text = fmt.Sprintf("%v, launch %d of group %s", call.Operation, kernelLaunch, f.cfg.Name())
 	}
 	if position := call.Recorded.String(); position != "" {
 		text += ", " + position

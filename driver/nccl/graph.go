@@ -13,8 +13,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// graphCalls holds the calls captured in one graph. Each launch of the graph assigns a new ticket
-// (the number of a collective in its group) to each collective.
+// graphCalls holds the calls in one CUDA graph. Each launch of the graph assigns a new ticket (the
+// number of a collective in its group) to each collective.
 type graphCalls struct {
 	gpu   *gpu.GPU
 	calls []*capturedCall
@@ -29,6 +29,7 @@ type graphCalls struct {
 	windowCommunicators []*communicator
 }
 
+// capturedCall is a collective, a Send or a Recv in a graph.
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
@@ -41,23 +42,23 @@ func newGraphCalls(g *gpu.GPU) stream.Calls {
 // Record adds a call to the graph that the stream is capturing. The caller must hold the locks of
 // the stream and the communicator.
 func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
-	call := planned.(*plan)
-	c := call.c
+	p := planned.(*plan)
+	c := p.c
 	if err := errors.Join(c.Cause(), c.checkOpen()); err != nil {
 		return err
 	}
-	if !call.Operation.PointToPoint() {
-		call = call.copyAt(gc.nextPosition(c))
-		if err := c.enqueue(call, s); err != nil {
+	if !p.Operation.PointToPoint() {
+		p = p.copyAt(gc.nextPosition(c))
+		if err := c.enqueue(p, s); err != nil {
 			return err
 		}
-		gc.add(&capturedCall{plan: call})
+		gc.add(&capturedCall{plan: p})
 		return nil
 	}
 	// A Send waits until the previous launch's message has been copied.
 	s.Capture.WaitsElsewhere = true
-	return c.messages.Record(s, messagePlan(call), func(m *p2p.CapturedMessage) {
-		gc.add(&capturedCall{plan: call, message: m})
+	return c.messages.Record(s, messagePlan(p), func(m *p2p.CapturedMessage) {
+		gc.add(&capturedCall{plan: p, message: m})
 	})
 }
 
@@ -109,35 +110,35 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for i, call := range gc.calls {
 		p := call.plan
 		if call.message != nil {
-			e, err := call.message.Launch(s)
+			messageEnd, err := call.message.Launch(s)
 			if err != nil {
 				gc.failCommunicators(i, err)
 				return err
 			}
 			if p.Operation == driver.Send {
-				sends = append(sends, e)
+				sends = append(sends, messageEnd)
 			} else {
-				receives = append(receives, e)
+				receives = append(receives, messageEnd)
 			}
 		} else if err := p.c.admit(s, p); err != nil {
 			gc.failCommunicators(i, err)
 			return s.Refuse(p.c.group, err)
 		}
 	}
-	for _, e := range receives {
-		e.AddReceive()
+	for _, messageEnd := range receives {
+		messageEnd.AddReceive()
 	}
-	launched := false
+	isLaunched := false
 	err := gc.gpu.Do(func() (err error) {
-		if launched, err = gc.queueGraph(graph, s, gc.gpu.CUDA); err == nil {
+		if isLaunched, err = gc.queueGraph(graph, s, gc.gpu.CUDA); err == nil {
 			err = errors.Join(gc.queueAfterGraph(graph, s, gc.gpu.CUDA, sends), s.RecordQueued())
 		}
 		return err
 	})
 	if err != nil {
-		for _, e := range receives {
-			if !launched { // once launched, the graph needs the receives until the teardown
-				e.RemoveReceive()
+		for _, messageEnd := range receives {
+			if !isLaunched { // once launched, the graph needs the receives until the teardown
+				messageEnd.RemoveReceive()
 			}
 		}
 		gc.failCommunicators(len(gc.calls), err)
@@ -152,7 +153,7 @@ func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 // accepted the launch. The caller must hold s.Mu.
 func (gc *graphCalls) queueGraph(
 	graph *stream.Graph, s *stream.Stream, api *cuda.Driver,
-) (launched bool, err error) {
+) (isLaunched bool, err error) {
 	for _, c := range gc.orderedCommunicators {
 		if err := c.direct.order.Begin(c.group, s, false, api); err != nil {
 			return false, err

@@ -19,7 +19,7 @@ type history struct {
 	// lastTicketAndOperation contains the last ticket, shifted left by operationBits, and the last
 	// operation.
 	lastTicketAndOperation atomic.Uint64
-	callCounts             [driver.Paths]atomic.Uint64
+	callCounts             [driver.Paths]atomic.Uint64 // by path
 	// calls holds the call of each ticket at index ticket % historySize. An element is nil if the
 	// ticket only compares a call (recordComparison).
 	calls [historySize]atomic.Pointer[driver.Call]
@@ -27,9 +27,10 @@ type history struct {
 	launches direct.Launches
 }
 
+// operationBits is the number of bits of the operation in lastTicketAndOperation.
 const operationBits = 8
 
-// historySize is a power of two.
+// historySize is the number of calls that history stores, a power of two.
 const historySize = 256
 
 // recordCollective records the launch of a collective. ticket is 0 if another library is capturing

@@ -52,7 +52,7 @@ func runTests(m *testing.M) int {
 // and might wait for kernels of other ranks (docs/design/nccl-memory.md).
 func loadKernelsEagerly() error {
 	const loading = "CUDA_MODULE_LOADING"
-	if !sharingEnabled() || os.Getenv(loading) != "" {
+	if !isSharingEnabled() || os.Getenv(loading) != "" {
 		return nil
 	}
 	program, err := os.Executable()

@@ -63,7 +63,7 @@ type members struct {
 
 // awaitMembers waits until all ranks have written their descriptions to the store.
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
-	all, begin := make([]*member, len(ranks)), time.Now()
+	groupMembers, startTime := make([]*member, len(ranks)), time.Now()
 	findAbsent := func() []int { return control.Absent(ms.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{InCall: "waiting for the ranks of a group", Members: ranks}
 	defer control.WarnLate(ms.cfg.Late, warning, func() ([]int, map[int]string) {
@@ -73,14 +73,14 @@ func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, er
 		m, err := ms.awaitMember(ctx, rank)
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			return nil, control.AbsentError(warning.InCall, driver.GroupConfig{Ranks: ranks},
-				time.Since(begin), findAbsent(), []int{rank}, err)
+				time.Since(startTime), findAbsent(), []int{rank}, err)
 		}
 		if err != nil {
 			return nil, err
 		}
-		all[i] = m
+		groupMembers[i] = m
 	}
-	return all, checkCompatible(ranks, all)
+	return groupMembers, checkCompatible(ranks, groupMembers)
 }
 
 func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
@@ -112,19 +112,19 @@ func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 
 // checkCompatible returns an error if NCCL would hang, or would return an error that names no rank,
 // because of different versions or a shared GPU.
-func checkCompatible(ranks []int, all []*member) error {
+func checkCompatible(ranks []int, groupMembers []*member) error {
 	firstUsers := map[string]int{}
-	for i, m := range all {
-		if m.NCCLVersion != all[0].NCCLVersion {
+	for i, m := range groupMembers {
+		if m.NCCLVersion != groupMembers[0].NCCLVersion {
 			return fmt.Errorf("rank %d has NCCL %s, rank %d has %s: all ranks need the same version; "+
 				"--nccl or SYMMEM_NCCL selects a library", ranks[0],
-				nccl.VersionText(all[0].NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
+				nccl.VersionText(groupMembers[0].NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
 		}
 		key := m.Machine + " " + m.GPUID
-		if first, isUsed := firstUsers[key]; isUsed {
+		if firstRank, isUsed := firstUsers[key]; isUsed {
 			if err := checkSharing(m.NCCLVersion); err != nil {
-				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", first, ranks[i], m.Model,
-					m.GPUID, err)
+				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", firstRank, ranks[i],
+					m.Model, m.GPUID, err)
 			}
 		}
 		firstUsers[key] = ranks[i]
@@ -138,14 +138,14 @@ const (
 	sharingVersion = 23000
 )
 
-func sharingEnabled() bool { return os.Getenv(sharingVariable) == "1" }
+func isSharingEnabled() bool { return os.Getenv(sharingVariable) == "1" }
 
 func checkSharing(version int) error {
 	switch {
 	case version < sharingVersion:
 		return fmt.Errorf("%w by NCCL %s (sharing needs 2.30): give each rank its own local rank, or "+
 			"its own CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, nccl.VersionText(version))
-	case !sharingEnabled():
+	case !isSharingEnabled():
 		return fmt.Errorf("%w without %s=1: give each rank its own local rank, or its own "+
 			"CUDA_VISIBLE_DEVICES", driver.ErrUnsupported, sharingVariable)
 	}
@@ -155,9 +155,9 @@ func checkSharing(version int) error {
 // countSharers counts the ranks of the group that have the same process and GPU as thisMember.
 // Processes that share a GPU do not compete for multiprocessors: they run at different times or,
 // with CUDA's MPS, on different multiprocessors.
-func countSharers(all []*member, thisMember *member) int {
+func countSharers(groupMembers []*member, thisMember *member) int {
 	count := 0
-	for _, m := range all {
+	for _, m := range groupMembers {
 		if m.ProcessID == thisMember.ProcessID && m.GPUID == thisMember.GPUID {
 			count++
 		}
@@ -165,36 +165,36 @@ func countSharers(all []*member, thisMember *member) int {
 	return count
 }
 
-func countMachines(all []*member) int {
-	names := map[string]bool{}
-	for _, m := range all {
-		names[m.Machine] = true
+func countMachines(groupMembers []*member) int {
+	machines := map[string]bool{}
+	for _, m := range groupMembers {
+		machines[m.Machine] = true
 	}
-	return len(names)
+	return len(machines)
 }
 
 // hostNames returns the name of each rank's machine, or nil if all ranks share one machine.
-func hostNames(all []*member) []string {
-	if countMachines(all) == 1 {
+func hostNames(groupMembers []*member) []string {
+	if countMachines(groupMembers) == 1 {
 		return nil
 	}
-	names := make([]string, len(all))
-	for i, m := range all {
+	names := make([]string, len(groupMembers))
+	for i, m := range groupMembers {
 		names[i] = control.MachineName(m.Host)
 	}
 	return names
 }
 
 // noMessagesError explains why a group cannot send messages.
-func noMessagesError(group *driver.GroupConfig, all []*member) error {
-	if reason := noKernelsReason(group, all); reason != "" {
+func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
+	if reason := noKernelsReason(group, groupMembers); reason != "" {
 		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)
 	}
 	return fmt.Errorf("messages between ranks on several machines: %w", driver.ErrUnsupported)
 }
 
-func noKernelsReason(group *driver.GroupConfig, all []*member) string {
-	for i, m := range all {
+func noKernelsReason(group *driver.GroupConfig, groupMembers []*member) string {
+	for i, m := range groupMembers {
 		if m.NoKernelsReason != "" {
 			return fmt.Sprintf("rank %d of the world: %s", group.Ranks[i],
 				control.Printable(m.NoKernelsReason))
@@ -205,12 +205,12 @@ func noKernelsReason(group *driver.GroupConfig, all []*member) string {
 
 // noFabricReason returns the reason why ranks on different machines or in different containers
 // cannot map each other's memory, or "". It is the same on all ranks.
-func noFabricReason(group *driver.GroupConfig, all []*member) string {
+func noFabricReason(group *driver.GroupConfig, groupMembers []*member) string {
 	placement := "in several containers"
-	if n := countMachines(all); n > 1 {
-		placement = fmt.Sprintf("on %d machines", n)
+	if machineCount := countMachines(groupMembers); machineCount > 1 {
+		placement = fmt.Sprintf("on %d machines", machineCount)
 	}
-	for i, m := range all {
+	for i, m := range groupMembers {
 		if m.NoFabricReason != "" {
 			return fmt.Sprintf("the ranks are %s, and rank %d has no fabric handles: %s", placement,
 				group.Ranks[i], control.Printable(m.NoFabricReason))

@@ -37,8 +37,8 @@ var (
 func (o *owner) Await(
 	ctx context.Context, s *stream.Stream, ticket uint64, operation driver.Operation,
 ) error {
-	w, reused := o.waitPool.Get().(*collectiveWait)
-	if !reused {
+	w, isReused := o.waitPool.Get().(*collectiveWait)
+	if !isReused {
 		w = o.faults.newCollectiveWait(0, 0)
 		w.wait.Done = w.isStreamIdle
 	}
@@ -86,13 +86,13 @@ func (o *owner) ReplayFault() error {
 }
 
 // RecordEvent records an event after the group's latest launch if that launch is on the stream. If
-// forget is set, the stream will not be used again, and later launches do not wait for the launch.
-func (o *owner) RecordEvent(s *stream.Stream, forget bool) error {
+// isAbandoned is set, the stream will not be used again, and the group forgets the launch instead.
+func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
 	if order.LatestStream() != s {
 		return nil // this does not change, because the caller holds s.Mu
 	}
-	if forget {
+	if isAbandoned {
 		order.ForgetLatest(s)
 		return nil
 	}
@@ -120,18 +120,18 @@ func (o *owner) EndedEarly(ticket uint64) error {
 	return o.plane.Cause()
 }
 
-func (o *owner) pollUntil(limit time.Duration, done func() bool) bool {
+func (o *owner) pollUntil(limit time.Duration, isDone func() bool) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return gpu.Poll(ctx, done) == nil
+	return gpu.Poll(ctx, isDone) == nil
 }
 
 // isLaunchedByAll reports whether all ranks are known to have launched a collective that has ended.
 // After Close, it returns true, because Close has reported unfinished collectives to the streams.
 //
 // If the ranks are on several machines, this rank learns of launches too late. isLaunchedByAll then
-// returns true unless another rank has failed: a failed rank aborts its kernels only after the
-// other ranks know of its failure.
+// checks whether the collective can have succeeded. This suffices, because a failed rank aborts its
+// kernels only after the other ranks know of the failure.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil {
 		return announcements.Submitted(ticket)

@@ -72,7 +72,7 @@ func (p *plan) Refusal(path driver.Path) error {
 		return err
 	}
 	if path == driver.PathTwoLevel {
-		return p.c.twoLevel.refuseCall(p)
+		return p.c.twoLevel.checkOffer(p)
 	}
 	if p.Norm != nil {
 		return errNoNorm
@@ -451,7 +451,7 @@ func (p *plan) useCounts() (counts []*memory.UseCount) {
 	}
 	for _, w := range []driver.Window{p.SendWindow, p.RecvWindow} {
 		if own, ok := w.(*window); ok && own != nil {
-			counts = append(counts, &own.uses)
+			counts = append(counts, &own.useCount)
 		}
 	}
 	addresses := []uintptr{p.Send, p.Recv}

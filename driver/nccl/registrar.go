@@ -77,7 +77,7 @@ func (r *registrar) registerOnce(
 	defer shared.Withdraw()
 	// NCCL matches windows only by their order. If ranks registered different segments, sums would
 	// be wrong or ranks would hang.
-	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key,
+	sharedSegments, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, key,
 		segment.Bytes(), shared.Encode())
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (r *registrar) registerOnce(
 	if err := r.registerWithNCCL(ctx, w); err != nil {
 		return w, err
 	}
-	err = cmp.Or(shareErr, w.mapPeers(ctx, allShared))
+	err = cmp.Or(shareErr, w.mapPeers(ctx, sharedSegments))
 	w.hasMappedAll = err == nil
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
@@ -137,7 +137,7 @@ func (r *registrar) registerAllWithNCCL(ctx context.Context) error {
 func (r *registrar) mappedWindows() (mapped []*window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, w := range slices.SortedFunc(maps.Values(r.windows), compareKeys) {
+	for _, w := range slices.SortedFunc(maps.Values(r.windows), compareWindowKeys) {
 		if w.suspension.isActive {
 			w.suspension.mustRegister = true
 		} else {
@@ -283,7 +283,7 @@ func (r *registrar) deregisterAll() error {
 	defer r.mu.Unlock()
 	return r.gpu.Do(func() error {
 		var errs []error
-		for _, w := range slices.SortedFunc(maps.Values(r.windows), compareKeys) {
+		for _, w := range slices.SortedFunc(maps.Values(r.windows), compareWindowKeys) {
 			if !w.deferDeregistration() {
 				errs = append(errs, w.deregister())
 			}

@@ -120,32 +120,32 @@ func (p *plan) queueParts(stream cuda.Stream) error {
 // queueSendsAndReceives queues the local copy, the sends and the receives. It must run in gpu.Do,
 // because all calls of an NCCL group must be on one thread.
 func (p *plan) queueSendsAndReceives(source uintptr, stream cuda.Stream) error {
-	d, s, rank := p.c.device, p.parts, p.c.cfg.Rank
+	d, splits, rank := p.c.device, p.parts, p.c.cfg.Rank
 	size := int64(p.DataType.Size())
-	ownBytes := s.SendCounts[rank] * size
+	ownBytes := splits.SendCounts[rank] * size
 	var err error
-	src := source + uintptr(s.SendOffsets[rank]*size)
-	if dst := p.recv + uintptr(s.RecvOffsets[rank]*size); ownBytes > 0 && src != dst {
+	src := source + uintptr(splits.SendOffsets[rank]*size)
+	if dst := p.recv + uintptr(splits.RecvOffsets[rank]*size); ownBytes > 0 && src != dst {
 		err = d.gpu.CUDA.MemcpyAsync(dst, src, ownBytes, stream)
 	}
-	if err != nil || len(s.SendCounts) == 1 {
+	if err != nil || len(splits.SendCounts) == 1 {
 		return err
 	}
 	library := d.ncclAnyThread
 	if err := library.GroupStart(); err != nil {
 		return err
 	}
-	for r := range s.SendCounts {
+	for r := range splits.SendCounts {
 		if r == rank {
 			continue
 		}
-		if count := s.SendCounts[r]; count > 0 && err == nil {
-			from := source + uintptr(s.SendOffsets[r]*size)
+		if count := splits.SendCounts[r]; count > 0 && err == nil {
+			from := source + uintptr(splits.SendOffsets[r]*size)
 			call := library.Send(from, count, p.dataType, r, p.c.comm.handle)
 			err = call.On(stream)
 		}
-		if count := s.RecvCounts[r]; count > 0 && err == nil {
-			to := p.recv + uintptr(s.RecvOffsets[r]*size)
+		if count := splits.RecvCounts[r]; count > 0 && err == nil {
+			to := p.recv + uintptr(splits.RecvOffsets[r]*size)
 			call := library.Recv(to, count, p.dataType, r, p.c.comm.handle)
 			err = call.On(stream)
 		}

@@ -71,7 +71,7 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	r := w.registrar
 	shared, shareErr := r.share(w.key, w.segment)
 	defer shared.Withdraw()
-	allShared, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, w.key,
+	sharedSegments, err := control.CompareSegments(ctx, r.plane.Exchange, r.cfg.Ranks, w.key,
 		w.segment.Bytes(), shared.Encode())
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (w *window) resumeSelf(ctx context.Context) error {
 		}
 	}
 	wasMappedByAll := w.isMappedByAll
-	err = cmp.Or(shareErr, w.mapAgain(ctx, allShared))
+	err = cmp.Or(shareErr, w.mapAgain(ctx, sharedSegments))
 	w.hasMappedAll, w.mapError = err == nil, ""
 	if err != nil && !errors.Is(err, errNotShared) {
 		w.mapError = err.Error()
@@ -98,7 +98,7 @@ func (w *window) resumeSelf(ctx context.Context) error {
 
 // mapAgain maps the segments of other ranks and ends the suspension. It holds the group's lock, so
 // that the teardown cannot free the addresses at the same time.
-func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
+func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +106,7 @@ func (w *window) mapAgain(ctx context.Context, allShared [][]byte) error {
 		return err
 	}
 	w.isUnmapped.Store(false)
-	err := w.mapPeers(ctx, allShared)
+	err := w.mapPeers(ctx, sharedSegments)
 	if err != nil && len(w.addresses) > 0 {
 		err = errors.Join(err, w.unmapPeers())
 	}

@@ -79,11 +79,11 @@ func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	return result, nil
 }
 
-func (s *suspender) describeKeptMemory(communicators int) string {
+func (s *suspender) describeKeptMemory(communicatorCount int) string {
 	_, version := s.comm.library.Version()
 	owner := "the communicator"
-	if communicators > 1 {
-		owner = fmt.Sprintf("the %d communicators", communicators)
+	if communicatorCount > 1 {
+		owner = fmt.Sprintf("the %d communicators", communicatorCount)
 	}
 	return fmt.Sprintf("memory of %s of NCCL %s, which cannot release it (ncclCommSuspend needs %s)",
 		owner, version, nccl.VersionText(nccl.VersionSuspend))
@@ -94,9 +94,10 @@ func (s *suspender) describeKeptMemory(communicators int) string {
 func (s *suspender) callNCCL(
 	ctx context.Context, targets []suspendTarget, call func(*ncclComm) error,
 ) error {
-	begin := time.Now()
+	startTime := time.Now()
 	stop := context.AfterFunc(ctx, func() {
-		_ = s.plane.Fail(waitError(ctx, "suspending or resuming NCCL in group "+s.cfg.Name(), begin))
+		text := "suspending or resuming NCCL in group " + s.cfg.Name()
+		_ = s.plane.Fail(waitError(ctx, text, startTime))
 	})
 	defer stop()
 	for _, target := range targets {
@@ -136,10 +137,10 @@ func (s *suspender) Resume(ctx context.Context) error {
 		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), err))
 	}
 	defer allocations.endExports()
-	messages, refusal, agreeErr := s.exchangeResumeMessages(ctx, allocations, err)
+	messages, refusal, exchangeErr := s.exchangeResumeMessages(ctx, allocations, err)
 	switch {
-	case agreeErr != nil:
-		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), agreeErr))
+	case exchangeErr != nil:
+		return s.plane.Fail(fmt.Errorf("resuming group %s: %w", s.cfg.Name(), exchangeErr))
 	case refusal != nil && err == nil:
 		return errors.Join(refusal, allocations.discard())
 	case refusal != nil:
@@ -195,6 +196,7 @@ func (s *suspender) exchangeResumeMessages(
 	return messages, refusal, nil
 }
 
+// resumeAllocations holds this rank's new memory in each target.
 type resumeAllocations []resumeAllocation
 
 type resumeAllocation struct {
@@ -220,16 +222,16 @@ func allocateTargets(targets []suspendTarget) (resumeAllocations, error) {
 	return allocations, nil
 }
 
-func (m resumeAllocations) encodeMessages() (messages [][]byte) {
-	for _, allocation := range m {
+func (allocations resumeAllocations) encodeMessages() (messages [][]byte) {
+	for _, allocation := range allocations {
 		messages = append(messages, allocation.exchange.EncodeMessage())
 	}
 	return messages
 }
 
 // mapPeers maps the other ranks' memory. messages holds the messages of each rank of the group.
-func (m resumeAllocations) mapPeers(ctx context.Context, messages [][][]byte) error {
-	for i, allocation := range m {
+func (allocations resumeAllocations) mapPeers(ctx context.Context, messages [][][]byte) error {
+	for i, allocation := range allocations {
 		var targetMessages [][]byte
 		for _, r := range allocation.groupRanks {
 			targetMessages = append(targetMessages, messages[r][i])
@@ -247,17 +249,17 @@ func (m resumeAllocations) mapPeers(ctx context.Context, messages [][][]byte) er
 	return nil
 }
 
-func (m resumeAllocations) discard() error {
+func (allocations resumeAllocations) discard() error {
 	var errs []error
-	for _, allocation := range m {
+	for _, allocation := range allocations {
 		errs = append(errs, allocation.exchange.Discard(),
 			allocation.suspendTarget.messages.Deallocate())
 	}
 	return errors.Join(errs...)
 }
 
-func (m resumeAllocations) endExports() {
-	for _, allocation := range m {
+func (allocations resumeAllocations) endExports() {
+	for _, allocation := range allocations {
 		allocation.exchange.EndExport()
 	}
 }

@@ -88,6 +88,7 @@ type parentGroup struct {
 	begin func()
 }
 
+// run executes the steps of the teardown.
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
 	t.watcherGoroutine.Wait() // that goroutine uses NCCL's communicator
@@ -110,6 +111,7 @@ func (t *teardown) run() {
 	t.closeMemoryFreed() // comes last, because callers that see memoryFreed then check allFreed
 }
 
+// collectFacts returns the facts on which the next step depends.
 func (t *teardown) collectFacts() facts {
 	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load(), hasBlockedCall: !t.tryLock()}
 	f.hasForeignGraphs = t.recorder.graphHolds.IsActive()
@@ -173,11 +175,11 @@ func (t *teardown) addError(err error) { t.freeErrors = append(t.freeErrors, err
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
-	idle := func() bool {
+	isIdle := func() bool {
 		t.messages.Release()
 		return t.busy.AllIdle()
 	}
-	if gpu.Poll(ctx, idle) == nil {
+	if gpu.Poll(ctx, isIdle) == nil {
 		return nil
 	}
 	t.messages.ReleaseLate()
@@ -196,8 +198,8 @@ func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()
 	}
-	// The lock excludes deregistrations of windows. Before haveKernelsEnded is set, it must not be
-	// acquired, because a blocked call can hold it.
+	// The lock waits for a deregistration of a window to end. Before haveKernelsEnded is set, a
+	// blocked call can hold the lock forever.
 	if t.haveKernelsEnded {
 		t.mu.Lock()
 	}

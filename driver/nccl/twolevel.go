@@ -226,7 +226,7 @@ func (l *levels) connect(ctx context.Context, c *communicator) (reason string, e
 		return "", err
 	}
 	c.registrar.mu.Lock()
-	windows := slices.SortedFunc(maps.Values(c.registrar.windows), compareKeys)
+	windows := slices.SortedFunc(maps.Values(c.registrar.windows), compareWindowKeys)
 	c.registrar.mu.Unlock()
 	for _, w := range windows {
 		if err := l.register(ctx, w); err != nil {

@@ -18,7 +18,8 @@ type levelStep struct {
 	offer driver.Offer
 }
 
-func (t *twoLevel) refuseCall(p *plan) error {
+// checkOffer returns an error if the call cannot use two levels.
+func (t *twoLevel) checkOffer(p *plan) error {
 	_, err := t.offerSteps(p)
 	return err
 }
@@ -26,14 +27,14 @@ func (t *twoLevel) refuseCall(p *plan) error {
 // offerSteps returns the steps of a call on two levels. If the call cannot use two levels, it
 // returns the reason as an error.
 func (t *twoLevel) offerSteps(p *plan) ([]levelStep, error) {
-	l := t.levels.Load()
-	if l == nil {
+	levels := t.levels.Load()
+	if levels == nil {
 		return nil, fmt.Errorf("%s: %w", t.noTwoLevelReason(), driver.ErrUnsupported)
 	}
-	if err := l.checkCall(&p.Call); err != nil {
+	if err := levels.checkCall(&p.Call); err != nil {
 		return nil, err
 	}
-	steps := l.makeSteps(p)
+	steps := levels.makeSteps(p)
 	for i := range steps {
 		s := &steps[i]
 		s.offer = s.level.Offer(s.call)
@@ -65,6 +66,7 @@ func (l *levels) checkCall(call *driver.Call) error {
 	return nil
 }
 
+// makeSteps returns the steps of a call that checkCall accepts.
 func (l *levels) makeSteps(p *plan) []levelStep {
 	call := driver.Call{
 		DataType: p.DataType, ReduceOp: p.ReduceOp, Send: p.Send, Recv: p.Recv, Keep: p.Keep,

@@ -11,11 +11,12 @@ import (
 	"symmem/internal/control"
 )
 
+// checkInterval is the time between checks of unfinished work.
 const checkInterval = 2 * time.Millisecond
 
-// checksPerFullCheck is used while the program is launching calls: one check in checksPerFullCheck
-// is full, and the others only read the reports of kernels. Launches detect failed peers
-// themselves.
+// checksPerFullCheck is used while the program launches calls, which detect failed peers
+// themselves. Then one of checksPerFullCheck checks is full, and the others read only the reports
+// of kernels.
 const checksPerFullCheck = 16
 
 // replayCheckInterval is the time between checks while symmem has no unfinished work, but another
@@ -82,7 +83,7 @@ func (w *watcher) watchWork(check workCheck) {
 	defer check.ticker.Stop()
 	examined := w.newExaminedCollective(check.wait)
 	previousTicket, _ := w.history.lastCall()
-	for checks := 1; ; checks++ {
+	for checkCount := 1; ; checkCount++ {
 		select {
 		case <-w.stages.groupEnded:
 			return
@@ -98,7 +99,7 @@ func (w *watcher) watchWork(check workCheck) {
 		switch {
 		case isFinished: // read the reports of finished work
 			err = cmp.Or(w.faults.findKernelFault(), w.comm.asyncError(w.cfg.Name()))
-		case hasLaunched && checks%checksPerFullCheck != 0:
+		case hasLaunched && checkCount%checksPerFullCheck != 0:
 			err = w.faults.findKernelFault()
 		default:
 			err = w.examine(&examined)
@@ -136,17 +137,17 @@ type examinedCollective struct {
 	firstDifferenceTime time.Time
 }
 
-// differenceDelay is the time in which further ranks with different calls are found.
+// differenceDelay is the time that examine waits for more ranks with different calls.
 const differenceDelay = 100 * time.Millisecond
 
-// afterDelay returns the error of a comparison if comparisons have failed for differenceDelay.
-func (p *examinedCollective) afterDelay(err error) error {
+// delayError returns err if comparisons have failed for differenceDelay, or else nil.
+func (e *examinedCollective) delayError(err error) error {
 	switch {
 	case err == nil:
-		p.firstDifferenceTime = time.Time{}
-	case p.firstDifferenceTime.IsZero():
-		p.firstDifferenceTime = time.Now()
-	case time.Since(p.firstDifferenceTime) > differenceDelay:
+		e.firstDifferenceTime = time.Time{}
+	case e.firstDifferenceTime.IsZero():
+		e.firstDifferenceTime = time.Now()
+	case time.Since(e.firstDifferenceTime) > differenceDelay:
 		return err
 	}
 	return nil
@@ -158,7 +159,7 @@ func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective
 }
 
 // examine returns the reason why the collective cannot complete, or nil.
-func (w *watcher) examine(p *examinedCollective) error {
+func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
 	}
@@ -166,34 +167,34 @@ func (w *watcher) examine(p *examinedCollective) error {
 		return w.comm.asyncError(w.cfg.Name())
 	}
 	if call := w.comparer.comparedCall.Load(); call != nil {
-		latest, _ := w.history.lastCall()
-		return p.afterDelay(w.faults.findMismatch(call, latest))
+		lastTicket, _ := w.history.lastCall()
+		return e.delayError(w.faults.findMismatch(call, lastTicket))
 	}
 	if err := w.messages.Examine(); err != nil {
 		return err
 	}
-	if err := w.faults.findLaunchedMismatch(p.ticket); err != nil {
+	if err := w.faults.findLaunchedMismatch(e.ticket); err != nil {
 		return err
 	}
-	p.wait.wait.Ticket, p.wait.wait.Operation = p.ticket, p.operation
-	wait := p.wait.wait
-	if p.peerFailureTimer.Expired(w.plane.PeerFailed()) {
+	e.wait.wait.Ticket, e.wait.wait.Operation = e.ticket, e.operation
+	wait := e.wait.wait
+	if e.peerFailureTimer.Expired(w.plane.PeerFailed()) {
 		return w.plane.PeerFault(wait.CallText())
 	}
-	if err := w.plane.Diagnose(wait, p.startTime); err != nil {
+	if err := w.plane.Diagnose(wait, e.startTime); err != nil {
 		return err
 	}
 	if err := w.comm.asyncError(w.cfg.Name()); err != nil {
 		return err
 	}
-	latest, _ := w.history.lastCall()
-	if latest != p.ticket && w.plane.Diagnose(wait, time.Time{}) == nil {
-		*p = w.newExaminedCollective(p.wait)
+	lastTicket, _ := w.history.lastCall()
+	if lastTicket != e.ticket && w.plane.Diagnose(wait, time.Time{}) == nil {
+		*e = w.newExaminedCollective(e.wait)
 	}
 	return nil
 }
 
-// idle reports whether a group has no call in progress and no unfinished work on any stream.
+// isIdle reports whether a group has no call in progress and no unfinished work on any stream.
 func isIdle(mu *groupLock, busy *stream.BusyStreams) bool {
 	if !mu.TryLock() {
 		return false

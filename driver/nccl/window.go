@@ -20,10 +20,10 @@ type window struct {
 	registrar *registrar
 	key       driver.SegmentKey
 	segment   *memory.Segment
-	// handle is 0 if the window is not registered with NCCL, or if NCCL has no window kernels for
-	// the communicator.
-	handle nccl.Window
-	uses   memory.UseCount
+	// handle is 0 if the window is not registered with NCCL, or if NCCL cannot use windows in the
+	// communicator.
+	handle   nccl.Window
+	useCount memory.UseCount
 	// machineWindow is the window of the same segment in levels.machineLevel. It is nil if the
 	// group has no two-level path.
 	machineWindow *window
@@ -55,6 +55,7 @@ func (w *window) Deregister() error {
 	return w.deregisterSelf()
 }
 
+// deregisterSelf implements Deregister for w without w.machineWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
@@ -83,15 +84,15 @@ func (w *window) deregisterSelf() error {
 // or its segment are destroyed. Without such graphs, it returns false.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
-	return r.memory.UseCounts.DeferUntilUnused(&w.uses, &w.segment.UseCount, func() {
+	return r.memory.UseCounts.DeferUntilUnused(&w.useCount, &w.segment.UseCount, func() {
 		r.mu.Lock()
-		_ = r.gpu.Do(w.deregister) // the error is dropped, because Deregister has returned
+		_ = r.gpu.Do(w.deregister) // Deregister has already returned, so it cannot return the error
 		r.mu.Unlock()
 		_ = w.unmapPeers()
 	})
 }
 
-func compareKeys(a, b *window) int {
+func compareWindowKeys(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
@@ -105,9 +106,9 @@ func (w *window) deregister() error {
 	return w.registrar.comm.deregister(handle)
 }
 
-// peers holds this rank's mappings of the other ranks' segments, which direct kernels use.
+// peerMappings holds this rank's mappings of the other ranks' segments.
 type peerMappings struct {
-	addresses []uintptr
+	addresses []uintptr // of each rank's segment, including this rank's segment
 	// hasMappedAll is set if this rank has mapped all segments. If it is not set, mapError is the
 	// reason, or "" if another rank did not share its segment.
 	hasMappedAll bool
@@ -127,12 +128,12 @@ func segmentShareKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.K
 
 // mapPeers maps the other ranks' segments. If the window is suspended, mapPeers maps these segments
 // at their old addresses.
-func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
+func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 	registrar := w.registrar
 	if registrar.direct.unavailableReason != "" {
 		return driver.ErrUnsupported
 	}
-	if slices.ContainsFunc(allShared, func(shared []byte) bool { return len(shared) == 0 }) {
+	if slices.ContainsFunc(sharedSegments, func(shared []byte) bool { return len(shared) == 0 }) {
 		return errNotShared
 	}
 	if w.addresses == nil {
@@ -143,8 +144,9 @@ func (w *window) mapPeers(ctx context.Context, allShared [][]byte) error {
 			w.addresses[r] = w.segment.Address()
 			continue
 		}
-		address, err := registrar.direct.sharing.MapShared(ctx, rank,
-			segmentShareKey(registrar.cfg, w.key), allShared[r][1:], w.segment.Bytes(), w.addresses[r])
+		key := segmentShareKey(registrar.cfg, w.key)
+		address, err := registrar.direct.sharing.MapShared(ctx, rank, key, sharedSegments[r][1:],
+			w.segment.Bytes(), w.addresses[r])
 		if err != nil {
 			return errors.Join(err, w.unmapFirstPeers(r))
 		}
