@@ -51,6 +51,7 @@ const (
 func chooseFusedNorm(l *Launch) bool {
 	norm := l.Norm
 	rowBytes := 2 * norm.Hidden
+	// A one-shot kernel sends whole rows once. A two-shot kernel sends parts of rows twice.
 	partBytes, shotCount := rowBytes, int64(1)
 	if l.Ranks > 2 && l.partBytes > maxNormOneShotBytes/int64(l.Ranks-1) {
 		packCount := (norm.Hidden/driver.NormUnit + int64(l.Ranks) - 1) / int64(l.Ranks)
@@ -134,7 +135,7 @@ const onlyQuantizedFlag = 8
 
 func normParams(l *Launch, t *Transport) cuda.Params {
 	norm := l.Norm
-	arguments := normArguments{
+	args := normArguments{
 		arguments: l.arguments(t, 0),
 		residual:  norm.Residual, weight: norm.Weight, quantized: norm.Quantized, scales: norm.Scales,
 		scaleRow: norm.ScaleStrides[0], scaleGroup: norm.ScaleStrides[1],
@@ -143,9 +144,9 @@ func normParams(l *Launch, t *Transport) cuda.Params {
 		quant: uint32(norm.Quant),
 	}
 	if norm.OnlyQuantized {
-		arguments.quant |= onlyQuantizedFlag
+		args.quant |= onlyQuantizedFlag
 	}
-	return cuda.ParamsOf(&arguments)
+	return cuda.ParamsOf(&args)
 }
 
 // Retired lists kernels that are still in the compiled objects, but are never launched.

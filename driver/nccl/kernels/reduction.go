@@ -38,7 +38,7 @@ func (l *Launch) setReduction() (err error) {
 	if !Reduces(l.DataType, l.ReduceOp) {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)
 	}
-	t := types[l.DataType]
+	elementType := types[l.DataType]
 	op, _ := l.ReduceOp.Kernel().Number()
 	if l.reduction = uint32(op); l.ReduceOp.Divides() {
 		l.divisor = uint32(l.Ranks)
@@ -47,16 +47,16 @@ func (l *Launch) setReduction() (err error) {
 	if l.Formula == driver.Tree || l.Formula == driver.RoundedTree {
 		orderBits, err = l.findOrderBits()
 	}
-	if l.isGeneric = t.name == "" || op > lastSpecializedOp || orderBits != 0; l.isGeneric {
-		l.reduction |= orderBits | t.number*typeUnit
+	if l.isGeneric = elementType.name == "" || op > lastSpecializedOp || orderBits != 0; l.isGeneric {
+		l.reduction |= orderBits | elementType.number*typeUnit
 	}
 	return err
 }
 
 // Reduces reports whether symmem's kernels support a reduction of elements of a type.
 func Reduces(t driver.DataType, op driver.ReduceOp) bool {
-	kernel, known := types[t]
-	return known && op.Kernel() != 0 && (!kernel.isUnsigned || !op.ComparesUnsigned(t))
+	elementType, isListed := types[t]
+	return isListed && op.Kernel() != 0 && (!elementType.isUnsigned || !op.ComparesUnsigned(t))
 }
 
 // findOrderBits returns the bits of enum Order for a formula that combines elements in a tree. It

@@ -51,18 +51,19 @@ type scatterArguments struct {
 
 // Rows implements Work for an AllGatherV or ReduceScatterV, or for a list of gathers.
 type Rows struct {
-	launch   Launch
+	common   Launch
 	launches []rowsLaunch
 }
 
+// rowsLaunch is one launch of a kernel.
 type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
 	sections        []partSection
-	chunks          int64 // in all sections; used by line kernels
+	chunkCount      int64 // in all sections; used by line kernels
 }
 
-// slice selects a range of bytes in each rank's part of a call. If a part is shorter than the
+// partSection is a range of bytes in each rank's part of a call. If a part is shorter than the
 // range, the range ends with the part.
 type partSection struct {
 	call          *driver.Call
@@ -76,8 +77,8 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 	if l.Ranks < 2 || l.Ranks > MaxRanks {
 		return nil, fmt.Errorf("%w for %d ranks", errNoKernel, l.Ranks)
 	}
-	rows := &Rows{launch: l}
-	rows.launch.divisor = 1
+	rows := &Rows{common: l}
+	rows.common.divisor = 1
 	bytes := int64(0)
 	for _, call := range calls {
 		isGather := call.Operation == driver.AllGather || call.Operation == driver.AllGatherV
@@ -87,17 +88,17 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 		bytes += rows.largestPartBytes(call)
 	}
 	if l.Operation == driver.ReduceScatterV {
-		if err := rows.launch.setReduction(); err != nil {
+		if err := rows.common.setReduction(); err != nil {
 			return nil, err
 		}
-		if rows.launch.isGeneric {
+		if rows.common.isGeneric {
 			return nil, fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType,
 				l.ReduceOp)
 		}
 	}
-	rows.launch.Bulk = l.Symmetric && bytes > min(maxPartBytes, oneShotLimit(l.Ranks))
+	rows.common.Bulk = l.Symmetric && bytes > min(maxPartBytes, oneShotLimit(l.Ranks))
 	rows.splitIntoLaunches(calls)
-	usesLines := !rows.launch.Bulk && !l.Operation.Reduces()
+	usesLines := !rows.common.Bulk && !l.Operation.Reduces()
 	if usesLines && bytes > maxGatherBytes(l.Ranks) {
 		return nil, l.doesNotFitError(bytes)
 	}
@@ -109,6 +110,7 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 // are slower.
 func maxGatherBytes(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
+// largestPartBytes returns the size of the largest part of a call on any rank.
 func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
 	parts := rows.makeParts(partSection{call: call, bytes: math.MaxInt64})
 	return slices.Max(parts.bytes[:])
@@ -116,13 +118,14 @@ func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
 
 // splitIntoLaunches divides the calls among launches, which are the same on all ranks.
 func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
-	maxChunks := halfBytes / int64(rows.launch.Ranks) / (wideLines * lineBytes)
+	maxChunks := halfBytes / int64(rows.common.Ranks) / (wideLines * lineBytes)
 	var current rowsLaunch
 	for _, call := range calls {
 		for offset, remaining := int64(0), rows.largestPartBytes(call); remaining > 0; {
 			freeBytes := remaining
-			if !rows.launch.Bulk {
-				freeBytes = (maxChunks - current.chunks) * wideLines * lineDataBytes / pieceUnit * pieceUnit
+			if !rows.common.Bulk {
+				freeBytes = (maxChunks - current.chunkCount) * wideLines * lineDataBytes
+				freeBytes = freeBytes / pieceUnit * pieceUnit
 			}
 			if len(current.sections) == maxTensorCount || freeBytes <= 0 {
 				rows.addLaunch(current)
@@ -131,7 +134,7 @@ func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 			}
 			bytes := min(remaining, freeBytes)
 			current.sections = append(current.sections, partSection{call, offset, bytes})
-			current.chunks += countChunks(bytes, wideLines)
+			current.chunkCount += countChunks(bytes, wideLines)
 			offset, remaining = offset+bytes, remaining-bytes
 		}
 	}
@@ -141,12 +144,12 @@ func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 // addLaunch appends a launch. A call without data also needs a launch, which compares the calls of
 // all ranks.
 func (rows *Rows) addLaunch(launch rowsLaunch) {
-	l, family := &rows.launch, "rows"
+	l, family := &rows.common, "rows"
 	if l.Bulk {
 		l.Blocks, l.Threads, family = min(maxBulkBlocks, l.Multiprocessors), 512, "rows_bulk"
 	} else {
 		limit := gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}
-		l.setGrid(launch.chunks, noSmallBlocks, limit)
+		l.setGrid(launch.chunkCount, noSmallBlocks, limit)
 	}
 	if l.Operation.Reduces() {
 		family += "_sum"
@@ -158,16 +161,16 @@ func (rows *Rows) addLaunch(launch rowsLaunch) {
 }
 
 func (rows *Rows) makeParts(section partSection) (parts partsArguments) {
-	call, size := section.call, int64(section.call.DataType.Size())
-	for r := range rows.launch.Ranks {
-		start, count := int64(r)*call.Count, call.Count
+	call, elementBytes := section.call, int64(section.call.DataType.Size())
+	for r := range rows.common.Ranks {
+		firstElement, count := int64(r)*call.Count, call.Count
 		if call.Operation.Reduces() {
-			start, count = call.Splits.SendOffsets[r], call.Splits.SendCounts[r]
+			firstElement, count = call.Splits.SendOffsets[r], call.Splits.SendCounts[r]
 		} else if call.Splits != nil {
-			start, count = call.Splits.RecvOffsets[r], call.Splits.RecvCounts[r]
+			firstElement, count = call.Splits.RecvOffsets[r], call.Splits.RecvCounts[r]
 		}
-		parts.at[r] = start*size + section.offset
-		parts.bytes[r] = min(max(0, count*size-section.offset), section.bytes)
+		parts.at[r] = firstElement*elementBytes + section.offset
+		parts.bytes[r] = min(max(0, count*elementBytes-section.offset), section.bytes)
 	}
 	return parts
 }
@@ -186,10 +189,10 @@ func (rows *Rows) Steps(t *Transport) (steps []Step) {
 		launch := &rows.launches[i]
 		s := Step{
 			Kernel: launch.kernel, Blocks: launch.blocks, Threads: launch.threads,
-			CanOverlap:   t.CanOverlap && !rows.launch.Bulk,
+			CanOverlap:   t.CanOverlap && !rows.common.Bulk,
 			digestOffset: unsafe.Offsetof(rowsArguments{}.digest),
 		}
-		if rows.launch.Operation.Reduces() {
+		if rows.common.Operation.Reduces() {
 			s.Params = rows.scatterParams(t, launch)
 		} else {
 			s.Params = rows.gatherParams(t, launch)
@@ -199,43 +202,43 @@ func (rows *Rows) Steps(t *Transport) (steps []Step) {
 	return steps
 }
 
-func (rows *Rows) arguments(t *Transport) rowsArguments {
-	a := rowsArguments{
-		rank: uint32(rows.launch.Rank), ranks: uint32(rows.launch.Ranks), digest: rows.launch.Digest,
+func (rows *Rows) makeArguments(t *Transport) rowsArguments {
+	args := rowsArguments{
+		rank: uint32(rows.common.Rank), ranks: uint32(rows.common.Ranks), digest: rows.common.Digest,
 		timeout: t.Timeout, report: t.Report,
 	}
-	copy(a.exchange[:], t.Exchange)
-	return a
+	copy(args.exchange[:], t.Exchange)
+	return args
 }
 
 func (rows *Rows) gatherParams(t *Transport, launch *rowsLaunch) cuda.Params {
-	arguments := gatherArguments{rowsArguments: rows.arguments(t)}
-	arguments.tensorsOrOp = uint32(len(launch.sections))
-	arguments.chunksOrDivisor = uint32(launch.chunks)
+	args := gatherArguments{rowsArguments: rows.makeArguments(t)}
+	args.tensorsOrOp = uint32(len(launch.sections))
+	args.chunksOrDivisor = uint32(launch.chunkCount)
 	firstChunk := int64(0)
 	for i, section := range launch.sections {
-		tensor := &arguments.tensor[i]
+		tensor := &args.tensor[i]
 		tensor.send = section.call.Send + uintptr(section.offset)
 		tensor.recv, tensor.first = section.call.Recv, firstChunk
 		tensor.parts = rows.makeParts(section)
 		firstChunk += countChunks(section.bytes, wideLines)
-		if rows.launch.Bulk {
+		if rows.common.Bulk {
 			copy(tensor.recvAt[:], section.call.RecvWindow.(PeerLocator).Locate(section.call.Recv))
 		}
 	}
-	return cuda.ParamsOf(&arguments)
+	return cuda.ParamsOf(&args)
 }
 
 func (rows *Rows) scatterParams(t *Transport, launch *rowsLaunch) cuda.Params {
-	arguments := scatterArguments{rowsArguments: rows.arguments(t), chunks: launch.chunks}
-	arguments.tensorsOrOp, arguments.chunksOrDivisor = rows.launch.reduction, rows.launch.divisor
+	args := scatterArguments{rowsArguments: rows.makeArguments(t), chunks: launch.chunkCount}
+	args.tensorsOrOp, args.chunksOrDivisor = rows.common.reduction, rows.common.divisor
 	for _, section := range launch.sections { // a scatter has at most one section
-		arguments.send = section.call.Send
-		arguments.recv = section.call.Recv + uintptr(section.offset)
-		arguments.parts = rows.makeParts(section)
-		if rows.launch.Bulk {
-			copy(arguments.sendAt[:], section.call.SendWindow.(PeerLocator).Locate(section.call.Send))
+		args.send = section.call.Send
+		args.recv = section.call.Recv + uintptr(section.offset)
+		args.parts = rows.makeParts(section)
+		if rows.common.Bulk {
+			copy(args.sendAt[:], section.call.SendWindow.(PeerLocator).Locate(section.call.Send))
 		}
 	}
-	return cuda.ParamsOf(&arguments)
+	return cuda.ParamsOf(&args)
 }

@@ -33,11 +33,12 @@ type LaunchOrder struct {
 }
 
 // Begin must be called before a launch is queued on stream s. It makes s wait for the latest
-// launch, unless both launches are NCCL calls.
+// launch, unless both launches consist only of NCCL kernels. isByNCCL states this for the new
+// launch.
 func (o *LaunchOrder) Begin(
 	g stream.Group, s *stream.Stream, isByNCCL bool, gpu *cuda.Driver,
 ) error {
-	previousByNCCL := o.IsLatestByNCCL
+	wasByNCCL := o.IsLatestByNCCL
 	o.IsLatestByNCCL = isByNCCL
 	if o.replayEvent != nil {
 		s.AddGroup(g)
@@ -48,7 +49,7 @@ func (o *LaunchOrder) Begin(
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !previousByNCCL || !isByNCCL {
+	if !wasByNCCL || !isByNCCL {
 		if err := o.waitForLatest(s.CUDA, gpu); err != nil {
 			return err
 		}
@@ -62,8 +63,8 @@ func (o *LaunchOrder) Begin(
 // waitForLatest makes later work of a stream wait for the latest launch. The caller must hold o.mu.
 func (o *LaunchOrder) waitForLatest(s cuda.Stream, gpu *cuda.Driver) (err error) {
 	event := o.latestEvent
-	if stream := o.LatestStream(); stream != nil {
-		if event, err = o.reusedEvent.RecordAfter(stream, false); err != nil {
+	if latestStream := o.LatestStream(); latestStream != nil {
+		if event, err = o.reusedEvent.RecordAfter(latestStream, false); err != nil {
 			return err
 		}
 	}
@@ -83,14 +84,14 @@ func (o *LaunchOrder) End(s *stream.Stream, gpu *cuda.Driver) error {
 
 // makeReplayEvent creates replayEvent if it does not exist. Graphs of other libraries refer to the
 // event, and keep the communicator that owns the event alive.
-func (o *LaunchOrder) makeReplayEvent(d *stream.Streams) error {
+func (o *LaunchOrder) makeReplayEvent(streams *stream.Streams) error {
 	if o.replayEvent != nil {
 		return nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	point, err := d.NewPointAfter(func(s cuda.Stream) error {
-		return o.waitForLatest(s, d.GPU.CUDA)
+	point, err := streams.NewPointAfter(func(s cuda.Stream) error {
+		return o.waitForLatest(s, streams.GPU.CUDA)
 	})
 	if err != nil {
 		return err

@@ -27,28 +27,28 @@ type Recording struct {
 	lastPosition driver.Recorded // position of the last call
 
 	lastStream      cuda.Stream // stream of the last call
-	lastNodes       []cuda.Node
+	lastCallNodes   []cuda.Node
 	eventRecordNode cuda.Node // the graph's node that records LaunchOrder.replayEvent
 }
 
 // NewRecording returns the recording of a new capture. id is CUDA's ID of the capture, or 0 for a
 // capture of symmem.
-func (r *Recordings) NewRecording(id uint64) *Recording {
+func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	r.captureCount++
-	return &Recording{captureID: id, lastPosition: driver.Recorded{Capture: r.captureCount}}
+	return &Recording{captureID: captureID, lastPosition: driver.Recorded{Capture: r.captureCount}}
 }
 
 // IsKnown reports whether GetOrBegin still knows the capture of another library with CUDA's ID.
-func (r *Recordings) IsKnown(id uint64) bool {
-	hasID := func(recording *Recording) bool { return recording.captureID == id }
+func (r *Recordings) IsKnown(captureID uint64) bool {
+	hasID := func(recording *Recording) bool { return recording.captureID == captureID }
 	return slices.ContainsFunc(r.foreignRecordings, hasID)
 }
 
 // GetOrBegin returns the recording of another library's capture with CUDA's ID. If the capture is
 // not known, GetOrBegin returns a new recording.
-func (r *Recordings) GetOrBegin(id uint64) *Recording {
+func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	for i, recording := range r.foreignRecordings {
-		if recording.captureID == id {
+		if recording.captureID == captureID {
 			others := slices.Delete(r.foreignRecordings, i, i+1)
 			r.foreignRecordings = append(others, recording)
 			return recording
@@ -57,7 +57,7 @@ func (r *Recordings) GetOrBegin(id uint64) *Recording {
 	if len(r.foreignRecordings) == MaxOpenRecordings {
 		r.foreignRecordings = slices.Delete(r.foreignRecordings, 0, 1)
 	}
-	r.foreignRecordings = append(r.foreignRecordings, r.NewRecording(id))
+	r.foreignRecordings = append(r.foreignRecordings, r.NewRecording(captureID))
 	return r.foreignRecordings[len(r.foreignRecordings)-1]
 }
 
@@ -73,7 +73,7 @@ func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
 	switch {
-	case len(r.lastNodes) == 0:
+	case len(r.lastCallNodes) == 0:
 		return gpu.StreamWaitEventExternal(s, replayEvent.Handle)
 	case r.lastStream == s:
 		return nil
@@ -82,13 +82,13 @@ func (r *Recording) waitForPrevious(
 	if err != nil {
 		return err
 	}
-	missing := slices.DeleteFunc(slices.Clone(r.lastNodes), func(n cuda.Node) bool {
+	missingNodes := slices.DeleteFunc(slices.Clone(r.lastCallNodes), func(n cuda.Node) bool {
 		return slices.Contains(capture.Dependencies, n)
 	})
-	if len(missing) == 0 {
+	if len(missingNodes) == 0 {
 		return nil // the stream already waits for these nodes
 	}
-	return gpu.AddCaptureDependencies(s, missing)
+	return gpu.AddCaptureDependencies(s, missingNodes)
 }
 
 // recordLatest makes each replay record replayEvent after the last call in the capture. It moves
@@ -101,8 +101,8 @@ func (r *Recording) recordLatest(
 	if err != nil {
 		return err
 	}
-	previousNodes := r.lastNodes
-	r.lastStream, r.lastNodes = s, capture.Dependencies
+	previousNodes := r.lastCallNodes
+	r.lastStream, r.lastCallNodes = s, capture.Dependencies
 	dependencies := capture.Dependencies
 	if r.eventRecordNode != 0 {
 		if gpu.GraphRemoveDependencies(capture.Graph, previousNodes,
@@ -123,15 +123,15 @@ func repeatNode(node cuda.Node, times int) []cuda.Node {
 // Launch adds a call to a capture of another library, after the group's earlier calls. queue must
 // queue the call on the stream. The CUDA context must be current on the thread.
 func (r *Recording) Launch(
-	order *LaunchOrder, s *stream.Stream, d *stream.Streams, queue func() error,
+	order *LaunchOrder, s *stream.Stream, streams *stream.Streams, queueCall func() error,
 ) error {
-	gpu := d.GPU.CUDA
-	err := order.makeReplayEvent(d)
+	gpu := streams.GPU.CUDA
+	err := order.makeReplayEvent(streams)
 	if err == nil {
 		err = r.waitForPrevious(order.replayEvent, s.CUDA, gpu)
 	}
 	if err == nil {
-		err = queue()
+		err = queueCall()
 	}
 	if err == nil {
 		err = r.recordLatest(order.replayEvent, s.CUDA, gpu)

@@ -61,6 +61,7 @@ func (e *Exchange) ownAddress() uintptr {
 	return e.addresses[e.group.Config.Rank]
 }
 
+// copyHeader copies the header of this rank's memory to savedHeader, or back.
 func (e *Exchange) copyHeader(dst, src uintptr) error {
 	g := e.group.Sharing.GPU
 	err := g.Do(func() error {

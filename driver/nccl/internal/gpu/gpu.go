@@ -29,7 +29,7 @@ type GPU struct {
 	Properties
 
 	mu             ranked.Mutex[gpuMu] // guards the following fields
-	references     int
+	referenceCount int
 	unfinishedWork []*unfinishedItem
 	// deferredFrees holds functions that free resources. isReclaiming is set while Reclaim calls
 	// the first of these functions.
@@ -37,6 +37,7 @@ type GPU struct {
 	isReclaiming  bool
 }
 
+// retain retains the primary context of a GPU, and returns a GPU without properties.
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	context, err := device.RetainPrimary()
 	if err != nil {
@@ -44,7 +45,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	}
 	return &GPU{
 		Device: device, CUDA: library, anyThreadDriver: library.In(context), context: context,
-		references: 1,
+		referenceCount: 1,
 	}, nil
 }
 
@@ -81,8 +82,8 @@ func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 func (g *GPU) Hold() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.references > 0 {
-		g.references++
+	if g.referenceCount > 0 {
+		g.referenceCount++
 	}
 }
 
@@ -90,10 +91,10 @@ func (g *GPU) Hold() {
 func (g *GPU) Drop() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.references == 0 {
+	if g.referenceCount == 0 {
 		return nil
 	}
-	if g.references--; g.references > 0 {
+	if g.referenceCount--; g.referenceCount > 0 {
 		return nil
 	}
 	return g.ReleasePrimary()
@@ -103,7 +104,7 @@ func (g *GPU) Drop() error {
 func (g *GPU) IsHeld() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.references > 0
+	return g.referenceCount > 0
 }
 
 // With passes a driver to the function calls. Each call of the driver can run on a different

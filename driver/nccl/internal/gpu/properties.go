@@ -44,22 +44,22 @@ func (g *GPU) queryProperties() (err error) {
 // findSegmentProp returns the properties that NCCL's own allocator uses, so that NCCL can register
 // segments.
 func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
-	hasVMM, err := g.Attribute(cuda.AttributeVMMSupported)
+	vmmSupport, err := g.Attribute(cuda.AttributeVMMSupported)
 	if err != nil {
 		return cuda.AllocationProp{}, err
 	}
-	if hasVMM == 0 {
+	if vmmSupport == 0 {
 		return cuda.AllocationProp{}, fmt.Errorf("the GPU has no virtual memory management: %w",
 			driver.ErrUnsupported)
 	}
 	prop := cuda.PinnedMemory(g.Device, cuda.HandlePosixFD,
 		g.supports(cuda.AttributeRDMAWithVMMSupported))
-	fabric := prop
-	fabric.RequestedHandles |= cuda.HandleFabric
-	if err := g.Do(func() error { return g.checkFabric(fabric) }); err != nil {
+	fabricProp := prop
+	fabricProp.RequestedHandles |= cuda.HandleFabric
+	if err := g.Do(func() error { return g.checkFabric(fabricProp) }); err != nil {
 		g.NoFabricReason = err.Error()
 	} else {
-		prop = fabric
+		prop = fabricProp
 	}
 	return prop, nil
 }
@@ -68,7 +68,7 @@ func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 // on another machine can map). Such an allocation needs an IMEX channel, a device file of NVIDIA.
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.supports(cuda.AttributeFabricSupported) {
-		return errors.New("its GPU does not support them")
+		return errors.New("the GPU does not support them")
 	}
 	bytes, err := g.CUDA.Granularity(prop, false)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 )
 
+// unfinishedItem is a struct, so that its pointer identifies the work.
 type unfinishedItem struct{ isDone func() bool }
 
 // AddUnfinished registers unfinished work. isDone reports whether the work has completed. It is

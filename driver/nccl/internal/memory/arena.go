@@ -48,8 +48,8 @@ const stuckArenaBytes = 64 << 30
 func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 	granularity := m.gpu.Granularity
 	if bytes <= 0 || bytes%granularity != 0 {
-		return nil, fmt.Errorf("reserving an arena of %d bytes: not a multiple of %d",
-			bytes, granularity)
+		return nil, fmt.Errorf("reserving an arena of %d bytes: the size must be a positive multiple "+
+			"of %d", bytes, granularity)
 	}
 	if gpu.Stuck.Load() && bytes > stuckArenaBytes {
 		return nil, fmt.Errorf("reserving an arena of %d bytes while a kernel is stuck: %w",
@@ -107,6 +107,7 @@ func (a *Arena) close() error {
 	return a.free()
 }
 
+// free frees both ranges once no kernel can use them.
 func (a *Arena) free() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {
@@ -130,11 +131,11 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	granularity := m.gpu.Granularity
 	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 ||
 		offset > a.bytes-bytes {
-		return nil, fmt.Errorf("mapping %d bytes at %d: not multiples of %d in an arena of %d",
-			bytes, offset, granularity, a.bytes)
+		return nil, fmt.Errorf("mapping %d bytes at offset %d: both must be multiples of %d, and the "+
+			"range must lie in the arena of %d bytes", bytes, offset, granularity, a.bytes)
 	}
 	if _, err := m.gpu.Reclaim(); err != nil {
-		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
+		return nil, fmt.Errorf("mapping %d bytes at offset %d: %w", bytes, offset, err)
 	}
 	chosenOffset, err := m.scatter.Draw(a.base, a.bytes, offset, bytes)
 	if err != nil {
@@ -142,7 +143,7 @@ func (a *Arena) Map(offset, bytes int64) (driver.Segment, error) {
 	}
 	s := &Segment{arena: a, offset: chosenOffset, bytes: bytes}
 	if err := m.gpu.Do(s.allocateAndMap); err != nil {
-		return nil, fmt.Errorf("mapping %d bytes at %d: %w", bytes, offset, err)
+		return nil, fmt.Errorf("mapping %d bytes at offset %d: %w", bytes, offset, err)
 	}
 	m.add(s)
 	return s, nil

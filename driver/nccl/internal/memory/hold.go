@@ -11,9 +11,9 @@ import (
 // Hold keeps all objects of a group that a graph of another library uses until the graph is
 // destroyed. If the CUDA driver cannot report that, the hold ends when the device is closed.
 type Hold struct {
-	holds       *Holds
-	captureID   uint64      // CUDA's ID
-	usedObjects []*UseCount // guarded by UseCounts.mu
+	holds     *Holds
+	captureID uint64      // CUDA's ID
+	useCounts []*UseCount // guarded by UseCounts.mu
 }
 
 // Holds contains the holds of a group.
@@ -43,6 +43,7 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	return h, err
 }
 
+// begin makes CUDA call end when the graph is destroyed.
 func (h *Hold) begin(graph cuda.Graph) error {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -71,7 +72,7 @@ func (h *Hold) end() {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
 	delete(hs.holdsByCapture, h.captureID)
-	unused := decrementAll(h.usedObjects)
+	unused := decrementAll(h.useCounts)
 	uc.mu.Unlock()
 	if len(unused) == 0 {
 		hs.activeHolds.Done()
@@ -86,22 +87,22 @@ func (h *Hold) end() {
 }
 
 // AddUses makes the hold keep the objects that a call uses.
-func (h *Hold) AddUses(used []*UseCount) {
+func (h *Hold) AddUses(useCounts []*UseCount) {
 	h.holds.UseCounts.mu.Lock()
 	defer h.holds.UseCounts.mu.Unlock()
-	for _, u := range used {
-		if !slices.Contains(h.usedObjects, u) {
+	for _, u := range useCounts {
+		if !slices.Contains(h.useCounts, u) {
 			u.userCount++
-			h.usedObjects = append(h.usedObjects, u)
+			h.useCounts = append(h.useCounts, u)
 		}
 	}
 }
 
 // HasCapture reports whether the graph of the capture with CUDA's ID contains calls of the group.
-func (hs *Holds) HasCapture(id uint64) bool {
+func (hs *Holds) HasCapture(captureID uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()
-	return hs.holdsByCapture[id] != nil
+	return hs.holdsByCapture[captureID] != nil
 }
 
 // IsActive reports whether any graph of another library contains calls of the group.

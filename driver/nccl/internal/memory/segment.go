@@ -46,7 +46,7 @@ func (s *Segment) allocateAndMap() error {
 		return errors.Join(err, m.gpu.CUDA.Unmap(s.Address(), s.bytes))
 	}
 	if err := m.gpu.InternalStream.Zero(m.gpu, s.Address(), s.bytes); err != nil {
-		return errors.Join(err, s.free()) // deferred while the device may write zeros
+		return errors.Join(err, s.free()) // free is deferred while the GPU might be writing zeros
 	}
 	return nil
 }

@@ -26,30 +26,30 @@ func (e *Exporter) Export(key handoff.Key, handle cuda.Handle) (*os.File, error)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), "device memory")
-	e.Machine.Export(key, f)
-	return f, nil
+	file := os.NewFile(uintptr(fd), "device memory")
+	e.Machine.Export(key, file)
+	return file, nil
 }
 
 // Withdraw ends the export under a key. f is the file that Export returned.
-func (e *Exporter) Withdraw(key handoff.Key, f *os.File) error {
+func (e *Exporter) Withdraw(key handoff.Key, file *os.File) error {
 	e.Machine.Withdraw(key)
-	return f.Close()
+	return file.Close()
 }
 
 // Fetch maps memory that a rank of this machine exported, and returns the address of the mapping.
-// If reserved is 0, Fetch reserves new addresses. If reserved is not 0, Fetch maps the memory
-// there.
+// If reserved is 0, Fetch reserves new addresses. If reserved is not 0, Fetch maps the memory at
+// that reserved address.
 func (e *Exporter) Fetch(
 	ctx context.Context, rank int, key handoff.Key, bytes int64, reserved uintptr,
 ) (address uintptr, err error) {
-	f, err := e.Machine.Fetch(ctx, rank, key)
+	file, err := e.Machine.Fetch(ctx, rank, key)
 	if err != nil {
 		return 0, fmt.Errorf("fetching memory of rank %d: %w", rank, err)
 	}
-	defer f.Close()
+	defer file.Close()
 	address, err = e.GPU.MapImported(reserved, bytes, func() (cuda.Handle, error) {
-		return e.GPU.CUDA.ImportFD(int(f.Fd()))
+		return e.GPU.CUDA.ImportFD(int(file.Fd()))
 	})
 	if err != nil {
 		return 0, fmt.Errorf("mapping memory of rank %d: %w", rank, err)
@@ -79,11 +79,11 @@ type Shared struct {
 // calling thread.
 func (s *Sharing) Share(key handoff.Key, handle cuda.Handle) (Shared, error) {
 	if s.UseFabric {
-		fabric, err := s.GPU.CUDA.ExportFabric(handle)
+		fabricHandle, err := s.GPU.CUDA.ExportFabric(handle)
 		if err != nil {
 			return Shared{}, err
 		}
-		return Shared{exporter: s.Exporter, Fabric: fabric[:]}, nil
+		return Shared{exporter: s.Exporter, Fabric: fabricHandle[:]}, nil
 	}
 	file, err := s.Export(key, handle)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
 	}
-	return append([]byte{1}, s.Fabric...)
+	return append([]byte{1}, s.Fabric...) // the first byte means that there is an allocation
 }
 
 // Withdraw ends the export. An exported fabric handle stays valid until the memory is freed.

@@ -88,13 +88,13 @@ func (s *Segment) allocateAndMapAgain() error {
 }
 
 // copyContents copies the segment to or from host memory. dst or src must be the address of host.
-func (s *Segment) copyContents(host []byte, dst, src uintptr) error {
+func (s *Segment) copyContents(hostMemory []byte, dst, src uintptr) error {
 	g := s.arena.memory.gpu
 	err := g.Do(func() error {
 		return g.InternalStream.Run(g, func(stream cuda.Stream) error {
 			return g.CUDA.MemcpyAsync(dst, src, s.bytes, stream)
 		})
 	})
-	runtime.KeepAlive(host)
+	runtime.KeepAlive(hostMemory)
 	return err
 }

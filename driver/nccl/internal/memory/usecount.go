@@ -52,8 +52,8 @@ func (uc *UseCounts) hasUsers(u *UseCount) bool {
 
 // decrementAll decrements use counts. It returns those that are now 0 and have a deferred function.
 // The caller must hold UseCounts.mu.
-func decrementAll(used []*UseCount) (unused []*UseCount) {
-	return slices.DeleteFunc(used, func(u *UseCount) bool {
+func decrementAll(useCounts []*UseCount) (unused []*UseCount) {
+	return slices.DeleteFunc(useCounts, func(u *UseCount) bool {
 		u.userCount--
 		return u.userCount > 0 || u.deferredFree == nil
 	})
@@ -79,7 +79,8 @@ func (uc *UseCounts) runDeferred(u *UseCount) {
 	}
 }
 
-// EndHoldsUntilClose ends the holds in holdsUntilClose.
+// EndHoldsUntilClose ends the holds of graphs whose destruction the driver does not report. It must
+// be called when the device is closed.
 func (uc *UseCounts) EndHoldsUntilClose() {
 	uc.mu.Lock()
 	holds := uc.holdsUntilClose
