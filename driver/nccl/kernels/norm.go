@@ -120,7 +120,7 @@ const waitingBlockDivisor = 4
 // maxLocalBlocks limits the number of blocks of local kernels. Each block loops over its rows.
 const maxLocalBlocks = 1 << 16
 
-// normArguments has the layout and the field names of struct Norm in src/norm.h.
+// normArguments has the layout of struct Norm in src/norm.h.
 type normArguments struct {
 	arguments
 	residual, weight, quantized, scales uintptr

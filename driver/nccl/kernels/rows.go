@@ -14,7 +14,7 @@ import (
 // maxTensorCount is the largest number of tensors of one launch.
 const maxTensorCount = 8
 
-// partsArguments and the following types have the layouts and field names of structs in src/call.h.
+// partsArguments and the following types have the layouts of structs in src/call.h.
 // at holds the offsets of the ranks' parts.
 type partsArguments struct{ at, bytes [MaxRanks]int64 }
 

@@ -27,8 +27,8 @@ type Recording struct {
 	lastPosition driver.Recorded // position of the last call
 
 	lastStream      cuda.Stream // stream of the last call
-	lastCallNodes   []cuda.Node
-	eventRecordNode cuda.Node // the graph's node that records LaunchOrder.replayEvent
+	lastCallNodes   []cuda.Node // nodes of the graph at which the last call ends
+	eventRecordNode cuda.Node   // the graph's node that records LaunchOrder.replayEvent
 }
 
 // NewRecording returns the recording of a new capture. id is CUDA's ID of the capture, or 0 for a

@@ -109,7 +109,8 @@ func (s *Shared) Withdraw() {
 }
 
 // MapShared maps memory that a rank of the group has shared. If UseFabric is set, fabric must be
-// the fabric handle that the rank has sent. MapShared uses the address reserved as in Fetch.
+// the fabric handle that the rank has sent. The parameter reserved has the same meaning as in
+// Fetch.
 func (s *Sharing) MapShared(
 	ctx context.Context, rank int, key handoff.Key, fabric []byte, bytes int64, reserved uintptr,
 ) (uintptr, error) {
