@@ -17,7 +17,6 @@ import (
 	"symmem/internal/nccl"
 )
 
-// adoptedCommunicator implements driver.AdoptedCommunicator for a communicator of another library.
 type adoptedCommunicator struct {
 	device     *Device
 	handle     nccl.Comm
@@ -25,8 +24,7 @@ type adoptedCommunicator struct {
 	timeoutErr atomic.Pointer[driver.TimeoutError]
 }
 
-// allowEarlyStartVariable is an environment variable. Users set it to 1 to assert that none of
-// their kernels lets the next kernel start early.
+// allowEarlyStartVariable is set to 1 if no kernel of the program lets the next kernel start early.
 const allowEarlyStartVariable = "SYMMEM_ATTACH_EARLY_START"
 
 // AdoptCommunicator wraps the communicator with the given ncclComm_t, which must use this device's
@@ -72,8 +70,8 @@ func (a *adoptedCommunicator) Size() int { return a.size }
 
 func (a *adoptedCommunicator) Rank() int { return a.rank }
 
-// callWithDeadline runs call in a new goroutine. If call does not return in time, the goroutine
-// stays blocked until the other library aborts the communicator, and later calls fail immediately.
+// callWithDeadline runs call in a goroutine, which stays blocked after a timeout until the other
+// library aborts the communicator. All later calls then fail.
 func (a *adoptedCommunicator) callWithDeadline(
 	ctx context.Context, operation string, call func() error,
 ) error {
@@ -120,11 +118,11 @@ type adoptedWindow struct {
 	handle       nccl.Window // 0 if NCCL cannot use windows in the communicator
 }
 
-// Deregister must be called before the other library destroys the communicator.
+// Deregister must be called before the communicator is destroyed.
 func (w *adoptedWindow) Deregister() error {
 	a := w.communicator
 	if !a.isUsable() {
-		return nil // NCCL frees the window when the other library aborts the communicator
+		return nil
 	}
 	return a.device.gpu.Do(func() error { return a.device.nccl.WindowDeregister(a.handle, w.handle) })
 }
@@ -200,8 +198,8 @@ func (a *adoptedCommunicator) gatherInContext(input, output []byte) error {
 	return nil
 }
 
-// gatherOnStream reads this rank's inputBytes at hostAddress. Behind them, it stores the inputs of
-// all ranks, which have outputBytes in total.
+// gatherOnStream reads this rank's input at hostAddress, and stores the inputs of all ranks behind
+// it.
 func (a *adoptedCommunicator) gatherOnStream(
 	stream cuda.Stream, hostAddress uintptr, inputBytes, outputBytes int64,
 ) error {

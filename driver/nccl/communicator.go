@@ -29,14 +29,14 @@ import (
 // thread at a time. It is also held while a call gets its ticket (its number in the group). mu
 // guards the windows, the recordings and writes to the history.
 type communicator struct {
-	// Every launch uses the fields of this block. They are adjacent to occupy few cache lines.
+	// Every launch uses the next fields, which occupy few cache lines.
 
 	device        *Device
 	plane         control.Plane
 	comparesCalls atomic.Bool
 	// isClosing is set by Close. After that, nothing is launched.
 	isClosing atomic.Bool
-	// isLevel is set before the first launch if this communicator is a level of a two-level group.
+	// isLevel is set before the first launch if this is a level of a two-level group.
 	isLevel bool
 	mu      groupLock
 	busy    stream.BusyStreams

@@ -9,8 +9,7 @@ import (
 	"symmem/internal/control"
 )
 
-// comparer checks that all ranks launch the same calls. A ticket is the number of a collective in
-// the group.
+// comparer compares calls across ranks. A ticket is the number of a collective in the group.
 type comparer struct {
 	cfg    *driver.GroupConfig
 	plane  control.Plane
@@ -51,8 +50,7 @@ func (c *comparer) compareOverPlane(call *driver.Call, ticket uint64) error {
 	return err
 }
 
-// compareSplits compares the sizes that ranks send with the sizes that their peers expect. If the
-// sizes differed, NCCL would wait forever.
+// compareSplits compares the sizes that ranks send and expect. NCCL would hang if they differed.
 func (c *comparer) compareSplits(call *driver.Call, ticket uint64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout.Get())
 	defer cancel()
@@ -75,7 +73,7 @@ func (c *comparer) checkPeersBeforeKernels(call *driver.Call, ticket uint64) err
 		return err
 	}
 	if err := c.faults.findMismatch(call, ticket); err != nil {
-		return c.plane.Fail(err) // the differing call is probably why the peer has failed
+		return c.plane.Fail(err)
 	}
 	return c.faults.failAfterPeerInCall(call, ticket)
 }

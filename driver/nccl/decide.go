@@ -1,12 +1,11 @@
 package nccl
 
 // A teardown (the steps that free a communicator) destroys NCCL's communicator with CommAbort. This
-// call, the abort, stops kernels that wait for other ranks. CommDestroy and CommRevoke would wait
-// for other ranks.
+// call, the abort, stops kernels that wait for other ranks. CommDestroy would wait for other ranks.
 //
-// The following facts about NCCL determine the steps before the abort. A window kernel is an NCCL
-// kernel that accesses windows (registered memory). A plain kernel is an NCCL kernel that uses no
-// window. A foreign graph is a CUDA graph of another library.
+// These facts determine the steps before the abort. A window kernel is an NCCL kernel that accesses
+// windows (registered memory). A plain kernel is an NCCL kernel that uses no window. A foreign graph
+// is a CUDA graph of another library.
 //
 //   - A call to NCCL or a plain kernel can wait for a lost rank. Only the abort stops it.
 //   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7. If it waits for a lost
@@ -24,8 +23,7 @@ type step string
 
 const (
 	// stepDrain waits for a limited time until no stream has work of the group.
-	stepDrain step = "drain"
-	// stepAbort starts the abort of NCCL's communicator.
+	stepDrain      step = "drain"
 	stepAbort      step = "abort"
 	stepDeregister step = "deregister"
 	// stepAwaitOwnGraphs closes stages.kernelsEnded, even if the last drain timed out, and waits
@@ -51,25 +49,22 @@ func (s step) isLast() bool {
 	return s == stepFinish || s == stepAbandonStreams || s == stepKeepCommunicator
 }
 
-// progress records which steps a teardown has executed.
 type progress struct {
-	// hasDrainTimedOut is set if the last stepDrain timed out. The abort clears it, because the
-	// abort stops plain kernels that did not exit during the drain.
+	// hasDrainTimedOut is set if the last stepDrain timed out. The abort clears it.
 	hasDrainTimedOut bool
 	hasDeregistered  bool
-	// haveKernelsEnded is set by stepAwaitOwnGraphs.
 	haveKernelsEnded bool
 	hasAborted       bool
 }
 
-// facts holds everything on which the next step of a teardown depends.
+// facts holds everything that determines the next step.
 type facts struct {
 	progress
 
 	// hasStuckKernel is set if a GPU of the process runs a kernel that never exits. Any call to
 	// NCCL might wait for that kernel.
 	hasStuckKernel bool
-	// hasBlockedCall is set if a call to NCCL is waiting for another rank.
+	// hasBlockedCall is set if a call to NCCL waits for another rank.
 	hasBlockedCall bool
 	// isIdle is set if no stream has unfinished work of the group.
 	isIdle bool
@@ -81,8 +76,7 @@ type facts struct {
 	// set if these graphs contain plain kernels or window kernels of the group. They are never set
 	// if hasBlockedCall is set.
 	hasForeignGraphs, hasForeignPlainKernels, hasForeignWindowKernels bool
-	// canAbortQuickly is set if the device has no work that could delay the abort for long.
-	canAbortQuickly bool
+	canAbortQuickly                                                   bool
 }
 
 func decideStep(f *facts) step {
@@ -95,7 +89,7 @@ func decideStep(f *facts) step {
 		return decideBeforeAbort(f)
 	case (f.hasWindowKernels || f.hasForeignWindowKernels) &&
 		!f.isIdle && !f.hasDrainTimedOut && !f.hasBlockedCall:
-		return stepDrain // after it, hasWindowKernels shows whether the kernels have exited
+		return stepDrain
 	case f.hasWindowKernels && !f.isIdle && !f.hasBlockedCall:
 		return stepAbandonStreams
 	case needsAbort(f):
@@ -109,7 +103,7 @@ func decideStep(f *facts) step {
 	}
 }
 
-// needsAbort reports whether a call or a kernel may exist that only the abort can stop.
+// needsAbort reports whether only the abort can stop some call or kernel.
 func needsAbort(f *facts) bool {
 	ncclMayRun := f.hasPlainKernels || f.hasForeignPlainKernels || f.hasForeignWindowKernels
 	return f.hasBlockedCall || f.hasPlainKernels && f.mustKeepMemory || !f.isIdle && ncclMayRun
@@ -136,8 +130,7 @@ func decideAfterAbort(f *facts) step {
 	case f.haveKernelsEnded:
 		return stepFinish
 	case !f.isIdle && !f.hasDrainTimedOut:
-		// The abort waits for queued kernels. Such a kernel can follow a Recv whose message never
-		// arrives.
+		// The abort waits for kernels that are queued behind a Recv whose message never arrives.
 		return stepDrain
 	case f.hasWindowKernels:
 		return stepAbandonStreams // a window kernel runs forever

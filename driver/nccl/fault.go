@@ -40,8 +40,7 @@ func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	return f.cfg.Mismatch(ticket, call, ranks...)
 }
 
-// findLaunchedMismatch calls findMismatch for a collective that this rank has launched. It returns
-// nil if calls are not compared.
+// findLaunchedMismatch is findMismatch for a launched ticket, or nil if calls are not compared.
 func (f *faults) findLaunchedMismatch(ticket uint64) error {
 	call := f.history.callOf(ticket)
 	if call == nil || !f.comparesCalls.Load() {
@@ -51,7 +50,7 @@ func (f *faults) findLaunchedMismatch(ticket uint64) error {
 }
 
 // checkKernels makes the group fail if a direct kernel (symmem's own) has reported a fault. It
-// returns why the group has failed, or nil if no kernel has reported a fault.
+// returns the cause of the failure, or nil if there is no fault.
 func (f *faults) checkKernels() error {
 	err := f.findKernelFault()
 	if err == nil {
@@ -61,7 +60,6 @@ func (f *faults) checkKernels() error {
 	return f.plane.Cause()
 }
 
-// findKernelFault returns the fault that a direct kernel has reported, or nil.
 func (f *faults) findKernelFault() error {
 	report, found := f.direct.exchange.Reported()
 	if !found {
@@ -106,8 +104,7 @@ func (f *faults) describeCall(call *driver.Call, ticket, kernelLaunch uint64) st
 	return text
 }
 
-// checkPeers makes the group fail if a kernel has reported a fault, if another rank has failed, or
-// if the process of another rank has ended.
+// checkPeers makes the group fail if a kernel has reported a fault, or another rank has failed.
 func (f *faults) checkPeers() {
 	if f.isClosing.Load() || f.plane.Cause() != nil {
 		return
@@ -118,8 +115,7 @@ func (f *faults) checkPeers() {
 	_ = f.plane.Fail(f.plane.PeerFault("between calls of group " + f.cfg.Name()))
 }
 
-// collectiveWait describes a wait for a collective. A collectiveWait is reused, because creating
-// the functions in wait allocates memory.
+// collectiveWait describes a wait for a collective. It is reused to avoid allocations.
 type collectiveWait struct {
 	faults *faults
 	stream *stream.Stream // the stream that must become idle, or nil
@@ -139,8 +135,8 @@ func (w *collectiveWait) describeCall() string {
 	return fmt.Sprintf("%v %d of group %s", w.wait.Operation, w.wait.Ticket, w.faults.cfg.Name())
 }
 
-// findFault implements control.Wait.Why. It starts with the faults that kernels have reported,
-// because such a fault makes all other waits end.
+// findFault implements control.Wait.Why. It starts with kernels, because their faults end all
+// waits.
 func (w *collectiveWait) findFault() error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err
@@ -167,20 +163,18 @@ func (f *faults) canComplete(ticket uint64) bool {
 	return f.plane.Diagnose(f.newCollectiveWait(ticket, driver.Barrier).wait, time.Time{}) == nil
 }
 
-// failAfterPeer makes the group fail after another rank has failed. call has no ticket yet, so its
-// ticket would be the next one.
+// failAfterPeer makes the group fail after another rank has failed. call has no ticket yet.
 func (f *faults) failAfterPeer(call *driver.Call) error {
 	ticket, _ := f.history.lastCall()
 	return f.failAfterPeerInCall(call, ticket+1)
 }
 
-// failAfterPeerInCall makes the group fail after another rank has failed. ticket belongs to call.
+// failAfterPeerInCall makes the group fail after another rank has failed.
 func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	if err := f.plane.Cause(); err != nil {
 		return err
 	}
-	// The error must contain the text of a wait for the call, because ranks compare these texts to
-	// find out whether they were in the same call.
+	// Ranks compare the text of the wait to find out whether they were in the same call.
 	wait := f.newCollectiveWait(ticket, call.Operation).wait
 	if err := f.plane.Diagnose(wait, time.Now()); err != nil {
 		return f.plane.Fail(err)
@@ -188,14 +182,14 @@ func (f *faults) failAfterPeerInCall(call *driver.Call, ticket uint64) error {
 	return f.plane.Fail(f.plane.PeerFault(wait.CallText()))
 }
 
-// failAfterQueueError makes the group fail because this rank could not queue a call. The other
-// ranks would wait for this call forever.
+// failAfterQueueError makes the group fail because other ranks would wait for a call that this rank
+// could not queue.
 func (f *faults) failAfterQueueError(call *driver.Call, err error) error {
 	if cause := f.plane.Cause(); cause != nil {
-		return cause // the earlier failure is why NCCL has returned err
+		return cause
 	}
 	if f.plane.PeerFailed() {
-		return f.failAfterPeer(call) // the peer no longer shares memory, which probably caused err
+		return f.failAfterPeer(call) // the peer's memory is gone, which probably caused err
 	}
 	return f.plane.Fail(fmt.Errorf("%v on group %s: %w", call.Operation, f.cfg.Name(), err))
 }

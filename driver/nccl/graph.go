@@ -21,15 +21,12 @@ type graphCalls struct {
 	// communicators lists the communicators of the calls, in the order in which they are locked.
 	communicators []*communicator
 	recordings    map[*communicator]*direct.Recording
-	// orderedCommunicators lists the communicators that keep collectives in order with a
-	// direct.LaunchOrder.
+	// orderedCommunicators lists the communicators that use a direct.LaunchOrder.
 	orderedCommunicators []*communicator
-	// windowCommunicators lists the communicators that have calls on the window path (calls to NCCL
-	// that access registered memory).
+	// windowCommunicators lists the communicators with calls that use NCCL's windows.
 	windowCommunicators []*communicator
 }
 
-// capturedCall is a collective, a Send or a Recv in a graph.
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
@@ -39,8 +36,8 @@ func newGraphCalls(g *gpu.GPU) stream.Calls {
 	return &graphCalls{gpu: g, recordings: map[*communicator]*direct.Recording{}}
 }
 
-// Record adds a call to the graph that the stream is capturing. The caller must hold the locks of
-// the stream and the communicator.
+// Record adds a call to the graph. The caller must hold the locks of the stream and the
+// communicator.
 func (gc *graphCalls) Record(s *stream.Stream, planned driver.Plan) error {
 	p := planned.(*plan)
 	c := p.c
@@ -94,11 +91,11 @@ func (gc *graphCalls) nextPosition(c *communicator) driver.Recorded {
 	return r.NextPosition()
 }
 
-// Launch assigns tickets to the collectives and numbers to the messages, and queues the graph. The
-// caller must hold the locks of the graph and the stream.
+// Launch numbers the calls and queues the graph. The caller must hold the locks of the graph and
+// the stream.
 func (gc *graphCalls) Launch(graph *stream.Graph, s *stream.Stream) error {
 	for _, c := range gc.communicators {
-		c.mu.Lock() // in lock order
+		c.mu.Lock()
 		defer c.mu.Unlock()
 	}
 	for _, c := range gc.communicators {
@@ -181,15 +178,14 @@ func (gc *graphCalls) queueAfterGraph(
 }
 
 // failCommunicators makes the communicators of the first callCount calls fail, because other ranks
-// assume that these calls have been launched.
+// expect these calls.
 func (gc *graphCalls) failCommunicators(callCount int, err error) {
 	for _, call := range gc.calls[:callCount] {
 		_ = call.plan.c.faults.failAfterQueueError(&call.plan.Call, err)
 	}
 }
 
-// Close lets the communicators be closed. allCompleted must be set if all launches of the graph
-// have completed.
+// Close releases the communicators. allCompleted must be set if all launches have completed.
 func (gc *graphCalls) Close(allCompleted bool) {
 	var messages []*p2p.CapturedMessage
 	for _, call := range gc.calls {

@@ -16,8 +16,7 @@ import (
 // A reader reads lastTicketAndOperation again after it has read a call, because a newer call may
 // have replaced the call.
 type history struct {
-	// lastTicketAndOperation contains the last ticket, shifted left by operationBits, and the last
-	// operation.
+	// lastTicketAndOperation is the last ticket << operationBits, plus the last operation.
 	lastTicketAndOperation atomic.Uint64
 	callCounts             [driver.Paths]atomic.Uint64 // by path
 	// calls holds the call of each ticket at index ticket % historySize. An element is nil if the
@@ -27,15 +26,13 @@ type history struct {
 	launches direct.Launches
 }
 
-// operationBits is the number of bits of the operation in lastTicketAndOperation.
 const operationBits = 8
 
-// historySize is the number of calls that history stores, a power of two.
+// historySize is a power of two.
 const historySize = 256
 
 // recordCollective records the launch of a collective. ticket is 0 if another library is capturing
-// the collective. exchangeKernelCount is the number of its direct kernels (symmem's own) that
-// communicate with other ranks.
+// it. exchangeKernelCount counts its direct kernels that communicate with other ranks.
 func (h *history) recordCollective(call *driver.Call, ticket uint64, exchangeKernelCount int) {
 	spin.Publish64(&h.callCounts[call.Path], h.callCounts[call.Path].Load()+1)
 	if ticket != 0 {

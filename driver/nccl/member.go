@@ -18,19 +18,17 @@ import (
 // member describes a rank. The other ranks read it from the store (the ranks' shared key-value
 // server).
 type member struct {
-	// Machine is the identifier of the machine that NCCL would use: NCCL_HOSTID if that variable is
-	// set, or else the host name and the boot ID.
+	// Machine identifies the machine as NCCL does: by NCCL_HOSTID, or by the host name and boot ID.
 	Machine string `json:"machine"`
 	Host    string `json:"host,omitempty"`
-	// BootID is the boot ID of the Linux kernel. All containers of a physical machine have the same
-	// boot ID.
+	// BootID is the boot ID of Linux, which the containers of a physical machine share.
 	BootID      string `json:"boot"`
 	GPUID       string `json:"gpu"`
 	ProcessID   string `json:"process"`
 	Model       string `json:"name"`
 	NCCLVersion int    `json:"nccl"`
-	// NoFabricReason is the reason why the rank's memory has no fabric handles (NVIDIA's handles
-	// for memory of other machines), or "".
+	// NoFabricReason is the reason why the rank has no fabric handles (handles of memory that other
+	// machines can map), or "".
 	NoFabricReason string `json:"no_fabric,omitempty"`
 	// NoKernelsReason is the reason why the GPU cannot run the kernels for messages, or "".
 	NoKernelsReason string `json:"no_kernels,omitempty"`
@@ -53,7 +51,6 @@ func machineID(rank int, bootID string) (string, error) {
 	return hostName + " " + bootID, err
 }
 
-// members reads and caches the descriptions of ranks.
 type members struct {
 	cfg *driver.Config
 
@@ -61,7 +58,6 @@ type members struct {
 	cache map[int]*member // by rank; guarded by mu
 }
 
-// awaitMembers waits until all ranks have written their descriptions to the store.
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	groupMembers, startTime := make([]*member, len(ranks)), time.Now()
 	findAbsent := func() []int { return control.Absent(ms.cfg.Store, ranks, memberKey) }
@@ -110,8 +106,7 @@ func (ms *members) awaitMember(ctx context.Context, rank int) (*member, error) {
 	return m, nil
 }
 
-// checkCompatible returns an error if NCCL would hang, or would return an error that names no rank,
-// because of different versions or a shared GPU.
+// checkCompatible returns an error if NCCL would hang or name no rank in its error.
 func checkCompatible(ranks []int, groupMembers []*member) error {
 	firstUsers := map[string]int{}
 	for i, m := range groupMembers {
@@ -152,9 +147,8 @@ func checkSharing(version int) error {
 	return nil
 }
 
-// countSharers counts the ranks of the group that have the same process and GPU as thisMember.
-// Processes that share a GPU do not compete for multiprocessors: they run at different times or,
-// with CUDA's MPS, on different multiprocessors.
+// countSharers counts the ranks with the process and GPU of thisMember. Other processes run at
+// other times or, with CUDA's MPS, on other multiprocessors.
 func countSharers(groupMembers []*member, thisMember *member) int {
 	count := 0
 	for _, m := range groupMembers {
@@ -185,7 +179,6 @@ func hostNames(groupMembers []*member) []string {
 	return names
 }
 
-// noMessagesError explains why a group cannot send messages.
 func noMessagesError(group *driver.GroupConfig, groupMembers []*member) error {
 	if reason := noKernelsReason(group, groupMembers); reason != "" {
 		return fmt.Errorf("messages: %s: %w", reason, driver.ErrUnsupported)

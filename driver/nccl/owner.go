@@ -86,7 +86,7 @@ func (o *owner) ReplayFault() error {
 }
 
 // RecordEvent records an event after the group's latest launch if that launch is on the stream. If
-// isAbandoned is set, the stream will not be used again, and the group forgets the launch instead.
+// the stream isAbandoned, the group forgets the launch instead.
 func (o *owner) RecordEvent(s *stream.Stream, isAbandoned bool) error {
 	order := &o.direct.order
 	if order.LatestStream() != s {
@@ -146,7 +146,6 @@ func needsAllRanks(call *driver.Call) bool {
 	return movesData && call.Operation.Together()
 }
 
-// peerLossTimeout limits the wait for the error of a lost rank.
 const peerLossTimeout = 3 * time.Second
 
 // NoteMessage must be called before a message is queued. The caller must hold the locks of the

@@ -31,8 +31,8 @@ type recorder struct {
 	wasCaptured atomic.Bool
 	graphHolds  memory.Holds
 
-	// capturedPlainKernels is set if NCCL's kernels that use no window have been captured.
-	// capturedWindowKernels is set if NCCL's kernels that use windows have been captured.
+	// capturedPlainKernels and capturedWindowKernels are set if NCCL's kernels without and with
+	// windows have been captured.
 	capturedPlainKernels, capturedWindowKernels bool
 	// recordings numbers the captures. currentRecording is the capture to which a call is being
 	// added, or nil.
@@ -40,7 +40,6 @@ type recorder struct {
 	currentRecording *direct.Recording
 }
 
-// findRecording returns the recording of the capture that is active on a stream.
 func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	var capture cuda.Capture
 	err := r.gpu.With(func(gpu *cuda.Driver) (err error) {
@@ -71,9 +70,8 @@ func (r *recorder) markCaptured() error {
 	return r.faults.checkKernels()
 }
 
-// compare compares a call that is being captured with the calls of other ranks. If
-// kernelsWillCompare is set, it leaves that to the call's kernels. It does not mark the stream as
-// busy, because CUDA does not allow queries of a stream that is capturing.
+// compare compares a call that is being captured, unless its kernels will compare it. It does not
+// mark the stream as busy, because CUDA does not allow queries of a stream that is capturing.
 func (r *recorder) compare(call *driver.Call, kernelsWillCompare bool) error {
 	if !r.comparesCalls.Load() || kernelsWillCompare && r.direct.announcements != nil {
 		return nil

@@ -26,11 +26,10 @@ func evenSplits(ranks int, count int64) *driver.Splits {
 	}
 }
 
-// rootSplits returns the splits of this rank in a Gather or Scatter.
 func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	emptySplits, fullSplits := evenSplits(ranks, 0), evenSplits(ranks, call.Count)
 	rootOnlySplits := evenSplits(ranks, 0)
-	rootOnlySplits.SendCounts[call.Root] = call.Count // shared with RecvCounts
+	rootOnlySplits.SendCounts[call.Root] = call.Count
 	if rank != call.Root {
 		fullSplits = emptySplits
 	}
@@ -46,7 +45,6 @@ func rootSplits(call *driver.Call, ranks, rank int) *driver.Splits {
 	}
 }
 
-// singleRankSplits returns the splits of an AllGatherV or ReduceScatterV in a group of one rank.
 func singleRankSplits(s *driver.Splits) *driver.Splits {
 	counts := slices.Concat(s.SendCounts, s.RecvCounts)
 	single := &driver.Splits{
@@ -70,8 +68,7 @@ func encodeSplits(s *driver.Splits) (encoded []byte) {
 	return encoded
 }
 
-// differingSplits returns an error that lists each pair of ranks whose counts differ, or nil.
-// encodedSplits holds the encoded splits of every rank.
+// differingSplits returns an error that lists the ranks whose encodedSplits differ, or nil.
 func differingSplits(group *driver.GroupConfig, ticket uint64, encodedSplits [][]byte) error {
 	for r := range encodedSplits {
 		if want := len(group.Ranks) * splitBytes; len(encodedSplits[r]) != want {
@@ -176,7 +173,6 @@ func (p *plan) makeUnevenCalls() []nccl.Invocation {
 	return calls
 }
 
-// queueNCCLGroup queues calls as one NCCL group.
 func queueNCCLGroup(d *Device, calls []nccl.Invocation, s cuda.Stream) error {
 	return d.gpu.Do(func() error {
 		library := d.ncclAnyThread

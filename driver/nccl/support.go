@@ -7,17 +7,15 @@ import (
 	"symmem/internal/nccl"
 )
 
-// firstAverageVersion is the first version of NCCL with a window kernel for averages.
 const firstAverageVersion = 23003
 
-// windowSupport states for which calls of a group NCCL has window kernels (kernels that access
-// registered memory). All ranks give the same answer for a call.
+// windowSupport states for which calls NCCL has window kernels (kernels that access registered
+// memory). All ranks give the same answer.
 type windowSupport struct {
 	// noWindowsReason is the reason why no call has a window kernel, or "". It is set before the
 	// group has a window.
-	noWindowsReason  string
-	hasAverageKernel bool
-	// acceptsAnyAlignment is set if NCCL does not have the defect nccl.ShiftedLoads.
+	noWindowsReason     string
+	hasAverageKernel    bool
 	acceptsAnyAlignment bool
 	rank                int
 }
@@ -45,7 +43,6 @@ func newWindowSupport(
 	return s
 }
 
-// unsupportedReason returns the reason why a call has no window kernel, or "".
 func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	if s.noWindowsReason != "" {
 		return s.noWindowsReason
@@ -73,13 +70,11 @@ func (s *windowSupport) unsupportedReason(call *driver.Call) string {
 	return ""
 }
 
-// inputAlignment is the alignment of inputs, in bytes, with which the defect nccl.ShiftedLoads does
-// no harm.
+// inputAlignment, in bytes, avoids the defect nccl.ShiftedLoads.
 const inputAlignment = 4
 
-// isMisaligned reports whether a window kernel with the defect nccl.ShiftedLoads would read
-// misaligned input on some rank. If each rank reads another part of the input, partBytes must be a
-// multiple of inputAlignment.
+// isMisaligned reports whether a kernel with the defect nccl.ShiftedLoads would read misaligned
+// input on some rank. Each rank may read another part of the input.
 func (s *windowSupport) isMisaligned(call *driver.Call) bool {
 	if s.acceptsAnyAlignment {
 		return false

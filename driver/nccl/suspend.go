@@ -30,8 +30,8 @@ func (w *window) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend deregisters the window with NCCL and unmaps the segments of other ranks. It does nothing
-// if the group has failed, because the teardown then does both.
+// Suspend deregisters the window and unmaps the segments of other ranks. If the group has failed,
+// the teardown does both.
 func (w *window) Suspend() error {
 	if w.machineWindow != nil {
 		return errors.Join(w.machineWindow.Suspend(), w.suspendSelf())
@@ -96,8 +96,8 @@ func (w *window) resumeSelf(ctx context.Context) error {
 	return nil
 }
 
-// mapAgain maps the segments of other ranks and ends the suspension. It holds the group's lock, so
-// that the teardown cannot free the addresses at the same time.
+// mapAgain maps the segments of other ranks. It holds the group's lock, so that the teardown cannot
+// free the addresses meanwhile.
 func (w *window) mapAgain(ctx context.Context, sharedSegments [][]byte) error {
 	r := w.registrar
 	r.mu.Lock()

@@ -15,8 +15,7 @@ import (
 	"symmem/internal/nccl"
 )
 
-// suspender releases the memory of a communicator and of its levels (communicators of a two-level
-// group) until Resume restores it.
+// suspender releases and restores the memory of a communicator and of its levels.
 type suspender struct {
 	gpu          *gpu.GPU
 	cfg          *driver.GroupConfig
@@ -31,7 +30,7 @@ type suspender struct {
 // suspendTarget is the group's own communicator or one of its levels.
 type suspendTarget struct {
 	*suspender
-	groupRanks []int // ranks of the group that belong to the target
+	groupRanks []int
 }
 
 // listTargets returns the group's own communicator and its levels, in the same order on all ranks.
@@ -52,9 +51,8 @@ func (s *suspender) PrepareSuspend() error {
 	return s.messages.PrepareSuspend()
 }
 
-// Suspend releases the exchange memory (through which direct kernels communicate) and the staging
-// memory of messages. If NCCL can, it releases the memory of its communicators. The number of
-// released bytes in the result does not include NCCL's memory.
+// Suspend releases the exchange memory (of direct kernels), the staging memory of messages and, if
+// NCCL can, the memory of NCCL's communicators. The result does not count NCCL's memory.
 func (s *suspender) Suspend(ctx context.Context) (driver.Suspension, error) {
 	ctx, cancel := control.WithDefaultTimeout(ctx, s.cfg.Timeout.Get())
 	defer cancel()
@@ -89,8 +87,7 @@ func (s *suspender) describeKeptMemory(communicatorCount int) string {
 		owner, version, nccl.VersionText(nccl.VersionSuspend))
 }
 
-// callNCCL calls NCCL for each target. When ctx is done, the group fails, because NCCL might wait
-// for other ranks forever.
+// callNCCL makes the group fail when ctx is done, because NCCL might wait forever.
 func (s *suspender) callNCCL(
 	ctx context.Context, targets []suspendTarget, call func(*ncclComm) error,
 ) error {
@@ -108,8 +105,8 @@ func (s *suspender) callNCCL(
 	return nil
 }
 
-// withLock runs call while it holds the communicator's lock, so that the teardown does not free
-// addresses at the same time. If the communicator has failed, withLock returns why.
+// withLock runs call with the communicator's lock, so that the teardown does not free addresses
+// meanwhile. If the communicator has failed, withLock returns the cause.
 func (s *suspender) withLock(call func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,9 +116,7 @@ func (s *suspender) withLock(call func() error) error {
 	return call()
 }
 
-// resumeMessage is sent to the other ranks when a group resumes.
 type resumeMessage struct {
-	// Refusal is the reason why the rank cannot resume, or "".
 	Refusal string `json:"refusal,omitempty"`
 	// Exchange describes the exchange memory of each of the rank's communicators.
 	Exchange [][]byte `json:"exchange,omitempty"`
@@ -159,8 +154,8 @@ func (s *suspender) Resume(ctx context.Context) error {
 	return nil
 }
 
-// exchangeResumeMessages returns the field Exchange of every rank's message. refusal is the reason
-// of the first rank that cannot resume, or nil.
+// exchangeResumeMessages returns the Exchange of every rank's message. refusal is the first rank's
+// refusal, or nil.
 func (s *suspender) exchangeResumeMessages(
 	ctx context.Context, allocations resumeAllocations, allocateErr error,
 ) (messages [][][]byte, refusal, err error) {
@@ -196,7 +191,6 @@ func (s *suspender) exchangeResumeMessages(
 	return messages, refusal, nil
 }
 
-// resumeAllocations holds this rank's new memory in each target.
 type resumeAllocations []resumeAllocation
 
 type resumeAllocation struct {
@@ -229,7 +223,7 @@ func (allocations resumeAllocations) encodeMessages() (messages [][]byte) {
 	return messages
 }
 
-// mapPeers maps the other ranks' memory. messages holds the messages of each rank of the group.
+// mapPeers expects the messages of each rank of the group.
 func (allocations resumeAllocations) mapPeers(ctx context.Context, messages [][][]byte) error {
 	for i, allocation := range allocations {
 		var targetMessages [][]byte

@@ -14,9 +14,8 @@ import (
 	"symmem/internal/control"
 )
 
-// teardown frees a communicator after its group has failed or has been closed. The function
-// decideStep chooses each step. Memory that graphs of other libraries use is freed when these
-// graphs are destroyed.
+// teardown frees a communicator after its group has failed or has been closed. Memory that graphs
+// of other libraries use is freed when these graphs are destroyed.
 type teardown struct {
 	gpu                          *gpu.GPU
 	cfg                          *driver.GroupConfig
@@ -39,7 +38,7 @@ type teardown struct {
 	removeFromDevice func()
 
 	once sync.Once
-	// result holds the errors of all steps. It is set before stages.allFreed is closed.
+	// result is set before stages.allFreed is closed.
 	result error
 
 	// Only the goroutine that executes run uses the following fields.
@@ -67,9 +66,9 @@ func (t *teardown) begin() {
 	})
 }
 
-// failParent makes the two-level group fail if the communicator is one of its levels. It returns
-// the cause of the failure. failParent must be called before the level's kernels are stopped,
-// because the two-level group could report success otherwise.
+// failParent makes the two-level group fail if the communicator is one of its levels, and returns
+// the cause. It must come before the level's kernels are stopped, because the two-level group could
+// report success otherwise.
 func (t *teardown) failParent() error {
 	cause := t.plane.Cause()
 	parent := t.parent.Load()
@@ -81,18 +80,16 @@ func (t *teardown) failParent() error {
 	return cause
 }
 
-// parentGroup holds what a level uses of its two-level group.
 type parentGroup struct {
 	group stream.Group
 	plane control.Plane
 	begin func()
 }
 
-// run executes the steps of the teardown.
 func (t *teardown) run() {
 	t.closeMemoryFreed = sync.OnceFunc(func() { close(t.stages.memoryFreed) })
-	t.watcherGoroutine.Wait() // that goroutine uses NCCL's communicator
-	t.exchange.Stop()         // makes direct kernels (symmem's own) exit, now and in replays
+	t.watcherGoroutine.Wait()
+	t.exchange.Stop() // makes direct kernels (symmem's own) exit, now and in replays
 	t.messages.Release()
 	for {
 		facts := t.collectFacts()
@@ -111,7 +108,6 @@ func (t *teardown) run() {
 	t.closeMemoryFreed() // comes last, because callers that see memoryFreed then check allFreed
 }
 
-// collectFacts returns the facts on which the next step depends.
 func (t *teardown) collectFacts() facts {
 	f := facts{progress: t.progress, hasStuckKernel: gpu.Stuck.Load(), hasBlockedCall: !t.tryLock()}
 	f.hasForeignGraphs = t.recorder.graphHolds.IsActive()
@@ -171,7 +167,7 @@ func (t *teardown) executeStep(nextStep step) {
 
 func (t *teardown) addError(err error) { t.freeErrors = append(t.freeErrors, err) }
 
-// drain waits for a limited time until no stream has unfinished work of the communicator.
+// drain waits until no stream has unfinished work of the communicator, or a timeout.
 func (t *teardown) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), gpu.KernelEndTimeout)
 	defer cancel()
@@ -198,8 +194,7 @@ func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()
 	}
-	// The lock waits for a deregistration of a window to end. Before haveKernelsEnded is set, a
-	// blocked call can hold the lock forever.
+	// Wait for a deregistration to end. A blocked call can hold the lock before haveKernelsEnded.
 	if t.haveKernelsEnded {
 		t.mu.Lock()
 	}
@@ -207,7 +202,6 @@ func (t *teardown) abort() {
 	if t.haveKernelsEnded {
 		t.mu.Unlock()
 	} else {
-		// The abort stops the work for which drain timed out.
 		t.hasDrainTimedOut, t.drainError = false, nil
 	}
 	t.hasAborted = true
@@ -215,7 +209,7 @@ func (t *teardown) abort() {
 	go func() { t.abortResult <- t.comm.abort() }()
 }
 
-// freeDirectMemory frees the memory that direct kernels use. These kernels must have exited.
+// freeDirectMemory frees the memory of direct kernels, which must have exited.
 func (t *teardown) freeDirectMemory() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// elementsPerPack returns the number of elements in kernels.PackBytes bytes.
 func elementsPerPack(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
 
 // levelStep is a call on one level (the communicator within a machine, or between machines).
@@ -18,14 +17,12 @@ type levelStep struct {
 	offer driver.Offer
 }
 
-// checkOffer returns an error if the call cannot use two levels.
 func (t *twoLevel) checkOffer(p *plan) error {
 	_, err := t.offerSteps(p)
 	return err
 }
 
-// offerSteps returns the steps of a call on two levels. If the call cannot use two levels, it
-// returns the reason as an error.
+// offerSteps returns the steps of a call, or the reason why it cannot use two levels.
 func (t *twoLevel) offerSteps(p *plan) ([]levelStep, error) {
 	levels := t.levels.Load()
 	if levels == nil {
@@ -45,8 +42,7 @@ func (t *twoLevel) offerSteps(p *plan) ([]levelStep, error) {
 	return steps, nil
 }
 
-// checkCall returns an error if two levels do not support a call. The result is the same on every
-// rank.
+// checkCall returns the same result on every rank.
 func (l *levels) checkCall(call *driver.Call) error {
 	divisor := elementsPerPack(call.DataType)
 	switch {
@@ -66,7 +62,6 @@ func (l *levels) checkCall(call *driver.Call) error {
 	return nil
 }
 
-// makeSteps returns the steps of a call that checkCall accepts.
 func (l *levels) makeSteps(p *plan) []levelStep {
 	call := driver.Call{
 		DataType: p.DataType, ReduceOp: p.ReduceOp, Send: p.Send, Recv: p.Recv, Keep: p.Keep,
@@ -108,8 +103,8 @@ func (l *levels) makeAllReduceSteps(call driver.Call) []levelStep {
 }
 
 // makeAllGatherSteps returns the steps of an AllGather. First, the ranks with the same local index
-// gather their inputs between machines. Then the ranks of each machine exchange these inputs, with
-// one AllGather for the inputs of each machine.
+// gather their inputs between machines. Then each machine gathers these inputs, with one AllGather
+// for the inputs of each machine.
 func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	crossCall := call
@@ -130,7 +125,6 @@ func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 	return steps
 }
 
-// prepareCall prepares the steps of a call.
 func (t *twoLevel) prepareCall(p *plan) error {
 	steps, err := t.offerSteps(p)
 	if err != nil {

@@ -11,20 +11,15 @@ import (
 	"symmem/internal/control"
 )
 
-// checkInterval is the time between checks of unfinished work.
 const checkInterval = 2 * time.Millisecond
 
-// checksPerFullCheck is used while the program launches calls, which detect failed peers
-// themselves. Then one of checksPerFullCheck checks is full, and the others read only the reports
-// of kernels.
+// checksPerFullCheck limits full checks while the program launches calls, because launches detect
+// failed peers themselves. The other checks only read the reports of kernels.
 const checksPerFullCheck = 16
 
-// replayCheckInterval is the time between checks while symmem has no unfinished work, but another
-// library can replay captured calls.
+// replayCheckInterval is the time between checks while only another library can replay calls.
 const replayCheckInterval = 20 * time.Millisecond
 
-// watcher makes the group fail if calls cannot complete. A ticket is the number of a collective in
-// the group.
 type watcher struct {
 	cfg      *driver.GroupConfig
 	plane    control.Plane
@@ -39,7 +34,7 @@ type watcher struct {
 	stages   *stages
 	teardown *teardown
 
-	goroutine sync.WaitGroup // the goroutine that runs watch
+	goroutine sync.WaitGroup
 }
 
 // watch runs until the group has failed or has been closed.
@@ -77,7 +72,6 @@ type workCheck struct {
 	wait   *collectiveWait
 }
 
-// watchWork checks unfinished work until it has finished or the group has failed.
 func (w *watcher) watchWork(check workCheck) {
 	check.ticker.Reset(checkInterval)
 	defer check.ticker.Stop()
@@ -97,7 +91,7 @@ func (w *watcher) watchWork(check workCheck) {
 		isFinished := !hasLaunched && w.stopWatchingIfIdle()
 		var err error
 		switch {
-		case isFinished: // read the reports of finished work
+		case isFinished:
 			err = cmp.Or(w.faults.findKernelFault(), w.comm.asyncError(w.cfg.Name()))
 		case hasLaunched && checkCount%checksPerFullCheck != 0:
 			err = w.faults.findKernelFault()
@@ -125,22 +119,21 @@ func (w *watcher) stopWatchingIfIdle() bool {
 	return false
 }
 
-// examinedCollective is the collective that the watcher examines until every rank has launched it.
+// examinedCollective is examined until every rank has launched it.
 type examinedCollective struct {
 	peerFailureTimer control.GraceTimer
 	ticket           uint64
 	operation        driver.Operation
 	startTime        time.Time
 	wait             *collectiveWait
-	// firstDifferenceTime is the time when examine first found that another rank has launched a
-	// different call, or zero.
+	// firstDifferenceTime is the time when a differing call was first found, or zero.
 	firstDifferenceTime time.Time
 }
 
 // differenceDelay is the time that examine waits for more ranks with different calls.
 const differenceDelay = 100 * time.Millisecond
 
-// delayError returns err if comparisons have failed for differenceDelay, or else nil.
+// delayError returns err once comparisons have failed for differenceDelay.
 func (e *examinedCollective) delayError(err error) error {
 	switch {
 	case err == nil:
@@ -158,7 +151,6 @@ func (w *watcher) newExaminedCollective(wait *collectiveWait) examinedCollective
 	return examinedCollective{ticket: ticket, operation: operation, startTime: time.Now(), wait: wait}
 }
 
-// examine returns the reason why the collective cannot complete, or nil.
 func (w *watcher) examine(e *examinedCollective) error {
 	if err := w.faults.findKernelFault(); err != nil {
 		return err

@@ -20,8 +20,7 @@ type window struct {
 	registrar *registrar
 	key       driver.SegmentKey
 	segment   *memory.Segment
-	// handle is 0 if the window is not registered with NCCL, or if NCCL cannot use windows in the
-	// communicator.
+	// handle is 0 if NCCL has not registered the window.
 	handle   nccl.Window
 	useCount memory.UseCount
 	// machineWindow is the window of the same segment in levels.machineLevel. It is nil if the
@@ -34,8 +33,7 @@ type window struct {
 // windowSuspension is guarded by the group's lock.
 type windowSuspension struct {
 	// While isActive is set, the peers' segments are unmapped, but their addresses stay reserved.
-	isActive bool
-	// mustRegister is set if Resume must register the window with NCCL.
+	isActive     bool
 	mustRegister bool
 }
 
@@ -55,7 +53,6 @@ func (w *window) Deregister() error {
 	return w.deregisterSelf()
 }
 
-// deregisterSelf implements Deregister for w without w.machineWindow.
 func (w *window) deregisterSelf() error {
 	r := w.registrar
 	if r.plane.Cause() != nil {
@@ -81,12 +78,12 @@ func (w *window) deregisterSelf() error {
 }
 
 // deferDeregistration defers the deregistration until graphs of other libraries that use the window
-// or its segment are destroyed. Without such graphs, it returns false.
+// are destroyed. Without such graphs, it returns false.
 func (w *window) deferDeregistration() bool {
 	r := w.registrar
 	return r.memory.UseCounts.DeferUntilUnused(&w.useCount, &w.segment.UseCount, func() {
 		r.mu.Lock()
-		_ = r.gpu.Do(w.deregister) // Deregister has already returned, so it cannot return the error
+		_ = r.gpu.Do(w.deregister)
 		r.mu.Unlock()
 		_ = w.unmapPeers()
 	})
@@ -96,7 +93,7 @@ func compareWindowKeys(a, b *window) int {
 	return cmp.Or(cmp.Compare(a.key.Pool, b.key.Pool), cmp.Compare(a.key.Ordinal, b.key.Ordinal))
 }
 
-// deregister deregisters the window with NCCL. The caller must hold the group's lock.
+// deregister requires the group's lock.
 func (w *window) deregister() error {
 	if w.handle == 0 {
 		return nil
@@ -106,15 +103,14 @@ func (w *window) deregister() error {
 	return w.registrar.comm.deregister(handle)
 }
 
-// peerMappings holds this rank's mappings of the other ranks' segments.
 type peerMappings struct {
-	addresses []uintptr // of each rank's segment, including this rank's segment
+	addresses []uintptr
 	// hasMappedAll is set if this rank has mapped all segments. If it is not set, mapError is the
 	// reason, or "" if another rank did not share its segment.
 	hasMappedAll bool
 	mapError     string
-	// isMappedByAll is set if every rank has mapped all segments. If it is not set, notMappedReason
-	// names a rank and its reason.
+	// isMappedByAll is set if every rank has mapped all segments. Otherwise, notMappedReason names
+	// a rank and its reason.
 	isMappedByAll   bool
 	notMappedReason string
 
@@ -126,8 +122,7 @@ func segmentShareKey(group *driver.GroupConfig, key driver.SegmentKey) handoff.K
 	return handoff.Key{Namespace: handoff.NamespaceOf(name)}
 }
 
-// mapPeers maps the other ranks' segments. If the window is suspended, mapPeers maps these segments
-// at their old addresses.
+// mapPeers maps the other ranks' segments, at their old addresses if the window is suspended.
 func (w *window) mapPeers(ctx context.Context, sharedSegments [][]byte) error {
 	registrar := w.registrar
 	if registrar.direct.unavailableReason != "" {
@@ -202,8 +197,8 @@ func (w *window) Locate(address uintptr) (addresses []uintptr) {
 	return addresses
 }
 
-// unmapFirstPeers unmaps the other ranks' segments. If the window is suspended, it unmaps only the
-// segments of the first count ranks, and keeps the addresses reserved.
+// unmapFirstPeers unmaps the other ranks' segments. If the window is suspended, it unmaps only
+// those of the first count ranks, and keeps the addresses.
 func (w *window) unmapFirstPeers(count int) error {
 	g := w.registrar.gpu
 	if !w.suspension.isActive {

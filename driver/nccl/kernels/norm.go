@@ -11,8 +11,7 @@ const (
 	packBytes     = 16
 )
 
-// chooseNorm chooses the kernels of an AllReduceRMSNorm (a norm): either one norm kernel, or an
-// all-reduce kernel followed by the local kernel of newLocalStep.
+// chooseNorm chooses either one norm kernel, or an all-reduce kernel that newLocalStep follows.
 func chooseNorm(l *Launch) error {
 	normCall, sumCall := l.Call, *l.Call
 	sumCall.Operation, l.Call = driver.AllReduce, &sumCall
@@ -79,18 +78,16 @@ const (
 	maxRowWarps = 31
 )
 
-// normWarpCount returns the number of warps that normalize one row.
 func normWarpCount(norm *driver.Norm) int {
 	return int(min((norm.Hidden/driver.NormUnit+warp-1)/warp, maxRowThreads/warp))
 }
 
-// maxNormBlocks returns the largest number of blocks of a norm kernel. It leaves space on the GPU
-// for a small call of another group.
+// maxNormBlocks leaves space on the GPU for a small call of another group.
 func maxNormBlocks(l *Launch) int {
 	return min(maxBlocks, l.Multiprocessors-l.Multiprocessors/spareDivisor)
 }
 
-// spareDivisor means that maxNormBlocks leaves 1/spareDivisor of the multiprocessors free.
+// 1/spareDivisor of the multiprocessors stays free.
 const spareDivisor = 32
 
 func addQuantSuffix(family string, norm *driver.Norm) string {
@@ -100,8 +97,8 @@ func addQuantSuffix(family string, norm *driver.Norm) string {
 	return family
 }
 
-// newLocalStep returns the local kernel that follows the all-reduce of a norm. If the all-reduce
-// has failed, the kernel sets all bits of the output.
+// newLocalStep returns the kernel after the all-reduce of a norm. If the all-reduce has failed, the
+// kernel sets all bits of the output.
 func newLocalStep(l *Launch, t *Transport) Step {
 	s := Step{
 		Kernel: addQuantSuffix("norm_local", l.Norm) + "_" + types[l.DataType].name,
@@ -113,8 +110,8 @@ func newLocalStep(l *Launch, t *Transport) Step {
 	return s
 }
 
-// waitingBlockDivisor limits local kernels that start before the all-reduce has completed. Their
-// waiting blocks are allowed to occupy at most 1/waitingBlockDivisor of the GPU.
+// Local kernels that start before the all-reduce has completed can occupy 1/waitingBlockDivisor of
+// the GPU.
 const waitingBlockDivisor = 4
 
 // maxLocalBlocks limits the number of blocks of local kernels. Each block loops over its rows.
@@ -130,7 +127,7 @@ type normArguments struct {
 	quant                               uint32
 }
 
-// onlyQuantizedFlag is set in normArguments.quant if driver.Norm.OnlyQuantized is set.
+// onlyQuantizedFlag represents driver.Norm.OnlyQuantized in normArguments.quant.
 const onlyQuantizedFlag = 8
 
 func normParams(l *Launch, t *Transport) cuda.Params {

@@ -21,19 +21,16 @@ var types = map[driver.DataType]struct {
 	driver.Uint64: {number: 7, isUnsigned: true},
 }
 
-// For specialized kernels, Launch.reduction is the number of the operation (enum Op of call.h). For
-// generic kernels, it is the sum of that number, bits of enum Order, and typeUnit times the type's
-// number.
+// Launch.reduction is the number of the operation (enum Op of call.h). For generic kernels, bits of
+// enum Order and typeUnit times the type's number are added.
 const (
-	// lastSpecializedOp is the number of Max. Only generic kernels support higher numbers.
-	lastSpecializedOp = 2
+	lastSpecializedOp = 2 // Max; only generic kernels support higher numbers
 
 	orderTree    = 8
 	orderRounded = 16
 	typeUnit     = 32
 )
 
-// setReduction sets the fields reduction, divisor and isGeneric.
 func (l *Launch) setReduction() (err error) {
 	if !Reduces(l.DataType, l.ReduceOp) {
 		return fmt.Errorf("%w for %v of %v with %v", errNoKernel, l.Operation, l.DataType, l.ReduceOp)

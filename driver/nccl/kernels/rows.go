@@ -55,7 +55,6 @@ type Rows struct {
 	launches []rowsLaunch
 }
 
-// rowsLaunch is one launch of a kernel.
 type rowsLaunch struct {
 	kernel          string
 	blocks, threads int
@@ -110,7 +109,6 @@ func ChooseRows(l Launch, calls []*driver.Call) (*Rows, error) {
 // are slower.
 func maxGatherBytes(ranks int) int64 { return 4 * oneShotLimit(ranks) }
 
-// largestPartBytes returns the size of the largest part of a call on any rank.
 func (rows *Rows) largestPartBytes(call *driver.Call) int64 {
 	parts := rows.makeParts(partSection{call: call, bytes: math.MaxInt64})
 	return slices.Max(parts.bytes[:])
@@ -141,8 +139,7 @@ func (rows *Rows) splitIntoLaunches(calls []*driver.Call) {
 	rows.addLaunch(current)
 }
 
-// addLaunch appends a launch. A call without data also needs a launch, which compares the calls of
-// all ranks.
+// addLaunch appends a launch. Even without data, a launch is needed to compare the calls.
 func (rows *Rows) addLaunch(launch rowsLaunch) {
 	l, family := &rows.common, "rows"
 	if l.Bulk {

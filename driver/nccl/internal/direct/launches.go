@@ -15,8 +15,7 @@ type Launches struct {
 	launchCount uint64
 	// lastLaunches holds launch n, counted from 1, at index n % lastLaunchCount.
 	lastLaunches [lastLaunchCount]launch
-	// capturedCalls holds the latest calls that other libraries have captured. capturedCount counts
-	// all such calls.
+	// capturedCalls holds the latest of capturedCount calls that other libraries have captured.
 	capturedCalls []driver.Call
 	capturedCount int
 }

@@ -8,9 +8,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// LaunchOrder makes the calls of a group run in the order in which they were launched, even if they
-// are on different streams. If direct kernels (symmem's own) and NCCL kernels ran in different
-// orders on different ranks, the ranks could deadlock.
+// LaunchOrder makes a group's calls run in the order of their launches, even on different streams.
+// If direct kernels (symmem's own) and NCCL kernels ran in different orders on different ranks, the
+// ranks could deadlock.
 //
 // Callers of RecordLatest and ForgetLatest must hold the stream's lock. Callers of all other
 // methods must hold the communicator's mu. A cuda.Driver passed to a method must use the GPU's
@@ -19,8 +19,8 @@ type LaunchOrder struct {
 	// A launch holds mu from reading latestStream to setting it to the stream of the launch.
 	mu ranked.Mutex[orderMu]
 	// latestStream is the stream of the latest launch while an event can be recorded there. After
-	// that, it is nil, and latestEvent marks the end of the launch. Both are written with mu held.
-	// A goroutine that writes latestStream must also hold that stream's lock.
+	// that, latestEvent marks the end of the launch. Both are written with mu held. A goroutine
+	// that writes latestStream also holds that stream's lock.
 	latestStream atomic.Pointer[stream.Stream]
 	latestEvent  *stream.Event
 	// reusedEvent is the event for all streams except those of other libraries.

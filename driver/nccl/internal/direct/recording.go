@@ -11,7 +11,7 @@ import (
 // Recordings numbers the captures (CUDA graphs under construction) that contain calls of a group.
 // Callers of its methods must hold the communicator's mu.
 type Recordings struct {
-	// captureCount is also the number of the latest capture. It is the same on all ranks.
+	// captureCount is the same on all ranks.
 	captureCount uint64
 	// foreignRecordings lists the captures of other libraries. The most recently used one is last.
 	foreignRecordings []*Recording
@@ -31,21 +31,20 @@ type Recording struct {
 	eventRecordNode cuda.Node   // the graph's node that records LaunchOrder.replayEvent
 }
 
-// NewRecording returns the recording of a new capture. id is CUDA's ID of the capture, or 0 for a
-// capture of symmem.
+// NewRecording returns the recording of a new capture. captureID is as in Recording.
 func (r *Recordings) NewRecording(captureID uint64) *Recording {
 	r.captureCount++
 	return &Recording{captureID: captureID, lastPosition: driver.Recorded{Capture: r.captureCount}}
 }
 
-// IsKnown reports whether GetOrBegin still knows the capture of another library with CUDA's ID.
+// IsKnown reports whether GetOrBegin still knows the capture.
 func (r *Recordings) IsKnown(captureID uint64) bool {
 	hasID := func(recording *Recording) bool { return recording.captureID == captureID }
 	return slices.ContainsFunc(r.foreignRecordings, hasID)
 }
 
-// GetOrBegin returns the recording of another library's capture with CUDA's ID. If the capture is
-// not known, GetOrBegin returns a new recording.
+// GetOrBegin returns the recording of another library's capture. If the capture is not known, it
+// returns a new recording.
 func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	for i, recording := range r.foreignRecordings {
 		if recording.captureID == captureID {
@@ -61,14 +60,13 @@ func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	return r.foreignRecordings[len(r.foreignRecordings)-1]
 }
 
-// NextPosition assigns a position in the capture to the next call, and returns the position.
+// NextPosition returns the position of the next call in the capture.
 func (r *Recording) NextPosition() driver.Recorded {
 	r.lastPosition.Call++
 	return r.lastPosition
 }
 
-// waitForPrevious makes the next work on a stream wait for the group's previous call in the
-// capture. If this is the first call, the next work waits for replayEvent.
+// waitForPrevious makes the next work on a stream wait for the group's previous call.
 func (r *Recording) waitForPrevious(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -91,9 +89,9 @@ func (r *Recording) waitForPrevious(
 	return gpu.AddCaptureDependencies(s, missingNodes)
 }
 
-// recordLatest makes each replay record replayEvent after the last call in the capture. It moves
-// eventRecordNode behind the last call, because CUDA does not allow removing a node during a
-// capture. If CUDA rejects the move, recordLatest adds another node.
+// recordLatest makes each replay record replayEvent after the last call. It moves eventRecordNode,
+// because CUDA cannot remove a node during a capture. If CUDA rejects the move, recordLatest adds a
+// node.
 func (r *Recording) recordLatest(
 	replayEvent *stream.Point, s cuda.Stream, gpu *cuda.Driver,
 ) error {
@@ -120,8 +118,8 @@ func repeatNode(node cuda.Node, times int) []cuda.Node {
 	return slices.Repeat([]cuda.Node{node}, times)
 }
 
-// Launch adds a call to a capture of another library, after the group's earlier calls. queue must
-// queue the call on the stream. The CUDA context must be current on the thread.
+// Launch adds a call to a capture of another library, after the group's earlier calls. The CUDA
+// context must be current on the thread.
 func (r *Recording) Launch(
 	order *LaunchOrder, s *stream.Stream, streams *stream.Streams, queueCall func() error,
 ) error {

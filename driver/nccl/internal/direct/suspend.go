@@ -20,7 +20,7 @@ type suspension struct {
 	isActive bool
 	// hasOwnMemory is set if isActive is set, but this rank's memory has been mapped again.
 	hasOwnMemory bool
-	// savedHeader holds the start of this rank's memory, where kernels count the group's calls.
+	// savedHeader holds the start of this rank's memory, where kernels count calls.
 	savedHeader [kernels.HeaderBytes]byte
 }
 
@@ -50,10 +50,9 @@ func (e *Exchange) Suspend() (released int64, err error) {
 	})
 }
 
-// isClosed reports whether Open has not been called, or Close has. The caller must hold e.mu.
+// isClosed reports whether the memory is not allocated or has been freed. It requires e.mu.
 func (e *Exchange) isClosed() bool { return e.report == nil }
 
-// ownAddress returns the address of this rank's memory, or 0 if there is none.
 func (e *Exchange) ownAddress() uintptr {
 	if len(e.addresses) == 0 {
 		return 0
@@ -61,7 +60,6 @@ func (e *Exchange) ownAddress() uintptr {
 	return e.addresses[e.group.Config.Rank]
 }
 
-// copyHeader copies the header of this rank's memory to savedHeader, or back.
 func (e *Exchange) copyHeader(dst, src uintptr) error {
 	g := e.group.Sharing.GPU
 	err := g.Do(func() error {
@@ -80,8 +78,8 @@ type Allocation struct {
 	shared   memory.Shared
 }
 
-// Allocate allocates this rank's memory at its old address and exports it to the other ranks. It
-// returns nil if the exchange is not suspended. The caller must call EndExport or Discard.
+// Allocate allocates this rank's memory at its old address and exports it. It returns nil if the
+// exchange is not suspended. The caller must call EndExport or Discard.
 func (e *Exchange) Allocate() (*Allocation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -133,9 +131,9 @@ func (a *Allocation) EncodeMessage() []byte {
 	return a.shared.Encode()
 }
 
-// MapPeers maps the other ranks' memory at the old addresses. messages holds the result of
-// EncodeMessage of each rank. If MapPeers fails, it leaves no memory of other ranks mapped. Close
-// must not run at the same time.
+// MapPeers maps the other ranks' memory at the old addresses. messages holds each rank's
+// EncodeMessage. If MapPeers fails, it leaves none of this memory mapped. Close must not run at the
+// same time.
 func (a *Allocation) MapPeers(ctx context.Context, messages [][]byte) error {
 	if a == nil {
 		return nil
@@ -175,16 +173,14 @@ func (e *Exchange) unmapPeers(n int) error {
 	})
 }
 
-// EndExport ends the export of this rank's memory. It must be called after all ranks have mapped
-// the memory or the group has failed.
+// EndExport must be called after all ranks have mapped the memory or the group has failed.
 func (a *Allocation) EndExport() {
 	if a != nil {
 		a.shared.Withdraw()
 	}
 }
 
-// Discard ends the export and frees the memory. It is called if another rank could not allocate its
-// exchange memory.
+// Discard frees the memory. It is called if another rank could not allocate its memory.
 func (a *Allocation) Discard() error {
 	if a == nil {
 		return nil

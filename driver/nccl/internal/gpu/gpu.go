@@ -31,13 +31,11 @@ type GPU struct {
 	mu             ranked.Mutex[gpuMu] // guards the following fields
 	referenceCount int
 	unfinishedWork []*unfinishedItem
-	// deferredFrees holds functions that free resources. isReclaiming is set while Reclaim calls
-	// the first of these functions.
+	// isReclaiming is set while Reclaim calls the first function of deferredFrees.
 	deferredFrees []func() error
 	isReclaiming  bool
 }
 
-// retain retains the primary context of a GPU, and returns a GPU without properties.
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 	context, err := device.RetainPrimary()
 	if err != nil {
@@ -74,8 +72,7 @@ func Open(library *cuda.Driver, device cuda.Device, timeout time.Duration) (*GPU
 // SharesContext reports whether g and other use the same context.
 func (g *GPU) SharesContext(other *GPU) bool { return g.context == other.context }
 
-// Entry returns a step that makes the context current before a call to another C library, in the
-// same call from Go to C.
+// Entry returns a step that makes the context current before a call to another C library.
 func (g *GPU) Entry() dl.Step { return g.CUDA.ContextStep(g.context) }
 
 // Hold adds a reference to the context, unless the context has been released.

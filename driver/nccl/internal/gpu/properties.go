@@ -64,8 +64,8 @@ func (g *GPU) findSegmentProp() (cuda.AllocationProp, error) {
 	return prop, nil
 }
 
-// checkFabric returns an error if memory cannot be allocated with a fabric handle (which a process
-// on another machine can map). Such an allocation needs an IMEX channel, a device file of NVIDIA.
+// checkFabric returns an error if memory cannot be allocated with a fabric handle, for example
+// because the process has no IMEX channel (a device file of NVIDIA).
 func (g *GPU) checkFabric(prop cuda.AllocationProp) error {
 	if !g.supports(cuda.AttributeFabricSupported) {
 		return errors.New("the GPU does not support them")

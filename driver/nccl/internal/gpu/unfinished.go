@@ -5,11 +5,9 @@ import (
 	"slices"
 )
 
-// unfinishedItem is a struct, so that its pointer identifies the work.
 type unfinishedItem struct{ isDone func() bool }
 
-// AddUnfinished registers unfinished work. isDone reports whether the work has completed. It is
-// called on any goroutine until it returns true.
+// AddUnfinished registers unfinished work. isDone is called on any goroutine until it returns true.
 func (g *GPU) AddUnfinished(isDone func() bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,8 +71,7 @@ func (g *GPU) Reclaim() (allFreed bool, err error) {
 		g.mu.Unlock()
 		err = errors.Join(err, free())
 		g.mu.Lock()
-		// The function stays in the list until it has returned, so that a concurrent FreeWhenIdle
-		// does not call a later function before.
+		// The function stays in the list until now, so that FreeWhenIdle does not overtake it.
 		g.deferredFrees = slices.Delete(g.deferredFrees, 0, 1)
 		g.isReclaiming = false
 		g.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 type Arena struct {
 	memory *Memory
 	bytes  int64
-	// base is the start of the first range, and secondBase is the start of the second range.
+	// base and secondBase are the starts of the ranges.
 	base, secondBase uintptr
 	isClosed         bool // guarded by Memory.mu
 	holdsContext     bool // whether gpu.Hold has been called; guarded by Memory.mu
@@ -32,7 +32,7 @@ func (a *Arena) Keep(int64) error {
 	return nil
 }
 
-// keepContext keeps the GPU's context until the arena is freed. The caller must hold Memory.mu.
+// keepContext requires Memory.mu.
 func (a *Arena) keepContext() {
 	if !a.holdsContext {
 		a.holdsContext = true
@@ -40,8 +40,7 @@ func (a *Arena) keepContext() {
 	}
 }
 
-// stuckArenaBytes limits the size of arenas while the process has a kernel that never exits,
-// because addresses are then never freed.
+// stuckArenaBytes limits arenas while a kernel never exits, because addresses are then never freed.
 const stuckArenaBytes = 64 << 30
 
 // NewArena reserves the addresses of an arena.
@@ -80,8 +79,7 @@ func (m *Memory) NewArena(bytes int64) (driver.Arena, error) {
 // Address returns the arena's first address.
 func (a *Arena) Address() uintptr { return a.base }
 
-// Close frees the addresses. If graphs of other libraries use segments in the arena, Close defers
-// that until these graphs are destroyed.
+// Close frees the addresses once no graph of another library uses segments in the arena.
 func (a *Arena) Close() error {
 	m := a.memory
 	_, reclaimErr := m.gpu.Reclaim()
@@ -107,7 +105,6 @@ func (a *Arena) close() error {
 	return a.free()
 }
 
-// free frees both ranges once no kernel can use them.
 func (a *Arena) free() error {
 	m := a.memory
 	return m.gpu.FreeWhenIdle(func() error {

@@ -43,7 +43,6 @@ func (hs *Holds) GetOrBegin(stream cuda.Stream) (*Hold, error) {
 	return h, err
 }
 
-// begin makes CUDA call end when the graph is destroyed.
 func (h *Hold) begin(graph cuda.Graph) error {
 	hs, uc := h.holds, h.holds.UseCounts
 	uc.mu.Lock()
@@ -98,7 +97,7 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 	}
 }
 
-// HasCapture reports whether the graph of the capture with CUDA's ID contains calls of the group.
+// HasCapture reports whether a graph contains calls of the group.
 func (hs *Holds) HasCapture(captureID uint64) bool {
 	hs.UseCounts.mu.Lock()
 	defer hs.UseCounts.mu.Unlock()

@@ -88,8 +88,7 @@ func (s *Segment) free() error {
 // Keep does nothing, because a segment holds no handle.
 func (s *Segment) Keep() error { return nil }
 
-// Unmap frees the memory. If graphs of other libraries use the memory, Unmap defers that until
-// these graphs are destroyed.
+// Unmap frees the memory once no graph of another library uses it.
 func (s *Segment) Unmap() error {
 	m := s.arena.memory
 	_, reclaimErr := m.gpu.Reclaim()

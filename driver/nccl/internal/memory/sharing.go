@@ -98,7 +98,7 @@ func (s *Shared) Encode() []byte {
 	if s.exporter == nil {
 		return nil
 	}
-	return append([]byte{1}, s.Fabric...) // the first byte means that there is an allocation
+	return append([]byte{1}, s.Fabric...)
 }
 
 // Withdraw ends the export. An exported fabric handle stays valid until the memory is freed.

@@ -80,7 +80,7 @@ func (s *Segment) Resume() error {
 }
 
 func (s *Segment) allocateAndMapAgain() error {
-	// If allocateAndMap fails, it calls free, which does nothing while isSuspended is set.
+	// While isSuspended is set, free (for example in allocateAndMap) does nothing.
 	s.isSuspended = false
 	err := s.arena.memory.gpu.Do(s.allocateAndMap)
 	s.isSuspended = err != nil

@@ -11,8 +11,8 @@ import (
 // object. While the count is not 0, the object must not be freed.
 type UseCount struct {
 	userCount int // guarded by UseCounts.mu
-	// deferredFree frees the object once userCount is 0. Until it has returned, the object counts
-	// as a user of dependsOn. UseCounts.mu guards both fields.
+	// deferredFree frees the object once userCount is 0. Until it has returned, the object is a
+	// user of dependsOn. UseCounts.mu guards both fields.
 	deferredFree func()
 	dependsOn    *UseCount
 }
@@ -26,9 +26,9 @@ type UseCounts struct {
 	holdsUntilClose []*Hold
 }
 
-// DeferUntilUnused returns false if u has no users, and the caller must then call free. If u has
-// users, free is called once u has no users. Until free has returned, u counts as a user of
-// dependsOn, which can be nil. If a function has already been deferred for u, free is never called.
+// DeferUntilUnused returns false if u has no users, and the caller must then call free. Otherwise,
+// free is called once u has no users, and u then stops being a user of dependsOn, which can be nil.
+// If a function has already been deferred for u, free is never called.
 func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
@@ -79,8 +79,7 @@ func (uc *UseCounts) runDeferred(u *UseCount) {
 	}
 }
 
-// EndHoldsUntilClose ends the holds of graphs whose destruction the driver does not report. It must
-// be called when the device is closed.
+// EndHoldsUntilClose must be called when the device is closed.
 func (uc *UseCounts) EndHoldsUntilClose() {
 	uc.mu.Lock()
 	holds := uc.holdsUntilClose
