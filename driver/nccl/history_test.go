@@ -75,13 +75,13 @@ func TestHistory(t *testing.T) {
 		ticket := h.recordMessage(p)
 		last, operation := h.lastCall()
 		if ticket != 2*historySize+1 || last != ticket || operation != driver.Send {
-			t.Errorf("after a Send, last() = %d, %v; want %d, Send", last, operation, 2*historySize+1)
+			t.Errorf("after a Send, lastCall() = %d, %v; want %d, Send", last, operation, 2*historySize+1)
 		}
 	})
 	t.Run("counts", func(t *testing.T) {
 		counts := h.callCountsByPath()
 		if counts[driver.PathWindow] != 2*historySize || counts[driver.PathPlain] != 1 {
-			t.Errorf("callsByPath() = %v, want %d window calls and 1 plain call", counts, 2*historySize)
+			t.Errorf("callCountsByPath() = %v, want %d window calls and 1 plain call", counts, 2*historySize)
 		}
 	})
 }

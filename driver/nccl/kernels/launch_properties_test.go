@@ -93,7 +93,7 @@ func TestSendSetsMatchReceiveSets(t *testing.T) {
 			for dst := range all {
 				sends, waits := all[src].sendRanks>>dst&1, all[dst].recvRanks>>src&1
 				if src != dst && sends != waits {
-					t.Fatalf("rank %d to rank %d: bit %d in sendTo but %d in recvFrom, want the same bit",
+					t.Fatalf("rank %d to rank %d: bit %d in sendRanks but %d in recvRanks, want the same bit",
 						src, dst, sends, waits)
 				}
 			}

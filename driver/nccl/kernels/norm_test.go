@@ -121,7 +121,7 @@ func TestLocalSteps(t *testing.T) {
 		s := newLocalStep(&l, &Transport{CanOverlap: true})
 		if s.Kernel != "norm_local_q_bf16" || !s.Local || s.Blocks != int(rows) ||
 			s.Threads != maxRowThreads || s.CanOverlap != overlaps {
-			t.Errorf("localStep for %d rows = %+v, want Overlaps = %t", rows, s, overlaps)
+			t.Errorf("newLocalStep for %d rows = %+v, want CanOverlap = %t", rows, s, overlaps)
 		}
 	}
 }
