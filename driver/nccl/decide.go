@@ -4,8 +4,8 @@ package nccl
 // call, the abort, stops kernels that wait for other ranks. CommDestroy would wait for other ranks.
 //
 // These facts determine the steps before the abort. A window kernel is an NCCL kernel that accesses
-// windows (registered memory). A plain kernel is an NCCL kernel that uses no window. A foreign graph
-// is a CUDA graph of another library.
+// windows (registered memory). A plain kernel is an NCCL kernel that uses no window. A foreign
+// graph is a CUDA graph of another library.
 //
 //   - A call to NCCL or a plain kernel can wait for a lost rank. Only the abort stops it.
 //   - A window kernel ignores the abort in NCCL 2.27.3 to 2.30.7. If it waits for a lost

@@ -56,7 +56,7 @@
 //
 // Blocks wait for blocks of other ranks, never for blocks of their own grid. All ranks launch grids
 // of the same size, which can be resident as a whole on a GPU that runs nothing else. A test checks
-// Launch.maxResidentGrid against the registers that the objects use.
+// Launch.resident against the registers that the objects use.
 //
 // # Objects
 //

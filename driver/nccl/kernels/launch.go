@@ -214,11 +214,11 @@ func (l *Launch) chooseLines() bool {
 	}
 	if l.isGeneric {
 		l.Kernel = "wide_any"
-		l.setGrid(countChunks(l.pieceBytes, wideLines), noSmallBlocks, l.maxResidentGrid(l.Kernel))
+		l.setGrid(countChunks(l.pieceBytes, wideLines), noSmallBlocks, l.resident(l.Kernel))
 		return true
 	}
 	family, all := "line", countChunks(l.pieceBytes, lineLines)
-	if l.setGrid(all, 2*l.Multiprocessors, l.maxResidentGrid(family)); all > l.warps() {
+	if l.setGrid(all, 2*l.Multiprocessors, l.resident(family)); all > l.warps() {
 		family = l.chooseWide()
 	}
 	if l.Operation.Reduces() {
@@ -231,7 +231,7 @@ func (l *Launch) chooseLines() bool {
 
 // chooseWide is for calls that need more warps than a basic line kernel has.
 func (l *Launch) chooseWide() (family string) {
-	all, limit := countChunks(l.pieceBytes, wideLines), l.maxResidentGrid("wide")
+	all, limit := countChunks(l.pieceBytes, wideLines), l.resident("wide")
 	l.setGrid(all, noSmallBlocks, limit)
 	if all <= l.warps() || !l.Operation.Reduces() || l.Ranks != 2 {
 		return "wide"
@@ -257,7 +257,7 @@ func (l *Launch) chooseTwoShot() bool {
 	if l.isGeneric {
 		l.Kernel, family = "line_two_shot_any", "line_two_shot_any"
 	}
-	l.setGrid(countChunks(l.sendStride, lineLines), l.Multiprocessors, l.maxResidentGrid(family))
+	l.setGrid(countChunks(l.sendStride, lineLines), l.Multiprocessors, l.resident(family))
 	return true
 }
 
@@ -281,7 +281,7 @@ type gridSize struct{ blocks, threads int }
 
 // resident returns the largest grid whose blocks can all be resident at the same time, with space
 // for a small call of another group (KERNEL_OF in src/collectives.cu).
-func (l *Launch) maxResidentGrid(family string) gridSize {
+func (l *Launch) resident(family string) gridSize {
 	switch {
 	case strings.HasSuffix(family, "_any"):
 		return gridSize{min(maxBlocks, (3*l.Multiprocessors+3)/4), 512}

@@ -138,7 +138,7 @@ func TestGridsFitOnTheGPU(t *testing.T) {
 			case l.Fused:
 				limit = gridSize{maxNormBlocks(&input), (maxRowWarps + 1) * warp}
 			case !l.Bulk:
-				limit = input.maxResidentGrid(familyOf(l.Kernel))
+				limit = input.resident(familyOf(l.Kernel))
 			}
 			if l.Blocks < 1 || l.Blocks > limit.blocks {
 				t.Fatalf("%s has %d blocks, want 1 to %d", l.Kernel, l.Blocks, limit.blocks)

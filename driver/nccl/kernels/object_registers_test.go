@@ -46,7 +46,7 @@ func requiredThreads(kernel string) int {
 	}
 	const multiprocessors = 100
 	l := &Launch{Ranks: ranks, Multiprocessors: multiprocessors}
-	grid := l.maxResidentGrid(familyOf(kernel))
+	grid := l.resident(familyOf(kernel))
 	return (grid.blocks + multiprocessors - 1) / multiprocessors * grid.threads
 }
 
