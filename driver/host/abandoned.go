@@ -4,29 +4,29 @@ import "symmem/internal/ranked"
 
 // abandonedWork keeps the device's memory mapped while closed streams still run work.
 type abandonedWork struct {
-	mu      ranked.Mutex[abandonedMu]
-	streams int            // closed streams with running work; guarded by mu
-	unmaps  []func() error // to be called, in order, when streams drops to 0; guarded by mu
+	mu            ranked.Mutex[abandonedMu]
+	streamCount   int            // closed streams with running work; guarded by mu
+	delayedUnmaps []func() error // to be called, in order, when streamCount drops to 0; guarded by mu
 }
 
-// unmap calls a function that unmaps memory, after all abandoned work has completed.
-func (a *abandonedWork) unmap(unmap func() error) error {
+// unmapWhenIdle calls a function that unmaps memory, after all abandoned work has completed.
+func (a *abandonedWork) unmapWhenIdle(unmap func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.streams == 0 {
+	if a.streamCount == 0 {
 		return unmap()
 	}
-	a.unmaps = append(a.unmaps, unmap)
+	a.delayedUnmaps = append(a.delayedUnmaps, unmap)
 	return nil
 }
 
-func (a *abandonedWork) any() bool {
+func (a *abandonedWork) isRunning() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.streams > 0
+	return a.streamCount > 0
 }
 
-func (a *abandonedWork) keepFor(s *stream) {
+func (a *abandonedWork) waitFor(s *stream) {
 	s.mu.Lock()
 	busy := s.busy
 	s.mu.Unlock()
@@ -34,22 +34,22 @@ func (a *abandonedWork) keepFor(s *stream) {
 		return
 	}
 	a.mu.Lock()
-	a.streams++
+	a.streamCount++
 	a.mu.Unlock()
 	go func() {
 		<-busy.ended
-		a.workEnded()
+		a.removeStream()
 	}()
 }
 
-func (a *abandonedWork) workEnded() {
+func (a *abandonedWork) removeStream() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.streams--; a.streams > 0 {
+	if a.streamCount--; a.streamCount > 0 {
 		return
 	}
-	for _, unmap := range a.unmaps {
+	for _, unmap := range a.delayedUnmaps {
 		_ = unmap() // the caller has already returned, so there is nowhere to report the error
 	}
-	a.unmaps = nil
+	a.delayedUnmaps = nil
 }

@@ -11,24 +11,25 @@ import (
 	"symmem/internal/sys"
 )
 
+// arena is a reserved address range for segments.
 type arena struct {
-	device *Device
-	space  *sys.Mapping
+	device    *Device
+	addresses *sys.Mapping
 }
 
 // Address returns the arena's first address.
-func (a *arena) Address() uintptr { return a.space.Address() }
+func (a *arena) Address() uintptr { return a.addresses.Address() }
 
 // Close releases the addresses.
-func (a *arena) Close() error { return a.device.abandoned.unmap(a.space.Close) }
+func (a *arena) Close() error { return a.device.abandoned.unmapWhenIdle(a.addresses.Close) }
 
-// Keep releases all addresses after the first bytes. With Config.Scatter it releases none, because
-// segments may be anywhere in the range.
+// Keep releases all addresses except the given number of bytes at the start. With Config.Scatter it
+// releases none, because segments may be anywhere in the range.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
 	}
-	return a.space.Shrink(bytes)
+	return a.addresses.Shrink(bytes)
 }
 
 // Map maps a new segment.
@@ -37,14 +38,14 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: size and offset must be multiples "+
 			"of %d", bytes, offset, granularity)
 	}
-	file, err := segmentFile(bytes)
+	file, err := createSegmentFile(bytes)
 	if err != nil {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: err}
 	}
 	var memory *sys.Mapping
-	offset, err = a.device.scatter.Draw(a.space.Address(), a.space.Bytes(), offset, bytes)
+	offset, err = a.device.scatter.Draw(a.addresses.Address(), a.addresses.Bytes(), offset, bytes)
 	if err == nil {
-		memory, err = a.space.MapAt(offset, file, bytes)
+		memory, err = a.addresses.MapAt(offset, file, bytes)
 	}
 	if err != nil {
 		err = &driver.OutOfMemoryError{Requested: bytes, Cause: err}
@@ -53,14 +54,14 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// segmentFile creates a segment's memory, of huge pages if possible: touching 64 MiB then causes 32
-// page faults instead of 16,384.
+// createSegmentFile creates a segment's memory, of huge pages if possible: touching 64 MiB then
+// causes 32 page faults instead of 16,384.
 //
 // It rejects sizes above the machine's memory, because the system would accept them for a sparse
 // file and kill the process later.
-func segmentFile(bytes int64) (*os.File, error) {
+func createSegmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
-		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes", total))
+		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes of memory", total))
 	}
 	if f, err := sys.HugeMemfd("symmem-segment", bytes); err == nil {
 		return f, nil
@@ -75,16 +76,17 @@ func segmentFile(bytes int64) (*os.File, error) {
 	return f, nil
 }
 
+// segment is an anonymous file that is mapped in an arena.
 type segment struct {
 	device *Device
 	file   *os.File
 	memory *sys.Mapping
 
-	mu        ranked.Mutex[segmentMu]
-	exported  map[handoff.Key]bool // guarded by mu
-	unmapped  bool                 // guarded by mu
-	suspended bool                 // whether Suspend has discarded the pages; guarded by mu
-	saved     []byte               // contents that Resume restores, or nil; guarded by mu
+	mu            ranked.Mutex[segmentMu]
+	exportedKeys  map[handoff.Key]bool // guarded by mu
+	isUnmapped    bool                 // guarded by mu
+	isSuspended   bool                 // whether Suspend has discarded the pages; guarded by mu
+	savedContents []byte               // contents that Resume restores, or nil; guarded by mu
 }
 
 // Address returns the address of the mapping.
@@ -93,21 +95,21 @@ func (s *segment) Address() uintptr { return s.memory.Address() }
 // Bytes returns the size of the segment.
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
 
-func (s *segment) export(key handoff.Key) {
+func (s *segment) exportFile(key handoff.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.exported == nil {
-		s.exported = map[handoff.Key]bool{}
+	if s.exportedKeys == nil {
+		s.exportedKeys = map[handoff.Key]bool{}
 	}
-	s.exported[key] = true
+	s.exportedKeys[key] = true
 	s.device.machine.Export(key, s.file)
 }
 
-// Keep withdraws the segment's file from peers and closes it. The memory stays mapped.
+// Keep closes the segment's file, which peers can then no longer request. The memory stays mapped.
 func (s *segment) Keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.withdraw()
+	s.withdrawFile()
 	return s.closeFile()
 }
 
@@ -115,19 +117,19 @@ func (s *segment) Keep() error {
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.withdraw()
-	if s.unmapped {
+	s.withdrawFile()
+	if s.isUnmapped {
 		return fmt.Errorf("unmapping a segment: %w", driver.ErrClosed)
 	}
-	s.unmapped = true
-	return errors.Join(s.device.abandoned.unmap(s.memory.Close), s.closeFile())
+	s.isUnmapped = true
+	return errors.Join(s.device.abandoned.unmapWhenIdle(s.memory.Close), s.closeFile())
 }
 
-func (s *segment) withdraw() {
-	for key := range s.exported {
+func (s *segment) withdrawFile() {
+	for key := range s.exportedKeys {
 		s.device.machine.Withdraw(key)
 	}
-	s.exported = nil
+	s.exportedKeys = nil
 }
 
 func (s *segment) closeFile() error {

@@ -19,10 +19,10 @@ type communicator struct {
 
 	// Every launch reads the first fields.
 
-	check    atomic.Bool
-	turns    turns
-	launched [driver.Paths]uint64 // guarded by Mu
-	captures atomic.Uint64        // number of captures that contain calls of the group
+	comparesCalls atomic.Bool
+	turns         turns
+	callCounts    [driver.Paths]uint64 // guarded by Mu
+	captureCount  atomic.Uint64        // number of captures that contain calls of the group
 
 	device   *Device
 	cfg      driver.GroupConfig
@@ -39,13 +39,13 @@ type communicator struct {
 func (c *communicator) Launched() [driver.Paths]uint64 {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	return c.launched
+	return c.callCounts
 }
 
 // SetCheck enables or disables the comparison of calls.
-func (c *communicator) SetCheck(on bool) { c.check.Store(on) }
+func (c *communicator) SetCheck(on bool) { c.comparesCalls.Store(on) }
 
-func (c *communicator) setData() {
+func (c *communicator) setBuffers() {
 	c.mover.init(&c.Group, &c.cfg)
 	c.pipes = unsafe.Add(c.Data(), c.Size()*2*stageBytes)
 }

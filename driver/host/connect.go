@@ -19,90 +19,90 @@ func (d *Device) Connect(
 	n := len(group.Ranks)
 	group = group.WithTimeout(d.cfg.Timeout)
 	c := &communicator{device: d, cfg: group}
-	c.turns.mu, c.turns.passed = &c.Mu, make(chan struct{})
-	c.registry.init(d, &c.Group, &c.cfg)
+	c.turns.mu, c.turns.passedChannel = &c.Mu, make(chan struct{})
+	c.registry.setGroup(d, &c.Group, &c.cfg)
 	c.messages.init(c, n)
 	c.split.mover, c.split.registry = &c.mover, &c.registry
-	c.check.Store(group.Check)
+	c.comparesCalls.Store(group.Check)
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
 	}
 	d.limits.Store(group.Timeout, nil)
-	c.setData()
+	c.setBuffers()
 	c.tuning = newTuning(n, c.Processors())
 	return c, nil
 }
 
-// Close leaves the group after the peers have received or stored all messages from this rank. If
-// earlier work of this rank blocks a collective, Close returns a timeout error, and the group's
-// memory stays mapped until that work completes.
+// Close leaves the group after the peers have received or stored all messages from this rank. Close
+// returns a timeout error if earlier work of this rank blocks a collective. The group's memory then
+// stays mapped until that work completes.
 func (c *communicator) Close() error {
-	lost := c.messages.flush(c)
-	known := c.Cause() != nil
+	flushErr := c.messages.flush(c)
+	hadFailed := c.Cause() != nil
 	c.CheckPeers()
 	fault := c.Cause()
-	last, left := c.LeaveGroup()
-	if !left {
+	lastTicket, isFirstClose := c.LeaveGroup()
+	if !isFirstClose {
 		return nil
 	}
 	var unmatched error
-	if !known {
-		unmatched = c.messages.errUnmatched(c)
+	if !hadFailed {
+		unmatched = c.messages.unmatchedError(c)
 	}
 	if unmatched != nil && fault != nil {
 		// Either error may have caused the other.
 		unmatched = errors.Join(fault, unmatched)
 	}
-	patience := 2 * c.cfg.Timeout.Get()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	closeTimeout := 2 * c.cfg.Timeout.Get()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if c.turns.awaitUntil(last+1, ctx.Done()) {
-		return errors.Join(lost, unmatched, c.release())
+	if c.turns.waitForTurnUntil(lastTicket+1, ctx.Done()) {
+		return errors.Join(flushErr, unmatched, c.releaseMemory())
 	}
 	go func() {
-		c.turns.await(last + 1)
-		_ = c.release() // Close has already returned
+		c.turns.waitForTurn(lastTicket + 1)
+		_ = c.releaseMemory() // Close has already returned
 	}()
-	return errors.Join(lost, unmatched, &driver.TimeoutError{
+	return errors.Join(flushErr, unmatched, &driver.TimeoutError{
 		InCall: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
-			"blocks a collective", Waited: patience,
+			"blocks a collective", Waited: closeTimeout,
 	})
 }
 
-func (c *communicator) release() error {
+func (c *communicator) releaseMemory() error {
 	c.device.limits.Delete(c.cfg.Timeout)
 	return errors.Join(c.registry.unmapAll(), c.Release())
 }
 
-// PrepareSuspend returns ErrBusy if a message has not been received.
+// PrepareSuspend returns ErrBusy if a message of this rank has not been received.
 func (c *communicator) PrepareSuspend() error {
 	if err := c.BeginUse(); err != nil {
 		return err
 	}
 	defer c.EndUse()
-	m, pending := &c.messages, false
+	m, hasPending := &c.messages, false
 	for i := range m.recvPipes {
-		in := &m.recvPipes[i]
-		if err := in.drain(nil); err != nil {
+		pipe := &m.recvPipes[i]
+		if err := pipe.drain(nil); err != nil {
 			return err
 		}
-		in.mu.Lock()
-		pending = pending || len(in.incoming) > 0
-		in.mu.Unlock()
-		pending = pending || m.sendPipes[i].backlogDone() != nil
+		pipe.mu.Lock()
+		hasPending = hasPending || len(pipe.incoming) > 0
+		pipe.mu.Unlock()
+		hasPending = hasPending || m.sendPipes[i].backlogSentChannel() != nil
 	}
 	c.Counts.Mu.Lock()
-	pending = pending || len(m.unfinished) > 0 || len(m.matcher.Unclaimed()) > 0
+	hasPending = hasPending || len(m.unfinishedRecvs) > 0 || len(m.matcher.Unclaimed()) > 0
 	c.Counts.Mu.Unlock()
-	if pending {
+	if hasPending {
 		return fmt.Errorf("a message of group %s has not been received: %w", c.cfg.Name(),
 			driver.ErrBusy)
 	}
 	return nil
 }
 
-// Suspend frees the pages of this rank's staging buffers and frames. The system allocates new pages
-// at the next access.
+// Suspend frees the pages of this rank's staging buffers and message frames. The system allocates
+// new pages at the next access.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {
@@ -110,17 +110,17 @@ func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	}
 	defer c.EndUse()
 	rank := c.cfg.Rank
-	released, err := sys.FreePages(unsafe.Add(c.Data(), rank*2*stageBytes), 2*stageBytes)
+	releasedBytes, err := sys.FreePages(unsafe.Add(c.Data(), rank*2*stageBytes), 2*stageBytes)
 	errs := []error{err}
-	s.Released = released
+	s.Released = releasedBytes
 	for dst := range c.Size() {
 		frames := &c.pipe(rank, dst).frames
-		released, err := sys.FreePages(unsafe.Pointer(frames), int64(unsafe.Sizeof(*frames)))
-		s.Released += released
+		releasedBytes, err := sys.FreePages(unsafe.Pointer(frames), int64(unsafe.Sizeof(*frames)))
+		s.Released += releasedBytes
 		errs = append(errs, err)
 	}
 	return s, errors.Join(errs...)
 }
 
-// Resume does nothing, because pages are allocated on access.
+// Resume does nothing, because the system allocates pages on access.
 func (c *communicator) Resume(context.Context) error { return nil }

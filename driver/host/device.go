@@ -25,9 +25,9 @@ type Device struct {
 	machine *shm.Machine
 	scatter *scatter.Scatter
 
-	capturing atomic.Int32 // number of streams that are being captured
-	abandoned abandonedWork
-	limits    sync.Map // timeouts of the open groups; the keys are *driver.Limit
+	captureCount atomic.Int32 // number of streams that are being captured
+	abandoned    abandonedWork
+	limits       sync.Map // timeouts of the open groups; the keys are *driver.Limit
 }
 
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
@@ -72,5 +72,6 @@ func (d *Device) Close() error { return d.machine.Close() }
 
 // AdoptCommunicator returns ErrUnsupported.
 func (d *Device) AdoptCommunicator(handle uintptr) (driver.AdoptedCommunicator, error) {
-	return nil, fmt.Errorf("adopting communicator %#x on the host: %w", handle, driver.ErrUnsupported)
+	return nil, fmt.Errorf("adopting communicator %#x on the host: %w", handle,
+		driver.ErrUnsupported)
 }

@@ -128,7 +128,7 @@ func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
 	}) {
 		check(t, err)
 	}
-	validKey := d.groups[0].(*communicator).handoffKey(key)
+	validKey := d.groups[0].(*communicator).fileKey(key)
 	if _, err := badToken.Fetch(d.ctx, validKey); !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)
 	}

@@ -11,67 +11,68 @@ import (
 
 // event holds the point that its last Record marked in a stream's work.
 type event struct {
-	mu     ranked.Mutex[eventMu]
-	latest *point // nil before the first Record; guarded by mu
+	mu        ranked.Mutex[eventMu]
+	lastPoint *point // nil before the first Record; guarded by mu
 }
 
+// point is a position in a stream's work.
 type point struct {
-	reached chan struct{} // closed when the stream reaches the point
-	err     error         // the failure of earlier work; set before reached is closed
+	reachedChannel chan struct{} // closed when the stream reaches the point
+	err            error         // error of earlier work; set before reachedChannel is closed
 }
 
 func (p *point) isReached() bool {
 	select {
-	case <-p.reached:
+	case <-p.reachedChannel:
 		return true
 	default:
 		return false
 	}
 }
 
-func (e *event) last() *point {
+func (e *event) getLastPoint() *point {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.latest
+	return e.lastPoint
 }
 
 // Done reports whether the last recorded point has been reached.
 func (e *event) Done() bool {
-	p := e.last()
+	p := e.getLastPoint()
 	return p == nil || p.isReached()
 }
 
-// Synchronize waits for the last recorded point, and returns the failure of the work before it.
+// Synchronize waits for the last recorded point, and returns the error of the work before it.
 func (e *event) Synchronize(ctx context.Context) error {
-	p := e.last()
+	p := e.getLastPoint()
 	if p == nil {
 		return nil
 	}
 	select {
-	case <-p.reached:
+	case <-p.reachedChannel:
 		return p.err
 	case <-ctx.Done():
 		return fmt.Errorf("synchronizing an event: %w", context.Cause(ctx))
 	}
 }
 
-func (e *event) set(p *point) {
+func (e *event) setPoint(p *point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.latest = p
+	e.lastPoint = p
 }
 
 func (p *point) run() error {
-	close(p.reached)
+	close(p.reachedChannel)
 	return nil
 }
 
 func (p *point) skip(cause error) {
 	p.err = cause
-	close(p.reached)
+	close(p.reachedChannel)
 }
 
-// Record records the event. A closed stream accepts it only while earlier work is still queued.
+// Record records the event. On a closed stream, this fails unless earlier work is still queued.
 func (s *stream) Record(e driver.Event) error {
 	ev, ok := e.(*event)
 	if !ok {
@@ -85,49 +86,49 @@ func (s *stream) Record(e driver.Event) error {
 		}
 	}
 	if s.capture != nil {
-		s.capture.add(func(on *stream) error { return on.Record(ev) })
+		s.capture.addStep(func(on *stream) error { return on.Record(ev) })
 		return nil
 	}
-	p := &point{reached: make(chan struct{})}
+	p := &point{reachedChannel: make(chan struct{})}
 	if s.busy == nil {
 		s.do(p)
 	} else {
 		s.enqueue(p, false)
 	}
-	ev.set(p)
+	ev.setPoint(p)
 	return nil
 }
 
-type waitWork struct {
-	point         *point
-	ignoreFailure bool
+type eventWait struct {
+	point          *point
+	ignoresFailure bool
 }
 
-func (w *waitWork) run() error {
-	<-w.point.reached
-	if w.ignoreFailure {
+func (w *eventWait) run() error {
+	<-w.point.reachedChannel
+	if w.ignoresFailure {
 		return nil
 	}
 	return w.point.err
 }
 
-func (w *waitWork) skip(error) {}
+func (w *eventWait) skip(error) {}
 
 // Wait makes later work wait for the event. If the work before the event has failed, this stream
 // fails too.
-func (s *stream) Wait(e driver.Event) error { return s.await(e, false) }
+func (s *stream) Wait(e driver.Event) error { return s.waitForEvent(e, false) }
 
-// WaitOnly is like Wait, but ignores a failure of the work before the event.
-func (s *stream) WaitOnly(e driver.Event) error { return s.await(e, true) }
+// WaitOnly is like Wait, but ignores errors of the work before the event.
+func (s *stream) WaitOnly(e driver.Event) error { return s.waitForEvent(e, true) }
 
-func (s *stream) await(e driver.Event, ignoreFailure bool) error {
+func (s *stream) waitForEvent(e driver.Event, ignoresFailure bool) error {
 	ev, ok := e.(*event)
 	if !ok {
 		return errors.New("waiting for an event: it belongs to another backend")
 	}
-	p := ev.last()
+	p := ev.getLastPoint()
 	if p == nil {
-		return s.submit(hostWork(func() {}), always)
+		return s.submit(hostWork(func() {}), alwaysReady)
 	}
-	return s.submit(&waitWork{point: p, ignoreFailure: ignoreFailure}, p.isReached)
+	return s.submit(&eventWait{point: p, ignoresFailure: ignoresFailure}, p.isReached)
 }

@@ -8,41 +8,41 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds recorded work. Its collectives get their positions in the group's order at each
-// launch, so that replayed and eager calls run in launch order.
+// graph holds recorded work. At each launch, its collectives get new positions in the group's order
+// of collectives.
 type graph struct {
-	mu     ranked.Mutex[graphMu]
-	steps  []step // guarded by the stream's mu during the capture, by mu afterwards
-	closed bool   // guarded by mu
-	// latestCalls holds the position of each communicator's last call; guarded like steps.
-	latestCalls map[*communicator]driver.Recorded
+	mu       ranked.Mutex[graphMu]
+	steps    []step // guarded by the stream's mu during the capture, by mu afterwards
+	isClosed bool   // guarded by mu
+	// lastPositions holds the position of each communicator's last call. It is guarded like steps.
+	lastPositions map[*communicator]driver.Recorded
 }
 
-// step queues one recorded piece of work on a stream.
+// step queues recorded work on a stream.
 type step func(on *stream) error
 
-// record records a call and, for a collective, its position in the capture, which ranks compare
-// when they replay the call.
-func (g *graph) record(p *plan) {
+// recordCall records a call. For a collective, it also records the position in the capture, which
+// ranks compare when they replay the call.
+func (g *graph) recordCall(p *plan) {
 	if p.Operation.PointToPoint() {
-		g.add(p.queue)
+		g.addStep(p.queueOn)
 		return
 	}
-	position := g.latestCalls[p.comm]
+	position := g.lastPositions[p.comm]
 	if position.Capture == 0 {
-		position.Capture = p.comm.captures.Add(1)
+		position.Capture = p.comm.captureCount.Add(1)
 	}
 	position.Call++
-	g.latestCalls[p.comm] = position
+	g.lastPositions[p.comm] = position
 	recorded := *p
 	recorded.Call, recorded.meter = p.RecordedAs(position), driver.Meter{}
-	g.add(recorded.queue)
+	g.addStep(recorded.queueOn)
 }
 
-// add records a step. The caller must hold the capturing stream's mu.
-func (g *graph) add(s step) { g.steps = append(g.steps, s) }
+// addStep records a step. The caller must hold the capturing stream's mu.
+func (g *graph) addStep(s step) { g.steps = append(g.steps, s) }
 
-func (p *plan) queue(on *stream) error { return p.comm.Launch(on, p) }
+func (p *plan) queueOn(on *stream) error { return p.comm.Launch(on, p) }
 
 // BeginCapture makes the stream record work instead of running it.
 func (s *stream) BeginCapture() error {
@@ -54,8 +54,8 @@ func (s *stream) BeginCapture() error {
 	if s.capture != nil {
 		return fmt.Errorf("beginning a capture: %w", driver.ErrCapturing)
 	}
-	s.capture = &graph{latestCalls: map[*communicator]driver.Recorded{}}
-	s.device.capturing.Add(1)
+	s.capture = &graph{lastPositions: map[*communicator]driver.Recorded{}}
+	s.device.captureCount.Add(1)
 	if s.deferred { // during the capture, Synchronize cannot run the work
 		s.deferred = false
 		go s.drain()
@@ -72,7 +72,7 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	}
 	g := s.capture
 	s.capture = nil
-	s.device.capturing.Add(-1)
+	s.device.captureCount.Add(-1)
 	return g, nil
 }
 
@@ -91,10 +91,10 @@ func (g *graph) Launch(on driver.Stream) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.isClosed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	if s.Capturing() { // a graph captured on s would not keep g's buffers alive
+	if s.Capturing() { // s.capture would not keep g's buffers reachable
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
 	if err := s.replayAll(g.steps); err != nil {
@@ -104,26 +104,25 @@ func (g *graph) Launch(on driver.Stream) error {
 }
 
 // replayAll queues recorded steps and returns the first error. After an error, it still queues the
-// remaining steps, because the failed stream marks their events with the error and makes their
-// groups fail.
+// remaining steps, so that the failed stream passes the error to their events and groups.
 func (s *stream) replayAll(steps []step) error {
-	var first error
-	for _, queue := range steps {
-		err := queue(s)
+	var firstErr error
+	for _, queueOn := range steps {
+		err := queueOn(s)
 		if errors.Is(err, driver.ErrClosed) {
 			return err
 		}
-		if first == nil {
-			first = err
+		if firstErr == nil {
+			firstErr = err
 		}
 	}
-	return first
+	return firstErr
 }
 
 // Close discards the recorded work.
 func (g *graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.steps, g.closed = nil, true
+	g.steps, g.isClosed = nil, true
 	return nil
 }

@@ -9,48 +9,48 @@ import (
 
 // Offer offers the plain path and the window path, but not the direct path.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
-	return &plan{Call: call, comm: c, parts: 1, pointToPoint: call.Operation.PointToPoint()}
+	return &plan{Call: call, comm: c, partCount: 1, isMessage: call.Operation.PointToPoint()}
 }
 
 // Launch queues a prepared collective on a stream.
 func (c *communicator) Launch(s driver.Stream, p driver.Plan) error { return c.launch(s, p, false) }
 
-// LaunchInline is like Launch, but leaves waiting for peers to the next Synchronize of the stream.
+// LaunchInline is like Launch, but the next Synchronize of the stream waits for the peers.
 func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
 	return c.launch(s, p, true)
 }
 
 func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error {
 	st, ok := s.(*stream)
-	prepared, isPlan := p.(*plan)
-	if !ok || !isPlan || prepared.comm != c {
+	ownPlan, isPlan := p.(*plan)
+	if !ok || !isPlan || ownPlan.comm != c {
 		return errors.New("launching a collective: the stream or the plan belongs to another " +
 			"backend or group")
 	}
 	if !c.HasFailed() {
-		return st.launch(prepared, inline)
+		return st.launch(ownPlan, inline)
 	}
-	return refuse(c, st)
+	return rejectLaunch(c, st)
 }
 
 // List returns a plan that runs several plans with one ticket, its position in the group's order.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
-	members := make([]*plan, len(plans))
+	hostPlans := make([]*plan, len(plans))
 	for i, p := range plans {
 		member, ok := p.(*plan)
-		if !ok || member.comm != c || member.pointToPoint || member.others != nil {
+		if !ok || member.comm != c || member.isMessage || member.otherCalls != nil {
 			return nil, fmt.Errorf("a list with %v: %w", p.Prepared().Operation, driver.ErrUnsupported)
 		}
-		members[i] = member
+		hostPlans[i] = member
 	}
-	list := *members[0]
-	list.Call, list.others, list.meter = driver.ListOf(plans), members[1:], driver.Meter{}
+	list := *hostPlans[0]
+	list.Call, list.otherCalls, list.meter = driver.ListOf(plans), hostPlans[1:], driver.Meter{}
 	return &list, nil
 }
 
-// refuse returns the error of a launch after the communicator has failed, and makes the stream
-// fail. If this rank has closed the group, however, the stream stays usable.
-func refuse(c *communicator, s *stream) error {
+// rejectLaunch returns the fault of a failed communicator. It makes the stream fail, unless this
+// rank has closed the group.
+func rejectLaunch(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
 		s.Fail(cause)
@@ -58,65 +58,70 @@ func refuse(c *communicator, s *stream) error {
 	return cause
 }
 
-type pendingCall struct {
-	plan    *plan
-	ticket  uint64
-	check   bool   // whether the group compared calls at the time of issue
-	posted  bool   // whether the first step was posted
-	balance uint64 // weights of this rank's Sends minus Recvs; 0 if not compared
-	begin   int64  // result of Meter.Begin if posted is set
+// deferredCall is a collective that runs after its launch.
+type deferredCall struct {
+	plan           *plan
+	ticket         uint64
+	comparesCalls  bool   // whether the group compared calls at the launch
+	isBegun        bool   // whether this rank has posted the first step
+	messageBalance uint64 // result of Counts.Balance at the launch; 0 if not compared
+	beginTime      int64  // result of Meter.Begin if isBegun is set
 }
 
-// issue returns a collective's ticket, its position in the group's order, and other fields of its
-// pendingCall. Separate results stay in registers. The caller must hold c.Mu.
-func (c *communicator) issue(p *plan) (ticket uint64, check bool, balance uint64) {
-	c.launched[p.Path]++
-	if check = c.check.Load(); check {
+// assignTicket returns a collective's ticket and other fields for its deferredCall. It returns no
+// struct, so that the results stay in registers. The caller must hold c.Mu.
+func (c *communicator) assignTicket(p *plan) (ticket uint64, compares bool, balance uint64) {
+	c.callCounts[p.Path]++
+	if compares = c.comparesCalls.Load(); compares {
 		balance = c.Counts.Balance()
 	}
-	return c.Ticket(), check, balance
+	return c.Ticket(), compares, balance
 }
 
-func (c *communicator) issueQueued(p *plan) (*pendingCall, error) {
+func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if c.Closed() {
 		return nil, c.Cause()
 	}
-	ticket, check, balance := c.issue(p)
-	return &pendingCall{plan: p, ticket: ticket, check: check, balance: balance}, nil
+	ticket, compares, balance := c.assignTicket(p)
+	return &deferredCall{
+		plan: p, ticket: ticket, comparesCalls: compares, messageBalance: balance,
+	}, nil
 }
 
-// attempt runs a collective on the caller's thread if it is the collective's turn and the peers
-// arrive soon. Otherwise, attempt returns work to queue. It does not hold c.Mu while it waits,
-// because Close and Abort must be able to end the wait.
-func (c *communicator) attempt(p *plan) (work, error) {
+// runOrDefer runs a collective on the caller's thread if it is the collective's turn and the peers
+// arrive soon. Otherwise, runOrDefer returns work to queue. runOrDefer waits without c.Mu, because
+// Close and Abort, which lock c.Mu, must be able to end the wait.
+func (c *communicator) runOrDefer(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
 		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
-	ticket, check, balance := c.issue(p)
+	ticket, compares, balance := c.assignTicket(p)
 	c.Mu.Unlock()
-	if !c.turns.reached(ticket) {
-		return &pendingCall{plan: p, ticket: ticket, check: check, balance: balance}, nil
+	if !c.turns.isTurn(ticket) {
+		return &deferredCall{
+			plan: p, ticket: ticket, comparesCalls: compares, messageBalance: balance,
+		}, nil
 	}
-	begin := p.meter.Begin()
-	c.Begin(check, balance)
-	c.begin(p)
-	if !c.ArriveBriefly(!p.yields) {
-		pending := pendingCall{
-			plan: p, ticket: ticket, check: check, balance: balance, posted: true, begin: begin,
-		}
-		return &pending, nil
+	beginTime := p.meter.Begin()
+	c.Begin(compares, balance)
+	c.postFirstStep(p)
+	if !c.ArriveBriefly(!p.yieldsProcessor) {
+		return &deferredCall{
+			plan: p, ticket: ticket, comparesCalls: compares, messageBalance: balance,
+			isBegun: true, beginTime: beginTime,
+		}, nil
 	}
 	c.mover.prefetchStage()
-	err := c.finish(p, ticket)
+	err := c.completeList(p, ticket)
 	if err != nil {
 		err = c.failWith(err)
 	}
-	p.meter.End(begin)
-	c.turns.pass(ticket)
+	p.meter.End(beginTime)
+	c.turns.endTurn(ticket)
 	return nil, err
 }
 
@@ -126,50 +131,50 @@ func (c *communicator) failWith(err error) error {
 	return c.Cause()
 }
 
-func (p *pendingCall) run() error {
+func (p *deferredCall) run() error {
 	c := p.plan.comm
-	if !c.turns.reached(p.ticket) {
-		c.turns.await(p.ticket)
+	if !c.turns.isTurn(p.ticket) {
+		c.turns.waitForTurn(p.ticket)
 	}
-	defer c.turns.pass(p.ticket)
-	return c.complete(p)
+	defer c.turns.endTurn(p.ticket)
+	return c.runDeferred(p)
 }
 
-// skip makes the group fail, because this rank has not computed its input. It waits for the
-// collective's turn, so that earlier collectives are not affected.
-func (p *pendingCall) skip(cause error) {
+// skip makes the group fail, because this rank has not computed its input. To not affect earlier
+// collectives, skip waits for the collective's turn.
+func (p *deferredCall) skip(cause error) {
 	c := p.plan.comm
-	c.turns.await(p.ticket)
-	defer c.turns.pass(p.ticket)
+	c.turns.waitForTurn(p.ticket)
+	defer c.turns.endTurn(p.ticket)
 	c.Fail(&driver.PriorError{
 		InCall: c.CallName(p.plan.Operation, p.ticket), Rank: c.cfg.Ranks[c.cfg.Rank], Cause: cause,
 	})
 }
 
-// complete runs a collective whose turn it is.
-func (c *communicator) complete(p *pendingCall) error {
+// runDeferred runs a collective whose turn it is.
+func (c *communicator) runDeferred(p *deferredCall) error {
 	if c.HasFailed() {
 		return c.Cause()
 	}
-	if !p.posted {
-		p.begin = p.plan.meter.Begin()
-		c.Begin(p.check, p.balance)
-		c.begin(p.plan)
+	if !p.isBegun {
+		p.beginTime = p.plan.meter.Begin()
+		c.Begin(p.comparesCalls, p.messageBalance)
+		c.postFirstStep(p.plan)
 	}
 	err := c.mover.arrive(&p.plan.Call, p.ticket)
 	if err == nil {
-		err = c.finish(p.plan, p.ticket)
+		err = c.completeList(p.plan, p.ticket)
 	}
-	p.plan.meter.End(p.begin)
+	p.plan.meter.End(p.beginTime)
 	if err != nil {
 		return c.failWith(err)
 	}
 	return nil
 }
 
-func (c *communicator) begin(call *plan) {
-	if call.pairwise {
-		c.split.begin(call)
+func (c *communicator) postFirstStep(call *plan) {
+	if call.isPairwise {
+		c.split.postSplits(call)
 		return
 	}
 	if call.usesWindows {
@@ -179,23 +184,23 @@ func (c *communicator) begin(call *plan) {
 	c.mover.contribute(call, 0)
 }
 
-// finish completes a collective after the first lines of all ranks, which carry the digests, have
-// arrived. Then it runs the other calls of a list.
-func (c *communicator) finish(call *plan, ticket uint64) error {
-	err := c.finishOne(call, ticket)
-	for _, next := range call.others {
+// completeList completes a collective, and runs the other calls of a list. All ranks must have
+// posted the first step.
+func (c *communicator) completeList(call *plan, ticket uint64) error {
+	err := c.completeOne(call, ticket)
+	for _, next := range call.otherCalls {
 		if err == nil {
-			c.begin(next)
+			c.postFirstStep(next)
 			err = c.mover.arrive(&next.Call, ticket)
 		}
 		if err == nil {
-			err = c.finishOne(next, ticket)
+			err = c.completeOne(next, ticket)
 		}
 	}
 	return err
 }
 
-func (c *communicator) finishOne(call *plan, ticket uint64) error {
+func (c *communicator) completeOne(call *plan, ticket uint64) error {
 	if c.MayDiffer(call.Digest) {
 		if err := c.CompareStep(&call.Call, ticket); err != nil {
 			return err
@@ -204,15 +209,15 @@ func (c *communicator) finishOne(call *plan, ticket uint64) error {
 	if c.PeerFailedBefore() {
 		return c.PeerFailedBeforeError(&call.Call, ticket)
 	}
-	err := c.moveAll(call, ticket)
+	err := c.moveData(call, ticket)
 	if err == nil && call.Norm != nil {
-		c.normalizer.finish(call)
+		c.normalizer.normalize(call)
 	}
 	return err
 }
 
-func (c *communicator) moveAll(call *plan, ticket uint64) error {
-	if call.pairwise {
+func (c *communicator) moveData(call *plan, ticket uint64) error {
+	if call.isPairwise {
 		return c.split.finish(call, ticket)
 	}
 	if !call.usesWindows {

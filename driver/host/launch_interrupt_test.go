@@ -38,13 +38,14 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 		plans[rank] = p.(*plan)
 		plans[rank].usesWindows = true // adds a second step
 	}
-	d.groups[1].(*communicator).begin(plans[1])
+	d.groups[1].(*communicator).postFirstStep(plans[1])
 	s, err := d.devices[0].NewStream()
 	check(t, err)
 	launching.Store(true)
 	err = d.groups[0].Launch(s, plans[0])
 	if !errors.Is(err, driver.ErrInterrupted) || polls.Load() != 3 {
-		t.Errorf("Launch polled %d times and returned %v; want 3 and ErrInterrupted", polls.Load(), err)
+		t.Errorf("Launch polled %d times and returned %v; want 3 and ErrInterrupted", polls.Load(),
+			err)
 	}
 	if cause := d.groups[0].Cause(); !errors.Is(cause, driver.ErrInterrupted) {
 		t.Errorf("Cause() = %v, want ErrInterrupted", cause)

@@ -17,7 +17,7 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &arena{device: d, space: space}, nil
+	return &arena{device: d, addresses: space}, nil
 }
 
 // NewStream returns a new stream.

@@ -14,46 +14,49 @@ import (
 //
 // Frames that arrive before their Recv runs are stored on the receiver's heap. If the receiver does
 // not read frames, the sender copies the rest of the message to its heap, and a goroutine sends it.
-// No stream waits for a Recv that is queued behind other work.
+// A stream therefore never waits for a Recv that is queued after other work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
 
-	closing atomic.Bool
+	isClosing atomic.Bool
 
-	matcher    message.Matcher[*recvCall] // guarded by Counts.Mu
-	unfinished map[*recvCall]struct{}     // guarded by Counts.Mu
+	matcher         message.Matcher[*recvCall] // guarded by Counts.Mu
+	unfinishedRecvs map[*recvCall]struct{}     // guarded by Counts.Mu
 }
 
 func (m *messages) init(c *communicator, ranks int) {
 	m.sendPipes, m.recvPipes = make([]sendPipe, ranks), make([]recvPipe, ranks)
-	m.unfinished = map[*recvCall]struct{}{}
+	m.unfinishedRecvs = map[*recvCall]struct{}{}
 	for source := range m.recvPipes {
 		m.recvPipes[source].comm, m.recvPipes[source].source = c, source
 	}
 }
 
+// messageCall is one Send or Recv of this rank.
 type messageCall struct {
-	comm  *communicator
-	plan  *plan
-	after uint64 // number of this rank's collectives before this message
-	check bool   // whether the group compared calls when this call was made
+	comm             *communicator
+	plan             *plan
+	priorCollectives uint64 // number of this rank's collectives before this message
+	comparesCalls    bool   // whether the group compared calls at the time of this call
 }
 
-// transfer assigns a number to the plan's message and returns this rank's end of the message.
-func (p *plan) transfer() (transfer, error) {
+// newMessageWork counts the plan's message and returns this rank's end of it.
+func (p *plan) newMessageWork() (messageEnd, error) {
 	c := p.comm
 	c.Mu.Lock()
 	if c.Closed() {
 		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
-	c.launched[p.Path]++
-	call := messageCall{comm: c, plan: p, after: c.Tickets(), check: c.check.Load()}
+	c.callCounts[p.Path]++
+	call := messageCall{
+		comm: c, plan: p, priorCollectives: c.Tickets(), comparesCalls: c.comparesCalls.Load(),
+	}
 	if p.Operation == driver.Send {
 		// A receiver that sees the next collective must also see this count.
 		shared := c.pipe(c.cfg.Rank, p.Root)
-		spin.StoreRelease64(&shared.posted, shared.posted+1)
+		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
 	c.Mu.Unlock()
 	if p.Operation == driver.Send {
@@ -62,18 +65,19 @@ func (p *plan) transfer() (transfer, error) {
 	return c.messages.newReceive(call), nil
 }
 
-// transfer is one end of a message.
-type transfer interface {
+// messageEnd is one end of a message.
+type messageEnd interface {
 	work
-	// tryNow transfers as much as possible without waiting, and reports whether the message is
+	// transferNow transfers as much as possible without waiting. It reports whether the message is
 	// complete.
-	tryNow() (done bool, err error)
+	transferNow() (done bool, err error)
 }
 
 func (m *messages) newSend(call messageCall) *sendCall {
 	p := call.plan
 	call.comm.Counts.Mu.Lock()
-	number := call.comm.CountMessage(&p.Call, call.after, call.comm.turns.completed.Load())
+	number := call.comm.CountMessage(&p.Call, call.priorCollectives,
+		call.comm.turns.lastCompleted.Load())
 	call.comm.Counts.Mu.Unlock()
 	return &sendCall{
 		messageCall: call, pipe: &m.sendPipes[p.Root], number: number, data: pointer(p.Send),
@@ -84,64 +88,65 @@ func (m *messages) newReceive(call messageCall) *recvCall {
 	p := call.plan
 	r := &recvCall{messageCall: call}
 	call.comm.Counts.Mu.Lock()
-	call.comm.CountMessage(&p.Call, call.after, call.comm.turns.completed.Load())
-	m.unfinished[r] = struct{}{}
-	assign(m.matcher.Post(r, p.Tag, p.Root, control.MessageSegment(&call.comm.cfg, call.after)))
+	call.comm.CountMessage(&p.Call, call.priorCollectives, call.comm.turns.lastCompleted.Load())
+	m.unfinishedRecvs[r] = struct{}{}
+	segment := control.MessageSegment(&call.comm.cfg, call.priorCollectives)
+	assignMessages(m.matcher.Post(r, p.Tag, p.Root, segment))
 	call.comm.Counts.Mu.Unlock()
 	return r
 }
 
-func assign(claims []message.Claim[*recvCall]) {
+func assignMessages(claims []message.Claim[*recvCall]) {
 	for _, claim := range claims {
 		claim.Receive.source, claim.Receive.number = claim.Source, claim.Number
 		claim.Receive.claimed.Store(true)
 	}
 }
 
-// errUnmatched returns an error if a message has no Recv, a Recv has no message, or a peer left
-// before it had read its messages. This rank must have left the group before the call, so that
-// peers that send to this rank later report their messages.
-func (m *messages) errUnmatched(c *communicator) error {
+// unmatchedError returns an error if a message has no Recv, a Recv has no message, or a peer left
+// before it had read its messages. This rank must already have left the group. A peer that sends to
+// this rank later then reports its message as unmatched.
+func (m *messages) unmatchedError(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].drain(nil); err != nil {
 			return err
 		}
 	}
-	var awaited []control.AwaitedRecv
+	var awaitedRecvs []control.AwaitedRecv
 	c.Counts.Mu.Lock()
 	unclaimed := m.matcher.Unclaimed()
-	for r := range m.unfinished {
-		a := control.AwaitedRecv{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
+	for r := range m.unfinishedRecvs {
+		recv := control.AwaitedRecv{Source: r.plan.Root, Tag: r.plan.Tag, Number: r.number}
 		if r.claimed.Load() {
-			a.Source = r.source
+			recv.Source = r.source
 		}
-		awaited = append(awaited, a)
+		awaitedRecvs = append(awaitedRecvs, recv)
 	}
 	c.Counts.Mu.Unlock()
-	var unread []driver.MessageEnds
+	var unreadMessages []driver.MessageEnds
 	for peer := range m.sendPipes {
-		unread = append(unread, m.sendPipes[peer].unreceived(c, peer)...)
+		unreadMessages = append(unreadMessages, m.sendPipes[peer].unreadMessages(c, peer)...)
 	}
-	return control.UnmatchedError(&c.cfg, unclaimed, awaited, unread)
+	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
 }
 
-// flush waits until all messages on the sender's heap have been sent. It gives up after at most two
-// timeouts if a receiver reads nothing. If the group fails in the meantime, flush returns the
-// fault.
+// flush waits until all messages on the sender's heap have been sent. If a receiver reads nothing,
+// flush stops after at most two timeouts. It returns the group's fault if the group fails in the
+// meantime.
 func (m *messages) flush(c *communicator) error {
-	m.closing.Store(true)
-	before, waited := c.Cause(), false
+	m.isClosing.Store(true)
+	earlierFault, hasWaited := c.Cause(), false
 	for i := range m.sendPipes {
 		for {
-			idle := m.sendPipes[i].backlogDone()
-			if idle == nil {
+			sent := m.sendPipes[i].backlogSentChannel()
+			if sent == nil {
 				break
 			}
-			<-idle
-			waited = true
+			<-sent
+			hasWaited = true
 		}
 	}
-	if waited && before == nil {
+	if hasWaited && earlierFault == nil {
 		return c.Cause()
 	}
 	return nil
@@ -154,7 +159,7 @@ func (call *messageCall) skip(cause error) {
 	}
 	defer call.comm.EndUse()
 	_ = call.comm.Fail(&driver.PriorError{
-		InCall: call.doing(), Rank: call.comm.cfg.Ranks[call.comm.cfg.Rank], Cause: cause,
+		InCall: call.describe(), Rank: call.comm.cfg.Ranks[call.comm.cfg.Rank], Cause: cause,
 	})
 }
 
@@ -168,10 +173,10 @@ func (call *messageCall) failIfErr(err error) error {
 func (call *messageCall) messageWait(ready func() bool, sources ...int) shm.MessageWait {
 	return shm.MessageWait{
 		Operation: call.plan.Operation, Peer: call.plan.Root, Ready: ready, From: sources,
-		CallText: call.doing,
+		CallText: call.describe,
 	}
 }
 
-func (call *messageCall) doing() string {
+func (call *messageCall) describe() string {
 	return control.DescribeMessage(&call.comm.cfg, &call.plan.Call, 0)
 }

@@ -70,9 +70,9 @@ func (m *mover) contribute(call *plan, first int64) {
 		return
 	}
 	size := call.elementSize
-	stride := min(call.chunk, call.longestPart-first)
+	stride := min(call.chunkLength, call.longestPart-first)
 	stage := unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes)
-	for part := range call.parts {
+	for part := range call.partCount {
 		offset, count := call.sendPart(part)
 		if count = min(stride, count-first); count > 0 {
 			reduce.Copy(unsafe.Add(stage, part*stride*size),
@@ -84,7 +84,7 @@ func (m *mover) contribute(call *plan, first int64) {
 
 func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	m.compute(call, 0)
-	for first := call.chunk; first < call.longestPart; first += call.chunk {
+	for first := call.chunkLength; first < call.longestPart; first += call.chunkLength {
 		m.contribute(call, first)
 		if err := m.arrive(&call.Call, ticket); err != nil {
 			return err
@@ -124,7 +124,7 @@ func (m *mover) unpack() {
 // first.
 func (m *mover) compute(call *plan, first int64) {
 	// stride is the distance between the parts of a chunk.
-	stride, size := min(call.chunk, call.longestPart-first), call.elementSize
+	stride, size := min(call.chunkLength, call.longestPart-first), call.elementSize
 	count := min(stride, call.Count-first)
 	recv := unsafe.Add(pointer(call.Recv), first*size)
 	if call.fitsLine {
@@ -186,7 +186,7 @@ func (m *mover) move(call *plan) {
 	size := call.elementSize
 	switch call.Operation {
 	case driver.AllReduce, driver.AllReduceRMSNorm:
-		if call.oneShot {
+		if call.reducesWhole {
 			m.reduceAll(call)
 		} else {
 			m.reduceSlice(call, len(m.stages))
@@ -213,7 +213,8 @@ func (m *mover) move(call *plan) {
 			m.pull(call, r, int64(m.rank)*part, int64(r)*part, part,
 				part*int64(len(m.stages)))
 		}
-	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter: // never use windows
+	// never use windows
+	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter:
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
 	}
 }

@@ -11,83 +11,83 @@ import (
 // normalizer computes the steps of an AllReduceRMSNorm that follow the all-reduce. Its results are
 // bit-identical to those of package formula.
 type normalizer struct {
-	row, addend, weights []float32 // of one row
-	rounded              []uint16
-	squares              [normThreads]float32
+	row, residuals, weights []float32 // each for one row
+	roundedRow              []uint16
+	squareSums              [normThreads]float32 // by thread of the GPU's kernels
 }
 
-// In the formula, normThreads threads add up a row's squares.
+// In the GPU's kernels, normThreads threads add up a row's squares.
 const (
 	normThreads = 512
 	warpThreads = 32
 )
 
-// finish replaces the sums in Recv by the output, and writes the residual, the quantized output and
-// the computed scales.
-func (n *normalizer) finish(call *plan) {
+// normalize replaces the sums in Recv by the output, and writes the residual, the quantized output
+// and the computed scales.
+func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
 	hidden := int(norm.Hidden)
 	if len(n.row) != hidden {
-		n.row, n.addend = make([]float32, hidden), make([]float32, hidden)
-		n.weights, n.rounded = make([]float32, hidden), make([]uint16, hidden)
+		n.row, n.residuals = make([]float32, hidden), make([]float32, hidden)
+		n.weights, n.roundedRow = make([]float32, hidden), make([]uint16, hidden)
 	}
 	if norm.Rows == 0 {
 		return
 	}
-	widen(t, n.weights, rowOf[uint16](norm.Weight, 0, hidden))
+	toFloat32(t, n.weights, matrixRow[uint16](norm.Weight, 0, hidden))
 	for i := range n.weights {
 		n.weights[i] += norm.WeightBias
 	}
 	for row := range int(norm.Rows) {
-		n.addResidual(t, rowOf[uint16](call.Recv, row, hidden),
-			rowOf[uint16](norm.Residual, row, hidden))
-		output := n.rounded
+		n.addResidual(t, matrixRow[uint16](call.Recv, row, hidden),
+			matrixRow[uint16](norm.Residual, row, hidden))
+		output := n.roundedRow
 		if !norm.OnlyQuantized {
-			output = rowOf[uint16](call.Recv, row, hidden)
+			output = matrixRow[uint16](call.Recv, row, hidden)
 		}
-		n.scale(t, norm.Epsilon, output)
+		n.scaleRow(t, norm.Epsilon, output)
 		if norm.Quant != driver.QuantNone {
 			n.quantize(norm, row)
 		}
 	}
 }
 
-func rowOf[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
-	var one T
-	bytes := hidden * int(unsafe.Sizeof(one))
+func matrixRow[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
+	var element T
+	bytes := hidden * int(unsafe.Sizeof(element))
 	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*bytes)), hidden)
 }
 
 // addResidual adds a row of sums to the residual, and sets n.row to the result.
 func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
-	widen(t, n.row, sums)
-	widen(t, n.addend, residual)
-	for i, v := range n.addend {
+	toFloat32(t, n.row, sums)
+	toFloat32(t, n.residuals, residual)
+	for i, v := range n.residuals {
 		n.row[i] += v
 	}
 	roundRow(t, n.row, residual)
 }
 
-// scale normalizes n.row, multiplies it by the weights, and stores the rounded results also in
-// output.
-func (n *normalizer) scale(t driver.DataType, epsilon float32, output []uint16) {
-	mean := float32(n.sumSquares() * float32(1/float32(len(n.row))))
-	factor := 1 / float32(math.Sqrt(float64(mean+epsilon)))
+// scaleRow normalizes n.row, multiplies it by the weights, and rounds it. It stores the results in
+// n.row and output.
+func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint16) {
+	meanSquare := float32(n.sumSquares() * float32(1/float32(len(n.row))))
+	factor := 1 / float32(math.Sqrt(float64(meanSquare+epsilon)))
 	for i, v := range n.row {
 		n.row[i] = float32(v*n.weights[i]) * factor
 	}
 	roundRow(t, n.row, output)
 }
 
-// sumSquares adds up the squares of n.row in the order of the GPU's kernels. Each thread adds the
-// squares of every 512th pack of 8 elements. Trees then combine the threads' sums.
+// sumSquares adds up the squares of n.row in the order of the GPU's kernels. Each of normThreads
+// threads adds the squares of every 512th pack of 8 elements. Trees then combine the threads' sums.
 func (n *normalizer) sumSquares() float32 {
-	sums := &n.squares
+	sums := &n.squareSums
 	clear(sums[:])
 	for first := 0; first < len(n.row); first += driver.NormUnit {
 		sum := &sums[first/driver.NormUnit%normThreads]
 		for _, v := range n.row[first : first+driver.NormUnit] {
-			// The square has at most 22 bits, so this rounds like a fused multiply-add.
+			// The square has at most 22 bits, so this code rounds like a fused multiply-add.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
@@ -107,28 +107,28 @@ func (n *normalizer) sumSquares() float32 {
 }
 
 func (n *normalizer) quantize(norm *driver.Norm, row int) {
-	quantized := rowOf[uint8](norm.Quantized, row, len(n.row))
+	quantized := matrixRow[uint8](norm.Quantized, row, len(n.row))
 	group := len(n.row)
 	if norm.Quant == driver.QuantPerGroup {
 		group = driver.QuantGroup
 	}
 	for first := 0; first < len(n.row); first += group {
-		part := n.row[first : first+group]
-		at := int64(row)*norm.ScaleStrides[0] + int64(first/group)*norm.ScaleStrides[1]
-		scale := (*float32)(unsafe.Add(pointer(norm.Scales), 4*at))
+		values := n.row[first : first+group]
+		index := int64(row)*norm.ScaleStrides[0] + int64(first/group)*norm.ScaleStrides[1]
+		scale := (*float32)(unsafe.Add(pointer(norm.Scales), 4*index))
 		if norm.Quant.Computes() {
-			*scale = scaleOf(part)
+			*scale = computeScale(values)
 		}
 		factor := 1 / *scale
-		for i, v := range part {
+		for i, v := range values {
 			quantized[first+i] = reduce.Float8Bits(v * factor)
 		}
 	}
 }
 
-func scaleOf(part []float32) float32 {
+func computeScale(values []float32) float32 {
 	largest := float32(driver.MinMagnitude)
-	for _, v := range part {
+	for _, v := range values {
 		if v != v {
 			return canonicalNaN
 		}
@@ -139,34 +139,34 @@ func scaleOf(part []float32) float32 {
 	return largest / driver.MaxE4M3
 }
 
-// canonicalNaN is the NaN in all float32 results. halfNaN is its value in both 16-bit types.
+// canonicalNaN is the NaN in all float32 results. canonicalNaN16 is its value in both 16-bit types.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
-const halfNaN = 0x7fff
+const canonicalNaN16 = 0x7fff
 
-func widen(t driver.DataType, to []float32, from []uint16) {
+func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 	if t == driver.Float16 {
-		for i, bits := range from {
-			to[i] = reduce.Float16Value(bits)
+		for i, bits := range src {
+			dst[i] = reduce.Float16Value(bits)
 		}
 		return
 	}
-	for i, bits := range from {
-		to[i] = reduce.BFloat16Value(bits)
+	for i, bits := range src {
+		dst[i] = reduce.BFloat16Value(bits)
 	}
 }
 
-// roundRow rounds elements to a 16-bit type and stores the results both in row and in to.
-func roundRow(t driver.DataType, row []float32, to []uint16) {
+// roundRow rounds elements to a 16-bit type, and stores the results in row and dst.
+func roundRow(t driver.DataType, row []float32, dst []uint16) {
 	for i, v := range row {
 		switch {
 		case v != v:
-			to[i] = halfNaN
+			dst[i] = canonicalNaN16
 		case t == driver.Float16:
-			to[i] = reduce.Float16Bits(v)
+			dst[i] = reduce.Float16Bits(v)
 		default:
-			to[i] = reduce.BFloat16Bits(v)
+			dst[i] = reduce.BFloat16Bits(v)
 		}
 	}
-	widen(t, row, to)
+	toFloat32(t, row, dst)
 }

@@ -8,31 +8,31 @@ import (
 	"symmem/internal/spin"
 )
 
-// plan implements Offer for a call and, once the call is prepared, Plan.
+// plan describes how a call runs. It implements driver.Offer and, after Take, driver.Plan.
 type plan struct {
 	driver.Call
 	comm *communicator
 	// send and recv are set on the window path.
 	send, recv  *window
 	elementSize int64 // in bytes
-	parts       int64 // number of parts that this rank contributes
+	partCount   int64 // number of parts that this rank contributes
 	bytes       int64 // size of these parts
 	longestPart int64 // in elements
-	chunk       int64 // number of elements of each part that are staged in one step
+	chunkLength int64 // number of elements of each part that are staged in one step
 	// fitsLine is set if the input fits into the cache line that each rank posts in every step.
-	// pairwise is set if each pair of ranks may exchange parts of a different size.
-	fitsLine, pairwise bool
-	usesWindows        bool // instead of staging buffers
-	// oneShot is set if every rank reduces the whole buffer.
-	oneShot bool
-	// yields is set if the first barrier yields the processor instead of polling.
-	yields       bool
-	others       []*plan // the other calls of a list
-	pointToPoint bool
-	meter        driver.Meter
+	// isPairwise is set if the sizes of parts can differ between pairs of ranks.
+	fitsLine, isPairwise bool
+	usesWindows          bool // whether peers read the buffers in windows, without staging
+	// reducesWhole is set if every rank reduces the whole buffer.
+	reducesWhole bool
+	// yieldsProcessor is set if the first barrier does not poll, but yields the processor.
+	yieldsProcessor bool
+	otherCalls      []*plan // the other calls of a list
+	isMessage       bool
+	meter           driver.Meter
 }
 
-// SetMeter makes the communicator report runs of the call, except messages, to m.
+// SetMeter makes the communicator report to m when the call runs, unless the call is a message.
 func (p *plan) SetMeter(m driver.Meter) { p.meter = m }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
@@ -54,20 +54,20 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.setParts()
 	var err error
 	switch {
-	case p.pairwise:
-		err = p.resolveSplits()
+	case p.isPairwise:
+		err = p.setSplitWindow()
 	case path == driver.PathWindow:
-		err = p.findWindows()
+		err = p.setWindows()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
-	p.chunk = max(1, stageBytes/(p.parts*p.elementSize))
-	p.yields = p.bytes > p.comm.tuning.maxPolled
-	if path == driver.PathWindow && p.bytes > p.comm.tuning.maxEager && !p.overwrites() {
+	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
+	p.yieldsProcessor = p.bytes > p.comm.tuning.maxPolled
+	if path == driver.PathWindow && p.bytes > p.comm.tuning.maxEager && !p.overwritesInput() {
 		p.usesWindows = true
-		sums := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-		p.oneShot = sums && p.bytes <= p.comm.tuning.maxOneShot && p.Send != p.Recv
+		isSum := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
+		p.reducesWhole = isSum && p.bytes <= p.comm.tuning.maxOneShot && p.Send != p.Recv
 	}
 	return p, nil
 }
@@ -75,18 +75,18 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 // setParts sets the sizes, which are the same on all ranks except in an AllToAllV.
 func (p *plan) setParts() {
 	p.elementSize, p.longestPart = int64(p.DataType.Size()), p.Count
-	uneven := p.Operation.Uneven()
-	if uneven {
+	isUneven := p.Operation.Uneven()
+	if isUneven {
 		p.longestPart = slices.Max(p.unevenCounts())
 	}
 	switch send, _ := p.Operation.Extents(); send {
 	case driver.AllParts, driver.AllPartsOfRoot, driver.BySplits:
-		p.parts = int64(p.comm.Size())
+		p.partCount = int64(p.comm.Size())
 	case driver.NoPart, driver.OnePart:
 	}
-	p.bytes = p.parts * p.longestPart * p.elementSize
-	p.fitsLine = p.bytes <= spin.LinePayload && !uneven
-	p.pairwise = p.Operation == driver.AllToAllV
+	p.bytes = p.partCount * p.longestPart * p.elementSize
+	p.fitsLine = p.bytes <= spin.LinePayload && !isUneven
+	p.isPairwise = p.Operation == driver.AllToAllV
 }
 
 func (p *plan) unevenCounts() []int64 {
@@ -112,39 +112,40 @@ func (p *plan) recvPart(rank int) (offset, count int64) {
 	return int64(rank) * p.Count, p.Count
 }
 
-// overwrites reports whether a rank would overwrite data that peers are still reading.
-func (p *plan) overwrites() bool {
+// overwritesInput reports whether a rank would overwrite data in a window that peers still read.
+func (p *plan) overwritesInput() bool {
 	return p.Operation == driver.AllToAll && p.Send == p.Recv
 }
 
-func (p *plan) findWindows() error {
+func (p *plan) setWindows() error {
 	var err error
-	if p.send, err = p.hostWindow(p.SendWindow); err != nil {
+	if p.send, err = p.ownWindow(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
-	if p.recv, err = p.hostWindow(p.RecvWindow); err != nil {
+	if p.recv, err = p.ownWindow(p.RecvWindow); err != nil {
 		return fmt.Errorf("receive buffer: %w", err)
 	}
 	return nil
 }
 
-func (p *plan) hostWindow(w driver.Window) (*window, error) {
+func (p *plan) ownWindow(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.registry != &p.comm.registry {
-		return nil, fmt.Errorf("not in a window of group %s: %w", p.comm.cfg.Name(),
+		return nil, fmt.Errorf("the buffer is not in a window of group %s: %w", p.comm.cfg.Name(),
 			driver.ErrOutOfRange)
 	}
 	return own, nil
 }
 
-// resolveSplits finds the window, if any, through which other ranks read the send buffer.
-func (p *plan) resolveSplits() error {
+// setSplitWindow sets the size of an AllToAllV and, if other ranks read its send buffer in a
+// window, this window.
+func (p *plan) setSplitWindow() error {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
 	if p.SendWindow == nil || p.bytes <= p.comm.tuning.maxEager || p.Send == p.Recv {
 		return nil
 	}
 	var err error
-	if p.send, err = p.hostWindow(p.SendWindow); err != nil {
+	if p.send, err = p.ownWindow(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
 	return nil

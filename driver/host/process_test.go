@@ -139,7 +139,8 @@ func (f *processes) checkVictimNamed(kind string, victim int) {
 				p.rank, n.Kind, n.Ranks, n.Text, kind, victim)
 		}
 		if !slices.Equal(n.Present, present) {
-			f.t.Errorf("rank %d: ranks present on the fault lane = %v, want %v", p.rank, n.Present, present)
+			f.t.Errorf("rank %d: ranks present on the fault lane = %v, want %v", p.rank, n.Present,
+				present)
 		}
 	}
 	if named == 0 {

@@ -54,7 +54,7 @@ type recvCall struct {
 	err      error
 }
 
-func (r *recvCall) tryNow() (done bool, err error) {
+func (r *recvCall) transferNow() (done bool, err error) {
 	if err := r.comm.BeginUse(); err != nil {
 		return false, err
 	}
@@ -128,7 +128,7 @@ func (r *recvCall) readArrived() (done bool, err error) {
 
 func (r *recvCall) end() (done bool, err error) {
 	r.comm.Counts.Mu.Lock()
-	delete(r.comm.messages.unfinished, r)
+	delete(r.comm.messages.unfinishedRecvs, r)
 	r.comm.Counts.Mu.Unlock()
 	if r.err == nil && r.plan.Arrived != nil {
 		return true, driver.Guard("Call.Arrived", func() { r.plan.Arrived(r.source) })
@@ -171,12 +171,15 @@ func (r *recvCall) detach() {
 func (r *recvCall) fits(msg *incomingMessage) bool {
 	h := &msg.header
 	sent := control.MessageEnd{
-		Digest: h.digest, After: h.after, Bytes: h.total, Type: driver.DataType(h.dataType),
+		Digest: h.digest, After: h.priorCollectives, Bytes: h.total,
+		Type: driver.DataType(h.dataType),
 	}
 	received := control.MessageEnd{
-		Digest: r.plan.Digest, After: r.after, Bytes: uint64(r.plan.bytes), Type: r.plan.DataType,
+		Digest: r.plan.Digest, After: r.priorCollectives, Bytes: uint64(r.plan.bytes),
+		Type: r.plan.DataType,
 	}
-	r.err = control.CompareEnds(&r.comm.cfg, sent, received, &r.plan.Call, r.source, r.number, r.check)
+	r.err = control.CompareEnds(&r.comm.cfg, sent, received, &r.plan.Call, r.source, r.number,
+		r.comparesCalls)
 	return r.err == nil
 }
 
@@ -257,8 +260,9 @@ func (pipe *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
 		total: spin.LoadAcquire64(&f.header.total), offset: spin.LoadAcquire64(&f.header.offset),
-		digest: spin.LoadAcquire64(&f.header.digest), after: spin.LoadAcquire64(&f.header.after),
-		dataType: spin.LoadAcquire64(&f.header.dataType),
+		digest:           spin.LoadAcquire64(&f.header.digest),
+		priorCollectives: spin.LoadAcquire64(&f.header.priorCollectives),
+		dataType:         spin.LoadAcquire64(&f.header.dataType),
 	}
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
 		return pipe.errInvalidFrame(&h)
@@ -298,9 +302,9 @@ func (pipe *recvPipe) matchArrival(key messageKey, msg *incomingMessage) {
 	c.Counts.Mu.Lock()
 	claims := c.messages.matcher.Arrive(message.Arrival{
 		Source: pipe.source, Tag: key.tag, Number: key.number,
-		Segment: control.MessageSegment(&c.cfg, msg.header.after),
+		Segment: control.MessageSegment(&c.cfg, msg.header.priorCollectives),
 	})
-	assign(claims)
+	assignMessages(claims)
 	c.Counts.Mu.Unlock()
 	if len(claims) > 0 {
 		c.Wake(c.cfg.Rank)
@@ -352,7 +356,7 @@ func (r *recvCall) cannotArrive() error {
 		sources = []int{r.plan.Root}
 	}
 	if !slices.ContainsFunc(sources, r.mayArrive) {
-		return c.Unbalanced(r.after + 1)
+		return c.Unbalanced(r.priorCollectives + 1)
 	}
 	return nil
 }
@@ -362,11 +366,11 @@ func (r *recvCall) cannotArrive() error {
 // messages before it calls the collective, so mayArrive must read the ticket before the count.
 func (r *recvCall) mayArrive(source int) bool {
 	c := r.comm
-	if c.TicketsOf(source) <= r.after {
+	if c.TicketsOf(source) <= r.priorCollectives {
 		return true
 	}
 	pipe, shared := &c.messages.recvPipes[source], c.pipe(source, c.cfg.Rank)
-	sent := spin.LoadAcquire64(&shared.posted)
+	sent := spin.LoadAcquire64(&shared.sendCount)
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	if pipe.messagesBegun != sent || r.complete.Load() {

@@ -24,11 +24,11 @@ var _ [reduce.MaxSources - maxRanks]struct{}
 
 // sharedPipe is the pipe from one rank to another. The receiver writes only the field read.
 type sharedPipe struct {
-	posted uint64 // number of calls to Send
-	_      [lineStride - 8]byte
-	read   uint64 // the last frame that the receiver has read
-	_      [lineStride - 8]byte
-	frames [pipeFrames]frame
+	sendCount uint64 // number of calls to Send
+	_         [lineStride - 8]byte
+	read      uint64 // the last frame that the receiver has read
+	_         [lineStride - 8]byte
+	frames    [pipeFrames]frame
 }
 
 // frame is a part of a message. Frame number n, from 1, has the index n % pipeFrames.
@@ -48,8 +48,8 @@ type frameHeader struct {
 	offset             uint64
 	// digest covers the arguments of the Send. after is the number of collectives that the sender
 	// called before the Send.
-	digest, after uint64
-	dataType      uint64
+	digest, priorCollectives uint64
+	dataType                 uint64
 }
 
 const (

@@ -15,14 +15,14 @@ import (
 // sendPipe writes to the pipe to a peer, a ring of frames in shared memory. Frames of Sends on
 // different streams may be interleaved.
 type sendPipe struct {
-	mu           ranked.Mutex[sendPipeMu]
-	lastFrame    uint64                 // the last posted frame; guarded by mu
-	owners       [pipeFrames]frameOwner // the message of each frame; guarded by mu
-	readWhenFull uint64                 // what the receiver had read at fullSince; guarded by mu
-	fullSince    uint64                 // when a Send found the pipe full; guarded by mu
-	backlog      []*sendCall            // Sends that push has to finish; guarded by mu
-	backlogBytes int64                  // guarded by mu
-	backlogSent  chan struct{}          // nil without a backlog; guarded by mu
+	mu            ranked.Mutex[sendPipeMu]
+	lastFrame     uint64                 // the last posted frame; guarded by mu
+	owners        [pipeFrames]frameOwner // the message of each frame; guarded by mu
+	lastReadFrame uint64                 // the receiver's last frame at fullSince; guarded by mu
+	fullSince     uint64                 // when a Send found the pipe full; guarded by mu
+	backlog       []*sendCall            // Sends that sendBacklog must finish; guarded by mu
+	backlogBytes  int64                  // guarded by mu
+	backlogSent   chan struct{}          // nil without a backlog; guarded by mu
 }
 
 type frameOwner struct {
@@ -34,39 +34,39 @@ type sendCall struct {
 	messageCall
 	pipe   *sendPipe
 	number uint64
-	// data points to the byte at offset base of the message.
-	data   unsafe.Pointer
-	base   int64
-	copied []byte
-	moved  int64 // bytes in posted frames
-	begun  bool  // whether the first frame has been posted
+	// data points to the byte at offset dataOffset of the message.
+	data        unsafe.Pointer
+	dataOffset  int64
+	copiedData  []byte
+	postedBytes int64 // bytes in posted frames
+	hasBegun    bool  // whether the first frame has been posted
 }
 
-func (s *sendCall) finished() bool { return s.begun && s.moved == s.plan.bytes }
+func (s *sendCall) isPosted() bool { return s.hasBegun && s.postedBytes == s.plan.bytes }
 
 // shared requires that the caller has called BeginUse.
 func (s *sendCall) shared() *sharedPipe {
 	return s.comm.pipe(s.comm.cfg.Rank, s.plan.Root)
 }
 
-func (s *sendCall) tryNow() (done bool, err error) {
+func (s *sendCall) transferNow() (done bool, err error) {
 	if err := s.comm.BeginUse(); err != nil {
 		return false, err
 	}
 	defer s.comm.EndUse()
-	return s.advance(s.shared()), nil
+	return s.postFrames(s.shared()), nil
 }
 
-func (s *sendCall) advance(shared *sharedPipe) bool {
-	for !s.finished() {
-		if !s.step(shared) {
+func (s *sendCall) postFrames(shared *sharedPipe) bool {
+	for !s.isPosted() {
+		if !s.postFrame(shared) {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *sendCall) step(shared *sharedPipe) bool {
+func (s *sendCall) postFrame(shared *sharedPipe) bool {
 	pipe := s.pipe
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
@@ -75,29 +75,29 @@ func (s *sendCall) step(shared *sharedPipe) bool {
 	}
 	pipe.lastFrame++
 	f := &shared.frames[pipe.lastFrame%pipeFrames]
-	bytes := min(s.plan.bytes-s.moved, frameBytes)
-	reduce.Copy(unsafe.Pointer(&f.data), unsafe.Add(s.data, s.moved-s.base), int(bytes),
+	bytes := min(s.plan.bytes-s.postedBytes, frameBytes)
+	reduce.Copy(unsafe.Pointer(&f.data), unsafe.Add(s.data, s.postedBytes-s.dataOffset), int(bytes),
 		reduce.Hint{})
 	f.header = frameHeader{
 		tag: uint64(s.plan.Tag), number: s.number, total: uint64(s.plan.bytes),
-		offset: uint64(s.moved), digest: s.plan.Digest, after: s.after,
+		offset: uint64(s.postedBytes), digest: s.plan.Digest, priorCollectives: s.priorCollectives,
 		dataType: uint64(s.plan.DataType),
 	}
 	pipe.owners[pipe.lastFrame%pipeFrames] = frameOwner{s.plan.Tag, s.number}
 	spin.StoreRelease64(&f.posted, pipe.lastFrame)
 	s.comm.Wake(s.plan.Root)
-	s.moved += bytes
-	s.begun = true
+	s.postedBytes += bytes
+	s.hasBegun = true
 	return true
 }
 
-func (s *sendCall) room(shared *sharedPipe) bool {
+func (s *sendCall) hasRoom(shared *sharedPipe) bool {
 	s.pipe.mu.Lock()
 	defer s.pipe.mu.Unlock()
 	return s.pipe.lastFrame-spin.LoadAcquire64(&shared.read) < pipeFrames
 }
 
-// run sends the message. If the receiver does not read the message in time, push sends the rest.
+// run sends the message. If the receiver does not read it in time, sendBacklog sends the rest.
 func (s *sendCall) run() error {
 	if err := s.comm.BeginUse(); err != nil {
 		return err
@@ -107,29 +107,31 @@ func (s *sendCall) run() error {
 		return s.comm.Cause()
 	}
 	shared := s.shared()
-	for !s.advance(shared) {
-		if !s.expired(shared, 0) && s.comm.PollBriefly(&shared.read, s.lastFrame()+1-pipeFrames) {
+	for !s.postFrames(shared) {
+		if !s.shouldDefer(shared, 0) && s.comm.PollBriefly(&shared.read,
+			s.lastFrame()+1-pipeFrames) {
 			continue
 		}
 		begin := sys.Monotonic()
-		if err := s.await(shared, func() bool { return s.expired(shared, begin) }); err != nil {
+		err := s.waitForRoom(shared, func() bool { return s.shouldDefer(shared, begin) })
+		if err != nil {
 			return s.comm.failWith(err)
 		}
-		if !s.room(shared) {
+		if !s.hasRoom(shared) {
 			return s.deferRest()
 		}
 	}
 	return nil
 }
 
-// expired reports whether a Send should leave the rest of its message to push. begin is the time at
-// which the Send began to wait. It is 0 if the Send has not waited yet.
-func (s *sendCall) expired(shared *sharedPipe, begin uint64) bool {
+// shouldDefer reports whether a Send should leave the rest of its message to sendBacklog. begin is
+// the time at which the Send began to wait, or 0 if it has not waited yet.
+func (s *sendCall) shouldDefer(shared *sharedPipe, begin uint64) bool {
 	now, timeout := sys.Monotonic(), s.comm.cfg.Timeout.Get()
 	if begin != 0 && now-begin > uint64(timeout/4) {
 		return true
 	}
-	return now >= s.pipe.waitEnd(spin.LoadAcquire64(&shared.read), now, timeout)
+	return now >= s.pipe.waitDeadline(spin.LoadAcquire64(&shared.read), now, timeout)
 }
 
 func (s *sendCall) lastFrame() uint64 {
@@ -138,8 +140,8 @@ func (s *sendCall) lastFrame() uint64 {
 	return s.pipe.lastFrame
 }
 
-func (s *sendCall) await(shared *sharedPipe, expired func() bool) error {
-	ready := func() bool { return s.room(shared) || expired() }
+func (s *sendCall) waitForRoom(shared *sharedPipe, shouldDefer func() bool) error {
+	ready := func() bool { return s.hasRoom(shared) || shouldDefer() }
 	return s.comm.AwaitMessage(s.messageWait(ready, s.plan.Root))
 }
 
@@ -155,24 +157,26 @@ const (
 	backlogUnit = 64 << 20
 )
 
-// waitEnd returns the time at which a Send stops waiting. A Send waits for only a fraction of the
-// timeout, because other ranks may be waiting for this rank's stream.
-func (pipe *sendPipe) waitEnd(read, now uint64, timeout time.Duration) uint64 {
+// waitDeadline returns the time at which a Send stops waiting. A Send waits for only a fraction of
+// the timeout, because other ranks may be waiting for this rank's stream.
+func (pipe *sendPipe) waitDeadline(read, now uint64, timeout time.Duration) uint64 {
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
-	if read != pipe.readWhenFull || pipe.fullSince == 0 {
-		pipe.readWhenFull, pipe.fullSince = read, now
+	if read != pipe.lastReadFrame || pipe.fullSince == 0 {
+		pipe.lastReadFrame, pipe.fullSince = read, now
 	}
 	wait := sendWait << min(pipe.backlogBytes/backlogUnit, 20)
 	return pipe.fullSince + uint64(min(wait, longestSendWait, timeout/16))
 }
 
-// deferRest copies the rest of the message, so that the stream can continue while push sends it.
+// deferRest copies the rest of the message, so that the stream can continue while sendBacklog sends
+// the copy.
 func (s *sendCall) deferRest() error {
-	left := s.plan.bytes - s.moved
-	s.copied = make([]byte, max(1, left))
-	reduce.Copy(unsafe.Pointer(&s.copied[0]), unsafe.Add(s.data, s.moved), int(left), reduce.Hint{})
-	s.data, s.base = unsafe.Pointer(&s.copied[0]), s.moved
+	restBytes := s.plan.bytes - s.postedBytes
+	s.copiedData = make([]byte, max(1, restBytes))
+	reduce.Copy(unsafe.Pointer(&s.copiedData[0]), unsafe.Add(s.data, s.postedBytes),
+		int(restBytes), reduce.Hint{})
+	s.data, s.dataOffset = unsafe.Pointer(&s.copiedData[0]), s.postedBytes
 	if err := s.comm.BeginUse(); err != nil {
 		return err
 	}
@@ -180,7 +184,7 @@ func (s *sendCall) deferRest() error {
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	pipe.backlog = append(pipe.backlog, s)
-	pipe.backlogBytes += left
+	pipe.backlogBytes += restBytes
 	if pipe.backlogSent != nil {
 		s.comm.EndUse()
 		return nil
@@ -188,12 +192,12 @@ func (s *sendCall) deferRest() error {
 	pipe.backlogSent = make(chan struct{})
 	go func() {
 		defer s.comm.EndUse()
-		pipe.push()
+		pipe.sendBacklog()
 	}()
 	return nil
 }
 
-func (pipe *sendPipe) push() {
+func (pipe *sendPipe) sendBacklog() {
 	for {
 		pipe.mu.Lock()
 		if len(pipe.backlog) == 0 {
@@ -203,56 +207,57 @@ func (pipe *sendPipe) push() {
 			return
 		}
 		s := pipe.backlog[0]
-		left := s.plan.bytes - s.moved
+		restBytes := s.plan.bytes - s.postedBytes
 		pipe.mu.Unlock()
-		s.finish()
+		s.sendRest()
 		pipe.mu.Lock()
 		pipe.backlog[0] = nil
 		pipe.backlog = pipe.backlog[1:]
-		pipe.backlogBytes -= left
+		pipe.backlogBytes -= restBytes
 		pipe.mu.Unlock()
 	}
 }
 
-// finish posts the rest of the message. Unless the group is closing, it ignores timeouts: no stream
-// waits for the message, so the receiver may be arbitrarily late.
-func (s *sendCall) finish() {
+// sendRest posts the rest of the message. Unless the group is closing, it ignores timeouts: no
+// stream waits for the message, so the receiver may be arbitrarily late.
+func (s *sendCall) sendRest() {
 	shared := s.shared()
-	for !s.advance(shared) {
-		closing := s.comm.messages.closing.Load()
-		err := s.await(shared, func() bool { return false })
-		late := errors.As(err, new(*driver.TimeoutError)) && !closing && !s.comm.HasFailed()
-		if err != nil && !late {
+	for !s.postFrames(shared) {
+		isClosing := s.comm.messages.isClosing.Load()
+		err := s.waitForRoom(shared, func() bool { return false })
+		hasTimedOut := errors.As(err, new(*driver.TimeoutError)) && !isClosing &&
+			!s.comm.HasFailed()
+		if err != nil && !hasTimedOut {
 			_ = s.comm.Fail(err)
 			return
 		}
 	}
 }
 
-func (pipe *sendPipe) backlogDone() <-chan struct{} {
+func (pipe *sendPipe) backlogSentChannel() <-chan struct{} {
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	return pipe.backlogSent
 }
 
-// unreceived returns the messages that were still in the pipe when the peer left the group.
-func (pipe *sendPipe) unreceived(c *communicator, peer int) []driver.MessageEnds {
+// unreadMessages returns the messages that were still in the pipe when the peer left the group.
+func (pipe *sendPipe) unreadMessages(c *communicator, peer int) []driver.MessageEnds {
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	if pipe.lastFrame == 0 || !c.HasLeft(peer) {
 		return nil
 	}
 	read := spin.LoadAcquire64(&c.pipe(c.cfg.Rank, peer).read)
-	var all []driver.MessageEnds
+	var unread []driver.MessageEnds
 	for n := pipe.lastFrame; n > read && n+pipeFrames > pipe.lastFrame; n-- {
 		owner := pipe.owners[n%pipeFrames]
 		ends := driver.MessageEnds{
 			From: c.cfg.Ranks[c.cfg.Rank], To: c.cfg.Ranks[peer],
 			Tag: owner.tag, Number: owner.number, Sent: 1,
 		}
-		if len(all) == 0 || all[len(all)-1] != ends {
-			all = append(all, ends)
+		if len(unread) == 0 || unread[len(unread)-1] != ends {
+			unread = append(unread, ends)
 		}
 	}
-	return all
+	return unread
 }

@@ -26,7 +26,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 		check(t, d.send(0, driver.Call{Count: size}, data))
 	}
 	o := &d.groups[0].(*communicator).messages.sendPipes[1]
-	idle := o.backlogDone()
+	idle := o.backlogSentChannel()
 	if idle == nil {
 		t.Fatal("no message is buffered for the receiver")
 	}
@@ -44,7 +44,8 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.backlogBytes != 0 || o.backlog != nil {
-		t.Errorf("the sender stores %d bytes in %d messages, want none", o.backlogBytes, len(o.backlog))
+		t.Errorf("the sender stores %d bytes in %d messages, want none", o.backlogBytes,
+			len(o.backlog))
 	}
 	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
 		t.Errorf("the receiver stores %d messages, want none", n)
@@ -119,7 +120,7 @@ func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 		{1, 800 * ms, 1 << 50, 160 * time.Millisecond, 510 * ms},
 	} {
 		o.backlogBytes = c.backlog
-		if got := o.waitEnd(c.read, c.now, c.timeout); got != c.want {
+		if got := o.waitDeadline(c.read, c.now, c.timeout); got != c.want {
 			t.Errorf("waitEnd(%d, %d, %v) = %v with a backlog of %d bytes, want %v", c.read, c.now,
 				c.timeout, time.Duration(got), c.backlog, time.Duration(c.want))
 		}
@@ -191,7 +192,7 @@ func TestPushStopsWhenGroupFails(t *testing.T) {
 	d.connect()
 	const size = 1 << 20
 	check(t, d.send(0, driver.Call{Count: size}, make([]byte, size)))
-	idle := d.groups[0].(*communicator).messages.sendPipes[1].backlogDone()
+	idle := d.groups[0].(*communicator).messages.sendPipes[1].backlogSentChannel()
 	if idle == nil {
 		t.Fatal("no message is buffered for the receiver")
 	}

@@ -9,15 +9,16 @@ import (
 	"symmem/internal/spin"
 )
 
-// An AllToAllV is staged in steps. In the first step, every rank also publishes its splits, from
-// which all ranks compute what each rank stages in each step. A rank whose send buffer is in a
-// window, a segment mapped into all ranks, publishes the buffer's position instead of staging data.
+// An AllToAllV copies data in steps through the ranks' staging buffers. In the first step, every
+// rank also publishes its splits. From the splits, all ranks compute what each rank stages in each
+// step. A rank whose send buffer is in a window, a segment mapped into all ranks, stages no data,
+// but publishes the buffer's position.
 
-// splitTable is at the start of a rank's staging buffer.
+// splitTable holds a rank's splits at the start of its staging buffer.
 type splitTable struct {
-	// direct is 1 if the other ranks read the send buffer from a window. Then pool and segment
-	// identify the window, and offset is the buffer's offset in it.
-	direct        uint64
+	// isInWindow is 1 if the other ranks read the send buffer in a window. Then pool and segment
+	// identify the window, and offset is the buffer's offset in this window.
+	isInWindow    uint64
 	pool, segment uint64
 	offset        uint64
 	rows          [maxRanks]splitRow // by group rank
@@ -29,11 +30,11 @@ type splitRow struct{ send, recv, sendOffset uint64 }
 
 // splitExchange runs an AllToAllV.
 type splitExchange struct {
-	mover       *mover
-	registry    *registry
-	source      unsafe.Pointer // the send buffer, or a copy if the call is in place
-	unstaged    []int64        // in elements, by sender and receiver
-	partsOffset int64          // in a staging buffer
+	mover          *mover
+	registry       *registry
+	source         unsafe.Pointer // the send buffer, or a copy if the call is in place
+	unstagedCounts []int64        // elements not staged yet, by sender and receiver
+	partsOffset    int64          // of the first part in a staging buffer
 }
 
 func tableBytes(ranks int) int64 {
@@ -47,44 +48,44 @@ func (s *splitExchange) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(s.mover.stage(rank, step))
 }
 
-func (s *splitExchange) begin(call *plan) {
+func (s *splitExchange) postSplits(call *plan) {
 	m := s.mover
-	ranks, me := len(m.stages), m.rank
-	if s.unstaged == nil {
-		s.unstaged, s.partsOffset = make([]int64, ranks*ranks), tableBytes(ranks)
+	ranks, ownRank := len(m.stages), m.rank
+	if s.unstagedCounts == nil {
+		s.unstagedCounts, s.partsOffset = make([]int64, ranks*ranks), tableBytes(ranks)
 	}
-	clear(s.unstaged)
+	clear(s.unstagedCounts)
 	s.source = pointer(call.Send)
 	if call.Send == call.Recv && call.bytes > 0 {
 		copied := make([]byte, call.bytes)
 		s.source = unsafe.Pointer(&copied[0])
 		reduce.Copy(s.source, pointer(call.Send), len(copied), reduce.Hint{})
 	}
-	t := s.table(me, m.group.Step()+1)
-	t.direct = 0
+	t := s.table(ownRank, m.group.Step()+1)
+	t.isInWindow = 0
 	for r := range ranks {
 		t.rows[r] = splitRow{
 			send: uint64(call.Splits.SendCounts[r]), recv: uint64(call.Splits.RecvCounts[r]),
 			sendOffset: uint64(call.Splits.SendOffsets[r]),
 		}
-		if r != me && call.send == nil {
-			s.unstaged[me*ranks+r] = call.Splits.SendCounts[r]
+		if r != ownRank && call.send == nil {
+			s.unstagedCounts[ownRank*ranks+r] = call.Splits.SendCounts[r]
 		}
 	}
 	if call.send != nil {
 		key := call.send.key
-		t.direct, t.pool = 1, key.Pool
+		t.isInWindow, t.pool = 1, key.Pool
 		t.segment = uint64(key.Ordinal)
-		t.offset = uint64(call.Send - uintptr(call.send.bases[me]))
+		t.offset = uint64(call.Send - uintptr(call.send.bases[ownRank]))
 	}
-	s.contribute(call)
+	s.stageParts(call)
 }
 
-// share returns how many elements of each part a rank stages in the current step.
-func (s *splitExchange) share(ranks, rank int, size int64) int64 {
+// stagedPerPart returns how many elements of each part a rank stages in the current step.
+func (s *splitExchange) stagedPerPart(ranks, rank int, size int64) int64 {
 	parts := int64(0)
-	for _, left := range s.unstaged[rank*ranks : (rank+1)*ranks] {
-		if left > 0 {
+	for _, unstaged := range s.unstagedCounts[rank*ranks : (rank+1)*ranks] {
+		if unstaged > 0 {
 			parts++
 		}
 	}
@@ -92,27 +93,27 @@ func (s *splitExchange) share(ranks, rank int, size int64) int64 {
 	return (stageBytes - s.partsOffset) / size / max(1, parts) / unit * unit
 }
 
-func (s *splitExchange) contribute(call *plan) {
+func (s *splitExchange) stageParts(call *plan) {
 	m := s.mover
-	ranks, me := len(m.stages), m.rank
-	share := s.share(ranks, me, call.elementSize)
-	dst := unsafe.Add(m.stage(me, m.group.Step()+1), s.partsOffset)
+	ranks, ownRank := len(m.stages), m.rank
+	stagedPerPart := s.stagedPerPart(ranks, ownRank, call.elementSize)
+	dst := unsafe.Add(m.stage(ownRank, m.group.Step()+1), s.partsOffset)
 	for r := range ranks {
-		left := s.unstaged[me*ranks+r]
-		if left == 0 {
+		unstaged := s.unstagedCounts[ownRank*ranks+r]
+		if unstaged == 0 {
 			continue
 		}
-		first := call.Splits.SendOffsets[r] + call.Splits.SendCounts[r] - left
+		first := call.Splits.SendOffsets[r] + call.Splits.SendCounts[r] - unstaged
 		reduce.Copy(dst, unsafe.Add(s.source, first*call.elementSize),
-			int(min(left, share)*call.elementSize), reduce.Hint{})
-		dst = unsafe.Add(dst, share*call.elementSize)
+			int(min(unstaged, stagedPerPart)*call.elementSize), reduce.Hint{})
+		dst = unsafe.Add(dst, stagedPerPart*call.elementSize)
 	}
 	m.group.Post(call.Digest, nil, 0)
 }
 
 func (s *splitExchange) finish(call *plan, ticket uint64) error {
 	m := s.mover
-	if err := s.compare(call, ticket); err != nil {
+	if err := s.compareCounts(call, ticket); err != nil {
 		return err
 	}
 	first := m.group.Step()
@@ -122,12 +123,12 @@ func (s *splitExchange) finish(call *plan, ticket uint64) error {
 			unsafe.Add(s.source, call.Splits.SendOffsets[m.rank]*call.elementSize), int(own),
 			reduce.Hint{Stream: own >= streamBytes})
 	}
-	pulled, err := s.readDirect(call, first)
+	usedWindows, err := s.copyFromWindows(call, first)
 	if err != nil {
 		return err
 	}
-	for s.unstage(call) {
-		s.contribute(call)
+	for s.copyStaged(call) {
+		s.stageParts(call)
 		if err := m.arrive(&call.Call, ticket); err != nil {
 			return err
 		}
@@ -135,39 +136,40 @@ func (s *splitExchange) finish(call *plan, ticket uint64) error {
 			return err
 		}
 	}
-	if !pulled {
+	if !usedWindows {
 		return nil
 	}
 	m.group.Post(call.Digest, nil, 0)
 	return m.arrive(&call.Call, ticket)
 }
 
-// compare compares the counts that ranks send with those that their peers expect, and stores them
-// in s.unstaged. If the group compares calls, it checks the counts of all ranks, so that all ranks
-// get the same error.
-func (s *splitExchange) compare(call *plan, ticket uint64) error {
+// compareCounts compares the counts that ranks send with those that their peers expect, and stores
+// them in s.unstagedCounts. If the group compares calls, compareCounts checks the counts of all
+// ranks, so that all ranks get the same error.
+func (s *splitExchange) compareCounts(call *plan, ticket uint64) error {
 	m := s.mover
-	ranks, me := len(m.stages), m.rank
+	ranks, ownRank := len(m.stages), m.rank
 	mismatch := &driver.MessageError{Fault: driver.SplitsDiffer, Group: m.cfg.Name(), Number: ticket}
 	for src := range ranks {
 		table := s.table(src, m.group.Step())
 		for dst := range ranks {
-			sent := spin.LoadAcquire64(&table.rows[dst].send)
-			expected := spin.LoadAcquire64(&s.table(dst, m.group.Step()).rows[src].recv)
-			if src == me {
-				sent = uint64(call.Splits.SendCounts[dst])
+			sendCount := spin.LoadAcquire64(&table.rows[dst].send)
+			recvCount := spin.LoadAcquire64(&s.table(dst, m.group.Step()).rows[src].recv)
+			if src == ownRank {
+				sendCount = uint64(call.Splits.SendCounts[dst])
 			}
-			if dst == me {
-				expected = uint64(call.Splits.RecvCounts[src])
+			if dst == ownRank {
+				recvCount = uint64(call.Splits.RecvCounts[src])
 			}
-			checked := m.group.Comparing() || src == me || dst == me
-			if sent > maxSplit || checked && sent != expected {
+			isCompared := m.group.Comparing() || src == ownRank || dst == ownRank
+			if sendCount > maxSplitCount || isCompared && sendCount != recvCount {
 				mismatch.Ends = append(mismatch.Ends, driver.MessageEnds{
-					From: m.cfg.Ranks[src], To: m.cfg.Ranks[dst], Sent: sent, Received: expected,
+					From: m.cfg.Ranks[src], To: m.cfg.Ranks[dst], Sent: sendCount,
+					Received: recvCount,
 				})
 			}
-			if src != dst && spin.LoadAcquire64(&table.direct) == 0 {
-				s.unstaged[src*ranks+dst] = int64(sent)
+			if src != dst && spin.LoadAcquire64(&table.isInWindow) == 0 {
+				s.unstagedCounts[src*ranks+dst] = int64(sendCount)
 			}
 		}
 	}
@@ -177,19 +179,20 @@ func (s *splitExchange) compare(call *plan, ticket uint64) error {
 	return nil
 }
 
-// maxSplit is the largest count that Splits.Validate accepts.
-const maxSplit = 1 << 48
+// maxSplitCount is the largest count that Splits.Validate accepts.
+const maxSplitCount = 1 << 48
 
-// readDirect copies this rank's parts from send buffers in windows, if there are any.
-func (s *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err error) {
+// copyFromWindows copies this rank's parts from send buffers in windows. It reports whether there
+// are such buffers.
+func (s *splitExchange) copyFromWindows(call *plan, step uint64) (usedWindows bool, err error) {
 	m := s.mover
 	for i := range len(m.stages) {
 		r := (m.rank + i) % len(m.stages)
 		t := s.table(r, step)
-		if spin.LoadAcquire64(&t.direct) == 0 {
+		if spin.LoadAcquire64(&t.isInWindow) == 0 {
 			continue
 		}
-		pulled = true
+		usedWindows = true
 		bytes := call.Splits.RecvCounts[r] * call.elementSize
 		if r == m.rank || bytes == 0 {
 			continue
@@ -201,7 +204,7 @@ func (s *splitExchange) readDirect(call *plan, step uint64) (pulled bool, err er
 		reduce.Copy(unsafe.Add(pointer(call.Recv), call.Splits.RecvOffsets[r]*call.elementSize), src,
 			int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
 	}
-	return pulled, nil
+	return usedWindows, nil
 }
 
 func (s *splitExchange) partInWindow(
@@ -212,8 +215,8 @@ func (s *splitExchange) partInWindow(
 	key := driver.SegmentKey{
 		Pool: spin.LoadAcquire64(&t.pool), Ordinal: uint32(spin.LoadAcquire64(&t.segment)),
 	}
-	w := s.registry.find(key)
-	if w == nil || first > maxSplit || offset > uint64(w.bytes) ||
+	w := s.registry.findWindow(key)
+	if w == nil || first > maxSplitCount || offset > uint64(w.bytes) ||
 		first*size > uint64(w.bytes)-offset || bytes > uint64(w.bytes)-offset-first*size {
 		return nil, fmt.Errorf("rank %d of the world sends from segment %d, which is too short or not "+
 			"registered on this rank: %w", m.cfg.Ranks[rank], key.Ordinal, driver.ErrOutOfRange)
@@ -221,29 +224,31 @@ func (s *splitExchange) partInWindow(
 	return unsafe.Add(w.bases[rank], offset+first*size), nil
 }
 
-// unstage copies this rank's parts of the staged data, and reports whether there is more to stage.
-func (s *splitExchange) unstage(call *plan) (more bool) {
+// copyStaged copies this rank's parts of the staged data, and reports whether the ranks have more
+// data to stage.
+func (s *splitExchange) copyStaged(call *plan) (hasMore bool) {
 	m := s.mover
-	ranks, me := len(m.stages), m.rank
+	ranks, ownRank := len(m.stages), m.rank
 	for src := range ranks {
-		share := s.share(ranks, src, call.elementSize)
+		stagedPerPart := s.stagedPerPart(ranks, src, call.elementSize)
 		part := unsafe.Add(m.stage(src, m.group.Step()), s.partsOffset)
 		for dst := range ranks {
-			left := &s.unstaged[src*ranks+dst]
-			if *left == 0 {
+			unstaged := &s.unstagedCounts[src*ranks+dst]
+			if *unstaged == 0 {
 				continue
 			}
-			count := min(*left, share)
-			if dst == me {
-				done := call.Splits.RecvCounts[src] - *left
-				at := (call.Splits.RecvOffsets[src] + done) * call.elementSize
-				reduce.Copy(unsafe.Add(pointer(call.Recv), at), part, int(count*call.elementSize),
+			count := min(*unstaged, stagedPerPart)
+			if dst == ownRank {
+				copiedCount := call.Splits.RecvCounts[src] - *unstaged
+				offset := (call.Splits.RecvOffsets[src] + copiedCount) * call.elementSize
+				reduce.Copy(unsafe.Add(pointer(call.Recv), offset), part,
+					int(count*call.elementSize),
 					reduce.Hint{})
 			}
-			part = unsafe.Add(part, share*call.elementSize)
-			*left -= count
-			more = more || *left > 0
+			part = unsafe.Add(part, stagedPerPart*call.elementSize)
+			*unstaged -= count
+			hasMore = hasMore || *unstaged > 0
 		}
 	}
-	return more
+	return hasMore
 }

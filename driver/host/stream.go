@@ -54,7 +54,7 @@ func (s *stream) submit(w work, quick func() bool) error {
 		return err
 	}
 	if s.capture != nil {
-		s.capture.add(func(on *stream) error { return on.submit(w, quick) })
+		s.capture.addStep(func(on *stream) error { return on.submit(w, quick) })
 		return nil
 	}
 	if s.busy == nil && quick() {
@@ -145,11 +145,11 @@ func (s *stream) launch(p *plan, inline bool) error {
 	if s.busy != nil && s.capture == nil {
 		s.awaitIdleBriefly()
 	}
-	if s.busy != nil || s.capture != nil || s.closed || s.err != nil || p.pointToPoint {
+	if s.busy != nil || s.capture != nil || s.closed || s.err != nil || p.isMessage {
 		s.mu.Unlock()
 		return s.launchLater(p, inline)
 	}
-	queued, err := p.comm.attempt(p)
+	queued, err := p.comm.runOrDefer(p)
 	if queued != nil {
 		s.enqueue(queued, inline)
 	}
@@ -185,11 +185,11 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 	case s.closed:
 		return s.checkOpen()
 	case s.capture != nil:
-		s.capture.record(p)
+		s.capture.recordCall(p)
 	case p.Operation.PointToPoint():
 		return s.message(p, inline)
 	default:
-		w, err := p.comm.issueQueued(p)
+		w, err := p.comm.newDeferredCall(p)
 		if err != nil {
 			return s.refuse(err)
 		}
@@ -201,12 +201,12 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 // message transfers as much as possible of a message without waiting, and queues the rest. The
 // caller must hold s.mu.
 func (s *stream) message(p *plan, inline bool) error {
-	t, err := p.transfer()
+	t, err := p.newMessageWork()
 	if err != nil {
 		return s.refuse(err)
 	}
 	if s.busy == nil && s.err == nil {
-		if done, err := t.tryNow(); done || err != nil {
+		if done, err := t.transferNow(); done || err != nil {
 			s.err, s.reported = err, true
 			return err
 		}
@@ -236,7 +236,7 @@ func (s *stream) Fail(cause error) {
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
-		s.capture.add(func(on *stream) error { return on.submit(failure{cause}, never) })
+		s.capture.addStep(func(on *stream) error { return on.submit(failure{cause}, neverReady) })
 	case s.busy != nil:
 		s.enqueue(failure{cause}, false)
 	case s.err == nil:
@@ -253,7 +253,7 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	dstMemory, srcMemory := pointer(dst), pointer(src)
 	return s.submit(memoryWork(func() {
 		reduce.Copy(dstMemory, srcMemory, int(bytes), reduce.Hint{Stream: bytes >= streamBytes})
-	}), always)
+	}), alwaysReady)
 }
 
 // Fill sets each of the bytes that start at dst to value.
@@ -262,11 +262,11 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	memory := pointer(dst) // keeps Go memory reachable
-	return s.submit(memoryWork(func() { reduce.Fill(memory, value, int(bytes)) }), always)
+	return s.submit(memoryWork(func() { reduce.Fill(memory, value, int(bytes)) }), alwaysReady)
 }
 
 // Host runs a function in stream order.
-func (s *stream) Host(f func()) error { return s.submit(hostWork(f), never) }
+func (s *stream) Host(f func()) error { return s.submit(hostWork(f), neverReady) }
 
 // Synchronize waits until the stream is idle, and returns and clears its error.
 func (s *stream) Synchronize(ctx context.Context) error {
@@ -323,14 +323,14 @@ func (s *stream) Close() error {
 	}
 	s.closed = true
 	if s.capture != nil {
-		s.device.capturing.Add(-1)
+		s.device.captureCount.Add(-1)
 		s.capture = nil
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.device.longestTimeout())
 	defer cancel()
 	reported, err := s.finish(ctx)
-	s.device.abandoned.keepFor(s)
+	s.device.abandoned.waitFor(s)
 	if reported {
 		return nil
 	}

@@ -64,7 +64,8 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 			check(t, s.Host(func() { <-begin }))
 			sliceRef := func() weak.Pointer[byte] {
 				slice := make([]byte, bytes)
-				check(t, queue(s, uintptr(unsafe.Pointer(&slice[0])), uintptr(unsafe.Pointer(&other[0]))))
+				check(t, queue(s, uintptr(unsafe.Pointer(&slice[0])),
+					uintptr(unsafe.Pointer(&other[0]))))
 				return weak.Make(&slice[0])
 			}()
 			runtime.GC()

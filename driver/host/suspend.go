@@ -16,46 +16,47 @@ var (
 	_ driver.SuspendableWindow  = (*window)(nil)
 )
 
-// PrepareSuspend returns ErrBusy if abandoned work is running.
+// PrepareSuspend returns ErrBusy if a closed stream is still running work.
 func (s *segment) PrepareSuspend(save bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.checkMapped(); err != nil {
+	if err := s.checkSuspendable(); err != nil {
 		return err
 	}
-	if s.device.abandoned.any() {
-		return fmt.Errorf("a closed stream still runs work: %w", driver.ErrBusy)
+	if s.device.abandoned.isRunning() {
+		return fmt.Errorf("a closed stream is still running work: %w", driver.ErrBusy)
 	}
-	s.saved = nil
+	s.savedContents = nil
 	if save {
-		s.saved = append([]byte(nil), s.contents()...)
+		s.savedContents = append([]byte(nil), s.contents()...)
 	}
 	return nil
 }
 
-// Suspend frees the pages of the file, also for peers that map it, and prevents access.
+// Suspend frees the pages of the file, which peers may have mapped too, and makes this rank's
+// mapping inaccessible.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.checkMapped(); err != nil {
+	if err := s.checkSuspendable(); err != nil {
 		return err
 	}
 	if err := s.memory.Protect(false); err != nil {
 		return err
 	}
-	s.suspended = true
+	s.isSuspended = true
 	return sys.Discard(s.file, 0, s.Bytes())
 }
 
-// Resume permits access to the mapping again and restores the saved contents.
+// Resume makes the mapping accessible and restores the saved contents.
 func (s *segment) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unmapped {
+	if s.isUnmapped {
 		return fmt.Errorf("resuming a segment: %w", driver.ErrClosed)
 	}
-	saved := s.saved
-	if s.suspended {
+	saved := s.savedContents
+	if s.isSuspended {
 		if err := sys.Refill(s.file, s.Bytes()); err != nil {
 			return &driver.OutOfMemoryError{Requested: s.Bytes(), Cause: err}
 		}
@@ -64,16 +65,17 @@ func (s *segment) Resume() error {
 		}
 		copy(s.contents(), saved)
 	}
-	s.suspended, s.saved = false, nil
+	s.isSuspended, s.savedContents = false, nil
 	return nil
 }
 
-// checkMapped requires that the caller holds s.mu.
-func (s *segment) checkMapped() error {
+// checkSuspendable returns an error if the segment is unmapped or suspended. The caller must hold
+// s.mu.
+func (s *segment) checkSuspendable() error {
 	switch {
-	case s.unmapped || s.file == nil:
+	case s.isUnmapped || s.file == nil:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrClosed)
-	case s.suspended:
+	case s.isSuspended:
 		return fmt.Errorf("suspending a segment: %w", driver.ErrSuspended)
 	}
 	return nil
@@ -86,29 +88,29 @@ func (s *segment) contents() []byte {
 // PrepareSuspend returns nil.
 func (w *window) PrepareSuspend() error { return nil }
 
-// Suspend prevents access to the peers' segments.
-func (w *window) Suspend() error { return w.protect(false) }
+// Suspend makes this rank's mappings of the peers' segments inaccessible.
+func (w *window) Suspend() error { return w.setAccess(false) }
 
-// Resume permits access to the peers' segments once all ranks have resumed their own segments.
+// Resume makes the mappings accessible after all ranks have resumed their own segments.
 func (w *window) Resume(ctx context.Context) error {
-	reg := w.registry
-	if err := reg.group.BeginUse(); err != nil {
+	registry := w.registry
+	if err := registry.group.BeginUse(); err != nil {
 		return fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err)
 	}
-	defer reg.group.EndUse()
-	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
+	defer registry.group.EndUse()
+	ctx, cancel := control.WithDefaultTimeout(ctx, registry.cfg.Timeout.Get())
 	defer cancel()
-	if err := reg.commit(ctx, "resuming a pool", w.protect(true)); err != nil {
-		return reg.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
+	if err := registry.agreeOnMapping(ctx, "resuming a pool", w.setAccess(true)); err != nil {
+		return registry.group.Fail(fmt.Errorf("resuming segment %d: %w", w.key.Ordinal, err))
 	}
 	return nil
 }
 
-func (w *window) protect(access bool) error {
+func (w *window) setAccess(access bool) error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
 	var errs []error
-	for _, m := range w.foreign {
+	for _, m := range w.peerMappings {
 		if m != nil {
 			errs = append(errs, m.Protect(access))
 		}

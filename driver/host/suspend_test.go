@@ -27,7 +27,8 @@ func TestFailedResumeFailsGroup(t *testing.T) {
 		if rank == 0 {
 			return windows[0].Resume(d.ctx)
 		}
-		return windows[1].registry.commit(d.ctx, "resuming a pool", errors.New("on purpose"))
+		return windows[1].registry.agreeOnMapping(d.ctx, "resuming a pool",
+			errors.New("on purpose"))
 	})
 	if errs[0] == nil || d.groups[0].Cause() == nil {
 		t.Errorf("Resume = %v and Cause() = %v, want a fault", errs[0], d.groups[0].Cause())

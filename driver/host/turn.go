@@ -11,53 +11,54 @@ import (
 // turns makes the collectives of a communicator run one at a time, in the order of their tickets,
 // the numbers that Launch assigns to them.
 type turns struct {
-	waiters   atomic.Int32
-	completed atomic.Uint64 // last completed ticket
-	mu        sync.Locker   // Group.Mu
-	// passed is closed and replaced when completed changes while calls wait. It is guarded by mu.
-	passed chan struct{}
+	waiterCount   atomic.Int32
+	lastCompleted atomic.Uint64 // last completed ticket
+	mu            sync.Locker   // Group.Mu
+	// passedChannel is closed and replaced when lastCompleted changes while calls wait. It is
+	// guarded by mu.
+	passedChannel chan struct{}
 }
 
-func (t *turns) reached(ticket uint64) bool { return t.completed.Load() == ticket-1 }
+func (t *turns) isTurn(ticket uint64) bool { return t.lastCompleted.Load() == ticket-1 }
 
-// pass ends a ticket's turn. It uses a plain store, because a locked instruction would stall until
-// this rank's last post has reached the other ranks. A waiter may therefore miss the wake-up, and
-// notices the change up to turnSlice later.
-func (t *turns) pass(ticket uint64) {
-	spin.Publish64(&t.completed, ticket)
-	if t.waiters.Load() != 0 {
+// endTurn ends a ticket's turn. A locked instruction would stall until this rank's last post has
+// reached the other ranks, so endTurn uses a plain store. A waiter may therefore miss the wake-up
+// and notice the change up to turnSlice later.
+func (t *turns) endTurn(ticket uint64) {
+	spin.Publish64(&t.lastCompleted, ticket)
+	if t.waiterCount.Load() != 0 {
 		t.wakeWaiters()
 	}
 }
 
 func (t *turns) wakeWaiters() {
 	t.mu.Lock()
-	close(t.passed)
-	t.passed = make(chan struct{})
+	close(t.passedChannel)
+	t.passedChannel = make(chan struct{})
 	t.mu.Unlock()
 }
 
 // turnSlice is the interval at which waiters poll.
 const turnSlice = time.Millisecond
 
-func (t *turns) await(ticket uint64) { t.awaitUntil(ticket, nil) }
+func (t *turns) waitForTurn(ticket uint64) { t.waitForTurnUntil(ticket, nil) }
 
-// awaitUntil waits for a ticket's turn or until done is closed. It reports whether the ticket's
-// turn has come.
-func (t *turns) awaitUntil(ticket uint64, done <-chan struct{}) bool {
-	t.waiters.Add(1)
-	defer t.waiters.Add(-1)
+// waitForTurnUntil waits for a ticket's turn or until done is closed. It reports whether the
+// ticket's turn has come.
+func (t *turns) waitForTurnUntil(ticket uint64, done <-chan struct{}) bool {
+	t.waiterCount.Add(1)
+	defer t.waiterCount.Add(-1)
 	timer := time.NewTicker(turnSlice)
 	defer timer.Stop()
 	for {
 		t.mu.Lock()
-		passed := t.passed
+		passedChannel := t.passedChannel
 		t.mu.Unlock()
-		if t.reached(ticket) {
+		if t.isTurn(ticket) {
 			return true
 		}
 		select {
-		case <-passed:
+		case <-passedChannel:
 		case <-timer.C:
 		case <-done:
 			return false

@@ -13,6 +13,7 @@ import (
 	"symmem/internal/sys"
 )
 
+// registry holds the windows of a group.
 type registry struct {
 	device  *Device
 	group   *shm.Group
@@ -20,31 +21,31 @@ type registry struct {
 	windows map[driver.SegmentKey]*window // guarded by group.Mu
 }
 
-func (reg *registry) init(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
+func (reg *registry) setGroup(d *Device, group *shm.Group, cfg *driver.GroupConfig) {
 	reg.device, reg.group, reg.cfg, reg.windows = d, group, cfg, map[driver.SegmentKey]*window{}
 }
 
 // window holds the segments that all ranks registered under one key, mapped into this process.
 type window struct {
-	registry *registry
-	key      driver.SegmentKey
-	bytes    int64
-	bases    []unsafe.Pointer // by group rank
-	foreign  []*sys.Mapping   // by group rank; nil for this rank
+	registry     *registry
+	key          driver.SegmentKey
+	bytes        int64
+	bases        []unsafe.Pointer // by group rank
+	peerMappings []*sys.Mapping   // by group rank; nil for this rank
 }
 
-// Register makes a window over a segment.
+// Register makes a window from the segments that the ranks pass under the same key.
 func (reg *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
-	if reg.device.capturing.Load() > 0 {
+	if reg.device.captureCount.Load() > 0 {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, driver.ErrCapturing)
 	}
-	own, ok := s.(*segment)
+	ownSegment, ok := s.(*segment)
 	if !ok {
 		return nil, fmt.Errorf("registering segment %d: it belongs to another backend", key.Ordinal)
 	}
-	if reg.find(key) != nil {
+	if reg.findWindow(key) != nil {
 		return nil, fmt.Errorf("registering segment %d: it is already registered", key.Ordinal)
 	}
 	if err := reg.group.BeginUse(); err != nil {
@@ -53,13 +54,14 @@ func (reg *registry) Register(
 	defer reg.group.EndUse()
 	ctx, cancel := control.WithDefaultTimeout(ctx, reg.cfg.Timeout.Get())
 	defer cancel()
-	own.export(reg.handoffKey(key))
-	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key, own.Bytes(), nil)
+	ownSegment.exportFile(reg.fileKey(key))
+	_, err := control.CompareSegments(ctx, reg.group.Exchange, reg.cfg.Ranks, key,
+		ownSegment.Bytes(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("registering segment %d: %w", key.Ordinal, err)
 	}
-	w, err := reg.mapWindow(ctx, key, own)
-	if err := reg.commit(ctx, "registration", err); err != nil {
+	w, err := reg.mapWindow(ctx, key, ownSegment)
+	if err := reg.agreeOnMapping(ctx, "registration", err); err != nil {
 		return nil, errors.Join(fmt.Errorf("registering segment %d: %w", key.Ordinal, err),
 			w.unmap())
 	}
@@ -69,7 +71,7 @@ func (reg *registry) Register(
 	return w, nil
 }
 
-func (reg *registry) find(key driver.SegmentKey) *window {
+func (reg *registry) findWindow(key driver.SegmentKey) *window {
 	reg.group.Mu.Lock()
 	defer reg.group.Mu.Unlock()
 	return reg.windows[key]
@@ -85,32 +87,32 @@ func (reg *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// handoffKey returns the key under which processes exchange a segment. The key does not depend on
+// fileKey returns the key under which processes exchange a segment. The key does not depend on
 // the group, because all groups map the same memory.
-func (reg *registry) handoffKey(key driver.SegmentKey) handoff.Key {
+func (reg *registry) fileKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the segments of all ranks. If it fails, it also returns an incomplete window,
-// which the caller must unmap after it has informed the other ranks.
+// mapWindow maps the segments of all ranks. After an error, the caller must first inform the other
+// ranks and then unmap the incomplete window.
 func (reg *registry) mapWindow(
-	ctx context.Context, key driver.SegmentKey, own *segment,
+	ctx context.Context, key driver.SegmentKey, ownSegment *segment,
 ) (*window, error) {
 	n := reg.group.Size()
 	w := &window{
-		registry: reg, key: key, bytes: own.Bytes(),
-		bases: make([]unsafe.Pointer, n), foreign: make([]*sys.Mapping, n),
+		registry: reg, key: key, bytes: ownSegment.Bytes(),
+		bases: make([]unsafe.Pointer, n), peerMappings: make([]*sys.Mapping, n),
 	}
 	for r := range w.bases {
 		if r == reg.cfg.Rank {
-			w.bases[r] = own.memory.Base()
+			w.bases[r] = ownSegment.memory.Base()
 			continue
 		}
 		m, err := reg.mapPeer(ctx, r, key, w.bytes)
 		if err != nil {
 			return w, fmt.Errorf("mapping the segment of rank %d: %w", reg.cfg.Ranks[r], err)
 		}
-		w.foreign[r], w.bases[r] = m, m.Base()
+		w.peerMappings[r], w.bases[r] = m, m.Base()
 	}
 	return w, nil
 }
@@ -118,7 +120,7 @@ func (reg *registry) mapWindow(
 func (reg *registry) mapPeer(
 	ctx context.Context, rank int, key driver.SegmentKey, bytes int64,
 ) (*sys.Mapping, error) {
-	f, err := reg.group.Fetch(ctx, rank, reg.handoffKey(key), "registration")
+	f, err := reg.group.Fetch(ctx, rank, reg.fileKey(key), "registration")
 	if err != nil {
 		return nil, err
 	}
@@ -129,14 +131,14 @@ func (reg *registry) mapPeer(
 	return sys.Map(f, 0, bytes)
 }
 
-// commit returns an error on every rank if mapping failed on any rank, so that the operation takes
-// effect on all ranks or on none.
-func (reg *registry) commit(ctx context.Context, doing string, mapErr error) error {
+// agreeOnMapping returns an error on every rank if mapping failed on any rank, so that the
+// operation takes effect on all ranks or on none.
+func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapErr error) error {
 	all, err := reg.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
 		return errors.Join(mapErr, err)
 	}
-	return control.DecodeFailures(reg.cfg.Ranks, all, doing)
+	return control.DecodeFailures(reg.cfg.Ranks, all, operation)
 }
 
 // Deregister removes the registration on this rank.
@@ -155,10 +157,10 @@ func (w *window) unmap() error {
 		return nil
 	}
 	var errs []error
-	for r, m := range w.foreign {
+	for r, m := range w.peerMappings {
 		if m != nil {
 			errs = append(errs, m.Close())
-			w.foreign[r] = nil
+			w.peerMappings[r] = nil
 		}
 	}
 	return errors.Join(errs...)
@@ -178,8 +180,8 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// addressOn returns the address of rank r's buffer, assuming that its offset in the segment is the
-// same as that of this rank's buffer.
-func (w *window) addressOn(r int, own uintptr) unsafe.Pointer {
-	return unsafe.Add(w.bases[r], own-uintptr(w.bases[w.registry.cfg.Rank]))
+// addressOn returns the address of rank r's buffer. It assumes that the buffers of both ranks have
+// the same offset in their segments.
+func (w *window) addressOn(r int, ownAddress uintptr) unsafe.Pointer {
+	return unsafe.Add(w.bases[r], ownAddress-uintptr(w.bases[w.registry.cfg.Rank]))
 }

@@ -33,6 +33,6 @@ func (f hostWork) run() error { return driver.Guard("work on a stream", f) }
 
 func (f hostWork) skip(error) {}
 
-func always() bool { return true }
+func alwaysReady() bool { return true }
 
-func never() bool { return false }
+func neverReady() bool { return false }
