@@ -15,20 +15,20 @@ type buffer struct {
 	window  driver.Window
 }
 
-func (b buffer) addr(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
+func (b buffer) addressAt(offset int64) uintptr { return b.segment.Address() + uintptr(offset) }
 
-func (r *rank) newBuffer(atLeast int64) buffer {
+func (r *rank) newBuffer(minBytes int64) buffer {
 	g := r.granularity()
-	size := (atLeast + g - 1) / g * g
-	s, err := r.arena.Map(r.mapped, size)
+	size := (minBytes + g - 1) / g * g
+	s, err := r.arena.Map(r.mappedBytes, size)
 	r.must(err)
-	r.mapped += size
+	r.mappedBytes += size
 	r.onClose(s.Unmap)
 	return buffer{segment: s}
 }
 
-func (r *rank) newWindow(atLeast int64) buffer {
-	b := r.newBuffer(atLeast)
+func (r *rank) newWindow(minBytes int64) buffer {
+	b := r.newBuffer(minBytes)
 	b.window = r.register(r.group, r.nextKey(), b)
 	return b
 }
@@ -39,59 +39,59 @@ func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) 
 	return w
 }
 
-// nextKey returns a new segment key. The n-th call returns the same key on every rank.
+// nextKey returns a new segment key. The n-th call of nextKey returns the same key on every rank.
 func (r *rank) nextKey() driver.SegmentKey {
-	r.windows++
-	return driver.SegmentKey{Pool: 7, Ordinal: r.windows}
+	r.keyCount++
+	return driver.SegmentKey{Pool: 7, Ordinal: r.keyCount}
 }
 
-func (r *rank) write(ptr uintptr, data []byte) {
+func (r *rank) write(deviceAddress uintptr, data []byte) {
 	if len(data) == 0 {
 		return
 	}
-	staging := r.stage(len(data))
+	staging := r.stagingBuffer(len(data))
 	copy(staging, data)
-	r.must(r.stream.Copy(ptr, address(staging), int64(len(data))))
+	r.must(r.stream.Copy(deviceAddress, sliceAddress(staging), int64(len(data))))
 	r.must(r.stream.Synchronize(r.world.ctx))
 	runtime.KeepAlive(staging)
 }
 
-// stage returns host memory for a copy. It reuses the memory, because allocations would dominate
-// the time of tests under the race detector.
-func (r *rank) stage(n int) []byte {
-	if len(r.staging) < n {
-		r.staging = r.world.harness.Host(n)
+// stagingBuffer returns host memory for a copy. It reuses the memory, because allocations would
+// dominate the time of tests under the race detector.
+func (r *rank) stagingBuffer(count int) []byte {
+	if len(r.staging) < count {
+		r.staging = r.world.harness.Host(count)
 	}
-	return r.staging[:n]
+	return r.staging[:count]
 }
 
 // read copies n bytes from the device. The result is valid until the rank's next read or write.
-func (r *rank) read(ptr uintptr, n int64) []byte {
-	if n == 0 {
+func (r *rank) read(deviceAddress uintptr, count int64) []byte {
+	if count == 0 {
 		return nil
 	}
-	staging := r.stage(int(n))
-	r.must(r.stream.Copy(address(staging), ptr, n))
+	staging := r.stagingBuffer(int(count))
+	r.must(r.stream.Copy(sliceAddress(staging), deviceAddress, count))
 	r.must(r.stream.Synchronize(r.world.ctx))
 	return staging
 }
 
-func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+func sliceAddress(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-func (r *rank) expect(ptr uintptr, want []byte) {
+func (r *rank) expectBytes(deviceAddress uintptr, want []byte) {
 	r.world.t.Helper()
-	r.must(difference(r.read(ptr, int64(len(want))), want))
+	r.must(compareBytes(r.read(deviceAddress, int64(len(want))), want))
 }
 
-func (r *rank) expectAll(ptr uintptr, value byte, n int64) {
+func (r *rank) expectFilled(deviceAddress uintptr, value byte, count int64) {
 	r.world.t.Helper()
-	got := r.read(ptr, n)
-	if n > 0 && (got[0] != value || !bytes.Equal(got[1:], got[:n-1])) {
-		r.must(difference(got, bytes.Repeat([]byte{value}, int(n))))
+	got := r.read(deviceAddress, count)
+	if count > 0 && (got[0] != value || !bytes.Equal(got[1:], got[:count-1])) {
+		r.must(compareBytes(got, bytes.Repeat([]byte{value}, int(count))))
 	}
 }
 
-func difference(got, want []byte) error {
+func compareBytes(got, want []byte) error {
 	if bytes.Equal(got, want) {
 		return nil
 	}

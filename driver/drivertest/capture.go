@@ -7,20 +7,20 @@ import (
 	"symmem/driver"
 )
 
-var captureClauses = []clause{
+var captureRequirements = []requirement{
 	{"captures cannot be nested or ended twice", testCaptureStates},
 	{"a capturing stream refuses Synchronize and graph launches", testRefusedInCapture},
 	{"captured work does not run before its graph is launched", testCapturedWaits},
 	{"a graph runs on any stream of its device, in stream order", testGraphStreams},
 	{"an event in a graph is recorded by each launch", testGraphEvents},
-	{"replays and eager calls of a group run in the order of their launches", testReplays},
+	{"replayed and other calls of a group run in the order of their launches", testReplays},
 	{"Register returns ErrCapturing during a capture, which stays valid", testRegisterCapturing},
 	{"closing a stream ends its capture", testCloseCapturing},
 	{"launching a closed graph returns ErrClosed", testGraphClosed},
 }
 
 func testCaptureStates(t *testing.T, h Harness) {
-	s := newWorld(t, h, 1, options{noGroup: true}).ranks[0].stream
+	s := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0].stream
 	_, err := s.EndCapture()
 	wantError(t, "EndCapture without BeginCapture", err, driver.ErrNotCapturing)
 	must(t, s.BeginCapture())
@@ -40,74 +40,74 @@ func testCaptureStates(t *testing.T, h Harness) {
 }
 
 func testRefusedInCapture(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 1, 1<<20, options{})
-	r, m := fx.ranks[0], fx.send[0]
-	must(t, r.stream.Fill(m.addr(0), 0, 64))
-	must(t, r.stream.Synchronize(fx.ctx))
-	inner := r.capture(func() { r.must(r.stream.Fill(m.addr(0), 1, 64)) })
-	outer := r.capture(func() {
-		wantError(t, "synchronizing the stream", r.stream.Synchronize(fx.ctx), driver.ErrCapturing)
-		wantError(t, "launching a graph", inner.Launch(r.stream), driver.ErrCapturing)
-		r.must(r.stream.Fill(m.addr(32), 2, 32))
+	bw := newBufferWorld(t, h, 1, 1<<20, options{})
+	r, buf := bw.ranks[0], bw.send[0]
+	must(t, r.stream.Fill(buf.addressAt(0), 0, 64))
+	must(t, r.stream.Synchronize(bw.ctx))
+	innerGraph := r.capture(func() { r.must(r.stream.Fill(buf.addressAt(0), 1, 64)) })
+	outerGraph := r.capture(func() {
+		wantError(t, "synchronizing the stream", r.stream.Synchronize(bw.ctx), driver.ErrCapturing)
+		wantError(t, "launching a graph", innerGraph.Launch(r.stream), driver.ErrCapturing)
+		r.must(r.stream.Fill(buf.addressAt(32), 2, 32))
 	})
-	must(t, inner.Close())
-	must(t, outer.Launch(r.stream))
-	r.expectAll(m.addr(0), 0, 32)
-	r.expectAll(m.addr(32), 2, 32)
+	must(t, innerGraph.Close())
+	must(t, outerGraph.Launch(r.stream))
+	r.expectFilled(buf.addressAt(0), 0, 32)
+	r.expectFilled(buf.addressAt(32), 2, 32)
 }
 
 func testCapturedWaits(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newWindow(1)
-	ran := 0
+	runCount := 0
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Int8, Count: 64,
-		Send: b.addr(0), Recv: b.addr(128),
+		Send: b.addressAt(0), Recv: b.addressAt(128),
 	}
 	g := r.capture(func() {
-		must(t, r.stream.Fill(b.addr(0), 9, 64))
-		must(t, r.stream.Copy(b.addr(64), b.addr(0), 64))
-		must(t, r.queue(r.group, r.stream, call))
-		must(t, r.stream.Host(func() { ran++ }))
+		must(t, r.stream.Fill(b.addressAt(0), 9, 64))
+		must(t, r.stream.Copy(b.addressAt(64), b.addressAt(0), 64))
+		must(t, r.queueCall(r.group, r.stream, call))
+		must(t, r.stream.Host(func() { runCount++ }))
 	})
-	r.expectAll(b.addr(0), 0, 192)
-	if ran != 0 {
+	r.expectFilled(b.addressAt(0), 0, 192)
+	if runCount != 0 {
 		t.Error("a captured function ran before its graph was launched")
 	}
 	for range 3 {
 		must(t, g.Launch(r.stream))
 	}
-	r.expectAll(b.addr(0), 9, 192)
-	if ran != 3 {
-		t.Errorf("a captured function ran %d times; want 3", ran)
+	r.expectFilled(b.addressAt(0), 9, 192)
+	if runCount != 3 {
+		t.Errorf("a captured function ran %d times; want 3", runCount)
 	}
 }
 
 func testGraphStreams(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	g := r.capture(func() { r.must(r.stream.Copy(b.addr(64), b.addr(0), 64)) })
+	g := r.capture(func() { r.must(r.stream.Copy(b.addressAt(64), b.addressAt(0), 64)) })
 	other := r.newStream()
-	gate := r.block(other)
-	must(t, other.Fill(b.addr(0), 5, 64))
+	gate := r.blockStream(other)
+	must(t, other.Fill(b.addressAt(0), 5, 64))
 	must(t, g.Launch(other))
-	must(t, other.Fill(b.addr(0), 6, 64))
-	r.expectAll(b.addr(0), 0, 128)
+	must(t, other.Fill(b.addressAt(0), 6, 64))
+	r.expectFilled(b.addressAt(0), 0, 128)
 	gate.open()
 	must(t, other.Synchronize(r.world.ctx))
-	r.expectAll(b.addr(0), 6, 64)
-	r.expectAll(b.addr(64), 5, 64)
+	r.expectFilled(b.addressAt(0), 6, 64)
+	r.expectFilled(b.addressAt(64), 5, 64)
 }
 
 func testGraphEvents(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	e := r.newEvent()
 	g := r.capture(func() { r.must(r.stream.Record(e)) })
 	if !e.Done() {
 		t.Error("capturing a Record recorded the event, want only launches to record it")
 	}
 	for range 3 {
-		gate := r.block(r.stream)
+		gate := r.blockStream(r.stream)
 		must(t, g.Launch(r.stream))
 		if e.Done() {
 			t.Error("the event is done before its stream reached it")
@@ -120,70 +120,70 @@ func testGraphEvents(t *testing.T, h Harness) {
 // testReplays replays a graph that sums the ranks' values and, between replays, makes the same call
 // on another path.
 func testReplays(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 3, 1<<20, options{check: true})
-	fx.each(func(r *rank) { replay(fx, r) })
+	bw := newBufferWorld(t, h, 3, 1<<20, options{comparesCalls: true})
+	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
 }
 
-func replay(fx *fixture, r *rank) {
+func checkReplays(bw *bufferWorld, r *rank) {
 	const launches = 1000
-	send, recv := fx.send[r.number], fx.recv[r.number]
+	send, recv := bw.send[r.number], bw.recv[r.number]
 	sum := func(recvOffset int64, path driver.Path) driver.Call {
 		return r.onSupportedPath(r.group, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Int32, Count: 4000, Path: path,
-			Send: send.addr(0), Recv: recv.addr(recvOffset),
+			Send: send.addressAt(0), Recv: recv.addressAt(recvOffset),
 			SendWindow: send.window, RecvWindow: recv.window, Digest: uint64(path) + 1,
 		})
 	}
-	var ran atomic.Int32
-	paths := fx.harness.Paths
+	var runCount atomic.Int32
+	paths := bw.harness.Paths
 	g := r.capture(func() {
-		r.must(r.queue(r.group, r.stream, sum(0, paths[len(paths)-1])))
-		r.must(r.stream.Host(func() { ran.Add(1) }))
+		r.must(r.queueCall(r.group, r.stream, sum(0, paths[len(paths)-1])))
+		r.must(r.stream.Host(func() { runCount.Add(1) }))
 	})
 	for i := range launches {
 		r.setStep("launch %d", i)
-		replayStep(fx, r, g, sum(1<<16, paths[0]), i)
+		replayStep(bw, r, g, sum(1<<16, paths[0]), i)
 	}
-	r.must(r.stream.Synchronize(fx.ctx))
-	if n := ran.Load(); n != launches {
+	r.must(r.stream.Synchronize(bw.ctx))
+	if n := runCount.Load(); n != launches {
 		r.failf("a captured function ran %d times in %d launches", n, launches)
 	}
 }
 
-// replayStep changes the input and launches the graph. Every third step also makes the other call,
-// and every thirtieth step checks the results.
-func replayStep(fx *fixture, r *rank, g driver.Graph, eager driver.Call, i int) {
+// replayStep changes the input and launches the graph. Every third step also makes directCall, and
+// every thirtieth step checks the results.
+func replayStep(bw *bufferWorld, r *rank, g driver.Graph, directCall driver.Call, i int) {
 	value := byte(i%20 + r.number)
-	r.must(r.stream.Fill(fx.send[r.number].addr(0), value, 16000))
+	r.must(r.stream.Fill(bw.send[r.number].addressAt(0), value, 16000))
 	r.must(g.Launch(r.stream))
 	if i%3 == 0 {
-		r.must(r.queue(r.group, r.stream, eager))
+		r.must(r.queueCall(r.group, r.stream, directCall))
 	}
 	if i%30 == 0 {
 		sum := byte(3*(i%20) + 3)
-		r.expectAll(fx.recv[r.number].addr(0), sum, 16000)
-		r.expectAll(fx.recv[r.number].addr(1<<16), sum, 16000)
+		r.expectFilled(bw.recv[r.number].addressAt(0), sum, 16000)
+		r.expectFilled(bw.recv[r.number].addressAt(1<<16), sum, 16000)
 	}
 }
 
 func testRegisterCapturing(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 2, 1<<20, options{check: true})
-	tr := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
-	tr.prepare(h, 2)
-	fx.each(func(r *rank) {
-		fresh := r.newBuffer(1)
-		call := tr.call(r, fx.send[r.number], fx.recv[r.number])
-		r.write(call.Send, tr.inputs[r.number])
+	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
+	tc := collectiveCase{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
+	tc.setInputsAndResults(h, 2)
+	bw.onEachRank(func(r *rank) {
+		newBuffer := r.newBuffer(1)
+		call := tc.call(r, bw.send[r.number], bw.recv[r.number])
+		r.write(call.Send, tc.inputs[r.number])
 		key := r.nextKey()
 		g := r.capture(func() {
-			r.must(r.queue(r.group, r.stream, call))
-			_, err := r.group.Register(fx.ctx, key, fresh.segment)
+			r.must(r.queueCall(r.group, r.stream, call))
+			_, err := r.group.Register(bw.ctx, key, newBuffer.segment)
 			wantError(t, "registering", err, driver.ErrCapturing)
 		})
 		r.must(g.Launch(r.stream))
-		r.expect(call.Recv, tr.results[r.number])
+		r.expectBytes(call.Recv, tc.wantResults[r.number])
 		r.must(g.Close())
-		r.register(r.group, key, fresh)
+		r.register(r.group, key, newBuffer)
 	})
 }
 
@@ -197,7 +197,7 @@ func testCloseCapturing(t *testing.T, h Harness) {
 }
 
 func testGraphClosed(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	g := r.capture(func() {})
 	must(t, g.Close())
 	wantError(t, "launching", g.Launch(r.stream), driver.ErrClosed)

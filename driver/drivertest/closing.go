@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-var closingClauses = []clause{
+var closingRequirements = []requirement{
 	{"calls of a closed group return ErrClosed", testGroupClosed},
 	{"closing a group deregisters its windows", testCloseDeregisters},
 	{"Close ends the waits of its rank", testCloseOwnWaits},
@@ -43,8 +43,8 @@ func testGroupClosed(t *testing.T, h Harness) {
 
 func testCloseDeregisters(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	w.each(func(r *rank) {
-		c := r.connect("short-lived", numbers(2), true)
+	w.onEachRank(func(r *rank) {
+		c := r.connect("short-lived", firstNumbers(2), true)
 		b := r.newBuffer(1)
 		first := r.register(c, r.nextKey(), b)
 		r.must(errors.Join(c.Close(), first.Deregister()))
@@ -55,7 +55,9 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 }
 
 var waitingCalls = map[string]func(r *rank, b buffer) error{
-	"a collective": func(r *rank, _ buffer) error { return r.launch(r.group, r.stream, barrier) },
+	"a collective": func(r *rank, _ buffer) error {
+		return r.launchAndWait(r.group, r.stream, barrier)
+	},
 	"an agreement": func(r *rank, _ buffer) error {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 		return err
@@ -73,7 +75,7 @@ var waitingCalls = map[string]func(r *rank, b buffer) error{
 func testCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{expectFaults: true})
+			w := newWorld(t, h, 2, options{expectsFaults: true})
 			r, result := w.ranks[0], make(chan error)
 			b := r.newBuffer(1)
 			go func() { result <- wait(r, b) }()
@@ -86,8 +88,8 @@ func testCloseOwnWaits(t *testing.T, h Harness) {
 func testCloseOthersWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{expectFaults: true})
-			w.each(func(r *rank) {
+			w := newWorld(t, h, 2, options{expectsFaults: true})
+			w.onEachRank(func(r *rank) {
 				if r.number == 1 {
 					r.must(r.group.Close())
 					return
@@ -104,24 +106,24 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 // testCloseAnytime closes and aborts groups while the ranks repeat various calls.
 func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
-	w := newWorld(t, h, 2, options{noGroup: true, expectFaults: true})
+	w := newWorld(t, h, 2, options{withoutGroup: true, expectsFaults: true})
 	for round := range 60 {
-		w.each(func(r *rank) { closeGroupInUse(r, fmt.Sprint("round ", round), round) })
+		w.onEachRank(func(r *rank) { closeGroupInUse(r, fmt.Sprint("round ", round), round) })
 	}
 }
 
 func closeGroupInUse(r *rank, id string, round int) {
-	c := r.connect(id, numbers(2), true)
+	c := r.connect(id, firstNumbers(2), true)
 	s, err := r.device.NewStream()
 	r.must(err)
-	var users sync.WaitGroup
-	for _, use := range []func() error{
-		func() error { return r.queue(c, s, barrier) },
+	var callers sync.WaitGroup
+	for _, call := range []func() error{
+		func() error { return r.queueCall(c, s, barrier) },
 		func() error { _, err := c.Exchange(r.world.ctx, driver.LaneControl, nil); return err },
 		func() error { _, err := c.Exchange(r.world.ctx, driver.LaneBackground, nil); return err },
 	} {
-		users.Go(func() {
-			for use() == nil {
+		callers.Go(func() {
+			for call() == nil {
 				continue
 			}
 		})
@@ -130,7 +132,7 @@ func closeGroupInUse(r *rank, id string, round int) {
 		c.Abort(nil)
 	}
 	err = c.Close()
-	users.Wait()
+	callers.Wait()
 	if s.Close() == nil && c.Cause() == nil {
 		r.failf("Cause() = nil and the stream has no error after Close")
 	}
@@ -140,8 +142,8 @@ func closeGroupInUse(r *rank, id string, round int) {
 func testReopen(t *testing.T, h Harness) {
 	for range 5 {
 		t.Run("open", func(t *testing.T) {
-			w := newWorld(t, h, 3, options{check: true})
-			w.each(func(r *rank) {
+			w := newWorld(t, h, 3, options{comparesCalls: true})
+			w.onEachRank(func(r *rank) {
 				r.checkSum(r.group, r.newWindow(1), 4)
 			})
 		})

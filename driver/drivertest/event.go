@@ -8,17 +8,17 @@ import (
 	"symmem/driver"
 )
 
-var eventClauses = []clause{
+var eventRequirements = []requirement{
 	{"an event that has never been recorded is done", testNeverRecorded},
 	{"after each Record, an event is done when its stream reaches it", testEventDone},
 	{"Wait refers to the last Record before it", testEventPoint},
-	{"Synchronize ends with its context", testEventContext},
-	{"two streams can pass work back and forth", testPingPong},
+	{"Synchronize returns when its context is canceled", testEventContext},
+	{"two streams can alternately wait for each other", testPingPong},
 	{"a failed Record does not change the event", testFailedRecord},
 }
 
 func testNeverRecorded(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	e := r.newEvent()
 	if !e.Done() {
 		t.Error("Done() = false for an event that was never recorded, want true")
@@ -29,21 +29,21 @@ func testNeverRecorded(t *testing.T, h Harness) {
 }
 
 func testEventDone(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	e := r.newEvent()
 	for range 3 {
-		g := r.block(r.stream)
-		ran := false
-		must(t, r.stream.Host(func() { ran = true }))
+		g := r.blockStream(r.stream)
+		hasRun := false
+		must(t, r.stream.Host(func() { hasRun = true }))
 		must(t, r.stream.Record(e))
 		if e.Done() {
 			t.Error("the event is done before its stream reached it")
 		}
 		g.open()
 		must(t, e.Synchronize(r.world.ctx))
-		if !e.Done() || !ran {
+		if !e.Done() || !hasRun {
 			t.Errorf("after Synchronize: event done = %v, earlier work done = %v; want true, true",
-				e.Done(), ran)
+				e.Done(), hasRun)
 		}
 	}
 	must(t, r.stream.Record(e))
@@ -54,23 +54,23 @@ func testEventDone(t *testing.T, h Harness) {
 }
 
 func testEventPoint(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
-	first := r.block(r.stream)
+	first := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	must(t, other.Wait(e))
-	ran := make(chan struct{})
-	must(t, other.Host(func() { close(ran) }))
-	second := r.block(r.stream)
+	hasRunChannel := make(chan struct{})
+	must(t, other.Host(func() { close(hasRunChannel) }))
+	second := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	select {
-	case <-ran:
+	case <-hasRunChannel:
 		t.Error("the other stream did not wait for the event")
 	default:
 	}
 	first.open()
 	must(t, other.Synchronize(r.world.ctx))
-	<-ran
+	<-hasRunChannel
 	if e.Done() {
 		t.Error("the event is done before its stream reached the second Record")
 	}
@@ -79,9 +79,9 @@ func testEventPoint(t *testing.T, h Harness) {
 }
 
 func testEventContext(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	e := r.newEvent()
-	g := r.block(r.stream)
+	g := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
@@ -91,27 +91,27 @@ func testEventContext(t *testing.T, h Harness) {
 }
 
 func testPingPong(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	streams := []driver.Stream{r.stream, r.newStream()}
 	turn := r.newEvent()
-	var ran []int
+	var order []int
 	const n = 500
 	for i := range n {
 		s := streams[i%2]
 		must(t, s.Wait(turn))
-		must(t, s.Host(func() { ran = append(ran, i) }))
+		must(t, s.Host(func() { order = append(order, i) }))
 		must(t, s.Record(turn))
 	}
 	for _, s := range streams {
 		must(t, s.Synchronize(r.world.ctx))
 	}
-	if !slices.Equal(ran, numbers(n)) {
-		t.Errorf("functions ran in the order %v, want the order in which they were queued", ran)
+	if !slices.Equal(order, firstNumbers(n)) {
+		t.Errorf("functions ran in the order %v, want the order in which they were queued", order)
 	}
 }
 
 func testFailedRecord(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
 	must(t, other.Close())
 	wantError(t, "recording", other.Record(e), driver.ErrClosed)

@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-var exchangeClauses = []clause{
+var exchangeRequirements = []requirement{
 	{"every rank gets the payloads of all ranks, by group rank", testPayloads},
 	{"payloads may differ in size", testPayloadSizes},
 	{"a payload that is too large causes an error without side effects", testPayloadTooLarge},
@@ -19,34 +19,34 @@ var exchangeClauses = []clause{
 func testPayloads(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
 	for _, lane := range []driver.Lane{driver.LaneControl, driver.LaneBackground} {
-		w.each(func(r *rank) {
+		w.onEachRank(func(r *rank) {
 			for round, n := range []int{0, 1, 8 << 10, 8<<10 + 1, driver.MaxPayload, 100, 0} {
-				r.must(r.swap(lane, round, []int{n, n, n}))
+				r.must(r.exchangePayloads(lane, round, []int{n, n, n}))
 			}
 		})
 	}
-	fault := newWorld(t, h, 3, options{})
-	fault.expectFaults = true
-	fault.each(func(r *rank) {
+	faultWorld := newWorld(t, h, 3, options{})
+	faultWorld.expectsFaults = true
+	faultWorld.onEachRank(func(r *rank) {
 		for round, n := range []int{1, 8<<10 + 1} {
-			r.must(r.swap(driver.LaneFault, round, []int{n, n, n}))
+			r.must(r.exchangePayloads(driver.LaneFault, round, []int{n, n, n}))
 		}
 	})
 }
 
 func testPayloadSizes(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{})
-	w.each(func(r *rank) {
+	w.onEachRank(func(r *rank) {
 		for round := range 30 {
 			sizes := []int{0, 1 << (round % 16), 3000 * (round % 7)}
-			r.must(r.swap(driver.LaneControl, round, sizes))
+			r.must(r.exchangePayloads(driver.LaneControl, round, sizes))
 		}
 	})
 }
 
 func testPayloadTooLarge(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	w.each(func(r *rank) {
+	w.onEachRank(func(r *rank) {
 		large := make([]byte, driver.MaxPayload+1)
 		if _, err := r.group.Exchange(w.ctx, driver.LaneControl, large); err == nil {
 			r.failf("Exchange of more than MaxPayload bytes succeeded, want an error")
@@ -54,27 +54,27 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 		if _, err := r.group.Exchange(w.ctx, driver.Lanes, nil); err == nil {
 			r.failf("Exchange on a nonexistent lane succeeded, want an error")
 		}
-		r.must(r.swap(driver.LaneControl, 1, []int{5, 5}))
+		r.must(r.exchangePayloads(driver.LaneControl, 1, []int{5, 5}))
 	})
 }
 
 // testLanes makes rank 0 wait on the background lane, and checks that other calls complete in the
 // meantime.
 func testLanes(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{check: true})
+	w := newWorld(t, h, 2, options{comparesCalls: true})
 	release := make(chan struct{})
 	background := func(r *rank) error {
 		if r.number == 1 {
 			<-release
 		}
-		return r.swap(driver.LaneBackground, 1, []int{9, 10000})
+		return r.exchangePayloads(driver.LaneBackground, 1, []int{9, 10000})
 	}
-	w.each(func(r *rank) {
+	w.onEachRank(func(r *rank) {
 		result := make(chan error, 1)
 		go func() { result <- background(r) }()
 		for round := range 20 {
-			r.must(r.swap(driver.LaneControl, round, []int{20000, 3}))
-			r.must(r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+			r.must(r.exchangePayloads(driver.LaneControl, round, []int{20000, 3}))
+			r.must(r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 		}
 		if r.number == 1 {
 			close(release)
@@ -84,11 +84,11 @@ func testLanes(t *testing.T, h Harness) {
 }
 
 func testMixed(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{check: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 3, options{comparesCalls: true})
+	w.onEachRank(func(r *rank) {
 		for round := range 200 {
-			r.must(r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
-			r.must(r.swap(driver.LaneControl, round, []int{round, 3, 9000}))
+			r.must(r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+			r.must(r.exchangePayloads(driver.LaneControl, round, []int{round, 3, 9000}))
 		}
 		r.must(r.stream.Synchronize(w.ctx))
 	})
@@ -97,7 +97,7 @@ func testMixed(t *testing.T, h Harness) {
 // testExchangeCanceled cancels rank 0's exchange before rank 1 joins it.
 func testExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	w.expectFaults = true
+	w.expectsFaults = true
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	_, err := w.ranks[0].group.Exchange(ctx, driver.LaneControl, nil)

@@ -7,14 +7,15 @@ import (
 	"symmem/driver"
 )
 
-var failureClauses = []clause{
+var failureRequirements = []requirement{
 	{"a failed stream skips its work until Synchronize", testSkipped},
 	{"an event after a failure returns the error to every caller", testEventFails},
 	{"Wait propagates a failure, and WaitOnly does not", testWaitFails},
 	{"a skipped collective fails its group with a PriorError", testSkippedCollective},
 	{"a stream fails if a failed group refuses its collective", testRefusedCollective},
-	{"a failure in a capture makes every launch fail", testCapturedFailure},
-	{"events of a graph whose collective is refused carry the error", testRefusedGraph},
+	{"a failure in a capture makes every launch of the graph fail", testCapturedFailure},
+	{"if a failed group refuses a graph's collective, the graph's events carry the error",
+		testRefusedGraph},
 	{"launching a graph does not wait for events in the graph", testLaunchDoesNotWait},
 }
 
@@ -23,32 +24,32 @@ var errOnPurpose = errors.New("a failure on purpose")
 // newFailingStream returns a blocked stream that fails when its gate is opened.
 func newFailingStream(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
-	g := r.block(s)
+	g := r.blockStream(s)
 	s.Fail(errOnPurpose)
 	return s, g
 }
 
 func testSkipped(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	s, g := newFailingStream(r)
 	b := r.newBuffer(64)
-	ran := false
-	must(t, s.Host(func() { ran = true }))
-	must(t, s.Fill(b.addr(0), 1, 64))
+	hasRun := false
+	must(t, s.Host(func() { hasRun = true }))
+	must(t, s.Fill(b.addressAt(0), 1, 64))
 	g.open()
 	wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 	must(t, s.Synchronize(r.world.ctx))
-	if ran {
+	if hasRun {
 		t.Error("the stream ran work after its failure")
 	}
-	r.expectAll(b.addr(0), 0, 64)
-	must(t, s.Fill(b.addr(0), 2, 64))
+	r.expectFilled(b.addressAt(0), 0, 64)
+	must(t, s.Fill(b.addressAt(0), 2, 64))
 	must(t, s.Synchronize(r.world.ctx))
-	r.expectAll(b.addr(0), 2, 64)
+	r.expectFilled(b.addressAt(0), 2, 64)
 }
 
 func testEventFails(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	s, g := newFailingStream(r)
 	e := r.newEvent()
 	must(t, s.Record(e))
@@ -63,36 +64,36 @@ func testEventFails(t *testing.T, h Harness) {
 }
 
 func testWaitFails(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	for _, late := range []bool{false, true} {
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	for _, afterFailure := range []bool{false, true} {
 		s, g := newFailingStream(r)
-		e, waiter, onlyWaiter := r.newEvent(), r.newStream(), r.newStream()
+		e, waitStream, waitOnlyStream := r.newEvent(), r.newStream(), r.newStream()
 		must(t, s.Record(e))
-		finish := func() {
+		failStream := func() {
 			g.open()
 			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 		}
-		if late {
-			finish()
+		if afterFailure {
+			failStream()
 		}
-		must(t, waiter.Wait(e))
-		must(t, onlyWaiter.WaitOnly(e))
-		if !late {
-			finish()
+		must(t, waitStream.Wait(e))
+		must(t, waitOnlyStream.WaitOnly(e))
+		if !afterFailure {
+			failStream()
 		}
-		wantError(t, "waiting", waiter.Synchronize(r.world.ctx), errOnPurpose)
-		must(t, onlyWaiter.Synchronize(r.world.ctx))
+		wantError(t, "waiting", waitStream.Synchronize(r.world.ctx), errOnPurpose)
+		must(t, waitOnlyStream.Synchronize(r.world.ctx))
 	}
 }
 
 func testSkippedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{expectFaults: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 2, options{expectsFaults: true})
+	w.onEachRank(func(r *rank) {
 		s := r.stream
 		if r.number == 0 {
 			s.Fail(errOnPurpose)
 		}
-		err := r.launch(r.group, s, driver.Call{Operation: driver.Barrier})
+		err := r.launchAndWait(r.group, s, driver.Call{Operation: driver.Barrier})
 		var prior *driver.PriorError
 		switch {
 		case r.number == 1 && !errors.Is(err, driver.ErrFault):
@@ -119,10 +120,11 @@ func faultOwner(err error) any {
 }
 
 func testRefusedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{expectFaults: true})
+	w := newWorld(t, h, 1, options{expectsFaults: true})
 	r := w.ranks[0]
 	r.group.Abort(nil)
-	wantError(t, "launching", r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}),
+	wantError(t, "launching", r.queueCall(r.group, r.stream,
+		driver.Call{Operation: driver.Barrier}),
 		driver.ErrAborted)
 	must(t, r.stream.Host(func() { t.Error("the stream ran work after the refused collective") }))
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
@@ -130,7 +132,7 @@ func testRefusedCollective(t *testing.T, h Harness) {
 }
 
 func testCapturedFailure(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	g := r.capture(func() { r.stream.Fail(errOnPurpose) })
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for range 2 {
@@ -142,11 +144,11 @@ func testCapturedFailure(t *testing.T, h Harness) {
 // testRefusedGraph replays a graph before and after its group fails. The graph's event must no
 // longer refer to the first replay.
 func testRefusedGraph(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{expectFaults: true})
+	w := newWorld(t, h, 1, options{expectsFaults: true})
 	r := w.ranks[0]
 	e := r.newEvent()
 	g := r.capture(func() {
-		must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+		must(t, r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 		must(t, r.stream.Record(e))
 	})
 	must(t, g.Launch(r.stream))
@@ -159,22 +161,22 @@ func testRefusedGraph(t *testing.T, h Harness) {
 }
 
 func testLaunchDoesNotWait(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	busy, e := r.newStream(), r.newEvent()
-	gate := r.block(busy)
+	gate := r.blockStream(busy)
 	must(t, busy.Record(e))
-	ran := make(chan struct{})
+	hasRunChannel := make(chan struct{})
 	g := r.capture(func() {
 		must(t, r.stream.Wait(e))
-		must(t, r.stream.Host(func() { close(ran) }))
+		must(t, r.stream.Host(func() { close(hasRunChannel) }))
 	})
 	must(t, g.Launch(r.stream)) // while the event's stream is blocked
 	select {
-	case <-ran:
+	case <-hasRunChannel:
 		t.Error("the stream ran work before the event it must wait for")
 	default:
 	}
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
-	<-ran
+	<-hasRunChannel
 }

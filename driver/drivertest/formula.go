@@ -11,19 +11,19 @@ import (
 	"symmem/driver"
 )
 
-var formulaClauses = []clause{
+var formulaRequirements = []requirement{
 	{"reductions in rank order match bit for bit", testFormula(driver.RankOrder)},
 	{"reductions in tree order match bit for bit", testFormula(driver.Tree)},
 	{"reductions in rounded tree order match bit for bit", testFormula(driver.RoundedTree)},
-	{"special values without a formula", testSpecials(driver.AnyFormula)},
-	{"special values in rank order", testSpecials(driver.RankOrder)},
-	{"special values in tree order", testSpecials(driver.Tree)},
-	{"special values in rounded tree order", testSpecials(driver.RoundedTree)},
+	{"reductions of special values without a formula", testSpecials(driver.AnyFormula)},
+	{"reductions of special values in rank order", testSpecials(driver.RankOrder)},
+	{"reductions of special values in tree order", testSpecials(driver.Tree)},
+	{"reductions of special values in rounded tree order", testSpecials(driver.RoundedTree)},
 }
 
-// scope returns how many elements to try in total for each type and reduction, and the largest
-// count of a call.
-func (h Harness) scope() (elements, largest int64) {
+// formulaTestSize returns the number of elements to try for each type and reduction, and the
+// largest count of a call.
+func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	switch {
 	case os.Getenv("SYMMEM_TEST_FULL") == "1":
 		return 1e6, 16 << 20
@@ -34,8 +34,8 @@ func (h Harness) scope() (elements, largest int64) {
 	}
 }
 
-// testFormula tries every type and reduction on several numbers of ranks. Everything else is
-// random. Paths that do not support the group's formula are skipped.
+// testFormula tries every type and reduction on several numbers of ranks. All other arguments are
+// random. Paths that do not support the formula are skipped.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -52,33 +52,33 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 }
 
 func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
-	elements, largest := h.scope()
-	fx := newFixture(t, h, n, 8*largest+4096, options{
-		check: true, formula: f, lifetime: longTimeout * time.Duration(1+elements/1e5),
+	elementCount, maxCount := h.formulaTestSize()
+	bw := newBufferWorld(t, h, n, 8*maxCount+4096, options{
+		comparesCalls: true, formula: f, lifetime: longTimeout * time.Duration(1+elementCount/1e5),
 	})
-	draws := rand.New(rand.NewPCG(seed, uint64(n)))
-	tried := 0
+	random := rand.New(rand.NewPCG(seed, uint64(n)))
+	triedCalls := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
-			for done := int64(0); done < elements; {
-				tr := drawReduction(draws, n, largest)
-				tr.dataType, tr.op, tr.formula, tr.seed = dataType, op, f, draws.Uint64()
-				tried += tryPaths(fx, &tr)
-				done += tr.count * int64(n)
+			for triedElements := int64(0); triedElements < elementCount; {
+				tc := drawReduction(random, n, maxCount)
+				tc.dataType, tc.op, tc.formula, tc.seed = dataType, op, f, random.Uint64()
+				triedCalls += tryPaths(bw, &tc)
+				triedElements += tc.count * int64(n)
 			}
 		}
 	}
-	if tried == 0 {
+	if triedCalls == 0 {
 		t.Skipf("no path of the backend supports the formula %v", f)
 	}
-	t.Logf("%d calls", tried)
+	t.Logf("%d calls", triedCalls)
 }
 
 // testSpecials reduces special values on every path that supports the group's formula.
 func testSpecials(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
-			t.Skip(fmt.Errorf("special values in the backend's library: %w", driver.ErrUnsupported))
+			t.Skip(fmt.Errorf("special values without a formula: %w", driver.ErrUnsupported))
 		}
 		for _, n := range []int{2, 3, 4} {
 			if f.Fits(n) == nil {
@@ -90,51 +90,52 @@ func testSpecials(f driver.Formula) func(*testing.T, Harness) {
 
 func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	const combinations = 14 * 14 * 14
-	fx := newFixture(t, h, n, 8*combinations+4096, options{check: true, formula: f})
-	tried := 0
+	bw := newBufferWorld(t, h, n, 8*combinations+4096, options{comparesCalls: true, formula: f})
+	triedCalls := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
-			tr := trial{
+			tc := collectiveCase{
 				operation: driver.AllReduce, dataType: dataType, op: op, count: combinations,
-				formula: f, special: true, inPlace: op%2 == 0,
+				formula: f, hasSpecialInputs: true, isInPlace: op%2 == 0,
 			}
-			tried += tryPaths(fx, &tr)
+			triedCalls += tryPaths(bw, &tc)
 		}
 	}
-	if tried == 0 {
+	if triedCalls == 0 {
 		t.Skipf("no path of the backend supports the formula %v", f)
 	}
 }
 
 // drawReduction leaves the data type, the ReduceOp and the formula to the caller.
-func drawReduction(draws *rand.Rand, n int, largest int64) trial {
+func drawReduction(random *rand.Rand, n int, maxCount int64) collectiveCase {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
-	tr := trial{
-		operation: operations[draws.IntN(len(operations))],
-		count:     1 + int64(draws.Uint64()>>(64-draws.IntN(25)))%largest,
-		root:      draws.IntN(n), inPlace: draws.IntN(2) == 0, unregistered: draws.IntN(3) == 0,
-		skew: draws.Int64N(17), replayed: draws.IntN(4) == 0,
+	tc := collectiveCase{
+		operation: operations[random.IntN(len(operations))],
+		count:     1 + int64(random.Uint64()>>(64-random.IntN(25)))%maxCount,
+		root:      random.IntN(n), isInPlace: random.IntN(2) == 0,
+		isUnregistered: random.IntN(3) == 0,
+		shift:          random.Int64N(17), isReplayed: random.IntN(4) == 0,
 	}
-	if tr.operation == driver.ReduceScatter {
-		tr.count = 1 + tr.count/int64(n)
+	if tc.operation == driver.ReduceScatter {
+		tc.count = 1 + tc.count/int64(n)
 	}
-	return tr
+	return tc
 }
 
 // tryPaths tries a reduction on every path that supports it, and returns their number.
-func tryPaths(fx *fixture, tr *trial) (tried int) {
-	fx.t.Helper()
-	tr.prepare(fx.harness, len(fx.ranks))
-	for _, tr.path = range fx.harness.Paths {
-		r := fx.ranks[0]
-		unregistered := tr.unregistered
-		tr.unregistered = unregistered && tr.path != driver.PathWindow
-		call := tr.uncheckedCall(r, fx.send[0], fx.recv[0])
-		if r.group.Offer(call).Refusal(tr.path) == nil {
-			fx.try(tr)
-			tried++
+func tryPaths(bw *bufferWorld, tc *collectiveCase) (triedCalls int) {
+	bw.t.Helper()
+	tc.setInputsAndResults(bw.harness, len(bw.ranks))
+	for _, tc.path = range bw.harness.Paths {
+		r := bw.ranks[0]
+		isUnregistered := tc.isUnregistered
+		tc.isUnregistered = isUnregistered && tc.path != driver.PathWindow
+		call := tc.uncheckedCall(r, bw.send[0], bw.recv[0])
+		if r.group.Offer(call).Refusal(tc.path) == nil {
+			bw.tryCollective(tc)
+			triedCalls++
 		}
-		tr.unregistered = unregistered
+		tc.isUnregistered = isUnregistered
 	}
-	return tried
+	return triedCalls
 }

@@ -7,67 +7,67 @@ import (
 	"symmem/driver"
 )
 
-var groupClauses = []clause{
+var groupRequirements = []requirement{
 	{"subgroups run concurrently", testSubgroups},
 	{"group ranks are numbered in the order of GroupConfig.Ranks", testGroupOrder},
 	{"a group can be connected again under another name", testReconnect},
 	{"connecting a group without this rank returns an error", testNotMember},
 }
 
-func gatherBytes(r *rank, c driver.Communicator, members []int, b buffer) {
-	r.write(b.addr(0), []byte{byte(r.number)})
+func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
+	r.write(b.addressAt(0), []byte{byte(r.number)})
 	call := driver.Call{
 		Operation: driver.AllGather, DataType: driver.Uint8, Count: 1,
-		Send: b.addr(0), Recv: b.addr(64), Digest: 1,
+		Send: b.addressAt(0), Recv: b.addressAt(64), Digest: 1,
 	}
 	r.setStep("group %v", members)
-	r.must(r.launch(c, r.stream, call))
+	r.must(r.launchAndWait(c, r.stream, call))
 	want := make([]byte, 0, len(members))
 	for _, m := range members {
 		want = append(want, byte(m))
 	}
-	r.expect(b.addr(64), want)
+	r.expectBytes(b.addressAt(64), want)
 }
 
 // testSubgroups makes each rank use its half and a group of all ranks alternately.
 func testSubgroups(t *testing.T, h Harness) {
-	w := newWorld(t, h, 4, options{check: true})
+	w := newWorld(t, h, 4, options{comparesCalls: true})
 	halves := [][]int{{0, 2}, {1, 3}}
-	w.each(func(r *rank) {
+	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		half := halves[r.number%2]
 		c := r.connect(fmt.Sprint("half ", r.number%2), half, true)
 		for range 50 {
-			gatherBytes(r, c, half, b)
-			gatherBytes(r, r.group, numbers(4), b)
+			checkAllGather(r, c, half, b)
+			checkAllGather(r, r.group, firstNumbers(4), b)
 		}
 	})
 }
 
 func testGroupOrder(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{noGroup: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 3, options{withoutGroup: true})
+	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		members := []int{2, 0, 1}
 		c := r.connect("reordered", members, true)
-		gatherBytes(r, c, members, b)
+		checkAllGather(r, c, members, b)
 	})
 }
 
 func testReconnect(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{noGroup: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 2, options{withoutGroup: true})
+	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		for generation := range 3 {
-			c := r.connect(fmt.Sprint("generation ", generation), numbers(2), true)
-			gatherBytes(r, c, numbers(2), b)
+			c := r.connect(fmt.Sprint("generation ", generation), firstNumbers(2), true)
+			checkAllGather(r, c, firstNumbers(2), b)
 			r.must(c.Close())
 		}
 	})
 }
 
 func testNotMember(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{noGroup: true})
+	w := newWorld(t, h, 1, options{withoutGroup: true})
 	for _, cfg := range []driver.GroupConfig{
 		{ID: "empty"},
 		{ID: "negative", Ranks: []int{0}, Rank: -1},

@@ -20,14 +20,14 @@ const (
 	Splits Part = "splits"
 	// Scatter covers Config.Scatter.
 	Scatter Part = "scatter"
-	// Failures requires a failed stream to skip its work, and events to carry the error. A backend
-	// cannot do this if queued kernels on a GPU cannot be stopped.
+	// Failures means that a failed stream skips its work, and that events carry its error. A
+	// backend without control over queued GPU kernels cannot do this.
 	Failures Part = "failures"
-	// Anytime requires Close and Abort to return even while other groups connect and wait. Ranks
-	// that share a CUDA context cannot guarantee this. To free memory, the context waits until all
-	// its kernels have completed, and in the meantime launches no other kernel.
+	// Anytime means that Close and Abort return even while other groups connect or wait for peers.
+	// Ranks that share a CUDA context cannot guarantee this. To free memory, the context waits
+	// until all its kernels have completed. In the meantime, it launches no other kernel.
 	Anytime Part = "closing at any time"
-	// Suspension requires segments and windows to be driver.SuspendableSegments and
+	// Suspension means that segments are driver.SuspendableSegments and windows are
 	// driver.SuspendableWindows.
 	Suspension Part = "suspension"
 	// Norms covers AllReduceRMSNorm.
@@ -43,18 +43,18 @@ type Harness struct {
 	Host func(bytes int) []byte
 	// Ranks is the size of the largest world. Tests that need more ranks are skipped.
 	Ranks int
-	// Paths lists the paths of collectives, by default plain and window. If a path refuses a call,
-	// most tests use the first path in the list instead.
+	// Paths lists the backend's paths, the ways to run collectives. The default is plain and
+	// window. If a path does not support a call, most tests use the first path of the list.
 	Paths []driver.Path
-	// Reductions maps each data type to the names, separated by spaces, of exactly those reductions
-	// that the first path supports. If it is nil, the path supports all of them.
+	// Reductions maps each data type to the reductions that the first path supports, separated by
+	// spaces. If Reductions is nil, the first path supports all reductions.
 	Reductions map[driver.DataType]string
 	// Missing maps each missing part to the reason, which skipped tests print.
 	Missing map[Part]string
-	// Unordered means that reductions combine ranks in an unspecified order. Tests then use numbers
-	// whose sums and products are exact.
+	// Unordered means that the order in which reductions combine ranks is unspecified. Tests then
+	// use numbers whose sums and products are exact.
 	Unordered bool
-	// Slow means that tests should try only a third of the combinations of types and counts.
+	// Slow makes tests try only a third of the combinations of types and counts.
 	Slow bool
 }
 
@@ -93,16 +93,17 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 	return !missing
 }
 
+// chapter is a topic of the contract.
 type chapter struct {
-	name    string
-	clauses []clause
-	part    Part // the optional part that the chapter tests, or ""
+	name         string
+	requirements []requirement
+	part         Part // the optional part that the chapter tests, or ""
 }
 
-// clause is a sentence of the contract and its test.
-type clause struct {
-	sentence string
-	test     func(t *testing.T, h Harness)
+// requirement is a sentence of the contract and its test.
+type requirement struct {
+	text string
+	test func(t *testing.T, h Harness)
 }
 
 // Run tests the whole contract.
@@ -110,30 +111,30 @@ func Run(t *testing.T, h Harness) {
 	t.Helper()
 	h = h.withDefaults()
 	chapters := []chapter{
-		{"memory", memoryClauses, ""},
-		{"streams", streamClauses, ""},
-		{"events", eventClauses, ""},
-		{"capture", captureClauses, ""},
-		{"collectives", collectiveClauses, ""},
-		{"formulas", formulaClauses, ""},
-		{"norms", normClauses, Norms},
-		{"groups", groupClauses, ""},
-		{"transfers", transferClauses, Messages},
-		{"messages", messageClauses, Messages},
-		{"splits", splitClauses, Splits},
-		{"windows", windowClauses, ""},
-		{"suspension", suspendClauses, Suspension},
-		{"mistakes", mistakeClauses, ""},
-		{"exchange", exchangeClauses, ""},
-		{"faults", faultClauses, ""},
-		{"closing", closingClauses, ""},
-		{"failures", failureClauses, Failures},
+		{"memory", memoryRequirements, ""},
+		{"streams", streamRequirements, ""},
+		{"events", eventRequirements, ""},
+		{"capture", captureRequirements, ""},
+		{"collectives", collectiveRequirements, ""},
+		{"formulas", formulaRequirements, ""},
+		{"norms", normRequirements, Norms},
+		{"groups", groupRequirements, ""},
+		{"transfers", transferRequirements, Messages},
+		{"messages", messageRequirements, Messages},
+		{"splits", splitRequirements, Splits},
+		{"windows", windowRequirements, ""},
+		{"suspension", suspendRequirements, Suspension},
+		{"mistakes", mistakeRequirements, ""},
+		{"exchange", exchangeRequirements, ""},
+		{"faults", faultRequirements, ""},
+		{"closing", closingRequirements, ""},
+		{"failures", failureRequirements, Failures},
 	}
 	for _, c := range chapters {
 		t.Run(c.name, func(t *testing.T) {
 			h.require(t, c.part)
-			for _, s := range c.clauses {
-				t.Run(s.sentence, func(t *testing.T) { s.test(t, h) })
+			for _, s := range c.requirements {
+				t.Run(s.text, func(t *testing.T) { s.test(t, h) })
 			}
 		})
 	}

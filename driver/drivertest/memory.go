@@ -7,30 +7,30 @@ import (
 	"symmem/driver"
 )
 
-var memoryClauses = []clause{
+var memoryRequirements = []requirement{
 	{"a new segment is zeroed, even at an offset that was used before", testZeros},
 	{"a segment is mapped at its offset in the arena", testAddresses},
 	{"offsets and sizes must be multiples of the granularity", testAlignment},
 	{"unmapping twice returns ErrClosed", testUnmapTwice},
 	{"running out of memory causes an OutOfMemoryError without side effects", testOutOfMemory},
-	{"scattered segments are in the arena and do not overlap", testScatter},
+	{"segments at random addresses are in the arena and do not overlap", testScatter},
 }
 
 func testZeros(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	bytes := 2 * r.granularity()
 	for range 3 {
 		s, err := r.arena.Map(0, bytes)
 		must(t, err)
-		r.expectAll(s.Address(), 0, bytes)
+		r.expectFilled(s.Address(), 0, bytes)
 		must(t, r.stream.Fill(s.Address(), 0xFF, bytes))
-		r.expectAll(s.Address(), 0xFF, bytes)
+		r.expectFilled(s.Address(), 0xFF, bytes)
 		must(t, s.Unmap())
 	}
 }
 
 func testAddresses(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	g := r.granularity()
 	for i, bytes := range []int64{g, 3 * g, 2 * g} {
 		offset := int64(10*i) * g
@@ -43,12 +43,12 @@ func testAddresses(t *testing.T, h Harness) {
 			t.Errorf("segment %d has %d bytes, want %d", i, s.Bytes(), bytes)
 		}
 		must(t, r.stream.Fill(s.Address(), byte(i+1), bytes))
-		defer func() { r.expectAll(s.Address(), byte(i+1), bytes); must(t, s.Unmap()) }()
+		defer func() { r.expectFilled(s.Address(), byte(i+1), bytes); must(t, s.Unmap()) }()
 	}
 }
 
 func testAlignment(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	g := r.granularity()
 	if g <= 0 || g&(g-1) != 0 {
 		t.Fatalf("granularity %d is not a power of two", g)
@@ -70,7 +70,7 @@ func testAlignment(t *testing.T, h Harness) {
 }
 
 func testUnmapTwice(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	s, err := r.arena.Map(0, r.granularity())
 	must(t, err)
 	must(t, s.Unmap())
@@ -81,7 +81,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	arena, err := r.device.NewArena(excessiveBytes)
 	must(t, err)
 	defer func() { must(t, arena.Close()) }()
@@ -97,14 +97,14 @@ func testOutOfMemory(t *testing.T, h Harness) {
 	}
 	s, err = arena.Map(0, r.granularity())
 	must(t, err)
-	r.expectAll(s.Address(), 0, r.granularity())
+	r.expectFilled(s.Address(), 0, r.granularity())
 	must(t, s.Unmap())
 }
 
 func testScatter(t *testing.T, h Harness) {
 	h.require(t, Scatter)
-	w := newWorld(t, h, 2, options{scatter: 4711, noGroup: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 2, options{scatter: 4711, withoutGroup: true})
+	w.onEachRank(func(r *rank) {
 		g := r.granularity()
 		for i := range 16 {
 			b := r.newBuffer(2 * g)
@@ -113,8 +113,8 @@ func testScatter(t *testing.T, h Harness) {
 				t.Errorf("rank %d: segment %d is outside the arena", r.number, i)
 			}
 			// A segment that overlapped an earlier one would not contain zeros.
-			r.expectAll(b.addr(0), 0, 2*g)
-			r.must(r.stream.Fill(b.addr(0), 0xEE, 2*g))
+			r.expectFilled(b.addressAt(0), 0, 2*g)
+			r.must(r.stream.Fill(b.addressAt(0), 0xEE, 2*g))
 		}
 		r.must(r.stream.Synchronize(w.ctx))
 	})

@@ -9,7 +9,7 @@ import (
 	"symmem/driver"
 )
 
-var messageClauses = []clause{
+var messageRequirements = []requirement{
 	{"messages match in the order of the calls, on any streams", testCallOrder},
 	{"ranks that all send before they receive do not deadlock", testSwap},
 	{"a Recv refuses a message of a different size", testSizes},
@@ -31,9 +31,9 @@ func messageCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int6
 		Operation: o, DataType: driver.Uint8, Count: bytes, Root: peer, Tag: tag, Digest: 77,
 	}
 	if o == driver.Send {
-		c.Send = b.addr(offset)
+		c.Send = b.addressAt(offset)
 	} else {
-		c.Recv = b.addr(offset)
+		c.Recv = b.addressAt(offset)
 	}
 	return c
 }
@@ -43,40 +43,40 @@ func messageCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int6
 func testCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
-			fx := newFixture(t, h, 2, 8<<20, options{check: true})
-			fx.each(func(r *rank) { fx.checkCallOrder(r, late, sizes) })
+			bw := newBufferWorld(t, h, 2, 8<<20, options{comparesCalls: true})
+			bw.onEachRank(func(r *rank) { bw.checkCallOrder(r, late, sizes) })
 		}
 	}
 }
 
-func (fx *fixture) checkCallOrder(r *rank, late int, sizes [2]int64) {
+func (bw *bufferWorld) checkCallOrder(r *rank, late int, sizes [2]int64) {
 	streams := [2]driver.Stream{r.stream, r.newStream()}
-	o, buf := driver.Send, fx.send[r.number]
+	o, buf := driver.Send, bw.send[r.number]
 	if r.number == 1 {
-		o, buf = driver.Recv, fx.recv[r.number]
+		o, buf = driver.Recv, bw.recv[r.number]
 	}
 	for i, bytes := range sizes {
-		r.write(buf.addr(int64(i)<<22), input(fx.harness, driver.Uint8, i, bytes))
+		r.write(buf.addressAt(int64(i)<<22), input(bw.harness, driver.Uint8, i, bytes))
 		if r.number == 1 {
-			r.must(r.stream.Fill(buf.addr(int64(i)<<22), canary, bytes))
+			r.must(r.stream.Fill(buf.addressAt(int64(i)<<22), canary, bytes))
 		}
 	}
-	r.must(r.stream.Synchronize(fx.ctx))
+	r.must(r.stream.Synchronize(bw.ctx))
 	unblock := func() {}
 	if r.number == late {
-		unblock = r.block(r.stream).open
+		unblock = r.blockStream(r.stream).open
 	}
 	for i, bytes := range sizes {
 		call := messageCall(o, 1-r.number, 0, buf, int64(i)<<22, bytes)
 		call.Digest = uint64(bytes)
-		r.must(r.queue(r.group, streams[i], call))
+		r.must(r.queueCall(r.group, streams[i], call))
 	}
 	unblock()
 	for i, bytes := range sizes {
-		r.must(streams[i].Synchronize(fx.ctx))
+		r.must(streams[i].Synchronize(bw.ctx))
 		if r.number == 1 {
 			r.setStep("message %d", i)
-			r.expect(buf.addr(int64(i)<<22), input(fx.harness, driver.Uint8, i, bytes))
+			r.expectBytes(buf.addressAt(int64(i)<<22), input(bw.harness, driver.Uint8, i, bytes))
 		}
 	}
 }
@@ -84,29 +84,32 @@ func (fx *fixture) checkCallOrder(r *rank, late int, sizes [2]int64) {
 func testSwap(t *testing.T, h Harness) {
 	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
 		for _, n := range []int{2, 3} {
-			newFixture(t, h, n, 10<<20, options{check: true}).swap(bytes, 1)
+			newBufferWorld(t, h, n, 10<<20, options{comparesCalls: true}).sendAround(bytes, 1)
 		}
 	}
 }
 
-// swap makes every rank send to the next rank and receive from the previous one several times, on a
-// single stream or on one stream per direction.
-func (fx *fixture) swap(bytes int64, streams int) {
-	fx.t.Helper()
-	n := len(fx.ranks)
-	fx.each(func(r *rank) {
+// sendAround makes every rank send to the next rank and receive from the previous one several
+// times, on a single stream or on one stream per direction.
+func (bw *bufferWorld) sendAround(bytes int64, streams int) {
+	bw.t.Helper()
+	n := len(bw.ranks)
+	bw.onEachRank(func(r *rank) {
 		next, previous := (r.number+1)%n, (r.number+n-1)%n
-		send, recv, other := fx.send[r.number], fx.recv[r.number], r.stream
+		send, recv, other := bw.send[r.number], bw.recv[r.number], r.stream
 		if streams > 1 {
 			other = r.newStream()
 		}
 		for round := range 4 {
 			r.setStep("round %d of %d bytes", round, bytes)
-			r.write(send.addr(0), input(fx.harness, driver.Uint8, r.number+n*round, bytes))
-			r.must(r.queue(r.group, r.stream, messageCall(driver.Send, next, 0, send, 0, bytes)))
-			r.must(r.launch(r.group, other, messageCall(driver.Recv, previous, 0, recv, 0, bytes)))
-			r.must(r.stream.Synchronize(fx.ctx))
-			r.expect(recv.addr(0), input(fx.harness, driver.Uint8, previous+n*round, bytes))
+			r.write(send.addressAt(0), input(bw.harness, driver.Uint8, r.number+n*round, bytes))
+			r.must(r.queueCall(r.group, r.stream, messageCall(driver.Send, next, 0, send, 0,
+				bytes)))
+			r.must(r.launchAndWait(r.group, other, messageCall(driver.Recv, previous, 0, recv, 0,
+				bytes)))
+			r.must(r.stream.Synchronize(bw.ctx))
+			r.expectBytes(recv.addressAt(0), input(bw.harness, driver.Uint8, previous+n*round,
+				bytes))
 		}
 	})
 }
@@ -114,31 +117,35 @@ func (fx *fixture) swap(bytes int64, streams int) {
 func testSizes(t *testing.T, h Harness) {
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
-			fx := newFixture(t, h, 2, 2<<20, options{expectFaults: true})
-			recv := fx.recv[1]
-			must(t, fx.ranks[1].stream.Fill(recv.addr(0), canary, 2<<20))
-			errs := fx.outcomes(func(r *rank) error {
+			bw := newBufferWorld(t, h, 2, 2<<20, options{expectsFaults: true})
+			recv := bw.recv[1]
+			must(t, bw.ranks[1].stream.Fill(recv.addressAt(0), canary, 2<<20))
+			errs := bw.errorsByRank(func(r *rank) error {
 				if r.number == 0 {
-					call := messageCall(driver.Send, 1, 5, fx.send[0], 0, sizes[0])
-					if err := r.launch(r.group, r.stream, call); err != nil {
+					call := messageCall(driver.Send, 1, 5, bw.send[0], 0, sizes[0])
+					if err := r.launchAndWait(r.group, r.stream, call); err != nil {
 						return err
 					}
-					return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
+					return r.launchAndWait(r.group, r.stream,
+						driver.Call{Operation: driver.Barrier})
 				}
-				return r.launch(r.group, r.stream, messageCall(driver.Recv, 0, 5, recv, 0, sizes[1]))
+				return r.launchAndWait(r.group, r.stream, messageCall(driver.Recv, 0, 5, recv, 0,
+					sizes[1]))
 			})
-			wantEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
+			checkMessageEnds(t, errs[1], driver.MessagesDiffer, driver.MessageEnds{
 				From: 0, To: 1, Tag: 5, Number: 1, Sent: uint64(sizes[0]), Received: uint64(sizes[1]),
 			})
 			if errs[0] == nil {
 				t.Error("the sender succeeded, want an error")
 			}
-			fx.ranks[1].expectAll(recv.addr(0), canary, 2<<20)
+			bw.ranks[1].expectFilled(recv.addressAt(0), canary, 2<<20)
 		})
 	}
 }
 
-func wantEnds(t *testing.T, err error, fault driver.MessageFault, ends ...driver.MessageEnds) {
+func checkMessageEnds(
+	t *testing.T, err error, fault driver.MessageFault, ends ...driver.MessageEnds,
+) {
 	t.Helper()
 	e, ok := errors.AsType[*driver.MessageError](err)
 	if !ok || e.Fault != fault || !slices.Equal(e.Ends, ends) {
@@ -158,24 +165,24 @@ func firstMessageError(errs []error) error {
 
 // expectUntouched checks that a rank has received nothing. It reads the buffer on a new stream,
 // because the stream of the message may have failed.
-func (fx *fixture) expectUntouched(number int) {
-	r := *fx.ranks[number]
-	r.stream = fx.ranks[number].newStream()
-	r.expectAll(fx.recv[number].addr(0), canary, 256)
+func (bw *bufferWorld) expectUntouched(number int) {
+	r := *bw.ranks[number]
+	r.stream = bw.ranks[number].newStream()
+	r.expectFilled(bw.recv[number].addressAt(0), canary, 256)
 }
 
 func testTags(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 2, 8<<20, options{check: true})
+	bw := newBufferWorld(t, h, 2, 8<<20, options{comparesCalls: true})
 	tags := []int{0, 7, driver.MaxTag}
 	for _, bytes := range []int64{10, 500 << 10} {
-		fx.each(func(r *rank) {
+		bw.onEachRank(func(r *rank) {
 			for i, tag := range tags {
 				offset := int64(i) << 20
 				if r.number == 0 {
 					data := input(h, driver.Uint8, i, bytes)
-					r.write(fx.send[0].addr(offset), data)
-					call := messageCall(driver.Send, 1, tag, fx.send[0], offset, bytes)
-					r.must(r.queue(r.group, r.stream, call))
+					r.write(bw.send[0].addressAt(offset), data)
+					call := messageCall(driver.Send, 1, tag, bw.send[0], offset, bytes)
+					r.must(r.queueCall(r.group, r.stream, call))
 				}
 			}
 			for i, tag := range slices.Backward(tags) {
@@ -183,12 +190,12 @@ func testTags(t *testing.T, h Harness) {
 				if r.number == 0 {
 					continue
 				}
-				call := messageCall(driver.Recv, 0, tag, fx.recv[1], offset, bytes)
+				call := messageCall(driver.Recv, 0, tag, bw.recv[1], offset, bytes)
 				r.setStep("tag %d", tag)
-				r.must(r.launch(r.group, r.stream, call))
-				r.expect(fx.recv[1].addr(offset), input(h, driver.Uint8, i, bytes))
+				r.must(r.launchAndWait(r.group, r.stream, call))
+				r.expectBytes(bw.recv[1].addressAt(offset), input(h, driver.Uint8, i, bytes))
 			}
-			r.must(r.stream.Synchronize(fx.ctx))
+			r.must(r.stream.Synchronize(bw.ctx))
 		})
 	}
 }
@@ -197,33 +204,33 @@ func testTags(t *testing.T, h Harness) {
 // Some Recvs are on a stream that is blocked until all Recvs have been queued.
 func testAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
-	fx := newFixture(t, h, n, 1<<20, options{check: true})
-	fx.each(func(r *rank) {
+	bw := newBufferWorld(t, h, n, 1<<20, options{comparesCalls: true})
+	bw.onEachRank(func(r *rank) {
 		if r.number > 0 {
-			fx.sendNumbers(r, each)
+			bw.sendNumbers(r, each)
 		} else {
-			fx.receiveNumbers(r, (n-1)*each)
+			bw.receiveNumbers(r, (n-1)*each)
 		}
 	})
 }
 
 // sendNumbers sends messages of two bytes, the sender's rank and the number of the message, to rank
 // 0.
-func (fx *fixture) sendNumbers(r *rank, messages int) {
-	send := fx.send[r.number]
+func (bw *bufferWorld) sendNumbers(r *rank, messages int) {
+	send := bw.send[r.number]
 	for i := range messages {
 		offset := int64(2 * i)
-		r.write(send.addr(offset), []byte{byte(r.number), byte(i)})
-		r.must(r.launch(r.group, r.stream, messageCall(driver.Send, 0, 9, send, offset, 2)))
+		r.write(send.addressAt(offset), []byte{byte(r.number), byte(i)})
+		r.must(r.launchAndWait(r.group, r.stream, messageCall(driver.Send, 0, 9, send, offset, 2)))
 	}
 }
 
 // receiveNumbers receives the other ranks' messages. The first two Recvs are from rank 1, the rest
 // from any source.
-func (fx *fixture) receiveNumbers(r *rank, messages int) {
-	sources, roots, recv := make([]int, messages), make([]int, messages), fx.recv[0]
+func (bw *bufferWorld) receiveNumbers(r *rank, messages int) {
+	sources, roots, recv := make([]int, messages), make([]int, messages), bw.recv[0]
 	streams := []driver.Stream{r.stream, r.newStream(), r.newStream()}
-	gate := r.block(streams[1])
+	gate := r.blockStream(streams[1])
 	for i := range messages {
 		roots[i] = driver.AnySource
 		if i < 2 {
@@ -231,14 +238,14 @@ func (fx *fixture) receiveNumbers(r *rank, messages int) {
 		}
 		call := messageCall(driver.Recv, roots[i], 9, recv, int64(2*i), 2)
 		call.Arrived = func(source int) { sources[i] = source }
-		r.must(r.queue(r.group, streams[i%3], call))
+		r.must(r.queueCall(r.group, streams[i%3], call))
 	}
 	gate.open()
 	for _, s := range streams {
-		r.must(s.Synchronize(fx.ctx))
+		r.must(s.Synchronize(bw.ctx))
 	}
-	got := r.read(recv.addr(0), int64(2*messages))
-	next := make([]byte, len(fx.ranks))
+	got := r.read(recv.addressAt(0), int64(2*messages))
+	next := make([]byte, len(bw.ranks))
 	for i := range messages {
 		source, number := got[2*i], got[2*i+1]
 		if int(source) != sources[i] || roots[i] >= 0 && int(source) != roots[i] {
@@ -256,18 +263,19 @@ func (fx *fixture) receiveNumbers(r *rank, messages int) {
 // testAnySourceOrder makes rank 1 send first, but on a stream that is blocked until rank 0 has
 // received the message from rank 2.
 func testAnySourceOrder(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 3, 1<<20, options{check: true})
-	blocked := fx.ranks[1]
-	g := blocked.block(blocked.stream)
-	call := messageCall(driver.Send, 0, 3, fx.send[1], 0, 4)
-	must(t, blocked.queue(blocked.group, blocked.stream, call))
-	other := fx.ranks[2]
-	must(t, other.launch(other.group, other.stream, messageCall(driver.Send, 0, 3, fx.send[2], 0, 4)))
+	bw := newBufferWorld(t, h, 3, 1<<20, options{comparesCalls: true})
+	blocked := bw.ranks[1]
+	g := blocked.blockStream(blocked.stream)
+	call := messageCall(driver.Send, 0, 3, bw.send[1], 0, 4)
+	must(t, blocked.queueCall(blocked.group, blocked.stream, call))
+	other := bw.ranks[2]
+	must(t, other.launchAndWait(other.group, other.stream, messageCall(driver.Send, 0, 3,
+		bw.send[2], 0, 4)))
 	for _, want := range []int{2, 1} {
-		source, r := -1, fx.ranks[0]
-		call := messageCall(driver.Recv, driver.AnySource, 3, fx.recv[0], 0, 4)
+		source, r := -1, bw.ranks[0]
+		call := messageCall(driver.Recv, driver.AnySource, 3, bw.recv[0], 0, 4)
 		call.Arrived = func(rank int) { source = rank }
-		must(t, r.launch(r.group, r.stream, call))
+		must(t, r.launchAndWait(r.group, r.stream, call))
 		if source != want {
 			t.Errorf("received a message from rank %d, want %d", source, want)
 		}
@@ -280,23 +288,23 @@ func testAnySourceOrder(t *testing.T, h Harness) {
 func testUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {
-			fx := newFixture(t, h, 2, 1<<20, options{check: true})
+			bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
 			groups := make([]driver.Communicator, 2)
-			fx.each(func(r *rank) {
+			bw.onEachRank(func(r *rank) {
 				var err error
-				groups[r.number], err = r.device.Connect(fx.ctx, driver.GroupConfig{
-					ID: "unmatched", Ranks: numbers(2), Rank: r.number,
+				groups[r.number], err = r.device.Connect(bw.ctx, driver.GroupConfig{
+					ID: "unmatched", Ranks: firstNumbers(2), Rank: r.number,
 				})
 				r.must(err)
 			})
-			sender := fx.ranks[0]
-			call := messageCall(driver.Send, 1, 3, fx.send[0], 0, 10)
-			must(t, sender.launch(groups[0], sender.stream, call))
+			sender := bw.ranks[0]
+			call := messageCall(driver.Send, 1, 3, bw.send[0], 0, 10)
+			must(t, sender.launchAndWait(groups[0], sender.stream, call))
 			closed := [2]error{}
 			for _, r := range []int{first, 1 - first} {
 				closed[r] = groups[r].Close()
 			}
-			wantEnds(t, closed[1], driver.MessagesUnmatched, driver.MessageEnds{
+			checkMessageEnds(t, closed[1], driver.MessagesUnmatched, driver.MessageEnds{
 				From: 0, To: 1, Tag: 3, Number: 1, Sent: 1,
 			})
 			must(t, closed[0])
@@ -306,28 +314,28 @@ func testUnmatchedClose(t *testing.T, h Harness) {
 
 func testCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
-	fx := newFixture(t, h, 2, 1<<20, options{check: true, strict: true})
-	fx.each(func(r *rank) {
-		o, buf := driver.Send, fx.send[0]
+	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true, isStrict: true})
+	bw.onEachRank(func(r *rank) {
+		o, buf := driver.Send, bw.send[0]
 		if r.number == 1 {
-			o, buf = driver.Recv, fx.recv[1]
+			o, buf = driver.Recv, bw.recv[1]
 		}
 		call := messageCall(o, 1-r.number, 0, buf, 0, 4)
-		g := r.capture(func() { r.must(r.queue(r.group, r.stream, call)) })
+		g := r.capture(func() { r.must(r.queueCall(r.group, r.stream, call)) })
 		for round := range rounds {
 			r.setStep("round %d", round)
 			data := []byte{byte(round), 1, 2, 3}
 			if r.number == 0 {
-				r.write(buf.addr(0), data)
+				r.write(buf.addressAt(0), data)
 			}
 			if round%3 == 0 {
 				r.must(g.Launch(r.stream))
 			} else {
-				r.must(r.queue(r.group, r.stream, call))
+				r.must(r.queueCall(r.group, r.stream, call))
 			}
-			r.must(r.stream.Synchronize(fx.ctx))
+			r.must(r.stream.Synchronize(bw.ctx))
 			if r.number == 1 {
-				r.expect(buf.addr(0), data)
+				r.expectBytes(buf.addressAt(0), data)
 			}
 		}
 	})

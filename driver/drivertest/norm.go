@@ -9,9 +9,9 @@ import (
 	"symmem/driver/formula"
 )
 
-var normClauses = []clause{
+var normRequirements = []requirement{
 	{"norms without a formula match bit by bit", testNorms(driver.AnyFormula)},
-	{"norms of sums by a tree match bit by bit", testNorms(driver.Tree)},
+	{"norms of sums in tree order match bit by bit", testNorms(driver.Tree)},
 	{"a captured norm can be replayed", testCapturedNorm},
 	{"norms that differ cause a MismatchError and no result", testNormsDiffer},
 }
@@ -21,76 +21,79 @@ const (
 	maxNormRows = 24
 )
 
-// normTrial is a norm on one path. Arrays other than Send and Recv are in a third buffer.
-type normTrial struct {
+// normPathCase is a norm on one path. Arrays other than Send and Recv are in an extra buffer.
+type normPathCase struct {
 	*formula.NormCase
-	path         driver.Path
-	unregistered bool
-	others       []buffer // by rank
+	path           driver.Path
+	isUnregistered bool
+	extraBuffers   []buffer // by rank
 }
 
-func newNormFixture(t *testing.T, h Harness, n int, o options) (*fixture, []buffer) {
+func newNormFixture(t *testing.T, h Harness, n int, o options) (*bufferWorld, []buffer) {
 	t.Helper()
-	fx := newFixture(t, h, n, normBytes, o)
-	others := make([]buffer, n)
-	fx.each(func(r *rank) { others[r.number] = r.newBuffer(4 * normBytes) })
-	return fx, others
+	bw := newBufferWorld(t, h, n, normBytes, o)
+	extraBuffers := make([]buffer, n)
+	bw.onEachRank(func(r *rank) { extraBuffers[r.number] = r.newBuffer(4 * normBytes) })
+	return bw, extraBuffers
 }
 
-func (tr *normTrial) call(fx *fixture, r *rank) driver.Call {
-	norm, other := tr.Norm, tr.others[r.number]
-	norm.Residual, norm.Weight = other.addr(margin), other.addr(normBytes)
-	if tr.Quant != driver.QuantNone {
-		norm.Quantized, norm.Scales = other.addr(2*normBytes+margin), other.addr(3*normBytes+margin)
+func (tc *normPathCase) call(bw *bufferWorld, r *rank) driver.Call {
+	norm, extraBuffer := tc.Norm, tc.extraBuffers[r.number]
+	norm.Residual, norm.Weight = extraBuffer.addressAt(canaryCount),
+		extraBuffer.addressAt(normBytes)
+	if tc.Quant != driver.QuantNone {
+		norm.Quantized, norm.Scales = extraBuffer.addressAt(2*normBytes+canaryCount),
+			extraBuffer.addressAt(3*normBytes+canaryCount)
 	}
-	send, recv := fx.send[r.number], fx.recv[r.number]
+	send, recv := bw.send[r.number], bw.recv[r.number]
 	call := driver.Call{
-		Operation: driver.AllReduceRMSNorm, DataType: tr.DataType, Count: tr.Rows * tr.Hidden,
-		Path: tr.path, Send: send.addr(margin), Recv: recv.addr(margin), SendWindow: send.window,
+		Operation: driver.AllReduceRMSNorm, DataType: tc.DataType, Count: tc.Rows * tc.Hidden,
+		Path: tc.path, Send: send.addressAt(canaryCount), Recv: recv.addressAt(canaryCount),
+		SendWindow: send.window,
 		RecvWindow: recv.window, Norm: &norm,
 	}
-	if tr.InPlace {
+	if tc.InPlace {
 		call.Recv, call.RecvWindow = call.Send, call.SendWindow
 	}
-	if tr.unregistered {
+	if tc.isUnregistered {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
-	call.Digest = digest(&call)
+	call.Digest = callDigest(&call)
 	return call
 }
 
-// fill writes the inputs, and canaries around all outputs.
-func (tr *normTrial) fill(r *rank, call *driver.Call) {
+// writeInputs writes the inputs, and surrounds all outputs with canaries.
+func (tc *normPathCase) writeInputs(r *rank, call *driver.Call) {
 	_, bytes := call.Spans(len(r.world.ranks), r.number)
-	r.must(r.stream.Fill(call.Recv-margin, canary, bytes+2*margin))
-	other := tr.others[r.number]
-	r.must(r.stream.Fill(other.addr(0), canary, other.segment.Bytes()))
-	r.write(call.Send, formula.Bytes(tr.Inputs[r.number]))
-	r.write(call.Norm.Residual, formula.Bytes(tr.OldResidual))
-	r.write(call.Norm.Weight, formula.Bytes(tr.Weights))
-	if tr.Quant != driver.QuantNone {
-		r.write(call.Norm.Scales, formula.Bytes(tr.OldScales()))
+	r.must(r.stream.Fill(call.Recv-canaryCount, canary, bytes+2*canaryCount))
+	extraBuffer := tc.extraBuffers[r.number]
+	r.must(r.stream.Fill(extraBuffer.addressAt(0), canary, extraBuffer.segment.Bytes()))
+	r.write(call.Send, formula.Bytes(tc.Inputs[r.number]))
+	r.write(call.Norm.Residual, formula.Bytes(tc.OldResidual))
+	r.write(call.Norm.Weight, formula.Bytes(tc.Weights))
+	if tc.Quant != driver.QuantNone {
+		r.write(call.Norm.Scales, formula.Bytes(tc.OldScales()))
 	}
 }
 
 // checkOutputs checks all outputs and the bytes around them.
-func (tr *normTrial) checkOutputs(r *rank, call *driver.Call) {
+func (tc *normPathCase) checkOutputs(r *rank, call *driver.Call) {
 	expect := func(at uintptr, want []byte) {
-		r.expect(at, want)
-		r.expectAll(at-margin, canary, margin)
-		r.expectAll(at+uintptr(len(want)), canary, margin)
+		r.expectBytes(at, want)
+		r.expectFilled(at-canaryCount, canary, canaryCount)
+		r.expectFilled(at+uintptr(len(want)), canary, canaryCount)
 	}
-	expect(call.Norm.Residual, formula.Bytes(tr.Want.Residual))
-	if !tr.OnlyQuantized {
-		expect(call.Recv, formula.Bytes(tr.Want.Output))
+	expect(call.Norm.Residual, formula.Bytes(tc.Want.Residual))
+	if !tc.OnlyQuantized {
+		expect(call.Recv, formula.Bytes(tc.Want.Output))
 	}
-	if tr.Quant == driver.QuantNone || tr.Rows == 0 {
+	if tc.Quant == driver.QuantNone || tc.Rows == 0 {
 		return
 	}
-	expect(call.Norm.Quantized, tr.Want.Quantized)
-	scales := r.read(call.Norm.Scales, 4*int64(len(tr.Want.Scales)))
+	expect(call.Norm.Quantized, tc.Want.Quantized)
+	scales := r.read(call.Norm.Scales, 4*int64(len(tc.Want.Scales)))
 	formula.SetCanonicalNaNs(scales)
-	r.must(difference(scales, formula.Bytes(tr.Want.Scales)))
+	r.must(compareBytes(scales, formula.Bytes(tc.Want.Scales)))
 }
 
 // testNorms tries random norms on every path that supports them, with and without windows.
@@ -109,8 +112,8 @@ func testNorms(f driver.Formula) func(*testing.T, Harness) {
 
 func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Rand) {
 	t.Helper()
-	fx, others := newNormFixture(t, h, n, options{check: true, formula: f})
-	tried := 0
+	bw, extraBuffers := newNormFixture(t, h, n, options{comparesCalls: true, formula: f})
+	triedCalls := 0
 	for i := range 8 {
 		c := formula.RandomNorm(random, n, maxNormRows)
 		if i%3 == 0 {
@@ -123,91 +126,95 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 			continue
 		}
 		for _, path := range h.Paths {
-			trial := &normTrial{c, path, path != driver.PathWindow && random.IntN(2) == 0, others}
-			tried += trial.perform(fx)
+			isUnregistered := path != driver.PathWindow && random.IntN(2) == 0
+			tc := &normPathCase{c, path, isUnregistered, extraBuffers}
+			triedCalls += tc.run(bw)
 		}
 	}
-	if tried == 0 && n > 1 { // GPUs have no direct path in a group of one rank
+	if triedCalls == 0 && n > 1 { // GPUs have no direct path in a group of one rank
 		t.Errorf("no path supports norms on %d ranks", n)
 	}
 }
 
-// perform makes the call unless its path refuses it, and returns the number of calls made.
-func (tr *normTrial) perform(fx *fixture) int {
-	fx.t.Helper()
-	first := fx.ranks[0]
-	refusal := first.group.Offer(tr.call(fx, first)).Refusal(tr.path)
+// run makes the call unless its path refuses it, and returns the number of calls made.
+func (tc *normPathCase) run(bw *bufferWorld) int {
+	bw.t.Helper()
+	first := bw.ranks[0]
+	refusal := first.group.Offer(tc.call(bw, first)).Refusal(tc.path)
 	if refusal != nil {
-		wantError(fx.t, tr.String(), refusal, driver.ErrUnsupported)
+		wantError(bw.t, tc.String(), refusal, driver.ErrUnsupported)
 		return 0
 	}
-	if !fx.attempt(func(r *rank) {
-		call := tr.call(fx, r)
-		tr.fill(r, &call)
-		r.must(r.launch(r.group, r.stream, call))
-		tr.checkOutputs(r, &call)
+	if !bw.tryOnEachRank(func(r *rank) {
+		call := tc.call(bw, r)
+		tc.writeInputs(r, &call)
+		r.must(r.launchAndWait(r.group, r.stream, call))
+		tc.checkOutputs(r, &call)
 	}) {
-		fx.t.Fatalf("%v, path %v, unregistered: %v", tr, tr.path, tr.unregistered)
+		bw.t.Fatalf("%v, path %v, unregistered: %v", tc, tc.path, tc.isUnregistered)
 	}
 	return 1
 }
 
-// choosePath sets the path to the first one that supports norms.
-func (tr *normTrial) choosePath(fx *fixture) {
-	fx.t.Helper()
-	first := fx.ranks[0]
-	for _, tr.path = range fx.harness.Paths {
-		if first.group.Offer(tr.call(fx, first)).Refusal(tr.path) == nil {
+// setSupportedPath selects the first path that supports the norm.
+func (tc *normPathCase) setSupportedPath(bw *bufferWorld) {
+	bw.t.Helper()
+	first := bw.ranks[0]
+	for _, tc.path = range bw.harness.Paths {
+		if first.group.Offer(tc.call(bw, first)).Refusal(tc.path) == nil {
 			return
 		}
 	}
-	fx.t.Skipf("no path supports norms on %d ranks", len(fx.ranks))
+	bw.t.Skipf("no path supports norms on %d ranks", len(bw.ranks))
 }
 
 func testCapturedNorm(t *testing.T, h Harness) {
-	fx, others := newNormFixture(t, h, min(3, h.Ranks), options{check: true})
+	bw, extraBuffers := newNormFixture(t, h, min(3, h.Ranks), options{comparesCalls: true})
 	random := rand.New(rand.NewPCG(3, 3))
-	tr := &normTrial{
-		NormCase: formula.DrawNorm(random, len(fx.ranks), 5, 1024, driver.Float16, driver.QuantPerGroup),
-		others:   others,
+	tc := &normPathCase{
+		NormCase: formula.DrawNorm(random, len(bw.ranks), 5, 1024, driver.Float16,
+			driver.QuantPerGroup),
+		extraBuffers: extraBuffers,
 	}
-	tr.choosePath(fx)
-	fx.each(func(r *rank) {
-		call := tr.call(fx, r)
-		g := r.capture(func() { r.must(r.queue(r.group, r.stream, call)) })
+	tc.setSupportedPath(bw)
+	bw.onEachRank(func(r *rank) {
+		call := tc.call(bw, r)
+		g := r.capture(func() { r.must(r.queueCall(r.group, r.stream, call)) })
 		for round := range 3 {
 			r.setStep("round %d", round)
-			tr.fill(r, &call) // restore the residual, which the call overwrites
+			tc.writeInputs(r, &call) // restore the residual, which the call overwrites
 			r.must(g.Launch(r.stream))
-			r.must(r.stream.Synchronize(fx.ctx))
-			tr.checkOutputs(r, &call)
+			r.must(r.stream.Synchronize(bw.ctx))
+			tc.checkOutputs(r, &call)
 		}
 	})
 }
 
-// testNormsDiffer gives one rank a different digest.
+// testNormsDiffer changes the digest, a hash of the call, on one rank.
 func testNormsDiffer(t *testing.T, h Harness) {
-	fx, others := newNormFixture(t, h, mismatchRanks(h), options{check: true, expectFaults: true})
+	bw, extraBuffers := newNormFixture(t, h, mismatchRankCount(h), options{comparesCalls: true,
+		expectsFaults: true})
 	random := rand.New(rand.NewPCG(4, 4))
-	tr := &normTrial{
-		NormCase: formula.DrawNorm(random, len(fx.ranks), 40, 1024, driver.BFloat16, driver.QuantPerRow),
-		others:   others,
+	tc := &normPathCase{
+		NormCase: formula.DrawNorm(random, len(bw.ranks), 40, 1024, driver.BFloat16,
+			driver.QuantPerRow),
+		extraBuffers: extraBuffers,
 	}
-	tr.choosePath(fx)
-	fx.each(func(r *rank) {
-		call := tr.call(fx, r)
-		tr.fill(r, &call)
+	tc.setSupportedPath(bw)
+	bw.onEachRank(func(r *rank) {
+		call := tc.call(bw, r)
+		tc.writeInputs(r, &call)
 		if r.number == 1 {
 			call.Digest++
 		}
 		var mismatch *driver.MismatchError
-		if err := r.launch(r.group, r.stream, call); !errors.As(err, &mismatch) {
+		if err := r.launchAndWait(r.group, r.stream, call); !errors.As(err, &mismatch) {
 			r.failf("got %v, want a MismatchError", err)
 		}
-		old := formula.Bytes(tr.OldResidual)
+		oldResidual := formula.Bytes(tc.OldResidual)
 		if call.Path != driver.PathDirect { // the direct path's kernels may write poison
-			r.expect(call.Norm.Residual, old)
-			r.expectAll(call.Norm.Quantized, canary, tr.Rows*tr.Hidden)
+			r.expectBytes(call.Norm.Residual, oldResidual)
+			r.expectFilled(call.Norm.Quantized, canary, tc.Rows*tc.Hidden)
 		}
 	})
 }

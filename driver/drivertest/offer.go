@@ -10,51 +10,57 @@ import (
 	"symmem/internal/reduce"
 )
 
-// testOffers offers calls of all kinds to every path, and prepares those that the path accepts.
-func testOffers(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 2, 4<<20, options{})
-	answers := make([]string, 2)
-	fx.each(func(r *rank) {
-		fx.offerAll(r, func(tr *trial, refusal error) {
-			answers[r.number] += fmt.Sprintf("%v: %v\n", tr, refusal)
+// testEqualRefusals prepares calls of all kinds on every path, unless the path refuses the call.
+func testEqualRefusals(t *testing.T, h Harness) {
+	bw := newBufferWorld(t, h, 2, 4<<20, options{})
+	refusals := make([]string, 2)
+	bw.onEachRank(func(r *rank) {
+		bw.offerAllCalls(r, func(tc *collectiveCase, refusal error) {
+			refusals[r.number] += fmt.Sprintf("%v: %v\n", tc, refusal)
 		})
 	})
-	if answers[0] != answers[1] {
-		t.Error("the ranks got different answers")
+	if refusals[0] != refusals[1] {
+		t.Error("a path refused different calls on the two ranks")
 	}
 }
 
 func testReductions(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 2, 4<<20, options{})
-	path := fx.harness.Paths[0]
+	bw := newBufferWorld(t, h, 2, 4<<20, options{})
+	path := bw.harness.Paths[0]
 	for _, dataType := range dataTypes {
-		if _, listed := h.Reductions[dataType]; !listed && h.Reductions != nil {
+		if _, isListed := h.Reductions[dataType]; !isListed && h.Reductions != nil {
 			t.Errorf("the harness lists no reductions of %v", dataType)
 		}
 	}
-	fx.each(func(r *rank) {
-		fx.offerAll(r, func(tr *trial, refusal error) {
-			listed := !tr.operation.Reduces() || h.hasReduction(tr.dataType, tr.op)
-			if tr.path != path || !fx.harness.hasOperation(tr.operation) {
+	bw.onEachRank(func(r *rank) {
+		bw.offerAllCalls(r, func(tc *collectiveCase, refusal error) {
+			isListed := !tc.operation.Reduces() || h.hasReduction(tc.dataType, tc.op)
+			if tc.path != path || !bw.harness.hasOperation(tc.operation) {
 				return
 			}
-			if refused := refusal != nil; refused == listed {
-				r.failf("%v: Refusal = %v; want refused = %v", tr, refusal, !listed)
+			if isListed && refusal != nil {
+				r.failf("%v: Refusal = %v, want nil for a listed reduction", tc, refusal)
+			}
+			if !isListed && refusal == nil {
+				r.failf("%v: Refusal = nil, want an error for an unlisted reduction", tc)
 			}
 		})
 	})
 }
 
-func (fx *fixture) offerAll(r *rank, report func(tr *trial, refusal error)) {
+func (bw *bufferWorld) offerAllCalls(
+	r *rank, handleRefusal func(tc *collectiveCase, refusal error),
+) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
 			for _, op := range driver.ReductionsOf(dataType) {
 				for _, count := range []int64{0, 1, 70001} {
-					for _, unregistered := range []bool{false, true} {
-						tr := &trial{
-							operation: o, dataType: dataType, op: op, count: count, unregistered: unregistered,
+					for _, isUnregistered := range []bool{false, true} {
+						tc := &collectiveCase{
+							operation: o, dataType: dataType, op: op, count: count,
+							isUnregistered: isUnregistered,
 						}
-						fx.offerToPaths(r, tr, report)
+						bw.offerToPaths(r, tc, handleRefusal)
 					}
 				}
 			}
@@ -62,17 +68,19 @@ func (fx *fixture) offerAll(r *rank, report func(tr *trial, refusal error)) {
 	}
 }
 
-func (fx *fixture) offerToPaths(r *rank, tr *trial, report func(tr *trial, refusal error)) {
-	for tr.path = range driver.Paths {
-		if !tr.operation.Takes(tr.path) || tr.unregistered && tr.path == driver.PathWindow {
+func (bw *bufferWorld) offerToPaths(
+	r *rank, tc *collectiveCase, handleRefusal func(tc *collectiveCase, refusal error),
+) {
+	for tc.path = range driver.Paths {
+		if !tc.operation.Takes(tc.path) || tc.isUnregistered && tc.path == driver.PathWindow {
 			continue
 		}
-		report(tr, fx.plan(r, tr))
+		handleRefusal(tc, bw.tryPrepare(r, tc))
 	}
 }
 
-func (fx *fixture) plan(r *rank, tr *trial) (refusal error) {
-	call := tr.uncheckedCall(r, fx.send[r.number], fx.recv[r.number])
+func (bw *bufferWorld) tryPrepare(r *rank, tc *collectiveCase) (refusal error) {
+	call := tc.uncheckedCall(r, bw.send[r.number], bw.recv[r.number])
 	if call.Operation.PointToPoint() {
 		call.Root = 1 - r.number
 	}
@@ -80,23 +88,23 @@ func (fx *fixture) plan(r *rank, tr *trial) (refusal error) {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
 	offer := r.group.Offer(call)
-	if refusal := offer.Refusal(tr.path); refusal != nil {
+	if refusal := offer.Refusal(tc.path); refusal != nil {
 		if !errors.Is(refusal, driver.ErrUnsupported) {
-			r.failf("%v: Refusal = %v, want ErrUnsupported", tr, refusal)
+			r.failf("%v: Refusal = %v, want ErrUnsupported", tc, refusal)
 		}
 		return refusal
 	}
-	if !slices.Contains(fx.harness.Paths, tr.path) || !fx.harness.hasOperation(tr.operation) {
-		r.failf("%v: accepted, although the harness does not list the path or operation", tr)
+	if !slices.Contains(bw.harness.Paths, tc.path) || !bw.harness.hasOperation(tc.operation) {
+		r.failf("%v: Refusal = nil, but the harness does not list the path or operation", tc)
 	}
 	const digest = 7
-	plan, err := offer.Take(tr.path, digest)
+	tryPrepare, err := offer.Take(tc.path, digest)
 	if err != nil {
-		r.failf("%v: Take failed for a call that is not refused: %v", tr, err)
+		r.failf("%v: Refusal = nil, but Take returned the error %v", tc, err)
 	}
-	if p := plan.Prepared(); p.Path != tr.path || p.Digest != digest || p.Count != tr.count {
-		r.failf("%v: plan has path %v, digest %d, count %d; want %v, %d, %d", tr, p.Path, p.Digest,
-			p.Count, tr.path, digest, tr.count)
+	if p := tryPrepare.Prepared(); p.Path != tc.path || p.Digest != digest || p.Count != tc.count {
+		r.failf("%v: plan has path %v, digest %d, count %d; want %v, %d, %d", tc, p.Path, p.Digest,
+			p.Count, tc.path, digest, tc.count)
 	}
 	return nil
 }

@@ -14,27 +14,27 @@ type plannedMessage struct {
 	contents               int // seed of the contents
 }
 
-// testRandomMessages draws a list of messages. Each rank sends and receives its messages in this
-// order, on random streams.
+// testRandomMessages draws a list of messages. Each rank sends and receives its messages in the
+// order of the list, on random streams.
 func testRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
-	draw := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(seed, 1))
 	for round := range 3 {
-		const n, streams = 3, 3
-		program := make([]plannedMessage, 60)
-		for i := range program {
+		const n, streamCount = 3, 3
+		messages := make([]plannedMessage, 60)
+		for i := range messages {
 			p := plannedMessage{
-				src: draw.IntN(n), tag: draw.IntN(3), sendStream: draw.IntN(streams),
-				recvStream: draw.IntN(streams), contents: i,
+				src: random.IntN(n), tag: random.IntN(3), sendStream: random.IntN(streamCount),
+				recvStream: random.IntN(streamCount), contents: i,
 			}
-			p.dst = (p.src + 1 + draw.IntN(n-1)) % n
-			if p.bytes = draw.Int64N(2000); draw.IntN(6) == 0 {
-				p.bytes = draw.Int64N(60 << 10)
+			p.dst = (p.src + 1 + random.IntN(n-1)) % n
+			if p.bytes = random.Int64N(2000); random.IntN(6) == 0 {
+				p.bytes = random.Int64N(60 << 10)
 			}
-			program[i] = p
+			messages[i] = p
 		}
-		fx := newFixture(t, h, n, 8<<20, options{check: round != 1})
-		if !fx.attempt(func(r *rank) { runProgram(fx, r, program, streams) }) {
+		bw := newBufferWorld(t, h, n, 8<<20, options{comparesCalls: round != 1})
+		if !bw.tryOnEachRank(func(r *rank) { sendAndReceiveAll(bw, r, messages, streamCount) }) {
 			t.Fatalf("seed %d, round %d", seed, round)
 		}
 	}
@@ -43,42 +43,42 @@ func testRandomMessages(t *testing.T, h Harness) {
 // slotBytes is the size of the part of a buffer that each message uses.
 const slotBytes = 64 << 10
 
-func runProgram(fx *fixture, r *rank, program []plannedMessage, streams int) {
-	choices := []driver.Stream{r.stream}
-	for range streams - 1 {
-		choices = append(choices, r.newStream())
+func sendAndReceiveAll(bw *bufferWorld, r *rank, messages []plannedMessage, streamCount int) {
+	streamsOfRank := []driver.Stream{r.stream}
+	for range streamCount - 1 {
+		streamsOfRank = append(streamsOfRank, r.newStream())
 	}
-	for i, p := range program {
+	for i, p := range messages {
 		if p.src == r.number {
-			data := input(fx.harness, driver.Uint8, p.contents, p.bytes)
-			r.write(fx.send[r.number].addr(int64(i)*slotBytes), data)
+			data := input(bw.harness, driver.Uint8, p.contents, p.bytes)
+			r.write(bw.send[r.number].addressAt(int64(i)*slotBytes), data)
 		}
 	}
-	for i, p := range program {
+	for i, p := range messages {
 		offset := int64(i) * slotBytes
 		var stream int
 		var call driver.Call
 		switch r.number {
 		case p.src:
-			call = messageCall(driver.Send, p.dst, p.tag, fx.send[r.number], offset, p.bytes)
+			call = messageCall(driver.Send, p.dst, p.tag, bw.send[r.number], offset, p.bytes)
 			stream = p.sendStream
 		case p.dst:
-			call = messageCall(driver.Recv, p.src, p.tag, fx.recv[r.number], offset, p.bytes)
+			call = messageCall(driver.Recv, p.src, p.tag, bw.recv[r.number], offset, p.bytes)
 			stream = p.recvStream
 		default:
 			continue
 		}
 		call.Digest = uint64(i)
-		r.must(r.queue(r.group, choices[stream], call))
+		r.must(r.queueCall(r.group, streamsOfRank[stream], call))
 	}
-	for _, s := range choices {
-		r.must(s.Synchronize(fx.ctx))
+	for _, s := range streamsOfRank {
+		r.must(s.Synchronize(bw.ctx))
 	}
-	for i, p := range program {
+	for i, p := range messages {
 		if p.dst == r.number {
 			r.setStep("message %d from rank %d to rank %d", i, p.src, p.dst)
-			data := input(fx.harness, driver.Uint8, p.contents, p.bytes)
-			r.expect(fx.recv[r.number].addr(int64(i)*slotBytes), data)
+			data := input(bw.harness, driver.Uint8, p.contents, p.bytes)
+			r.expectBytes(bw.recv[r.number].addressAt(int64(i)*slotBytes), data)
 		}
 	}
 }

@@ -11,22 +11,22 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// rank holds one rank's device and resources. Methods that return no error call failf if an
+// rank holds one rank's device and resources. Methods without an error result call failf if an
 // operation fails.
 type rank struct {
-	world   *world
-	number  int
-	running bool   // in a separate goroutine
-	step    string // for failure messages
-	device  driver.Device
-	arena   driver.Arena
-	stream  driver.Stream
-	group   driver.Communicator
-	mapped  int64  // bytes of the arena in use
-	windows uint32 // how many segment keys have been used
-	calls   int    // number of calls to launch
-	staging []byte // host memory for copies
-	closers []func() error
+	world         *world
+	number        int
+	isInGoroutine bool   // in a separate goroutine
+	step          string // for failure messages
+	device        driver.Device
+	arena         driver.Arena
+	stream        driver.Stream
+	group         driver.Communicator
+	mappedBytes   int64  // bytes of the arena in use
+	keyCount      uint32 // number of segment keys in use
+	launchCount   int    // number of calls of launchAndWait
+	staging       []byte // host memory for copies
+	closeFuncs    []func() error
 }
 
 func (r *rank) must(err error) {
@@ -40,7 +40,7 @@ func (r *rank) must(err error) {
 func (r *rank) failf(format string, args ...any) {
 	r.world.t.Helper()
 	r.world.t.Errorf("rank %d%s: "+format, append([]any{r.number, r.step}, args...)...)
-	if r.running {
+	if r.isInGoroutine {
 		runtime.Goexit()
 	}
 	r.world.t.FailNow()
@@ -61,16 +61,16 @@ func (r *rank) open(store driver.Store) {
 	r.arena, err = r.device.NewArena(arenaGranules * r.granularity())
 	r.must(err)
 	r.onClose(r.arena.Close)
-	if !w.noGroup {
-		r.group = r.connect("world", numbers(n), w.check)
+	if !w.withoutGroup {
+		r.group = r.connect("world", firstNumbers(n), w.comparesCalls)
 	}
 	r.stream = r.newStream()
 }
 
-func (r *rank) connect(id string, ranks []int, check bool) driver.Communicator {
+func (r *rank) connect(id string, ranks []int, comparesCalls bool) driver.Communicator {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
-		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: check,
-		Strict: r.world.strict, Formula: r.world.formula,
+		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: comparesCalls,
+		Strict: r.world.isStrict, Formula: r.world.formula,
 		Owner: id,
 	})
 	r.must(err)
@@ -96,9 +96,9 @@ func (r *rank) newEvent() driver.Event {
 
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
 
-func (r *rank) capture(queue func()) driver.Graph {
+func (r *rank) capture(queueCall func()) driver.Graph {
 	r.must(r.stream.BeginCapture())
-	queue()
+	queueCall()
 	g, err := r.stream.EndCapture()
 	r.must(err)
 	r.onClose(g.Close)
@@ -106,25 +106,25 @@ func (r *rank) capture(queue func()) driver.Graph {
 }
 
 // onClose registers a function to be called, in reverse order, when the world is closed.
-func (r *rank) onClose(f func() error) { r.closers = append(r.closers, f) }
+func (r *rank) onClose(f func() error) { r.closeFuncs = append(r.closeFuncs, f) }
 
 func (r *rank) close() error {
 	var errs []error
-	for _, f := range slices.Backward(r.closers) {
+	for _, f := range slices.Backward(r.closeFuncs) {
 		errs = append(errs, f())
 	}
 	return errors.Join(errs...)
 }
 
-// block queues a gate on a stream. The gate opens at the latest when the world is closed.
-func (r *rank) block(s driver.Stream) *gate {
-	g := &gate{opened: make(chan struct{})}
+// blockStream queues a gate on a stream. The gate opens at the latest when the world is closed.
+func (r *rank) blockStream(s driver.Stream) *gate {
+	g := &gate{openedChannel: make(chan struct{})}
 	r.onClose(func() error { g.open(); return nil })
-	r.must(s.Host(func() { <-g.opened }))
+	r.must(s.Host(func() { <-g.openedChannel }))
 	return g
 }
 
-// onSupportedPath returns call, with the harness's first path if c does not support call.Path.
+// onSupportedPath replaces the path by the harness's first path if c does not support call.Path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -132,26 +132,26 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 	return call
 }
 
-// launch prepares and launches a call and waits for it. After an error, the stream stays usable. If
-// the backend has inline launches, every second call uses one.
-func (r *rank) launch(c driver.Communicator, s driver.Stream, call driver.Call) error {
-	start := c.Launch
-	if inline, ok := c.(driver.InlineLauncher); ok && r.calls%2 == 1 {
-		start = inline.LaunchInline
+// launchAndWait prepares and launches a call and waits for it. After an error, the stream stays
+// usable. If the backend implements InlineLauncher, every second launch is inline.
+func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver.Call) error {
+	launchCall := c.Launch
+	if inline, ok := c.(driver.InlineLauncher); ok && r.launchCount%2 == 1 {
+		launchCall = inline.LaunchInline
 	}
-	r.calls++
+	r.launchCount++
 	plan, err := driver.Prepare(c, call)
 	if err != nil {
 		return err
 	}
-	if err := start(s, plan); err != nil {
-		_ = s.Synchronize(r.world.ctx) // clear the failure, which err already reports
+	if err := launchCall(s, plan); err != nil {
+		_ = s.Synchronize(r.world.ctx) // clear the stream's error, which err already reports
 		return err
 	}
 	return s.Synchronize(r.world.ctx)
 }
 
-func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) error {
+func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	plan, err := driver.Prepare(c, call)
 	if err != nil {
 		return err
@@ -159,8 +159,8 @@ func (r *rank) queue(c driver.Communicator, s driver.Stream, call driver.Call) e
 	return c.Launch(s, plan)
 }
 
-// swap exchanges payloads, where sizes[i] is the size of rank i's payload, and checks them.
-func (r *rank) swap(lane driver.Lane, round int, sizes []int) error {
+// exchangePayloads exchanges payloads and checks them. The size of rank i's payload is sizes[i].
+func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error {
 	return controltest.ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)
 	}, r.number, round, sizes)
@@ -172,11 +172,11 @@ func (r *rank) checkSum(c driver.Communicator, b buffer, value byte) {
 	if !slices.Contains(r.world.harness.Paths, driver.PathWindow) {
 		return
 	}
-	r.must(r.stream.Fill(b.addr(0), value, count))
-	r.must(r.launch(c, r.stream, r.onSupportedPath(c, driver.Call{
+	r.must(r.stream.Fill(b.addressAt(0), value, count))
+	r.must(r.launchAndWait(c, r.stream, r.onSupportedPath(c, driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-		Path: driver.PathWindow, Send: b.addr(0), Recv: b.addr(count + 96),
+		Path: driver.PathWindow, Send: b.addressAt(0), Recv: b.addressAt(count + 96),
 		SendWindow: b.window, RecvWindow: b.window, Digest: 1,
 	})))
-	r.expectAll(b.addr(count+96), value, count)
+	r.expectFilled(b.addressAt(count+96), value, count)
 }

@@ -10,9 +10,9 @@ import (
 // Store is a driver.Store in the memory of one process. The zero value is empty. It is safe for
 // concurrent use.
 type Store struct {
-	mu      sync.Mutex
-	values  map[string][]byte // guarded by mu
-	changed chan struct{}     // closed by the next Set; guarded by mu
+	mu             sync.Mutex
+	values         map[string][]byte // guarded by mu
+	changedChannel chan struct{}     // closed by the next Set; guarded by mu
 }
 
 // Set writes a value and wakes all waiters.
@@ -28,9 +28,9 @@ func (s *Store) set(key string, value []byte) {
 		s.values = map[string][]byte{}
 	}
 	s.values[key] = slices.Clone(value)
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
+	if s.changedChannel != nil {
+		close(s.changedChannel)
+		s.changedChannel = nil
 	}
 }
 
@@ -49,12 +49,12 @@ func (s *Store) CompareSet(
 // Get waits for a value and returns it.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
-		value, found, changed := s.lookup(key)
-		if found {
+		value, isSet, changedChannel := s.lookup(key)
+		if isSet {
 			return value, nil
 		}
 		select {
-		case <-changed:
+		case <-changedChannel:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -62,21 +62,21 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 }
 
 // Peek returns a value and whether it is set, without waiting.
-func (s *Store) Peek(_ context.Context, key string) (value []byte, found bool, err error) {
-	value, found, _ = s.lookup(key)
-	return value, found, nil
+func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, err error) {
+	value, isSet, _ = s.lookup(key)
+	return value, isSet, nil
 }
 
 // ServedBy returns -1 because no rank serves the store.
 func (s *Store) ServedBy() int { return -1 }
 
 // lookup returns a value or, if there is none, a channel that the next Set closes.
-func (s *Store) lookup(key string) (value []byte, found bool, changed chan struct{}) {
+func (s *Store) lookup(key string) (value []byte, isSet bool, changedChannel chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	value, found = s.values[key]
-	if !found && s.changed == nil {
-		s.changed = make(chan struct{})
+	value, isSet = s.values[key]
+	if !isSet && s.changedChannel == nil {
+		s.changedChannel = make(chan struct{})
 	}
-	return slices.Clone(value), found, s.changed
+	return slices.Clone(value), isSet, s.changedChannel
 }

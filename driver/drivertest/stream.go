@@ -8,7 +8,7 @@ import (
 	"symmem/driver"
 )
 
-var streamClauses = []clause{
+var streamRequirements = []requirement{
 	{"work runs in the order in which it was queued", testStreamOrder},
 	{"host functions run in order, even on a busy stream", testHostOrder},
 	{"Synchronize returns an error of queued work exactly once", testErrorOnce},
@@ -19,81 +19,81 @@ var streamClauses = []clause{
 }
 
 func testStreamOrder(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
-	g := r.block(r.stream)
+	g := r.blockStream(r.stream)
 	const n = 100
 	for i := range byte(n) {
-		must(t, r.stream.Fill(b.addr(0), i, 64))
-		must(t, r.stream.Copy(b.addr(64*(int64(i)+1)), b.addr(0), 64))
+		must(t, r.stream.Fill(b.addressAt(0), i, 64))
+		must(t, r.stream.Copy(b.addressAt(64*(int64(i)+1)), b.addressAt(0), 64))
 	}
 	g.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for i := range byte(n) {
-		r.expectAll(b.addr(64*(int64(i)+1)), i, 64)
+		r.expectFilled(b.addressAt(64*(int64(i)+1)), i, 64)
 	}
 }
 
 func testHostOrder(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	var ran []int
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	var order []int
 	const n = 100
 	for i := range n {
-		must(t, r.stream.Host(func() { ran = append(ran, i) }))
+		must(t, r.stream.Host(func() { order = append(order, i) }))
 		if i%10 == 0 {
 			must(t, r.stream.Synchronize(r.world.ctx))
 		}
 	}
 	must(t, r.stream.Synchronize(r.world.ctx))
-	if !slices.Equal(ran, numbers(n)) {
-		t.Errorf("functions ran in the order %v, want the order in which they were queued", ran)
+	if !slices.Equal(order, firstNumbers(n)) {
+		t.Errorf("functions ran in the order %v, want the order in which they were queued", order)
 	}
 }
 
 func testErrorOnce(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{expectFaults: true})
+	w := newWorld(t, h, 1, options{expectsFaults: true})
 	r := w.ranks[0]
-	g := r.block(r.stream)
-	must(t, r.queue(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+	g := r.blockStream(r.stream)
+	must(t, r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 	r.group.Abort(nil)
 	g.open()
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
-	ran := false
-	must(t, r.stream.Host(func() { ran = true }))
+	hasRun := false
+	must(t, r.stream.Host(func() { hasRun = true }))
 	must(t, r.stream.Synchronize(w.ctx))
-	if !ran {
+	if !hasRun {
 		t.Error("the stream did not run work after Synchronize had returned the error")
 	}
 }
 
 func testSynchronizeContext(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	must(t, r.stream.Synchronize(r.world.ctx))
-	g := r.block(r.stream)
+	g := r.blockStream(r.stream)
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
 	wantError(t, "synchronizing", r.stream.Synchronize(ctx), context.Canceled)
-	ran := false
-	must(t, r.stream.Host(func() { ran = true }))
+	hasRun := false
+	must(t, r.stream.Host(func() { hasRun = true }))
 	g.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
-	if !ran {
+	if !hasRun {
 		t.Error("the stream did not run work queued after the canceled Synchronize")
 	}
 }
 
 func testStreamClose(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	s, err := r.device.NewStream()
 	must(t, err)
-	g := r.block(s)
-	ran := false
-	must(t, s.Host(func() { ran = true }))
+	g := r.blockStream(s)
+	hasRun := false
+	must(t, s.Host(func() { hasRun = true }))
 	closed := make(chan error)
 	go func() { closed <- s.Close() }()
 	g.open()
 	must(t, <-closed)
-	if !ran {
+	if !hasRun {
 		t.Error("Close returned before queued work had run")
 	}
 }
@@ -102,7 +102,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{}).ranks[0]
 	b := r.newBuffer(1)
 	e := r.newEvent()
-	graph := r.capture(func() { must(t, r.stream.Fill(b.addr(0), 1, 1)) })
+	graph := r.capture(func() { must(t, r.stream.Fill(b.addressAt(0), 1, 1)) })
 	plan, err := driver.Prepare(r.group, driver.Call{Operation: driver.Barrier})
 	must(t, err)
 	s, err := r.device.NewStream()
@@ -112,8 +112,8 @@ func testStreamClosed(t *testing.T, h Harness) {
 		t.Error("EndCapture succeeded, want an error")
 	}
 	for call, err := range map[string]error{
-		"Copy":              s.Copy(b.addr(0), b.addr(64), 64),
-		"Fill":              s.Fill(b.addr(0), 1, 64),
+		"Copy":              s.Copy(b.addressAt(0), b.addressAt(64), 64),
+		"Fill":              s.Fill(b.addressAt(0), 1, 64),
 		"Host":              s.Host(func() { t.Error("a closed stream ran a function") }),
 		"Record":            s.Record(e),
 		"Wait":              s.Wait(e),
@@ -123,19 +123,19 @@ func testStreamClosed(t *testing.T, h Harness) {
 	} {
 		wantError(t, call, err, driver.ErrClosed)
 	}
-	must(t, r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
+	must(t, r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 }
 
 func testNegativeSize(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	b := r.newBuffer(1)
-	if r.stream.Copy(b.addr(0), b.addr(64), -1) == nil {
+	if r.stream.Copy(b.addressAt(0), b.addressAt(64), -1) == nil {
 		t.Error("copying -1 bytes succeeded, want an error")
 	}
-	if r.stream.Fill(b.addr(0), 1, -1) == nil {
+	if r.stream.Fill(b.addressAt(0), 1, -1) == nil {
 		t.Error("filling -1 bytes succeeded, want an error")
 	}
-	must(t, r.stream.Copy(b.addr(0), b.addr(64), 0))
-	must(t, r.stream.Fill(b.addr(0), 1, 0))
-	r.expectAll(b.addr(0), 0, 64)
+	must(t, r.stream.Copy(b.addressAt(0), b.addressAt(64), 0))
+	must(t, r.stream.Fill(b.addressAt(0), 1, 0))
+	r.expectFilled(b.addressAt(0), 0, 64)
 }

@@ -9,12 +9,13 @@ import (
 )
 
 func testForgotten(t *testing.T, h Harness) {
-	for _, forgotten := range []driver.Operation{driver.Send, driver.Recv} {
-		t.Run(forgotten.String(), func(t *testing.T) {
-			fx := newFixture(t, h, 3, 1<<20, options{check: true, strict: true, expectFaults: true})
-			errs := fx.outcomes(func(r *rank) error {
+	for _, omitted := range []driver.Operation{driver.Send, driver.Recv} {
+		t.Run(omitted.String(), func(t *testing.T) {
+			bw := newBufferWorld(t, h, 3, 1<<20, options{comparesCalls: true, isStrict: true,
+				expectsFaults: true})
+			errs := bw.errorsByRank(func(r *rank) error {
 				for step := range 4 {
-					if err := sendExceptOne(fx, r, step, forgotten); err != nil {
+					if err := sendExceptOne(bw, r, step, omitted); err != nil {
 						return fmt.Errorf("step %d: %w", step, err)
 					}
 				}
@@ -22,7 +23,7 @@ func testForgotten(t *testing.T, h Harness) {
 			})
 			for number, err := range errs {
 				var e *driver.MessageError
-				if forgotten == driver.Send && errors.Is(err, driver.ErrFault) {
+				if omitted == driver.Send && errors.Is(err, driver.ErrFault) {
 					continue // another rank may detect the mistake first
 				}
 				if !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched || e.Number != 3 {
@@ -35,47 +36,47 @@ func testForgotten(t *testing.T, h Harness) {
 
 // sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it omits the
 // forgotten operation.
-func sendExceptOne(fx *fixture, r *rank, step int, forgotten driver.Operation) error {
+func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error {
 	var call driver.Call
 	switch r.number {
 	case 0:
-		call = messageCall(driver.Send, 2, 1, fx.send[0], 0, 100)
+		call = messageCall(driver.Send, 2, 1, bw.send[0], 0, 100)
 	case 2:
-		call = messageCall(driver.Recv, 0, 1, fx.recv[2], 0, 100)
+		call = messageCall(driver.Recv, 0, 1, bw.recv[2], 0, 100)
 	}
 	stream := r.stream
 	if step == 2 && r.number == 2 {
 		stream = r.newStream() // a Recv without a Send would block the rank's stream
 	}
-	if r.number != 1 && !(step == 2 && call.Operation == forgotten) {
-		if err := r.queue(r.group, stream, call); err != nil {
+	if r.number != 1 && !(step == 2 && call.Operation == omitted) {
+		if err := r.queueCall(r.group, stream, call); err != nil {
 			return err
 		}
 	}
-	return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
+	return r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// testMissingSend omits a Send, so that the Recv keeps the receiver from the collective that
-// compares counts. Rank 0 also sends a message that is never received, so that the total numbers of
+// testMissingSend omits a Send. Its Recv then keeps the receiver from the collective that compares
+// message counts. Rank 0 sends another message that is never received, so that the total numbers of
 // Sends and Recvs are the same.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
-			fx := newFixture(t, h, 3, 1<<20, options{strict: true, expectFaults: true})
-			errs := fx.outcomes(func(r *rank) error {
+			bw := newBufferWorld(t, h, 3, 1<<20, options{isStrict: true, expectsFaults: true})
+			errs := bw.errorsByRank(func(r *rank) error {
 				var call driver.Call
 				switch r.number {
 				case 0:
-					call = messageCall(driver.Send, 2, 5, fx.send[0], 0, 100)
+					call = messageCall(driver.Send, 2, 5, bw.send[0], 0, 100)
 				case 2:
-					call = messageCall(driver.Recv, source, 1, fx.recv[2], 0, 100)
+					call = messageCall(driver.Recv, source, 1, bw.recv[2], 0, 100)
 				}
 				if r.number != 1 {
-					if err := r.queue(r.group, r.stream, call); err != nil {
+					if err := r.queueCall(r.group, r.stream, call); err != nil {
 						return err
 					}
 				}
-				return r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier})
+				return r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier})
 			})
 			var e *driver.MessageError
 			if err := errs[2]; !errors.As(err, &e) || e.Fault != driver.MessagesUnmatched ||
@@ -87,32 +88,33 @@ func testMissingSend(t *testing.T, h Harness) {
 }
 
 func testOutOfStep(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 2, 1<<20, options{strict: true, expectFaults: true})
-	must(t, fx.ranks[1].stream.Fill(fx.recv[1].addr(0), canary, 256))
-	errs := fx.outcomes(func(r *rank) error { return sendAcrossBarrier(fx, r) })
-	wantEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
+	bw := newBufferWorld(t, h, 2, 1<<20, options{isStrict: true, expectsFaults: true})
+	must(t, bw.ranks[1].stream.Fill(bw.recv[1].addressAt(0), canary, 256))
+	errs := bw.errorsByRank(func(r *rank) error { return sendAcrossBarrier(bw, r) })
+	checkMessageEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
 		From: 0, To: 1, Tag: 6, Number: 1, Sent: 0, Received: 1,
 	})
-	fx.expectUntouched(1)
+	bw.expectUntouched(1)
 }
 
-func sendAcrossBarrier(fx *fixture, r *rank) error {
+func sendAcrossBarrier(bw *bufferWorld, r *rank) error {
 	if r.number == 0 {
-		call := messageCall(driver.Send, 1, 6, fx.send[0], 0, 10)
-		if err := r.queue(r.group, r.stream, call); err != nil {
+		call := messageCall(driver.Send, 1, 6, bw.send[0], 0, 10)
+		if err := r.queueCall(r.group, r.stream, call); err != nil {
 			return err
 		}
 	}
-	if err := r.launch(r.group, r.stream, driver.Call{Operation: driver.Barrier}); err != nil {
+	if err := r.launchAndWait(r.group, r.stream,
+		driver.Call{Operation: driver.Barrier}); err != nil {
 		return err
 	}
 	if r.number == 0 {
 		return nil
 	}
-	return r.launch(r.group, r.stream, messageCall(driver.Recv, 0, 6, fx.recv[1], 0, 10))
+	return r.launchAndWait(r.group, r.stream, messageCall(driver.Recv, 0, 6, bw.recv[1], 0, 10))
 }
 
 func testNonStrict(t *testing.T, h Harness) {
-	fx := newFixture(t, h, 2, 1<<20, options{check: true})
-	fx.each(func(r *rank) { r.must(sendAcrossBarrier(fx, r)) })
+	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
+	bw.onEachRank(func(r *rank) { r.must(sendAcrossBarrier(bw, r)) })
 }

@@ -6,7 +6,7 @@ import (
 	"symmem/driver"
 )
 
-var suspendClauses = []clause{
+var suspendRequirements = []requirement{
 	{"a resumed segment has zeros at its old address", testResumedZeros},
 	{"a resumed segment has the contents that were saved", testResumedContents},
 	{"a suspended segment can be unmapped, and its addresses reused", testUnmapSuspended},
@@ -15,23 +15,23 @@ var suspendClauses = []clause{
 	{"a suspended window can be deregistered", testDeregisterSuspended},
 }
 
-func suspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
-	suspender, ok := s.(driver.SuspendableSegment)
+func asSuspendable(r *rank, s driver.Segment) driver.SuspendableSegment {
+	segment, ok := s.(driver.SuspendableSegment)
 	if !ok {
 		r.failf("the backend's segments cannot be suspended")
 	}
-	return suspender
+	return segment
 }
 
 func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegment {
-	suspender := suspendable(r, s)
-	r.must(suspender.PrepareSuspend(save))
-	r.must(suspender.Suspend())
-	return suspender
+	segment := asSuspendable(r, s)
+	r.must(segment.PrepareSuspend(save))
+	r.must(segment.Suspend())
+	return segment
 }
 
 func testResumedZeros(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
 	for range 3 {
 		address, bytes := b.segment.Address(), b.segment.Bytes()
@@ -41,48 +41,48 @@ func testResumedZeros(t *testing.T, h Harness) {
 		if got := b.segment.Address(); got != address {
 			t.Errorf("Address() = %#x after Resume, want %#x", got, address)
 		}
-		r.expectAll(address, 0, bytes)
+		r.expectFilled(address, 0, bytes)
 	}
 }
 
 func testResumedContents(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
 	for round := range byte(3) {
-		r.must(r.stream.Fill(b.addr(0), round+1, b.segment.Bytes()))
+		r.must(r.stream.Fill(b.addressAt(0), round+1, b.segment.Bytes()))
 		r.must(r.stream.Synchronize(r.world.ctx))
 		r.must(suspendSegment(r, b.segment, true).Resume())
-		r.expectAll(b.addr(0), round+1, b.segment.Bytes())
+		r.expectFilled(b.addressAt(0), round+1, b.segment.Bytes())
 	}
-	// While the segment is still mapped, Resume does not restore the saved contents.
-	r.must(suspendable(r, b.segment).PrepareSuspend(true))
-	r.must(r.stream.Fill(b.addr(0), 9, b.segment.Bytes()))
+	// If the segment was not suspended, Resume does not restore the saved contents.
+	r.must(asSuspendable(r, b.segment).PrepareSuspend(true))
+	r.must(r.stream.Fill(b.addressAt(0), 9, b.segment.Bytes()))
 	r.must(r.stream.Synchronize(r.world.ctx))
-	r.must(suspendable(r, b.segment).Resume())
-	r.expectAll(b.addr(0), 9, b.segment.Bytes())
+	r.must(asSuspendable(r, b.segment).Resume())
+	r.expectFilled(b.addressAt(0), 9, b.segment.Bytes())
 }
 
 func testUnmapSuspended(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	for range 3 {
 		s, err := r.arena.Map(0, r.granularity())
 		must(t, err)
-		r.expectAll(s.Address(), 0, r.granularity())
+		r.expectFilled(s.Address(), 0, r.granularity())
 		must(t, r.stream.Fill(s.Address(), 1, r.granularity()))
 		must(t, r.stream.Synchronize(r.world.ctx))
-		suspended := suspendSegment(r, s, true)
+		segment := suspendSegment(r, s, true)
 		must(t, s.Unmap())
-		wantError(t, "resuming an unmapped segment", suspended.Resume(), driver.ErrClosed)
+		wantError(t, "resuming an unmapped segment", segment.Resume(), driver.ErrClosed)
 	}
 }
 
 func testSuspendTwice(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
-	suspended := suspendSegment(r, r.newBuffer(1).segment, false)
-	wantError(t, "preparing again", suspended.PrepareSuspend(false), driver.ErrSuspended)
-	wantError(t, "suspending again", suspended.Suspend(), driver.ErrSuspended)
-	must(t, suspended.Resume())
-	must(t, suspended.Resume())
+	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	segment := suspendSegment(r, r.newBuffer(1).segment, false)
+	wantError(t, "preparing again", segment.PrepareSuspend(false), driver.ErrSuspended)
+	wantError(t, "suspending again", segment.Suspend(), driver.ErrSuspended)
+	must(t, segment.Resume())
+	must(t, segment.Resume())
 }
 
 // suspendWindow suspends a buffer's window and segment on all ranks.
@@ -96,7 +96,7 @@ func suspendWindow(r *rank, b buffer) {
 }
 
 func resumeWindow(r *rank, b buffer) {
-	r.must(suspendable(r, b.segment).Resume())
+	r.must(asSuspendable(r, b.segment).Resume())
 	waitForAll(r)
 	r.must(b.window.(driver.SuspendableWindow).Resume(r.world.ctx))
 }
@@ -107,14 +107,15 @@ func waitForAll(r *rank) {
 }
 
 func testSuspendCycles(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{check: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 3, options{comparesCalls: true})
+	w.onEachRank(func(r *rank) {
 		const count = 20000
 		b := r.newWindow(2*count + 96)
 		call := onCapturablePath(r, driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Uint8, ReduceOp: driver.Max, Count: count,
-			Send: b.addr(0), Recv: b.addr(count + 96), SendWindow: b.window, RecvWindow: b.window,
-			Digest: 1,
+			Send: b.addressAt(0), Recv: b.addressAt(count + 96), SendWindow: b.window,
+			RecvWindow: b.window,
+			Digest:     1,
 		})
 		plan, err := driver.Prepare(r.group, call)
 		r.must(err)
@@ -123,10 +124,10 @@ func testSuspendCycles(t *testing.T, h Harness) {
 			r.setStep("cycle %d", round)
 			suspendWindow(r, b)
 			resumeWindow(r, b)
-			r.must(r.stream.Fill(b.addr(0), 10*round+byte(r.number), count))
+			r.must(r.stream.Fill(b.addressAt(0), 10*round+byte(r.number), count))
 			r.must(g.Launch(r.stream))
 			r.must(r.stream.Synchronize(w.ctx))
-			r.expectAll(b.addr(count+96), 10*round+2, count)
+			r.expectFilled(b.addressAt(count+96), 10*round+2, count)
 		}
 		r.checkSum(r.group, b, 77)
 	})
@@ -143,12 +144,12 @@ func onCapturablePath(r *rank, call driver.Call) driver.Call {
 }
 
 func testDeregisterSuspended(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{check: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w.onEachRank(func(r *rank) {
 		b := r.newWindow(1)
 		suspendWindow(r, b)
 		r.must(b.window.Deregister())
-		r.must(suspendable(r, b.segment).Resume())
+		r.must(asSuspendable(r, b.segment).Resume())
 		b.window = r.register(r.group, r.nextKey(), b)
 		r.checkSum(r.group, b, 5)
 	})

@@ -7,19 +7,19 @@ import (
 	"symmem/driver"
 )
 
-var windowClauses = []clause{
+var windowRequirements = []requirement{
 	{"a segment can be registered, deregistered and registered again", testReregister},
 	{"deregistering twice returns ErrClosed", testDeregisterTwice},
 	{"registering a key twice causes an error without side effects", testRegisterTwice},
 	{"preparing a call without a window returns ErrOutOfRange", testNoWindow},
 	{"segments of different sizes cause an error on all ranks", testSizesDiffer},
-	{"a segment can be registered with several groups", testTwoGroups},
+	{"several groups can register the same segment", testTwoGroups},
 	{"a group can have many windows", testManyWindows},
 }
 
 func testReregister(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{check: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1)
 		for round := range uint32(5) {
 			key := driver.SegmentKey{Pool: 1, Ordinal: 3 + round/2}
@@ -32,7 +32,7 @@ func testReregister(t *testing.T, h Harness) {
 
 func testDeregisterTwice(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	w.each(func(r *rank) {
+	w.onEachRank(func(r *rank) {
 		b := r.newWindow(1)
 		r.must(b.window.Deregister())
 		wantError(t, "deregistering again", b.window.Deregister(), driver.ErrClosed)
@@ -40,8 +40,8 @@ func testDeregisterTwice(t *testing.T, h Harness) {
 }
 
 func testRegisterTwice(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{check: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1)
 		key := r.nextKey()
 		b.window = r.register(r.group, key, b)
@@ -56,11 +56,12 @@ func testNoWindow(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
 	}
-	fx := newFixture(t, h, 2, 1<<20, options{})
-	send, recv := fx.send[0], fx.recv[0]
+	bw := newBufferWorld(t, h, 2, 1<<20, options{})
+	send, recv := bw.send[0], bw.recv[0]
 	call := driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Count: 256, Path: driver.PathWindow,
-		Send: send.addr(0), Recv: recv.addr(0), SendWindow: send.window, RecvWindow: recv.window,
+		Send: send.addressAt(0), Recv: recv.addressAt(0), SendWindow: send.window,
+		RecvWindow: recv.window,
 	}
 	for name, change := range map[string]func(*driver.Call){
 		"send":    func(c *driver.Call) { c.SendWindow = nil },
@@ -68,7 +69,7 @@ func testNoWindow(t *testing.T, h Harness) {
 	} {
 		c := call
 		change(&c)
-		_, err := driver.Prepare(fx.ranks[0].group, c)
+		_, err := driver.Prepare(bw.ranks[0].group, c)
 		wantError(t, name, err, driver.ErrOutOfRange)
 	}
 }
@@ -76,8 +77,8 @@ func testNoWindow(t *testing.T, h Harness) {
 // testSizesDiffer registers segments of different sizes under one key, and then segments of the
 // same size under this key.
 func testSizesDiffer(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{check: true})
-	w.each(func(r *rank) {
+	w := newWorld(t, h, 3, options{comparesCalls: true})
+	w.onEachRank(func(r *rank) {
 		bytes := r.granularity()
 		if r.number == 1 {
 			bytes *= 2
@@ -94,39 +95,39 @@ func testSizesDiffer(t *testing.T, h Harness) {
 }
 
 func testTwoGroups(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{check: true})
-	w.each(func(r *rank) {
-		second := r.connect("second", []int{1, 0}, true)
+	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w.onEachRank(func(r *rank) {
+		secondGroup := r.connect("second", []int{1, 0}, true)
 		b := r.newWindow(1)
-		alias := b
-		key := driver.SegmentKey{Pool: 7, Ordinal: r.windows}
-		alias.window = r.register(second, key, b)
+		bufferInSecond := b
+		key := driver.SegmentKey{Pool: 7, Ordinal: r.keyCount}
+		bufferInSecond.window = r.register(secondGroup, key, b)
 		r.checkSum(r.group, b, 1)
-		r.checkSum(second, alias, 2)
-		if _, err := driver.Prepare(second, driver.Call{
+		r.checkSum(secondGroup, bufferInSecond, 2)
+		if _, err := driver.Prepare(secondGroup, driver.Call{
 			Operation: driver.AllReduce, Count: 1, Path: driver.PathWindow,
-			Send: b.addr(0), Recv: b.addr(0), SendWindow: b.window, RecvWindow: b.window,
+			Send: b.addressAt(0), Recv: b.addressAt(0), SendWindow: b.window, RecvWindow: b.window,
 		}); err == nil {
 			r.failf("preparing a call with another group's window succeeded, want an error")
 		}
 		r.must(b.window.Deregister())
-		r.checkSum(second, alias, 3)
+		r.checkSum(secondGroup, bufferInSecond, 3)
 	})
 }
 
 func testManyWindows(t *testing.T, h Harness) {
 	const n = 100
-	w := newWorld(t, h, 2, options{check: true})
-	w.each(func(r *rank) {
-		var all []buffer
+	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w.onEachRank(func(r *rank) {
+		var buffers []buffer
 		for range n {
-			all = append(all, r.newWindow(1))
+			buffers = append(buffers, r.newWindow(1))
 		}
-		for i, b := range all {
+		for i, b := range buffers {
 			r.setStep("window %d", i)
 			r.checkSum(r.group, b, byte(i+1))
 		}
-		for i, b := range all {
+		for i, b := range buffers {
 			r.setStep("window %d", i)
 			r.must(b.window.Deregister())
 		}

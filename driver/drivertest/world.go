@@ -18,7 +18,7 @@ const (
 	longTimeout = 2 * time.Minute
 	// shortTimeout limits waits that are expected to time out.
 	shortTimeout  = 500 * time.Millisecond
-	arenaGranules = 256 // the size of a rank's arena
+	arenaGranules = 256 // size of a rank's arena in units of Info.Granularity
 )
 
 // world is a set of ranks, each with a device, an arena, a stream and a communicator of all ranks.
@@ -31,25 +31,25 @@ type world struct {
 }
 
 type options struct {
-	timeout  time.Duration // zero means longTimeout
-	lifetime time.Duration // deadline of the whole world; zero means longTimeout
-	scatter  uint64
-	check    bool
-	strict   bool
-	formula  driver.Formula
-	// noGroup leaves the ranks without a communicator.
-	noGroup bool
-	// expectFaults permits errors when the world is closed.
-	expectFaults bool
+	timeout       time.Duration // zero means longTimeout
+	lifetime      time.Duration // deadline of the whole world; zero means longTimeout
+	scatter       uint64
+	comparesCalls bool
+	isStrict      bool
+	formula       driver.Formula
+	// withoutGroup leaves the ranks without a communicator.
+	withoutGroup bool
+	// expectsFaults permits errors when the world is closed.
+	expectsFaults bool
 }
 
-// newWorld opens n ranks and closes them when the test ends. Each case that makes its world fail
-// must be a separate subtest, because without Anytime, the groups of the failed world must be
-// closed before the next world connects.
+// newWorld opens n ranks and closes them when the test ends. A test that makes several worlds fail
+// must use a subtest for each. Without Anytime, the groups of a failed world must be closed before
+// the next world connects.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
-		t.Skipf("needs %d ranks, but the backend opens at most %d", n, h.Ranks)
+		t.Skipf("the test needs %d ranks, but the backend opens at most %d", n, h.Ranks)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(o.lifetime, longTimeout))
 	w := &world{options: o, t: t, harness: h, ctx: ctx}
@@ -58,45 +58,45 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	}
 	t.Cleanup(func() {
 		defer cancel()
-		err := errors.Join(w.outcomes(func(r *rank) error { return r.close() })...)
-		if err != nil && !w.expectFaults {
+		err := errors.Join(w.errorsByRank(func(r *rank) error { return r.close() })...)
+		if err != nil && !w.expectsFaults {
 			t.Errorf("closing the world: %v", err)
 		}
 	})
 	store := &Store{}
-	w.each(func(r *rank) { r.open(store) })
+	w.onEachRank(func(r *rank) { r.open(store) })
 	return w
 }
 
-// each runs a function concurrently on every rank, and ends the test if a rank fails.
-func (w *world) each(f func(r *rank)) {
+// onEachRank runs a function concurrently on every rank, and ends the test if a rank fails.
+func (w *world) onEachRank(f func(r *rank)) {
 	w.t.Helper()
-	if !w.attempt(f) {
+	if !w.tryOnEachRank(f) {
 		w.t.FailNow()
 	}
 }
 
-// attempt is like each, but returns false if a rank fails.
-func (w *world) attempt(f func(r *rank)) bool {
+// tryOnEachRank is like onEachRank, but returns false if a rank fails.
+func (w *world) tryOnEachRank(f func(r *rank)) bool {
 	var running sync.WaitGroup
-	var succeeded atomic.Int32
+	var successCount atomic.Int32
 	for _, r := range w.ranks {
 		running.Go(func() {
-			r.running = true
-			defer func() { r.running = false }()
+			r.isInGoroutine = true
+			defer func() { r.isInGoroutine = false }()
 			f(r)
-			succeeded.Add(1)
+			successCount.Add(1)
 		})
 	}
 	running.Wait()
-	return int(succeeded.Load()) == len(w.ranks)
+	return int(successCount.Load()) == len(w.ranks)
 }
 
-// outcomes is like each, but returns the errors of f by rank.
-func (w *world) outcomes(f func(r *rank) error) []error {
+// errorsByRank is like onEachRank, but returns the errors of f by rank.
+func (w *world) errorsByRank(f func(r *rank) error) []error {
 	w.t.Helper()
 	errs := make([]error, len(w.ranks))
-	w.each(func(r *rank) {
+	w.onEachRank(func(r *rank) {
 		if err := f(r); err != nil {
 			errs[r.number] = fmt.Errorf("rank %d: %w", r.number, err)
 		}
@@ -104,7 +104,7 @@ func (w *world) outcomes(f func(r *rank) error) []error {
 	return errs
 }
 
-func numbers(n int) []int {
+func firstNumbers(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
 		ranks[i] = i
@@ -112,12 +112,13 @@ func numbers(n int) []int {
 	return ranks
 }
 
+// gate blocks a stream until it is opened.
 type gate struct {
-	opened chan struct{}
-	once   sync.Once
+	openedChannel chan struct{}
+	once          sync.Once
 }
 
-func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
+func (g *gate) open() { g.once.Do(func() { close(g.openedChannel) }) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
