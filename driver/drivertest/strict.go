@@ -34,8 +34,8 @@ func testForgotten(t *testing.T, h Harness) {
 	}
 }
 
-// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it omits the
-// forgotten operation.
+// sendExceptOne sends a message from rank 0 to rank 2 and enters a barrier. In step 2, it skips the
+// omitted operation.
 func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation) error {
 	var call driver.Call
 	switch r.number {

@@ -9,8 +9,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Reduce returns the result of reducing the ranks' inputs, in group order and native byte order.
-// The result of a single rank is its input, multiplied by the factor if the reduction has one.
+// Reduce returns the reduction of the ranks' inputs, which are in group order and native byte
+// order. The result of a single rank is its input, multiplied by the factor if the reduction has
+// one.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 && !op.Scales() {
 		return bytes.Clone(inputs[0])
@@ -41,58 +42,60 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	case driver.BFloat16:
 		return reduceHalves(f, op, inputs, reduce.BFloat16Value, reduce.BFloat16Bits)
 	}
-	panic("no formula for " + t.String())
+	panic("formula: no reduction of " + t.String())
 }
 
-// canonicalNaN is the NaN in all float32 results. Rounded, it is the NaN in results of 16-bit
-// types.
+// canonicalNaN is the NaN in all float32 results. Rounded to a 16-bit type, it is the NaN in the
+// results of that type.
 var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
 
-// reduceElements replaces NaNs with nan.
+// reduceElements replaces NaNs with canonicalNaN.
 func reduceElements[T reduce.Number](
-	f driver.Formula, op driver.ReduceOp, inputs [][]byte, nan T,
+	f driver.Formula, op driver.ReduceOp, inputs [][]byte, canonicalNaN T,
 ) []byte {
-	out, x := bytes.Clone(inputs[0]), make([]T, len(inputs))
-	each := views[T](inputs)
-	for i := range view[T](out) {
-		for r := range x {
-			x[r] = multiplyByFactor(op, each[r][i])
+	output, values := bytes.Clone(inputs[0]), make([]T, len(inputs))
+	elementsByRank := elementsOfAll[T](inputs)
+	for i := range elementsOf[T](output) {
+		for r := range values {
+			values[r] = multiplyByFactor(op, elementsByRank[r][i])
 		}
-		view[T](out)[i] = result(f, op, x, func(v T) T { return v }, nan)
+		elementsOf[T](output)[i] = result(f, op, values, func(v T) T { return v }, canonicalNaN)
 	}
-	return out
+	return output
 }
 
 // reduceHalves reduces 16-bit floats in float32.
 func reduceHalves(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
-	widen func(uint16) float32, narrow func(float32) uint16,
+	toFloat32 func(uint16) float32, to16Bits func(float32) uint16,
 ) []byte {
 	round := func(v float32) float32 { return v }
 	if f == driver.RoundedTree {
-		round = func(v float32) float32 { return widen(narrow(v)) }
+		round = func(v float32) float32 { return toFloat32(to16Bits(v)) }
 	}
-	out, x := bytes.Clone(inputs[0]), make([]float32, len(inputs))
-	each := views[uint16](inputs)
-	for i := range view[uint16](out) {
-		for r := range x {
-			x[r] = round(multiplyByFactor(op, widen(each[r][i])))
+	output, values := bytes.Clone(inputs[0]), make([]float32, len(inputs))
+	elementsByRank := elementsOfAll[uint16](inputs)
+	for i := range elementsOf[uint16](output) {
+		for r := range values {
+			values[r] = round(multiplyByFactor(op, toFloat32(elementsByRank[r][i])))
 		}
-		view[uint16](out)[i] = narrow(result(f, op, x, round, canonicalNaN))
+		elementsOf[uint16](output)[i] = to16Bits(result(f, op, values, round, canonicalNaN))
 	}
-	return out
+	return output
 }
 
-func views[T any](inputs [][]byte) [][]T {
-	var all [][]T
+func elementsOfAll[T any](inputs [][]byte) [][]T {
+	var elementsByRank [][]T
 	for _, in := range inputs {
-		all = append(all, view[T](bytes.Clone(in))) // cloned to align the elements
+		aligned := bytes.Clone(in)
+		elementsByRank = append(elementsByRank, elementsOf[T](aligned))
 	}
-	return all
+	return elementsByRank
 }
 
-// view returns bytes as a slice of elements. The bytes must be aligned to an element.
-func view[T any](b []byte) []T {
-	var one T
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(one)))
+// elementsOf returns bytes as a slice of elements. The bytes must be aligned to an element.
+func elementsOf[T any](b []byte) []T {
+	var element T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))),
+		len(b)/int(unsafe.Sizeof(element)))
 }

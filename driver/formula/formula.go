@@ -13,12 +13,13 @@ import (
 
 // combine combines one element of each rank, in group order. In a tree, it applies round to every
 // partial result.
-func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, x []T, round func(T) T) T {
-	if half := len(x) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
-		return round(Pair(op, combine(f, op, x[:half], round), combine(f, op, x[half:], round)))
+func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
+	if half := len(values) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
+		left, right := combine(f, op, values[:half], round), combine(f, op, values[half:], round)
+		return round(Pair(op, left, right))
 	}
-	acc := x[0]
-	for _, next := range x[1:] {
+	acc := values[0]
+	for _, next := range values[1:] {
 		acc = Pair(op, acc, next)
 	}
 	return acc
@@ -40,38 +41,38 @@ func Factor(op driver.ReduceOp) float64 {
 	return 0
 }
 
-func multiplyByFactor[T reduce.Number](op driver.ReduceOp, x T) T {
+func multiplyByFactor[T reduce.Number](op driver.ReduceOp, value T) T {
 	if op.Scales() {
-		return x * T(Factor(op))
+		return value * T(Factor(op))
 	}
-	return x
+	return value
 }
 
 // result evaluates the formula for one element, without the final rounding of 16-bit floats.
 func result[T reduce.Number](
-	f driver.Formula, op driver.ReduceOp, x []T, round func(T) T, nan T,
+	f driver.Formula, op driver.ReduceOp, values []T, round func(T) T, canonicalNaN T,
 ) T {
-	acc := combine(f, op, x, round)
+	acc := combine(f, op, values, round)
 	if op.Divides() {
-		acc = average(f, x, acc, round)
+		acc = average(f, values, acc, round)
 	}
 	if math.IsNaN(float64(acc)) {
-		return nan
+		return canonicalNaN
 	}
 	return acc
 }
 
 // average divides a sum by the number of ranks. If the sum is not finite, average scales the
 // elements down and adds them again, so that finite elements do not overflow.
-func average[T reduce.Number](f driver.Formula, x []T, sum T, round func(T) T) T {
-	n := T(len(x))
+func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T) T) T {
+	n := T(len(values))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {
 		return sum / n
 	}
-	scale := T(math.Ldexp(1, -bits.Len(uint(len(x)-1)))) // 1/2 for 2 ranks, 1/4 for 3 and 4
-	scaled := make([]T, len(x))
-	for r := range x {
-		scaled[r] = x[r] * scale
+	scale := T(math.Ldexp(1, -bits.Len(uint(len(values)-1)))) // 1/2 for 2 ranks, 1/4 for 3 and 4
+	scaledValues := make([]T, len(values))
+	for r := range values {
+		scaledValues[r] = values[r] * scale
 	}
-	return combine(f, driver.Sum, scaled, round) / (n * scale)
+	return combine(f, driver.Sum, scaledValues, round) / (n * scale)
 }

@@ -114,8 +114,8 @@ func TestAveragesDoNotOverflow(t *testing.T) {
 		{driver.RankOrder, []float32{huge, huge, -inf}, -inf},
 		{driver.RankOrder, []float32{huge, huge, -inf, inf}, nan},
 		{driver.RankOrder, []float32{huge, nan, huge}, nan},
-		// Scaled by 1/8, 4*smallest becomes half of the smallest number, which is rounded to zero, and
-		// 48*smallest becomes 6*smallest.
+		// Scaled by 1/8, 4*smallest becomes half of the smallest number, which is rounded to zero,
+		// and 48*smallest becomes 6*smallest.
 		{driver.RankOrder, []float32{huge, huge, -huge, -huge, 4 * smallest, 4 * smallest}, 0},
 		{
 			driver.RankOrder,
@@ -202,8 +202,8 @@ func checkTrees(
 		}
 		srcs := pointers(copies)
 		tree := reduce.Tree{
-			Op: op.Combine(), T: dt, Rounded: f == driver.RoundedTree, Average: op.Divides(),
-			Scaled: op.Scales(), Factor: formula.Factor(op),
+			Op: op.Combine(), DataType: dt, IsRounded: f == driver.RoundedTree,
+			IsAverage: op.Divides(), IsScaled: op.Scales(), Factor: formula.Factor(op),
 		}
 		tree.Reduce(srcs[1:2], srcs, len(inputs[0])/dt.Size())
 		if !bytes.Equal(copies[1], formula.Reduce(f, op, dt, inputs)) {

@@ -9,66 +9,70 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input returns a rank's input for testing a formula, the same in every run. Integers have random
-// bits. For most floating-point elements, two ranks have the values x and -x, and the other ranks
-// have values so small that the sum depends on the order of additions. The remaining elements are
+// Input returns a rank's input for testing a formula, which is the same in every run. Integers have
+// random bits. Most floating-point elements have the values x and -x on two ranks, and small values
+// on the other ranks. The sum then depends on the order of additions. The remaining elements are
 // numbers of any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
-	common := rand.New(rand.NewPCG(seed, uint64(t)))
-	own := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
-	out := make([]byte, 0, count*int64(t.Size()))
+	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t)))
+	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
+	input := make([]byte, 0, count*int64(t.Size()))
 	for range count {
-		kind := common.Uint64()
+		choice := sharedRandom.Uint64()
 		switch {
 		case !t.Float():
-			out = AppendBits(out, t, own.Uint64())
-		case kind%8 < 5:
-			out = AppendFloat(out, t, cancelingValue(t, kind>>3, own.NormFloat64(), rank, ranks))
-		case kind%8 == 5:
-			out = AppendFloat(out, t, math.Ldexp(own.NormFloat64(), own.IntN(300)-150))
-		case kind%8 == 6:
-			out = AppendBits(out, t, own.Uint64())
+			input = AppendBits(input, t, rankRandom.Uint64())
+		case choice%8 < 5:
+			input = AppendFloat(input, t, cancelingValue(t, choice>>3, rankRandom.NormFloat64(),
+				rank, ranks))
+		case choice%8 == 5:
+			input = AppendFloat(input, t, math.Ldexp(rankRandom.NormFloat64(),
+				rankRandom.IntN(300)-150))
+		case choice%8 == 6:
+			input = AppendBits(input, t, rankRandom.Uint64())
 		default:
-			values := specials[t]
-			out = AppendBits(out, t, values[own.IntN(len(values))])
+			values := specialValues[t]
+			input = AppendBits(input, t, values[rankRandom.IntN(len(values))])
 		}
 	}
-	return out
+	return input
 }
 
-// Specials returns a rank's input for testing special values, the same in every run. Together,
-// ranks 0 to 2 cover all combinations of three special values, again and again. Rank n+3 has the
-// values of rank n, shifted by one position in the table.
+// Specials returns a rank's input for testing special values, which is the same in every run.
+// Together, ranks 0 to 2 repeat all combinations of three special values. Rank n+3 has the values
+// of rank n, shifted by one position in specialValues.
 func Specials(t driver.DataType, rank int, count int64) []byte {
-	values := specials[t]
-	out := make([]byte, 0, count*int64(t.Size()))
+	values := specialValues[t]
+	input := make([]byte, 0, count*int64(t.Size()))
 	for i := range count {
 		for range rank % 3 {
 			i /= int64(len(values))
 		}
-		out = AppendBits(out, t, values[(i+int64(rank/3))%int64(len(values))])
+		input = AppendBits(input, t, values[(i+int64(rank/3))%int64(len(values))])
 	}
-	return out
+	return input
 }
 
-// smallExponent holds the factor, as a power of two, by which other values are smaller than x.
+// smallExponent holds the base-2 logarithm of the ratio of large to small values.
 var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// cancelingValue returns a rank's value for an element in which the values of two ranks cancel.
-// draw must be the same on all ranks.
-func cancelingValue(t driver.DataType, draw uint64, normal float64, rank, ranks int) float64 {
-	big := math.Ldexp(1+float64(draw>>40)/(1<<24), int(draw%6)+8)
-	plus := int(draw >> 8 % uint64(ranks))
-	minus := (plus + 1 + int(draw>>16%uint64(max(1, ranks-1)))) % ranks
+// cancelingValue returns a rank's value for an element in which the values of two ranks cancel. The
+// random number choice must be the same on all ranks.
+func cancelingValue(
+	t driver.DataType, choice uint64, smallFactor float64, rank, ranks int,
+) float64 {
+	largeValue := math.Ldexp(1+float64(choice>>40)/(1<<24), int(choice%6)+8)
+	positiveRank := int(choice >> 8 % uint64(ranks))
+	negativeRank := (positiveRank + 1 + int(choice>>16%uint64(max(1, ranks-1)))) % ranks
 	switch rank {
-	case plus:
-		return big
-	case minus:
-		return -big
+	case positiveRank:
+		return largeValue
+	case negativeRank:
+		return -largeValue
 	default:
-		return math.Ldexp(big*normal, -smallExponent[t])
+		return math.Ldexp(largeValue*smallFactor, -smallExponent[t])
 	}
 }
 
@@ -100,10 +104,10 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specials holds the bits of zeros, of the smallest and largest subnormal and normal numbers, of
-// one, infinities, and quiet and signaling NaNs. For integers, it holds the values at which
+// specialValues holds the bits of zeros, of the smallest and largest subnormal and normal numbers,
+// of one, infinities, and quiet and signaling NaNs. For integers, it holds the values at which
 // arithmetic wraps.
-var specials = map[driver.DataType][]uint64{
+var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,
 		0x3FF0000000000000, 0x7FEFFFFFFFFFFFFF, 0xFFEFFFFFFFFFFFFF, 0x7FF0000000000000,

@@ -11,13 +11,13 @@ import (
 type NormRow struct {
 	Residual, Output []uint16
 	Quantized        []uint8
-	Scales           []float32 // only if the call computes them
+	Scales           []float32 // only if the call computes scales
 }
 
-// Norm computes a row from the rounded sums of all ranks' inputs. static is the scale of
+// Norm computes a row from the rounded sums of all ranks' inputs. staticScale is the scale for
 // driver.QuantStatic.
 func Norm(
-	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, static float32,
+	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, staticScale float32,
 ) NormRow {
 	decode, round := reduce.BFloat16Value, reduce.BFloat16Bits
 	if t == driver.Float16 {
@@ -36,52 +36,52 @@ func Norm(
 		r.Residual[i] = encode(decode(sums[i]) + decode(residual[i]))
 		row[i] = decode(r.Residual[i])
 	}
-	mean := float32(squares(row) * float32(1/float32(size)))
-	scale := 1 / float32(math.Sqrt(float64(mean+n.Epsilon)))
+	meanSquare := float32(sumSquares(row) * float32(1/float32(size)))
+	scale := 1 / float32(math.Sqrt(float64(meanSquare+n.Epsilon)))
 	for i, v := range row {
 		product := v * float32(decode(weight[i])+n.WeightBias)
 		row[i] = decode(encode(float32(product) * scale))
 		r.Output[i] = encode(row[i])
 	}
-	r.quantize(n.Quant, row, static)
+	r.quantize(n.Quant, row, staticScale)
 	return r
 }
 
-// A kernel distributes the squares among the lanes of its warps in packs.
+// A GPU kernel distributes a row among the lanes (threads) of its warps in packs of elements.
 const (
-	packSize = driver.NormUnit
-	lanes    = 32 // per warp
-	warps    = 16
+	packSize     = driver.NormUnit
+	lanesPerWarp = 32
+	warpCount    = 16
 )
 
-// squares adds up the squares of a row in the same order as the kernel. Each thread adds the
+// sumSquares adds up the squares of a row in the same order as the kernel. Each thread adds the
 // squares of its packs. A tree adds up the lanes of each warp, and another tree adds up the warps.
-func squares(row []float32) float32 {
-	var sums [warps][lanes]float32
+func sumSquares(row []float32) float32 {
+	var sums [warpCount][lanesPerWarp]float32
 	for i, v := range row {
-		thread := i / packSize % (warps * lanes)
-		sum := &sums[thread/lanes][thread%lanes]
-		// The square has at most 22 bits, so this rounds like a fused multiply-add.
+		thread := i / packSize % (warpCount * lanesPerWarp)
+		sum := &sums[thread/lanesPerWarp][thread%lanesPerWarp]
+		// The square has at most 22 bits, so this code rounds like a fused multiply-add.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
-	var totals [warps]float32
+	var totals [warpCount]float32
 	for w := range sums {
-		for step := lanes / 2; step > 0; step /= 2 {
-			for l := range step {
-				sums[w][l] += sums[w][l+step]
+		for distance := lanesPerWarp / 2; distance > 0; distance /= 2 {
+			for l := range distance {
+				sums[w][l] += sums[w][l+distance]
 			}
 		}
 		totals[w] = sums[w][0]
 	}
-	for step := 1; step < warps; step *= 2 {
-		for w := 0; w < warps; w += 2 * step {
-			totals[w] += totals[w+step]
+	for distance := 1; distance < warpCount; distance *= 2 {
+		for w := 0; w < warpCount; w += 2 * distance {
+			totals[w] += totals[w+distance]
 		}
 	}
 	return totals[0]
 }
 
-func (r *NormRow) quantize(q driver.Quant, row []float32, static float32) {
+func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 	group := len(row)
 	switch q {
 	case driver.QuantNone:
@@ -91,21 +91,21 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, static float32) {
 	case driver.QuantStatic, driver.QuantPerRow:
 	}
 	for first := 0; first < len(row); first += group {
-		part, scale := row[first:first+group], static
+		values, scale := row[first:first+group], staticScale
 		if q.Computes() {
-			scale = quantScale(part)
+			scale = computeScale(values)
 			r.Scales = append(r.Scales, scale)
 		}
 		factor := 1 / scale
-		for _, v := range part {
+		for _, v := range values {
 			r.Quantized = append(r.Quantized, reduce.Float8Bits(v*factor))
 		}
 	}
 }
 
-func quantScale(part []float32) float32 {
+func computeScale(values []float32) float32 {
 	largest := float32(0)
-	for _, v := range part {
+	for _, v := range values {
 		if v != v {
 			return canonicalNaN
 		}

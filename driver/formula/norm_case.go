@@ -20,15 +20,15 @@ type NormCase struct {
 	Inputs               [][]uint16
 	OldResidual, Weights []uint16
 	Scale                float32 // for QuantStatic
-	// Want holds the outputs of all rows. Its scales are laid out with ScaleStrides.
+	// Want holds the outputs of all rows. The positions of its scales are given by ScaleStrides.
 	Want NormRow
 }
 
-// UnwrittenScale is the value of all scales before a call. The gaps between the scales must still
-// have this value after the call.
+// UnwrittenScale is the value of all scales before a call, except for QuantStatic. After the call,
+// the gaps between the scales must still have this value.
 const UnwrittenScale = -1
 
-// DrawNorm draws a case for a group without a formula.
+// DrawNorm draws a case with the given shape for a group without a formula.
 func DrawNorm(
 	random *rand.Rand, ranks, rows, hidden int, t driver.DataType, quant driver.Quant,
 ) *NormCase {
@@ -43,15 +43,15 @@ func DrawNorm(
 	c.InPlace = c.OnlyQuantized || random.IntN(2) == 0
 	c.drawStrides(random)
 	for range ranks {
-		c.Inputs = append(c.Inputs, c.draw(random, rows*hidden))
+		c.Inputs = append(c.Inputs, c.drawElements(random, rows*hidden))
 	}
-	c.OldResidual, c.Weights = c.draw(random, rows*hidden), c.draw(random, hidden)
+	c.OldResidual, c.Weights = c.drawElements(random, rows*hidden), c.drawElements(random, hidden)
 	c.Expect(driver.RankOrder)
 	return c
 }
 
-// RandomNorm draws a case of random shape with at most mostRows rows.
-func RandomNorm(random *rand.Rand, ranks, mostRows int) *NormCase {
+// RandomNorm draws a case of random shape with at most maxRows rows.
+func RandomNorm(random *rand.Rand, ranks, maxRows int) *NormCase {
 	hidden := driver.NormUnit * (1 + random.IntN(600))
 	switch random.IntN(4) {
 	case 0:
@@ -68,7 +68,7 @@ func RandomNorm(random *rand.Rand, ranks, mostRows int) *NormCase {
 	if quant == driver.QuantPerGroup && hidden%driver.QuantGroup != 0 {
 		quant = driver.QuantPerRow
 	}
-	rows := min(random.IntN(1<<random.IntN(8)+1), mostRows)
+	rows := min(random.IntN(1<<random.IntN(8)+1), maxRows)
 	return DrawNorm(random, ranks, rows, hidden, t, quant)
 }
 
@@ -87,7 +87,7 @@ func (c *NormCase) drawStrides(random *rand.Rand) {
 	}
 }
 
-func (c *NormCase) draw(random *rand.Rand, n int) []uint16 {
+func (c *NormCase) drawElements(random *rand.Rand, n int) []uint16 {
 	encode := reduce.BFloat16Bits
 	if c.DataType == driver.Float16 {
 		encode = reduce.Float16Bits
@@ -99,10 +99,10 @@ func (c *NormCase) draw(random *rand.Rand, n int) []uint16 {
 	return values
 }
 
-// DrawSpecials replaces one in eight elements of the inputs and the residual by a special value,
-// except in every fourth row.
+// DrawSpecials replaces about one in eight elements of the inputs and the residual by a special
+// value. Every fourth row stays unchanged.
 func (c *NormCase) DrawSpecials(random *rand.Rand) {
-	values := specials[c.DataType]
+	values := specialValues[c.DataType]
 	for _, rows := range append(c.Inputs, c.OldResidual) {
 		for i := range rows {
 			if int64(i)/c.Hidden%4 != 0 && random.IntN(8) == 0 {
@@ -120,19 +120,19 @@ func (c *NormCase) Expect(f driver.Formula) {
 	for _, rows := range c.Inputs {
 		inputs = append(inputs, Bytes(rows))
 	}
-	all := view[uint16](Reduce(f, driver.Sum, c.DataType, inputs))
+	sums := elementsOf[uint16](Reduce(f, driver.Sum, c.DataType, inputs))
 	for row := range int(c.Rows) {
 		from, to := row*int(c.Hidden), (row+1)*int(c.Hidden)
-		r := Norm(&c.Norm, c.DataType, all[from:to], c.OldResidual[from:to], c.Weights, c.Scale)
+		r := Norm(&c.Norm, c.DataType, sums[from:to], c.OldResidual[from:to], c.Weights, c.Scale)
 		c.Want.Residual = append(c.Want.Residual, r.Residual...)
 		c.Want.Output = append(c.Want.Output, r.Output...)
 		c.Want.Quantized = append(c.Want.Quantized, r.Quantized...)
 		for g, scale := range r.Scales {
-			at := row*int(c.ScaleStrides[0]) + g*int(c.ScaleStrides[1])
-			for len(c.Want.Scales) <= at {
+			index := row*int(c.ScaleStrides[0]) + g*int(c.ScaleStrides[1])
+			for len(c.Want.Scales) <= index {
 				c.Want.Scales = append(c.Want.Scales, UnwrittenScale)
 			}
-			c.Want.Scales[at] = scale
+			c.Want.Scales[index] = scale
 		}
 	}
 	if c.Quant == driver.QuantStatic {
@@ -154,15 +154,15 @@ func (c *NormCase) OldScales() []float32 {
 
 // Bytes returns the bytes of elements, without a copy.
 func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
-	var one T
+	var element T
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(elements))),
-		len(elements)*int(unsafe.Sizeof(one)))
+		len(elements)*int(unsafe.Sizeof(element)))
 }
 
 // SetCanonicalNaNs replaces each NaN in float32 values with the NaN that Norm returns. The bits of
 // a NaN from a division depend on the hardware.
 func SetCanonicalNaNs(values []byte) {
-	elements := view[float32](values)
+	elements := elementsOf[float32](values)
 	for i, v := range elements {
 		if v != v {
 			elements[i] = canonicalNaN

@@ -19,7 +19,7 @@ import (
 )
 
 //go:embed *.tmpl
-var sources embed.FS
+var templateFiles embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"upper": strings.ToUpper,
@@ -28,18 +28,18 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"numbered": func(all []term) []term {
 		return slices.DeleteFunc(slices.Clone(all), func(t term) bool { return !t.Numbered })
 	},
-}).ParseFS(sources, "*.tmpl"))
+}).ParseFS(templateFiles, "*.tmpl"))
 
-const header = "cmd/libsymmem/symmem.h"
+const headerPath = "cmd/libsymmem/symmem.h"
 
-var files = map[string]string{
+var templateOfFile = map[string]string{
 	"terms.go":                      "root.tmpl",
 	"internal/tuning/operations.go": "tuning.tmpl",
 	"python/src/symmem/_c/terms.py": "python.tmpl",
-	header:                          "header.tmpl",
+	headerPath:                      "header.tmpl",
 }
 
-// term describes a reduction or an operation in all languages that name it.
+// term holds the names of a reduction or an operation in all languages.
 type term struct {
 	Go              string // in package driver
 	Name            string // in Python and, in capitals, in C
@@ -55,12 +55,12 @@ type terms struct{ Reductions, Operations []term }
 
 // generate returns the contents of all generated files by path relative to root, the module's root.
 func generate(root string) (map[string][]byte, error) {
-	data, err := load(filepath.Join(root, "driver"))
+	data, err := loadTerms(filepath.Join(root, "driver"))
 	if err != nil {
 		return nil, err
 	}
 	all := map[string][]byte{}
-	for name, source := range files {
+	for name, source := range templateOfFile {
 		var text bytes.Buffer
 		if err := templates.ExecuteTemplate(&text, source, data); err != nil {
 			return nil, err
@@ -72,14 +72,14 @@ func generate(root string) (map[string][]byte, error) {
 			}
 		}
 	}
-	all[header], err = replaceEnumerations(filepath.Join(root, header), all[header])
+	all[headerPath], err = replaceEnumerations(filepath.Join(root, headerPath), all[headerPath])
 	return all, err
 }
 
-// load combines the tables of package driver with the names of its constants.
-func load(folder string) (*terms, error) {
+// loadTerms combines the tables of package driver with the names of its constants.
+func loadTerms(folder string) (*terms, error) {
 	var data terms
-	reductions, err := constants(filepath.Join(folder, "reduction.go"), "ReduceOps")
+	reductions, err := constantsBefore(filepath.Join(folder, "reduction.go"), "ReduceOps")
 	if err != nil {
 		return nil, err
 	}
@@ -93,25 +93,25 @@ func load(folder string) (*terms, error) {
 		}
 		data.Reductions = append(data.Reductions, t)
 	}
-	operations, err := constants(filepath.Join(folder, "operation.go"), "Operations")
+	operations, err := constantsBefore(filepath.Join(folder, "operation.go"), "Operations")
 	for i, c := range operations {
 		o := driver.Operation(i)
 		data.Operations = append(data.Operations, term{
-			Go: c.name, Name: snake(c.name), Note: o.Note(), Number: i, Numbered: o.Numbered(),
+			Go: c.name, Name: toSnakeCase(c.name), Note: o.Note(), Number: i, Numbered: o.Numbered(),
 			Tuned: o.Tuned(),
 		})
 	}
 	return &data, err
 }
 
-func snake(name string) string {
+func toSnakeCase(name string) string {
 	return strings.ToLower(regexp.MustCompile(`([a-z]|All)([A-Z])`).ReplaceAllString(name, "${1}_$2"))
 }
 
 type constant struct{ name, doc string }
 
-// constants returns the constants that precede the constant named end in the same block.
-func constants(path, end string) ([]constant, error) {
+// constantsBefore returns the constants that precede the constant named end in its block.
+func constantsBefore(path, end string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
 		return nil, err
@@ -123,18 +123,18 @@ func constants(path, end string) ([]constant, error) {
 		}
 		var all []constant
 		for _, s := range block.Specs {
-			v := s.(*ast.ValueSpec)
-			if v.Names[0].Name == end {
+			spec := s.(*ast.ValueSpec)
+			if spec.Names[0].Name == end {
 				return all, nil
 			}
-			all = append(all, constant{v.Names[0].Name, strings.TrimSpace(v.Doc.Text())})
+			all = append(all, constant{spec.Names[0].Name, strings.TrimSpace(spec.Doc.Text())})
 		}
 	}
 	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
-// replaceEnumerations returns the header at path with its generated enumerations replaced. Each of
-// these follows a comment that names the generator, and ends with "};".
+// replaceEnumerations returns the C header at path with new generated enumerations. Each generated
+// enumeration follows a comment that names the generator, and ends with "};".
 func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -145,9 +145,9 @@ func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 		if !ok {
 			continue
 		}
-		before, rest, found := bytes.Cut(text, comment)
-		_, after, ends := bytes.Cut(rest, []byte("};\n"))
-		if !found || !ends {
+		before, rest, hasComment := bytes.Cut(text, comment)
+		_, after, hasEnd := bytes.Cut(rest, []byte("};\n"))
+		if !hasComment || !hasEnd {
 			return nil, fmt.Errorf("%s has no enumeration after %q", path, comment)
 		}
 		text = bytes.Join([][]byte{before, block, after}, nil)

@@ -27,7 +27,7 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 }
 
 func TestLoadReadsConstantsFromSource(t *testing.T) {
-	data, err := load("..")
+	data, err := loadTerms("..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestLoadReadsConstantsFromSource(t *testing.T) {
 			t.Errorf("operation %d is %s in the table and %s in the source", i, name, o.Go)
 		}
 	}
-	if _, err := constants("../operation.go", "None"); err == nil {
+	if _, err := constantsBefore("../operation.go", "None"); err == nil {
 		t.Error("constants returned no error for a constant that does not exist")
 	}
 }
@@ -59,7 +59,7 @@ func TestSnakeCase(t *testing.T) {
 	for name, want := range map[string]string{
 		"AllReduce": "all_reduce", "AllToAllV": "all_to_all_v", "Send": "send",
 	} {
-		if got := snake(name); got != want {
+		if got := toSnakeCase(name); got != want {
 			t.Errorf("snake(%s) = %s, want %s", name, got, want)
 		}
 	}

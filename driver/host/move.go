@@ -324,8 +324,8 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 
 func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
-		Op: call.ReduceOp.Combine(), Average: call.ReduceOp.Divides(), T: call.DataType,
-		Rounded: m.cfg.Formula == driver.RoundedTree, Scaled: call.ReduceOp.Scales(),
+		Op: call.ReduceOp.Combine(), IsAverage: call.ReduceOp.Divides(), DataType: call.DataType,
+		IsRounded: m.cfg.Formula == driver.RoundedTree, IsScaled: call.ReduceOp.Scales(),
 		Factor: call.Factor,
 	}
 	tree.Reduce(dsts, srcs, count)

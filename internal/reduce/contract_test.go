@@ -17,9 +17,10 @@ func TestReduceDoesNotAllocate(t *testing.T) {
 				Average(typ, dsts[:], srcs[:], 600/typ.Size(), Hint{})
 				if typ.Float() {
 					ScaledSum(typ, dsts[:], srcs[:], 600/typ.Size(), 0.5, Hint{Stream: true})
-					Tree{T: typ, Scaled: true, Factor: 0.5}.Reduce(dsts[:], srcs[:], 600/typ.Size())
+					Tree{DataType: typ, IsScaled: true, Factor: 0.5}.Reduce(dsts[:], srcs[:],
+						600/typ.Size())
 				}
-				Tree{T: typ, Average: true}.Reduce(dsts[:], srcs[:], 600/typ.Size())
+				Tree{DataType: typ, IsAverage: true}.Reduce(dsts[:], srcs[:], 600/typ.Size())
 			})
 			if allocations != 0 {
 				t.Errorf("%s, %v: got %v allocations, want 0", name, typ, allocations)
@@ -41,7 +42,7 @@ func TestViolatedPreconditionsPanic(t *testing.T) {
 		"a negative count":              func() { Reduce(Sum, Float32, one, one, -1, Hint{}) },
 		"a scaled sum of integers":      func() { ScaledSum(Int32, one, one, 1, 2, Hint{}) },
 		"an average that is not a sum": func() {
-			Tree{T: Float32, Op: Max, Average: true}.Reduce(one, one, 1)
+			Tree{DataType: Float32, Op: Max, IsAverage: true}.Reduce(one, one, 1)
 		},
 	}
 	for name, call := range cases {

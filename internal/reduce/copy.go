@@ -11,11 +11,11 @@ func Copy(dst, src unsafe.Pointer, size int, hint Hint) {
 		copy(elements[byte](dst, 0, size), elements[byte](src, 0, size))
 		return
 	}
-	head := int(-uintptr(dst) % lineBytes)
-	end := head + (size-head)&^(lineBytes-1)
-	copy(elements[byte](dst, 0, head), elements[byte](src, 0, head))
-	for from := head; from < end; from += stride {
-		to := min(from+stride, end)
+	headBytes := int(-uintptr(dst) % lineBytes)
+	end := headBytes + (size-headBytes)&^(lineBytes-1)
+	copy(elements[byte](dst, 0, headBytes), elements[byte](src, 0, headBytes))
+	for from := headBytes; from < end; from += strideBytes {
+		to := min(from+strideBytes, end)
 		streamLines(unsafe.Add(dst, from), unsafe.Add(src, from), to-from)
 	}
 	fence()
@@ -30,15 +30,15 @@ func Fill(dst unsafe.Pointer, value byte, size int) {
 	if size <= 0 {
 		return
 	}
-	all := elements[byte](dst, 0, size)
+	bytes := elements[byte](dst, 0, size)
 	if value == 0 {
-		clear(all)
+		clear(bytes)
 		return
 	}
 	// The filled part doubles until it has pattern bytes, which fit into the L1 cache.
-	const pattern = 8 << 10
-	all[0] = value
-	for done := 1; done < size; {
-		done += copy(all[done:], all[:min(done, pattern)])
+	const patternBytes = 8 << 10
+	bytes[0] = value
+	for filledBytes := 1; filledBytes < size; {
+		filledBytes += copy(bytes[filledBytes:], bytes[:min(filledBytes, patternBytes)])
 	}
 }

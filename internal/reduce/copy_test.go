@@ -9,7 +9,7 @@ import (
 
 func TestCopyAtEveryMisalignment(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	random := make([]byte, stride+100)
+	random := make([]byte, strideBytes+100)
 	for i := range random {
 		random[i] = byte(r.Uint32())
 	}

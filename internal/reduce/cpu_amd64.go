@@ -1,7 +1,8 @@
 package reduce
 
-// detect returns the best level that the processor supports and whose registers the system saves.
-func detect() level {
+// detectLevel returns the best level that the processor supports and whose registers the system
+// saves.
+func detectLevel() instructionLevel {
 	const (
 		osSavesRegisters = 1 << 27 // leaf 1, ECX
 		f16c             = 1 << 29

@@ -10,14 +10,14 @@ func TestHalvesRoundTrip(t *testing.T) {
 		h := uint16(i)
 		want := h
 		if h&0x7C00 == 0x7C00 && h&0x3FF != 0 {
-			want |= float16Quiet
+			want |= float16QuietBit
 		}
 		if got := Float16Bits(Float16Value(h)); got != want {
 			t.Errorf("float16 %#04x became %#04x, want %#04x", h, got, want)
 		}
 		want = h
 		if h&0x7F80 == 0x7F80 && h&0x7F != 0 {
-			want |= quietBit32 >> 16
+			want |= float32QuietBit >> 16
 		}
 		if got := BFloat16Bits(BFloat16Value(h)); got != want {
 			t.Errorf("bfloat16 %#04x became %#04x, want %#04x", h, got, want)

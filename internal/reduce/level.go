@@ -2,81 +2,84 @@ package reduce
 
 import "unsafe"
 
-// level identifies an instruction set.
-type level uint8
+// instructionLevel identifies the instructions that reductions use.
+type instructionLevel uint8
 
 const (
-	levelPortable level = iota
-	levelAVX2           // AVX2 and F16C
-	levelAVX512         // AVX-512 F, BW, VL and DQ, and BMI2
+	levelPortable instructionLevel = iota
+	levelAVX2                      // AVX2 and F16C
+	levelAVX512                    // AVX-512 F, BW, VL and DQ, and BMI2
 )
 
-// reduceRange reduces the bytes in [from, to). If stream is set, the range must consist of whole
-// lines of every destination.
+// reduceRange reduces the bytes in [from, to). If stream is set, stores bypass the caches, and the
+// range must consist of whole cache lines of every destination.
 func (j *job) reduceRange(from, to int, stream bool) {
-	if active == levelPortable {
+	if activeLevel == levelPortable {
 		portableExact(j, from, to)
 		return
 	}
-	whole := to
-	if active == levelAVX2 {
-		whole = from + (to-from)&^(vectorBytes-1)
+	vectorEnd := to
+	if activeLevel == levelAVX2 {
+		vectorEnd = from + (to-from)&^(vectorBytes-1)
 	}
-	for from < whole {
-		j.div.stoppedAt = whole
-		j.runKernel(from, whole, stream)
-		if from = j.div.stoppedAt; from < whole {
-			from = j.resume(whole)
+	for from < vectorEnd {
+		j.division.stopOffset = vectorEnd
+		j.runKernel(from, vectorEnd, stream)
+		if from = j.division.stopOffset; from < vectorEnd {
+			from = j.reduceStoppedBlock(vectorEnd)
 		}
 	}
-	if whole < to {
-		j.reduceTail(whole, to)
+	if vectorEnd < to {
+		j.reduceTail(vectorEnd, to)
 	}
 }
 
-// resumeBytes limits how many bytes the portable code computes after a kernel has stopped.
-const resumeBytes = 512
+// stoppedBlockBytes limits how many bytes the portable code computes after a kernel has stopped.
+const stoppedBlockBytes = 512
 
-// resume computes the block at which a kernel has stopped, and returns the offset at which the
-// kernel can continue.
-func (j *job) resume(to int) int {
-	end := min(j.div.stoppedAt+resumeBytes, to)
-	portableExact(j, j.div.stoppedAt, end)
+// reduceStoppedBlock reduces the block at which a kernel has stopped. It returns the offset at
+// which the kernel can continue.
+func (j *job) reduceStoppedBlock(to int) int {
+	end := min(j.division.stopOffset+stoppedBlockBytes, to)
+	portableExact(j, j.division.stopOffset, end)
 	return end
 }
 
 func (j *job) runKernel(from, to int, stream bool) {
-	flags := uint64(j.div.mode)
+	flags := uint64(j.division.mode)
 	if stream {
 		flags |= flagStream
 	}
 	dsts, srcs := unsafe.SliceData(j.dsts), unsafe.SliceData(j.srcs)
-	if active == levelAVX512 {
-		reduceAVX512(kernel(j.op, j.t), dsts, len(j.dsts), srcs, len(j.srcs), from, to, flags, &j.div)
+	if activeLevel == levelAVX512 {
+		reduceAVX512(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
+			flags, &j.division)
 		return
 	}
-	reduceAVX2(kernel(j.op, j.t), dsts, len(j.dsts), srcs, len(j.srcs), from, to, flags, &j.div)
+	reduceAVX2(kernelIndex(j.op, j.dataType), dsts, len(j.dsts), srcs, len(j.srcs), from, to,
+		flags, &j.division)
 }
 
 const vectorBytes = 32 // of AVX2
 
 type vector [vectorBytes]byte
 
-// For up to fewSources sources, reduceTail uses a smaller buffer, which takes less time to clear.
-const fewSources = 8
+// For up to smallSourceCount sources, reduceTail uses a smaller buffer, which takes less time to
+// clear.
+const smallSourceCount = 8
 
-// reduceTail reduces a range that is shorter than a vector, padded with zeros.
+// reduceTail reduces a range that is shorter than a vector. It pads the range with zeros.
 func (j *job) reduceTail(from, to int) {
-	if len(j.srcs) <= fewSources {
-		reducePadded[[fewSources]vector, [fewSources]unsafe.Pointer](j, from, to)
+	if len(j.srcs) <= smallSourceCount {
+		reducePadded[[smallSourceCount]vector, [smallSourceCount]unsafe.Pointer](j, from, to)
 	} else {
 		reducePadded[[MaxSources]vector, [MaxSources]unsafe.Pointer](j, from, to)
 	}
 }
 
 func reducePadded[
-	Buffer [fewSources]vector | [MaxSources]vector,
-	Sources [fewSources]unsafe.Pointer | [MaxSources]unsafe.Pointer,
+	Buffer [smallSourceCount]vector | [MaxSources]vector,
+	Sources [smallSourceCount]unsafe.Pointer | [MaxSources]unsafe.Pointer,
 ](j *job, from, to int) {
 	var buffer Buffer
 	var srcs Sources
@@ -85,10 +88,10 @@ func reducePadded[
 		srcs[i] = unsafe.Pointer(&buffer[i])
 	}
 	dst := srcs[0]
-	last := division{value: j.div.value, stoppedAt: vectorBytes}
-	reduceAVX2(kernel(j.op, j.t), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
-		uint64(j.div.mode), &last)
-	if last.stoppedAt < vectorBytes {
+	tailDivision := division{operand: j.division.operand, stopOffset: vectorBytes}
+	reduceAVX2(kernelIndex(j.op, j.dataType), &dst, 1, &srcs[0], len(j.srcs), 0, vectorBytes,
+		uint64(j.division.mode), &tailDivision)
+	if tailDivision.stopOffset < vectorBytes {
 		portableExact(j, from, to)
 		return
 	}
@@ -97,8 +100,8 @@ func reducePadded[
 	}
 }
 
-// kernel returns an index into the tables of kernels.
-func kernel(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
+// kernelIndex returns an index into the tables of kernels.
+func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
 // flagStream requests streamed stores. A kernel's other flags are a divisionMode.
 const flagStream = 1

@@ -7,8 +7,8 @@ import (
 
 //go:generate go run ./gen
 
-// active is the level in use, which tests may change.
-var active = detect()
+// activeLevel is the level in use, which tests may change.
+var activeLevel = detectLevel()
 
 // reduceAVX512 reduces the bytes in [from, to) with a kernel. last may be nil if the flags request
 // no division.
@@ -35,7 +35,7 @@ func streamLines(dst, src unsafe.Pointer, size int)
 // portableExact uses IEEE 754 arithmetic even if the thread, which Go may not have created,
 // flushes subnormal numbers to zero. Kernels do the same.
 func portableExact(j *job, from, to int) {
-	if !j.t.Float() {
+	if !j.dataType.Float() {
 		portable(j, from, to)
 		return
 	}

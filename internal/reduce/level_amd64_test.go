@@ -2,10 +2,10 @@ package reduce
 
 // eachLevel calls run once for every level that this processor supports, with that level active.
 func eachLevel(run func(name string)) {
-	best := active
-	defer func() { active = best }()
+	best := activeLevel
+	defer func() { activeLevel = best }()
 	names := [...]string{levelPortable: "portable", levelAVX2: "avx2", levelAVX512: "avx512"}
-	for active = range best + 1 {
-		run(names[active])
+	for activeLevel = range best + 1 {
+		run(names[activeLevel])
 	}
 }

@@ -4,8 +4,8 @@ package reduce
 
 import "unsafe"
 
-// active is a constant, so that the compiler removes all calls to kernels.
-const active = levelPortable
+// activeLevel is a constant, so that the compiler removes all calls to kernels.
+const activeLevel = levelPortable
 
 func reduceAVX512(
 	uint32, *unsafe.Pointer, int, *unsafe.Pointer, int, int, int, uint64, *division,

@@ -8,10 +8,11 @@ const (
 	// MaxDestinations limits the destinations of one call.
 	MaxDestinations = 64
 
-	// stride is the number of bytes of a destination that one kernel call covers. The runtime
-	// cannot preempt a kernel, so a long call would delay a garbage collection. A stride takes tens
-	// of microseconds for two sources, and milliseconds for 64 sources that are not in the cache.
-	stride = 256 << 10
+	// strideBytes is the number of bytes of a destination that one kernel call computes. The Go
+	// runtime cannot preempt a kernel, so a long call would delay a garbage collection. A call
+	// takes tens of microseconds for two sources, and milliseconds for 64 sources outside the
+	// cache.
+	strideBytes = 256 << 10
 
 	lineBytes = 64 // size of a cache line, the unit of streamed stores
 )
@@ -20,7 +21,7 @@ const (
 type Hint struct {
 	// Stream requests stores that bypass the caches. Such stores are faster for destinations that
 	// do not fit into the cache and are not read soon. Stream has an effect only if the
-	// destinations have at least 128 bytes, are aligned to their elements, and have the same
+	// destinations have at least 128 bytes, are aligned to the element size, and have the same
 	// address modulo 64. Averages of integers ignore Stream.
 	Stream bool
 }
@@ -31,18 +32,18 @@ type Hint struct {
 // It panics, before it accesses memory, unless op and t are valid, there are 1 to 64 sources and 1
 // to 64 destinations, and count is not negative.
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
-	check(op, t, dsts, srcs, count)
+	checkArguments(op, t, dsts, srcs, count)
 	size := count * t.Size()
-	if active != levelAVX512 || hint.Stream || len(srcs) == 1 || size > stride {
+	if activeLevel != levelAVX512 || hint.Stream || len(srcs) == 1 || size > strideBytes {
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
-	// Creating a job takes longer than reducing a few hundred bytes.
-	reduceAVX512(kernel(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
+	// This call avoids a job, whose creation takes longer than reducing a few hundred bytes.
+	reduceAVX512(kernelIndex(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
 		len(srcs), 0, size, 0, nil)
 }
 
-// reduceAny is not inlined, so that the stack frame of Reduce does not contain a job.
+// reduceAny is Reduce with a job. It is not inlined, so that the stack frame of Reduce stays small.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
@@ -52,7 +53,7 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 		}
 		return
 	}
-	j := job{op: op, t: t, dsts: dsts, srcs: srcs}
+	j := job{op: op, dataType: t, dsts: dsts, srcs: srcs}
 	j.run(size, hint)
 }
 
@@ -61,31 +62,31 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 func ScaledSum(
 	t DataType, dsts, srcs []unsafe.Pointer, count int, factor float64, hint Hint,
 ) {
-	check(Sum, t, dsts, srcs, count)
+	checkArguments(Sum, t, dsts, srcs, count)
 	if !t.Float() {
-		panic("reduce: a scaled sum of integers")
+		panic("reduce: a scaled sum requires a floating-point type")
 	}
-	j := job{op: opScaledSum, t: t, dsts: dsts, srcs: srcs}
-	j.div.value = operandBits(t, factor)
+	j := job{op: opScaledSum, dataType: t, dsts: dsts, srcs: srcs}
+	j.division.operand = operandBits(t, factor)
 	j.run(count*t.Size(), hint)
 }
 
 // Average stores the sum of the sources divided by their number in every destination. The
 // preconditions are those of Reduce.
 func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
-	check(Sum, t, dsts, srcs, count)
+	checkArguments(Sum, t, dsts, srcs, count)
 	if len(srcs) == 1 {
 		Reduce(Sum, t, dsts, srcs, count, hint)
 		return
 	}
-	j := job{op: Sum, t: t, dsts: dsts, srcs: srcs, terms: terms{t: t, srcs: srcs}}
+	j := job{op: Sum, dataType: t, dsts: dsts, srcs: srcs, terms: averageTerms{t: t, srcs: srcs}}
 	j.average(count*t.Size(), hint)
 }
 
 func (j *job) average(size int, hint Hint) {
-	switch j.t {
+	switch j.dataType {
 	case Float32, Float64, Float16, BFloat16:
-		j.div = newDivision(j.t, &j.terms)
+		j.division = newDivision(j.dataType, &j.terms)
 		j.run(size, hint)
 	case Int8:
 		averageIntegers[int8](*j, size)
@@ -106,7 +107,7 @@ func (j *job) average(size int, hint Hint) {
 	}
 }
 
-func check(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
+func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	if !op.Accepts(t) {
 		panic("reduce: invalid operation or data type")
 	}
@@ -118,32 +119,33 @@ func check(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
+// job describes one reduction.
 type job struct {
-	op    Op
-	t     DataType
-	dsts  []unsafe.Pointer
-	srcs  []unsafe.Pointer
-	div   division
-	terms terms // of an average
+	op       Op
+	dataType DataType
+	dsts     []unsafe.Pointer
+	srcs     []unsafe.Pointer
+	division division
+	terms    averageTerms // only for averages
 }
 
-// run reduces size bytes. It does not stream the bytes before the first and after the last line
-// boundary of each destination.
+// run reduces size bytes. With Hint.Stream, it streams only the whole cache lines of each
+// destination.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.reduceStrides(0, size, false)
 		return
 	}
-	head := int(-uintptr(j.dsts[0]) % lineBytes)
-	body := (size - head) &^ (lineBytes - 1)
-	j.reduceStrides(0, head, false)
-	j.reduceStrides(head, head+body, true)
+	headBytes := int(-uintptr(j.dsts[0]) % lineBytes)
+	streamedBytes := (size - headBytes) &^ (lineBytes - 1)
+	j.reduceStrides(0, headBytes, false)
+	j.reduceStrides(headBytes, headBytes+streamedBytes, true)
 	fence()
-	j.reduceStrides(head+body, size, false)
+	j.reduceStrides(headBytes+streamedBytes, size, false)
 }
 
-// canStream reports whether all destinations reach a line boundary at the same element and contain
-// at least one whole line.
+// canStream reports whether all destinations contain at least one whole cache line, and their first
+// whole lines begin at the same element.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {
@@ -151,12 +153,12 @@ func (j *job) canStream(size int) bool {
 			return false
 		}
 	}
-	return size >= 2*lineBytes && first%uintptr(j.t.Size()) == 0
+	return size >= 2*lineBytes && first%uintptr(j.dataType.Size()) == 0
 }
 
 func (j *job) reduceStrides(from, to int, stream bool) {
-	for ; to-from > stride; from += stride {
-		j.reduceRange(from, from+stride, stream)
+	for ; to-from > strideBytes; from += strideBytes {
+		j.reduceRange(from, from+strideBytes, stream)
 	}
 	if from < to {
 		j.reduceRange(from, to, stream)

@@ -50,7 +50,7 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	const period = 1021 // in elements; it does not divide a stride, so strides differ
 	r := rand.New(rand.NewPCG(3, 4))
 	eachTypeAndOp(func(typ DataType, op Op) {
-		count := (stride+stride/8)/typ.Size() + 77
+		count := (strideBytes+strideBytes/8)/typ.Size() + 77
 		sources := randomBuffers(r, typ, 2, period)
 		repeat := func(short []byte) []byte {
 			return bytes.Repeat(short, count/period+1)[:count*typ.Size()]

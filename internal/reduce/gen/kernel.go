@@ -26,28 +26,28 @@ const (
 // instructionSet generates code for one instruction set. A unit is one vector in memory, which has
 // one accumulator, or two if its elements are 16-bit floats.
 type instructionSet interface {
-	name() string
-	bytes() int      // size of a vector
-	hasMasks() bool  // whether the last line is processed with masks
-	cleanUp() string // instruction before the return, or ""
-	register(i int) string
-	constants(p *program, k kernel)
+	setName() string
+	vectorBytes() int           // size of a vector
+	hasMasks() bool             // whether the last line is processed with masks
+	cleanUpInstruction() string // instruction before the return, or ""
+	registerName(i int) string
+	loadConstants(p *program, k kernel)
 	load(p *program, k kernel, unit int, address string, mode access)
 	combine(p *program, k kernel, unit int, address string, mode access)
-	// operand loads the divisor or factor into vector register 15.
-	operand(p *program, k kernel, address string)
+	// loadOperand loads the divisor or factor into vector register 15.
+	loadOperand(p *program, k kernel, address string)
 	// jumpIfNotFinite jumps if an accumulator of the first units holds an infinity or a NaN.
 	jumpIfNotFinite(p *program, k kernel, units int, label string)
 	jumpIfNaN(p *program, k kernel, units int, label string)
 	// replaceNaNs replaces every NaN in the accumulators of the first units.
 	replaceNaNs(p *program, k kernel, units int)
-	pack(p *program, k kernel, unit int)
+	packAccumulators(p *program, k kernel, unit int)
 	store(p *program, k kernel, unit int, address string, mode access)
 }
 
 type program struct{ bytes.Buffer }
 
-func (p *program) op(mnemonic string, operands ...any) {
+func (p *program) emit(mnemonic string, operands ...any) {
 	texts := make([]string, len(operands))
 	for i, operand := range operands {
 		texts[i] = fmt.Sprint(operand)
@@ -58,7 +58,7 @@ func (p *program) op(mnemonic string, operands ...any) {
 func (p *program) label(name string) { fmt.Fprintf(p, "\n%s:\n", name) }
 
 func fileName(set instructionSet) string {
-	return "kernels_" + strings.ToLower(set.name()) + "_amd64.s"
+	return "kernels_" + strings.ToLower(set.setName()) + "_amd64.s"
 }
 
 // symbol returns the name of the kernel's function. Integers of the same size share a function if
@@ -66,16 +66,16 @@ func fileName(set instructionSet) string {
 func (k kernel) symbol(set instructionSet) string {
 	name := k.elem.name
 	switch {
-	case k.op.bitwise:
+	case k.op.isBitwise:
 		name = "Int8"
-	case k.elem.unsigned() && !k.op.signed:
+	case k.elem.isUnsigned() && !k.op.dependsOnSign:
 		name = "Int" + strings.TrimPrefix(name, "Uint")
 	}
-	return strings.ToLower(k.op.name) + name + set.name() + "<>(SB)"
+	return strings.ToLower(k.op.name) + name + set.setName() + "<>(SB)"
 }
 
 func (k kernel) registers(units int) int {
-	if k.elem.half {
+	if k.elem.is16Bit {
 		return 2 * units
 	}
 	return units
@@ -93,11 +93,11 @@ func (k kernel) canonicalNaN() uint64 {
 	return 0x7FFFFFFF
 }
 
-// mayDivide reports whether the kernel can divide or multiply at the end, as averages require.
-func (k kernel) mayDivide() bool { return k.elem.float && k.op.name == "Sum" }
+// canDivide reports whether the kernel can divide or multiply at the end, as averages require.
+func (k kernel) canDivide() bool { return k.elem.isFloat && k.op.name == "Sum" }
 
 func (k kernel) units() int {
-	if k.elem.half {
+	if k.elem.is16Bit {
 		return accumulators / 2
 	}
 	return accumulators
@@ -118,12 +118,12 @@ func assemble(set instructionSet) []byte {
 				write(p, set, k)
 			}
 			fmt.Fprintf(&table, "DATA kernels%s<>+%d(SB)/8, %s\n",
-				set.name(), 8*(o*len(elements)+e), symbol)
+				set.setName(), 8*(o*len(elements)+e), symbol)
 		}
 	}
 	p.Write(table.Bytes())
 	fmt.Fprintf(p, "GLOBL kernels%s<>(SB), NOPTR, $%d\n",
-		set.name(), 8*len(operations)*len(elements))
+		set.setName(), 8*len(operations)*len(elements))
 	return p.Bytes()
 }
 
@@ -132,9 +132,10 @@ func assemble(set instructionSet) []byte {
 // afterwards. It saves the settings in the stack space of arguments that it has already read.
 func entry(p *program, set instructionSet) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
-		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n", set.name())
-	fmt.Fprintf(p, "TEXT ·reduce%s(SB), NOSPLIT|NOFRAME, $0-72\n", set.name())
-	p.op("MOVL", "kernel+0(FP)", "AX")
+		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n",
+		set.setName())
+	fmt.Fprintf(p, "TEXT ·reduce%s(SB), NOSPLIT|NOFRAME, $0-72\n", set.setName())
+	p.emit("MOVL", "kernel+0(FP)", "AX")
 	arguments := [][2]string{
 		{"dsts+8", "DI"},
 		{"ndst+16", "R8"},
@@ -146,30 +147,30 @@ func entry(p *program, set instructionSet) {
 		{"last+64", "DX"},
 	}
 	for _, a := range arguments {
-		p.op("MOVQ", a[0]+"(FP)", a[1])
+		p.emit("MOVQ", a[0]+"(FP)", a[1])
 	}
-	p.op("LEAQ", "kernels"+set.name()+"<>(SB)", "CX")
-	p.op("MOVQ", "(CX)(AX*8)", "AX")
-	p.op("VMOVUPS", additionAt(set, 0), "X0")
-	p.op("VADDPS", additionAt(set, 1), "X0", "X0")
-	p.op("VPXOR", additionAt(set, 2), "X0", "X0")
-	p.op("VPTEST", "X0", "X0")
-	p.op("JNE", "own")
-	p.op("JMP", "AX")
+	p.emit("LEAQ", "kernels"+set.setName()+"<>(SB)", "CX")
+	p.emit("MOVQ", "(CX)(AX*8)", "AX")
+	p.emit("VMOVUPS", additionAt(set, 0), "X0")
+	p.emit("VADDPS", additionAt(set, 1), "X0", "X0")
+	p.emit("VPXOR", additionAt(set, 2), "X0", "X0")
+	p.emit("VPTEST", "X0", "X0")
+	p.emit("JNE", "own")
+	p.emit("JMP", "AX")
 	p.label("own")
-	p.op("STMXCSR", "kernel+0(FP)")
-	p.op("MOVQ", "$0x1F80", "dsts+8(FP)") // the value of MXCSR after a processor reset
-	p.op("LDMXCSR", "dsts+8(FP)")
-	p.op("CALL", "AX")
-	p.op("LDMXCSR", "kernel+0(FP)")
-	p.op("RET")
+	p.emit("STMXCSR", "kernel+0(FP)")
+	p.emit("MOVQ", "$0x1F80", "dsts+8(FP)") // the value of MXCSR after a processor reset
+	p.emit("LDMXCSR", "dsts+8(FP)")
+	p.emit("CALL", "AX")
+	p.emit("LDMXCSR", "kernel+0(FP)")
+	p.emit("RET")
 	fmt.Fprintln(p)
 	for row, values := range testAddition {
 		for lane, value := range values {
-			fmt.Fprintf(p, "DATA trial%s<>+%d(SB)/4, $%#x\n", set.name(), 16*row+4*lane, value)
+			fmt.Fprintf(p, "DATA trial%s<>+%d(SB)/4, $%#x\n", set.setName(), 16*row+4*lane, value)
 		}
 	}
-	fmt.Fprintf(p, "GLOBL trial%s<>(SB), RODATA|NOPTR, $48\n\n", set.name())
+	fmt.Fprintf(p, "GLOBL trial%s<>(SB), RODATA|NOPTR, $48\n\n", set.setName())
 }
 
 // testAddition contains two vectors, and their sum according to IEEE 754. The first lane detects
@@ -183,63 +184,63 @@ var testAddition = [3][4]uint32{
 }
 
 func additionAt(set instructionSet, row int) string {
-	return fmt.Sprintf("trial%s<>+%d(SB)", set.name(), 16*row)
+	return fmt.Sprintf("trial%s<>+%d(SB)", set.setName(), 16*row)
 }
 
 func write(p *program, set instructionSet, k kernel) {
-	block := k.units() * set.bytes()
+	block := k.units() * set.vectorBytes()
 	fmt.Fprintf(p, "TEXT %s, NOSPLIT|NOFRAME, $0-0\n", k.symbol(set))
-	set.constants(p, k)
-	if k.op.scaled {
-		set.operand(p, k, "(DX)")
+	set.loadConstants(p, k)
+	if k.op.isScaled {
+		set.loadOperand(p, k, "(DX)")
 	}
-	p.op("MOVQ", "R11", "R12")
-	p.op("SUBQ", fmt.Sprintf("$%d", block), "R12")
-	p.op("CMPQ", "R10", "R12")
-	p.op("JGT", "rest")
+	p.emit("MOVQ", "R11", "R12")
+	p.emit("SUBQ", fmt.Sprintf("$%d", block), "R12")
+	p.emit("CMPQ", "R10", "R12")
+	p.emit("JGT", "rest")
 
 	late := &program{}
 	stage := stage{p, late, set, k, "block", k.units(), accessWhole}
 	stage.twoSourceLoops()
 	p.label("block")
 	stage.write()
-	p.op("ADDQ", fmt.Sprintf("$%d", block), "R10")
-	p.op("CMPQ", "R10", "R12")
-	p.op("JLE", "block")
+	p.emit("ADDQ", fmt.Sprintf("$%d", block), "R10")
+	p.emit("CMPQ", "R10", "R12")
+	p.emit("JLE", "block")
 
 	stage.prefix, stage.units = "rest", 1
 	p.label("rest")
-	p.op("CMPQ", "R10", "R11")
-	p.op("JGE", "done")
+	p.emit("CMPQ", "R10", "R11")
+	p.emit("JGE", "done")
 	if set.hasMasks() {
 		stage.access = accessMasked
 		lastLanes(p, set, k)
 	}
 	stage.write()
-	p.op("ADDQ", fmt.Sprintf("$%d", set.bytes()), "R10")
-	p.op("JMP", "rest")
+	p.emit("ADDQ", fmt.Sprintf("$%d", set.vectorBytes()), "R10")
+	p.emit("JMP", "rest")
 	p.label("done")
-	if set.cleanUp() != "" {
-		p.op(set.cleanUp())
+	if set.cleanUpInstruction() != "" {
+		p.emit(set.cleanUpInstruction())
 	}
-	p.op("RET")
+	p.emit("RET")
 	fmt.Fprintln(p, late)
 }
 
 // lastLanes sets K1 to the lanes of a vector at R10 that are below R11.
 func lastLanes(p *program, set instructionSet, k kernel) {
 	shift := map[int]int{1: 0, 2: 1, 4: 2, 8: 3}[k.elem.size]
-	p.op("MOVQ", "R11", "CX")
-	p.op("SUBQ", "R10", "CX")
-	p.op("MOVL", fmt.Sprintf("$%d", set.bytes()), "AX")
-	p.op("CMPQ", "CX", "AX")
-	p.op("CMOVQGT", "AX", "CX")
+	p.emit("MOVQ", "R11", "CX")
+	p.emit("SUBQ", "R10", "CX")
+	p.emit("MOVL", fmt.Sprintf("$%d", set.vectorBytes()), "AX")
+	p.emit("CMPQ", "CX", "AX")
+	p.emit("CMOVQGT", "AX", "CX")
 	if shift > 0 {
-		p.op("SHRL", fmt.Sprintf("$%d", shift), "CX")
+		p.emit("SHRL", fmt.Sprintf("$%d", shift), "CX")
 	}
-	p.op("MOVQ", "$-1", "AX")
-	p.op("BZHIQ", "CX", "AX", "AX")
-	p.op("KMOVQ", "AX", "K1")
+	p.emit("MOVQ", "$-1", "AX")
+	p.emit("BZHIQ", "CX", "AX", "AX")
+	p.emit("KMOVQ", "AX", "K1")
 }
 
 // stage generates the code that processes one block.
@@ -258,23 +259,23 @@ type stage struct {
 // faster if the data is in the L1 cache. Storing vectors to two destinations alternately is 7 %
 // faster if the data is in the L2 cache.
 func (s *stage) twoSourceLoops() {
-	s.op("CMPQ", "R9", "$2")
-	s.op("JNE", "block")
-	s.op("CMPQ", "R8", "$2")
-	s.op("JGT", "block")
-	s.op("TESTL", "BX", "BX")
-	s.op("JNE", "block")
-	s.op("MOVQ", "(SI)", "AX")
-	s.op("MOVQ", "8(SI)", "CX")
-	s.op("MOVQ", "(DI)", "R13")
-	s.op("CMPQ", "R8", "$1")
-	s.op("JNE", "twins")
+	s.emit("CMPQ", "R9", "$2")
+	s.emit("JNE", "block")
+	s.emit("CMPQ", "R8", "$2")
+	s.emit("JGT", "block")
+	s.emit("TESTL", "BX", "BX")
+	s.emit("JNE", "block")
+	s.emit("MOVQ", "(SI)", "AX")
+	s.emit("MOVQ", "8(SI)", "CX")
+	s.emit("MOVQ", "(DI)", "R13")
+	s.emit("CMPQ", "R8", "$1")
+	s.emit("JNE", "twins")
 	s.twoSourceLoop("pair", "R13")
 
 	later := &program{}
 	late := stage{s.late, later, s.set, s.kernel, s.prefix, s.units, s.access}
 	late.label("twins")
-	late.op("MOVQ", "8(DI)", "DX")
+	late.emit("MOVQ", "8(DI)", "DX")
 	late.twoSourceLoop("twin", "R13", "DX")
 	s.late.Write(later.Bytes())
 }
@@ -289,23 +290,23 @@ func (s *stage) twoSourceLoop(label string, results ...string) {
 		s.prefetch(right)
 		s.set.load(s.program, s.kernel, unit, left, accessWhole)
 		s.set.combine(s.program, s.kernel, unit, right, accessWhole)
-		if !s.kernel.elem.half {
+		if !s.kernel.elem.is16Bit {
 			s.storeResults(s.program, unit, results)
 		}
 	}
-	if s.kernel.elem.half {
+	if s.kernel.elem.is16Bit {
 		s.replaceNaNs(label, nil)
 		for unit := range s.units {
-			s.set.pack(s.program, s.kernel, unit)
+			s.set.packAccumulators(s.program, s.kernel, unit)
 			s.storeResults(s.program, unit, results)
 		}
 	} else {
 		s.replaceNaNs(label, results)
 	}
-	s.op("ADDQ", fmt.Sprintf("$%d", s.units*s.set.bytes()), "R10")
-	s.op("CMPQ", "R10", "R12")
-	s.op("JLE", label)
-	s.op("JMP", "rest")
+	s.emit("ADDQ", fmt.Sprintf("$%d", s.units*s.set.vectorBytes()), "R10")
+	s.emit("CMPQ", "R10", "R12")
+	s.emit("JLE", label)
+	s.emit("JMP", "rest")
 }
 
 func (s *stage) storeResults(p *program, unit int, results []string) {
@@ -316,43 +317,43 @@ func (s *stage) storeResults(p *program, unit int, results []string) {
 
 // indexed returns the address of a unit in the block that is R10 bytes after a pointer.
 func (s *stage) indexed(unit int, pointer string) string {
-	return fmt.Sprintf("%d(%s)(R10*1)", unit*s.set.bytes(), pointer)
+	return fmt.Sprintf("%d(%s)(R10*1)", unit*s.set.vectorBytes(), pointer)
 }
 
 func (s *stage) write() {
-	s.op("MOVQ", "(SI)", "AX")
-	s.op("ADDQ", "R10", "AX")
+	s.emit("MOVQ", "(SI)", "AX")
+	s.emit("ADDQ", "R10", "AX")
 	s.each(func(unit int, address string) {
 		s.prefetch(address)
 		s.set.load(s.program, s.kernel, unit, address, s.access)
 	})
-	s.op("MOVL", "$1", "CX")
-	s.op("CMPQ", "CX", "R9")
-	s.op("JGE", s.prefix+"Final")
+	s.emit("MOVL", "$1", "CX")
+	s.emit("CMPQ", "CX", "R9")
+	s.emit("JGE", s.prefix+"Final")
 
 	s.label(s.prefix + "Source")
-	s.op("MOVQ", "(SI)(CX*8)", "AX")
-	s.op("ADDQ", "R10", "AX")
-	s.op("INCQ", "CX")
+	s.emit("MOVQ", "(SI)(CX*8)", "AX")
+	s.emit("ADDQ", "R10", "AX")
+	s.emit("INCQ", "CX")
 	s.each(func(unit int, address string) {
 		s.prefetch(address)
 		s.set.combine(s.program, s.kernel, unit, address, s.access)
 	})
-	s.op("CMPQ", "CX", "R9")
-	s.op("JLT", s.prefix+"Source")
+	s.emit("CMPQ", "CX", "R9")
+	s.emit("JLT", s.prefix+"Source")
 
 	s.label(s.prefix + "Final")
-	if s.kernel.mayDivide() {
+	if s.kernel.canDivide() {
 		s.divideOrMultiply()
 	}
 	s.replaceNaNs(s.prefix, nil)
-	s.each(func(unit int, _ string) { s.set.pack(s.program, s.kernel, unit) })
+	s.each(func(unit int, _ string) { s.set.packAccumulators(s.program, s.kernel, unit) })
 	s.store()
 }
 
 // replaceNaNs replaces the block's NaNs and, if there are any, stores the results again.
 func (s *stage) replaceNaNs(label string, results []string) {
-	if !s.kernel.elem.float {
+	if !s.kernel.elem.isFloat {
 		return
 	}
 	s.set.jumpIfNaN(s.program, s.kernel, s.units, label+"NaN")
@@ -363,92 +364,92 @@ func (s *stage) replaceNaNs(label string, results []string) {
 	for unit := range s.units {
 		s.storeResults(s.late, unit, results)
 	}
-	s.late.op("JMP", label+"Clear")
+	s.late.emit("JMP", label+"Clear")
 }
 
 // prefetch is only for 16-bit floats. Their kernels execute so much code per line that the
 // processor does not prefetch the next lines in time.
 func (s *stage) prefetch(address string) {
 	const distance = 1024
-	if s.kernel.elem.half && s.access == accessWhole {
-		s.op("PREFETCHT0", addBytes(address, distance))
+	if s.kernel.elem.is16Bit && s.access == accessWhole {
+		s.emit("PREFETCHT0", addBytes(address, distance))
 	}
 }
 
 // divideOrMultiply places code for rare cases after the return, so that in the common case, the
 // only branch taken is the one to the next block.
 func (s *stage) divideOrMultiply() {
-	s.op("TESTL", "$6", "BX")
-	s.op("JNE", s.prefix+"Multiply")
+	s.emit("TESTL", "$6", "BX")
+	s.emit("JNE", s.prefix+"Multiply")
 	s.label(s.prefix + "Pack")
 
 	late := stage{s.late, s.late, s.set, s.kernel, s.prefix, s.units, s.access}
 	late.label(s.prefix + "Multiply")
-	late.set.operand(s.late, s.kernel, "(DX)")
-	late.op("TESTL", "$4", "BX")
-	late.op("JNE", s.prefix+"Divide")
+	late.set.loadOperand(s.late, s.kernel, "(DX)")
+	late.emit("TESTL", "$4", "BX")
+	late.emit("JNE", s.prefix+"Divide")
 	late.divideOrMultiplyAll("VMUL")
-	late.op("JMP", s.prefix+"Check")
+	late.emit("JMP", s.prefix+"Check")
 	late.label(s.prefix + "Divide")
 	late.divideOrMultiplyAll("VDIV")
 	late.label(s.prefix + "Check")
-	late.op("TESTL", "$8", "BX")
-	late.op("JEQ", s.prefix+"Pack")
+	late.emit("TESTL", "$8", "BX")
+	late.emit("JEQ", s.prefix+"Pack")
 	late.set.jumpIfNotFinite(s.late, s.kernel, s.units, s.prefix+"Stop")
-	late.op("JMP", s.prefix+"Clear")
+	late.emit("JMP", s.prefix+"Clear")
 	late.label(s.prefix + "Stop")
-	late.op("MOVQ", "R10", "8(DX)")
-	if s.set.cleanUp() != "" {
-		late.op(s.set.cleanUp())
+	late.emit("MOVQ", "R10", "8(DX)")
+	if s.set.cleanUpInstruction() != "" {
+		late.emit(s.set.cleanUpInstruction())
 	}
-	late.op("RET")
+	late.emit("RET")
 }
 
 func (s *stage) divideOrMultiplyAll(instruction string) {
 	for i := range s.kernel.registers(s.units) {
-		acc := s.set.register(i)
-		s.op(instruction+s.kernel.elem.lane, s.set.register(15), acc, acc)
+		acc := s.set.registerName(i)
+		s.emit(instruction+s.kernel.elem.lane, s.set.registerName(15), acc, acc)
 	}
 }
 
 // store writes the loop over destinations. A streamed range consists of whole lines, so it needs no
 // mask.
 func (s *stage) store() {
-	s.op("XORL", "CX", "CX")
+	s.emit("XORL", "CX", "CX")
 	s.label(s.prefix + "Destination")
-	s.op("MOVQ", "(DI)(CX*8)", "AX")
-	s.op("ADDQ", "R10", "AX")
-	s.op("INCQ", "CX")
-	s.op("TESTL", "$1", "BX")
-	s.op("JNE", s.prefix+"Stream")
+	s.emit("MOVQ", "(DI)(CX*8)", "AX")
+	s.emit("ADDQ", "R10", "AX")
+	s.emit("INCQ", "CX")
+	s.emit("TESTL", "$1", "BX")
+	s.emit("JNE", s.prefix+"Stream")
 	s.storeAll(s.access)
 	s.label(s.prefix + "Next")
 
 	late := stage{s.late, s.late, s.set, s.kernel, s.prefix, s.units, s.access}
 	late.label(s.prefix + "Stream")
 	late.storeAll(accessStreamed)
-	late.op("JMP", s.prefix+"Next")
+	late.emit("JMP", s.prefix+"Next")
 }
 
 func (s *stage) storeAll(mode access) {
 	s.each(func(unit int, address string) { s.set.store(s.program, s.kernel, unit, address, mode) })
-	s.op("CMPQ", "CX", "R8")
-	s.op("JLT", s.prefix+"Destination")
+	s.emit("CMPQ", "CX", "R8")
+	s.emit("JLT", s.prefix+"Destination")
 }
 
 func multiply(p *program, set instructionSet, k kernel, registers ...int) {
-	if !k.op.scaled {
+	if !k.op.isScaled {
 		return
 	}
 	for _, i := range registers {
-		p.op("VMUL"+k.elem.lane, set.register(15), set.register(i), set.register(i))
+		p.emit("VMUL"+k.elem.lane, set.registerName(15), set.registerName(i), set.registerName(i))
 	}
 }
 
 // each calls emit for every unit, with the unit's address relative to AX.
 func (s *stage) each(emit func(unit int, address string)) {
 	for unit := range s.units {
-		emit(unit, fmt.Sprintf("%d(AX)", unit*s.set.bytes()))
+		emit(unit, fmt.Sprintf("%d(AX)", unit*s.set.vectorBytes()))
 	}
 }
 

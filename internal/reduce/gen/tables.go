@@ -3,11 +3,11 @@ package main
 import "strings"
 
 type element struct {
-	name  string
-	lane  string // suffix of instructions on accumulator lanes: PS, PD, B, W, D or Q
-	size  int    // in memory, in bytes
-	float bool
-	half  bool // whether a vector in memory needs two accumulators
+	name    string
+	lane    string // suffix of instructions on accumulator lanes: PS, PD, B, W, D or Q
+	size    int    // in memory, in bytes
+	isFloat bool
+	is16Bit bool // whether elements are 16-bit floats, so that a vector needs two accumulators
 }
 
 type operation struct {
@@ -15,12 +15,12 @@ type operation struct {
 	// integers and floats are names of instructions, without the suffix for the element type, as in
 	// VPADDB and VADDPS. Types without such an instruction need a case in the method lanes.
 	integers, floats string
-	// bitwise operations have one instruction for all integers.
-	bitwise bool
-	// scaled operations, only for floats, multiply every source by vector register 15.
-	scaled bool
-	// signed operations have different instructions for signed and unsigned integers.
-	signed bool
+	// isBitwise means that all integers have the same instruction.
+	isBitwise bool
+	// isScaled means that every source, a float, is multiplied by vector register 15.
+	isScaled bool
+	// dependsOnSign means that signed and unsigned integers have different instructions.
+	dependsOnSign bool
 }
 
 // operations and elements are in the order of the constants in package reduce.
@@ -28,18 +28,18 @@ var (
 	operations = []operation{
 		{name: "Sum", integers: "VPADD", floats: "VADD"},
 		{name: "Prod", integers: "VPMULL", floats: "VMUL"},
-		{name: "Min", integers: "VPMIN", signed: true},
-		{name: "Max", integers: "VPMAX", signed: true},
-		{name: "BAnd", integers: "VPAND", bitwise: true},
-		{name: "BOr", integers: "VPOR", bitwise: true},
-		{name: "BXor", integers: "VPXOR", bitwise: true},
-		{name: "ScaledSum", floats: "VADD", scaled: true},
+		{name: "Min", integers: "VPMIN", dependsOnSign: true},
+		{name: "Max", integers: "VPMAX", dependsOnSign: true},
+		{name: "BAnd", integers: "VPAND", isBitwise: true},
+		{name: "BOr", integers: "VPOR", isBitwise: true},
+		{name: "BXor", integers: "VPXOR", isBitwise: true},
+		{name: "ScaledSum", floats: "VADD", isScaled: true},
 	}
 	elements = []element{
-		{name: "Float32", lane: "PS", size: 4, float: true},
-		{name: "Float64", lane: "PD", size: 8, float: true},
-		{name: "Float16", lane: "PS", size: 2, float: true, half: true},
-		{name: "BFloat16", lane: "PS", size: 2, float: true, half: true},
+		{name: "Float32", lane: "PS", size: 4, isFloat: true},
+		{name: "Float64", lane: "PD", size: 8, isFloat: true},
+		{name: "Float16", lane: "PS", size: 2, isFloat: true, is16Bit: true},
+		{name: "BFloat16", lane: "PS", size: 2, isFloat: true, is16Bit: true},
 		{name: "Int8", lane: "B", size: 1},
 		{name: "Uint8", lane: "B", size: 1},
 		{name: "Int32", lane: "D", size: 4},
@@ -51,27 +51,27 @@ var (
 	}
 )
 
-func (e element) unsigned() bool { return strings.HasPrefix(e.name, "Uint") }
+func (e element) isUnsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
 func (k kernel) exists() bool {
-	return !(k.op.bitwise && k.elem.float) && !(k.op.scaled && !k.elem.float)
+	return !(k.op.isBitwise && k.elem.isFloat) && !(k.op.isScaled && !k.elem.isFloat)
 }
 
-// instruction returns the instruction that implements the whole operation. bitwise is the suffix of
-// bitwise instructions.
-func (k kernel) instruction(bitwise string) string {
+// instruction returns the instruction that implements the whole operation. Bitwise instructions get
+// the given suffix.
+func (k kernel) instruction(bitwiseSuffix string) string {
 	name := k.op.integers
-	if k.elem.float {
+	if k.elem.isFloat {
 		name = k.op.floats
 	}
 	if name == "" {
 		panic("no instruction implements " + k.op.name + " of " + k.elem.name)
 	}
-	if k.op.bitwise {
-		return name + bitwise
+	if k.op.isBitwise {
+		return name + bitwiseSuffix
 	}
-	if k.op.signed {
-		name += map[bool]string{true: "U", false: "S"}[k.elem.unsigned()]
+	if k.op.dependsOnSign {
+		name += map[bool]string{true: "U", false: "S"}[k.elem.isUnsigned()]
 	}
 	return name + k.elem.lane
 }
