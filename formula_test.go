@@ -41,7 +41,7 @@ func TestFormulaNames(t *testing.T) {
 func TestOptionsOverrideFormulaEnvironment(t *testing.T) {
 	t.Setenv("SYMMEM_DETERMINISTIC", "tree")
 	_, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{Backend: "host"})
-	want := "the formula tree of reductions is for 2, 4, 8, ... ranks, and the group has 3"
+	want := "the reduction formula tree requires 2, 4, 8, ... ranks, but the group has 3"
 	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), want) {
 		t.Errorf("three ranks with a tree: got %v, want %q", err, want)
 	}

@@ -14,21 +14,21 @@ type Plan interface {
 	Prepared() *Call
 }
 
-// Offer reports how a communicator can carry out one call. It is not safe for concurrent use.
+// Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
 	// Refusal returns nil if the call can use the path, and otherwise an error that matches
-	// ErrUnsupported. A path is refused if its result could differ from the bits that the group's
-	// Formula prescribes. All ranks get the same answer. The answer depends only on the operation,
-	// type, reduction, count, presence of windows, and alignment of the offsets in the windows. For
-	// PathWindow, Refusal assumes that the call names windows.
+	// ErrUnsupported. A call cannot use a path whose results could differ from those of the group's
+	// Formula. Refusal returns the same on all ranks. It depends only on the operation, type,
+	// reduction, count, presence of windows, and alignment of the offsets in the windows. For
+	// PathWindow, Refusal assumes that SendWindow and RecvWindow are set.
 	Refusal(path Path) error
-	// Take returns a plan for a path that Refusal has accepted. The Offer must not be used
+	// Take returns a plan for a path for which Refusal has returned nil. The Offer must not be used
 	// afterwards. Take returns ErrOutOfRange if the path is PathWindow and a buffer is outside the
 	// group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
-// Prepare returns a plan for a call whose Path and Digest are set.
+// Prepare returns a plan for a call. The call's Path and Digest must be set.
 func Prepare(c Communicator, call Call) (Plan, error) {
 	offer := c.Offer(call)
 	if err := offer.Refusal(call.Path); err != nil {
@@ -37,7 +37,7 @@ func Prepare(c Communicator, call Call) (Plan, error) {
 	return offer.Take(call.Path, call.Digest)
 }
 
-// Call is one collective or one end of a message.
+// Call is one collective, Send or Recv of a rank.
 type Call struct {
 	Operation Operation
 	DataType  DataType
@@ -67,52 +67,51 @@ type Call struct {
 	// Send and Recv are the addresses of this rank's buffers.
 	Send, Recv uintptr
 	// SendWindow and RecvWindow contain the buffers. Both are nil on PathPlain, or if either buffer
-	// is outside all windows. An AllToAllV may set only SendWindow, to let peers read the send
-	// buffer; each rank decides this for itself. AllGatherV and ReduceScatterV set only the window
-	// of the buffer that is divided among the ranks.
+	// is outside all windows. In an AllToAllV, each rank may set SendWindow, to let peers read its
+	// send buffer. AllGatherV and ReduceScatterV set only the window of the buffer that is divided
+	// among the ranks.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm is set only for AllReduceRMSNorm.
 	Norm *Norm `json:"-"`
-	// List describes all calls of a list; see ListOf.
+	// List describes all calls if this call represents several calls; see ListOf.
 	List     string
 	Recorded Recorded
-	// Keep keeps an object, such as a Go slice, reachable while the call is queued.
+	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
 	Keep any `json:"-"`
 }
 
 // Spans returns the sizes in bytes of one rank's buffers. In Broadcast and Reduce, every rank has
-// both buffers, because on the window path each rank computes the root's addresses from its own
-// offsets.
+// both buffers: on the window path, each rank uses the offsets of its buffers to find the root's.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	size := int64(c.DataType.Size())
 	src, dst := c.Operation.Extents()
-	send, recv = c.elements(src, ranks, rank)*size, c.elements(dst, ranks, rank)*size
+	send, recv = c.elementCount(src, ranks, rank)*size, c.elementCount(dst, ranks, rank)*size
 	if c.Splits == nil {
 		return send, recv
 	}
 	if src == BySplits {
-		send = extent(c.Splits.SendCounts, c.Splits.SendOffsets) * size
+		send = lastPartEnd(c.Splits.SendCounts, c.Splits.SendOffsets) * size
 	}
 	if dst == BySplits {
-		recv = extent(c.Splits.RecvCounts, c.Splits.RecvOffsets) * size
+		recv = lastPartEnd(c.Splits.RecvCounts, c.Splits.RecvOffsets) * size
 	}
 	return send, recv
 }
 
-// elements returns the number of elements of a buffer. For BySplits, it returns 0.
-func (c *Call) elements(e Extent, ranks, rank int) int64 {
+// elementCount returns the number of elements of a buffer, or 0 for BySplits.
+func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
 		return 0
 	}
 	return e.Parts(ranks) * c.Count
 }
 
-// InPlace reports whether both buffers are the same, or the smaller buffer is the rank's own part
-// of the larger one. NCCL permits only this kind of overlap.
+// InPlace reports whether both buffers are the same, or the smaller buffer is the rank's part of
+// the larger one. NCCL permits no other overlap of the buffers.
 func (c *Call) InPlace(rank int) bool {
 	part := int64(rank) * c.Count
 	if c.Splits != nil {
-		if _, offsets := c.Splits.list(c.Operation); rank < len(offsets) {
+		if _, offsets := c.Splits.countsAndOffsets(c.Operation); rank < len(offsets) {
 			part = offsets[rank]
 		}
 	}
@@ -127,8 +126,8 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// ComparesFloats reports whether the call computes a minimum or maximum of floats. If an element of
-// any rank is NaN, the result is NaN, whereas NCCL ignores a NaN if another rank has a number.
+// ComparesFloats reports whether the call computes a minimum or maximum of floats. The result must
+// be NaN if any rank's element is NaN, whereas NCCL then returns the number of another rank.
 func (c *Call) ComparesFloats() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
@@ -147,8 +146,8 @@ func (c *Call) FactorBits() uint64 {
 	}
 }
 
-// SetPath sets the path and the digest for Offer.Take, and clears the windows if the path does not
-// use them.
+// SetPath sets the path and the digest for Offer.Take, and clears windows that the path does not
+// use.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
 	if path == PathPlain && c.Operation.Takes(PathDirect) {
@@ -156,14 +155,14 @@ func (c *Call) SetPath(path Path, digest uint64) {
 	}
 }
 
-func total(counts []int64) (sum uint64) {
+func sumCounts(counts []int64) (sum uint64) {
 	for _, n := range counts {
 		sum += uint64(n)
 	}
 	return sum
 }
 
-// Describe describes the call, without the addresses of the buffers and the arguments of a norm.
+// Describe describes the call, but not the addresses of its buffers and the arguments of a norm.
 func (c *Call) Describe() event.Call {
 	op := c.Operation
 	d := event.Call{
@@ -173,13 +172,13 @@ func (c *Call) Describe() event.Call {
 	}
 	if op.Reduces() {
 		d.ReduceOp = c.ReduceOp.String()
-		if c.ReduceOp.Scales() { // at most 28 bytes
+		if c.ReduceOp.Scales() { // the text has at most 28 bytes
 			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', -1, 64) + "*sum"
 		}
 	}
 	if op.Uneven() && c.Splits != nil {
-		counts, _ := c.Splits.list(op)
-		d.Counts, d.Count = event.CountsText(counts), total(counts)
+		counts, _ := c.Splits.countsAndOffsets(op)
+		d.Counts, d.Count = event.CountsText(counts), sumCounts(counts)
 	}
 	if op.Rooted() || op.PointToPoint() {
 		d.Root = c.Root

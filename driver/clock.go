@@ -6,48 +6,49 @@ import (
 )
 
 const (
-	sampleEvery = 128 // in calls; a power of two
-	// Reading the clock twice takes less than 1% of the time of a call of alwaysTimed bytes.
-	alwaysTimed   = 1 << 20
-	recentSamples = 16 // in the moving averages
+	callsPerSample = 128 // a power of two
+	// Every call of at least alwaysTimedBytes is timed. Reading the clock twice takes less than 1%
+	// of the time of such a call.
+	alwaysTimedBytes = 1 << 20
+	averagedSamples  = 16 // number of samples in the moving averages
 )
 
-// Clock counts calls of one kind and times the first call, every 128th call after it, and each call
-// of at least 1 MiB. A Clock is safe for concurrent use, but simultaneous samples may overwrite
-// each other's part of the moving averages.
+// Clock counts calls of one kind. It times the first call, every 128th call after it, and each call
+// of at least 1 MiB. A Clock is safe for concurrent use, but the moving averages may miss samples
+// that end at the same time.
 type Clock struct {
 	calls, bytes atomic.Uint64
 	samples      atomic.Uint64
 	nanoseconds  atomic.Uint64
-	recentTime   atomic.Uint64 // in nanoseconds, times recentSamples
-	recentBytes  atomic.Uint64 // times recentSamples
+	recentTime   atomic.Uint64 // moving average in nanoseconds, multiplied by averagedSamples
+	recentBytes  atomic.Uint64 // moving average, multiplied by averagedSamples
 }
 
-var epoch = time.Now()
+var processStart = time.Now()
 
-// Meter reports calls of one size to a Clock. The zero Meter does nothing. It may be copied.
+// Meter reports calls of one size to a Clock. The zero Meter does nothing. A Meter can be copied.
 type Meter struct {
-	clock *Clock
-	bytes int64
-	sums  bool // whether bytes are added to Clock.bytes
+	clock     *Clock
+	bytes     int64
+	addsBytes bool // whether Clock.bytes includes the calls
 }
 
 // Meter returns a Meter for calls of the given size in bytes.
-func (c *Clock) Meter(bytes int64) Meter { return Meter{clock: c, bytes: bytes, sums: true} }
+func (c *Clock) Meter(bytes int64) Meter { return Meter{clock: c, bytes: bytes, addsBytes: true} }
 
-// MeterWithoutSum returns a faster Meter, whose calls do not add to ClockReading.Bytes.
+// MeterWithoutSum returns a faster Meter. ClockReading.Bytes does not include its calls.
 func (c *Clock) MeterWithoutSum(bytes int64) Meter { return Meter{clock: c, bytes: bytes} }
 
 // Count counts a call without timing it.
 func (m *Meter) Count() {
 	if m.clock != nil {
-		m.count()
+		m.countCall()
 	}
 }
 
-// count counts a call and returns the number of calls so far.
-func (m *Meter) count() uint64 {
-	if m.sums {
+// countCall counts a call and returns the number of calls so far.
+func (m *Meter) countCall() uint64 {
+	if m.addsBytes {
 		m.clock.bytes.Add(uint64(m.bytes))
 	}
 	return m.clock.calls.Add(1)
@@ -62,10 +63,10 @@ func (m *Meter) Begin() int64 {
 }
 
 func (m *Meter) begin() int64 {
-	if m.count()&(sampleEvery-1) != 1 && m.bytes < alwaysTimed {
+	if m.countCall()&(callsPerSample-1) != 1 && m.bytes < alwaysTimedBytes {
 		return 0
 	}
-	return int64(time.Since(epoch))
+	return int64(time.Since(processStart))
 }
 
 // End records the end of a call that began at begin.
@@ -77,22 +78,23 @@ func (m *Meter) End(begin int64) {
 
 func (m *Meter) end(begin int64) {
 	c := m.clock
-	elapsed := uint64(max(0, int64(time.Since(epoch))-begin))
-	first := c.samples.Add(1) == 1
+	elapsed := uint64(max(0, int64(time.Since(processStart))-begin))
+	isFirst := c.samples.Add(1) == 1
 	c.nanoseconds.Add(elapsed)
-	average(&c.recentTime, elapsed, first)
-	average(&c.recentBytes, uint64(m.bytes), first)
+	updateAverage(&c.recentTime, elapsed, isFirst)
+	updateAverage(&c.recentBytes, uint64(m.bytes), isFirst)
 }
 
-func average(recent *atomic.Uint64, value uint64, first bool) {
-	old := recent.Load()
-	if first {
-		old = value * recentSamples
+func updateAverage(recent *atomic.Uint64, value uint64, isFirst bool) {
+	oldAverage := recent.Load()
+	if isFirst {
+		oldAverage = value * averagedSamples
 	}
-	recent.Store(old - old/recentSamples + value)
+	recent.Store(oldAverage - oldAverage/averagedSamples + value)
 }
 
-// ClockReading holds the values of a Clock. The recent values are averages over about 16 samples.
+// ClockReading holds the values of a Clock. RecentTime and RecentBytes are averages of about 16
+// samples.
 type ClockReading struct {
 	Calls, Bytes uint64
 	// Samples counts the timed calls, and Time is their total time.
@@ -102,12 +104,13 @@ type ClockReading struct {
 	RecentBytes int64
 }
 
-// Read returns the current values. Only some of them may include a call in progress.
+// Read returns the current values. During a call, some values can include the call while others do
+// not.
 func (c *Clock) Read() ClockReading {
 	return ClockReading{
 		Calls: c.calls.Load(), Bytes: c.bytes.Load(), Samples: c.samples.Load(),
 		Time:        time.Duration(c.nanoseconds.Load()),
-		RecentTime:  time.Duration(c.recentTime.Load() / recentSamples),
-		RecentBytes: int64(c.recentBytes.Load() / recentSamples),
+		RecentTime:  time.Duration(c.recentTime.Load() / averagedSamples),
+		RecentBytes: int64(c.recentBytes.Load() / averagedSamples),
 	}
 }

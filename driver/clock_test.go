@@ -21,7 +21,7 @@ func TestClockTimesSomeCalls(t *testing.T) {
 
 func TestClockTimesLargeCalls(t *testing.T) {
 	var c Clock
-	m := c.Meter(alwaysTimed)
+	m := c.Meter(alwaysTimedBytes)
 	for range 10 {
 		m.End(m.Begin() - int64(time.Millisecond))
 	}
@@ -33,10 +33,10 @@ func TestClockTimesLargeCalls(t *testing.T) {
 
 func TestRecentTimeFollowsCalls(t *testing.T) {
 	var c Clock
-	m := c.Meter(alwaysTimed)
-	now := func() int64 { return int64(time.Since(epoch)) }
+	m := c.Meter(alwaysTimedBytes)
+	now := func() int64 { return int64(time.Since(processStart)) }
 	m.End(now() - int64(time.Hour))
-	for range 20 * recentSamples {
+	for range 20 * averagedSamples {
 		m.End(now())
 	}
 	if r := c.Read(); r.RecentTime > time.Second {
@@ -58,7 +58,7 @@ func TestClockIsSafeForConcurrentUse(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
-			m := c.Meter(alwaysTimed)
+			m := c.Meter(alwaysTimedBytes)
 			for range 1000 {
 				m.End(m.Begin())
 				c.Read()
@@ -74,7 +74,7 @@ func TestClockIsSafeForConcurrentUse(t *testing.T) {
 func BenchmarkMeter(b *testing.B) {
 	var c Clock
 	for name, m := range map[string]Meter{
-		"off": {}, "small": c.Meter(64), "large": c.Meter(alwaysTimed),
+		"off": {}, "small": c.Meter(64), "large": c.Meter(alwaysTimedBytes),
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

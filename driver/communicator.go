@@ -43,8 +43,8 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	return g
 }
 
-// Fault wraps err, which made the group fail, in a Fault with the group's Owner, unless err is nil
-// or already has this owner.
+// Fault wraps err, which made the group fail, in a Fault with the group's Owner. It returns err
+// itself if err is nil or already has this owner.
 func (g GroupConfig) Fault(err error) error {
 	var f *Fault
 	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
@@ -53,8 +53,8 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's name for error texts. It trims the prefix that distinguishes IDs made by
-// Split from those made by Join.
+// Name returns the group's name for error texts. The name does not contain the prefix that
+// distinguishes IDs from Split and from Join.
 func (g GroupConfig) Name() string {
 	if g.Title != "" {
 		return g.Title
@@ -71,7 +71,8 @@ func (g GroupConfig) World(ranks []int) []int {
 	return world
 }
 
-// MachinesOf returns the known host names of world ranks, or nil if the group shares a machine.
+// MachinesOf returns the known host names of world ranks. It returns nil if all ranks of the group
+// share a machine.
 func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
 	for _, rank := range world {
@@ -128,11 +129,11 @@ type Communicator interface {
 	Decisions
 	// Register makes a window over a segment. It is collective, and all ranks must have agreed on
 	// the key. If sizes differ between ranks, all ranks return an error and the key can be used
-	// again. Registering a key twice only returns an error. While a stream is being captured,
-	// Register only returns ErrCapturing. After an error, this rank has no window.
+	// again. Registering a key twice returns an error. While a stream is being captured, Register
+	// returns ErrCapturing. After an error, this rank has no window.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Offer reports which paths can execute a call. It does not wait and has no side effects. The
-	// call must be valid, and its windows must contain its buffers.
+	// Offer returns an object that prepares a call for a path. It does not wait and has no side
+	// effects. The call must be valid, and its windows must contain its buffers.
 	Offer(call Call) Offer
 	// Launch queues a prepared collective. If the collective runs before Launch returns, Launch
 	// returns its error. If the collective runs later, Stream.Synchronize returns its error (but
@@ -153,19 +154,19 @@ type Communicator interface {
 	// ErrAborted if cause is nil. Waits on other ranks end with ErrFault.
 	Abort(cause error)
 	// Close cancels this rank's queued collectives, waits for the running one, and leaves the group
-	// without waiting for other ranks. It also deregisters all windows.
+	// without waiting for other ranks. It deregisters all windows.
 	Close() error
 }
 
 // Decisions lets the ranks of a failed group agree on one cause of the failure.
 type Decisions interface {
-	// Decide proposes a cause of at most MaxPayload bytes, and returns the cause on which the ranks
-	// have agreed. The ranks agree on the first proposal of any rank. If proposal is nil and there
-	// is no agreement yet, Decide returns nil. If the agreement cannot be stored or read, Decide
-	// returns proposal. Decide does not wait for other ranks.
+	// Decide proposes a cause of at most MaxPayload bytes, and returns the decision, which is the
+	// first proposal of any rank. If proposal is nil and there is no decision yet, Decide returns
+	// nil. If the decision cannot be stored or read, Decide returns proposal. Decide does not wait
+	// for other ranks.
 	Decide(proposal []byte) (decision []byte)
-	// Departed returns the world ranks that will send no more reports. Lost ranks have exited or
-	// disconnected without leaving or aborting the group. Departed does not wait.
+	// Departed returns the world ranks that will send no more messages to the group. Lost ranks
+	// have exited or disconnected without a call of Close or Abort. Departed does not wait.
 	Departed() (lost, left []int)
 }
 

@@ -19,18 +19,19 @@ type Config struct {
 	Rank, Size int
 	// LocalRank is this rank's number on its machine.
 	LocalRank int
-	// Device-1 is the ordinal of the visible device to open. If Device is 0, LocalRank selects the
-	// device.
+	// Device is the ordinal of the visible device to open, plus 1. If Device is 0, LocalRank
+	// selects the device.
 	Device int
 	Store  Store
 	// Timeout bounds every wait for a peer that has no other deadline. It is positive.
 	Timeout time.Duration
 	Late    Late
-	// Scatter, if not 0, seeds random segment addresses, to find code that relies on the order of
-	// segments in memory. A backend without a window path may ignore it.
+	// Scatter, if not 0, is the seed of random segment addresses. They reveal code that relies on
+	// the order of segments in memory. A backend without a window path may ignore Scatter.
 	Scatter uint64
-	// Interrupted, if set, is polled during long waits for peers, possibly while locks are held. An
-	// error, which must wrap ErrInterrupted, ends the wait and makes the group of the wait fail.
+	// Interrupted, if set, is called repeatedly during long waits for peers, possibly while locks
+	// are held. If it returns an error, which must wrap ErrInterrupted, the wait ends and its group
+	// fails.
 	Interrupted func() error
 }
 
@@ -116,16 +117,16 @@ type Event interface {
 type Stream interface {
 	Copy(dst, src uintptr, bytes int64) error
 	Fill(dst uintptr, value byte, bytes int64) error
-	// Host runs a function, which must not call symmem, on the host.
+	// Host runs a function on the host. The function must not call symmem.
 	Host(work func()) error
-	// Record records an event after all work queued so far. On a closed stream, Record returns
-	// ErrClosed once the queued work is done.
+	// Record records an event after all queued work. On a closed stream, Record returns ErrClosed
+	// when the queued work is done.
 	Record(Event) error
-	// Wait delays later work until the point that the event marks now, without a deadline. If the
-	// work before that point has failed, this stream fails with the same error.
+	// Wait delays later work until the point that the event currently marks, without a deadline. If
+	// the work before that point fails, this stream fails with the same error.
 	Wait(Event) error
-	// WaitOnly is like Wait, but this stream does not fail if the earlier work has failed. WaitOnly
-	// is for work that reuses the memory of the earlier work, but not its results.
+	// WaitOnly is like Wait, but this stream does not fail if the work before the point fails.
+	// WaitOnly is for work that reuses the memory of this earlier work, but not its results.
 	WaitOnly(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
 	// Synchronize returns this error once, but Close does not.
@@ -133,9 +134,9 @@ type Stream interface {
 	// Synchronize waits until the stream is idle and returns the first error of its work. It
 	// returns each error only once.
 	Synchronize(ctx context.Context) error
-	// BeginCapture starts recording this stream's work instead of running it. During the capture,
-	// Wait refers to the point that the event marks at the time of the call, and does not add the
-	// event's stream to the capture.
+	// BeginCapture makes the stream record work instead of running it. During the capture, Wait
+	// refers to the point that the event marks at the time of the call. Unlike in CUDA, Wait does
+	// not add the event's stream to the capture.
 	BeginCapture() error
 	EndCapture() (Graph, error)
 	Capturing() bool

@@ -38,7 +38,7 @@ func (f Formula) String() string {
 // Fits returns an error if the formula does not support groups of this size.
 func (f Formula) Fits(ranks int) error {
 	if (f == Tree || f == RoundedTree) && ranks&(ranks-1) != 0 {
-		return fmt.Errorf("the formula %v of reductions is for 2, 4, 8, ... ranks, and the group has %d",
+		return fmt.Errorf("the reduction formula %v requires 2, 4, 8, ... ranks, but the group has %d",
 			f, ranks)
 	}
 	return nil

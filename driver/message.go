@@ -10,17 +10,17 @@ import (
 // AnySource is the Root of a Recv that matches the first message with its tag from any rank.
 const AnySource = -1
 
-// MessageFault is the kind of mismatch in a MessageError. It determines the meaning of
-// MessageEnds.Sent and MessageEnds.Received.
+// MessageFault is the kind of a MessageError. It determines the meaning of MessageEnds.Sent and
+// MessageEnds.Received.
 type MessageFault string
 
-// The kinds of mismatch.
+// The kinds of a MessageError.
 const (
-	// MessagesUnmatched means that a Send or Recv has no counterpart. Sent and Received count
-	// calls.
+	// MessagesUnmatched means that a Send has no Recv or a Recv has no Send. Sent and Received
+	// count calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep means that only one end of a message was called before a collective. Sent
-	// and Received count the collectives before the Send and the Recv.
+	// MessagesOutOfStep means that a Send and its Recv were called after different numbers of
+	// collectives, which are in Sent and Received.
 	MessagesOutOfStep MessageFault = "out of step"
 	// MessagesDiffer means that a Send and its Recv have different sizes, in bytes.
 	MessagesDiffer MessageFault = "sizes differ"
@@ -37,21 +37,20 @@ type MessageError struct {
 	Fault MessageFault
 	// Group is the group's ID.
 	Group string
-	// Number is the sequence number, from 1, of the collective that detected the mismatch. It is 0
-	// if no collective detected the mismatch.
+	// Number is the sequence number, from 1, of the collective that detected the mismatch, or 0.
 	Number uint64
 	Ends   []MessageEnds
 }
 
-// MessageEnds describes both ends of one message, or of all messages with the same tag from one
-// rank to another.
+// MessageEnds describes the Send and the Recv of one message, or those of all messages with the
+// same tag from one rank to another.
 type MessageEnds struct {
 	// From and To are world ranks. From is AnySource for a Recv that has received no message.
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number counts the messages with this tag from From to To, from 1. It is 0 if this value
-	// describes all of them.
+	// Number is the number of the message, from 1, among those with the same From, To and Tag. It
+	// is 0 if the MessageEnds describes all of them.
 	Number   uint64 `json:"number,omitempty"`
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`
@@ -65,7 +64,7 @@ func (e *MessageError) Sort() {
 	})
 }
 
-const maxEnds = 8
+const maxListedEnds = 8
 
 func (e *MessageError) Error() string {
 	var b strings.Builder
@@ -74,8 +73,8 @@ func (e *MessageError) Error() string {
 		fmt.Fprintf(&b, " at collective %d", e.Number)
 	}
 	for i, ends := range e.Ends {
-		if i == maxEnds {
-			fmt.Fprintf(&b, "; and %d more", len(e.Ends)-maxEnds)
+		if i == maxListedEnds {
+			fmt.Fprintf(&b, "; and %d more", len(e.Ends)-maxListedEnds)
 			break
 		}
 		b.WriteString("; ")
@@ -89,25 +88,26 @@ func (m MessageEnds) describe(fault MessageFault) string {
 	if m.From == AnySource {
 		from = "any rank"
 	}
-	pair := fmt.Sprintf("%s to rank %d of the world", from, m.To)
+	ranksText := fmt.Sprintf("%s to rank %d of the world", from, m.To)
 	if m.Number > 0 {
-		pair = fmt.Sprintf("message %d from %s with tag %d", m.Number, pair, m.Tag)
+		ranksText = fmt.Sprintf("message %d from %s with tag %d", m.Number, ranksText, m.Tag)
 	} else if fault != SplitsDiffer {
-		pair = fmt.Sprintf("from %s with tag %d", pair, m.Tag)
+		ranksText = fmt.Sprintf("from %s with tag %d", ranksText, m.Tag)
 	}
 	switch fault {
 	case MessagesUnmatched:
-		return fmt.Sprintf("%s: %d sent and %d received", pair, m.Sent, m.Received)
+		return fmt.Sprintf("%s: %d sent and %d received", ranksText, m.Sent, m.Received)
 	case MessagesOutOfStep:
-		return fmt.Sprintf("%s: sent after %s and received after %d", pair,
+		return fmt.Sprintf("%s: sent after %s and received after %d", ranksText,
 			Plural(m.Sent, "collective"), m.Received)
 	case MessageTypesDiffer:
-		return fmt.Sprintf("%s: sent as %v and received as %v", pair, DataType(m.Sent),
+		return fmt.Sprintf("%s: sent as %v and received as %v", ranksText, DataType(m.Sent),
 			DataType(m.Received))
 	case SplitsDiffer:
-		return fmt.Sprintf("from %s: %d elements are sent and %d are expected", pair, m.Sent,
+		return fmt.Sprintf("from %s: %d elements are sent and %d are expected", ranksText, m.Sent,
 			m.Received)
 	default:
-		return fmt.Sprintf("%s: %d bytes are sent and %d are expected", pair, m.Sent, m.Received)
+		return fmt.Sprintf("%s: %d bytes are sent and %d are expected", ranksText, m.Sent,
+			m.Received)
 	}
 }

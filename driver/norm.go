@@ -5,14 +5,14 @@ import "fmt"
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
 // the sum of all ranks' inputs to the residual, and every rank stores the new residual. The output
 // is the new residual with each element multiplied by its weight and divided by the root mean
-// square of its row. It may also be quantized. Package formula defines all bits.
+// square of its row. Norm can quantize the output. Package formula defines all bits.
 //
 // In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send is
-// the input and Recv the output, which may be the same memory. On the direct path, both must be in
+// the input and Recv the output; both may be the same memory. On the direct path, both must be in
 // windows if the rows do not fit into the communicator's exchange memory.
 //
-// If a rank's call fails on the direct path, its outputs are filled with poison. On other paths,
-// its residual and quantized output are unchanged.
+// If a rank's call fails on the direct path, its outputs are filled with poison (bytes of value
+// 0xff). On other paths, its residual and quantized output are unchanged.
 //
 // The other buffers must not overlap one another, the input or the output.
 type Norm struct {
@@ -108,20 +108,20 @@ func (n *Norm) Spans() [4]Span {
 	}
 	spans[0].Bytes, spans[1].Bytes = n.Rows*n.Hidden*size, n.Hidden*size
 	if n.Quant != QuantNone {
-		spans[2].Bytes, spans[3].Bytes = n.Rows*n.Hidden, 4*n.scaleExtent()
+		spans[2].Bytes, spans[3].Bytes = n.Rows*n.Hidden, 4*n.scaleArrayLength()
 	}
 	return spans
 }
 
-// scaleExtent returns the number of elements from the first to the last scale.
-func (n *Norm) scaleExtent() int64 {
+// scaleArrayLength returns the number of elements from the first to the last scale.
+func (n *Norm) scaleArrayLength() int64 {
 	if !n.Quant.Computes() {
 		return 1
 	}
-	return (n.Rows-1)*n.ScaleStrides[0] + (n.groups()-1)*n.ScaleStrides[1] + 1
+	return (n.Rows-1)*n.ScaleStrides[0] + (n.groupsPerRow()-1)*n.ScaleStrides[1] + 1
 }
 
-func (n *Norm) groups() int64 {
+func (n *Norm) groupsPerRow() int64 {
 	if n.Quant == QuantPerGroup {
 		return n.Hidden / QuantGroup
 	}
@@ -131,17 +131,18 @@ func (n *Norm) groups() int64 {
 func (n *Norm) validate(c *Call) error {
 	switch {
 	case c.DataType != BFloat16 && c.DataType != Float16 || c.ReduceOp != Sum:
-		return invalid("%v of %v with %v", c.Operation, c.DataType, c.ReduceOp)
+		return invalidError("%v does not support %v with reduction %v", c.Operation, c.DataType,
+			c.ReduceOp)
 	case n.Hidden < NormUnit || n.Hidden > MaxHidden || n.Hidden%NormUnit != 0:
-		return invalid("rows have %d elements, not a multiple of %d up to %d", n.Hidden, NormUnit,
-			MaxHidden)
+		return invalidError("rows have %d elements; want a multiple of %d up to %d", n.Hidden,
+			NormUnit, MaxHidden)
 	case n.Rows < 0 || n.Rows > MaxCount/n.Hidden || n.Rows*n.Hidden != c.Count:
-		return invalid("%d rows of %d elements do not have %d elements", n.Rows, n.Hidden, c.Count)
+		return invalidError("count %d does not equal %d rows of %d elements", c.Count, n.Rows, n.Hidden)
 	case !(n.Epsilon >= 0 && n.Epsilon <= maxEpsilon):
-		return invalid("epsilon %g is not between 0 and %g", n.Epsilon, float32(maxEpsilon))
-	case !(n.WeightBias >= -maxBias && n.WeightBias <= maxBias):
-		return invalid("weight bias %g is not between -%g and %g", n.WeightBias, float32(maxBias),
-			float32(maxBias))
+		return invalidError("epsilon %g is not between 0 and %g", n.Epsilon, float32(maxEpsilon))
+	case !(n.WeightBias >= -maxWeightBias && n.WeightBias <= maxWeightBias):
+		return invalidError("weight bias %g is not between -%g and %g", n.WeightBias,
+			float32(maxWeightBias), float32(maxWeightBias))
 	}
 	if err := n.validateQuant(); err != nil {
 		return err
@@ -153,29 +154,31 @@ func (n *Norm) validateQuant() error {
 	rowStride, groupStride := n.ScaleStrides[0], n.ScaleStrides[1]
 	switch {
 	case n.Quant > QuantPerGroup:
-		return invalid("unknown kind of quantization %d", n.Quant)
+		return invalidError("unknown kind of quantization %d", n.Quant)
 	case n.Quant == QuantNone && (n.OnlyQuantized || n.Quantized != 0 || n.Scales != 0):
-		return invalid("a quantized output or scales are set, but no kind of quantization")
+		return invalidError("a quantized output or scales are set, but no kind of quantization")
 	case n.Quant == QuantPerGroup && n.Hidden%QuantGroup != 0:
-		return invalid("rows of %d elements cannot be divided into groups of %d", n.Hidden, QuantGroup)
+		return invalidError("rows of %d elements cannot be divided into groups of %d", n.Hidden,
+			QuantGroup)
 	case !n.Quant.Computes() && n.ScaleStrides != [2]int64{}:
-		return invalid("scale strides are set, but the call computes no scales")
+		return invalidError("scale strides are set, but the call computes no scales")
 	case !n.Quant.Computes() || n.Rows == 0:
 		return nil
 	case n.Quant == QuantPerRow && groupStride != 0:
-		return invalid("rows have one scale, but the stride between groups is %d", groupStride)
+		return invalidError("rows have one scale, but the stride between groups is %d", groupStride)
 	case rowStride < 0 || groupStride < 0 || max(rowStride, groupStride) > maxScaleStride:
-		return invalid("scale strides %d and %d are not between 0 and %d", rowStride, groupStride,
+		return invalidError("scale strides %d and %d are not between 0 and %d", rowStride,
+			groupStride,
 			int64(maxScaleStride))
-	case !disjoint(n.Rows, rowStride, n.groups(), groupStride):
-		return invalid("scale strides %d and %d make scales overlap", rowStride, groupStride)
+	case !isDisjoint(n.Rows, rowStride, n.groupsPerRow(), groupStride):
+		return invalidError("scale strides %d and %d make scales overlap", rowStride, groupStride)
 	}
 	return nil
 }
 
-// disjoint reports whether no two elements of a matrix have the same address. It also rejects some
-// layouts in which rows and columns are interleaved.
-func disjoint(rows, rowStride, columns, columnStride int64) bool {
+// isDisjoint reports whether no two elements of a matrix have the same address. For some layouts
+// with interleaved rows and columns, it returns false although the elements are disjoint.
+func isDisjoint(rows, rowStride, columns, columnStride int64) bool {
 	if rows > 1 && rowStride < 1 || columns > 1 && columnStride < 1 {
 		return false
 	}
@@ -188,42 +191,43 @@ func (n *Norm) validateBuffers(c *Call) error {
 		return nil
 	}
 	if (c.Send|c.Recv)%NormAlign != 0 {
-		return invalid("a buffer is not aligned to %d bytes", NormAlign)
+		return invalidError("a buffer is not aligned to %d bytes", NormAlign)
 	}
 	spans := n.Spans()
 	rows := spans[0].Bytes
 	for i, s := range spans {
 		switch {
 		case s.Address%s.Align != 0 && s.Bytes > 0:
-			return invalid("the %s is not aligned to %d bytes", s.Name, s.Align)
-		case overlap(s.Address, s.Bytes, c.Send, rows) || overlap(s.Address, s.Bytes, c.Recv, rows):
-			return invalid("the %s overlaps the input or the output", s.Name)
+			return invalidError("the %s is not aligned to %d bytes", s.Name, s.Align)
+		case rangesOverlap(s.Address, s.Bytes, c.Send, rows),
+			rangesOverlap(s.Address, s.Bytes, c.Recv, rows):
+			return invalidError("the %s overlaps the input or the output", s.Name)
 		}
 		for _, other := range spans[:i] {
-			if overlap(s.Address, s.Bytes, other.Address, other.Bytes) {
-				return invalid("%s and %s overlap", other.Name, s.Name)
+			if rangesOverlap(s.Address, s.Bytes, other.Address, other.Bytes) {
+				return invalidError("%s and %s overlap", other.Name, s.Name)
 			}
 		}
 	}
 	return nil
 }
 
-// maxEpsilon and maxBias limit Epsilon and WeightBias; no model uses larger values.
+// maxEpsilon and maxWeightBias limit Epsilon and WeightBias; no model uses larger values.
 const (
 	maxEpsilon     = 1
-	maxBias        = 1
+	maxWeightBias  = 1
 	maxScaleStride = 1 << 32
 )
 
 // DefaultScaleStrides returns the strides of scales that are stored row by row without gaps.
 func (n *Norm) DefaultScaleStrides() [2]int64 {
 	if n.Quant == QuantPerGroup {
-		return [2]int64{n.groups(), 1}
+		return [2]int64{n.groupsPerRow(), 1}
 	}
 	return [2]int64{1, 0}
 }
 
-// Describe describes the arguments, without the shape, that must be the same on all ranks.
+// Describe describes the arguments that must be the same on all ranks, except the shape.
 func (n *Norm) Describe() string {
 	text := fmt.Sprintf("epsilon %g", n.Epsilon)
 	if n.WeightBias != 0 {

@@ -6,8 +6,8 @@ import "slices"
 type Operation uint8
 
 // The collective operations. Their values are the numbers in symmem.h. Insert a new operation
-// before AllReduceRMSNorm, and add its row to operationTraits. A count is in elements; for
-// AllGather, ReduceScatter and AllToAll it covers one rank's part.
+// before AllReduceRMSNorm, and add its row to operationTraits. Call.Count is in elements. For
+// AllGather, ReduceScatter and AllToAll, it is the size of one rank's part.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -48,109 +48,114 @@ type traits struct {
 	send, recv Extent
 	// rooted is set if Call.Root is the root of the operation. pair is set if Call.Root is the peer
 	// of a message.
-	reduces, rooted, pair bool
-	// windows is set if the call registers its buffers.
-	windows bool
-	// together is set if no rank can complete the operation before all ranks have started it.
-	together bool
-	// note restricts the use of the operation's number in symmem.h.
+	reduces, hasRoot, isMessage bool
+	// usesWindows is set if the call registers its buffers.
+	usesWindows bool
+	// waitsForAll is set if no rank can complete the operation before all ranks have started it.
+	waitsForAll bool
+	// note describes restrictions on the use of the operation's number in symmem.h.
 	note  string
 	paths []Path
 }
 
 var operationTraits = [Operations]traits{
 	AllReduce: {
-		name: "AllReduce", send: OnePart, recv: OnePart, reduces: true, windows: true, together: true,
-		paths: everyPath,
+		name: "AllReduce", send: OnePart, recv: OnePart, reduces: true, usesWindows: true,
+		waitsForAll: true, paths: allPaths,
 	},
 	AllGather: {
-		name: "AllGather", send: OnePart, recv: AllParts, windows: true, together: true, paths: everyPath,
+		name: "AllGather", send: OnePart, recv: AllParts, usesWindows: true, waitsForAll: true,
+		paths: allPaths,
 	},
 	ReduceScatter: {
-		name: "ReduceScatter", send: AllParts, recv: OnePart, reduces: true, windows: true,
-		together: true, paths: anyPath,
+		name: "ReduceScatter", send: AllParts, recv: OnePart, reduces: true, usesWindows: true,
+		waitsForAll: true, paths: oneMachinePaths,
 	},
 	Broadcast: {
-		name: "Broadcast", send: OnePart, recv: OnePart, rooted: true, windows: true, paths: anyPath,
+		name: "Broadcast", send: OnePart, recv: OnePart, hasRoot: true, usesWindows: true,
+		paths: oneMachinePaths,
 	},
 	Reduce: {
-		name: "Reduce", send: OnePart, recv: OnePart, reduces: true, rooted: true, windows: true,
-		paths: anyPath,
+		name: "Reduce", send: OnePart, recv: OnePart, reduces: true, hasRoot: true,
+		usesWindows: true, paths: oneMachinePaths,
 	},
 	AllToAll: {
-		name: "AllToAll", send: AllParts, recv: AllParts, windows: true, together: true, paths: anyPath,
+		name: "AllToAll", send: AllParts, recv: AllParts, usesWindows: true, waitsForAll: true,
+		paths: oneMachinePaths,
 	},
-	Send:    {name: "Send", send: OnePart, pair: true, paths: []Path{PathPlain}},
-	Recv:    {name: "Recv", recv: OnePart, pair: true, paths: []Path{PathPlain}},
-	Barrier: {name: "Barrier", together: true, paths: []Path{PathPlain, PathDirect}},
+	Send:    {name: "Send", send: OnePart, isMessage: true, paths: []Path{PathPlain}},
+	Recv:    {name: "Recv", recv: OnePart, isMessage: true, paths: []Path{PathPlain}},
+	Barrier: {name: "Barrier", waitsForAll: true, paths: []Path{PathPlain, PathDirect}},
 	AllToAllV: {
 		name: "AllToAllV", send: BySplits, recv: BySplits, paths: []Path{PathPlain},
 		note: "for symmem_explain; symmem_all_to_all_v makes the call",
 	},
 	AllGatherV: {
-		name: "AllGatherV", send: OnePart, recv: BySplits, together: true,
+		name: "AllGatherV", send: OnePart, recv: BySplits, waitsForAll: true,
 		paths: []Path{PathPlain, PathDirect},
 		note:  "for symmem_explain; symmem_all_gather_v makes the call",
 	},
 	ReduceScatterV: {
-		name: "ReduceScatterV", send: BySplits, recv: OnePart, reduces: true, together: true,
+		name: "ReduceScatterV", send: BySplits, recv: OnePart, reduces: true, waitsForAll: true,
 		paths: []Path{PathPlain, PathDirect},
 		note:  "for symmem_explain; symmem_reduce_scatter_v makes the call",
 	},
 	Gather: {
-		name: "Gather", send: OnePart, recv: AllPartsOfRoot, rooted: true, paths: []Path{PathPlain},
+		name: "Gather", send: OnePart, recv: AllPartsOfRoot, hasRoot: true,
+		paths: []Path{PathPlain},
 	},
 	Scatter: {
-		name: "Scatter", send: AllPartsOfRoot, recv: OnePart, rooted: true, paths: []Path{PathPlain},
+		name: "Scatter", send: AllPartsOfRoot, recv: OnePart, hasRoot: true,
+		paths: []Path{PathPlain},
 	},
 	AllReduceRMSNorm: {
-		name: "AllReduceRMSNorm", send: OnePart, recv: OnePart, reduces: true, windows: true,
-		together: true, paths: anyPath,
+		name: "AllReduceRMSNorm", send: OnePart, recv: OnePart, reduces: true, usesWindows: true,
+		waitsForAll: true, paths: oneMachinePaths,
 	},
 }
 
 var (
-	anyPath   = []Path{PathPlain, PathWindow, PathDirect}
-	everyPath = []Path{PathPlain, PathWindow, PathDirect, PathTwoLevel}
+	oneMachinePaths = []Path{PathPlain, PathWindow, PathDirect}
+	allPaths        = []Path{PathPlain, PathWindow, PathDirect, PathTwoLevel}
 )
 
-var noTraits = traits{name: "Operation(?)"}
+var unknownTraits = traits{name: "Operation(?)"}
 
 func (o Operation) traits() *traits {
 	if o < Operations {
 		return &operationTraits[o]
 	}
-	return &noTraits
+	return &unknownTraits
 }
 
 // String returns the operation's name.
 func (o Operation) String() string { return o.traits().name }
 
 // PointToPoint reports whether the operation involves only two ranks.
-func (o Operation) PointToPoint() bool { return o.traits().pair }
+func (o Operation) PointToPoint() bool { return o.traits().isMessage }
 
 // Reduces reports whether the operation combines elements with Call.ReduceOp.
 func (o Operation) Reduces() bool { return o.traits().reduces }
 
 // Rooted reports whether one rank of the operation is its root.
-func (o Operation) Rooted() bool { return o.traits().rooted }
+func (o Operation) Rooted() bool { return o.traits().hasRoot }
 
 // UsesWindows reports whether a call registers its buffers and uses their windows.
-func (o Operation) UsesWindows() bool { return o.traits().windows }
+func (o Operation) UsesWindows() bool { return o.traits().usesWindows }
 
-// Tuned reports whether tuning tables choose the operation's path by size. AllReduceRMSNorm follows
-// the rules of AllReduce.
+// Tuned reports whether tuning tables have rules that choose the operation's path by size.
+// AllReduceRMSNorm uses the rules of AllReduce.
 func (o Operation) Tuned() bool {
-	return o.traits().windows && len(o.traits().paths) > 1 && o.Numbered()
+	return o.traits().usesWindows && len(o.traits().paths) > 1 && o.Numbered()
 }
 
 // Together reports whether no rank can complete the operation before all ranks have started it.
-func (o Operation) Together() bool { return o.traits().together }
+func (o Operation) Together() bool { return o.traits().waitsForAll }
 
 // Numbered reports whether symmem.h and Python have a number for the operation.
 func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
 
-// Note restricts the use of the operation's number in symmem.h. The note may be empty.
+// Note describes restrictions on the use of the operation's number in symmem.h, or is empty.
 func (o Operation) Note() string { return o.traits().note }
 
 // HasSplits reports whether a call of the operation needs Splits.
@@ -159,7 +164,7 @@ func (o Operation) HasSplits() bool {
 	return send == BySplits || recv == BySplits
 }
 
-// Uneven reports whether Splits divides only one of the buffers, so that the counts are the same on
+// Uneven reports whether Splits divides exactly one of the buffers. The counts are then the same on
 // every rank.
 func (o Operation) Uneven() bool {
 	send, recv := o.Extents()

@@ -26,15 +26,16 @@ import "context"
 //	Chooser        each rank has a separate live view
 //	Suspendable…   the memory cannot be suspended; see suspend.go
 
-// Availability is implemented by a Backend that may not work on this machine.
+// Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
-	// Available returns an error with the reason if the backend does not work. It opens no device.
+	// Available returns an error with the reason if the backend does not work on this machine. It
+	// opens no device.
 	Available() error
 }
 
 // RankLimit is implemented by a Backend that limits the ranks on a machine.
 type RankLimit interface {
-	// LocalRanks returns the limit, or 0 if there is none.
+	// LocalRanks returns the limit, or 0 if there is no limit.
 	LocalRanks() (int, error)
 }
 
@@ -79,8 +80,8 @@ type Recorder interface {
 
 // InlineLauncher is implemented by a Communicator whose calls can run on the waiting thread.
 type InlineLauncher interface {
-	// LaunchInline is like Launch, but Synchronize, which the caller must call next on the same
-	// stream, may run the collective. Synchronize then ignores its context. The group's timeout and
+	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream,
+	// which may run the collective. Synchronize then ignores its context. The group's timeout and
 	// Config.Interrupted limit the wait.
 	LaunchInline(stream Stream, plan Plan) error
 }
@@ -90,8 +91,8 @@ type InlineLauncher interface {
 type LazyWindows interface {
 	// UseWindows creates the library's windows over all segments, including those registered later,
 	// so that calls can use the window path. It is collective. A second call does nothing. While a
-	// stream is being captured, UseWindows only returns ErrCapturing. Other errors make the
-	// communicator fail.
+	// stream is being captured, UseWindows returns ErrCapturing. Other errors make the communicator
+	// fail.
 	UseWindows(ctx context.Context) error
 }
 
@@ -113,15 +114,15 @@ type PeerMapper interface {
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.
 type MessageCounts interface {
-	// MessagesBefore returns how many messages this rank had sent and received when it called a
-	// collective, which must not have completed. Collectives are numbered from 1. In each entry,
-	// only this rank's value (Sent or Received) is set.
+	// MessagesBefore returns how many messages this rank had sent and received when it called the
+	// collective with the given number, from 1. The collective must not have completed. Each entry
+	// has only this rank's value, Sent or Received.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe its call.
 type Remarker interface {
-	// Remark describes the call on a path for which Refusal returns nil. The remark may be empty.
+	// Remark describes the call on a path for which Refusal returns nil. The result may be empty.
 	Remark(path Path) string
 }
 

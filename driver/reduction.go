@@ -51,63 +51,65 @@ type reduction struct {
 }
 
 var reductions = [ReduceOps]reduction{
-	Sum: {name: "sum", combine: reduce.Sum, logical: code(Max), nccl: code(0), kernel: code(0)},
+	Sum: {
+		name: "sum", combine: reduce.Sum, logical: codeOf(Max), nccl: codeOf(0), kernel: codeOf(0),
+	},
 	Prod: {
-		name: "prod", alias: "product", combine: reduce.Prod, logical: code(Min), nccl: code(1),
-		kernel: code(3),
+		name: "prod", alias: "product", combine: reduce.Prod, logical: codeOf(Min), nccl: codeOf(1),
+		kernel: codeOf(3),
 	},
 	Min: {
-		name: "min", combine: reduce.Min, selects: true, logical: code(Min), nccl: code(3),
-		kernel: code(1),
+		name: "min", combine: reduce.Min, selects: true, logical: codeOf(Min), nccl: codeOf(3),
+		kernel: codeOf(1),
 	},
 	Max: {
-		name: "max", combine: reduce.Max, selects: true, logical: code(Max), nccl: code(2),
-		kernel: code(2),
+		name: "max", combine: reduce.Max, selects: true, logical: codeOf(Max), nccl: codeOf(2),
+		kernel: codeOf(2),
 	},
-	Avg: {name: "avg", combine: reduce.Sum, divides: true, nccl: code(4), kernel: code(0)},
+	Avg: {name: "avg", combine: reduce.Sum, divides: true, nccl: codeOf(4), kernel: codeOf(0)},
 	BAnd: {
 		name: "band", note: "bitwise, of integers, on the host backend", combine: reduce.BAnd,
-		logical: code(Min),
+		logical: codeOf(Min),
 	},
 	BOr: {
 		name: "bor", note: "bitwise, of integers, on the host backend", combine: reduce.BOr,
-		logical: code(Max),
+		logical: codeOf(Max),
 	},
 	BXor: {
 		name: "bxor", note: "bitwise, of integers, on the host backend", combine: reduce.BXor,
-		logical: code(BXor),
+		logical: codeOf(BXor),
 	},
 	PremulSum: {
 		name: "premul_sum", note: "for symmem_premul_sum", combine: reduce.Sum, scales: true,
 	},
 }
 
-var noReduction = reduction{name: "redop(?)"}
+var unknownReduction = reduction{name: "redop(?)"}
 
-func (op ReduceOp) row() *reduction {
+func (op ReduceOp) tableRow() *reduction {
 	if op < ReduceOps {
 		return &reductions[op]
 	}
-	return &noReduction
+	return &unknownReduction
 }
 
-// Code is a number in another component's enumeration. The zero Code, which is not the Code of the
-// number 0, means that the enumeration has no such entry.
+// Code is a number in another component's enumeration. The zero Code means that the enumeration has
+// no such entry. It differs from the Code of the number 0.
 type Code uint8
 
-func code[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
+func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
 
-// Number returns the number, if there is one.
+// Number returns the number. ok is false for the zero Code.
 func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 
 // String returns the reduction's name, as nccl-tests writes it.
-func (op ReduceOp) String() string { return op.row().name }
+func (op ReduceOp) String() string { return op.tableRow().name }
 
 // Alias returns PyTorch's name of the reduction if it differs from String.
-func (op ReduceOp) Alias() string { return op.row().alias }
+func (op ReduceOp) Alias() string { return op.tableRow().alias }
 
-// Note describes the reduction if its name is not self-explanatory.
-func (op ReduceOp) Note() string { return op.row().note }
+// Note explains the reduction's name, or is empty.
+func (op ReduceOp) Note() string { return op.tableRow().note }
 
 // Accepts reports whether the reduction is defined for a type.
 func (op ReduceOp) Accepts(t DataType) bool {
@@ -116,26 +118,26 @@ func (op ReduceOp) Accepts(t DataType) bool {
 }
 
 // Combine returns the operation that combines two elements.
-func (op ReduceOp) Combine() reduce.Op { return op.row().combine }
+func (op ReduceOp) Combine() reduce.Op { return op.tableRow().combine }
 
 // Divides reports whether the combined elements are divided by the number of ranks.
-func (op ReduceOp) Divides() bool { return op.row().divides }
+func (op ReduceOp) Divides() bool { return op.tableRow().divides }
 
 // Scales reports whether the elements are multiplied by Call.Factor before they are combined.
-func (op ReduceOp) Scales() bool { return op.row().scales }
+func (op ReduceOp) Scales() bool { return op.tableRow().scales }
 
 // Selects reports whether the result is always one of the inputs, so that the order of ranks does
 // not matter.
-func (op ReduceOp) Selects() bool { return op.row().selects }
+func (op ReduceOp) Selects() bool { return op.tableRow().selects }
 
 // Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
-func (op ReduceOp) Logical() Code { return op.row().logical }
+func (op ReduceOp) Logical() Code { return op.tableRow().logical }
 
 // NCCL returns the ncclRedOp_t value for the reduction.
-func (op ReduceOp) NCCL() Code { return op.row().nccl }
+func (op ReduceOp) NCCL() Code { return op.tableRow().nccl }
 
 // Kernel returns the reduction's number in the kernels of the direct path.
-func (op ReduceOp) Kernel() Code { return op.row().kernel }
+func (op ReduceOp) Kernel() Code { return op.tableRow().kernel }
 
 // Everywhere reports whether all backends support the reduction of a type on all paths.
 func (op ReduceOp) Everywhere(t DataType) bool {
@@ -148,8 +150,8 @@ func (op ReduceOp) Everywhere(t DataType) bool {
 	return !op.ComparesUnsigned(t) // symmem's kernels reduce unsigned integers as signed ones
 }
 
-// ComparesUnsigned reports whether t is an unsigned type for which the reduction must not treat
-// elements as signed. This is the case for comparisons and divisions.
+// ComparesUnsigned reports whether t is an unsigned type and the reduction compares or divides
+// elements, so that it must not treat them as signed.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.Selects() || op.Divides())
 }

@@ -11,35 +11,35 @@ type Splits struct {
 	RecvCounts, RecvOffsets []int64
 }
 
-// list returns the counts and offsets of the buffer that is divided, or of the send buffer for
-// AllToAllV.
-func (s *Splits) list(o Operation) (counts, offsets []int64) {
+// countsAndOffsets returns the counts and offsets of the divided buffer. For AllToAllV, it returns
+// those of the send buffer.
+func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
 	}
 	return s.SendCounts, s.SendOffsets
 }
 
-// WithOffsets returns s with missing offsets filled in, so that parts are contiguous and in group
-// order. It does not change s.
+// WithOffsets returns s or, if offsets are missing, a copy with offsets of contiguous parts in
+// group order.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil || (s.SendCounts == nil || s.SendOffsets != nil) &&
 		(s.RecvCounts == nil || s.RecvOffsets != nil) {
 		return s
 	}
-	full := *s
+	filled := *s
 	if s.SendOffsets == nil {
-		full.SendOffsets = contiguous(s.SendCounts)
+		filled.SendOffsets = contiguousOffsets(s.SendCounts)
 	}
 	if s.RecvOffsets == nil {
-		full.RecvOffsets = contiguous(s.RecvCounts)
+		filled.RecvOffsets = contiguousOffsets(s.RecvCounts)
 	}
-	return &full
+	return &filled
 }
 
-// contiguous returns the offsets of contiguous parts. The offsets may overflow if counts are
+// contiguousOffsets returns the offsets of contiguous parts. The offsets may overflow if counts are
 // invalid.
-func contiguous(counts []int64) (offsets []int64) {
+func contiguousOffsets(counts []int64) (offsets []int64) {
 	end := int64(0)
 	for _, n := range counts {
 		offsets = append(offsets, end)
@@ -48,33 +48,34 @@ func contiguous(counts []int64) (offsets []int64) {
 	return offsets
 }
 
-// Total returns the number of elements in the buffer that AllGatherV or ReduceScatterV divides, or
-// 0 for other operations.
+// Total returns the number of elements in the divided buffer of AllGatherV or ReduceScatterV. For
+// other operations, it returns 0.
 func (s *Splits) Total(o Operation) int64 {
-	counts, _ := s.list(o)
+	counts, _ := s.countsAndOffsets(o)
 	if !o.Uneven() {
 		counts = nil
 	}
-	return int64(total(counts))
+	return int64(sumCounts(counts))
 }
 
 // Contiguous reports whether the parts in AllGatherV or ReduceScatterV are contiguous and in group
 // order.
 func (s *Splits) Contiguous(o Operation) bool {
-	counts, offsets := s.list(o)
-	return o.Uneven() && slices.Equal(offsets, contiguous(counts))
+	counts, offsets := s.countsAndOffsets(o)
+	return o.Uneven() && slices.Equal(offsets, contiguousOffsets(counts))
 }
 
-// OwnCount returns the Call.Count that the splits, which may be invalid, imply for a rank.
+// OwnCount returns the Call.Count of the given rank. The splits may be invalid.
 func (s *Splits) OwnCount(o Operation, rank int) int64 {
-	if counts, _ := s.list(o); o.Uneven() && rank < len(counts) {
+	if counts, _ := s.countsAndOffsets(o); o.Uneven() && rank < len(counts) {
 		return counts[rank]
 	}
 	return 0
 }
 
-// extent returns the number of elements from the start of a buffer to the end of the last part.
-func extent(counts, offsets []int64) (elements int64) {
+// lastPartEnd returns the number of elements from the start of a buffer to the end of the last
+// part.
+func lastPartEnd(counts, offsets []int64) (elements int64) {
 	for i, n := range counts {
 		if n > 0 {
 			elements = max(elements, offsets[i]+n)
@@ -83,23 +84,23 @@ func extent(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error unless exactly the lists that the operation uses are set, each has one
-// entry per rank, and all counts and offsets are between 0 and MaxCount.
+// Validate returns an error unless every list that the operation uses has one entry per rank, and
+// other lists are empty. All counts and offsets must be between 0 and MaxCount.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
-	for _, half := range [...]struct {
+	for _, buffer := range [...]struct {
 		extent Extent
 		lists  [2][]int64
 	}{
 		{send, [2][]int64{s.SendCounts, s.SendOffsets}},
 		{recv, [2][]int64{s.RecvCounts, s.RecvOffsets}},
 	} {
-		want := 0
-		if half.extent == BySplits {
-			want = ranks
+		wantLength := 0
+		if buffer.extent == BySplits {
+			wantLength = ranks
 		}
-		for _, list := range half.lists {
-			if err := validateList(list, want, ranks); err != nil {
+		for _, list := range buffer.lists {
+			if err := validateList(list, wantLength, ranks); err != nil {
 				return err
 			}
 		}
@@ -107,14 +108,14 @@ func (s *Splits) Validate(o Operation, ranks int) error {
 	return nil
 }
 
-func validateList(list []int64, want, ranks int) error {
-	if len(list) != want {
-		return invalid("a list of splits has %d entries in a group of %d ranks; want %d", len(list),
-			ranks, want)
+func validateList(list []int64, wantLength, ranks int) error {
+	if len(list) != wantLength {
+		return invalidError("a list of counts or offsets has %d entries, want %d, in a group of %s",
+			len(list), wantLength, Plural(ranks, "rank"))
 	}
 	for _, n := range list {
 		if n < 0 || n > MaxCount {
-			return invalid("count or offset %d of splits is not between 0 and %d", n, int64(MaxCount))
+			return invalidError("count or offset %d is not between 0 and %d", n, int64(MaxCount))
 		}
 	}
 	return nil

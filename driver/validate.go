@@ -13,18 +13,18 @@ const (
 	MaxTag = 1<<31 - 1
 )
 
-// Validate returns an error if no backend could run the call in a group of the given size. Errors
-// match ErrInvalid, or ErrOutOfRange for a count that is too large.
+// Validate returns an error if no backend can run the call in a group of the given size. The error
+// matches ErrOutOfRange for a count that is too large, and ErrInvalid otherwise.
 func (c *Call) Validate(ranks, rank int) error {
 	switch {
 	case c.Operation >= Operations:
-		return invalid("unknown operation %d", c.Operation)
+		return invalidError("unknown operation %d", c.Operation)
 	case !c.DataType.Valid() || c.ReduceOp >= ReduceOps:
-		return invalid("unknown type %d or reduction %d", c.DataType, c.ReduceOp)
+		return invalidError("unknown type %d or reduction %d", c.DataType, c.ReduceOp)
 	case c.Operation.Reduces() && !c.ReduceOp.Accepts(c.DataType):
-		return invalid("reduction %v does not support %v", c.ReduceOp, c.DataType)
+		return invalidError("reduction %v does not support %v", c.ReduceOp, c.DataType)
 	case c.Count < 0:
-		return invalid("negative count %d", c.Count)
+		return invalidError("negative count %d", c.Count)
 	case c.Count > MaxCount:
 		return fmt.Errorf("count %d: %w", c.Count, ErrOutOfRange)
 	}
@@ -35,8 +35,8 @@ func (c *Call) Validate(ranks, rank int) error {
 		return err
 	}
 	send, recv := c.Spans(ranks, rank)
-	if overlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
-		return invalid("send and receive buffers overlap, but the call is not in place")
+	if rangesOverlap(c.Send, send, c.Recv, recv) && !c.InPlace(rank) {
+		return invalidError("send and receive buffers overlap, but the call is not in place")
 	}
 	return nil
 }
@@ -46,9 +46,9 @@ func (c *Call) validateRanks(ranks, rank int) error {
 	case c.Operation == Recv && c.Root == AnySource && ranks > 1:
 		return nil
 	case c.Root < 0 || c.Root >= ranks:
-		return invalid("root or peer %d is not in a group of %d ranks", c.Root, ranks)
+		return invalidError("root or peer %d is not in a group of %d ranks", c.Root, ranks)
 	case c.Operation.PointToPoint() && c.Root == rank:
-		return invalid("rank %d is its own peer", c.Root)
+		return invalidError("rank %d is its own peer", c.Root)
 	}
 	return nil
 }
@@ -56,21 +56,22 @@ func (c *Call) validateRanks(ranks, rank int) error {
 // validateExtras checks the fields that only some operations use.
 func (c *Call) validateExtras(ranks, rank int) error {
 	switch {
-	case c.Operation.Reduces() && c.ReduceOp.Scales() && !validFactor(c.Factor):
-		return invalid("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
+	case c.Operation.Reduces() && c.ReduceOp.Scales() && !isValidFactor(c.Factor):
+		return invalidError("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
 	case c.Factor != 0 && !(c.Operation.Reduces() && c.ReduceOp.Scales()):
-		return invalid("factor %v: only %v accepts a factor", c.Factor, PremulSum)
+		return invalidError("factor %v: only %v accepts a factor", c.Factor, PremulSum)
 	case c.Tag < 0 || c.Tag > MaxTag:
-		return invalid("tag %d is not between 0 and %d", c.Tag, MaxTag)
+		return invalidError("tag %d is not between 0 and %d", c.Tag, MaxTag)
 	case c.Tag > 0 && !c.Operation.PointToPoint():
-		return invalid("tag %d: only messages have tags", c.Tag)
+		return invalidError("tag %d: only messages have tags", c.Tag)
 	case c.Arrived != nil && c.Operation != Recv:
-		return invalid("Arrived is set, but only %v calls it", Recv)
+		return invalidError("Arrived is set, but only %v calls it", Recv)
 	case (c.Splits != nil) != c.Operation.HasSplits():
-		return invalid("%v has splits: %v; want %v", c.Operation, c.Splits != nil,
+		return invalidError("splits of %v are set: %t, want %t", c.Operation, c.Splits != nil,
 			c.Operation.HasSplits())
 	case (c.Norm != nil) != (c.Operation == AllReduceRMSNorm):
-		return invalid("%v requires a Norm, and no other operation accepts one", AllReduceRMSNorm)
+		return invalidError("%v requires a Norm, and no other operation accepts one",
+			AllReduceRMSNorm)
 	case c.Splits != nil:
 		return c.validateSplits(ranks, rank)
 	case c.Norm != nil:
@@ -79,25 +80,26 @@ func (c *Call) validateExtras(ranks, rank int) error {
 	return nil
 }
 
-func validFactor(factor float64) bool {
+func isValidFactor(factor float64) bool {
 	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
 }
 
-// validateSplits checks the splits and the Count that they imply for this rank.
+// validateSplits checks the splits, and whether Count is this rank's count in the splits.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
 	}
 	if want := c.Splits.OwnCount(c.Operation, rank); c.Count != want {
-		return invalid("count %d: the splits of %v imply %d", c.Count, c.Operation, want)
+		return invalidError("count %d of %v does not equal this rank's count %d in the splits",
+			c.Count, c.Operation, want)
 	}
 	return nil
 }
 
-func overlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
+func rangesOverlap(a uintptr, aBytes int64, b uintptr, bBytes int64) bool {
 	return aBytes > 0 && bBytes > 0 && a < b+uintptr(bBytes) && b < a+uintptr(aBytes)
 }
 
-func invalid(format string, args ...any) error {
+func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrInvalid)
 }
