@@ -106,7 +106,7 @@ func testRankCount(n int) func(*testing.T, Harness) {
 					continue
 				}
 				bw.tryReductions(dataType, count, i)
-				bw.tryOtherOperations(dataType, count, i)
+				bw.coverOthers(dataType, count, i)
 			}
 		}
 	}
@@ -128,9 +128,9 @@ func (bw *bufferWorld) tryReductions(dataType driver.DataType, count int64, inde
 	}
 }
 
-// tryOtherOperations tries the operations other than AllReduce. It tries the largest count only for
+// coverOthers tries the operations other than AllReduce. It tries the largest count only for
 // two types.
-func (bw *bufferWorld) tryOtherOperations(dataType driver.DataType, count int64, index int) {
+func (bw *bufferWorld) coverOthers(dataType driver.DataType, count int64, index int) {
 	bw.t.Helper()
 	ops := driver.ReductionsOf(dataType)
 	op := ops[(index+int(dataType))%len(ops)]
