@@ -168,12 +168,12 @@ func replayStep(bw *bufferWorld, r *rank, g driver.Graph, directCall driver.Call
 
 func testRegisterCapturing(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
-	tc := collectiveCase{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
-	tc.setInputsAndResults(h, 2)
+	tr := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
+	tr.prepare(h, 2)
 	bw.onEachRank(func(r *rank) {
 		newBuffer := r.newBuffer(1)
-		call := tc.call(r, bw.send[r.number], bw.recv[r.number])
-		r.write(call.Send, tc.inputs[r.number])
+		call := tr.call(r, bw.send[r.number], bw.recv[r.number])
+		r.write(call.Send, tr.inputs[r.number])
 		key := r.nextKey()
 		g := r.capture(func() {
 			r.must(r.queueCall(r.group, r.stream, call))
@@ -181,7 +181,7 @@ func testRegisterCapturing(t *testing.T, h Harness) {
 			wantError(t, "registering", err, driver.ErrCapturing)
 		})
 		r.must(g.Launch(r.stream))
-		r.expectBytes(call.Recv, tc.wantResults[r.number])
+		r.expectBytes(call.Recv, tr.wantResults[r.number])
 		r.must(g.Close())
 		r.register(r.group, key, newBuffer)
 	})

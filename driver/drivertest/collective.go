@@ -48,51 +48,51 @@ func newBufferWorld(t *testing.T, h Harness, n int, bytes int64, o options) *buf
 	return bw
 }
 
-func (bw *bufferWorld) tryCollective(tc *collectiveCase) {
+func (bw *bufferWorld) tryCollective(tr *trial) {
 	bw.t.Helper()
-	if !bw.tryOnEachRank(func(r *rank) { tc.run(r, bw.send[r.number], bw.recv[r.number]) }) {
-		bw.t.Fatalf("%v on %d ranks", tc, len(bw.ranks))
+	if !bw.tryOnEachRank(func(r *rank) { tr.run(r, bw.send[r.number], bw.recv[r.number]) }) {
+		bw.t.Fatalf("%v on %d ranks", tr, len(bw.ranks))
 	}
 }
 
-// tryAllVariants runs a case on each path, in place and out of place. On the direct path, it also
-// runs the case with unregistered buffers.
-func (bw *bufferWorld) tryAllVariants(tc collectiveCase) {
+// tryAllVariants runs a trial on each path, in place and out of place. On the direct path, it also
+// runs the trial with unregistered buffers.
+func (bw *bufferWorld) tryAllVariants(tr trial) {
 	bw.t.Helper()
-	if !bw.harness.hasOperation(tc.operation) || !bw.isExact(&tc) {
+	if !bw.harness.hasOperation(tr.operation) || !bw.isExact(&tr) {
 		return
 	}
-	tc.setInputsAndResults(bw.harness, len(bw.ranks))
-	for _, tc.path = range bw.harness.Paths {
-		for _, tc.isInPlace = range []bool{false, true} {
-			for _, tc.isUnregistered = range []bool{false, true} {
-				if bw.shouldTry(&tc) {
-					bw.tryCollective(&tc)
+	tr.prepare(bw.harness, len(bw.ranks))
+	for _, tr.path = range bw.harness.Paths {
+		for _, tr.isInPlace = range []bool{false, true} {
+			for _, tr.isUnregistered = range []bool{false, true} {
+				if bw.shouldTry(&tr) {
+					bw.tryCollective(&tr)
 				}
 			}
 		}
 	}
 }
 
-// shouldTry reports whether to run the case on its path. The first path must support every call,
+// shouldTry reports whether to run the trial on its path. The first path must support every call,
 // except for reductions that the harness does not list.
-func (bw *bufferWorld) shouldTry(tc *collectiveCase) bool {
-	if tc.isUnregistered && tc.path != driver.PathDirect {
+func (bw *bufferWorld) shouldTry(tr *trial) bool {
+	if tr.isUnregistered && tr.path != driver.PathDirect {
 		return false
 	}
 	r := bw.ranks[0]
-	call := tc.call(r, bw.send[0], bw.recv[0])
-	isListed := !tc.operation.Reduces() || bw.harness.hasReduction(tc.dataType, tc.op)
+	call := tr.call(r, bw.send[0], bw.recv[0])
+	isListed := !tr.operation.Reduces() || bw.harness.hasReduction(tr.dataType, tr.op)
 	if !isListed && r.group.Offer(call).Refusal(call.Path) != nil {
 		return false
 	}
-	return call.Path == tc.path
+	return call.Path == tr.path
 }
 
 // isExact reports whether the result must equal the expected result bit for bit.
-func (bw *bufferWorld) isExact(tc *collectiveCase) bool {
+func (bw *bufferWorld) isExact(tr *trial) bool {
 	n := len(bw.ranks)
-	return !bw.harness.Unordered || !tc.op.Divides() || n&(n-1) == 0
+	return !bw.harness.Unordered || !tr.op.Divides() || n&(n-1) == 0
 }
 
 // testRankCount tests all operations on n ranks with every type and count. For three types, it
@@ -123,13 +123,11 @@ func (bw *bufferWorld) tryReductions(dataType driver.DataType, count int64, inde
 				continue
 			}
 		}
-		bw.tryAllVariants(collectiveCase{operation: driver.AllReduce, dataType: dataType, op: op,
-			count: count})
+		bw.tryAllVariants(trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count})
 	}
 }
 
-// coverOthers tries the operations other than AllReduce. It tries the largest count only for
-// two types.
+// coverOthers tries the operations other than AllReduce, but the largest count only for two types.
 func (bw *bufferWorld) coverOthers(dataType driver.DataType, count int64, index int) {
 	bw.t.Helper()
 	ops := driver.ReductionsOf(dataType)
@@ -142,8 +140,7 @@ func (bw *bufferWorld) coverOthers(dataType driver.DataType, count int64, index 
 		driver.ReduceScatter, driver.Reduce, driver.AllGather, driver.Broadcast, driver.AllToAll,
 		driver.ReduceScatterV, driver.AllGatherV, driver.Gather, driver.Scatter,
 	} {
-		bw.tryAllVariants(collectiveCase{operation: o, dataType: dataType, op: op, count: count,
-			root: root})
+		bw.tryAllVariants(trial{operation: o, dataType: dataType, op: op, count: count, root: root})
 	}
 }
 
@@ -155,8 +152,8 @@ func testRoots(t *testing.T, h Harness) {
 			for _, o := range []driver.Operation{
 				driver.Broadcast, driver.Reduce, driver.Gather, driver.Scatter,
 			} {
-				bw.tryAllVariants(collectiveCase{operation: o, dataType: driver.Int32,
-					count: count, root: root})
+				tr := trial{operation: o, dataType: driver.Int32, count: count, root: root}
+				bw.tryAllVariants(tr)
 			}
 		}
 	}
@@ -174,7 +171,7 @@ func testMisalignment(t *testing.T, h Harness) {
 					if o.PointToPoint() || o == driver.Barrier || o == driver.AllToAllV {
 						continue
 					}
-					bw.tryAllVariants(collectiveCase{
+					bw.tryAllVariants(trial{
 						operation: o, dataType: dataType, count: count, shift: shift, root: 1,
 					})
 				}
@@ -223,9 +220,9 @@ func (bw *bufferWorld) alternateStreams(
 		s, src, dst := streams[round%2], buffers[round%2], buffers[(round+1)%2]
 		call := driver.Call{
 			Operation: driver.AllReduce, DataType: driver.Float64, Count: count,
-			Path: bw.harness.Paths[round/2%len(bw.harness.Paths)], Send: src.addressAt(0),
-			Recv:       dst.addressAt(0),
-			SendWindow: src.window, RecvWindow: dst.window, Digest: uint64(round),
+			Path: bw.harness.Paths[round/2%len(bw.harness.Paths)], Digest: uint64(round),
+			Send: src.addressAt(0), Recv: dst.addressAt(0),
+			SendWindow: src.window, RecvWindow: dst.window,
 		}
 		r.must(s.Wait(done))
 		r.must(r.queueCall(r.group, s, r.onSupportedPath(r.group, call)))
@@ -241,8 +238,8 @@ func (bw *bufferWorld) checkPowers(
 	for _, s := range streams {
 		r.must(s.Synchronize(bw.ctx))
 	}
-	r.expectBytes(result.addressAt(0), repeatFloat(math.Pow(float64(len(bw.ranks)),
-		float64(rounds)), count))
+	want := math.Pow(float64(len(bw.ranks)), float64(rounds))
+	r.expectBytes(result.addressAt(0), repeatFloat(want, count))
 }
 
 func repeatFloat(value float64, count int64) []byte {

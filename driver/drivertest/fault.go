@@ -83,9 +83,9 @@ func testAbsentCollective(t *testing.T, h Harness) {
 				bw := newBufferWorld(t, h, 3, 1<<20, options{
 					timeout: shortTimeout, comparesCalls: true, expectsFaults: true,
 				})
-				tc := collectiveCase{operation: driver.AllReduce, count: count, path: path}
+				tr := trial{operation: driver.AllReduce, count: count, path: path}
 				checkAbsentRank(t, bw.world, func(r *rank) error {
-					return r.launchAndWait(r.group, r.stream, tc.call(r, bw.send[r.number],
+					return r.launchAndWait(r.group, r.stream, tr.call(r, bw.send[r.number],
 						bw.recv[r.number]))
 				})
 				lateRank := bw.ranks[2]

@@ -61,10 +61,10 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
 			for triedElements := int64(0); triedElements < elementCount; {
-				tc := drawReduction(random, n, maxCount)
-				tc.dataType, tc.op, tc.formula, tc.seed = dataType, op, f, random.Uint64()
-				triedCalls += tryPaths(bw, &tc)
-				triedElements += tc.count * int64(n)
+				tr := drawReduction(random, n, maxCount)
+				tr.dataType, tr.op, tr.formula, tr.seed = dataType, op, f, random.Uint64()
+				triedCalls += tryPaths(bw, &tr)
+				triedElements += tr.count * int64(n)
 			}
 		}
 	}
@@ -94,11 +94,11 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	triedCalls := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
-			tc := collectiveCase{
+			tr := trial{
 				operation: driver.AllReduce, dataType: dataType, op: op, count: combinations,
 				formula: f, hasSpecialInputs: true, isInPlace: op%2 == 0,
 			}
-			triedCalls += tryPaths(bw, &tc)
+			triedCalls += tryPaths(bw, &tr)
 		}
 	}
 	if triedCalls == 0 {
@@ -107,35 +107,35 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 }
 
 // drawReduction leaves the data type, the ReduceOp and the formula to the caller.
-func drawReduction(random *rand.Rand, n int, maxCount int64) collectiveCase {
+func drawReduction(random *rand.Rand, n int, maxCount int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
-	tc := collectiveCase{
+	tr := trial{
 		operation: operations[random.IntN(len(operations))],
 		count:     1 + int64(random.Uint64()>>(64-random.IntN(25)))%maxCount,
 		root:      random.IntN(n), isInPlace: random.IntN(2) == 0,
 		isUnregistered: random.IntN(3) == 0,
 		shift:          random.Int64N(17), isReplayed: random.IntN(4) == 0,
 	}
-	if tc.operation == driver.ReduceScatter {
-		tc.count = 1 + tc.count/int64(n)
+	if tr.operation == driver.ReduceScatter {
+		tr.count = 1 + tr.count/int64(n)
 	}
-	return tc
+	return tr
 }
 
 // tryPaths tries a reduction on every path that supports it, and returns their number.
-func tryPaths(bw *bufferWorld, tc *collectiveCase) (triedCalls int) {
+func tryPaths(bw *bufferWorld, tr *trial) (triedCalls int) {
 	bw.t.Helper()
-	tc.setInputsAndResults(bw.harness, len(bw.ranks))
-	for _, tc.path = range bw.harness.Paths {
+	tr.prepare(bw.harness, len(bw.ranks))
+	for _, tr.path = range bw.harness.Paths {
 		r := bw.ranks[0]
-		isUnregistered := tc.isUnregistered
-		tc.isUnregistered = isUnregistered && tc.path != driver.PathWindow
-		call := tc.uncheckedCall(r, bw.send[0], bw.recv[0])
-		if r.group.Offer(call).Refusal(tc.path) == nil {
-			bw.tryCollective(tc)
+		isUnregistered := tr.isUnregistered
+		tr.isUnregistered = isUnregistered && tr.path != driver.PathWindow
+		call := tr.uncheckedCall(r, bw.send[0], bw.recv[0])
+		if r.group.Offer(call).Refusal(tr.path) == nil {
+			bw.tryCollective(tr)
 			triedCalls++
 		}
-		tc.isUnregistered = isUnregistered
+		tr.isUnregistered = isUnregistered
 	}
 	return triedCalls
 }

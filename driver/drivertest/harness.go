@@ -76,7 +76,7 @@ func (h Harness) hasReduction(t driver.DataType, op driver.ReduceOp) bool {
 
 func (h Harness) require(t *testing.T, part Part) {
 	t.Helper()
-	if reason, missing := h.Missing[part]; missing {
+	if reason, isMissing := h.Missing[part]; isMissing {
 		t.Skipf("the backend does not support %s: %s", part, reason)
 	}
 }
@@ -89,8 +89,8 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 	case o.HasSplits():
 		part = Splits
 	}
-	_, missing := h.Missing[part]
-	return !missing
+	_, isMissing := h.Missing[part]
+	return !isMissing
 }
 
 // chapter is a topic of the contract.
@@ -133,8 +133,8 @@ func Run(t *testing.T, h Harness) {
 	for _, c := range chapters {
 		t.Run(c.name, func(t *testing.T) {
 			h.require(t, c.part)
-			for _, s := range c.requirements {
-				t.Run(s.text, func(t *testing.T) { s.test(t, h) })
+			for _, r := range c.requirements {
+				t.Run(r.text, func(t *testing.T) { r.test(t, h) })
 			}
 		})
 	}

@@ -120,15 +120,15 @@ func testCheckedMistake(t *testing.T, h Harness) {
 }
 
 func testDifferentCalls(t *testing.T, h Harness) {
-	changes := map[string]func(*collectiveCase){
-		"count":         func(tc *collectiveCase) { tc.count++ },
-		"smaller count": func(tc *collectiveCase) { tc.count = 1 },
-		"zero count":    func(tc *collectiveCase) { tc.count = 0 },
-		"type":          func(tc *collectiveCase) { tc.dataType = driver.Float64 },
-		"reduction":     func(tc *collectiveCase) { tc.op = driver.Max },
-		"operation":     func(tc *collectiveCase) { tc.operation = driver.Broadcast },
-		"barrier":       func(tc *collectiveCase) { tc.operation = driver.Barrier },
-		"path":          func(tc *collectiveCase) { tc.path = h.Paths[0] },
+	changes := map[string]func(*trial){
+		"count":         func(tr *trial) { tr.count++ },
+		"smaller count": func(tr *trial) { tr.count = 1 },
+		"zero count":    func(tr *trial) { tr.count = 0 },
+		"type":          func(tr *trial) { tr.dataType = driver.Float64 },
+		"reduction":     func(tr *trial) { tr.op = driver.Max },
+		"operation":     func(tr *trial) { tr.operation = driver.Broadcast },
+		"barrier":       func(tr *trial) { tr.operation = driver.Barrier },
+		"path":          func(tr *trial) { tr.path = h.Paths[0] },
 	}
 	if len(h.Paths) == 1 {
 		delete(changes, "path")
@@ -138,12 +138,12 @@ func testDifferentCalls(t *testing.T, h Harness) {
 			t.Run(fmt.Sprint(name, " of ", count), func(t *testing.T) {
 				checkMismatch(t, h, mismatchRankCount(h), func(bw *bufferWorld,
 					r *rank) driver.Call {
-					tc := collectiveCase{operation: driver.AllReduce, count: count,
+					tr := trial{operation: driver.AllReduce, count: count,
 						path: h.Paths[len(h.Paths)-1]}
 					if r.number == 1 {
-						changeCase(&tc)
+						changeCase(&tr)
 					}
-					return tc.call(r, bw.send[r.number], bw.recv[r.number])
+					return tr.call(r, bw.send[r.number], bw.recv[r.number])
 				})
 			})
 		}
@@ -152,8 +152,8 @@ func testDifferentCalls(t *testing.T, h Harness) {
 
 func testMismatchNames(t *testing.T, h Harness) {
 	mismatches := checkMismatch(t, h, 3, func(bw *bufferWorld, r *rank) driver.Call {
-		tc := collectiveCase{operation: driver.AllReduce, count: 9}
-		call := tc.call(r, bw.send[r.number], bw.recv[r.number])
+		tr := trial{operation: driver.AllReduce, count: 9}
+		call := tr.call(r, bw.send[r.number], bw.recv[r.number])
 		call.Digest = uint64(r.number % 2)
 		return call
 	})
@@ -170,15 +170,15 @@ func testMismatchNames(t *testing.T, h Harness) {
 
 func testCheckOff(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
-	tc := collectiveCase{operation: driver.AllReduce, count: 5000}
-	tc.setInputsAndResults(h, 2)
+	tr := trial{operation: driver.AllReduce, count: 5000}
+	tr.prepare(h, 2)
 	bw.onEachRank(func(r *rank) {
 		r.group.SetCheck(false)
-		call := tc.call(r, bw.send[r.number], bw.recv[r.number])
+		call := tr.call(r, bw.send[r.number], bw.recv[r.number])
 		call.Digest = uint64(r.number)
-		r.write(call.Send, tc.inputs[r.number])
+		r.write(call.Send, tr.inputs[r.number])
 		r.must(r.launchAndWait(r.group, r.stream, call))
-		r.expectBytes(call.Recv, tc.wantResults[r.number])
+		r.expectBytes(call.Recv, tr.wantResults[r.number])
 	})
 }
 

@@ -21,8 +21,8 @@ const (
 	maxNormRows = 24
 )
 
-// normPathCase is a norm on one path. Arrays other than Send and Recv are in an extra buffer.
-type normPathCase struct {
+// normTrial is a norm on one path. Arrays other than Send and Recv are in an extra buffer.
+type normTrial struct {
 	*formula.NormCase
 	path           driver.Path
 	isUnregistered bool
@@ -37,25 +37,25 @@ func newNormFixture(t *testing.T, h Harness, n int, o options) (*bufferWorld, []
 	return bw, extraBuffers
 }
 
-func (tc *normPathCase) call(bw *bufferWorld, r *rank) driver.Call {
-	norm, extraBuffer := tc.Norm, tc.extraBuffers[r.number]
+func (tr *normTrial) call(bw *bufferWorld, r *rank) driver.Call {
+	norm, extraBuffer := tr.Norm, tr.extraBuffers[r.number]
 	norm.Residual, norm.Weight = extraBuffer.addressAt(canaryCount),
 		extraBuffer.addressAt(normBytes)
-	if tc.Quant != driver.QuantNone {
+	if tr.Quant != driver.QuantNone {
 		norm.Quantized, norm.Scales = extraBuffer.addressAt(2*normBytes+canaryCount),
 			extraBuffer.addressAt(3*normBytes+canaryCount)
 	}
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	call := driver.Call{
-		Operation: driver.AllReduceRMSNorm, DataType: tc.DataType, Count: tc.Rows * tc.Hidden,
-		Path: tc.path, Send: send.addressAt(canaryCount), Recv: recv.addressAt(canaryCount),
+		Operation: driver.AllReduceRMSNorm, DataType: tr.DataType, Count: tr.Rows * tr.Hidden,
+		Path: tr.path, Send: send.addressAt(canaryCount), Recv: recv.addressAt(canaryCount),
 		SendWindow: send.window,
 		RecvWindow: recv.window, Norm: &norm,
 	}
-	if tc.InPlace {
+	if tr.InPlace {
 		call.Recv, call.RecvWindow = call.Send, call.SendWindow
 	}
-	if tc.isUnregistered {
+	if tr.isUnregistered {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
 	call.Digest = callDigest(&call)
@@ -63,37 +63,37 @@ func (tc *normPathCase) call(bw *bufferWorld, r *rank) driver.Call {
 }
 
 // writeInputs writes the inputs, and surrounds all outputs with canaries.
-func (tc *normPathCase) writeInputs(r *rank, call *driver.Call) {
+func (tr *normTrial) writeInputs(r *rank, call *driver.Call) {
 	_, bytes := call.Spans(len(r.world.ranks), r.number)
 	r.must(r.stream.Fill(call.Recv-canaryCount, canary, bytes+2*canaryCount))
-	extraBuffer := tc.extraBuffers[r.number]
+	extraBuffer := tr.extraBuffers[r.number]
 	r.must(r.stream.Fill(extraBuffer.addressAt(0), canary, extraBuffer.segment.Bytes()))
-	r.write(call.Send, formula.Bytes(tc.Inputs[r.number]))
-	r.write(call.Norm.Residual, formula.Bytes(tc.OldResidual))
-	r.write(call.Norm.Weight, formula.Bytes(tc.Weights))
-	if tc.Quant != driver.QuantNone {
-		r.write(call.Norm.Scales, formula.Bytes(tc.OldScales()))
+	r.write(call.Send, formula.Bytes(tr.Inputs[r.number]))
+	r.write(call.Norm.Residual, formula.Bytes(tr.OldResidual))
+	r.write(call.Norm.Weight, formula.Bytes(tr.Weights))
+	if tr.Quant != driver.QuantNone {
+		r.write(call.Norm.Scales, formula.Bytes(tr.OldScales()))
 	}
 }
 
 // checkOutputs checks all outputs and the bytes around them.
-func (tc *normPathCase) checkOutputs(r *rank, call *driver.Call) {
+func (tr *normTrial) checkOutputs(r *rank, call *driver.Call) {
 	expect := func(at uintptr, want []byte) {
 		r.expectBytes(at, want)
 		r.expectFilled(at-canaryCount, canary, canaryCount)
 		r.expectFilled(at+uintptr(len(want)), canary, canaryCount)
 	}
-	expect(call.Norm.Residual, formula.Bytes(tc.Want.Residual))
-	if !tc.OnlyQuantized {
-		expect(call.Recv, formula.Bytes(tc.Want.Output))
+	expect(call.Norm.Residual, formula.Bytes(tr.Want.Residual))
+	if !tr.OnlyQuantized {
+		expect(call.Recv, formula.Bytes(tr.Want.Output))
 	}
-	if tc.Quant == driver.QuantNone || tc.Rows == 0 {
+	if tr.Quant == driver.QuantNone || tr.Rows == 0 {
 		return
 	}
-	expect(call.Norm.Quantized, tc.Want.Quantized)
-	scales := r.read(call.Norm.Scales, 4*int64(len(tc.Want.Scales)))
+	expect(call.Norm.Quantized, tr.Want.Quantized)
+	scales := r.read(call.Norm.Scales, 4*int64(len(tr.Want.Scales)))
 	formula.SetCanonicalNaNs(scales)
-	r.must(compareBytes(scales, formula.Bytes(tc.Want.Scales)))
+	r.must(compareBytes(scales, formula.Bytes(tr.Want.Scales)))
 }
 
 // testNorms tries random norms on every path that supports them, with and without windows.
@@ -127,8 +127,8 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 		}
 		for _, path := range h.Paths {
 			isUnregistered := path != driver.PathWindow && random.IntN(2) == 0
-			tc := &normPathCase{c, path, isUnregistered, extraBuffers}
-			triedCalls += tc.run(bw)
+			tr := &normTrial{c, path, isUnregistered, extraBuffers}
+			triedCalls += tr.run(bw)
 		}
 	}
 	if triedCalls == 0 && n > 1 { // GPUs have no direct path in a group of one rank
@@ -137,31 +137,31 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 }
 
 // run makes the call unless its path refuses it, and returns the number of calls made.
-func (tc *normPathCase) run(bw *bufferWorld) int {
+func (tr *normTrial) run(bw *bufferWorld) int {
 	bw.t.Helper()
 	first := bw.ranks[0]
-	refusal := first.group.Offer(tc.call(bw, first)).Refusal(tc.path)
+	refusal := first.group.Offer(tr.call(bw, first)).Refusal(tr.path)
 	if refusal != nil {
-		wantError(bw.t, tc.String(), refusal, driver.ErrUnsupported)
+		wantError(bw.t, tr.String(), refusal, driver.ErrUnsupported)
 		return 0
 	}
 	if !bw.tryOnEachRank(func(r *rank) {
-		call := tc.call(bw, r)
-		tc.writeInputs(r, &call)
+		call := tr.call(bw, r)
+		tr.writeInputs(r, &call)
 		r.must(r.launchAndWait(r.group, r.stream, call))
-		tc.checkOutputs(r, &call)
+		tr.checkOutputs(r, &call)
 	}) {
-		bw.t.Fatalf("%v, path %v, unregistered: %v", tc, tc.path, tc.isUnregistered)
+		bw.t.Fatalf("%v, path %v, unregistered: %v", tr, tr.path, tr.isUnregistered)
 	}
 	return 1
 }
 
 // setSupportedPath selects the first path that supports the norm.
-func (tc *normPathCase) setSupportedPath(bw *bufferWorld) {
+func (tr *normTrial) setSupportedPath(bw *bufferWorld) {
 	bw.t.Helper()
 	first := bw.ranks[0]
-	for _, tc.path = range bw.harness.Paths {
-		if first.group.Offer(tc.call(bw, first)).Refusal(tc.path) == nil {
+	for _, tr.path = range bw.harness.Paths {
+		if first.group.Offer(tr.call(bw, first)).Refusal(tr.path) == nil {
 			return
 		}
 	}
@@ -171,21 +171,21 @@ func (tc *normPathCase) setSupportedPath(bw *bufferWorld) {
 func testCapturedNorm(t *testing.T, h Harness) {
 	bw, extraBuffers := newNormFixture(t, h, min(3, h.Ranks), options{comparesCalls: true})
 	random := rand.New(rand.NewPCG(3, 3))
-	tc := &normPathCase{
+	tr := &normTrial{
 		NormCase: formula.DrawNorm(random, len(bw.ranks), 5, 1024, driver.Float16,
 			driver.QuantPerGroup),
 		extraBuffers: extraBuffers,
 	}
-	tc.setSupportedPath(bw)
+	tr.setSupportedPath(bw)
 	bw.onEachRank(func(r *rank) {
-		call := tc.call(bw, r)
+		call := tr.call(bw, r)
 		g := r.capture(func() { r.must(r.queueCall(r.group, r.stream, call)) })
 		for round := range 3 {
 			r.setStep("round %d", round)
-			tc.writeInputs(r, &call) // restore the residual, which the call overwrites
+			tr.writeInputs(r, &call) // restore the residual, which the call overwrites
 			r.must(g.Launch(r.stream))
 			r.must(r.stream.Synchronize(bw.ctx))
-			tc.checkOutputs(r, &call)
+			tr.checkOutputs(r, &call)
 		}
 	})
 }
@@ -195,15 +195,15 @@ func testNormsDiffer(t *testing.T, h Harness) {
 	bw, extraBuffers := newNormFixture(t, h, mismatchRankCount(h), options{comparesCalls: true,
 		expectsFaults: true})
 	random := rand.New(rand.NewPCG(4, 4))
-	tc := &normPathCase{
+	tr := &normTrial{
 		NormCase: formula.DrawNorm(random, len(bw.ranks), 40, 1024, driver.BFloat16,
 			driver.QuantPerRow),
 		extraBuffers: extraBuffers,
 	}
-	tc.setSupportedPath(bw)
+	tr.setSupportedPath(bw)
 	bw.onEachRank(func(r *rank) {
-		call := tc.call(bw, r)
-		tc.writeInputs(r, &call)
+		call := tr.call(bw, r)
+		tr.writeInputs(r, &call)
 		if r.number == 1 {
 			call.Digest++
 		}
@@ -211,10 +211,10 @@ func testNormsDiffer(t *testing.T, h Harness) {
 		if err := r.launchAndWait(r.group, r.stream, call); !errors.As(err, &mismatch) {
 			r.failf("got %v, want a MismatchError", err)
 		}
-		oldResidual := formula.Bytes(tc.OldResidual)
+		oldResidual := formula.Bytes(tr.OldResidual)
 		if call.Path != driver.PathDirect { // the direct path's kernels may write poison
 			r.expectBytes(call.Norm.Residual, oldResidual)
-			r.expectFilled(call.Norm.Quantized, canary, tc.Rows*tc.Hidden)
+			r.expectFilled(call.Norm.Quantized, canary, tr.Rows*tr.Hidden)
 		}
 	})
 }

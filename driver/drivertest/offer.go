@@ -15,8 +15,8 @@ func testEqualRefusals(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
 	refusals := make([]string, 2)
 	bw.onEachRank(func(r *rank) {
-		bw.offerAllCalls(r, func(tc *collectiveCase, refusal error) {
-			refusals[r.number] += fmt.Sprintf("%v: %v\n", tc, refusal)
+		bw.offerAllCalls(r, func(tr *trial, refusal error) {
+			refusals[r.number] += fmt.Sprintf("%v: %v\n", tr, refusal)
 		})
 	})
 	if refusals[0] != refusals[1] {
@@ -33,34 +33,34 @@ func testReductions(t *testing.T, h Harness) {
 		}
 	}
 	bw.onEachRank(func(r *rank) {
-		bw.offerAllCalls(r, func(tc *collectiveCase, refusal error) {
-			isListed := !tc.operation.Reduces() || h.hasReduction(tc.dataType, tc.op)
-			if tc.path != path || !bw.harness.hasOperation(tc.operation) {
+		bw.offerAllCalls(r, func(tr *trial, refusal error) {
+			isListed := !tr.operation.Reduces() || h.hasReduction(tr.dataType, tr.op)
+			if tr.path != path || !bw.harness.hasOperation(tr.operation) {
 				return
 			}
 			if isListed && refusal != nil {
-				r.failf("%v: Refusal = %v, want nil for a listed reduction", tc, refusal)
+				r.failf("%v: Refusal = %v, want nil for a listed reduction", tr, refusal)
 			}
 			if !isListed && refusal == nil {
-				r.failf("%v: Refusal = nil, want an error for an unlisted reduction", tc)
+				r.failf("%v: Refusal = nil, want an error for an unlisted reduction", tr)
 			}
 		})
 	})
 }
 
 func (bw *bufferWorld) offerAllCalls(
-	r *rank, handleRefusal func(tc *collectiveCase, refusal error),
+	r *rank, handleRefusal func(tr *trial, refusal error),
 ) {
 	for o := range driver.Barrier + 1 {
 		for _, dataType := range reduce.DataTypes() {
 			for _, op := range driver.ReductionsOf(dataType) {
 				for _, count := range []int64{0, 1, 70001} {
 					for _, isUnregistered := range []bool{false, true} {
-						tc := &collectiveCase{
+						tr := &trial{
 							operation: o, dataType: dataType, op: op, count: count,
 							isUnregistered: isUnregistered,
 						}
-						bw.offerToPaths(r, tc, handleRefusal)
+						bw.offerToPaths(r, tr, handleRefusal)
 					}
 				}
 			}
@@ -69,18 +69,18 @@ func (bw *bufferWorld) offerAllCalls(
 }
 
 func (bw *bufferWorld) offerToPaths(
-	r *rank, tc *collectiveCase, handleRefusal func(tc *collectiveCase, refusal error),
+	r *rank, tr *trial, handleRefusal func(tr *trial, refusal error),
 ) {
-	for tc.path = range driver.Paths {
-		if !tc.operation.Takes(tc.path) || tc.isUnregistered && tc.path == driver.PathWindow {
+	for tr.path = range driver.Paths {
+		if !tr.operation.Takes(tr.path) || tr.isUnregistered && tr.path == driver.PathWindow {
 			continue
 		}
-		handleRefusal(tc, bw.tryPrepare(r, tc))
+		handleRefusal(tr, bw.tryPrepare(r, tr))
 	}
 }
 
-func (bw *bufferWorld) tryPrepare(r *rank, tc *collectiveCase) (refusal error) {
-	call := tc.uncheckedCall(r, bw.send[r.number], bw.recv[r.number])
+func (bw *bufferWorld) tryPrepare(r *rank, tr *trial) (refusal error) {
+	call := tr.uncheckedCall(r, bw.send[r.number], bw.recv[r.number])
 	if call.Operation.PointToPoint() {
 		call.Root = 1 - r.number
 	}
@@ -88,23 +88,23 @@ func (bw *bufferWorld) tryPrepare(r *rank, tc *collectiveCase) (refusal error) {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
 	offer := r.group.Offer(call)
-	if refusal := offer.Refusal(tc.path); refusal != nil {
+	if refusal := offer.Refusal(tr.path); refusal != nil {
 		if !errors.Is(refusal, driver.ErrUnsupported) {
-			r.failf("%v: Refusal = %v, want ErrUnsupported", tc, refusal)
+			r.failf("%v: Refusal = %v, want ErrUnsupported", tr, refusal)
 		}
 		return refusal
 	}
-	if !slices.Contains(bw.harness.Paths, tc.path) || !bw.harness.hasOperation(tc.operation) {
-		r.failf("%v: Refusal = nil, but the harness does not list the path or operation", tc)
+	if !slices.Contains(bw.harness.Paths, tr.path) || !bw.harness.hasOperation(tr.operation) {
+		r.failf("%v: Refusal = nil, but the harness does not list the path or operation", tr)
 	}
 	const digest = 7
-	tryPrepare, err := offer.Take(tc.path, digest)
+	plan, err := offer.Take(tr.path, digest)
 	if err != nil {
-		r.failf("%v: Refusal = nil, but Take returned the error %v", tc, err)
+		r.failf("%v: Refusal = nil, but Take returned the error %v", tr, err)
 	}
-	if p := tryPrepare.Prepared(); p.Path != tc.path || p.Digest != digest || p.Count != tc.count {
-		r.failf("%v: plan has path %v, digest %d, count %d; want %v, %d, %d", tc, p.Path, p.Digest,
-			p.Count, tc.path, digest, tc.count)
+	if p := plan.Prepared(); p.Path != tr.path || p.Digest != digest || p.Count != tr.count {
+		r.failf("%v: plan has path %v, digest %d, count %d; want %v, %d, %d", tr, p.Path, p.Digest,
+			p.Count, tr.path, digest, tr.count)
 	}
 	return nil
 }

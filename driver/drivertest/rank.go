@@ -17,7 +17,7 @@ type rank struct {
 	world         *world
 	number        int
 	isInGoroutine bool   // in a separate goroutine
-	step          string // for failure messages
+	step          string // describes the current step in failure messages
 	device        driver.Device
 	arena         driver.Arena
 	stream        driver.Stream
@@ -96,9 +96,9 @@ func (r *rank) newEvent() driver.Event {
 
 func (r *rank) granularity() int64 { return r.device.Info().Granularity }
 
-func (r *rank) capture(queueCall func()) driver.Graph {
+func (r *rank) capture(queueWork func()) driver.Graph {
 	r.must(r.stream.BeginCapture())
-	queueCall()
+	queueWork()
 	g, err := r.stream.EndCapture()
 	r.must(err)
 	r.onClose(g.Close)

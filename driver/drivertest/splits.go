@@ -172,8 +172,8 @@ func testSplitsDiffer(t *testing.T, h Harness) {
 
 func testOtherExchange(t *testing.T, h Harness) {
 	checkMismatch(t, h, mismatchRankCount(h), func(bw *bufferWorld, r *rank) driver.Call {
-		tc := collectiveCase{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
-		call := tc.call(r, bw.send[r.number], bw.recv[r.number])
+		tr := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
+		call := tr.call(r, bw.send[r.number], bw.recv[r.number])
 		if r.number != 1 {
 			return call
 		}

@@ -10,8 +10,8 @@ import (
 	"symmem/driver/formula"
 )
 
-// collectiveCase describes a collective and its expected result.
-type collectiveCase struct {
+// trial describes a collective and its expected result.
+type trial struct {
 	operation driver.Operation
 	dataType  driver.DataType
 	op        driver.ReduceOp
@@ -19,7 +19,7 @@ type collectiveCase struct {
 	root      int
 	path      driver.Path
 	isInPlace bool
-	// isUnregistered means that SendWindow and RecvWindow are not set.
+	// isUnregistered means that the call sets no windows.
 	isUnregistered bool
 	// shift is the number of elements before the start of each buffer.
 	shift int64
@@ -37,104 +37,104 @@ type collectiveCase struct {
 	wantResults [][]byte
 }
 
-func (tc *collectiveCase) String() string {
+func (tr *trial) String() string {
 	place := "out of place"
-	if tc.isInPlace {
+	if tr.isInPlace {
 		place = "in place"
 	}
-	if tc.isUnregistered {
+	if tr.isUnregistered {
 		place += ", unregistered"
 	}
-	if tc.isReplayed {
+	if tr.isReplayed {
 		place += ", replayed"
 	}
-	return fmt.Sprintf("%v %v %v of %d, root %d, path %v, %s, shift %d", tc.operation, tc.dataType,
-		tc.op, tc.count, tc.root, tc.path, place, tc.shift)
+	return fmt.Sprintf("%v %v %v of %d, root %d, path %v, %s, shift %d", tr.operation, tr.dataType,
+		tr.op, tr.count, tr.root, tr.path, place, tr.shift)
 }
 
-func (tc *collectiveCase) setInputsAndResults(h Harness, n int) {
-	tc.inputs, tc.wantResults = nil, make([][]byte, n)
+func (tr *trial) prepare(h Harness, n int) {
+	tr.inputs, tr.wantResults = nil, make([][]byte, n)
 	for r := range n {
-		shape := driver.Call{Operation: tc.operation, DataType: driver.Int8, Root: tc.root}
-		tc.setCounts(&shape, n, r)
+		shape := driver.Call{Operation: tr.operation, DataType: driver.Int8, Root: tr.root}
+		tr.setCounts(&shape, n, r)
 		send, _ := shape.Spans(n, r)
 		switch {
-		case tc.hasSpecialInputs:
-			tc.inputs = append(tc.inputs, formula.Specials(tc.dataType, r, send))
-		case tc.formula == driver.AnyFormula:
-			tc.inputs = append(tc.inputs, input(h, tc.dataType, r, send))
+		case tr.hasSpecialInputs:
+			tr.inputs = append(tr.inputs, formula.Specials(tr.dataType, r, send))
+		case tr.formula == driver.AnyFormula:
+			tr.inputs = append(tr.inputs, input(h, tr.dataType, r, send))
 		default:
-			tc.inputs = append(tc.inputs, formula.Input(tc.dataType, tc.seed, r, n, send))
+			tr.inputs = append(tr.inputs, formula.Input(tr.dataType, tr.seed, r, n, send))
 		}
 	}
-	part := tc.count * int64(tc.dataType.Size())
-	switch tc.operation {
+	part := tr.count * int64(tr.dataType.Size())
+	switch tr.operation {
 	case driver.AllReduce:
-		whole := tc.reduceInputs()
-		tc.setResults(func(int) []byte { return whole })
+		whole := tr.reduceInputs()
+		tr.setResults(func(int) []byte { return whole })
 	case driver.Reduce:
-		tc.wantResults[tc.root] = tc.reduceInputs()
+		tr.wantResults[tr.root] = tr.reduceInputs()
 	case driver.ReduceScatter:
-		whole := tc.reduceInputs()
-		tc.setResults(func(r int) []byte { return whole[int64(r)*part : int64(r+1)*part] })
+		whole := tr.reduceInputs()
+		tr.setResults(func(r int) []byte { return whole[int64(r)*part : int64(r+1)*part] })
 	case driver.ReduceScatterV:
-		whole := tc.reduceInputs()
-		counts, offsets := tc.partCounts(n)
-		size := int64(tc.dataType.Size())
-		tc.setResults(func(r int) []byte { return whole[offsets[r]*size : (offsets[r]+counts[r])*size] })
+		whole := tr.reduceInputs()
+		counts, offsets := tr.splitCounts(n)
+		size := int64(tr.dataType.Size())
+		tr.setResults(func(r int) []byte { return whole[offsets[r]*size : (offsets[r]+counts[r])*size] })
 	case driver.Gather:
-		tc.wantResults[tc.root] = slices.Concat(tc.inputs...)
+		tr.wantResults[tr.root] = slices.Concat(tr.inputs...)
 	case driver.Scatter:
-		tc.setResults(func(r int) []byte { return tc.inputs[tc.root][int64(r)*part : int64(r+1)*part] })
+		tr.setResults(func(r int) []byte { return tr.inputs[tr.root][int64(r)*part : int64(r+1)*part] })
 	case driver.AllGather, driver.AllGatherV:
-		whole := slices.Concat(tc.inputs...)
-		tc.setResults(func(int) []byte { return whole })
+		whole := slices.Concat(tr.inputs...)
+		tr.setResults(func(int) []byte { return whole })
 	case driver.Broadcast:
-		tc.setResults(func(int) []byte { return tc.inputs[tc.root] })
+		tr.setResults(func(int) []byte { return tr.inputs[tr.root] })
 	case driver.AllToAll:
-		tc.setResults(func(r int) []byte {
-			var partCounts [][]byte
-			for _, in := range tc.inputs {
-				partCounts = append(partCounts, in[int64(r)*part:int64(r+1)*part])
+		tr.setResults(func(r int) []byte {
+			var parts [][]byte
+			for _, in := range tr.inputs {
+				parts = append(parts, in[int64(r)*part:int64(r+1)*part])
 			}
-			return slices.Concat(partCounts...)
+			return slices.Concat(parts...)
 		})
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllReduceRMSNorm, driver.AllToAllV:
 	}
 }
 
-// partCounts returns the counts and offsets of n parts. Some parts are empty, and no part has more
-// elements than the case's count.
-func (tc *collectiveCase) partCounts(n int) (counts, offsets []int64) {
+// splitCounts returns the counts and offsets of n parts. Some parts are empty, and no part has more
+// elements than the trial's count.
+func (tr *trial) splitCounts(n int) (counts, offsets []int64) {
 	end := int64(0)
 	for r := range n {
-		count := tc.count * int64((r+1)%3) / 2
+		count := tr.count * int64((r+1)%3) / 2
 		counts, offsets = append(counts, count), append(offsets, end)
 		end += count
 	}
 	return counts, offsets
 }
 
-func (tc *collectiveCase) setCounts(call *driver.Call, n, rank int) {
-	call.Count = tc.count
-	if !tc.operation.Uneven() {
+func (tr *trial) setCounts(call *driver.Call, n, rank int) {
+	call.Count = tr.count
+	if !tr.operation.Uneven() {
 		return
 	}
-	counts, offsets := tc.partCounts(n)
+	counts, offsets := tr.splitCounts(n)
 	call.Count = counts[rank]
 	call.Splits = &driver.Splits{SendCounts: counts, SendOffsets: offsets}
-	if tc.operation == driver.AllGatherV {
+	if tr.operation == driver.AllGatherV {
 		call.Splits = &driver.Splits{RecvCounts: counts, RecvOffsets: offsets}
 	}
 }
 
-func (tc *collectiveCase) reduceInputs() []byte {
-	return formula.Reduce(tc.formula, tc.op, tc.dataType, tc.inputs)
+func (tr *trial) reduceInputs() []byte {
+	return formula.Reduce(tr.formula, tr.op, tr.dataType, tr.inputs)
 }
 
-func (tc *collectiveCase) setResults(resultOf func(r int) []byte) {
-	for r := range tc.wantResults {
-		tc.wantResults[r] = resultOf(r)
+func (tr *trial) setResults(resultOf func(r int) []byte) {
+	for r := range tr.wantResults {
+		tr.wantResults[r] = resultOf(r)
 	}
 }
 
@@ -146,35 +146,34 @@ const (
 	canaryCount = 64
 )
 
-// call returns a rank's call on the case's path or, if that path does not support the call, on the
+// call returns a rank's call on the trial's path or, if that path does not support the call, on the
 // harness's first path.
-func (tc *collectiveCase) call(r *rank, send, recv buffer) driver.Call {
-	call := r.onSupportedPath(r.group, tc.uncheckedCall(r, send, recv))
+func (tr *trial) call(r *rank, send, recv buffer) driver.Call {
+	call := r.onSupportedPath(r.group, tr.uncheckedCall(r, send, recv))
 	call.Digest = callDigest(&call)
 	return call
 }
 
-// uncheckedCall returns a rank's call on the case's path, which may not support the call.
-func (tc *collectiveCase) uncheckedCall(r *rank, send, recv buffer) driver.Call {
-	size := int64(tc.dataType.Size())
-	part := int64(r.number) * tc.count * size
+// uncheckedCall returns a rank's call on the trial's path, which may not support the call.
+func (tr *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
+	size := int64(tr.dataType.Size())
+	part := int64(r.number) * tr.count * size
+	start := canaryCount + tr.shift*size
 	call := driver.Call{
-		Operation: tc.operation, DataType: tc.dataType, ReduceOp: tc.op, Path: tc.path,
-		Root:       tc.root,
-		Send:       send.addressAt(canaryCount + tc.shift*size),
-		Recv:       recv.addressAt(canaryCount + tc.shift*size),
+		Operation: tr.operation, DataType: tr.dataType, ReduceOp: tr.op, Path: tr.path, Root: tr.root,
+		Send: send.addressAt(start), Recv: recv.addressAt(start),
 		SendWindow: send.window, RecvWindow: recv.window,
 	}
-	if tc.operation.Reduces() {
-		call.Factor = formula.Factor(tc.op)
+	if tr.operation.Reduces() {
+		call.Factor = formula.Factor(tr.op)
 	}
-	tc.setCounts(&call, len(r.world.ranks), r.number)
+	tr.setCounts(&call, len(r.world.ranks), r.number)
 	if call.Splits != nil {
-		_, offsets := tc.partCounts(len(r.world.ranks))
+		_, offsets := tr.splitCounts(len(r.world.ranks))
 		part = offsets[r.number] * size
 	}
-	switch src, dst := tc.operation.Extents(); {
-	case !tc.isInPlace:
+	switch src, dst := tr.operation.Extents(); {
+	case !tr.isInPlace:
 	case src == driver.OnePart && dst > src:
 		call.Send, call.SendWindow = call.Recv+uintptr(part), recv.window
 	case dst == driver.OnePart && src > dst:
@@ -182,7 +181,7 @@ func (tc *collectiveCase) uncheckedCall(r *rank, send, recv buffer) driver.Call 
 	default:
 		call.Send, call.SendWindow = call.Recv, recv.window
 	}
-	if tc.isUnregistered {
+	if tr.isUnregistered {
 		call.SendWindow, call.RecvWindow = nil, nil
 	}
 	return call
@@ -198,21 +197,21 @@ func callDigest(c *driver.Call) uint64 {
 	return h.Sum64()
 }
 
-func (tc *collectiveCase) run(r *rank, send, recv buffer) {
-	call := tc.call(r, send, recv)
+func (tr *trial) run(r *rank, send, recv buffer) {
+	call := tr.call(r, send, recv)
 	_, recvBytes := call.Spans(len(r.world.ranks), r.number)
 	r.must(r.stream.Fill(call.Recv-canaryCount, canary, recvBytes+2*canaryCount))
-	r.write(call.Send, tc.inputs[r.number])
+	r.write(call.Send, tr.inputs[r.number])
 	var oldContents []byte
-	if tc.isInPlace {
+	if tr.isInPlace {
 		oldContents = slices.Clone(r.read(call.Recv, recvBytes))
 	}
-	tc.launchOrReplay(r, call)
-	tc.checkResult(r, call, oldContents)
+	tr.launchOrReplay(r, call)
+	tr.checkResult(r, call, oldContents)
 }
 
-func (tc *collectiveCase) launchOrReplay(r *rank, call driver.Call) {
-	if !tc.isReplayed {
+func (tr *trial) launchOrReplay(r *rank, call driver.Call) {
+	if !tr.isReplayed {
 		r.must(r.launchAndWait(r.group, r.stream, call))
 		return
 	}
@@ -221,20 +220,20 @@ func (tc *collectiveCase) launchOrReplay(r *rank, call driver.Call) {
 	r.must(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// checkResult checks the receive buffer and the bytes around it. before holds the buffer's contents
-// before an in-place call.
-func (tc *collectiveCase) checkResult(r *rank, call driver.Call, oldContents []byte) {
-	resultOf := tc.wantResults[r.number]
+// checkResult checks the receive buffer and the bytes around it. oldContents holds the buffer's
+// contents before an in-place call.
+func (tr *trial) checkResult(r *rank, call driver.Call, oldContents []byte) {
+	want := tr.wantResults[r.number]
 	switch _, recvBytes := call.Spans(len(r.world.ranks), r.number); {
-	case tc.isInPlace && resultOf == nil:
+	case tr.isInPlace && want == nil:
 		r.expectBytes(call.Recv, oldContents)
-	case tc.isInPlace:
-		r.expectBytes(call.Recv, resultOf)
-	case resultOf == nil:
+	case tr.isInPlace:
+		r.expectBytes(call.Recv, want)
+	case want == nil:
 		r.expectFilled(call.Recv-canaryCount, canary, canaryCount+recvBytes+canaryCount)
 	default:
-		r.expectBytes(call.Recv, resultOf)
+		r.expectBytes(call.Recv, want)
 		r.expectFilled(call.Recv-canaryCount, canary, canaryCount)
-		r.expectFilled(call.Recv+uintptr(len(resultOf)), canary, canaryCount)
+		r.expectFilled(call.Recv+uintptr(len(want)), canary, canaryCount)
 	}
 }
