@@ -37,7 +37,7 @@ func (d *Device) Connect(
 // returns a timeout error if earlier work of this rank blocks a collective. The group's memory then
 // stays mapped until that work completes.
 func (c *communicator) Close() error {
-	flushErr := c.messages.flush(c)
+	flushErr := c.messages.waitUntilSent(c)
 	hadFailed := c.Cause() != nil
 	c.CheckPeers()
 	fault := c.Cause()
@@ -83,7 +83,7 @@ func (c *communicator) PrepareSuspend() error {
 	m, hasPending := &c.messages, false
 	for i := range m.recvPipes {
 		pipe := &m.recvPipes[i]
-		if err := pipe.drain(nil); err != nil {
+		if err := pipe.readFrames(nil); err != nil {
 			return err
 		}
 		pipe.mu.Lock()

@@ -74,7 +74,7 @@ func (p *point) skip(cause error) {
 
 // Record records the event. On a closed stream, this fails unless earlier work is still queued.
 func (s *stream) Record(e driver.Event) error {
-	ev, ok := e.(*event)
+	hostEvent, ok := e.(*event)
 	if !ok {
 		return errors.New("recording an event: it belongs to another backend")
 	}
@@ -86,16 +86,16 @@ func (s *stream) Record(e driver.Event) error {
 		}
 	}
 	if s.capture != nil {
-		s.capture.addStep(func(on *stream) error { return on.Record(ev) })
+		s.capture.addStep(func(on *stream) error { return on.Record(hostEvent) })
 		return nil
 	}
 	p := &point{reachedChannel: make(chan struct{})}
 	if s.busy == nil {
-		s.do(p)
+		s.runOrSkip(p)
 	} else {
 		s.enqueue(p, false)
 	}
-	ev.setPoint(p)
+	hostEvent.setPoint(p)
 	return nil
 }
 
@@ -122,11 +122,11 @@ func (s *stream) Wait(e driver.Event) error { return s.waitForEvent(e, false) }
 func (s *stream) WaitOnly(e driver.Event) error { return s.waitForEvent(e, true) }
 
 func (s *stream) waitForEvent(e driver.Event, ignoresFailure bool) error {
-	ev, ok := e.(*event)
+	hostEvent, ok := e.(*event)
 	if !ok {
 		return errors.New("waiting for an event: it belongs to another backend")
 	}
-	p := ev.getLastPoint()
+	p := hostEvent.getLastPoint()
 	if p == nil {
 		return s.submit(hostWork(func() {}), alwaysReady)
 	}

@@ -21,27 +21,27 @@ func (c *communicator) LaunchInline(s driver.Stream, p driver.Plan) error {
 }
 
 func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error {
-	st, ok := s.(*stream)
+	target, ok := s.(*stream)
 	ownPlan, isPlan := p.(*plan)
 	if !ok || !isPlan || ownPlan.comm != c {
 		return errors.New("launching a collective: the stream or the plan belongs to another " +
 			"backend or group")
 	}
 	if !c.HasFailed() {
-		return st.launch(ownPlan, inline)
+		return target.launch(ownPlan, inline)
 	}
-	return rejectLaunch(c, st)
+	return rejectLaunch(c, target)
 }
 
 // List returns a plan that runs several plans with one ticket, its position in the group's order.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	hostPlans := make([]*plan, len(plans))
 	for i, p := range plans {
-		member, ok := p.(*plan)
-		if !ok || member.comm != c || member.isMessage || member.otherCalls != nil {
+		hostPlan, ok := p.(*plan)
+		if !ok || hostPlan.comm != c || hostPlan.isMessage || hostPlan.otherCalls != nil {
 			return nil, fmt.Errorf("a list with %v: %w", p.Prepared().Operation, driver.ErrUnsupported)
 		}
-		hostPlans[i] = member
+		hostPlans[i] = hostPlan
 	}
 	list := *hostPlans[0]
 	list.Call, list.otherCalls, list.meter = driver.ListOf(plans), hostPlans[1:], driver.Meter{}
@@ -161,7 +161,7 @@ func (c *communicator) runDeferred(p *deferredCall) error {
 		c.Begin(p.comparesCalls, p.messageBalance)
 		c.postFirstStep(p.plan)
 	}
-	err := c.mover.arrive(&p.plan.Call, p.ticket)
+	err := c.mover.waitForStep(&p.plan.Call, p.ticket)
 	if err == nil {
 		err = c.completeList(p.plan, p.ticket)
 	}
@@ -181,7 +181,7 @@ func (c *communicator) postFirstStep(call *plan) {
 		c.Post(call.Digest, nil, 0)
 		return
 	}
-	c.mover.contribute(call, 0)
+	c.mover.stageAndPost(call, 0)
 }
 
 // completeList completes a collective, and runs the other calls of a list. All ranks must have
@@ -191,7 +191,7 @@ func (c *communicator) completeList(call *plan, ticket uint64) error {
 	for _, next := range call.otherCalls {
 		if err == nil {
 			c.postFirstStep(next)
-			err = c.mover.arrive(&next.Call, ticket)
+			err = c.mover.waitForStep(&next.Call, ticket)
 		}
 		if err == nil {
 			err = c.completeOne(next, ticket)
@@ -200,6 +200,7 @@ func (c *communicator) completeList(call *plan, ticket uint64) error {
 	return err
 }
 
+// completeOne completes one call after all ranks have posted its first step.
 func (c *communicator) completeOne(call *plan, ticket uint64) error {
 	if c.MayDiffer(call.Digest) {
 		if err := c.CompareStep(&call.Call, ticket); err != nil {
@@ -218,12 +219,12 @@ func (c *communicator) completeOne(call *plan, ticket uint64) error {
 
 func (c *communicator) moveData(call *plan, ticket uint64) error {
 	if call.isPairwise {
-		return c.split.finish(call, ticket)
+		return c.split.completeExchange(call, ticket)
 	}
 	if !call.usesWindows {
 		return c.mover.finishStaged(call, ticket)
 	}
 	c.mover.move(call)
 	c.Post(call.Digest, nil, 0)
-	return c.mover.arrive(&call.Call, ticket)
+	return c.mover.waitForStep(&call.Call, ticket)
 }

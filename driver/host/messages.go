@@ -108,7 +108,7 @@ func assignMessages(claims []message.Claim[*recvCall]) {
 // this rank later then reports its message as unmatched.
 func (m *messages) unmatchedError(c *communicator) error {
 	for source := range m.recvPipes {
-		if err := m.recvPipes[source].drain(nil); err != nil {
+		if err := m.recvPipes[source].readFrames(nil); err != nil {
 			return err
 		}
 	}
@@ -130,10 +130,10 @@ func (m *messages) unmatchedError(c *communicator) error {
 	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
 }
 
-// flush waits until all messages on the sender's heap have been sent. If a receiver reads nothing,
-// flush stops after at most two timeouts. It returns the group's fault if the group fails in the
-// meantime.
-func (m *messages) flush(c *communicator) error {
+// waitUntilSent waits until all messages on the sender's heap have been sent. If a receiver reads
+// nothing, waitUntilSent stops after at most two timeouts. It returns the group's fault if the
+// group fails in the meantime.
+func (m *messages) waitUntilSent(c *communicator) error {
 	m.isClosing.Store(true)
 	earlierFault, hasWaited := c.Cause(), false
 	for i := range m.sendPipes {

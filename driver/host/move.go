@@ -47,7 +47,7 @@ func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
 }
 
-func (m *mover) contributes(call *plan) bool {
+func (m *mover) hasInput(call *plan) bool {
 	switch call.Operation {
 	case driver.Broadcast, driver.Scatter:
 		return call.Root == m.rank
@@ -58,9 +58,9 @@ func (m *mover) contributes(call *plan) bool {
 	}
 }
 
-// contribute stages the chunk that begins at element first and posts the step.
-func (m *mover) contribute(call *plan, first int64) {
-	if !m.contributes(call) {
+// stageAndPost stages the chunk that begins at element first and posts the step.
+func (m *mover) stageAndPost(call *plan, first int64) {
+	if !m.hasInput(call) {
 		m.group.Post(call.Digest, nil, 0)
 		return
 	}
@@ -85,8 +85,8 @@ func (m *mover) contribute(call *plan, first int64) {
 func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	m.compute(call, 0)
 	for first := call.chunkLength; first < call.longestPart; first += call.chunkLength {
-		m.contribute(call, first)
-		if err := m.arrive(&call.Call, ticket); err != nil {
+		m.stageAndPost(call, first)
+		if err := m.waitForStep(&call.Call, ticket); err != nil {
 			return err
 		}
 		if err := m.group.CompareStep(&call.Call, ticket); err != nil {
@@ -97,8 +97,8 @@ func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	return nil
 }
 
-// staged returns the address of a rank's input for the current step.
-func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
+// inputAddress returns the address of a rank's input for the current step.
+func (m *mover) inputAddress(call *plan, rank int) unsafe.Pointer {
 	switch {
 	case !call.fitsLine:
 		return m.stage(rank, m.group.Step())
@@ -109,10 +109,10 @@ func (m *mover) staged(call *plan, rank int) unsafe.Pointer {
 	}
 }
 
-// unpack copies the peers' payloads from their lines, because reductions read whole vectors and
-// would otherwise read past a line into another rank's line. This rank's line is skipped: loading
-// it would stall until its last store has reached the peers.
-func (m *mover) unpack() {
+// copyPayloads copies the peers' payloads from their lines, because reductions read whole vectors
+// and would otherwise read past a line into another rank's line. This rank's line is skipped:
+// loading it would stall until its last store has reached the peers.
+func (m *mover) copyPayloads() {
 	for r := range len(m.stages) {
 		if r != m.rank {
 			m.payloads[r].payload = *m.group.Payload(r)
@@ -128,7 +128,7 @@ func (m *mover) compute(call *plan, first int64) {
 	count := min(stride, call.Count-first)
 	recv := unsafe.Add(pointer(call.Recv), first*size)
 	if call.fitsLine {
-		m.unpack()
+		m.copyPayloads()
 	}
 	switch call.Operation {
 	case driver.AllReduce, driver.AllReduceRMSNorm:
@@ -140,9 +140,9 @@ func (m *mover) compute(call *plan, first int64) {
 	case driver.ReduceScatter, driver.ReduceScatterV:
 		m.reduceStaged(call, recv, int64(m.rank)*stride*size, count)
 	case driver.Broadcast:
-		reduce.Copy(recv, m.staged(call, call.Root), int(count*size), reduce.Hint{})
+		reduce.Copy(recv, m.inputAddress(call, call.Root), int(count*size), reduce.Hint{})
 	case driver.Scatter:
-		own := unsafe.Add(m.staged(call, call.Root), int64(m.rank)*stride*size)
+		own := unsafe.Add(m.inputAddress(call, call.Root), int64(m.rank)*stride*size)
 		reduce.Copy(recv, own, int(count*size), reduce.Hint{})
 	case driver.AllGather, driver.AllGatherV:
 		m.collectStaged(call, recv, 0, first, stride)
@@ -164,7 +164,8 @@ func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, first, st
 		partStart, count := call.recvPart(r)
 		if count = min(stride, count-first); count > 0 {
 			reduce.Copy(unsafe.Add(recv, partStart*call.elementSize),
-				unsafe.Add(m.staged(call, r), offset), int(count*call.elementSize), reduce.Hint{})
+				unsafe.Add(m.inputAddress(call, r), offset), int(count*call.elementSize),
+				reduce.Hint{})
 		}
 	}
 }
@@ -174,7 +175,7 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 		return
 	}
 	for r := range len(m.stages) {
-		m.sources[r] = unsafe.Add(m.staged(call, r), offset)
+		m.sources[r] = unsafe.Add(m.inputAddress(call, r), offset)
 	}
 	m.destinations[0] = recv
 	m.reduce(call, len(m.stages), 1, count, 0)
@@ -197,20 +198,20 @@ func (m *mover) move(call *plan) {
 		m.reducePart(call)
 	case driver.Broadcast:
 		if m.rank != call.Root || call.Send != call.Recv {
-			m.pull(call, call.Root, 0, 0, call.Count*size, call.Count*size)
+			m.copyFromPeer(call, call.Root, 0, 0, call.Count*size, call.Count*size)
 		}
 	case driver.AllGather:
 		part := call.Count * size
 		for i := range len(m.stages) {
 			r := (m.rank + i) % len(m.stages)
-			m.pull(call, r, m.gatheredAt(call, r), int64(r)*part, part,
+			m.copyFromPeer(call, r, m.gatheredOffset(call, r), int64(r)*part, part,
 				part*int64(len(m.stages)))
 		}
 	case driver.AllToAll:
 		part := call.Count * size
 		for i := range len(m.stages) {
 			r := (m.rank + i) % len(m.stages)
-			m.pull(call, r, int64(m.rank)*part, int64(r)*part, part,
+			m.copyFromPeer(call, r, int64(m.rank)*part, int64(r)*part, part,
 				part*int64(len(m.stages)))
 		}
 	// never use windows
@@ -219,9 +220,9 @@ func (m *mover) move(call *plan) {
 	}
 }
 
-// gatheredAt returns the offset of rank r's part of an AllGather relative to this rank's send
+// gatheredOffset returns the offset of rank r's part of an AllGather relative to this rank's send
 // buffer. In an in-place call, each part is already in the receive buffer.
-func (m *mover) gatheredAt(call *plan, r int) int64 {
+func (m *mover) gatheredOffset(call *plan, r int) int64 {
 	part := call.Count * call.elementSize
 	if call.Send != call.Recv+uintptr(int64(m.rank)*part) {
 		return 0
@@ -229,7 +230,7 @@ func (m *mover) gatheredAt(call *plan, r int) int64 {
 	return int64(r-m.rank) * part
 }
 
-func (m *mover) pull(call *plan, r int, srcOffset, dstOffset, bytes, total int64) {
+func (m *mover) copyFromPeer(call *plan, r int, srcOffset, dstOffset, bytes, total int64) {
 	src := unsafe.Add(call.send.addressOn(r, call.Send), srcOffset)
 	dst := unsafe.Add(pointer(call.Recv), dstOffset)
 	if src != dst {
@@ -296,7 +297,7 @@ func (m *mover) prefetchStage() {
 	spin.PrefetchWrite(unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes))
 }
 
-func (m *mover) arrive(call *driver.Call, ticket uint64) error {
+func (m *mover) waitForStep(call *driver.Call, ticket uint64) error {
 	if m.group.ArriveBriefly(true) {
 		m.prefetchStage()
 		return nil

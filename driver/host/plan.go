@@ -16,7 +16,7 @@ type plan struct {
 	send, recv  *window
 	elementSize int64 // in bytes
 	partCount   int64 // number of parts that this rank contributes
-	bytes       int64 // size of these parts
+	bytes       int64 // size of these parts; in an AllToAllV, size of the send buffer
 	longestPart int64 // in elements
 	chunkLength int64 // number of elements of each part that are staged in one step
 	// fitsLine is set if the input fits into the cache line that each rank posts in every step.
@@ -63,11 +63,12 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
-	p.yieldsProcessor = p.bytes > p.comm.tuning.maxPolled
-	if path == driver.PathWindow && p.bytes > p.comm.tuning.maxEager && !p.overwritesInput() {
+	p.yieldsProcessor = p.bytes > p.comm.tuning.maxPolledBytes
+	if path == driver.PathWindow && p.bytes > p.comm.tuning.maxStagedInWindow &&
+		!p.overwritesInput() {
 		p.usesWindows = true
 		isSum := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-		p.reducesWhole = isSum && p.bytes <= p.comm.tuning.maxOneShot && p.Send != p.Recv
+		p.reducesWhole = isSum && p.bytes <= p.comm.tuning.maxReducedWhole && p.Send != p.Recv
 	}
 	return p, nil
 }
@@ -119,16 +120,16 @@ func (p *plan) overwritesInput() bool {
 
 func (p *plan) setWindows() error {
 	var err error
-	if p.send, err = p.ownWindow(p.SendWindow); err != nil {
+	if p.send, err = p.groupWindow(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
-	if p.recv, err = p.ownWindow(p.RecvWindow); err != nil {
+	if p.recv, err = p.groupWindow(p.RecvWindow); err != nil {
 		return fmt.Errorf("receive buffer: %w", err)
 	}
 	return nil
 }
 
-func (p *plan) ownWindow(w driver.Window) (*window, error) {
+func (p *plan) groupWindow(w driver.Window) (*window, error) {
 	own, ok := w.(*window)
 	if !ok || own.registry != &p.comm.registry {
 		return nil, fmt.Errorf("the buffer is not in a window of group %s: %w", p.comm.cfg.Name(),
@@ -141,11 +142,11 @@ func (p *plan) ownWindow(w driver.Window) (*window, error) {
 // window, this window.
 func (p *plan) setSplitWindow() error {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
-	if p.SendWindow == nil || p.bytes <= p.comm.tuning.maxEager || p.Send == p.Recv {
+	if p.SendWindow == nil || p.bytes <= p.comm.tuning.maxStagedInWindow || p.Send == p.Recv {
 		return nil
 	}
 	var err error
-	if p.send, err = p.ownWindow(p.SendWindow); err != nil {
+	if p.send, err = p.groupWindow(p.SendWindow); err != nil {
 		return fmt.Errorf("send buffer: %w", err)
 	}
 	return nil

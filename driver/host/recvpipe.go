@@ -104,7 +104,7 @@ func (r *recvCall) run() error {
 func (r *recvCall) readArrived() (done bool, err error) {
 	if !r.claimed.Load() {
 		for i := range r.comm.messages.recvPipes {
-			if err := r.comm.messages.recvPipes[i].drain(r); err != nil {
+			if err := r.comm.messages.recvPipes[i].readFrames(r); err != nil {
 				return false, err
 			}
 		}
@@ -116,7 +116,7 @@ func (r *recvCall) readArrived() (done bool, err error) {
 		r.attach()
 	}
 	if !r.complete.Load() {
-		if err := r.comm.messages.recvPipes[r.source].drain(r); err != nil {
+		if err := r.comm.messages.recvPipes[r.source].readFrames(r); err != nil {
 			return false, err
 		}
 	}
@@ -232,9 +232,9 @@ func (pipe *recvPipe) arrived() bool {
 	return spin.LoadAcquire64(&pipe.frameAt(next).posted) == next
 }
 
-// drain reads the frames that have arrived. If wanted is set, drain stops when that Recv is
-// complete.
-func (pipe *recvPipe) drain(wanted *recvCall) error {
+// readFrames reads the frames that have arrived. If wanted is set, readFrames stops when that Recv
+// is complete.
+func (pipe *recvPipe) readFrames(wanted *recvCall) error {
 	if !pipe.arrived() {
 		return nil
 	}

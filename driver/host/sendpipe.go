@@ -16,20 +16,22 @@ import (
 // different streams may be interleaved.
 type sendPipe struct {
 	mu            ranked.Mutex[sendPipeMu]
-	lastFrame     uint64                 // the last posted frame; guarded by mu
-	owners        [pipeFrames]frameOwner // the message of each frame; guarded by mu
-	lastReadFrame uint64                 // the receiver's last frame at fullSince; guarded by mu
-	fullSince     uint64                 // when a Send found the pipe full; guarded by mu
-	backlog       []*sendCall            // Sends that sendBacklog must finish; guarded by mu
-	backlogBytes  int64                  // guarded by mu
-	backlogSent   chan struct{}          // nil without a backlog; guarded by mu
+	lastFrame     uint64                   // the last posted frame; guarded by mu
+	frameMessages [pipeFrames]frameMessage // the message of each frame; guarded by mu
+	lastReadFrame uint64                   // the receiver's last frame at fullSince; guarded by mu
+	fullSince     uint64                   // when a Send found the pipe full; guarded by mu
+	backlog       []*sendCall              // Sends that sendBacklog must finish; guarded by mu
+	backlogBytes  int64                    // guarded by mu
+	backlogSent   chan struct{}            // nil without a backlog; guarded by mu
 }
 
-type frameOwner struct {
+// frameMessage identifies the message of a frame.
+type frameMessage struct {
 	tag    int
 	number uint64
 }
 
+// sendCall is the sender's end of a message.
 type sendCall struct {
 	messageCall
 	pipe   *sendPipe
@@ -44,7 +46,7 @@ type sendCall struct {
 
 func (s *sendCall) isPosted() bool { return s.hasBegun && s.postedBytes == s.plan.bytes }
 
-// shared requires that the caller has called BeginUse.
+// shared returns the pipe to the receiver. The caller must have called BeginUse.
 func (s *sendCall) shared() *sharedPipe {
 	return s.comm.pipe(s.comm.cfg.Rank, s.plan.Root)
 }
@@ -83,7 +85,7 @@ func (s *sendCall) postFrame(shared *sharedPipe) bool {
 		offset: uint64(s.postedBytes), digest: s.plan.Digest, priorCollectives: s.priorCollectives,
 		dataType: uint64(s.plan.DataType),
 	}
-	pipe.owners[pipe.lastFrame%pipeFrames] = frameOwner{s.plan.Tag, s.number}
+	pipe.frameMessages[pipe.lastFrame%pipeFrames] = frameMessage{s.plan.Tag, s.number}
 	spin.StoreRelease64(&f.posted, pipe.lastFrame)
 	s.comm.Wake(s.plan.Root)
 	s.postedBytes += bytes
@@ -108,12 +110,12 @@ func (s *sendCall) run() error {
 	}
 	shared := s.shared()
 	for !s.postFrames(shared) {
-		if !s.shouldDefer(shared, 0) && s.comm.PollBriefly(&shared.read,
-			s.lastFrame()+1-pipeFrames) {
+		if !s.shouldDefer(shared, 0) &&
+			s.comm.PollBriefly(&shared.read, s.lastFrame()+1-pipeFrames) {
 			continue
 		}
-		begin := sys.Monotonic()
-		err := s.waitForRoom(shared, func() bool { return s.shouldDefer(shared, begin) })
+		waitBegin := sys.Monotonic()
+		err := s.waitForRoom(shared, func() bool { return s.shouldDefer(shared, waitBegin) })
 		if err != nil {
 			return s.comm.failWith(err)
 		}
@@ -124,11 +126,11 @@ func (s *sendCall) run() error {
 	return nil
 }
 
-// shouldDefer reports whether a Send should leave the rest of its message to sendBacklog. begin is
-// the time at which the Send began to wait, or 0 if it has not waited yet.
-func (s *sendCall) shouldDefer(shared *sharedPipe, begin uint64) bool {
+// shouldDefer reports whether a Send should leave the rest of its message to sendBacklog. waitBegin
+// is the time at which the Send began to wait, or 0 if it has not waited yet.
+func (s *sendCall) shouldDefer(shared *sharedPipe, waitBegin uint64) bool {
 	now, timeout := sys.Monotonic(), s.comm.cfg.Timeout.Get()
-	if begin != 0 && now-begin > uint64(timeout/4) {
+	if waitBegin != 0 && now-waitBegin > uint64(timeout/4) {
 		return true
 	}
 	return now >= s.pipe.waitDeadline(spin.LoadAcquire64(&shared.read), now, timeout)
@@ -146,14 +148,14 @@ func (s *sendCall) waitForRoom(shared *sharedPipe, shouldDefer func() bool) erro
 }
 
 const (
-	// sendWait limits how long Sends wait for a receiver that reads no frames, from when a Send
-	// first finds the pipe full. The limit applies to all Sends together, so two ranks that send
-	// each other many messages before they receive any wait this long only once.
+	// sendWait limits how long Sends wait for a receiver that reads no frames. The wait begins when
+	// a Send finds the pipe full. All Sends together wait this long only once, even if two ranks
+	// send each other many messages before they receive any.
 	sendWait = time.Millisecond
 	// longestSendWait limits the wait for large backlogs.
 	longestSendWait = time.Second
-	// The wait doubles with every backlogUnit bytes of backlog, to slow down a sender that is
-	// always ahead of its receiver.
+	// backlogUnit is the number of bytes of backlog for which the wait doubles, to slow down a
+	// sender that is always ahead of its receiver.
 	backlogUnit = 64 << 20
 )
 
@@ -218,8 +220,8 @@ func (pipe *sendPipe) sendBacklog() {
 	}
 }
 
-// sendRest posts the rest of the message. Unless the group is closing, it ignores timeouts: no
-// stream waits for the message, so the receiver may be arbitrarily late.
+// sendRest posts the rest of the message. No stream waits for the message, so the receiver may be
+// arbitrarily late: sendRest ignores timeouts unless the group is closing.
 func (s *sendCall) sendRest() {
 	shared := s.shared()
 	for !s.postFrames(shared) {
@@ -250,10 +252,10 @@ func (pipe *sendPipe) unreadMessages(c *communicator, peer int) []driver.Message
 	read := spin.LoadAcquire64(&c.pipe(c.cfg.Rank, peer).read)
 	var unread []driver.MessageEnds
 	for n := pipe.lastFrame; n > read && n+pipeFrames > pipe.lastFrame; n-- {
-		owner := pipe.owners[n%pipeFrames]
+		message := pipe.frameMessages[n%pipeFrames]
 		ends := driver.MessageEnds{
 			From: c.cfg.Ranks[c.cfg.Rank], To: c.cfg.Ranks[peer],
-			Tag: owner.tag, Number: owner.number, Sent: 1,
+			Tag: message.tag, Number: message.number, Sent: 1,
 		}
 		if len(unread) == 0 || unread[len(unread)-1] != ends {
 			unread = append(unread, ends)

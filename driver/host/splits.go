@@ -48,6 +48,7 @@ func (s *splitExchange) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(s.mover.stage(rank, step))
 }
 
+// postSplits posts the first step of an AllToAllV.
 func (s *splitExchange) postSplits(call *plan) {
 	m := s.mover
 	ranks, ownRank := len(m.stages), m.rank
@@ -111,7 +112,7 @@ func (s *splitExchange) stageParts(call *plan) {
 	m.group.Post(call.Digest, nil, 0)
 }
 
-func (s *splitExchange) finish(call *plan, ticket uint64) error {
+func (s *splitExchange) completeExchange(call *plan, ticket uint64) error {
 	m := s.mover
 	if err := s.compareCounts(call, ticket); err != nil {
 		return err
@@ -129,7 +130,7 @@ func (s *splitExchange) finish(call *plan, ticket uint64) error {
 	}
 	for s.copyStaged(call) {
 		s.stageParts(call)
-		if err := m.arrive(&call.Call, ticket); err != nil {
+		if err := m.waitForStep(&call.Call, ticket); err != nil {
 			return err
 		}
 		if err := m.group.CompareStep(&call.Call, ticket); err != nil {
@@ -140,7 +141,7 @@ func (s *splitExchange) finish(call *plan, ticket uint64) error {
 		return nil
 	}
 	m.group.Post(call.Digest, nil, 0)
-	return m.arrive(&call.Call, ticket)
+	return m.waitForStep(&call.Call, ticket)
 }
 
 // compareCounts compares the counts that ranks send with those that their peers expect, and stores
@@ -242,8 +243,7 @@ func (s *splitExchange) copyStaged(call *plan) (hasMore bool) {
 				copiedCount := call.Splits.RecvCounts[src] - *unstaged
 				offset := (call.Splits.RecvOffsets[src] + copiedCount) * call.elementSize
 				reduce.Copy(unsafe.Add(pointer(call.Recv), offset), part,
-					int(count*call.elementSize),
-					reduce.Hint{})
+					int(count*call.elementSize), reduce.Hint{})
 			}
 			part = unsafe.Add(part, stagedPerPart*call.elementSize)
 			*unstaged -= count

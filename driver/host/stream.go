@@ -47,25 +47,25 @@ func (s *stream) Drop() error { return s.Close() }
 
 // submit queues or records work. An idle stream runs the work directly if quick reports that the
 // work need not wait.
-func (s *stream) submit(w work, quick func() bool) error {
+func (s *stream) submit(w work, needsNoWait func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.checkOpen(); err != nil {
 		return err
 	}
 	if s.capture != nil {
-		s.capture.addStep(func(on *stream) error { return on.submit(w, quick) })
+		s.capture.addStep(func(on *stream) error { return on.submit(w, needsNoWait) })
 		return nil
 	}
-	if s.busy == nil && quick() {
-		s.do(w)
+	if s.busy == nil && needsNoWait() {
+		s.runOrSkip(w)
 		return nil
 	}
 	s.enqueue(w, false)
 	return nil
 }
 
-func (s *stream) do(w work) {
+func (s *stream) runOrSkip(w work) {
 	if s.err != nil {
 		w.skip(s.err)
 		return
