@@ -65,7 +65,7 @@ func (r *rank) stagingBuffer(count int) []byte {
 	return r.staging[:count]
 }
 
-// read copies n bytes from the device. The result is valid until the rank's next read or write.
+// read copies bytes from the device. The result is valid until the rank's next read or write.
 func (r *rank) read(deviceAddress uintptr, count int64) []byte {
 	if count == 0 {
 		return nil

@@ -14,7 +14,7 @@ var captureRequirements = []requirement{
 	{"a graph runs on any stream of its device, in stream order", testGraphStreams},
 	{"an event in a graph is recorded by each launch", testGraphEvents},
 	{"replayed and other calls of a group run in the order of their launches", testReplays},
-	{"Register returns ErrCapturing during a capture, which stays valid", testRegisterCapturing},
+	{"Register during a capture returns ErrCapturing and does not end it", testRegisterCapturing},
 	{"closing a stream ends its capture", testCloseCapturing},
 	{"launching a closed graph returns ErrClosed", testGraphClosed},
 }

@@ -14,7 +14,7 @@ var closingRequirements = []requirement{
 	{"closing a group deregisters its windows", testCloseDeregisters},
 	{"Close ends the waits of its rank", testCloseOwnWaits},
 	{"Close ends the waits of other ranks", testCloseOthersWaits},
-	{"Close and Abort may be called while any other call is running", testCloseAnytime},
+	{"Close and Abort may be called while any other call runs", testCloseAnytime},
 	{"a device can be opened and closed repeatedly", testReopen},
 }
 
@@ -46,8 +46,8 @@ func testCloseDeregisters(t *testing.T, h Harness) {
 	w.onEachRank(func(r *rank) {
 		c := r.connect("short-lived", firstNumbers(2), true)
 		b := r.newBuffer(1)
-		first := r.register(c, r.nextKey(), b)
-		r.must(errors.Join(c.Close(), first.Deregister()))
+		window := r.register(c, r.nextKey(), b)
+		r.must(errors.Join(c.Close(), window.Deregister()))
 		// The segment must still be usable by another group.
 		b.window = r.register(r.group, r.nextKey(), b)
 		r.checkSum(r.group, b, 5)
@@ -58,11 +58,11 @@ var waitingCalls = map[string]func(r *rank, b buffer) error{
 	"a collective": func(r *rank, _ buffer) error {
 		return r.launchAndWait(r.group, r.stream, barrier)
 	},
-	"an agreement": func(r *rank, _ buffer) error {
+	"an exchange": func(r *rank, _ buffer) error {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneControl, nil)
 		return err
 	},
-	"a background agreement": func(r *rank, _ buffer) error {
+	"an exchange on the background lane": func(r *rank, _ buffer) error {
 		_, err := r.group.Exchange(r.world.ctx, driver.LaneBackground, nil)
 		return err
 	},

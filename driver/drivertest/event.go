@@ -32,14 +32,14 @@ func testEventDone(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	e := r.newEvent()
 	for range 3 {
-		g := r.blockStream(r.stream)
+		gate := r.blockStream(r.stream)
 		hasRun := false
 		must(t, r.stream.Host(func() { hasRun = true }))
 		must(t, r.stream.Record(e))
 		if e.Done() {
 			t.Error("the event is done before its stream reached it")
 		}
-		g.open()
+		gate.open()
 		must(t, e.Synchronize(r.world.ctx))
 		if !e.Done() || !hasRun {
 			t.Errorf("after Synchronize: event done = %v, earlier work done = %v; want true, true",
@@ -81,12 +81,12 @@ func testEventPoint(t *testing.T, h Harness) {
 func testEventContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	e := r.newEvent()
-	g := r.blockStream(r.stream)
+	gate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
 	wantError(t, "synchronizing", e.Synchronize(ctx), context.Canceled)
-	g.open()
+	gate.open()
 	must(t, e.Synchronize(r.world.ctx))
 }
 

@@ -13,7 +13,7 @@ var exchangeRequirements = []requirement{
 	{"a payload that is too large causes an error without side effects", testPayloadTooLarge},
 	{"lanes do not wait for each other", testLanes},
 	{"exchanges and collectives can be interleaved", testMixed},
-	{"a canceled exchange fails its group", testExchangeCanceled},
+	{"a canceled exchange makes its group fail", testExchangeCanceled},
 }
 
 func testPayloads(t *testing.T, h Harness) {

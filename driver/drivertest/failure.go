@@ -9,9 +9,9 @@ import (
 
 var failureRequirements = []requirement{
 	{"a failed stream skips its work until Synchronize", testSkipped},
-	{"an event after a failure returns the error to every caller", testEventFails},
-	{"Wait propagates a failure, and WaitOnly does not", testWaitFails},
-	{"a skipped collective fails its group with a PriorError", testSkippedCollective},
+	{"an event after a failure returns the stream's error to every caller", testEventFails},
+	{"Wait makes its stream fail with the earlier work, and WaitOnly does not", testWaitFails},
+	{"a skipped collective makes its group fail with a PriorError", testSkippedCollective},
 	{"a stream fails if a failed group refuses its collective", testRefusedCollective},
 	{"a failure in a capture makes every launch of the graph fail", testCapturedFailure},
 	{"if a failed group refuses a graph's collective, the graph's events carry the error",
@@ -24,19 +24,19 @@ var errOnPurpose = errors.New("a failure on purpose")
 // newFailingStream returns a blocked stream that fails when its gate is opened.
 func newFailingStream(r *rank) (driver.Stream, *gate) {
 	s := r.newStream()
-	g := r.blockStream(s)
+	gate := r.blockStream(s)
 	s.Fail(errOnPurpose)
-	return s, g
+	return s, gate
 }
 
 func testSkipped(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
-	s, g := newFailingStream(r)
+	s, gate := newFailingStream(r)
 	b := r.newBuffer(64)
 	hasRun := false
 	must(t, s.Host(func() { hasRun = true }))
 	must(t, s.Fill(b.addressAt(0), 1, 64))
-	g.open()
+	gate.open()
 	wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 	must(t, s.Synchronize(r.world.ctx))
 	if hasRun {
@@ -50,10 +50,10 @@ func testSkipped(t *testing.T, h Harness) {
 
 func testEventFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
-	s, g := newFailingStream(r)
+	s, gate := newFailingStream(r)
 	e := r.newEvent()
 	must(t, s.Record(e))
-	g.open()
+	gate.open()
 	for range 2 {
 		wantError(t, "synchronizing", e.Synchronize(r.world.ctx), errOnPurpose)
 	}
@@ -66,11 +66,11 @@ func testEventFails(t *testing.T, h Harness) {
 func testWaitFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	for _, afterFailure := range []bool{false, true} {
-		s, g := newFailingStream(r)
+		s, gate := newFailingStream(r)
 		e, waitStream, waitOnlyStream := r.newEvent(), r.newStream(), r.newStream()
 		must(t, s.Record(e))
 		failStream := func() {
-			g.open()
+			gate.open()
 			wantError(t, "synchronizing", s.Synchronize(r.world.ctx), errOnPurpose)
 		}
 		if afterFailure {
@@ -123,9 +123,7 @@ func testRefusedCollective(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectsFaults: true})
 	r := w.ranks[0]
 	r.group.Abort(nil)
-	wantError(t, "launching", r.queueCall(r.group, r.stream,
-		driver.Call{Operation: driver.Barrier}),
-		driver.ErrAborted)
+	wantError(t, "launching", r.queueCall(r.group, r.stream, barrier), driver.ErrAborted)
 	must(t, r.stream.Host(func() { t.Error("the stream ran work after the refused collective") }))
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 	must(t, r.stream.Synchronize(w.ctx))

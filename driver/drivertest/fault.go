@@ -15,13 +15,13 @@ var faultRequirements = []requirement{
 	{"the error names a rank that does not join a collective", testAbsentCollective},
 	{"the error names a rank that does not join an exchange", testAbsentExchange},
 	{"the error names a rank that does not join a registration", testAbsentRegister},
-	{"a failed background agreement disables only its lane", testAbsentBackground},
+	{"a failed exchange on the background lane disables only this lane", testAbsentBackground},
 	{"a sender's error names a receiver that does not respond", testAbsentReceiver},
 	{"a deadlock of ranks in different calls is detected immediately", testDeadlock},
 	{"a deadlock is detected while another lane is busy", testDeadlockWithBusyLane},
 	{"an exchange on the fault lane ends the other ranks' waits", testFaultLaneCalls},
 	{"an exchange on the fault lane does not wait for absent ranks", testFaultLaneAbsent},
-	{"a failed group reports its cause, and a new one works", testNewGroup},
+	{"a failed group reports its cause, and a new group works", testNewGroup},
 }
 
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
@@ -52,7 +52,7 @@ func testAbort(t *testing.T, h Harness) {
 func checkAbsentRank(t *testing.T, w *world, call func(r *rank) error) {
 	t.Helper()
 	lateRank := len(w.ranks) - 1
-	errorCount := 0
+	namingErrors := 0 // errors that name the late rank
 	for _, err := range w.errorsByRank(func(r *rank) error {
 		if r.number == lateRank {
 			return nil
@@ -60,9 +60,9 @@ func checkAbsentRank(t *testing.T, w *world, call func(r *rank) error) {
 		defer func() { <-r.group.Failed() }()
 		return call(r)
 	})[:lateRank] {
-		errorCount += controltest.WantAbsence(t, err, lateRank)
+		namingErrors += controltest.WantAbsence(t, err, lateRank)
 	}
-	if errorCount == 0 {
+	if namingErrors == 0 {
 		t.Error("no rank got a TimeoutError")
 	}
 	err := call(w.ranks[lateRank])
@@ -85,8 +85,8 @@ func testAbsentCollective(t *testing.T, h Harness) {
 				})
 				tr := trial{operation: driver.AllReduce, count: count, path: path}
 				checkAbsentRank(t, bw.world, func(r *rank) error {
-					return r.launchAndWait(r.group, r.stream, tr.call(r, bw.send[r.number],
-						bw.recv[r.number]))
+					call := tr.call(r, bw.send[r.number], bw.recv[r.number])
+					return r.launchAndWait(r.group, r.stream, call)
 				})
 				lateRank := bw.ranks[2]
 				for _, r := range bw.ranks[:lateRank.number] {

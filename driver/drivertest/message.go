@@ -265,7 +265,7 @@ func (bw *bufferWorld) receiveNumbers(r *rank, messages int) {
 func testAnySourceOrder(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 3, 1<<20, options{comparesCalls: true})
 	blocked := bw.ranks[1]
-	g := blocked.blockStream(blocked.stream)
+	gate := blocked.blockStream(blocked.stream)
 	call := messageCall(driver.Send, 0, 3, bw.send[1], 0, 4)
 	must(t, blocked.queueCall(blocked.group, blocked.stream, call))
 	other := bw.ranks[2]
@@ -279,7 +279,7 @@ func testAnySourceOrder(t *testing.T, h Harness) {
 		if source != want {
 			t.Errorf("received a message from rank %d, want %d", source, want)
 		}
-		g.open()
+		gate.open()
 	}
 }
 

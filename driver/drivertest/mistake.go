@@ -185,11 +185,11 @@ func testCheckOff(t *testing.T, h Harness) {
 func testCheckOrder(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true, expectsFaults: true})
 	bw.onEachRank(func(r *rank) {
-		g := r.blockStream(r.stream)
+		gate := r.blockStream(r.stream)
 		barrier := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		r.must(r.queueCall(r.group, r.stream, barrier))
 		r.group.SetCheck(false)
-		g.open()
+		gate.open()
 		if err := r.stream.Synchronize(bw.ctx); !errors.As(err, new(*driver.MismatchError)) {
 			r.failf("got %v, want a MismatchError", err)
 		}

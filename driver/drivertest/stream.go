@@ -21,13 +21,13 @@ var streamRequirements = []requirement{
 func testStreamOrder(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
-	g := r.blockStream(r.stream)
+	gate := r.blockStream(r.stream)
 	const n = 100
 	for i := range byte(n) {
 		must(t, r.stream.Fill(b.addressAt(0), i, 64))
 		must(t, r.stream.Copy(b.addressAt(64*(int64(i)+1)), b.addressAt(0), 64))
 	}
-	g.open()
+	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for i := range byte(n) {
 		r.expectFilled(b.addressAt(64*(int64(i)+1)), i, 64)
@@ -53,10 +53,10 @@ func testHostOrder(t *testing.T, h Harness) {
 func testErrorOnce(t *testing.T, h Harness) {
 	w := newWorld(t, h, 1, options{expectsFaults: true})
 	r := w.ranks[0]
-	g := r.blockStream(r.stream)
+	gate := r.blockStream(r.stream)
 	must(t, r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
 	r.group.Abort(nil)
-	g.open()
+	gate.open()
 	wantError(t, "synchronizing", r.stream.Synchronize(w.ctx), driver.ErrAborted)
 	hasRun := false
 	must(t, r.stream.Host(func() { hasRun = true }))
@@ -69,13 +69,13 @@ func testErrorOnce(t *testing.T, h Harness) {
 func testSynchronizeContext(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	must(t, r.stream.Synchronize(r.world.ctx))
-	g := r.blockStream(r.stream)
+	gate := r.blockStream(r.stream)
 	ctx, cancel := context.WithCancel(r.world.ctx)
 	cancel()
 	wantError(t, "synchronizing", r.stream.Synchronize(ctx), context.Canceled)
 	hasRun := false
 	must(t, r.stream.Host(func() { hasRun = true }))
-	g.open()
+	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
 	if !hasRun {
 		t.Error("the stream did not run work queued after the canceled Synchronize")
@@ -86,12 +86,12 @@ func testStreamClose(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
 	s, err := r.device.NewStream()
 	must(t, err)
-	g := r.blockStream(s)
+	gate := r.blockStream(s)
 	hasRun := false
 	must(t, s.Host(func() { hasRun = true }))
 	closed := make(chan error)
 	go func() { closed <- s.Close() }()
-	g.open()
+	gate.open()
 	must(t, <-closed)
 	if !hasRun {
 		t.Error("Close returned before queued work had run")

@@ -27,7 +27,7 @@ func (d *Device) Connect(
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
 	}
-	d.limits.Store(group.Timeout, nil)
+	d.groupTimeouts.Store(group.Timeout, nil)
 	c.setBuffers()
 	c.tuning = newTuning(n, c.Processors())
 	return c, nil
@@ -37,7 +37,7 @@ func (d *Device) Connect(
 // returns a timeout error if earlier work of this rank blocks a collective. The group's memory then
 // stays mapped until that work completes.
 func (c *communicator) Close() error {
-	flushErr := c.messages.waitUntilSent(c)
+	sendErr := c.messages.waitUntilSent(c)
 	hadFailed := c.Cause() != nil
 	c.CheckPeers()
 	fault := c.Cause()
@@ -45,32 +45,32 @@ func (c *communicator) Close() error {
 	if !isFirstClose {
 		return nil
 	}
-	var unmatched error
+	var unmatchedErr error
 	if !hadFailed {
-		unmatched = c.messages.unmatchedError(c)
+		unmatchedErr = c.messages.unmatchedError(c)
 	}
-	if unmatched != nil && fault != nil {
-		// Either error may have caused the other.
-		unmatched = errors.Join(fault, unmatched)
+	if unmatchedErr != nil && fault != nil {
+		// Either error can be the cause of the other.
+		unmatchedErr = errors.Join(fault, unmatchedErr)
 	}
 	closeTimeout := 2 * c.cfg.Timeout.Get()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if c.turns.waitForTurnUntil(lastTicket+1, ctx.Done()) {
-		return errors.Join(flushErr, unmatched, c.releaseMemory())
+		return errors.Join(sendErr, unmatchedErr, c.releaseMemory())
 	}
 	go func() {
 		c.turns.waitForTurn(lastTicket + 1)
 		_ = c.releaseMemory() // Close has already returned
 	}()
-	return errors.Join(flushErr, unmatched, &driver.TimeoutError{
+	return errors.Join(sendErr, unmatchedErr, &driver.TimeoutError{
 		InCall: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
 			"blocks a collective", Waited: closeTimeout,
 	})
 }
 
 func (c *communicator) releaseMemory() error {
-	c.device.limits.Delete(c.cfg.Timeout)
+	c.device.groupTimeouts.Delete(c.cfg.Timeout)
 	return errors.Join(c.registry.unmapAll(), c.Release())
 }
 

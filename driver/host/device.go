@@ -25,9 +25,9 @@ type Device struct {
 	machine *shm.Machine
 	scatter *scatter.Scatter
 
-	captureCount atomic.Int32 // number of streams that are being captured
-	abandoned    abandonedWork
-	limits       sync.Map // timeouts of the open groups; the keys are *driver.Limit
+	captureCount  atomic.Int32 // number of streams that are being captured
+	abandoned     abandonedWork
+	groupTimeouts sync.Map // timeouts of the open groups; the keys are *driver.Limit
 }
 
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {
@@ -58,7 +58,7 @@ func info() driver.Info {
 
 func (d *Device) longestTimeout() time.Duration {
 	longest := d.cfg.Timeout
-	for limit := range d.limits.Range {
+	for limit := range d.groupTimeouts.Range {
 		longest = max(longest, limit.(*driver.Limit).Get())
 	}
 	return longest

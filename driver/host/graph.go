@@ -35,7 +35,7 @@ func (g *graph) recordCall(p *plan) {
 	position.Call++
 	g.lastPositions[p.comm] = position
 	recorded := *p
-	recorded.Call, recorded.meter = p.RecordedAs(position), driver.Meter{}
+	recorded.Call, recorded.callMeter = p.RecordedAs(position), driver.Meter{}
 	g.addStep(recorded.queueOn)
 }
 

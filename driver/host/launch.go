@@ -44,7 +44,7 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 		hostPlans[i] = hostPlan
 	}
 	list := *hostPlans[0]
-	list.Call, list.otherCalls, list.meter = driver.ListOf(plans), hostPlans[1:], driver.Meter{}
+	list.Call, list.otherCalls, list.callMeter = driver.ListOf(plans), hostPlans[1:], driver.Meter{}
 	return &list, nil
 }
 
@@ -106,7 +106,7 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 			plan: p, ticket: ticket, comparesCalls: compares, messageBalance: balance,
 		}, nil
 	}
-	beginTime := p.meter.Begin()
+	beginTime := p.callMeter.Begin()
 	c.Begin(compares, balance)
 	c.postFirstStep(p)
 	if !c.ArriveBriefly(!p.yieldsProcessor) {
@@ -120,7 +120,7 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 	if err != nil {
 		err = c.failWith(err)
 	}
-	p.meter.End(beginTime)
+	p.callMeter.End(beginTime)
 	c.turns.endTurn(ticket)
 	return nil, err
 }
@@ -157,7 +157,7 @@ func (c *communicator) runDeferred(p *deferredCall) error {
 		return c.Cause()
 	}
 	if !p.isBegun {
-		p.beginTime = p.plan.meter.Begin()
+		p.beginTime = p.plan.callMeter.Begin()
 		c.Begin(p.comparesCalls, p.messageBalance)
 		c.postFirstStep(p.plan)
 	}
@@ -165,7 +165,7 @@ func (c *communicator) runDeferred(p *deferredCall) error {
 	if err == nil {
 		err = c.completeList(p.plan, p.ticket)
 	}
-	p.plan.meter.End(p.beginTime)
+	p.plan.callMeter.End(p.beginTime)
 	if err != nil {
 		return c.failWith(err)
 	}

@@ -13,13 +13,13 @@ import (
 type normalizer struct {
 	row, residuals, weights []float32 // each for one row
 	roundedRow              []uint16
-	squareSums              [normThreads]float32 // by thread of the GPU's kernels
+	squareSums              [threadCount]float32 // by thread of the GPU's kernels
 }
 
-// In the GPU's kernels, normThreads threads add up a row's squares.
+// In the GPU's kernels, threadCount threads add up a row's squares.
 const (
-	normThreads = 512
-	warpThreads = 32
+	threadCount    = 512
+	threadsPerWarp = 32
 )
 
 // normalize replaces the sums in Recv by the output, and writes the residual, the quantized output
@@ -79,27 +79,27 @@ func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint1
 	roundRow(t, n.row, output)
 }
 
-// sumSquares adds up the squares of n.row in the order of the GPU's kernels. Each of normThreads
+// sumSquares adds up the squares of n.row in the order of the GPU's kernels. Each of threadCount
 // threads adds the squares of every 512th pack of 8 elements. Trees then combine the threads' sums.
 func (n *normalizer) sumSquares() float32 {
 	sums := &n.squareSums
 	clear(sums[:])
 	for first := 0; first < len(n.row); first += driver.NormUnit {
-		sum := &sums[first/driver.NormUnit%normThreads]
+		sum := &sums[first/driver.NormUnit%threadCount]
 		for _, v := range n.row[first : first+driver.NormUnit] {
 			// The square has at most 22 bits, so this code rounds like a fused multiply-add.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
-	for distance := warpThreads / 2; distance > 0; distance /= 2 {
-		for warp := 0; warp < normThreads; warp += warpThreads {
+	for distance := threadsPerWarp / 2; distance > 0; distance /= 2 {
+		for warp := 0; warp < threadCount; warp += threadsPerWarp {
 			for i := warp; i < warp+distance; i++ {
 				sums[i] += sums[i+distance]
 			}
 		}
 	}
-	for distance := warpThreads; distance < normThreads; distance *= 2 {
-		for i := 0; i < normThreads; i += 2 * distance {
+	for distance := threadsPerWarp; distance < threadCount; distance *= 2 {
+		for i := 0; i < threadCount; i += 2 * distance {
 			sums[i] += sums[i+distance]
 		}
 	}

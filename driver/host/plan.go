@@ -29,11 +29,11 @@ type plan struct {
 	yieldsProcessor bool
 	otherCalls      []*plan // the other calls of a list
 	isMessage       bool
-	meter           driver.Meter
+	callMeter       driver.Meter
 }
 
 // SetMeter makes the communicator report to m when the call runs, unless the call is a message.
-func (p *plan) SetMeter(m driver.Meter) { p.meter = m }
+func (p *plan) SetMeter(m driver.Meter) { p.callMeter = m }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 

@@ -33,8 +33,8 @@ func (s *segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend frees the pages of the file, which peers may have mapped too, and makes this rank's
-// mapping inaccessible.
+// Suspend makes this rank's mapping inaccessible and frees the pages of the file, even if peers
+// have mapped them.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
