@@ -9,7 +9,7 @@ import (
 )
 
 // Plan is a prepared call of one communicator. It is immutable, can be launched any number of
-// times, and is valid as long as its windows are.
+// times, and is valid until one of the call's windows is deregistered.
 type Plan interface {
 	Prepared() *Call
 }
@@ -49,20 +49,20 @@ type Call struct {
 	// ranks. Offer.Take sets both.
 	Path   Path
 	Digest uint64
-	// Root is the group rank of the root, or of the peer of Send and Recv. For Recv it may be
-	// AnySource.
+	// Root is the group rank (the number in the group) of the root. For Send and Recv, it is the
+	// group rank of the peer. For Recv, it may be AnySource.
 	Root int
 	// Tag distinguishes messages between the same two ranks. The k-th Send with a tag from one rank
 	// to another matches the k-th Recv with that tag. A rank counts its calls on all streams
 	// together.
 	Tag int
-	// Count is the number of elements. For AllToAllV it is 0. For AllGatherV and ReduceScatterV it
-	// is the count of this rank.
+	// Count is the number of elements. For AllToAllV, it is 0. For AllGatherV and ReduceScatterV,
+	// it is this rank's count in Splits.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
-	// Later work on the stream waits for Arrived, which must not call the backend. If it panics,
-	// the group fails.
+	// Later work on the stream waits until Arrived returns. Arrived must not call the backend. If
+	// Arrived panics, the group fails.
 	Arrived func(source int) `json:"-"`
 	// Send and Recv are the addresses of this rank's buffers.
 	Send, Recv uintptr

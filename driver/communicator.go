@@ -10,23 +10,23 @@ import (
 
 // GroupConfig describes a group to connect.
 type GroupConfig struct {
-	// ID is shared by all ranks of the group and by no other group.
+	// ID identifies the group. It is the same on all ranks of the group.
 	ID string
 	// Title, if not empty, replaces ID in error texts.
 	Title string
-	// Ranks lists the world ranks of the group in group order. Rank is the index of this rank in
-	// Ranks.
+	// Ranks lists the world ranks (numbers among all processes) of the group, in group order. Rank
+	// is the index of this rank in Ranks.
 	Ranks []int
 	Rank  int
 	// Check makes ranks compare the Digest of every call before they use its result.
 	Check bool
 	// Strict makes the group fail with a MessageError if a message is sent and received after
-	// different numbers of collectives. If calls are compared, each collective also compares how
-	// many messages the ranks have sent and received. Strict must be the same on every rank.
+	// different numbers of collectives. If Check is set, each collective compares how many messages
+	// the ranks have sent and received. Strict must be the same on every rank.
 	Strict  bool
 	Formula Formula
-	// Timeout bounds each wait for a peer that has no other deadline. If it is nil, Config.Timeout
-	// applies.
+	// Timeout limits each wait for a peer, unless the wait has another deadline. If Timeout is nil,
+	// Config.Timeout is the limit.
 	Timeout *Limit
 	// Machines holds the host names of the ranks in group order. An unknown name is "". Machines is
 	// nil if all ranks share a machine.
@@ -109,7 +109,7 @@ const (
 	LaneCalls
 	// LaneFault is for reports about the cause of a failure. An exchange on LaneFault makes the
 	// communicator fail, so that all waits on every rank end with ErrFault. The exchange does not
-	// wait for absent ranks.
+	// wait for late or lost ranks.
 	LaneFault
 	Lanes
 )
@@ -118,8 +118,8 @@ const (
 // order. A communicator fails at the first fault and never recovers. A failed communicator supports
 // only Decide, Departed, exchanges on LaneFault, and Close.
 type Communicator interface {
-	// Exchange sends payload, of at most MaxPayload bytes, to every rank and returns the payloads
-	// of all ranks, by group rank. There must be only one call at a time on each lane.
+	// Exchange sends a payload of at most MaxPayload bytes to every rank and returns the payloads
+	// of all ranks, by group rank. On each lane, there must be at most one call at a time.
 	//
 	// On LaneFault, the entries of late or lost ranks are nil. On other lanes, Exchange returns a
 	// TimeoutError, a RankLostError, or ErrFault if a peer has failed. Any error on LaneControl,
@@ -136,8 +136,8 @@ type Communicator interface {
 	// effects. The call must be valid, and its windows must contain its buffers.
 	Offer(call Call) Offer
 	// Launch queues a prepared collective. If the collective runs before Launch returns, Launch
-	// returns its error. If the collective runs later, Stream.Synchronize returns its error (but
-	// see AdoptedStream).
+	// returns its error. If the collective runs later, Stream.Synchronize returns its error. For
+	// other libraries' streams, see AdoptedStream.
 	Launch(stream Stream, plan Plan) error
 	// Launched counts the calls on each path, including replays of graphs.
 	Launched() [Paths]uint64
@@ -153,8 +153,8 @@ type Communicator interface {
 	// Abort makes the communicator fail on all ranks. Waits on this rank end with cause, or with
 	// ErrAborted if cause is nil. Waits on other ranks end with ErrFault.
 	Abort(cause error)
-	// Close cancels this rank's queued collectives, waits for the running one, and leaves the group
-	// without waiting for other ranks. It deregisters all windows.
+	// Close cancels this rank's queued collectives, waits for the running collective, and leaves
+	// the group without waiting for other ranks. It deregisters all windows.
 	Close() error
 }
 
@@ -175,8 +175,8 @@ const MaxPayload = 1 << 20
 
 // SegmentKey identifies a segment on all ranks.
 type SegmentKey struct {
-	Pool uint64 // agreed upon by all ranks
-	// Ordinal numbers the segments of a pool, which never reuses a number.
+	Pool uint64 // identifies the pool; the same on all ranks
+	// Ordinal is the segment's number in the pool. A pool never reuses a number.
 	Ordinal uint32
 }
 

@@ -23,7 +23,7 @@ type Config struct {
 	// selects the device.
 	Device int
 	Store  Store
-	// Timeout bounds every wait for a peer that has no other deadline. It is positive.
+	// Timeout limits every wait for a peer, unless the wait has another deadline. It is positive.
 	Timeout time.Duration
 	Late    Late
 	// Scatter, if not 0, is the seed of random segment addresses. They reveal code that relies on
@@ -77,11 +77,12 @@ type Device interface {
 type Arena interface {
 	Address() uintptr
 	// Map maps new memory, filled with zeros. The range must be free, and offset and bytes must be
-	// multiples of Granularity. If Config.Scatter is set, Map ignores offset and chooses another
-	// one. Map returns an OutOfMemoryError if the device has too little memory.
+	// multiples of Info.Granularity. If Config.Scatter is set, Map chooses a random offset instead.
+	// Map returns an OutOfMemoryError if the device has too little memory.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep releases the addresses beyond the first bytes, as far as possible. Nothing may be mapped
-	// at these addresses. After Keep, the device may be closed before the arena.
+	// Keep keeps the given number of bytes at the start of the range, and releases as many of the
+	// other addresses as possible. Nothing may be mapped at the other addresses. After Keep, the
+	// device may be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. All segments must be unmapped.
 	Close() error
@@ -103,17 +104,17 @@ type Event interface {
 	// Done reports whether the last recorded point has been reached. Before the first Record, Done
 	// returns true.
 	Done() bool
-	// Synchronize waits until the last recorded point has been reached. If the stream had failed by
-	// then, every call returns the stream's error.
+	// Synchronize waits until the last recorded point has been reached. If the stream failed before
+	// this point, every call of Synchronize returns the stream's error.
 	Synchronize(ctx context.Context) error
 }
 
 // Stream is an ordered, asynchronous queue of work. An idle stream may do work before the method
-// that queues it returns.
+// that queues this work returns.
 //
-// A stream fails at the first error of its work, until Synchronize has returned the error. A failed
-// stream drops its work. A dropped collective or message makes its communicator fail with a
-// PriorError. An event recorded on a failed stream is done and carries the error.
+// A stream fails at the first error of its work. It works again when Synchronize has returned the
+// error. A failed stream drops its work. A dropped collective or message makes its communicator
+// fail with a PriorError. An event recorded on a failed stream is done and carries the error.
 type Stream interface {
 	Copy(dst, src uintptr, bytes int64) error
 	Fill(dst uintptr, value byte, bytes int64) error

@@ -27,8 +27,8 @@ const (
 	// MessageTypesDiffer means that a Send and its Recv have different data types, which ranks
 	// detect only if they compare calls. Sent and Received are DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer means that, in an AllToAllV, a rank sends more or fewer elements than the
-	// receiver expects.
+	// SplitsDiffer means that a rank sends more or fewer elements in an AllToAllV than the receiver
+	// expects. Sent and Received count elements.
 	SplitsDiffer MessageFault = "splits differ"
 )
 

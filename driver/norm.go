@@ -5,7 +5,8 @@ import "fmt"
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
 // the sum of all ranks' inputs to the residual, and every rank stores the new residual. The output
 // is the new residual with each element multiplied by its weight and divided by the root mean
-// square of its row. Norm can quantize the output. Package formula defines all bits.
+// square of its row. The operation can quantize the output. Package formula defines the bits of all
+// results.
 //
 // In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send is
 // the input and Recv the output; both may be the same memory. On the direct path, both must be in
@@ -61,7 +62,7 @@ func (q Quant) String() string {
 	return [...]string{"none", "static", "per row", "per group"}[q]
 }
 
-// Computes reports whether calls compute scales.
+// Computes reports whether calls compute the scales. Otherwise, the scales are an input.
 func (q Quant) Computes() bool { return q == QuantPerRow || q == QuantPerGroup }
 
 // NormAlign is the alignment of a Norm's buffers in bytes. The number of elements in a row is a
@@ -89,8 +90,8 @@ type Span struct {
 	Align   uintptr
 }
 
-// Spans returns the residual, the weight, the quantized output and the scales, with the size 0 if n
-// is nil or has no rows.
+// Spans returns the residual, the weight, the quantized output and the scales. Their sizes are 0 if
+// n is nil or has no rows.
 func (n *Norm) Spans() [4]Span {
 	spans := [4]Span{
 		{Name: "residual"}, {Name: "weight"}, {Name: "quantized output"}, {Name: "scales"},

@@ -35,7 +35,7 @@ type Extent uint8
 
 // The extents of buffers. A part has Call.Count elements.
 const (
-	NoPart         Extent = iota // there is no such buffer
+	NoPart         Extent = iota // no buffer
 	OnePart                      // one part
 	AllParts                     // a part for each rank
 	AllPartsOfRoot               // AllParts on the root, NoPart elsewhere
@@ -46,8 +46,8 @@ const (
 type traits struct {
 	name       string
 	send, recv Extent
-	// rooted is set if Call.Root is the root of the operation. pair is set if Call.Root is the peer
-	// of a message.
+	// hasRoot is set if Call.Root is the root of the operation. isMessage is set if Call.Root is
+	// the peer of a message.
 	reduces, hasRoot, isMessage bool
 	// usesWindows is set if the call registers its buffers.
 	usesWindows bool
@@ -171,7 +171,7 @@ func (o Operation) Uneven() bool {
 	return (send == BySplits) != (recv == BySplits)
 }
 
-// Extents returns the extents of a call's buffers.
+// Extents returns the extents of a call's send and receive buffers.
 func (o Operation) Extents() (send, recv Extent) { return o.traits().send, o.traits().recv }
 
 // HasInPlace reports whether NCCL permits the operation in place; see Call.InPlace.
@@ -181,7 +181,7 @@ func (o Operation) HasInPlace() bool {
 }
 
 // Parts returns the number of parts in a buffer. For AllPartsOfRoot, it returns the number on the
-// root, and for BySplits 0.
+// root. For BySplits, it returns 0.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
@@ -205,10 +205,10 @@ const (
 	PathPlain Path = iota
 	// PathWindow requires registered memory, which peers access directly.
 	PathWindow
-	// PathDirect runs symmem's own kernels over peers' memory, only on GPUs.
+	// PathDirect runs symmem's own GPU kernels, which access peers' memory.
 	PathDirect
-	// PathTwoLevel runs symmem's kernels within each machine, and a library such as NCCL between
-	// machines, only on GPUs.
+	// PathTwoLevel runs symmem's GPU kernels within each machine, and a library such as NCCL
+	// between machines.
 	PathTwoLevel
 	Paths
 )

@@ -71,7 +71,7 @@ type Adopter interface {
 // Recorder is implemented by a Communicator that supports captures of adopted streams.
 type Recorder interface {
 	// Record adds a prepared collective to the capture that the stream's owner has begun. Ranks
-	// compare the collective when it is recorded. Replays are neither compared nor counted.
+	// compare the collective when they record it. They neither compare nor count replays.
 	//
 	// The call's windows and segments stay mapped until the graph and its executables are
 	// destroyed. After a window or segment is closed, replays produce no result.
@@ -133,9 +133,9 @@ type EndObserver interface {
 	EndedRanks() []int
 }
 
-// Inspector is implemented by a Communicator that can describe waits.
+// Inspector is implemented by a Communicator that can describe its waits for peers.
 type Inspector interface {
-	// Inspect does not wait.
+	// Inspect describes the current waits. It does not wait for other ranks.
 	Inspect() Inspection
 }
 
@@ -143,7 +143,8 @@ type Inspector interface {
 type Inspection struct {
 	// Waits describes this rank's waits, oldest first. Waits of a few milliseconds may be missing.
 	Waits []LateWarning
-	// Activity describes what each other rank is doing, by world rank, if this is known.
+	// Activity describes what each other rank is doing, by world rank. Ranks with unknown activity
+	// are missing.
 	Activity map[int]string
 }
 
