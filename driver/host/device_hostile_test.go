@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// duo holds a world of two ranks in this process.
-type duo struct {
+// rankPair holds two ranks in this process.
+type rankPair struct {
 	t       *testing.T
 	ctx     context.Context
 	store   *drivertest.Store
@@ -24,78 +24,78 @@ type duo struct {
 	groups  [2]driver.Communicator
 }
 
-func newDuo(t *testing.T) *duo {
+func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
-	return newDuoWithWaitHook(t, nil)
+	return newRankPairWithWaitHook(t, nil)
 }
 
-// newDuoWithWaitHook is like newDuo, but rank 0 polls interrupted while it waits.
-func newDuoWithWaitHook(t *testing.T, interrupted func() error) *duo {
+// newRankPairWithWaitHook is like newRankPair, but rank 0 calls waitHook repeatedly while it waits.
+func newRankPairWithWaitHook(t *testing.T, waitHook func() error) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), processTimeout)
-	d := &duo{t: t, ctx: ctx, store: &drivertest.Store{}}
+	d := &rankPair{t: t, ctx: ctx, store: &drivertest.Store{}}
 	for rank := range d.devices {
-		d.devices[rank] = d.open(rank, interrupted)
-		interrupted = nil
+		d.devices[rank] = d.open(rank, waitHook)
+		waitHook = nil
 	}
 	t.Cleanup(func() {
 		defer cancel()
 		for rank, device := range d.devices {
 			if d.groups[rank] != nil {
-				check(t, d.groups[rank].Close())
+				failIfErr(t, d.groups[rank].Close())
 			}
-			check(t, device.Close())
+			failIfErr(t, device.Close())
 		}
 	})
 	return d
 }
 
-func (d *duo) open(rank int, interrupted func() error) *Device {
+func (d *rankPair) open(rank int, waitHook func() error) *Device {
 	d.t.Helper()
 	device, err := Backend{}.Open(d.ctx, driver.Config{
-		Rank: rank, Size: 2, Store: d.store, Timeout: processTimeout, Interrupted: interrupted,
+		Rank: rank, Size: 2, Store: d.store, Timeout: processTimeout, Interrupted: waitHook,
 	})
-	check(d.t, err)
+	failIfErr(d.t, err)
 	return device.(*Device)
 }
 
-// both calls f concurrently for both ranks and returns the errors, indexed by rank.
-func (d *duo) both(f func(rank int) error) [2]error {
+// runOnBoth calls f concurrently for both ranks and returns the errors by rank.
+func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()
 	err := f(0)
 	return [2]error{err, <-other}
 }
 
-func (d *duo) connect() {
+func (d *rankPair) connect() {
 	d.t.Helper()
-	for _, err := range d.both(func(rank int) (err error) {
-		d.groups[rank], err = d.devices[rank].Connect(d.ctx, duoGroup(rank))
+	for _, err := range d.runOnBoth(func(rank int) (err error) {
+		d.groups[rank], err = d.devices[rank].Connect(d.ctx, pairGroup(rank))
 		return err
 	}) {
-		check(d.t, err)
+		failIfErr(d.t, err)
 	}
 }
 
-func duoGroup(rank int) driver.GroupConfig {
+func pairGroup(rank int) driver.GroupConfig {
 	return driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
 // segment maps a segment of the given number of granules on a rank.
-func (d *duo) segment(rank int, granules int64) *segment {
+func (d *rankPair) segment(rank int, granules int64) *segment {
 	d.t.Helper()
 	arena, err := d.devices[rank].NewArena(granules * granularity)
-	check(d.t, err)
+	failIfErr(d.t, err)
 	s, err := arena.Map(0, granules*granularity)
-	check(d.t, err)
+	failIfErr(d.t, err)
 	d.t.Cleanup(func() {
-		check(d.t, s.Unmap())
-		check(d.t, arena.Close())
+		failIfErr(d.t, s.Unmap())
+		failIfErr(d.t, arena.Close())
 	})
 	return s.(*segment)
 }
 
-func check(t *testing.T, err error) {
+func failIfErr(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -103,51 +103,51 @@ func check(t *testing.T, err error) {
 }
 
 func TestSocketRefusesUnknownClientsWithoutBlocking(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	address := d.devices[0].machine.Address()
-	badToken, err := handoff.Dial(d.ctx, address, handoff.Token{1})
-	check(t, err)
-	defer badToken.Close()
-	garbage, err := net.Dial("unix", address)
-	check(t, err)
-	defer garbage.Close()
-	_, err = garbage.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 100)))
-	check(t, err)
-	incomplete, err := net.Dial("unix", address)
-	check(t, err)
-	defer incomplete.Close()
-	_, err = incomplete.Write([]byte("SM01"))
-	check(t, err)
+	wrongTokenClient, err := handoff.Dial(d.ctx, address, handoff.Token{1})
+	failIfErr(t, err)
+	defer wrongTokenClient.Close()
+	invalidClient, err := net.Dial("unix", address)
+	failIfErr(t, err)
+	defer invalidClient.Close()
+	_, err = invalidClient.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 100)))
+	failIfErr(t, err)
+	incompleteClient, err := net.Dial("unix", address)
+	failIfErr(t, err)
+	defer incompleteClient.Close()
+	_, err = incompleteClient.Write([]byte("SM01"))
+	failIfErr(t, err)
 
 	d.connect()
 	s := [2]*segment{d.segment(0, 1), d.segment(1, 1)}
 	key := driver.SegmentKey{Pool: 5, Ordinal: 6}
-	for _, err := range d.both(func(rank int) error {
+	for _, err := range d.runOnBoth(func(rank int) error {
 		_, err := d.groups[rank].Register(d.ctx, key, s[rank])
 		return err
 	}) {
-		check(t, err)
+		failIfErr(t, err)
 	}
 	validKey := d.groups[0].(*communicator).fileKey(key)
-	if _, err := badToken.Fetch(d.ctx, validKey); !errors.Is(err, handoff.ErrRefused) {
+	if _, err := wrongTokenClient.Fetch(d.ctx, validKey); !errors.Is(err, handoff.ErrRefused) {
 		t.Errorf("Fetch with a wrong token: got %v, want ErrRefused", err)
 	}
-	// The read may return ECONNRESET instead of EOF, because the server has not read the garbage.
-	if n, err := garbage.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("reply to garbage: got %d bytes, error %v; want an error", n, err)
+	// The read may return ECONNRESET instead of EOF, because the server has not read the request.
+	if n, err := invalidClient.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("reply to an invalid request: got %d bytes, error %v; want an error", n, err)
 	}
 }
 
-func TestSmallSegmentFileIsErrorOnBothRanks(t *testing.T) {
-	d := newDuo(t)
+func TestSmallSegmentFileCausesErrorOnBothRanks(t *testing.T) {
+	d := newRankPair(t)
 	d.connect()
 	s := [2]*segment{d.segment(0, 2), d.segment(1, 2)}
-	small, err := sys.Memfd("small", granularity)
-	check(t, err)
-	s[0].file, small = small, s[0].file
-	defer small.Close()
+	smallFile, err := sys.Memfd("small", granularity)
+	failIfErr(t, err)
+	s[0].file, smallFile = smallFile, s[0].file
+	defer smallFile.Close()
 	key := driver.SegmentKey{Pool: 1}
-	for rank, err := range d.both(func(rank int) error {
+	for rank, err := range d.runOnBoth(func(rank int) error {
 		_, err := d.groups[rank].Register(d.ctx, key, s[rank])
 		return err
 	}) {
@@ -161,19 +161,19 @@ func TestSmallSegmentFileIsErrorOnBothRanks(t *testing.T) {
 }
 
 func TestOpenRejectsInvalidConfiguration(t *testing.T) {
-	good := driver.Config{Rank: 0, Size: 1, Store: &drivertest.Store{}, Timeout: time.Second}
+	validConfig := driver.Config{Rank: 0, Size: 1, Store: &drivertest.Store{}, Timeout: time.Second}
 	for name, change := range map[string]func(*driver.Config){
-		"rank below":  func(c *driver.Config) { c.Rank = -1 },
-		"rank above":  func(c *driver.Config) { c.Rank = 1 },
-		"no ranks":    func(c *driver.Config) { c.Size = 0 },
-		"no store":    func(c *driver.Config) { c.Store = nil },
-		"no deadline": func(c *driver.Config) { c.Timeout = 0 },
+		"negative rank": func(c *driver.Config) { c.Rank = -1 },
+		"rank too high": func(c *driver.Config) { c.Rank = 1 },
+		"no ranks":      func(c *driver.Config) { c.Size = 0 },
+		"no store":      func(c *driver.Config) { c.Store = nil },
+		"no timeout":    func(c *driver.Config) { c.Timeout = 0 },
 	} {
-		cfg := good
+		cfg := validConfig
 		change(&cfg)
 		if d, err := (Backend{}).Open(t.Context(), cfg); err == nil {
 			t.Errorf("%s: Open returned no error", name)
-			check(t, d.Close())
+			failIfErr(t, d.Close())
 		}
 	}
 }
@@ -181,27 +181,27 @@ func TestOpenRejectsInvalidConfiguration(t *testing.T) {
 func TestDeviceCloseRemovesSocketAndDescriptors(t *testing.T) {
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
-		check(t, err)
+		failIfErr(t, err)
 		return len(entries)
 	}
-	before, address := count(), ""
+	countBefore, address := count(), ""
 	t.Run("world", func(t *testing.T) {
-		d := newDuo(t)
+		d := newRankPair(t)
 		d.connect()
 		s := [2]*segment{d.segment(0, 1), d.segment(1, 1)}
-		for _, err := range d.both(func(rank int) error {
+		for _, err := range d.runOnBoth(func(rank int) error {
 			_, err := d.groups[rank].Register(d.ctx, driver.SegmentKey{}, s[rank])
 			return err
 		}) {
-			check(t, err)
+			failIfErr(t, err)
 		}
 		address = d.devices[0].machine.Address()
 	})
 	if conn, err := net.Dial("unix", address); err == nil {
 		t.Error("the socket still accepts connections")
-		check(t, conn.Close())
+		failIfErr(t, conn.Close())
 	}
-	if after := count(); after > before+1 {
-		t.Errorf("%d descriptors are open after Close, want at most %d", after, before+1)
+	if countAfter := count(); countAfter > countBefore+1 {
+		t.Errorf("%d descriptors are open after Close, want at most %d", countAfter, countBefore+1)
 	}
 }

@@ -24,7 +24,7 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 	t.Helper()
 	var launching atomic.Bool // set after connect, whose waits also call the hook
 	var polls atomic.Int32
-	d := newDuoWithWaitHook(t, func() error {
+	d := newRankPairWithWaitHook(t, func() error {
 		if !launching.Load() || polls.Add(1) < 3 {
 			return nil
 		}
@@ -34,13 +34,13 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 	var plans [2]*plan
 	for rank := range plans {
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
-		check(t, err)
+		failIfErr(t, err)
 		plans[rank] = p.(*plan)
 		plans[rank].usesWindows = true // adds a second step
 	}
 	d.groups[1].(*communicator).postFirstStep(plans[1])
 	s, err := d.devices[0].NewStream()
-	check(t, err)
+	failIfErr(t, err)
 	launching.Store(true)
 	err = d.groups[0].Launch(s, plans[0])
 	if !errors.Is(err, driver.ErrInterrupted) || polls.Load() != 3 {
@@ -50,5 +50,5 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 	if cause := d.groups[0].Cause(); !errors.Is(cause, driver.ErrInterrupted) {
 		t.Errorf("Cause() = %v, want ErrInterrupted", cause)
 	}
-	check(t, s.Close())
+	failIfErr(t, s.Close())
 }

@@ -11,10 +11,10 @@ import (
 // TestLaunchWakesSleepingRank waits until rank 1 sleeps in a collective, and then makes rank 0 call
 // the same collective.
 func TestLaunchWakesSleepingRank(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	waker := d.groups[0].(*communicator)
-	for _, err := range d.both(func(rank int) error {
+	for _, err := range d.runOnBoth(func(rank int) error {
 		s, err := d.devices[rank].NewStream()
 		if err != nil {
 			return err
@@ -34,7 +34,7 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 		}
 		return s.Close()
 	}) {
-		check(t, err)
+		failIfErr(t, err)
 	}
 	if waker.Asleep(1) {
 		t.Error("rank 1 is still marked as asleep")
@@ -45,16 +45,16 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
 	})
-	check(t, err)
-	defer func() { check(t, d.Close()) }()
+	failIfErr(t, err)
+	defer func() { failIfErr(t, d.Close()) }()
 	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "alone", Ranks: []int{0}})
-	check(t, err)
-	defer func() { check(t, c.Close()) }()
+	failIfErr(t, err)
+	defer func() { failIfErr(t, c.Close()) }()
 	s, err := d.NewStream()
-	check(t, err)
-	defer func() { check(t, s.Close()) }()
+	failIfErr(t, err)
+	defer func() { failIfErr(t, s.Close()) }()
 	p, err := driver.Prepare(c, driver.Call{Operation: driver.Barrier})
-	check(t, err)
+	failIfErr(t, err)
 	inline := c.(driver.InlineLauncher).LaunchInline
 	for _, launch := range []func(driver.Stream, driver.Plan) error{c.Launch, inline} {
 		if n := testing.AllocsPerRun(1000, func() {
@@ -73,10 +73,10 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 // TestInlineLaunchLeavesWaitToCaller waits until rank 0 sleeps in Synchronize before rank 1
 // makes the call. By then, rank 0 has queued more work on its stream.
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	late := d.groups[1].(*communicator)
-	for _, err := range d.both(func(rank int) error {
+	for _, err := range d.runOnBoth(func(rank int) error {
 		device, err := d.devices[rank].NewStream()
 		if err != nil {
 			return err
@@ -108,6 +108,6 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 		}
 		return s.Close()
 	}) {
-		check(t, err)
+		failIfErr(t, err)
 	}
 }

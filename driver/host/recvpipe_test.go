@@ -21,7 +21,7 @@ func TestInvalidFrameFailsGroup(t *testing.T) {
 		"missing first part":        func(h *frameHeader) { h.offset = 4 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDuo(t)
+			d := newRankPair(t)
 			d.connect()
 			sender := d.groups[0].(*communicator)
 			f := &sender.pipe(0, 1).frames[1]
@@ -40,24 +40,24 @@ func TestInvalidFrameFailsGroup(t *testing.T) {
 	}
 }
 
-func (d *duo) receive(rank int, call driver.Call, dst []byte) error {
+func (d *rankPair) receive(rank int, call driver.Call, dst []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Recv, driver.Uint8, 1-rank
 	call.Recv, call.Keep = uintptr(unsafe.Pointer(&dst[0])), dst
 	return d.message(rank, call)
 }
 
-func (d *duo) send(rank int, call driver.Call, src []byte) error {
+func (d *rankPair) send(rank int, call driver.Call, src []byte) error {
 	call.Operation, call.DataType, call.Root = driver.Send, driver.Uint8, 1-rank
 	call.Send, call.Keep = uintptr(unsafe.Pointer(&src[0])), src
 	return d.message(rank, call)
 }
 
-func (d *duo) message(rank int, call driver.Call) error {
+func (d *rankPair) message(rank int, call driver.Call) error {
 	d.t.Helper()
 	plan, err := driver.Prepare(d.groups[rank], call)
-	check(d.t, err)
+	failIfErr(d.t, err)
 	s, err := d.devices[rank].NewStream()
-	check(d.t, err)
+	failIfErr(d.t, err)
 	if err := d.groups[rank].Launch(s, plan); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 // messages later arrive unchanged although the buffers have been overwritten, and that the memory
 // of the messages is then freed.
 func TestSendsWithoutReceiverAreStored(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	const messages, size = 3, 5<<20 + 7
 	data := make([]byte, size)
@@ -23,7 +23,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 		for j := range data {
 			data[j] = byte(i + j)
 		}
-		check(t, d.send(0, driver.Call{Count: size}, data))
+		failIfErr(t, d.send(0, driver.Call{Count: size}, data))
 	}
 	o := &d.groups[0].(*communicator).messages.sendPipes[1]
 	idle := o.backlogSentChannel()
@@ -32,7 +32,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 	}
 	got := make([]byte, size)
 	for i := range messages {
-		check(t, d.receive(1, driver.Call{Count: size}, got))
+		failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
 		for j := range data {
 			data[j] = byte(i + j)
 		}
@@ -56,7 +56,7 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 // Close stops after it has read the pipe, until rank 0 has sent the message and closed the
 // group. At least one Close must return an error.
 func TestMessageDuringCloseIsReported(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	receiver := d.groups[1].(*communicator)
 	locked, release, closed := make(chan struct{}), make(chan struct{}), make(chan error)
@@ -78,7 +78,7 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 			t.Fatal("the receiver did not begin to close")
 		}
 	}
-	check(t, d.send(0, driver.Call{Count: 8}, make([]byte, 8)))
+	failIfErr(t, d.send(0, driver.Call{Count: 8}, make([]byte, 8)))
 	senderErr := d.groups[0].Close()
 	close(release)
 	receiverErr := <-closed
@@ -89,15 +89,15 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 }
 
 func TestCloseSendsStoredMessages(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	const size = 3 << 20
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
-	check(t, d.send(0, driver.Call{Count: size}, data))
+	failIfErr(t, d.send(0, driver.Call{Count: size}, data))
 	closed := make(chan error)
 	go func() { closed <- d.groups[0].Close() }()
-	check(t, d.receive(1, driver.Call{Count: size}, got))
-	check(t, <-closed)
+	failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
+	failIfErr(t, <-closed)
 	if !bytes.Equal(got, data) {
 		t.Error("the message has the wrong contents")
 	}
@@ -131,23 +131,23 @@ func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 // rank 1 waits for rank 0 in a collective.
 func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	const messages, size = 100, 1 << 18
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	o := &d.groups[0].(*communicator).messages.sendPipes[1]
 	o.backlogBytes = 1 << 50
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
-	for _, err := range d.both(func(rank int) error {
+	for _, err := range d.runOnBoth(func(rank int) error {
 		if rank == 0 {
 			for range messages {
-				check(t, d.send(0, driver.Call{Count: size}, data))
+				failIfErr(t, d.send(0, driver.Call{Count: size}, data))
 			}
 		}
 		return d.message(rank, driver.Call{Operation: driver.Barrier})
 	}) {
-		check(t, err)
+		failIfErr(t, err)
 	}
 	for range messages {
-		check(t, d.receive(1, driver.Call{Count: size}, got))
+		failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
 	}
 }
 
@@ -155,7 +155,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	var pushing atomic.Bool
 	var polls atomic.Int32
 	waitingAgain := make(chan struct{})
-	d := newDuoWithWaitHook(t, func() error {
+	d := newRankPairWithWaitHook(t, func() error {
 		if !pushing.Load() {
 			return nil
 		}
@@ -170,7 +170,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	d.connect()
 	const size = 1 << 20
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
-	check(t, d.send(0, driver.Call{Count: size}, data))
+	failIfErr(t, d.send(0, driver.Call{Count: size}, data))
 	pushing.Store(true)
 	select {
 	case <-waitingAgain:
@@ -179,7 +179,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	case <-d.ctx.Done():
 		t.Fatal("the sender did not wait again")
 	}
-	check(t, d.receive(1, driver.Call{Count: size}, got))
+	failIfErr(t, d.receive(1, driver.Call{Count: size}, got))
 	if !bytes.Equal(got, data) {
 		t.Error("the message has the wrong contents")
 	}
@@ -188,10 +188,10 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 // TestPushStopsWhenGroupFails makes a group fail, as the timeout of a collective would, while a
 // message is in the backlog.
 func TestPushStopsWhenGroupFails(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	const size = 1 << 20
-	check(t, d.send(0, driver.Call{Count: size}, make([]byte, size)))
+	failIfErr(t, d.send(0, driver.Call{Count: size}, make([]byte, size)))
 	idle := d.groups[0].(*communicator).messages.sendPipes[1].backlogSentChannel()
 	if idle == nil {
 		t.Fatal("no message is buffered for the receiver")

@@ -18,12 +18,12 @@ import (
 // TestConcurrentSynchronizeCallsReturnFailure synchronizes a failed stream from several goroutines.
 // Each of them must get the error, because each may use the results.
 func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	synctest.Test(t, func(t *testing.T) {
 		s, err := d.devices[0].NewStream()
-		check(t, err)
+		failIfErr(t, err)
 		begin, errs := make(chan struct{}), make(chan error)
-		check(t, s.Host(func() {
+		failIfErr(t, s.Host(func() {
 			<-begin
 			panic("on purpose")
 		}))
@@ -39,8 +39,8 @@ func TestConcurrentSynchronizeCallsReturnFailure(t *testing.T) {
 				t.Errorf("Synchronize = %v, want the panic", err)
 			}
 		}
-		check(t, s.Synchronize(t.Context()))
-		check(t, s.Close())
+		failIfErr(t, s.Synchronize(t.Context()))
+		failIfErr(t, s.Close())
 	})
 }
 
@@ -59,12 +59,12 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 		"fill": func(s *stream, slice, _ uintptr) error { return s.Fill(slice, 1, bytes) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, begin := &stream{device: newDuo(t).devices[0]}, make(chan struct{})
+			s, begin := &stream{device: newRankPair(t).devices[0]}, make(chan struct{})
 			other := make([]byte, bytes)
-			check(t, s.Host(func() { <-begin }))
+			failIfErr(t, s.Host(func() { <-begin }))
 			sliceRef := func() weak.Pointer[byte] {
 				slice := make([]byte, bytes)
-				check(t, queue(s, uintptr(unsafe.Pointer(&slice[0])),
+				failIfErr(t, queue(s, uintptr(unsafe.Pointer(&slice[0])),
 					uintptr(unsafe.Pointer(&other[0]))))
 				return weak.Make(&slice[0])
 			}()
@@ -75,7 +75,7 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 				return // do not run the work, which would write to reused memory
 			}
 			close(begin)
-			check(t, s.Close())
+			failIfErr(t, s.Close())
 			runtime.KeepAlive(other)
 		})
 	}
@@ -84,10 +84,10 @@ func TestQueuedWorkKeepsGoSlicesReachable(t *testing.T) {
 // TestCaptureStartsDeferredWork begins a capture after an inline launch and before the Synchronize
 // that would run the launched work.
 func TestCaptureStartsDeferredWork(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	launched := make(chan struct{})
-	for _, err := range d.both(func(rank int) error {
+	for _, err := range d.runOnBoth(func(rank int) error {
 		device, err := d.devices[rank].NewStream()
 		if err != nil {
 			return err
@@ -126,7 +126,7 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		}
 		return errors.Join(g.Close(), s.Close())
 	}) {
-		check(t, err)
+		failIfErr(t, err)
 	}
 }
 
@@ -134,30 +134,30 @@ func TestLongestTimeoutOfOpenGroups(t *testing.T) {
 	d, err := Backend{}.Open(t.Context(), driver.Config{
 		Size: 1, Store: &drivertest.Store{}, Timeout: processTimeout,
 	})
-	check(t, err)
-	defer func() { check(t, d.Close()) }()
+	failIfErr(t, err)
+	defer func() { failIfErr(t, d.Close()) }()
 	host := d.(*Device)
 	long := driver.NewLimit(time.Second)
 	c, err := d.Connect(t.Context(), driver.GroupConfig{ID: "g", Ranks: []int{0}, Timeout: long})
-	check(t, err)
+	failIfErr(t, err)
 	for _, limit := range []time.Duration{processTimeout / 2, 2 * processTimeout} {
 		long.Set(limit)
 		if got, want := host.longestTimeout(), max(limit, processTimeout); got != want {
 			t.Errorf("longestTimeout() = %v with a group of %v; want %v", got, limit, want)
 		}
 	}
-	check(t, c.Close())
+	failIfErr(t, c.Close())
 	if got := host.longestTimeout(); got != processTimeout {
 		t.Errorf("longestTimeout() = %v without a group; want %v", got, processTimeout)
 	}
 }
 
 func TestClosedStreamKeepsFailure(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	s, err := d.devices[0].NewStream()
-	check(t, err)
+	failIfErr(t, err)
 	s.Fail(driver.ErrAborted)
-	check(t, s.Close()) // returns nil, because the caller of Fail already has the failure
+	failIfErr(t, s.Close()) // returns nil, because the caller of Fail already has the failure
 	for range 2 {
 		if err := s.Synchronize(t.Context()); !errors.Is(err, driver.ErrAborted) {
 			t.Errorf("Synchronize() = %v after Close; want ErrAborted", err)

@@ -9,11 +9,11 @@ import (
 
 // TestFailedResumeFailsGroup simulates a rank that cannot restore its access to a window.
 func TestFailedResumeFailsGroup(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.connect()
 	s := [2]*segment{d.segment(0, 1), d.segment(1, 1)}
 	var windows [2]*window
-	for _, err := range d.both(func(rank int) error {
+	for _, err := range d.runOnBoth(func(rank int) error {
 		w, err := d.groups[rank].Register(d.ctx, driver.SegmentKey{}, s[rank])
 		if err == nil {
 			windows[rank] = w.(*window)
@@ -21,9 +21,9 @@ func TestFailedResumeFailsGroup(t *testing.T) {
 		}
 		return err
 	}) {
-		check(t, err)
+		failIfErr(t, err)
 	}
-	errs := d.both(func(rank int) error {
+	errs := d.runOnBoth(func(rank int) error {
 		if rank == 0 {
 			return windows[0].Resume(d.ctx)
 		}

@@ -15,14 +15,15 @@ func TestCopyAtEveryMisalignment(t *testing.T) {
 	}
 	sizes := []int{0, 1, 63, 64, 127, 128, 129, 191, 192, 1000, 4096, len(random)}
 	for _, size := range sizes {
-		for misplaced := range lineBytes {
+		for misalignment := range lineBytes {
 			for _, stream := range []bool{false, true} {
-				src, dst := newGuarded(size, (3*misplaced)%lineBytes), newGuarded(size, misplaced)
+				src := newGuarded(size, (3*misalignment)%lineBytes)
+				dst := newGuarded(size, misalignment)
 				copy(src.data, random)
 				Copy(dst.pointer(), src.pointer(), size, Hint{Stream: stream})
 				if !bytes.Equal(src.data, dst.data) || !dst.intact() {
 					t.Fatalf("Copy of %d bytes to offset %d in a line, stream %v, wrote the wrong bytes",
-						size, misplaced, stream)
+						size, misalignment, stream)
 				}
 			}
 		}

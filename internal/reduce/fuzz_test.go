@@ -17,15 +17,15 @@ func FuzzReduce(f *testing.F) {
 	f.Fuzz(func(t *testing.T, values []byte, kind, shape uint16) {
 		typ := DataType(kind % dataTypes)
 		op := ops(typ)[int(kind>>4)%len(ops(typ))]
-		number := 1 + int(shape)%MaxSources
-		size := len(values) / number / typ.Size() * typ.Size()
-		sources := make([][]byte, number)
+		sourceCount := 1 + int(shape)%MaxSources
+		size := len(values) / sourceCount / typ.Size() * typ.Size()
+		sources := make([][]byte, sourceCount)
 		for i := range sources {
 			sources[i] = values[i*size : (i+1)*size]
 		}
 		tr := trial{
-			op: op, t: typ, sources: sources, dsts: 1 + int(kind>>8)%4,
-			inPlace: int(kind>>10)%(number+1) - 1, misplaced: int(shape>>6) % lineBytes,
+			op: op, t: typ, sources: sources, destinationCount: 1 + int(kind>>8)%4,
+			inPlace: int(kind>>10)%(sourceCount+1) - 1, misalignment: int(shape>>6) % lineBytes,
 			hint: Hint{Stream: shape>>12&1 == 1},
 		}
 		if shape>>13&1 == 1 {

@@ -25,7 +25,10 @@ func TestSubnormalsAreKeptIfThreadFlushesThem(t *testing.T) {
 				defer runtime.UnlockOSThread()
 				previous := setControl(flushing)
 				defer setControl(previous)
-				tr := trial{op: op, t: typ, sources: sources, dsts: 2, inPlace: 1, staggered: 8}
+				tr := trial{
+					op: op, t: typ, sources: sources, destinationCount: 2, inPlace: 1,
+					addedMisalignment: 8,
+				}
 				tr.check(t, want)
 				tr.op, tr.average = Sum, true
 				tr.check(t, thirds)

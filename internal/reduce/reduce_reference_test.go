@@ -323,8 +323,8 @@ func referenceBuffers(
 	return out
 }
 
-func randomBuffers(r *rand.Rand, t DataType, number, count int) [][]byte {
-	buffers := make([][]byte, number)
+func randomBuffers(r *rand.Rand, t DataType, sourceCount, count int) [][]byte {
+	buffers := make([][]byte, sourceCount)
 	for b := range buffers {
 		buffers[b] = make([]byte, count*t.Size())
 		for i := range count {

@@ -10,13 +10,13 @@ import (
 )
 
 func ops(t DataType) []Op {
-	var all []Op
+	var everyValue []Op
 	for op := range Op(OpCount) {
 		if op.Accepts(t) {
-			all = append(all, op)
+			everyValue = append(everyValue, op)
 		}
 	}
-	return all
+	return everyValue
 }
 
 func eachTypeAndOp(run func(t DataType, op Op)) {
@@ -28,18 +28,18 @@ func eachTypeAndOp(run func(t DataType, op Op)) {
 }
 
 func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
-	const counts = 130
+	const maxCount = 130
 	r := rand.New(rand.NewPCG(1, 2))
 	eachTypeAndOp(func(typ DataType, op Op) {
-		for _, number := range []int{1, 2, 3, 4, 5, 8, 9} {
-			sources := randomBuffers(r, typ, number, counts)
+		for _, sourceCount := range []int{1, 2, 3, 4, 5, 8, 9} {
+			sources := randomBuffers(r, typ, sourceCount, maxCount)
 			want := reference(op, typ, sources, false)
-			for count := range counts + 1 {
+			for count := range maxCount + 1 {
 				trial{
 					op: op, t: typ, sources: shortened(typ, sources, count),
-					dsts: 1 + count%3, inPlace: count%(number+1) - 1,
-					misplaced: count * 5 % 64 / typ.Size() * typ.Size(),
-					staggered: count % 2 * typ.Size(), hint: Hint{Stream: count%5 == 0},
+					destinationCount: 1 + count%3, inPlace: count%(sourceCount+1) - 1,
+					misalignment:      count * 5 % 64 / typ.Size() * typ.Size(),
+					addedMisalignment: count % 2 * typ.Size(), hint: Hint{Stream: count%5 == 0},
 				}.check(t, want[:count*typ.Size()])
 			}
 		}
@@ -47,7 +47,9 @@ func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
 }
 
 func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
-	const period = 1021 // in elements; it does not divide a stride, so strides differ
+	// The sources repeat after period elements. As a prime number, period is no divisor of the
+	// number of elements in a stride, so strides contain different data.
+	const period = 1021
 	r := rand.New(rand.NewPCG(3, 4))
 	eachTypeAndOp(func(typ DataType, op Op) {
 		count := (strideBytes+strideBytes/8)/typ.Size() + 77
@@ -61,15 +63,15 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 		}
 		for _, stream := range []bool{false, true} {
 			trial{
-				op: op, t: typ, sources: sources, dsts: 2, inPlace: -1,
-				misplaced: 3 * typ.Size(), hint: Hint{Stream: stream},
+				op: op, t: typ, sources: sources, destinationCount: 2, inPlace: -1,
+				misalignment: 3 * typ.Size(), hint: Hint{Stream: stream},
 			}.check(t, want)
 		}
 	})
 }
 
-// TestTwoSourcesAgreeWithReference tests calls with two sources, for which kernels have separate
-// loops: one for one destination and one for two.
+// TestTwoSourcesAgreeWithReference tests calls with two sources. For these, kernels have a loop for
+// calls with one destination and another loop for calls with two destinations.
 func TestTwoSourcesAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	eachTypeAndOp(func(typ DataType, op Op) {
@@ -79,8 +81,9 @@ func TestTwoSourcesAgreeWithReference(t *testing.T) {
 			for dsts := range 3 {
 				for inPlace := -1; inPlace < 2; inPlace++ {
 					trial{
-						op: op, t: typ, sources: sources, dsts: dsts + 1, inPlace: inPlace,
-						misplaced: 8, staggered: 24,
+						op: op, t: typ, sources: sources, destinationCount: dsts + 1,
+						inPlace:      inPlace,
+						misalignment: 8, addedMisalignment: 24,
 					}.check(t, want)
 				}
 			}
@@ -93,11 +96,12 @@ func TestStreamingAgreesWithReferenceAtEveryMisalignment(t *testing.T) {
 	for _, typ := range DataTypes() {
 		sources := randomBuffers(r, typ, 3, 701)
 		want := reference(Sum, typ, sources, false)
-		for misplaced := range lineBytes {
-			for _, staggered := range []int{0, 1, 16} {
+		for misalignment := range lineBytes {
+			for _, addedMisalignment := range []int{0, 1, 16} {
 				trial{
-					op: Sum, t: typ, sources: sources, dsts: 2, inPlace: -1,
-					misplaced: misplaced, staggered: staggered, hint: Hint{Stream: true},
+					op: Sum, t: typ, sources: sources, destinationCount: 2, inPlace: -1,
+					misalignment: misalignment, addedMisalignment: addedMisalignment,
+					hint: Hint{Stream: true},
 				}.check(t, want)
 			}
 		}
@@ -107,20 +111,20 @@ func TestStreamingAgreesWithReferenceAtEveryMisalignment(t *testing.T) {
 func TestAverageAgreesWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, typ := range DataTypes() {
-		for _, number := range []int{1, 2, 3, 4, 5, 8, 33, 64} {
+		for _, sourceCount := range []int{1, 2, 3, 4, 5, 8, 33, 64} {
 			for i := range 10 {
-				sources := randomBuffers(r, typ, number, 4500/typ.Size()+i)
+				sources := randomBuffers(r, typ, sourceCount, 4500/typ.Size()+i)
 				trial{
-					op: Sum, t: typ, sources: sources, average: true, dsts: 1 + i%3,
-					inPlace: i%(number+1) - 1, hint: Hint{Stream: i%2 == 0},
+					op: Sum, t: typ, sources: sources, average: true, destinationCount: 1 + i%3,
+					inPlace: i%(sourceCount+1) - 1, hint: Hint{Stream: i%2 == 0},
 				}.check(t, reference(Sum, typ, sources, true))
 			}
 		}
 	}
 }
 
-// TestAverageOfFewOverflowingSums computes averages in which only a few sums are infinite or
-// NaN, so that kernels stop in the middle and continue.
+// TestAverageOfFewOverflowingSums computes averages in which only a few sums are infinite or NaN.
+// Kernels stop at the blocks that contain these sums, and continue after them.
 func TestAverageOfFewOverflowingSums(t *testing.T) {
 	largestValues := map[DataType]uint64{
 		Float32: 0x7F7FFFFF, Float64: 0x7FEFFFFFFFFFFFFF, Float16: 0x7BFF, BFloat16: 0x7F7F,
@@ -128,8 +132,8 @@ func TestAverageOfFewOverflowingSums(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for typ, largest := range largestValues {
 		for i := range 60 {
-			number, count := 2+i%5, 1100+37*i
-			sources := make([][]byte, number)
+			sourceCount, count := 2+i%5, 1100+37*i
+			sources := make([][]byte, sourceCount)
 			for s := range sources {
 				sources[s] = make([]byte, count*typ.Size())
 				for e := range count {
@@ -143,8 +147,8 @@ func TestAverageOfFewOverflowingSums(t *testing.T) {
 				}
 			}
 			trial{
-				op: Sum, t: typ, sources: sources, average: true, dsts: 1 + i%3,
-				inPlace: i%(number+1) - 1, hint: Hint{Stream: i%2 == 0},
+				op: Sum, t: typ, sources: sources, average: true, destinationCount: 1 + i%3,
+				inPlace: i%(sourceCount+1) - 1, hint: Hint{Stream: i%2 == 0},
 			}.check(t, reference(Sum, typ, sources, true))
 		}
 	}
@@ -157,12 +161,12 @@ var factors = []float64{0.125, 1.0 / 3, -2.5, 1, 1e30, 1e-30, 1e300, 5e-324}
 func TestScaledSumAgreesWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(17, 18))
 	for _, typ := range []DataType{Float32, Float64, Float16, BFloat16} {
-		for i, number := range []int{1, 2, 3, 4, 8, 9, 64} {
+		for i, sourceCount := range []int{1, 2, 3, 4, 8, 9, 64} {
 			for count := range 140 {
 				tr := trial{
-					op: Sum, t: typ, sources: randomBuffers(r, typ, number, count),
-					factor: factors[(i+count)%len(factors)], dsts: 1 + count%3,
-					inPlace: count%(number+1) - 1, hint: Hint{Stream: count%5 == 0},
+					op: Sum, t: typ, sources: randomBuffers(r, typ, sourceCount, count),
+					factor: factors[(i+count)%len(factors)], destinationCount: 1 + count%3,
+					inPlace: count%(sourceCount+1) - 1, hint: Hint{Stream: count%5 == 0},
 				}
 				tr.check(t, tr.want())
 			}
@@ -170,13 +174,13 @@ func TestScaledSumAgreesWithReference(t *testing.T) {
 	}
 }
 
-// TestHalvesAgreeWithReferenceForEveryValue combines every half with some special values, to
-// check that all halves are widened and narrowed correctly.
-func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
+// Test16BitFloatsAgreeWithReference combines every 16-bit float with some special values, to check
+// all conversions to and from float32.
+func Test16BitFloatsAgreeWithReference(t *testing.T) {
 	for _, typ := range []DataType{Float16, BFloat16} {
-		all := make([]byte, 2<<16)
+		everyValue := make([]byte, 2<<16)
 		for i := range 1 << 16 {
-			put(typ, all, i, uint64(i))
+			put(typ, everyValue, i, uint64(i))
 		}
 		for _, partner := range []uint64{0, 0x8000, 1, 0x3C01, 0x3F81, 0x7C01} {
 			other := make([]byte, 2<<16)
@@ -184,8 +188,8 @@ func TestHalvesAgreeWithReferenceForEveryValue(t *testing.T) {
 				put(typ, other, i, partner)
 			}
 			for _, op := range ops(typ) {
-				sources := [][]byte{all, other}
-				trial{op: op, t: typ, sources: sources, dsts: 1, inPlace: -1}.
+				sources := [][]byte{everyValue, other}
+				trial{op: op, t: typ, sources: sources, destinationCount: 1, inPlace: -1}.
 					check(t, reference(op, typ, sources, false))
 			}
 		}
@@ -196,15 +200,15 @@ func TestReduceOfAnyShape(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		typ := rapid.SampledFrom(DataTypes()).Draw(rt, "type")
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "values"), 0))
-		number := rapid.IntRange(1, MaxSources).Draw(rt, "sources")
-		sources := randomBuffers(r, typ, number, rapid.IntRange(0, 400).Draw(rt, "count"))
+		sourceCount := rapid.IntRange(1, MaxSources).Draw(rt, "sources")
+		sources := randomBuffers(r, typ, sourceCount, rapid.IntRange(0, 400).Draw(rt, "count"))
 		tr := trial{
 			op: rapid.SampledFrom(ops(typ)).Draw(rt, "op"), t: typ, sources: sources,
-			dsts:      rapid.IntRange(1, MaxDestinations).Draw(rt, "destinations"),
-			inPlace:   rapid.IntRange(-1, number-1).Draw(rt, "in place"),
-			misplaced: rapid.IntRange(0, 63).Draw(rt, "misplaced"),
-			staggered: rapid.SampledFrom([]int{0, 0, 1, 8}).Draw(rt, "staggered"),
-			hint:      Hint{Stream: rapid.Bool().Draw(rt, "stream")},
+			destinationCount:  rapid.IntRange(1, MaxDestinations).Draw(rt, "destinations"),
+			inPlace:           rapid.IntRange(-1, sourceCount-1).Draw(rt, "in place"),
+			misalignment:      rapid.IntRange(0, 63).Draw(rt, "misplaced"),
+			addedMisalignment: rapid.SampledFrom([]int{0, 0, 1, 8}).Draw(rt, "staggered"),
+			hint:              Hint{Stream: rapid.Bool().Draw(rt, "stream")},
 		}
 		if rapid.Bool().Draw(rt, "average") {
 			tr.op, tr.average = Sum, true

@@ -6,24 +6,24 @@ import (
 	"unsafe"
 )
 
+// trial is one call whose results are compared with those of a simple reference.
 type trial struct {
-	op        Op
-	t         DataType
-	sources   [][]byte // all of the same size
-	average   bool     // requires op Sum
-	factor    float64  // of a scaled sum, or 0
-	dsts      int
-	inPlace   int // index of the source that is also the first destination, or -1
-	misplaced int // bytes between a line boundary and the first destination
-	staggered int // additional misplacement of each further destination, in bytes
-	hint      Hint
+	op                Op
+	t                 DataType
+	sources           [][]byte // all of the same size
+	average           bool     // requires op Sum
+	factor            float64  // of a scaled sum, or 0
+	destinationCount  int
+	inPlace           int // index of the source that is also the first destination, or -1
+	misalignment      int // bytes between a line boundary and the first destination
+	addedMisalignment int // additional misplacement of each further destination, in bytes
+	hint              Hint
 }
 
 func (tr trial) String() string {
 	return fmt.Sprintf("%v %v: %d sources of %d bytes, %d destinations, average %v, in place %d, "+
 		"%d+%d bytes off a line, %+v, factor %v", tr.op, tr.t, len(tr.sources), len(tr.sources[0]),
-		tr.dsts,
-		tr.average, tr.inPlace, tr.misplaced, tr.staggered, tr.hint, tr.factor)
+		tr.destinationCount, tr.average, tr.inPlace, tr.misalignment, tr.addedMisalignment, tr.hint, tr.factor)
 }
 
 func (tr trial) check(t fataler, want []byte) {
@@ -47,26 +47,27 @@ func (tr trial) checkActive(t fataler, name string, want []byte) {
 	t.Helper()
 	size := len(tr.sources[0])
 	srcs, inputs := make([]unsafe.Pointer, 0, len(tr.sources)), make([]guarded, 0, len(tr.sources))
-	dsts, outputs := make([]unsafe.Pointer, 0, tr.dsts), make([]guarded, 0, tr.dsts)
+	destinationCount, outputs := make([]unsafe.Pointer, 0, tr.destinationCount), make([]guarded, 0,
+		tr.destinationCount)
 	for i, source := range tr.sources {
-		g := newGuarded(size, (tr.misplaced+3*i*tr.t.Size())%lineBytes)
+		g := newGuarded(size, (tr.misalignment+3*i*tr.t.Size())%lineBytes)
 		copy(g.data, source)
 		inputs, srcs = append(inputs, g), append(srcs, g.pointer())
 	}
-	for i := range tr.dsts {
-		g := newGuarded(size, (tr.misplaced+i*tr.staggered)%lineBytes)
+	for i := range tr.destinationCount {
+		g := newGuarded(size, (tr.misalignment+i*tr.addedMisalignment)%lineBytes)
 		if i == 0 && tr.inPlace >= 0 {
 			g = inputs[tr.inPlace]
 		}
-		outputs, dsts = append(outputs, g), append(dsts, g.pointer())
+		outputs, destinationCount = append(outputs, g), append(destinationCount, g.pointer())
 	}
 	switch count := size / tr.t.Size(); {
 	case tr.factor != 0:
-		ScaledSum(tr.t, dsts, srcs, count, tr.factor, tr.hint)
+		ScaledSum(tr.t, destinationCount, srcs, count, tr.factor, tr.hint)
 	case tr.average:
-		Average(tr.t, dsts, srcs, count, tr.hint)
+		Average(tr.t, destinationCount, srcs, count, tr.hint)
 	default:
-		Reduce(tr.op, tr.t, dsts, srcs, count, tr.hint)
+		Reduce(tr.op, tr.t, destinationCount, srcs, count, tr.hint)
 	}
 	tr.compare(t, name, inputs, outputs, want)
 }
