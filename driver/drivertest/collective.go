@@ -123,7 +123,8 @@ func (bw *bufferWorld) tryReductions(dataType driver.DataType, count int64, inde
 				continue
 			}
 		}
-		bw.tryAllVariants(trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count})
+		tr := trial{operation: driver.AllReduce, dataType: dataType, op: op, count: count}
+		bw.tryAllVariants(tr)
 	}
 }
 
@@ -192,8 +193,8 @@ func testBarrier(t *testing.T, h Harness) {
 			r.must(r.launchAndWait(r.group, r.stream, call))
 			for other := range n {
 				if !hasEntered[round][other].Load() {
-					r.failf("round %d: this rank left the barrier before rank %d had entered it", round,
-						other)
+					r.failf("round %d: this rank left the barrier before rank %d had entered it",
+						round, other)
 				}
 			}
 		}

@@ -15,9 +15,9 @@ var mistakeRequirements = []requirement{
 	{"unchecked buffers at different offsets cause wrong sums and no error", testUncheckedBuffers},
 	{"checked buffers at different offsets cause a MismatchError and no result", testCheckedMistake},
 	{"different calls cause a MismatchError and no result", testDifferentCalls},
-	{"a MismatchError names the ranks that differ", testMismatchNames},
-	{"digests are ignored while the check is off", testCheckOff},
-	{"SetCheck applies to later calls only", testCheckOrder},
+	{"a MismatchError names the ranks whose calls differ", testMismatchNames},
+	{"after SetCheck(false), digests are ignored", testCheckOff},
+	{"SetCheck has no effect on earlier calls", testCheckOrder},
 	{"a Recv that expects a different message gets an error and no data", testMessageMismatch},
 	{"after a mismatch the group is unusable", testMismatchFinal},
 }
@@ -57,8 +57,8 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 }
 
 // checkMismatch makes two valid calls and then a third call that differs between the ranks. Every
-// rank must get a MismatchError, and no receive buffer may be written, except that kernels of the
-// direct path may poison their output.
+// rank must get a MismatchError. The call must not write the receive buffers, except that kernels
+// of the direct path may poison their output.
 func checkMismatch(
 	t *testing.T, h Harness, ranks int, call func(bw *bufferWorld, r *rank) driver.Call,
 ) []*driver.MismatchError {
@@ -133,18 +133,18 @@ func testDifferentCalls(t *testing.T, h Harness) {
 	if len(h.Paths) == 1 {
 		delete(changes, "path")
 	}
-	for name, changeCase := range changes {
+	for name, changeTrial := range changes {
 		for _, count := range []int64{5, 1 << 14} {
 			t.Run(fmt.Sprint(name, " of ", count), func(t *testing.T) {
-				checkMismatch(t, h, mismatchRankCount(h), func(bw *bufferWorld,
-					r *rank) driver.Call {
-					tr := trial{operation: driver.AllReduce, count: count,
-						path: h.Paths[len(h.Paths)-1]}
+				call := func(bw *bufferWorld, r *rank) driver.Call {
+					path := h.Paths[len(h.Paths)-1]
+					tr := trial{operation: driver.AllReduce, count: count, path: path}
 					if r.number == 1 {
-						changeCase(&tr)
+						changeTrial(&tr)
 					}
 					return tr.call(r, bw.send[r.number], bw.recv[r.number])
-				})
+				}
+				checkMismatch(t, h, mismatchRankCount(h), call)
 			})
 		}
 	}

@@ -29,7 +29,7 @@ type normTrial struct {
 	extraBuffers   []buffer // by rank
 }
 
-func newNormFixture(t *testing.T, h Harness, n int, o options) (*bufferWorld, []buffer) {
+func newNormWorld(t *testing.T, h Harness, n int, o options) (*bufferWorld, []buffer) {
 	t.Helper()
 	bw := newBufferWorld(t, h, n, normBytes, o)
 	extraBuffers := make([]buffer, n)
@@ -39,18 +39,17 @@ func newNormFixture(t *testing.T, h Harness, n int, o options) (*bufferWorld, []
 
 func (tr *normTrial) call(bw *bufferWorld, r *rank) driver.Call {
 	norm, extraBuffer := tr.Norm, tr.extraBuffers[r.number]
-	norm.Residual, norm.Weight = extraBuffer.addressAt(canaryCount),
-		extraBuffer.addressAt(normBytes)
+	norm.Residual = extraBuffer.addressAt(canaryCount)
+	norm.Weight = extraBuffer.addressAt(normBytes)
 	if tr.Quant != driver.QuantNone {
-		norm.Quantized, norm.Scales = extraBuffer.addressAt(2*normBytes+canaryCount),
-			extraBuffer.addressAt(3*normBytes+canaryCount)
+		norm.Quantized = extraBuffer.addressAt(2*normBytes + canaryCount)
+		norm.Scales = extraBuffer.addressAt(3*normBytes + canaryCount)
 	}
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	call := driver.Call{
 		Operation: driver.AllReduceRMSNorm, DataType: tr.DataType, Count: tr.Rows * tr.Hidden,
 		Path: tr.path, Send: send.addressAt(canaryCount), Recv: recv.addressAt(canaryCount),
-		SendWindow: send.window,
-		RecvWindow: recv.window, Norm: &norm,
+		SendWindow: send.window, RecvWindow: recv.window, Norm: &norm,
 	}
 	if tr.InPlace {
 		call.Recv, call.RecvWindow = call.Send, call.SendWindow
@@ -78,10 +77,10 @@ func (tr *normTrial) writeInputs(r *rank, call *driver.Call) {
 
 // checkOutputs checks all outputs and the bytes around them.
 func (tr *normTrial) checkOutputs(r *rank, call *driver.Call) {
-	expect := func(at uintptr, want []byte) {
-		r.expectBytes(at, want)
-		r.expectFilled(at-canaryCount, canary, canaryCount)
-		r.expectFilled(at+uintptr(len(want)), canary, canaryCount)
+	expect := func(output uintptr, want []byte) {
+		r.expectBytes(output, want)
+		r.expectFilled(output-canaryCount, canary, canaryCount)
+		r.expectFilled(output+uintptr(len(want)), canary, canaryCount)
 	}
 	expect(call.Norm.Residual, formula.Bytes(tr.Want.Residual))
 	if !tr.OnlyQuantized {
@@ -112,7 +111,7 @@ func testNorms(f driver.Formula) func(*testing.T, Harness) {
 
 func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Rand) {
 	t.Helper()
-	bw, extraBuffers := newNormFixture(t, h, n, options{comparesCalls: true, formula: f})
+	bw, extraBuffers := newNormWorld(t, h, n, options{comparesCalls: true, formula: f})
 	triedCalls := 0
 	for i := range 8 {
 		c := formula.RandomNorm(random, n, maxNormRows)
@@ -136,7 +135,7 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 	}
 }
 
-// run makes the call unless its path refuses it, and returns the number of calls made.
+// run makes the call unless its path refuses the call. It returns the number of calls made.
 func (tr *normTrial) run(bw *bufferWorld) int {
 	bw.t.Helper()
 	first := bw.ranks[0]
@@ -169,7 +168,7 @@ func (tr *normTrial) setSupportedPath(bw *bufferWorld) {
 }
 
 func testCapturedNorm(t *testing.T, h Harness) {
-	bw, extraBuffers := newNormFixture(t, h, min(3, h.Ranks), options{comparesCalls: true})
+	bw, extraBuffers := newNormWorld(t, h, min(3, h.Ranks), options{comparesCalls: true})
 	random := rand.New(rand.NewPCG(3, 3))
 	tr := &normTrial{
 		NormCase: formula.DrawNorm(random, len(bw.ranks), 5, 1024, driver.Float16,
@@ -192,8 +191,8 @@ func testCapturedNorm(t *testing.T, h Harness) {
 
 // testNormsDiffer changes the digest, a hash of the call, on one rank.
 func testNormsDiffer(t *testing.T, h Harness) {
-	bw, extraBuffers := newNormFixture(t, h, mismatchRankCount(h), options{comparesCalls: true,
-		expectsFaults: true})
+	o := options{comparesCalls: true, expectsFaults: true}
+	bw, extraBuffers := newNormWorld(t, h, mismatchRankCount(h), o)
 	random := rand.New(rand.NewPCG(4, 4))
 	tr := &normTrial{
 		NormCase: formula.DrawNorm(random, len(bw.ranks), 40, 1024, driver.BFloat16,

@@ -19,7 +19,7 @@ var splitRequirements = []requirement{
 // splitExchange describes an AllToAllV.
 type splitExchange struct {
 	counts [][]int64 // numbers of elements by sender and receiver
-	// Offsets of the parts in the ranks' buffers, by rank and peer.
+	// sendOffsets and recvOffsets are the positions of parts in the buffers, by rank and peer.
 	sendOffsets, recvOffsets [][]int64
 	dataType                 driver.DataType
 }
@@ -87,8 +87,8 @@ func (ex *splitExchange) call(r *rank, send, recv buffer, usesWindow bool) drive
 func (ex *splitExchange) writeBuffers(h Harness, r *rank, send, recv buffer) {
 	size := int64(ex.dataType.Size())
 	for dst := range ex.counts {
-		r.write(send.addressAt(ex.sendOffsets[r.number][dst]*size), ex.inputOfPart(h, r.number,
-			dst))
+		offset := ex.sendOffsets[r.number][dst] * size
+		r.write(send.addressAt(offset), ex.inputOfPart(h, r.number, dst))
 	}
 	r.must(r.stream.Fill(recv.addressAt(0), canary, recv.segment.Bytes()))
 }
@@ -97,8 +97,8 @@ func (ex *splitExchange) checkResult(h Harness, r *rank, recv buffer) {
 	size := int64(ex.dataType.Size())
 	want := bytes.Repeat([]byte{canary}, int(recv.segment.Bytes()))
 	for src := range ex.counts {
-		copy(want[canaryCount+ex.recvOffsets[r.number][src]*size:], ex.inputOfPart(h, src,
-			r.number))
+		offset := canaryCount + ex.recvOffsets[r.number][src]*size
+		copy(want[offset:], ex.inputOfPart(h, src, r.number))
 	}
 	r.expectBytes(recv.addressAt(0), want)
 }

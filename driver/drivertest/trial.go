@@ -160,8 +160,8 @@ func (tr *trial) uncheckedCall(r *rank, send, recv buffer) driver.Call {
 	part := int64(r.number) * tr.count * size
 	start := canaryCount + tr.shift*size
 	call := driver.Call{
-		Operation: tr.operation, DataType: tr.dataType, ReduceOp: tr.op, Path: tr.path, Root: tr.root,
-		Send: send.addressAt(start), Recv: recv.addressAt(start),
+		Operation: tr.operation, DataType: tr.dataType, ReduceOp: tr.op, Path: tr.path,
+		Root: tr.root, Send: send.addressAt(start), Recv: recv.addressAt(start),
 		SendWindow: send.window, RecvWindow: recv.window,
 	}
 	if tr.operation.Reduces() {

@@ -31,8 +31,8 @@ type world struct {
 }
 
 type options struct {
-	timeout       time.Duration // zero means longTimeout
-	lifetime      time.Duration // deadline of the whole world; zero means longTimeout
+	timeout       time.Duration // Config.Timeout; 0 means longTimeout
+	lifetime      time.Duration // limit for the whole test; 0 means longTimeout
 	scatter       uint64
 	comparesCalls bool
 	isStrict      bool
@@ -104,12 +104,13 @@ func (w *world) errorsByRank(f func(r *rank) error) []error {
 	return errs
 }
 
+// firstNumbers returns the numbers from 0 to n-1.
 func firstNumbers(n int) []int {
-	ranks := make([]int, n)
-	for i := range ranks {
-		ranks[i] = i
+	numbers := make([]int, n)
+	for i := range numbers {
+		numbers[i] = i
 	}
-	return ranks
+	return numbers
 }
 
 // gate blocks a stream until it is opened.
