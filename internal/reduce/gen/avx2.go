@@ -11,11 +11,12 @@ func (avx2) hasMasks() bool             { return false }
 func (avx2) cleanUpInstruction() string { return "VZEROUPPER" }
 func (avx2) registerName(i int) string  { return ymm(i) }
 
-// ymm returns the name of vector register i, as numbered in main.go. xmm returns the name of its
-// lower half.
+// ymm returns the name of vector register i, as numbered in main.go. xmm returns the name of the
+// register's lower half.
 func ymm(i int) string { return fmt.Sprintf("Y%d", i) }
 func xmm(i int) string { return fmt.Sprintf("X%d", i) }
 
+// broadcastConstant fills vector register i with copies of a constant.
 func broadcastConstant(p *program, value uint32, i int) {
 	p.emit("MOVL", fmt.Sprintf("$%#x", value), "AX")
 	p.emit("VMOVD", "AX", xmm(i))
@@ -24,13 +25,13 @@ func broadcastConstant(p *program, value uint32, i int) {
 
 func (avx2) loadConstants(p *program, k kernel) {
 	switch {
-	case k.elem.name == "BFloat16":
+	case k.element.name == "BFloat16":
 		broadcastConstant(p, 0xFFFF0000, 12)
 		broadcastConstant(p, 1, 13)
 		broadcastConstant(p, 0x7FFF, 14)
-	case k.op.name == "Prod" && k.elem.size == 1:
+	case k.operation.name == "Prod" && k.element.size == 1:
 		broadcastConstant(p, 0xFF00FF00, 12)
-	case k.elem.name == "Uint64" && k.op.dependsOnSign:
+	case k.element.name == "Uint64" && k.operation.dependsOnSign:
 		p.emit("MOVQ", "$0x8000000000000000", "AX")
 		p.emit("VMOVQ", "AX", xmm(12))
 		p.emit("VPBROADCASTQ", xmm(12), ymm(12))
@@ -38,7 +39,7 @@ func (avx2) loadConstants(p *program, k kernel) {
 }
 
 func (avx2) loadOperand(p *program, k kernel, address string) {
-	suffix := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+	suffix := map[bool]string{true: "Q", false: "D"}[k.element.size == 8]
 	p.emit("VPBROADCAST"+suffix, address, ymm(15))
 }
 
@@ -47,20 +48,20 @@ func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
 		if i == 0 {
-			p.emit("VSUB"+k.elem.lane, ymm(i), ymm(i), ymm(8))
+			p.emit("VSUB"+k.element.laneSuffix, ymm(i), ymm(i), ymm(8))
 			continue
 		}
-		p.emit("VSUB"+k.elem.lane, ymm(i), ymm(i), ymm(9))
+		p.emit("VSUB"+k.element.laneSuffix, ymm(i), ymm(i), ymm(9))
 		p.emit("VPOR", ymm(9), ymm(8), ymm(8))
 	}
-	p.emit("VCMP"+k.elem.lane, unordered, ymm(8), ymm(8), ymm(8))
+	p.emit("VCMP"+k.element.laneSuffix, unordered, ymm(8), ymm(8), ymm(8))
 	p.emit("VPTEST", ymm(8), ymm(8))
 	p.emit("JNE", label)
 }
 
 // loadAsFloat32 is like avx512.loadAsFloat32.
 func (avx2) loadAsFloat32(p *program, k kernel, address string, low, high int) {
-	if k.elem.name == "Float16" {
+	if k.element.name == "Float16" {
 		p.emit("VCVTPH2PS", address, ymm(low))
 		p.emit("VCVTPH2PS", addBytes(address, 16), ymm(high))
 		return
@@ -71,7 +72,7 @@ func (avx2) loadAsFloat32(p *program, k kernel, address string, low, high int) {
 }
 
 func (s avx2) load(p *program, k kernel, unit int, address string, _ access) {
-	if k.elem.is16Bit {
+	if k.element.is16Bit {
 		s.loadAsFloat32(p, k, address, 2*unit, 2*unit+1)
 		multiply(p, s, k, 2*unit, 2*unit+1)
 		return
@@ -82,12 +83,12 @@ func (s avx2) load(p *program, k kernel, unit int, address string, _ access) {
 
 func (s avx2) combine(p *program, k kernel, unit int, address string, _ access) {
 	switch {
-	case k.elem.is16Bit:
+	case k.element.is16Bit:
 		s.loadAsFloat32(p, k, address, 8, 9)
 		multiply(p, s, k, 8, 9)
 		s.lanes(p, k, ymm(8), 2*unit)
 		s.lanes(p, k, ymm(9), 2*unit+1)
-	case needsRegister(k) || k.elem.size == 8 && !k.elem.isFloat && k.op.name != "Sum":
+	case needsRegister(k) || k.element.size == 8 && !k.element.isFloat && k.operation.name != "Sum":
 		p.emit("VMOVDQU", address, ymm(8))
 		multiply(p, s, k, 8)
 		s.lanes(p, k, ymm(8), unit)
@@ -99,35 +100,35 @@ func (s avx2) combine(p *program, k kernel, unit int, address string, _ access) 
 // lanes combines an accumulator, as the left operand, with another operand.
 func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
-	case k.elem.isFloat && (k.op.name == "Min" || k.op.name == "Max"):
+	case k.element.isFloat && (k.operation.name == "Min" || k.operation.name == "Max"):
 		s.minOrMax(p, k, operand, ymm(acc))
-	case k.op.name == "Prod" && k.elem.size == 1:
+	case k.operation.name == "Prod" && k.element.size == 1:
 		// This code is like avx512.lanes, but the highest bit of each byte selects the blend.
 		p.emit("VPMULLW", operand, ymm(acc), ymm(10))
 		p.emit("VPSRLW", "$8", ymm(acc), ymm(acc))
 		p.emit("VPAND", operand, ymm(12), operand)
 		p.emit("VPMULLW", operand, ymm(acc), ymm(acc))
 		p.emit("VPBLENDVB", ymm(12), ymm(acc), ymm(10), ymm(acc))
-	case k.elem.lane == "Q" && k.op.name == "Prod":
+	case k.element.laneSuffix == "Q" && k.operation.name == "Prod":
 		s.multiply64(p, operand, ymm(acc))
-	case k.elem.name == "Int64" && k.op.name == "Min":
+	case k.element.name == "Int64" && k.operation.name == "Min":
 		p.emit("VPCMPGTQ", operand, ymm(acc), ymm(10))
 		p.emit("VBLENDVPD", ymm(10), operand, ymm(acc), ymm(acc))
-	case k.elem.name == "Int64" && k.op.name == "Max":
+	case k.element.name == "Int64" && k.operation.name == "Max":
 		p.emit("VPCMPGTQ", ymm(acc), operand, ymm(10))
 		p.emit("VBLENDVPD", ymm(10), operand, ymm(acc), ymm(acc))
-	case k.elem.name == "Uint64" && (k.op.name == "Min" || k.op.name == "Max"):
+	case k.element.name == "Uint64" && (k.operation.name == "Min" || k.operation.name == "Max"):
 		s.minOrMaxUint64(p, k, operand, ymm(acc))
 	default:
 		p.emit(k.instruction(""), operand, ymm(acc), ymm(acc))
 	}
 }
 
-// minOrMaxUint64 inverts the highest bits to compare unsigned integers as if they were signed.
+// minOrMaxUint64 inverts the highest bits, because the comparison treats integers as signed.
 func (avx2) minOrMaxUint64(p *program, k kernel, operand, acc string) {
 	p.emit("VPXOR", operand, ymm(12), ymm(10))
 	p.emit("VPXOR", acc, ymm(12), ymm(11))
-	if k.op.name == "Min" {
+	if k.operation.name == "Min" {
 		p.emit("VPCMPGTQ", ymm(10), ymm(11), ymm(10))
 	} else {
 		p.emit("VPCMPGTQ", ymm(11), ymm(10), ymm(10))
@@ -139,17 +140,19 @@ func (avx2) minOrMaxUint64(p *program, k kernel, operand, acc string) {
 // zeros, from which OR gives -0 and AND gives +0. If a lane has a NaN, its operands are added, so
 // that the result is a NaN.
 func (avx2) minOrMax(p *program, k kernel, operand, acc string) {
-	instruction := map[string]string{"Min": "VMIN", "Max": "VMAX"}[k.op.name] + k.elem.lane
-	mergeInstruction := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.op.name]
+	instruction := map[string]string{"Min": "VMIN",
+		"Max": "VMAX"}[k.operation.name] + k.element.laneSuffix
+	mergeInstruction := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.operation.name]
 	p.emit(instruction, operand, acc, ymm(10))
 	p.emit(instruction, acc, operand, ymm(11))
 	p.emit(mergeInstruction, ymm(11), ymm(10), ymm(10))
-	p.emit("VCMP"+k.elem.lane, "$3", operand, acc, ymm(11))
-	p.emit("VADD"+k.elem.lane, operand, acc, acc)
-	p.emit("VBLENDV"+k.elem.lane, ymm(11), acc, ymm(10), acc)
+	p.emit("VCMP"+k.element.laneSuffix, "$3", operand, acc, ymm(11))
+	p.emit("VADD"+k.element.laneSuffix, operand, acc, acc)
+	p.emit("VBLENDV"+k.element.laneSuffix, ymm(11), acc, ymm(10), acc)
 }
 
-// multiply64 computes 64-bit products from halves: low*low + (low*high + high*low)<<32.
+// multiply64 computes 64-bit products from products of 32-bit halves: low*low + (low*high +
+// high*low)<<32.
 func (avx2) multiply64(p *program, operand, acc string) {
 	p.emit("VPSRLQ", "$32", acc, ymm(10))
 	p.emit("VPMULUDQ", operand, ymm(10), ymm(10))
@@ -168,10 +171,10 @@ func (avx2) jumpIfNaN(p *program, k kernel, units int, label string) {
 	for i := 0; i < n; i += 2 {
 		left, right := ymm(i), ymm(min(i+1, n-1))
 		if i == 0 {
-			p.emit("VCMP"+k.elem.lane, unordered, left, right, ymm(8))
+			p.emit("VCMP"+k.element.laneSuffix, unordered, left, right, ymm(8))
 			continue
 		}
-		p.emit("VCMP"+k.elem.lane, unordered, left, right, ymm(9))
+		p.emit("VCMP"+k.element.laneSuffix, unordered, left, right, ymm(9))
 		p.emit("VPOR", ymm(9), ymm(8), ymm(8))
 	}
 	p.emit("VPTEST", ymm(8), ymm(8))
@@ -180,19 +183,19 @@ func (avx2) jumpIfNaN(p *program, k kernel, units int, label string) {
 
 func (avx2) replaceNaNs(p *program, k kernel, units int) {
 	const unordered = "$3"
-	lane := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+	lane := map[bool]string{true: "Q", false: "D"}[k.element.size == 8]
 	p.emit("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
 	p.emit("VMOVQ", "R14", xmm(8))
 	p.emit("VPBROADCAST"+lane, xmm(8), ymm(8))
 	for i := range k.registers(units) {
-		p.emit("VCMP"+k.elem.lane, unordered, ymm(i), ymm(i), ymm(9))
-		p.emit("VBLENDV"+k.elem.lane, ymm(9), ymm(8), ymm(i), ymm(i))
+		p.emit("VCMP"+k.element.laneSuffix, unordered, ymm(i), ymm(i), ymm(9))
+		p.emit("VBLENDV"+k.element.laneSuffix, ymm(9), ymm(8), ymm(i), ymm(i))
 	}
 }
 
 func (avx2) packAccumulators(p *program, k kernel, unit int) {
 	low, high := 2*unit, 2*unit+1
-	switch k.elem.name {
+	switch k.element.name {
 	case "Float16":
 		p.emit("VCVTPS2PH", "$0", ymm(low), xmm(low))
 		p.emit("VCVTPS2PH", "$0", ymm(high), xmm(high))
@@ -213,7 +216,7 @@ func (avx2) packAccumulators(p *program, k kernel, unit int) {
 
 func (avx2) store(p *program, k kernel, unit int, address string, mode access) {
 	register, move := ymm(unit), "VMOVDQU"
-	if k.elem.is16Bit {
+	if k.element.is16Bit {
 		register = ymm(2 * unit)
 	}
 	if mode == accessStreamed {

@@ -11,11 +11,12 @@ func (avx512) hasMasks() bool             { return true }
 func (avx512) cleanUpInstruction() string { return "" }
 func (avx512) registerName(i int) string  { return zmm(i) }
 
-// zmm returns the name of vector register i, as numbered in main.go. ymmLow returns the name of its
-// lower half.
-func zmm(i int) string    { return fmt.Sprintf("Z%d", 16+i) }
-func ymmLow(i int) string { return fmt.Sprintf("Y%d", 16+i) }
+// zmm returns the name of vector register i, as numbered in main.go. lowerHalf returns the name of
+// the register's lower half.
+func zmm(i int) string       { return fmt.Sprintf("Z%d", 16+i) }
+func lowerHalf(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 
+// broadcastConstant512 fills a register with copies of a constant.
 func broadcastConstant512(p *program, lane string, value uint32, register string) {
 	p.emit("MOVL", fmt.Sprintf("$%#x", value), "AX")
 	p.emit("VPBROADCAST"+lane, "AX", register)
@@ -23,17 +24,17 @@ func broadcastConstant512(p *program, lane string, value uint32, register string
 
 func (avx512) loadConstants(p *program, k kernel) {
 	switch {
-	case k.elem.name == "BFloat16":
+	case k.element.name == "BFloat16":
 		broadcastConstant512(p, "D", 0xFFFF0000, zmm(12))
 		broadcastConstant512(p, "D", 1, zmm(13))
 		broadcastConstant512(p, "D", 0x7FFF, zmm(14))
-	case k.op.name == "Prod" && k.elem.size == 1:
+	case k.operation.name == "Prod" && k.element.size == 1:
 		broadcastConstant512(p, "W", 0xFF00, zmm(12))
 	}
 }
 
 func (avx512) loadOperand(p *program, k kernel, address string) {
-	suffix := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+	suffix := map[bool]string{true: "Q", false: "D"}[k.element.size == 8]
 	p.emit("VPBROADCAST"+suffix, address, zmm(15))
 }
 
@@ -43,20 +44,20 @@ func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
 		if i == 0 {
-			p.emit("VSUB"+k.elem.lane, zmm(i), zmm(i), zmm(8))
+			p.emit("VSUB"+k.element.laneSuffix, zmm(i), zmm(i), zmm(8))
 			continue
 		}
-		p.emit("VSUB"+k.elem.lane, zmm(i), zmm(i), zmm(9))
+		p.emit("VSUB"+k.element.laneSuffix, zmm(i), zmm(i), zmm(9))
 		p.emit("VPORD", zmm(9), zmm(8), zmm(8))
 	}
-	p.emit("VCMP"+k.elem.lane, unordered, zmm(8), zmm(8), "K2")
+	p.emit("VCMP"+k.element.laneSuffix, unordered, zmm(8), zmm(8), "K2")
 	p.emit("KORTESTW", "K2", "K2")
 	p.emit("JNE", label)
 }
 
-// loadVector loads a vector from memory without conversion.
+// loadVector loads a vector from memory without converting its elements.
 func (avx512) loadVector(p *program, k kernel, address, register string, mode access) {
-	move := fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
+	move := fmt.Sprintf("VMOVDQU%d", 8*k.element.size)
 	if mode == accessMasked {
 		p.emit(move+".Z", address, "K1", register)
 		return
@@ -72,13 +73,13 @@ func (s avx512) loadAsFloat32(p *program, k kernel, address string, low, high in
 		address = zmm(11)
 	}
 	switch {
-	case k.elem.name == "BFloat16":
+	case k.element.name == "BFloat16":
 		p.emit("VPANDD", address, zmm(12), zmm(high))
 		p.emit("VPSLLD", "$16", address, zmm(low))
 	case mode == accessMasked:
-		p.emit("VCVTPH2PS", ymmLow(11), zmm(low))
-		p.emit("VEXTRACTI64X4", "$1", zmm(11), ymmLow(11))
-		p.emit("VCVTPH2PS", ymmLow(11), zmm(high))
+		p.emit("VCVTPH2PS", lowerHalf(11), zmm(low))
+		p.emit("VEXTRACTI64X4", "$1", zmm(11), lowerHalf(11))
+		p.emit("VCVTPH2PS", lowerHalf(11), zmm(high))
 	default:
 		p.emit("VCVTPH2PS", address, zmm(low))
 		p.emit("VCVTPH2PS", addBytes(address, 32), zmm(high))
@@ -86,7 +87,7 @@ func (s avx512) loadAsFloat32(p *program, k kernel, address string, low, high in
 }
 
 func (s avx512) load(p *program, k kernel, unit int, address string, mode access) {
-	if k.elem.is16Bit {
+	if k.element.is16Bit {
 		s.loadAsFloat32(p, k, address, 2*unit, 2*unit+1, mode)
 		multiply(p, s, k, 2*unit, 2*unit+1)
 		return
@@ -97,7 +98,7 @@ func (s avx512) load(p *program, k kernel, unit int, address string, mode access
 
 func (s avx512) combine(p *program, k kernel, unit int, address string, mode access) {
 	switch {
-	case k.elem.is16Bit:
+	case k.element.is16Bit:
 		s.loadAsFloat32(p, k, address, 8, 9, mode)
 		multiply(p, s, k, 8, 9)
 		s.lanes(p, k, zmm(8), 2*unit)
@@ -111,24 +112,25 @@ func (s avx512) combine(p *program, k kernel, unit int, address string, mode acc
 	}
 }
 
-// needsRegister reports whether the operation changes its operand or reads it more than once.
+// needsRegister reports whether the operation changes an operand from memory or reads it twice.
 func needsRegister(k kernel) bool {
-	isMinOrMax := k.op.name == "Min" || k.op.name == "Max"
-	return isMinOrMax && k.elem.isFloat || k.op.name == "Prod" && k.elem.size == 1 || k.op.isScaled
+	isMinOrMax := k.operation.name == "Min" || k.operation.name == "Max"
+	return isMinOrMax && k.element.isFloat || k.operation.name == "Prod" && k.element.size == 1 ||
+		k.operation.isScaled
 }
 
 // lanes combines an accumulator, as the left operand, with another operand.
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
-	case k.elem.isFloat && (k.op.name == "Min" || k.op.name == "Max"):
+	case k.element.isFloat && (k.operation.name == "Min" || k.operation.name == "Max"):
 		// Bit 2 of rangeControl makes the instruction order -0 before +0. If a lane has a NaN, its
 		// operands are added, so that the result is a NaN.
-		rangeControl := map[string]string{"Min": "$4", "Max": "$5"}[k.op.name]
-		p.emit("VCMP"+k.elem.lane, "$3", operand, zmm(acc), "K2")
-		p.emit("VRANGE"+k.elem.lane, rangeControl, operand, zmm(acc), zmm(10))
-		p.emit("VADD"+k.elem.lane, operand, zmm(acc), "K2", zmm(10))
+		rangeControl := map[string]string{"Min": "$4", "Max": "$5"}[k.operation.name]
+		p.emit("VCMP"+k.element.laneSuffix, "$3", operand, zmm(acc), "K2")
+		p.emit("VRANGE"+k.element.laneSuffix, rangeControl, operand, zmm(acc), zmm(10))
+		p.emit("VADD"+k.element.laneSuffix, operand, zmm(acc), "K2", zmm(10))
 		p.emit("VMOVAPS", zmm(10), zmm(acc))
-	case k.op.name == "Prod" && k.elem.size == 1:
+	case k.operation.name == "Prod" && k.element.size == 1:
 		// The last instruction combines the products of the even and the odd bytes.
 		p.emit("VPMULLW", operand, zmm(acc), zmm(10))
 		p.emit("VPSRLW", "$8", zmm(acc), zmm(acc))
@@ -142,15 +144,15 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 
 // jumpIfNaN compares accumulators in pairs. Two lanes are unordered if either of them is a NaN.
 func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
-	const ordered = "$7"
+	const ordered = "$7" // neither operand is a NaN
 	n := k.registers(units)
-	testInstruction := map[bool]string{true: "KORTESTB", false: "KORTESTW"}[k.elem.size == 8]
+	testInstruction := map[bool]string{true: "KORTESTB", false: "KORTESTW"}[k.element.size == 8]
 	for i := 0; i < n; i += 2 {
 		left, right := zmm(i), zmm(min(i+1, n-1))
 		if i == 0 {
-			p.emit("VCMP"+k.elem.lane, ordered, left, right, "K2")
+			p.emit("VCMP"+k.element.laneSuffix, ordered, left, right, "K2")
 		} else {
-			p.emit("VCMP"+k.elem.lane, ordered, left, right, "K2", "K2")
+			p.emit("VCMP"+k.element.laneSuffix, ordered, left, right, "K2", "K2")
 		}
 	}
 	p.emit(testInstruction, "K2", "K2") // sets the carry flag if all bits are set
@@ -159,22 +161,22 @@ func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
 
 func (avx512) replaceNaNs(p *program, k kernel, units int) {
 	const unordered = "$3"
-	lane := map[bool]string{true: "Q", false: "D"}[k.elem.size == 8]
+	lane := map[bool]string{true: "Q", false: "D"}[k.element.size == 8]
 	p.emit("MOVQ", fmt.Sprintf("$%#x", k.canonicalNaN()), "R14")
 	p.emit("VPBROADCAST"+lane, "R14", zmm(8))
 	for i := range k.registers(units) {
-		p.emit("VCMP"+k.elem.lane, unordered, zmm(i), zmm(i), "K2")
-		p.emit("VMOVA"+k.elem.lane, zmm(8), "K2", zmm(i))
+		p.emit("VCMP"+k.element.laneSuffix, unordered, zmm(i), zmm(i), "K2")
+		p.emit("VMOVA"+k.element.laneSuffix, zmm(8), "K2", zmm(i))
 	}
 }
 
 func (avx512) packAccumulators(p *program, k kernel, unit int) {
 	low, high := 2*unit, 2*unit+1
-	switch k.elem.name {
+	switch k.element.name {
 	case "Float16":
-		p.emit("VCVTPS2PH", "$0", zmm(low), ymmLow(low))
-		p.emit("VCVTPS2PH", "$0", zmm(high), ymmLow(high))
-		p.emit("VINSERTI64X4", "$1", ymmLow(high), zmm(low), zmm(low))
+		p.emit("VCVTPS2PH", "$0", zmm(low), lowerHalf(low))
+		p.emit("VCVTPS2PH", "$0", zmm(high), lowerHalf(high))
+		p.emit("VINSERTI64X4", "$1", lowerHalf(high), zmm(low), zmm(low))
 	case "BFloat16":
 		// To round to nearest even, the code adds 0x7FFF plus the last bit that is kept.
 		for _, acc := range []int{low, high} {
@@ -189,8 +191,8 @@ func (avx512) packAccumulators(p *program, k kernel, unit int) {
 }
 
 func (avx512) store(p *program, k kernel, unit int, address string, mode access) {
-	register, move := zmm(unit), fmt.Sprintf("VMOVDQU%d", 8*k.elem.size)
-	if k.elem.is16Bit {
+	register, move := zmm(unit), fmt.Sprintf("VMOVDQU%d", 8*k.element.size)
+	if k.element.is16Bit {
 		register = zmm(2 * unit)
 	}
 	switch mode {

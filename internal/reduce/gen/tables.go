@@ -3,11 +3,11 @@ package main
 import "strings"
 
 type element struct {
-	name    string
-	lane    string // suffix of instructions on accumulator lanes: PS, PD, B, W, D or Q
-	size    int    // in memory, in bytes
-	isFloat bool
-	is16Bit bool // whether elements are 16-bit floats, so that a vector needs two accumulators
+	name       string
+	laneSuffix string // suffix of instructions on accumulator lanes: PS, PD, B, W, D or Q
+	size       int    // in memory, in bytes
+	isFloat    bool
+	is16Bit    bool // whether elements are 16-bit floats, so that a vector needs two accumulators
 }
 
 type operation struct {
@@ -36,42 +36,43 @@ var (
 		{name: "ScaledSum", floats: "VADD", isScaled: true},
 	}
 	elements = []element{
-		{name: "Float32", lane: "PS", size: 4, isFloat: true},
-		{name: "Float64", lane: "PD", size: 8, isFloat: true},
-		{name: "Float16", lane: "PS", size: 2, isFloat: true, is16Bit: true},
-		{name: "BFloat16", lane: "PS", size: 2, isFloat: true, is16Bit: true},
-		{name: "Int8", lane: "B", size: 1},
-		{name: "Uint8", lane: "B", size: 1},
-		{name: "Int32", lane: "D", size: 4},
-		{name: "Int64", lane: "Q", size: 8},
-		{name: "Int16", lane: "W", size: 2},
-		{name: "Uint16", lane: "W", size: 2},
-		{name: "Uint32", lane: "D", size: 4},
-		{name: "Uint64", lane: "Q", size: 8},
+		{name: "Float32", laneSuffix: "PS", size: 4, isFloat: true},
+		{name: "Float64", laneSuffix: "PD", size: 8, isFloat: true},
+		{name: "Float16", laneSuffix: "PS", size: 2, isFloat: true, is16Bit: true},
+		{name: "BFloat16", laneSuffix: "PS", size: 2, isFloat: true, is16Bit: true},
+		{name: "Int8", laneSuffix: "B", size: 1},
+		{name: "Uint8", laneSuffix: "B", size: 1},
+		{name: "Int32", laneSuffix: "D", size: 4},
+		{name: "Int64", laneSuffix: "Q", size: 8},
+		{name: "Int16", laneSuffix: "W", size: 2},
+		{name: "Uint16", laneSuffix: "W", size: 2},
+		{name: "Uint32", laneSuffix: "D", size: 4},
+		{name: "Uint64", laneSuffix: "Q", size: 8},
 	}
 )
 
 func (e element) isUnsigned() bool { return strings.HasPrefix(e.name, "Uint") }
 
 func (k kernel) exists() bool {
-	return !(k.op.isBitwise && k.elem.isFloat) && !(k.op.isScaled && !k.elem.isFloat)
+	return !(k.operation.isBitwise && k.element.isFloat) && !(k.operation.isScaled &&
+		!k.element.isFloat)
 }
 
 // instruction returns the instruction that implements the whole operation. Bitwise instructions get
 // the given suffix.
 func (k kernel) instruction(bitwiseSuffix string) string {
-	name := k.op.integers
-	if k.elem.isFloat {
-		name = k.op.floats
+	name := k.operation.integers
+	if k.element.isFloat {
+		name = k.operation.floats
 	}
 	if name == "" {
-		panic("no instruction implements " + k.op.name + " of " + k.elem.name)
+		panic("no instruction implements " + k.operation.name + " of " + k.element.name)
 	}
-	if k.op.isBitwise {
+	if k.operation.isBitwise {
 		return name + bitwiseSuffix
 	}
-	if k.op.dependsOnSign {
-		name += map[bool]string{true: "U", false: "S"}[k.elem.isUnsigned()]
+	if k.operation.dependsOnSign {
+		name += map[bool]string{true: "U", false: "S"}[k.element.isUnsigned()]
 	}
-	return name + k.elem.lane
+	return name + k.element.laneSuffix
 }
