@@ -6,6 +6,6 @@ import "symmem/driver"
 
 // init reduces the numbers of counts and types, because the race detector slows tests down.
 func init() {
-	counts = []int64{0, 1, 13, 100, 4097, 70001}
+	elementCounts = []int64{0, 1, 13, 100, 4097, 70001}
 	dataTypes = []driver.DataType{driver.Float32, driver.BFloat16, driver.Int64}
 }
