@@ -10,7 +10,7 @@ import (
 
 // GroupConfig describes a group to connect.
 type GroupConfig struct {
-	// ID identifies the group. It is the same on all ranks of the group.
+	// ID is the same on all ranks of the group, and different for other groups.
 	ID string
 	// Title, if not empty, replaces ID in error texts.
 	Title string
@@ -25,8 +25,8 @@ type GroupConfig struct {
 	// the ranks have sent and received. Strict must be the same on every rank.
 	Strict  bool
 	Formula Formula
-	// Timeout limits each wait for a peer, unless the wait has another deadline. If Timeout is nil,
-	// Config.Timeout is the limit.
+	// Timeout limits each wait for a peer without another deadline. If it is nil, Config.Timeout is
+	// the limit.
 	Timeout *Limit
 	// Machines holds the host names of the ranks in group order. An unknown name is "". Machines is
 	// nil if all ranks share a machine.

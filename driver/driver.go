@@ -23,7 +23,7 @@ type Config struct {
 	// selects the device.
 	Device int
 	Store  Store
-	// Timeout limits every wait for a peer, unless the wait has another deadline. It is positive.
+	// Timeout limits every wait for a peer without another deadline. It is positive.
 	Timeout time.Duration
 	Late    Late
 	// Scatter, if not 0, is the seed of random segment addresses. They reveal code that relies on
@@ -80,9 +80,9 @@ type Arena interface {
 	// multiples of Info.Granularity. If Config.Scatter is set, Map chooses a random offset instead.
 	// Map returns an OutOfMemoryError if the device has too little memory.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep keeps the given number of bytes at the start of the range, and releases as many of the
-	// other addresses as possible. Nothing may be mapped at the other addresses. After Keep, the
-	// device may be closed before the arena.
+	// Keep keeps the given number of bytes at the start, and releases as many other addresses as
+	// possible. Nothing may be mapped at these. After Keep, the device may be closed before the
+	// arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. All segments must be unmapped.
 	Close() error

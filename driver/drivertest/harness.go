@@ -93,7 +93,6 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 	return !isMissing
 }
 
-// chapter is a topic of the contract.
 type chapter struct {
 	name         string
 	requirements []requirement

@@ -16,7 +16,6 @@ var splitRequirements = []requirement{
 	{"AllToAll on one rank and AllToAllV on another cause a MismatchError", testOtherExchange},
 }
 
-// splitExchange describes an AllToAllV.
 type splitExchange struct {
 	counts [][]int64 // numbers of elements by sender and receiver
 	// sendOffsets and recvOffsets are the positions of parts in the buffers, by rank and peer.

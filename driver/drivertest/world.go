@@ -104,7 +104,6 @@ func (w *world) errorsByRank(f func(r *rank) error) []error {
 	return errs
 }
 
-// firstNumbers returns the numbers from 0 to n-1.
 func firstNumbers(n int) []int {
 	numbers := make([]int, n)
 	for i := range numbers {

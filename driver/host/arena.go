@@ -11,7 +11,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// arena is a reserved address range for segments.
 type arena struct {
 	device    *Device
 	addresses *sys.Mapping
@@ -76,7 +75,6 @@ func createSegmentFile(bytes int64) (*os.File, error) {
 	return f, nil
 }
 
-// segment is an anonymous file that is mapped in an arena.
 type segment struct {
 	device *Device
 	file   *os.File

@@ -99,7 +99,6 @@ func (s *stream) Record(e driver.Event) error {
 	return nil
 }
 
-// eventWait makes a stream wait for a point of another stream.
 type eventWait struct {
 	point          *point
 	ignoresFailure bool

@@ -200,7 +200,6 @@ func (c *communicator) completeList(call *plan, ticket uint64) error {
 	return err
 }
 
-// completeOne completes one call after all ranks have posted its first step.
 func (c *communicator) completeOne(call *plan, ticket uint64) error {
 	if c.MayDiffer(call.Digest) {
 		if err := c.CompareStep(&call.Call, ticket); err != nil {

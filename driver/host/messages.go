@@ -33,7 +33,6 @@ func (m *messages) init(c *communicator, ranks int) {
 	}
 }
 
-// messageCall is one Send or Recv of this rank.
 type messageCall struct {
 	comm             *communicator
 	plan             *plan

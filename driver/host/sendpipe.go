@@ -25,13 +25,11 @@ type sendPipe struct {
 	backlogSent   chan struct{}            // nil without a backlog; guarded by mu
 }
 
-// frameMessage identifies the message of a frame.
 type frameMessage struct {
 	tag    int
 	number uint64
 }
 
-// sendCall is the sender's end of a message.
 type sendCall struct {
 	messageCall
 	pipe   *sendPipe

@@ -48,7 +48,6 @@ func (s *splitExchange) table(rank int, step uint64) *splitTable {
 	return (*splitTable)(s.mover.stage(rank, step))
 }
 
-// postSplits posts the first step of an AllToAllV.
 func (s *splitExchange) postSplits(call *plan) {
 	m := s.mover
 	ranks, ownRank := len(m.stages), m.rank

@@ -13,7 +13,6 @@ import (
 	"symmem/internal/sys"
 )
 
-// registry holds the windows of a group.
 type registry struct {
 	device  *Device
 	group   *shm.Group

@@ -16,7 +16,6 @@ func (avx2) registerName(i int) string  { return ymm(i) }
 func ymm(i int) string { return fmt.Sprintf("Y%d", i) }
 func xmm(i int) string { return fmt.Sprintf("X%d", i) }
 
-// broadcastConstant fills vector register i with copies of a constant.
 func broadcastConstant(p *program, value uint32, i int) {
 	p.emit("MOVL", fmt.Sprintf("$%#x", value), "AX")
 	p.emit("VMOVD", "AX", xmm(i))

@@ -16,7 +16,6 @@ func (avx512) registerName(i int) string  { return zmm(i) }
 func zmm(i int) string       { return fmt.Sprintf("Z%d", 16+i) }
 func lowerHalf(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 
-// broadcastConstant512 fills a register with copies of a constant.
 func broadcastConstant512(p *program, lane string, value uint32, register string) {
 	p.emit("MOVL", fmt.Sprintf("$%#x", value), "AX")
 	p.emit("VPBROADCAST"+lane, "AX", register)
