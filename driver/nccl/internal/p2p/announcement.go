@@ -6,7 +6,7 @@ import (
 	"symmem/driver"
 )
 
-type address struct {
+type messageKey struct {
 	source, tag int
 	number      uint64
 }
@@ -21,21 +21,23 @@ type slotKey struct {
 type announcement struct {
 	header
 	source int
-	// previous is the previous message in the same slot. It is nil once a Recv has accepted this
-	// message.
-	previous *announcement
-	accepted bool // whether a Recv has accepted the message
+	// previousInSlot is the previous message in the same slot. It is nil once a Recv has accepted
+	// this message.
+	previousInSlot *announcement
+	isAccepted     bool // whether a Recv has accepted the message
 }
 
-func (a *announcement) address() address { return address{a.source, int(a.tag), a.number} }
+func (a *announcement) key() messageKey { return messageKey{a.source, int(a.tag), a.number} }
 
 // ownsFlags reports whether the slot's flags describe this message rather than an earlier message
 // in the same slot.
-func (a *announcement) ownsFlags() bool { return a.previous == nil || a.previous.accepted }
+func (a *announcement) ownsFlags() bool {
+	return a.previousInSlot == nil || a.previousInSlot.isAccepted
+}
 
-// valid reports whether a correct peer could have written the header. accept compares size with the
-// mapped segment.
-func (a *announcement) valid() bool {
+// isValid reports whether a correct peer could have written the header. accept compares size with
+// the mapped segment.
+func (a *announcement) isValid() bool {
 	return a.tag <= driver.MaxTag && a.number > 0 && a.slot < Slots &&
 		a.segment <= math.MaxUint32 && a.size <= math.MaxInt64 &&
 		(a.bytes == 0 || a.segment > 0 && a.offset <= a.size && a.bytes <= a.size-a.offset)

@@ -8,20 +8,20 @@ import (
 	"symmem/internal/cuda"
 )
 
-// CapturedMessage is a Send or a Recv in a graph. The graph owns its words of host memory, and the
-// slot and the staging block of a Send.
+// CapturedMessage is a Send or a Recv in a CUDA graph. The graph owns the message's words of host
+// memory and, for a Send, the message's slot and staging block.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
 	staged     stagedMessage    // for a Send
 	descriptor *kernels.Message // for a Recv
 	state      *gpu.Word        // see End.state
-	last       *End             // end of the latest launch, or nil
+	lastLaunch *End             // the message of the latest launch, or nil
 }
 
 // record adds the message to a capture. The context must be current.
 func (c *CapturedMessage) record(s *stream.Stream) (err error) {
-	m, target := c.messages, s.CUDA
+	m, cudaStream := c.messages, s.CUDA
 	d := m.Device
 	api := d.GPU.CUDA
 	if c.plan.Operation == driver.Recv {
@@ -29,33 +29,34 @@ func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 			return err
 		}
 		c.state = (*gpu.Word)(&c.descriptor.State)
-		return m.queueCopy(c.descriptor, c.plan, target)
+		return m.queueCopy(c.descriptor, c.plan, cudaStream)
 	}
 	if c.state, err = d.GPU.Words.Take(api); err != nil {
 		return err
 	}
 	box := m.out.peers[c.plan.Root].mailbox
-	taken := box.deviceAddress(&box.flags(m.Config.Rank).taken[c.staged.slot])
-	if err = api.StreamWriteValue(target, c.state.Address(), kernels.MessageWaits); err != nil {
+	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
+	err = api.StreamWriteValue(cudaStream, c.state.Address(), kernels.MessageWaits)
+	if err != nil {
 		return err
 	}
-	if err = api.StreamWaitValue(target, taken, 1, cuda.WaitEqual); err != nil {
+	if err = api.StreamWaitValue(cudaStream, copied, 1, cuda.WaitEqual); err != nil {
 		return err
 	}
-	if err = api.StreamWriteValue(target, taken, 0); err != nil {
+	if err = api.StreamWriteValue(cudaStream, copied, 0); err != nil {
 		return err
 	}
-	if err = api.StreamWriteValue(target, c.state.Address(), 0); err != nil {
+	if err = api.StreamWriteValue(cudaStream, c.state.Address(), 0); err != nil {
 		return err
 	}
-	return m.out.queueSend(c.plan, c.staged, target)
+	return m.out.queueSend(c.plan, c.staged, cudaStream)
 }
 
-// Launch assigns a message number to one launch of the graph, and announces the Send or posts the
-// Recv. The caller must hold s.Mu and the group's Mu.
+// Launch prepares one launch of the graph. It assigns the message's number, and then announces the
+// Send to the peer or looks for the Recv's message. The caller must hold s.Mu and Group.Mu.
 func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	m, p := c.messages, c.plan
-	if err := m.admit(s, p); err != nil {
+	if err := m.beginCall(s, p); err != nil {
 		return nil, err
 	}
 	if p.Operation == driver.Send {
@@ -65,12 +66,12 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	}
 	e := m.newEnd(p)
 	e.state, e.descriptor, e.captured = c.state, c.descriptor, true
-	e.previous, c.last = c.last, e
+	e.previousLaunch, c.lastLaunch = c.lastLaunch, e
 	m.Owner.NoteMessage(s, p.Call)
 	if p.Operation == driver.Send {
 		words := m.out.flagsTo(p.Root)
-		e.fullWord, e.takenWord = &words.full[c.staged.slot], &words.taken[c.staged.slot]
-		e.releasedWord = &m.out.peers[p.Root].mailbox.ring(m.Config.Rank).released
+		e.arrivedWord, e.copiedWord = &words.arrived[c.staged.slot], &words.copied[c.staged.slot]
+		e.overwriteWord = &m.out.peers[p.Root].mailbox.headersFrom(m.Config.Rank).canOverwrite
 		m.out.announce(e, c.staged, 1)
 		return e, nil
 	}
@@ -90,7 +91,7 @@ func (c *CapturedMessage) release() {
 	}
 	if c.plan.Operation == driver.Send && !m.closed {
 		out := &m.out.peers[c.plan.Root]
-		out.staged = append(out.staged, c.staged)
+		out.uncopied = append(out.uncopied, c.staged)
 		m.out.reclaim(out, true)
 	}
 }

@@ -21,7 +21,7 @@
 //
 // # States of a message
 //
-// A Send allocates a slot and a block of staging memory (stage), is queued (queueSend) and is
+// A Send allocates a slot and a block of staging memory (reserve), is queued (queueSend) and is
 // announced (announce). A Recv is posted before its wait is queued (post, addReceive) and claims a
 // message. Once this rank has read the message's header, the Send and the Recv are compared
 // (match). Once the data has arrived, the Recv accepts the message (accept). The slot and the block

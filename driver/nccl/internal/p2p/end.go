@@ -10,31 +10,31 @@ import (
 	"symmem/internal/control"
 )
 
-// End is one end of an unfinished message: a Send or a Recv of this rank. The caller of an
-// unexported method must hold inbox.mu.
+// End is a Send or a Recv of this rank whose message is unfinished. The caller of an unexported
+// method must hold inbox.mu.
 type End struct {
 	messages *Messages
 	plan     *Plan
 	control.Message
-	compare  bool // whether the Send and the Recv are compared
-	captured bool // whether the words below belong to a graph
+	compare  bool // whether the arguments of the Send and the Recv are compared
+	captured bool // whether the call is in a CUDA graph, which then owns the words below
 	// state is kernels.MessageWaits while the stream of a Recv waits for the message, or while the
-	// stream of a captured Send waits for takenWord to become 1. Other Sends have neither word.
-	state     *gpu.Word
-	takenWord *uint32
+	// stream of a captured Send waits for copiedWord to become 1. Other Sends have neither word.
+	state      *gpu.Word
+	copiedWord *uint32
 
-	fullWord     *uint32       // in flags; only for a captured Send
-	releasedWord *uint32       // in headerRing; only for a captured Send
-	done         *stream.Event // recorded after a Send; nil for a Recv
+	arrivedWord   *uint32       // in flags; only for a captured Send
+	overwriteWord *uint32       // in headerRing; only for a captured Send
+	done          *stream.Event // recorded after a Send; nil for a Recv
 
 	// The following fields are guarded by inbox.mu.
 
-	waitStart    time.Time // when the stream was first seen to wait
-	releaseStart time.Time // when release was first called for a Send
-	previous     *End      // the same call in the graph's previous launch, or nil
-	// handled is set for a Recv once it has accepted its message or has been refused, and for a
-	// Send once the stream has passed it.
-	handled bool
+	waitStart      time.Time // when the stream was first seen to wait
+	releaseStart   time.Time // when release was first called for a Send
+	previousLaunch *End      // the same call in the graph's previous launch, or nil
+	// isHandled is set for a Recv once it has accepted its message or has been refused, and for a
+	// Send once the stream has completed it.
+	isHandled bool
 
 	// The following fields are used only by a Recv. They are guarded by inbox.mu.
 
@@ -45,16 +45,16 @@ type End struct {
 	announcement *announcement // nil until the header of the claimed message has been read
 }
 
-// passed reports whether the stream has passed a Recv, even if it is already waiting in the graph's
-// next launch.
-func (e *End) passed() bool {
+// isComplete reports whether the stream has completed a Recv. The stream may already be waiting in
+// the graph's next launch.
+func (e *End) isComplete() bool {
 	state := e.state.Value()
-	return e.handled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
+	return e.isHandled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
 }
 
-// waits reports whether the stream is known to be waiting, and notes when the wait began.
-func (e *End) waits() bool {
-	if e.handled || e.previous != nil && !e.previous.handled || e.state == nil ||
+// checkWait reports whether the stream is known to be waiting, and notes when the wait began.
+func (e *End) checkWait() bool {
+	if e.isHandled || e.previousLaunch != nil && !e.previousLaunch.isHandled || e.state == nil ||
 		e.state.Value() != kernels.MessageWaits {
 		return false
 	}
@@ -66,27 +66,27 @@ func (e *End) waits() bool {
 
 // release lets the stream of a captured Send continue and overwrite the previous message. release
 // first withdraws that message. If the receiver has already claimed it, the receiver's GPU may
-// still be copying, and release must be called again until that GPU has written taken. After a time
-// limit, release assumes that the receiver is dead.
+// still be copying it. In this case, release must be called again until that GPU has set
+// copiedWord. After a time limit, release assumes that the receiver is dead.
 func (e *End) release() {
-	atomic.StoreUint32(e.releasedWord, 1)
+	atomic.StoreUint32(e.overwriteWord, 1)
 	if e.releaseStart.IsZero() {
 		e.releaseStart = time.Now()
 	}
-	if atomic.CompareAndSwapUint32(e.fullWord, 1, 0) ||
+	if atomic.CompareAndSwapUint32(e.arrivedWord, 1, 0) ||
 		time.Since(e.releaseStart) > gpu.KernelEndTimeout/4 {
 		e.releaseStart = time.Time{}
-		atomic.StoreUint32(e.takenWord, 1)
+		atomic.StoreUint32(e.copiedWord, 1)
 	}
 }
 
 // refuse lets the stream of a Recv continue without a message.
 func (e *End) refuse() {
-	if e.handled || !e.canAccept() {
+	if e.isHandled || !e.canAccept() {
 		return
 	}
 	e.descriptor.Bytes, e.descriptor.Taken = 0, 0
-	e.handle()
+	e.markHandled()
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
 
@@ -94,15 +94,18 @@ func (e *End) refuse() {
 // share the descriptor. The Recv of the previous launch must therefore have been handled, and the
 // stream must be waiting in the current launch.
 func (e *End) canAccept() bool {
-	return !e.captured ||
-		(e.previous == nil || e.previous.handled) && e.state.Value() == kernels.MessageWaits
+	if !e.captured {
+		return true
+	}
+	return (e.previousLaunch == nil || e.previousLaunch.isHandled) &&
+		e.state.Value() == kernels.MessageWaits
 }
 
-func (e *End) handle() {
+func (e *End) markHandled() {
 	if e.captured {
 		e.state.Set(0) // to detect the wait of the next launch
 	}
-	e.handled, e.previous = true, nil
+	e.isHandled, e.previousLaunch = true, nil
 }
 
 // AddReceive adds a graph's Recv to the unfinished receives, before the graph is launched.

@@ -14,23 +14,23 @@ func (m *Messages) Examine() error {
 	if m.messagePlane == nil {
 		return nil
 	}
-	isCaptured := func(e *End) bool { return e.takenWord != nil }
+	isCaptured := func(e *End) bool { return e.copiedWord != nil }
 	m.in.mu.Lock()
-	prune := slices.ContainsFunc(m.sends, isCaptured)
+	mustPrune := slices.ContainsFunc(m.unfinishedSends, isCaptured)
 	m.in.mu.Unlock()
-	if prune {
-		m.pruneSends() // of a graph's queued launches, only the first one waits
+	if mustPrune {
+		m.pruneSends() // only the first queued launch of a graph waits
 	}
 	m.in.mu.Lock()
 	m.in.pruneReceives()
 	err := m.in.readHeaders()
 	var waiting []*End
-	for _, e := range m.in.pending {
+	for _, e := range m.in.recvsWithoutMessage {
 		if m.in.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
-	for _, e := range m.sends {
+	for _, e := range m.unfinishedSends {
 		if isCaptured(e) && m.in.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
@@ -50,9 +50,10 @@ func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
 	m.in.mu.Lock()
-	missing := e.takenWord == nil && m.Config.Strict && e.announcement == nil && !m.in.mayArrive(e)
+	isUnmatched := e.copiedWord == nil && m.Config.Strict && e.announcement == nil &&
+		!m.in.mayArrive(e)
 	m.in.mu.Unlock()
-	if missing && m.messagePlane.HasCalledMore(p.Root, e.After) {
+	if isUnmatched && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		err = &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: e.After + 1,
 			Ends: m.MessagesBefore(e.After + 1),
@@ -65,8 +66,8 @@ func (m *Messages) examineMessage(e *End) error {
 	if err == nil {
 		return nil
 	}
-	// The error may be out of date. By now, all messages that the peer had announced before it was
-	// examined are visible, so read the headers and check again.
+	// The message may have been announced since the first check. All headers that the peer had
+	// written by then are visible now, so read the headers and check again.
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	readErr := m.in.readHeaders()
@@ -78,8 +79,8 @@ func (m *Messages) examineMessage(e *End) error {
 	return err
 }
 
-// Unmatched returns an error that lists each Send without a Recv, and each Recv without a Send. It
-// is called when the group closes.
+// Unmatched returns an error that lists each Send without a Recv, and each Recv without a Send. The
+// group calls it before it closes.
 func (m *Messages) Unmatched() error {
 	if m.messagePlane == nil || m.Plane.Cause() != nil {
 		return nil
@@ -87,12 +88,12 @@ func (m *Messages) Unmatched() error {
 	var unread []driver.MessageEnds
 	if m.Mu.TryLock() { // a call that waits for other ranks may hold the lock
 		for peer := range m.out.peers {
-			unread = append(unread, m.out.unread(peer)...)
+			unread = append(unread, m.out.unreadMessages(peer)...)
 		}
 		m.Mu.Unlock()
 	}
-	// The error may be out of date. All messages that the peer had announced before it was examined
-	// are visible by now, so check again.
+	// More messages may have been announced. All headers that the peers had written before the
+	// group began to close are visible now.
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	if m.in.mailbox == nil {
@@ -103,7 +104,7 @@ func (m *Messages) Unmatched() error {
 	}
 	atomic.StoreUint32(&m.in.mailbox.wakeup().closed, 1)
 	var awaited []control.AwaitedRecv
-	for _, e := range m.in.pending {
+	for _, e := range m.in.recvsWithoutMessage {
 		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
 		if e.claimed {
 			a.Source = e.source

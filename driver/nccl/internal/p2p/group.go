@@ -16,13 +16,13 @@ import (
 // Owner is the communicator that owns the messages.
 type Owner interface {
 	stream.Group
-	// NoteMessage records a message before it is queued. The caller must hold the locks of the
-	// stream and the owner.
+	// NoteMessage adds a call to the group's history before the call is queued. The caller must
+	// hold the locks of the stream and the owner.
 	NoteMessage(s *stream.Stream, call *driver.Call)
 	// FailUnqueued fails the group because this rank could not queue a call that its peers expect.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group because a peer has failed, and returns the error for the
-	// refused call.
+	// AfterPeerFault fails the group because a peer has failed. It returns the error of the call,
+	// which is not queued.
 	AfterPeerFault(call *driver.Call) error
 }
 
@@ -31,9 +31,9 @@ type Group struct {
 	Owner  Owner
 	Device *Device
 	Config *driver.GroupConfig
-	Plane  control.Plane
+	Plane  control.Plane // the connection between ranks outside NCCL
 	Busy   *stream.BusyStreams
-	// Check is set if the Send and the Recv of each message are compared.
+	// Check is true if the arguments of each message's Send and Recv are compared.
 	Check *atomic.Bool
 	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}
@@ -49,7 +49,8 @@ type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors holds the descriptors of receives. Copies holds the kernels that copy messages.
+	// Descriptors holds host memory through which the host starts the copy of each Recv's message.
+	// Copies holds the kernels that copy messages.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
 	// UnfinishedGroups counts the groups that have failed or are closed, but have unfinished
@@ -75,7 +76,7 @@ func (d *Device) Closers() []func() error {
 	return closers
 }
 
-// Plan is a prepared Send or Recv.
+// Plan is a Send or a Recv with its buffer's address.
 type Plan struct {
 	*driver.Call
 	// Address is the buffer's address outside all windows (memory that NCCL has registered).

@@ -32,16 +32,16 @@ type inbox struct {
 
 	// The following fields are guarded by mu.
 
-	announcements  map[address]*announcement // messages without a Recv
-	awaitingHeader map[address]*End          // receives whose message's header has not been read
-	unmatched      []*announcement           // announcements not yet passed to the matcher
-	anySourceRecvs int                       // receives from any source that have no message
-	latestInSlot   map[slotKey]*announcement // latest message in each slot of a graph
-	peerSegments   map[slotKey]*peerSegment
-	pending        []*End // receives that have no message yet
-	receives       []*End // receives that streams have not passed
-	deliveryRuns   bool
-	stopped        bool // whether delivery must not start again
+	announcements       map[messageKey]*announcement // messages without a Recv
+	awaitingHeader      map[messageKey]*End          // receives whose header has not been read
+	unassigned          []*announcement              // announcements not yet passed to the matcher
+	anySourceRecvs      int                          // receives from any source that have no message
+	lastInSlot          map[slotKey]*announcement    // latest message in each slot of a graph
+	peerSegments        map[slotKey]*peerSegment
+	recvsWithoutMessage []*End // receives that have no message yet
+	unfinishedRecvs     []*End // receives not known to be complete
+	isDelivering        bool
+	stopped             bool // whether delivery must not start again
 
 	goroutines sync.WaitGroup // these deliver messages or map segments
 }
@@ -50,8 +50,8 @@ func newInbox(g *Group, messagePlane control.Messages) (*inbox, error) {
 	in := &inbox{
 		config: g.Config, plane: g.Plane, messagePlane: messagePlane,
 		device: g.Device, ended: g.Ended,
-		announcements: map[address]*announcement{}, awaitingHeader: map[address]*End{},
-		latestInSlot: map[slotKey]*announcement{}, peerSegments: map[slotKey]*peerSegment{},
+		announcements: map[messageKey]*announcement{}, awaitingHeader: map[messageKey]*End{},
+		lastInSlot: map[slotKey]*announcement{}, peerSegments: map[slotKey]*peerSegment{},
 	}
 	var err error
 	in.mailbox, in.file, err = openMailbox(g.Device, g.Config)
@@ -64,7 +64,7 @@ func (in *inbox) readHeaders() (err error) {
 		if source == in.config.Rank || in.mailbox == nil {
 			continue
 		}
-		ring := in.mailbox.ring(source)
+		ring := in.mailbox.headersFrom(source)
 		read := ring.read
 		headers := spin.LoadAcquire64(&ring.posted) - read
 		if headers > Slots {
@@ -88,20 +88,20 @@ func (in *inbox) readHeaders() (err error) {
 }
 
 func (in *inbox) addAnnouncement(a *announcement) error {
-	if !a.valid() {
+	if !a.isValid() {
 		return in.errInvalid(a)
 	}
-	if key := (slotKey{a.source, a.slot}); a.replayed != 0 {
-		a.previous, in.latestInSlot[key] = in.latestInSlot[key], a
+	if key := (slotKey{a.source, a.slot}); a.inGraph != 0 {
+		a.previousInSlot, in.lastInSlot[key] = in.lastInSlot[key], a
 	}
-	in.announcements[a.address()] = a
-	if e := in.awaitingHeader[a.address()]; e != nil {
-		delete(in.awaitingHeader, a.address())
+	in.announcements[a.key()] = a
+	if e := in.awaitingHeader[a.key()]; e != nil {
+		delete(in.awaitingHeader, a.key())
 		return in.match(e)
 	}
-	if in.unmatched = append(in.unmatched, a); len(in.unmatched) > 2*len(in.announcements)+Slots {
-		in.unmatched = slices.DeleteFunc(in.unmatched, func(a *announcement) bool {
-			return in.announcements[a.address()] != a
+	if in.unassigned = append(in.unassigned, a); len(in.unassigned) > 2*len(in.announcements)+Slots {
+		in.unassigned = slices.DeleteFunc(in.unassigned, func(a *announcement) bool {
+			return in.announcements[a.key()] != a
 		})
 	}
 	return nil
@@ -111,15 +111,15 @@ func (in *inbox) addAnnouncement(a *announcement) error {
 // incomplete messages only if all is set, because their stream may itself be waiting for a Recv
 // from any source.
 func (in *inbox) passToMatcher(all bool) error {
-	unmatched := in.unmatched
-	in.unmatched = nil
+	unmatched := in.unassigned
+	in.unassigned = nil
 	var errs []error
 	for _, a := range unmatched {
-		if in.announcements[a.address()] != a {
+		if in.announcements[a.key()] != a {
 			continue // matched with a Recv
 		}
 		if !all && (!a.ownsFlags() || !in.isComplete(a)) {
-			in.unmatched = append(in.unmatched, a)
+			in.unassigned = append(in.unassigned, a)
 			continue
 		}
 		errs = append(errs, in.assign(in.matcher.Arrive(message.Arrival{
@@ -132,8 +132,8 @@ func (in *inbox) passToMatcher(all bool) error {
 
 // mayArrive reports whether an announced message may match a Recv from any source.
 func (in *inbox) mayArrive(e *End) bool {
-	return slices.ContainsFunc(in.unmatched, func(a *announcement) bool {
-		return int(a.tag) == e.plan.Tag && in.announcements[a.address()] == a &&
+	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
+		return int(a.tag) == e.plan.Tag && in.announcements[a.key()] == a &&
 			in.matcherSegment(a.collectivesBefore) == in.matcherSegment(e.After)
 	})
 }
@@ -164,7 +164,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 // match compares a Recv with its message, once the message's header has been read.
 func (in *inbox) match(e *End) error {
 	p := e.plan
-	key := address{e.source, p.Tag, e.number}
+	key := messageKey{e.source, p.Tag, e.number}
 	a := in.announcements[key]
 	if a == nil {
 		in.awaitingHeader[key] = e
@@ -195,7 +195,7 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 		accepted, err = in.accept(e)
 	}
 	if err == nil && !accepted {
-		in.pending = append(in.pending, e)
+		in.recvsWithoutMessage = append(in.recvsWithoutMessage, e)
 	}
 	return accepted, err
 }
@@ -206,9 +206,9 @@ func (in *inbox) post(e *End) (accepted bool, err error) {
 func (in *inbox) addReceive(e *End) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.receives = append(in.receives, e)
+	in.unfinishedRecvs = append(in.unfinishedRecvs, e)
 	in.pruneReceives()
-	in.deliver()
+	in.startDelivery()
 }
 
 // removeReceive removes a Recv that could not be queued completely, and ends its wait. It does not
@@ -220,17 +220,17 @@ func (in *inbox) removeReceive(e *End) {
 		e.refuse()
 	}
 	isRecv := func(other *End) bool { return other == e }
-	in.receives = slices.DeleteFunc(in.receives, isRecv)
-	in.pending = slices.DeleteFunc(in.pending, isRecv)
+	in.unfinishedRecvs = slices.DeleteFunc(in.unfinishedRecvs, isRecv)
+	in.recvsWithoutMessage = slices.DeleteFunc(in.recvsWithoutMessage, isRecv)
 }
 
 func (in *inbox) pruneReceives() {
-	in.receives = slices.DeleteFunc(in.receives, func(e *End) bool {
-		passed := e.passed()
-		if passed && !e.captured {
+	in.unfinishedRecvs = slices.DeleteFunc(in.unfinishedRecvs, func(e *End) bool {
+		isComplete := e.isComplete()
+		if isComplete && !e.captured {
 			in.device.Descriptors.Put(e.descriptor)
 		}
-		return passed
+		return isComplete
 	})
 }
 
@@ -238,10 +238,10 @@ func (in *inbox) pruneReceives() {
 // slot.
 func (in *inbox) isWaiting(e *End) bool {
 	switch {
-	case in.mailbox == nil || !e.waits():
+	case in.mailbox == nil || !e.checkWait():
 		return false
-	case e.takenWord != nil:
-		return atomic.LoadUint32(e.takenWord) == 0
+	case e.copiedWord != nil:
+		return atomic.LoadUint32(e.copiedWord) == 0
 	}
 	return e.announcement == nil || !in.isComplete(e.announcement)
 }
@@ -249,7 +249,9 @@ func (in *inbox) isWaiting(e *End) bool {
 func (in *inbox) unanswered() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return slices.ContainsFunc(in.pending, func(e *End) bool { return e.announcement == nil })
+	return slices.ContainsFunc(in.recvsWithoutMessage, func(e *End) bool {
+		return e.announcement == nil
+	})
 }
 
 // stop ends the delivery of messages and waits for all goroutines of the inbox.

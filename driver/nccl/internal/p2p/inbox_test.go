@@ -38,7 +38,7 @@ func TestPostRejectsInvalidHeaders(t *testing.T) {
 	}
 	t.Run("more headers than slots", func(t *testing.T) {
 		in := testInbox(t)
-		spin.StoreRelease64(&in.mailbox.ring(0).posted, 1<<60)
+		spin.StoreRelease64(&in.mailbox.headersFrom(0).posted, 1<<60)
 		if accepted, err := in.post(newRecv(8)); err == nil || accepted {
 			t.Errorf("post = %v, %v; want an error", accepted, err)
 		}
@@ -63,9 +63,9 @@ func TestUnreadIsBoundedBySlots(t *testing.T) {
 		config: &driver.GroupConfig{Ranks: []int{0, 1}},
 		peers:  []peerOutbox{{}, {mailbox: in.mailbox}},
 	}
-	spin.StoreRelease64(&in.mailbox.ring(0).posted, 1<<60)
+	spin.StoreRelease64(&in.mailbox.headersFrom(0).posted, 1<<60)
 	atomic.StoreUint32(&in.mailbox.wakeup().closed, 1)
-	if got := len(o.unread(1)); got != Slots {
+	if got := len(o.unreadMessages(1)); got != Slots {
 		t.Errorf("unread returned %d messages, want %d", got, Slots)
 	}
 }
@@ -91,16 +91,16 @@ func testInbox(t *testing.T) *inbox {
 	return &inbox{
 		config:         &driver.GroupConfig{Ranks: []int{0, 1}, Rank: 1},
 		mailbox:        &mailbox{memory: mapping, ranks: 2},
-		announcements:  map[address]*announcement{},
-		awaitingHeader: map[address]*End{},
-		latestInSlot:   map[slotKey]*announcement{},
+		announcements:  map[messageKey]*announcement{},
+		awaitingHeader: map[messageKey]*End{},
+		lastInSlot:     map[slotKey]*announcement{},
 		peerSegments:   map[slotKey]*peerSegment{{0, 1}: {address: 1 << 30, bytes: segmentBytes}},
 	}
 }
 
 func (in *inbox) announceFromPeer(h *header) {
-	atomic.StoreUint32(&in.mailbox.flags(0).full[0], 1)
-	in.mailbox.ring(0).post(h)
+	atomic.StoreUint32(&in.mailbox.flags(0).arrived[0], 1)
+	in.mailbox.headersFrom(0).post(h)
 }
 
 func newRecv(bytes int64) *End {

@@ -21,9 +21,9 @@ import (
 const (
 	// Slots is the maximum number of unfinished messages from one rank to another, a power of two.
 	Slots = 1024
-	// ringPage is the minimum distance in bytes between data that different ranks write. It is also
-	// the alignment of the words that GPUs write.
-	ringPage = 4096
+	// pageBytes is the minimum distance in bytes between data that different ranks write. It is
+	// also the alignment of the words that GPUs write.
+	pageBytes = 4096
 )
 
 // header describes a message.
@@ -34,40 +34,41 @@ type header struct {
 	segment            uint64 // number of the staging segment, from 1, or 0 for an empty message
 	size               uint64 // size of the segment
 	offset             uint64 // offset of the message in the segment
-	slot               uint64
-	replayed           uint64 // 1 for a Send in a graph, which uses the same slot in each launch
+	slot               uint64 // index of the words in flags
+	inGraph            uint64 // 1 for a Send in a graph, which uses the same slot in each launch
 }
 
-// flags holds the two words of each slot, which GPUs write. full is 1 from the arrival of a message
-// until the receiver claims it. taken is 1 from the end of the copy until the sender reuses the
-// slot.
-type flags struct{ full, taken [Slots]uint32 }
+// flags holds the two words of each slot, which GPUs write. arrived is 1 from the arrival of a
+// message until the receiver claims the message. copied is 1 from the end of the receiver's copy
+// until the sender reuses the slot.
+type flags struct{ arrived, copied [Slots]uint32 }
 
 // headerRing holds the headers that one rank writes for the mailbox's owner.
 type headerRing struct {
 	posted uint64 // number of headers that the sender has written
-	// released is 1 once replays may overwrite messages that have not been copied. From then on,
-	// the receiver must not claim messages of graphs.
-	released uint32
-	_        [ringPage - 12]byte
-	read     uint64 // number of headers that the receiver has read
-	_        [ringPage - 8]byte
-	headers  [Slots]header // header n, counted from 1, is at index n % Slots
+	// canOverwrite is 1 once launches of graphs might overwrite messages that have not been copied.
+	// From then on, the receiver must not claim messages of graphs.
+	canOverwrite uint32
+	_            [pageBytes - 12]byte
+	read         uint64 // number of headers that the receiver has read
+	_            [pageBytes - 8]byte
+	headers      [Slots]header // header n, counted from 1, is at index n % Slots
 }
 
+// wakeup wakes the mailbox's owner when a header arrives.
 type wakeup struct {
-	word     uint32
-	sleeping int32
+	word     uint32 // changes with each header
+	sleeping int32  // number of threads that wait for a change of word
 	closed   uint32 // 1 once the owner no longer reads headers
-	_        [ringPage - 12]byte
+	_        [pageBytes - 12]byte
 }
 
-// mailbox is a mapping of a mailbox.
+// mailbox maps the mailbox of this rank or of a peer.
 type mailbox struct {
-	memory *sys.Mapping
-	ranks  int
-	pinned uintptr // host address of the part that is registered with CUDA
-	device uintptr // device address of that part
+	memory       *sys.Mapping
+	ranks        int
+	pinnedHost   uintptr // host address of the flags that are registered with CUDA
+	pinnedDevice uintptr // device address of these flags
 }
 
 func mailboxBytes(ranks int) int64 {
@@ -82,14 +83,14 @@ func (m *mailbox) flags(sender int) *flags {
 	return (*flags)(unsafe.Add(m.memory.Base(), offset))
 }
 
-func (m *mailbox) ring(sender int) *headerRing {
+func (m *mailbox) headersFrom(sender int) *headerRing {
 	offset := unsafe.Sizeof(wakeup{}) + uintptr(m.ranks)*unsafe.Sizeof(flags{}) +
 		uintptr(sender)*unsafe.Sizeof(headerRing{})
 	return (*headerRing)(unsafe.Add(m.memory.Base(), offset))
 }
 
 func (m *mailbox) deviceAddress(word *uint32) uintptr {
-	return m.device + uintptr(unsafe.Pointer(word)) - m.pinned
+	return m.pinnedDevice + uintptr(unsafe.Pointer(word)) - m.pinnedHost
 }
 
 func (w *wakeup) wake() {
@@ -110,25 +111,25 @@ func (r *headerRing) hasRoom() bool {
 	return spin.LoadAcquire64(&r.posted)-spin.LoadAcquire64(&r.read) < Slots
 }
 
-// pin registers the flags of the senders first to first+ranks-1 with CUDA. The context must be
-// current.
-func (m *mailbox) pin(d *Device, first, ranks int) error {
-	address := uintptr(unsafe.Pointer(m.flags(first)))
-	err := d.GPU.CUDA.MemHostRegister(address, int64(ranks)*int64(unsafe.Sizeof(flags{})))
+// pin registers the flags of consecutive senders with CUDA, so that GPUs can access the flags. The
+// CUDA context must be current.
+func (m *mailbox) pin(d *Device, firstSender, senders int) error {
+	address := uintptr(unsafe.Pointer(m.flags(firstSender)))
+	err := d.GPU.CUDA.MemHostRegister(address, int64(senders)*int64(unsafe.Sizeof(flags{})))
 	if err != nil {
 		return fmt.Errorf("registering host memory for messages: %w", err)
 	}
-	m.pinned = address
-	m.device, err = d.GPU.CUDA.MemHostDevice(address)
+	m.pinnedHost = address
+	m.pinnedDevice, err = d.GPU.CUDA.MemHostDevice(address)
 	return err
 }
 
-// close unmaps the mailbox. No unfinished work of this process may use it. If CUDA cannot
-// unregister the memory, for example during a capture by another library, the mailbox stays mapped,
-// because CUDA would refuse to register other memory at these addresses.
+// close unmaps the mailbox. No unfinished work of this process may use the mailbox. If CUDA cannot
+// unregister the memory, for example because another library is capturing a graph, the mailbox
+// stays mapped. CUDA would otherwise refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
-	if m.pinned != 0 {
-		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinned) })
+	if m.pinnedHost != 0 {
+		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinnedHost) })
 		if err != nil {
 			m.memory.Keep()
 			return fmt.Errorf("unregistering host memory for messages, which stays mapped: %w", err)
@@ -141,8 +142,8 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox and exports it to the peers, until the caller withdraws
-// the returned file.
+// openMailbox creates this rank's mailbox. Peers can map the mailbox until the caller withdraws the
+// returned file.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	bytes := mailboxBytes(ranks)

@@ -12,19 +12,19 @@ import (
 	"symmem/internal/control"
 )
 
-// Messages implements the messages of a group.
+// Messages implements Send and Recv for a group.
 type Messages struct {
 	Group
 	messagePlane control.Messages // nil if the ranks cannot exchange messages
 	out          *outbox
 	in           *inbox // nil if messagePlane is nil, unless Open has failed
 
-	closed    bool   // guarded by Mu
-	suspended bool   // whether a Suspender has unmapped the peers' staging memory; guarded by Mu
-	sends     []*End // sends that streams have not passed; guarded by inbox.mu
-	pruned    int    // length of sends after the last pruneSends; guarded by inbox.mu
+	closed          bool   // guarded by Mu
+	suspended       bool   // whether the peers' staging memory is unmapped; guarded by Mu
+	unfinishedSends []*End // not known to be complete; guarded by inbox.mu
+	sendsAfterPrune int    // length of unfinishedSends after the last pruneSends; guarded by inbox.mu
 
-	releasingLate bool // used only by the teardown goroutine
+	isReleasing bool // used only by the teardown goroutine
 }
 
 // Open enables messages if the ranks are on one machine.
@@ -39,7 +39,7 @@ func (m *Messages) Open(g Group) error {
 		return err
 	}
 	m.in, m.out, m.messagePlane = in, newOutbox(&m.Group, messagePlane), messagePlane
-	return m.out.staging.add(m.Config, m.out.firstStaging())
+	return m.out.staging.addSegment(m.Config, m.out.firstSegmentBytes())
 }
 
 // Available reports whether the ranks can send messages to each other.
@@ -48,15 +48,15 @@ func (m *Messages) Available() bool { return m.messagePlane != nil }
 // Unanswered reports whether any Recv is waiting for a message that has not been announced.
 func (m *Messages) Unanswered() bool { return m.messagePlane != nil && m.in.unanswered() }
 
-// newEnd counts a message. The caller must hold m.Mu.
+// newEnd assigns the next message number to a call. The caller must hold m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
 	return &End{messages: m, plan: p, Message: m.messagePlane.Count(p.Call), compare: m.Check.Load()}
 }
 
-// admit returns an error if the group has failed. It first marks the stream as busy, so that the
-// group's teardown ends the message if the group fails after the check. The caller must hold s.Mu
-// and m.Mu.
-func (m *Messages) admit(s *stream.Stream, p *Plan) error {
+// beginCall returns an error if the group has failed. It first marks the stream as busy. If the
+// group fails after the check, the group's teardown therefore ends the stream's wait. The caller
+// must hold s.Mu and m.Mu.
+func (m *Messages) beginCall(s *stream.Stream, p *Plan) error {
 	m.Busy.Add(s)
 	err := m.Plane.Cause()
 	if m.Plane.PeerFailed() {
@@ -68,9 +68,9 @@ func (m *Messages) admit(s *stream.Stream, p *Plan) error {
 	return err
 }
 
-// Transfer queues one end of a message. The caller must hold s.Mu and m.Mu.
+// Transfer queues a Send or a Recv. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Transfer(s *stream.Stream, p *Plan) error {
-	if err := m.admit(s, p); err != nil {
+	if err := m.beginCall(s, p); err != nil {
 		return err
 	}
 	if p.Operation == driver.Send {
@@ -100,7 +100,7 @@ func (m *Messages) Map(ctx context.Context) error {
 			return err
 		}
 		m.out.peers[peer].mailbox = box
-		segment := &peerSegment{bytes: m.out.firstStaging()}
+		segment := &peerSegment{bytes: m.out.firstSegmentBytes()}
 		segment.address, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1),
 			segment.bytes, 0)
 		if err != nil {
@@ -111,7 +111,7 @@ func (m *Messages) Map(ctx context.Context) error {
 	return nil
 }
 
-// Withdraw ends the export of this rank's mailbox, once all peers have mapped it.
+// Withdraw ends the export of this rank's mailbox. All peers must have mapped the mailbox.
 func (m *Messages) Withdraw() error {
 	if m.in == nil || m.in.file == nil {
 		return nil
@@ -121,8 +121,8 @@ func (m *Messages) Withdraw() error {
 	return err
 }
 
-// Close stops the delivery of messages. It frees the memory once the last kernel that may use the
-// memory has exited. If a stream has an unfinished message, the memory stays allocated.
+// Close stops the delivery of messages. It frees the memory once no running kernel can use the
+// memory. If a stream then has an unfinished message, the memory stays allocated.
 func (m *Messages) Close() error {
 	if m.messagePlane == nil {
 		return nil
@@ -142,7 +142,7 @@ func (m *Messages) free() error {
 	errs := []error{m.Withdraw()}
 	// If the group has failed, peers copy no more messages.
 	cause := m.Plane.Cause()
-	needed := m.out.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
+	peersNeedMemory := m.out.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
 	errs = append(errs, d.GPU.Do(func() error {
 		var errs []error
@@ -157,7 +157,7 @@ func (m *Messages) free() error {
 		}
 		return errors.Join(errs...)
 	}))
-	errs = append(errs, m.out.staging.close(m.Config, needed))
+	errs = append(errs, m.out.staging.close(m.Config, peersNeedMemory))
 	for i := range m.out.peers {
 		if box := m.out.peers[i].mailbox; box != nil {
 			errs = append(errs, box.close(d))
@@ -165,11 +165,11 @@ func (m *Messages) free() error {
 		}
 	}
 	m.in.mu.Lock()
-	own := m.in.mailbox
+	ownMailbox := m.in.mailbox
 	m.in.mailbox, m.in.peerSegments = nil, nil
 	m.in.mu.Unlock()
-	if own != nil {
-		errs = append(errs, own.close(d))
+	if ownMailbox != nil {
+		errs = append(errs, ownMailbox.close(d))
 	}
 	return errors.Join(errs...)
 }
@@ -180,38 +180,39 @@ func (m *Messages) InFlight() bool {
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	m.in.pruneReceives()
-	return len(m.sends)+len(m.in.receives) > 0
+	return len(m.unfinishedSends)+len(m.in.unfinishedRecvs) > 0
 }
 
-// Release lets streams continue that wait for a message, or for a peer to copy a captured message.
-// Each launch of a graph waits again, so Release must be called at least once for each queued
-// launch.
+// Release ends the waits of streams for a message, or for a peer to copy a captured message. Each
+// launch of a graph waits again, so Release must be called at least once for each queued launch.
 func (m *Messages) Release() {
 	if m.messagePlane == nil {
 		return
 	}
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
-	for _, e := range m.in.receives {
+	for _, e := range m.in.unfinishedRecvs {
 		e.refuse()
 	}
-	m.in.pending = slices.DeleteFunc(m.in.pending, func(e *End) bool { return e.handled })
-	seen := map[*uint32]bool{} // all launches of a graph share a word, and only one waits
-	for _, e := range m.sends {
-		if e.takenWord != nil && !seen[e.takenWord] && e.state.Value() == kernels.MessageWaits {
+	isHandled := func(e *End) bool { return e.isHandled }
+	m.in.recvsWithoutMessage = slices.DeleteFunc(m.in.recvsWithoutMessage, isHandled)
+	checkedWords := map[*uint32]bool{} // all launches of a graph share a word, and only one waits
+	for _, e := range m.unfinishedSends {
+		if e.copiedWord != nil && !checkedWords[e.copiedWord] &&
+			e.state.Value() == kernels.MessageWaits {
 			e.release()
 		}
-		seen[e.takenWord] = true
+		checkedWords[e.copiedWord] = true
 	}
 }
 
 // ReleaseLate repeats Release in the background until no stream has an unfinished message. The
 // device stays open until then.
 func (m *Messages) ReleaseLate() {
-	if m.messagePlane == nil || m.releasingLate {
+	if m.messagePlane == nil || m.isReleasing {
 		return
 	}
-	m.releasingLate = true
+	m.isReleasing = true
 	m.Device.UnfinishedGroups.Add(1)
 	go func() {
 		defer m.Device.UnfinishedGroups.Add(-1)
@@ -245,10 +246,10 @@ func (m *Messages) ReleaseGraph(calls []*CapturedMessage) {
 	}
 	defer m.Mu.Unlock()
 	m.in.mu.Lock()
-	inGraph := func(e *End) bool { return e.captured && states[e.state] }
-	m.sends = slices.DeleteFunc(m.sends, inGraph)
-	m.in.receives = slices.DeleteFunc(m.in.receives, inGraph)
-	m.in.pending = slices.DeleteFunc(m.in.pending, inGraph)
+	isInGraph := func(e *End) bool { return e.captured && states[e.state] }
+	m.unfinishedSends = slices.DeleteFunc(m.unfinishedSends, isInGraph)
+	m.in.unfinishedRecvs = slices.DeleteFunc(m.in.unfinishedRecvs, isInGraph)
+	m.in.recvsWithoutMessage = slices.DeleteFunc(m.in.recvsWithoutMessage, isInGraph)
 	m.in.mu.Unlock()
 	for _, k := range calls {
 		if k.messages == m {

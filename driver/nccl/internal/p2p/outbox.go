@@ -17,7 +17,7 @@ import (
 // outbox implements the sending side. The caller of a method must hold the owner's lock.
 type outbox struct {
 	config       *driver.GroupConfig
-	plane        control.Plane
+	plane        control.Plane // the connection between ranks outside NCCL
 	messagePlane control.Messages
 	device       *Device
 	peers        []peerOutbox // by group rank
@@ -32,10 +32,10 @@ func newOutbox(g *Group, messagePlane control.Messages) *outbox {
 }
 
 type peerOutbox struct {
-	mailbox *mailbox        // mailbox of the peer
-	next    uint64          // lowest slot that has never been used
-	free    []uint64        // used slots that are free again
-	staged  []stagedMessage // in the order of calls
+	mailbox     *mailbox        // mailbox of the peer
+	firstUnused uint64          // lowest slot that has never been used
+	freeSlots   []uint64        // used slots that are free again
+	uncopied    []stagedMessage // in the order of calls
 }
 
 // stagedMessage is a message that the peer has not copied.
@@ -48,44 +48,46 @@ func (o *outbox) flagsTo(peer int) *flags {
 	return o.peers[peer].mailbox.flags(o.config.Rank)
 }
 
-// reclaim frees the slots and staging blocks of copied messages. Unless all is set, it stops at the
-// first message that the peer has not copied.
-func (o *outbox) reclaim(out *peerOutbox, all bool) {
+// reclaim frees the slots and staging blocks of copied messages. Unless checkAll is set, it stops
+// at the first message that the peer has not copied.
+func (o *outbox) reclaim(out *peerOutbox, checkAll bool) {
 	words := out.mailbox.flags(o.config.Rank)
-	taken := func(s stagedMessage) bool { return atomic.LoadUint32(&words.taken[s.slot]) == 1 }
+	isCopied := func(s stagedMessage) bool { return atomic.LoadUint32(&words.copied[s.slot]) == 1 }
 	free := func(s stagedMessage) {
-		o.staging.put(s.block)
-		out.free = append(out.free, s.slot)
+		o.staging.freeBlock(s.block)
+		out.freeSlots = append(out.freeSlots, s.slot)
 	}
-	if all {
-		out.staged = slices.DeleteFunc(out.staged, func(s stagedMessage) bool {
-			done := taken(s)
-			if done {
+	if checkAll {
+		out.uncopied = slices.DeleteFunc(out.uncopied, func(s stagedMessage) bool {
+			remove := isCopied(s)
+			if remove {
 				free(s)
 			}
-			return done
+			return remove
 		})
 		return
 	}
 	n := 0
-	for n < len(out.staged) && taken(out.staged[n]) {
-		free(out.staged[n])
+	for n < len(out.uncopied) && isCopied(out.uncopied[n]) {
+		free(out.uncopied[n])
 		n++
 	}
-	out.staged = slices.Delete(out.staged, 0, n)
+	out.uncopied = slices.Delete(out.uncopied, 0, n)
 }
 
-var errNoSlot = fmt.Errorf("open graphs use all %d slots for Sends to that rank: close some "+
-	"graphs: %w", Slots, driver.ErrUnsupported)
+var errNoSlot = fmt.Errorf("graphs that are not closed use all %d slots for Sends to that rank: %w",
+	Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send failed for lack of space and had no effect.
+// isOutOfRoom reports whether a Send failed because there was no free slot or memory. The Send then
+// had no effect.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// stage allocates a slot and a block of staging memory, or waits until one is free. The wait for a
-// block is brief, because the peer may itself be waiting for this rank.
-func (o *outbox) stage(p *Plan) (staged stagedMessage, err error) {
+// reserve allocates a slot and a block of staging memory. If necessary, it waits for a free slot,
+// and then briefly for a free block. A long wait could hang, because the peer might itself be
+// waiting for this rank.
+func (o *outbox) reserve(p *Plan) (staged stagedMessage, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
 	if err := o.awaitRoom(p, true); err != nil {
@@ -94,13 +96,13 @@ func (o *outbox) stage(p *Plan) (staged stagedMessage, err error) {
 	if staged.block, err = o.awaitBlock(p.bytes()); err != nil {
 		return stagedMessage{}, err
 	}
-	if n := len(out.free); n > 0 {
-		staged.slot, out.free = out.free[n-1], out.free[:n-1]
+	if n := len(out.freeSlots); n > 0 {
+		staged.slot, out.freeSlots = out.freeSlots[n-1], out.freeSlots[:n-1]
 	} else {
-		staged.slot = out.next
-		out.next++
+		staged.slot = out.firstUnused
+		out.firstUnused++
 	}
-	atomic.StoreUint32(&out.mailbox.flags(o.config.Rank).taken[staged.slot], 0)
+	atomic.StoreUint32(&out.mailbox.flags(o.config.Rank).copied[staged.slot], 0)
 	return staged, nil
 }
 
@@ -108,16 +110,16 @@ func (o *outbox) stage(p *Plan) (staged stagedMessage, err error) {
 // slot is free.
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
-	ring := out.mailbox.ring(o.config.Rank)
+	ring := out.mailbox.headersFrom(o.config.Rank)
 	begin := time.Now()
 	for polls := 0; ; polls++ {
-		if needsSlot && len(out.free) == 0 && out.next == Slots {
+		if needsSlot && len(out.freeSlots) == 0 && out.firstUnused == Slots {
 			o.reclaim(out, true)
 		}
-		if needsSlot && len(out.free) == 0 && out.next == Slots && len(out.staged) == 0 {
+		if needsSlot && len(out.freeSlots) == 0 && out.firstUnused == Slots && len(out.uncopied) == 0 {
 			return fmt.Errorf("%s: %w", control.DescribeMessage(o.config, p.Call, 0), errNoSlot)
 		}
-		if ring.hasRoom() && (!needsSlot || len(out.free) > 0 || out.next < Slots) {
+		if ring.hasRoom() && (!needsSlot || len(out.freeSlots) > 0 || out.firstUnused < Slots) {
 			return nil
 		}
 		if err := o.plane.Cause(); err != nil {
@@ -140,25 +142,25 @@ const growInterval = 10 * time.Millisecond // between attempts to allocate devic
 // still free a block.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
-	b, ok := s.take(bytes)
+	b, ok := s.allocateBlock(bytes)
 	if ok {
 		return b, nil
 	}
 	begin := time.Now()
-	var lastGrow time.Time // time of the last failed attempt
+	var lastFailure time.Time // of growErr
 	var growErr error
 	for polls := 0; ; polls++ {
-		uncopied := o.reclaimAll()
-		if b, ok = s.take(bytes); ok {
+		hasUncopied := o.reclaimAll()
+		if b, ok = s.allocateBlock(bytes); ok {
 			return b, nil
 		}
-		if time.Since(lastGrow) > growInterval {
+		if time.Since(lastFailure) > growInterval {
 			if growErr = s.grow(o.config, bytes); growErr == nil {
 				continue
 			}
-			lastGrow = time.Now()
+			lastFailure = time.Now()
 		}
-		if !errors.Is(growErr, driver.ErrOutOfMemory) || !uncopied || o.plane.Cause() != nil ||
+		if !errors.Is(growErr, driver.ErrOutOfMemory) || !hasUncopied || o.plane.Cause() != nil ||
 			time.Since(begin) > o.device.GPU.Timeout/4 {
 			return block{}, growErr
 		}
@@ -166,17 +168,17 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	}
 }
 
-func (o *outbox) reclaimAll() (uncopied bool) {
+func (o *outbox) reclaimAll() (hasUncopied bool) {
 	for i := range o.peers {
 		if out := &o.peers[i]; out.mailbox != nil {
 			o.reclaim(out, true)
-			uncopied = uncopied || len(out.staged) > 0
+			hasUncopied = hasUncopied || len(out.uncopied) > 0
 		}
 	}
-	return uncopied
+	return hasUncopied
 }
 
-const busyPolls = 20 // before pause begins to sleep
+const busyPolls = 20 // number of polls before pause begins to sleep
 
 // pause waits between two polls of words that GPUs write.
 func pause(polls int) {
@@ -185,8 +187,8 @@ func pause(polls int) {
 	}
 }
 
-// queueSend queues the copy of a message to its staging block, and the write of the slot's full
-// word. The context must be current.
+// queueSend queues the copy of a message to its staging block, and the write to the slot's word in
+// flags.arrived. The CUDA context must be current.
 func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	gpu := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
@@ -195,33 +197,34 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 			return err
 		}
 	}
-	return gpu.StreamWriteValue(s, box.deviceAddress(&box.flags(o.config.Rank).full[staged.slot]), 1)
+	arrived := &box.flags(o.config.Rank).arrived[staged.slot]
+	return gpu.StreamWriteValue(s, box.deviceAddress(arrived), 1)
 }
 
-// announce writes a message's header to the peer's ring. replayed must be 1 for a message of a
-// graph, and 0 otherwise.
-func (o *outbox) announce(e *End, staged stagedMessage, replayed uint64) {
+// announce writes a message's header to the peer's mailbox. inGraph must be 1 for a message of a
+// CUDA graph, and 0 otherwise.
+func (o *outbox) announce(e *End, staged stagedMessage, inGraph uint64) {
 	p := e.plan
 	h := header{
 		tag: uint64(p.Tag), number: e.Number, bytes: uint64(p.bytes()), digest: p.Digest,
 		collectivesBefore: e.After, slot: staged.slot, segment: uint64(staged.block.segment),
-		offset: uint64(staged.block.offset), replayed: replayed,
+		offset: uint64(staged.block.offset), inGraph: inGraph,
 	}
 	if staged.block.segment > 0 {
 		h.size = uint64(o.staging.segments[staged.block.segment-1].bytes)
 	}
 	box := o.peers[p.Root].mailbox
-	box.ring(o.config.Rank).post(&h)
+	box.headersFrom(o.config.Rank).post(&h)
 	box.wakeup().wake()
 }
 
-// unread lists the messages that a peer had not read when it closed its mailbox.
-func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
+// unreadMessages lists the messages that a peer had not read when it closed its mailbox.
+func (o *outbox) unreadMessages(peer int) (all []driver.MessageEnds) {
 	box := o.peers[peer].mailbox
 	if box == nil || atomic.LoadUint32(&box.wakeup().closed) == 0 {
 		return nil
 	}
-	ring := box.ring(o.config.Rank)
+	ring := box.headersFrom(o.config.Rank)
 	read := spin.LoadAcquire64(&ring.read)
 	for n := range min(ring.posted-read, Slots) {
 		h := &ring.headers[(read+1+n)%Slots]
@@ -233,7 +236,7 @@ func (o *outbox) unread(peer int) (all []driver.MessageEnds) {
 	return all
 }
 
-// firstStaging returns the size of the first staging segment, the same on all ranks.
-func (o *outbox) firstStaging() int64 {
-	return roundUp(int64(len(o.config.Ranks))*perRank, o.device.GPU.Granularity)
+// firstSegmentBytes returns the size of the first staging segment, which is the same on all ranks.
+func (o *outbox) firstSegmentBytes() int64 {
+	return roundUp(int64(len(o.config.Ranks))*initialBytesPerRank, o.device.GPU.Granularity)
 }

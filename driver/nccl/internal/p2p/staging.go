@@ -11,9 +11,9 @@ import (
 	"symmem/internal/handoff"
 )
 
-// staging allocates blocks of device memory in which messages wait for their receivers. It grows on
-// demand by segments. A receiver maps the first segment when the group connects, and each other
-// segment when the first message in it arrives.
+// staging allocates blocks of device memory, which hold messages until the receivers copy them. If
+// its segments are full, it adds one. A receiver maps the first segment when the group connects,
+// and each other segment when the first message in that segment arrives.
 type staging struct {
 	device   *Device
 	segments []*stagingSegment
@@ -21,10 +21,10 @@ type staging struct {
 }
 
 type stagingSegment struct {
-	base  uintptr
-	bytes int64
-	free  []span   // sorted by offset; adjacent spans are merged
-	file  *os.File // file of the exported memory; nil while suspended
+	base      uintptr
+	bytes     int64
+	freeSpans []span   // sorted by offset; adjacent spans are merged
+	file      *os.File // file of the exported memory; nil while suspended
 }
 
 type span struct{ offset, bytes int64 }
@@ -38,57 +38,57 @@ type block struct {
 const (
 	// blockUnit is the granularity of block sizes in bytes.
 	blockUnit = 512
-	// perRank is the initial size of staging memory for each rank of the group.
-	perRank = 2 << 20
-	// maxGrowth limits the size of a new segment, unless a single block needs a larger one.
-	maxGrowth = 64 << 20
+	// initialBytesPerRank is the initial size of staging memory for each rank of the group.
+	initialBytesPerRank = 2 << 20
+	// maxNewSegment limits the size of a new segment, unless a single block is larger.
+	maxNewSegment = 64 << 20
 )
 
 func roundUp(bytes, unit int64) int64 { return (bytes + unit - 1) / unit * unit }
 
-// take allocates a block in the smallest free span that is large enough.
-func (s *staging) take(bytes int64) (b block, ok bool) {
+// allocateBlock allocates a block in the smallest free span that is large enough.
+func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	if bytes == 0 {
 		return block{}, true
 	}
 	bytes = roundUp(bytes, blockUnit)
 	var best *stagingSegment
-	index := 0
+	spanIndex := 0
 	for i, segment := range s.segments {
-		for k, f := range segment.free {
-			if f.bytes >= bytes && (best == nil || f.bytes < best.free[index].bytes) {
-				best, index, b.segment = segment, k, i+1
+		for k, f := range segment.freeSpans {
+			if f.bytes >= bytes && (best == nil || f.bytes < best.freeSpans[spanIndex].bytes) {
+				best, spanIndex, b.segment = segment, k, i+1
 			}
 		}
 	}
 	if best == nil {
 		return block{}, false
 	}
-	f := &best.free[index]
+	f := &best.freeSpans[spanIndex]
 	b.span = span{f.offset, bytes}
 	f.offset, f.bytes = f.offset+bytes, f.bytes-bytes
 	if f.bytes == 0 {
-		best.free = slices.Delete(best.free, index, index+1)
+		best.freeSpans = slices.Delete(best.freeSpans, spanIndex, spanIndex+1)
 	}
 	return b, true
 }
 
-func (s *staging) put(b block) {
+func (s *staging) freeBlock(b block) {
 	if b.segment == 0 {
 		return
 	}
 	segment := s.segments[b.segment-1]
-	i, _ := slices.BinarySearchFunc(segment.free, b.offset, func(f span, offset int64) int {
+	i, _ := slices.BinarySearchFunc(segment.freeSpans, b.offset, func(f span, offset int64) int {
 		return int(f.offset - offset)
 	})
-	segment.free = slices.Insert(segment.free, i, b.span)
-	if i+1 < len(segment.free) && b.offset+b.bytes == segment.free[i+1].offset {
-		segment.free[i].bytes += segment.free[i+1].bytes
-		segment.free = slices.Delete(segment.free, i+1, i+2)
+	segment.freeSpans = slices.Insert(segment.freeSpans, i, b.span)
+	if i+1 < len(segment.freeSpans) && b.offset+b.bytes == segment.freeSpans[i+1].offset {
+		segment.freeSpans[i].bytes += segment.freeSpans[i+1].bytes
+		segment.freeSpans = slices.Delete(segment.freeSpans, i+1, i+2)
 	}
-	if i > 0 && segment.free[i-1].offset+segment.free[i-1].bytes == b.offset {
-		segment.free[i-1].bytes += segment.free[i].bytes
-		segment.free = slices.Delete(segment.free, i, i+1)
+	if i > 0 && segment.freeSpans[i-1].offset+segment.freeSpans[i-1].bytes == b.offset {
+		segment.freeSpans[i-1].bytes += segment.freeSpans[i].bytes
+		segment.freeSpans = slices.Delete(segment.freeSpans, i, i+1)
 	}
 }
 
@@ -103,14 +103,14 @@ func stagingKey(group string, segment int) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("staging/" + group), Number: uint32(segment)}
 }
 
-// grow adds a segment that has room for the given block. If there is enough memory, it doubles the
-// total size, up to maxGrowth.
+// grow adds a segment that can hold a block of the given size. If there is enough memory, grow
+// doubles the total size, up to maxNewSegment.
 func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	granularity := s.device.GPU.Granularity
 	minBytes := roundUp(bytes, granularity)
-	err := s.add(config, max(minBytes, roundUp(min(s.bytes, maxGrowth), granularity)))
+	err := s.addSegment(config, max(minBytes, roundUp(min(s.bytes, maxNewSegment), granularity)))
 	if errors.Is(err, cuda.ErrOutOfMemory) {
-		err = s.add(config, minBytes)
+		err = s.addSegment(config, minBytes)
 	}
 	if errors.Is(err, cuda.ErrOutOfMemory) {
 		return &driver.OutOfMemoryError{Requested: minBytes, Cause: err}
@@ -118,14 +118,14 @@ func (s *staging) grow(config *driver.GroupConfig, bytes int64) error {
 	return err
 }
 
-func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
+func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 	g := s.device.GPU
-	segment := &stagingSegment{bytes: bytes, free: []span{{0, bytes}}}
+	segment := &stagingSegment{bytes: bytes, freeSpans: []span{{0, bytes}}}
 	return g.Do(func() (err error) {
 		if segment.base, err = g.CUDA.AddressReserve(bytes, g.Granularity); err != nil {
 			return err
 		}
-		if err := s.allocate(config, len(s.segments)+1, segment); err != nil {
+		if err := s.allocateSegment(config, len(s.segments)+1, segment); err != nil {
 			return errors.Join(err, g.CUDA.AddressFree(segment.base, bytes))
 		}
 		s.segments = append(s.segments, segment)
@@ -134,9 +134,11 @@ func (s *staging) add(config *driver.GroupConfig, bytes int64) error {
 	})
 }
 
-// allocate allocates and exports the memory of a segment at its reserved addresses. The context
-// must be current.
-func (s *staging) allocate(config *driver.GroupConfig, number int, segment *stagingSegment) error {
+// allocateSegment allocates and exports the memory of a segment at its reserved addresses. The
+// context must be current.
+func (s *staging) allocateSegment(
+	config *driver.GroupConfig, number int, segment *stagingSegment,
+) error {
 	d := s.device
 	prop := cuda.PinnedMemory(d.GPU.Device, cuda.HandlePosixFD, false)
 	handle, err := d.GPU.CUDA.Create(segment.bytes, prop)
@@ -154,9 +156,9 @@ func (s *staging) allocate(config *driver.GroupConfig, number int, segment *stag
 	return nil
 }
 
-// release frees the memory of the first n segments. Their addresses stay reserved. The context must
-// be current.
-func (s *staging) release(config *driver.GroupConfig, n int) error {
+// freeSegments frees the memory of the first n segments. Their addresses stay reserved. The context
+// must be current.
+func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error
 	for i, segment := range s.segments[:n] {
@@ -167,10 +169,10 @@ func (s *staging) release(config *driver.GroupConfig, n int) error {
 	return errors.Join(errs...)
 }
 
-// close frees the segments. They stay mapped in peers that have mapped them. If needed is set,
-// peers may still have to map segments other than the first, so those stay exported until the
+// close frees the segments, but peers keep their mappings. If peersNeedMemory is set, peers may
+// still have to map segments other than the first. These segments then stay exported until the
 // device closes.
-func (s *staging) close(config *driver.GroupConfig, needed bool) error {
+func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error {
 	d := s.device
 	var errs []error
 	for i, segment := range s.segments {
@@ -183,7 +185,7 @@ func (s *staging) close(config *driver.GroupConfig, needed bool) error {
 		withdraw := func() error {
 			return d.Exporter.Withdraw(stagingKey(config.ID, i+1), segment.file)
 		}
-		if needed && i > 0 {
+		if peersNeedMemory && i > 0 {
 			d.onClose(withdraw)
 		} else {
 			errs = append(errs, withdraw())

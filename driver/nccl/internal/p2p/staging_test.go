@@ -14,13 +14,14 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 		var s staging
 		for _, n := range sizes {
 			bytes := n * blockUnit
-			s.segments = append(s.segments, &stagingSegment{bytes: bytes, free: []span{{0, bytes}}})
+			free := []span{{0, bytes}}
+			s.segments = append(s.segments, &stagingSegment{bytes: bytes, freeSpans: free})
 		}
 		var live []block
 		t.Repeat(map[string]func(*rapid.T){
 			"take": func(t *rapid.T) {
 				bytes := rapid.Int64Range(0, 12*blockUnit).Draw(t, "bytes")
-				b, ok := s.take(bytes)
+				b, ok := s.allocateBlock(bytes)
 				if !ok {
 					return
 				}
@@ -34,17 +35,17 @@ func TestBlocksDoNotOverlap(t *testing.T) {
 					t.Skip("no block is allocated")
 				}
 				i := rapid.IntRange(0, len(live)-1).Draw(t, "index")
-				s.put(live[i])
+				s.freeBlock(live[i])
 				live = append(live[:i], live[i+1:]...)
 			},
 			"": func(t *rapid.T) { checkBlocks(t, &s, live) },
 		})
 		for _, b := range live {
-			s.put(b)
+			s.freeBlock(b)
 		}
 		for i, n := range sizes {
-			if f := s.segments[i].free; len(f) != 1 || f[0] != (span{0, n * blockUnit}) {
-				t.Fatalf("after all blocks were freed, segment %d has free spans %v, want a single one", i, f)
+			if f := s.segments[i].freeSpans; len(f) != 1 || f[0] != (span{0, n * blockUnit}) {
+				t.Fatalf("after all blocks were freed, segment %d has free spans %v, want one", i, f)
 			}
 		}
 	})
@@ -58,7 +59,7 @@ func checkBlocks(t *rapid.T, s *staging, live []block) {
 				counts[offset/blockUnit]++
 			}
 		}
-		for _, f := range segment.free {
+		for _, f := range segment.freeSpans {
 			count(f)
 		}
 		for _, b := range live {

@@ -22,17 +22,18 @@ func (s *Suspender) PrepareSuspend() error {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	if m.InFlight() {
-		return fmt.Errorf("a message of group %s is in flight: %w", m.Config.Name(), driver.ErrBusy)
+		return fmt.Errorf("a stream has an unfinished message of group %s: %w", m.Config.Name(),
+			driver.ErrBusy)
 	}
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
 	if err := m.in.readHeaders(); err != nil {
 		return err
 	}
-	unmatched := slices.ContainsFunc(m.in.unmatched, func(a *announcement) bool {
-		return m.in.announcements[a.address()] == a
+	hasUnmatched := slices.ContainsFunc(m.in.unassigned, func(a *announcement) bool {
+		return m.in.announcements[a.key()] == a
 	})
-	if unmatched || len(m.in.pending) > 0 || len(m.in.matcher.Unclaimed()) > 0 {
+	if hasUnmatched || len(m.in.recvsWithoutMessage) > 0 || len(m.in.matcher.Unclaimed()) > 0 {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
@@ -40,8 +41,8 @@ func (s *Suspender) PrepareSuspend() error {
 }
 
 // Suspend releases this rank's staging memory and unmaps the staging memory of its peers. All
-// addresses stay reserved. Suspend returns the number of bytes released. No message may be in
-// flight on any rank.
+// addresses stay reserved. Suspend returns the number of bytes released. Every rank must have
+// called PrepareSuspend successfully.
 func (s *Suspender) Suspend() (released int64, err error) {
 	m := s.Messages
 	if m.messagePlane == nil {
@@ -52,7 +53,7 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	if m.closed {
 		return 0, nil
 	}
-	peers := mappedSegments(m.in)
+	peers := listMappedSegments(m.in)
 	m.suspended = true
 	g := m.Device.GPU
 	err = g.Do(func() error {
@@ -61,7 +62,7 @@ func (s *Suspender) Suspend() (released int64, err error) {
 			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
 		}
 		return errors.Join(append(errs,
-			m.out.staging.release(m.Config, len(m.out.staging.segments)))...)
+			m.out.staging.freeSegments(m.Config, len(m.out.staging.segments)))...)
 	})
 	return m.out.staging.bytes, err
 }
@@ -78,8 +79,8 @@ func (s *Suspender) Allocate() error {
 	staging := &m.out.staging
 	return m.Device.GPU.Do(func() error {
 		for i, segment := range staging.segments {
-			if err := staging.allocate(m.Config, i+1, segment); err != nil {
-				return errors.Join(err, staging.release(m.Config, i))
+			if err := staging.allocateSegment(m.Config, i+1, segment); err != nil {
+				return errors.Join(err, staging.freeSegments(m.Config, i))
 			}
 		}
 		return nil
@@ -95,7 +96,7 @@ func (s *Suspender) Deallocate() error {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	return m.Device.GPU.Do(func() error {
-		return m.out.staging.release(m.Config, len(m.out.staging.segments))
+		return m.out.staging.freeSegments(m.Config, len(m.out.staging.segments))
 	})
 }
 
@@ -107,7 +108,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 		return nil
 	}
 	var mapped []*peerSegment
-	for key, segment := range mappedSegments(m.in) {
+	for key, segment := range listMappedSegments(m.in) {
 		_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
 			stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
 		if err != nil {
@@ -129,7 +130,7 @@ func unmapSegments(g *gpu.GPU, segments []*peerSegment) error {
 	})
 }
 
-func mappedSegments(in *inbox) map[slotKey]*peerSegment {
+func listMappedSegments(in *inbox) map[slotKey]*peerSegment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	mapped := map[slotKey]*peerSegment{}

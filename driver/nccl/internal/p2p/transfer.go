@@ -13,7 +13,7 @@ import (
 )
 
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
-	staged, err := m.out.stage(p)
+	staged, err := m.out.reserve(p)
 	if isOutOfRoom(err) {
 		return err
 	}
@@ -29,7 +29,7 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 		return m.failUnqueued(s, p, err)
 	}
 	out := &m.out.peers[p.Root]
-	out.staged = append(out.staged, staged)
+	out.uncopied = append(out.uncopied, staged)
 	m.out.announce(e, staged, 0)
 	return nil
 }
@@ -66,19 +66,19 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	return nil
 }
 
-// Record adds a message to a stream's capture and passes it to keep, which must keep it for the
-// lifetime of the graph. The caller must hold s.Mu and m.Mu.
+// Record adds a Send or a Recv to a stream's capture. It passes the CapturedMessage to keep, which
+// must store it until the graph is closed. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
 	k := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
 		var err error
-		if k.staged, err = m.out.stage(p); isOutOfRoom(err) {
+		if k.staged, err = m.out.reserve(p); isOutOfRoom(err) {
 			return err
 		} else if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
 		// The first launch must not wait for an earlier message.
-		atomic.StoreUint32(&m.out.flagsTo(p.Root).taken[k.staged.slot], 1)
+		atomic.StoreUint32(&m.out.flagsTo(p.Root).copied[k.staged.slot], 1)
 	}
 	keep(k)
 	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
@@ -114,23 +114,22 @@ func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.done = m.Device.Streams.NewEvent()
 	err := e.done.Record(s.CUDA)
 	m.in.mu.Lock()
-	m.sends = append(m.sends, e)
-	prune := len(m.sends) > 2*m.pruned+minPrune
+	m.unfinishedSends = append(m.unfinishedSends, e)
+	mustPrune := len(m.unfinishedSends) > 2*m.sendsAfterPrune+minNewSends
 	m.in.mu.Unlock()
-	if prune {
+	if mustPrune {
 		m.pruneSends()
 	}
 	return err
 }
 
-const minPrune = 64 // new sends that justify the queries of pruneSends
+const minNewSends = 64 // number of new sends for which addSend calls pruneSends
 
-// pruneSends removes the sends that streams have passed. It queries CUDA without holding any lock
-// that delivery needs, because the query may wait for a stream that is itself waiting for a
-// message.
+// pruneSends removes completed sends. It queries CUDA without holding any lock that delivery needs,
+// because the query may wait for a stream that is itself waiting for a message.
 func (m *Messages) pruneSends() {
 	m.in.mu.Lock()
-	all := slices.Clone(m.sends)
+	all := slices.Clone(m.unfinishedSends)
 	m.in.mu.Unlock()
 	done := map[*End]bool{}
 	for _, e := range all {
@@ -138,11 +137,11 @@ func (m *Messages) pruneSends() {
 	}
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
-	m.sends = slices.DeleteFunc(m.sends, func(e *End) bool {
+	m.unfinishedSends = slices.DeleteFunc(m.unfinishedSends, func(e *End) bool {
 		if done[e] {
-			e.handled, e.previous = true, nil
+			e.isHandled, e.previousLaunch = true, nil
 		}
 		return done[e]
 	})
-	m.pruned = len(m.sends)
+	m.sendsAfterPrune = len(m.unfinishedSends)
 }
