@@ -8,33 +8,33 @@ import (
 	"symmem/internal/ranked"
 )
 
-// adoption is the state of a stream that another library owns. In other streams, it is the zero
+// adoptedState is the state of a stream that another library owns. In other streams, it is the zero
 // value.
-type adoption struct {
-	adopted bool
-	streams *Streams
-	handle  cuda.Stream
-	// queued marks the end of the work that symmem has queued. CUDA is queried about this event
-	// instead of the stream. It is recorded with Stream.Mu held.
-	queued Event
-	// queryMu is read-locked while CUDA is queried about the stream's capture. It is locked after
-	// Stream.Mu.
-	queryMu ranked.RWMutex[adoptionQueryMu]
-	stopped bool // whether the stream must not be queried; guarded by queryMu
+type adoptedState struct {
+	isAdopted bool // whether another library owns the stream
+	streams   *Streams
+	handle    cuda.Stream
+	// queuedEnd is recorded after the work that symmem has queued. Queries use this event instead
+	// of the stream. Stream.Mu is held while the event is recorded.
+	queuedEnd Event
+	// queryMu is read-locked while IsCapturing queries CUDA. A goroutine that needs Stream.Mu and
+	// queryMu locks Stream.Mu first.
+	queryMu        ranked.RWMutex[adoptionQueryMu]
+	queriesStopped bool // whether the stream must not be queried; guarded by queryMu
 	// Recording is set while work is being added to a capture that the owner began. Stream.Mu
 	// guards Recording.
 	Recording bool
 }
 
 // Adopted reports whether another library owns the stream.
-func (a *adoption) Adopted() bool { return a.adopted }
+func (a *adoptedState) Adopted() bool { return a.isAdopted }
 
 // IsCapturing reports whether an adopted stream is being captured. For CUDA's default stream, it
 // also returns true while the capture of another stream prevents its use.
-func (a *adoption) IsCapturing() (bool, error) {
+func (a *adoptedState) IsCapturing() (bool, error) {
 	a.queryMu.RLock()
 	defer a.queryMu.RUnlock()
-	if !a.adopted || a.stopped {
+	if !a.isAdopted || a.queriesStopped {
 		return false, nil
 	}
 	device := a.streams.GPU
@@ -49,21 +49,19 @@ func (a *adoption) IsCapturing() (bool, error) {
 
 // stopQueries waits for running queries and prevents later queries. The owner may then destroy the
 // stream.
-func (a *adoption) stopQueries() {
+func (a *adoptedState) stopQueries() {
 	a.queryMu.Lock()
 	defer a.queryMu.Unlock()
-	a.stopped = true
+	a.queriesStopped = true
 }
 
-// recordAll records an event after all work on an open adopted stream, unless the stream is being
-// captured. It calls recorded before the new event replaces queued. The caller must hold Stream.Mu.
-//
-// The first check is needed for the default stream, on which nothing may be recorded during any
-// capture. The second check detects that the owner has begun a capture since then. The new event
-// must not be queried before that capture has ended.
-func (a *adoption) recordAll(recorded func() error) (capturing bool, err error) {
+// recordEndEvent records a new event after all work on an open adopted stream, unless the stream is
+// being captured. It calls beforeReplace before the new event replaces queuedEnd. The caller must
+// hold Stream.Mu.
+func (a *adoptedState) recordEndEvent(beforeReplace func() error) (capturing bool, err error) {
 	device := a.streams.GPU
 	for {
+		// On the default stream, CUDA allows no EventRecord while any stream is being captured.
 		if capturing, err = a.IsCapturing(); capturing || err != nil {
 			return capturing, err
 		}
@@ -74,12 +72,14 @@ func (a *adoption) recordAll(recorded func() error) (capturing bool, err error) 
 		if err != nil {
 			return false, err
 		}
+		// If the owner has begun a capture since then, the new event must not be queried before the
+		// capture has ended.
 		if capturing, err = a.IsCapturing(); capturing || err != nil {
 			return capturing, err
 		}
-		if _, err := point.reached(); !errors.Is(err, cuda.ErrCapturedEvent) {
-			err := recorded()
-			a.queued.set(point)
+		if _, err := point.isReached(); !errors.Is(err, cuda.ErrCapturedEvent) {
+			err := beforeReplace()
+			a.queuedEnd.setPoint(point)
 			return false, err
 		}
 	}

@@ -7,36 +7,38 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams tracks the streams on which a communicator may have unfinished work. A launch holds
-// its stream's lock from Add until CUDA has accepted the work, and a locked stream does not count
-// as idle.
+// BusyStreams lists the streams on which a communicator may have unfinished work. A goroutine (the
+// watcher) removes streams that have become idle. A launch holds its stream's lock from Add until
+// CUDA has accepted the work, and a locked stream does not count as idle.
 type BusyStreams struct {
-	// recent is the stream that was added last, or nil if AllIdle has been called since then.
-	recent   atomic.Pointer[Stream]
-	Watching atomic.Bool   // whether the watcher is checking streams
-	Wake     chan struct{} // a send starts the watcher
+	// lastAdded is the stream that was added last, or nil if AllIdle has been called since then.
+	lastAdded atomic.Pointer[Stream]
+	Watching  atomic.Bool   // whether the watcher is checking streams
+	Wake      chan struct{} // a send starts the watcher
 
-	// WindowKernels is set while NCCL kernels that use windows (registered memory) may be running.
-	// OtherKernels is set while other NCCL kernels may be running. It stays set if a stream was
-	// closed before its work had completed, because a closed stream counts as idle.
+	// WindowKernels is true while NCCL kernels that use windows (registered memory) may be running.
+	// OtherKernels is true while other NCCL kernels may be running. OtherKernels stays true if a
+	// stream was closed before its work had completed, because a closed stream counts as idle.
 	WindowKernels, OtherKernels atomic.Bool
 
-	mu         ranked.Mutex[busyMu]
-	list       []*Stream // guarded by mu
-	closedBusy bool      // whether a stream was closed with unfinished work; guarded by mu
+	mu              ranked.Mutex[busyMu]
+	streams         []*Stream // guarded by mu
+	closedWhileBusy bool      // whether a stream was closed with unfinished work; guarded by mu
 }
 
-// IsAdded reports whether s was the last stream added and the watcher is running. If so, the caller
-// can skip Add. IsAdded is small enough to be inlined.
-func (b *BusyStreams) IsAdded(s *Stream) bool { return b.recent.Load() == s && b.Watching.Load() }
+// IsAdded reports whether s was the last stream added and the watcher is running. A call of Add is
+// then unnecessary. IsAdded is small enough to be inlined.
+func (b *BusyStreams) IsAdded(s *Stream) bool {
+	return b.lastAdded.Load() == s && b.Watching.Load()
+}
 
 // Add adds a stream before work is queued on it, and wakes the watcher.
 func (b *BusyStreams) Add(s *Stream) {
 	b.mu.Lock()
-	if !slices.Contains(b.list, s) {
-		b.list = append(b.list, s)
+	if !slices.Contains(b.streams, s) {
+		b.streams = append(b.streams, s)
 	}
-	b.recent.Store(s)
+	b.lastAdded.Store(s)
 	b.mu.Unlock()
 	b.WakeWatcher()
 }
@@ -56,19 +58,19 @@ func (b *BusyStreams) WakeWatcher() {
 func (b *BusyStreams) AllIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// A launch that has already read recent holds its stream's lock, so that stream is not idle. A
-	// later launch waits for mu and adds its stream again.
-	b.recent.Store(nil)
-	b.list = slices.DeleteFunc(b.list, func(s *Stream) bool {
+	// A launch that has already read lastAdded holds its stream's lock, so the list keeps that
+	// stream. A later launch waits for mu and adds its stream again.
+	b.lastAdded.Store(nil)
+	b.streams = slices.DeleteFunc(b.streams, func(s *Stream) bool {
 		idle := s.Idle()
-		b.closedBusy = b.closedBusy || idle && s.closedBusy.Load()
+		b.closedWhileBusy = b.closedWhileBusy || idle && s.closedWhileBusy.Load()
 		return idle
 	})
-	if len(b.list) > 0 {
+	if len(b.streams) > 0 {
 		return false
 	}
 	b.WindowKernels.Store(false)
-	if !b.closedBusy {
+	if !b.closedWhileBusy {
 		b.OtherKernels.Store(false)
 	}
 	return true
@@ -78,7 +80,7 @@ func (b *BusyStreams) AllIdle() bool {
 func (b *BusyStreams) Idle(s *Stream) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return s.IdleLocked() && !slices.ContainsFunc(b.list, func(other *Stream) bool {
+	return s.IdleLocked() && !slices.ContainsFunc(b.streams, func(other *Stream) bool {
 		return other != s && !other.Idle()
 	})
 }
@@ -87,5 +89,5 @@ func (b *BusyStreams) Idle(s *Stream) bool {
 func (b *BusyStreams) Streams() []*Stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Clone(b.list)
+	return slices.Clone(b.streams)
 }

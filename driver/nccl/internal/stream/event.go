@@ -17,7 +17,7 @@ type Event struct {
 
 	mu     ranked.Mutex[eventMu]
 	point  *Point // last recorded point, or nil; guarded by mu
-	shared bool   // whether another event refers to point; if so, Record needs a new point
+	shared bool   // whether another event uses the same point, so that Record needs a new one
 }
 
 // Done reports whether the stream has reached the last recorded point. It also returns true if
@@ -33,7 +33,7 @@ func (e *Event) Query() (done bool, err error) {
 	if point == nil {
 		return true, nil
 	}
-	return point.reached()
+	return point.isReached()
 }
 
 // Point returns the last recorded point, or nil.
@@ -69,13 +69,13 @@ func (e *Event) Record(stream cuda.Stream) (err error) {
 	return nil
 }
 
-func (e *Event) set(point *Point) {
+func (e *Event) setPoint(point *Point) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.point, e.shared = point, false
 }
 
-func (e *Event) share(other *Event) {
+func (e *Event) sharePoint(other *Event) {
 	other.mu.Lock()
 	point := other.point
 	other.shared = true
@@ -85,23 +85,23 @@ func (e *Event) share(other *Event) {
 	e.point, e.shared = point, true
 }
 
-// RecordAfter returns an event that marks the end of the work queued on s. For an adopted stream,
-// this is the stream's own event, which is recorded again with later work. If fixed is set, it is
-// instead e, which keeps marking the current point.
+// RecordAfter returns an event that marks the end of the work queued on s. If s is adopted (owned
+// by another library) and keepPoint is false, the event is s.queuedEnd, which later work moves.
+// Otherwise the event is e.
 //
-// The calling group must hold the lock that its RecordEvent method acquires, so that the stream
-// cannot begin a capture or be destroyed during the call. The context must be current.
-func (e *Event) RecordAfter(s *Stream, fixed bool) (*Event, error) {
+// The caller is a group, which must hold the lock that its RecordEvent method acquires. The stream
+// then cannot begin a capture or be destroyed during the call. The CUDA context must be current.
+func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
 	switch {
-	case !s.adopted:
+	case !s.isAdopted:
 		e.streams = s.streams
 		return e, e.Record(s.CUDA)
-	case fixed:
+	case keepPoint:
 		e.streams = s.streams
-		e.share(&s.queued)
+		e.sharePoint(&s.queuedEnd)
 		return e, nil
 	default:
-		return &s.queued, nil
+		return &s.queuedEnd, nil
 	}
 }
 
@@ -115,10 +115,10 @@ func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
 	return gpu.StreamWaitEvent(stream, e.point.Handle)
 }
 
-// fixedPoint returns a new point that is reached once the event's current point has been reached,
-// or nil if there is none. A graph needs such a point, because a later Record of the event would
-// change what the graph waits for. The context must be current.
-func (e *Event) fixedPoint() (*Point, error) {
+// newFixedPoint returns a new point that is reached once the event's current point has been
+// reached. It returns nil if the event was never recorded. A graph waits for this new point,
+// because a later Record of the event can move the current one. The CUDA context must be current.
+func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.point == nil {
@@ -129,8 +129,8 @@ func (e *Event) fixedPoint() (*Point, error) {
 	})
 }
 
-// Point wraps a CUDA event. The event returns to the device's pool when the Point becomes
-// unreachable, so events need no Close.
+// Point wraps a CUDA event. When the Point becomes unreachable, the CUDA event returns to the pool,
+// so an Event needs no Close.
 type Point struct {
 	// streams must be a pointer. Otherwise, Go could allocate Points in one block with other tiny
 	// objects, which would keep the Points alive.
@@ -149,9 +149,9 @@ func (streams *Streams) NewPoint() (*Point, error) {
 	return p, nil
 }
 
-// NewPointAfter calls wait to make a stream wait for some events, and returns a new point that is
-// reached after them. The stream is temporary, because an existing one might be capturing. The
-// context must be current.
+// NewPointAfter returns a new point that is reached after the events for which wait makes a stream
+// wait. This stream is temporary, because an existing stream might be capturing. The CUDA context
+// must be current.
 func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Point, error) {
 	p, err := streams.NewPoint()
 	if err != nil {
@@ -165,7 +165,7 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 		streams.GPU.CUDA.StreamDestroy(temporary)) // CUDA finishes the work of a destroyed stream
 }
 
-func (p *Point) reached() (done bool, err error) {
+func (p *Point) isReached() (done bool, err error) {
 	err = p.streams.GPU.With(func(gpu *cuda.Driver) error {
 		done, err = gpu.EventQuery(p.Handle)
 		return err
@@ -175,17 +175,17 @@ func (p *Point) reached() (done bool, err error) {
 	return done, err
 }
 
-// pool holds unused CUDA events.
-type pool struct {
-	mu   ranked.Mutex[poolMu]
-	free []cuda.Event // guarded by mu
+// eventPool holds unused CUDA events.
+type eventPool struct {
+	mu     ranked.Mutex[poolMu]
+	unused []cuda.Event // guarded by mu
 }
 
-func (p *pool) take(streams *Streams) (cuda.Event, error) {
+func (p *eventPool) take(streams *Streams) (cuda.Event, error) {
 	p.mu.Lock()
-	if n := len(p.free); n > 0 {
-		handle := p.free[n-1]
-		p.free = p.free[:n-1]
+	if n := len(p.unused); n > 0 {
+		handle := p.unused[n-1]
+		p.unused = p.unused[:n-1]
 		p.mu.Unlock()
 		return handle, nil
 	}
@@ -195,19 +195,19 @@ func (p *pool) take(streams *Streams) (cuda.Event, error) {
 	})
 }
 
-func (p *pool) put(handle cuda.Event) {
+func (p *eventPool) put(handle cuda.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.free = append(p.free, handle)
+	p.unused = append(p.unused, handle)
 }
 
-func (p *pool) drain(driver *cuda.Driver) error {
+func (p *eventPool) destroyAll(driver *cuda.Driver) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
-	for _, handle := range p.free {
+	for _, handle := range p.unused {
 		errs = append(errs, driver.EventDestroy(handle))
 	}
-	p.free = nil
+	p.unused = nil
 	return errors.Join(errs...)
 }

@@ -37,7 +37,7 @@ func TestUnusedEventsReturnToPool(t *testing.T) {
 		runtime.GC()
 		d.pool.mu.Lock()
 		defer d.pool.mu.Unlock()
-		return len(d.pool.free)
+		return len(d.pool.unused)
 	}
 	if gpu.Poll(ctx, func() bool { return returned() > events*9/10 }) != nil {
 		t.Errorf("%d of %d events returned to the pool, want more than 90%%", returned(), events)

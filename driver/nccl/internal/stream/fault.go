@@ -9,9 +9,9 @@ import (
 // faults holds the error that the next Synchronize of a stream returns.
 type faults struct {
 	faultsMu   ranked.Mutex[faultsMu] // guards the fields below
-	first      error                  // first error since the last takeFault
-	firstGroup Group                  // group that failed with first, or nil
-	keepFirst  bool                   // set by Close, so that takeFault keeps first
+	firstError error                  // first error since the last takeFault
+	firstGroup Group                  // group that failed with firstError, or nil
+	keepFirst  bool                   // set by Close, so that takeFault keeps firstError
 	reported   []Group                // groups whose fault the stream has returned or will return
 }
 
@@ -19,8 +19,8 @@ type faults struct {
 func (f *faults) addFault(err error) {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
-	if f.first == nil {
-		f.first = err
+	if f.firstError == nil {
+		f.firstError = err
 	}
 }
 
@@ -34,8 +34,8 @@ func (f *faults) ReportFault(g Group, err error) {
 		return
 	}
 	f.reported = append(f.reported, g)
-	if f.first == nil {
-		f.first, f.firstGroup = err, g
+	if f.firstError == nil {
+		f.firstError, f.firstGroup = err, g
 	}
 }
 
@@ -49,7 +49,7 @@ func (f *faults) MarkReported(g Group) {
 		f.reported = append(f.reported, g)
 	}
 	if f.firstGroup == g {
-		f.first, f.firstGroup = nil, nil
+		f.firstError, f.firstGroup = nil, nil
 	}
 }
 
@@ -57,14 +57,14 @@ func (f *faults) MarkReported(g Group) {
 func (f *faults) takeFault() error {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
-	err := f.first
+	err := f.firstError
 	if !f.keepFirst {
-		f.first, f.firstGroup = nil, nil
+		f.firstError, f.firstGroup = nil, nil
 	}
 	return err
 }
 
-func (f *faults) keepFault() {
+func (f *faults) keepFirstFault() {
 	f.faultsMu.Lock()
 	defer f.faultsMu.Unlock()
 	f.keepFirst = true

@@ -15,7 +15,7 @@ func TestClosingStreamKeepsFault(t *testing.T) {
 	if got := f.takeFault(); got != nil {
 		t.Errorf("takeFault() = %v after the fault was returned; want nil", got)
 	}
-	f.keepFault()
+	f.keepFirstFault()
 	f.addFault(fault)
 	for range 2 {
 		if got := f.takeFault(); !errors.Is(got, fault) {

@@ -15,22 +15,22 @@ import (
 // Graph is captured work. NCCL's kernels in a graph refer to their communicators, so the
 // communicators cannot be torn down before the graph is closed.
 type Graph struct {
-	streams   *Streams
-	Calls     Calls
-	priorWork *Event   // end of the work queued when the capture began, or nil
-	events    []*Event // recorded after each launch
-	points    []*Point // the graph waits for these points
-	functions []cuda.HostFunc
-	words     []*gpu.Word
-	// WaitsElsewhere is set if the graph may wait for something other than calls of the groups on
+	streams       *Streams
+	Calls         Calls    // the group calls in the graph
+	priorWork     *Event   // end of the work queued when the capture began, or nil
+	endEvents     []*Event // recorded after each launch
+	awaitedPoints []*Point // the graph waits for these points
+	hostFuncs     []cuda.HostFunc
+	words         []*gpu.Word
+	// WaitsElsewhere is true if the graph may wait for something other than calls of the groups on
 	// its stream (see Stream.RecordGroups).
 	WaitsElsewhere bool
-	finished       *Event // end of the last launch
+	lastLaunchEnd  *Event // end of the last launch
 
-	mu     ranked.Mutex[graphMu]
-	exec   cuda.GraphExec // guarded by mu
-	source cuda.Graph     // guarded by mu
-	closed bool           // guarded by mu
+	mu         ranked.Mutex[graphMu]
+	executable cuda.GraphExec // guarded by mu
+	captured   cuda.Graph     // guarded by mu
+	closed     bool           // guarded by mu
 }
 
 // Calls holds the group calls in a graph.
@@ -42,13 +42,13 @@ type Calls interface {
 	// the launch with Graph.Queue and Graph.RecordEvents. The caller must hold the locks of the
 	// graph and the stream.
 	Launch(g *Graph, stream *Stream) error
-	// Close frees the resources of the calls. ended is true if all launches have completed.
-	Close(ended bool)
+	// Close frees the resources of the calls. launchesEnded is true if all launches have completed.
+	Close(launchesEnded bool)
 }
 
-// addHost adds a host function to the capture. The graph waits until run has written value to done.
-// All launches use the same word, because they do not overlap.
-func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
+// addHostFunc adds a host function to the capture. The graph waits until run has written value to
+// done. All launches use the same word, because they do not overlap.
+func (g *Graph) addHostFunc(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)
 	if err != nil {
@@ -59,21 +59,21 @@ func (g *Graph) addHost(stream cuda.Stream, run func(done *gpu.Word, value uint3
 		word.Set(0)
 		go run(word, 1)
 	})
-	g.functions = append(g.functions, f)
+	g.hostFuncs = append(g.hostFuncs, f)
 	if err := device.CUDA.LaunchHostFunc(stream, f); err != nil {
 		return err
 	}
 	return device.CUDA.StreamWaitValue(stream, word.Address(), 1, cuda.WaitEqual)
 }
 
-func (g *Graph) finish(s *Stream) error {
+func (g *Graph) endCapture(s *Stream) error {
 	streams := g.streams
 	var err error
-	if g.source, err = streams.GPU.CUDA.EndCapture(s.CUDA); err != nil {
+	if g.captured, err = streams.GPU.CUDA.EndCapture(s.CUDA); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
-	g.finished = streams.NewEvent()
-	if g.exec, err = streams.GPU.CUDA.GraphInstantiate(g.source); err != nil {
+	g.lastLaunchEnd = streams.NewEvent()
+	if g.executable, err = streams.GPU.CUDA.GraphInstantiate(g.captured); err != nil {
 		return fmt.Errorf("ending a capture: %w", err)
 	}
 	streams.mu.Lock()
@@ -96,14 +96,14 @@ func (g *Graph) Launch(stream driver.Stream) error {
 	if g.closed {
 		return fmt.Errorf("launching a graph: %w", driver.ErrClosed)
 	}
-	if err := g.launch(s); err != nil {
+	if err := g.launchLocked(s); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}
 	return nil
 }
 
-// launch implements Launch. The caller must hold g.mu.
-func (g *Graph) launch(s *Stream) error {
+// launchLocked implements Launch. The caller must hold g.mu.
+func (g *Graph) launchLocked(s *Stream) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.ClearWaited()
@@ -111,14 +111,15 @@ func (g *Graph) launch(s *Stream) error {
 		return err
 	}
 	if s.Capture != nil {
-		return fmt.Errorf("in a capture: %w", driver.ErrCapturing)
+		return fmt.Errorf("the stream is capturing: %w", driver.ErrCapturing)
 	}
-	if s.adopted {
+	if s.isAdopted {
 		if captured, err := s.IsCapturing(); captured || err != nil {
-			return cmp.Or(err, fmt.Errorf("in a capture of another library: %w", driver.ErrCapturing))
+			return cmp.Or(err, fmt.Errorf("another library is capturing the stream: %w",
+				driver.ErrCapturing))
 		}
 	}
-	if g.WaitsElsewhere || s.adopted {
+	if g.WaitsElsewhere || s.isAdopted {
 		if err := s.RecordGroups(nil); err != nil {
 			return err
 		}
@@ -127,12 +128,15 @@ func (g *Graph) launch(s *Stream) error {
 }
 
 // Queue launches the CUDA graph. The caller must hold the locks of the graph and the stream, and
-// the context must be current.
-func (g *Graph) Queue(s *Stream) error { return g.streams.GPU.CUDA.GraphLaunch(g.exec, s.CUDA) }
+// the CUDA context must be current.
+func (g *Graph) Queue(s *Stream) error {
+	return g.streams.GPU.CUDA.GraphLaunch(g.executable, s.CUDA)
+}
 
-// RecordEvents records the graph's events after a launch, under the same conditions as Queue.
+// RecordEvents records the graph's events after a launch. The caller must meet the conditions of
+// Queue.
 func (g *Graph) RecordEvents(s *Stream) error {
-	for _, e := range append(g.events, g.finished) {
+	for _, e := range append(g.endEvents, g.lastLaunchEnd) {
 		if err := e.Record(s.CUDA); err != nil {
 			return err
 		}
@@ -142,13 +146,13 @@ func (g *Graph) RecordEvents(s *Stream) error {
 
 // awaitLaunches waits, for a limited time, for the last launch. The caller must hold g.mu.
 func (g *Graph) awaitLaunches() error {
-	if g.finished == nil {
+	if g.lastLaunchEnd == nil {
 		return nil
 	}
 	limit := gpu.CloseTimeout(g.streams.GPU.Timeout)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return g.finished.Synchronize(ctx)
+	return g.lastLaunchEnd.Synchronize(ctx)
 }
 
 // Close waits for unfinished launches, for a limited time, and destroys the graph.
@@ -163,15 +167,15 @@ func (g *Graph) Close() error {
 	waitErr := g.awaitLaunches()
 	err := streams.GPU.Do(func() error {
 		errs := []error{waitErr}
-		if g.exec != 0 {
-			errs = append(errs, streams.GPU.CUDA.GraphExecDestroy(g.exec))
+		if g.executable != 0 {
+			errs = append(errs, streams.GPU.CUDA.GraphExecDestroy(g.executable))
 		}
-		if g.source != 0 {
-			errs = append(errs, streams.GPU.CUDA.GraphDestroy(g.source))
+		if g.captured != 0 {
+			errs = append(errs, streams.GPU.CUDA.GraphDestroy(g.captured))
 		}
 		return errors.Join(errs...)
 	})
-	for _, f := range g.functions {
+	for _, f := range g.hostFuncs {
 		f.Release()
 	}
 	if waitErr == nil {

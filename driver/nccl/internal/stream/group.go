@@ -42,12 +42,12 @@ func (l *launchingGroups) AddGroup(g Group) {
 	if slices.Contains(l.groups, g) {
 		return
 	}
-	l.groups = append(slices.DeleteFunc(slices.Clone(l.groups), kernelsEnded), g)
+	l.groups = append(slices.DeleteFunc(slices.Clone(l.groups), haveKernelsEnded), g)
 }
 
-// kernelsEnded reports whether a group can no longer launch kernels. A group that is being closed
-// can still do so.
-func kernelsEnded(g Group) bool {
+// haveKernelsEnded reports whether a group can no longer launch kernels. A group that is being
+// closed can still do so.
+func haveKernelsEnded(g Group) bool {
 	select {
 	case <-g.KernelsEnded():
 		return true

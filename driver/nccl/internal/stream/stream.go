@@ -17,35 +17,35 @@ type Stream struct {
 	gpu     *gpu.GPU
 	CUDA    cuda.Stream // guarded by Mu
 
-	Mu         ranked.Spin[streamMu]
-	Capture    *Graph      // graph being captured, or nil; guarded by Mu
-	closed     atomic.Bool // written with Mu held
-	closedBusy atomic.Bool // whether the stream was closed with unfinished work
-	completion
+	Mu              ranked.Spin[streamMu]
+	Capture         *Graph      // graph being captured, or nil; guarded by Mu
+	closed          atomic.Bool // written with Mu held
+	closedWhileBusy atomic.Bool // whether the stream was closed with unfinished work
+	waitState
 	lastCall // guarded by Mu
 	launchingGroups
-	// functions counts the host functions queued so far, which are numbered in this order. Each one
-	// writes its number to word when it has run.
-	functions uint32    // guarded by Mu
-	word      *gpu.Word // allocated at the first use; guarded by Mu
-	adoption
+	// hostFuncCount counts the host functions queued so far, which are numbered in this order. Each
+	// one writes its number to hostFuncWord when it has run.
+	hostFuncCount uint32    // guarded by Mu
+	hostFuncWord  *gpu.Word // allocated at the first use; guarded by Mu
+	adoptedState
 	faults
 }
 
-type completion struct{ waited atomic.Bool } // written with Stream.Mu held
+type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
 
 // Waited reports whether a caller has waited for all work of the stream and got no error.
-func (c *completion) Waited() bool { return c.waited.Load() }
+func (c *waitState) Waited() bool { return c.isWaitedFor.Load() }
 
-// ClearWaited makes Waited return false before more work is queued. The caller must hold Stream.Mu.
-// The check avoids a locked instruction in most launches.
-func (c *completion) ClearWaited() {
-	if c.waited.Load() {
-		c.waited.Store(false)
+// ClearWaited makes Waited return false. It must be called before more work is queued. The caller
+// must hold Stream.Mu.
+func (c *waitState) ClearWaited() {
+	if c.isWaitedFor.Load() { // avoids an atomic write in most launches
+		c.isWaitedFor.Store(false)
 	}
 }
 
-// Handle returns the stream's CUstream, which other libraries may use.
+// Handle returns the stream's CUstream, which other libraries can use.
 func (s *Stream) Handle() uintptr {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -66,7 +66,7 @@ func (s *Stream) submit(calls func() error) error {
 
 func (s *Stream) submitWork(calls func() error) error {
 	return s.submit(func() (err error) {
-		if s.adopted && s.Capture == nil {
+		if s.isAdopted && s.Capture == nil {
 			if s.Recording, err = s.IsCapturing(); err != nil {
 				return err
 			}
@@ -90,12 +90,12 @@ func (s *Stream) CheckOpen() error {
 // Fail does nothing, because work that is already queued on a GPU cannot be stopped.
 func (s *Stream) Fail(error) {}
 
-// Refuse handles the error of a group's call that was not launched. If the stream is idle, Refuse
-// returns the error. It also returns the error if the stream is adopted, because the owner may wait
-// for the stream without symmem. Otherwise it returns nil, and the next Synchronize returns the
-// error. The caller must hold s.Mu.
+// Refuse handles the error of a group's call that was not launched. It returns the error if the
+// stream is idle, or if another library owns the stream and can thus wait for it without symmem.
+// Otherwise Refuse returns nil, and the next Synchronize returns the error. The caller must hold
+// s.Mu.
 func (s *Stream) Refuse(g Group, err error) error {
-	if s.adopted || s.IdleLocked() {
+	if s.isAdopted || s.IdleLocked() {
 		s.MarkReported(g)
 		return err
 	}
@@ -103,13 +103,13 @@ func (s *Stream) Refuse(g Group, err error) error {
 	return nil
 }
 
-// RecordGroups makes all groups on the stream, other than except, record their events now. Groups
-// record events only when needed, but cannot do so once the stream is capturing or closed. The
-// caller must hold s.Mu.
+// RecordGroups makes each group that has work on the stream, other than except, record its event
+// now. Groups record events only when needed, but cannot do so once the stream is capturing or
+// closed. The caller must hold s.Mu.
 //
-// RecordGroups is also called before work that may wait for something other than calls of these
-// groups. The groups' calls on other streams then do not wait for that work. On an adopted stream,
-// any work may be of this kind.
+// RecordGroups must be called before work that may wait for something other than calls of these
+// groups, so that the groups' calls on other streams do not wait for that work. On an adopted
+// stream, any work may be of this kind.
 func (s *Stream) RecordGroups(except Group) error {
 	for _, g := range s.groups {
 		if g == except {
@@ -122,22 +122,23 @@ func (s *Stream) RecordGroups(except Group) error {
 	return nil
 }
 
-// RecordQueued records the event of an adopted stream after work has been queued and not captured.
-// The caller must hold s.Mu, and the context must be current.
+// RecordQueued records queuedEnd on an adopted stream, unless the stream is being captured. It must
+// be called after work has been queued. The caller must hold s.Mu, and the CUDA context must be
+// current.
 func (s *Stream) RecordQueued() error {
-	if !s.adopted || s.Recording || s.Capture != nil {
+	if !s.isAdopted || s.Recording || s.Capture != nil {
 		return nil
 	}
-	return s.queued.Record(s.CUDA)
+	return s.queuedEnd.Record(s.CUDA)
 }
 
-// recordOwners records the event of an adopted stream after all work, including the owner's, unless
-// the stream is being captured.
-func (s *Stream) recordOwners() (capturing bool, err error) {
+// recordAllWork records queuedEnd after all work on an adopted stream, including the owner's,
+// unless the stream is being captured.
+func (s *Stream) recordAllWork() (capturing bool, err error) {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if s.Capture != nil || !s.adopted || s.closed.Load() {
+	if s.Capture != nil || !s.isAdopted || s.closed.Load() {
 		return s.Capture != nil, nil
 	}
-	return s.recordAll(func() error { return s.RecordGroups(nil) })
+	return s.recordEndEvent(func() error { return s.RecordGroups(nil) })
 }

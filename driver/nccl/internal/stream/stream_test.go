@@ -32,7 +32,7 @@ func TestAbandonedStreamRunsItsHostFunctions(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	<-started
-	word := s.word
+	word := s.hostFuncWord
 	s.Abandon()
 	// The second function runs after Abandon and must not be counted on the new CUDA stream.
 	release, done := make(chan struct{}), make(chan struct{})

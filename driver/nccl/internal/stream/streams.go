@@ -25,14 +25,14 @@ type Streams struct {
 	NewCalls       func() Calls
 	Capturing      atomic.Int32 // number of streams being captured
 	// Order makes stream order a happens-before relation in Go's memory model. A host function
-	// loads Order before it runs and increments it afterwards. Code that observes the completion of
-	// work must load Order afterwards.
+	// loads Order before it runs and increments Order afterwards. Code that observes the completion
+	// of work must then load Order.
 	Order atomic.Uint64
-	pool  pool
+	pool  eventPool
 
-	mu     ranked.Mutex[streamsMu]
-	graphs map[*Graph]struct{} // open graphs; guarded by mu
-	points []*Point            // points in graphs of other libraries; guarded by mu
+	mu         ranked.Mutex[streamsMu]
+	graphs     map[*Graph]struct{} // open graphs; guarded by mu
+	keptPoints []*Point            // points in graphs of other libraries; guarded by mu
 }
 
 // NewStream creates a stream.
@@ -48,9 +48,9 @@ func (streams *Streams) NewStream() (*Stream, error) {
 func (streams *Streams) Adopt(handle uintptr) (*Stream, error) {
 	s := &Stream{
 		streams: streams, gpu: streams.GPU, CUDA: cuda.Stream(handle),
-		adoption: adoption{
-			adopted: true, streams: streams, handle: cuda.Stream(handle),
-			queued: Event{streams: streams},
+		adoptedState: adoptedState{
+			isAdopted: true, streams: streams, handle: cuda.Stream(handle),
+			queuedEnd: Event{streams: streams},
 		},
 	}
 	streams.GPU.Adopted.Store(true)
@@ -65,16 +65,17 @@ func (streams *Streams) Lookup(stream driver.Stream) (*Stream, error) {
 	if s, ok := stream.(*Stream); ok && s != nil && s.streams == streams {
 		return s, nil
 	}
-	return nil, errForeign
+	return nil, errOtherDevice
 }
 
-var errForeign = errors.New("the stream belongs to another device")
+var errOtherDevice = errors.New("the stream belongs to another device")
 
 // NewEvent returns a new event.
 func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// keepInCapture keeps p alive as long as the graph into which stream is being captured. If the
-// driver cannot report when the graph is destroyed, p stays alive until the device is closed.
+// keepInCapture keeps p alive as long as the graph that another library is capturing from stream.
+// If the CUDA driver cannot report when the graph is destroyed, p stays alive until the device
+// closes.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
@@ -84,15 +85,15 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
 		streams.mu.Lock()
 		defer streams.mu.Unlock()
-		streams.points = append(streams.points, p)
+		streams.keptPoints = append(streams.keptPoints, p)
 		return nil
 	}
 	return err
 }
 
-// runHost runs a host function, and reports a panic as an error. Finally it writes value to done,
-// for which the stream waits.
-func (streams *Streams) runHost(work func(), report func(error), done *gpu.Word, value uint32) {
+// runHostFunc runs a host function, and passes a panic as an error to report. It then writes value
+// to done, for which the stream waits.
+func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.Word, value uint32) {
 	streams.Order.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {
 		if err != nil {
@@ -116,4 +117,4 @@ func (streams *Streams) CloseGraphs() error {
 }
 
 // Close destroys the unused CUDA events. The context must be current.
-func (streams *Streams) Close() error { return streams.pool.drain(streams.GPU.CUDA) }
+func (streams *Streams) Close() error { return streams.pool.destroyAll(streams.GPU.CUDA) }

@@ -12,8 +12,9 @@ import (
 )
 
 // Idle reports whether all work has completed. It also returns true after a device error, because
-// no more work will run. On an adopted stream, Idle considers only work before the last
-// RecordQueued or recordOwners. While a call is queueing work, Idle returns false without waiting.
+// no more work will run. On an adopted stream (one that another library owns), Idle considers only
+// work before the last RecordQueued or recordAllWork. While a call is queueing work, Idle returns
+// false without waiting.
 func (s *Stream) Idle() bool {
 	if !s.Mu.TryLock() {
 		return false
@@ -28,16 +29,16 @@ func (s *Stream) IdleLocked() bool {
 	return done || err != nil
 }
 
-// query asks CUDA whether all work has completed. During a capture, CUDA does not allow that, so
-// query then uses an event from before the capture. The caller must hold s.Mu.
+// query asks CUDA whether all work has completed. During a capture, CUDA allows no query of the
+// stream, so query uses an event from before the capture. The caller must hold s.Mu.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
 		return true, nil
 	case s.Capture != nil:
 		return s.Capture.priorWork == nil || s.Capture.priorWork.Done(), nil
-	case s.adopted:
-		return s.queued.Query()
+	case s.isAdopted:
+		return s.queuedEnd.Query()
 	}
 	err = s.gpu.With(func(gpu *cuda.Driver) error {
 		done, err = gpu.StreamQuery(s.CUDA)
@@ -50,20 +51,21 @@ func (s *Stream) query() (done bool, err error) {
 // Synchronize waits until the stream is idle. On an adopted stream, it does not wait for work that
 // the owner queues after the call.
 func (s *Stream) Synchronize(ctx context.Context) error {
-	capturing, err := s.recordOwners()
+	capturing, err := s.recordAllWork()
 	if capturing {
 		err = driver.ErrCapturing
 	}
 	if err != nil {
 		return fmt.Errorf("synchronizing a stream: %w", err)
 	}
-	if err := s.finish(ctx); err != nil {
+	if err := s.awaitWork(ctx); err != nil {
 		return err
 	}
-	if !s.adopted {
+	if !s.isAdopted {
 		return nil
 	}
-	// Another library may replay a graph on any stream, so every stream reports the fault once.
+	// Another library can launch a graph of ours on any stream, so each stream returns a fault of
+	// the graph's calls once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -72,7 +74,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return s.takeFault()
 }
 
-func (s *Stream) finish(ctx context.Context) error {
+func (s *Stream) awaitWork(ctx context.Context) error {
 	s.Mu.Lock()
 	last := s.lastCall
 	s.Mu.Unlock()
@@ -105,14 +107,14 @@ func (s *Stream) finish(ctx context.Context) error {
 		}
 	}
 	if s.Mu.TryLock() {
-		s.waited.Store(s.IdleLocked())
+		s.isWaitedFor.Store(s.IdleLocked())
 		s.Mu.Unlock()
 	}
 	return nil
 }
 
-// await waits for the work of s, whose latest call is c. It checks only the peers of c's group.
-// Each other group has a watcher that checks the group's peers.
+// await waits for the work of s, whose latest call is c. It checks only whether the peers of c's
+// group have failed. Each other group has a goroutine (its watcher) that checks its own peers.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -121,8 +123,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed. If a kernel does not exit, its stream is abandoned with everything
-	// queued on it. Wait for that, because the caller may queue more work as soon as await returns.
+	// The group has failed. If a kernel does not exit, the group's teardown calls s.Abandon. Wait
+	// for the end of the teardown, because the caller can queue more work as soon as await returns.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -133,18 +135,19 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	return gpu.Poll(idleCtx, s.Idle)
 }
 
-// Abandon replaces the CUDA stream because a kernel on it does not exit. Everything queued behind
-// the kernel is lost, including recorded events. If the stream is idle, Abandon does nothing.
+// Abandon replaces the CUDA stream because a kernel on it does not exit. All work queued after the
+// kernel is lost, and so are recorded events. If the stream is idle, Abandon does nothing.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// On an adopted stream, long work of the owner may be mistaken for a stuck kernel. Memory then
-	// stays mapped until the process exits, which is better than a call that hangs.
+	// On an adopted stream, the work that does not end may be the owner's rather than a stuck
+	// kernel. Memory then stays mapped until the process exits, which is better than a call that
+	// hangs.
 	gpu.Stuck.Store(true)
-	if s.adopted {
+	if s.isAdopted {
 		return
 	}
 	err := s.gpu.Do(func() error {
@@ -155,7 +158,7 @@ func (s *Stream) Abandon() {
 		for _, g := range s.groups {
 			_ = g.RecordEvent(s, true)
 		}
-		s.CUDA, s.word, s.functions = handle, nil, 0
+		s.CUDA, s.hostFuncWord, s.hostFuncCount = handle, nil, 0
 		return nil
 	})
 	if err != nil {
@@ -164,16 +167,16 @@ func (s *Stream) Abandon() {
 }
 
 // Close ends the stream's capture and waits for the stream's work, for at most twice the longest
-// timeout of the device and its groups. Afterwards the owner of an adopted stream may destroy it.
-func (s *Stream) Close() error { return s.close(s.recordOwners) }
+// timeout of the device and its groups. Afterwards the owner of an adopted stream can destroy it.
+func (s *Stream) Close() error { return s.close(s.recordAllWork) }
 
 // Drop closes an adopted stream without querying it, because the owner may have destroyed it.
 func (s *Stream) Drop() error {
 	return s.close(func() (capturing bool, err error) { return true, nil })
 }
 
-// close implements Close. record marks the end of the owner's work.
-func (s *Stream) close(record func() (capturing bool, err error)) error {
+// close implements Close. recordEnd records an event after all work of the stream.
+func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	s.Mu.Lock()
 	if s.closed.Load() {
 		s.Mu.Unlock()
@@ -192,9 +195,9 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	timeout := gpu.CloseTimeout(2 * s.streams.LongestTimeout())
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	capturing, err := record()
-	s.keepFault()
-	errs = append(errs, err, s.finish(ctx))
+	capturing, err := recordEnd()
+	s.keepFirstFault()
+	errs = append(errs, err, s.awaitWork(ctx))
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	if s.closed.Load() {
@@ -202,15 +205,15 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	}
 	switch idle := s.IdleLocked(); {
 	case !idle:
-		s.closedBusy.Store(true)
+		s.closedWhileBusy.Store(true)
 		errs = append(errs, s.markUnfinishedLocked())
-	case s.word != nil && !capturing:
-		s.gpu.Words.Put(s.word)
+	case s.hostFuncWord != nil && !capturing:
+		s.gpu.Words.Put(s.hostFuncWord)
 	}
 	s.stopQueries()
 	s.closed.Store(true)
 	errs = append(errs, s.RecordGroups(nil))
-	if !s.adopted {
+	if !s.isAdopted {
 		errs = append(errs, s.gpu.Do(func() error {
 			return s.gpu.CUDA.StreamDestroy(s.CUDA)
 		}))
@@ -218,8 +221,8 @@ func (s *Stream) close(record func() (capturing bool, err error)) error {
 	return errors.Join(errs...)
 }
 
-// MarkUnfinished makes the device keep the memory that the stream's current work uses
-// (gpu.GPU.AddUnfinished).
+// MarkUnfinished keeps the device's memory mapped until the stream's current work has completed
+// (see gpu.GPU.AddUnfinished).
 func (s *Stream) MarkUnfinished() error {
 	if !s.Mu.TryLock() {
 		s.gpu.AddUnfinished(s.Idle) // the holder of the lock may be waiting for other ranks

@@ -16,9 +16,9 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if copyWaits(s.gpu, dst, src, bytes) {
-		// Wait here rather than in CUDA's copy call, during which a group's fault could not
-		// interrupt the wait because the stream is locked.
-		if capturing, err := s.recordOwners(); !capturing && err == nil {
+		// CUDA's copy call would wait with the stream locked, so that a group's fault could not end
+		// the wait. Wait here instead.
+		if capturing, err := s.recordAllWork(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
 			cancel()
@@ -32,12 +32,13 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// maxStaged is the largest copy from pageable memory that does not wait for the stream.
-const maxStaged = 64 << 10
+// maxBufferedCopy is the largest size in bytes of a copy from pageable memory that CUDA buffers
+// instead of waiting for the stream.
+const maxBufferedCopy = 64 << 10
 
 // copyWaits reports whether CUDA's copy call waits for the stream, as it does for pageable memory.
 func copyWaits(g *gpu.GPU, dst, src uintptr, bytes int64) bool {
-	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxStaged && !g.IsMapped(src))
+	return bytes > 0 && (!g.IsMapped(dst) || bytes > maxBufferedCopy && !g.IsMapped(src))
 }
 
 // Fill sets bytes to a value.
@@ -53,33 +54,33 @@ func (s *Stream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-// Host runs a function in stream order. A panic in the function becomes the stream's error. Host
-// returns ErrUnsupported while another library captures the stream, because launches of the
-// captured graph may overlap.
+// Host runs a function in stream order. A panic in the function becomes the stream's error. While
+// another library is capturing the stream, Host returns ErrUnsupported, because launches of that
+// library's graph may overlap.
 func (s *Stream) Host(work func()) error {
 	return s.submitWork(func() error {
 		if s.Recording {
-			return fmt.Errorf("host function while another library is capturing the stream: %w",
-				driver.ErrUnsupported)
+			return fmt.Errorf("queueing a host function while another library is capturing the "+
+				"stream: %w", driver.ErrUnsupported)
 		}
 		run := func(done *gpu.Word, value uint32) {
-			s.streams.runHost(work, s.addFault, done, value)
+			s.streams.runHostFunc(work, s.addFault, done, value)
 		}
 		if s.Capture != nil {
-			return s.Capture.addHost(s.CUDA, run)
+			return s.Capture.addHostFunc(s.CUDA, run)
 		}
-		if s.word == nil {
+		if s.hostFuncWord == nil {
 			var err error
-			if s.word, err = s.gpu.Words.Take(s.gpu.CUDA); err != nil {
+			if s.hostFuncWord, err = s.gpu.Words.Take(s.gpu.CUDA); err != nil {
 				return err
 			}
 		}
 		if err := s.RecordGroups(nil); err != nil {
 			return err
 		}
-		s.functions++
+		s.hostFuncCount++
 		// Copy both fields, because Abandon replaces them.
-		word, number := s.word, s.functions
+		word, number := s.hostFuncWord, s.hostFuncCount
 		f := cuda.NewHostFuncOnce(func() { go run(word, number) })
 		if err := s.gpu.CUDA.LaunchHostFunc(s.CUDA, f); err != nil {
 			f.Release()
@@ -93,26 +94,26 @@ func (s *Stream) Host(work func()) error {
 // Record records an event after the work queued on the stream.
 //
 // During a capture begun by BeginCapture, the event is instead recorded after each launch of the
-// graph. On an adopted stream, the event normally also covers the owner's work. If the owner is
-// capturing the stream, or if the stream was closed with unfinished work, the event covers only the
-// work that symmem has queued.
+// graph. On an adopted stream (one that another library owns), the event normally follows the
+// owner's work too. If the owner is capturing the stream, or if the stream was closed with
+// unfinished work, the event follows only the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || ev.streams != s.streams {
 		return errors.New("recording an event: the event belongs to another device")
 	}
-	if s.adopted && s.closedBusy.Load() && !s.queued.Done() {
-		ev.share(&s.queued)
+	if s.isAdopted && s.closedWhileBusy.Load() && !s.queuedEnd.Done() {
+		ev.sharePoint(&s.queuedEnd)
 		return nil
 	}
 	return s.submit(func() error {
 		switch {
 		case s.Capture != nil:
-			s.Capture.events = append(s.Capture.events, ev)
+			s.Capture.endEvents = append(s.Capture.endEvents, ev)
 			return nil
-		case s.adopted:
-			_, err := s.recordAll(func() error { return s.RecordGroups(nil) })
-			ev.share(&s.queued)
+		case s.isAdopted:
+			_, err := s.recordEndEvent(func() error { return s.RecordGroups(nil) })
+			ev.sharePoint(&s.queuedEnd)
 			return err
 		default:
 			return ev.Record(s.CUDA)
@@ -120,11 +121,12 @@ func (s *Stream) Record(e driver.Event) error {
 	})
 }
 
-// WaitOnly is the same as Wait, because CUDA's events carry no errors.
+// WaitOnly is the same as Wait, because CUDA events hold no errors that it would have to ignore.
 func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
-// Wait makes later work wait for the event's last recorded point, also in a capture. The event may
-// belong to another Device of this process if both use the same GPU.
+// Wait makes later work wait for the event's last recorded point. During a capture, each launch of
+// the graph waits for that point. The event may belong to another Device of this process that uses
+// the same GPU.
 func (s *Stream) Wait(e driver.Event) error {
 	ev, ok := e.(*Event)
 	if !ok || !ev.streams.GPU.SharesContext(s.gpu) {
@@ -134,12 +136,13 @@ func (s *Stream) Wait(e driver.Event) error {
 		if s.Capture == nil && !s.Recording {
 			return errors.Join(s.RecordGroups(nil), ev.StreamWait(s.CUDA, s.gpu.CUDA))
 		}
-		point, err := ev.fixedPoint()
+		point, err := ev.newFixedPoint()
 		if point == nil || err != nil {
 			return err
 		}
 		if s.Capture != nil {
-			s.Capture.points, s.Capture.WaitsElsewhere = append(s.Capture.points, point), true
+			s.Capture.awaitedPoints = append(s.Capture.awaitedPoints, point)
+			s.Capture.WaitsElsewhere = true
 		} else if err := s.streams.keepInCapture(s.CUDA, point); err != nil {
 			return err
 		}
@@ -182,7 +185,7 @@ func (s *Stream) EndCapture() (driver.Graph, error) {
 		g = s.Capture
 		s.Capture = nil
 		s.streams.Capturing.Add(-1)
-		return g.finish(s)
+		return g.endCapture(s)
 	})
 	if err != nil {
 		if g != nil {
