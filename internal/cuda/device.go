@@ -36,8 +36,9 @@ func trimNUL(text [128]byte) string {
 	return string(before)
 }
 
-// UUID returns the device's UUID in the format of nvidia-smi, without the prefix. For a MIG
-// instance, it returns the UUID of the instance if the driver supports CUDA 11.4 or newer.
+// UUID returns the device's UUID in the format of nvidia-smi, without its prefix "GPU-" or "MIG-".
+// A MIG instance (a part of a GPU) has a UUID that differs from the GPU's. UUID returns it if the
+// driver supports CUDA 11.4 or newer.
 func (d Device) UUID() (string, error) {
 	f := deviceGetUUID
 	if d.driver.symbols[deviceGetUUID2] != 0 {
@@ -57,7 +58,7 @@ func (d Device) TotalMem() (int64, error) {
 // Attribute identifies a property of a device (CUdevice_attribute).
 type Attribute int32
 
-// The attributes that symmem reads. Those whose names end in Supported are 0 or 1.
+// The attributes that symmem reads. An attribute whose name ends in Supported is 0 or 1.
 const (
 	AttributeMultiprocessorCount    Attribute = 16
 	AttributeComputeMode            Attribute = 20
@@ -88,12 +89,12 @@ func (d Device) ComputeCapability() (major, minor int, err error) {
 
 // CanAccessPeer reports whether kernels and copies on this device can access the memory of peer.
 func (d Device) CanAccessPeer(peer Device) (bool, error) {
-	can, err := getValue[int32](&d.driver.table, deviceCanAccessPeer, uintptr(d.handle),
+	canAccess, err := getValue[int32](&d.driver.table, deviceCanAccessPeer, uintptr(d.handle),
 		uintptr(peer.handle))
-	return can != 0, err
+	return canAccess != 0, err
 }
 
-// P2PAttribute identifies a property of a link between devices (CUdevice_P2PAttribute).
+// P2PAttribute identifies a property of the link between two devices (CUdevice_P2PAttribute).
 type P2PAttribute int32
 
 // The link properties that symmem reads.
@@ -116,8 +117,8 @@ func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }
 
-// ReleasePrimary undoes one RetainPrimary. When all libraries in the process have released the
-// context, it is destroyed with everything in it.
+// ReleasePrimary undoes one RetainPrimary. Once all libraries in the process have released the
+// context, CUDA destroys it and everything in it.
 func (d Device) ReleasePrimary() error {
 	return d.driver.call(devicePrimaryCtxRelease, uintptr(d.handle))
 }

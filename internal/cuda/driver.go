@@ -24,11 +24,11 @@ func newDriver(t table) *Driver {
 }
 
 // Load opens and initialises libcuda. If no paths are given, it opens the file named by SYMMEM_CUDA
-// or, if that variable is not set, libcuda.so.1. If the process has already loaded a copy, Load
-// uses that copy. Load needs no context and creates none.
+// or, if that variable is not set, libcuda.so.1. If the process has already loaded libcuda, Load
+// uses the loaded copy. Load needs no CUDA context and creates none.
 //
 // If there is no suitable library, the error matches ErrNoDriver. If cuInit fails, the error
-// matches a Code, such as ErrNoDevice.
+// matches cuInit's Code, such as ErrNoDevice.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -41,7 +41,7 @@ func Load(paths ...string) (*Driver, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 	functions := table{library: library}
-	if err := functions.find(); err != nil {
+	if err := functions.findSymbols(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 	d := newDriver(functions)
@@ -66,7 +66,7 @@ func (d *Driver) DeviceCount() (int, error) {
 	return int(count), err
 }
 
-// Device returns the visible GPU with the given number.
+// Device returns the GPU with the given number, counted from 0.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	handle, err := getValue[int32](&d.table, deviceGet, uintptr(ordinal))
 	return Device{d, int32(ordinal), handle}, err
@@ -81,16 +81,16 @@ func (d *Driver) SetCurrent(context Context) error {
 }
 
 // In returns a Driver that makes a context current before each call, so that goroutines need not
-// lock their threads. This is much cheaper than a separate SetCurrent. The returned Driver must not
-// be used for calls that have to run on the same thread as an earlier call.
+// lock their threads. This is much cheaper than a separate SetCurrent. Do not use the returned
+// Driver for calls that have to run on the same thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
-	functions.before = d.ContextStep(context)
+	functions.stepBefore = d.ContextStep(context)
 	return newDriver(functions)
 }
 
-// ContextStep returns a step that makes a context current. Bindings of other C libraries can run
-// this step before their calls.
+// ContextStep returns a call that makes a context current. Other packages can make this call before
+// they call their own C libraries.
 func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
@@ -106,7 +106,7 @@ func (d *Driver) Current() (Context, error) {
 // MemGetInfo returns the free and total memory of the current device in bytes. Memory of other
 // processes is not free.
 func (d *Driver) MemGetInfo() (free, total int64, err error) {
-	f, t := dl.NewCell(int64(0)), dl.NewCell(int64(0))
-	err = d.call(memGetInfo, f.Address(), t.Address())
-	return f.Take(), t.Take(), err
+	freeCell, totalCell := dl.NewCell(int64(0)), dl.NewCell(int64(0))
+	err = d.call(memGetInfo, freeCell.Address(), totalCell.Address())
+	return freeCell.Take(), totalCell.Take(), err
 }

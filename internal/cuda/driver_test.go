@@ -191,7 +191,7 @@ func load(t testing.TB, declarations string, extra ...string) (*Driver, *dltest.
 
 func TestLoadCallsInit(t *testing.T) {
 	driver, recorder := load(t, declarations)
-	if got := recorder.Last(); got.Name != "cuInit" || got.Args[0] != 0 {
+	if got := recorder.LastCall(); got.Name != "cuInit" || got.Args[0] != 0 {
 		t.Errorf("the last call of Load was %s%v, want cuInit[0]", got.Name, got.Args)
 	}
 	if filepath.Base(driver.Path()) != "libcuda.so.1" {
@@ -237,7 +237,7 @@ func TestLoadRejectsOldDriver(t *testing.T) {
 
 func TestLoadWithoutDevice(t *testing.T) {
 	path := dltest.Compile(t, "libcuda_empty.so", dltest.Source(t, prelude, declarations))
-	dltest.Open(t, path).Result(100)
+	dltest.Open(t, path).SetResult(100)
 	_, err := Load(path)
 	if !errors.Is(err, ErrNoDevice) || errors.Is(err, ErrNoDriver) {
 		t.Errorf("Load = %v, want ErrNoDevice", err)

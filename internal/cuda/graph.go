@@ -9,15 +9,16 @@ import (
 // Graph is a CUDA graph (CUgraph).
 type Graph uintptr
 
-// GraphExec is an instantiated graph (CUgraphExec).
+// GraphExec is a graph that can be launched (CUgraphExec).
 type GraphExec uintptr
 
 // Node is a graph node (CUgraphNode). It is valid as long as the graph exists.
 type Node uintptr
 
+// graphs is the part of Driver that calls functions for graphs.
 type graphs struct{ table }
 
-// GraphInstantiate instantiates a graph, which may be destroyed before the instance.
+// GraphInstantiate makes a graph executable. The graph can be destroyed before the GraphExec.
 func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
 	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
 }
@@ -27,7 +28,7 @@ func (g *graphs) GraphLaunch(exec GraphExec, stream Stream) error {
 	return g.call(graphLaunch, uintptr(exec), uintptr(stream))
 }
 
-// GraphExecDestroy destroys an instantiated graph. Queued launches still run.
+// GraphExecDestroy destroys a GraphExec. Queued launches still run.
 func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 	return g.call(graphExecDestroy, uintptr(exec))
 }
@@ -54,27 +55,27 @@ func addressOf(nodes []Node) uintptr {
 
 // GraphAddDependencies makes each successors[i] depend on nodes[i].
 func (g *graphs) GraphAddDependencies(graph Graph, nodes, successors []Node) error {
-	return g.editDependencies(graphAddDependencies, graphAddDependencies2, graph, nodes, successors)
+	return g.changeDependencies(graphAddDependencies, graphAddDependencies2, graph, nodes, successors)
 }
 
 // GraphRemoveDependencies undoes GraphAddDependencies.
 func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) error {
-	return g.editDependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, nodes,
+	return g.changeDependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, nodes,
 		successors)
 }
 
-// editDependencies calls newer, which has an extra argument for edge data, if the driver has that
-// function. Otherwise it calls older.
-func (g *graphs) editDependencies(
-	older, newer function, graph Graph, nodes, successors []Node,
+// changeDependencies calls newFunction if the driver has it, and oldFunction otherwise. newFunction
+// has an additional argument for data of the graph's edges.
+func (g *graphs) changeDependencies(
+	oldFunction, newFunction function, graph Graph, nodes, successors []Node,
 ) error {
 	defer runtime.KeepAlive(nodes)
 	defer runtime.KeepAlive(successors)
 	n := uintptr(min(len(nodes), len(successors)))
-	if g.symbols[newer] != 0 {
-		return g.call(newer, uintptr(graph), addressOf(nodes), addressOf(successors), 0, n)
+	if g.symbols[newFunction] != 0 {
+		return g.call(newFunction, uintptr(graph), addressOf(nodes), addressOf(successors), 0, n)
 	}
-	return g.call(older, uintptr(graph), addressOf(nodes), addressOf(successors), n)
+	return g.call(oldFunction, uintptr(graph), addressOf(nodes), addressOf(successors), n)
 }
 
 // userObject is a reference count with a destructor (CUuserObject).
@@ -85,9 +86,9 @@ const (
 	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE
 )
 
-// AtGraphEnd makes CUDA call end once, some time after the last object that refers to the graph is
-// destroyed: the graph itself, its clones, their instances, parent graphs, or unfinished launches.
-// The graph may still be under capture.
+// AtGraphEnd makes CUDA call end once, after all objects that refer to the graph have been
+// destroyed: the graph itself, its clones, each GraphExec, parent graphs, and unfinished launches.
+// The caller can still be capturing the graph.
 //
 // end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that does,
 // and must not panic. If AtGraphEnd returns an error, end is not called.
@@ -110,7 +111,7 @@ func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	}
 	err = g.call(graphRetainUserObject, uintptr(graph), uintptr(object), 1, moveReferences)
 	if err != nil {
-		work.Release() // so that the destructor does not call end
+		work.Release() // so that cuUserObjectRelease does not call end
 		_ = g.call(userObjectRelease, uintptr(object), 1)
 	}
 	return err

@@ -18,7 +18,7 @@ func TestHostFuncRuns(t *testing.T) {
 			if err := driver.LaunchHostFunc(stream, work); err != nil {
 				t.Fatal(err)
 			}
-			call := recorder.Last()
+			call := recorder.LastCall()
 			if call.Name != "cuLaunchHostFunc" || call.Args[0] != int64(stream) {
 				t.Fatalf("called %s%#x, want cuLaunchHostFunc on stream %#x", call.Name, call.Args, stream)
 			}

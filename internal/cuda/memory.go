@@ -12,11 +12,11 @@ import (
 // removed all of their mappings.
 type Handle uint64
 
-// HandleTypes is a set of ways to share an allocation with another process. It is a mask of
+// HandleTypes is a set of ways to share an allocation with another process: a bit mask of
 // CUmemAllocationHandleType values.
 type HandleTypes int32
 
-// The handle types, which can be combined.
+// The members of HandleTypes.
 const (
 	HandlePosixFD HandleTypes = 1 // a file descriptor, within one machine
 	HandleFabric  HandleTypes = 8 // 64 bytes, within one NVLink fabric
@@ -58,24 +58,25 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	return p
 }
 
+// memory is the part of Driver that calls functions for memory.
 type memory struct{ table }
 
-// Granularity returns the number of bytes of which the sizes and addresses of allocations must be
-// multiples. If recommended is set, it returns the larger number that the driver recommends for
-// speed. Granularity needs no context.
+// Granularity returns a number of bytes. The sizes and addresses of allocations must be multiples
+// of it. If recommended is set, Granularity returns the larger number that the driver recommends
+// for speed. Granularity needs no CUDA context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
-	size, cell := dl.NewCell(int64(0)), dl.NewCell(prop)
+	size, properties := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 	if recommended {
 		option = 1
 	}
-	err := m.call(memGetAllocationGranularity, size.Address(), cell.Address(), option)
-	cell.Take()
+	err := m.call(memGetAllocationGranularity, size.Address(), properties.Address(), option)
+	properties.Take()
 	return size.Take(), err
 }
 
-// AddressReserve reserves addresses for all devices without allocating memory. align must be a
-// power of two, or 0 for the driver's choice.
+// AddressReserve reserves addresses for all devices without allocating memory. align is the
+// alignment of the first address: a power of two, or 0 for the driver's choice.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
@@ -85,12 +86,12 @@ func (m *memory) AddressFree(address uintptr, bytes int64) error {
 	return m.call(memAddressFree, address, uintptr(bytes))
 }
 
-// Create allocates physical memory. bytes must be a multiple of the granularity. If the device does
-// not have enough memory, the error is ErrOutOfMemory.
+// Create allocates physical memory. bytes must be a multiple of Granularity. If the device does not
+// have enough memory, the error is ErrOutOfMemory.
 func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
-	handle, cell := dl.NewCell(Handle(0)), dl.NewCell(prop)
-	err := m.call(memCreate, handle.Address(), uintptr(bytes), cell.Address(), 0)
-	cell.Take()
+	handle, properties := dl.NewCell(Handle(0)), dl.NewCell(prop)
+	err := m.call(memCreate, handle.Address(), uintptr(bytes), properties.Address(), 0)
+	properties.Take()
 	return handle.Take(), err
 }
 
@@ -114,23 +115,23 @@ func (m *memory) Unmap(address uintptr, bytes int64) error {
 	return m.call(memUnmap, address, uintptr(bytes))
 }
 
-// access grants a device access to memory (CUmemAccessDesc).
-type access struct {
+// accessGrant allows a device to access memory (CUmemAccessDesc).
+type accessGrant struct {
 	location Location
 	flags    int32
 }
 
-const readWrite = 3
+const readWrite = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
-// SetAccess allows devices to read and write a mapped range. It fails if a device has no peer
-// access to the memory's owner.
+// SetAccess allows devices to read and write a mapped range. It fails if one of them has no peer
+// access to the device whose memory is mapped.
 func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) error {
 	if len(devices) == 0 {
 		return nil
 	}
-	grants := make([]access, len(devices))
+	grants := make([]accessGrant, len(devices))
 	for i, v := range devices {
-		grants[i] = access{Location{locationDevice, v.handle}, readWrite}
+		grants[i] = accessGrant{Location{locationDevice, v.handle}, readWrite}
 	}
 	err := m.call(memSetAccess, address, uintptr(bytes), dl.AddressOf(&grants[0]),
 		uintptr(len(grants)))
@@ -147,33 +148,33 @@ func (m *memory) ExportFD(handle Handle) (int, error) {
 	return int(fd.Take()), err
 }
 
-// ImportFD returns a handle for a descriptor that another process exported. The caller may close
-// the descriptor afterwards.
+// ImportFD returns a handle for the memory that another process exported as a file descriptor. The
+// caller can then close the descriptor.
 func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
 
-// ExportFabric returns a fabric handle, for a process in the same NVLink fabric.
+// ExportFabric returns a handle that any process in the same NVLink fabric can import.
 func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
 	return getValue[FabricHandle](&m.table, memExportToShareableHandle, uintptr(handle),
 		uintptr(HandleFabric), 0)
 }
 
-// ImportFabric returns a handle for a fabric handle that another process exported.
+// ImportFabric returns a handle for the memory that another process exported with ExportFabric.
 func (m *memory) ImportFabric(fabric FabricHandle) (Handle, error) {
-	cell := dl.NewCell(fabric)
-	defer cell.Take()
-	return m.importHandle(cell.Address(), HandleFabric)
+	exported := dl.NewCell(fabric)
+	defer exported.Take()
+	return m.importHandle(exported.Address(), HandleFabric)
 }
 
-func (m *memory) importHandle(shared uintptr, kind HandleTypes) (Handle, error) {
-	return getValue[Handle](&m.table, memImportFromShareableHandle, shared, uintptr(kind))
+func (m *memory) importHandle(exported uintptr, handleType HandleTypes) (Handle, error) {
+	return getValue[Handle](&m.table, memImportFromShareableHandle, exported, uintptr(handleType))
 }
 
 // These declarations compile only if the sizes match cuda.h.
 var (
 	_ [32]byte = [unsafe.Sizeof(AllocationProp{})]byte{}
-	_ [12]byte = [unsafe.Sizeof(access{})]byte{}
+	_ [12]byte = [unsafe.Sizeof(accessGrant{})]byte{}
 )
 
 // MemcpyAsync queues a copy between device or host addresses. For host memory that is not
@@ -194,7 +195,8 @@ func (m *memory) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stre
 	return m.call(memsetD8Async, dst, uintptr(value), uintptr(bytes), uintptr(stream))
 }
 
-// MemAllocHost allocates page-locked host memory, which devices access at the same address.
+// MemAllocHost allocates page-locked host memory. Devices access this memory at the address that
+// MemAllocHost returns.
 func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocHost, uintptr(bytes))
 }

@@ -17,10 +17,11 @@ type Module uintptr
 // Function is a kernel of a module (CUfunction). It is valid as long as the module is loaded.
 type Function uintptr
 
+// modules is the part of Driver that calls functions for code.
 type modules struct{ table }
 
-// ModuleLoadData loads PTX, which the driver compiles, or a cubin into the current context. The
-// code must end with a zero byte, because PTX is a C string.
+// ModuleLoadData loads code into the current context: PTX, which the driver compiles, or a cubin
+// (machine code). The code must end with a zero byte, because PTX is a C string.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
@@ -39,10 +40,10 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, each kernel is
-// loaded at its first launch (CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2). That launch
-// may wait until all running kernels of the context have exited (CUDA C++ Programming Guide, "Lazy
-// Loading"). With drivers before CUDA 12.4, ModuleLoadFunctions does nothing.
+// ModuleLoadFunctions loads all kernels of a module onto the device. By default, CUDA loads each
+// kernel at its first launch (CUDA_MODULE_LOADING=LAZY). That launch may wait until all running
+// kernels of the context have exited (CUDA C++ Programming Guide, "Lazy Loading"). With drivers
+// before CUDA 12.4, ModuleLoadFunctions does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -61,14 +62,14 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	return err
 }
 
-// ModuleUnload unloads code. No queued work and no graph may use the code.
+// ModuleUnload unloads code. Neither queued work nor a graph must use the code.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
 // Params holds a kernel's arguments as the bytes of a structure.
 type Params struct{ packed []byte }
 
-// ParamsOf copies a structure, which must have the same layout in C and Go and contain only
-// numbers: a Go pointer in the copy would not keep its target reachable.
+// ParamsOf copies a structure, which must have the same layout in C and Go. The structure must
+// contain only numbers, because a Go pointer in the copy would not keep its target reachable.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}
@@ -84,28 +85,28 @@ func (p *Params) WithUint64(offset int, v uint64) Params {
 // MaxParams is the largest number of argument bytes that every device supports.
 const MaxParams = 4096
 
-// launch holds the arguments of a launch in C's layout.
-type launch struct {
-	options [5]uintptr
-	size    uint64
-	params  [MaxParams]byte
+// launchArguments holds the arguments of cuLaunchKernel or cuLaunchKernelEx in C's layout.
+type launchArguments struct {
+	extra  [5]uintptr // the parameter extra, a list of option names and values
+	size   uint64
+	params [MaxParams]byte
 
 	config    launchConfig
 	attribute launchAttribute
 }
 
-func (l *launch) pack(params *Params) {
+func (l *launchArguments) setParams(params *Params) {
 	if len(params.packed) > MaxParams {
 		panic("cuda: too many arguments for a kernel")
 	}
 	l.size = uint64(copy(l.params[:], params.packed))
-	l.options = [5]uintptr{
+	l.extra = [5]uintptr{
 		launchParamPointer, dl.AddressOf(&l.params),
 		launchParamSize, dl.AddressOf(&l.size), launchParamEnd,
 	}
 }
 
-var launches = sync.Pool{New: func() any { return new(launch) }}
+var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 
 // The CU_LAUNCH_PARAM constants of cuda.h.
 const (
@@ -129,8 +130,8 @@ type launchAttribute struct {
 	value [64]byte
 }
 
-// attributeProgrammatic is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
-const attributeProgrammatic = 6
+// attributeOverlap is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
+const attributeOverlap = 6
 
 // These declarations compile only if the sizes match cuda.h.
 var (
@@ -138,8 +139,8 @@ var (
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
-// overlapVersion is the first CUDA version that can capture programmatic dependent launches.
-const overlapVersion = 12030
+// minOverlapVersion is the first CUDA version that can capture programmatic dependent launchPool.
+const minOverlapVersion = 12030
 
 // CanOverlapLaunches reports whether the device supports LaunchOverlapping.
 func (d Device) CanOverlapLaunches() (bool, error) {
@@ -148,7 +149,7 @@ func (d Device) CanOverlapLaunches() (bool, error) {
 		return false, err
 	}
 	version, err := d.driver.Version()
-	return major >= 9 && version >= overlapVersion, err
+	return major >= 9 && version >= minOverlapVersion, err
 }
 
 // LaunchOverlapping queues a kernel like LaunchKernel, but the kernel may start before its
@@ -158,15 +159,15 @@ func (d Device) CanOverlapLaunches() (bool, error) {
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
-	l := launches.Get().(*launch)
-	defer launches.Put(l)
-	l.pack(params)
-	l.attribute = launchAttribute{id: attributeProgrammatic, value: [64]byte{1}}
+	l := launchPool.Get().(*launchArguments)
+	defer launchPool.Put(l)
+	l.setParams(params)
+	l.attribute = launchAttribute{id: attributeOverlap, value: [64]byte{1}}
 	l.config = launchConfig{
 		grid: [3]uint32{uint32(blocks), 1, 1}, block: [3]uint32{uint32(threads), 1, 1},
 		stream: stream, attributes: dl.AddressOf(&l.attribute), count: 1,
 	}
-	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.options))
+	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.extra))
 }
 
 // LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It copies
@@ -174,9 +175,9 @@ func (m *modules) LaunchOverlapping(
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
-	l := launches.Get().(*launch)
-	defer launches.Put(l)
-	l.pack(params)
+	l := launchPool.Get().(*launchArguments)
+	defer launchPool.Put(l)
+	l.setParams(params)
 	return m.call(launchKernel, uintptr(f), uintptr(blocks), 1, 1, uintptr(threads), 1, 1, 0,
-		uintptr(stream), 0, dl.AddressOf(&l.options))
+		uintptr(stream), 0, dl.AddressOf(&l.extra))
 }

@@ -11,9 +11,11 @@ import (
 // Stream is a CUDA stream (CUstream or cudaStream_t). 0 is the legacy default stream.
 type Stream uintptr
 
+// streams is the part of Driver that calls functions for streams and events.
 type streams struct{ table }
 
-// StreamCreate creates a non-blocking stream in the current context.
+// StreamCreate creates a stream in the current context. The stream does not wait for the default
+// stream.
 func (s *streams) StreamCreate() (Stream, error) {
 	const nonBlocking = 1 // CU_STREAM_NON_BLOCKING
 	return getValue[Stream](&s.table, streamCreate, nonBlocking)
@@ -34,7 +36,7 @@ func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
-// StreamWaitEvent makes later work on a stream wait for the point that the event marks.
+// StreamWaitEvent makes later work on a stream wait until the event's last EventRecord is reached.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
@@ -42,7 +44,7 @@ func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 const waitExternal = 1 // CU_EVENT_WAIT_EXTERNAL
 
 // StreamWaitEventExternal makes captured work wait for an event that is recorded outside the
-// capture. Each launch of the graph waits for the point that the event marks at that time.
+// capture. Each launch of the graph waits for the last EventRecord before that launch.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
@@ -52,7 +54,7 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) >= 0, so that counters may wrap around.
+	// WaitGreaterOrEqual waits until int32(word-value) >= 0, which allows a counter to wrap around.
 	WaitGreaterOrEqual WaitFlags = 0
 	WaitEqual          WaitFlags = 1
 )
@@ -71,7 +73,8 @@ func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) er
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
 
-// LaunchHostFunc queues a host function, which delays the stream by tens of microseconds.
+// LaunchHostFunc queues a call of a function on a thread of the host. The call delays the stream by
+// tens of microseconds.
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
 	return s.call(launchHostFunc, uintptr(stream), hostCallback(), uintptr(work))
 }
@@ -85,7 +88,7 @@ type EventFlags uint32
 // EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
 const EventDisableTiming EventFlags = 2
 
-// EventCreate creates an event, which counts as reached until it is recorded.
+// EventCreate creates an event. Until the event is recorded, EventQuery returns true.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
@@ -95,18 +98,19 @@ func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventQuery reports whether the event's point has been reached. While any stream is being captured
-// in global mode, EventQuery fails and invalidates that capture, unless the calling thread is in
-// relaxed mode.
+// EventQuery reports whether the work before the last EventRecord has completed. While any stream
+// is being captured in mode CaptureGlobal, EventQuery fails and invalidates that capture, unless
+// the calling thread's own mode is CaptureRelaxed.
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
 
-// EventDestroy destroys an event. Queued waits for it are not affected.
+// EventDestroy destroys an event. Streams that wait for the event are not affected.
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
-// EventElapsedTime returns the time between two events created with timing. The resolution is about
-// half a microsecond. If either event has not been reached, the error is ErrNotReady.
+// EventElapsedTime returns the time between two events created without EventDisableTiming. The
+// resolution is about half a microsecond. If the work before either event has not completed, the
+// error is ErrNotReady.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
@@ -127,7 +131,7 @@ const (
 // CaptureStatus is the capture state of a stream (CUstreamCaptureStatus).
 type CaptureStatus int32
 
-// The capture states. An invalidated capture must also be ended.
+// The capture states. EndCapture must be called even if the capture was invalidated.
 const (
 	CaptureNone        CaptureStatus = 0
 	CaptureActive      CaptureStatus = 1
@@ -148,8 +152,8 @@ func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	return graph.Take(), err
 }
 
-// CaptureStatus returns the capture state of a stream. It may be called during any capture. For the
-// default stream, it returns ErrCaptureImplicit while another stream is being captured.
+// CaptureStatus returns the capture state of a stream. The call invalidates no capture. For the
+// default stream, CaptureStatus returns ErrCaptureImplicit while another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -160,7 +164,7 @@ func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 type Capture struct {
 	Status CaptureStatus
 	ID     uint64 // unique among the captures of the process; 0 if there is none
-	// Graph is the graph under capture, or 0. The caller does not own it, but may add nodes and
+	// Graph is the graph under capture, or 0. The caller must not destroy it, but can add nodes and
 	// dependencies.
 	Graph        Graph
 	Dependencies []Node // nodes on which the stream's next work will depend
@@ -173,7 +177,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// The call fails without an output for edge data if the capture has such data.
+		// If edges of the captured graph have data, the call fails without the argument edges.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), edges.Address(), count.Address())
 	} else {
@@ -181,26 +185,26 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 			graph.Address(), nodes.Address(), count.Address())
 	}
 	edges.Take()
-	c := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
+	capture := Capture{Status: status.Take(), ID: id.Take(), Graph: graph.Take()}
 	dependencies, n := nodes.Take(), count.Take()
-	if err != nil || c.Status != CaptureActive {
+	if err != nil || capture.Status != CaptureActive {
 		// CUDA does not set these outputs.
-		c.Graph, dependencies = 0, 0
-		if c.Status == CaptureNone {
-			c.ID = 0
+		capture.Graph, dependencies = 0, 0
+		if capture.Status == CaptureNone {
+			capture.ID = 0
 		}
 	}
 	if dependencies != 0 && n > 0 {
 		// The array belongs to CUDA and is valid until the next call for the stream.
-		c.Dependencies = make([]Node, n)
-		for i := range c.Dependencies {
-			c.Dependencies[i] = dl.Load[Node](dependencies + uintptr(i)*unsafe.Sizeof(Node(0)))
+		capture.Dependencies = make([]Node, n)
+		for i := range capture.Dependencies {
+			capture.Dependencies[i] = dl.Load[Node](dependencies + uintptr(i)*unsafe.Sizeof(Node(0)))
 		}
 	}
-	return c, err
+	return capture, err
 }
 
-// AddCaptureDependencies makes the next captured work on a stream depend on more nodes.
+// AddCaptureDependencies makes the next captured work on a stream depend on the given nodes too.
 func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	address, n := addressOf(nodes), uintptr(len(nodes))

@@ -1,17 +1,17 @@
 package cuda
 
-// function is a function of libcuda: an index into names.
+// function identifies a function of libcuda by its index in names.
 type function uint8
 
-var names []string
+var names []string // names of the functions in libcuda
 
 func declare(name string) function {
 	names = append(names, name)
 	return function(len(names) - 1)
 }
 
-// cuda.h redirects some names to versioned functions that have the current signature, such as
-// cuMemAlloc_v2. The variants for per-thread default streams (_ptsz, _ptds) are not used.
+// The suffix _v2 or _v3 marks a function whose parameters have changed; in C, macros of cuda.h hide
+// the suffix. The variants for per-thread default streams (_ptsz, _ptds) are not used.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")
@@ -80,7 +80,7 @@ var (
 	moduleUnload                    = declare("cuModuleUnload")
 	launchKernel                    = declare("cuLaunchKernel")
 	launchKernelEx                  = declare("cuLaunchKernelEx")
-	// A driver may lack the following functions.
+	// The following functions are missing in some driver versions.
 	deviceGetUUID2           = declare("cuDeviceGetUuid_v2")
 	streamGetCaptureInfo3    = declare("cuStreamGetCaptureInfo_v3")
 	streamUpdateCapture      = declare("cuStreamUpdateCaptureDependencies")
@@ -97,5 +97,5 @@ var (
 	graphRetainUserObject    = declare("cuGraphRetainUserObject")
 )
 
-// firstOptional is the first function in names that a driver may lack.
+// firstOptional is the first function in names that is missing in some driver versions.
 var firstOptional = deviceGetUUID2

@@ -208,14 +208,14 @@ func TestMethodsPassAllArguments(t *testing.T) {
 			if err := c.call(driver); err != nil {
 				t.Fatal(err)
 			}
-			got := recorder.Last()
+			got := recorder.LastCall()
 			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
 				return got == want || want == anyAddress && got != 0
 			})
 			if got.Name != c.name || !same {
 				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
 			}
-			recorder.Result(2)
+			recorder.SetResult(2)
 			var typed *Error
 			if err := c.call(driver); !errors.As(err, &typed) || typed.Call != c.name {
 				t.Errorf("got error %v, want one from %s", err, c.name)

@@ -231,11 +231,11 @@ func TestMethodsReturnCompleteResults(t *testing.T) {
 	for name, c := range results {
 		t.Run(name, func(t *testing.T) {
 			recorder.Reset()
-			recorder.Output(c.index, c.output)
+			recorder.SetOutput(c.index, c.output)
 			if got := c.call(driver); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
-			got := recorder.Last()
+			got := recorder.LastCall()
 			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
 				return got == want || want == anyAddress && got != 0
 			})
@@ -271,11 +271,11 @@ func TestAllFunctionsAreTested(t *testing.T) {
 
 func TestDriverPrefersNewerFunctions(t *testing.T) {
 	driver, recorder := load(t, declarations+newerDeclarations)
-	recorder.Output(0, bytes.Repeat([]byte{0xab}, 16))
+	recorder.SetOutput(0, bytes.Repeat([]byte{0xab}, 16))
 	if got := format(device(driver, 0).UUID()); got != "abababab-abab-abab-abab-abababababab" {
 		t.Errorf("UUID() = %s, want bytes that are all ab", got)
 	}
-	if got := recorder.Last().Name; got != "cuDeviceGetUuid_v2" {
+	if got := recorder.LastCall().Name; got != "cuDeviceGetUuid_v2" {
 		t.Errorf("called %s, want cuDeviceGetUuid_v2", got)
 	}
 	graph := Graph(address)
@@ -291,25 +291,25 @@ func TestDriverPrefersNewerFunctions(t *testing.T) {
 		},
 	} {
 		recorder.Reset()
-		if err := call(); err != nil || recorder.Last().Name != name {
-			t.Errorf("called %s with error %v, want %s with nil", recorder.Last().Name, err, name)
+		if err := call(); err != nil || recorder.LastCall().Name != name {
+			t.Errorf("called %s with error %v, want %s with nil", recorder.LastCall().Name, err, name)
 		}
 	}
 }
 
 func TestCaptureInfoIsComplete(t *testing.T) {
 	driver, recorder := load(t, declarations+newerDeclarations)
-	recorder.Output(1, word32(1))
-	recorder.Output(2, words64(77))
-	recorder.Output(3, words64(uint64(address)))
-	recorder.Output(4, words64(uint64(dl.AddressOf(&nodes[0]))))
-	recorder.Output(6, words64(2))
+	recorder.SetOutput(1, word32(1))
+	recorder.SetOutput(2, words64(77))
+	recorder.SetOutput(3, words64(uint64(address)))
+	recorder.SetOutput(4, words64(uint64(dl.AddressOf(&nodes[0]))))
+	recorder.SetOutput(6, words64(2))
 	got, err := driver.CaptureInfo(stream)
 	want := Capture{Status: CaptureActive, ID: 77, Graph: Graph(address), Dependencies: nodes}
 	if !reflect.DeepEqual(got, want) || err != nil {
 		t.Errorf("CaptureInfo = %+v, %v; want %+v", got, err, want)
 	}
-	if name := recorder.Last().Name; name != "cuStreamGetCaptureInfo_v3" {
+	if name := recorder.LastCall().Name; name != "cuStreamGetCaptureInfo_v3" {
 		t.Errorf("called %s, want cuStreamGetCaptureInfo_v3", name)
 	}
 }

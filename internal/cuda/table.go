@@ -6,16 +6,16 @@ import (
 	"symmem/internal/dl"
 )
 
-// table holds the functions of libcuda.
+// table holds the addresses of libcuda's functions.
 type table struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function
-	// before runs on the same thread before each call, unless it is the zero value.
-	before dl.Step
+	// stepBefore runs before each call, on the same thread. The zero value does nothing.
+	stepBefore dl.Step
 }
 
-// find looks up all functions. The error lists the missing functions that are required.
-func (t *table) find() error {
+// findSymbols looks up all functions. The error lists the missing functions, except optional ones.
+func (t *table) findSymbols() error {
 	var missing []error
 	for f, name := range names {
 		symbol, ok := t.library.Find(name)
@@ -29,8 +29,9 @@ func (t *table) find() error {
 
 // call calls a function. It allocates memory only if the function fails.
 func (t *table) call(f function, args ...uintptr) error {
-	if status, ok := t.symbols[f].CallAfter(&t.before, args...); !ok || Code(status) != Success {
-		return t.failure(f, status, ok)
+	status, ok := t.symbols[f].CallAfterStep(&t.stepBefore, args...)
+	if !ok || Code(status) != Success {
+		return t.callError(f, status, ok)
 	}
 	return nil
 }
@@ -44,29 +45,29 @@ func getValue[T any](t *table, f function, rest ...uintptr) (T, error) {
 	return cell.Take(), err
 }
 
-// failure returns the error of a failed call. If ok is false, the step before the call failed, and
-// failure returns the step's error.
-func (t *table) failure(f function, status int32, ok bool) error {
+// callError returns the error for a status that CallAfterStep returned. If ok is false, the status
+// is that of stepBefore.
+func (t *table) callError(f function, status int32, ok bool) error {
 	if !ok {
-		return t.before.NewError(status)
+		return t.stepBefore.NewError(status)
 	}
 	return t.newError(f, Code(status))
 }
 
 // query calls a function, and returns false without an error if the result is ErrNotReady.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
-	status, ok := t.symbols[f].CallAfter(&t.before, handle)
+	status, ok := t.symbols[f].CallAfterStep(&t.stepBefore, handle)
 	switch {
 	case ok && Code(status) == Success:
 		return true, nil
 	case ok && Code(status) == ErrNotReady:
 		return false, nil
 	default:
-		return false, t.failure(f, status, ok)
+		return false, t.callError(f, status, ok)
 	}
 }
 
-// newError returns an Error with the driver's description. It needs no context.
+// newError returns an Error with the driver's description of a code. It needs no CUDA context.
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,

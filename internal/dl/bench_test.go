@@ -13,9 +13,9 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	for name, call := range map[string]func(){
 		"without arguments": func() { getpid.Call() },
 		"with arguments":    func() { memcpy.Call(AddressOf(dst), AddressOf(src), 64) },
-		"for a status":      func() { getpid.CallAfter(&Step{}) },
+		"for a status":      func() { getpid.CallAfterStep(&Step{}) },
 		"for a status, after a step": func() {
-			getpid.CallAfter(&Step{Function: abs})
+			getpid.CallAfterStep(&Step{Function: abs})
 		},
 		"with thirteen arguments": func() { getpid.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13) },
 		"with a result in a cell": func() {
@@ -42,9 +42,9 @@ func BenchmarkCall(b *testing.B) {
 		call func()
 	}{
 		{"abs", func() { abs.Call(1) }},
-		{"abs for a status", func() { abs.CallAfter(&Step{}, 1) }},
-		{"abs for a status after a step", func() { abs.CallAfter(&Step{Function: abs}, 1) }},
-		{"abs prepared", func() { prepared.Status() }},
+		{"abs for a status", func() { abs.CallAfterStep(&Step{}, 1) }},
+		{"abs for a status after a step", func() { abs.CallAfterStep(&Step{Function: abs}, 1) }},
+		{"abs prepared", func() { prepared.Call() }},
 		{"memcpy", func() { memcpy.Call(AddressOf(dst), AddressOf(src), 64) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {

@@ -13,16 +13,16 @@ type frame struct {
 	result    uintptr // address at which the 64-bit result is stored, or 0
 }
 
-// Invocation is a prepared call of CallAfter, for repeated calls with nearly the same arguments. It
-// enters C directly, which saves time if the instruction caches are cold. It is not safe for
-// concurrent use.
+// Invocation is a prepared call of CallAfterStep, for repeated calls with nearly the same
+// arguments. It enters C directly, which saves time if the instruction caches are cold. It is not
+// safe for concurrent use.
 type Invocation struct {
 	frame frame
 	count int
 }
 
-// Prepare returns an Invocation, whose calls must satisfy the preconditions of CallAfter. It panics
-// if there are more than twelve arguments.
+// Prepare returns an Invocation, whose calls must satisfy the preconditions of CallAfterStep. It
+// panics if there are more than twelve arguments.
 func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 	if len(args) > maxPrepared {
 		panic("dl: too many arguments for an invocation")
@@ -34,8 +34,8 @@ func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 	return i
 }
 
-// Ready reports whether i is not the zero value.
-func (i *Invocation) Ready() bool { return i.frame.function != 0 }
+// IsSet reports whether i is not the zero value.
+func (i *Invocation) IsSet() bool { return i.frame.function != 0 }
 
 // Set sets argument n, counted from 0. It may add one argument after the last.
 func (i *Invocation) Set(n int, value uintptr) {
@@ -43,8 +43,8 @@ func (i *Invocation) Set(n int, value uintptr) {
 	i.count = max(i.count, n+1)
 }
 
-// Status makes the call as CallAfter does.
-func (i *Invocation) Status() (status int32, ok bool) {
+// Call makes the call as CallAfterStep does.
+func (i *Invocation) Call() (status int32, ok bool) {
 	if maxPrepared <= directArguments {
 		return callForStatus(&i.frame)
 	}

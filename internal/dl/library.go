@@ -25,8 +25,8 @@ type Library struct {
 }
 
 // Open opens the first of the named shared objects that can be loaded. The system's loader searches
-// its path for names without a slash. If the process has already loaded a library under one of the
-// names, Open returns that library instead of a second copy.
+// its path for a name without a slash. If the process has already loaded a library with that name,
+// Open returns the loaded library instead of a second copy.
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
@@ -40,7 +40,7 @@ func Open(names ...string) (*Library, error) {
 		errs = append(errs, fmt.Errorf("opening %s: %w", name, err))
 	}
 	if len(errs) == 0 {
-		return nil, errors.New("opening a library: no names")
+		return nil, errors.New("opening a library: no name is given")
 	}
 	return nil, errors.Join(errs...)
 }
@@ -54,7 +54,8 @@ func FindLoaded(name string) (l *Library, ok bool) {
 	return newLibrary(handle, name), true
 }
 
-// open calls dlopen. It locks the thread, because dlerror returns the thread's last error.
+// open calls dlopen. It locks the goroutine to the thread, because dlerror returns the thread's
+// last error.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
 		return 0, errors.New("the name is empty") // dlopen would return the main program
@@ -65,10 +66,10 @@ func open(name string, mode int) (uintptr, error) {
 }
 
 func newLibrary(handle uintptr, name string) *Library {
-	return &Library{handle: handle, name: name, path: fileOf(handle, name)}
+	return &Library{handle: handle, name: name, path: pathOf(handle, name)}
 }
 
-func fileOf(handle uintptr, name string) string {
+func pathOf(handle uintptr, name string) string {
 	dlinfo, ok := FindDefault("dlinfo")
 	if !ok {
 		return name
@@ -79,7 +80,7 @@ func fileOf(handle uintptr, name string) string {
 	if failed || address == 0 {
 		return name
 	}
-	// struct link_map begins with the load address and a pointer to the name.
+	// struct link_map of C begins with the load address and a pointer to the path.
 	path := GoString(Load[[2]uintptr](address)[1])
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -100,7 +101,7 @@ func (l *Library) Name() string { return l.name }
 // Find returns a function that the library or one of its dependencies exports.
 func (l *Library) Find(name string) (Symbol, bool) { return find(l.handle, name) }
 
-// FindDefault returns a function from the libraries that every program loads, such as libc.
+// FindDefault returns a function of a library that every program loads, such as libc.
 func FindDefault(name string) (Symbol, bool) { return find(purego.RTLD_DEFAULT, name) }
 
 func find(handle uintptr, name string) (Symbol, bool) {

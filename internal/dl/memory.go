@@ -6,55 +6,56 @@ import (
 	"unsafe"
 )
 
-const slotBytes = 128
+const cellBytes = 128
 
-// slot is heap memory for a Cell, aligned for all types.
-type slot [slotBytes / 8]uint64
+// cellMemory is heap memory for a Cell. Its alignment is that of uint64.
+type cellMemory [cellBytes / 8]uint64
 
-var slots = sync.Pool{New: func() any { return new(slot) }}
+var unusedCells = sync.Pool{New: func() any { return new(cellMemory) }}
 
-// Cell holds a value that C reads or writes. Take releases the cell for reuse. It must be called at
-// most once, after C has used the memory for the last time.
+// Cell is heap memory for a value that C reads or writes through the cell's address. Take releases
+// the cell for reuse. Take must be called at most once, after C has used the memory for the last
+// time.
 //
-// T must be a number, or consist of arrays and structures of numbers. The garbage collector does
-// not see Go pointers in a cell.
-type Cell[T any] struct{ address *slot }
+// T must be a number, or consist of arrays and structures of numbers, because the garbage collector
+// does not see Go pointers in a cell.
+type Cell[T any] struct{ address *cellMemory }
 
 // NewCell returns a cell that holds a value. It panics if T has more than 128 bytes.
 func NewCell[T any](value T) Cell[T] {
-	if unsafe.Sizeof(value) > slotBytes {
+	if unsafe.Sizeof(value) > cellBytes {
 		panic("dl: the value is larger than a cell")
 	}
-	c := Cell[T]{slots.Get().(*slot)}
+	c := Cell[T]{unusedCells.Get().(*cellMemory)}
 	*c.value() = value
 	return c
 }
 
 func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.address)) }
 
-// Address returns the address of the value for C.
+// Address returns the address of the value.
 func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.address)) }
 
-// Take returns the value and releases the cell. A Take after the call into C keeps the cell
-// reachable during the call.
+// Take returns the value and releases the cell. If Take is called after C returns, the cell stays
+// reachable during the call of C.
 func (c Cell[T]) Take() T {
 	value := *c.value()
-	slots.Put(c.address)
+	unusedCells.Put(c.address)
 	return value
 }
 
-// never is always false, but the compiler cannot know this. The assignment to sink in AddressOf
-// therefore makes the argument escape to the heap.
+// The compiler cannot know that alwaysFalse is never set. The assignment to escapedPointer in
+// AddressOf therefore makes the compiler place the argument in heap memory.
 var (
-	never bool
-	sink  unsafe.Pointer
+	alwaysFalse    bool
+	escapedPointer unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable for C. It makes the variable escape to the heap. The
-// caller must keep the variable reachable for as long as C uses it.
+// AddressOf returns the address of a variable, which C can use. The compiler therefore places the
+// variable in heap memory. The caller must keep the variable reachable for as long as C uses it.
 func AddressOf[T any](p *T) uintptr {
-	if never {
-		atomic.StorePointer(&sink, unsafe.Pointer(p))
+	if alwaysFalse {
+		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))
 	}
 	return uintptr(unsafe.Pointer(p))
 }
@@ -67,13 +68,13 @@ func CString(s string) *byte {
 	return &b[0]
 }
 
-func pointer(address uintptr) unsafe.Pointer {
+func pointerTo(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
 // Bytes returns readable memory of C as a slice, which is valid until C frees the memory.
 func Bytes(address uintptr, length int) []byte {
-	return unsafe.Slice((*byte)(pointer(address)), length)
+	return unsafe.Slice((*byte)(pointerTo(address)), length)
 }
 
 // GoString returns a copy of the zero-terminated C string at an address, or "" for address 0.
@@ -82,11 +83,11 @@ func GoString(address uintptr) string {
 		return ""
 	}
 	length := 0
-	for *(*byte)(unsafe.Add(pointer(address), length)) != 0 {
+	for *(*byte)(unsafe.Add(pointerTo(address), length)) != 0 {
 		length++
 	}
 	return string(Bytes(address, length))
 }
 
 // Load returns a copy of the value at a C address, which must be readable and aligned for T.
-func Load[T any](address uintptr) T { return *(*T)(pointer(address)) }
+func Load[T any](address uintptr) T { return *(*T)(pointerTo(address)) }

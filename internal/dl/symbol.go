@@ -13,12 +13,13 @@ const MaxArguments = 32
 // Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr
 
-// lists holds argument lists for reuse, because purego makes them escape to the heap.
-var lists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
+// argumentLists holds argument argumentLists for reuse, because purego makes them escape to the
+// heap.
+var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
-// Call calls the function and returns the result register, of which only the bits of the function's
-// result type are meaningful. Call blocks the thread while C runs, and does not allocate. It panics
-// if there are more than MaxArguments arguments.
+// Call calls the function and returns the 64-bit register that holds the result. Only the bits of
+// the function's result type are meaningful. Call blocks the thread while C runs, and does not
+// allocate memory. It panics if there are more than MaxArguments arguments.
 //
 // The arguments must match the function's declaration and be integers or addresses. Addresses of Go
 // memory must come from a Cell or AddressOf.
@@ -33,15 +34,15 @@ func callWithPurego(s Symbol, args []uintptr) uintptr {
 	if len(args) > MaxArguments {
 		panic("dl: too many arguments")
 	}
-	f := lists.Get().(*[MaxArguments]uintptr)
+	f := argumentLists.Get().(*[MaxArguments]uintptr)
 	n := copy(f[:], args)
 	result, _, _ := purego.SyscallN(uintptr(s), f[:n]...)
-	lists.Put(f)
+	argumentLists.Put(f)
 	return result
 }
 
-// Step describes a call that must precede another call, for example to make a context current.
-// Function takes one argument and returns 0 on success. The zero Step does nothing.
+// Step describes a C call that must precede another one, for example to make a CUDA context
+// current. Function takes one argument and returns 0 on success. The zero Step does nothing.
 type Step struct {
 	Function Symbol
 	Argument uintptr
@@ -49,13 +50,13 @@ type Step struct {
 	NewError func(status int32) error
 }
 
-// CallAfter calls step and then s, which returns a 32-bit status, on the same thread. It takes
-// little longer than a single call, because it enters C only once. If step fails, CallAfter returns
-// the status of step and false, and does not call s.
+// CallAfterStep calls step and then s, which returns a 32-bit status, on the same thread. It takes
+// little longer than a single call, because it enters C only once. If step fails, CallAfterStep
+// returns the status of step and false, and does not call s.
 //
-// The preconditions are those of Call. No status may be negative or have bit 30 set. step must not
-// call back into Go, because that could move the stack that holds the arguments.
-func (s Symbol) CallAfter(step *Step, args ...uintptr) (status int32, ok bool) {
+// The preconditions are those of Call. Neither status must be negative or have bit 30 set. step
+// must not call back into Go, because that could move the stack that holds the arguments.
+func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{
 			function: uintptr(s), step: uintptr(step.Function), argument: step.Argument,

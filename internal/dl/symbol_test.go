@@ -97,11 +97,11 @@ void late(unsigned *out, unsigned *other, void (*meanwhile)(void *)) {
 	}
 	go func() {
 		out, other := dl.NewCell(uint32(0)), uint32(41)
-		late.CallAfter(&dl.Step{}, out.Address(), dl.AddressOf(&other), callback)
+		late.CallAfterStep(&dl.Step{}, out.Address(), dl.AddressOf(&other), callback)
 		done <- [2]uint32{out.Take(), other}
 	}()
 	if got := <-done; got != [2]uint32{0xee928bdf, 42} {
-		t.Errorf("CallAfter: results are %#x, want 0xee928bdf and 42", got)
+		t.Errorf("CallAfterStep: results are %#x, want 0xee928bdf and 42", got)
 	}
 }
 
@@ -155,14 +155,14 @@ int called(void) { return calls; }`)
 			defer runtime.UnlockOSThread()
 			enter.Call(0)
 			before := called.Call()
-			status, ok := c.function.CallAfter(&c.step, c.args...)
+			status, ok := c.function.CallAfterStep(&c.step, c.args...)
 			if status != c.want || ok != c.ok {
-				t.Errorf("CallAfter = %d, %v; want %d, %v", status, ok, c.want, c.ok)
+				t.Errorf("CallAfterStep = %d, %v; want %d, %v", status, ok, c.want, c.ok)
 			}
 			if len(c.args) <= 12 {
 				prepared := c.function.Prepare(&c.step, c.args...)
 				prepared.Set(11, 22)
-				status, ok := prepared.Status()
+				status, ok := prepared.Call()
 				if want := c.want + 120; ok && status != want || ok != c.ok {
 					t.Errorf("Status = %d, %v; want %d, %v", status, ok, want, c.ok)
 				}

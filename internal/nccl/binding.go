@@ -2,13 +2,13 @@ package nccl
 
 import "symmem/internal/dl"
 
-// binding calls the functions of a loaded libnccl. It is immutable.
+// binding holds the addresses of the functions of a loaded libnccl. It is immutable.
 type binding struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function
 	version int
-	// before runs on the same thread before each call, unless it is the zero value.
-	before dl.Step
+	// stepBefore runs before each call, on the same thread. The zero value does nothing.
+	stepBefore dl.Step
 }
 
 // Version returns the library's version as a number, such as 22809, and as text, such as "2.28.9".
@@ -17,19 +17,19 @@ func (b *binding) Version() (code int, text string) { return b.version, VersionT
 // Path returns the path of the library's file.
 func (b *binding) Path() string { return b.library.Path() }
 
-// missing returns an error if the library lacks a function or is older than the function's first
-// version.
-func (b *binding) missing(f function) error {
-	if need := table[f].since; b.symbols[f] == 0 || b.version < need {
-		return &VersionError{table[f].name, need, b.version, b.Path()}
+// checkAvailable returns an error if the library lacks a function or is older than the function's
+// first version.
+func (b *binding) checkAvailable(f function) error {
+	if minVersion := table[f].since; b.symbols[f] == 0 || b.version < minVersion {
+		return &VersionError{table[f].name, minVersion, b.version, b.Path()}
 	}
 	return nil
 }
 
 func (b *binding) prepare(f function, args ...uintptr) Invocation {
-	c := Invocation{binding: b, function: f, stream: len(args)}
+	c := Invocation{binding: b, function: f, streamIndex: len(args)}
 	if symbol := b.symbols[f]; symbol != 0 {
-		c.invocation = symbol.Prepare(&b.before, args...)
+		c.invocation = symbol.Prepare(&b.stepBefore, args...)
 	}
 	return c
 }
@@ -38,20 +38,20 @@ func (b *binding) prepare(f function, args ...uintptr) Invocation {
 func (b *binding) call(f function, args ...uintptr) error {
 	symbol := b.symbols[f]
 	if symbol == 0 {
-		return b.missing(f)
+		return b.checkAvailable(f)
 	}
-	status, ok := symbol.CallAfter(&b.before, args...)
+	status, ok := symbol.CallAfterStep(&b.stepBefore, args...)
 	if !ok || Result(status) != Success {
-		return b.failure(f, status, ok)
+		return b.callError(f, status, ok)
 	}
 	return nil
 }
 
-// failure returns the error of a failed call. If ok is false, the step before the call failed, and
-// failure returns the step's error.
-func (b *binding) failure(f function, status int32, ok bool) error {
+// callError returns the error for a status that CallAfterStep returned. If ok is false, the status
+// is that of stepBefore.
+func (b *binding) callError(f function, status int32, ok bool) error {
 	if !ok {
-		return b.before.NewError(status)
+		return b.stepBefore.NewError(status)
 	}
 	return b.newError(f, Result(status))
 }
@@ -60,7 +60,7 @@ func (b *binding) newError(f function, result Result) error {
 	return &Error{table[f].name, result, b.ErrorString(result), b.LastError()}
 }
 
-// ErrorString returns NCCL's description of a result. Any thread may call it.
+// ErrorString returns NCCL's description of a result. Any thread can call it.
 func (b *binding) ErrorString(result Result) string {
 	symbol := b.symbols[getErrorString]
 	if symbol == 0 {
@@ -70,7 +70,7 @@ func (b *binding) ErrorString(result Result) string {
 }
 
 // LastError returns the last warning that NCCL issued in this process on any thread, or "". Any
-// thread may call it.
+// thread can call it.
 func (b *binding) LastError() string {
 	symbol := b.symbols[getLastError]
 	if symbol == 0 {

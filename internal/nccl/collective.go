@@ -5,32 +5,32 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation is a collective, a Send or a Recv that can be queued repeatedly. Only On calls the
-// library. An Invocation is not safe for concurrent use.
+// Invocation holds the arguments of a collective, a Send or a Recv, which On queues. On can be
+// called repeatedly. An Invocation is not safe for concurrent use.
 type Invocation struct {
-	binding    *binding
-	function   function
-	stream     int // index of the stream argument
-	invocation dl.Invocation
+	binding     *binding
+	function    function
+	streamIndex int // index of the stream in the arguments
+	invocation  dl.Invocation
 }
 
 // Prepared reports whether i is not the zero value.
 func (i *Invocation) Prepared() bool { return i.binding != nil }
 
-// On queues the invocation on a stream. It allocates memory only if the library fails.
+// On queues the call on a stream. It allocates memory only if NCCL returns an error.
 func (i *Invocation) On(stream cuda.Stream) error {
-	if !i.invocation.Ready() {
-		return i.binding.missing(i.function)
+	if !i.invocation.IsSet() {
+		return i.binding.checkAvailable(i.function)
 	}
-	i.invocation.Set(i.stream, uintptr(stream))
-	status, ok := i.invocation.Status()
+	i.invocation.Set(i.streamIndex, uintptr(stream))
+	status, ok := i.invocation.Call()
 	if !ok || Result(status) != Success {
-		return i.binding.failure(i.function, status, ok)
+		return i.binding.callError(i.function, status, ok)
 	}
 	return nil
 }
 
-// AllReduce reduces count elements of all ranks into recvAddress on every rank. The addresses may
+// AllReduce reduces count elements of all ranks into recvAddress on every rank. The addresses can
 // be equal.
 func (l *Library) AllReduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
@@ -40,14 +40,14 @@ func (l *Library) AllReduce(
 }
 
 // AllGather concatenates count elements from each rank at recvAddress on every rank. sendAddress
-// may be the address of this rank's part of the result.
+// can be the address of this rank's part of the result.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces count elements for each rank into that rank's recvAddress. recvAddress may
+// ReduceScatter reduces count elements for each rank into that rank's recvAddress. recvAddress can
 // be the address of this rank's part of the input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
@@ -81,7 +81,7 @@ func (l *Library) AlltoAll(
 }
 
 // Send sends count elements to a peer, whose Recv must have the same count and type. Send and Recv
-// calls that depend on each other must be in the same group.
+// calls that depend on each other must be queued between the same GroupStart and GroupEnd.
 func (l *Library) Send(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

@@ -18,9 +18,9 @@ func (l *Library) UniqueID() (UniqueID, error) {
 }
 
 // CommInitRank creates this rank's communicator on the thread's current device. It blocks until all
-// ranks have called it. It requires NCCL 2.23.4.
+// ranks have called it. It requires NCCL 2.23.4, whose ncclCommInitRankScalable takes the ID's
+// address. ncclCommInitRank takes the ID by value, for which C's conventions depend on the machine.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
-	// Older functions take the ID by value. How C passes it depends on the architecture.
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
 		ids.Address(), 0)
@@ -29,11 +29,11 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 }
 
 // CommAbort aborts a communicator and its work without waiting for other ranks, and frees it. Any
-// thread may call it. Calls in which other threads are blocked then fail.
+// thread can call CommAbort. Calls in which other threads are blocked then fail.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
 // AsyncError returns the state of a communicator: nil, ErrInProgress during a nonblocking call, or
-// an error such as ErrRemote. Any thread may call it. It does not block.
+// an error such as ErrRemote. Any thread can call AsyncError, which does not block.
 func (l *Library) AsyncError(comm Comm) error {
 	state := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), state.Address())
@@ -44,15 +44,15 @@ func (l *Library) AsyncError(comm Comm) error {
 }
 
 // Count returns the communicator's number of ranks.
-func (l *Library) Count(comm Comm) (int, error) { return l.number(commCount, comm) }
+func (l *Library) Count(comm Comm) (int, error) { return l.getInt(commCount, comm) }
 
 // Device returns the ordinal of the communicator's device.
-func (l *Library) Device(comm Comm) (int, error) { return l.number(commCuDevice, comm) }
+func (l *Library) Device(comm Comm) (int, error) { return l.getInt(commCuDevice, comm) }
 
 // UserRank returns the caller's rank in the communicator.
-func (l *Library) UserRank(comm Comm) (int, error) { return l.number(commUserRank, comm) }
+func (l *Library) UserRank(comm Comm) (int, error) { return l.getInt(commUserRank, comm) }
 
-func (l *Library) number(f function, comm Comm) (int, error) {
+func (l *Library) getInt(f function, comm Comm) (int, error) {
 	value := dl.NewCell(int32(0))
 	err := l.call(f, uintptr(comm), value.Address())
 	return int(value.Take()), err
@@ -61,10 +61,10 @@ func (l *Library) number(f function, comm Comm) (int, error) {
 const hostImmediate = 1 // ncclScalarHostImmediate
 
 // CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor before it
-// adds them. The low bytes of bits hold the factor as an element of the type. The reduction works
-// only with this communicator and type. The caller frees it with DestroyReduceOp.
-func (l *Library) CreatePreMulSum(bits uint64, t DataType, comm Comm) (ReduceOp, error) {
-	op, scalar := dl.NewCell(ReduceOp(0)), dl.NewCell(bits)
+// adds them. The low bytes of factorBits hold the factor as an element of the type. The reduction
+// works only with this communicator and type. The caller frees it with DestroyReduceOp.
+func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
+	op, scalar := dl.NewCell(ReduceOp(0)), dl.NewCell(factorBits)
 	err := l.call(createPreMulSum, op.Address(), scalar.Address(), uintptr(t), hostImmediate,
 		uintptr(comm))
 	scalar.Take()
@@ -78,29 +78,29 @@ func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 
 const suspendMemory = 1 // NCCL_SUSPEND_MEM
 
-// CommSuspend releases the communicator's device memory until CommResume. It is collective. No work
-// of the communicator may be running.
+// CommSuspend releases the communicator's device memory until CommResume. All ranks must call it.
+// No work of the communicator must be running.
 func (l *Library) CommSuspend(comm Comm) error {
-	if err := l.missing(commSuspend); err != nil {
+	if err := l.checkAvailable(commSuspend); err != nil {
 		return err
 	}
 	return l.call(commSuspend, uintptr(comm), suspendMemory)
 }
 
-// CommResume reallocates the memory that CommSuspend released. It is collective.
+// CommResume reallocates the memory that CommSuspend released. All ranks must call it.
 func (l *Library) CommResume(comm Comm) error {
-	if err := l.missing(commResume); err != nil {
+	if err := l.checkAvailable(commResume); err != nil {
 		return err
 	}
 	return l.call(commResume, uintptr(comm))
 }
 
-// GroupStart opens a group on the calling thread, which the caller must keep until GroupEnd. Groups
-// can be nested.
+// GroupStart opens a group of calls, which ends at GroupEnd. The caller must stay on the same
+// thread until then. Groups can be nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }
 
-// GroupEnd executes the calls in the group. It blocks if one of them blocks. If a registration in a
-// group fails, the communicator must be aborted.
+// GroupEnd executes the calls in the group. It blocks if one of them blocks. If a window
+// registration in a group fails, the communicator must be aborted.
 func (l *Library) GroupEnd() error { return l.call(groupEnd) }
 
 // Window is the handle of memory registered with all ranks of a communicator (ncclWindow_t), or 0.
@@ -115,9 +115,9 @@ const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 // The memory must be allocated by cuMemCreate with an exportable handle type and be completely
 // mapped. It must not overlap another window of the communicator. The thread must have no open
 // group, because NCCL would not return the window before GroupEnd. Before NCCL 2.30.7, no stream
-// may be captured during the call.
+// must be capturing during the call.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
-	if err := l.missing(commWindowRegister); err != nil {
+	if err := l.checkAvailable(commWindowRegister); err != nil {
 		return 0, err
 	}
 	window := l.cells.take()
@@ -127,13 +127,13 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 }
 
 // WindowDeregister deregisters a window on this rank, without waiting for other ranks or streams.
-// No rank may have pending work that uses the window, and all ranks must deregister their windows
-// in the same order. For window 0, WindowDeregister does nothing.
+// All work that uses the window must have completed on all ranks, and all ranks must deregister
+// their windows in the same order. For window 0, WindowDeregister does nothing.
 func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	if window == 0 {
 		return nil
 	}
-	if err := l.missing(commWindowDeregister); err != nil {
+	if err := l.checkAvailable(commWindowDeregister); err != nil {
 		return err
 	}
 	return l.call(commWindowDeregister, uintptr(comm), uintptr(window))

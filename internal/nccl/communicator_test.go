@@ -12,13 +12,13 @@ func word32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 func TestCommunicatorProperties(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newerDeclarations)
-	recorder.Output(1, word32(7))
+	recorder.SetOutput(1, word32(7))
 	for name, property := range map[string]func(Comm) (int, error){
 		"ncclCommCount": library.Count, "ncclCommCuDevice": library.Device,
 		"ncclCommUserRank": library.UserRank,
 	} {
 		n, err := property(comm)
-		if got := recorder.Last(); n != 7 || err != nil || got.Name != name || got.Args[0] != comm {
+		if got := recorder.LastCall(); n != 7 || err != nil || got.Name != name || got.Args[0] != comm {
 			t.Errorf("%s: got %d, %v after a call to %s%v; want 7", name, n, err, got.Name, got.Args)
 		}
 	}
@@ -30,7 +30,7 @@ func TestUniqueIDReturnsAllBytes(t *testing.T) {
 	for i := range want {
 		want[i] = byte(255 - i)
 	}
-	recorder.Output(0, want[:])
+	recorder.SetOutput(0, want[:])
 	if id, err := library.UniqueID(); id != want || err != nil {
 		t.Errorf("UniqueID() = %v, %v; want %v", id, err, want)
 	}
@@ -39,28 +39,28 @@ func TestUniqueIDReturnsAllBytes(t *testing.T) {
 func TestCommInitRankPassesID(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newerDeclarations)
 	id := UniqueID{0: 1, 127: 2}
-	recorder.Output(0, word64(comm))
-	recorder.Input(4, 128)
+	recorder.SetOutput(0, word64(comm))
+	recorder.RecordMemory(4, 128)
 	handle, err := library.CommInitRank(8, 3, id)
-	got := recorder.Last()
+	got := recorder.LastCall()
 	if handle != comm || err != nil || got.Name != "ncclCommInitRankScalable" {
 		t.Fatalf("CommInitRank = %#x, %v from %s; want %#x", handle, err, got.Name, comm)
 	}
 	if got.Args[1] != 8 || got.Args[2] != 3 || got.Args[3] != 1 || got.Args[5] != 0 ||
-		UniqueID(got.Seen[4][:128]) != id {
-		t.Errorf("CommInitRank passed %v and id %v, want id %v", got.Args, got.Seen[4][:128], id)
+		UniqueID(got.Memory[4][:128]) != id {
+		t.Errorf("CommInitRank passed %v and id %v, want id %v", got.Args, got.Memory[4][:128], id)
 	}
 }
 
 func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newerDeclarations)
-	recorder.Output(0, word64(comm))
-	recorder.Result(7)
+	recorder.SetOutput(0, word64(comm))
+	recorder.SetResult(7)
 	if _, err := library.CommInitRank(2, 0, UniqueID{}); !errors.Is(err, ErrInProgress) {
 		t.Errorf("CommInitRank = %v, want ErrInProgress", err)
 	}
 	recorder.Reset()
-	recorder.Output(1, word32(7))
+	recorder.SetOutput(1, word32(7))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrInProgress) {
 		t.Errorf("AsyncError = %v, want ErrInProgress", err)
 	}
@@ -69,9 +69,9 @@ func TestNonblockingCommunicatorReturnsErrInProgress(t *testing.T) {
 func TestWindowRegisterReturnsHandle(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newerDeclarations)
 	for _, handle := range []uint64{otherAddress, 0} { // NCCL returns 0 if windows are not supported
-		recorder.Output(3, word64(handle))
+		recorder.SetOutput(3, word64(handle))
 		window, err := library.WindowRegister(comm, address, bigCount)
-		got := recorder.Last()
+		got := recorder.LastCall()
 		if uint64(window) != handle || err != nil || got.Name != "ncclCommWindowRegister" ||
 			got.Args[0] != comm || got.Args[1] != address || got.Args[2] != bigCount || got.Args[4] != 1 {
 			t.Errorf("WindowRegister = %#x, %v from %s%#x; want %#x",
@@ -79,8 +79,8 @@ func TestWindowRegisterReturnsHandle(t *testing.T) {
 		}
 	}
 	recorder.Reset()
-	if err := library.WindowDeregister(comm, 0); err != nil || recorder.Last().Name != "" {
+	if err := library.WindowDeregister(comm, 0); err != nil || recorder.LastCall().Name != "" {
 		t.Errorf("WindowDeregister of window 0 = %v after a call to %q, want nil and no call", err,
-			recorder.Last().Name)
+			recorder.LastCall().Name)
 	}
 }

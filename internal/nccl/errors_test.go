@@ -7,7 +7,7 @@ import (
 
 func TestErrorsAreTyped(t *testing.T) {
 	library, recorder := load(t, "22809", declarations+newerDeclarations)
-	recorder.Result(5)
+	recorder.SetResult(5)
 	err := library.GroupEnd()
 	var typed *Error
 	if !errors.Is(err, ErrInvalidUsage) || errors.Is(err, ErrRemote) || !errors.As(err, &typed) {
@@ -21,7 +21,7 @@ func TestErrorsAreTyped(t *testing.T) {
 		t.Errorf("Error() = %q, want %q", err, want)
 	}
 	recorder.Reset()
-	recorder.Output(1, word32(6))
+	recorder.SetOutput(1, word32(6))
 	if err := library.AsyncError(comm); !errors.Is(err, ErrRemote) {
 		t.Errorf("AsyncError = %v, want ErrRemote", err)
 	}

@@ -36,7 +36,7 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 // support groups, because NCCL keeps groups per thread.
 func (l *Library) WithStep(step dl.Step) *Library {
 	copied := *l
-	copied.before = step
+	copied.stepBefore = step
 	return &copied
 }
 
@@ -45,10 +45,10 @@ func (l *Library) Origin() string { return l.origin }
 
 // HasWindows reports whether the library can register windows, which requires NCCL 2.27.3. Even
 // then, a communicator may not support windows.
-func (l *Library) HasWindows() bool { return l.missing(commWindowRegister) == nil }
+func (l *Library) HasWindows() bool { return l.checkAvailable(commWindowRegister) == nil }
 
 // CanSuspend reports whether the library can suspend communicators, which requires NCCL 2.29.7.
-func (l *Library) CanSuspend() bool { return l.missing(commSuspend) == nil }
+func (l *Library) CanSuspend() bool { return l.checkAvailable(commSuspend) == nil }
 
 // HasAlltoAll reports whether the library has AlltoAll, which requires NCCL 2.28.3.
-func (l *Library) HasAlltoAll() bool { return l.missing(alltoAll) == nil }
+func (l *Library) HasAlltoAll() bool { return l.checkAvailable(alltoAll) == nil }

@@ -17,9 +17,9 @@ const PathVariable = "SYMMEM_NCCL"
 
 const soname = "libnccl.so.2"
 
-// wheels lists the paths of NCCL in the pip packages nvidia-nccl-cu12 and nvidia-nccl-cu13, below
-// the prefix of a Python installation.
-var wheels = []string{
+// wheelPatterns lists the paths, relative to the folder of a Python installation, to which the pip
+// packages nvidia-nccl-cu12 and nvidia-nccl-cu13 install NCCL.
+var wheelPatterns = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"local/lib/python3*/dist-packages/nvidia/nccl/lib/" + soname,
@@ -27,9 +27,9 @@ var wheels = []string{
 }
 
 type location struct {
-	origin        string // description of the location
-	alreadyLoaded bool   // whether only a copy that the process has loaded counts
-	paths         []string
+	origin       string // description of the location
+	mustBeLoaded bool   // whether to use only a library that the process has already loaded
+	paths        []string
 }
 
 // Load opens the first copy of NCCL that can be opened. It tries, in this order, the copy that the
@@ -40,40 +40,43 @@ type location struct {
 // If no copy can be opened, the error matches ErrNoLibrary and lists all attempts.
 func Load() (*Library, error) { return open(locations(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// locations lists the locations to search. If SYMMEM_NCCL is set, other files are not searched, so
-// that a misspelt path causes an error.
-func locations(getenv func(string) string, prefixes []prefix) []location {
+// locations lists the locations to search. If SYMMEM_NCCL is set, no other file is tried, so that a
+// misspelt path causes an error.
+func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	locations := []location{{
-		origin: "the copy that this process has loaded", alreadyLoaded: true,
+		origin: "the copy that this process has loaded", mustBeLoaded: true,
 		paths: []string{soname},
 	}}
 	if path := getenv(PathVariable); path != "" {
 		return append(locations, location{origin: "$" + PathVariable, paths: []string{path}})
 	}
 	for _, p := range prefixes {
-		locations = append(locations, location{origin: p.origin, paths: p.libraries()})
+		locations = append(locations, location{origin: p.origin, paths: p.listLibraries()})
 	}
 	return append(locations, location{origin: "the system's loader", paths: []string{soname}})
 }
 
-type prefix struct{ origin, folder string }
+// pythonPrefix is the folder of a Python installation, and a description of how it was found.
+type pythonPrefix struct{ origin, folder string }
 
-// libraries returns the libraries below the prefix, beginning with those of the newest Python. If
-// there are none, it returns the pattern for the error message.
-func (p prefix) libraries() []string {
-	var found []string
-	for _, pattern := range wheels {
+// listLibraries returns the copies of NCCL in a Python installation. A copy for a newer Python
+// version precedes one for an older version. If there is none, listLibraries returns the first
+// pattern, so that the error of opening it names the folder.
+func (p pythonPrefix) listLibraries() []string {
+	var libraries []string
+	for _, pattern := range wheelPatterns {
 		matches, _ := filepath.Glob(filepath.Join(p.folder, pattern)) // the pattern is valid
 		slices.SortFunc(matches, newestFirst)
-		found = append(found, matches...)
+		libraries = append(libraries, matches...)
 	}
-	if found == nil {
-		return []string{filepath.Join(p.folder, wheels[0])}
+	if libraries == nil {
+		return []string{filepath.Join(p.folder, wheelPatterns[0])}
 	}
-	return found
+	return libraries
 }
 
-// newestFirst compares lengths first, so that python3.12 comes before python3.9.
+// newestFirst compares paths that contain Python's version. A longer path is first, so that
+// python3.12 precedes python3.9.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)
@@ -84,12 +87,14 @@ func newestFirst(a, b string) int {
 // pythonPrefixes returns the Python installations of the environment. The python3 of a virtual
 // environment is a symbolic link, so pythonPrefixes returns the prefix of the link and the prefix
 // of its target.
-func pythonPrefixes(getenv func(string) string) []prefix {
-	prefixes := []prefix{}
+func pythonPrefixes(getenv func(string) string) []pythonPrefix {
+	prefixes := []pythonPrefix{}
 	add := func(origin, folder string) {
-		known := slices.ContainsFunc(prefixes, func(p prefix) bool { return p.folder == folder })
-		if folder != "" && !known {
-			prefixes = append(prefixes, prefix{origin, folder})
+		isListed := slices.ContainsFunc(prefixes, func(p pythonPrefix) bool {
+			return p.folder == folder
+		})
+		if folder != "" && !isListed {
+			prefixes = append(prefixes, pythonPrefix{origin, folder})
 		}
 	}
 	add("$VIRTUAL_ENV", getenv("VIRTUAL_ENV"))
@@ -114,13 +119,13 @@ func open(locations []location) (*Library, error) {
 			errs = append(errs, fmt.Errorf("%s: %w", p.origin, err))
 		}
 	}
-	return nil, fmt.Errorf("%w: install it (pip install nvidia-nccl-cu12, or a package of the "+
-		"system), or set $%s to its file; tried:\n%w",
-		ErrNoLibrary, PathVariable, errors.Join(errs...))
+	return nil, fmt.Errorf("%w: install NCCL (pip install nvidia-nccl-cu12, or a package of the "+
+		"operating system), or set $%s to the path of %s; tried:\n%w",
+		ErrNoLibrary, PathVariable, soname, errors.Join(errs...))
 }
 
 func (p location) open(path string) (*dl.Library, error) {
-	if !p.alreadyLoaded {
+	if !p.mustBeLoaded {
 		return dl.Open(path)
 	}
 	if library, ok := dl.FindLoaded(path); ok {

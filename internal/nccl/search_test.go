@@ -50,7 +50,7 @@ func TestLocationsAreInOrder(t *testing.T) {
 	old, recent := wheel(t, venv, "python3.9"), wheel(t, venv, "python3.12")
 	inConda := wheel(t, conda, "python3.11")
 	empty := filepath.Join(root, "empty")
-	prefixes := []prefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", empty}}
+	prefixes := []pythonPrefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", empty}}
 	for name, c := range map[string]struct {
 		variables map[string]string
 		want      []string
@@ -76,7 +76,7 @@ func TestLocationsAreInOrder(t *testing.T) {
 				t.Errorf("locations returned\n%s\nwant\n%s",
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
-			if !locations[0].alreadyLoaded || locations[len(locations)-1].alreadyLoaded {
+			if !locations[0].mustBeLoaded || locations[len(locations)-1].mustBeLoaded {
 				t.Error("the resident copy is not the first location")
 			}
 		})
@@ -117,7 +117,7 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
 	broken := wheel(t, folder, "python3.12")
 	_, err := open([]location{
-		{origin: "the resident copy", alreadyLoaded: true, paths: []string{"libabsent.so.2"}},
+		{origin: "the resident copy", mustBeLoaded: true, paths: []string{"libabsent.so.2"}},
 		{origin: "a wheel", paths: []string{broken}},
 		{origin: "the loader", paths: []string{"libabsent.so.2"}},
 	})

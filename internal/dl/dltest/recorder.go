@@ -10,7 +10,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is C code that records the last call and holds the results of the next call.
+// recorder is C code that records the last call of a function, and sets the function's results.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
@@ -54,14 +54,14 @@ void *recorder_last_call(void) { return &last_call; }
 // declaration matches a declaration such as "int f(int a, void *b)".
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns the C source of a recorder. prelude contains the types that the declarations use,
-// and any extra C functions. declarations are function declarations from the library's C header.
-// All functions must return int. Each declaration starts on a new line and may be wrapped after a
-// comma.
+// Source returns C code that defines the declared functions. Each of them records its calls.
+// declarations are function declarations from the C header of a library, and prelude contains the C
+// types that they use. All functions must return int. Each declaration starts on a new line, and
+// can be wrapped after a comma.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
-	var c strings.Builder
-	c.WriteString(recorder + prelude)
+	var code strings.Builder
+	code.WriteString(recorder + prelude)
 	for line := range strings.Lines(strings.ReplaceAll(declarations, ",\n\t", ", ")) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
@@ -71,10 +71,10 @@ func Source(t testing.TB, prelude, declarations string) string {
 			t.Fatalf("%q is not a function declaration", line)
 		}
 		name, params := parts[2], parts[3]
-		fmt.Fprintf(&c, "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n",
+		fmt.Fprintf(&code, "%s {\n\tint64_t args[] = {%s};\n\treturn record(\"%s\", %d, args);\n}\n",
 			line, castArguments(params), name, countParams(params))
 	}
-	return c.String()
+	return code.String()
 }
 
 func countParams(params string) int {
@@ -103,17 +103,17 @@ type Recorder struct {
 }
 
 type lastCall struct {
-	name  [64]byte
-	count int64
-	args  [16]int64
-	seen  [16][256]byte
+	name   [64]byte
+	count  int64
+	args   [16]int64
+	memory [16][256]byte
 }
 
 // Call is a recorded call.
 type Call struct {
-	Name string
-	Args []int64       // each truncated to the width of its declared type
-	Seen [16][256]byte // memory to which the arguments selected by Input pointed
+	Name   string
+	Args   []int64       // each truncated to the width of its declared type
+	Memory [16][256]byte // where the arguments selected by RecordMemory pointed
 }
 
 // Open opens the shared object at a path and resets it.
@@ -137,30 +137,30 @@ func (r *Recorder) call(name string, args ...uintptr) uintptr {
 	return symbol.Call(args...)
 }
 
-// Reset clears the last call, and the effects of Result, Output and Input.
+// Reset forgets the last call, and undoes SetResult, SetOutput and RecordMemory.
 func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
 
-// Result sets the value that all functions return.
-func (r *Recorder) Result(code int) { r.t.Helper(); r.call("recorder_result", uintptr(code)) }
+// SetResult sets the value that all functions return.
+func (r *Recorder) SetResult(code int) { r.t.Helper(); r.call("recorder_result", uintptr(code)) }
 
-// Output makes functions write bytes to the memory to which an argument points.
-func (r *Recorder) Output(index int, bytes []byte) {
+// SetOutput makes functions write bytes to the memory to which an argument points.
+func (r *Recorder) SetOutput(index int, bytes []byte) {
 	r.t.Helper()
 	copied := append([]byte(nil), bytes...)
 	r.call("recorder_output", uintptr(index), dl.AddressOf(&copied[0]), uintptr(len(copied)))
 	runtime.KeepAlive(copied)
 }
 
-// Input makes functions record the memory to which an argument points.
-func (r *Recorder) Input(index, bytes int) {
+// RecordMemory makes functions record the memory to which an argument points.
+func (r *Recorder) RecordMemory(index, bytes int) {
 	r.t.Helper()
 	r.call("recorder_input", uintptr(index), uintptr(bytes))
 }
 
-// Last returns the last call.
-func (r *Recorder) Last() Call {
+// LastCall returns the last call.
+func (r *Recorder) LastCall() Call {
 	r.t.Helper()
-	n := dl.Load[lastCall](r.call("recorder_last_call"))
-	name, _, _ := strings.Cut(string(n.name[:]), "\x00")
-	return Call{name, n.args[:n.count:n.count], n.seen}
+	call := dl.Load[lastCall](r.call("recorder_last_call"))
+	name, _, _ := strings.Cut(string(call.name[:]), "\x00")
+	return Call{name, call.args[:call.count:call.count], call.memory}
 }
