@@ -13,8 +13,7 @@ const MaxArguments = 32
 // Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr
 
-// argumentLists holds argument argumentLists for reuse, because purego makes them escape to the
-// heap.
+// argumentLists holds argument lists for reuse, because purego needs them in heap memory.
 var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
 // Call calls the function and returns the 64-bit register that holds the result. Only the bits of

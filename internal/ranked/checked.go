@@ -9,7 +9,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex with a class. Lock checks the order of acquisition.
+// Mutex is a sync.Mutex. Its class C holds the lock's rank. Lock panics if the goroutine does not
+// acquire locks in the order of their ranks.
 type Mutex[C Class] struct{ lock sync.Mutex }
 
 // Lock acquires the lock.
@@ -24,7 +25,7 @@ func (m *Mutex[C]) Unlock() {
 	m.lock.Unlock()
 }
 
-// Spin is a spin.Lock with a class. Lock checks the order of acquisition.
+// Spin is a spin.Lock with the checks of Mutex.
 type Spin[C Class] struct{ lock spin.Lock }
 
 // Lock acquires the lock.
@@ -39,8 +40,8 @@ func (s *Spin[C]) Unlock() {
 	s.lock.Unlock()
 }
 
-// RWMutex is a sync.RWMutex with a class. Lock and RLock check the order of acquisition. A second
-// RLock by the same goroutine also panics, because it deadlocks if a writer is waiting.
+// RWMutex is a sync.RWMutex with the checks of Mutex in Lock and RLock. A second RLock by the same
+// goroutine panics, because it deadlocks if a writer is waiting.
 type RWMutex[C Class] struct{ lock sync.RWMutex }
 
 // Lock acquires the lock for writing.
@@ -83,10 +84,10 @@ func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 	return acquired
 }
 
-// Waiting panics if the goroutine holds a lock that must not be held while it waits for another
-// rank. It must be called before every such wait.
+// Waiting panics if the goroutine holds a lock that must not be held during a wait for another rank
+// (process). It must be called before every wait for another rank.
 func Waiting() { checkWait() }
 
-// Unlocked panics if the goroutine holds any lock. It must be called before every call of a user's
-// callback, which may acquire any lock.
+// Unlocked panics if the goroutine holds any lock. It must be called before every call of a
+// function that the user has provided, because such a function can acquire any lock.
 func Unlocked() { checkUnlocked() }

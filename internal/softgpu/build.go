@@ -16,11 +16,12 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build returns the paths of the software driver, which includes our kernels, and of the software
-// NCCL. If the libraries are not in the user's cache, Build compiles them with gcc and g++.
+// Build returns the paths of two libraries: the software CUDA driver, which contains symmem's
+// kernels, and the software NCCL. If the libraries are not in the user's cache, Build compiles them
+// with gcc and g++.
 //
-// A process must load cuda before nccl, because NCCL finds the driver by its soname. The process
-// must not load any other driver.
+// A process must load cuda before nccl, because the loader then finds the driver by its name. The
+// process must not load any other CUDA driver.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cachedFolder(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
@@ -32,18 +33,21 @@ const (
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns the folder in the user's cache for the embedded sources, the flags and the
-// extra sources. If the folder does not exist, cachedFolder calls fill to create its contents.
-func cachedFolder(flags []string, fill func(dir string) error, extra ...fs.FS) (string, error) {
-	root, err := userCache()
+// cachedFolder returns the folder in the user's cache for the flags, the embedded sources and
+// extraSources. If the folder does not exist, cachedFolder makes it and calls create to write its
+// contents.
+func cachedFolder(
+	flags []string, create func(dir string) error, extraSources ...fs.FS,
+) (string, error) {
+	userFolder, err := userCache()
 	if err != nil {
 		return "", err
 	}
-	key, err := keyOf(flags, append([]fs.FS{recipe, sources, kernels.Sources}, extra...)...)
+	key, err := keyOf(flags, append([]fs.FS{buildCode, sources, kernels.Sources}, extraSources...)...)
 	if err != nil {
 		return "", err
 	}
-	return root.folder(key, fill)
+	return userFolder.findOrCreate(key, create)
 }
 
 // build compiles the libraries into dir with additional flags.
@@ -60,8 +64,8 @@ func build(dir string, flags ...string) error {
 	if err := compile(dir, "cuda", cudaName, append([]string{object}, flags...)); err != nil {
 		return err
 	}
-	needs := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
-	return compile(dir, "nccl", ncclName, append(needs, flags...))
+	libraryFlags := []string{"-L" + dir, "-l:" + cudaName, "-Wl,-rpath,$ORIGIN"}
+	return compile(dir, "nccl", ncclName, append(libraryFlags, flags...))
 }
 
 func unpack(dir string, source embed.FS) error {
@@ -81,8 +85,8 @@ func unpack(dir string, source embed.FS) error {
 	})
 }
 
-// compile builds a library from a folder of C sources. flags may name libraries, which must follow
-// the sources on the command line.
+// compile builds a library from a folder of C sources. The compiler gets the flags after the
+// sources, because flags that name libraries must be last.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -96,8 +100,9 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler runs a compiler and returns its output. Errors name part. The compiler's temporary
-// files are in dir, so that they are removed with dir even if the compiler is killed.
+// runCompiler runs a compiler and returns its output. An error contains part, the name of what is
+// compiled. The compiler's temporary files are in dir, so that they are removed with dir even if
+// the compiler is killed.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	c := exec.Command(compiler, args...)
 	if dir != "" {

@@ -14,18 +14,19 @@ import (
 	"time"
 )
 
-// recipe holds the Go code that compiles the libraries. A change to this code requires a new build.
+// buildCode holds the Go code that compiles the libraries. After a change to this code, the
+// libraries are compiled again.
 //
 //go:embed build.go kernel.go
-var recipe embed.FS
+var buildCode embed.FS
 
 // cache is a folder of compiled libraries, with a subfolder for each set of sources and flags.
 type cache struct{ dir string }
 
 const (
-	unfinishedPrefix = "unfinished-"      // begins the names of incomplete folders
-	completeMark     = "complete"         // file that is written to a folder last
-	maxUnused        = 7 * 24 * time.Hour // time after which an unused folder is removed
+	unfinishedPrefix = "unfinished-"      // prefix of the names of incomplete folders
+	completeFile     = "complete"         // file that marks a complete folder
+	unusedLimit      = 7 * 24 * time.Hour // time after which an unused folder is removed
 	compileTimeout   = 10 * time.Minute   // limit of the wait for another process that compiles
 )
 
@@ -46,8 +47,8 @@ func userCache() (cache, error) {
 	if err != nil {
 		return cache{}, fmt.Errorf("checking the cache of the software GPU: %w", err)
 	}
-	owner, known := info.Sys().(*syscall.Stat_t)
-	if !known || int(owner.Uid) != os.Getuid() || info.Mode() != fs.ModeDir|0o700 {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(owner.Uid) != os.Getuid() || info.Mode() != fs.ModeDir|0o700 {
 		return cache{}, fmt.Errorf("%s is not a folder that only this user can write to", c.dir)
 	}
 	return c, nil
@@ -55,28 +56,29 @@ func userCache() (cache, error) {
 
 const writable = 2 // W_OK of access(2)
 
-// folder returns the subfolder for a key. If the subfolder does not exist, folder calls fill to
-// create its contents.
-func (c cache) folder(key string, fill func(dir string) error) (string, error) {
+// findOrCreate returns the subfolder for a key. If the subfolder does not exist, findOrCreate makes
+// it and calls create to write its contents.
+func (c cache) findOrCreate(key string, create func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 	dir := filepath.Join(c.dir, key)
-	if _, err := os.Stat(filepath.Join(dir, completeMark)); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, completeFile)); err == nil {
 		now := time.Now()
 		return dir, os.Chtimes(dir, now, now)
 	}
-	c.clean()
-	// Each call writes to a new folder, because a compiler may outlive its killed parent process.
+	c.removeOldFolders()
+	// Each call writes to a new folder, because the compiler of a killed process may still be
+	// running and writing to the old folder.
 	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
-		err = fill(unfinished)
+		err = create(unfinished)
 	}
 	if err == nil {
-		mark := filepath.Join(unfinished, completeMark)
-		err = errors.Join(os.WriteFile(mark, nil, 0o600), os.RemoveAll(dir))
+		completePath := filepath.Join(unfinished, completeFile)
+		err = errors.Join(os.WriteFile(completePath, nil, 0o600), os.RemoveAll(dir))
 	}
 	if err == nil {
 		err = os.Rename(unfinished, dir)
@@ -87,7 +89,8 @@ func (c cache) folder(key string, fill func(dir string) error) (string, error) {
 	return dir, nil
 }
 
-// lock excludes other processes. The system releases the lock if this process is killed.
+// lock waits until no other process uses the cache. The system releases the lock if this process is
+// killed.
 func (c cache) lock() (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -112,21 +115,21 @@ func flock(f *os.File) error {
 	}
 }
 
-// clean removes folders that have not been used recently, and unfinished folders that killed
-// processes have left behind.
-func (c cache) clean() {
+// removeOldFolders removes folders that have not been used for unusedLimit, and unfinished folders
+// of killed processes.
+func (c cache) removeOldFolders() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
 		info, err := e.Info()
-		stale := err == nil && e.IsDir() &&
-			(strings.HasPrefix(e.Name(), unfinishedPrefix) || time.Since(info.ModTime()) > maxUnused)
-		if stale {
+		isStale := err == nil && e.IsDir() &&
+			(strings.HasPrefix(e.Name(), unfinishedPrefix) || time.Since(info.ModTime()) > unusedLimit)
+		if isStale {
 			_ = os.RemoveAll(filepath.Join(c.dir, e.Name()))
 		}
 	}
 }
 
-// keyOf returns a key that depends on the sources, the flags and the installed compilers.
+// keyOf returns a hash of the sources, the flags and the versions of the installed compilers.
 func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	sum := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {

@@ -22,7 +22,7 @@ func (f *filler) fill(dir string) error {
 // that f has filled the given number of folders so far.
 func (c cache) checkFolder(t *testing.T, f *filler, key string, filled int32) {
 	t.Helper()
-	dir, err := c.folder(key, f.fill)
+	dir, err := c.findOrCreate(key, f.fill)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestCacheWithoutHomeDirectory(t *testing.T) {
 func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	c.checkFolder(t, f, "key", 1)
-	if err := os.Remove(filepath.Join(c.dir, "key", completeMark)); err != nil {
+	if err := os.Remove(filepath.Join(c.dir, "key", completeFile)); err != nil {
 		t.Fatal(err)
 	}
 	c.checkFolder(t, f, "key", 2)
@@ -71,7 +71,7 @@ func TestConcurrentCallsFillOnce(t *testing.T) {
 	var root sync.WaitGroup
 	for range 8 {
 		root.Go(func() {
-			if _, err := c.folder("key", f.fill); err != nil {
+			if _, err := c.findOrCreate("key", f.fill); err != nil {
 				t.Error(err)
 			}
 		})
@@ -97,7 +97,7 @@ func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 func TestFailedFillLeavesNothing(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	errFill := errors.New("broken")
-	_, err := c.folder("key", func(dir string) error { return errors.Join(f.fill(dir), errFill) })
+	_, err := c.findOrCreate("key", func(dir string) error { return errors.Join(f.fill(dir), errFill) })
 	if !errors.Is(err, errFill) {
 		t.Errorf("got %v, want %v", err, errFill)
 	}
@@ -110,7 +110,7 @@ func TestFailedFillLeavesNothing(t *testing.T) {
 
 func TestUnusedFoldersAreRemoved(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
-	old := time.Now().Add(-maxUnused - time.Hour)
+	old := time.Now().Add(-unusedLimit - time.Hour)
 	c.checkFolder(t, f, "used", 1)
 	c.checkFolder(t, f, "unused", 2)
 	for _, key := range []string{"used", "unused"} {

@@ -3,9 +3,9 @@
 // whole nccl backend on machines without a GPU. A test may use several devices, in one process or
 // in several.
 //
-// The software GPU behaves as the real libraries do, including their mistakes. A program that works
-// on the software GPU may still fail on a real one, and its speed says nothing about real GPUs.
-// Only tests may import this package.
+// The software GPU imitates the real libraries, including their mistakes. A program that works on
+// the software GPU may still fail on a real one, and its speed says nothing about real GPUs. Only
+// tests are allowed to import this package.
 //
 // Each allocation of device memory is a memfd, mapped where the program requests it. Each stream is
 // a thread with a queue. The kernels of package kernels are compiled for the processor, and their
@@ -21,27 +21,28 @@
 // # Behavior
 //
 //   - Copies and fills of memory to which the stream's device has no access cause error 700, which
-//     is permanent for the context. The CPU may read what any device may access.
-//   - Everything on streams is asynchronous except copies of pageable memory.
+//     is permanent for the CUDA context. The CPU can read all memory that any device can access.
+//   - All work on streams is asynchronous, except copies of pageable memory.
 //   - cuModuleLoadData accepts any image and finds kernels by name. The call that loads a kernel
 //     waits until no other kernel of the process runs on the device.
 //   - Captures follow CUDA's rules for modes, threads, joined streams and forbidden calls (codes
-//     900 to 908). A wait in a graph refers to the point that the event marks at the time of the
-//     launch (seen on an H100).
+//     900 to 908). A wait in a graph waits for the last record of the event before the launch (seen
+//     on an H100).
 //   - The process that created the unique ID must live until all ranks have connected.
 //   - Collectives on memory outside windows (memory registered on all ranks) copy through shared
 //     memory. A send buffer whose last 4-byte word is not inside its allocation causes error 700,
 //     because NCCL reads whole words.
 //   - Collectives on windows reduce f32, f16 and bf16 if the emulated NCCL version does so, and
-//     gather any type. They add in the order of ranks, and add 16-bit types in float32.
+//     gather any type. They add elements in the order of the ranks, and use float32 for the sums of
+//     16-bit types.
 //   - Init, the first collective, registrations and kernels wait for a missing rank until
 //     ncclCommAbort. Destroy, finalize and abort wait for graphs. Abort also waits for all work on
-//     the device, and blocks other calls in that context except queries until then (seen on an
+//     the device. Until then, all other calls in that context except queries block (seen on an
 //     H100).
-//   - Windows match in the order of registration. If their sizes differ, every rank gets code 1. A
-//     registration during a capture returns code 1 and invalidates the capture (before 2.30.7). A
-//     buffer that extends past its allocation, or a graph whose window is gone, causes an illegal
-//     access.
+//   - The nth windows of all ranks belong together. If their sizes differ, every rank gets code 1.
+//     A registration during a capture returns code 1 and invalidates the capture (before 2.30.7). A
+//     buffer that extends past its allocation, or the launch of a graph after its window was
+//     deregistered, causes an illegal access.
 //   - Unsupported entry points return code 801.
 //   - softgpu_runs(name) returns how often a kernel has been started in the process.
 //
@@ -54,17 +55,17 @@
 //
 // Accesses to an aligned line of 128 bytes are atomic: the last word of the line is written last
 // and read first. Misaligned accesses kill the process. Arithmetic is that of the device: no
-// contraction, rounding to nearest even, NaNs 0x7fffffff and 0x7fff, and the minimum and maximum of
-// IEEE 754-2019.
+// fused multiply-add, rounding to nearest even, NaNs 0x7fffffff and 0x7fff, and the minimum and
+// maximum of IEEE 754-2019.
 //
 // # Environment
 //
-// Set these variables before the process starts, or through libc's setenv. Parentheses contain
-// the default, or the code that calls return if the variable is not set.
+// Set these variables before the process starts, or with setenv of libc. Parentheses contain the
+// default, or the error code that calls return if the variable is not set.
 //
 //   - SOFTGPU_DEVICES: number of devices (4). CUDA_VISIBLE_DEVICES selects some of them by number.
 //   - SOFTGPU_MEMORY: bytes of memory per device, counted separately for each process (8 GiB).
-//   - SOFTGPU_LAG: microseconds before each unit of work on a stream runs (0).
+//   - SOFTGPU_LAG: delay of each operation on a stream in microseconds (0).
 //   - SOFTGPU_LINK: reported links (NVLink). "pcie" has no native atomics, "none" no peer access.
 //   - SOFTGPU_FABRIC=1: supports fabric handles, as with an IMEX channel (code 800).
 //   - SOFTGPU_ORDER=down: runs threads, warps and blocks in descending order.
@@ -72,10 +73,10 @@
 //   - SOFTGPU_NCCL: version that ncclGetVersion returns (22809).
 //   - SOFTGPU_WINDOWS: "null" makes registrations return a NULL window, and "masked" a window that
 //     no call uses.
-//   - SOFTGPU_DEAF=1: window kernels ignore an abort, as NCCL's do (2.27.3 to 2.30.7), and abort
-//     does not block other calls.
-//   - SOFTGPU_FAIL=entry:call[:code],...: makes the given call of an entry point fail, counted from
-//     1. For ncclCommGetAsyncError, code is the result that it reports.
+//   - SOFTGPU_DEAF=1: window kernels ignore an abort, as those of NCCL 2.27.3 to 2.30.7 do, and
+//     abort does not block other calls.
+//   - SOFTGPU_FAIL=function:call[:code],...: makes one call of a function fail. call is the number
+//     of the call, counted from 1. For ncclCommGetAsyncError, code is the result that it reports.
 //   - NCCL_HOSTID: different values mean different machines, whose ranks get NULL windows.
 //   - NCCL_WIN_ENABLE=0, NCCL_CUMEM_ENABLE=0: registrations return NULL windows.
 //   - NCCL_MULTI_RANK_GPU_ENABLE=1: from version 2.30 on, ranks may share a device (code 5).
@@ -87,12 +88,12 @@
 //   - kernels other than ours, shared memory, cooperative launches, multicast, memory pools,
 //     managed memory, contexts other than the primary one
 //   - time: cuEventElapsedTime measures CPU time
-//   - LL kernels, whose sums of small messages are right even if buffers are misplaced: here, the
-//     sums are wrong for messages of any size
+//   - NCCL's LL kernels for small messages, whose sums are right even if ranks use different
+//     offsets in a window: here, such sums are wrong for messages of any size
 //   - illegal accesses by the CPU, and by kernels to unmapped buffers outside windows: they kill
 //     the process
 //   - ncclCommSplit, shrink, grow, suspend, revoke, ncclMemAlloc, user-defined reductions, fp8,
 //     one-sided calls, ncclCommInitAll
 //   - several machines: all ranks must share one /proc
-//   - errors when peers fail, which NCCL does not notice over NVLink either
+//   - errors after the failure of a peer, which NCCL does not notice over NVLink either
 package softgpu

@@ -7,46 +7,47 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls that are inside a section of code. After Close, Enter refuses calls, and
-// Empty reports whether all calls have left. The zero Gate is open. A Gate must not be copied after
-// first use.
+// Gate counts the calls between Enter and Leave. After Close, Enter admits no more calls, and Empty
+// reports whether all admitted calls have ended. The zero Gate is open. A Gate must not be copied
+// after first use.
 //
-// A Gate is biased like a Lock: its owner is the goroutine that enters most often. The owner counts
-// its calls with plain stores in a word that only the owner writes. Other goroutines count their
-// calls in an atomic word. Close withdraws the bias and makes every processor execute a memory
-// barrier. After the barrier, either the owner has seen the withdrawal or Close sees the owner's
-// count.
+// A Gate can be biased towards its owner, the goroutine that calls Enter most often. The owner
+// counts its calls with plain stores in a word that only the owner writes. Other goroutines count
+// their calls in an atomic word. Close withdraws the bias and makes every processor execute a
+// memory barrier. After the barrier, either the owner has seen the withdrawal or Close sees the
+// owner's count.
 type Gate struct {
-	bias   atomic.Pointer[bias]
-	shared atomic.Int64   // number of calls inside without the bias, plus closed for each Close
-	last   atomic.Uintptr // goroutine that last entered without the bias
-	streak atomic.Int32   // number of consecutive calls of last without the bias
+	bias          atomic.Pointer[bias]
+	unbiasedCount atomic.Int64   // number of calls of other goroutines, plus closedUnit for each Close
+	lastUnbiased  atomic.Uintptr // goroutine of the last call that was counted in unbiasedCount
+	repeatCount   atomic.Int32   // number of consecutive such calls by lastUnbiased
 
-	biasMu sync.Mutex // held while the bias changes; no other lock is acquired meanwhile
-	latest *bias      // latest bias, even after its withdrawal; guarded by biasMu
+	biasMu     sync.Mutex // held while the bias changes; no other lock is acquired meanwhile
+	latestBias *bias      // latest bias, even after its withdrawal; guarded by biasMu
 }
 
-// Pass is the result of Gate.Enter, for Gate.Leave.
+// Pass is the result of Gate.Enter, which the caller passes to Gate.Leave.
 type Pass struct{ bias *bias }
 
 const (
-	closed = 1 << 32
-	// moveThreshold is the number of consecutive calls that make another goroutine the owner.
-	moveThreshold = 1000
+	closedUnit = 1 << 32 // larger than the number of calls
+	// gateOwnerThreshold is the number of consecutive calls after which another goroutine becomes
+	// the owner.
+	gateOwnerThreshold = 1000
 )
 
 // Enter begins a call, or returns false if the gate is closed. The same goroutine must end the call
-// with Leave. Calls may be nested.
+// with Leave. Calls can be nested.
 func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
 		return p, true
 	}
-	return g.enterShared()
+	return g.enterUnbiased()
 }
 
-// EnterAs begins a call if me, the running goroutine, owns the gate's bias. Otherwise it returns
-// the zero Pass, and the caller must call Enter. EnterAs is small enough for Go to inline. As in
-// Lock, the compiler keeps the store and the load in order.
+// EnterAs begins a call if me, the running goroutine, is the gate's owner. Otherwise it returns the
+// zero Pass, and the caller must call Enter. EnterAs is small enough for Go to inline. The compiler
+// keeps the store to busy before the second load of bias (see Lock.Lock).
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -72,26 +73,27 @@ func (g *Gate) Leave(p Pass) {
 		p.bias.busy--
 		return
 	}
-	g.shared.Add(-1)
+	g.unbiasedCount.Add(-1)
 }
 
-func (g *Gate) enterShared() (Pass, bool) {
-	if g.shared.Add(1) >= closed {
-		g.shared.Add(-1)
+func (g *Gate) enterUnbiased() (Pass, bool) {
+	if g.unbiasedCount.Add(1) >= closedUnit {
+		g.unbiasedCount.Add(-1)
 		return Pass{}, false
 	}
-	if me := goroutine(); me != g.last.Load() {
-		g.last.Store(me)
-		g.streak.Store(0)
-	} else if g.streak.Add(1) == moveThreshold {
-		g.streak.Store(0)
-		g.moveTo(me)
+	if me := goroutine(); me != g.lastUnbiased.Load() {
+		g.lastUnbiased.Store(me)
+		g.repeatCount.Store(0)
+	} else if g.repeatCount.Add(1) == gateOwnerThreshold {
+		g.repeatCount.Store(0)
+		g.setOwner(me)
 	}
 	return Pass{}, true
 }
 
-// moveTo makes a goroutine the owner, unless the current owner is in a call.
-func (g *Gate) moveTo(owner uintptr) {
+// setOwner makes a goroutine the owner, unless the current owner is in a call or another goroutine
+// is changing the bias.
+func (g *Gate) setOwner(owner uintptr) {
 	if !canBarrier() || !g.biasMu.TryLock() {
 		return
 	}
@@ -99,13 +101,14 @@ func (g *Gate) moveTo(owner uintptr) {
 	if g.Closed() {
 		return
 	}
-	if g.withdraw(); g.latest == nil || atomic.LoadUint32(&g.latest.busy) == 0 {
-		g.latest = &bias{owner: owner}
+	if g.withdraw(); g.latestBias == nil || atomic.LoadUint32(&g.latestBias.busy) == 0 {
+		g.latestBias = &bias{owner: owner}
 	}
-	g.bias.Store(g.latest)
+	g.bias.Store(g.latestBias)
 }
 
-// withdraw withdraws the bias, after which latest.busy is exact. The caller must hold biasMu.
+// withdraw ends the bias. This goroutine can then read the owner's calls from latestBias.busy. The
+// caller must hold biasMu.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -113,23 +116,24 @@ func (g *Gate) withdraw() {
 	}
 }
 
-// Close makes the gate refuse calls until Open has been called once for every Close.
+// Close closes the gate until Open has been called once for every Close.
 func (g *Gate) Close() {
-	g.shared.Add(closed)
+	g.unbiasedCount.Add(closedUnit)
 	g.biasMu.Lock()
 	defer g.biasMu.Unlock()
 	g.withdraw()
 }
 
 // Open undoes one Close.
-func (g *Gate) Open() { g.shared.Add(-closed) }
+func (g *Gate) Open() { g.unbiasedCount.Add(-closedUnit) }
 
-// Closed reports whether calls are refused.
-func (g *Gate) Closed() bool { return g.shared.Load() >= closed }
+// Closed reports whether the gate is closed.
+func (g *Gate) Closed() bool { return g.unbiasedCount.Load() >= closedUnit }
 
-// Empty reports whether no call is inside. The gate must be closed.
+// Empty reports whether all admitted calls have ended. The gate must be closed.
 func (g *Gate) Empty() bool {
 	g.biasMu.Lock()
 	defer g.biasMu.Unlock()
-	return g.shared.Load()%closed == 0 && (g.latest == nil || atomic.LoadUint32(&g.latest.busy) == 0)
+	return g.unbiasedCount.Load()%closedUnit == 0 &&
+		(g.latestBias == nil || atomic.LoadUint32(&g.latestBias.busy) == 0)
 }

@@ -8,17 +8,17 @@ import "sync/atomic"
 // Empty reports whether all calls have left. The zero Gate is open. A Gate must not be copied after
 // first use.
 type Gate struct {
-	calls atomic.Int64 // number of calls inside, plus closed for each Close
+	calls atomic.Int64 // number of calls inside, plus closedUnit for each Close
 }
 
 // Pass is the result of Gate.Enter, for Gate.Leave.
 type Pass struct{}
 
-const closed = 1 << 32
+const closedUnit = 1 << 32
 
 // Enter begins a call, or returns false if the gate is closed. Leave ends the call.
 func (g *Gate) Enter() (Pass, bool) {
-	if g.calls.Add(1) >= closed {
+	if g.calls.Add(1) >= closedUnit {
 		g.calls.Add(-1)
 		return Pass{}, false
 	}
@@ -38,13 +38,13 @@ func Self() Goroutine { return Goroutine{} }
 func (g *Gate) Leave(Pass) { g.calls.Add(-1) }
 
 // Close makes the gate refuse calls until Open has been called once for every Close.
-func (g *Gate) Close() { g.calls.Add(closed) }
+func (g *Gate) Close() { g.calls.Add(closedUnit) }
 
 // Open undoes one Close.
-func (g *Gate) Open() { g.calls.Add(-closed) }
+func (g *Gate) Open() { g.calls.Add(-closedUnit) }
 
 // Closed reports whether calls are refused.
-func (g *Gate) Closed() bool { return g.calls.Load() >= closed }
+func (g *Gate) Closed() bool { return g.calls.Load() >= closedUnit }
 
 // Empty reports whether no call is inside. The gate must be closed.
-func (g *Gate) Empty() bool { return g.calls.Load()%closed == 0 }
+func (g *Gate) Empty() bool { return g.calls.Load()%closedUnit == 0 }

@@ -10,43 +10,45 @@ import (
 	"time"
 )
 
-// Lock is a mutual exclusion lock for critical sections that one goroutine enters often and others
-// enter rarely. During a long critical section, waiters use little CPU time. The zero Lock is
-// unlocked. A Lock must not be copied after first use, and its holder must not acquire it again.
+// Lock is a mutual exclusion lock that one goroutine acquires often and others acquire rarely.
+// Goroutines that wait long for the lock use little CPU time. The zero Lock is unlocked. A Lock
+// must not be copied after first use, and its holder must not acquire it again.
 //
-// A goroutine that has acquired the lock biasAfter times in a row becomes its owner: the lock is
-// then biased. The owner acquires the lock by setting busy with a plain store, which is faster than
-// a locked instruction. Without a bias, the lock is acquired by a compare-and-swap of held.
+// A goroutine that has acquired the lock lockOwnerThreshold times in a row becomes its owner: the
+// lock is then biased. The owner acquires the lock by a plain store to busy, which is faster than
+// an atomic instruction. Without a bias, a goroutine acquires the lock by a compare-and-swap of
+// held.
 //
-// Any other goroutine that acquires the lock ends the bias. It sets held, withdraws the bias, makes
-// every processor that runs a thread of this process execute a memory barrier (membarrier(2)), and
-// waits until the owner is not busy. The owner sets busy before it checks the bias. After the
-// barrier, either the owner has therefore seen the withdrawal, or the other goroutine sees busy. A
-// TryLock that sees busy restores the bias before it clears held. Each bias is a new record, so
+// Any other goroutine that acquires the lock first ends the bias. It sets held and clears bias. It
+// then makes every processor that runs a thread of this process execute a memory barrier
+// (membarrier(2)), and waits until busy is 0. The owner sets busy before it checks bias. After the
+// barrier, either the owner has therefore seen that bias is nil, or the other goroutine sees busy.
+// A TryLock that sees busy restores bias before it clears held. Each bias is a new variable, so
 // that a former owner cannot interfere with the next owner.
 //
-// Waiters yield and then sleep briefly, so that Unlock need not wake them. If membarrier(2) is not
-// available, the lock never has a bias.
+// Waiting goroutines yield and then sleep briefly, so that Unlock need not wake them. If
+// membarrier(2) is not available, the lock never has a bias.
 type Lock struct {
-	bias    atomic.Pointer[bias]
-	current *bias   // bias through which the holder acquired the lock; nil if it acquired held
-	held    uint32  // 1 if a goroutine holds the lock without a bias or is about to acquire it
-	streak  uint32  // number of consecutive acquisitions by last; guarded by held
-	last    uintptr // goroutine that acquired held last; guarded by held
+	bias        atomic.Pointer[bias]
+	heldBias    *bias   // bias through which the holder acquired the lock; nil if it set held
+	held        uint32  // 1 if a goroutine holds the lock without a bias, or waits for the owner
+	repeatCount uint32  // number of consecutive acquisitions by lastHolder; guarded by held
+	lastHolder  uintptr // goroutine that set held last; guarded by held
 }
 
+// bias lets one goroutine acquire a Lock, or enter a Gate, without atomic instructions.
 type bias struct {
-	owner uintptr
-	busy  uint32
+	owner uintptr // goroutine
+	busy  uint32  // 1 while the owner holds the Lock; number of the owner's calls in the Gate
 	_     [LineBytes]byte
 }
 
 const (
-	// biasAfter is the number of consecutive acquisitions that make a goroutine the owner. The
-	// withdrawal of a bias takes a few microseconds.
-	biasAfter = 200
-	// A waiter yields yieldRounds times and then sleeps, at first for firstSleep. After every
-	// sleepsPerStep sleeps, the length of a sleep doubles, up to maxDoublings times.
+	// lockOwnerThreshold is the number of consecutive acquisitions after which a goroutine becomes
+	// the owner. To end a bias takes a few microseconds.
+	lockOwnerThreshold = 200
+	// A waiting goroutine yields yieldRounds times and then sleeps, at first for firstSleep. After
+	// every sleepsPerStep sleeps, the length of a sleep doubles, up to maxDoublings times.
 	yieldRounds   = 100
 	firstSleep    = 50 * time.Microsecond
 	sleepsPerStep = 20
@@ -58,21 +60,21 @@ func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores. That is safe because Go's compiler keeps stores in
-// program order and moves no load past a later store, an atomic load or a call, and amd64 makes
-// stores visible in that order, after all earlier loads.
+// Lock and Unlock write busy with plain stores. That is safe for two reasons. Go's compiler keeps
+// stores in program order, and moves no load past a later store, an atomic load or a call. amd64
+// makes stores visible in program order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
 			return
 		}
 	}
-	l.lockHeld()
+	l.lockUnbiased()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it did. It never waits. It may also
-// fail while another goroutine is trying to acquire the lock. If another goroutine owns the bias,
-// TryLock takes a microsecond or two.
+// TryLock acquires the lock if it is free, and reports whether it did. It never waits. It may
+// return false for a free lock while another goroutine is trying to acquire the lock. If the lock
+// is biased towards another goroutine, TryLock takes a microsecond or two.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -87,39 +89,38 @@ func (l *Lock) TryLock() bool {
 	}
 	b := l.withdraw()
 	if b == nil || atomic.LoadUint32(&b.busy) == 0 {
-		l.current = nil
+		l.heldBias = nil
 		return true
 	}
-	// The owner holds the lock through the bias. The next goroutine that sets held must see the
-	// bias.
+	// The owner holds the lock. The next goroutine that sets held must see the bias.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
 	return false
 }
 
-// lockBiased acquires the lock for the owner of bias b, unless b is being withdrawn.
+// lockBiased acquires the lock for the owner of bias b, unless another goroutine ends the bias.
 func (l *Lock) lockBiased(b *bias) bool {
 	b.busy = 1
 	if l.bias.Load() != b {
 		b.busy = 0
 		return false
 	}
-	if l.current != b {
-		l.current = b
+	if l.heldBias != b {
+		l.heldBias = b
 	}
 	return true
 }
 
 // Unlock releases the lock, which the caller must hold.
 func (l *Lock) Unlock() {
-	if b := l.current; b != nil {
+	if b := l.heldBias; b != nil {
 		b.busy = 0
 		return
 	}
-	l.unlockHeld()
+	l.unlockUnbiased()
 }
 
-func (l *Lock) lockHeld() {
+func (l *Lock) lockUnbiased() {
 	for round := 0; !atomic.CompareAndSwapUint32(&l.held, 0, 1); round++ {
 		pause(round)
 	}
@@ -128,13 +129,13 @@ func (l *Lock) lockHeld() {
 			pause(round)
 		}
 	}
-	if l.current != nil {
-		l.current = nil
+	if l.heldBias != nil {
+		l.heldBias = nil
 	}
 }
 
-// withdraw withdraws the bias and returns it, or nil if there is none. The caller must have set
-// held. Afterwards, either the owner has seen the withdrawal or this goroutine can see busy.
+// withdraw ends the bias and returns it, or nil if there is none. The caller must have set held.
+// Afterwards, either the owner has seen that bias is nil, or this goroutine can see busy.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -144,11 +145,11 @@ func (l *Lock) withdraw() *bias {
 	return b
 }
 
-func (l *Lock) unlockHeld() {
-	if g := goroutine(); g != l.last {
-		l.last, l.streak = g, 0
-	} else if l.streak++; l.streak == biasAfter && canBarrier() {
-		l.streak = 0
+func (l *Lock) unlockUnbiased() {
+	if g := goroutine(); g != l.lastHolder {
+		l.lastHolder, l.repeatCount = g, 0
+	} else if l.repeatCount++; l.repeatCount == lockOwnerThreshold && canBarrier() {
+		l.repeatCount = 0
 		l.bias.Store(&bias{owner: g})
 	}
 	StoreRelease32(&l.held, 0)
@@ -163,24 +164,24 @@ func pause(round int) {
 	time.Sleep(firstSleep << min((round-yieldRounds)/sleepsPerStep, maxDoublings))
 }
 
-// Commands of membarrier(2).
+// The number of the system call membarrier(2), and its commands.
 const (
-	sysMembarrier       = 324
+	membarrierCall      = 324
 	membarrierExpedited = 1 << 3
 	membarrierRegister  = 1 << 4
 )
 
 // canBarrier registers this process for membarrier(2) and reports whether barrier works.
 var canBarrier = sync.OnceValue(func() bool {
-	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierRegister, 0, 0)
+	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierRegister, 0, 0)
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier, after
-// canBarrier has returned true. It panics on errors, because a silent failure would break mutual
-// exclusion.
+// barrier makes every running thread of this process execute a full memory barrier. canBarrier must
+// have returned true. barrier panics on an error, because the lock would otherwise not exclude
+// other goroutines.
 func barrier() {
-	_, _, errno := syscall.RawSyscall(sysMembarrier, membarrierExpedited, 0, 0)
+	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierExpedited, 0, 0)
 	if errno != 0 {
 		panic("spin: membarrier failed: " + errno.Error())
 	}
