@@ -7,10 +7,10 @@ import (
 	"fmt"
 )
 
-// Token is a secret shared by all ranks of one world.
+// Token is a secret that all ranks of one world (a set of processes that work together) share.
 type Token [sha256.Size]byte
 
-// Key identifies an exported file by a namespace and a number.
+// Key identifies a file that a process has exported.
 type Key struct {
 	Namespace uint64 // separates groups and pools; see NamespaceOf
 	Number    uint32
@@ -28,14 +28,14 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey means that the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the peer rejected this process's token, or that the peer belongs to another
-// user or is not the expected process.
+// ErrRefused means that the peer rejected this process's token, or that this process rejected the
+// peer, because the peer belongs to another user or is not the expected process.
 var ErrRefused = errors.New("hand-off refused")
 
 const (
-	magic        = 0x31304d53 // "SM01" in memory; "01" is the protocol version
-	requestSize  = 4 + len(Token{}) + 12
-	responseSize = 4 + 4
+	protocolID    = 0x31304d53 // the bytes "SM01"; "01" is the version of the protocol
+	requestBytes  = 4 + len(Token{}) + 12
+	responseBytes = 4 + 4
 
 	statusFound   = 0
 	statusUnknown = 1
@@ -43,8 +43,8 @@ const (
 )
 
 func encodeRequest(token Token, key Key) []byte {
-	b := make([]byte, 0, requestSize)
-	b = binary.LittleEndian.AppendUint32(b, magic)
+	b := make([]byte, 0, requestBytes)
+	b = binary.LittleEndian.AppendUint32(b, protocolID)
 	b = append(b, token[:]...)
 	b = binary.LittleEndian.AppendUint64(b, key.Namespace)
 	return binary.LittleEndian.AppendUint32(b, key.Number)
@@ -52,7 +52,7 @@ func encodeRequest(token Token, key Key) []byte {
 
 func decodeRequest(b []byte) (Token, Key, error) {
 	var token Token
-	if len(b) != requestSize || binary.LittleEndian.Uint32(b) != magic {
+	if len(b) != requestBytes || binary.LittleEndian.Uint32(b) != protocolID {
 		return token, Key{}, ErrProtocol
 	}
 	n := copy(token[:], b[4:])
@@ -63,12 +63,12 @@ func decodeRequest(b []byte) (Token, Key, error) {
 }
 
 func encodeResponse(status uint32) []byte {
-	b := binary.LittleEndian.AppendUint32(make([]byte, 0, responseSize), magic)
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, responseBytes), protocolID)
 	return binary.LittleEndian.AppendUint32(b, status)
 }
 
 func decodeResponse(b []byte) error {
-	if len(b) != responseSize || binary.LittleEndian.Uint32(b) != magic {
+	if len(b) != responseBytes || binary.LittleEndian.Uint32(b) != protocolID {
 		return ErrProtocol
 	}
 	switch status := binary.LittleEndian.Uint32(b[4:]); status {
@@ -79,6 +79,6 @@ func decodeResponse(b []byte) error {
 	case statusRefused:
 		return fmt.Errorf("the peer belongs to another world: %w", ErrRefused)
 	default:
-		return fmt.Errorf("status %d: %w", status, ErrProtocol)
+		return fmt.Errorf("the response has the unknown status %d: %w", status, ErrProtocol)
 	}
 }

@@ -31,8 +31,8 @@ func TestDecodeResponseMapsStatusToError(t *testing.T) {
 		"unknown key":              {encodeResponse(statusUnknown), ErrUnknownKey},
 		"refused":                  {encodeResponse(statusRefused), ErrRefused},
 		"unknown status":           {encodeResponse(77), ErrProtocol},
-		"wrong magic":              {make([]byte, responseSize), ErrProtocol},
-		"truncated frame":          {encodeResponse(statusFound)[:responseSize-1], ErrProtocol},
+		"wrong protocol ID":        {make([]byte, responseBytes), ErrProtocol},
+		"truncated frame":          {encodeResponse(statusFound)[:responseBytes-1], ErrProtocol},
 		"frame with an extra byte": {append(encodeResponse(statusFound), 0), ErrProtocol},
 		"no frame":                 {nil, ErrProtocol},
 	} {

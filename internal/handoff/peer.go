@@ -22,9 +22,9 @@ type Peer struct {
 	address string
 	token   Token
 	pid     int
-	watch   *os.File // pidfd
+	pidfd   *os.File // descriptor of the process, which becomes readable when the process exits
 
-	requests sync.Mutex // serializes requests
+	requestMu sync.Mutex // held during a request
 
 	mu     sync.Mutex
 	conn   *net.UnixConn // nil while disconnected; guarded by mu
@@ -33,21 +33,21 @@ type Peer struct {
 
 // Dial connects to a Server run by the same user.
 func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
-	conn, pid, err := connect(ctx, address)
+	conn, pid, err := dial(ctx, address)
 	if err != nil {
 		return nil, err
 	}
 	// The connection is open, so the process is alive and its ID has not been reused.
-	watch, err := sys.Pidfd(pid)
+	pidfd, err := sys.Pidfd(pid)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	return &Peer{address: address, token: token, pid: pid, watch: watch, conn: conn}, nil
+	return &Peer{address: address, token: token, pid: pid, pidfd: pidfd, conn: conn}, nil
 }
 
-// connect opens a connection to a process of the same user, and returns the process's ID.
-func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
+// dial opens a connection to a process of the same user, and returns the process's ID.
+func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
 		return nil, 0, fmt.Errorf("connecting to a rank on this machine: %w", err)
@@ -68,29 +68,30 @@ func connect(ctx context.Context, address string) (*net.UnixConn, int, error) {
 // PID returns the ID of the peer's process.
 func (p *Peer) PID() int { return p.pid }
 
-// Watch returns a descriptor that becomes readable when the process exits. The Peer owns it.
-func (p *Peer) Watch() *os.File { return p.watch }
+// Watch returns a descriptor that becomes readable when the process exits. The caller must not
+// close the descriptor.
+func (p *Peer) Watch() *os.File { return p.pidfd }
 
-// Fetch returns the file that the peer has exported under the key. The caller owns the file.
+// Fetch returns the file that the peer has exported under the key. The caller must close the file.
 func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
-	p.requests.Lock()
-	defer p.requests.Unlock()
-	conn, err := p.connection(ctx)
+	p.requestMu.Lock()
+	defer p.requestMu.Unlock()
+	conn, err := p.connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
 	}
-	response := make([]byte, responseSize)
+	response := make([]byte, responseBytes)
 	f, err := requestFile(ctx, conn, encodeRequest(p.token, key), response)
 	if err != nil {
 		_ = p.disconnect() // the caller needs the first error
 		return nil, fmt.Errorf("requesting shared memory from process %d: %w", p.pid, err)
 	}
-	return p.accept(f, response)
+	return p.checkResponse(f, response)
 }
 
-// connection returns the current connection, or reconnects to the same process. The caller must
-// hold p.requests.
-func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
+// connect returns the current connection, or reconnects to the same process. The caller must
+// hold p.requestMu.
+func (p *Peer) connect(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
 	p.mu.Unlock()
@@ -100,7 +101,7 @@ func (p *Peer) connection(ctx context.Context) (*net.UnixConn, error) {
 	if conn != nil {
 		return conn, nil
 	}
-	conn, pid, err := connect(ctx, p.address)
+	conn, pid, err := dial(ctx, p.address)
 	if err != nil {
 		return nil, err
 	}
@@ -129,9 +130,9 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// requestFile sends a request, reads the response, and returns the file that came with it, or nil.
-// If ctx ends, requestFile returns the error of ctx, even if the connection reaches its deadline
-// first.
+// requestFile sends a request, reads the response, and returns the file that was sent with the
+// response, or nil. If ctx ends, requestFile returns the error of ctx, even if the connection
+// reaches its deadline first.
 func requestFile(
 	ctx context.Context, c *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -153,11 +154,12 @@ func requestFile(
 	return sys.ReceiveFile(c, response)
 }
 
-// accept returns f if the response reports success. Otherwise it closes f and returns an error.
-func (p *Peer) accept(f *os.File, response []byte) (*os.File, error) {
+// checkResponse returns f if the response reports success. Otherwise it closes f and returns an
+// error.
+func (p *Peer) checkResponse(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {
-		err = fmt.Errorf("response without a descriptor: %w", ErrProtocol)
+		err = fmt.Errorf("the response contains no descriptor: %w", ErrProtocol)
 	}
 	if err == nil {
 		return f, nil
@@ -173,5 +175,5 @@ func (p *Peer) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	return errors.Join(p.disconnect(), p.watch.Close())
+	return errors.Join(p.disconnect(), p.pidfd.Close())
 }

@@ -18,22 +18,22 @@ import (
 // requestTimeout limits the time from the first byte of a request to the last byte of its response.
 const requestTimeout = 10 * time.Second
 
-// acceptPause is the pause after a failed attempt to accept a connection.
-const acceptPause = 10 * time.Millisecond
+// acceptRetryInterval is the pause after a failed attempt to accept a connection.
+const acceptRetryInterval = 10 * time.Millisecond
 
 // Server sends exported files to other processes. It is safe for concurrent use.
 type Server struct {
-	token    Token
-	listener *net.UnixListener
-	serving  sync.WaitGroup
+	token      Token
+	listener   *net.UnixListener
+	goroutines sync.WaitGroup
 
-	mu      sync.Mutex
-	exports map[Key]*os.File       // guarded by mu; the exporters own the files
-	open    map[*net.UnixConn]bool // guarded by mu
-	closed  bool                   // guarded by mu
+	mu          sync.Mutex
+	exports     map[Key]*os.File       // guarded by mu; callers of Export close the files
+	connections map[*net.UnixConn]bool // guarded by mu
+	closed      bool                   // guarded by mu
 }
 
-// Listen starts a server on a new abstract socket.
+// Listen starts a server on a new abstract Unix socket, which has no file.
 func Listen(token Token) (*Server, error) {
 	var name [16]byte
 	rand.Read(name[:])
@@ -45,9 +45,9 @@ func Listen(token Token) (*Server, error) {
 	sys.CloseInForks(listener)
 	s := &Server{
 		token: token, listener: listener,
-		exports: map[Key]*os.File{}, open: map[*net.UnixConn]bool{},
+		exports: map[Key]*os.File{}, connections: map[*net.UnixConn]bool{},
 	}
-	s.serving.Go(s.accept)
+	s.goroutines.Go(s.acceptConnections)
 	return s, nil
 }
 
@@ -62,7 +62,7 @@ func (s *Server) Export(key Key, f *os.File) {
 	s.exports[key] = f
 }
 
-// Withdraw stops exporting the file under a key. Peers that have already fetched the file keep it.
+// Withdraw ends the export of the file under a key. Peers that have fetched the file keep it.
 func (s *Server) Withdraw(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,16 +73,16 @@ func (s *Server) Withdraw(key Key) {
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
-	for c := range s.open {
+	for c := range s.connections {
 		c.Close()
 	}
 	s.mu.Unlock()
 	err := s.listener.Close()
-	s.serving.Wait()
+	s.goroutines.Wait()
 	return err
 }
 
-func (s *Server) accept() {
+func (s *Server) acceptConnections() {
 	for {
 		c, err := s.listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -90,17 +90,17 @@ func (s *Server) accept() {
 		}
 		if err != nil {
 			// The error is temporary: either no descriptor is free or the client has disconnected.
-			time.Sleep(acceptPause)
+			time.Sleep(acceptRetryInterval)
 			continue
 		}
 		sys.CloseInForks(c)
-		if s.register(c) {
-			s.serving.Go(func() { s.serve(c) })
+		if s.addConnection(c) {
+			s.goroutines.Go(func() { s.handleRequests(c) })
 		}
 	}
 }
 
-func (s *Server) register(c *net.UnixConn) bool {
+func (s *Server) addConnection(c *net.UnixConn) bool {
 	peer, err := sys.PeerOf(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,13 +108,13 @@ func (s *Server) register(c *net.UnixConn) bool {
 		c.Close()
 		return false
 	}
-	s.open[c] = true
+	s.connections[c] = true
 	return true
 }
 
-func (s *Server) serve(c *net.UnixConn) {
-	defer s.forget(c)
-	request := make([]byte, requestSize)
+func (s *Server) handleRequests(c *net.UnixConn) {
+	defer s.removeConnection(c)
+	request := make([]byte, requestBytes)
 	for {
 		// Between requests there is no deadline, because a peer may keep its connection open for
 		// hours.
@@ -126,13 +126,13 @@ func (s *Server) serve(c *net.UnixConn) {
 		if _, err := io.ReadFull(c, request[1:]); err != nil {
 			return
 		}
-		if !s.answer(c, request) {
+		if !s.handleRequest(c, request) {
 			return
 		}
 	}
 }
 
-func (s *Server) answer(c *net.UnixConn, request []byte) bool {
+func (s *Server) handleRequest(c *net.UnixConn, request []byte) bool {
 	token, key, err := decodeRequest(request)
 	if err != nil {
 		return false
@@ -141,8 +141,8 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// Hold the lock while sending. When Withdraw returns, the kernel then has its own reference to
-	// the file, and the caller of Withdraw may close the file.
+	// Hold the lock while sending. When Withdraw returns, the kernel then refers to the file
+	// itself, and the caller of Withdraw can close the file.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]
@@ -152,9 +152,9 @@ func (s *Server) answer(c *net.UnixConn, request []byte) bool {
 	return sys.SendFile(c, encodeResponse(statusFound), f) == nil
 }
 
-func (s *Server) forget(c *net.UnixConn) {
+func (s *Server) removeConnection(c *net.UnixConn) {
 	c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.open, c)
+	delete(s.connections, c)
 }

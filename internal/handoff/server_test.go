@@ -133,8 +133,8 @@ func TestWrongTokenIsRefused(t *testing.T) {
 func TestInvalidRequestClosesConnection(t *testing.T) {
 	s := newServer(t)
 	for row, text := range map[string]string{
-		"different protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestSize],
-		"zeros":              string(make([]byte, requestSize)),
+		"different protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestBytes],
+		"zeros":              string(make([]byte, requestBytes)),
 	} {
 		c, err := net.Dial("unix", s.Address())
 		check(t, err)
@@ -281,7 +281,7 @@ func TestLateResponseIsDiscarded(t *testing.T) {
 			return
 		}
 		defer second.Close()
-		if _, err := io.ReadFull(second, make([]byte, requestSize)); err != nil {
+		if _, err := io.ReadFull(second, make([]byte, requestBytes)); err != nil {
 			t.Error(err)
 		}
 		if err := sys.SendFile(second, encodeResponse(statusFound), expected); err != nil {

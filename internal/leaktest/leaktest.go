@@ -1,6 +1,6 @@
-// Package leaktest makes a package's tests fail if they leak symmem's memory or file descriptors.
-// In builds with the tag invariants, it also detects leaked address reservations and reports the
-// code that made each mapping.
+// Package leaktest makes a package's tests fail if they leave file descriptors, or shared memory of
+// symmem, open. In builds with the tag "invariants", it finds mappings of reserved addresses as
+// well as of memory, and prints the stack that created each mapping.
 package leaktest
 
 import (
@@ -14,25 +14,28 @@ import (
 	"symmem/internal/sys"
 )
 
-// Tests are the tests of a package, such as a *testing.M.
-type Tests interface{ Run() int }
+// TestRunner runs the tests of a package, such as a *testing.M.
+type TestRunner interface{ Run() int }
 
-// Watch returns Tests whose Run method runs the given tests. If all tests pass but leave resources
-// open that were not open when Watch was called, Run prints these resources and returns 1.
-func Watch(tests Tests) Tests { return &watchedTests{tests: tests, before: openResources()} }
+// Watch returns a TestRunner that runs tests and then checks for leaks. If all tests pass but leave
+// resources open that were not open when Watch was called, Run prints these resources and returns
+// 1.
+func Watch(tests TestRunner) TestRunner {
+	return &leakCheckedTests{tests: tests, openBefore: countResources()}
+}
 
-type watchedTests struct {
-	tests  Tests
-	before map[string]int // open when Watch was called
+type leakCheckedTests struct {
+	tests      TestRunner
+	openBefore map[string]int // number of each resource when Watch was called
 }
 
 // Run runs the tests and then checks for leaks.
-func (w *watchedTests) Run() int {
+func (w *leakCheckedTests) Run() int {
 	code := w.tests.Run()
 	if code != 0 {
 		return code
 	}
-	leaks := w.leaks()
+	leaks := w.findLeaks()
 	for _, resource := range leaks {
 		fmt.Fprintln(os.Stderr, "the tests have not closed:", resource)
 	}
@@ -40,35 +43,35 @@ func (w *watchedTests) Run() int {
 }
 
 const (
-	// patience limits the wait until all resources are closed. A server, for example, may notice
-	// only after the tests that a connection was closed.
-	patience     = 10 * time.Second
+	// closeTimeout limits the wait until all resources are closed. For example, a server may notice
+	// the end of a connection after the tests have ended.
+	closeTimeout = 10 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 
-// leaks returns the resources that are open now but were not open when Watch was called. It waits
-// up to patience until there are none.
-func (w *watchedTests) leaks() []string {
+// findLeaks returns the resources that are open now but were not open when Watch was called. If
+// there are any, it waits up to closeTimeout for them to be closed.
+func (w *leakCheckedTests) findLeaks() []string {
 	ticks := time.NewTicker(pollInterval)
 	defer ticks.Stop()
 	for begin := time.Now(); ; <-ticks.C {
 		var leaks []string
-		for resource, count := range openResources() {
-			for range count - w.before[resource] {
+		for resource, count := range countResources() {
+			for range count - w.openBefore[resource] {
 				leaks = append(leaks, resource)
 			}
 		}
-		if len(leaks) == 0 || time.Since(begin) > patience {
+		if len(leaks) == 0 || time.Since(begin) > closeTimeout {
 			slices.Sort(leaks)
 			return leaks
 		}
 	}
 }
 
-func openResources() map[string]int {
+func countResources() map[string]int {
 	resources := map[string]int{}
 	for _, origin := range sys.OpenMappings() {
-		resources["a mapping of "+origin]++
+		resources["a mapping created by this stack:\n"+origin]++
 	}
 	countDescriptors(resources)
 	countMappings(resources)

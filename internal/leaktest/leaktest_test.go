@@ -20,8 +20,8 @@ func TestLeaksAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	w := &watchedTests{tests: passingTests{}, before: openResources()}
-	if leaks := w.leaks(); len(leaks) > 0 {
+	w := &leakCheckedTests{tests: passingTests{}, openBefore: countResources()}
+	if leaks := w.findLeaks(); len(leaks) > 0 {
 		t.Fatalf("got leaks %q before any resource was opened", leaks)
 	}
 	m, err := sys.Map(f, 0, sys.PageSize)
@@ -34,8 +34,8 @@ func TestLeaksAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	found := openResources()
-	for resource := range w.before {
+	found := countResources()
+	for resource := range w.openBefore {
 		delete(found, resource)
 	}
 	wants := []string{os.DevNull, "memory of /memfd:symmem-test"}

@@ -17,8 +17,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// PipeVariable is the environment variable that names the folder in which a daemon of the
-// Multi-Process Service (MPS) listens. logVariable names the folder for the daemon's logs.
+// PipeVariable is the environment variable with the path of the folder in which a daemon of
+// NVIDIA's Multi-Process Service (MPS) listens. logVariable is the variable for the folder of its
+// logs.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
@@ -28,14 +29,15 @@ const (
 // offers only these GPUs to its clients and numbers them from 0.
 const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// program is NVIDIA's control program, which comes with the driver.
-const program = "nvidia-cuda-mps-control"
+// controlProgram is the name of the program that starts and stops a daemon. NVIDIA's driver
+// contains the program.
+const controlProgram = "nvidia-cuda-mps-control"
 
-// controlTimeout limits the start or end of a daemon.
+// controlTimeout limits the time to start or stop a daemon.
 const controlTimeout = 20 * time.Second
 
 // Running reports whether CUDA in a process with this environment would try to use a daemon. It
-// also returns true after a daemon was killed.
+// returns true even if the daemon was killed.
 func Running(getenv func(string) string) bool {
 	_, err := os.Stat(filepath.Join(cmp.Or(getenv(PipeVariable), "/tmp/nvidia-mps"), "control"))
 	return err == nil
@@ -43,7 +45,7 @@ func Running(getenv func(string) string) bool {
 
 // Find returns the path of the control program, or an error if it is not installed.
 func Find() (string, error) {
-	path, err := exec.LookPath(program)
+	path, err := exec.LookPath(controlProgram)
 	if err != nil {
 		return "", fmt.Errorf("finding NVIDIA's Multi-Process Service: %w", err)
 	}
@@ -52,10 +54,10 @@ func Find() (string, error) {
 
 // Daemon is a running daemon. It is not safe for concurrent use.
 type Daemon struct {
-	path     string   // control program
-	folder   string   // folder in which the daemon listens and writes its logs
-	env      []string // environment of the control program
-	selected bool     // whether env selects the visible GPUs
+	path        string   // path of the control program
+	folder      string   // folder in which the daemon listens and writes its logs
+	env         []string // environment of the control program
+	selectsGPUs bool     // whether env selects the visible GPUs
 }
 
 // Start starts a daemon that listens in a new folder and serves the GPUs that are visible in env.
@@ -70,14 +72,14 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 		return nil, fmt.Errorf("starting the Multi-Process Service: %w", err)
 	}
 	d := &Daemon{path: path, folder: folder}
-	d.selected = slices.ContainsFunc(env, func(entry string) bool {
+	d.selectsGPUs = slices.ContainsFunc(env, func(entry string) bool {
 		return strings.HasPrefix(entry, devicesVariable+"=")
 	})
 	d.env = append(removeVariables(env, PipeVariable, logVariable),
 		PipeVariable+"="+folder, logVariable+"="+folder)
-	if err := d.control(ctx, "", "-d"); err != nil {
+	if err := d.runControl(ctx, "", "-d"); err != nil {
 		err = fmt.Errorf("starting the Multi-Process Service: %w", err)
-		if d.process() == nil {
+		if d.openProcess() == nil {
 			return nil, errors.Join(err, os.RemoveAll(folder))
 		}
 		return nil, errors.Join(err, d.Close()) // the daemon is running despite the error
@@ -85,9 +87,9 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-// control runs the control program once. Its output goes to a file, because the daemon inherits the
-// output: a reader of a pipe would never reach end of file.
-func (d *Daemon) control(ctx context.Context, input string, args ...string) error {
+// runControl runs the control program once. The program's output goes to a file. A daemon that the
+// program starts inherits the output, so the reader of a pipe would never reach the end.
+func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	output, err := os.CreateTemp(d.folder, "output-")
@@ -101,16 +103,16 @@ func (d *Daemon) control(ctx context.Context, input string, args ...string) erro
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not kill the daemon
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		text, _ := os.ReadFile(output.Name())
-		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(string(text)))
+		return fmt.Errorf("%s: %w: %s", controlProgram, err, strings.TrimSpace(string(text)))
 	}
 	return nil
 }
 
-// Variables returns the environment variables with which a process that uses the given number of
-// GPUs uses the daemon.
+// Variables returns environment variables for a process that uses the daemon and the given number
+// of GPUs.
 func (d *Daemon) Variables(gpus int) map[string]string {
 	variables := map[string]string{PipeVariable: d.folder, logVariable: d.folder}
-	if d.selected {
+	if d.selectsGPUs {
 		ordinals := make([]string, gpus)
 		for i := range ordinals {
 			ordinals[i] = fmt.Sprint(i)
@@ -122,11 +124,11 @@ func (d *Daemon) Variables(gpus int) map[string]string {
 
 // Close stops the daemon and removes its folder. All clients must have exited.
 func (d *Daemon) Close() error {
-	process := d.process()
+	process := d.openProcess()
 	if process != nil {
 		defer process.Close()
 	}
-	if err := d.control(context.Background(), "quit\n"); err != nil {
+	if err := d.runControl(context.Background(), "quit\n"); err != nil {
 		return fmt.Errorf("stopping the Multi-Process Service in %s: %w", d.folder, err)
 	}
 	if process == nil {
@@ -140,9 +142,9 @@ func (d *Daemon) Close() error {
 	return os.RemoveAll(d.folder)
 }
 
-// process returns a pidfd of the daemon, or nil if the daemon has exited or cannot be watched.
-func (d *Daemon) process() *os.File {
-	text, err := os.ReadFile(filepath.Join(d.folder, program+".pid"))
+// openProcess returns a pidfd of the daemon, or nil if the daemon has exited or cannot be watched.
+func (d *Daemon) openProcess() *os.File {
+	text, err := os.ReadFile(filepath.Join(d.folder, controlProgram+".pid"))
 	if err != nil {
 		return nil
 	}
@@ -150,11 +152,11 @@ func (d *Daemon) process() *os.File {
 	if err != nil {
 		return nil
 	}
-	watch, err := sys.Pidfd(pid)
+	pidfd, err := sys.Pidfd(pid)
 	if err != nil {
 		return nil
 	}
-	return watch
+	return pidfd
 }
 
 func removeVariables(env []string, names ...string) []string {

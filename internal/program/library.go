@@ -9,15 +9,15 @@ import (
 	"symmem/internal/cuda"
 )
 
-// Library stands in for another GPU library in the process, such as PyTorch. It creates its
-// streams, graphs and memory by calling CUDA directly.
+// Library imitates another GPU library in the process, such as PyTorch. It creates streams, graphs
+// and memory by calling CUDA directly.
 type Library struct {
-	Streams []*symmem.Stream // adopted by the Runtime
+	Streams []*symmem.Stream // the library's streams as returned by Interop.AdoptStream
 
-	gpu     *cuda.Driver // uses the device's primary context in each call
-	device  cuda.Device
-	handles []cuda.Stream
-	interop symmem.Interop
+	gpu           *cuda.Driver // uses the device's primary context in each call
+	device        cuda.Device
+	streamHandles []cuda.Stream
+	interop       symmem.Interop
 }
 
 // NewLibrary returns a library with the given number of streams on the GPU of rt.
@@ -48,7 +48,7 @@ func (l *Library) addStream(rt *symmem.Runtime) error {
 	if err != nil {
 		return err
 	}
-	l.handles = append(l.handles, handle)
+	l.streamHandles = append(l.streamHandles, handle)
 	s, err := rt.Interop().AdoptStream(uintptr(handle))
 	if err != nil {
 		return err
@@ -60,16 +60,16 @@ func (l *Library) addStream(rt *symmem.Runtime) error {
 // Close destroys the streams. The Runtime must be closed first.
 func (l *Library) Close() error {
 	var errs []error
-	for _, handle := range l.handles {
+	for _, handle := range l.streamHandles {
 		errs = append(errs, l.gpu.StreamDestroy(handle))
 	}
 	return errors.Join(append(errs, l.device.ReleasePrimary())...)
 }
 
-// Memory makes a stream-ordered allocation on the library's first stream. The caller releases it
-// with free.
+// Memory allocates memory in the order of the library's first stream (cuMemAllocAsync). The caller
+// frees the memory with free.
 func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err error) {
-	stream := l.handles[0]
+	stream := l.streamHandles[0]
 	address, err := l.gpu.MemAllocAsync(bytes, stream)
 	if err != nil {
 		return m, nil, err
@@ -81,14 +81,14 @@ func (l *Library) Memory(bytes int64) (m symmem.Memory, free func() error, err e
 
 // LibraryGraph is a graph captured by a Library.
 type LibraryGraph struct {
-	library *Library
-	source  cuda.Graph
-	exec    cuda.GraphExec
+	library    *Library
+	captured   cuda.Graph
+	executable cuda.GraphExec
 }
 
 // Capture captures the work that record queues on the given streams of the library. The capture
-// begins on the first stream. The other streams fork from it and join it again at the end. Like
-// PyTorch, Capture uses CUDA's global capture mode.
+// begins on the first stream. The other streams join the capture by waiting for the first stream,
+// which waits for them at the end. Like PyTorch, Capture uses CUDA's global capture mode.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -98,18 +98,18 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	}
 	var recordErr error
 	for _, s := range streams[1:] {
-		recordErr = errors.Join(recordErr, l.follow(cuda.Stream(s.Handle()), first))
+		recordErr = errors.Join(recordErr, l.waitFor(cuda.Stream(s.Handle()), first))
 	}
 	if recordErr == nil {
 		recordErr = record()
 	}
 	for _, s := range streams[1:] {
-		recordErr = errors.Join(recordErr, l.follow(first, cuda.Stream(s.Handle())))
+		recordErr = errors.Join(recordErr, l.waitFor(first, cuda.Stream(s.Handle())))
 	}
-	source, err := l.gpu.EndCapture(first)
-	g := &LibraryGraph{library: l, source: source}
+	captured, err := l.gpu.EndCapture(first)
+	g := &LibraryGraph{library: l, captured: captured}
 	if err == nil && recordErr == nil {
-		g.exec, err = l.gpu.GraphInstantiate(source)
+		g.executable, err = l.gpu.GraphInstantiate(captured)
 	}
 	if err := errors.Join(recordErr, err); err != nil {
 		return nil, errors.Join(err, g.Close())
@@ -117,29 +117,29 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 	return g, nil
 }
 
-// follow makes follower wait for the work queued so far on leader.
-func (l *Library) follow(follower, leader cuda.Stream) error {
+// waitFor makes waiting wait for the work queued so far on awaited.
+func (l *Library) waitFor(waiting, awaited cuda.Stream) error {
 	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
 		return err
 	}
-	return errors.Join(l.gpu.EventRecord(e, leader), l.gpu.StreamWaitEvent(follower, e),
+	return errors.Join(l.gpu.EventRecord(e, awaited), l.gpu.StreamWaitEvent(waiting, e),
 		l.gpu.EventDestroy(e))
 }
 
 // Launch queues the graph on one of the library's streams.
 func (g *LibraryGraph) Launch(s *symmem.Stream) error {
-	return g.library.gpu.GraphLaunch(g.exec, cuda.Stream(s.Handle()))
+	return g.library.gpu.GraphLaunch(g.executable, cuda.Stream(s.Handle()))
 }
 
 // Close destroys the graph.
 func (g *LibraryGraph) Close() error {
 	var errs []error
-	if g.exec != 0 {
-		errs = append(errs, g.library.gpu.GraphExecDestroy(g.exec))
+	if g.executable != 0 {
+		errs = append(errs, g.library.gpu.GraphExecDestroy(g.executable))
 	}
-	if g.source != 0 {
-		errs = append(errs, g.library.gpu.GraphDestroy(g.source))
+	if g.captured != 0 {
+		errs = append(errs, g.library.gpu.GraphDestroy(g.captured))
 	}
 	return errors.Join(errs...)
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Status describes all communicators of a job.
+// Status is NCCL's report on all communicators of a job.
 type Status struct {
 	Communicators []Communicator `json:"communicators"`
 }
@@ -17,7 +17,7 @@ type Status struct {
 type Communicator struct {
 	Name  string `json:"hash"`  // as returned by ID
 	Size  int    `json:"size"`  // number of ranks
-	Ranks []Rank `json:"ranks"` // ranks that have responded to NCCL
+	Ranks []Rank `json:"ranks"` // ranks that have answered NCCL's query
 }
 
 // Rank holds the number of collectives of each kind that a rank has launched.
@@ -26,10 +26,11 @@ type Rank struct {
 	Counts map[string]uint64 `json:"collective_counts"`
 }
 
-// ID returns NCCL's name for the communicator with the given unique ID, a hash of the ID.
-func ID(unique []byte) string {
-	a, b := uint64(1)^uint64(len(unique)), uint64(1)
-	for ; len(unique) > 0; unique = unique[min(8, len(unique)):] {
+// ID returns NCCL's name for the communicator with the given unique ID. The name is a hash of the
+// unique ID.
+func ID(uniqueID []byte) string {
+	a, b := uint64(1)^uint64(len(uniqueID)), uint64(1)
+	for ; len(uniqueID) > 0; uniqueID = uniqueID[min(8, len(uniqueID)):] {
 		a += b
 		b ^= a
 		a ^= a >> 31
@@ -37,7 +38,7 @@ func ID(unique []byte) string {
 		b ^= b >> 32
 		b *= 0x485cd6311b599e79
 		var word [8]byte
-		copy(word[:], unique)
+		copy(word[:], uniqueID)
 		a += binary.LittleEndian.Uint64(word[:])
 	}
 	a ^= a >> 31
@@ -48,12 +49,12 @@ func ID(unique []byte) string {
 	return fmt.Sprintf("%#x", a)
 }
 
-// collectives lists the names of NCCL's counters.
-var collectives = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
+// collectiveNames lists the keys of Rank.Counts.
+var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
-// Differences describes which counters of a communicator's ranks differ, for example "AllReduce: 3
-// by rank 1, 4 by ranks 0,2-3". If no counters differ or the communicator is unknown, it returns
-// "". format formats a list of ranks.
+// Differences lists the collectives of which a communicator's ranks have launched different
+// numbers, for example "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". If there are none or the
+// communicator is unknown, it returns "". format formats a list of ranks.
 func (s *Status) Differences(id string, size int, format func(ranks []int) string) string {
 	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size
@@ -62,7 +63,7 @@ func (s *Status) Differences(id string, size int, format func(ranks []int) strin
 		return ""
 	}
 	var differences []string
-	for _, collective := range collectives {
+	for _, collective := range collectiveNames {
 		if text := s.Communicators[index].describeDifference(collective, format); text != "" {
 			differences = append(differences, collective+": "+text)
 		}
@@ -76,17 +77,17 @@ func (c *Communicator) describeDifference(
 	ranksByCount := map[uint64][]int{}
 	for _, r := range c.Ranks {
 		if r.Rank >= 0 && r.Rank < c.Size {
-			n := r.Counts[collective]
-			ranksByCount[n] = append(ranksByCount[n], r.Rank)
+			count := r.Counts[collective]
+			ranksByCount[count] = append(ranksByCount[count], r.Rank)
 		}
 	}
 	if len(ranksByCount) < 2 {
 		return ""
 	}
 	var parts []string
-	for _, n := range slices.Sorted(maps.Keys(ranksByCount)) {
-		slices.Sort(ranksByCount[n])
-		parts = append(parts, fmt.Sprintf("%d by %s", n, format(ranksByCount[n])))
+	for _, count := range slices.Sorted(maps.Keys(ranksByCount)) {
+		slices.Sort(ranksByCount[count])
+		parts = append(parts, fmt.Sprintf("%d by %s", count, format(ranksByCount[count])))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -9,31 +9,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of this process's address space: either reserved addresses without memory, or
-// shared memory. A second Close returns ErrUnmapped or, in builds with the tag invariants, panics.
+// Mapping is a range of this process's addresses. They are either reserved without memory (a
+// reservation), or mapped to shared memory. A second Close returns ErrUnmapped. In builds with the
+// tag "invariants", it panics.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
-	// inReservation is set for memory that is mapped over a part of a reservation. Close restores
-	// the reservation, because other memory could otherwise be mapped into the hole.
+	// inReservation is true for memory that MapAt has mapped over a part of a reservation. Close
+	// reserves these addresses again, because other memory could otherwise be mapped there.
 	inReservation bool
-	origin        origin // stack that created the mapping
+	origin        origin // the stack at the mapping's creation, with the tag "invariants"
 }
 
 // ErrUnmapped is returned by the second Close of a Mapping.
 var ErrUnmapped = errors.New("mapping is already closed")
 
-// Reserve reserves address space without memory. align must be a power of two.
+// Reserve reserves addresses without memory. The first address is a multiple of align, which must
+// be a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
 	raw, err := mmap(nil, bytes+align, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
-	head := int64(-uintptr(raw) & uintptr(align-1))
-	base := unsafe.Add(raw, head)
-	unmap(raw, head)
-	unmap(unsafe.Add(base, bytes), align-head)
+	skippedBytes := int64(-uintptr(raw) & uintptr(align-1))
+	base := unsafe.Add(raw, skippedBytes)
+	unmap(raw, skippedBytes)
+	unmap(unsafe.Add(base, bytes), align-skippedBytes)
 	return newMapping(base, bytes, false), nil
 }
 
@@ -79,15 +81,15 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// If the system supports transparent huge pages for shared memory, this advice reduces page
-	// faults by a factor of 512. If not, the kernel ignores it.
+	// If the system supports transparent huge pages for shared memory, this call reduces page
+	// faults by a factor of 512. Otherwise, the call fails and has no effect.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
 
 // reserveAgain reserves a range again after an attempt to map memory over it has failed. It returns
 // false if the kernel has unmapped the range and another thread may have mapped other memory there.
-// The caller must then abandon the range, which leaks only addresses.
+// The caller must then neither use nor unmap the range.
 func reserveAgain(base unsafe.Pointer, bytes int64) bool {
 	_, err := mmap(base, bytes, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, -1, 0)
@@ -103,17 +105,17 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 // Bytes returns the length in bytes.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
-// Populate makes the pages of a part of the mapping present, so that stores to them cause no page
+// Populate allocates the pages of a part of the mapping, so that later stores to them cause no page
 // faults. On kernels before 5.14, it has no effect. offset must be a multiple of PageSize.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
-	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // if it fails, the stores populate the pages
+	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // if it fails, later stores allocate the pages
 }
 
-// Protect permits or prevents access to the mapping's memory.
-func (m *Mapping) Protect(access bool) error {
+// Protect allows or prevents access to the mapping's memory.
+func (m *Mapping) Protect(allowAccess bool) error {
 	protection := unix.PROT_NONE
-	if access {
+	if allowAccess {
 		protection = unix.PROT_READ | unix.PROT_WRITE
 	}
 	if err := unix.Mprotect(unsafe.Slice((*byte)(m.base), m.bytes), protection); err != nil {
@@ -122,8 +124,8 @@ func (m *Mapping) Protect(access bool) error {
 	return nil
 }
 
-// Shrink unmaps the end of a reservation. The given number of bytes, rounded up to a multiple of
-// PageSize, remains.
+// Shrink unmaps the end of a reservation. What remains has the given number of bytes, rounded up to
+// a multiple of PageSize.
 func (m *Mapping) Shrink(bytes int64) error {
 	bytes = (bytes + PageSize - 1) &^ (PageSize - 1)
 	if m.base == nil || bytes >= m.bytes {
@@ -132,19 +134,19 @@ func (m *Mapping) Shrink(bytes int64) error {
 	if bytes <= 0 || m.inReservation {
 		return fmt.Errorf("shrinking %d bytes to %d: %w", m.bytes, bytes, unix.EINVAL)
 	}
-	rest := m.bytes - bytes
+	removedBytes := m.bytes - bytes
 	m.bytes = bytes
-	return unmap(unsafe.Add(m.base, bytes), rest)
+	return unmap(unsafe.Add(m.base, bytes), removedBytes)
 }
 
-// Keep leaves the range mapped until the process exits, for example because something that cannot
-// be stopped may use it. The Mapping must not be used afterwards.
+// Keep leaves the range mapped until the process exits, for example because a GPU may still use the
+// range. The Mapping must not be used afterwards.
 func (m *Mapping) Keep() {
 	m.origin.forget(m)
 	m.base = nil
 }
 
-// Close unmaps the range. A range within a reservation becomes reserved again.
+// Close unmaps the range. A range that MapAt has mapped becomes reserved again.
 func (m *Mapping) Close() error {
 	if m.base == nil {
 		m.origin.closedTwice()
@@ -177,29 +179,29 @@ func unmap(base unsafe.Pointer, bytes int64) error {
 	return nil
 }
 
-// Readable reports whether this process can read the byte at an address. If the system cannot
-// determine this, Readable returns true.
+// Readable reports whether this process can read the byte at an address. If the system does not
+// permit the check, Readable returns true.
 func Readable(address uintptr) bool {
-	var b [1]byte
-	local := []unix.Iovec{{Base: &b[0], Len: 1}}
+	var buffer [1]byte
+	local := []unix.Iovec{{Base: &buffer[0], Len: 1}}
 	remote := []unix.RemoteIovec{{Base: address, Len: 1}}
 	_, err := unix.ProcessVMReadv(unix.Getpid(), local, remote, 0)
 	return !errors.Is(err, unix.EFAULT)
 }
 
-// FreePages frees the pages that lie entirely within a range of shared memory, in all processes
-// that map it. The pages contain zeros afterwards. FreePages returns the number of freed bytes.
+// FreePages frees the pages that lie completely within a range of shared memory, in all processes
+// that map the memory. The pages then contain zeros. FreePages returns the number of freed bytes.
 func FreePages(base unsafe.Pointer, bytes int64) (int64, error) {
 	page := uintptr(os.Getpagesize())
-	head := -uintptr(base) & (page - 1)
-	if bytes < int64(head) {
+	skippedBytes := -uintptr(base) & (page - 1)
+	if bytes < int64(skippedBytes) {
 		return 0, nil
 	}
-	size := (bytes - int64(head)) &^ int64(page-1)
+	size := (bytes - int64(skippedBytes)) &^ int64(page-1)
 	if size == 0 {
 		return 0, nil
 	}
-	pages := unsafe.Slice((*byte)(unsafe.Add(base, head)), size)
+	pages := unsafe.Slice((*byte)(unsafe.Add(base, skippedBytes)), size)
 	if err := unix.Madvise(pages, unix.MADV_REMOVE); err != nil {
 		return 0, fmt.Errorf("freeing %d bytes of shared memory: %w", size, err)
 	}

@@ -92,7 +92,7 @@ func TestFailedFillKeepsNoPages(t *testing.T) {
 		return unix.ENOSPC
 	}
 	t.Cleanup(func() { fallocate = unix.Fallocate })
-	if err := fill(f, bytes); !errors.Is(err, unix.ENOSPC) {
+	if err := fillPages(f, bytes); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("fill = %v, want ENOSPC", err)
 	}
 	if left, err := AllocatedBytes(f); err != nil || left != 0 {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor that becomes readable when the process exits. It never refers to another
-// process with the same ID.
+// Pidfd opens a descriptor of a process, which becomes readable when the process exits. The
+// descriptor never refers to a later process with the same ID.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -17,23 +17,24 @@ func Pidfd(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if the file is
-// closed or its read deadline passes.
+// AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if pidfd is closed
+// or its read deadline passes.
 //
-// AwaitEnd waits in the Go runtime's poller. While a thread is blocked in a system call, the
-// runtime's monitor wakes up thousands of times a second on processors that the ranks need.
+// AwaitEnd lets the Go runtime poll the descriptor instead of blocking a thread in a system call.
+// While a thread is blocked, the runtime's monitor thread wakes up thousands of times a second, and
+// takes time of processors that the ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
 	if err := raw.Read(func(fd uintptr) bool {
-		polls := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(polls, 0)
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		readable, err := unix.Poll(fds, 0)
 		for err == unix.EINTR {
-			n, err = unix.Poll(polls, 0)
+			readable, err = unix.Poll(fds, 0)
 		}
-		return err == nil && n > 0
+		return err == nil && readable > 0
 	}); err != nil {
 		return fmt.Errorf("watching a process: %w", err)
 	}
@@ -59,19 +60,19 @@ func BootID() (string, error) {
 	return string(b[:len(b)-1]), nil
 }
 
-// Namespace returns an identifier of one of this process's namespaces. Processes in different "net"
-// namespaces cannot connect over abstract sockets. A process can be watched only from the same
-// "pid" namespace or an enclosing one.
+// Namespace returns an identifier of this process's namespace of one kind. Processes in different
+// "net" namespaces cannot connect over abstract sockets. Pidfd finds only processes in the caller's
+// "pid" namespace or in one that it contains.
 func Namespace(kind string) (string, error) {
-	s, err := os.Readlink("/proc/self/ns/" + kind)
+	id, err := os.Readlink("/proc/self/ns/" + kind)
 	if err != nil {
 		return "", fmt.Errorf("reading the %s namespace: %w", kind, err)
 	}
-	return s, nil
+	return id, nil
 }
 
-// Monotonic reads the machine's monotonic clock, in nanoseconds. Processes on the machine can
-// compare their readings.
+// Monotonic returns the time of the machine's monotonic clock in nanoseconds. Processes on the same
+// machine can compare these times.
 func Monotonic() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

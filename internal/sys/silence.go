@@ -12,12 +12,13 @@ import (
 
 const (
 	// SilenceLimit is the time after which a TCP connection fails because the other machine has not
-	// acknowledged data or a probe. The kernel acknowledges them even if the process is stopped.
+	// acknowledged data or a probe. The other kernel acknowledges them even if its process is
+	// stopped.
 	SilenceLimit = 5 * time.Second
 	// probeInterval is the time between two probes, and the maximum time between two transmissions
 	// of the same data.
-	probeInterval     = time.Second
-	optionMaxInterval = 44 // TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15
+	probeInterval = time.Second
+	tcpRTOMaxMs   = 44 // the socket option TCP_RTO_MAX_MS of linux/tcp.h, since Linux 6.15
 )
 
 var keepAlive = net.KeepAliveConfig{
@@ -25,8 +26,8 @@ var keepAlive = net.KeepAliveConfig{
 	Count: int(SilenceLimit / probeInterval),
 }
 
-// Dialer returns a dialer whose TCP connections have DetectSilence. It can also connect to Unix
-// sockets.
+// Dialer returns a dialer for TCP, whose connections have the settings of DetectSilence, and for
+// Unix sockets.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: keepAlive,
@@ -56,21 +57,22 @@ func DetectSilence(conn net.Conn) error {
 	return limitSilence(raw)
 }
 
-// limitSilence limits how long sent data may stay unacknowledged. It also makes Linux send the data
-// again every probeInterval, so that the connection recovers soon after the network does.
+// limitSilence makes a connection fail if sent data is not acknowledged for SilenceLimit. Until
+// then, Linux sends the data again every probeInterval, so that the connection recovers soon after
+// the network.
 func limitSilence(conn syscall.RawConn) error {
-	var failed error
+	var setErr error
 	err := conn.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
 			int(SilenceLimit/time.Millisecond))
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, optionMaxInterval,
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpRTOMaxMs,
 			int(probeInterval/time.Millisecond))
 	})
-	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
+	return errors.Join(err, os.NewSyscallError("setsockopt", setErr))
 }
 
-// Silence describes whether the machine at the other end of a TCP connection answers. Idle
-// connections are probed every second.
+// Silence describes whether the machine at the other end of a TCP connection answers. The kernel
+// probes an idle connection every second.
 type Silence int
 
 const (
@@ -78,12 +80,12 @@ const (
 	Answering Silence = iota
 	// Suspect means that a probe or its answer is lost or late.
 	Suspect
-	// Silent means that SilenceLimit has almost passed.
+	// Silent means that the machine has not answered for almost SilenceLimit.
 	Silent
 )
 
-// SilenceOf returns the Silence of a connection. Connections that are closed or do not use TCP are
-// Answering.
+// SilenceOf returns the Silence of a connection. It returns Answering if the connection is closed
+// or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
 	c, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -110,7 +112,7 @@ func SilenceOf(conn net.Conn) Silence {
 }
 
 // IsSilence reports whether an error on a TCP connection means that the other machine did not
-// answer. The exit of the other process is not such an error.
+// answer. If only the other process has exited, its machine still answers.
 func IsSilence(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN,

@@ -15,7 +15,7 @@ type Peer struct {
 	UID int
 }
 
-// PeerOf returns the process at the other end of a connection, as reported by the kernel.
+// PeerOf returns the process at the other end of a connection.
 func PeerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -32,28 +32,29 @@ func PeerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
 }
 
-// SendFile sends a message and, unless f is nil, f's descriptor. The caller still owns f.
+// SendFile sends a message and, unless f is nil, the descriptor of f. The caller must still close
+// f.
 func SendFile(c *net.UnixConn, message []byte, f *os.File) error {
-	var oob []byte
+	var control []byte
 	if f != nil {
-		oob = unix.UnixRights(int(f.Fd()))
+		control = unix.UnixRights(int(f.Fd()))
 	}
-	if _, _, err := c.WriteMsgUnix(message, oob, nil); err != nil {
+	if _, _, err := c.WriteMsgUnix(message, control, nil); err != nil {
 		return fmt.Errorf("sending a descriptor: %w", err)
 	}
 	return nil
 }
 
 // ReceiveFile fills message and returns the descriptor that was sent with it, or nil. If several
-// descriptors were sent, ReceiveFile closes them and returns an error. If this process has reached
-// its limit of descriptors, the kernel drops the descriptor and ReceiveFile returns EMFILE.
+// descriptors were sent, ReceiveFile closes them and returns an error. If this process has too many
+// open descriptors, the kernel drops the sent one and ReceiveFile returns EMFILE.
 func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
-	oob := make([]byte, unix.CmsgSpace(4*4))
-	n, oobn, flags, _, err := c.ReadMsgUnix(message, oob)
+	control := make([]byte, unix.CmsgSpace(4*4))
+	n, controlBytes, flags, _, err := c.ReadMsgUnix(message, control)
 	if err != nil {
 		return nil, fmt.Errorf("receiving a descriptor: %w", err)
 	}
-	f, err := parseFile(oob[:oobn])
+	f, err := parseFile(control[:controlBytes])
 	if err != nil {
 		return nil, err
 	}
@@ -64,24 +65,24 @@ func ReceiveFile(c *net.UnixConn, message []byte) (*os.File, error) {
 		if f != nil {
 			f.Close()
 		}
-		return nil, fmt.Errorf("receiving a descriptor: got a message of %d bytes instead of %d",
+		return nil, fmt.Errorf("receiving a descriptor: the message has %d bytes, want %d",
 			n, len(message))
 	}
 	return f, nil
 }
 
-func parseFile(oob []byte) (*os.File, error) {
-	messages, err := unix.ParseSocketControlMessage(oob)
+func parseFile(control []byte) (*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
 		return nil, fmt.Errorf("parsing a control message: %w", err)
 	}
 	var fds []int
 	for i := range messages {
-		got, err := unix.ParseUnixRights(&messages[i])
+		received, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
 			continue
 		}
-		fds = append(fds, got...)
+		fds = append(fds, received...)
 	}
 	if len(fds) == 1 {
 		unix.CloseOnExec(fds[0])
@@ -91,7 +92,8 @@ func parseFile(oob []byte) (*os.File, error) {
 		unix.Close(fd)
 	}
 	if len(fds) > 1 {
-		return nil, fmt.Errorf("receiving a descriptor: got %d in one message", len(fds))
+		return nil, fmt.Errorf("receiving a descriptor: the message has %d descriptors, want 1",
+			len(fds))
 	}
 	return nil, nil
 }
