@@ -8,8 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// CapturedMessage is a Send or a Recv in a CUDA graph. The graph owns the message's words of host
-// memory and, for a Send, the message's slot and staging block.
+// CapturedMessage is a Send or a Recv in a CUDA graph. All launches of the graph use the same words
+// of host memory and, for a Send, the same slot and staging block.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
@@ -71,7 +71,7 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	if p.Operation == driver.Send {
 		words := m.out.flagsTo(p.Root)
 		e.arrivedWord, e.copiedWord = &words.arrived[c.staged.slot], &words.copied[c.staged.slot]
-		e.overwriteWord = &m.out.peers[p.Root].mailbox.headersFrom(m.Config.Rank).canOverwrite
+		e.canOverwriteWord = &m.out.peers[p.Root].mailbox.headersFrom(m.Config.Rank).canOverwrite
 		m.out.announce(e, c.staged, 1)
 		return e, nil
 	}

@@ -26,7 +26,7 @@ func (in *inbox) deliverMessages() {
 	ranked.Waiting()
 	w := in.mailbox.wakeup()
 	for polls := 0; ; polls++ {
-		word := atomic.LoadUint32(&w.word)
+		wakeCount := atomic.LoadUint32(&w.wakeCount)
 		accepted, hasAnnounced, mustContinue, err := in.acceptMessages()
 		for _, e := range accepted {
 			in.startCopy(e)
@@ -40,22 +40,21 @@ func (in *inbox) deliverMessages() {
 		case len(accepted) > 0:
 			polls = 0
 		default:
-			w.pause(word, polls, hasAnnounced)
+			w.pause(wakeCount, polls, hasAnnounced)
 		}
 	}
 }
 
 const (
-	spinPolls  = 50  // polls without a pause
-	yieldPolls = 200 // subsequent polls that only yield the processor
+	spinPolls  = 50  // number of polls after which pause returns at once
+	yieldPolls = 200 // number of later polls after which pause yields the processor
 	// maxSleep limits each sleep. A peer that announces a message wakes the sleeper earlier.
 	maxSleep = 10 * time.Millisecond
 )
 
 // pause waits between two polls. A rank that announces a message wakes this rank, but a GPU that
-// completes a message does not. If hasAnnounced is set, an announced message is incomplete, so the
-// sleep is brief.
-func (w *wakeup) pause(word uint32, polls int, hasAnnounced bool) {
+// completes the message does not. If hasAnnounced is set, pause therefore sleeps only briefly.
+func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	switch {
 	case polls < spinPolls && runtime.NumCPU() > 1:
 	case polls < spinPolls+yieldPolls:
@@ -66,14 +65,14 @@ func (w *wakeup) pause(word uint32, polls int, hasAnnounced bool) {
 			sleep = gpu.PollPause
 		}
 		atomic.AddInt32(&w.sleeping, 1)
-		sys.FutexWait(&w.word, word, sleep)
+		sys.FutexWait(&w.wakeCount, wakeCount, sleep)
 		atomic.AddInt32(&w.sleeping, -1)
 	}
 }
 
-// acceptMessages returns the Recvs whose messages have arrived, and removes them from
+// acceptMessages returns the Recvs whose messages have arrived, and removes these Recvs from
 // in.recvsWithoutMessage. hasAnnounced reports whether a message for another Recv has been
-// announced. mustContinue reports whether delivery must continue.
+// announced. mustContinue reports whether acceptMessages must be called again.
 func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -132,7 +131,7 @@ func (in *inbox) accept(e *End) (accepted bool, err error) {
 	return true, nil
 }
 
-// isComplete reports whether a message's data has arrived and will not be overwritten.
+// isComplete reports whether a message's data has arrived and cannot be overwritten.
 func (in *inbox) isComplete(a *announcement) bool {
 	arrived := &in.mailbox.flags(a.source).arrived[a.slot]
 	return atomic.LoadUint32(arrived) == 1 && !in.canBeOverwritten(a)

@@ -16,16 +16,16 @@ type End struct {
 	messages *Messages
 	plan     *Plan
 	control.Message
-	compare  bool // whether the arguments of the Send and the Recv are compared
+	compare  bool // whether the arguments of the message's Send and Recv are compared
 	captured bool // whether the call is in a CUDA graph, which then owns the words below
 	// state is kernels.MessageWaits while the stream of a Recv waits for the message, or while the
 	// stream of a captured Send waits for copiedWord to become 1. Other Sends have neither word.
 	state      *gpu.Word
 	copiedWord *uint32
 
-	arrivedWord   *uint32       // in flags; only for a captured Send
-	overwriteWord *uint32       // in headerRing; only for a captured Send
-	done          *stream.Event // recorded after a Send; nil for a Recv
+	arrivedWord      *uint32       // in flags; only for a captured Send
+	canOverwriteWord *uint32       // in headerRing; only for a captured Send
+	doneEvent        *stream.Event // recorded after a Send; nil for a Recv
 
 	// The following fields are guarded by inbox.mu.
 
@@ -38,11 +38,11 @@ type End struct {
 
 	// The following fields are used only by a Recv. They are guarded by inbox.mu.
 
-	descriptor   *kernels.Message
-	source       int    // source of the claimed message
-	number       uint64 // number of the claimed message
-	claimed      bool
-	announcement *announcement // nil until the header of the claimed message has been read
+	descriptor   *kernels.Message // host memory from which the stream reads what to copy
+	source       int              // source of the claimed message
+	number       uint64           // number of the claimed message
+	isClaimed    bool             // whether source and number are known
+	announcement *announcement    // nil until the header of the claimed message has been read
 }
 
 // isComplete reports whether the stream has completed a Recv. The stream may already be waiting in
@@ -69,7 +69,7 @@ func (e *End) checkWait() bool {
 // still be copying it. In this case, release must be called again until that GPU has set
 // copiedWord. After a time limit, release assumes that the receiver is dead.
 func (e *End) release() {
-	atomic.StoreUint32(e.overwriteWord, 1)
+	atomic.StoreUint32(e.canOverwriteWord, 1)
 	if e.releaseStart.IsZero() {
 		e.releaseStart = time.Now()
 	}
@@ -80,7 +80,7 @@ func (e *End) release() {
 	}
 }
 
-// refuse lets the stream of a Recv continue without a message.
+// refuse lets the stream of a Recv continue without copying a message.
 func (e *End) refuse() {
 	if e.isHandled || !e.canAccept() {
 		return
@@ -90,7 +90,7 @@ func (e *End) refuse() {
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }
 
-// canAccept reports whether the descriptor of a Recv may be filled in. All launches of a graph
+// canAccept reports whether the descriptor of a Recv can be filled in. All launches of a graph
 // share the descriptor. The Recv of the previous launch must therefore have been handled, and the
 // stream must be waiting in the current launch.
 func (e *End) canAccept() bool {
@@ -108,12 +108,13 @@ func (e *End) markHandled() {
 	e.isHandled, e.previousLaunch = true, nil
 }
 
-// AddReceive adds a graph's Recv to the unfinished receives, before the graph is launched.
+// AddReceive adds a graph's Recv to inbox.unfinishedRecvs. It must be called before the graph is
+// launched.
 func (e *End) AddReceive() { e.messages.in.addReceive(e) }
 
 // RemoveReceive removes a graph's Recv that could not be launched.
 func (e *End) RemoveReceive() { e.messages.in.removeReceive(e) }
 
-// AddSend adds a graph's Send to the unfinished sends, after the graph has been launched. The
-// context must be current, and the caller must hold the stream's lock.
+// AddSend adds a graph's Send to Messages.unfinishedSends. It must be called after the graph has
+// been launched. The CUDA context must be current, and the caller must hold the stream's lock.
 func (e *End) AddSend(s *stream.Stream) error { return e.messages.addSend(s, e) }

@@ -19,7 +19,7 @@ func (m *Messages) Examine() error {
 	mustPrune := slices.ContainsFunc(m.unfinishedSends, isCaptured)
 	m.in.mu.Unlock()
 	if mustPrune {
-		m.pruneSends() // only the first queued launch of a graph waits
+		m.pruneSends() // removes completed launches, so that the first launch of a graph is waiting
 	}
 	m.in.mu.Lock()
 	m.in.pruneReceives()
@@ -51,7 +51,7 @@ func (m *Messages) examineMessage(e *End) error {
 	var err error
 	m.in.mu.Lock()
 	isUnmatched := e.copiedWord == nil && m.Config.Strict && e.announcement == nil &&
-		!m.in.mayArrive(e)
+		!m.in.hasCandidate(e)
 	m.in.mu.Unlock()
 	if isUnmatched && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		err = &driver.MessageError{
@@ -73,7 +73,7 @@ func (m *Messages) examineMessage(e *End) error {
 	readErr := m.in.readHeaders()
 	var unmatched *driver.MessageError
 	if readErr != nil || !m.in.isWaiting(e) ||
-		errors.As(err, &unmatched) && (e.announcement != nil || m.in.mayArrive(e)) {
+		errors.As(err, &unmatched) && (e.announcement != nil || m.in.hasCandidate(e)) {
 		return readErr
 	}
 	return err
@@ -106,7 +106,7 @@ func (m *Messages) Unmatched() error {
 	var awaited []control.AwaitedRecv
 	for _, e := range m.in.recvsWithoutMessage {
 		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
-		if e.claimed {
+		if e.isClaimed {
 			a.Source = e.source
 		}
 		awaited = append(awaited, a)

@@ -130,8 +130,8 @@ func (in *inbox) passToMatcher(all bool) error {
 	return errors.Join(errs...)
 }
 
-// mayArrive reports whether an announced message may match a Recv from any source.
-func (in *inbox) mayArrive(e *End) bool {
+// hasCandidate reports whether an announced message may match a Recv from any source.
+func (in *inbox) hasCandidate(e *End) bool {
 	return slices.ContainsFunc(in.unassigned, func(a *announcement) bool {
 		return int(a.tag) == e.plan.Tag && in.announcements[a.key()] == a &&
 			in.matcherSegment(a.collectivesBefore) == in.matcherSegment(e.After)
@@ -152,7 +152,7 @@ func (in *inbox) assign(claims []message.Claim[*End]) error {
 	var errs []error
 	for _, claim := range slices.Clone(claims) {
 		e := claim.Receive
-		e.source, e.number, e.claimed = claim.Source, claim.Number, true
+		e.source, e.number, e.isClaimed = claim.Source, claim.Number, true
 		if e.plan.Root == driver.AnySource {
 			in.anySourceRecvs--
 		}
@@ -246,7 +246,7 @@ func (in *inbox) isWaiting(e *End) bool {
 	return e.announcement == nil || !in.isComplete(e.announcement)
 }
 
-func (in *inbox) unanswered() bool {
+func (in *inbox) hasUnanswered() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return slices.ContainsFunc(in.recvsWithoutMessage, func(e *End) bool {

@@ -43,7 +43,7 @@ type header struct {
 // until the sender reuses the slot.
 type flags struct{ arrived, copied [Slots]uint32 }
 
-// headerRing holds the headers that one rank writes for the mailbox's owner.
+// headerRing is a ring buffer of headers that one rank writes for the mailbox's owner.
 type headerRing struct {
 	posted uint64 // number of headers that the sender has written
 	// canOverwrite is 1 once launches of graphs might overwrite messages that have not been copied.
@@ -57,10 +57,10 @@ type headerRing struct {
 
 // wakeup wakes the mailbox's owner when a header arrives.
 type wakeup struct {
-	word     uint32 // changes with each header
-	sleeping int32  // number of threads that wait for a change of word
-	closed   uint32 // 1 once the owner no longer reads headers
-	_        [pageBytes - 12]byte
+	wakeCount uint32 // number of calls of wake
+	sleeping  int32  // number of threads that wait for a wake
+	closed    uint32 // 1 once the owner no longer reads headers
+	_         [pageBytes - 12]byte
 }
 
 // mailbox maps the mailbox of this rank or of a peer.
@@ -94,9 +94,9 @@ func (m *mailbox) deviceAddress(word *uint32) uintptr {
 }
 
 func (w *wakeup) wake() {
-	atomic.AddUint32(&w.word, 1)
+	atomic.AddUint32(&w.wakeCount, 1)
 	if atomic.LoadInt32(&w.sleeping) != 0 {
-		sys.FutexWake(&w.word)
+		sys.FutexWake(&w.wakeCount)
 	}
 }
 

@@ -21,10 +21,10 @@ type Messages struct {
 
 	closed          bool   // guarded by Mu
 	suspended       bool   // whether the peers' staging memory is unmapped; guarded by Mu
-	unfinishedSends []*End // not known to be complete; guarded by inbox.mu
+	unfinishedSends []*End // sends that may be incomplete; guarded by inbox.mu
 	sendsAfterPrune int    // length of unfinishedSends after the last pruneSends; guarded by inbox.mu
 
-	isReleasing bool // used only by the teardown goroutine
+	isReleasing bool // whether ReleaseLate has been called
 }
 
 // Open enables messages if the ranks are on one machine.
@@ -46,7 +46,7 @@ func (m *Messages) Open(g Group) error {
 func (m *Messages) Available() bool { return m.messagePlane != nil }
 
 // Unanswered reports whether any Recv is waiting for a message that has not been announced.
-func (m *Messages) Unanswered() bool { return m.messagePlane != nil && m.in.unanswered() }
+func (m *Messages) Unanswered() bool { return m.messagePlane != nil && m.in.hasUnanswered() }
 
 // newEnd assigns the next message number to a call. The caller must hold m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
@@ -131,7 +131,7 @@ func (m *Messages) Close() error {
 	return m.Device.GPU.FreeWhenIdle(m.free)
 }
 
-// free implements Close. It may run concurrently with calls that queue messages.
+// free implements Close. Calls that queue messages may run at the same time.
 func (m *Messages) free() error {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
@@ -140,7 +140,7 @@ func (m *Messages) free() error {
 	}
 	m.closed = true
 	errs := []error{m.Withdraw()}
-	// If the group has failed, peers copy no more messages.
+	// If the group has failed, no peer copies more messages.
 	cause := m.Plane.Cause()
 	peersNeedMemory := m.out.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
@@ -238,7 +238,7 @@ func (m *Messages) ReleaseGraph(calls []*CapturedMessage) {
 	if len(states) == 0 {
 		return
 	}
-	// If another call holds the lock and never returns, the words are never freed.
+	// If another call holds the lock and never returns, the graph's words are never freed.
 	ctx, cancel := context.WithTimeout(context.Background(), m.Device.GPU.Timeout)
 	defer cancel()
 	if gpu.Poll(ctx, m.Mu.TryLock) != nil {

@@ -14,13 +14,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// outbox implements the sending side. The caller of a method must hold the owner's lock.
+// outbox sends this rank's messages. The caller of a method must hold Group.Mu.
 type outbox struct {
 	config       *driver.GroupConfig
 	plane        control.Plane // the connection between ranks outside NCCL
 	messagePlane control.Messages
 	device       *Device
-	peers        []peerOutbox // by group rank
+	peers        []peerOutbox // indexed by group rank
 	staging      staging
 }
 
@@ -40,8 +40,8 @@ type peerOutbox struct {
 
 // stagedMessage is a message that the peer has not copied.
 type stagedMessage struct {
-	slot  uint64
-	block block
+	slot  uint64 // index of the message's words in the peer's mailbox
+	block block  // device memory that holds the message until the peer has copied it
 }
 
 func (o *outbox) flagsTo(peer int) *flags {
@@ -67,12 +67,12 @@ func (o *outbox) reclaim(out *peerOutbox, checkAll bool) {
 		})
 		return
 	}
-	n := 0
-	for n < len(out.uncopied) && isCopied(out.uncopied[n]) {
-		free(out.uncopied[n])
-		n++
+	copiedCount := 0
+	for copiedCount < len(out.uncopied) && isCopied(out.uncopied[copiedCount]) {
+		free(out.uncopied[copiedCount])
+		copiedCount++
 	}
-	out.uncopied = slices.Delete(out.uncopied, 0, n)
+	out.uncopied = slices.Delete(out.uncopied, 0, copiedCount)
 }
 
 var errNoSlot = fmt.Errorf("graphs that are not closed use all %d slots for Sends to that rank: %w",
@@ -111,15 +111,16 @@ func (o *outbox) reserve(p *Plan) (staged stagedMessage, err error) {
 func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	out := &o.peers[p.Root]
 	ring := out.mailbox.headersFrom(o.config.Rank)
+	hasSlot := func() bool { return len(out.freeSlots) > 0 || out.firstUnused < Slots }
 	begin := time.Now()
 	for polls := 0; ; polls++ {
-		if needsSlot && len(out.freeSlots) == 0 && out.firstUnused == Slots {
+		if needsSlot && !hasSlot() {
 			o.reclaim(out, true)
 		}
-		if needsSlot && len(out.freeSlots) == 0 && out.firstUnused == Slots && len(out.uncopied) == 0 {
+		if needsSlot && !hasSlot() && len(out.uncopied) == 0 {
 			return fmt.Errorf("%s: %w", control.DescribeMessage(o.config, p.Call, 0), errNoSlot)
 		}
-		if ring.hasRoom() && (!needsSlot || len(out.freeSlots) > 0 || out.firstUnused < Slots) {
+		if ring.hasRoom() && (!needsSlot || hasSlot()) {
 			return nil
 		}
 		if err := o.plane.Cause(); err != nil {
@@ -136,10 +137,10 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	}
 }
 
-const growInterval = 10 * time.Millisecond // between attempts to allocate device memory
+const growInterval = 10 * time.Millisecond // between attempts to allocate another segment
 
-// awaitBlock allocates a block of staging memory. If necessary, it waits as long as a peer might
-// still free a block.
+// awaitBlock allocates a block of staging memory. If the device is out of memory, it waits while
+// peers have yet to copy messages, for at most a quarter of the timeout.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.allocateBlock(bytes)

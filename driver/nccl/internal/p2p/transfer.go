@@ -82,7 +82,7 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 	}
 	keep(k)
 	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
-		return m.Owner.FailUnqueued(p.Call, err) // the capture may have some of the nodes
+		return m.Owner.FailUnqueued(p.Call, err) // the capture may contain a part of the message
 	}
 	return nil
 }
@@ -111,8 +111,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 // addSend adds a queued Send to the unfinished sends. The context must be current, and the caller
 // must hold the stream's lock.
 func (m *Messages) addSend(s *stream.Stream, e *End) error {
-	e.done = m.Device.Streams.NewEvent()
-	err := e.done.Record(s.CUDA)
+	e.doneEvent = m.Device.Streams.NewEvent()
+	err := e.doneEvent.Record(s.CUDA)
 	m.in.mu.Lock()
 	m.unfinishedSends = append(m.unfinishedSends, e)
 	mustPrune := len(m.unfinishedSends) > 2*m.sendsAfterPrune+minNewSends
@@ -133,7 +133,7 @@ func (m *Messages) pruneSends() {
 	m.in.mu.Unlock()
 	done := map[*End]bool{}
 	for _, e := range all {
-		done[e] = e.done.Done()
+		done[e] = e.doneEvent.Done()
 	}
 	m.in.mu.Lock()
 	defer m.in.mu.Unlock()
