@@ -164,7 +164,7 @@ func (in *inbox) startCopy(e *End) {
 		if err := driver.Guard("Call.Arrived", func() { onArrival(e.source) }); err != nil {
 			_ = in.plane.Fail(err)
 		}
-		in.device.Streams.Order.Add(1)
+		in.device.Streams.HappensBefore.Add(1)
 	}
 	atomic.StoreUint32(&e.descriptor.Go, 1)
 }

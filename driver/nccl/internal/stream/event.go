@@ -11,7 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Event marks a point in a stream. An event that has never been recorded counts as done.
+// Event marks a point in a stream: Record moves the event to the end of the work queued so far. An
+// event that has never been recorded counts as done.
 type Event struct {
 	streams *Streams
 
@@ -129,8 +130,8 @@ func (e *Event) newFixedPoint() (*Point, error) {
 	})
 }
 
-// Point wraps a CUDA event. When the Point becomes unreachable, the CUDA event returns to the pool,
-// so an Event needs no Close.
+// Point is a CUDA event. When the Point becomes unreachable, the CUDA event returns to the pool, so
+// an Event needs no Close.
 type Point struct {
 	// streams must be a pointer. Otherwise, Go could allocate Points in one block with other tiny
 	// objects, which would keep the Points alive.
@@ -171,7 +172,7 @@ func (p *Point) isReached() (done bool, err error) {
 		return err
 	})
 	runtime.KeepAlive(p)
-	p.streams.Order.Load()
+	p.streams.HappensBefore.Load()
 	return done, err
 }
 

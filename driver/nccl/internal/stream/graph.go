@@ -12,12 +12,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work. NCCL's kernels in a graph refer to their communicators, so the
-// communicators cannot be torn down before the graph is closed.
+// Graph is work that was captured with BeginCapture. NCCL's kernels in a graph refer to their
+// communicators, so the communicators cannot be destroyed before the graph is closed.
 type Graph struct {
 	streams       *Streams
-	Calls         Calls    // the group calls in the graph
-	priorWork     *Event   // end of the work queued when the capture began, or nil
+	Calls         Calls    // the calls of groups (communicators) in the graph
+	priorWork     *Event   // end of the work queued before the capture, or nil
 	endEvents     []*Event // recorded after each launch
 	awaitedPoints []*Point // the graph waits for these points
 	hostFuncs     []cuda.HostFunc
@@ -38,16 +38,16 @@ type Calls interface {
 	// Record adds a group call to a stream's capture. The caller must hold the locks of the stream
 	// and the group.
 	Record(stream *Stream, plan driver.Plan) error
-	// Launch assigns tickets (positions in the group's order) and numbers to the calls, and queues
-	// the launch with Graph.Queue and Graph.RecordEvents. The caller must hold the locks of the
-	// graph and the stream.
+	// Launch numbers the collectives and the messages in the graph. It then queues the launch with
+	// Graph.Queue and Graph.RecordEvents. The caller must hold the locks of the graph and the
+	// stream.
 	Launch(g *Graph, stream *Stream) error
 	// Close frees the resources of the calls. launchesEnded is true if all launches have completed.
 	Close(launchesEnded bool)
 }
 
-// addHostFunc adds a host function to the capture. The graph waits until run has written value to
-// done. All launches use the same word, because they do not overlap.
+// addHostFunc adds a host function to the capture. Each launch waits until run has written value to
+// done. All launches use the same word, because launches of one graph do not overlap.
 func (g *Graph) addHostFunc(stream cuda.Stream, run func(done *gpu.Word, value uint32)) error {
 	device := g.streams.GPU
 	word, err := device.Words.Take(device.CUDA)

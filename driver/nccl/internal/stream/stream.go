@@ -24,8 +24,8 @@ type Stream struct {
 	waitState
 	lastCall // guarded by Mu
 	launchingGroups
-	// hostFuncCount counts the host functions queued so far, which are numbered in this order. Each
-	// one writes its number to hostFuncWord when it has run.
+	// hostFuncCount is the number of host functions queued so far. After the nth function has run,
+	// it writes n to hostFuncWord.
 	hostFuncCount uint32    // guarded by Mu
 	hostFuncWord  *gpu.Word // allocated at the first use; guarded by Mu
 	adoptedState
@@ -35,13 +35,13 @@ type Stream struct {
 type waitState struct{ isWaitedFor atomic.Bool } // written with Stream.Mu held
 
 // Waited reports whether a caller has waited for all work of the stream and got no error.
-func (c *waitState) Waited() bool { return c.isWaitedFor.Load() }
+func (w *waitState) Waited() bool { return w.isWaitedFor.Load() }
 
 // ClearWaited makes Waited return false. It must be called before more work is queued. The caller
 // must hold Stream.Mu.
-func (c *waitState) ClearWaited() {
-	if c.isWaitedFor.Load() { // avoids an atomic write in most launches
-		c.isWaitedFor.Store(false)
+func (w *waitState) ClearWaited() {
+	if w.isWaitedFor.Load() { // avoids an atomic write in most launches
+		w.isWaitedFor.Store(false)
 	}
 }
 

@@ -22,17 +22,17 @@ type Streams struct {
 	Groups func() []Group
 	// LongestTimeout returns the longest timeout of the device and its groups.
 	LongestTimeout func() time.Duration
-	NewCalls       func() Calls
+	NewCalls       func() Calls // returns the Calls of a new Graph
 	Capturing      atomic.Int32 // number of streams being captured
-	// Order makes stream order a happens-before relation in Go's memory model. A host function
-	// loads Order before it runs and increments Order afterwards. Code that observes the completion
-	// of work must then load Order.
-	Order atomic.Uint64
-	pool  eventPool
+	// HappensBefore makes stream order a happens-before relation in Go's memory model. A host
+	// function loads HappensBefore before it runs and increments HappensBefore afterwards. Code
+	// that observes the completion of work must then load HappensBefore.
+	HappensBefore atomic.Uint64
+	pool          eventPool
 
 	mu         ranked.Mutex[streamsMu]
 	graphs     map[*Graph]struct{} // open graphs; guarded by mu
-	keptPoints []*Point            // points in graphs of other libraries; guarded by mu
+	keptPoints []*Point            // points for which graphs of other libraries wait; guarded by mu
 }
 
 // NewStream creates a stream.
@@ -94,12 +94,12 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 // runHostFunc runs a host function, and passes a panic as an error to report. It then writes value
 // to done, for which the stream waits.
 func (streams *Streams) runHostFunc(work func(), report func(error), done *gpu.Word, value uint32) {
-	streams.Order.Load()
+	streams.HappensBefore.Load()
 	driver.GuardHere("work on a stream", work, func(err error) {
 		if err != nil {
 			report(err)
 		}
-		streams.Order.Add(1)
+		streams.HappensBefore.Add(1)
 		done.Set(value)
 	})
 }

@@ -44,7 +44,7 @@ func (s *Stream) query() (done bool, err error) {
 		done, err = gpu.StreamQuery(s.CUDA)
 		return err
 	})
-	s.streams.Order.Load()
+	s.streams.HappensBefore.Load()
 	return done, err
 }
 
@@ -64,8 +64,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.isAdopted {
 		return nil
 	}
-	// Another library can launch a graph of ours on any stream, so each stream returns a fault of
-	// the graph's calls once.
+	// Another library can launch a graph that contains calls of these groups on any stream. Each
+	// stream therefore returns the fault of each group once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -113,8 +113,8 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of s, whose latest call is c. It checks only whether the peers of c's
-// group have failed. Each other group has a goroutine (its watcher) that checks its own peers.
+// await waits for the work of s, whose latest call is c. It checks for failed peers of c's group
+// only. Each other group has a goroutine (its watcher) that checks that group's peers.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -123,8 +123,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed. If a kernel does not exit, the group's teardown calls s.Abandon. Wait
-	// for the end of the teardown, because the caller can queue more work as soon as await returns.
+	// The group has failed. If a kernel does not exit, the group calls s.Abandon and then closes
+	// KernelsEnded. Wait for that, because the caller can queue work as soon as await returns.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
