@@ -46,8 +46,8 @@ func (d Device) UUID() (string, error) {
 	}
 	cell := dl.NewCell([16]byte{})
 	err := d.driver.call(f, cell.Address(), uintptr(d.handle))
-	u := cell.Take()
-	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), err
+	uuid := cell.Take()
+	return fmt.Sprintf("%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:]), err
 }
 
 // TotalMem returns the size of the device's memory in bytes.

@@ -216,8 +216,8 @@ func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
 
-// MemHostDevice returns the device address of page-locked host memory.
-func (m *memory) MemHostDevice(address uintptr) (uintptr, error) {
+// MemHostDeviceAddress returns the device address of page-locked host memory.
+func (m *memory) MemHostDeviceAddress(address uintptr) (uintptr, error) {
 	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }
 

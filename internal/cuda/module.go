@@ -50,12 +50,12 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 			return nil
 		}
 	}
-	n, err := getValue[uint32](&m.table, moduleGetFunctionCount, uintptr(module))
-	if err != nil || n == 0 {
+	count, err := getValue[uint32](&m.table, moduleGetFunctionCount, uintptr(module))
+	if err != nil || count == 0 {
 		return err
 	}
-	kernels := make([]Function, n)
-	err = m.call(moduleEnumerateFunctions, dl.AddressOf(&kernels[0]), uintptr(n), uintptr(module))
+	kernels := make([]Function, count)
+	err = m.call(moduleEnumerateFunctions, dl.AddressOf(&kernels[0]), uintptr(count), uintptr(module))
 	for i := 0; i < len(kernels) && err == nil; i++ {
 		err = m.call(funcLoad, uintptr(kernels[i]))
 	}

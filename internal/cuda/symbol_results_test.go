@@ -165,7 +165,7 @@ var results = map[string]struct {
 		[]int64{anyAddress, 1},
 	},
 	"the device address of host memory": {
-		func(d *Driver) string { return format(d.MemHostDevice(address)) },
+		func(d *Driver) string { return format(d.MemHostDeviceAddress(address)) },
 		0, words64(1 << 40), "1099511627776", "cuMemHostGetDevicePointer_v2",
 		[]int64{anyAddress, int64(address), 0},
 	},

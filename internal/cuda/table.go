@@ -36,12 +36,12 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// getValue calls a function whose first argument is the address of its result.
-func getValue[T any](t *table, f function, rest ...uintptr) (T, error) {
+// getValue calls a function whose first argument is the address of its result. args are the others.
+func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
 	cell := dl.NewCell(zero)
-	args := append(make([]uintptr, 0, 8), cell.Address())
-	err := t.call(f, append(args, rest...)...)
+	all := append(make([]uintptr, 0, 8), cell.Address())
+	err := t.call(f, append(all, args...)...)
 	return cell.Take(), err
 }
 
@@ -71,13 +71,13 @@ func (t *table) query(f function, handle uintptr) (done bool, err error) {
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,
-		Name: t.describe(getErrorName, code), Text: t.describe(getErrorString, code),
+		Name: t.describeCode(getErrorName, code), Text: t.describeCode(getErrorString, code),
 	}
 }
 
-// describe calls getErrorName or getErrorString. It returns "" if the driver does not know the
+// describeCode calls getErrorName or getErrorString. It returns "" if the driver does not know the
 // code.
-func (t *table) describe(f function, code Code) string {
+func (t *table) describeCode(f function, code Code) string {
 	text := dl.NewCell(uintptr(0))
 	result := Code(t.symbols[f].Call(uintptr(code), text.Address()))
 	address := text.Take()

@@ -33,10 +33,10 @@ func callWithPurego(s Symbol, args []uintptr) uintptr {
 	if len(args) > MaxArguments {
 		panic("dl: too many arguments")
 	}
-	f := argumentLists.Get().(*[MaxArguments]uintptr)
-	n := copy(f[:], args)
-	result, _, _ := purego.SyscallN(uintptr(s), f[:n]...)
-	argumentLists.Put(f)
+	list := argumentLists.Get().(*[MaxArguments]uintptr)
+	n := copy(list[:], args)
+	result, _, _ := purego.SyscallN(uintptr(s), list[:n]...)
+	argumentLists.Put(list)
 	return result
 }
 

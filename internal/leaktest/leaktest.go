@@ -30,12 +30,12 @@ type leakCheckedTests struct {
 }
 
 // Run runs the tests and then checks for leaks.
-func (w *leakCheckedTests) Run() int {
-	code := w.tests.Run()
+func (l *leakCheckedTests) Run() int {
+	code := l.tests.Run()
 	if code != 0 {
 		return code
 	}
-	leaks := w.findLeaks()
+	leaks := l.findLeaks()
 	for _, resource := range leaks {
 		fmt.Fprintln(os.Stderr, "the tests have not closed:", resource)
 	}
@@ -51,13 +51,13 @@ const (
 
 // findLeaks returns the resources that are open now but were not open when Watch was called. If
 // there are any, it waits up to closeTimeout for them to be closed.
-func (w *leakCheckedTests) findLeaks() []string {
-	ticks := time.NewTicker(pollInterval)
-	defer ticks.Stop()
-	for begin := time.Now(); ; <-ticks.C {
+func (l *leakCheckedTests) findLeaks() []string {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for begin := time.Now(); ; <-ticker.C {
 		var leaks []string
 		for resource, count := range countResources() {
-			for range count - w.openBefore[resource] {
+			for range count - l.openBefore[resource] {
 				leaks = append(leaks, resource)
 			}
 		}

@@ -27,11 +27,11 @@ func (b *binding) checkAvailable(f function) error {
 }
 
 func (b *binding) prepare(f function, args ...uintptr) Invocation {
-	c := Invocation{binding: b, function: f, streamIndex: len(args)}
+	i := Invocation{binding: b, function: f, streamIndex: len(args)}
 	if symbol := b.symbols[f]; symbol != 0 {
-		c.invocation = symbol.Prepare(&b.stepBefore, args...)
+		i.invocation = symbol.Prepare(&b.stepBefore, args...)
 	}
-	return c
+	return i
 }
 
 // call calls a function. It allocates memory only if the function fails.

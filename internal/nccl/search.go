@@ -110,13 +110,13 @@ func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 
 func open(locations []location) (*Library, error) {
 	var errs []error
-	for _, p := range locations {
-		for _, path := range p.paths {
-			library, err := p.open(path)
+	for _, l := range locations {
+		for _, path := range l.paths {
+			library, err := l.open(path)
 			if err == nil {
-				return newLibrary(library, p.origin)
+				return newLibrary(library, l.origin)
 			}
-			errs = append(errs, fmt.Errorf("%s: %w", p.origin, err))
+			errs = append(errs, fmt.Errorf("%s: %w", l.origin, err))
 		}
 	}
 	return nil, fmt.Errorf("%w: install NCCL (pip install nvidia-nccl-cu12, or a package of the "+
@@ -124,8 +124,8 @@ func open(locations []location) (*Library, error) {
 		ErrNoLibrary, PathVariable, soname, errors.Join(errs...))
 }
 
-func (p location) open(path string) (*dl.Library, error) {
-	if !p.mustBeLoaded {
+func (l location) open(path string) (*dl.Library, error) {
+	if !l.mustBeLoaded {
 		return dl.Open(path)
 	}
 	if library, ok := dl.FindLoaded(path); ok {

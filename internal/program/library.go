@@ -119,12 +119,12 @@ func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*Libra
 
 // waitFor makes waiting wait for the work queued so far on awaited.
 func (l *Library) waitFor(waiting, awaited cuda.Stream) error {
-	e, err := l.gpu.EventCreate(cuda.EventDisableTiming)
+	event, err := l.gpu.EventCreate(cuda.EventDisableTiming)
 	if err != nil {
 		return err
 	}
-	return errors.Join(l.gpu.EventRecord(e, awaited), l.gpu.StreamWaitEvent(waiting, e),
-		l.gpu.EventDestroy(e))
+	return errors.Join(l.gpu.EventRecord(event, awaited), l.gpu.StreamWaitEvent(waiting, event),
+		l.gpu.EventDestroy(event))
 }
 
 // Launch queues the graph on one of the library's streams.

@@ -104,13 +104,13 @@ func compile(dir, folder, library string, flags []string) error {
 // compiled. The compiler's temporary files are in dir, so that they are removed with dir even if
 // the compiler is killed.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
-	c := exec.Command(compiler, args...)
+	command := exec.Command(compiler, args...)
 	if dir != "" {
-		c.Env = append(os.Environ(), "TMPDIR="+dir)
+		command.Env = append(os.Environ(), "TMPDIR="+dir)
 	}
 	var stdout, stderr strings.Builder
-	c.Stdout, c.Stderr = &stdout, &stderr
-	if err := c.Run(); err != nil {
+	command.Stdout, command.Stderr = &stdout, &stderr
+	if err := command.Run(); err != nil {
 		return "", fmt.Errorf("compiling %s: %w\n%s", part, err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil

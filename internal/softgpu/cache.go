@@ -96,10 +96,10 @@ func (c cache) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	locked := make(chan error, 1)
-	go func() { locked <- flock(f) }()
+	lockResult := make(chan error, 1)
+	go func() { lockResult <- flock(f) }()
 	select {
-	case err := <-locked:
+	case err := <-lockResult:
 		return func() { _ = f.Close() }, err
 	case <-time.After(compileTimeout):
 		return nil, fmt.Errorf("waited %v for another process that is compiling the software GPU",
@@ -131,29 +131,29 @@ func (c cache) removeOldFolders() {
 
 // keyOf returns a hash of the sources, the flags and the versions of the installed compilers.
 func keyOf(flags []string, sources ...fs.FS) (string, error) {
-	sum := sha256.New()
+	hash := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {
 		for _, option := range []string{"--version", "-dumpmachine"} {
 			output, err := runCompiler("", compiler, compiler, []string{option})
 			if err != nil {
 				return "", err
 			}
-			fmt.Fprintf(sum, "%q\n", output)
+			fmt.Fprintf(hash, "%q\n", output)
 		}
 	}
-	fmt.Fprintf(sum, "%q\n", flags)
+	fmt.Fprintf(hash, "%q\n", flags)
 	for _, source := range sources {
 		err := fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
 			data, err := fs.ReadFile(source, name)
-			fmt.Fprintf(sum, "%q %q\n", name, data)
+			fmt.Fprintf(hash, "%q %q\n", name, data)
 			return err
 		})
 		if err != nil {
 			return "", fmt.Errorf("reading the sources of the software GPU: %w", err)
 		}
 	}
-	return hex.EncodeToString(sum.Sum(nil))[:32], nil
+	return hex.EncodeToString(hash.Sum(nil))[:32], nil
 }

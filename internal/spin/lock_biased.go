@@ -146,11 +146,11 @@ func (l *Lock) withdraw() *bias {
 }
 
 func (l *Lock) unlockUnbiased() {
-	if g := goroutine(); g != l.lastHolder {
-		l.lastHolder, l.repeatCount = g, 0
+	if me := goroutine(); me != l.lastHolder {
+		l.lastHolder, l.repeatCount = me, 0
 	} else if l.repeatCount++; l.repeatCount == lockOwnerThreshold && canBarrier() {
 		l.repeatCount = 0
-		l.bias.Store(&bias{owner: g})
+		l.bias.Store(&bias{owner: me})
 	}
 	StoreRelease32(&l.held, 0)
 }

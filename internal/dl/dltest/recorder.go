@@ -20,10 +20,10 @@ static struct last_call {
 	char name[64];
 	int64_t count;
 	int64_t args[16];
-	unsigned char seen[16][256];
+	unsigned char memory[16][256];
 } last_call;
 static struct { unsigned char bytes[256]; size_t length; } outputs[16];
-static size_t inputs[16];
+static size_t memory_lengths[16];
 static int result;
 
 static int record(const char *name, int count, int64_t *args) {
@@ -31,7 +31,7 @@ static int record(const char *name, int count, int64_t *args) {
 	last_call.count = count;
 	for (int i = 0; i < count; i++) {
 		last_call.args[i] = args[i];
-		if (inputs[i]) memcpy(last_call.seen[i], (void *)args[i], inputs[i]);
+		if (memory_lengths[i]) memcpy(last_call.memory[i], (void *)args[i], memory_lengths[i]);
 		if (outputs[i].length) memcpy((void *)args[i], outputs[i].bytes, outputs[i].length);
 	}
 	return result;
@@ -41,11 +41,11 @@ void recorder_output(int i, void *bytes, size_t n) {
 	memcpy(outputs[i].bytes, bytes, n);
 	outputs[i].length = n;
 }
-void recorder_input(int i, size_t n) { inputs[i] = n; }
+void recorder_memory(int i, size_t n) { memory_lengths[i] = n; }
 void recorder_reset(void) {
 	memset(&last_call, 0, sizeof last_call);
 	memset(outputs, 0, sizeof outputs);
-	memset(inputs, 0, sizeof inputs);
+	memset(memory_lengths, 0, sizeof memory_lengths);
 	result = 0;
 }
 void *recorder_last_call(void) { return &last_call; }
@@ -154,7 +154,7 @@ func (r *Recorder) SetOutput(index int, bytes []byte) {
 // RecordMemory makes functions record the memory to which an argument points.
 func (r *Recorder) RecordMemory(index, bytes int) {
 	r.t.Helper()
-	r.call("recorder_input", uintptr(index), uintptr(bytes))
+	r.call("recorder_memory", uintptr(index), uintptr(bytes))
 }
 
 // LastCall returns the last call.

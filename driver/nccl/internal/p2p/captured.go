@@ -34,7 +34,7 @@ func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 	if c.state, err = d.GPU.Words.Take(api); err != nil {
 		return err
 	}
-	box := m.out.peers[c.plan.Root].mailbox
+	box := m.outbox.peers[c.plan.Root].mailbox
 	copied := box.deviceAddress(&box.flags(m.Config.Rank).copied[c.staged.slot])
 	err = api.StreamWriteValue(cudaStream, c.state.Address(), kernels.MessageWaits)
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 	if err = api.StreamWriteValue(cudaStream, c.state.Address(), 0); err != nil {
 		return err
 	}
-	return m.out.queueSend(c.plan, c.staged, cudaStream)
+	return m.outbox.queueSend(c.plan, c.staged, cudaStream)
 }
 
 // Launch prepares one launch of the graph. It assigns the message's number, and then announces the
@@ -60,7 +60,7 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 		return nil, err
 	}
 	if p.Operation == driver.Send {
-		if err := m.out.awaitRoom(p, false); err != nil {
+		if err := m.outbox.awaitRoom(p, false); err != nil {
 			return nil, err
 		}
 	}
@@ -69,13 +69,13 @@ func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	e.previousLaunch, c.lastLaunch = c.lastLaunch, e
 	m.Owner.NoteMessage(s, p.Call)
 	if p.Operation == driver.Send {
-		words := m.out.flagsTo(p.Root)
+		words := m.outbox.flagsTo(p.Root)
 		e.arrivedWord, e.copiedWord = &words.arrived[c.staged.slot], &words.copied[c.staged.slot]
-		e.canOverwriteWord = &m.out.peers[p.Root].mailbox.headersFrom(m.Config.Rank).canOverwrite
-		m.out.announce(e, c.staged, 1)
+		e.canOverwriteWord = &m.outbox.peers[p.Root].mailbox.headersFrom(m.Config.Rank).canOverwrite
+		m.outbox.announce(e, c.staged, 1)
 		return e, nil
 	}
-	if _, err := m.in.post(e); err != nil {
+	if _, err := m.inbox.post(e); err != nil {
 		return nil, m.Plane.Fail(err)
 	}
 	return e, nil
@@ -90,8 +90,8 @@ func (c *CapturedMessage) release() {
 		m.Device.GPU.Words.Put(c.state)
 	}
 	if c.plan.Operation == driver.Send && !m.closed {
-		out := &m.out.peers[c.plan.Root]
+		out := &m.outbox.peers[c.plan.Root]
 		out.uncopied = append(out.uncopied, c.staged)
-		m.out.reclaim(out, true)
+		m.outbox.reclaim(out, true)
 	}
 }

@@ -110,10 +110,10 @@ func (e *End) markHandled() {
 
 // AddReceive adds a graph's Recv to inbox.unfinishedRecvs. It must be called before the graph is
 // launched.
-func (e *End) AddReceive() { e.messages.in.addReceive(e) }
+func (e *End) AddReceive() { e.messages.inbox.addReceive(e) }
 
 // RemoveReceive removes a graph's Recv that could not be launched.
-func (e *End) RemoveReceive() { e.messages.in.removeReceive(e) }
+func (e *End) RemoveReceive() { e.messages.inbox.removeReceive(e) }
 
 // AddSend adds a graph's Send to Messages.unfinishedSends. It must be called after the graph has
 // been launched. The CUDA context must be current, and the caller must hold the stream's lock.

@@ -15,27 +15,27 @@ func (m *Messages) Examine() error {
 		return nil
 	}
 	isCaptured := func(e *End) bool { return e.copiedWord != nil }
-	m.in.mu.Lock()
+	m.inbox.mu.Lock()
 	mustPrune := slices.ContainsFunc(m.unfinishedSends, isCaptured)
-	m.in.mu.Unlock()
+	m.inbox.mu.Unlock()
 	if mustPrune {
 		m.pruneSends() // removes completed launches, so that the first launch of a graph is waiting
 	}
-	m.in.mu.Lock()
-	m.in.pruneReceives()
-	err := m.in.readHeaders()
+	m.inbox.mu.Lock()
+	m.inbox.pruneReceives()
+	err := m.inbox.readHeaders()
 	var waiting []*End
-	for _, e := range m.in.recvsWithoutMessage {
-		if m.in.isWaiting(e) {
+	for _, e := range m.inbox.recvsWithoutMessage {
+		if m.inbox.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
 	for _, e := range m.unfinishedSends {
-		if isCaptured(e) && m.in.isWaiting(e) {
+		if isCaptured(e) && m.inbox.isWaiting(e) {
 			waiting = append(waiting, e)
 		}
 	}
-	m.in.mu.Unlock()
+	m.inbox.mu.Unlock()
 	for _, e := range waiting {
 		if err == nil {
 			err = m.examineMessage(e)
@@ -49,10 +49,10 @@ func (m *Messages) Examine() error {
 func (m *Messages) examineMessage(e *End) error {
 	p := e.plan
 	var err error
-	m.in.mu.Lock()
+	m.inbox.mu.Lock()
 	isUnmatched := e.copiedWord == nil && m.Config.Strict && e.announcement == nil &&
-		!m.in.hasCandidate(e)
-	m.in.mu.Unlock()
+		!m.inbox.hasCandidate(e)
+	m.inbox.mu.Unlock()
 	if isUnmatched && m.messagePlane.HasCalledMore(p.Root, e.After) {
 		err = &driver.MessageError{
 			Fault: driver.MessagesUnmatched, Group: m.Config.Name(), Number: e.After + 1,
@@ -68,12 +68,12 @@ func (m *Messages) examineMessage(e *End) error {
 	}
 	// The message may have been announced since the first check. All headers that the peer had
 	// written by then are visible now, so read the headers and check again.
-	m.in.mu.Lock()
-	defer m.in.mu.Unlock()
-	readErr := m.in.readHeaders()
+	m.inbox.mu.Lock()
+	defer m.inbox.mu.Unlock()
+	readErr := m.inbox.readHeaders()
 	var unmatched *driver.MessageError
-	if readErr != nil || !m.in.isWaiting(e) ||
-		errors.As(err, &unmatched) && (e.announcement != nil || m.in.hasCandidate(e)) {
+	if readErr != nil || !m.inbox.isWaiting(e) ||
+		errors.As(err, &unmatched) && (e.announcement != nil || m.inbox.hasCandidate(e)) {
 		return readErr
 	}
 	return err
@@ -87,31 +87,31 @@ func (m *Messages) Unmatched() error {
 	}
 	var unread []driver.MessageEnds
 	if m.Mu.TryLock() { // a call that waits for other ranks may hold the lock
-		for peer := range m.out.peers {
-			unread = append(unread, m.out.unreadMessages(peer)...)
+		for peer := range m.outbox.peers {
+			unread = append(unread, m.outbox.unreadMessages(peer)...)
 		}
 		m.Mu.Unlock()
 	}
 	// More messages may have been announced. All headers that the peers had written before the
 	// group began to close are visible now.
-	m.in.mu.Lock()
-	defer m.in.mu.Unlock()
-	if m.in.mailbox == nil {
+	m.inbox.mu.Lock()
+	defer m.inbox.mu.Unlock()
+	if m.inbox.mailbox == nil {
 		return nil // the group has failed and has been torn down
 	}
-	if err := errors.Join(m.in.readHeaders(), m.in.passToMatcher(true)); err != nil {
+	if err := errors.Join(m.inbox.readHeaders(), m.inbox.passToMatcher(true)); err != nil {
 		return err
 	}
-	atomic.StoreUint32(&m.in.mailbox.wakeup().closed, 1)
+	atomic.StoreUint32(&m.inbox.mailbox.wakeup().closed, 1)
 	var awaited []control.AwaitedRecv
-	for _, e := range m.in.recvsWithoutMessage {
+	for _, e := range m.inbox.recvsWithoutMessage {
 		a := control.AwaitedRecv{Source: e.plan.Root, Tag: e.plan.Tag, Number: e.number}
 		if e.isClaimed {
 			a.Source = e.source
 		}
 		awaited = append(awaited, a)
 	}
-	return control.UnmatchedError(m.Config, m.in.matcher.Unclaimed(), awaited, unread)
+	return control.UnmatchedError(m.Config, m.inbox.matcher.Unclaimed(), awaited, unread)
 }
 
 // MessagesBefore lists the messages that this rank sent and received before a collective.

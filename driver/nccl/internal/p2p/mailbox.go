@@ -120,7 +120,7 @@ func (m *mailbox) pin(d *Device, firstSender, senders int) error {
 		return fmt.Errorf("registering host memory for messages: %w", err)
 	}
 	m.pinnedHost = address
-	m.pinnedDevice, err = d.GPU.CUDA.MemHostDevice(address)
+	m.pinnedDevice, err = d.GPU.CUDA.MemHostDeviceAddress(address)
 	return err
 }
 

@@ -16,8 +16,8 @@ import (
 type Messages struct {
 	Group
 	messagePlane control.Messages // nil if the ranks cannot exchange messages
-	out          *outbox
-	in           *inbox // nil if messagePlane is nil, unless Open has failed
+	outbox       *outbox
+	inbox        *inbox // nil if messagePlane is nil, unless Open has failed
 
 	closed          bool   // guarded by Mu
 	suspended       bool   // whether the peers' staging memory is unmapped; guarded by Mu
@@ -38,15 +38,15 @@ func (m *Messages) Open(g Group) error {
 	if err != nil {
 		return err
 	}
-	m.in, m.out, m.messagePlane = in, newOutbox(&m.Group, messagePlane), messagePlane
-	return m.out.staging.addSegment(m.Config, m.out.firstSegmentBytes())
+	m.inbox, m.outbox, m.messagePlane = in, newOutbox(&m.Group, messagePlane), messagePlane
+	return m.outbox.staging.addSegment(m.Config, m.outbox.firstSegmentBytes())
 }
 
 // Available reports whether the ranks can send messages to each other.
 func (m *Messages) Available() bool { return m.messagePlane != nil }
 
 // Unanswered reports whether any Recv is waiting for a message that has not been announced.
-func (m *Messages) Unanswered() bool { return m.messagePlane != nil && m.in.hasUnanswered() }
+func (m *Messages) Unanswered() bool { return m.messagePlane != nil && m.inbox.hasUnanswered() }
 
 // newEnd assigns the next message number to a call. The caller must hold m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
@@ -99,25 +99,25 @@ func (m *Messages) Map(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		m.out.peers[peer].mailbox = box
-		segment := &peerSegment{bytes: m.out.firstSegmentBytes()}
+		m.outbox.peers[peer].mailbox = box
+		segment := &peerSegment{bytes: m.outbox.firstSegmentBytes()}
 		segment.address, err = m.Device.Exporter.Fetch(ctx, rank, stagingKey(m.Config.ID, 1),
 			segment.bytes, 0)
 		if err != nil {
 			return err
 		}
-		m.in.peerSegments[slotKey{peer, 1}] = segment
+		m.inbox.peerSegments[slotKey{peer, 1}] = segment
 	}
 	return nil
 }
 
 // Withdraw ends the export of this rank's mailbox. All peers must have mapped the mailbox.
 func (m *Messages) Withdraw() error {
-	if m.in == nil || m.in.file == nil {
+	if m.inbox == nil || m.inbox.file == nil {
 		return nil
 	}
-	err := m.Device.Exporter.Withdraw(mailboxKey(m.Config.ID), m.in.file)
-	m.in.file = nil
+	err := m.Device.Exporter.Withdraw(mailboxKey(m.Config.ID), m.inbox.file)
+	m.inbox.file = nil
 	return err
 }
 
@@ -127,7 +127,7 @@ func (m *Messages) Close() error {
 	if m.messagePlane == nil {
 		return nil
 	}
-	m.in.stop()
+	m.inbox.stop()
 	return m.Device.GPU.FreeWhenIdle(m.free)
 }
 
@@ -142,11 +142,11 @@ func (m *Messages) free() error {
 	errs := []error{m.Withdraw()}
 	// If the group has failed, no peer copies more messages.
 	cause := m.Plane.Cause()
-	peersNeedMemory := m.out.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
+	peersNeedMemory := m.outbox.reclaimAll() && (cause == nil || errors.Is(cause, driver.ErrClosed))
 	d := m.Device
 	errs = append(errs, d.GPU.Do(func() error {
 		var errs []error
-		for _, segment := range m.in.peerSegments {
+		for _, segment := range m.inbox.peerSegments {
 			if segment.address == 0 {
 				continue
 			}
@@ -157,17 +157,17 @@ func (m *Messages) free() error {
 		}
 		return errors.Join(errs...)
 	}))
-	errs = append(errs, m.out.staging.close(m.Config, peersNeedMemory))
-	for i := range m.out.peers {
-		if box := m.out.peers[i].mailbox; box != nil {
+	errs = append(errs, m.outbox.staging.close(m.Config, peersNeedMemory))
+	for i := range m.outbox.peers {
+		if box := m.outbox.peers[i].mailbox; box != nil {
 			errs = append(errs, box.close(d))
-			m.out.peers[i].mailbox = nil
+			m.outbox.peers[i].mailbox = nil
 		}
 	}
-	m.in.mu.Lock()
-	ownMailbox := m.in.mailbox
-	m.in.mailbox, m.in.peerSegments = nil, nil
-	m.in.mu.Unlock()
+	m.inbox.mu.Lock()
+	ownMailbox := m.inbox.mailbox
+	m.inbox.mailbox, m.inbox.peerSegments = nil, nil
+	m.inbox.mu.Unlock()
 	if ownMailbox != nil {
 		errs = append(errs, ownMailbox.close(d))
 	}
@@ -177,10 +177,10 @@ func (m *Messages) free() error {
 // InFlight reports whether a stream has an unfinished message.
 func (m *Messages) InFlight() bool {
 	m.pruneSends()
-	m.in.mu.Lock()
-	defer m.in.mu.Unlock()
-	m.in.pruneReceives()
-	return len(m.unfinishedSends)+len(m.in.unfinishedRecvs) > 0
+	m.inbox.mu.Lock()
+	defer m.inbox.mu.Unlock()
+	m.inbox.pruneReceives()
+	return len(m.unfinishedSends)+len(m.inbox.unfinishedRecvs) > 0
 }
 
 // Release ends the waits of streams for a message, or for a peer to copy a captured message. Each
@@ -189,13 +189,13 @@ func (m *Messages) Release() {
 	if m.messagePlane == nil {
 		return
 	}
-	m.in.mu.Lock()
-	defer m.in.mu.Unlock()
-	for _, e := range m.in.unfinishedRecvs {
+	m.inbox.mu.Lock()
+	defer m.inbox.mu.Unlock()
+	for _, e := range m.inbox.unfinishedRecvs {
 		e.refuse()
 	}
 	isHandled := func(e *End) bool { return e.isHandled }
-	m.in.recvsWithoutMessage = slices.DeleteFunc(m.in.recvsWithoutMessage, isHandled)
+	m.inbox.recvsWithoutMessage = slices.DeleteFunc(m.inbox.recvsWithoutMessage, isHandled)
 	checkedWords := map[*uint32]bool{} // all launches of a graph share a word, and only one waits
 	for _, e := range m.unfinishedSends {
 		if e.copiedWord != nil && !checkedWords[e.copiedWord] &&
@@ -245,12 +245,12 @@ func (m *Messages) ReleaseGraph(calls []*CapturedMessage) {
 		return
 	}
 	defer m.Mu.Unlock()
-	m.in.mu.Lock()
+	m.inbox.mu.Lock()
 	isInGraph := func(e *End) bool { return e.captured && states[e.state] }
 	m.unfinishedSends = slices.DeleteFunc(m.unfinishedSends, isInGraph)
-	m.in.unfinishedRecvs = slices.DeleteFunc(m.in.unfinishedRecvs, isInGraph)
-	m.in.recvsWithoutMessage = slices.DeleteFunc(m.in.recvsWithoutMessage, isInGraph)
-	m.in.mu.Unlock()
+	m.inbox.unfinishedRecvs = slices.DeleteFunc(m.inbox.unfinishedRecvs, isInGraph)
+	m.inbox.recvsWithoutMessage = slices.DeleteFunc(m.inbox.recvsWithoutMessage, isInGraph)
+	m.inbox.mu.Unlock()
 	for _, k := range calls {
 		if k.messages == m {
 			k.release()

@@ -191,15 +191,15 @@ func pause(polls int) {
 // queueSend queues the copy of a message to its staging block, and the write to the slot's word in
 // flags.arrived. The CUDA context must be current.
 func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
-	gpu := o.device.GPU.CUDA
+	api := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
 	if bytes := p.bytes(); bytes > 0 {
-		if err := gpu.MemcpyAsync(o.staging.address(staged.block), p.Address, bytes, s); err != nil {
+		if err := api.MemcpyAsync(o.staging.address(staged.block), p.Address, bytes, s); err != nil {
 			return err
 		}
 	}
 	arrived := &box.flags(o.config.Rank).arrived[staged.slot]
-	return gpu.StreamWriteValue(s, box.deviceAddress(arrived), 1)
+	return api.StreamWriteValue(s, box.deviceAddress(arrived), 1)
 }
 
 // announce writes a message's header to the peer's mailbox. inGraph must be 1 for a message of a

@@ -25,15 +25,15 @@ func (s *Suspender) PrepareSuspend() error {
 		return fmt.Errorf("a stream has an unfinished message of group %s: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
-	m.in.mu.Lock()
-	defer m.in.mu.Unlock()
-	if err := m.in.readHeaders(); err != nil {
+	m.inbox.mu.Lock()
+	defer m.inbox.mu.Unlock()
+	if err := m.inbox.readHeaders(); err != nil {
 		return err
 	}
-	hasUnmatched := slices.ContainsFunc(m.in.unassigned, func(a *announcement) bool {
-		return m.in.announcements[a.key()] == a
+	hasUnmatched := slices.ContainsFunc(m.inbox.unassigned, func(a *announcement) bool {
+		return m.inbox.announcements[a.key()] == a
 	})
-	if hasUnmatched || len(m.in.recvsWithoutMessage) > 0 || len(m.in.matcher.Unclaimed()) > 0 {
+	if hasUnmatched || len(m.inbox.recvsWithoutMessage) > 0 || len(m.inbox.matcher.Unclaimed()) > 0 {
 		return fmt.Errorf("a message of group %s has not been received: %w", m.Config.Name(),
 			driver.ErrBusy)
 	}
@@ -53,7 +53,7 @@ func (s *Suspender) Suspend() (released int64, err error) {
 	if m.closed {
 		return 0, nil
 	}
-	peers := listMappedSegments(m.in)
+	peers := listMappedSegments(m.inbox)
 	m.suspended = true
 	g := m.Device.GPU
 	err = g.Do(func() error {
@@ -62,9 +62,9 @@ func (s *Suspender) Suspend() (released int64, err error) {
 			errs = append(errs, g.CUDA.Unmap(segment.address, segment.bytes))
 		}
 		return errors.Join(append(errs,
-			m.out.staging.freeSegments(m.Config, len(m.out.staging.segments)))...)
+			m.outbox.staging.freeSegments(m.Config, len(m.outbox.staging.segments)))...)
 	})
-	return m.out.staging.bytes, err
+	return m.outbox.staging.bytes, err
 }
 
 // Allocate allocates and exports the staging memory again, at its old addresses. On failure, none
@@ -76,7 +76,7 @@ func (s *Suspender) Allocate() error {
 	}
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
-	staging := &m.out.staging
+	staging := &m.outbox.staging
 	return m.Device.GPU.Do(func() error {
 		for i, segment := range staging.segments {
 			if err := staging.allocateSegment(m.Config, i+1, segment); err != nil {
@@ -96,7 +96,7 @@ func (s *Suspender) Deallocate() error {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	return m.Device.GPU.Do(func() error {
-		return m.out.staging.freeSegments(m.Config, len(m.out.staging.segments))
+		return m.outbox.staging.freeSegments(m.Config, len(m.outbox.staging.segments))
 	})
 }
 
@@ -108,7 +108,7 @@ func (s *Suspender) MapAgain(ctx context.Context) error {
 		return nil
 	}
 	var mapped []*peerSegment
-	for key, segment := range listMappedSegments(m.in) {
+	for key, segment := range listMappedSegments(m.inbox) {
 		_, err := m.Device.Exporter.Fetch(ctx, m.Config.Ranks[key.source],
 			stagingKey(m.Config.ID, int(key.number)), segment.bytes, segment.address)
 		if err != nil {

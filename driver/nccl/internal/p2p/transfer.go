@@ -13,7 +13,7 @@ import (
 )
 
 func (m *Messages) send(s *stream.Stream, p *Plan) error {
-	staged, err := m.out.reserve(p)
+	staged, err := m.outbox.reserve(p)
 	if isOutOfRoom(err) {
 		return err
 	}
@@ -23,14 +23,14 @@ func (m *Messages) send(s *stream.Stream, p *Plan) error {
 	e := m.newEnd(p)
 	m.Owner.NoteMessage(s, p.Call)
 	err = m.Device.GPU.Do(func() error {
-		return errors.Join(m.out.queueSend(p, staged, s.CUDA), m.addSend(s, e), s.RecordQueued())
+		return errors.Join(m.outbox.queueSend(p, staged, s.CUDA), m.addSend(s, e), s.RecordQueued())
 	})
 	if err != nil {
 		return m.failUnqueued(s, p, err)
 	}
-	out := &m.out.peers[p.Root]
+	out := &m.outbox.peers[p.Root]
 	out.uncopied = append(out.uncopied, staged)
-	m.out.announce(e, staged, 0)
+	m.outbox.announce(e, staged, 0)
 	return nil
 }
 
@@ -45,7 +45,7 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 	}
 	e.state = (*gpu.Word)(&e.descriptor.State)
 	m.Owner.NoteMessage(s, p.Call)
-	accepted, err := m.in.post(e)
+	accepted, err := m.inbox.post(e)
 	if err != nil {
 		m.Device.Descriptors.Put(e.descriptor)
 		err = m.Plane.Fail(err)
@@ -53,14 +53,14 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 		return err
 	}
 	if accepted {
-		m.in.startCopy(e)
+		m.inbox.startCopy(e)
 	}
-	m.in.addReceive(e)
+	m.inbox.addReceive(e)
 	err = m.Device.GPU.Do(func() error {
 		return errors.Join(m.queueCopy(e.descriptor, p, s.CUDA), s.RecordQueued())
 	})
 	if err != nil {
-		m.in.removeReceive(e)
+		m.inbox.removeReceive(e)
 		return m.failUnqueued(s, p, err)
 	}
 	return nil
@@ -72,13 +72,13 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 	k := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
 		var err error
-		if k.staged, err = m.out.reserve(p); isOutOfRoom(err) {
+		if k.staged, err = m.outbox.reserve(p); isOutOfRoom(err) {
 			return err
 		} else if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
 		// The first launch must not wait for an earlier message.
-		atomic.StoreUint32(&m.out.flagsTo(p.Root).copied[k.staged.slot], 1)
+		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[k.staged.slot], 1)
 	}
 	keep(k)
 	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
@@ -113,10 +113,10 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.doneEvent = m.Device.Streams.NewEvent()
 	err := e.doneEvent.Record(s.CUDA)
-	m.in.mu.Lock()
+	m.inbox.mu.Lock()
 	m.unfinishedSends = append(m.unfinishedSends, e)
 	mustPrune := len(m.unfinishedSends) > 2*m.sendsAfterPrune+minNewSends
-	m.in.mu.Unlock()
+	m.inbox.mu.Unlock()
 	if mustPrune {
 		m.pruneSends()
 	}
@@ -128,15 +128,15 @@ const minNewSends = 64 // number of new sends for which addSend calls pruneSends
 // pruneSends removes completed sends. It queries CUDA without holding any lock that delivery needs,
 // because the query may wait for a stream that is itself waiting for a message.
 func (m *Messages) pruneSends() {
-	m.in.mu.Lock()
+	m.inbox.mu.Lock()
 	all := slices.Clone(m.unfinishedSends)
-	m.in.mu.Unlock()
+	m.inbox.mu.Unlock()
 	done := map[*End]bool{}
 	for _, e := range all {
 		done[e] = e.doneEvent.Done()
 	}
-	m.in.mu.Lock()
-	defer m.in.mu.Unlock()
+	m.inbox.mu.Lock()
+	defer m.inbox.mu.Unlock()
 	m.unfinishedSends = slices.DeleteFunc(m.unfinishedSends, func(e *End) bool {
 		if done[e] {
 			e.isHandled, e.previousLaunch = true, nil

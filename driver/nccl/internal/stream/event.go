@@ -107,13 +107,13 @@ func (e *Event) RecordAfter(s *Stream, keepPoint bool) (*Event, error) {
 }
 
 // StreamWait makes later work of a stream wait for the last recorded point.
-func (e *Event) StreamWait(stream cuda.Stream, gpu *cuda.Driver) error {
+func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.point == nil {
 		return nil
 	}
-	return gpu.StreamWaitEvent(stream, e.point.Handle)
+	return api.StreamWaitEvent(stream, e.point.Handle)
 }
 
 // newFixedPoint returns a new point that is reached once the event's current point has been
@@ -167,8 +167,8 @@ func (streams *Streams) NewPointAfter(wait func(stream cuda.Stream) error) (*Poi
 }
 
 func (p *Point) isReached() (done bool, err error) {
-	err = p.streams.GPU.With(func(gpu *cuda.Driver) error {
-		done, err = gpu.EventQuery(p.Handle)
+	err = p.streams.GPU.With(func(api *cuda.Driver) error {
+		done, err = api.EventQuery(p.Handle)
 		return err
 	})
 	runtime.KeepAlive(p)

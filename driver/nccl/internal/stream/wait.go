@@ -40,8 +40,8 @@ func (s *Stream) query() (done bool, err error) {
 	case s.isAdopted:
 		return s.queuedEnd.Query()
 	}
-	err = s.gpu.With(func(gpu *cuda.Driver) error {
-		done, err = gpu.StreamQuery(s.CUDA)
+	err = s.gpu.With(func(api *cuda.Driver) error {
+		done, err = api.StreamQuery(s.CUDA)
 		return err
 	})
 	s.streams.HappensBefore.Load()
