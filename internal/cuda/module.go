@@ -139,7 +139,7 @@ var (
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
 )
 
-// minOverlapVersion is the first CUDA version that can capture programmatic dependent launchPool.
+// minOverlapVersion is the first CUDA version that can capture programmatic dependent launches.
 const minOverlapVersion = 12030
 
 // CanOverlapLaunches reports whether the device supports LaunchOverlapping.

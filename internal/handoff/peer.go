@@ -134,10 +134,10 @@ func (p *Peer) disconnect() error {
 // response, or nil. If ctx ends, requestFile returns the error of ctx, even if the connection
 // reaches its deadline first.
 func requestFile(
-	ctx context.Context, c *net.UnixConn, request, response []byte,
+	ctx context.Context, conn *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
 	deadline, _ := ctx.Deadline()
-	if err := c.SetDeadline(deadline); err != nil {
+	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -146,12 +146,12 @@ func requestFile(
 		}
 	}()
 	// SetDeadline can fail only on a closed connection, which needs no deadline.
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if _, err := c.Write(request); err != nil {
+	if _, err := conn.Write(request); err != nil {
 		return nil, err
 	}
-	return sys.ReceiveFile(c, response)
+	return sys.ReceiveFile(conn, response)
 }
 
 // checkResponse returns f if the response reports success. Otherwise it closes f and returns an

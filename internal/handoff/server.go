@@ -73,8 +73,8 @@ func (s *Server) Withdraw(key Key) {
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
-	for c := range s.connections {
-		c.Close()
+	for conn := range s.connections {
+		conn.Close()
 	}
 	s.mu.Unlock()
 	err := s.listener.Close()
@@ -84,7 +84,7 @@ func (s *Server) Close() error {
 
 func (s *Server) acceptConnections() {
 	for {
-		c, err := s.listener.AcceptUnix()
+		conn, err := s.listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -93,52 +93,53 @@ func (s *Server) acceptConnections() {
 			time.Sleep(acceptRetryInterval)
 			continue
 		}
-		sys.CloseInForks(c)
-		if s.addConnection(c) {
-			s.goroutines.Go(func() { s.handleRequests(c) })
+		sys.CloseInForks(conn)
+		if s.addConnection(conn) {
+			s.goroutines.Go(func() { s.handleRequests(conn) })
 		}
 	}
 }
 
-func (s *Server) addConnection(c *net.UnixConn) bool {
-	peer, err := sys.PeerOf(c)
+func (s *Server) addConnection(conn *net.UnixConn) bool {
+	peer, err := sys.PeerOf(conn)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil || peer.UID != os.Getuid() || s.closed {
-		c.Close()
+		conn.Close()
 		return false
 	}
-	s.connections[c] = true
+	s.connections[conn] = true
 	return true
 }
 
-func (s *Server) handleRequests(c *net.UnixConn) {
-	defer s.removeConnection(c)
+func (s *Server) handleRequests(conn *net.UnixConn) {
+	defer s.removeConnection(conn)
 	request := make([]byte, requestBytes)
 	for {
 		// Between requests there is no deadline, because a peer may keep its connection open for
 		// hours.
-		c.SetReadDeadline(time.Time{})
-		if _, err := io.ReadFull(c, request[:1]); err != nil {
+		conn.SetReadDeadline(time.Time{})
+		if _, err := io.ReadFull(conn, request[:1]); err != nil {
 			return
 		}
-		c.SetDeadline(time.Now().Add(requestTimeout))
-		if _, err := io.ReadFull(c, request[1:]); err != nil {
+		conn.SetDeadline(time.Now().Add(requestTimeout))
+		if _, err := io.ReadFull(conn, request[1:]); err != nil {
 			return
 		}
-		if !s.handleRequest(c, request) {
+		if !s.sendResponse(conn, request) {
 			return
 		}
 	}
 }
 
-func (s *Server) handleRequest(c *net.UnixConn, request []byte) bool {
+// sendResponse answers a request. It returns false if the connection must be closed.
+func (s *Server) sendResponse(conn *net.UnixConn, request []byte) bool {
 	token, key, err := decodeRequest(request)
 	if err != nil {
 		return false
 	}
 	if subtle.ConstantTimeCompare(token[:], s.token[:]) != 1 {
-		_ = sys.SendFile(c, encodeResponse(statusRefused), nil)
+		_ = sys.SendFile(conn, encodeResponse(statusRefused), nil)
 		return false
 	}
 	// Hold the lock while sending. When Withdraw returns, the kernel then refers to the file
@@ -147,14 +148,14 @@ func (s *Server) handleRequest(c *net.UnixConn, request []byte) bool {
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]
 	if !ok {
-		return sys.SendFile(c, encodeResponse(statusUnknown), nil) == nil
+		return sys.SendFile(conn, encodeResponse(statusUnknown), nil) == nil
 	}
-	return sys.SendFile(c, encodeResponse(statusFound), f) == nil
+	return sys.SendFile(conn, encodeResponse(statusFound), f) == nil
 }
 
-func (s *Server) removeConnection(c *net.UnixConn) {
-	c.Close()
+func (s *Server) removeConnection(conn *net.UnixConn) {
+	conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.connections, c)
+	delete(s.connections, conn)
 }

@@ -228,11 +228,11 @@ func (m *Messages) ReleaseLate() {
 
 // ReleaseGraph frees the resources of a graph's messages. All launches of the graph must have
 // completed.
-func (m *Messages) ReleaseGraph(calls []*CapturedMessage) {
+func (m *Messages) ReleaseGraph(graphMessages []*CapturedMessage) {
 	states := map[*gpu.Word]bool{}
-	for _, k := range calls {
-		if k.messages == m && k.state != nil {
-			states[k.state] = true
+	for _, c := range graphMessages {
+		if c.messages == m && c.state != nil {
+			states[c.state] = true
 		}
 	}
 	if len(states) == 0 {
@@ -251,9 +251,9 @@ func (m *Messages) ReleaseGraph(calls []*CapturedMessage) {
 	m.inbox.unfinishedRecvs = slices.DeleteFunc(m.inbox.unfinishedRecvs, isInGraph)
 	m.inbox.recvsWithoutMessage = slices.DeleteFunc(m.inbox.recvsWithoutMessage, isInGraph)
 	m.inbox.mu.Unlock()
-	for _, k := range calls {
-		if k.messages == m {
-			k.release()
+	for _, c := range graphMessages {
+		if c.messages == m {
+			c.release()
 		}
 	}
 }

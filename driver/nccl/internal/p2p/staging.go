@@ -55,8 +55,8 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	var best *stagingSegment
 	spanIndex := 0
 	for i, segment := range s.segments {
-		for k, f := range segment.freeSpans {
-			if f.bytes >= bytes && (best == nil || f.bytes < best.freeSpans[spanIndex].bytes) {
+		for k, free := range segment.freeSpans {
+			if free.bytes >= bytes && (best == nil || free.bytes < best.freeSpans[spanIndex].bytes) {
 				best, spanIndex, b.segment = segment, k, i+1
 			}
 		}
@@ -64,10 +64,10 @@ func (s *staging) allocateBlock(bytes int64) (b block, ok bool) {
 	if best == nil {
 		return block{}, false
 	}
-	f := &best.freeSpans[spanIndex]
-	b.span = span{f.offset, bytes}
-	f.offset, f.bytes = f.offset+bytes, f.bytes-bytes
-	if f.bytes == 0 {
+	free := &best.freeSpans[spanIndex]
+	b.span = span{free.offset, bytes}
+	free.offset, free.bytes = free.offset+bytes, free.bytes-bytes
+	if free.bytes == 0 {
 		best.freeSpans = slices.Delete(best.freeSpans, spanIndex, spanIndex+1)
 	}
 	return b, true
@@ -78,8 +78,8 @@ func (s *staging) freeBlock(b block) {
 		return
 	}
 	segment := s.segments[b.segment-1]
-	i, _ := slices.BinarySearchFunc(segment.freeSpans, b.offset, func(f span, offset int64) int {
-		return int(f.offset - offset)
+	i, _ := slices.BinarySearchFunc(segment.freeSpans, b.offset, func(free span, offset int64) int {
+		return int(free.offset - offset)
 	})
 	segment.freeSpans = slices.Insert(segment.freeSpans, i, b.span)
 	if i+1 < len(segment.freeSpans) && b.offset+b.bytes == segment.freeSpans[i+1].offset {

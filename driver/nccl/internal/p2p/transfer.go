@@ -69,19 +69,19 @@ func (m *Messages) receive(s *stream.Stream, p *Plan) error {
 // Record adds a Send or a Recv to a stream's capture. It passes the CapturedMessage to keep, which
 // must store it until the graph is closed. The caller must hold s.Mu and m.Mu.
 func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)) error {
-	k := &CapturedMessage{messages: m, plan: p}
+	c := &CapturedMessage{messages: m, plan: p}
 	if p.Operation == driver.Send {
 		var err error
-		if k.staged, err = m.outbox.reserve(p); isOutOfRoom(err) {
+		if c.staged, err = m.outbox.reserve(p); isOutOfRoom(err) {
 			return err
 		} else if err != nil {
 			return m.Owner.FailUnqueued(p.Call, err)
 		}
 		// The first launch must not wait for an earlier message.
-		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[k.staged.slot], 1)
+		atomic.StoreUint32(&m.outbox.flagsTo(p.Root).copied[c.staged.slot], 1)
 	}
-	keep(k)
-	if err := m.Device.GPU.Do(func() error { return k.record(s) }); err != nil {
+	keep(c)
+	if err := m.Device.GPU.Do(func() error { return c.record(s) }); err != nil {
 		return m.Owner.FailUnqueued(p.Call, err) // the capture may contain a part of the message
 	}
 	return nil
@@ -96,13 +96,13 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 		err = api.StreamWaitValue(s, gpu.AddressOf(&descriptor.Go), 1, cuda.WaitEqual)
 	}
 	params := cuda.ParamsOf(&struct{ message uintptr }{gpu.AddressOf(descriptor)})
-	for _, k := range kernels.Copies(p.bytes()) {
+	for _, launch := range kernels.Copies(p.bytes()) {
 		if err != nil {
 			return err
 		}
 		var f cuda.Function
-		if f, err = m.Device.Copies.Function(m.Device.GPU, k.Kernel); err == nil {
-			err = api.LaunchKernel(f, k.Blocks, k.Threads, s, &params)
+		if f, err = m.Device.Copies.Function(m.Device.GPU, launch.Kernel); err == nil {
+			err = api.LaunchKernel(f, launch.Blocks, launch.Threads, s, &params)
 		}
 	}
 	return err

@@ -186,9 +186,9 @@ func (s *Stream) close(recordEnd func() (capturing bool, err error)) error {
 	s.Mu.Unlock()
 	var errs []error
 	if capture != nil {
-		g, err := s.EndCapture()
+		graph, err := s.EndCapture()
 		if err == nil {
-			err = g.Close()
+			err = graph.Close()
 		}
 		errs = append(errs, err)
 	}

@@ -98,25 +98,25 @@ func (s *Stream) Host(work func()) error {
 // owner's work too. If the owner is capturing the stream, or if the stream was closed with
 // unfinished work, the event follows only the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
-	ev, ok := e.(*Event)
-	if !ok || ev.streams != s.streams {
+	event, ok := e.(*Event)
+	if !ok || event.streams != s.streams {
 		return errors.New("recording an event: the event belongs to another device")
 	}
 	if s.isAdopted && s.closedWhileBusy.Load() && !s.queuedEnd.Done() {
-		ev.sharePoint(&s.queuedEnd)
+		event.sharePoint(&s.queuedEnd)
 		return nil
 	}
 	return s.submit(func() error {
 		switch {
 		case s.Capture != nil:
-			s.Capture.endEvents = append(s.Capture.endEvents, ev)
+			s.Capture.endEvents = append(s.Capture.endEvents, event)
 			return nil
 		case s.isAdopted:
 			_, err := s.recordEndEvent(func() error { return s.RecordGroups(nil) })
-			ev.sharePoint(&s.queuedEnd)
+			event.sharePoint(&s.queuedEnd)
 			return err
 		default:
-			return ev.Record(s.CUDA)
+			return event.Record(s.CUDA)
 		}
 	})
 }
@@ -128,15 +128,15 @@ func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 // the graph waits for that point. The event may belong to another Device of this process that uses
 // the same GPU.
 func (s *Stream) Wait(e driver.Event) error {
-	ev, ok := e.(*Event)
-	if !ok || !ev.streams.GPU.SharesContext(s.gpu) {
+	event, ok := e.(*Event)
+	if !ok || !event.streams.GPU.SharesContext(s.gpu) {
 		return errors.New("waiting for an event: the event belongs to another device")
 	}
 	return s.submitWork(func() error {
 		if s.Capture == nil && !s.Recording {
-			return errors.Join(s.RecordGroups(nil), ev.StreamWait(s.CUDA, s.gpu.CUDA))
+			return errors.Join(s.RecordGroups(nil), event.StreamWait(s.CUDA, s.gpu.CUDA))
 		}
-		point, err := ev.newFixedPoint()
+		point, err := event.newFixedPoint()
 		if point == nil || err != nil {
 			return err
 		}
