@@ -19,7 +19,7 @@ type CapturedMessage struct {
 	lastLaunch *End             // the message of the latest launch, or nil
 }
 
-// record adds the message to a capture. The context must be current.
+// record adds the message to a capture. The CUDA context must be current.
 func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 	m, cudaStream := c.messages, s.CUDA
 	d := m.Device

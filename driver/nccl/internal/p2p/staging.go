@@ -135,7 +135,7 @@ func (s *staging) addSegment(config *driver.GroupConfig, bytes int64) error {
 }
 
 // allocateSegment allocates and exports the memory of a segment at its reserved addresses. The
-// context must be current.
+// CUDA context must be current.
 func (s *staging) allocateSegment(
 	config *driver.GroupConfig, number int, segment *stagingSegment,
 ) error {
@@ -156,8 +156,8 @@ func (s *staging) allocateSegment(
 	return nil
 }
 
-// freeSegments frees the memory of the first n segments. Their addresses stay reserved. The context
-// must be current.
+// freeSegments frees the memory of the first n segments. Their addresses stay reserved. The CUDA
+// context must be current.
 func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	d := s.device
 	var errs []error

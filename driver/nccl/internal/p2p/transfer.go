@@ -88,7 +88,7 @@ func (m *Messages) Record(s *stream.Stream, p *Plan, keep func(*CapturedMessage)
 }
 
 // queueCopy queues the wait for a message and the kernel that copies it. The stream may be
-// capturing. The context must be current.
+// capturing. The CUDA context must be current.
 func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream) error {
 	api := m.Device.GPU.CUDA
 	err := api.StreamWriteValue(s, gpu.AddressOf(&descriptor.State), kernels.MessageWaits)
@@ -108,8 +108,8 @@ func (m *Messages) queueCopy(descriptor *kernels.Message, p *Plan, s cuda.Stream
 	return err
 }
 
-// addSend adds a queued Send to the unfinished sends. The context must be current, and the caller
-// must hold the stream's lock.
+// addSend adds a queued Send to the unfinished sends. The CUDA context must be current, and the
+// caller must hold the stream's lock.
 func (m *Messages) addSend(s *stream.Stream, e *End) error {
 	e.doneEvent = m.Device.Streams.NewEvent()
 	err := e.doneEvent.Record(s.CUDA)

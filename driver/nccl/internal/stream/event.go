@@ -52,8 +52,8 @@ func (e *Event) Synchronize(ctx context.Context) error {
 	return nil
 }
 
-// Record records the event on a stream. The caller must hold the stream's lock, and the context
-// must be current.
+// Record records the event on a stream. The caller must hold the stream's lock, and the CUDA
+// context must be current.
 func (e *Event) Record(stream cuda.Stream) (err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -116,5 +116,5 @@ func (streams *Streams) CloseGraphs() error {
 	return errors.Join(errs...)
 }
 
-// Close destroys the unused CUDA events. The context must be current.
+// Close destroys the unused CUDA events. The CUDA context must be current.
 func (streams *Streams) Close() error { return streams.pool.destroyAll(streams.GPU.CUDA) }
