@@ -92,21 +92,21 @@ type LibraryGraph struct {
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	first := cuda.Stream(streams[0].Handle())
-	if err := l.gpu.BeginCapture(first, cuda.CaptureGlobal); err != nil {
+	firstStream := cuda.Stream(streams[0].Handle())
+	if err := l.gpu.BeginCapture(firstStream, cuda.CaptureGlobal); err != nil {
 		return nil, err
 	}
 	var recordErr error
 	for _, s := range streams[1:] {
-		recordErr = errors.Join(recordErr, l.waitFor(cuda.Stream(s.Handle()), first))
+		recordErr = errors.Join(recordErr, l.waitFor(cuda.Stream(s.Handle()), firstStream))
 	}
 	if recordErr == nil {
 		recordErr = record()
 	}
 	for _, s := range streams[1:] {
-		recordErr = errors.Join(recordErr, l.waitFor(first, cuda.Stream(s.Handle())))
+		recordErr = errors.Join(recordErr, l.waitFor(firstStream, cuda.Stream(s.Handle())))
 	}
-	captured, err := l.gpu.EndCapture(first)
+	captured, err := l.gpu.EndCapture(firstStream)
 	g := &LibraryGraph{library: l, captured: captured}
 	if err == nil && recordErr == nil {
 		g.executable, err = l.gpu.GraphInstantiate(captured)

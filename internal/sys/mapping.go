@@ -22,36 +22,36 @@ type Mapping struct {
 }
 
 // ErrUnmapped is returned by the second Close of a Mapping.
-var ErrUnmapped = errors.New("mapping is already closed")
+var ErrUnmapped = errors.New("the mapping is already closed")
 
 // Reserve reserves addresses without memory. The first address is a multiple of align, which must
 // be a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
-	raw, err := mmap(nil, bytes+align, unix.PROT_NONE,
+	reserved, err := mmap(nil, bytes+align, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of addresses: %w", bytes, err)
 	}
-	skippedBytes := int64(-uintptr(raw) & uintptr(align-1))
-	base := unsafe.Add(raw, skippedBytes)
-	unmap(raw, skippedBytes)
+	skippedBytes := int64(-uintptr(reserved) & uintptr(align-1))
+	base := unsafe.Add(reserved, skippedBytes)
+	unmap(reserved, skippedBytes)
 	unmap(unsafe.Add(base, bytes), align-skippedBytes)
 	return newMapping(base, bytes, false), nil
 }
 
 // Map maps part of a shared file for reading and writing, at an address aligned to PageSize.
 func Map(f *os.File, offset, bytes int64) (*Mapping, error) {
-	r, err := Reserve(bytes, PageSize)
+	m, err := Reserve(bytes, PageSize)
 	if err != nil {
 		return nil, err
 	}
-	if err := mapFixed(r.base, f, offset, bytes); err != nil {
-		if reserveAgain(r.base, bytes) {
-			err = errors.Join(err, r.Close())
+	if err := mapFixed(m.base, f, offset, bytes); err != nil {
+		if reserveAgain(m.base, bytes) {
+			err = errors.Join(err, m.Close())
 		}
 		return nil, err
 	}
-	return r, nil
+	return m, nil
 }
 
 // MapAt maps a shared file over a part of the reservation m. The new Mapping must be closed before

@@ -43,18 +43,18 @@ func Dialer() *net.Dialer {
 // DetectSilence makes a TCP connection fail if the other machine has not answered for SilenceLimit.
 // It does not change other connections.
 func DetectSilence(conn net.Conn) error {
-	c, ok := conn.(*net.TCPConn)
+	tcpConn, ok := conn.(*net.TCPConn)
 	if !ok {
 		return nil
 	}
-	if err := c.SetKeepAliveConfig(keepAlive); err != nil {
+	if err := tcpConn.SetKeepAliveConfig(keepAlive); err != nil {
 		return err
 	}
-	raw, err := c.SyscallConn()
+	rawConn, err := tcpConn.SyscallConn()
 	if err != nil {
 		return err
 	}
-	return limitSilence(raw)
+	return limitSilence(rawConn)
 }
 
 // limitSilence makes a connection fail if sent data is not acknowledged for SilenceLimit. Until
@@ -87,16 +87,16 @@ const (
 // SilenceOf returns the Silence of a connection. It returns Answering if the connection is closed
 // or does not use TCP.
 func SilenceOf(conn net.Conn) Silence {
-	c, ok := conn.(*net.TCPConn)
+	tcpConn, ok := conn.(*net.TCPConn)
 	if !ok {
 		return Answering
 	}
-	raw, err := c.SyscallConn()
+	rawConn, err := tcpConn.SyscallConn()
 	if err != nil {
 		return Answering
 	}
 	var silence time.Duration
-	err = raw.Control(func(fd uintptr) {
+	err = rawConn.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err == nil {
 			silence = time.Duration(info.Last_ack_recv) * time.Millisecond
