@@ -58,12 +58,10 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 	return p
 }
 
-// memory is the part of Driver that calls functions for memory.
 type memory struct{ table }
 
-// Granularity returns a number of bytes. The sizes and addresses of allocations must be multiples
-// of it. If recommended is set, Granularity returns the larger number that the driver recommends
-// for speed. Granularity needs no CUDA context.
+// Granularity returns the unit of sizes and addresses of allocations in bytes. If recommended is
+// set, it returns the larger unit that the driver recommends for speed. It needs no CUDA context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, properties := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -75,8 +73,8 @@ func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, erro
 	return size.Take(), err
 }
 
-// AddressReserve reserves addresses for all devices without allocating memory. align is the
-// alignment of the first address: a power of two, or 0 for the driver's choice.
+// AddressReserve reserves addresses for all devices without allocating memory. align must be a
+// power of two, or 0 for the driver's choice.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
@@ -148,8 +146,8 @@ func (m *memory) ExportFD(handle Handle) (int, error) {
 	return int(fd.Take()), err
 }
 
-// ImportFD returns a handle for the memory that another process exported as a file descriptor. The
-// caller can then close the descriptor.
+// ImportFD returns a handle for a descriptor that another process exported. The caller can then
+// close the descriptor.
 func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
@@ -195,8 +193,7 @@ func (m *memory) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stre
 	return m.call(memsetD8Async, dst, uintptr(value), uintptr(bytes), uintptr(stream))
 }
 
-// MemAllocHost allocates page-locked host memory. Devices access this memory at the address that
-// MemAllocHost returns.
+// MemAllocHost allocates page-locked host memory, which devices access at the same address.
 func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocHost, uintptr(bytes))
 }

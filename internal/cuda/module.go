@@ -17,11 +17,10 @@ type Module uintptr
 // Function is a kernel of a module (CUfunction). It is valid as long as the module is loaded.
 type Function uintptr
 
-// modules is the part of Driver that calls functions for code.
 type modules struct{ table }
 
-// ModuleLoadData loads code into the current context: PTX, which the driver compiles, or a cubin
-// (machine code). The code must end with a zero byte, because PTX is a C string.
+// ModuleLoadData loads PTX, which the driver compiles, or a cubin (machine code) into the current
+// context. The code must end with a zero byte, because PTX is a C string.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
@@ -87,7 +86,7 @@ const MaxParams = 4096
 
 // launchArguments holds the arguments of cuLaunchKernel or cuLaunchKernelEx in C's layout.
 type launchArguments struct {
-	extra  [5]uintptr // the parameter extra, a list of option names and values
+	extra  [5]uintptr // names and values of options
 	size   uint64
 	params [MaxParams]byte
 

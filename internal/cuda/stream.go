@@ -11,11 +11,9 @@ import (
 // Stream is a CUDA stream (CUstream or cudaStream_t). 0 is the legacy default stream.
 type Stream uintptr
 
-// streams is the part of Driver that calls functions for streams and events.
 type streams struct{ table }
 
-// StreamCreate creates a stream in the current context. The stream does not wait for the default
-// stream.
+// StreamCreate creates a stream that does not wait for the default stream.
 func (s *streams) StreamCreate() (Stream, error) {
 	const nonBlocking = 1 // CU_STREAM_NON_BLOCKING
 	return getValue[Stream](&s.table, streamCreate, nonBlocking)
@@ -73,8 +71,7 @@ func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) er
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
 
-// LaunchHostFunc queues a call of a function on a thread of the host. The call delays the stream by
-// tens of microseconds.
+// LaunchHostFunc queues a host function, which delays the stream by tens of microseconds.
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
 	return s.call(launchHostFunc, uintptr(stream), hostCallback(), uintptr(work))
 }
@@ -109,8 +106,8 @@ func (s *streams) EventQuery(event Event) (done bool, err error) {
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
 // EventElapsedTime returns the time between two events created without EventDisableTiming. The
-// resolution is about half a microsecond. If the work before either event has not completed, the
-// error is ErrNotReady.
+// resolution is about half a microsecond. If EventQuery returns false for either, the error is
+// ErrNotReady.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
@@ -131,7 +128,7 @@ const (
 // CaptureStatus is the capture state of a stream (CUstreamCaptureStatus).
 type CaptureStatus int32
 
-// The capture states. EndCapture must be called even if the capture was invalidated.
+// The capture states. An invalidated capture still needs EndCapture.
 const (
 	CaptureNone        CaptureStatus = 0
 	CaptureActive      CaptureStatus = 1
@@ -204,7 +201,7 @@ func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	return capture, err
 }
 
-// AddCaptureDependencies makes the next captured work on a stream depend on the given nodes too.
+// AddCaptureDependencies makes the next captured work on a stream depend on more nodes.
 func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	const add = 0 // CU_STREAM_ADD_CAPTURE_DEPENDENCIES
 	address, n := addressOf(nodes), uintptr(len(nodes))

@@ -18,8 +18,8 @@ import (
 // requestTimeout limits the time from the first byte of a request to the last byte of its response.
 const requestTimeout = 10 * time.Second
 
-// acceptRetryInterval is the pause after a failed attempt to accept a connection.
-const acceptRetryInterval = 10 * time.Millisecond
+// acceptRetryPause is the pause after a failed attempt to accept a connection.
+const acceptRetryPause = 10 * time.Millisecond
 
 // Server sends exported files to other processes. It is safe for concurrent use.
 type Server struct {
@@ -90,7 +90,7 @@ func (s *Server) acceptConnections() {
 		}
 		if err != nil {
 			// The error is temporary: either no descriptor is free or the client has disconnected.
-			time.Sleep(acceptRetryInterval)
+			time.Sleep(acceptRetryPause)
 			continue
 		}
 		sys.CloseInForks(conn)

@@ -17,8 +17,8 @@ const PathVariable = "SYMMEM_NCCL"
 
 const soname = "libnccl.so.2"
 
-// wheelPatterns lists the paths, relative to the folder of a Python installation, to which the pip
-// packages nvidia-nccl-cu12 and nvidia-nccl-cu13 install NCCL.
+// wheelPatterns lists the paths of NCCL in the pip packages nvidia-nccl-cu12 and nvidia-nccl-cu13,
+// relative to the folder of a Python installation.
 var wheelPatterns = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -56,12 +56,11 @@ func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	return append(locations, location{origin: "the system's loader", paths: []string{soname}})
 }
 
-// pythonPrefix is the folder of a Python installation, and a description of how it was found.
+// pythonPrefix is the folder of a Python installation and its description.
 type pythonPrefix struct{ origin, folder string }
 
-// listLibraries returns the copies of NCCL in a Python installation. A copy for a newer Python
-// version precedes one for an older version. If there is none, listLibraries returns the first
-// pattern, so that the error of opening it names the folder.
+// listLibraries returns the copies of NCCL in a Python installation, beginning with the newest
+// Python. If there is none, it returns a pattern for the error message.
 func (p pythonPrefix) listLibraries() []string {
 	var libraries []string
 	for _, pattern := range wheelPatterns {
@@ -75,8 +74,7 @@ func (p pythonPrefix) listLibraries() []string {
 	return libraries
 }
 
-// newestFirst compares paths that contain Python's version. A longer path is first, so that
-// python3.12 precedes python3.9.
+// newestFirst puts longer paths first, so that python3.12 precedes python3.9.
 func newestFirst(a, b string) int {
 	if len(a) != len(b) {
 		return len(b) - len(a)

@@ -33,11 +33,10 @@
 //     memory. A send buffer whose last 4-byte word is not inside its allocation causes error 700,
 //     because NCCL reads whole words.
 //   - Collectives on windows reduce f32, f16 and bf16 if the emulated NCCL version does so, and
-//     gather any type. They add elements in the order of the ranks, and use float32 for the sums of
-//     16-bit types.
+//     gather any type. They add in the order of ranks, and add 16-bit types in float32.
 //   - Init, the first collective, registrations and kernels wait for a missing rank until
 //     ncclCommAbort. Destroy, finalize and abort wait for graphs. Abort also waits for all work on
-//     the device. Until then, all other calls in that context except queries block (seen on an
+//     the device, and until then blocks other calls in that context except queries (seen on an
 //     H100).
 //   - The nth windows of all ranks belong together. If their sizes differ, every rank gets code 1.
 //     A registration during a capture returns code 1 and invalidates the capture (before 2.30.7). A
@@ -88,12 +87,12 @@
 //   - kernels other than ours, shared memory, cooperative launches, multicast, memory pools,
 //     managed memory, contexts other than the primary one
 //   - time: cuEventElapsedTime measures CPU time
-//   - NCCL's LL kernels for small messages, whose sums are right even if ranks use different
-//     offsets in a window: here, such sums are wrong for messages of any size
+//   - NCCL's LL kernels, whose sums of small messages are right even if ranks use different offsets
+//     in a window
 //   - illegal accesses by the CPU, and by kernels to unmapped buffers outside windows: they kill
 //     the process
 //   - ncclCommSplit, shrink, grow, suspend, revoke, ncclMemAlloc, user-defined reductions, fp8,
 //     one-sided calls, ncclCommInitAll
 //   - several machines: all ranks must share one /proc
-//   - errors after the failure of a peer, which NCCL does not notice over NVLink either
+//   - errors after a peer fails, which NCCL does not notice over NVLink either
 package softgpu

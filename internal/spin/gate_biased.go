@@ -19,7 +19,7 @@ import (
 type Gate struct {
 	bias          atomic.Pointer[bias]
 	unbiasedCount atomic.Int64   // number of calls of other goroutines, plus closedUnit for each Close
-	lastUnbiased  atomic.Uintptr // goroutine of the last call that was counted in unbiasedCount
+	lastUnbiased  atomic.Uintptr // goroutine of the last call in unbiasedCount
 	repeatCount   atomic.Int32   // number of consecutive such calls by lastUnbiased
 
 	biasMu     sync.Mutex // held while the bias changes; no other lock is acquired meanwhile
@@ -31,8 +31,7 @@ type Pass struct{ bias *bias }
 
 const (
 	closedUnit = 1 << 32 // larger than the number of calls
-	// gateOwnerThreshold is the number of consecutive calls after which another goroutine becomes
-	// the owner.
+	// gateOwnerThreshold is the number of consecutive calls that make a goroutine the owner.
 	gateOwnerThreshold = 1000
 )
 
@@ -46,8 +45,8 @@ func (g *Gate) Enter() (Pass, bool) {
 }
 
 // EnterAs begins a call if me, the running goroutine, is the gate's owner. Otherwise it returns the
-// zero Pass, and the caller must call Enter. EnterAs is small enough for Go to inline. The compiler
-// keeps the store to busy before the second load of bias (see Lock.Lock).
+// zero Pass, and the caller must call Enter. EnterAs is small enough for Go to inline. For the
+// order of its stores and loads, see Lock.Lock.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -91,8 +90,7 @@ func (g *Gate) enterUnbiased() (Pass, bool) {
 	return Pass{}, true
 }
 
-// setOwner makes a goroutine the owner, unless the current owner is in a call or another goroutine
-// is changing the bias.
+// setOwner makes a goroutine the owner, unless the current owner is in a call.
 func (g *Gate) setOwner(owner uintptr) {
 	if !canBarrier() || !g.biasMu.TryLock() {
 		return

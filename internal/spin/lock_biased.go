@@ -17,14 +17,12 @@ import (
 // A goroutine that has acquired the lock lockOwnerThreshold times in a row becomes its owner: the
 // lock is then biased. The owner acquires the lock by a plain store to busy, which is faster than
 // an atomic instruction. Without a bias, a goroutine acquires the lock by a compare-and-swap of
-// held.
-//
-// Any other goroutine that acquires the lock first ends the bias. It sets held and clears bias. It
-// then makes every processor that runs a thread of this process execute a memory barrier
-// (membarrier(2)), and waits until busy is 0. The owner sets busy before it checks bias. After the
-// barrier, either the owner has therefore seen that bias is nil, or the other goroutine sees busy.
-// A TryLock that sees busy restores bias before it clears held. Each bias is a new variable, so
-// that a former owner cannot interfere with the next owner.
+// held. Any other goroutine that acquires the lock ends the bias. It sets held, clears bias, makes
+// every processor that runs a thread of this process execute a memory barrier (membarrier(2)), and
+// waits until busy is 0. The owner sets busy before it checks bias. After the barrier, either the
+// owner has seen that bias is nil, or the other goroutine sees busy. A TryLock that sees busy
+// restores bias before it clears held. Each bias is a new variable, so that a former owner cannot
+// disturb the next one.
 //
 // Waiting goroutines yield and then sleep briefly, so that Unlock need not wake them. If
 // membarrier(2) is not available, the lock never has a bias.
@@ -39,7 +37,7 @@ type Lock struct {
 // bias lets one goroutine acquire a Lock, or enter a Gate, without atomic instructions.
 type bias struct {
 	owner uintptr // goroutine
-	busy  uint32  // 1 while the owner holds the Lock; number of the owner's calls in the Gate
+	busy  uint32  // number of the owner's calls in the Gate; for a Lock, 0 or 1
 	_     [LineBytes]byte
 }
 
@@ -60,9 +58,9 @@ func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores. That is safe for two reasons. Go's compiler keeps
-// stores in program order, and moves no load past a later store, an atomic load or a call. amd64
-// makes stores visible in program order, after all earlier loads.
+// Lock and Unlock write busy with plain stores. That is safe because Go's compiler keeps stores in
+// program order, and moves no load past a later store, an atomic load or a call. amd64 makes stores
+// visible in that order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -72,9 +70,9 @@ func (l *Lock) Lock() {
 	l.lockUnbiased()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it did. It never waits. It may
-// return false for a free lock while another goroutine is trying to acquire the lock. If the lock
-// is biased towards another goroutine, TryLock takes a microsecond or two.
+// TryLock acquires the lock if it is free, and reports whether it did. It never waits. It may fail
+// while another goroutine is trying to acquire the lock. If the lock has another owner, TryLock
+// takes a microsecond or two.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -178,8 +176,7 @@ var canBarrier = sync.OnceValue(func() bool {
 })
 
 // barrier makes every running thread of this process execute a full memory barrier. canBarrier must
-// have returned true. barrier panics on an error, because the lock would otherwise not exclude
-// other goroutines.
+// have returned true. barrier panics on errors, which would break mutual exclusion.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierExpedited, 0, 0)
 	if errno != 0 {

@@ -38,15 +38,14 @@ type End struct {
 
 	// The following fields are used only by a Recv. They are guarded by inbox.mu.
 
-	descriptor   *kernels.Message // host memory from which the stream reads what to copy
+	descriptor   *kernels.Message // what the stream copies
 	source       int              // source of the claimed message
 	number       uint64           // number of the claimed message
 	isClaimed    bool             // whether source and number are known
 	announcement *announcement    // nil until the header of the claimed message has been read
 }
 
-// isComplete reports whether the stream has completed a Recv. The stream may already be waiting in
-// the graph's next launch.
+// isComplete reports whether the stream has completed a Recv.
 func (e *End) isComplete() bool {
 	state := e.state.Value()
 	return e.isHandled && (state == kernels.MessageDone || e.captured && state == kernels.MessageWaits)
@@ -66,8 +65,8 @@ func (e *End) checkWait() bool {
 
 // release lets the stream of a captured Send continue and overwrite the previous message. release
 // first withdraws that message. If the receiver has already claimed it, the receiver's GPU may
-// still be copying it. In this case, release must be called again until that GPU has set
-// copiedWord. After a time limit, release assumes that the receiver is dead.
+// still be copying, and release must be called again until that GPU has set copiedWord. After a
+// time limit, release assumes that the receiver is dead.
 func (e *End) release() {
 	atomic.StoreUint32(e.canOverwriteWord, 1)
 	if e.releaseStart.IsZero() {
@@ -108,13 +107,12 @@ func (e *End) markHandled() {
 	e.isHandled, e.previousLaunch = true, nil
 }
 
-// AddReceive adds a graph's Recv to inbox.unfinishedRecvs. It must be called before the graph is
-// launched.
+// AddReceive adds a graph's Recv to the unfinished receives, before the graph is launched.
 func (e *End) AddReceive() { e.messages.inbox.addReceive(e) }
 
 // RemoveReceive removes a graph's Recv that could not be launched.
 func (e *End) RemoveReceive() { e.messages.inbox.removeReceive(e) }
 
-// AddSend adds a graph's Send to Messages.unfinishedSends. It must be called after the graph has
-// been launched. The CUDA context must be current, and the caller must hold the stream's lock.
+// AddSend adds a graph's Send to the unfinished sends, after the graph has been launched. The CUDA
+// context must be current, and the caller must hold the stream's lock.
 func (e *End) AddSend(s *stream.Stream) error { return e.messages.addSend(s, e) }

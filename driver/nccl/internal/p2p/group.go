@@ -16,13 +16,12 @@ import (
 // Owner is the communicator that owns the messages.
 type Owner interface {
 	stream.Group
-	// NoteMessage adds a call to the group's history before the call is queued. The caller must
-	// hold the locks of the stream and the owner.
+	// NoteMessage adds a call to the group's history. The caller must hold the locks of the stream
+	// and the owner.
 	NoteMessage(s *stream.Stream, call *driver.Call)
 	// FailUnqueued fails the group because this rank could not queue a call that its peers expect.
 	FailUnqueued(call *driver.Call, err error) error
-	// AfterPeerFault fails the group because a peer has failed. It returns the error of the call,
-	// which is not queued.
+	// AfterPeerFault fails the group because a peer has failed. It returns the call's error.
 	AfterPeerFault(call *driver.Call) error
 }
 
@@ -31,7 +30,7 @@ type Group struct {
 	Owner  Owner
 	Device *Device
 	Config *driver.GroupConfig
-	Plane  control.Plane // the connection between ranks outside NCCL
+	Plane  control.Plane // connects the ranks outside NCCL
 	Busy   *stream.BusyStreams
 	// Check is true if the arguments of each message's Send and Recv are compared.
 	Check *atomic.Bool
@@ -49,8 +48,8 @@ type Device struct {
 	GPU      *gpu.GPU
 	Streams  *stream.Streams
 	Exporter *memory.Exporter
-	// Descriptors holds host memory through which the host starts the copy of each Recv's message.
-	// Copies holds the kernels that copy messages.
+	// Descriptors holds the host memory that starts the copy of each Recv. Copies holds the kernels
+	// that copy messages.
 	Descriptors gpu.Pinned[kernels.Message]
 	Copies      gpu.Code
 	// UnfinishedGroups counts the groups that have failed or are closed, but have unfinished

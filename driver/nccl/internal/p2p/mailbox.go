@@ -39,15 +39,15 @@ type header struct {
 }
 
 // flags holds the two words of each slot, which GPUs write. arrived is 1 from the arrival of a
-// message until the receiver claims the message. copied is 1 from the end of the receiver's copy
-// until the sender reuses the slot.
+// message until the receiver claims it. copied is 1 from the end of the copy until the sender
+// reuses the slot.
 type flags struct{ arrived, copied [Slots]uint32 }
 
 // headerRing is a ring buffer of headers that one rank writes for the mailbox's owner.
 type headerRing struct {
 	posted uint64 // number of headers that the sender has written
 	// canOverwrite is 1 once launches of graphs might overwrite messages that have not been copied.
-	// From then on, the receiver must not claim messages of graphs.
+	// The receiver must then not claim messages of graphs.
 	canOverwrite uint32
 	_            [pageBytes - 12]byte
 	read         uint64 // number of headers that the receiver has read
@@ -111,8 +111,7 @@ func (r *headerRing) hasRoom() bool {
 	return spin.LoadAcquire64(&r.posted)-spin.LoadAcquire64(&r.read) < Slots
 }
 
-// pin registers the flags of consecutive senders with CUDA, so that GPUs can access the flags. The
-// CUDA context must be current.
+// pin registers the flags of consecutive senders with CUDA. The CUDA context must be current.
 func (m *mailbox) pin(d *Device, firstSender, senders int) error {
 	address := uintptr(unsafe.Pointer(m.flags(firstSender)))
 	err := d.GPU.CUDA.MemHostRegister(address, int64(senders)*int64(unsafe.Sizeof(flags{})))
@@ -125,8 +124,8 @@ func (m *mailbox) pin(d *Device, firstSender, senders int) error {
 }
 
 // close unmaps the mailbox. No unfinished work of this process may use the mailbox. If CUDA cannot
-// unregister the memory, for example because another library is capturing a graph, the mailbox
-// stays mapped. CUDA would otherwise refuse to register other memory at these addresses.
+// unregister the memory, for example during a capture by another library, the mailbox stays mapped,
+// because CUDA would refuse to register other memory at these addresses.
 func (m *mailbox) close(d *Device) error {
 	if m.pinnedHost != 0 {
 		err := d.GPU.Do(func() error { return d.GPU.CUDA.MemHostUnregister(m.pinnedHost) })

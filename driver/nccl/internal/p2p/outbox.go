@@ -41,7 +41,7 @@ type peerOutbox struct {
 // stagedMessage is a message that the peer has not copied.
 type stagedMessage struct {
 	slot  uint64 // index of the message's words in the peer's mailbox
-	block block  // device memory that holds the message until the peer has copied it
+	block block  // memory that holds the message
 }
 
 func (o *outbox) flagsTo(peer int) *flags {
@@ -78,15 +78,13 @@ func (o *outbox) reclaim(out *peerOutbox, checkAll bool) {
 var errNoSlot = fmt.Errorf("graphs that are not closed use all %d slots for Sends to that rank: %w",
 	Slots, driver.ErrUnsupported)
 
-// isOutOfRoom reports whether a Send failed because there was no free slot or memory. The Send then
-// had no effect.
+// isOutOfRoom reports whether a Send failed for lack of a slot or memory, and had no effect.
 func isOutOfRoom(err error) bool {
 	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, errNoSlot)
 }
 
-// reserve allocates a slot and a block of staging memory. If necessary, it waits for a free slot,
-// and then briefly for a free block. A long wait could hang, because the peer might itself be
-// waiting for this rank.
+// reserve allocates a slot and a block of staging memory, or waits until they are free. The wait
+// for a block is brief, because the peer might itself be waiting for this rank.
 func (o *outbox) reserve(p *Plan) (staged stagedMessage, err error) {
 	out := &o.peers[p.Root]
 	o.reclaim(out, false)
@@ -139,8 +137,8 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 
 const growInterval = 10 * time.Millisecond // between attempts to allocate another segment
 
-// awaitBlock allocates a block of staging memory. If the device is out of memory, it waits while
-// peers have yet to copy messages, for at most a quarter of the timeout.
+// awaitBlock allocates a block of staging memory. If the device is out of memory, it waits as long
+// as peers might free blocks.
 func (o *outbox) awaitBlock(bytes int64) (block, error) {
 	s := &o.staging
 	b, ok := s.allocateBlock(bytes)
@@ -181,15 +179,15 @@ func (o *outbox) reclaimAll() (hasUncopied bool) {
 
 const busyPolls = 20 // number of polls before pause begins to sleep
 
-// pause waits between two polls of words that GPUs write.
+// pause waits between two polls.
 func pause(polls int) {
 	if polls > busyPolls {
 		time.Sleep(min(gpu.PollPause, time.Duration(polls-busyPolls)*time.Microsecond))
 	}
 }
 
-// queueSend queues the copy of a message to its staging block, and the write to the slot's word in
-// flags.arrived. The CUDA context must be current.
+// queueSend queues the copy of a message to its staging block, and the write of flags.arrived. The
+// CUDA context must be current.
 func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	api := o.device.GPU.CUDA
 	box := o.peers[p.Root].mailbox
@@ -202,8 +200,7 @@ func (o *outbox) queueSend(p *Plan, staged stagedMessage, s cuda.Stream) error {
 	return api.StreamWriteValue(s, box.deviceAddress(arrived), 1)
 }
 
-// announce writes a message's header to the peer's mailbox. inGraph must be 1 for a message of a
-// CUDA graph, and 0 otherwise.
+// announce writes a message's header to the peer's mailbox. For inGraph, see header.
 func (o *outbox) announce(e *End, staged stagedMessage, inGraph uint64) {
 	p := e.plan
 	h := header{

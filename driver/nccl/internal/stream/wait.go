@@ -29,8 +29,8 @@ func (s *Stream) IdleLocked() bool {
 	return done || err != nil
 }
 
-// query asks CUDA whether all work has completed. During a capture, CUDA allows no query of the
-// stream, so query uses an event from before the capture. The caller must hold s.Mu.
+// query asks CUDA whether all work has completed. CUDA does not allow that during a capture, so
+// query then uses an event from before the capture. The caller must hold s.Mu.
 func (s *Stream) query() (done bool, err error) {
 	switch {
 	case s.closed.Load():
@@ -64,8 +64,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	if !s.isAdopted {
 		return nil
 	}
-	// Another library can launch a graph that contains calls of these groups on any stream. Each
-	// stream therefore returns the fault of each group once.
+	// Another library can launch a graph with calls of these groups on any stream, so each stream
+	// returns each fault once.
 	for _, g := range s.streams.Groups() {
 		if err := g.ReplayFault(); err != nil {
 			s.ReportFault(g, err)
@@ -123,8 +123,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The group has failed. If a kernel does not exit, the group calls s.Abandon and then closes
-	// KernelsEnded. Wait for that, because the caller can queue work as soon as await returns.
+	// The group has failed. If a kernel does not exit, the group calls s.Abandon. Wait for that,
+	// because the caller can queue more work as soon as await returns.
 	select {
 	case <-c.group.KernelsEnded():
 	case <-ctx.Done():
@@ -143,9 +143,8 @@ func (s *Stream) Abandon() {
 	if s.Capture != nil || s.IdleLocked() {
 		return
 	}
-	// On an adopted stream, the work that does not end may be the owner's rather than a stuck
-	// kernel. Memory then stays mapped until the process exits, which is better than a call that
-	// hangs.
+	// On an adopted stream, the unfinished work may be the owner's. Memory then stays mapped until
+	// the process exits, which is better than a call that hangs.
 	gpu.Stuck.Store(true)
 	if s.isAdopted {
 		return

@@ -32,8 +32,8 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 	})
 }
 
-// maxBufferedCopy is the largest size in bytes of a copy from pageable memory that CUDA buffers
-// instead of waiting for the stream.
+// maxBufferedCopy is the largest copy in bytes from pageable memory that does not wait for the
+// stream.
 const maxBufferedCopy = 64 << 10
 
 // copyWaits reports whether CUDA's copy call waits for the stream, as it does for pageable memory.
@@ -94,9 +94,9 @@ func (s *Stream) Host(work func()) error {
 // Record records an event after the work queued on the stream.
 //
 // During a capture begun by BeginCapture, the event is instead recorded after each launch of the
-// graph. On an adopted stream (one that another library owns), the event normally follows the
-// owner's work too. If the owner is capturing the stream, or if the stream was closed with
-// unfinished work, the event follows only the work that symmem has queued.
+// graph. If another library owns the stream, the event normally follows the owner's work too. If
+// the owner is capturing the stream, or if the stream was closed with unfinished work, the event
+// follows only the work that symmem has queued.
 func (s *Stream) Record(e driver.Event) error {
 	event, ok := e.(*Event)
 	if !ok || event.streams != s.streams {
@@ -121,12 +121,11 @@ func (s *Stream) Record(e driver.Event) error {
 	})
 }
 
-// WaitOnly is the same as Wait, because CUDA events hold no errors that it would have to ignore.
+// WaitOnly is the same as Wait, because CUDA events hold no errors.
 func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
 
-// Wait makes later work wait for the event's last recorded point. During a capture, each launch of
-// the graph waits for that point. The event may belong to another Device of this process that uses
-// the same GPU.
+// Wait makes later work, or each launch of a captured graph, wait for the event's last recorded
+// point. The event may belong to another Device of this process that uses the same GPU.
 func (s *Stream) Wait(e driver.Event) error {
 	event, ok := e.(*Event)
 	if !ok || !event.streams.GPU.SharesContext(s.gpu) {
