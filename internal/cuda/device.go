@@ -36,9 +36,9 @@ func trimNUL(text [128]byte) string {
 	return string(before)
 }
 
-// UUID returns the device's UUID in the format of nvidia-smi, without its prefix "GPU-" or "MIG-".
-// A MIG instance (a part of a GPU) has a UUID that differs from the GPU's. UUID returns it if the
-// driver supports CUDA 11.4 or newer.
+// UUID returns the device's UUID in the format of nvidia-smi, without the prefix. For a MIG
+// instance (a part of a GPU), it returns the instance's UUID if the driver supports CUDA 11.4 or
+// newer.
 func (d Device) UUID() (string, error) {
 	f := deviceGetUUID
 	if d.driver.symbols[deviceGetUUID2] != 0 {

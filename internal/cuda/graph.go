@@ -15,7 +15,6 @@ type GraphExec uintptr
 // Node is a graph node (CUgraphNode). It is valid as long as the graph exists.
 type Node uintptr
 
-// graphs is the part of Driver that calls functions for graphs.
 type graphs struct{ table }
 
 // GraphInstantiate makes a graph executable. The graph can be destroyed before the GraphExec.
@@ -64,8 +63,8 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) 
 		successors)
 }
 
-// changeDependencies calls newFunction if the driver has it, and oldFunction otherwise. newFunction
-// has an additional argument for data of the graph's edges.
+// changeDependencies calls newFunction, which has an extra argument for edge data, if the driver
+// has it, and oldFunction otherwise.
 func (g *graphs) changeDependencies(
 	oldFunction, newFunction function, graph Graph, nodes, successors []Node,
 ) error {

@@ -3,15 +3,15 @@ package cuda
 // function identifies a function of libcuda by its index in names.
 type function uint8
 
-var names []string // names of the functions in libcuda
+var names []string
 
 func declare(name string) function {
 	names = append(names, name)
 	return function(len(names) - 1)
 }
 
-// The suffix _v2 or _v3 marks a function whose parameters have changed; in C, macros of cuda.h hide
-// the suffix. The variants for per-thread default streams (_ptsz, _ptds) are not used.
+// Suffixes such as _v2, which cuda.h adds by macros, mark functions whose parameters have changed.
+// The variants for per-thread default streams (_ptsz, _ptds) are not used.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")

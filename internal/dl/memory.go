@@ -8,14 +8,13 @@ import (
 
 const cellBytes = 128
 
-// cellMemory is heap memory for a Cell. Its alignment is that of uint64.
+// cellMemory is heap memory for a Cell, aligned for all types.
 type cellMemory [cellBytes / 8]uint64
 
 var unusedCells = sync.Pool{New: func() any { return new(cellMemory) }}
 
-// Cell is heap memory for a value that C reads or writes through the cell's address. Take releases
-// the cell for reuse. Take must be called at most once, after C has used the memory for the last
-// time.
+// Cell is heap memory for a value that C reads or writes. Take releases the cell for reuse. It must
+// be called at most once, after C has used the memory for the last time.
 //
 // T must be a number, or consist of arrays and structures of numbers, because the garbage collector
 // does not see Go pointers in a cell.
@@ -51,8 +50,8 @@ var (
 	escapedPointer unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable, which C can use. The compiler therefore places the
-// variable in heap memory. The caller must keep the variable reachable for as long as C uses it.
+// AddressOf returns the address of a variable for C. The compiler places the variable in heap
+// memory. The caller must keep the variable reachable for as long as C uses it.
 func AddressOf[T any](p *T) uintptr {
 	if alwaysFalse {
 		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// Token is a secret that all ranks of one world (a set of processes that work together) share.
+// Token is a secret that all ranks (processes) of one world share.
 type Token [sha256.Size]byte
 
 // Key identifies a file that a process has exported.
@@ -28,8 +28,8 @@ var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 // ErrUnknownKey means that the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the peer rejected this process's token, or that this process rejected the
-// peer, because the peer belongs to another user or is not the expected process.
+// ErrRefused means that the peer rejected this process's token, belongs to another user, or is not
+// the expected process.
 var ErrRefused = errors.New("hand-off refused")
 
 const (

@@ -22,7 +22,7 @@ type Peer struct {
 	address string
 	token   Token
 	pid     int
-	pidfd   *os.File // descriptor of the process, which becomes readable when the process exits
+	pidfd   *os.File // see Watch
 
 	requestMu sync.Mutex // held during a request
 
@@ -68,8 +68,7 @@ func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 // PID returns the ID of the peer's process.
 func (p *Peer) PID() int { return p.pid }
 
-// Watch returns a descriptor that becomes readable when the process exits. The caller must not
-// close the descriptor.
+// Watch returns a descriptor that becomes readable when the process exits. Only Close closes it.
 func (p *Peer) Watch() *os.File { return p.pidfd }
 
 // Fetch returns the file that the peer has exported under the key. The caller must close the file.
@@ -130,9 +129,9 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// requestFile sends a request, reads the response, and returns the file that was sent with the
-// response, or nil. If ctx ends, requestFile returns the error of ctx, even if the connection
-// reaches its deadline first.
+// requestFile sends a request, reads the response, and returns the file in the response, or nil. If
+// ctx ends, requestFile returns the error of ctx, even if the connection reaches its deadline
+// first.
 func requestFile(
 	ctx context.Context, conn *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {

@@ -33,7 +33,7 @@ type Server struct {
 	closed      bool                   // guarded by mu
 }
 
-// Listen starts a server on a new abstract Unix socket, which has no file.
+// Listen starts a server on a new abstract socket.
 func Listen(token Token) (*Server, error) {
 	var name [16]byte
 	rand.Read(name[:])
@@ -132,7 +132,7 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 	}
 }
 
-// sendResponse answers a request. It returns false if the connection must be closed.
+// sendResponse returns false if the connection must be closed.
 func (s *Server) sendResponse(conn *net.UnixConn, request []byte) bool {
 	token, key, err := decodeRequest(request)
 	if err != nil {

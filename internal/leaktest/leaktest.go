@@ -1,6 +1,6 @@
-// Package leaktest makes a package's tests fail if they leave file descriptors, or shared memory of
-// symmem, open. In builds with the tag "invariants", it finds mappings of reserved addresses as
-// well as of memory, and prints the stack that created each mapping.
+// Package leaktest makes a package's tests fail if they leak file descriptors or symmem's shared
+// memory. With the build tag "invariants", it also finds leaked address reservations, and prints
+// the stack that created each mapping.
 package leaktest
 
 import (
@@ -43,14 +43,14 @@ func (l *leakCheckedTests) Run() int {
 }
 
 const (
-	// closeTimeout limits the wait until all resources are closed. For example, a server may notice
-	// the end of a connection after the tests have ended.
+	// closeTimeout limits the wait until all resources are closed. A server, for example, may
+	// notice the end of a connection late.
 	closeTimeout = 10 * time.Second
 	pollInterval = 10 * time.Millisecond
 )
 
-// findLeaks returns the resources that are open now but were not open when Watch was called. If
-// there are any, it waits up to closeTimeout for them to be closed.
+// findLeaks returns the open resources that were not open when Watch was called. If there are any,
+// it waits up to closeTimeout for them to be closed.
 func (l *leakCheckedTests) findLeaks() []string {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()

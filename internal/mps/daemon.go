@@ -17,9 +17,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// PipeVariable is the environment variable with the path of the folder in which a daemon of
-// NVIDIA's Multi-Process Service (MPS) listens. logVariable is the variable for the folder of its
-// logs.
+// PipeVariable is the environment variable for the folder in which a daemon of NVIDIA's
+// Multi-Process Service (MPS) listens. logVariable is the one for its logs.
 const (
 	PipeVariable = "CUDA_MPS_PIPE_DIRECTORY"
 	logVariable  = "CUDA_MPS_LOG_DIRECTORY"
@@ -29,11 +28,10 @@ const (
 // offers only these GPUs to its clients and numbers them from 0.
 const devicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// controlProgram is the name of the program that starts and stops a daemon. NVIDIA's driver
-// contains the program.
+// controlProgram, which comes with NVIDIA's driver, starts and stops daemons.
 const controlProgram = "nvidia-cuda-mps-control"
 
-// controlTimeout limits the time to start or stop a daemon.
+// controlTimeout limits the start or end of a daemon.
 const controlTimeout = 20 * time.Second
 
 // Running reports whether CUDA in a process with this environment would try to use a daemon. It
@@ -87,8 +85,8 @@ func Start(ctx context.Context, env []string) (*Daemon, error) {
 	return d, nil
 }
 
-// runControl runs the control program once. The program's output goes to a file. A daemon that the
-// program starts inherits the output, so the reader of a pipe would never reach the end.
+// runControl runs the control program once. Its output goes to a file, because a started daemon
+// inherits the output, and the reader of a pipe would never reach the end.
 func (d *Daemon) runControl(ctx context.Context, input string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()

@@ -5,8 +5,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation holds the arguments of a collective, a Send or a Recv, which On queues. On can be
-// called repeatedly. An Invocation is not safe for concurrent use.
+// Invocation is a collective, a Send or a Recv that On can queue repeatedly. An Invocation is not
+// safe for concurrent use.
 type Invocation struct {
 	binding     *binding
 	function    function
@@ -81,7 +81,7 @@ func (l *Library) AlltoAll(
 }
 
 // Send sends count elements to a peer, whose Recv must have the same count and type. Send and Recv
-// calls that depend on each other must be queued between the same GroupStart and GroupEnd.
+// calls that depend on each other must be in the same group (see GroupStart).
 func (l *Library) Send(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

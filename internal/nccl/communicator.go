@@ -18,8 +18,7 @@ func (l *Library) UniqueID() (UniqueID, error) {
 }
 
 // CommInitRank creates this rank's communicator on the thread's current device. It blocks until all
-// ranks have called it. It requires NCCL 2.23.4, whose ncclCommInitRankScalable takes the ID's
-// address. ncclCommInitRank takes the ID by value, for which C's conventions depend on the machine.
+// ranks have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
@@ -95,8 +94,8 @@ func (l *Library) CommResume(comm Comm) error {
 	return l.call(commResume, uintptr(comm))
 }
 
-// GroupStart opens a group of calls, which ends at GroupEnd. The caller must stay on the same
-// thread until then. Groups can be nested.
+// GroupStart opens a group on the calling thread, which must also call GroupEnd. Groups can be
+// nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }
 
 // GroupEnd executes the calls in the group. It blocks if one of them blocks. If a window

@@ -12,7 +12,7 @@ import (
 // Library imitates another GPU library in the process, such as PyTorch. It creates streams, graphs
 // and memory by calling CUDA directly.
 type Library struct {
-	Streams []*symmem.Stream // the library's streams as returned by Interop.AdoptStream
+	Streams []*symmem.Stream // adopted by the Runtime
 
 	gpu           *cuda.Driver // uses the device's primary context in each call
 	device        cuda.Device
@@ -87,8 +87,8 @@ type LibraryGraph struct {
 }
 
 // Capture captures the work that record queues on the given streams of the library. The capture
-// begins on the first stream. The other streams join the capture by waiting for the first stream,
-// which waits for them at the end. Like PyTorch, Capture uses CUDA's global capture mode.
+// begins on the first stream. The other streams wait for the first stream, which waits for them at
+// the end. Like PyTorch, Capture uses CUDA's global capture mode.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/spin"
 )
 
-// Mutex is a sync.Mutex. Its class C holds the lock's rank. Lock panics if the goroutine does not
-// acquire locks in the order of their ranks.
+// Mutex is a sync.Mutex. Lock panics if the goroutine does not acquire locks in the order of the
+// ranks of their classes.
 type Mutex[C Class] struct{ lock sync.Mutex }
 
 // Lock acquires the lock.
@@ -84,10 +84,10 @@ func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 	return acquired
 }
 
-// Waiting panics if the goroutine holds a lock that must not be held during a wait for another rank
-// (process). It must be called before every wait for another rank.
+// Waiting panics if the goroutine holds a lock that must not be held during a wait for another
+// process. It must be called before each such wait.
 func Waiting() { checkWait() }
 
-// Unlocked panics if the goroutine holds any lock. It must be called before every call of a
-// function that the user has provided, because such a function can acquire any lock.
+// Unlocked panics if the goroutine holds any lock. It must be called before every call of a user's
+// function, which can acquire any lock.
 func Unlocked() { checkUnlocked() }

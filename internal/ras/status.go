@@ -26,8 +26,7 @@ type Rank struct {
 	Counts map[string]uint64 `json:"collective_counts"`
 }
 
-// ID returns NCCL's name for the communicator with the given unique ID. The name is a hash of the
-// unique ID.
+// ID returns NCCL's name for the communicator with the given unique ID: a hash of this ID.
 func ID(uniqueID []byte) string {
 	a, b := uint64(1)^uint64(len(uniqueID)), uint64(1)
 	for ; len(uniqueID) > 0; uniqueID = uniqueID[min(8, len(uniqueID)):] {
@@ -52,9 +51,9 @@ func ID(uniqueID []byte) string {
 // collectiveNames lists the keys of Rank.Counts.
 var collectiveNames = []string{"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"}
 
-// Differences lists the collectives of which a communicator's ranks have launched different
-// numbers, for example "AllReduce: 3 by rank 1, 4 by ranks 0,2-3". If there are none or the
-// communicator is unknown, it returns "". format formats a list of ranks.
+// Differences lists the counts that differ between a communicator's ranks, for example "AllReduce:
+// 3 by rank 1, 4 by ranks 0,2-3". If there are none or the communicator is unknown, it returns "".
+// format formats a list of ranks.
 func (s *Status) Differences(id string, size int, format func(ranks []int) string) string {
 	index := slices.IndexFunc(s.Communicators, func(c Communicator) bool {
 		return c.Name == id && c.Size == size

@@ -16,9 +16,8 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Build returns the paths of two libraries: the software CUDA driver, which contains symmem's
-// kernels, and the software NCCL. If the libraries are not in the user's cache, Build compiles them
-// with gcc and g++.
+// Build returns the paths of the software CUDA driver, which contains symmem's kernels, and of the
+// software NCCL. If the user's cache lacks them, Build compiles them with gcc and g++.
 //
 // A process must load cuda before nccl, because the loader then finds the driver by its name. The
 // process must not load any other CUDA driver.
@@ -34,8 +33,7 @@ const (
 )
 
 // cachedFolder returns the folder in the user's cache for the flags, the embedded sources and
-// extraSources. If the folder does not exist, cachedFolder makes it and calls create to write its
-// contents.
+// extraSources. If it does not exist, create must write its contents.
 func cachedFolder(
 	flags []string, create func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
@@ -100,9 +98,8 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler runs a compiler and returns its output. An error contains part, the name of what is
-// compiled. The compiler's temporary files are in dir, so that they are removed with dir even if
-// the compiler is killed.
+// runCompiler runs a compiler and returns its output. Errors contain the name of the compiled part.
+// Temporary files are in dir, so that they are removed with dir even if the compiler is killed.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if dir != "" {

@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// buildCode holds the Go code that compiles the libraries. After a change to this code, the
-// libraries are compiled again.
+// buildCode holds the Go code that compiles the libraries. Its changes require a new build.
 //
 //go:embed build.go kernel.go
 var buildCode embed.FS
@@ -56,8 +55,8 @@ func userCache() (cache, error) {
 
 const writable = 2 // W_OK of access(2)
 
-// findOrCreate returns the subfolder for a key. If the subfolder does not exist, findOrCreate makes
-// it and calls create to write its contents.
+// findOrCreate returns the subfolder for a key. If it does not exist, create must write its
+// contents.
 func (c cache) findOrCreate(key string, create func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
@@ -70,8 +69,7 @@ func (c cache) findOrCreate(key string, create func(dir string) error) (string, 
 		return dir, os.Chtimes(dir, now, now)
 	}
 	c.removeOldFolders()
-	// Each call writes to a new folder, because the compiler of a killed process may still be
-	// running and writing to the old folder.
+	// Each call writes to a new folder, because a killed process's compiler may still be running.
 	unfinished, err := os.MkdirTemp(c.dir, unfinishedPrefix)
 	if err == nil {
 		err = create(unfinished)

@@ -34,7 +34,6 @@ type Lock struct {
 	lastHolder  uintptr // goroutine that set held last; guarded by held
 }
 
-// bias lets one goroutine acquire a Lock, or enter a Gate, without atomic instructions.
 type bias struct {
 	owner uintptr // goroutine
 	busy  uint32  // number of the owner's calls in the Gate; for a Lock, 0 or 1
@@ -42,8 +41,8 @@ type bias struct {
 }
 
 const (
-	// lockOwnerThreshold is the number of consecutive acquisitions after which a goroutine becomes
-	// the owner. To end a bias takes a few microseconds.
+	// lockOwnerThreshold is the number of consecutive acquisitions that make a goroutine the owner.
+	// To end a bias takes a few microseconds.
 	lockOwnerThreshold = 200
 	// A waiting goroutine yields yieldRounds times and then sleeps, at first for firstSleep. After
 	// every sleepsPerStep sleeps, the length of a sleep doubles, up to maxDoublings times.
@@ -162,7 +161,7 @@ func pause(round int) {
 	time.Sleep(firstSleep << min((round-yieldRounds)/sleepsPerStep, maxDoublings))
 }
 
-// The number of the system call membarrier(2), and its commands.
+// The system call membarrier(2) and its commands.
 const (
 	membarrierCall      = 324
 	membarrierExpedited = 1 << 3

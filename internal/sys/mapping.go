@@ -9,23 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a range of this process's addresses. They are either reserved without memory (a
-// reservation), or mapped to shared memory. A second Close returns ErrUnmapped. In builds with the
-// tag "invariants", it panics.
+// Mapping is a range of this process's addresses: either a reservation, which has no memory, or
+// shared memory. A second Close returns ErrUnmapped or, with the build tag "invariants", panics.
 type Mapping struct {
 	base  unsafe.Pointer
 	bytes int64
 	// inReservation is true for memory that MapAt has mapped over a part of a reservation. Close
 	// reserves these addresses again, because other memory could otherwise be mapped there.
 	inReservation bool
-	origin        origin // the stack at the mapping's creation, with the tag "invariants"
+	origin        origin // stack that created the mapping
 }
 
 // ErrUnmapped is returned by the second Close of a Mapping.
 var ErrUnmapped = errors.New("the mapping is already closed")
 
-// Reserve reserves addresses without memory. The first address is a multiple of align, which must
-// be a power of two.
+// Reserve reserves addresses without memory, aligned to align, which must be a power of two.
 func Reserve(bytes, align int64) (*Mapping, error) {
 	reserved, err := mmap(nil, bytes+align, unix.PROT_NONE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
@@ -81,8 +79,8 @@ func mapFixed(base unsafe.Pointer, f *os.File, offset, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("mapping %d bytes of shared memory: %w", bytes, err)
 	}
-	// If the system supports transparent huge pages for shared memory, this call reduces page
-	// faults by a factor of 512. Otherwise, the call fails and has no effect.
+	// If the system supports transparent huge pages for shared memory, this reduces page faults by
+	// a factor of 512.
 	_ = unix.Madvise(unsafe.Slice((*byte)(base), bytes), unix.MADV_HUGEPAGE)
 	return nil
 }
@@ -105,8 +103,8 @@ func (m *Mapping) Address() uintptr { return uintptr(m.base) }
 // Bytes returns the length in bytes.
 func (m *Mapping) Bytes() int64 { return m.bytes }
 
-// Populate allocates the pages of a part of the mapping, so that later stores to them cause no page
-// faults. On kernels before 5.14, it has no effect. offset must be a multiple of PageSize.
+// Populate allocates the pages of a part of the mapping, so that stores cause no page faults. On
+// kernels before 5.14, it has no effect. offset must be a multiple of PageSize.
 func (m *Mapping) Populate(offset, bytes int64) {
 	part := unsafe.Slice((*byte)(unsafe.Add(m.base, offset)), bytes)
 	_ = unix.Madvise(part, unix.MADV_POPULATE_WRITE) // if it fails, later stores allocate the pages

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pidfd opens a descriptor of a process, which becomes readable when the process exits. The
-// descriptor never refers to a later process with the same ID.
+// Pidfd opens a descriptor that becomes readable when the process exits. It never refers to another
+// process with the same ID.
 func Pidfd(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -20,9 +20,8 @@ func Pidfd(pid int) (*os.File, error) {
 // AwaitEnd blocks until the process of a Pidfd has exited. It returns an error if pidfd is closed
 // or its read deadline passes.
 //
-// AwaitEnd lets the Go runtime poll the descriptor instead of blocking a thread in a system call.
-// While a thread is blocked, the runtime's monitor thread wakes up thousands of times a second, and
-// takes time of processors that the ranks need.
+// AwaitEnd waits in the Go runtime's poller. While a thread is blocked in a system call, the
+// runtime's monitor wakes up thousands of times a second on processors that the ranks need.
 func AwaitEnd(pidfd *os.File) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 
 const (
 	// SilenceLimit is the time after which a TCP connection fails because the other machine has not
-	// acknowledged data or a probe. The other kernel acknowledges them even if its process is
-	// stopped.
+	// acknowledged data or a probe. Its kernel does so even if the process is stopped.
 	SilenceLimit = 5 * time.Second
 	// probeInterval is the time between two probes, and the maximum time between two transmissions
 	// of the same data.
@@ -26,8 +25,7 @@ var keepAlive = net.KeepAliveConfig{
 	Count: int(SilenceLimit / probeInterval),
 }
 
-// Dialer returns a dialer for TCP, whose connections have the settings of DetectSilence, and for
-// Unix sockets.
+// Dialer returns a dialer for Unix sockets, and for TCP with DetectSilence.
 func Dialer() *net.Dialer {
 	return &net.Dialer{
 		KeepAliveConfig: keepAlive,
@@ -58,8 +56,7 @@ func DetectSilence(conn net.Conn) error {
 }
 
 // limitSilence makes a connection fail if sent data is not acknowledged for SilenceLimit. Until
-// then, Linux sends the data again every probeInterval, so that the connection recovers soon after
-// the network.
+// then, Linux sends the data again every probeInterval.
 func limitSilence(conn syscall.RawConn) error {
 	var setErr error
 	err := conn.Control(func(fd uintptr) {

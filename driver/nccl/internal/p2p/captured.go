@@ -8,8 +8,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// CapturedMessage is a Send or a Recv in a CUDA graph. All launches of the graph use the same words
-// of host memory and, for a Send, the same slot and staging block.
+// CapturedMessage is a Send or a Recv in a CUDA graph. All launches of the graph use the same
+// words, slot and staging block.
 type CapturedMessage struct {
 	messages   *Messages
 	plan       *Plan
@@ -52,8 +52,8 @@ func (c *CapturedMessage) record(s *stream.Stream) (err error) {
 	return m.outbox.queueSend(c.plan, c.staged, cudaStream)
 }
 
-// Launch prepares one launch of the graph. It assigns the message's number, and then announces the
-// Send to the peer or looks for the Recv's message. The caller must hold s.Mu and Group.Mu.
+// Launch assigns a message number to one launch of the graph, and announces the Send or looks for
+// the Recv's message. The caller must hold s.Mu and Group.Mu.
 func (c *CapturedMessage) Launch(s *stream.Stream) (*End, error) {
 	m, p := c.messages, c.plan
 	if err := m.beginCall(s, p); err != nil {

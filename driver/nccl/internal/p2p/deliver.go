@@ -11,7 +11,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// startDelivery starts the goroutine that delivers messages, unless it is running or no Recv waits.
+// startDelivery starts deliverMessages, unless it is running or no Recv waits.
 func (in *inbox) startDelivery() {
 	if in.isDelivering || in.stopped || len(in.recvsWithoutMessage) == 0 {
 		return
@@ -46,8 +46,8 @@ func (in *inbox) deliverMessages() {
 }
 
 const (
-	spinPolls  = 50  // number of polls after which pause returns at once
-	yieldPolls = 200 // number of later polls after which pause yields the processor
+	spinPolls  = 50  // polls without a pause
+	yieldPolls = 200 // later polls that yield the processor
 	// maxSleep limits each sleep. A peer that announces a message wakes the sleeper earlier.
 	maxSleep = 10 * time.Millisecond
 )
@@ -70,9 +70,9 @@ func (w *wakeup) pause(wakeCount uint32, polls int, hasAnnounced bool) {
 	}
 }
 
-// acceptMessages returns the Recvs whose messages have arrived, and removes these Recvs from
+// acceptMessages returns the Recvs whose messages have arrived, and removes them from
 // in.recvsWithoutMessage. hasAnnounced reports whether a message for another Recv has been
-// announced. mustContinue reports whether acceptMessages must be called again.
+// announced. mustContinue reports whether it must be called again.
 func (in *inbox) acceptMessages() (accepted []*End, hasAnnounced, mustContinue bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -34,7 +34,7 @@ type header struct {
 	segment            uint64 // number of the staging segment, from 1, or 0 for an empty message
 	size               uint64 // size of the segment
 	offset             uint64 // offset of the message in the segment
-	slot               uint64 // index of the words in flags
+	slot               uint64 // index in flags
 	inGraph            uint64 // 1 for a Send in a graph, which uses the same slot in each launch
 }
 
@@ -67,7 +67,7 @@ type wakeup struct {
 type mailbox struct {
 	memory       *sys.Mapping
 	ranks        int
-	pinnedHost   uintptr // host address of the flags that are registered with CUDA
+	pinnedHost   uintptr // host address of the flags registered with CUDA
 	pinnedDevice uintptr // device address of these flags
 }
 
@@ -141,8 +141,7 @@ func mailboxKey(group string) handoff.Key {
 	return handoff.Key{Namespace: handoff.NamespaceOf("mailbox/" + group)}
 }
 
-// openMailbox creates this rank's mailbox. Peers can map the mailbox until the caller withdraws the
-// returned file.
+// openMailbox creates this rank's mailbox, which peers can map until the caller withdraws the file.
 func openMailbox(d *Device, config *driver.GroupConfig) (*mailbox, *os.File, error) {
 	ranks := len(config.Ranks)
 	bytes := mailboxBytes(ranks)

@@ -7,9 +7,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// BusyStreams lists the streams on which a communicator may have unfinished work. A goroutine (the
-// watcher) removes streams that have become idle. A launch holds its stream's lock from Add until
-// CUDA has accepted the work, and a locked stream does not count as idle.
+// BusyStreams lists the streams on which a communicator may have unfinished work. A goroutine, the
+// watcher, removes idle streams. A launch holds its stream's lock from Add until CUDA has accepted
+// the work, and a locked stream does not count as idle.
 type BusyStreams struct {
 	// lastAdded is the stream that was added last, or nil if AllIdle has been called since then.
 	lastAdded atomic.Pointer[Stream]

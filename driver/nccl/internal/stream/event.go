@@ -11,8 +11,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Event marks a point in a stream: Record moves the event to the end of the work queued so far. An
-// event that has never been recorded counts as done.
+// Event marks a point in a stream. An event that has never been recorded counts as done.
 type Event struct {
 	streams *Streams
 
@@ -117,8 +116,8 @@ func (e *Event) StreamWait(stream cuda.Stream, api *cuda.Driver) error {
 }
 
 // newFixedPoint returns a new point that is reached once the event's current point has been
-// reached. It returns nil if the event was never recorded. A graph waits for this new point,
-// because a later Record of the event can move the current one. The CUDA context must be current.
+// reached, or nil if the event was never recorded. A graph waits for this new point, because a
+// later Record can move the current one. The CUDA context must be current.
 func (e *Event) newFixedPoint() (*Point, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

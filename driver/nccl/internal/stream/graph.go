@@ -12,8 +12,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is work that was captured with BeginCapture. NCCL's kernels in a graph refer to their
-// communicators, so the communicators cannot be destroyed before the graph is closed.
+// Graph is captured work. NCCL's kernels in a graph refer to their communicators, which therefore
+// cannot be destroyed before the graph is closed.
 type Graph struct {
 	streams       *Streams
 	Calls         Calls    // the calls of groups (communicators) in the graph
@@ -25,7 +25,7 @@ type Graph struct {
 	// WaitsElsewhere is true if the graph may wait for something other than calls of the groups on
 	// its stream (see Stream.RecordGroups).
 	WaitsElsewhere bool
-	lastLaunchEnd  *Event // end of the last launch
+	lastLaunchEnd  *Event
 
 	mu         ranked.Mutex[graphMu]
 	executable cuda.GraphExec // guarded by mu
@@ -38,9 +38,8 @@ type Calls interface {
 	// Record adds a group call to a stream's capture. The caller must hold the locks of the stream
 	// and the group.
 	Record(stream *Stream, plan driver.Plan) error
-	// Launch numbers the collectives and the messages in the graph. It then queues the launch with
-	// Graph.Queue and Graph.RecordEvents. The caller must hold the locks of the graph and the
-	// stream.
+	// Launch numbers the calls, and queues the launch with Graph.Queue and Graph.RecordEvents. The
+	// caller must hold the locks of the graph and the stream.
 	Launch(g *Graph, stream *Stream) error
 	// Close frees the resources of the calls. launchesEnded is true if all launches have completed.
 	Close(launchesEnded bool)

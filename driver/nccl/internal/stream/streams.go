@@ -22,7 +22,7 @@ type Streams struct {
 	Groups func() []Group
 	// LongestTimeout returns the longest timeout of the device and its groups.
 	LongestTimeout func() time.Duration
-	NewCalls       func() Calls // returns the Calls of a new Graph
+	NewCalls       func() Calls // for a new Graph
 	Capturing      atomic.Int32 // number of streams being captured
 	// HappensBefore makes stream order a happens-before relation in Go's memory model. A host
 	// function loads HappensBefore before it runs and increments HappensBefore afterwards. Code
@@ -32,7 +32,7 @@ type Streams struct {
 
 	mu         ranked.Mutex[streamsMu]
 	graphs     map[*Graph]struct{} // open graphs; guarded by mu
-	keptPoints []*Point            // points for which graphs of other libraries wait; guarded by mu
+	keptPoints []*Point            // points in graphs of other libraries; guarded by mu
 }
 
 // NewStream creates a stream.
@@ -73,9 +73,8 @@ var errOtherDevice = errors.New("the stream belongs to another device")
 // NewEvent returns a new event.
 func (streams *Streams) NewEvent() *Event { return &Event{streams: streams} }
 
-// keepInCapture keeps p alive as long as the graph that another library is capturing from stream.
-// If the CUDA driver cannot report when the graph is destroyed, p stays alive until the device
-// closes.
+// keepInCapture keeps p alive as long as the graph that another library is capturing. If the CUDA
+// driver cannot report the graph's end, p stays alive until the device closes.
 func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	capture, err := streams.GPU.CUDA.CaptureInfo(stream)
 	if err != nil || capture.Graph == 0 {
