@@ -142,8 +142,8 @@ func (s *Server) sendResponse(conn *net.UnixConn, request []byte) bool {
 		_ = sys.SendFile(conn, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// Hold the lock while sending. When Withdraw returns, the kernel then refers to the file
-	// itself, and the caller of Withdraw can close the file.
+	// Hold the lock while sending, so that the kernel refers to the file when Withdraw returns and
+	// its caller closes the file.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

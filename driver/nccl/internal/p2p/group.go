@@ -32,7 +32,7 @@ type Group struct {
 	Config *driver.GroupConfig
 	Plane  control.Plane // connects the ranks outside NCCL
 	Busy   *stream.BusyStreams
-	// Check is true if the arguments of each message's Send and Recv are compared.
+	// Check is true if the Send and the Recv of each message are compared.
 	Check *atomic.Bool
 	// Ended is closed when the group has failed or has been closed.
 	Ended <-chan struct{}

@@ -15,8 +15,8 @@ import (
 )
 
 // A mailbox is host memory in which a rank receives message headers. All ranks of the group and
-// their GPUs can access it. The host can therefore observe a message, and end the wait of a stream,
-// without calling CUDA. The data of messages is in device memory; see staging.
+// their GPUs can access it, so that the host can observe a message, and end the wait of a stream,
+// without calling CUDA. Messages' data is in device memory; see staging.
 
 const (
 	// Slots is the maximum number of unfinished messages from one rank to another, a power of two.
@@ -55,10 +55,10 @@ type headerRing struct {
 	headers      [Slots]header // header n, counted from 1, is at index n % Slots
 }
 
-// wakeup wakes the mailbox's owner when a header arrives.
+// wakeup wakes the mailbox's owner.
 type wakeup struct {
 	wakeCount uint32 // number of calls of wake
-	sleeping  int32  // number of threads that wait for a wake
+	sleeping  int32  // number of waiting threads
 	closed    uint32 // 1 once the owner no longer reads headers
 	_         [pageBytes - 12]byte
 }

@@ -16,8 +16,8 @@ func (s *Stream) Copy(dst, src uintptr, bytes int64) error {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
 	}
 	if copyWaits(s.gpu, dst, src, bytes) {
-		// CUDA's copy call would wait with the stream locked, so that a group's fault could not end
-		// the wait. Wait here instead.
+		// Wait here rather than in CUDA's copy call, during which the stream would be locked and a
+		// group's fault could not end the wait.
 		if capturing, err := s.recordAllWork(); !capturing && err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 4*s.gpu.Timeout)
 			_ = gpu.Poll(ctx, s.Idle) // after a timeout, CUDA's copy call waits
