@@ -89,8 +89,8 @@ func (d *Driver) In(context Context) *Driver {
 	return newDriver(functions)
 }
 
-// ContextStep returns a call that makes a context current. Other packages can make this call before
-// they call their own C libraries.
+// ContextStep returns a call that makes a context current, for use before calls of other C
+// libraries.
 func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),

@@ -10,7 +10,7 @@ import (
 type table struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function
-	// stepBefore runs before each call, on the same thread. The zero value does nothing.
+	// stepBefore runs before each call, on the same thread.
 	stepBefore dl.Step
 }
 

@@ -7,7 +7,7 @@ type binding struct {
 	library *dl.Library
 	symbols []dl.Symbol // indexed by function
 	version int
-	// stepBefore runs before each call, on the same thread. The zero value does nothing.
+	// stepBefore runs before each call, on the same thread.
 	stepBefore dl.Step
 }
 

@@ -28,7 +28,7 @@ var wheelPatterns = []string{
 
 type location struct {
 	origin       string // description of the location
-	mustBeLoaded bool   // whether to use only a library that the process has already loaded
+	mustBeLoaded bool   // whether to use only a library that is already loaded
 	paths        []string
 }
 
@@ -40,7 +40,7 @@ type location struct {
 // If no copy can be opened, the error matches ErrNoLibrary and lists all attempts.
 func Load() (*Library, error) { return open(locations(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// locations lists the locations to search. If SYMMEM_NCCL is set, no other file is tried, so that a
+// locations lists the locations to search. If SYMMEM_NCCL is set, it lists no other file, so that a
 // misspelt path causes an error.
 func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	locations := []location{{

@@ -26,7 +26,7 @@ type Gate struct {
 	latestBias *bias      // latest bias, even after its withdrawal; guarded by biasMu
 }
 
-// Pass is the result of Gate.Enter, which the caller passes to Gate.Leave.
+// Pass is the result of Gate.Enter, for Gate.Leave.
 type Pass struct{ bias *bias }
 
 const (

@@ -67,7 +67,7 @@ func (m *Messages) examineMessage(e *End) error {
 		return nil
 	}
 	// The message may have been announced since the first check. All headers that the peer had
-	// written by then are visible now, so read the headers and check again.
+	// written by then are visible now, so check again.
 	m.inbox.mu.Lock()
 	defer m.inbox.mu.Unlock()
 	readErr := m.inbox.readHeaders()

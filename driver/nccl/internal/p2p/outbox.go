@@ -135,7 +135,7 @@ func (o *outbox) awaitRoom(p *Plan, needsSlot bool) error {
 	}
 }
 
-const growInterval = 10 * time.Millisecond // between attempts to allocate another segment
+const growInterval = 10 * time.Millisecond // between attempts to add a segment
 
 // awaitBlock allocates a block of staging memory. If the device is out of memory, it waits as long
 // as peers might free blocks.
@@ -146,7 +146,7 @@ func (o *outbox) awaitBlock(bytes int64) (block, error) {
 		return b, nil
 	}
 	begin := time.Now()
-	var lastFailure time.Time // of growErr
+	var lastFailure time.Time
 	var growErr error
 	for polls := 0; ; polls++ {
 		hasUncopied := o.reclaimAll()
@@ -177,7 +177,7 @@ func (o *outbox) reclaimAll() (hasUncopied bool) {
 	return hasUncopied
 }
 
-const busyPolls = 20 // number of polls before pause begins to sleep
+const busyPolls = 20 // before pause begins to sleep
 
 // pause waits between two polls.
 func pause(polls int) {

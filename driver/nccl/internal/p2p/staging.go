@@ -169,9 +169,8 @@ func (s *staging) freeSegments(config *driver.GroupConfig, n int) error {
 	return errors.Join(errs...)
 }
 
-// close frees the segments, but peers keep their mappings. If peersNeedMemory is set, peers may
-// still have to map segments other than the first. These segments then stay exported until the
-// device closes.
+// close frees the segments, but peers keep their mappings. If peersNeedMemory is set, all segments
+// but the first stay exported until the device closes, because peers may still have to map them.
 func (s *staging) close(config *driver.GroupConfig, peersNeedMemory bool) error {
 	d := s.device
 	var errs []error

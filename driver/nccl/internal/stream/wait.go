@@ -113,8 +113,8 @@ func (s *Stream) awaitWork(ctx context.Context) error {
 	return nil
 }
 
-// await waits for the work of s, whose latest call is c. It checks for failed peers of c's group
-// only. Each other group has a goroutine (its watcher) that checks that group's peers.
+// await waits for the work of s, whose latest call is c. It checks for failed peers of c's group.
+// Each other group has a goroutine (its watcher) that checks its peers.
 func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	if c.group == nil || s.Idle() {
 		return gpu.Poll(ctx, s.Idle)
@@ -135,8 +135,8 @@ func (c *lastCall) await(ctx context.Context, s *Stream) error {
 	return gpu.Poll(idleCtx, s.Idle)
 }
 
-// Abandon replaces the CUDA stream because a kernel on it does not exit. All work queued after the
-// kernel is lost, and so are recorded events. If the stream is idle, Abandon does nothing.
+// Abandon replaces the CUDA stream because a kernel on it does not exit. All work and events after
+// the kernel are lost. If the stream is idle, Abandon does nothing.
 func (s *Stream) Abandon() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
