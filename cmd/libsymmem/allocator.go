@@ -13,7 +13,7 @@ import (
 
 // addressOf calls alloc and returns the address, or 0 on failure.
 func addressOf(alloc func() (uintptr, error)) (address uintptr) {
-	store(&address, "the address", alloc)
+	store(&address, "the buffer", alloc)
 	return address
 }
 
@@ -32,13 +32,13 @@ func goTorchAlloc(
 //export goTorchFree
 func goTorchFree(address unsafe.Pointer) {
 	err := binding.CatchPanic(func() error {
-		if !library.AnyOpen() {
+		if !library.IsAnyWorldOpen() {
 			return nil // the last close has returned the memory
 		}
 		return library.Free(uintptr(address), true)
 	})
 	if err != nil {
-		report(err)
+		storeError(err)
 		(*binding.Counters)(unsafe.Pointer(&C.symmem_words)).Refused.Add(1)
 	}
 }
@@ -62,7 +62,7 @@ func goPlugAlloc(
 func goPlugRegister(comm C.uintptr_t) C.int {
 	err := binding.CatchPanic(func() error { return library.PlugRegister(uintptr(comm)) })
 	if err != nil {
-		report(err)
+		storeError(err)
 	}
 	return C.int(library.PlugStatus(uintptr(comm), err))
 }

@@ -28,7 +28,7 @@ func goNote(pool C.int, kind, value C.int64_t, site C.uint32_t) C.int {
 
 //export goSite
 func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
-	return store(site, "the site", func() (uint32, error) {
+	return store(site, "the call site", func() (uint32, error) {
 		name, err := textOf(length, text)
 		if err != nil {
 			return 0, err
@@ -38,24 +38,25 @@ func goSite(length C.size_t, text *C.char, site *C.uint32_t) C.int {
 }
 
 //export goValue
-func goValue(v *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
+func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C.int {
 	return guard(func() error {
-		if v == nil || number == nil {
-			return errNull("the value or its number")
+		if value == nil || number == nil {
+			return errNull("the struct symmem_value or the number")
 		}
-		if v.name_length > C.SYMMEM_VALUE_NAME {
-			return fmt.Errorf("value name of %d bytes: the maximum is %d: %w", v.name_length,
-				C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
+		if value.name_length > C.SYMMEM_VALUE_NAME {
+			return fmt.Errorf("the name of a value has %d bytes; the maximum is %d: %w",
+				value.name_length, C.SYMMEM_VALUE_NAME, symmem.ErrInvalid)
 		}
-		if v.site != 0 {
-			site = v.site
+		if value.site != 0 {
+			site = value.site
 		}
-		name := C.GoStringN(&v.name[0], C.int(v.name_length))
-		got, err := library.CombineNumber(uint64(v.group), int(v.operation), name, int64(*number),
-			uint32(site))
-		agree := v.operation == C.SYMMEM_VALUE_AGREE || v.operation == C.SYMMEM_VALUE_AGREE_FLOAT
-		if err == nil && !agree {
-			*number = C.int64_t(got)
+		name := C.GoStringN(&value.name[0], C.int(value.name_length))
+		result, err := library.CombineNumber(uint64(value.group), int(value.operation), name,
+			int64(*number), uint32(site))
+		onlyCompares := value.operation == C.SYMMEM_VALUE_AGREE ||
+			value.operation == C.SYMMEM_VALUE_AGREE_FLOAT
+		if err == nil && !onlyCompares {
+			*number = C.int64_t(result)
 		}
 		return err
 	})

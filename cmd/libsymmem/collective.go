@@ -14,17 +14,18 @@ import (
 //export goCall
 func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	return guard(func() error {
-		a, err := argumentsOf(call, site)
+		arguments, err := argumentsOf(call, site)
 		if err == nil && call.more_count > 0 {
-			a.More, err = furtherCalls(call, site)
+			arguments.More, err = remainingCalls(call, site)
 		}
 		if err != nil {
 			return err
 		}
-		return library.Do(uint64(call.group), &a)
+		return library.Do(uint64(call.group), &arguments)
 	})
 }
 
+// argumentsOf converts a call, except for the calls that follow it in a list.
 func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
 	a := binding.Arguments{
 		Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
@@ -34,7 +35,7 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 		Site: uint32(site), Wait: call.flags&C.SYMMEM_CALL_WAIT != 0,
 	}
 	if call.flags&^C.SYMMEM_CALL_WAIT != 0 {
-		return a, fmt.Errorf("flags %#x: %w", call.flags, symmem.ErrInvalid)
+		return a, fmt.Errorf("unknown flags %#x of a call: %w", call.flags, symmem.ErrInvalid)
 	}
 	if sender := call.from; sender != nil {
 		a.Arrived = func(rank int) { *sender = C.int32_t(rank) }
@@ -47,13 +48,13 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 	return a, err
 }
 
-const maxFurtherCalls = 1 << 16
+const maxRemainingCalls = 1 << 16
 
-// furtherCalls returns the arguments of all calls in a list except the first.
-func furtherCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
-	if call.more == nil || call.more_count > maxFurtherCalls {
-		return nil, fmt.Errorf("a list of %d further calls at %p: %w", call.more_count, call.more,
-			symmem.ErrInvalid)
+// remainingCalls returns the arguments of all calls in a list except the first.
+func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
+	if call.more == nil || call.more_count > maxRemainingCalls {
+		return nil, fmt.Errorf("%d more calls at address %p: the maximum is %d: %w",
+			call.more_count, call.more, maxRemainingCalls, symmem.ErrInvalid)
 	}
 	list := make([]binding.Arguments, call.more_count)
 	for i := range list {
@@ -63,8 +64,9 @@ func furtherCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argume
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&next)), call.size),
 			unsafe.Slice((*byte)(src), call.size))
 		if next.size != call.size || next.more_count > 0 {
-			return nil, fmt.Errorf("call %d of a list has size %d and %d further calls: %w", i+1,
-				next.size, next.more_count, symmem.ErrInvalid)
+			return nil, fmt.Errorf("call %d of a list has size %d and more_count %d; want size %d "+
+				"and more_count 0: %w", i+1, next.size, next.more_count, call.size,
+				symmem.ErrInvalid)
 		}
 		var err error
 		if list[i], err = argumentsOf(&next, site); err != nil {
@@ -74,27 +76,28 @@ func furtherCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argume
 	return list, nil
 }
 
+// splitsOf returns the element counts and offsets of a call whose parts have different sizes.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)
 	}
 	return &symmem.Splits{
-		SendCounts:  int64s(call.ranks, call.send_counts),
-		SendOffsets: int64s(call.ranks, call.send_offsets),
-		RecvCounts:  int64s(call.ranks, call.recv_counts),
-		RecvOffsets: int64s(call.ranks, call.recv_offsets),
+		SendCounts:  copyIntegers(call.ranks, call.send_counts),
+		SendOffsets: copyIntegers(call.ranks, call.send_offsets),
+		RecvCounts:  copyIntegers(call.ranks, call.recv_counts),
+		RecvOffsets: copyIntegers(call.ranks, call.recv_offsets),
 	}, nil
 }
 
-func int64s(count C.size_t, list *C.int64_t) []int64 {
-	if list == nil {
+func copyIntegers(count C.size_t, src *C.int64_t) []int64 {
+	if src == nil {
 		return nil
 	}
-	all := make([]int64, count)
-	for i, n := range unsafe.Slice(list, int(count)) {
-		all[i] = int64(n)
+	dst := make([]int64, count)
+	for i, value := range unsafe.Slice(src, int(count)) {
+		dst[i] = int64(value)
 	}
-	return all
+	return dst
 }
 
 //export goNorm

@@ -22,30 +22,31 @@ func goGroupOpen(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t, group *C.uint64_t,
 ) C.int {
 	return store(group, "the group", func() (uint64, error) {
-		text, list, err := groupArguments(length, name, count, ranks)
+		groupName, rankList, err := groupArguments(length, name, count, ranks)
 		if err != nil {
 			return 0, err
 		}
-		return library.OpenGroup(text, list)
+		return library.OpenGroup(groupName, rankList)
 	})
 }
 
+// groupArguments converts a group's name and list of ranks.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
-) (text string, list []int, err error) {
-	if text, err = textOf(length, name); err != nil {
+) (groupName string, rankList []int, err error) {
+	if groupName, err = textOf(length, name); err != nil {
 		return "", nil, err
 	}
 	if ranks == nil {
-		return "", nil, errNull("the ranks")
+		return "", nil, errNull("the list of ranks")
 	}
 	if count > maxRanks {
 		return "", nil, fmt.Errorf("opening a group of %d ranks: %w", count, symmem.ErrInvalid)
 	}
-	for _, r := range unsafe.Slice(ranks, int(count)) {
-		list = append(list, int(r))
+	for _, rank := range unsafe.Slice(ranks, int(count)) {
+		rankList = append(rankList, int(rank))
 	}
-	return text, list, nil
+	return groupName, rankList, nil
 }
 
 //export goGroupClose
@@ -54,8 +55,8 @@ func goGroupClose(group C.uint64_t) C.int {
 }
 
 //export goGroupDescribe
-func goGroupDescribe(group C.uint64_t, size C.size_t, text *C.char, length *C.size_t) C.int {
-	return copyText(size, text, length, func() (string, error) {
+func goGroupDescribe(group C.uint64_t, capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, func() (string, error) {
 		return library.DescribeGroup(uint64(group))
 	})
 }
@@ -76,11 +77,11 @@ func goGroupSetTimeout(group C.uint64_t, timeoutMS C.int64_t) C.int {
 }
 
 //export goGroupSuspend
-func goGroupSuspend(group C.uint64_t, released *C.uint64_t) C.int {
+func goGroupSuspend(group C.uint64_t, releasedBytes *C.uint64_t) C.int {
 	return guard(func() error {
 		bytes, err := library.SuspendGroup(uint64(group))
-		if err == nil && released != nil {
-			*released = C.uint64_t(bytes)
+		if err == nil && releasedBytes != nil {
+			*releasedBytes = C.uint64_t(bytes)
 		}
 		return err
 	})

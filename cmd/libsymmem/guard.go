@@ -14,19 +14,19 @@ import (
 // guard runs call, stores its error for the calling thread and returns the error's code. It also
 // catches panics, which must not reach C.
 func guard(call func() error) C.int {
-	return report(binding.CatchPanic(call))
+	return storeError(binding.CatchPanic(call))
 }
 
 type integer interface {
 	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
 }
 
-// store runs call and stores the result at an address passed by C. If the address is null, it
-// returns an error that contains name.
-func store[D, S integer](dst *D, name string, call func() (S, error)) C.int {
+// store runs call and stores the result at dst, an address passed by C. what names the result in
+// the error for a null dst.
+func store[D, S integer](dst *D, what string, call func() (S, error)) C.int {
 	return guard(func() error {
 		if dst == nil {
-			return errNull(name)
+			return errNull("the address for " + what)
 		}
 		value, err := call()
 		if err == nil {
@@ -36,8 +36,9 @@ func store[D, S integer](dst *D, name string, call func() (S, error)) C.int {
 	})
 }
 
-// report stores an error's text and details for the calling thread and returns the error's code.
-func report(err error) C.int {
+// storeError stores an error's text and details for the calling thread and returns the error's
+// code.
+func storeError(err error) C.int {
 	if err == nil {
 		return C.SYMMEM_OK
 	}
@@ -52,37 +53,43 @@ func report(err error) C.int {
 // maxText is the maximum length, in bytes, of a string that a caller passes.
 const maxText = 1 << 20
 
+// textOf copies a string that a caller passes.
 func textOf(length C.size_t, text *C.char) (string, error) {
 	if length == 0 {
 		return "", nil
 	}
 	if text == nil || length > maxText {
-		return "", fmt.Errorf("text of %d bytes at %p: %w", length, text, symmem.ErrInvalid)
+		return "", fmt.Errorf("a string of %d bytes at address %p: the maximum is %d bytes: %w",
+			length, text, maxText, symmem.ErrInvalid)
 	}
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText copies the text that compose returns into the caller's buffer, as symmem.h describes.
-func copyText(size C.size_t, dst *C.char, length *C.size_t, compose func() (string, error)) C.int {
-	code := C.int(C.SYMMEM_OK)
-	status := guard(func() error {
+// copyText copies the text that compose returns to dst, a buffer of capacity bytes, and stores the
+// text's length at length.
+func copyText(
+	capacity C.size_t, dst *C.char, length *C.size_t, compose func() (string, error),
+) C.int {
+	copyCode := C.int(C.SYMMEM_OK)
+	composeCode := guard(func() error {
 		text, err := compose()
 		if err != nil {
 			return err
 		}
 		if length == nil && dst == nil {
-			return errNull("the buffer for the text and its length")
+			return fmt.Errorf("the text buffer and the pointer to its length are both null: %w",
+				symmem.ErrInvalid)
 		}
-		code = C.symmem_give(C.size_t(len(text)),
-			(*C.char)(unsafe.Pointer(unsafe.StringData(text))), size, dst, length)
+		copyCode = C.symmem_give(C.size_t(len(text)),
+			(*C.char)(unsafe.Pointer(unsafe.StringData(text))), capacity, dst, length)
 		return nil
 	})
-	if status != C.SYMMEM_OK {
-		return status
+	if composeCode != C.SYMMEM_OK {
+		return composeCode
 	}
-	return code
+	return copyCode
 }
 
-func errNull(name string) error {
-	return fmt.Errorf("%s is a null pointer: %w", name, symmem.ErrInvalid)
+func errNull(what string) error {
+	return fmt.Errorf("%s is a null pointer: %w", what, symmem.ErrInvalid)
 }

@@ -67,6 +67,6 @@ func boolean(query func() bool) C.int {
 }
 
 //export goDescribe
-func goDescribe(size C.size_t, text *C.char, length *C.size_t) C.int {
-	return copyText(size, text, length, library.Describe)
+func goDescribe(capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, library.Describe)
 }

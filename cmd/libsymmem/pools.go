@@ -25,7 +25,7 @@ func goPoolClose(pool, force C.int) C.int {
 func goAlloc(
 	pool C.int, bytes C.size_t, stream C.uint64_t, site C.uint32_t, address *unsafe.Pointer,
 ) C.int {
-	return store((*uintptr)(unsafe.Pointer(address)), "the address", func() (uintptr, error) {
+	return store((*uintptr)(unsafe.Pointer(address)), "the buffer", func() (uintptr, error) {
 		return library.Alloc(int(pool), uint64(bytes), uintptr(stream), uint32(site))
 	})
 }

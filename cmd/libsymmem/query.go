@@ -25,19 +25,19 @@ func goPeerAddresses(
 ) C.int {
 	return guard(func() error {
 		if addresses == nil {
-			return errNull("the addresses")
+			return errNull("the list of addresses")
 		}
-		found, err := library.PeerAddresses(uint64(group), uint64(bytes), uintptr(address))
+		result, err := library.PeerAddresses(uint64(group), uint64(bytes), uintptr(address))
 		if err != nil {
 			return err
 		}
-		if uint64(ranks) != uint64(len(found)) {
-			return fmt.Errorf("addresses for %d ranks: the group has %d ranks: %w", ranks,
-				len(found), symmem.ErrInvalid)
+		if uint64(ranks) != uint64(len(result)) {
+			return fmt.Errorf("the list has space for %d ranks; the group has %d ranks: %w", ranks,
+				len(result), symmem.ErrInvalid)
 		}
-		written := unsafe.Slice(addresses, len(found))
-		for r, peer := range found {
-			written[r] = C.uint64_t(peer)
+		dst := unsafe.Slice(addresses, len(result))
+		for rank, peerAddress := range result {
+			dst[rank] = C.uint64_t(peerAddress)
 		}
 		return nil
 	})
@@ -49,15 +49,15 @@ func goWindows(
 ) C.int {
 	return guard(func() error {
 		if count == nil || ranges == nil && capacity > 0 {
-			return errNull("the count or the list of windows")
+			return errNull("the number of windows or the list of windows")
 		}
 		windows, err := library.Windows(uint64(group))
 		if err != nil {
 			return err
 		}
-		fits := min(len(windows), int(min(capacity, 1<<30)))
-		if fits > 0 {
-			copy(unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), fits), windows)
+		copied := min(len(windows), int(min(capacity, 1<<30)))
+		if copied > 0 {
+			copy(unsafe.Slice((*binding.Window)(unsafe.Pointer(ranges)), copied), windows)
 		}
 		*count = C.size_t(len(windows))
 		return nil
@@ -65,8 +65,8 @@ func goWindows(
 }
 
 //export goLocate
-func goLocate(address unsafe.Pointer, size C.size_t, text *C.char, length *C.size_t) C.int {
-	return copyText(size, text, length, func() (string, error) {
+func goLocate(address unsafe.Pointer, capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, func() (string, error) {
 		return library.Locate(uintptr(address))
 	})
 }
@@ -74,9 +74,9 @@ func goLocate(address unsafe.Pointer, size C.size_t, text *C.char, length *C.siz
 //export goExplain
 func goExplain(
 	group C.uint64_t, operation C.int, count C.int64_t, dataType C.int, send, recv unsafe.Pointer,
-	size C.size_t, text *C.char, length *C.size_t,
+	capacity C.size_t, text *C.char, length *C.size_t,
 ) C.int {
-	return copyText(size, text, length, func() (string, error) {
+	return copyText(capacity, text, length, func() (string, error) {
 		return library.Explain(uint64(group), &binding.Arguments{
 			Operation: int(operation), Count: int64(count), Type: int(dataType),
 			Send: uintptr(send), Recv: uintptr(recv),
@@ -85,15 +85,15 @@ func goExplain(
 }
 
 //export goTakeWarning
-func goTakeWarning(size C.size_t, text *C.char, length *C.size_t) (code C.int) {
+func goTakeWarning(capacity C.size_t, text *C.char, length *C.size_t) (code C.int) {
 	library.TakeWarning(func(warning string) bool {
-		code = copyText(size, text, length, func() (string, error) { return warning, nil })
+		code = copyText(capacity, text, length, func() (string, error) { return warning, nil })
 		return code == C.SYMMEM_OK && text != nil
 	})
 	return code
 }
 
 //export goStats
-func goStats(size C.size_t, text *C.char, length *C.size_t) C.int {
-	return copyText(size, text, length, library.Stats)
+func goStats(capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, library.Stats)
 }

@@ -35,6 +35,6 @@ func goAttach(
 }
 
 //export goDetach
-func goDetach(attachment C.uint64_t, alive C.int) C.int {
-	return guard(func() error { return library.Detach(uint64(attachment), alive != 0) })
+func goDetach(attachment C.uint64_t, exists C.int) C.int {
+	return guard(func() error { return library.Detach(uint64(attachment), exists == 0) })
 }

@@ -20,15 +20,15 @@ func goWorldClose(world C.uint64_t, force C.int) C.int {
 }
 
 //export goWorldDescribe
-func goWorldDescribe(world C.uint64_t, size C.size_t, text *C.char, length *C.size_t) C.int {
-	return copyText(size, text, length, func() (string, error) {
+func goWorldDescribe(world C.uint64_t, capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, func() (string, error) {
 		return library.DescribeWorld(uint64(world))
 	})
 }
 
 //export goWorldStats
-func goWorldStats(world C.uint64_t, size C.size_t, text *C.char, length *C.size_t) C.int {
-	return copyText(size, text, length, func() (string, error) {
+func goWorldStats(world C.uint64_t, capacity C.size_t, text *C.char, length *C.size_t) C.int {
+	return copyText(capacity, text, length, func() (string, error) {
 		return library.WorldStats(uint64(world))
 	})
 }
@@ -44,10 +44,10 @@ func goWorldGroupOpen(
 	timeoutMS C.int64_t, group *C.uint64_t,
 ) C.int {
 	return store(group, "the group", func() (uint64, error) {
-		text, list, err := groupArguments(length, name, count, ranks)
+		groupName, rankList, err := groupArguments(length, name, count, ranks)
 		if err != nil {
 			return 0, err
 		}
-		return library.OpenGroupIn(uint64(world), text, list, int64(timeoutMS))
+		return library.OpenGroupIn(uint64(world), groupName, rankList, int64(timeoutMS))
 	})
 }

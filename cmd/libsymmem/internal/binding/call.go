@@ -12,11 +12,11 @@ import (
 // calls implements the functions that queue collectives or compare values.
 type calls struct{ session *session }
 
-// Arguments holds the arguments of a collective or a message as C passes them: enumerators are
-// numbers, and buffers are addresses.
+// Arguments holds the arguments of a collective, a send or a receive as C passes them: enumerators
+// are numbers, and buffers are addresses.
 type Arguments struct {
 	Operation, Type, Op, Path int
-	Root                      int // root of a collective, or peer of a message
+	Root                      int // root of a collective, or other rank of a send or receive
 	Tag                       int
 	Count                     int64
 	Factor                    float64 // factor of PremulSum
@@ -34,8 +34,7 @@ type Arguments struct {
 	Site   uint32 // the number of the call site, or 0
 }
 
-// Do queues a collective or one end of a message on a foreign stream, which is a stream that
-// belongs to another library.
+// Do queues a collective, a send or a receive on a stream of another library.
 func (cs *calls) Do(handle uint64, a *Arguments) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
@@ -64,19 +63,19 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 func (cs *calls) queue(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
-	registers := interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s)
-	for i := 0; i < len(call.More) && !registers; i++ {
+	mustRegister := interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s)
+	for i := 0; i < len(call.More) && !mustRegister; i++ {
 		next := &call.More[i]
-		registers = interop.Registers(g.Group, next.Operation, next.Send, next.Recv, s)
+		mustRegister = interop.Registers(g.Group, next.Operation, next.Send, next.Recv, s)
 	}
-	if registers {
+	if mustRegister {
 		return cs.queueInterruptible(interop, g, call, s)
 	}
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
-// queueInterruptible queues a collective that registers memory first. It is separate from queue
-// because its closure is allocated on the heap, which must not happen for other collectives.
+// queueInterruptible queues a collective that registers memory first. It is not part of queue,
+// because other collectives must not allocate memory for its closure.
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -96,6 +95,7 @@ func resolveAll(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	return calls, nil
 }
 
+// resolve converts the arguments and finds the memory at the addresses.
 func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 	const maxCount = 1 << 44
 	call := symmem.Call{
@@ -131,13 +131,14 @@ func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
 		call.Splits = driverCall.Splits
 		driverCall.Count = a.Splits.OwnCount(call.Operation, g.Rank())
 	} else if operation, ok := equalPartOperations[call.Operation]; ok {
-		driverCall.Operation = operation // Explain passes no splits: all parts have the same size
+		driverCall.Operation = operation // Explain passes no splits
 	}
 	sendBytes, recvBytes := driverCall.Spans(g.Size(), g.Rank())
 	return a.findBuffers(r, call, sendBytes, recvBytes)
 }
 
-// equalPartOperations maps each operation with splits to the operation with parts of equal size.
+// equalPartOperations maps each operation whose parts can have different sizes to the operation
+// whose parts have equal sizes.
 var equalPartOperations = map[symmem.Operation]symmem.Operation{
 	symmem.OpAllToAllV: symmem.OpAllToAll, symmem.OpAllGatherV: symmem.OpAllGather,
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
@@ -154,7 +155,8 @@ func (a *Arguments) findBuffers(
 	return call, err
 }
 
-// Explain returns, as JSON, the path that a collective would take now and why.
+// Explain returns, as JSON, the path (the implementation) that a collective would use now, and the
+// reason.
 func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
@@ -183,7 +185,8 @@ type NormArguments struct {
 	Site                            uint32 // the number of the call site, or 0
 }
 
-// Norm queues a fused all-reduce, residual addition, RMSNorm and quantization on a foreign stream.
+// Norm queues a kernel that performs an all-reduce, a residual addition, an RMSNorm and a
+// quantization on a stream of another library.
 func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
@@ -210,7 +213,7 @@ func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 	}
 	var errs [8]error
 	if args.Type, errs[0] = parseEnum("element type", types, n.Type); args.Type == symmem.Float32 {
-		errs[0] = fmt.Errorf("a norm of %v: %w", args.Type, symmem.ErrInvalid)
+		errs[0] = fmt.Errorf("the norm does not support %v: %w", args.Type, symmem.ErrInvalid)
 	}
 	args.Quant, errs[1] = parseEnum("quantization", valuesBelow(symmem.QuantPerGroup+1), n.Quant)
 	if err := cmp.Or(errs[:]...); err != nil {
@@ -228,13 +231,13 @@ func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 		return args, fmt.Errorf("strides of scales are %d and %d elements: %w", strides[0],
 			strides[1], symmem.ErrInvalid)
 	}
-	row := n.Hidden * int64(symmem.BFloat16.Size())
-	args.Input, errs[2] = r.memory(n.Input, n.Rows*row)
-	args.Residual, errs[3] = r.memory(n.Residual, n.Rows*row)
+	rowBytes := n.Hidden * int64(symmem.BFloat16.Size())
+	args.Input, errs[2] = r.memory(n.Input, n.Rows*rowBytes)
+	args.Residual, errs[3] = r.memory(n.Residual, n.Rows*rowBytes)
 	if n.Output != 0 {
-		args.Output, errs[4] = r.memory(n.Output, n.Rows*row)
+		args.Output, errs[4] = r.memory(n.Output, n.Rows*rowBytes)
 	}
-	args.Weight, errs[5] = r.memory(n.Weight, row)
+	args.Weight, errs[5] = r.memory(n.Weight, rowBytes)
 	if args.Quant != symmem.QuantNone {
 		args.Quantized, errs[6] = r.memory(n.Quantized, n.Rows*n.Hidden)
 		args.Scales, errs[7] = r.memory(n.Scales, args.ScaleBytes())

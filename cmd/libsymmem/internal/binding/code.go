@@ -65,9 +65,9 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// sentinels maps errors to codes. If an error wraps several of them, the first one determines the
-// code, so causes precede their consequences.
-var sentinels = []struct {
+// errorCodes maps errors to codes. CodeOf uses the first entry that an error wraps, so causes
+// precede their consequences.
+var errorCodes = []struct {
 	err  error
 	code Code
 }{
@@ -106,16 +106,16 @@ func CodeOf(err error) Code {
 	case errors.As(err, new(*symmem.TimeoutError)):
 		return Timeout
 	}
-	for _, s := range sentinels {
-		if errors.Is(err, s.err) {
-			return s.code
+	for _, entry := range errorCodes {
+		if errors.Is(err, entry.err) {
+			return entry.code
 		}
 	}
 	return Failed
 }
 
-// hints maps codes to advice that Message appends to an error's text.
-var hints = map[Code]string{
+// adviceByCode maps codes to advice that Message appends to an error's text.
+var adviceByCode = map[Code]string{
 	OutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
 	DoubleFree:  "this pointer was freed before, or was never allocated",
 	Capturing:   "register or reserve before the capture begins",
@@ -129,16 +129,16 @@ var hints = map[Code]string{
 // Message returns an error's text, followed by advice for the code.
 func (c Code) Message(err error) string {
 	text := err.Error()
-	if hint := hints[c]; hint != "" && !isValueDivergence(err) {
-		text += "; " + hint
+	if advice := adviceByCode[c]; advice != "" && !isValueDivergence(err) {
+		text += "; " + advice
 	}
-	if c == Divergence && !isMessageError(err) && !hasSites(err) {
+	if c == Divergence && !isMessageError(err) && !hasCallSites(err) {
 		text += "; set SYMMEM_CALLSITES=1 to see the lines"
 	}
 	return text
 }
 
-// isMessageError reports whether err is about messages, which have no call sites.
+// isMessageError reports whether err is about sends and receives, which have no call sites.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
@@ -146,16 +146,16 @@ func isMessageError(err error) bool {
 // isValueDivergence reports whether err says that ranks passed different values, which does not
 // make the group fail.
 func isValueDivergence(err error) bool {
-	var d *symmem.DivergenceError
-	return errors.As(err, &d) && d.Kind == symmem.DivergedValue
+	var divergence *symmem.DivergenceError
+	return errors.As(err, &divergence) && divergence.Kind == symmem.DivergedValue
 }
 
-func hasSites(err error) bool {
-	d, ok := errors.AsType[*symmem.DivergenceError](err)
+func hasCallSites(err error) bool {
+	divergence, ok := errors.AsType[*symmem.DivergenceError](err)
 	if !ok {
 		return false
 	}
-	for _, side := range d.Sides {
+	for _, side := range divergence.Sides {
 		if side.Site != "" {
 			return true
 		}

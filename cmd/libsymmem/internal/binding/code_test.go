@@ -54,7 +54,7 @@ func TestEnumsMatchHeader(t *testing.T) {
 	for i, v := range paths {
 		check("PATH_"+v.String(), i)
 	}
-	for i, v := range levels {
+	for i, v := range checkLevels {
 		check("CHECK_"+v.String(), i)
 	}
 	camel := regexp.MustCompile(`([a-z]|All)([A-Z])`)

@@ -18,40 +18,43 @@ type detail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
+// divergenceDetail describes different calls or events of the ranks. The first difference is
+// between FirstPosition and LastPosition in the ranks' sequences of calls or events.
 type divergenceDetail struct {
-	Group    string          `json:"group"`
-	Kind     string          `json:"kind"`
-	Members  []int           `json:"members,omitempty"`
-	Pool     uint64          `json:"pool"`
-	PoolName string          `json:"pool_name,omitempty"`
-	Position uint64          `json:"position"`
-	Last     uint64          `json:"last"`
-	Deviant  []int           `json:"deviant"`
-	Absent   []int           `json:"absent"`
-	Why      string          `json:"why"`
-	Variants []variantDetail `json:"variants"`
-	// Activity says what each rank is calling, if the ranks wait for each other in different calls.
-	Activity map[int]string `json:"elsewhere,omitempty"`
-	// Messages lists the messages on which sender and receiver disagree. Why describes how.
+	Group         string          `json:"group"`
+	Kind          string          `json:"kind"`
+	GroupRanks    []int           `json:"members,omitempty"`
+	Pool          uint64          `json:"pool"`
+	PoolName      string          `json:"pool_name,omitempty"`
+	FirstPosition uint64          `json:"position"`
+	LastPosition  uint64          `json:"last"`
+	DeviantRanks  []int           `json:"deviant"`
+	AbsentRanks   []int           `json:"absent"`
+	Reason        string          `json:"why"`
+	Variants      []variantDetail `json:"variants"`
+	// CallsByRank holds each rank's current call, if ranks wait for each other in different calls.
+	CallsByRank map[int]string `json:"elsewhere,omitempty"`
+	// Messages lists the messages on which sender and receiver disagree. Reason describes how.
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
+// variantDetail describes the call or event of the ranks that agree with each other.
 type variantDetail struct {
-	Ranks  []int    `json:"ranks"`
-	Event  string   `json:"event"`
-	Site   string   `json:"site"`
-	Before []string `json:"before,omitempty"`
+	Ranks          []int    `json:"ranks"`
+	Event          string   `json:"event"`
+	CallSite       string   `json:"site"`
+	PreviousEvents []string `json:"before,omitempty"`
 }
 
 type timeoutDetail struct {
-	InCall   string         `json:"doing"`
-	WaitedMS int64          `json:"waited_ms"`
-	Missing  []int          `json:"missing"`
-	Activity map[int]string `json:"activity"`
-	// Counts holds NCCL's operation counts if they differ between ranks.
-	Counts string `json:"counts,omitempty"`
-	// Absent is set if the missing ranks never joined the group.
-	Absent bool `json:"absent,omitempty"`
+	InCall       string         `json:"doing"`
+	WaitedMS     int64          `json:"waited_ms"`
+	MissingRanks []int          `json:"missing"`
+	CallsByRank  map[int]string `json:"activity"`
+	// NCCLCounts holds NCCL's operation counts if they differ between ranks.
+	NCCLCounts string `json:"counts,omitempty"`
+	// NeverJoined is set if the missing ranks have not joined the group.
+	NeverJoined bool `json:"absent,omitempty"`
 }
 
 type lostDetail struct {
@@ -60,7 +63,7 @@ type lostDetail struct {
 }
 
 type memoryDetail struct {
-	Requested int64 `json:"requested"`
+	RequestedBytes int64 `json:"requested"`
 }
 
 // Detail returns an error as JSON: its code, name, text and fields.
@@ -75,59 +78,64 @@ func Detail(code Code, err error) string {
 }
 
 func (d *detail) fill(err error) {
-	var diverged *symmem.DivergenceError
+	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError
 	var deadlock *symmem.DeadlockError
-	var lost *symmem.RankLostError
-	var late *symmem.TimeoutError
-	var memory *symmem.OutOfMemoryError
+	var rankLost *symmem.RankLostError
+	var timeout *symmem.TimeoutError
+	var outOfMemory *symmem.OutOfMemoryError
 	var messages *symmem.MessageError
 	switch {
-	case errors.As(err, &diverged):
-		d.Divergence = divergenceOf(diverged)
+	case errors.As(err, &divergence):
+		d.Divergence = divergenceOf(divergence)
 	case errors.As(err, &mismatch):
 		d.Divergence = divergenceWithoutVariants("call", mismatch.Group, nil)
-		d.Divergence.Deviant = ranks(mismatch.Others)
+		d.Divergence.DeviantRanks = nonNilCopy(mismatch.Others)
 	case errors.As(err, &deadlock):
 		d.Divergence = divergenceWithoutVariants("place", "", deadlock.Activity)
 	case errors.As(err, &messages):
 		d.Divergence = divergenceWithoutVariants("messages", messages.Group, nil)
-		d.Divergence.Position, d.Divergence.Last = messages.Number, messages.Number
-		d.Divergence.Why, d.Divergence.Messages = string(messages.Fault), messages.Ends
-	case errors.As(err, &lost):
-		d.RankLost = &lostDetail{InCall: lost.InCall, Ranks: ranks(lost.Ranks)}
-	case errors.As(err, &late):
+		d.Divergence.FirstPosition = messages.Number
+		d.Divergence.LastPosition = messages.Number
+		d.Divergence.Reason, d.Divergence.Messages = string(messages.Fault), messages.Ends
+	case errors.As(err, &rankLost):
+		d.RankLost = &lostDetail{InCall: rankLost.InCall, Ranks: nonNilCopy(rankLost.Ranks)}
+	case errors.As(err, &timeout):
 		d.Timeout = &timeoutDetail{
-			InCall: late.InCall, WaitedMS: late.Waited.Milliseconds(), Missing: ranks(late.Missing),
-			Activity: late.Activity, Counts: late.Counts,
-			Absent: errors.As(err, new(*symmem.AbsentError)),
+			InCall: timeout.InCall, WaitedMS: timeout.Waited.Milliseconds(),
+			MissingRanks: nonNilCopy(timeout.Missing),
+			CallsByRank:  timeout.Activity, NCCLCounts: timeout.Counts,
+			NeverJoined: errors.As(err, new(*symmem.AbsentError)),
 		}
-	case errors.As(err, &memory):
-		d.Memory = &memoryDetail{Requested: memory.Requested}
+	case errors.As(err, &outOfMemory):
+		d.Memory = &memoryDetail{RequestedBytes: outOfMemory.Requested}
 	}
 }
 
 // divergenceWithoutVariants describes a divergence if it is not known what each rank did.
 func divergenceWithoutVariants(
-	kind, group string, activity map[int]string,
+	kind, group string, callsByRank map[int]string,
 ) *divergenceDetail {
 	return &divergenceDetail{
-		Group: group, Kind: kind, Activity: activity, Deviant: []int{}, Absent: []int{},
-		Variants: []variantDetail{},
+		Group: group, Kind: kind, CallsByRank: callsByRank,
+		DeviantRanks: []int{}, AbsentRanks: []int{}, Variants: []variantDetail{},
 	}
 }
 
 func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	d := &divergenceDetail{
 		Group: e.Group, Kind: string(e.Kind), Pool: e.PoolID, PoolName: e.Pool,
-		Position: e.Position, Last: max(e.Position, e.Last), Why: e.Why,
-		Deviant: ranks(e.Deviant), Absent: ranks(e.Absent), Members: ranks(e.Members),
+		FirstPosition: e.Position, LastPosition: max(e.Position, e.Last), Reason: e.Why,
+		DeviantRanks: nonNilCopy(e.Deviant), AbsentRanks: nonNilCopy(e.Absent),
+		GroupRanks: nonNilCopy(e.Members),
 	}
 	for _, side := range e.Sides {
-		d.Variants = append(d.Variants, variantDetail(side))
+		d.Variants = append(d.Variants, variantDetail{
+			Ranks: side.Ranks, Event: side.Event, CallSite: side.Site, PreviousEvents: side.Before,
+		})
 	}
 	return d
 }
 
-// ranks returns a copy of list that is never nil, because JSON encodes nil as null.
-func ranks(list []int) []int { return append([]int{}, list...) }
+// nonNilCopy returns a copy that is never nil, because JSON encodes nil as null.
+func nonNilCopy(list []int) []int { return append([]int{}, list...) }

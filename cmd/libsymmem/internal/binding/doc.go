@@ -23,6 +23,6 @@
 //
 // All methods are safe for concurrent use. No lock is held while a rank waits for another.
 //
-// Lock order: Library.opening, then lastUse.mu, then the tables (rankList.mu, table.mu,
+// Lock order: Library.openMu, then lastUse.mu, then the tables (rankList.mu, table.mu,
 // groupTable.mu, poolTable.mu; one at a time), then pool.mu.
 package binding

@@ -25,7 +25,7 @@ var (
 		symmem.PathDefault, symmem.PathAuto, symmem.PathPlain, symmem.PathWindow,
 		symmem.PathDirect, symmem.PathTwoLevel,
 	}
-	levels = []symmem.CheckLevel{
+	checkLevels = []symmem.CheckLevel{
 		symmem.CheckDefault, symmem.CheckOff, symmem.CheckRegistration, symmem.CheckEvery,
 	}
 )
@@ -43,6 +43,6 @@ func parseEnum[T any](name string, table []T, number int) (T, error) {
 		return table[number], nil
 	}
 	var none T
-	return none, fmt.Errorf("%s %d: want 0 to %d: %w",
+	return none, fmt.Errorf("%s %d does not exist; want 0 to %d: %w",
 		name, number, len(table)-1, symmem.ErrInvalid)
 }

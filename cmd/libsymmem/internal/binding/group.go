@@ -20,9 +20,9 @@ type group struct {
 	machines    int           // number of machines that the group spans
 }
 
-// isInDomain reports whether all ranks of the group belong to a pool's domain. Only then can the
-// pool's memory be registered with the group.
-func (g *group) isInDomain(p *pool) bool {
+// isWithinDomain reports whether all ranks of the group belong to a pool's domain. Only then can
+// the pool's memory be registered with the group.
+func (g *group) isWithinDomain(p *pool) bool {
 	domain := p.Domain()
 	if domain == nil {
 		return false
@@ -33,14 +33,14 @@ func (g *group) isInDomain(p *pool) bool {
 
 // attachment is a communicator of another library that is attached to a group.
 type attachment struct {
-	handle  uint64
-	comm    uintptr
-	adopted *symmem.AdoptedCommunicator
-	group   *group
+	handle       uint64
+	address      uintptr
+	communicator *symmem.AdoptedCommunicator
+	group        *group
 }
 
-// groupTable holds a rank's groups and attachments by handle. To find a group whose rank is
-// unknown, use session.groupIndex.
+// groupTable holds a rank's groups and attachments by handle. session.groupIndex holds the groups
+// of all ranks.
 type groupTable struct {
 	owner    *rank
 	watchers sync.WaitGroup // goroutines that run until their group ends
@@ -48,7 +48,7 @@ type groupTable struct {
 	mu          sync.RWMutex
 	groups      map[uint64]*group      // guarded by mu
 	attachments map[uint64]*attachment // guarded by mu
-	openCounts  map[string]int         // by group id; guarded by mu
+	openCounts  map[string]int         // by the id that groupID returns; guarded by mu
 }
 
 func (t *groupTable) init(owner *rank) {
@@ -73,7 +73,7 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 		select {
 		case <-g.Failing():
 			s.counters.Faults.Add(1)
-		case <-g.Ended(): // ended without a fault
+		case <-g.Ended(): // the group was closed without an error
 		}
 		<-g.Ended()
 		s.counters.Pending.Add(1)
@@ -90,8 +90,8 @@ func (t *groupTable) all() []*group {
 }
 
 // nextID returns the id for the next group to be opened with this name and these ranks. The id ends
-// with a counter, because the same ranks may use a name repeatedly. The counter is the same on all
-// of these ranks, because each of them takes part every time.
+// with a counter, because the same ranks can open several groups with one name. All of these ranks
+// get the same counter, because each of them takes part every time.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -112,7 +112,7 @@ func (t *groupTable) remove(g *group) {
 	t.mu.Unlock()
 	t.owner.session.groupIndex.remove(g.handle)
 	for _, a := range attachments {
-		a.adopted.Forget()
+		a.communicator.Forget()
 	}
 }
 
@@ -150,7 +150,7 @@ func (t *groupTable) forgetAttachments() {
 	t.attachments = map[uint64]*attachment{}
 	t.mu.Unlock()
 	for _, a := range attachments {
-		a.adopted.Forget()
+		a.communicator.Forget()
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 // groups implements the functions in symmem.h that open, use and close groups.
 type groups struct{ session *session }
 
-// World returns the handle of the main world's group, which contains all its ranks.
+// World returns the handle of the group of all ranks of the main world.
 func (gs *groups) World() (uint64, error) {
-	r, err := gs.session.current()
+	r, err := gs.session.mainWorldRank()
 	if err != nil {
 		return 0, err
 	}
@@ -21,7 +21,7 @@ func (gs *groups) World() (uint64, error) {
 
 // OpenGroup joins a group of the main world. It is collective over the group's ranks.
 func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
-	r, err := gs.session.current()
+	r, err := gs.session.mainWorldRank()
 	if err != nil {
 		return 0, err
 	}
@@ -62,8 +62,8 @@ func (gs *groups) open(
 	return r.groups.add(g, name), nil
 }
 
-// CloseGroup leaves a group and forgets its attached communicators. The memory stays registered
-// with these communicators until their owner destroys them.
+// CloseGroup leaves a group and forgets its attached communicators. Memory that was registered with
+// these communicators stays registered until their owner destroys them.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {
@@ -98,14 +98,14 @@ func (gs *groups) DescribeGroup(handle uint64) (string, error) {
 		ID: g.ID(), Name: g.name, Rank: g.Rank(), Size: g.Size(), Ranks: g.Ranks(),
 		TimeoutMS: g.Timeout().Milliseconds(),
 	}
-	if fault := g.Cause(context.Background()); fault != nil {
-		text := fault.Error()
+	if cause := g.Cause(context.Background()); cause != nil {
+		text := cause.Error()
 		d.Error = &text
 	}
 	return encode(d)
 }
 
-// GroupError returns the fault that made a group fail, or nil.
+// GroupError returns the error that made a group fail, or nil.
 func (gs *groups) GroupError(handle uint64) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
@@ -136,19 +136,19 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	return g.SetTimeout(timeout)
 }
 
-// SuspendGroup releases the group's internal memory until ResumeGroup, and returns the number of
-// bytes released. It is collective over the group.
-func (gs *groups) SuspendGroup(handle uint64) (released int64, err error) {
+// SuspendGroup releases the group's internal memory until ResumeGroup. It is collective over the
+// group.
+func (gs *groups) SuspendGroup(handle uint64) (releasedBytes int64, err error) {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
 	err = gs.session.runInterruptible("suspending a group", func(ctx context.Context) error {
-		s, err := g.Suspend(ctx)
-		released = s.Released
+		suspension, err := g.Suspend(ctx)
+		releasedBytes = suspension.Released
 		return err
 	})
-	return released, err
+	return releasedBytes, err
 }
 
 // ResumeGroup allocates the group's internal memory again. It is collective over the group.
@@ -160,23 +160,24 @@ func (gs *groups) ResumeGroup(handle uint64) error {
 	return gs.session.runInterruptible("resuming a group", g.Resume)
 }
 
-// SetPath sets how a group chooses the paths of its collectives. It is collective over the group.
+// SetPath fixes the path (the implementation) that a group's collectives use, or lets symmem choose
+// it. It is collective over the group.
 func (gs *groups) SetPath(handle uint64, path int) error {
 	_, g, err := gs.session.group(handle)
 	if err != nil {
 		return err
 	}
-	choice, err := parseEnum("path", paths, path)
+	pathChoice, err := parseEnum("path", paths, path)
 	if err != nil {
 		return err
 	}
 	return gs.session.runInterruptible("setting the path", func(ctx context.Context) error {
-		return g.SetPath(ctx, choice)
+		return g.SetPath(ctx, pathChoice)
 	})
 }
 
-// Check compares the histories of pools between the ranks of a group, for each pool whose domain
-// contains the group. It is collective over the group.
+// Check compares the allocations and frees of the group's ranks in all pools that these ranks
+// share. It is collective over the group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {

@@ -13,16 +13,18 @@ import (
 )
 
 // interrupts lets the caller interrupt waiting calls.
-type interrupts struct{ poll atomic.Pointer[poll] }
+type interrupts struct {
+	poll atomic.Pointer[pollFunctions] // nil if the caller has set none
+}
 
-// poll holds the caller's functions that report whether to interrupt a wait.
-type poll struct {
+// pollFunctions holds the caller's functions that report whether to interrupt a wait.
+type pollFunctions struct {
 	// onThread is called on the waiting thread, without locks of this package.
 	onThread func() bool
 	// inCollective is called during a collective, on any thread, while the stream's lock is held.
 	inCollective func() bool
-	// spare is a time slice to reuse, or nil.
-	spare atomic.Pointer[timeSlice]
+	// unusedSlice is a time slice to reuse, or nil.
+	unusedSlice atomic.Pointer[timeSlice]
 }
 
 // SetPoll sets the functions that report whether to interrupt a wait. A nil onThread disables both.
@@ -31,12 +33,12 @@ func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 		i.poll.Store(nil)
 		return
 	}
-	i.poll.Store(&poll{onThread: onThread, inCollective: inCollective})
+	i.poll.Store(&pollFunctions{onThread: onThread, inCollective: inCollective})
 }
 
 const (
-	pollInterval = 100 * time.Millisecond
-	abandonAfter = 500 * time.Millisecond
+	pollInterval  = 100 * time.Millisecond
+	maxCancelWait = 500 * time.Millisecond
 )
 
 var errTimeSlice = errors.New("the time slice of a wait has expired")
@@ -54,21 +56,21 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-// runResumable runs a call that only waits, so that the call can be repeated after its context has
-// expired. It gives each attempt a short-lived context, and polls the caller between attempts.
+// runResumable repeats a call that only waits. It gives each attempt a context that soon expires,
+// and polls the caller between attempts.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
 	}
 	for {
-		ctx := p.spare.Swap(nil)
+		ctx := p.unusedSlice.Swap(nil)
 		if ctx == nil {
 			ctx = newTimeSlice(pollInterval)
 		}
 		err := call(ctx)
 		if ctx.stop() {
-			p.spare.Store(ctx)
+			p.unusedSlice.Store(ctx)
 		}
 		if err == nil || !errors.Is(err, errTimeSlice) {
 			return err
@@ -80,7 +82,7 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 }
 
 // runInterruptible runs a call on another goroutine and polls the caller in the meantime. If the
-// caller interrupts the wait, runInterruptible cancels the call's context, waits for abandonAfter
+// caller interrupts the wait, runInterruptible cancels the call's context, waits for maxCancelWait
 // at most, and returns even if the call is still running.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
@@ -108,7 +110,7 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 			cancel(errInterrupted(operation))
 			select {
 			case <-done:
-			case <-time.After(abandonAfter):
+			case <-time.After(maxCancelWait):
 			}
 			return errInterrupted(operation)
 		}
@@ -172,8 +174,8 @@ func (t *timeSlice) Err() error {
 
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer. It returns true if neither Done nor Err has been called, so that the slice
-// can be reused.
+// stop stops the timer and reports whether the slice can be reused. This is the case if neither
+// Done nor Err has been called.
 func (t *timeSlice) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -19,7 +19,7 @@ func interruptAtPoll(l *Library, nth int) *int {
 
 func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	r, err := l.current()
+	r, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,16 +10,17 @@ import (
 	"symmem/internal/sys"
 )
 
-// keptMemory tracks buffers of closed ranks, because callers may still use and free them. It also
-// records which segments have been unmapped.
-type keptMemory struct {
-	// nonEmpty is set when the first rank or segment is added. Until then, calls take no lock.
-	nonEmpty atomic.Bool
+// closedRankBuffers tracks buffers of closed ranks, because callers can still use and free them. It
+// records unmapped segments (parts of a pool's address range) as well.
+type closedRankBuffers struct {
+	// isNonEmpty is set when the first rank or segment is added. Until then, calls take no lock.
+	isNonEmpty atomic.Bool
 
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
 
-	// unmappedMu is a leaf lock, because recordUnmapped is called with a pool's lock held.
+	// No other lock may be acquired with unmappedMu held, because recordUnmapped is called with a
+	// pool's lock held.
 	unmappedMu sync.Mutex
 	unmapped   []span // most recently unmapped segments, oldest first; guarded by unmappedMu
 }
@@ -31,10 +32,10 @@ type span struct {
 
 func (s span) contains(address uintptr) bool { return address-s.start < uintptr(s.bytes) }
 
-const maxUnmapped = 1024
+const maxUnmappedSegments = 1024
 
-// keep adds rank, which is about to be closed, if it has live buffers.
-func (k *keptMemory) keep(rank symmem.Interop) {
+// keep adds a rank that is about to be closed, if the rank has live buffers.
+func (k *closedRankBuffers) keep(rank symmem.Interop) {
 	if holdsBuffers(rank) {
 		k.update(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
 	}
@@ -45,44 +46,43 @@ func holdsBuffers(rank symmem.Interop) bool {
 	return buffers > 0
 }
 
-func (k *keptMemory) update(change func([]symmem.Interop) []symmem.Interop) {
+func (k *closedRankBuffers) update(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ranks = change(slices.Clone(k.ranks))
-	k.nonEmpty.Store(true)
+	k.isNonEmpty.Store(true)
 }
 
 // closedRanks returns the list of closed ranks. Callers use the list without k.mu, because they
-// lock pools, which may stay locked while a call waits for other ranks.
-func (k *keptMemory) closedRanks() []symmem.Interop {
+// lock pools, and a call may hold a pool's lock while it waits for other ranks.
+func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
 // recordUnmapped records an unmapped segment. It is called with a pool's lock held.
-func (k *keptMemory) recordUnmapped(e symmem.SegmentEvent) {
+func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
 	k.unmapped = slices.DeleteFunc(k.unmapped, func(s span) bool { return s.start == e.Address })
-	if len(k.unmapped) == maxUnmapped {
+	if len(k.unmapped) == maxUnmappedSegments {
 		k.unmapped = slices.Delete(k.unmapped, 0, 1)
 	}
 	k.unmapped = append(k.unmapped, span{e.Address, e.Bytes})
-	k.nonEmpty.Store(true)
+	k.isNonEmpty.Store(true)
 }
 
-func (k *keptMemory) isUnmapped(address uintptr) bool {
+func (k *closedRankBuffers) isUnmapped(address uintptr) bool {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
 	return slices.ContainsFunc(k.unmapped, func(s span) bool { return s.contains(address) })
 }
 
-// checkFreed returns an error if the memory belonged to a closed rank and has been freed. On the
-// host backend, other code may have mapped the addresses of an unmapped segment again; checkFreed
-// accepts such memory.
-func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error {
-	if !k.nonEmpty.Load() {
+// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. On the
+// host backend, it accepts an unmapped segment's addresses if other code has mapped them again.
+func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost bool) error {
+	if !k.isNonEmpty.Load() {
 		return nil
 	}
 	for _, rank := range k.closedRanks() {
@@ -97,7 +97,7 @@ func (k *keptMemory) checkFreed(address uintptr, bytes int64, onHost bool) error
 }
 
 // free frees a buffer of a closed rank, and reports whether the address belongs to such a buffer.
-func (k *keptMemory) free(address uintptr) (bool, error) {
+func (k *closedRankBuffers) free(address uintptr) (bool, error) {
 	for _, rank := range k.closedRanks() {
 		b, err := rank.Retire(address)
 		if err != nil {

@@ -205,18 +205,18 @@ func TestTrimDoesNotWaitForClosedRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	trimmed := make(chan error, 1)
-	l.kept.mu.Lock()
+	l.closedRankBuffers.mu.Lock()
 	go func() { trimmed <- l.Trim(0, 0) }()
 	select {
 	case err = <-trimmed:
 	case <-time.After(time.Minute):
 		err = errors.New("Trim waits for the list of closed ranks")
 	}
-	l.kept.mu.Unlock()
+	l.closedRankBuffers.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !l.kept.isUnmapped(address) {
+	if !l.closedRankBuffers.isUnmapped(address) {
 		t.Error("the segment is not recorded as unmapped")
 	}
 }

@@ -15,7 +15,7 @@ import (
 // world.
 type Library struct {
 	session
-	opening sync.Mutex // serializes Open and Close of the main world
+	openMu sync.Mutex // serializes Open and Close of the main world
 
 	groups
 	pools
@@ -38,11 +38,11 @@ func New(counters *Counters, warn func(text string)) *Library {
 	return l
 }
 
-// Open opens the main world with the options that symmem.h describes. It is collective over
+// Open opens the main world with the JSON options that symmem.h describes. It is collective over
 // all ranks of the job.
-func (l *Library) Open(text []byte) error {
+func (l *Library) Open(optionsJSON []byte) error {
 	var o Options
-	if err := decode(text, &o); err != nil {
+	if err := decode(optionsJSON, &o); err != nil {
 		return fmt.Errorf("opening symmem: %w", err)
 	}
 	return l.runInterruptible("opening symmem", func(ctx context.Context) error {
@@ -51,8 +51,8 @@ func (l *Library) Open(text []byte) error {
 }
 
 func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error {
-	l.opening.Lock()
-	defer l.opening.Unlock()
+	l.openMu.Lock()
+	defer l.openMu.Unlock()
 	if l.IsOpen() {
 		return fmt.Errorf("opening symmem: it is already open; call symmem_close first: %w",
 			symmem.ErrInvalid)
@@ -62,11 +62,11 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 }
 
 // Close leaves the main world and frees its memory. Unless force is set, Close fails if any buffer
-// is live. If force is set, Close waits for other ranks for at most a second, and callers may still
-// use and free live buffers afterwards.
+// is live. If force is set, Close waits for other ranks for at most a second, and live buffers can
+// still be used and freed afterwards.
 func (l *Library) Close(force bool) error {
-	l.opening.Lock()
-	defer l.opening.Unlock()
+	l.openMu.Lock()
+	defer l.openMu.Unlock()
 	if r := l.ranks.main.Load(); r != nil {
 		return l.closeRank(r, force)
 	}
@@ -76,12 +76,12 @@ func (l *Library) Close(force bool) error {
 // IsOpen reports whether the main world is open.
 func (l *Library) IsOpen() bool { return l.ranks.main.Load() != nil }
 
-// AnyOpen reports whether any world is open.
-func (l *Library) AnyOpen() bool { return len(l.ranks.all()) > 0 }
+// IsAnyWorldOpen reports whether any world is open.
+func (l *Library) IsAnyWorldOpen() bool { return len(l.ranks.all()) > 0 }
 
 // RecordsCallSites reports whether any open world records call sites.
 func (l *Library) RecordsCallSites() bool {
-	return slices.ContainsFunc(l.ranks.all(), func(r *rank) bool { return r.callSites })
+	return slices.ContainsFunc(l.ranks.all(), func(r *rank) bool { return r.recordsCallSites })
 }
 
 // description is encoded as the JSON that Describe returns.
@@ -101,7 +101,7 @@ type description struct {
 
 // Describe returns, as JSON, a description of the main world's rank.
 func (l *Library) Describe() (string, error) {
-	r, err := l.current()
+	r, err := l.mainWorldRank()
 	if err != nil {
 		return "", err
 	}
@@ -113,7 +113,7 @@ func describe(r *rank) (string, error) {
 	return encode(description{
 		Rank: r.rt.Rank(), Size: r.rt.Size(), Source: r.rt.Source(), Backend: device.Backend,
 		Device: device.Name, Library: r.rt.Library(), Check: r.rt.Check().String(),
-		Granularity: device.Granularity, Alone: r.alone,
+		Granularity: device.Granularity, Alone: r.isAlone,
 		Machines: r.rt.World().Stats().Tuning.Machines, PID: os.Getpid(),
 	})
 }
@@ -126,7 +126,7 @@ func encode(value any) (string, error) {
 // SetCheck sets the check level of the main world, which determines when ranks compare their
 // calls. It is collective over the world.
 func (l *Library) SetCheck(level int) error {
-	r, err := l.current()
+	r, err := l.mainWorldRank()
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,8 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object into options and rejects unknown names. It accepts an empty text.
+// decode decodes a JSON object and rejects names that options does not have. For an empty text, it
+// leaves options unchanged.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -57,12 +58,12 @@ func decode(text []byte, options any) error {
 		return fmt.Errorf("reading the options: %w: %w", err, symmem.ErrInvalid)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("reading the options: more than one object: %w", symmem.ErrInvalid)
+		return fmt.Errorf("reading the options: text after the JSON object: %w", symmem.ErrInvalid)
 	}
 	return nil
 }
 
-func (o *Options) runtime() (symmem.Options, error) {
+func (o *Options) runtimeOptions() (symmem.Options, error) {
 	out := symmem.Options{
 		Rank: o.Rank, Size: o.Size, LocalRank: o.LocalRank, LocalSize: o.LocalSize,
 		Store: o.Store, Token: o.Token, Backend: o.Backend, Tuning: o.Tuning, Trace: o.Trace,
@@ -72,10 +73,11 @@ func (o *Options) runtime() (symmem.Options, error) {
 		WarnAfter:         time.Duration(o.WarnAfterMS) * time.Millisecond,
 		UnorderedMessages: !o.OrderedMessages,
 	}
-	const day = maxMilliseconds
-	if o.TimeoutMS < 0 || o.TimeoutMS > day || o.CheckIntervalMS > day || o.WarnAfterMS > day {
-		return out, fmt.Errorf("timeout_ms %d, check_interval_ms %d, warn_after_ms %d: %w",
-			o.TimeoutMS, o.CheckIntervalMS, o.WarnAfterMS, symmem.ErrInvalid)
+	if o.TimeoutMS < 0 ||
+		max(o.TimeoutMS, o.CheckIntervalMS, o.WarnAfterMS) > maxMilliseconds {
+		return out, fmt.Errorf("timeout_ms %d, check_interval_ms %d, warn_after_ms %d: the "+
+			"maximum is %d, and a timeout cannot be negative: %w", o.TimeoutMS, o.CheckIntervalMS,
+			o.WarnAfterMS, maxMilliseconds, symmem.ErrInvalid)
 	}
 	if o.Device != nil {
 		if *o.Device < 0 {
@@ -105,13 +107,13 @@ const maxMilliseconds = 24 * 60 * 60 * 1000
 
 func milliseconds(name string, value int64) (time.Duration, error) {
 	if value < 0 || value > maxMilliseconds {
-		return 0, fmt.Errorf("%s %d: want 0 to %d: %w", name, value, maxMilliseconds,
+		return 0, fmt.Errorf("%s is %d; want 0 to %d: %w", name, value, maxMilliseconds,
 			symmem.ErrInvalid)
 	}
 	return time.Duration(value) * time.Millisecond, nil
 }
 
-func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
+func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error) {
 	out := symmem.PoolOptions{
 		Domain: domain, Capacity: o.Capacity, FirstSegment: o.FirstSegment,
 	}
@@ -123,9 +125,9 @@ func (o PoolOptions) pool(domain *symmem.Group) (symmem.PoolOptions, error) {
 	return out, err
 }
 
-// callSites reports whether to record call sites. SYMMEM_CALLSITES holds a boolean or a number of
-// lines for each call.
-func (o *Options) callSites() bool {
+// recordsCallSites reports whether to record call sites. SYMMEM_CALLSITES holds a boolean or the
+// maximum number of source lines to record for a call.
+func (o *Options) recordsCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
 	}
@@ -137,9 +139,9 @@ func (o *Options) callSites() bool {
 	return err == nil && enabled
 }
 
-// defaultProcs is the default GOMAXPROCS. It is small because many ranks may share a machine, and
-// each process also runs its caller's threads.
-const defaultProcs = 2
+// defaultMaxProcs is the default GOMAXPROCS. It is small because many ranks may share a machine,
+// and each process runs its caller's threads as well.
+const defaultMaxProcs = 2
 
 func (o *Options) setMaxProcs() {
 	procs := o.GoMaxProcs
@@ -147,7 +149,7 @@ func (o *Options) setMaxProcs() {
 		procs, _ = strconv.Atoi(os.Getenv("SYMMEM_GOMAXPROCS"))
 	}
 	if procs <= 0 {
-		procs = min(defaultProcs, runtime.NumCPU())
+		procs = min(defaultMaxProcs, runtime.NumCPU())
 	}
 	runtime.GOMAXPROCS(procs)
 }

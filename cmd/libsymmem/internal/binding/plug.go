@@ -12,9 +12,9 @@ import (
 // plugin implements the functions for inference engines that use symmem only as an allocator, and
 // do not call Open.
 type plugin struct {
-	session *session
-	open    func(device int) error // Library.openAlone
-	printed sync.Map               // set of error texts that PlugStatus has printed
+	session       *session
+	open          func(device int) error // Library.openAlone
+	printedErrors sync.Map               // set of error texts that PlugStatus has printed
 }
 
 // openAlone opens the library as a job of one rank on a device, unless it is already open.
@@ -33,16 +33,16 @@ func (l *Library) openAlone(device int) error {
 // PlugAlloc allocates like Alloc. If the library is not open, PlugAlloc opens it as a job of one
 // rank on the device.
 func (p *plugin) PlugAlloc(
-	number int, bytes uint64, device int, stream uintptr, site uint32,
+	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
 	if err := p.open(device); err != nil {
 		return 0, err
 	}
-	memory := pools{p.session}
-	if err := memory.CheckDevice(number, device); err != nil {
+	allPools := pools{p.session}
+	if err := allPools.CheckDevice(poolNumber, device); err != nil {
 		return 0, err
 	}
-	return memory.Alloc(number, bytes, stream, site)
+	return allPools.Alloc(poolNumber, bytes, stream, site)
 }
 
 // Values of ncclResult_t that PlugResult returns.
@@ -76,11 +76,11 @@ func PlugResult(err error) int {
 // is collective over the communicator. During a capture, PlugRegister registers nothing and prints
 // a warning once. The first call after the capture registers the memory.
 func (p *plugin) PlugRegister(comm uintptr) error {
-	r, err := p.session.current()
+	r, err := p.session.mainWorldRank()
 	if err != nil {
 		return err
 	}
-	adopted, err := r.adopt(comm)
+	communicator, err := r.adopt(comm)
 	if err != nil {
 		return err
 	}
@@ -91,11 +91,11 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	if err := pool.flush(); err != nil {
 		return err
 	}
-	err = adopted.Register(context.Background(), pool.Pool)
+	err = communicator.Register(context.Background(), pool.Pool)
 	if !errors.Is(err, symmem.ErrCapturing) {
 		return err
 	}
-	r.warnCapture.Do(func() {
+	r.captureWarning.Do(func() {
 		p.session.warn("symmem: the pool grew during a graph capture, so collectives on the new memory " +
 			"do not use windows in that graph; allocate the memory before the capture")
 	})
@@ -110,29 +110,29 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	})
 }
 
-// PlugStatus prints the error of a registration, if any, and returns the matching ncclResult_t. It
-// prints each text only once, because engines repeat a rejected registration in every step.
+// PlugStatus returns the ncclResult_t for the error of a registration. It prints each error text
+// once, because engines repeat a rejected registration in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
-		if _, printed := p.printed.LoadOrStore(text, true); !printed {
+		if _, isPrinted := p.printedErrors.LoadOrStore(text, true); !isPrinted {
 			p.session.warn(text)
 		}
 	}
 	return PlugResult(err)
 }
 
-// PlugForget forgets a communicator that has been or is about to be destroyed, so that a later
-// communicator at the same address counts as a new one.
+// PlugForget forgets a communicator that its owner destroys, so that a later communicator at the
+// same address counts as a new one.
 func (p *plugin) PlugForget(comm uintptr) error {
-	r, err := p.session.current()
+	r, err := p.session.mainWorldRank()
 	if err != nil {
 		return err
 	}
-	adopted, ok := r.pluginComms.remove(comm)
+	communicator, ok := r.pluginComms.remove(comm)
 	if !ok {
-		return fmt.Errorf("communicator %#x: %w", comm, symmem.ErrForeign)
+		return fmt.Errorf("forgetting communicator %#x: %w", comm, symmem.ErrForeign)
 	}
-	adopted.Forget()
+	communicator.Forget()
 	return nil
 }

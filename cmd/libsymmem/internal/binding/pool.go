@@ -23,9 +23,9 @@ type pool struct {
 	*symmem.Pool
 	owner *rank
 
-	mu      sync.Mutex
-	retired []symmem.Buffer // guarded by mu
-	closing bool            // set when a close begins; frees are no longer delayed; guarded by mu
+	mu        sync.Mutex
+	retired   []symmem.Buffer // guarded by mu
+	isClosing bool            // frees are no longer delayed; guarded by mu
 }
 
 func (p *pool) live() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
@@ -40,12 +40,12 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	return b.Address(), err
 }
 
-// free frees a retired buffer or, if later is set, leaves it to the next flush.
-func (p *pool) free(b symmem.Buffer, later bool) error {
+// free frees a retired buffer or, if untilFlush is set, leaves it to the next flush.
+func (p *pool) free(b symmem.Buffer, untilFlush bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.retired = append(p.retired, b)
-	if later && !p.closing {
+	if untilFlush && !p.isClosing {
 		return nil
 	}
 	return p.flushLocked()
@@ -78,7 +78,7 @@ func (p *pool) flush() error {
 func (p *pool) beginClose() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closing = true
+	p.isClosing = true
 	return p.flushLocked()
 }
 
@@ -91,25 +91,25 @@ type poolTable struct {
 	mu    sync.RWMutex
 	pools [MaxPools]*pool // by number; guarded by mu
 	local map[*rank]*pool // pools of local memory; guarded by mu
-	// list holds all open pools, oldest first. This order is the same on all ranks of a domain, but
-	// pool numbers are not. Guarded by mu.
-	list []*pool
+	// byAge holds all open pools, oldest first. All ranks of a domain have the same order, but not
+	// the same pool numbers. Guarded by mu.
+	byAge []*pool
 }
 
 // add opens a pool and returns its number. Number 0 is reserved for the main world's pool.
 func (t *poolTable) add(owner *rank, o symmem.PoolOptions) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	free := slices.Index(t.pools[1:], nil)
-	if free < 0 {
+	unused := slices.Index(t.pools[1:], nil)
+	if unused < 0 {
 		return 0, fmt.Errorf("opening a pool: %d pools are already open: %w", MaxPools-1,
 			symmem.ErrInvalid)
 	}
 	p, err := t.openLocked(owner, o)
 	if err == nil {
-		t.pools[free+1] = p
+		t.pools[unused+1] = p
 	}
-	return free + 1, err
+	return unused + 1, err
 }
 
 func (t *poolTable) addMain(owner *rank, o symmem.PoolOptions) error {
@@ -128,7 +128,7 @@ func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error)
 		return nil, err
 	}
 	p := &pool{Pool: opened, owner: owner}
-	t.list = append(t.list, p)
+	t.byAge = append(t.byAge, p)
 	return p, nil
 }
 
@@ -136,10 +136,10 @@ func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error)
 // memory.
 func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	if number == Local {
-		return t.localOf(r)
+		return t.findOrOpenLocal(r)
 	}
 	if number < 0 || number >= MaxPools {
-		return nil, fmt.Errorf("pool %d: want 0 to %d: %w",
+		return nil, fmt.Errorf("there is no pool %d; want 0 to %d: %w",
 			number, MaxPools-1, symmem.ErrInvalid)
 	}
 	t.mu.RLock()
@@ -147,11 +147,11 @@ func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	if p := t.pools[number]; p != nil {
 		return p, nil
 	}
-	return nil, fmt.Errorf("pool %d: not open: %w", number, symmem.ErrClosed)
+	return nil, fmt.Errorf("pool %d is not open: %w", number, symmem.ErrClosed)
 }
 
-// localOf returns the pool of a rank's local memory, and opens it if necessary.
-func (t *poolTable) localOf(r *rank) (*pool, error) {
+// findOrOpenLocal returns the pool of a rank's local memory, and opens it if necessary.
+func (t *poolTable) findOrOpenLocal(r *rank) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p := t.local[r]; p != nil {
@@ -168,8 +168,8 @@ func (t *poolTable) localOf(r *rank) (*pool, error) {
 	return p, nil
 }
 
-// remove releases a pool's number. It does nothing if the number already belongs to another pool,
-// because two calls may close the same pool.
+// remove releases a pool's number. Two calls can close the same pool, so remove does nothing if the
+// number already belongs to another pool.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,7 +180,7 @@ func (t *poolTable) remove(number int, p *pool) {
 }
 
 func (t *poolTable) removeLocked(match func(*pool) bool) {
-	t.list = slices.DeleteFunc(t.list, match)
+	t.byAge = slices.DeleteFunc(t.byAge, match)
 }
 
 func (t *poolTable) removeAll(r *rank) {
@@ -199,7 +199,7 @@ func (t *poolTable) removeAll(r *rank) {
 func (t *poolTable) all() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return slices.Clone(t.list)
+	return slices.Clone(t.byAge)
 }
 
 // ownedBy returns a rank's open pools, oldest first.
@@ -207,11 +207,11 @@ func (t *poolTable) ownedBy(r *rank) []*pool {
 	return slices.DeleteFunc(t.all(), func(p *pool) bool { return p.owner != r })
 }
 
-// wrapper returns the open pool that wraps a symmem.Pool, or nil.
-func (t *poolTable) wrapper(wrapped *symmem.Pool) *pool {
+// findWrapper returns the open pool that wraps a symmem.Pool, or nil.
+func (t *poolTable) findWrapper(wrapped *symmem.Pool) *pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for _, p := range t.list {
+	for _, p := range t.byAge {
 		if p.Pool == wrapped {
 			return p
 		}
@@ -227,16 +227,16 @@ func (t *poolTable) live(r *rank) (count int, bytes int64) {
 	return count, bytes
 }
 
-func (t *poolTable) number(p *pool) int {
+func (t *poolTable) numberOf(p *pool) int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Index(t.pools[:], p)
 }
 
 // free calls pool.free for a retired buffer. If the pool is closed, it frees the buffer at once.
-func (t *poolTable) free(b symmem.Buffer, later bool) error {
-	if p := t.wrapper(b.Pool()); p != nil {
-		return p.free(b, later)
+func (t *poolTable) free(b symmem.Buffer, untilFlush bool) error {
+	if p := t.findWrapper(b.Pool()); p != nil {
+		return p.free(b, untilFlush)
 	}
 	return b.Free()
 }

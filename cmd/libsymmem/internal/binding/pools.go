@@ -22,7 +22,7 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	if err := decode(text, &o); err != nil {
 		return 0, err
 	}
-	options, err := o.pool(g.Group)
+	options, err := o.withDomain(g.Group)
 	if err != nil {
 		return 0, err
 	}
@@ -68,7 +68,7 @@ func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (u
 	return p.alloc(s, int64(bytes), site)
 }
 
-// maxBytes is the maximum for sizes that callers pass. It exceeds the memory of any device.
+// maxBytes is the largest size that callers can pass. It exceeds the memory of any device.
 const maxBytes = 1 << 46
 
 func checkSize(action string, bytes uint64) error {
@@ -79,28 +79,29 @@ func checkSize(action string, bytes uint64) error {
 	return nil
 }
 
-// Free frees a buffer. If later is set and the pool is open, Free only retires the buffer; see
+// Free frees a buffer. If untilFlush is set and the pool is open, Free only retires the buffer; see
 // "Order of frees" in the package documentation.
-func (ps *pools) Free(address uintptr, later bool) error {
+func (ps *pools) Free(address uintptr, untilFlush bool) error {
 	_, err := ps.session.anyRank()
 	for _, r := range ps.session.ranks.all() {
 		var b symmem.Buffer
 		if b, err = r.rt.Interop().Retire(address); err == nil {
-			return ps.session.poolTable.free(b, later)
+			return ps.session.poolTable.free(b, untilFlush)
 		}
 		if !errors.Is(err, symmem.ErrForeign) {
 			return err
 		}
 	}
-	if found, freeErr := ps.session.kept.free(address); found {
+	if found, freeErr := ps.session.closedRankBuffers.free(address); found {
 		return freeErr
 	}
 	return err
 }
 
-// Reserve maps memory in advance for a stream and, unless handle is 0, registers it with a group.
+// Reserve maps memory in advance for a stream. Unless groupHandle is 0, Reserve registers the
+// memory with that group.
 func (ps *pools) Reserve(
-	number int, bytes uint64, stream uintptr, handle uint64, site uint32,
+	number int, bytes uint64, stream uintptr, groupHandle uint64, site uint32,
 ) error {
 	r, p, err := ps.session.pool(number)
 	if err != nil {
@@ -119,10 +120,10 @@ func (ps *pools) Reserve(
 	err = ps.session.runInterruptible("reserving", func(ctx context.Context) error {
 		return r.at(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
 	})
-	if err != nil || handle == 0 {
+	if err != nil || groupHandle == 0 {
 		return err
 	}
-	owner, g, err := ps.session.group(handle)
+	owner, g, err := ps.session.group(groupHandle)
 	if err != nil {
 		return err
 	}
@@ -133,34 +134,35 @@ func (ps *pools) Reserve(
 	return r.register(g, p, stream)
 }
 
-// Trim unmaps segments that hold no live buffers. It is collective over the pool's domain.
-func (ps *pools) Trim(number int, keep uint64) error {
+// Trim unmaps segments that hold no live buffers, but keeps at least keepBytes mapped. It is
+// collective over the pool's domain.
+func (ps *pools) Trim(number int, keepBytes uint64) error {
 	p, err := ps.session.flushedPool(number)
 	if err != nil {
 		return err
 	}
 	return ps.session.runInterruptible("trimming", func(ctx context.Context) error {
-		return p.Trim(ctx, int64(min(keep, maxBytes)))
+		return p.Trim(ctx, int64(min(keepBytes, maxBytes)))
 	})
 }
 
-// SuspendPool releases a pool's memory until ResumePool, and returns the number of bytes released.
-// It is collective over the pool's domain.
-func (ps *pools) SuspendPool(number int, keep bool) (released int64, err error) {
+// SuspendPool releases a pool's memory until ResumePool. If keepContents is set, ResumePool
+// restores the contents. The call is collective over the pool's domain.
+func (ps *pools) SuspendPool(number int, keepContents bool) (releasedBytes int64, err error) {
 	p, err := ps.session.flushedPool(number)
 	if err != nil {
 		return 0, err
 	}
 	contents := symmem.DiscardContents
-	if keep {
+	if keepContents {
 		contents = symmem.KeepContents
 	}
 	err = ps.session.runInterruptible("suspending a pool", func(ctx context.Context) error {
-		s, err := p.Suspend(ctx, contents)
-		released = s.Released
+		suspension, err := p.Suspend(ctx, contents)
+		releasedBytes = suspension.Released
 		return err
 	})
-	return released, err
+	return releasedBytes, err
 }
 
 // ResumePool maps a suspended pool's memory again. It is collective over the pool's domain.
@@ -178,14 +180,15 @@ func (ps *pools) CheckDevice(number, device int) error {
 	if err != nil {
 		return err
 	}
-	if own := r.rt.Device().Ordinal; own >= 0 && device != own {
+	if rankDevice := r.rt.Device().Ordinal; rankDevice >= 0 && device != rankDevice {
 		return fmt.Errorf("allocating on device %d: this rank uses device %d: %w",
-			device, own, driver.ErrUnsupported)
+			device, rankDevice, driver.ErrUnsupported)
 	}
 	return nil
 }
 
-// Note adds an event to a pool's history. What kind and value mean is up to the caller.
+// Note adds an event to the list of events that ranks compare for a pool. The caller defines the
+// meaning of kind and value.
 func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 	p, err := ps.session.flushedPool(number)
 	if err != nil {
@@ -194,17 +197,17 @@ func (ps *pools) Note(number int, kind, value int64, site uint32) error {
 	return p.owner.at(site).Note(p.Pool, kind, value)
 }
 
-// maxSite is the maximum length of a call site in bytes.
-const maxSite = 1 << 12
+// maxSiteBytes is the maximum length of a call site.
+const maxSiteBytes = 1 << 12
 
 // SiteNumber returns the number of a call site, such as "train.py:12".
 func (ps *pools) SiteNumber(text string) (uint32, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return 0, err
 	}
-	if len(text) > maxSite {
-		return 0, fmt.Errorf("call site of %d bytes, maximum %d: %w", len(text), maxSite,
-			symmem.ErrInvalid)
+	if len(text) > maxSiteBytes {
+		return 0, fmt.Errorf("a call site has %d bytes; the maximum is %d: %w", len(text),
+			maxSiteBytes, symmem.ErrInvalid)
 	}
 	return ps.session.sites.number(text), nil
 }
@@ -228,9 +231,9 @@ func (ps *pools) Locate(address uintptr) (string, error) {
 	pools := &ps.session.poolTable
 	for _, r := range ps.session.ranks.all() {
 		b, err := r.rt.Interop().Buffer(address)
-		if p := pools.wrapper(b.Pool()); err == nil && p != nil {
+		if p := pools.findWrapper(b.Pool()); err == nil && p != nil {
 			return encode(location{
-				Pool: pools.number(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
+				Pool: pools.numberOf(p), Segment: b.Segment(), Live: true, Bytes: b.Size(),
 				Offset: b.Offset() + int64(address-b.Address()), Address: uint64(b.Address()),
 			})
 		}
@@ -239,7 +242,7 @@ func (ps *pools) Locate(address uintptr) (string, error) {
 		for s := range p.Segments() {
 			if offset := address - s.Address; offset < uintptr(s.Bytes) {
 				return encode(location{
-					Pool: pools.number(p), Segment: s.Segment, Offset: int64(offset),
+					Pool: pools.numberOf(p), Segment: s.Segment, Offset: int64(offset),
 					Address: uint64(s.Address),
 				})
 			}

@@ -11,31 +11,31 @@ import (
 
 // rank holds this process's state in one open world.
 type rank struct {
-	session   *session
-	rt        *symmem.Runtime
-	alone     bool
-	host      bool // the rank uses the host backend
-	callSites bool // call sites are recorded
+	session          *session
+	rt               *symmem.Runtime
+	isAlone          bool
+	usesHost         bool // the rank uses the host backend
+	recordsCallSites bool // call sites are recorded
 
 	world       uint64 // handle of the group of all ranks
 	groups      groupTable
 	streams     table[uintptr, *symmem.Stream]              // by foreign handle
-	sites       table[uint32, uint32]                       // site number in rt, by that in session
+	sites       table[uint32, uint32]                       // number in rt by number in session
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
-	warnCapture sync.Once // prints a warning if the pool grows during a capture
+	captureWarning sync.Once // prints a warning if the pool grows during a capture
 }
 
-// newRank observes rt and opens a handle for rt's world. For the main world, it also opens pool 0.
+// newRank creates a rank and a handle for rt's world. For the main world, it opens pool 0 as well.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
-		session: s, rt: rt, alone: kind == aloneRank, host: rt.Device().Ordinal < 0,
-		callSites: o.callSites(),
+		session: s, rt: rt, isAlone: kind == aloneRank, usesHost: rt.Device().Ordinal < 0,
+		recordsCallSites: o.recordsCallSites(),
 	}
 	r.groups.init(r)
-	r.observe()
-	if kind != worldRank {
-		options, err := o.Pool.pool(rt.World())
+	r.updateCounters()
+	if kind != otherRank {
+		options, err := o.Pool.withDomain(rt.World())
 		if err == nil {
 			err = s.poolTable.addMain(r, options)
 		}
@@ -47,14 +47,14 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// observe registers an observer that updates the Counters when memory or windows change.
-func (r *rank) observe() {
+// updateCounters registers an observer that updates the Counters when memory or windows change.
+func (r *rank) updateCounters() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
 		SegmentAlloc: func(symmem.SegmentEvent) { counters.Pending.Add(1) },
 		SegmentFree: func(e symmem.SegmentEvent) {
 			counters.Windows.Add(1)
-			r.session.kept.recordUnmapped(e)
+			r.session.closedRankBuffers.recordUnmapped(e)
 		},
 		Register:   func(symmem.WindowEvent) { counters.Windows.Add(1) },
 		Deregister: func(symmem.WindowEvent) { counters.Windows.Add(1) },
@@ -67,12 +67,12 @@ func (r *rank) observe() {
 func (r *rank) close(poolErr error, force bool) error {
 	// Do not deregister memory: the other libraries may have destroyed their communicators already.
 	r.groups.forgetAttachments()
-	for _, adopted := range r.pluginComms.removeAll() {
-		adopted.Forget()
+	for _, communicator := range r.pluginComms.removeAll() {
+		communicator.Forget()
 	}
 	err := r.session.runInterruptible("closing symmem", func(ctx context.Context) error {
 		// An interrupted close does not wait for the work of other ranks.
-		defer context.AfterFunc(ctx, r.abort)()
+		defer context.AfterFunc(ctx, r.abortGroups)()
 		closeCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if force {
@@ -85,13 +85,14 @@ func (r *rank) close(poolErr error, force bool) error {
 	return errors.Join(poolErr, err)
 }
 
-func (r *rank) abort() {
+func (r *rank) abortGroups() {
 	for _, g := range r.groups.all() {
 		g.Abort()
 	}
 }
 
-// stream returns the Stream for a foreign handle, and adopts the stream on the first call.
+// stream returns the Stream for another library's stream handle. The first call for a handle
+// creates the Stream.
 func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 	s, ok := r.streams.find(handle)
 	if !ok {
@@ -101,29 +102,29 @@ func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 			return nil, err
 		}
 	}
-	if len(r.session.ranks.all()) > 1 && r.host {
-		last := r.session.lastUses.findOrAdd(handle, &lastUse{})
-		return s, last.waitForOthers(streamUse{r, s}, handle)
+	if len(r.session.ranks.all()) > 1 && r.usesHost {
+		use := r.session.lastUses.findOrAdd(handle, &lastUse{})
+		return s, use.waitForOthers(streamUse{r, s}, handle)
 	}
 	return s, nil
 }
 
 // at returns an Interop that records a call site for its calls.
 func (r *rank) at(site uint32) symmem.Interop {
-	i := r.rt.Interop()
+	interop := r.rt.Interop()
 	if site == 0 {
-		return i
+		return interop
 	}
-	number, known := r.sites.find(site)
-	if !known {
+	number, ok := r.sites.find(site)
+	if !ok {
 		text := r.session.sites.text(site)
 		if text == "" {
-			return i
+			return interop
 		}
-		number = i.Site(text)
+		number = interop.Site(text)
 		r.sites.add(site, number)
 	}
-	return i.At(number)
+	return interop.At(number)
 }
 
 // memory returns the memory at an address passed by C. It returns an error for freed memory.
@@ -145,9 +146,10 @@ func (r *rank) checkOtherWorlds(address uintptr, bytes int64) error {
 			return err
 		}
 	}
-	return r.session.kept.checkFreed(address, bytes, r.host)
+	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.usesHost)
 }
 
+// register registers a pool's memory with a group and the communicators attached to the group.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := g.Cause(context.Background()); err != nil {
 		return err
@@ -166,7 +168,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 			return err
 		}
 		for _, a := range r.groups.attachmentsOf(g) {
-			if err := a.adopted.Register(ctx, p.Pool); err != nil {
+			if err := a.communicator.Register(ctx, p.Pool); err != nil {
 				return err
 			}
 		}

@@ -14,19 +14,19 @@ type session struct {
 	warnings
 	interrupts
 
-	ranks      rankList
-	groupIndex table[uint64, *group] // open groups of all ranks
-	poolTable  poolTable
-	events     table[uint64, event]
-	lastUses   table[uintptr, *lastUse] // by foreign stream; used while several worlds are open
-	sites      siteTable
-	kept       keptMemory
+	ranks             rankList
+	groupIndex        table[uint64, *group] // open groups of all ranks
+	poolTable         poolTable
+	events            table[uint64, event]
+	lastUses          table[uintptr, *lastUse] // by stream handle; used with several worlds
+	sites             siteTable
+	closedRankBuffers closedRankBuffers
 	// lastHandle is never reset, so that no handle is reused.
 	lastHandle atomic.Uint64
 }
 
-// current returns the rank of the main world.
-func (s *session) current() (*rank, error) {
+// mainWorldRank returns the rank of the main world.
+func (s *session) mainWorldRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
 	}
@@ -44,23 +44,24 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// errUnknown returns the error for an unknown handle: ErrNotOpen if no world is open, ErrClosed if
-// the handle was valid earlier, and otherwise ErrInvalid.
-func (s *session) errUnknown(kind string, handle uint64) error {
+// errUnknownHandle returns ErrNotOpen if no world is open, ErrClosed if the handle was valid
+// earlier, and otherwise ErrInvalid. kind describes the handle in the error.
+func (s *session) errUnknownHandle(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
 	}
 	if handle == 0 || handle > s.lastHandle.Load() {
-		return fmt.Errorf("%s %d: no such handle: %w", kind, handle, symmem.ErrInvalid)
+		return fmt.Errorf("there is no %s with handle %d: %w", kind, handle, symmem.ErrInvalid)
 	}
-	return fmt.Errorf("%s %d: %w", kind, handle, symmem.ErrClosed)
+	return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 }
 
+// group returns a group and its rank.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	if g, ok := s.groupIndex.find(handle); ok {
 		return g.owner, g, nil
 	}
-	return nil, nil, s.errUnknown("group", handle)
+	return nil, nil, s.errUnknownHandle("group", handle)
 }
 
 // world returns the rank of the open world with the given handle.
@@ -76,6 +77,7 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
+// pool returns a pool and its rank.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {

@@ -36,7 +36,7 @@ type stats struct {
 
 // Stats returns, as JSON, all counters of the main world.
 func (l *Library) Stats() (string, error) {
-	r, err := l.current()
+	r, err := l.mainWorldRank()
 	if err != nil {
 		return "", err
 	}
@@ -59,7 +59,7 @@ func statsOf(r *rank) (string, error) {
 		}
 		for _, a := range r.groups.attachmentsOf(g) {
 			entry.Attachments = append(entry.Attachments,
-				attachmentStats{a.handle, a.adopted.Name(), a.adopted.Windows()})
+				attachmentStats{a.handle, a.communicator.Name(), a.communicator.Windows()})
 		}
 		s.Groups[g.ID()] = entry
 	}
@@ -67,7 +67,7 @@ func statsOf(r *rank) (string, error) {
 }
 
 func (t *poolTable) stats(p *pool) poolStats {
-	s := poolStats{Pool: t.number(p), PoolStats: p.Stats(), Domain: p.Domain().ID()}
+	s := poolStats{Pool: t.numberOf(p), PoolStats: p.Stats(), Domain: p.Domain().ID()}
 	for segment := range p.Segments() {
 		s.Mapped += segment.Bytes
 	}

@@ -166,7 +166,7 @@ func (st *streams) event(handle uint64) (event, error) {
 	if e, ok := st.session.events.find(handle); ok {
 		return e, nil
 	}
-	return nil, st.session.errUnknown("event", handle)
+	return nil, st.session.errUnknownHandle("event", handle)
 }
 
 // IsEventDone reports whether the work before an event has completed. It returns true for closed

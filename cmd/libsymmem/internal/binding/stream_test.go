@@ -12,7 +12,7 @@ import (
 // usable meanwhile, because that work may depend on them.
 func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	r, err := l.current()
+	r, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 
 func TestEventsFollowStreamOrder(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	r, err := l.current()
+	r, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}

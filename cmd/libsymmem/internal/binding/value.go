@@ -41,7 +41,7 @@ func (cs *calls) CombineValue(handle uint64, call symmem.ValueCall, site uint32)
 func (cs *calls) valueInterruptible(
 	interop symmem.Interop, g *group, call symmem.ValueCall,
 ) (int64, error) {
-	var got int64 // an abandoned call may still write it
+	var got int64 // an interrupted call may still write it
 	err := cs.session.runInterruptible("comparing values", func(ctx context.Context) (err error) {
 		got, err = interop.Value(ctx, g.Group, call)
 		return err

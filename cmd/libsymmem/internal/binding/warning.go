@@ -32,7 +32,8 @@ type lateDetail struct {
 func (w *warnings) addLate(late symmem.LateWarning) {
 	text, err := json.Marshal(lateDetail{
 		Kind: "late", Message: late.String(), Group: late.Group, InCall: late.InCall,
-		WaitedMS: late.Waited.Milliseconds(), Ranks: ranks(late.Ranks), Activity: late.Activity,
+		WaitedMS: late.Waited.Milliseconds(), Ranks: nonNilCopy(late.Ranks),
+		Activity: late.Activity,
 	})
 	if err != nil {
 		return // cannot happen: all fields are strings and numbers

@@ -13,25 +13,24 @@ import (
 // been registered with a group.
 type windows struct{ session *session }
 
-// ScopeEnd registers the new memory of all pools whose domains contain a group. It registers the
-// memory with the group and with the communicators attached to it. It returns the value that
-// Counters.Pending had when the call began, because memory counted since then may not be
-// registered.
-func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (seen int64, err error) {
+// ScopeEnd registers the new memory of all pools that a group's ranks share, with the group and
+// with the communicators attached to the group. It returns the value that Counters.Pending had when
+// the call began. If the counter is larger later, there may be more memory to register.
+func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return 0, err
 	}
-	seen = ws.session.counters.Pending.Load()
+	pendingCount = ws.session.counters.Pending.Load()
 	for _, p := range ws.session.poolTable.ownedBy(r) {
-		if !g.isInDomain(p) {
+		if !g.isWithinDomain(p) {
 			continue
 		}
 		if err := r.register(g, p, stream); err != nil {
 			return 0, err
 		}
 	}
-	return seen, nil
+	return pendingCount, nil
 }
 
 // RegisterPending registers the new memory of one pool, as ScopeEnd does for all pools.
@@ -59,33 +58,35 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 		return 0, err
 	}
 	for _, a := range r.groups.attachmentsOf(g) {
-		if a.comm == comm && a.adopted.Name() == name {
+		if a.address == comm && a.communicator.Name() == name {
 			return a.handle, nil
 		}
 	}
-	adopted, err := r.rt.Interop().AdoptCommunicator(comm, name, g.Group)
+	communicator, err := r.rt.Interop().AdoptCommunicator(comm, name, g.Group)
 	if err != nil {
 		return 0, err
 	}
-	if err := ws.registerAll(r, g, adopted); err != nil {
-		adopted.Forget()
+	if err := ws.registerAll(r, g, communicator); err != nil {
+		communicator.Forget()
 		return 0, err
 	}
-	a := &attachment{handle: ws.session.lastHandle.Add(1), comm: comm, adopted: adopted, group: g}
+	a := &attachment{
+		handle: ws.session.lastHandle.Add(1), address: comm, communicator: communicator, group: g,
+	}
 	r.groups.attach(a)
 	return a.handle, nil
 }
 
-func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommunicator) error {
+func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCommunicator) error {
 	for _, p := range ws.session.poolTable.ownedBy(r) {
-		if !g.isInDomain(p) {
+		if !g.isWithinDomain(p) {
 			continue
 		}
 		if err := p.flush(); err != nil {
 			return err
 		}
 		err := ws.session.runInterruptible("attaching", func(ctx context.Context) error {
-			return adopted.Register(ctx, p.Pool)
+			return communicator.Register(ctx, p.Pool)
 		})
 		if err != nil {
 			return err
@@ -94,9 +95,9 @@ func (ws *windows) registerAll(r *rank, g *group, adopted *symmem.AdoptedCommuni
 	return nil
 }
 
-// Detach detaches a communicator. If alive is set, the owner has not yet destroyed the
-// communicator, and Detach deregisters its windows.
-func (ws *windows) Detach(handle uint64, alive bool) error {
+// Detach detaches a communicator. Unless the owner has already destroyed the communicator, Detach
+// deregisters its windows.
+func (ws *windows) Detach(handle uint64, isDestroyed bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
 	}
@@ -104,25 +105,24 @@ func (ws *windows) Detach(handle uint64, alive bool) error {
 		a := r.groups.detach(handle)
 		switch {
 		case a == nil:
-		case alive:
-			return a.adopted.Detach()
-		default:
-			a.adopted.Forget()
+		case isDestroyed:
+			a.communicator.Forget()
 			return nil
+		default:
+			return a.communicator.Detach()
 		}
 	}
-	return fmt.Errorf("attachment %d: %w", handle, symmem.ErrClosed)
+	return fmt.Errorf("attachment with handle %d: %w", handle, symmem.ErrClosed)
 }
 
-// IsSymmetric reports whether a range is within one window of an open group.
+// IsSymmetric reports whether an address range is within one window of an open group.
 func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) bool {
 	r, g, err := ws.session.group(handle)
 	return err == nil && bytes <= maxBytes &&
 		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns the addresses that a range within a group's window has on all ranks, by
-// group rank.
+// PeerAddresses returns each group rank's address for an address range within a window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -131,7 +131,7 @@ func (ws *windows) PeerAddresses(
 		return nil, err
 	}
 	if bytes > maxBytes {
-		return nil, fmt.Errorf("addresses of %d bytes: %w", bytes, symmem.ErrInvalid)
+		return nil, fmt.Errorf("finding the addresses of %d bytes: %w", bytes, symmem.ErrInvalid)
 	}
 	return r.rt.Interop().PeerAddresses(g.Group, address, int64(bytes))
 }

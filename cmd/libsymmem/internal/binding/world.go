@@ -14,7 +14,7 @@ import (
 // rankList holds this process's ranks, one for each open world.
 type rankList struct {
 	mu   sync.Mutex
-	main atomic.Pointer[rank]    // the rank that Open opened; nil while closed
+	main atomic.Pointer[rank]    // the main world's rank; nil while that world is closed
 	list atomic.Pointer[[]*rank] // oldest first; replaced, never modified
 }
 
@@ -25,12 +25,12 @@ func (l *rankList) all() []*rank {
 	return nil
 }
 
-func (l *rankList) add(r *rank, main bool) {
+func (l *rankList) add(r *rank, isMain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := append(slices.Clone(l.all()), r)
 	l.list.Store(&list)
-	if main {
+	if isMain {
 		l.main.Store(r)
 	}
 }
@@ -53,20 +53,20 @@ func (l *rankList) remove(r *rank) bool {
 // worlds implements the functions in symmem.h for worlds other than the main one.
 type worlds struct{ session *session }
 
-// OpenWorld opens a rank of another world with the options that symmem.h describes, and returns the
+// OpenWorld opens another world with the JSON options that symmem.h describes, and returns the
 // world's handle. It is collective over the ranks of that world.
-func (ws *worlds) OpenWorld(text []byte) (uint64, error) {
+func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	var o Options
-	if err := decode(text, &o); err != nil {
+	if err := decode(optionsJSON, &o); err != nil {
 		return 0, fmt.Errorf("opening a world: %w", err)
 	}
 	if o.Pool != (PoolOptions{}) {
-		return 0, fmt.Errorf("opening a world: it cannot have a pool yet; open one later: %w",
-			symmem.ErrInvalid)
+		return 0, fmt.Errorf("opening a world: the options must not describe a pool; open pools "+
+			"later: %w", symmem.ErrInvalid)
 	}
-	var opened *rank // an abandoned call may still write it
+	var opened *rank // an interrupted call may still write it
 	err := ws.session.runInterruptible("opening a world", func(ctx context.Context) (err error) {
-		opened, err = ws.session.openRank(ctx, &o, worldRank)
+		opened, err = ws.session.openRank(ctx, &o, otherRank)
 		return err
 	})
 	if err != nil {
@@ -112,7 +112,7 @@ func (ws *worlds) SetWorldCheck(handle uint64, level int) error {
 }
 
 func (s *session) setCheck(r *rank, level int) error {
-	checkLevel, err := parseEnum("check level", levels, level)
+	checkLevel, err := parseEnum("check level", checkLevels, level)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ type rankKind int
 const (
 	mainRank  rankKind = iota // by Open
 	aloneRank                 // by PlugAlloc, as the only rank of the main world
-	worldRank                 // by OpenWorld
+	otherRank                 // by OpenWorld
 )
 
 func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*rank, error) {
@@ -137,7 +137,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	if o.GoMaxProcs > 0 || len(s.ranks.all()) == 0 {
 		o.setMaxProcs()
 	}
-	options, err := o.runtime()
+	options, err := o.runtimeOptions()
 	if err != nil {
 		return nil, fmt.Errorf("opening symmem: %w", err)
 	}
@@ -150,7 +150,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening symmem: %w", err), rt.Close())
 	}
-	s.ranks.add(r, kind != worldRank)
+	s.ranks.add(r, kind != otherRank)
 	s.counters.Pending.Add(1)
 	if err := context.Cause(ctx); err != nil { // runInterruptible has already returned this error
 		s.removeRank(r)
@@ -168,7 +168,7 @@ func (s *session) closeRank(r *rank, force bool) error {
 	for _, p := range s.poolTable.ownedBy(r) {
 		errs = append(errs, p.beginClose())
 	}
-	s.kept.keep(r.rt.Interop())
+	s.closedRankBuffers.keep(r.rt.Interop())
 	if !s.removeRank(r) {
 		return nil // another call is closing it
 	}
@@ -178,8 +178,8 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank removes a rank with its pools and events from the session. The groups stay in the
-// rank's table. It returns false if the rank has already been removed.
+// removeRank removes a rank with its pools and events from the session. It returns false if the
+// rank has already been removed.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false

@@ -30,7 +30,7 @@ func openWorld(t *testing.T, l *Library) (*rank, uint64) {
 // unfinished work.
 func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
-	main, err := l.current()
+	main, err := l.mainWorldRank()
 	if err != nil {
 		t.Fatal(err)
 	}
