@@ -32,7 +32,7 @@ const hostOptions = `{"backend": "host", "size": 1, "check": "off"}`
 func TestInvalidOptionsAreRejected(t *testing.T) {
 	for _, row := range []struct{ name, text, want string }{
 		{"unknown name", `{"rnak": 1}`, "rnak"},
-		{"two objects", `{} {}`, "more than one"},
+		{"two objects", `{} {}`, "text after the JSON object"},
 		{"text instead of a number", `{"rank": "1"}`, "rank"},
 		{"negative timeout", `{"timeout_ms": -1}`, "timeout_ms"},
 		{"timeout of more than a day", `{"timeout_ms": 99999999999}`, "timeout_ms"},
