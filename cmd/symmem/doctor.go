@@ -136,7 +136,7 @@ func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	if world.Rank == 0 {
 		return f.examine(cmd, func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error) {
-			return doctor.Join(world.Size, []doctor.RankResult{result}, nil), nil
+			return doctor.NewTrial(world.Size, []doctor.RankResult{result}, nil), nil
 		})
 	}
 	if result.Error == "" {

@@ -31,12 +31,12 @@ func (f *doctorFlags) startTrial(
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return doctor.Join(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
+		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
 	var shared *sharing
 	if n := len(facts.GPUs); facts.Backend == "nccl" && ranks > n {
 		if shared, err = checkSharing(ranks, &facts.Library, os.Environ()); err != nil {
-			return doctor.Join(ranks, nil, err), nil
+			return doctor.NewTrial(ranks, nil, err), nil
 		}
 	}
 	ctx, cancel := f.trialContext(cmd.Context())
@@ -51,14 +51,14 @@ func (f *doctorFlags) startTrial(
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, shared)
 	if interrupted(&result) {
-		return doctor.Join(ranks, nil, fmt.Errorf("a signal interrupted the trial: %v", result.Signal)),
-			exitWith(128+int(result.Signal), nil)
+		err := fmt.Errorf("a signal interrupted the trial: %v", result.Signal)
+		return doctor.NewTrial(ranks, nil, err), exitWith(128+int(result.Signal), nil)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
 	results := parseRankResults[doctor.RankResult](output.Bytes())
-	trial := doctor.Join(ranks, results, errors.Join(err, missingResults(&result, results)))
+	trial := doctor.NewTrial(ranks, results, errors.Join(err, missingResults(&result, results)))
 	trial.Source = "started by doctor"
 	return trial, nil
 }

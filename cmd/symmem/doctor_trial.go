@@ -67,7 +67,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
 	t.rankZero.Source, t.rankZero.Device = t.rt.Source(), t.rt.Device().Name
 	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // the other ranks have no log
-		t.rankZero.LogRequested, t.rankZero.LogProblem = true, t.recorder.Problem()
+		t.rankZero.IsLogRequested, t.rankZero.LogProblem = true, t.recorder.Problem()
 	}
 	if err := t.register(ctx); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (t *trial) register(ctx context.Context) error {
 		t.buffer, err = s.Alloc(bytes)
 		return err
 	})
-	t.result.Windows = t.rt.World().Stats().Windows
+	t.result.WindowCount = t.rt.World().Stats().Windows
 	return err
 }
 
@@ -142,14 +142,14 @@ func (t *trial) call(
 	}
 	c := doctor.TrialCall{
 		Operation: explanation.Operation, Bytes: bytes, RequestedPath: choice.String(),
-		Path: explanation.Path, Why: explanation.Why,
+		Path: explanation.Path, PathReason: explanation.Why,
 	}
 	earlierLaunches := t.launches()
 	if err := t.check(ctx, m, &c); err != nil {
 		return err
 	}
 	t.recordKernel(&c, earlierLaunches)
-	if c.MicroS, err = t.time(ctx, m, repeats); err != nil {
+	if c.Microseconds, err = t.time(ctx, m, repeats); err != nil {
 		return err
 	}
 	t.result.Calls = append(t.result.Calls, c)
@@ -184,7 +184,7 @@ func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall)
 		return err
 	}
 	err := stream.Synchronize(ctx)
-	c.Wrong = transfer.Compare(transfer.Got, transfer.Output(t.rt.Rank())).Wrong
+	c.WrongCount = transfer.Compare(transfer.Got, transfer.Output(t.rt.Rank())).Wrong
 	return err
 }
 
@@ -204,7 +204,7 @@ func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64
 
 // launches returns the number of kernel launches in NCCL's log.
 func (t *trial) launches() int {
-	if !t.rankZero.LogRequested {
+	if !t.rankZero.IsLogRequested {
 		return 0
 	}
 	log, err := t.recorder.Read()
@@ -216,7 +216,7 @@ func (t *trial) launches() int {
 
 // recordKernel records which kernel performed a call, according to NCCL's log.
 func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
-	if !t.rankZero.LogRequested || c.Path == symmem.PathDirect.String() {
+	if !t.rankZero.IsLogRequested || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()
@@ -226,6 +226,6 @@ func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
 	}
 	kernels := log[earlierLaunches:].KernelsOf(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
 	if kernels.Logged {
-		c.Kernel, c.Windowed = kernels.Description, kernels.UseWindows
+		c.Kernel, c.UsedWindows = kernels.Description, kernels.UseWindows
 	}
 }

@@ -105,18 +105,18 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 func (s *sharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
-	case s.status.ServiceRuns:
+	case s.status.IsServiceRunning:
 		return nil, "side by side"
 	case isSet:
 		return nil, "in turns (" + mps.PipeVariable + " names no daemon)"
-	case s.status.Program == "":
+	case s.status.ServiceProgram == "":
 		return nil, "in turns (there is no nvidia-cuda-mps-control)"
 	}
 	daemon, err := mps.Start(ctx, s.userEnv)
 	if err != nil {
 		return nil, "in turns (" + err.Error() + ")"
 	}
-	s.status.ServiceRuns = true
+	s.status.IsServiceRunning = true
 	return daemon, "side by side"
 }
 
@@ -134,7 +134,7 @@ func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
-	if s.status.ServiceRuns {
+	if s.status.IsServiceRunning {
 		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(max(1, 100/perGPU))
 		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(min(maxQueues, max(1, mpsQueues/perGPU)))
 	}

@@ -113,21 +113,21 @@ func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 		want    []string
 	}{
 		"4 on one": {
-			sharing{ranks: 4, gpus: 1, status: doctor.GPUSharing{ServiceRuns: true}},
+			sharing{ranks: 4, gpus: 1, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=16", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"8 on one": {
-			sharing{ranks: 8, gpus: 1, status: doctor.GPUSharing{ServiceRuns: true}},
+			sharing{ranks: 8, gpus: 1, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"5 on four": {
-			sharing{ranks: 5, gpus: 4, status: doctor.GPUSharing{ServiceRuns: true}},
+			sharing{ranks: 5, gpus: 4, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",

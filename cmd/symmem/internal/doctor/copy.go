@@ -10,21 +10,20 @@ import (
 )
 
 const (
-	// copyBytes is large enough to reach a link's full speed.
+	// copyBytes is the size of a copy. It is large enough to reach a link's full speed.
 	copyBytes = int64(128) << 20
-	// copies is the number of timed copies, which together take about a millisecond.
-	copies = 4
+	// timedCopyCount copies take about a millisecond.
+	timedCopyCount = 4
 )
 
-// MeasureCopies measures the speed of copies to a GPU from each GPU that it can access. For each
-// measurement, MeasureCopies temporarily allocates 128 MiB on both GPUs. Other work on the GPUs or
-// links lowers the speed.
-func MeasureCopies(ordinal int) (all []Copy, err error) {
+// MeasureCopies measures the speed of copies to a GPU from each GPU that it can access. Meanwhile,
+// it allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers the speed.
+func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
 		return nil, err
 	}
-	n, err := driver.DeviceCount()
+	gpuCount, err := driver.DeviceCount()
 	if err != nil {
 		return nil, err
 	}
@@ -42,29 +41,29 @@ func MeasureCopies(ordinal int) (all []Copy, err error) {
 	if err := driver.SetCurrent(context); err != nil {
 		return nil, err
 	}
-	for peer := range n {
+	for peer := range gpuCount {
 		source, err := driver.Device(peer)
 		if err != nil {
 			return all, err
 		}
-		if can, err := target.CanAccessPeer(source); peer == ordinal || err != nil || !can {
+		if ok, err := target.CanAccessPeer(source); peer == ordinal || err != nil || !ok {
 			continue
 		}
 		speed, err := measureCopy(driver, source, target)
 		if err != nil {
 			return all, fmt.Errorf("copying from GPU %d to GPU %d: %w", peer, ordinal, err)
 		}
-		all = append(all, Copy{From: peer, To: ordinal, GBps: speed})
+		all = append(all, CopySpeed{From: peer, To: ordinal, GBps: speed})
 	}
 	return all, nil
 }
 
-// cleanup lists functions to call in reverse order.
-type cleanup []func() error
+// cleanupList lists functions to call in reverse order.
+type cleanupList []func() error
 
-func (c *cleanup) add(f func() error) { *c = append(*c, f) }
+func (c *cleanupList) add(f func() error) { *c = append(*c, f) }
 
-func (c *cleanup) run() error {
+func (c *cleanupList) run() error {
 	var errs []error
 	for _, f := range slices.Backward(*c) {
 		errs = append(errs, f())
@@ -75,7 +74,7 @@ func (c *cleanup) run() error {
 // measureCopy returns the copy speed between two GPUs in GB/s. The context of dst must be current
 // on the calling thread.
 func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err error) {
-	var cleanups cleanup
+	var cleanups cleanupList
 	defer func() { err = errors.Join(err, cleanups.run()) }()
 	source, err := allocate(driver, src, dst, &cleanups)
 	if err != nil {
@@ -100,22 +99,22 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err 
 	return timeCopies(driver, target, source, stream, events)
 }
 
-// allocate allocates memory on owner and maps it for access by user. Running cleanups frees the
-// memory.
+// allocate allocates memory on owner and maps it for access by user. It adds functions that free
+// the memory to cleanups.
 func allocate(
-	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanup,
+	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanupList,
 ) (address uintptr, err error) {
-	prop := cuda.PinnedMemory(owner, cuda.HandlePosixFD, false)
-	unit, err := driver.Granularity(prop, true)
+	properties := cuda.PinnedMemory(owner, cuda.HandlePosixFD, false)
+	granularity, err := driver.Granularity(properties, true)
 	if err != nil {
 		return 0, err
 	}
-	bytes := (copyBytes + unit - 1) / unit * unit
-	if address, err = driver.AddressReserve(bytes, unit); err != nil {
+	bytes := (copyBytes + granularity - 1) / granularity * granularity
+	if address, err = driver.AddressReserve(bytes, granularity); err != nil {
 		return 0, err
 	}
 	cleanups.add(func() error { return driver.AddressFree(address, bytes) })
-	handle, err := driver.Create(bytes, prop)
+	handle, err := driver.Create(bytes, properties)
 	if err != nil {
 		return 0, err
 	}
@@ -129,10 +128,11 @@ func allocate(
 	return address, driver.SetAccess(address, bytes, user)
 }
 
+// timeCopies returns the speed of copies on a stream in GB/s.
 func timeCopies(
 	driver *cuda.Driver, dst, src uintptr, stream cuda.Stream, events [2]cuda.Event,
 ) (speed float64, err error) {
-	for i := range copies + 1 {
+	for i := range timedCopyCount + 1 {
 		if i == 1 { // the first copy is a warm-up
 			err = driver.EventRecord(events[0], stream)
 		}
@@ -147,5 +147,5 @@ func timeCopies(
 		return 0, err
 	}
 	duration, err := driver.EventElapsedTime(events[0], events[1])
-	return float64(copies*copyBytes) / max(float64(duration.Nanoseconds()), 1), err
+	return float64(timedCopyCount*copyBytes) / max(float64(duration.Nanoseconds()), 1), err
 }

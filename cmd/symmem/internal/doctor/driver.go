@@ -14,50 +14,51 @@ import (
 type Driver struct {
 	// Path is the path of libcuda.
 	Path string `json:"path,omitempty"`
-	// CUDA is the newest CUDA version that libcuda supports, such as 12090.
-	CUDA int `json:"cuda,omitempty"`
+	// CUDAVersion is the newest CUDA version that libcuda supports, such as 12090.
+	CUDAVersion int `json:"cuda,omitempty"`
 	// Version is the version of the driver, such as 580.159, or empty if unknown.
 	Version string `json:"version,omitempty"`
-	// IMEXChannels is the number of IMEX channels visible to the process. Fabric handles need one.
+	// IMEXChannels is the number of IMEX channels visible to the process. A process needs one to
+	// share memory with other machines through fabric handles.
 	IMEXChannels int `json:"imex_channels"`
 	// Error states why there is no usable driver or GPU.
 	Error string `json:"error,omitempty"`
-	// NotInstalled is set if CUDA is not installed.
-	NotInstalled bool `json:"none,omitempty"`
-	// Code is CUDA's error code, or 0.
-	Code int `json:"code,omitempty"`
+	// IsMissing is set if CUDA is not installed.
+	IsMissing bool `json:"none,omitempty"`
+	// ErrorCode is CUDA's error code, or 0.
+	ErrorCode int `json:"code,omitempty"`
 }
 
-// vmmCUDAVersion is the first CUDA version (12.0) with which NCCL uses virtual memory management.
-const vmmCUDAVersion = 12000
+// minVMMVersion is the first CUDA version (12.0) with which NCCL uses virtual memory management.
+const minVMMVersion = 12000
 
 // InspectDriver loads CUDA and lists the GPUs. It creates no context.
 func InspectDriver() (Driver, []GPU) {
-	d := Driver{Version: moduleDriverVersion()}
+	d := Driver{Version: kernelModuleVersion()}
 	library, err := cuda.Load()
 	if err != nil {
-		d.fail(err)
+		d.setError(err)
 		return d, nil
 	}
 	d.Path = library.Path()
 	if d.Version == "" {
 		d.Version = nvmlDriverVersion()
 	}
-	if d.CUDA, err = library.Version(); err != nil {
-		d.fail(err)
+	if d.CUDAVersion, err = library.Version(); err != nil {
+		d.setError(err)
 	}
 	d.IMEXChannels = countIMEXChannels()
 	gpus, err := inspectGPUs(library)
 	if err != nil {
-		d.fail(err)
+		d.setError(err)
 	}
 	return d, gpus
 }
 
-func (d *Driver) fail(err error) {
-	d.Error, d.NotInstalled = err.Error(), errors.Is(err, cuda.ErrNoDriver)
+func (d *Driver) setError(err error) {
+	d.Error, d.IsMissing = err.Error(), errors.Is(err, cuda.ErrNoDriver)
 	if code, ok := errors.AsType[cuda.Code](err); ok {
-		d.Code = int(code)
+		d.ErrorCode = int(code)
 	}
 }
 
@@ -66,30 +67,30 @@ func countIMEXChannels() int {
 	return len(files)
 }
 
-var moduleVersion = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
+var moduleVersionPattern = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
-// moduleDriverVersion returns the driver's version as reported by the kernel module.
-func moduleDriverVersion() string {
+// kernelModuleVersion returns the driver's version as reported by its kernel module.
+func kernelModuleVersion() string {
 	text, err := os.ReadFile("/proc/driver/nvidia/version")
 	if err != nil {
 		return ""
 	}
-	found := moduleVersion.FindSubmatch(text)
-	if found == nil {
+	matches := moduleVersionPattern.FindSubmatch(text)
+	if matches == nil {
 		return ""
 	}
-	return string(found[1])
+	return string(matches[1])
 }
 
-// nvmlDriverVersion returns the driver's version as reported by NVML, which also works in
-// containers that lack the kernel module's files.
+// nvmlDriverVersion returns the driver's version as reported by NVML (NVIDIA's management library),
+// which works even in containers without the kernel module's files.
 func nvmlDriverVersion() string {
-	m, err := openNVML()
+	management, err := openNVML()
 	if err != nil {
 		return ""
 	}
-	defer m.close()
-	version, err := m.driverVersion()
+	defer management.close()
+	version, err := management.driverVersion()
 	if err != nil {
 		return ""
 	}
@@ -101,8 +102,8 @@ func cudaVersionText(version int) string {
 	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 }
 
-// initAdvice holds advice for errors of cuInit.
-var initAdvice = map[cuda.Code]string{
+// adviceByErrorCode holds advice for errors of cuInit.
+var adviceByErrorCode = map[cuda.Code]string{
 	cuda.ErrNoDevice: "check whether nvidia-smi shows a GPU and whether the container was started " +
 		"with GPUs, and check CUDA_VISIBLE_DEVICES",
 	cuda.ErrSystemNotReady: "start the fabric manager (systemctl start nvidia-fabricmanager); " +
@@ -122,12 +123,12 @@ func judgeDriver(f *Facts, s *Section) {
 		level = Warn
 	}
 	switch {
-	case d.NotInstalled:
+	case d.IsMissing:
 		s.add(level, "install NVIDIA's driver, or start the container with GPUs; symmem --backend "+
 			"host needs none", "no GPU can be used: %s", d.Error)
 		return
 	case d.Error != "":
-		advice, ok := initAdvice[cuda.Code(d.Code)]
+		advice, ok := adviceByErrorCode[cuda.Code(d.ErrorCode)]
 		if !ok {
 			advice = "look for the GPUs in the output of nvidia-smi and the kernel's log (dmesg)"
 		}
@@ -138,10 +139,10 @@ func judgeDriver(f *Facts, s *Section) {
 	if d.Version != "" {
 		version = d.Version
 	}
-	s.ok("driver %s for CUDA %s, %s", version, cudaVersionText(d.CUDA), d.Path)
-	if d.CUDA < vmmCUDAVersion {
+	s.addOK("driver %s for CUDA %s, %s", version, cudaVersionText(d.CUDAVersion), d.Path)
+	if d.CUDAVersion < minVMMVersion {
 		s.add(Warn, "install a driver for CUDA 12.0 or newer", "NCCL does not use virtual memory "+
 			"management with a driver for CUDA %s, so it cannot create windows",
-			cudaVersionText(d.CUDA))
+			cudaVersionText(d.CUDAVersion))
 	}
 }

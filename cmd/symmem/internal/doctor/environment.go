@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Variable holds an environment variable that may affect symmem, NCCL or CUDA.
+// Variable holds an environment variable that can affect symmem, NCCL or CUDA.
 type Variable struct {
 	Name string `json:"name"`
 	// Value is the variable's value, or "(hidden)" if it is a secret.
@@ -33,9 +33,9 @@ func InspectVariables(environ []string) []Variable {
 		}
 	}
 	for _, file := range configFiles() {
-		for _, v := range readFile(file) {
-			hasName := func(other Variable) bool { return other.Name == v.Name }
-			if !slices.ContainsFunc(all, hasName) {
+		for _, v := range readConfigFile(file) {
+			isSame := func(other Variable) bool { return other.Name == v.Name }
+			if !slices.ContainsFunc(all, isSame) {
 				all = append(all, v)
 			}
 		}
@@ -50,6 +50,7 @@ func isRelevant(name string) bool {
 	})
 }
 
+// displayValue returns a variable's value, or "(hidden)" for a secret.
 func displayValue(name, value string) string {
 	if strings.Contains(name, "TOKEN") && value != "" {
 		return "(hidden)"
@@ -67,8 +68,8 @@ func configFiles() []string {
 	return []string{first, "/etc/nccl.conf"}
 }
 
-// readFile parses NAME=VALUE lines as NCCL does. It returns nil if the file cannot be opened.
-func readFile(name string) []Variable {
+// readConfigFile parses NAME=VALUE lines as NCCL does. It returns nil if the file cannot be opened.
+func readConfigFile(name string) []Variable {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil
@@ -84,70 +85,72 @@ func readFile(name string) []Variable {
 	return all
 }
 
-// effect describes what happens if a variable has one of certain values.
-type effect struct {
+// variableEffect describes the effect of some values of a variable.
+type variableEffect struct {
 	name   string
 	values []string // nil means any value
 	text   string
-	advice string // how to avoid the effect; if advice is empty, there is no warning
+	advice string // how to avoid the effect; if it is empty, doctor does not warn
 }
 
-const adviceUnset = "unset it, unless this is intended"
+const adviceToUnset = "unset it, unless this is intended"
 
-var zero = []string{"0"}
+var onlyZero = []string{"0"}
 
-// effects lists the variables whose effects users should know.
-var effects = []effect{
+// variableEffects lists the variables whose effects users should know.
+var variableEffects = []variableEffect{
 	{
-		"NCCL_WIN_ENABLE", zero, "switches windows off, so every collective takes the plain path",
-		adviceUnset,
+		"NCCL_WIN_ENABLE", onlyZero,
+		"switches windows off, so every collective takes the plain path", adviceToUnset,
 	},
 	{
-		"NCCL_CUMEM_ENABLE", zero, "prevents NCCL from using virtual memory management, and thus windows",
-		adviceUnset,
+		"NCCL_CUMEM_ENABLE", onlyZero,
+		"prevents NCCL from using virtual memory management, and thus windows", adviceToUnset,
 	},
 	{
 		"NCCL_P2P_DISABLE", []string{"1"}, "prevents GPUs from accessing each other's memory, " +
-			"and most versions of NCCL from using window kernels", adviceUnset,
+			"and most versions of NCCL from using window kernels", adviceToUnset,
 	},
 	{
 		"NCCL_P2P_LEVEL", []string{"LOC", "0"}, "prevents GPUs from accessing each other's " +
-			"memory, and NCCL from using window kernels", adviceUnset,
+			"memory, and NCCL from using window kernels", adviceToUnset,
 	},
 	{
 		"NCCL_HOSTID", nil, "makes NCCL treat ranks with different values as ranks on different " +
-			"machines, which have windows only if NCCL has a network that supports them", adviceUnset,
+			"machines, which have windows only if NCCL has a network that supports them",
+		adviceToUnset,
 	},
 	{
-		"NCCL_LOCAL_REGISTER", zero, "prevents NCCL 2.27 from creating windows without symmetric memory",
-		adviceUnset,
+		"NCCL_LOCAL_REGISTER", onlyZero,
+		"prevents NCCL 2.27 from creating windows without symmetric memory", adviceToUnset,
 	},
 	{
 		"NCCL_LSA_TEAM_SIZE", nil, "limits the ranks whose memory NCCL maps, and thus the groups " +
-			"that have window kernels", adviceUnset,
+			"that have window kernels", adviceToUnset,
 	},
 	{
 		"NCCL_SYM_KERNEL", nil, "allows only some window kernels, so calls that none of them " +
-			"supports fail", adviceUnset,
+			"supports fail", adviceToUnset,
 	},
 	{
 		"NCCL_RUNTIME_CONNECT", []string{"1"}, "makes NCCL connect at the first collective, so a " +
 			"launch may wait for ranks that have not yet reached it", "unset it: symmem sets it to 0",
 	},
 	{
-		"NCCL_COMM_BLOCKING", zero, "makes NCCL calls return before they have completed, which symmem " +
-			"does not support", "unset it",
+		"NCCL_COMM_BLOCKING", onlyZero,
+		"makes NCCL calls return before they have completed, which symmem does not support",
+		"unset it",
 	},
 	{
 		"NCCL_DEBUG", []string{"VERSION", "WARN", "ABORT"}, "prevents NCCL from logging which kernels " +
 			"it uses, which --prove needs", "unset it, or set it to INFO",
 	},
 	{
-		"NCCL_IPC_USE_ABSTRACT_SOCKET", zero, "makes NCCL share memory through sockets in /tmp, which " +
-			"all ranks must see", adviceUnset,
+		"NCCL_IPC_USE_ABSTRACT_SOCKET", onlyZero,
+		"makes NCCL share memory through sockets in /tmp, which all ranks must see", adviceToUnset,
 	},
 	{
-		"SYMMEM_PATH", []string{"plain"}, "makes every collective take the plain path", adviceUnset,
+		"SYMMEM_PATH", []string{"plain"}, "makes every collective take the plain path", adviceToUnset,
 	},
 	{
 		"CUDA_LAUNCH_BLOCKING", []string{"1"}, "makes each launch wait for its completion, which " +
@@ -164,7 +167,7 @@ var effects = []effect{
 	{name: "NCCL_ALGO", text: "does not affect window kernels"},
 	{name: "NCCL_PROTO", text: "does not affect window kernels"},
 	{
-		name: "NCCL_NVLS_ENABLE", values: zero,
+		name: "NCCL_NVLS_ENABLE", values: onlyZero,
 		text: "prevents NCCL from using NVLink multicast, which symmem does not need",
 	},
 	{name: "SYMMEM_BACKEND", text: "selects the backend"},
@@ -176,7 +179,7 @@ var effects = []effect{
 	},
 }
 
-func (e *effect) matches(v *Variable) bool {
+func (e *variableEffect) matches(v *Variable) bool {
 	return e.name == v.Name && (len(e.values) == 0 || slices.ContainsFunc(e.values,
 		func(value string) bool { return strings.EqualFold(value, strings.TrimSpace(v.Value)) }))
 }
@@ -186,7 +189,7 @@ func judgeVariables(f *Facts, s *Section) {
 		f.Variables[i].judge(f.RequestedBackend, s)
 	}
 	if len(s.Findings) == 0 {
-		s.ok("no variable of NCCL, CUDA, PyTorch or symmem is set")
+		s.addOK("no variable of NCCL, CUDA, PyTorch or symmem is set")
 	}
 }
 
@@ -197,13 +200,13 @@ func (v *Variable) judge(requestedBackend string, s *Section) {
 	if v.File != "" {
 		setting += " (in " + v.File + ")"
 	}
-	index := slices.IndexFunc(effects, func(e effect) bool { return e.matches(v) })
-	switch ours := strings.HasPrefix(v.Name, "SYMMEM_"); {
-	case index >= 0 && effects[index].advice == "":
-		s.ok("%s %s", setting, effects[index].text)
-	case index >= 0 && (ours || requestedBackend != "host"):
-		s.add(Warn, effects[index].advice, "%s %s", setting, effects[index].text)
+	index := slices.IndexFunc(variableEffects, func(e variableEffect) bool { return e.matches(v) })
+	switch isSymmem := strings.HasPrefix(v.Name, "SYMMEM_"); {
+	case index >= 0 && variableEffects[index].advice == "":
+		s.addOK("%s %s", setting, variableEffects[index].text)
+	case index >= 0 && (isSymmem || requestedBackend != "host"):
+		s.add(Warn, variableEffects[index].advice, "%s %s", setting, variableEffects[index].text)
 	default:
-		s.ok("%s", setting)
+		s.addOK("%s", setting)
 	}
 }

@@ -20,7 +20,7 @@ type Facts struct {
 	Trial *Trial `json:"trial"`
 }
 
-func (f *Facts) nccl() bool { return f.Backend == "nccl" }
+func (f *Facts) usesNCCL() bool { return f.Backend == "nccl" }
 
 // ChooseBackend sets Backend as symmem.Open does. If no backend is requested, it chooses nccl if
 // there are GPUs and NCCL can be loaded, and host otherwise.
@@ -65,7 +65,7 @@ func Examine(f *Facts) *Report {
 		part.judge(f, &s)
 		if len(s.Findings) > 0 {
 			r.Sections = append(r.Sections, s)
-			r.Verdict = worse(r.Verdict, s.Level)
+			r.Verdict = worseLevel(r.Verdict, s.Level)
 		}
 	}
 	return r

@@ -88,7 +88,7 @@ func TestInspectLauncher(t *testing.T) {
 func TestInspectTuning(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
 	got := InspectTuning("nccl", "NVIDIA H200", 4, file, false)
-	if got.Rules == 0 || got.Error != "" || got.Library != "NCCL 2.28.9" {
+	if got.RuleCount == 0 || got.Error != "" || got.MeasuredWith != "NCCL 2.28.9" {
 		t.Errorf("without a file: got %+v, want the built-in table", got)
 	}
 	if got := InspectTuning("nccl", "NVIDIA H200", 4, file, true); got.Error == "" || got.Name != "" {
@@ -107,14 +107,16 @@ func TestInspectTuning(t *testing.T) {
 		t.Fatal(err)
 	}
 	got = InspectTuning("nccl", "D", 4, file, true)
-	if got.Error != "" || got.Rules != 1 || !strings.Contains(got.Name, file) || got.Library != "L" {
+	if got.Error != "" || got.RuleCount != 1 || !strings.Contains(got.Name, file) ||
+		got.MeasuredWith != "L" {
 		t.Errorf("with a valid file: got %+v, want its table", got)
 	}
 }
 
 func TestInspectHostAndLimits(t *testing.T) {
 	h := InspectHost()
-	if h.Cores < 1 || h.Memory < 1 || h.Kernel == "" || h.Memfd+h.Futex+h.Pidfd+h.Sockets != "" {
+	if h.Cores < 1 || h.MemoryBytes < 1 || h.Kernel == "" ||
+		h.MemfdError+h.FutexError+h.PidfdError+h.SocketError != "" {
 		t.Errorf("InspectHost() = %+v, want a usable machine", h)
 	}
 	if l := InspectLimits(); l.OpenFiles == 0 || l.LockedMemory < -1 || l.AddressSpace < -1 {
@@ -127,7 +129,7 @@ func TestKernelModuleVersionIsFound(t *testing.T) {
 		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  Wed\nGCC version:\n": "580.159.03",
 		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  R\n":         "580.95.05",
 	} {
-		if found := moduleVersion.FindStringSubmatch(text); found == nil || found[1] != want {
+		if found := moduleVersionPattern.FindStringSubmatch(text); found == nil || found[1] != want {
 			t.Errorf("found %q in %q, want %s", found, text, want)
 		}
 	}
@@ -137,20 +139,20 @@ func TestJoinSortsResultsByRank(t *testing.T) {
 	two := RankResult{Rank: 2}
 	zero := RankResult{
 		RankZeroResults: &RankZeroResults{
-			Source: "torchrun", Device: "D", LogRequested: true, LogProblem: "t",
+			Source: "torchrun", Device: "D", IsLogRequested: true, LogProblem: "t",
 		},
 	}
-	trial := Join(3, []RankResult{two, zero}, errors.New("rank 1 reported nothing"))
+	trial := NewTrial(3, []RankResult{two, zero}, errors.New("rank 1 reported nothing"))
 	encoded, err := json.Marshal(trial.RankResults)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if trial.Device != "D" || !trial.LogRequested || trial.LogProblem != "t" ||
+	if trial.Device != "D" || !trial.IsLogRequested || trial.LogProblem != "t" ||
 		trial.RankResults[1].Rank != 2 ||
 		trial.Error != "rank 1 reported nothing" {
 		t.Errorf("Join = %+v with the results %s, want the results of rank 0 first", trial, encoded)
 	}
-	if none := Join(3, []RankResult{two}, nil); none.Device != "" || none.Error != "" {
+	if none := NewTrial(3, []RankResult{two}, nil); none.Device != "" || none.Error != "" {
 		t.Errorf("without rank 0: Join = %+v, want no device", none)
 	}
 }
@@ -159,7 +161,7 @@ func TestSize(t *testing.T) {
 	for bytes, want := range map[int64]string{
 		0: "0 B", 1023: "1023 B", 4 << 10: "4 KiB", 150754820096: "140.4 GiB", 3 << 40: "3 TiB",
 	} {
-		if got := size(bytes); got != want {
+		if got := formatBytes(bytes); got != want {
 			t.Errorf("size(%d) = %q, want %q", bytes, got, want)
 		}
 	}

@@ -8,46 +8,46 @@ import (
 	"symmem/internal/cuda"
 )
 
-// GPU describes a visible device. A bool is false if the driver does not know the attribute.
+// GPU describes a visible device. A bool is false if the driver cannot query the attribute.
 type GPU struct {
-	Ordinal int    `json:"ordinal"`
-	Name    string `json:"name"`
-	UUID    string `json:"uuid"`
-	PCI     string `json:"pci"`
-	Memory  int64  `json:"memory"`
+	Ordinal     int    `json:"ordinal"`
+	Name        string `json:"name"`
+	UUID        string `json:"uuid"`
+	PCIAddress  string `json:"pci"`
+	MemoryBytes int64  `json:"memory"`
 	// Major and Minor are the parts of the compute capability.
 	Major int `json:"major"`
 	Minor int `json:"minor"`
-	// VMM is set if the GPU supports virtual memory management.
-	VMM bool `json:"vmm"`
-	// PosixFD is set if processes can share memory through file descriptors.
-	PosixFD bool `json:"posix_fd"`
-	// Fabric is set if processes can share memory through fabric handles.
-	Fabric bool `json:"fabric"`
-	// RDMA is set if network cards can access the memory.
-	RDMA bool `json:"rdma"`
-	// Multicast is only reported; symmem never uses it.
-	Multicast bool `json:"multicast"`
-	// Granularity is the number of bytes of which segment sizes are multiples, or 0 if unknown.
+	// SupportsVMM is set if the GPU supports virtual memory management.
+	SupportsVMM bool `json:"vmm"`
+	// SupportsPosixFD is set if processes can share memory through file descriptors.
+	SupportsPosixFD bool `json:"posix_fd"`
+	// SupportsFabric is set if processes can share memory through fabric handles.
+	SupportsFabric bool `json:"fabric"`
+	// SupportsRDMA is set if network cards can access the memory.
+	SupportsRDMA bool `json:"rdma"`
+	// SupportsMulticast is reported, but symmem never uses multicast.
+	SupportsMulticast bool `json:"multicast"`
+	// Granularity is a number of bytes, or 0 if unknown. Sizes of mappings are multiples of it.
 	Granularity int64 `json:"granularity"`
-	// Exclusive is set if only one process may use the GPU.
-	Exclusive bool `json:"exclusive,omitempty"`
-	// Prohibited is set if no process may use the GPU.
-	Prohibited bool `json:"prohibited,omitempty"`
+	// IsExclusive is set if only one process may use the GPU.
+	IsExclusive bool `json:"exclusive,omitempty"`
+	// IsProhibited is set if no process may use the GPU.
+	IsProhibited bool `json:"prohibited,omitempty"`
 }
 
 const (
-	modeProhibited = 2
-	modeExclusive  = 3
+	computeModeProhibited = 2
+	computeModeExclusive  = 3
 )
 
 func inspectGPUs(driver *cuda.Driver) ([]GPU, error) {
-	n, err := driver.DeviceCount()
+	count, err := driver.DeviceCount()
 	if err != nil {
 		return nil, err
 	}
 	gpus := []GPU{}
-	for ordinal := range n {
+	for ordinal := range count {
 		device, err := driver.Device(ordinal)
 		if err != nil {
 			return gpus, err
@@ -66,8 +66,8 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	var errs [4]error
 	g.Name, errs[0] = device.Name()
 	g.UUID, errs[1] = device.UUID()
-	g.PCI, errs[2] = device.PCIBusID()
-	g.Memory, errs[3] = device.TotalMem()
+	g.PCIAddress, errs[2] = device.PCIBusID()
+	g.MemoryBytes, errs[3] = device.TotalMem()
 	if err := errors.Join(errs[:]...); err != nil {
 		return g, err
 	}
@@ -80,34 +80,34 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	}
 	g.Major = attribute(cuda.AttributeComputeCapabilityMajor)
 	g.Minor = attribute(cuda.AttributeComputeCapabilityMinor)
-	g.VMM = attribute(cuda.AttributeVMMSupported) != 0
-	g.PosixFD = attribute(cuda.AttributePosixFDSupported) != 0
-	g.Fabric = attribute(cuda.AttributeFabricSupported) != 0
-	g.RDMA = attribute(cuda.AttributeRDMAWithVMMSupported) != 0
-	g.Multicast = attribute(cuda.AttributeMulticastSupported) != 0
+	g.SupportsVMM = attribute(cuda.AttributeVMMSupported) != 0
+	g.SupportsPosixFD = attribute(cuda.AttributePosixFDSupported) != 0
+	g.SupportsFabric = attribute(cuda.AttributeFabricSupported) != 0
+	g.SupportsRDMA = attribute(cuda.AttributeRDMAWithVMMSupported) != 0
+	g.SupportsMulticast = attribute(cuda.AttributeMulticastSupported) != 0
 	mode := attribute(cuda.AttributeComputeMode)
-	g.Exclusive, g.Prohibited = mode == modeExclusive, mode == modeProhibited
-	if g.VMM {
-		prop := cuda.PinnedMemory(device, cuda.HandlePosixFD, g.RDMA)
-		if unit, err := driver.Granularity(prop, true); err == nil {
-			g.Granularity = unit
+	g.IsExclusive, g.IsProhibited = mode == computeModeExclusive, mode == computeModeProhibited
+	if g.SupportsVMM {
+		properties := cuda.PinnedMemory(device, cuda.HandlePosixFD, g.SupportsRDMA)
+		if granularity, err := driver.Granularity(properties, true); err == nil {
+			g.Granularity = granularity
 		}
 	}
 	return g, nil
 }
 
-// windowCapability is the lowest compute capability (6.0) for which NCCL has window kernels
-// (src/device/symmetric/generate.py).
-const windowCapability = 6
+// minWindowCapability is the lowest compute capability (6.0) for which NCCL has window kernels,
+// which access the memory of other GPUs directly (src/device/symmetric/generate.py).
+const minWindowCapability = 6
 
 func judgeGPUs(f *Facts, s *Section) {
 	for i := range f.GPUs {
 		f.GPUs[i].judge(s)
 	}
-	fabric := slices.ContainsFunc(f.GPUs, func(g GPU) bool { return g.Fabric })
-	if fabric && f.Driver.IMEXChannels == 0 {
-		s.ok("this process has no IMEX channel (/dev/nvidia-caps-imex-channels) and therefore cannot " +
-			"use fabric handles, so the direct path works only within one container")
+	hasFabric := slices.ContainsFunc(f.GPUs, func(g GPU) bool { return g.SupportsFabric })
+	if hasFabric && f.Driver.IMEXChannels == 0 {
+		s.addOK("this process has no IMEX channel (/dev/nvidia-caps-imex-channels) and therefore " +
+			"cannot use fabric handles, so the direct path works only within one container")
 	}
 	for i := range f.GPUs {
 		if f.GPUs[i].Name != f.GPUs[0].Name {
@@ -119,39 +119,41 @@ func judgeGPUs(f *Facts, s *Section) {
 }
 
 func (g *GPU) judge(s *Section) {
-	s.ok("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
-		size(g.Memory), g.PCI, g.UUID)
-	s.ok("%d: virtual memory management %s (granularity %s), file descriptor handles %s, fabric "+
-		"handles %s, RDMA %s, multicast %s (symmem never uses it)", g.Ordinal, yesNo(g.VMM),
-		size(g.Granularity), yesNo(g.PosixFD), yesNo(g.Fabric), yesNo(g.RDMA), yesNo(g.Multicast))
+	s.addOK("%d: %s, compute capability %d.%d, %s, %s, %s", g.Ordinal, g.Name, g.Major, g.Minor,
+		formatBytes(g.MemoryBytes), g.PCIAddress, g.UUID)
+	s.addOK("%d: virtual memory management %s (granularity %s), file descriptor handles %s, fabric "+
+		"handles %s, RDMA %s, multicast %s (symmem never uses it)", g.Ordinal,
+		formatBool(g.SupportsVMM),
+		formatBytes(g.Granularity), formatBool(g.SupportsPosixFD), formatBool(g.SupportsFabric),
+		formatBool(g.SupportsRDMA), formatBool(g.SupportsMulticast))
 	switch {
-	case !g.VMM:
+	case !g.SupportsVMM:
 		s.add(Fail, "use a GPU and a driver with virtual memory management; under a hypervisor, check "+
 			"its configuration", "%d: no virtual memory management, so the nccl backend cannot create "+
 			"segments", g.Ordinal)
-	case !g.PosixFD:
+	case !g.SupportsPosixFD:
 		s.add(Fail, "use a GPU and a driver whose memory can be exported as a file descriptor",
 			"%d: memory cannot be shared with other processes, so there are no windows", g.Ordinal)
-	case g.Prohibited:
+	case g.IsProhibited:
 		s.add(Fail, "run nvidia-smi -c DEFAULT as root", "%d: the compute mode prohibits its use",
 			g.Ordinal)
-	case g.Exclusive:
+	case g.IsExclusive:
 		s.add(Warn, "run nvidia-smi -c DEFAULT as root, unless only one process uses each GPU",
 			"%d: only one process at a time may use it", g.Ordinal)
-	case g.Major < windowCapability:
+	case g.Major < minWindowCapability:
 		s.add(Warn, "use a GPU of compute capability 6.0 or newer", "%d: NCCL has no window kernels "+
 			"for compute capability %d.%d", g.Ordinal, g.Major, g.Minor)
 	}
 }
 
-func yesNo(v bool) string {
-	if v {
+func formatBool(value bool) string {
+	if value {
 		return "yes"
 	}
 	return "no"
 }
 
-func size(bytes int64) string {
+func formatBytes(bytes int64) string {
 	for _, unit := range []struct {
 		name  string
 		bytes int64

@@ -53,18 +53,19 @@ func judgeLauncher(f *Facts, s *Section) {
 			"variable sets the rank, so each pod is a separate world", l.Index)
 		return
 	case isAlone:
-		s.ok("no launcher: this process is a world of one rank, and doctor starts ranks for the trial")
+		s.addOK("no launcher: this process is a world of one rank, and doctor starts ranks for the trial")
 		return
 	}
-	s.ok("%s: rank %d of %d, local rank %d of %d", l.Source, l.Rank, l.Size, l.LocalRank, l.LocalSize)
+	s.addOK("%s: rank %d of %d, local rank %d of %d", l.Source, l.Rank, l.Size, l.LocalRank,
+		l.LocalSize)
 	if l.Size > 1 {
 		where := ""
 		if l.Address != "" {
 			where = " at " + l.Address
 		}
-		s.ok("store: %s%s", l.Store, where)
+		s.addOK("store: %s%s", l.Store, where)
 	}
-	if n := len(f.GPUs); f.nccl() && n > 1 && l.LocalSize > n && !f.sharesGPUs() {
+	if n := len(f.GPUs); f.usesNCCL() && n > 1 && l.LocalSize > n && !f.sharesGPUs() {
 		s.add(Fail, "start fewer ranks on a machine, show them more GPUs (CUDA_VISIBLE_DEVICES), or "+
 			"let them share GPUs ("+SharingVariable+"=1, with NCCL 2.30 or newer)",
 			"%d ranks on this machine, but only %s", l.LocalSize, ranklist.Plural(n, "GPU"))

@@ -41,24 +41,24 @@ func judgeLibrary(f *Facts, s *Section) {
 			"set its path with --nccl PATH or SYMMEM_NCCL", "%s", l.Error)
 		return
 	}
-	s.ok("NCCL %s, %s, found by %s", l.Text, l.Path, l.Origin)
+	s.addOK("NCCL %s, %s, found by %s", l.Text, l.Path, l.Origin)
 	if !l.Windows {
 		s.add(Warn, "install NCCL 2.28.7 or newer", "NCCL %s cannot register windows (2.27.3 can), so "+
 			"all collectives take the plain path", l.Text)
 		return
 	}
-	s.ok("NCCL can register windows")
+	s.addOK("NCCL can register windows")
 	major := 0
 	for i := range f.GPUs {
 		major = max(major, f.GPUs[i].Major)
 	}
 	for _, d := range nccl.Defects {
 		if d.Affects(l.Version, major) {
-			s.ok("known defect (%s): %s; %s", d.Versions(), d.Effect, d.Workaround)
+			s.addOK("known defect (%s): %s; %s", d.Versions(), d.Effect, d.Workaround)
 		}
 	}
 	if l.Version < 22800 {
-		s.ok("this version logs its kernels on all ranks of a communicator; from 2.28 on, only rank " +
+		s.addOK("this version logs its kernels on all ranks of a communicator; from 2.28 on, only rank " +
 			"0 does")
 	}
 }

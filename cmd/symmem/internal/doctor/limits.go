@@ -44,25 +44,26 @@ func judgeLimits(f *Facts, s *Section) {
 	l := &f.Limits
 	if l.AddressSpace >= 0 && l.AddressSpace < minAddressSpace {
 		s.add(Warn, "run ulimit -v unlimited", "the address space is limited to %s, so pools use "+
-			"smaller arenas, and NCCL may not have enough addresses for windows", size(l.AddressSpace))
+			"smaller arenas, and NCCL may not have enough addresses for windows",
+			formatBytes(l.AddressSpace))
 	} else {
-		s.ok("address space: %s", sizeOrUnlimited(l.AddressSpace))
+		s.addOK("address space: %s", sizeOrUnlimited(l.AddressSpace))
 	}
 	switch {
 	case l.LockedMemory < 0 || l.LockedMemory >= minLockedMemory:
-		s.ok("locked memory (ulimit -l): %s", sizeOrUnlimited(l.LockedMemory))
-	case f.nccl() && f.Launcher.LocalSize < f.Launcher.Size:
+		s.addOK("locked memory (ulimit -l): %s", sizeOrUnlimited(l.LockedMemory))
+	case f.usesNCCL() && f.Launcher.LocalSize < f.Launcher.Size:
 		s.add(Warn, "run ulimit -l unlimited, or start a container with --ulimit memlock=-1",
 			"locked memory (ulimit -l) is limited to %s, but RDMA networks need more",
-			size(l.LockedMemory))
+			formatBytes(l.LockedMemory))
 	default:
-		s.ok("locked memory (ulimit -l): %s; ranks on one machine need none", size(l.LockedMemory))
+		s.addOK("locked memory (ulimit -l): %s; ranks on one machine need none", formatBytes(l.LockedMemory))
 	}
 	if l.OpenFiles >= 0 && l.OpenFiles < minOpenFiles {
 		s.add(Warn, "run ulimit -n 4096, or more", "open files are limited to %d, but a rank opens one "+
 			"for each segment of each peer", l.OpenFiles)
 	} else {
-		s.ok("open files (ulimit -n): %s", countOrUnlimited(l.OpenFiles))
+		s.addOK("open files (ulimit -n): %s", countOrUnlimited(l.OpenFiles))
 	}
 }
 
@@ -70,5 +71,5 @@ func sizeOrUnlimited(bytes int64) string {
 	if bytes < 0 {
 		return "no limit"
 	}
-	return size(bytes)
+	return formatBytes(bytes)
 }

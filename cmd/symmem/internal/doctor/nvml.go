@@ -21,11 +21,11 @@ type nvml struct {
 type nvmlDevice uintptr
 
 const (
-	nvmlSuccess      = 0
-	nvmlNotSupported = 3  // NVML_ERROR_NOT_SUPPORTED
-	nvmlLinks        = 18 // NVML_NVLINK_MAX_LINKS
-	nvmlCapsNVLink   = 2  // NVML_P2P_CAPS_INDEX_NVLINK
-	nvmlStatusOK     = 0  // NVML_P2P_STATUS_OK
+	nvmlSuccess        = 0
+	nvmlNotSupported   = 3  // NVML_ERROR_NOT_SUPPORTED
+	maxNVLinks         = 18 // NVML_NVLINK_MAX_LINKS
+	nvmlP2PIndexNVLink = 2  // NVML_P2P_CAPS_INDEX_NVLINK
+	nvmlP2PStatusOK    = 0  // NVML_P2P_STATUS_OK
 )
 
 var errNVMLUnsupported = errors.New("NVML does not support this query")
@@ -39,17 +39,17 @@ func openNVML() (*nvml, error) {
 	if err != nil {
 		return nil, fmt.Errorf("NVML is not available: %w", err)
 	}
-	m := &nvml{library}
-	if err := m.call("nvmlInit_v2"); err != nil {
+	n := &nvml{library}
+	if err := n.call("nvmlInit_v2"); err != nil {
 		return nil, err
 	}
-	return m, nil
+	return n, nil
 }
 
 func (n *nvml) close() { _ = n.call("nvmlShutdown") }
 
-// call calls a function. If the library lacks the function or does not support the query, the error
-// wraps errNVMLUnsupported.
+// call calls a function of NVML. If NVML lacks the function or does not support the query, the
+// error wraps errNVMLUnsupported.
 func (n *nvml) call(name string, args ...uintptr) error {
 	f, ok := n.library.Find(name)
 	if !ok {
@@ -65,26 +65,28 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	}
 }
 
-func (n *nvml) device(pci string) (nvmlDevice, error) {
-	text, handle := dl.CString(pci), dl.NewCell(uintptr(0))
+// findDevice returns the device at a PCI address. A Cell is memory in which a C function stores a
+// result.
+func (n *nvml) findDevice(pciAddress string) (nvmlDevice, error) {
+	text, handle := dl.CString(pciAddress), dl.NewCell(uintptr(0))
 	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())
 	runtime.KeepAlive(text)
 	return nvmlDevice(handle.Take()), err
 }
 
-func (n *nvml) connected(a, b nvmlDevice) (bool, error) {
+func (n *nvml) areConnectedByNVLink(a, b nvmlDevice) (bool, error) {
 	status := dl.NewCell(int32(-1))
-	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlCapsNVLink,
+	err := n.call("nvmlDeviceGetP2PStatus", uintptr(a), uintptr(b), nvmlP2PIndexNVLink,
 		status.Address())
-	return status.Take() == nvmlStatusOK, err
+	return status.Take() == nvmlP2PStatusOK, err
 }
 
-func (n *nvml) activeLinks(d nvmlDevice) int {
+func (n *nvml) countActiveNVLinks(d nvmlDevice) int {
 	count := 0
-	for link := range uintptr(nvmlLinks) {
+	for link := range uintptr(maxNVLinks) {
 		active := dl.NewCell(int32(0))
 		err := n.call("nvmlDeviceGetNvLinkState", uintptr(d), link, active.Address())
-		if on := active.Take() != 0; err == nil && on {
+		if isActive := active.Take() != 0; err == nil && isActive {
 			count++
 		}
 	}

@@ -48,7 +48,7 @@ int nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned link, int *active) {
 func gpusAtPCI(addresses ...string) []GPU {
 	all := make([]GPU, len(addresses))
 	for i, a := range addresses {
-		all[i] = GPU{Ordinal: i, PCI: a}
+		all[i] = GPU{Ordinal: i, PCIAddress: a}
 	}
 	return all
 }
@@ -58,7 +58,7 @@ func TestQueryNVML(t *testing.T) {
 	l := Links{Pairs: []Pair{
 		{From: 0, To: 1, NVLink: "unknown"}, {From: 1, To: 2, NVLink: "unknown"},
 	}}
-	if err := l.queryNVML(gpusAtPCI("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
+	if err := l.addNVLinks(gpusAtPCI("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")); err != nil {
 		t.Fatal(err)
 	}
 	want := Links{ActiveNVLinks: []int{12, 13, 0}, Pairs: []Pair{
@@ -70,7 +70,7 @@ func TestQueryNVML(t *testing.T) {
 	if got := nvmlDriverVersion(); got != "580.159.03" {
 		t.Errorf("nvmlDriverVersion() = %q, want 580.159.03", got)
 	}
-	if err := l.queryNVML(gpusAtPCI("0000:09:00.0")); err == nil {
+	if err := l.addNVLinks(gpusAtPCI("0000:09:00.0")); err == nil {
 		t.Error("queryNVML with an unknown GPU returned no error")
 	}
 }
@@ -78,7 +78,7 @@ func TestQueryNVML(t *testing.T) {
 func TestQueryNVMLWithoutLibrary(t *testing.T) {
 	t.Setenv(nvmlVariable, "/nowhere/libnvidia-ml.so.1")
 	l := Links{Pairs: []Pair{{From: 0, To: 1, NVLink: "unknown"}}}
-	if err := l.queryNVML(gpusAtPCI("0000:01:00.0")); err == nil {
+	if err := l.addNVLinks(gpusAtPCI("0000:01:00.0")); err == nil {
 		t.Error("queryNVML without NVML returned no error")
 	}
 	if l.ActiveNVLinks != nil || l.Pairs[0].NVLink != "unknown" {
@@ -93,7 +93,7 @@ func TestQueryNVMLWithOldLibrary(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
 	var l Links
-	if err := l.queryNVML(gpusAtPCI("0000:01:00.0")); err == nil || l.ActiveNVLinks != nil {
+	if err := l.addNVLinks(gpusAtPCI("0000:01:00.0")); err == nil || l.ActiveNVLinks != nil {
 		t.Errorf("got the links %+v, error %v; want an error and unknown links", l, err)
 	}
 }

@@ -10,29 +10,29 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Level rates a finding or a section. A section has the level of its worst finding.
+// Level rates a finding, a section or a report. A section or report has its worst finding's level.
 type Level string
 
 // The levels, from the best to the worst.
 const (
 	// OK means that no action is needed.
 	OK Level = "ok"
-	// Warn means that symmem works, but not as well as it could, or not in all cases.
+	// Warn means that symmem works, but some calls are slow or fail.
 	Warn Level = "warn"
 	// Fail means that symmem does not work.
 	Fail Level = "fail"
 )
 
-func worse(a, b Level) Level {
+func worseLevel(a, b Level) Level {
 	levels := []Level{OK, Warn, Fail}
 	return levels[max(slices.Index(levels, a), slices.Index(levels, b))]
 }
 
-// Finding is the judgment of one fact.
+// Finding describes one result of the examination.
 type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
-	// Advice suggests a remedy.
+	// Advice says how to solve the problem.
 	Advice string `json:"advice,omitempty"`
 }
 
@@ -53,7 +53,7 @@ type Report struct {
 	Facts    Facts     `json:"facts"`
 }
 
-// Problems returns the findings that are not OK.
+// Problems returns the findings whose level is not OK.
 func (r *Report) Problems() []Finding {
 	all := []Finding{}
 	for i := range r.Sections {
@@ -66,13 +66,14 @@ func (r *Report) Problems() []Finding {
 	return all
 }
 
-func (s *Section) ok(format string, args ...any) {
+func (s *Section) addOK(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
+// add adds a finding with advice.
 func (s *Section) add(level Level, advice, format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{level, fmt.Sprintf(format, args...), advice})
-	s.Level = worse(s.Level, level)
+	s.Level = worseLevel(s.Level, level)
 }
 
 // WriteText writes the report as text.

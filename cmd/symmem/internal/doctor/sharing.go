@@ -10,26 +10,26 @@ import (
 // SharingVariable is NCCL's environment variable that, if set to 1, allows ranks to share a GPU.
 const SharingVariable = "NCCL_MULTI_RANK_GPU_ENABLE"
 
-// sharingVersion is the first version of NCCL (2.30) that lets ranks share a GPU.
-const sharingVersion = 23000
+// minSharingVersion is the first version of NCCL (2.30) that lets ranks share a GPU.
+const minSharingVersion = 23000
 
 // GPUSharing describes whether several ranks can use one GPU.
 type GPUSharing struct {
-	// Obstacle states why ranks cannot share a GPU. It is empty if ranks can share a GPU.
+	// Obstacle states why ranks cannot share a GPU. It is empty if they can.
 	Obstacle string `json:"missing,omitempty"`
-	// ServiceRuns is set if a daemon of NVIDIA's Multi-Process Service (MPS) is running.
-	ServiceRuns bool `json:"mps_runs"`
-	// Program is the path of the program that starts the daemon. It is empty if the program is not
-	// installed.
-	Program string `json:"mps,omitempty"`
+	// IsServiceRunning is set if a daemon of NVIDIA's Multi-Process Service (MPS) is running.
+	IsServiceRunning bool `json:"mps_runs"`
+	// ServiceProgram is the path of the program that starts the daemon. It is empty if the program
+	// is not installed.
+	ServiceProgram string `json:"mps,omitempty"`
 }
 
 // InspectSharing checks whether ranks can share the GPUs. If library is nil, it does not check the
 // version of NCCL.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GPUSharing {
-	s := GPUSharing{ServiceRuns: mps.Running(getenv)}
+	s := GPUSharing{IsServiceRunning: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {
-		s.Program = path
+		s.ServiceProgram = path
 	}
 	s.Obstacle = s.findObstacle(gpus, library, getenv)
 	return s
@@ -45,17 +45,17 @@ func (s *GPUSharing) findObstacle(
 		return fmt.Sprintf("%s=%s prohibits it", SharingVariable, value)
 	case library != nil && library.Error != "":
 		return library.Error
-	case library != nil && library.Version < sharingVersion:
+	case library != nil && library.Version < minSharingVersion:
 		return fmt.Sprintf("NCCL %s does not support it: install %s or newer", library.Text,
-			nccl.VersionText(sharingVersion))
+			nccl.VersionText(minSharingVersion))
 	}
 	for i := range gpus {
 		g := &gpus[i]
 		switch {
-		case g.Prohibited:
+		case g.IsProhibited:
 			return fmt.Sprintf("the compute mode of GPU %d is prohibited: run nvidia-smi -c DEFAULT",
 				g.Ordinal)
-		case g.Exclusive && !s.ServiceRuns && s.Program == "":
+		case g.IsExclusive && !s.IsServiceRunning && s.ServiceProgram == "":
 			return fmt.Sprintf("the compute mode of GPU %d admits only one process: run nvidia-smi -c "+
 				"DEFAULT, or install nvidia-cuda-mps-control", g.Ordinal)
 		}
@@ -69,12 +69,12 @@ func judgeSharing(f *Facts, s *Section) {
 	switch {
 	case len(f.GPUs) == 0:
 	case sharing.Obstacle != "":
-		s.ok("ranks cannot share a GPU: %s", sharing.Obstacle)
-	case sharing.ServiceRuns:
-		s.ok("ranks can share a GPU concurrently: the Multi-Process Service is running")
-	case sharing.Program != "":
-		s.ok("ranks can share a GPU concurrently: symmem starts %s", sharing.Program)
+		s.addOK("ranks cannot share a GPU: %s", sharing.Obstacle)
+	case sharing.IsServiceRunning:
+		s.addOK("ranks can share a GPU concurrently: the Multi-Process Service is running")
+	case sharing.ServiceProgram != "":
+		s.addOK("ranks can share a GPU concurrently: symmem starts %s", sharing.ServiceProgram)
 	default:
-		s.ok("ranks can share a GPU, but only in turns: there is no nvidia-cuda-mps-control")
+		s.addOK("ranks can share a GPU, but only in turns: there is no nvidia-cuda-mps-control")
 	}
 }

@@ -22,9 +22,9 @@ func TestInspectSharing(t *testing.T) {
 		"permitted by the user":    {setting: "1"},
 		"prohibited by the user":   {setting: "0", want: "NCCL_MULTI_RANK_GPU_ENABLE=0 prohibits it"},
 		"NCCL 2.29":                {library: &Library{Version: 22907, Text: "2.29"}, want: "NCCL 2.29"},
-		"exclusive GPU":            {gpu: GPU{Exclusive: true}, want: "GPU 0 admits only one process"},
-		"exclusive GPU with MPS":   {gpu: GPU{Exclusive: true}, service: true},
-		"prohibited GPU":           {gpu: GPU{Prohibited: true}, service: true, want: "prohibited"},
+		"exclusive GPU":            {gpu: GPU{IsExclusive: true}, want: "GPU 0 admits only one process"},
+		"exclusive GPU with MPS":   {gpu: GPU{IsExclusive: true}, service: true},
+		"prohibited GPU":           {gpu: GPU{IsProhibited: true}, service: true, want: "prohibited"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", empty)

@@ -9,8 +9,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Trial holds the results of a test run, in which each rank opens the backend and all-reduces
-// memory in a window.
+// Trial holds the results of a test run. In that run, each rank opens the backend and all-reduces
+// memory in a window (memory that other ranks can access).
 type Trial struct {
 	Ranks int `json:"ranks"`
 	RankZeroResults
@@ -24,12 +24,12 @@ type Trial struct {
 type RankZeroResults struct {
 	Source string `json:"source"`
 	Device string `json:"device"`
-	// LogRequested is set if NCCL's log was requested.
-	LogRequested bool `json:"logged"`
+	// IsLogRequested is set if NCCL's log was requested.
+	IsLogRequested bool `json:"logged"`
 	// LogProblem states why the log does not show which kernels ran. It is empty if the log shows
 	// the kernels.
-	LogProblem string `json:"log_trouble,omitempty"`
-	Copies     []Copy `json:"copies,omitempty"`
+	LogProblem string      `json:"log_trouble,omitempty"`
+	Copies     []CopySpeed `json:"copies,omitempty"`
 	// CopyProblem states why Copies could not be measured. It is empty if Copies were measured.
 	CopyProblem string `json:"copy_trouble,omitempty"`
 }
@@ -38,9 +38,9 @@ type RankZeroResults struct {
 type RankResult struct {
 	Rank int `json:"rank"`
 	// Error is the error that ended the trial early.
-	Error   string      `json:"error,omitempty"`
-	Windows int         `json:"windows"` // number of windows that the rank has registered
-	Calls   []TrialCall `json:"calls"`
+	Error       string      `json:"error,omitempty"`
+	WindowCount int         `json:"windows"` // number of windows that the rank has registered
+	Calls       []TrialCall `json:"calls"`
 	// RankZeroResults is nil unless Rank is 0.
 	*RankZeroResults
 }
@@ -51,27 +51,27 @@ type TrialCall struct {
 	Bytes     int64  `json:"bytes"`
 	// RequestedPath is the path that was requested for the group.
 	RequestedPath string `json:"asked"`
-	// Path is the path that symmem chose, and Why is the reason. Explain reports both.
-	Path string `json:"path"`
-	Why  string `json:"why"`
-	// MicroS is the time of a call, including the launch, in microseconds.
-	MicroS float64 `json:"us"`
-	Wrong  int64   `json:"wrong"` // number of wrong elements
+	// Path is the path that symmem chose, and PathReason is the reason. Explain reports both.
+	Path       string `json:"path"`
+	PathReason string `json:"why"`
+	// Microseconds is the time of a call, including the launch.
+	Microseconds float64 `json:"us"`
+	WrongCount   int64   `json:"wrong"` // number of wrong elements
 	// Kernel is the kernel that NCCL's log names, or empty without a log.
 	Kernel string `json:"kernel,omitempty"`
-	// Windowed is set if the kernel used windows.
-	Windowed bool `json:"windowed"`
+	// UsedWindows is set if the kernel used windows.
+	UsedWindows bool `json:"windowed"`
 }
 
-// Copy holds the speed of copies between two GPUs.
-type Copy struct {
+// CopySpeed holds the speed of copies between two GPUs.
+type CopySpeed struct {
 	From int     `json:"from"`
 	To   int     `json:"to"`
 	GBps float64 `json:"gb_per_s"`
 }
 
-// Join combines the results of a trial's ranks. err is the trial's error, or nil.
-func Join(ranks int, results []RankResult, err error) *Trial {
+// NewTrial combines the results of a trial's ranks. err is the trial's error, or nil.
+func NewTrial(ranks int, results []RankResult, err error) *Trial {
 	t := &Trial{Ranks: ranks, RankResults: results}
 	if err != nil {
 		t.Error = err.Error()
@@ -86,7 +86,7 @@ func Join(ranks int, results []RankResult, err error) *Trial {
 func judgeTrial(f *Facts, s *Section) {
 	t := f.Trial
 	if t == nil {
-		s.ok("no ranks were started")
+		s.addOK("no ranks were started")
 		return
 	}
 	if t.Error != "" {
@@ -103,25 +103,25 @@ func judgeTrial(f *Facts, s *Section) {
 	}
 	first := &t.RankResults[0]
 	library := ""
-	if f.nccl() {
+	if f.usesNCCL() {
 		library = " with NCCL " + f.Library.Text
 	}
-	s.ok("%s (%s) on %s%s, %s", ranklist.Plural(t.Ranks, "rank"), t.Source, t.Device, library,
-		ranklist.Plural(first.Windows, "window"))
+	s.addOK("%s (%s) on %s%s, %s", ranklist.Plural(t.Ranks, "rank"), t.Source, t.Device, library,
+		ranklist.Plural(first.WindowCount, "window"))
 	for i := range first.Calls {
 		t.judgeCall(f, s, i)
 	}
 	t.judgeDirect(s)
 	t.judgeLog(s)
 	for _, c := range t.Copies {
-		s.ok("copy from GPU %d to GPU %d: %.0f GB/s", c.From, c.To, c.GBps)
+		s.addOK("copy from GPU %d to GPU %d: %.0f GB/s", c.From, c.To, c.GBps)
 	}
 	if t.CopyProblem != "" {
-		s.ok("could not measure GPU-to-GPU copy speed: %s", t.CopyProblem)
+		s.addOK("could not measure GPU-to-GPU copy speed: %s", t.CopyProblem)
 	}
 }
 
-func microseconds(us float64) string {
+func formatMicroseconds(us float64) string {
 	switch {
 	case us >= 1e6:
 		return fmt.Sprintf("%.4g s", us/1e6)
@@ -131,10 +131,11 @@ func microseconds(us float64) string {
 	return fmt.Sprintf("%.4g us", us)
 }
 
+// judgeCall judges the results of all ranks for the call with the given index.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.RankResults[0].Calls[i]
-	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, size(c.Bytes), c.Path,
-		microseconds(c.MicroS))
+	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, formatBytes(c.Bytes), c.Path,
+		formatMicroseconds(c.Microseconds))
 	if c.Kernel != "" {
 		text += ", " + c.Kernel
 	}
@@ -144,46 +145,46 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 		return
 	}
 	switch {
-	case c.RequestedPath == direct && c.RequestedPath != c.Path:
+	case c.RequestedPath == directPath && c.RequestedPath != c.Path:
 		// judgeDirect reports this once for all calls.
 	case c.RequestedPath != c.Path && t.Ranks == 1:
-		s.ok("%s: %s", text, c.Why)
+		s.addOK("%s: %s", text, c.PathReason)
 	case c.RequestedPath != c.Path:
 		s.add(Warn, "look for the reason among the findings above", "%s, although the "+
-			"%s path was requested: %s", text, c.RequestedPath, c.Why)
-	case f.nccl() && c.RequestedPath == "window" && c.Kernel != "" && !c.Windowed:
+			"%s path was requested: %s", text, c.RequestedPath, c.PathReason)
+	case f.usesNCCL() && c.RequestedPath == "window" && c.Kernel != "" && !c.UsedWindows:
 		s.add(Warn, "look for the reason among the findings above", "%s: the buffers "+
 			"are in a window, but NCCL did not choose a window kernel", text)
 	default:
-		s.ok("%s", text)
+		s.addOK("%s", text)
 	}
 }
 
-const direct = "direct"
+const directPath = "direct"
 
 // judgeDirect reports why a call did not take the direct path although that path was requested.
 func (t *Trial) judgeDirect(s *Section) {
 	for _, c := range t.RankResults[0].Calls {
 		switch {
-		case c.RequestedPath != direct || c.Path == direct:
+		case c.RequestedPath != directPath || c.Path == directPath:
 			continue
 		case t.Ranks == 1:
-			s.ok("no direct path: %s", c.Why)
+			s.addOK("no direct path: %s", c.PathReason)
 		default:
 			s.add(Warn, "for fast small messages, use 2 to 8 GPUs of one machine that are all connected "+
 				"by NVLink, and start ranks that see each other's processes",
-				"direct path not used for all-reduce of %s: %s", size(c.Bytes), c.Why)
+				"direct path not used for all-reduce of %s: %s", formatBytes(c.Bytes), c.PathReason)
 		}
 		return
 	}
 }
 
-// ranksWithWrongSums returns the ranks on which call i had wrong results.
+// ranksWithWrongSums returns the ranks with wrong results of the call with index i.
 func (t *Trial) ranksWithWrongSums(i int) []string {
 	var ranks []string
 	for j := range t.RankResults {
 		r := &t.RankResults[j]
-		if i < len(r.Calls) && r.Calls[i].Wrong > 0 {
+		if i < len(r.Calls) && r.Calls[i].WrongCount > 0 {
 			ranks = append(ranks, fmt.Sprint(r.Rank))
 		}
 	}
@@ -192,10 +193,10 @@ func (t *Trial) ranksWithWrongSums(i int) []string {
 
 // judgeLog reports whether NCCL's log shows which kernels ran.
 func (t *Trial) judgeLog(s *Section) {
-	if !t.LogRequested || t.Ranks == 1 {
+	if !t.IsLogRequested || t.Ranks == 1 {
 		return
 	}
-	isMissing := func(c TrialCall) bool { return c.Kernel == "" && c.Path != direct }
+	isMissing := func(c TrialCall) bool { return c.Kernel == "" && c.Path != directPath }
 	switch {
 	case t.LogProblem != "":
 		s.add(Warn, "run doctor without NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE",
@@ -204,8 +205,8 @@ func (t *Trial) judgeLog(s *Section) {
 		s.add(Warn, "run doctor with NCCL_DEBUG=INFO, and read the log",
 			"cannot determine which kernels ran: NCCL's log does not show it")
 	case slices.ContainsFunc(t.RankResults[0].Calls, func(c TrialCall) bool {
-		return c.RequestedPath == "window" && c.Windowed
+		return c.RequestedPath == "window" && c.UsedWindows
 	}):
-		s.ok("NCCL's own log shows that window kernels ran")
+		s.addOK("NCCL's own log shows that window kernels ran")
 	}
 }

@@ -8,21 +8,22 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning describes the tuning table, whose rules choose the paths of collectives.
+// Tuning describes the tuning table, whose rules choose the path (the implementation) of each
+// collective.
 type Tuning struct {
 	Name   string `json:"name"`
-	Digest string `json:"digest"` // digest of the rules
+	Digest string `json:"digest"` // hash of the rules
 	// File is the path of the table for this machine.
 	File string `json:"file"`
-	// Rules is the number of rules for Ranks ranks on one machine.
-	Rules int `json:"rules"`
+	// RuleCount is the number of rules for Ranks ranks on one machine.
+	RuleCount int `json:"rules"`
 	// HasDirectRule reports whether a rule for Ranks ranks selects the direct path.
 	HasDirectRule bool `json:"direct"`
 	Ranks         int  `json:"ranks"`
-	// Measured is the date on which the table was measured, and Library is the library that was
-	// used. Both are empty if the table contains no measured times.
-	Measured string `json:"measured,omitempty"`
-	Library  string `json:"library,omitempty"`
+	// MeasuredOn is the date of the measurement, and MeasuredWith is the library that was measured.
+	// Both are empty if the table contains no measured times.
+	MeasuredOn   string `json:"measured,omitempty"`
+	MeasuredWith string `json:"library,omitempty"`
 	// Error states why the file is unusable.
 	Error string `json:"error,omitempty"`
 }
@@ -34,7 +35,7 @@ func ReadTuning(backend, device, file string, required bool) (*tuning.Table, err
 	switch {
 	case err == nil:
 		table.Origin = "table " + file
-	case required || exists(file):
+	case required || fileExists(file):
 		return nil, err
 	case device == "" && backend != "host":
 		return nil, nil
@@ -56,12 +57,12 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 		return t
 	}
 	t.Name, t.Digest = table.Name(), fmt.Sprintf("%016x", table.Digest())
-	t.Measured, t.Library = table.Date, table.Library
+	t.MeasuredOn, t.MeasuredWith = table.Date, table.Library
 	for i := range table.Rules {
 		r := &table.Rules[i]
 		applies := r.Ranks == ranks && r.Machines == 1
 		if applies {
-			t.Rules++
+			t.RuleCount++
 		}
 		if r.Memory != "" && (applies || r.Ranks == 0) {
 			t.HasDirectRule = true
@@ -70,8 +71,9 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 	return t
 }
 
-// exists reports whether a file exists. Like symmem.Open, it considers inaccessible files missing.
-func exists(file string) bool {
+// fileExists reports whether a file exists. Like symmem.Open, it considers inaccessible files
+// missing.
+func fileExists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
@@ -86,29 +88,30 @@ func judgeTuning(f *Facts, s *Section) {
 	case t.Name == "":
 		return
 	}
-	s.ok("%s, digest %s", t.Name, t.Digest)
-	if !f.nccl() || t.Ranks < 2 {
+	s.addOK("%s, digest %s", t.Name, t.Digest)
+	if !f.usesNCCL() || t.Ranks < 2 {
 		return
 	}
 	library := "NCCL " + f.Library.Text
 	switch {
-	case t.Rules == 0:
+	case t.RuleCount == 0:
 		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks), "the table has no rule for %d "+
-			"ranks, so %s", t.Ranks, t.pathWithoutRule())
-	case t.Library != "" && t.Library != library:
+			"ranks, so %s", t.Ranks, t.describePathWithoutRule())
+	case t.MeasuredWith != "" && t.MeasuredWith != library:
 		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks), "the table was measured with "+
-			"%s, not with %s (%s for %d ranks)", t.Library, library,
-			ranklist.Plural(t.Rules, "rule"), t.Ranks)
+			"%s, not with %s (%s for %d ranks)", t.MeasuredWith, library,
+			ranklist.Plural(t.RuleCount, "rule"), t.Ranks)
 	default:
-		s.ok("%s for %d ranks", ranklist.Plural(t.Rules, "rule"), t.Ranks)
+		s.addOK("%s for %d ranks", ranklist.Plural(t.RuleCount, "rule"), t.Ranks)
 	}
-	if t.Rules > 0 && !t.HasDirectRule {
+	if t.RuleCount > 0 && !t.HasDirectRule {
 		s.add(Warn, fmt.Sprintf("run symmem tune --ranks %d", t.Ranks),
 			"the table has no rule for the direct path, so only barriers take that path")
 	}
 }
 
-func (t *Tuning) pathWithoutRule() string {
+// describePathWithoutRule says which path calls take if the table has no rule for them.
+func (t *Tuning) describePathWithoutRule() string {
 	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"
 	}

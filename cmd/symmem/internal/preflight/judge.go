@@ -182,9 +182,9 @@ func (j *judge) judgeCall(i int) {
 		if i >= len(r.Calls) {
 			continue
 		}
-		call.MicroS = max(call.MicroS, r.Calls[i].MicroS)
-		if r.Calls[i].Wrong > 0 {
-			call.Wrong += r.Calls[i].Wrong
+		call.MicroS = max(call.MicroS, r.Calls[i].Microseconds)
+		if r.Calls[i].WrongCount > 0 {
+			call.Wrong += r.Calls[i].WrongCount
 			wrong = append(wrong, r.Rank)
 		}
 	}
@@ -205,7 +205,8 @@ func (j *judge) judgeCall(i int) {
 		})
 	case c.RequestedPath != c.Path:
 		j.report.Warnings = append(j.report.Warnings, fmt.Sprintf("%s of %d B took the %s path, "+
-			"although the %s path was requested: %s", c.Operation, c.Bytes, c.Path, c.RequestedPath, c.Why))
+			"although the %s path was requested: %s", c.Operation, c.Bytes, c.Path, c.RequestedPath,
+			c.PathReason))
 	}
 }
 

@@ -23,7 +23,8 @@ func job(nodes, perNode int) []RankResult {
 			Rank: rank, Node: fmt.Sprint("node", rank/perNode), GPU: fmt.Sprint("GPU ", rank%perNode),
 			Backend: "nccl", Device: "H100",
 			Calls: []doctor.TrialCall{{
-				Operation: "AllReduce", Bytes: 1 << 24, RequestedPath: "plain", Path: "plain", MicroS: 100,
+				Operation: "AllReduce", Bytes: 1 << 24, RequestedPath: "plain", Path: "plain",
+				Microseconds: 100,
 			}},
 		}
 		for peer := rank + 1; peer < ranks; peer++ {
@@ -107,7 +108,7 @@ var faulty = map[string]struct {
 	},
 	"wrong sum": {
 		func(a []RankResult) []RankResult {
-			a[6].Calls[0].Wrong = 1
+			a[6].Calls[0].WrongCount = 1
 			return a
 		}, []fault{{KindJob, "", nil}}, 1,
 	},
@@ -204,7 +205,7 @@ func TestCallsAreComparedWithTable(t *testing.T) {
 	}}}
 	for us, code := range map[float64]int{100: 0, 119: 0, 121: 1} {
 		results := job(1, 2)
-		results[1].Calls[0].MicroS = us
+		results[1].Calls[0].Microseconds = us
 		r := Judge(results, Options{Ranks: 2, Tolerance: 0.5, FirstExit: -1, Table: table})
 		if r.Calls[0].TableMicroS != 60 || r.Code() != code {
 			t.Errorf("%v us: report = %+v; want code %d and 60 us in the table", us, r, code)
