@@ -132,7 +132,7 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	if err := f.write(cmd, report, r.isReporter(), world.LocalRank == 0); err != nil {
 		return exitWith(exitUsage, err)
 	}
-	return exitWith(report.Code(), nil)
+	return exitWith(report.ExitCode(), nil)
 }
 
 // write prints the report if isReporter is set, and writes the metrics if firstOfNode is set.

@@ -41,7 +41,8 @@ func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *pre
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls, r.trial.openTimeout = r.finish, 2*f.timeout
 	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.all == nil {
-		result.Error, result.Blamed, result.DeadlinePassed = err.Error(), lostRanks(err), ctx.Err() != nil
+		result.Error, result.BlamedRanks = err.Error(), lostRanks(err)
+		result.IsDeadlinePassed = ctx.Err() != nil
 		result.Calls = r.trial.result.Calls
 		r.describe()
 		r.inspect()
@@ -89,7 +90,7 @@ func (r *preflightRank) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.result.Links, err = preflight.Links(ctx, rt, gatherer, r.trial.buffer.Memory(),
+	r.result.Links, err = preflight.MeasureLinks(ctx, rt, gatherer, r.trial.buffer.Memory(),
 		r.flags.tolerance)
 	if err != nil {
 		return err
@@ -100,18 +101,18 @@ func (r *preflightRank) finish(ctx context.Context) error {
 
 // inspect adds doctor's findings about the node to the result of the first rank on the node.
 func (r *preflightRank) inspect() {
-	if r.world.LocalRank != 0 || r.result.Machine != nil {
+	if r.world.LocalRank != 0 || r.result.NodeProblems != nil {
 		return
 	}
 	facts := (&doctorFlags{backend: r.result.Backend}).collectFacts()
-	r.result.Machine = doctor.Examine(facts).Problems()
+	r.result.NodeProblems = doctor.Examine(facts).Problems()
 }
 
 // isReporter reports whether this rank prints the report. The reporter is rank 0 or, if there is an
 // error, the lowest rank that the error does not blame.
 func (r *preflightRank) isReporter() bool {
 	for rank := range r.world.Rank {
-		if !slices.Contains(r.result.Blamed, rank) {
+		if !slices.Contains(r.result.BlamedRanks, rank) {
 			return false
 		}
 	}
@@ -151,7 +152,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	}, shared)
 	if interrupted(&result) {
 		report := f.judge(nil, preflight.Options{Ranks: ranks, FirstExit: -1})
-		report.Interrupt(result.Signal.String())
+		report.AddInterrupt(result.Signal.String())
 		return exitWith(128+int(result.Signal), f.write(cmd, report, true, true))
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -172,7 +173,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	if err := f.write(cmd, report, true, true); err != nil {
 		return exitWith(exitUsage, err)
 	}
-	return exitWith(report.Code(), nil)
+	return exitWith(report.ExitCode(), nil)
 }
 
 // ranksToStart returns the number of ranks to start and, if they share GPUs, a description of the

@@ -73,7 +73,7 @@ func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
 func (r *preflightRun) checkRankAtFault(t *testing.T, rank int) {
 	t.Helper()
 	code, report := r.wait(t)
-	if code != 4 || report.OK || len(report.Faults) != 1 ||
+	if code != 4 || report.IsReady || len(report.Faults) != 1 ||
 		report.Faults[0].Kind != preflight.KindRank ||
 		!slices.Equal(report.Faults[0].Ranks, []int{rank}) {
 		t.Errorf("exit code %d, report %s; want 4 and rank %d at fault\n%s", code, &r.stdout, rank,
@@ -85,7 +85,7 @@ func TestPreflight(t *testing.T) {
 	metrics := filepath.Join(t.TempDir(), "symmem.prom")
 	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", "--prometheus="+metrics)
 	code, report := r.wait(t)
-	if code != 0 || !report.OK || len(report.Links) != 3 || len(report.Calls) != 4 {
+	if code != 0 || !report.IsReady || len(report.Links) != 3 || len(report.Calls) != 4 {
 		t.Errorf("exit code %d, report %s; want 3 links and 4 calls\n%s", code, &r.stdout, &r.stderr)
 	}
 	if b, err := os.ReadFile(metrics); err != nil || !strings.Contains(string(b), "preflight_ok 1") {
@@ -102,7 +102,7 @@ func TestPreflight(t *testing.T) {
 func TestPreflightThatCannotWriteMetrics(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing", "a.prom")
 	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--prometheus="+missing)
-	if code, report := r.wait(t); code != exitUsage || !report.OK ||
+	if code, report := r.wait(t); code != exitUsage || !report.IsReady ||
 		!strings.Contains(r.stderr.String(), "writing metrics") {
 		t.Errorf("exit code %d, report %s; want 2, a report and a message\n%s", code, &r.stdout,
 			&r.stderr)

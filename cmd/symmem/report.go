@@ -66,7 +66,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	if f.output != "-" {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
-			report.Verdict(result), f.output, (size+999)/1000)
+			report.Summarize(result), f.output, (size+999)/1000)
 	}
 	if !result.Agree {
 		return exitWith(exitWrong, nil)

@@ -57,7 +57,8 @@ func judgeLimits(f *Facts, s *Section) {
 			"locked memory (ulimit -l) is limited to %s, but RDMA networks need more",
 			formatBytes(l.LockedMemory))
 	default:
-		s.addOK("locked memory (ulimit -l): %s; ranks on one machine need none", formatBytes(l.LockedMemory))
+		s.addOK("locked memory (ulimit -l): %s; ranks on one machine need none",
+			formatBytes(l.LockedMemory))
 	}
 	if l.OpenFiles >= 0 && l.OpenFiles < minOpenFiles {
 		s.add(Warn, "run ulimit -n 4096, or more", "open files are limited to %d, but a rank opens one "+

@@ -12,71 +12,71 @@ import (
 
 // Clock describes how a rank's clock differs from the clock of the lowest rank.
 //
-// The difference is measured with calls in which ranks compare or combine values on the host
-// (Agree, Any, Step, ...). Such a call returns at almost the same time on all ranks, once the last
-// rank has entered the call. Each trace records that time. The measured offset is the median of the
-// differences between the times on two ranks. The spread is the 90th percentile of the deviations
-// from the median.
+// The difference is measured with calls in which ranks compare or combine values (Agree, Any,
+// Step). These calls return at almost the same time on all ranks, and each trace records that time.
+// The measured offset is the median of the differences between the times on two ranks. The spread
+// is the 90th percentile of the deviations from the median.
 type Clock struct {
 	Rank int `json:"rank"`
-	// Reference is set if the other clocks are compared with this clock.
-	Reference bool `json:"reference"`
-	// Calls is the number of calls used for the comparison, or 0 if the offset is unknown.
-	Calls int `json:"calls"`
-	// Measured is the measured offset in nanoseconds. It is positive if the rank's clock is ahead.
-	Measured int64 `json:"measured_ns"`
-	// Spread is the uncertainty of Measured, in nanoseconds.
+	// IsReference is set if the other clocks are compared with this clock.
+	IsReference bool `json:"reference"`
+	// CallCount is the number of calls used for the comparison, or 0 if the offset is unknown.
+	CallCount int `json:"calls"`
+	// MeasuredOffset is the measured offset in nanoseconds. It is positive if the rank's clock is
+	// ahead.
+	MeasuredOffset int64 `json:"measured_ns"`
+	// Spread is the uncertainty of MeasuredOffset, in nanoseconds.
 	Spread int64 `json:"spread_ns"`
-	// Offset is subtracted from exported times, in nanoseconds. It is 0 if Measured is too small to
-	// show that the clocks differ.
-	Offset int64 `json:"offset_ns"`
+	// AppliedOffset is subtracted from exported times, in nanoseconds. It is 0 if MeasuredOffset is
+	// too small to show that the clocks differ.
+	AppliedOffset int64 `json:"offset_ns"`
 }
 
 const (
-	// minCalls is the smallest number of calls for which an offset is applied.
+	// minCalls is the smallest number of calls that make a measurement reliable.
 	minCalls = 3
-	// minOffset is the smallest offset that is applied, in nanoseconds.
+	// minOffset is the smallest offset that is corrected, in nanoseconds.
 	minOffset = int64(100 * time.Microsecond)
 )
 
 // String describes the clock.
 func (c Clock) String() string {
 	switch {
-	case c.Reference:
+	case c.IsReference:
 		return fmt.Sprintf("clock of rank %d: the reference", c.Rank)
-	case c.Calls == 0:
+	case c.CallCount == 0:
 		return fmt.Sprintf("clock of rank %d: not measured, because the trace has no call that compares "+
 			"values (such as Agree)", c.Rank)
-	case c.Offset == 0:
+	case c.AppliedOffset == 0:
 		return fmt.Sprintf("clock of rank %d: no difference found (%v in %d calls, spread %v)", c.Rank,
-			time.Duration(c.Measured), c.Calls, time.Duration(c.Spread))
+			time.Duration(c.MeasuredOffset), c.CallCount, time.Duration(c.Spread))
 	}
 	return fmt.Sprintf("clock of rank %d: corrected by %v (%d calls, spread %v)", c.Rank,
-		-time.Duration(c.Offset), c.Calls, time.Duration(c.Spread))
+		-time.Duration(c.AppliedOffset), c.CallCount, time.Duration(c.Spread))
 }
 
-// sampleKey identifies a call across ranks.
-type sampleKey struct {
+// callKey identifies a call across ranks.
+type callKey struct {
 	group, name string
-	number      uint64
+	callNumber  uint64
 }
 
-// samples holds the times at which a rank returned from calls, in nanoseconds UTC.
-type samples map[sampleKey]int64
+// clockSamples holds the times at which a rank returned from calls, in nanoseconds UTC.
+type clockSamples map[callKey]int64
 
 // maxSamples limits the number of samples per group and name.
 const maxSamples = 4096
 
-// sampleClock samples the times of calls in a trace. It numbers the calls of each group and name.
-// If there are too many calls, sampleClock keeps only the multiples of a power of two, so that all
-// ranks sample the same calls.
-func sampleClock(l *trace.Log) samples {
-	s := samples{}
+// sampleClock collects the times of calls in a trace. It numbers the calls of each group and name.
+// If there are too many calls, sampleClock keeps those whose numbers are multiples of a power of
+// two. All ranks therefore keep the same calls.
+func sampleClock(l *trace.Log) clockSamples {
+	s := clockSamples{}
 	type series struct{ count, stride uint64 }
 	all := map[[2]string]*series{}
 	for i := range l.Records {
 		r := &l.Records[i]
-		if !isValue(r.Kind) {
+		if !isValueCall(r.Kind) {
 			continue
 		}
 		id := [2]string{r.Group, r.Name}
@@ -93,7 +93,7 @@ func sampleClock(l *trace.Log) samples {
 		if number%calls.stride != 0 {
 			continue
 		}
-		s[sampleKey{r.Group, r.Name, number}] = r.Time.UnixNano()
+		s[callKey{r.Group, r.Name, number}] = r.Time.UnixNano()
 		if calls.count/calls.stride > maxSamples {
 			calls.stride *= 2
 			s.keepMultiples(id, calls.stride)
@@ -103,57 +103,57 @@ func sampleClock(l *trace.Log) samples {
 }
 
 // keepMultiples removes the samples of a group and name whose number is not a multiple of stride.
-func (s samples) keepMultiples(id [2]string, stride uint64) {
+func (s clockSamples) keepMultiples(id [2]string, stride uint64) {
 	for k := range s {
-		if k.group == id[0] && k.name == id[1] && k.number%stride != 0 {
+		if k.group == id[0] && k.name == id[1] && k.callNumber%stride != 0 {
 			delete(s, k)
 		}
 	}
 }
 
-// isValue reports whether k is the kind of a call in which all ranks of a group compare or combine
-// a value.
-func isValue(k event.Kind) bool {
+// isValueCall reports whether k is the kind of a call in which all ranks of a group compare or
+// combine a value.
+func isValueCall(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks measures the clocks of the ranks. If a rank has no call in common with the first
-// rank, it is compared with another rank whose offset is known.
-func measureClocks(ranks []rankTrace, all []samples) []Clock {
+// measureClocks measures the clocks of the ranks. A rank that made no call together with the first
+// rank is compared with another rank whose offset is known.
+func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
-	known := make([]bool, len(ranks))
+	isKnown := make([]bool, len(ranks))
 	for i := range clocks {
 		clocks[i].Rank = ranks[i].rank
 	}
-	clocks[0].Reference, known[0] = true, true
+	clocks[0].IsReference, isKnown[0] = true, true
 	for queue := []int{0}; len(queue) > 0; queue = queue[1:] {
 		reference := queue[0]
 		for i := range clocks {
-			if known[i] {
+			if isKnown[i] {
 				continue
 			}
-			offset, spread, calls := compare(all[reference], all[i])
-			if calls == 0 {
+			offset, spread, callCount := compareSamples(all[reference], all[i])
+			if callCount == 0 {
 				continue
 			}
-			known[i] = true
+			isKnown[i] = true
 			queue = append(queue, i)
-			c := &clocks[i]
-			c.Calls = calls
-			c.Measured = clocks[reference].Measured + offset
-			c.Spread = clocks[reference].Spread + spread
-			if size := max(c.Measured, -c.Measured); calls >= minCalls && size > minOffset &&
-				size > 2*c.Spread {
-				c.Offset = c.Measured
+			clock := &clocks[i]
+			clock.CallCount = callCount
+			clock.MeasuredOffset = clocks[reference].MeasuredOffset + offset
+			clock.Spread = clocks[reference].Spread + spread
+			absolute := max(clock.MeasuredOffset, -clock.MeasuredOffset)
+			if callCount >= minCalls && absolute > minOffset && absolute > 2*clock.Spread {
+				clock.AppliedOffset = clock.MeasuredOffset
 			}
 		}
 	}
 	return clocks
 }
 
-// compare returns the offset of the second clock from the first, the spread of the offset, and the
-// number of calls.
-func compare(first, second samples) (offset, spread int64, calls int) {
+// compareSamples returns the offset of the second clock from the first, the spread of the offset,
+// and the number of calls that both ranks made.
+func compareSamples(first, second clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
 	for key, time := range second {
 		if reference, ok := first[key]; ok {

@@ -102,11 +102,11 @@ func open(t *testing.T, folder string) *Traces {
 func TestClockOffsetIsMeasured(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour, -3 * time.Minute} {
 		clocks := open(t, traceRun(t, 3, 50, ahead)).Clocks
-		if len(clocks) != 3 || clocks[1].Offset != 0 {
+		if len(clocks) != 3 || clocks[1].AppliedOffset != 0 {
 			t.Fatalf("clocks = %+v; want 3, the second without an offset", clocks)
 		}
 		c := clocks[2]
-		if off := time.Duration(c.Offset) - ahead; c.Calls != 50 || off.Abs() > time.Second {
+		if off := time.Duration(c.AppliedOffset) - ahead; c.CallCount != 50 || off.Abs() > time.Second {
 			t.Errorf("ahead by %v: clock = %+v; want that offset from 50 calls", ahead, c)
 		}
 	}
@@ -114,10 +114,10 @@ func TestClockOffsetIsMeasured(t *testing.T) {
 
 // TestClockIsComparedThroughAnotherRank compares the clocks of ranks that have no call in common.
 func TestClockIsComparedThroughAnotherRank(t *testing.T) {
-	call := func(name string, times ...int64) samples {
-		s := samples{}
+	call := func(name string, times ...int64) clockSamples {
+		s := clockSamples{}
 		for n, at := range times {
-			s[sampleKey{"g", name, uint64(n)}] = at
+			s[callKey{"g", name, uint64(n)}] = at
 		}
 		return s
 	}
@@ -126,13 +126,13 @@ func TestClockIsComparedThroughAnotherRank(t *testing.T) {
 		middle[k] = at
 	}
 	ranks := []rankTrace{{rank: 0}, {rank: 4}, {rank: 7}, {rank: 9}}
-	clocks := measureClocks(ranks, []samples{
+	clocks := measureClocks(ranks, []clockSamples{
 		call("a", 0, 1e9, 2e9), call("b", 3e9, 4e9, 5e9), middle, call("c", 1),
 	})
 	want := []Clock{
-		{Rank: 0, Reference: true},
-		{Rank: 4, Calls: 3, Measured: -1e9, Offset: -1e9},
-		{Rank: 7, Calls: 3, Measured: 1e9, Offset: 1e9},
+		{Rank: 0, IsReference: true},
+		{Rank: 4, CallCount: 3, MeasuredOffset: -1e9, AppliedOffset: -1e9},
+		{Rank: 7, CallCount: 3, MeasuredOffset: 1e9, AppliedOffset: 1e9},
 		{Rank: 9},
 	}
 	for i, c := range clocks {
@@ -155,7 +155,7 @@ func TestRanksSampleTheSameCalls(t *testing.T) {
 	if len(a) > 2*maxSamples || len(b) != 100 {
 		t.Fatalf("got %d and %d samples; want at most %d, and 100", len(a), len(b), 2*maxSamples)
 	}
-	if _, _, calls := compare(a, b); calls < 5 {
+	if _, _, calls := compareSamples(a, b); calls < 5 {
 		t.Errorf("got %d samples of the same calls; want 5 or more", calls)
 	}
 }
@@ -355,7 +355,7 @@ func TestRingOverflow(t *testing.T) {
 		}
 	}
 	traces := open(t, folder)
-	if traces.complete() || len(traces.Notes) != 3 {
+	if traces.areComplete() || len(traces.Notes) != 3 {
 		t.Errorf("notes = %q; want two about lost events and one about a clock", traces.Notes)
 	}
 	dumps := filepath.Join(t.TempDir(), "dumps")
@@ -380,9 +380,9 @@ func FuzzWriters(f *testing.F) {
 		}
 		traces := &Traces{groups: map[string]*group{}, ranks: []rankTrace{{rank: l.Rank}}}
 		traces.addGroups(l)
-		_ = measureClocks(traces.ranks, []samples{sampleClock(l)})
-		d := flight{traces: traces, log: l, counts: map[string]uint64{}}
-		s := snapshot{pickler: newPickler(io.Discard), memory: newMemory()}
+		_ = measureClocks(traces.ranks, []clockSamples{sampleClock(l)})
+		d := flightWriter{traces: traces, log: l, callCounts: map[string]uint64{}}
+		s := snapshotWriter{pickler: newPickler(io.Discard), pools: newPoolStates()}
 		for name, err := range map[string]error{
 			"chrome": writeChrome(io.Discard, l), "flight": d.write(io.Discard), "snapshot": s.write(l),
 		} {

@@ -22,7 +22,7 @@ func writeFiles(
 		return err
 	}
 	for i, r := range t.ranks {
-		l, err := read(r.path)
+		l, err := readTrace(r.path)
 		if err != nil {
 			return err
 		}

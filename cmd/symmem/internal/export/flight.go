@@ -17,8 +17,8 @@ import (
 // flightVersion is the version of the format, which PyTorch 2.9 and later write.
 const flightVersion = "2.10"
 
-// flightNames maps operations to the names that PyTorch's analyzer knows. Operations whose sizes
-// may differ between ranks are exported as otherOperation.
+// flightNames maps operations to the names that PyTorch's analyzer knows. It lacks operations whose
+// sizes can differ between ranks.
 var flightNames = map[string]string{
 	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
 	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
@@ -26,8 +26,8 @@ var flightNames = map[string]string{
 	"AllReduceRMSNorm": "all_reduce",
 }
 
-// otherOperation is the name of an operation whose sizes PyTorch's analyzer does not compare.
-const otherOperation = "coalesced"
+// unknownSizesName is the name of an operation whose sizes PyTorch's analyzer does not compare.
+const unknownSizesName = "coalesced"
 
 // flightTypes maps data types to the names that PyTorch uses.
 var flightTypes = map[string]string{
@@ -38,54 +38,54 @@ var flightTypes = map[string]string{
 
 // WriteFlightRecorder writes a dump in the format of PyTorch's Flight Recorder for each rank to a
 // folder. The folder must not contain other files, because the analyzer reads all of them.
-// WriteFlightRecorder returns the number of written calls and the number of omitted Sends and
-// Recvs.
+// WriteFlightRecorder returns the number of written calls and the number of omitted messages.
 //
 // Traces do not record when calls complete, so the state of every call is "scheduled".
 func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err error) {
 	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, l *trace.Log) error {
-		f := flight{traces: t, log: l, clock: t.Clocks[i], counts: map[string]uint64{}}
+		f := flightWriter{traces: t, log: l, clock: t.Clocks[i], callCounts: map[string]uint64{}}
 		err := f.write(w)
-		calls, messages = calls+f.calls, messages+f.messages
+		calls, messages = calls+f.writtenCalls, messages+f.omittedMessages
 		return err
 	})
 	return calls, messages, err
 }
 
-type flight struct {
-	traces          *Traces
-	log             *trace.Log
-	clock           Clock
-	counts          map[string]uint64 // number of calls so far, by group
-	calls, messages int
+// flightWriter writes one rank's dump.
+type flightWriter struct {
+	traces                        *Traces
+	log                           *trace.Log
+	clock                         Clock
+	callCounts                    map[string]uint64 // number of calls so far, by group
+	writtenCalls, omittedMessages int
 }
 
-func (f *flight) write(w io.Writer) error {
+func (f *flightWriter) write(w io.Writer) error {
 	p := newPickler(w)
 	p.openDict()
-	p.textItem("version", flightVersion)
-	p.textItem("comm_lib_version", "symmem")
-	p.key("pg_config")
+	p.writeTextItem("version", flightVersion)
+	p.writeTextItem("comm_lib_version", "symmem")
+	p.writeKey("pg_config")
 	p.openDict()
 	for _, id := range slices.Sorted(maps.Keys(f.traces.groups)) {
 		g := f.traces.groups[id]
-		if _, member := slices.BinarySearch(g.ranks, f.log.Rank); member {
-			p.key(id)
+		if _, isMember := slices.BinarySearch(g.ranks, f.log.Rank); isMember {
+			p.writeKey(id)
 			p.openDict()
-			p.textItem("name", id)
-			p.textItem("desc", groupDescription)
-			p.textItem("ranks", strings.ReplaceAll(fmt.Sprint(g.ranks), " ", ", "))
+			p.writeTextItem("name", id)
+			p.writeTextItem("desc", groupDescription)
+			p.writeTextItem("ranks", strings.ReplaceAll(fmt.Sprint(g.ranks), " ", ", "))
 			p.closeDict()
 		}
 	}
 	p.closeDict()
-	p.key("pg_status")
+	p.writeKey("pg_status")
 	p.openDict()
 	p.closeDict()
-	p.key("entries")
+	p.writeKey("entries")
 	p.openList()
 	for i := range f.log.Records {
-		f.entry(p, &f.log.Records[i])
+		f.writeEntry(p, &f.log.Records[i])
 	}
 	p.closeList()
 	p.closeDict()
@@ -94,100 +94,103 @@ func (f *flight) write(w io.Writer) error {
 
 const groupDescription = "symmem"
 
-// elements matches the number and type of the elements in the text of a call.
-var elements = regexp.MustCompile(` of (\d+) (\w+)`)
+// elementsPattern matches the number and type of the elements in a call such as "AllReduce of 8
+// float32".
+var elementsPattern = regexp.MustCompile(` of (\d+) (\w+)`)
 
-// entry writes r if it is a collective.
-func (f *flight) entry(p *pickler, r *trace.Record) {
+// writeEntry writes a record if it describes a collective.
+func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	if r.Kind != event.KindCollective {
 		return
 	}
 	if isMessage(r) {
-		f.messages++
+		f.omittedMessages++
 		return
 	}
-	g := f.traces.group(r.Group)
-	sequence := f.counts[r.Group]
-	f.counts[r.Group]++
-	if !f.traces.complete() && !g.messages {
-		sequence = r.Number // counts from the group's first event, even if the trace begins later
-		if sequence < g.first {
+	g := f.traces.findOrAddGroup(r.Group)
+	sequence := f.callCounts[r.Group]
+	f.callCounts[r.Group]++
+	if !f.traces.areComplete() && !g.hasMessages {
+		sequence = r.Number // number since the group's first event, which the trace may lack
+		if sequence < g.firstComplete {
 			return
 		}
 	}
 	operation, _, _ := strings.Cut(r.Call, " ")
 	operation = strings.TrimSuffix(operation, ",")
-	p.item()
+	p.beginItem()
 	p.openDict()
-	p.integerItem("record_id", int64(f.calls))
-	p.integerItem("pg_id", 0)
-	p.key("process_group")
-	p.text(r.Group)
-	p.text(groupDescription)
-	p.code(0x86)
-	p.integerItem("collective_seq_id", int64(sequence))
-	p.integerItem("p2p_seq_id", 0)
-	p.integerItem("op_id", int64(sequence))
-	p.textItem("profiling_name", "nccl:"+flightName(operation, r.Call))
-	created := r.Time.Add(-time.Duration(f.clock.Offset))
-	p.integerItem("time_created_ns", created.UnixNano())
-	f.sizes(p, r, operation, len(g.ranks))
-	p.textItem("state", "scheduled")
-	p.falseItem("is_p2p")
-	p.falseItem("retired")
-	p.integerItem("timeout_ms", 0)
-	stack := site(r.Site, r.Call)
+	p.writeIntegerItem("record_id", int64(f.writtenCalls))
+	p.writeIntegerItem("pg_id", 0)
+	p.writeKey("process_group")
+	p.writeText(r.Group)
+	p.writeText(groupDescription)
+	p.writeOpcode(0x86)
+	p.writeIntegerItem("collective_seq_id", int64(sequence))
+	p.writeIntegerItem("p2p_seq_id", 0)
+	p.writeIntegerItem("op_id", int64(sequence))
+	p.writeTextItem("profiling_name", "nccl:"+flightNameOf(operation, r.Call))
+	created := r.Time.Add(-time.Duration(f.clock.AppliedOffset))
+	p.writeIntegerItem("time_created_ns", created.UnixNano())
+	f.writeSizes(p, r, operation, len(g.ranks))
+	p.writeTextItem("state", "scheduled")
+	p.writeFalseItem("is_p2p")
+	p.writeFalseItem("retired")
+	p.writeIntegerItem("timeout_ms", 0)
+	stack := frameOf(r.Site, r.Call)
 	if stack == (frame{}) {
 		stack = frame{name: r.Call, file: "unknown call site"}
 	}
-	p.frames(stack)
+	p.writeFrames(stack)
 	p.closeDict()
-	f.calls++
+	f.writtenCalls++
 }
 
-func flightName(operation, text string) string {
+func flightNameOf(operation, text string) string {
 	name, ok := flightNames[operation]
 	if !ok || strings.Contains(text, ", first of the list (") {
-		return otherOperation
+		return unknownSizesName
 	}
 	return name
 }
 
-// sizes writes the types and sizes of the buffers of a call.
-func (f *flight) sizes(p *pickler, r *trace.Record, operation string, ranks int) {
+// writeSizes writes the types and sizes of the buffers of a call.
+func (f *flightWriter) writeSizes(p *pickler, r *trace.Record, operation string, ranks int) {
 	var count int64
-	name := ""
-	if m := elements.FindStringSubmatch(r.Call); m != nil {
-		count, _ = strconv.ParseInt(m[1], 10, 64)
-		name = m[2]
-		if torch := flightTypes[name]; torch != "" {
-			name = torch
+	dataType := ""
+	if matches := elementsPattern.FindStringSubmatch(r.Call); matches != nil {
+		count, _ = strconv.ParseInt(matches[1], 10, 64)
+		dataType = matches[2]
+		if torchType := flightTypes[dataType]; torchType != "" {
+			dataType = torchType
 		}
 	}
-	size := func(forEachRank bool) int64 {
-		if forEachRank {
+	bufferCount := func(hasPartOfEachRank bool) int64 {
+		if hasPartOfEachRank {
 			return count * int64(ranks)
 		}
 		return count
 	}
-	input := size(operation == "ReduceScatter" || operation == "Scatter" || operation == "AllToAll")
-	output := size(operation == "AllGather" || operation == "Gather" || operation == "AllToAll")
+	inputCount := bufferCount(
+		operation == "ReduceScatter" || operation == "Scatter" || operation == "AllToAll")
+	outputCount := bufferCount(
+		operation == "AllGather" || operation == "Gather" || operation == "AllToAll")
 	for _, buffer := range []struct {
 		name  string
 		count int64
-	}{{"input", input}, {"output", output}} {
-		p.key(buffer.name + "_sizes")
+	}{{"input", inputCount}, {"output", outputCount}} {
+		p.writeKey(buffer.name + "_sizes")
 		p.openList()
-		p.item()
+		p.beginItem()
 		p.openList()
-		p.item()
-		p.integer(buffer.count)
+		p.beginItem()
+		p.writeInteger(buffer.count)
 		p.closeList()
 		p.closeList()
-		p.key(buffer.name + "_dtypes")
+		p.writeKey(buffer.name + "_dtypes")
 		p.openList()
-		p.item()
-		p.text(name)
+		p.beginItem()
+		p.writeText(dataType)
 		p.closeList()
 	}
 }

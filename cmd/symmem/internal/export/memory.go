@@ -7,81 +7,83 @@ import (
 	"symmem/trace"
 )
 
-// memory holds the state of a rank's pools at a point in its trace. Traces contain no addresses, so
-// memory assigns a different address to each segment. The domain of a pool is the group whose ranks
-// must make the same requests to the pool.
-type memory struct {
-	pools       map[poolKey]*pool
-	order       []*pool // in the order of first use
-	domains     int64   // number of pools with a domain
-	nextAddress int64   // address of the next segment
+// poolStates holds the state of a rank's pools at a point in its trace. It assigns an artificial
+// address to each segment, because traces contain no addresses. The domain of a pool is the group
+// whose ranks must make the same requests to the pool.
+type poolStates struct {
+	pools           map[poolID]*poolState
+	ordered         []*poolState // in the order of first use
+	domainPoolCount int64        // number of pools with a domain
+	nextAddress     int64        // address of the next segment
 }
 
-type poolKey struct {
+type poolID struct {
 	group string
 	pool  uint64
 }
 
-type pool struct {
+type poolState struct {
 	title string
-	// number counts the pools with a domain from 1, in the order of first use, which is the same on
-	// all ranks. The number of a pool without a domain is 0.
+	// number is 0 for a pool without a domain. Other pools have the numbers 1, 2 and so on, in the
+	// order of first use, which is the same on all ranks.
 	number   int64
 	segments map[int32]*segment
-	// allocated and mapped are the total sizes of blocks and of segments, in bytes.
-	allocated, mapped int64
+	// allocatedBytes and mappedBytes are the total sizes of blocks and of segments.
+	allocatedBytes, mappedBytes int64
 }
 
 type segment struct {
 	address, bytes int64
 	blocks         map[int64]block // by offset
-	// sizeUnknown is set if the trace lacks the event that mapped the segment. In that case, bytes
-	// is the end of the last block so far.
-	sizeUnknown bool
+	// isSizeUnknown is set if the trace lacks the event that mapped the segment. In that case,
+	// bytes is the end of the last block so far.
+	isSizeUnknown bool
 }
 
 // block describes a block that is allocated, or freed but not yet reusable.
 type block struct {
-	size, requested int64
-	stream          uint32
-	freed           bool
-	site            string
+	size, requestedSize int64
+	stream              uint32
+	isFreed             bool
+	callSite            string
 }
 
 const (
 	firstAddress = int64(1) << 40
-	// unknownSizeRoom is the distance from a segment of unknown size to the next segment.
-	unknownSizeRoom = int64(64) << 30
-	// pageBytes is the alignment of segments.
-	pageBytes = int64(2) << 20
+	// unknownSegmentBytes is the address range that is left for a segment of unknown size.
+	unknownSegmentBytes = int64(64) << 30
+	// segmentAlignment is the alignment of segments.
+	segmentAlignment = int64(2) << 20
 )
 
-func newMemory() *memory { return &memory{pools: map[poolKey]*pool{}, nextAddress: firstAddress} }
+func newPoolStates() *poolStates {
+	return &poolStates{pools: map[poolID]*poolState{}, nextAddress: firstAddress}
+}
 
-func (m *memory) poolOf(r *trace.Record) *pool {
-	key := poolKey{r.Group, r.Pool}
+func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
+	key := poolID{r.Group, r.Pool}
 	p := m.pools[key]
 	if p == nil {
-		p = &pool{segments: map[int32]*segment{}}
+		p = &poolState{segments: map[int32]*segment{}}
 		if r.Group == "" {
 			p.title = fmt.Sprintf("pool %d without a domain", r.Pool)
 		} else {
-			m.domains++
-			p.number, p.title = m.domains, fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
+			m.domainPoolCount++
+			p.number, p.title = m.domainPoolCount, fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
 		}
 		m.pools[key] = p
-		m.order = append(m.order, p)
+		m.ordered = append(m.ordered, p)
 	}
 	return p
 }
 
-// segment returns the segment of a record. It creates the segment if the trace lacks the event that
-// mapped the segment.
-func (m *memory) segment(p *pool, r *trace.Record) *segment {
+// findOrAddSegment returns the segment of a record. It creates the segment if the trace lacks the
+// event that mapped the segment.
+func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {
-		s = &segment{address: m.nextAddress, blocks: map[int64]block{}, sizeUnknown: true}
-		m.nextAddress += unknownSizeRoom
+		s = &segment{address: m.nextAddress, blocks: map[int64]block{}, isSizeUnknown: true}
+		m.nextAddress += unknownSegmentBytes
 		p.segments[r.Segment] = s
 	}
 	return s
@@ -89,33 +91,33 @@ func (m *memory) segment(p *pool, r *trace.Record) *segment {
 
 // apply updates the state with one record. It returns the record's pool if the sizes of the pool
 // may have changed, and nil otherwise.
-func (m *memory) apply(r *trace.Record) *pool {
+func (m *poolStates) apply(r *trace.Record) *poolState {
 	if r.Segment < 0 {
 		return nil
 	}
-	p := m.poolOf(r)
+	p := m.findOrAddPool(r)
 	switch r.Kind {
 	case event.KindSegment:
-		p.remove(r.Segment)
+		p.removeSegment(r.Segment)
 		p.segments[r.Segment] = &segment{address: m.nextAddress, bytes: r.Size, blocks: map[int64]block{}}
-		m.nextAddress += (max(r.Size, 0) + 2*pageBytes - 1) / pageBytes * pageBytes
-		p.mapped += r.Size
+		m.nextAddress += (max(r.Size, 0) + 2*segmentAlignment - 1) / segmentAlignment * segmentAlignment
+		p.mappedBytes += r.Size
 	case event.KindTrim, event.KindRelease:
-		p.remove(r.Segment)
+		p.removeSegment(r.Segment)
 	case event.KindAlloc:
-		s := m.segment(p, r)
-		if s.sizeUnknown && r.Offset+r.Size > s.bytes {
-			p.mapped += r.Offset + r.Size - s.bytes
+		s := m.findOrAddSegment(p, r)
+		if s.isSizeUnknown && r.Offset+r.Size > s.bytes {
+			p.mappedBytes += r.Offset + r.Size - s.bytes
 			s.bytes = r.Offset + r.Size
 		}
-		p.free(s, r.Offset)
+		p.removeBlock(s, r.Offset)
 		s.blocks[r.Offset] = block{r.Size, r.Requested, r.Stream, false, r.Site}
-		p.allocated += r.Size
+		p.allocatedBytes += r.Size
 	case event.KindFree, event.KindReturn:
-		p.free(m.segment(p, r), r.Offset)
+		p.removeBlock(m.findOrAddSegment(p, r), r.Offset)
 	case event.KindPark, event.KindDefer:
-		if b, ok := m.segment(p, r).blocks[r.Offset]; ok {
-			b.freed = true
+		if b, ok := m.findOrAddSegment(p, r).blocks[r.Offset]; ok {
+			b.isFreed = true
 			p.segments[r.Segment].blocks[r.Offset] = b
 		}
 		return nil
@@ -125,21 +127,21 @@ func (m *memory) apply(r *trace.Record) *pool {
 	return p
 }
 
-func (p *pool) free(s *segment, offset int64) {
+func (p *poolState) removeBlock(s *segment, offset int64) {
 	if b, ok := s.blocks[offset]; ok {
-		p.allocated -= b.size
+		p.allocatedBytes -= b.size
 		delete(s.blocks, offset)
 	}
 }
 
-func (p *pool) remove(ordinal int32) {
-	s := p.segments[ordinal]
+func (p *poolState) removeSegment(number int32) {
+	s := p.segments[number]
 	if s == nil {
 		return
 	}
 	for offset := range s.blocks {
-		p.free(s, offset)
+		p.removeBlock(s, offset)
 	}
-	p.mapped -= s.bytes
-	delete(p.segments, ordinal)
+	p.mappedBytes -= s.bytes
+	delete(p.segments, number)
 }

@@ -21,7 +21,7 @@ func WritePerfetto(w io.Writer, t *Traces, version string) error {
 		return fmt.Errorf("writing the manifest: %w", err)
 	}
 	for _, r := range t.ranks {
-		l, err := read(r.path)
+		l, err := readTrace(r.path)
 		if err != nil {
 			return err
 		}
@@ -79,13 +79,13 @@ func writeManifest(archive *zip.Writer, t *Traces, version string) error {
 func newManifest(t *Traces, version string) manifest {
 	first := 0
 	for i := range t.ranks {
-		if t.start(i).Before(t.start(first)) {
+		if t.correctedStart(i).Before(t.correctedStart(first)) {
 			first = i
 		}
 	}
 	m := manifest{Version: 1, Attributes: map[string]any{
 		"symmem.version": version,
-		"symmem.start":   t.start(first).UTC().Format(time.RFC3339Nano),
+		"symmem.start":   t.correctedStart(first).UTC().Format(time.RFC3339Nano),
 	}}
 	for i, r := range t.ranks {
 		f := manifestFile{Path: perfettoName(r.rank)}
@@ -95,7 +95,7 @@ func newManifest(t *Traces, version string) manifest {
 		if i != first {
 			f.Clocks = &manifestClocks{
 				SyncTo:   manifestSource{perfettoName(t.ranks[first].rank)},
-				OffsetNS: t.start(i).Sub(t.start(first)).Nanoseconds(),
+				OffsetNS: t.correctedStart(i).Sub(t.correctedStart(first)).Nanoseconds(),
 			}
 		}
 		m.Files = append(m.Files, f)
@@ -130,8 +130,8 @@ type chrome struct {
 	process int                     // number of the rank's process in the viewer
 	threads map[string]int          // number of the thread in the viewer, by group
 	steps   map[string]*chromeEvent // current step, by group
-	memory  *memory
-	changed map[*pool]bool // pools whose counters have changed since the last flush
+	memory  *poolStates
+	changed map[*poolState]bool // pools whose counters have changed since the last flush
 	time    timeline
 	now     nanoseconds
 	comma   bool
@@ -144,7 +144,7 @@ const memoryThread = 1
 func writeChrome(w io.Writer, l *trace.Log) error {
 	c := &chrome{
 		w: bufio.NewWriterSize(w, 1<<16), log: l, process: l.Rank + 1, threads: map[string]int{},
-		steps: map[string]*chromeEvent{}, memory: newMemory(), changed: map[*pool]bool{},
+		steps: map[string]*chromeEvent{}, memory: newPoolStates(), changed: map[*poolState]bool{},
 		time: timeline{l.Start},
 	}
 	_, _ = c.w.WriteString(`{"displayTimeUnit":"ns","traceEvents":[`)
@@ -195,7 +195,7 @@ func (c *chrome) record(r *trace.Record) {
 		return
 	}
 	c.flush()
-	c.now = max(c.now, nanoseconds(c.time.at(r).Sub(c.log.Start)))
+	c.now = max(c.now, nanoseconds(c.time.timeOf(r).Sub(c.log.Start)))
 	thread := c.thread(r.Group)
 	e := &chromeEvent{
 		Phase: "i", Scope: "t", Process: c.process, Thread: thread, Time: c.now, Args: arguments(r),
@@ -247,7 +247,7 @@ func (c *chrome) thread(group string) int {
 // next event of a group.
 func (c *chrome) recordPoolEvent(r *trace.Record) {
 	if !r.Time.IsZero() {
-		c.now = max(c.now, nanoseconds(c.time.at(r).Sub(c.log.Start)))
+		c.now = max(c.now, nanoseconds(c.time.timeOf(r).Sub(c.log.Start)))
 	}
 	if p := c.memory.apply(r); p != nil {
 		c.changed[p] = true
@@ -267,7 +267,7 @@ func (c *chrome) flush() {
 	for p := range c.changed {
 		c.write(&chromeEvent{
 			Phase: "C", Name: p.title + ", bytes", Process: c.process, Time: c.now,
-			Args: map[string]any{"allocated": p.allocated, "mapped": p.mapped},
+			Args: map[string]any{"allocated": p.allocatedBytes, "mapped": p.mappedBytes},
 		})
 	}
 	clear(c.changed)

@@ -13,165 +13,169 @@ import (
 // WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
 // the number of pool events written.
 //
-// Pools with a domain appear as MemPools of device 0. Other pools appear as the default pool. The
-// addresses are artificial, because traces contain no addresses.
+// Pools that all ranks of a group share appear as MemPools of device 0. Other pools appear as the
+// default pool. The addresses are artificial, because traces contain no addresses.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, l *trace.Log) error {
-		s := snapshot{
-			pickler: newPickler(w), memory: newMemory(), time: timeline{l.Start}, clock: t.Clocks[i],
+		s := snapshotWriter{
+			pickler: newPickler(w), pools: newPoolStates(), timeline: timeline{l.Start}, clock: t.Clocks[i],
 		}
 		err := s.write(l)
-		events += s.events
+		events += s.eventCount
 		return err
 	})
 	return events, err
 }
 
-type snapshot struct {
+// snapshotWriter writes one rank's snapshot.
+type snapshotWriter struct {
 	*pickler
-	memory *memory
-	time   timeline
-	clock  Clock
-	events int
+	pools      *poolStates
+	timeline   timeline
+	clock      Clock
+	eventCount int
 }
 
-func (s *snapshot) write(l *trace.Log) error {
+func (s *snapshotWriter) write(l *trace.Log) error {
 	s.openDict()
-	s.key("device_traces")
+	s.writeKey("device_traces")
 	s.openList()
-	s.item()
+	s.beginItem()
 	s.openList()
 	for i := range l.Records {
-		s.record(&l.Records[i])
+		s.writeRecord(&l.Records[i])
 	}
 	s.closeList()
 	s.closeList()
-	s.key("segments")
+	s.writeKey("segments")
 	s.openList()
-	for _, p := range s.memory.order {
+	for _, p := range s.pools.ordered {
 		for _, ordinal := range slices.Sorted(maps.Keys(p.segments)) {
-			s.segment(p, p.segments[ordinal])
+			s.writeSegment(p, p.segments[ordinal])
 		}
 	}
 	s.closeList()
-	s.key("allocator_settings")
+	s.writeKey("allocator_settings")
 	s.openDict()
-	s.textItem("PYTORCH_CUDA_ALLOC_CONF", "")
-	s.falseItem("expandable_segments")
+	s.writeTextItem("PYTORCH_CUDA_ALLOC_CONF", "")
+	s.writeFalseItem("expandable_segments")
 	s.closeDict()
-	s.key("external_annotations")
+	s.writeKey("external_annotations")
 	s.openList()
 	s.closeList()
 	s.closeDict()
 	return s.finish()
 }
 
-func (s *snapshot) record(r *trace.Record) {
-	s.time.at(r)
+func (s *snapshotWriter) writeRecord(r *trace.Record) {
+	s.timeline.timeOf(r)
 	if r.Kind.IsGroupEvent() || r.Segment < 0 {
 		return
 	}
-	p := s.memory.poolOf(r)
-	before := p.segments[r.Segment]
-	var freed block
-	known := false // whether the trace contains the allocation of the block
-	if before != nil {
-		freed, known = before.blocks[r.Offset]
+	p := s.pools.findOrAddPool(r)
+	oldSegment := p.segments[r.Segment]
+	var oldBlock block
+	isKnown := false // whether the trace contains the allocation of the block
+	if oldSegment != nil {
+		oldBlock, isKnown = oldSegment.blocks[r.Offset]
 	}
-	s.memory.apply(r)
-	switch after := p.segments[r.Segment]; r.Kind {
+	s.pools.apply(r)
+	switch newSegment := p.segments[r.Segment]; r.Kind {
 	case event.KindSegment:
-		s.entry("segment_alloc", p, after.address, r.Size, r)
+		s.writeEvent("segment_alloc", p, newSegment.address, r.Size, r)
 	case event.KindTrim, event.KindRelease:
-		if before != nil {
-			s.entry("segment_free", p, before.address, before.bytes, r)
+		if oldSegment != nil {
+			s.writeEvent("segment_free", p, oldSegment.address, oldSegment.bytes, r)
 		}
 	case event.KindAlloc:
-		s.entry("alloc", p, after.address+r.Offset, r.Requested, r)
+		s.writeEvent("alloc", p, newSegment.address+r.Offset, r.Requested, r)
 	case event.KindFree, event.KindPark, event.KindDefer, event.KindReturn:
-		if known {
-			s.free(p, after.address+r.Offset, freed, r)
+		if isKnown {
+			s.writeFree(p, newSegment.address+r.Offset, oldBlock, r)
 		}
 	default:
 	}
 }
 
-// free writes the events of freeing block b. If a record only requests the free, a later record
-// completes it.
-func (s *snapshot) free(p *pool, address int64, b block, r *trace.Record) {
-	if !b.freed {
-		s.entry("free_requested", p, address, b.requested, r)
+// writeFree writes the events of a free. Some frees have two records: one that requests the free,
+// and one that completes it.
+func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trace.Record) {
+	if !b.isFreed {
+		s.writeEvent("free_requested", p, address, b.requestedSize, r)
 	}
 	if r.Kind == event.KindFree || r.Kind == event.KindReturn {
-		s.entry("free_completed", p, address, b.requested, r)
+		s.writeEvent("free_completed", p, address, b.requestedSize, r)
 	}
 }
 
-func (s *snapshot) entry(action string, p *pool, address, size int64, r *trace.Record) {
-	s.events++
-	s.item()
+func (s *snapshotWriter) writeEvent(
+	action string, p *poolState, address, size int64, r *trace.Record,
+) {
+	s.eventCount++
+	s.beginItem()
 	s.openDict()
-	s.textItem("action", action)
-	s.integerItem("addr", address)
-	s.integerItem("size", size)
-	s.integerItem("stream", int64(r.Stream))
-	s.integerItem("time_us", s.time.now.Add(-time.Duration(s.clock.Offset)).UnixMicro())
-	s.textItem("compile_context", "N/A")
-	s.textItem("user_metadata", p.title)
-	s.pairItem("pool_id", 0, p.number)
-	s.frames(site(r.Site, p.title))
+	s.writeTextItem("action", action)
+	s.writeIntegerItem("addr", address)
+	s.writeIntegerItem("size", size)
+	s.writeIntegerItem("stream", int64(r.Stream))
+	correctedTime := s.timeline.now.Add(-time.Duration(s.clock.AppliedOffset))
+	s.writeIntegerItem("time_us", correctedTime.UnixMicro())
+	s.writeTextItem("compile_context", "N/A")
+	s.writeTextItem("user_metadata", p.title)
+	s.writePairItem("pool_id", 0, p.number)
+	s.writeFrames(frameOf(r.Site, p.title))
 	s.closeDict()
 }
 
-// segment writes a segment as it was at the end of the trace.
-func (s *snapshot) segment(p *pool, g *segment) {
+// writeSegment writes a segment as it was at the end of the trace.
+func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
 	active, requested := int64(0), int64(0)
 	for _, b := range g.blocks {
 		active += b.size
-		requested += b.requested
+		requested += b.requestedSize
 	}
-	s.item()
+	s.beginItem()
 	s.openDict()
-	s.integerItem("device", 0)
-	s.integerItem("address", g.address)
-	s.integerItem("total_size", g.bytes)
-	s.integerItem("allocated_size", active)
-	s.integerItem("active_size", active)
-	s.integerItem("requested_size", requested)
-	s.integerItem("stream", 0)
-	s.textItem("segment_type", "large")
-	s.pairItem("segment_pool_id", 0, p.number)
-	s.falseItem("is_expandable")
-	s.frames(frame{})
-	s.key("blocks")
+	s.writeIntegerItem("device", 0)
+	s.writeIntegerItem("address", g.address)
+	s.writeIntegerItem("total_size", g.bytes)
+	s.writeIntegerItem("allocated_size", active)
+	s.writeIntegerItem("active_size", active)
+	s.writeIntegerItem("requested_size", requested)
+	s.writeIntegerItem("stream", 0)
+	s.writeTextItem("segment_type", "large")
+	s.writePairItem("segment_pool_id", 0, p.number)
+	s.writeFalseItem("is_expandable")
+	s.writeFrames(frame{})
+	s.writeKey("blocks")
 	s.openList()
 	end := int64(0)
 	for _, offset := range slices.Sorted(maps.Keys(g.blocks)) {
 		b := g.blocks[offset]
 		if offset > end {
-			s.block(g.address+end, offset-end, 0, "inactive", frame{})
+			s.writeBlock(g.address+end, offset-end, 0, "inactive", frame{})
 		}
 		state := "active_allocated"
-		if b.freed {
+		if b.isFreed {
 			state = "active_awaiting_free"
 		}
-		s.block(g.address+offset, b.size, b.requested, state, site(b.site, p.title))
+		s.writeBlock(g.address+offset, b.size, b.requestedSize, state, frameOf(b.callSite, p.title))
 		end = offset + b.size
 	}
 	if end < g.bytes {
-		s.block(g.address+end, g.bytes-end, 0, "inactive", frame{})
+		s.writeBlock(g.address+end, g.bytes-end, 0, "inactive", frame{})
 	}
 	s.closeList()
 	s.closeDict()
 }
 
-func (s *snapshot) block(address, size, requested int64, state string, f frame) {
-	s.item()
+func (s *snapshotWriter) writeBlock(address, size, requested int64, state string, f frame) {
+	s.beginItem()
 	s.openDict()
-	s.integerItem("address", address)
-	s.integerItem("size", size)
-	s.integerItem("requested_size", requested)
-	s.textItem("state", state)
-	s.frames(f)
+	s.writeIntegerItem("address", address)
+	s.writeIntegerItem("size", size)
+	s.writeIntegerItem("requested_size", requested)
+	s.writeTextItem("state", state)
+	s.writeFrames(f)
 	s.closeDict()
 }

@@ -30,18 +30,17 @@ type rankTrace struct {
 	path, host    string
 	rank, process int
 	start         time.Time
-	missing       uint64
+	missingEvents uint64
 }
 
-// group describes a group.
 type group struct {
 	id    string
 	ranks []int // members in ascending order
-	// first is the event number from which on all traces contain all events of the group.
-	first uint64
-	// messages is set if the group has Sends or Recvs. In such a group, the number of a collective
-	// may differ between ranks.
-	messages bool
+	// firstComplete is the number of the first event of the group that all traces contain.
+	firstComplete uint64
+	// hasMessages is set if the group has Sends or Recvs. If it is set, the number of a collective
+	// can differ between ranks.
+	hasMessages bool
 }
 
 // Open reads the traces in the given files and directories and measures the clocks of the ranks.
@@ -52,23 +51,23 @@ func Open(paths []string) (*Traces, error) {
 	}
 	t := &Traces{groups: map[string]*group{}}
 	sources = t.selectWorld(sources)
-	var samples []samples
+	var samples []clockSamples
 	events := 0
 	for _, s := range sources {
-		l, err := read(s.Path)
+		l, err := readTrace(s.Path)
 		if err != nil {
 			return nil, err
 		}
 		r := rankTrace{s.Path, l.Host, l.Rank, l.Process, l.Start, l.Missing}
-		at, duplicate := slices.BinarySearchFunc(t.ranks, r, func(a, b rankTrace) int {
+		index, isDuplicate := slices.BinarySearchFunc(t.ranks, r, func(a, b rankTrace) int {
 			return cmp.Compare(a.rank, b.rank)
 		})
-		if duplicate {
+		if isDuplicate {
 			return nil, fmt.Errorf("%s and %s are both traces of rank %d: pass the traces "+
-				"of a single world of a single run", t.ranks[at].path, s.Path, r.rank)
+				"of a single world of a single run", t.ranks[index].path, s.Path, r.rank)
 		}
-		t.ranks = slices.Insert(t.ranks, at, r)
-		samples = slices.Insert(samples, at, sampleClock(l))
+		t.ranks = slices.Insert(t.ranks, index, r)
+		samples = slices.Insert(samples, index, sampleClock(l))
 		t.addGroups(l)
 		events += len(l.Records)
 	}
@@ -81,23 +80,23 @@ func Open(paths []string) (*Traces, error) {
 }
 
 // selectWorld returns the traces of the world with the lowest number, and adds a note about each
-// omitted trace. (A process has several worlds if it opens symmem several times.)
+// omitted trace. A process has several worlds if it opens symmem several times.
 func (t *Traces) selectWorld(all []load.Source) []load.Source {
-	first := all[0].World
+	lowest := all[0].World
 	for _, s := range all {
-		first = min(first, s.World)
+		lowest = min(lowest, s.World)
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(s load.Source) bool {
-		if s.World != first {
+		if s.World != lowest {
 			t.Notes = append(t.Notes, fmt.Sprintf("%s is left out: it belongs to another world of the "+
 				"process; export the files of that world separately", s.Path))
 		}
-		return s.World != first
+		return s.World != lowest
 	})
 }
 
-// read reads a trace. It rejects all other files.
-func read(path string) (*trace.Log, error) {
+// readTrace reads a trace and checks its rank.
+func readTrace(path string) (*trace.Log, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading a trace: %w", err)
@@ -117,35 +116,35 @@ func read(path string) (*trace.Log, error) {
 // maxRanks limits the size of a world in a trace, so that a damaged file cannot exhaust memory.
 const maxRanks = 1 << 20
 
-// addGroups adds the groups that occur in a trace, and their known members.
+// addGroups adds the groups that occur in a trace, and the ranks that are known to belong to them.
 func (t *Traces) addGroups(l *trace.Log) {
-	seen := map[string]bool{}
+	isSeen := map[string]bool{}
 	for i := range l.Records {
 		r := &l.Records[i]
 		switch {
 		case r.Kind == event.KindRegister && r.Name != "":
-			t.group(r.Name).add(l.Rank)
+			t.findOrAddGroup(r.Name).addRank(l.Rank)
 		case r.Kind.IsGroupEvent() && r.Group != "":
-			g := t.group(r.Group)
-			g.messages = g.messages || isMessage(r)
-			if !seen[r.Group] {
-				seen[r.Group] = true
-				g.add(l.Rank)
+			g := t.findOrAddGroup(r.Group)
+			g.hasMessages = g.hasMessages || isMessage(r)
+			if !isSeen[r.Group] {
+				isSeen[r.Group] = true
+				g.addRank(l.Rank)
 				if l.Missing > 0 {
-					g.first = max(g.first, r.Number)
+					g.firstComplete = max(g.firstComplete, r.Number)
 				}
 			}
 		}
 	}
 	if world := t.groups[worldID]; world != nil {
 		for rank := range l.Size {
-			world.add(rank)
+			world.addRank(rank)
 		}
 	}
 }
 
-// group returns the group with the given ID. It creates the group if necessary.
-func (t *Traces) group(id string) *group {
+// findOrAddGroup returns the group with the given ID. It creates the group if necessary.
+func (t *Traces) findOrAddGroup(id string) *group {
 	g := t.groups[id]
 	if g == nil {
 		g = &group{id: id}
@@ -154,9 +153,9 @@ func (t *Traces) group(id string) *group {
 	return g
 }
 
-func (g *group) add(rank int) {
-	if at, found := slices.BinarySearch(g.ranks, rank); !found {
-		g.ranks = slices.Insert(g.ranks, at, rank)
+func (g *group) addRank(rank int) {
+	if index, ok := slices.BinarySearch(g.ranks, rank); !ok {
+		g.ranks = slices.Insert(g.ranks, index, rank)
 	}
 }
 
@@ -174,30 +173,30 @@ func (t *Traces) addNotes() {
 			"the world", len(t.ranks), len(world.ranks)))
 	}
 	for _, r := range t.ranks {
-		if r.missing > 0 {
+		if r.missingEvents > 0 {
 			t.Notes = append(t.Notes, fmt.Sprintf("rank %d: newer events have replaced %d events at the "+
-				"beginning", r.rank, r.missing))
+				"beginning", r.rank, r.missingEvents))
 		}
 	}
 	for _, c := range t.Clocks {
-		if !c.Reference {
+		if !c.IsReference {
 			t.Notes = append(t.Notes, c.String())
 		}
 	}
 }
 
-// complete reports whether every trace still contains its first event.
-func (t *Traces) complete() bool {
-	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missing > 0 })
+// areComplete reports whether every trace still contains its first event.
+func (t *Traces) areComplete() bool {
+	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missingEvents > 0 })
 }
 
-// start returns the time at which trace i started, according to the clock of the first rank.
-func (t *Traces) start(i int) time.Time {
-	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].Offset))
+// correctedStart returns the start time of the trace with index i on the clock of the first rank.
+func (t *Traces) correctedStart(i int) time.Time {
+	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].AppliedOffset))
 }
 
-// site converts a call site (file:line) to a frame. If text is empty, the frame is empty.
-func site(text, name string) frame {
+// frameOf converts a call site (file:line) to a frame. If text is empty, the frame is empty.
+func frameOf(text, name string) frame {
 	if text == "" {
 		return frame{}
 	}
@@ -214,8 +213,8 @@ func site(text, name string) frame {
 // preceding record. If there is no preceding record, it gets the start time of the trace.
 type timeline struct{ now time.Time }
 
-// at returns the time of the next record.
-func (t *timeline) at(r *trace.Record) time.Time {
+// timeOf returns the time of a record. Records must be passed in order.
+func (t *timeline) timeOf(r *trace.Record) time.Time {
 	if !r.Time.IsZero() {
 		t.now = r.Time
 	}

@@ -31,7 +31,7 @@ type Options struct {
 
 // Judge converts the ranks' results to a report.
 func Judge(results []RankResult, o Options) *Report {
-	j := &judge{Options: o, results: make([]*RankResult, o.Ranks), report: &Report{
+	j := &reportBuilder{Options: o, results: make([]*RankResult, o.Ranks), report: &Report{
 		Ranks: o.Ranks, Nodes: make([]string, o.Ranks), Faults: []Fault{}, Warnings: []string{},
 		Calls: []Call{}, Links: []Link{},
 	}}
@@ -54,20 +54,20 @@ func Judge(results []RankResult, o Options) *Report {
 	slices.SortStableFunc(report.Faults, func(a, b Fault) int {
 		return slices.Index(order, a.Kind) - slices.Index(order, b.Kind)
 	})
-	report.OK = len(report.Faults) == 0
+	report.IsReady = len(report.Faults) == 0
 	return report
 }
 
-// judge builds a report.
-type judge struct {
+// reportBuilder builds a report.
+type reportBuilder struct {
 	Options
 	results []*RankResult // by rank; nil for a rank without a result
 	report  *Report
 }
 
-func (j *judge) add(f Fault) { j.report.Faults = append(j.report.Faults, f) }
+func (j *reportBuilder) add(f Fault) { j.report.Faults = append(j.report.Faults, f) }
 
-func (j *judge) addRank(rank int, advice, text string) {
+func (j *reportBuilder) addRank(rank int, advice, text string) {
 	f := Fault{Kind: KindRank, Ranks: []int{rank}, Text: text, Advice: advice}
 	if r := j.results[rank]; r != nil {
 		f.Node, f.GPU = r.Node, r.GPU
@@ -75,12 +75,12 @@ func (j *judge) addRank(rank int, advice, text string) {
 	j.add(f)
 }
 
-func (j *judge) judgeMachines() {
+func (j *reportBuilder) judgeMachines() {
 	for _, r := range j.results {
 		if r == nil {
 			continue
 		}
-		for _, f := range r.Machine {
+		for _, f := range r.NodeProblems {
 			text := fmt.Sprintf("node %s: %s", r.Node, f.Text)
 			if f.Level == doctor.Fail {
 				j.add(Fault{Kind: KindNode, Node: r.Node, Text: text, Advice: f.Advice})
@@ -95,7 +95,7 @@ const adviceRank = "look at the output of this rank and at its GPU and node; exc
 	"fault repeats"
 
 // judgeMissing adds a fault for each rank without a result, unless another rank may be the cause.
-func (j *judge) judgeMissing() {
+func (j *reportBuilder) judgeMissing() {
 	for rank, r := range j.results {
 		isFirst := rank == j.FirstExit || j.FirstExit < 0 && j.ExpectAll
 		if r != nil || !isFirst && len(j.accusers(rank)) == 0 {
@@ -112,9 +112,9 @@ func (j *judge) judgeMissing() {
 }
 
 // accusers returns the results whose errors blame a rank.
-func (j *judge) accusers(rank int) (all []*RankResult) {
+func (j *reportBuilder) accusers(rank int) (all []*RankResult) {
 	for _, r := range j.results {
-		if r != nil && slices.Contains(r.Blamed, rank) {
+		if r != nil && slices.Contains(r.BlamedRanks, rank) {
 			all = append(all, r)
 		}
 	}
@@ -124,14 +124,14 @@ func (j *judge) accusers(rank int) (all []*RankResult) {
 // judgeErrors judges the ranks' errors. If an error blames no other rank, the rank is at fault,
 // unless the deadline of the whole preflight has passed. If more than half of the other ranks with
 // errors blame a rank, that rank was late.
-func (j *judge) judgeErrors() {
+func (j *reportBuilder) judgeErrors() {
 	for rank, r := range j.results {
 		if r == nil {
 			continue
 		}
 		accusers := j.accusers(rank)
 		switch {
-		case r.Error != "" && len(r.Blamed) == 0 && !r.DeadlinePassed:
+		case r.Error != "" && len(r.BlamedRanks) == 0 && !r.IsDeadlinePassed:
 			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d: %s", rank, r.Error))
 		case len(accusers) > 0 && 2*len(accusers) > j.countOtherErrors(rank):
 			j.addRank(rank, adviceRank, fmt.Sprintf("rank %d was late: rank %d: %s", rank,
@@ -152,7 +152,7 @@ func (j *judge) judgeErrors() {
 func hasError(r *RankResult) bool { return r != nil && r.Error != "" }
 
 // countOtherErrors returns the number of ranks with errors, not counting the given rank.
-func (j *judge) countOtherErrors(rank int) (n int) {
+func (j *reportBuilder) countOtherErrors(rank int) (n int) {
 	for _, r := range j.results {
 		if hasError(r) && r.Rank != rank {
 			n++
@@ -161,20 +161,20 @@ func (j *judge) countOtherErrors(rank int) (n int) {
 	return n
 }
 
-func (j *judge) judgeCalls() {
+func (j *reportBuilder) judgeCalls() {
 	first := j.results[0]
 	if first == nil || slices.Contains(j.results, nil) || slices.ContainsFunc(j.results, hasError) {
 		return
 	}
 	if j.Table != nil {
-		j.report.Table = j.Table.Name()
+		j.report.TableName = j.Table.Name()
 	}
 	for i := range first.Calls {
 		j.judgeCall(i)
 	}
 }
 
-func (j *judge) judgeCall(i int) {
+func (j *reportBuilder) judgeCall(i int) {
 	c := j.results[0].Calls[i]
 	call := Call{Operation: c.Operation, Bytes: c.Bytes, RequestedPath: c.RequestedPath, Path: c.Path}
 	var wrong []int
@@ -182,25 +182,25 @@ func (j *judge) judgeCall(i int) {
 		if i >= len(r.Calls) {
 			continue
 		}
-		call.MicroS = max(call.MicroS, r.Calls[i].Microseconds)
+		call.Microseconds = max(call.Microseconds, r.Calls[i].Microseconds)
 		if r.Calls[i].WrongCount > 0 {
-			call.Wrong += r.Calls[i].WrongCount
+			call.WrongElements += r.Calls[i].WrongCount
 			wrong = append(wrong, r.Rank)
 		}
 	}
-	call.TableMicroS = j.tableTime(&call)
+	call.TableMicroseconds = j.tableTime(&call)
 	j.report.Calls = append(j.report.Calls, call)
 	name := fmt.Sprintf("%s of %d B on the %s path", c.Operation, c.Bytes, c.Path)
 	switch {
-	case call.Wrong > 0:
+	case call.WrongElements > 0:
 		j.add(Fault{
 			Kind: KindJob, Text: fmt.Sprintf("%s: wrong sums on %s", name, ranklist.Ranks(wrong)),
 			Advice: "run symmem verify --check off for details",
 		})
-	case call.TableMicroS > 0 && call.MicroS*j.Tolerance > call.TableMicroS:
+	case call.TableMicroseconds > 0 && call.Microseconds*j.Tolerance > call.TableMicroseconds:
 		j.add(Fault{
 			Kind: KindJob, Text: fmt.Sprintf("%s takes %.4g us; %.4g us are expected from the %s", name,
-				call.MicroS, call.TableMicroS, j.report.Table),
+				call.Microseconds, call.TableMicroseconds, j.report.TableName),
 			Advice: "look for other programs on the nodes, or run symmem tune again",
 		})
 	case c.RequestedPath != c.Path:
@@ -211,11 +211,11 @@ func (j *judge) judgeCall(i int) {
 }
 
 // tableTime returns a call's time in the tuning table, or 0 if the table does not contain the call.
-func (j *judge) tableTime(c *Call) float64 {
+func (j *reportBuilder) tableTime(c *Call) float64 {
 	if j.Table == nil || c.RequestedPath != c.Path {
 		return 0
 	}
-	nodes := j.report.nodes()
+	nodes := j.report.countNodes()
 	for _, memory := range []tuning.Memory{"", tuning.Symmetric} {
 		points := j.Table.Measured(tuning.Calls{
 			Operation: c.Operation, Shape: tuning.Shape{Ranks: j.Ranks, Machines: nodes}, Memory: memory,
@@ -233,22 +233,22 @@ func (j *judge) tableTime(c *Call) float64 {
 const adviceLink = "look for errors: within a node, run nvidia-smi nvlink -e; between nodes, " +
 	"examine the ports and cables of the network"
 
-func (j *judge) judgeLinks() {
+func (j *reportBuilder) judgeLinks() {
 	node := func(rank int) string { return j.report.Nodes[rank] }
 	for _, l := range j.report.Links {
-		if l.Wrong > 0 {
+		if l.WrongBytes > 0 {
 			j.add(Fault{
 				Kind: KindLink, Ranks: []int{l.From, l.To},
 				Text: fmt.Sprintf("link between ranks %d and %d: rank %d received %d wrong bytes", l.From,
-					l.To, l.From, l.Wrong),
+					l.To, l.From, l.WrongBytes),
 				Advice: "exclude the GPUs of both ranks until the link is repaired",
 			})
 		}
-		if l.BytesPerS < j.MinLinkSpeed {
+		if l.BytesPerSecond < j.MinLinkSpeed {
 			j.add(Fault{
 				Kind: KindLink, Ranks: []int{l.From, l.To},
 				Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, but "+
-					"%.3g GB/s are required", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9,
+					"%.3g GB/s are required", l.From, node(l.From), l.To, node(l.To), l.BytesPerSecond/1e9,
 					j.MinLinkSpeed/1e9),
 				Advice: adviceLink,
 			})
@@ -265,7 +265,7 @@ func (j *judge) judgeLinks() {
 		j.add(Fault{
 			Kind: KindLink, Ranks: []int{l.From, l.To},
 			Text: fmt.Sprintf("link between ranks %d (node %s) and %d (node %s) is slow: %.3g GB/s, but "+
-				"fast links have %.3g GB/s", l.From, node(l.From), l.To, node(l.To), l.BytesPerS/1e9,
+				"fast links have %.3g GB/s", l.From, node(l.From), l.To, node(l.To), l.BytesPerSecond/1e9,
 				l.fastSpeed/1e9),
 			Advice: adviceLink,
 		})

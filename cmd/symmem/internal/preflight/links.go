@@ -13,32 +13,32 @@ import (
 )
 
 const (
-	// The sizes of messages in bytes. With messages of these sizes, the speed of a link matters
-	// more than the latency.
-	hostBytes, gpuBytes = 1 << 20, 4 << 20
-	// linkRepeats is the number of timed messages in each direction. The mean is reported, so that
-	// a process appears slow if it is sometimes stopped or throttled.
-	linkRepeats = 32
-	// linkPasses is the number of times that a slow link is measured. Other programs may disturb a
-	// measurement, so only a link that is slow every time is considered slow.
-	linkPasses = 3
+	// Sizes of messages, at which the speed of a link matters more than the latency.
+	hostMessageBytes, gpuMessageBytes = 1 << 20, 4 << 20
+	// messagesPerDirection is the number of timed messages in each direction. The mean is reported,
+	// so that a process appears slow if it is sometimes stopped or throttled.
+	messagesPerDirection = 32
+	// maxMeasurements is the number of times that a slow link is measured. Other programs may
+	// disturb a measurement, so only a link that is slow every time is considered slow.
+	maxMeasurements = 3
 )
 
-// Links measures the link between each pair of ranks. All ranks must call Links. It returns, on
-// each rank, the links to ranks with higher numbers. The messages use m, which must have at least 8
-// MiB. A link is measured again if its speed is less than tolerance times the speed of fast links.
-func Links(
-	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, m symmem.Memory, tolerance float64,
+// MeasureLinks measures the link between each pair of ranks. All ranks must call it. It returns, on
+// each rank, the links to ranks with higher numbers. memory must have at least 8 MiB. A link is
+// measured again if its speed is less than tolerance times the speed of fast links.
+func MeasureLinks(
+	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, memory symmem.Memory,
+	tolerance float64,
 ) ([]Link, error) {
-	l := &links{rt: rt, ctx: ctx, bytes: gpuBytes}
+	l := &linkMeasurement{rt: rt, ctx: ctx, bytes: gpuMessageBytes}
 	if rt.Device().Addressable {
-		l.bytes = hostBytes
+		l.bytes = hostMessageBytes
 	}
 	var err error
-	if l.send, err = m.Slice(0, l.bytes); err != nil {
+	if l.send, err = memory.Slice(0, l.bytes); err != nil {
 		return nil, err
 	}
-	if l.recv, err = m.Slice(l.bytes, l.bytes); err != nil {
+	if l.recv, err = memory.Slice(l.bytes, l.bytes); err != nil {
 		return nil, err
 	}
 	node, err := nodeName()
@@ -49,10 +49,10 @@ func Links(
 	if err != nil {
 		return nil, err
 	}
-	for pass := range linkPasses {
-		pairs := schedule(rt.Size())
-		if pass > 0 {
-			all, err := workload.Gather(ctx, g, l.measured)
+	for measurement := range maxMeasurements {
+		pairs := pairsByRound(rt.Size())
+		if measurement > 0 {
+			all, err := workload.Gather(ctx, g, l.results)
 			if err != nil {
 				return nil, err
 			}
@@ -66,16 +66,16 @@ func Links(
 			}
 		}
 	}
-	return l.measured, nil
+	return l.results, nil
 }
 
 // pair holds two ranks in ascending order.
 type pair [2]int
 
-// schedule lists all pairs of ranks, round by round, as in a tournament. Each rank occurs at most
-// once in a round, so all pairs of a round can exchange messages at the same time.
-func schedule(ranks int) (pairs []pair) {
-	n := ranks + ranks%2 // if ranks is odd, one rank pauses in each round
+// pairsByRound lists all pairs of ranks, round by round. Each rank occurs at most once in a round,
+// so all pairs of a round can exchange messages at the same time.
+func pairsByRound(ranks int) (pairs []pair) {
+	n := ranks + ranks%2 // if ranks is odd, one rank belongs to no pair of a round
 	for round := range n - 1 {
 		for i := range n / 2 {
 			a, b := (round+i)%(n-1), (round-i+n-1)%(n-1)
@@ -98,57 +98,59 @@ func slowPairs(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
 	return pairs
 }
 
-type links struct {
+// linkMeasurement measures the links of one rank.
+type linkMeasurement struct {
 	ctx        context.Context
 	rt         *symmem.Runtime
 	bytes      int64 // size of a message
 	send, recv symmem.Memory
-	measured   []Link
+	results    []Link
 }
 
 // measure measures the link of a pair if this rank belongs to the pair.
-func (l *links) measure(p pair) error {
+func (l *linkMeasurement) measure(p pair) error {
 	rank := l.rt.Rank()
 	if rank != p[0] && rank != p[1] {
 		return nil
 	}
 	peer := p[0] + p[1] - rank
-	wrong, err := l.check(rank, peer)
+	wrongBytes, err := l.countWrongBytes(rank, peer)
 	if err != nil {
 		return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
 	}
 	start := time.Now()
-	for range linkRepeats {
+	for range messagesPerDirection {
 		if err := l.exchangeMessages(rank, peer); err != nil {
 			return fmt.Errorf("link between ranks %d and %d: %w", p[0], p[1], err)
 		}
 	}
-	speed := float64(2*linkRepeats*l.bytes) / time.Since(start).Seconds()
+	speed := float64(2*messagesPerDirection*l.bytes) / time.Since(start).Seconds()
 	if rank == p[0] {
-		l.add(Link{p[0], p[1], speed, wrong})
-	} else if wrong > 0 {
-		return fmt.Errorf("rank %d received %d wrong bytes from rank %d", rank, wrong, peer)
+		l.addResult(Link{p[0], p[1], speed, wrongBytes})
+	} else if wrongBytes > 0 {
+		return fmt.Errorf("rank %d received %d wrong bytes from rank %d", rank, wrongBytes, peer)
 	}
 	return nil
 }
 
-// add adds a result, or combines it with the result of an earlier pass.
-func (l *links) add(result Link) {
-	for i := range l.measured {
-		if old := &l.measured[i]; old.From == result.From && old.To == result.To {
-			old.BytesPerS = max(old.BytesPerS, result.BytesPerS)
-			old.Wrong += result.Wrong
+// addResult adds a result, or combines it with the result of an earlier measurement.
+func (l *linkMeasurement) addResult(result Link) {
+	for i := range l.results {
+		earlier := &l.results[i]
+		if earlier.From == result.From && earlier.To == result.To {
+			earlier.BytesPerSecond = max(earlier.BytesPerSecond, result.BytesPerSecond)
+			earlier.WrongBytes += result.WrongBytes
 			return
 		}
 	}
-	l.measured = append(l.measured, result)
+	l.results = append(l.results, result)
 }
 
-// check exchanges a message with a peer and returns the number of wrong bytes that this rank
-// received. The exchange also warms up the link.
-func (l *links) check(rank, peer int) (wrong int64, err error) {
+// countWrongBytes exchanges a message with a peer and returns the number of wrong bytes that this
+// rank received. The first exchange on a link is slower than later ones.
+func (l *linkMeasurement) countWrongBytes(rank, peer int) (wrongBytes int64, err error) {
 	s := l.rt.DefaultStream()
-	if err := s.Copy(l.send, symmem.Host(message(rank, peer, l.bytes))); err != nil {
+	if err := s.Copy(l.send, symmem.Host(messageContents(rank, peer, l.bytes))); err != nil {
 		return 0, err
 	}
 	if err := s.Fill(l.recv, workload.Junk); err != nil {
@@ -164,20 +166,20 @@ func (l *links) check(rank, peer int) (wrong int64, err error) {
 	if err := s.Synchronize(l.ctx); err != nil {
 		return 0, err
 	}
-	want := message(peer, rank, l.bytes)
+	want := messageContents(peer, rank, l.bytes)
 	if bytes.Equal(got, want) {
 		return 0, nil
 	}
 	for i := range got {
 		if got[i] != want[i] {
-			wrong++
+			wrongBytes++
 		}
 	}
-	return wrong, nil
+	return wrongBytes, nil
 }
 
-// message returns the contents of the message that check sends from src to dst.
-func message(src, dst int, size int64) []byte {
+// messageContents returns the contents of the message that countWrongBytes sends from src to dst.
+func messageContents(src, dst int, size int64) []byte {
 	b := make([]byte, size)
 	random := uint32(src)*0x9e3779b1 + uint32(dst)*0x85ebca6b + 1
 	for i := range b {
@@ -189,7 +191,7 @@ func message(src, dst int, size int64) []byte {
 
 // exchangeMessages sends a message, receives one, and waits until both have completed. The lower
 // rank sends first.
-func (l *links) exchangeMessages(rank, peer int) error {
+func (l *linkMeasurement) exchangeMessages(rank, peer int) error {
 	world := l.rt.World()
 	send := func() error { return world.Send(l.ctx, l.send, l.bytes, symmem.Uint8, peer, nil) }
 	recv := func() error { return world.Recv(l.ctx, l.recv, l.bytes, symmem.Uint8, peer, nil) }

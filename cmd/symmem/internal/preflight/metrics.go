@@ -21,7 +21,7 @@ func (r *Report) WriteMetrics(path string) error {
 		return g
 	}
 	ok := 0.0
-	if r.OK {
+	if r.IsReady {
 		ok = 1
 	}
 	gauge("ok", "Whether no fault was found.").WithLabelValues().Set(ok)
@@ -37,12 +37,13 @@ func (r *Report) WriteMetrics(path string) error {
 		"from_node", "to_node")
 	for _, l := range r.Links {
 		links.WithLabelValues(strconv.Itoa(l.From), strconv.Itoa(l.To), label(r.Nodes[l.From]),
-			label(r.Nodes[l.To])).Set(l.BytesPerS)
+			label(r.Nodes[l.To])).Set(l.BytesPerSecond)
 	}
 	calls := gauge("call_seconds", "Time of a collective on the slowest rank.", "operation", "path",
 		"bytes")
 	for _, c := range r.Calls {
-		calls.WithLabelValues(c.Operation, c.Path, strconv.FormatInt(c.Bytes, 10)).Set(c.MicroS / 1e6)
+		calls.WithLabelValues(c.Operation, c.Path, strconv.FormatInt(c.Bytes, 10)).
+			Set(c.Microseconds / 1e6)
 	}
 	if err := prometheus.WriteToTextfile(path, registry); err != nil {
 		return fmt.Errorf("writing metrics: %w", err)

@@ -32,7 +32,7 @@ func job(nodes, perNode int) []RankResult {
 			if peer/perNode != rank/perNode {
 				speed = 50e9
 			}
-			a.Links = append(a.Links, Link{From: rank, To: peer, BytesPerS: speed})
+			a.Links = append(a.Links, Link{From: rank, To: peer, BytesPerSecond: speed})
 		}
 		all = append(all, a)
 	}
@@ -44,7 +44,7 @@ func slowDown(results []RankResult, slow func(l Link) bool) {
 	for _, a := range results {
 		for i := range a.Links {
 			if slow(a.Links[i]) {
-				a.Links[i].BytesPerS /= 4
+				a.Links[i].BytesPerSecond /= 4
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func judgeJob(results []RankResult, ranks int) *Report {
 func TestHealthyJobIsReady(t *testing.T) {
 	for _, shape := range [][2]int{{1, 1}, {1, 2}, {1, 8}, {4, 2}} {
 		r := judgeJob(job(shape[0], shape[1]), shape[0]*shape[1])
-		if !r.OK || r.Code() != 0 || len(r.Calls) != 1 || r.nodes() != shape[0] {
+		if !r.IsReady || r.ExitCode() != 0 || len(r.Calls) != 1 || r.countNodes() != shape[0] {
 			t.Errorf("%v: report = %+v; want no fault", shape, r)
 		}
 	}
@@ -96,13 +96,13 @@ var faulty = map[string]struct {
 	},
 	"wrong bytes": {
 		func(a []RankResult) []RankResult {
-			a[2].Links[0].Wrong = 7
+			a[2].Links[0].WrongBytes = 7
 			return a
 		}, []fault{{KindLink, "", []int{2, 3}}}, 5,
 	},
 	"broken node": {
 		func(a []RankResult) []RankResult {
-			a[4].Machine = []doctor.Finding{{Level: doctor.Fail, Text: "memfd", Advice: "allow it"}}
+			a[4].NodeProblems = []doctor.Finding{{Level: doctor.Fail, Text: "memfd", Advice: "allow it"}}
 			return a
 		}, []fault{{KindNode, "node1", nil}}, 3,
 	},
@@ -115,25 +115,25 @@ var faulty = map[string]struct {
 	"rank without NCCL": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
-				a[i].Error, a[i].Blamed, a[i].Links = "waited for rank 3", []int{3}, nil
+				a[i].Error, a[i].BlamedRanks, a[i].Links = "waited for rank 3", []int{3}, nil
 			}
-			a[3].Error, a[3].Blamed = "no libnccl.so.2", nil
+			a[3].Error, a[3].BlamedRanks = "no libnccl.so.2", nil
 			return a
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
 	},
 	"late rank": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
-				a[i].Error, a[i].Blamed, a[i].Links = "waited for rank 3", []int{3}, nil
+				a[i].Error, a[i].BlamedRanks, a[i].Links = "waited for rank 3", []int{3}, nil
 			}
-			a[3].Error, a[3].Blamed = "group has failed", []int{0}
+			a[3].Error, a[3].BlamedRanks = "group has failed", []int{0}
 			return a
 		}, []fault{{KindRank, "node0", []int{3}}}, 4,
 	},
 	"killed rank": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
-				a[i].Error, a[i].Blamed, a[i].Links = "rank 7 was lost", []int{7}, nil
+				a[i].Error, a[i].BlamedRanks, a[i].Links = "rank 7 was lost", []int{7}, nil
 			}
 			return a[:7]
 		}, []fault{{KindRank, "", []int{7}}}, 4,
@@ -155,15 +155,15 @@ var faulty = map[string]struct {
 	"deadline of all checks": {
 		func(a []RankResult) []RankResult {
 			for i := range a {
-				a[i].Error, a[i].DeadlinePassed, a[i].Links = "context deadline exceeded", true, nil
+				a[i].Error, a[i].IsDeadlinePassed, a[i].Links = "context deadline exceeded", true, nil
 			}
 			return a
 		}, []fault{{KindJob, "", nil}}, 1,
 	},
 	"deadline without a culprit": {
 		func(a []RankResult) []RankResult {
-			a[2].Error, a[2].Blamed, a[2].Links = "deadline", []int{3}, nil
-			a[3].Error, a[3].Blamed, a[3].Links = "deadline", []int{2}, nil
+			a[2].Error, a[2].BlamedRanks, a[2].Links = "deadline", []int{3}, nil
+			a[3].Error, a[3].BlamedRanks, a[3].Links = "deadline", []int{2}, nil
 			return a
 		}, []fault{{KindRank, "node0", []int{2}}, {KindRank, "node0", []int{3}}}, 4,
 	},
@@ -180,8 +180,8 @@ func TestFaultsAreAttributed(t *testing.T) {
 					t.Errorf("fault %+v has no text or no advice", f)
 				}
 			}
-			if !reflect.DeepEqual(got, c.want) || r.Code() != c.code || r.OK {
-				t.Errorf("faults = %v, code %d; want %v, %d", got, r.Code(), c.want, c.code)
+			if !reflect.DeepEqual(got, c.want) || r.ExitCode() != c.code || r.IsReady {
+				t.Errorf("faults = %v, code %d; want %v, %d", got, r.ExitCode(), c.want, c.code)
 			}
 		})
 	}
@@ -189,7 +189,7 @@ func TestFaultsAreAttributed(t *testing.T) {
 
 func TestMinLinkAppliesToOnlyLink(t *testing.T) {
 	r := Judge(job(1, 2), Options{Ranks: 2, Tolerance: 0.5, MinLinkSpeed: 400e9, FirstExit: -1})
-	if r.Code() != 5 || !slices.Equal(r.Faults[0].Ranks, []int{0, 1}) {
+	if r.ExitCode() != 5 || !slices.Equal(r.Faults[0].Ranks, []int{0, 1}) {
 		t.Errorf("report = %+v; want a fault of the link between ranks 0 and 1", r)
 	}
 }
@@ -207,7 +207,7 @@ func TestCallsAreComparedWithTable(t *testing.T) {
 		results := job(1, 2)
 		results[1].Calls[0].Microseconds = us
 		r := Judge(results, Options{Ranks: 2, Tolerance: 0.5, FirstExit: -1, Table: table})
-		if r.Calls[0].TableMicroS != 60 || r.Code() != code {
+		if r.Calls[0].TableMicroseconds != 60 || r.ExitCode() != code {
 			t.Errorf("%v us: report = %+v; want code %d and 60 us in the table", us, r, code)
 		}
 	}
@@ -217,7 +217,7 @@ func TestCallsAreComparedWithTable(t *testing.T) {
 // rank at most once.
 func TestScheduleHasEachPairOnce(t *testing.T) {
 	for ranks := 1; ranks <= 9; ranks++ {
-		pairs, seen := schedule(ranks), map[pair]bool{}
+		pairs, seen := pairsByRound(ranks), map[pair]bool{}
 		for i, p := range pairs {
 			if p[0] >= p[1] || p[1] >= ranks || seen[p] {
 				t.Errorf("%d ranks: pair %v is invalid or occurs twice", ranks, p)

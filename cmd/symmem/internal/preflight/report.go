@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// Kind states which component is at fault.
+// Kind is the kind of component that is at fault.
 type Kind string
 
 // The kinds of faults, in the order in which reports list them.
@@ -17,7 +17,7 @@ const (
 	KindJob  Kind = "job"  // no particular component
 )
 
-// Fault describes a fault and the component that is at fault.
+// Fault describes a problem and the component that causes it.
 type Fault struct {
 	Kind Kind   `json:"kind"`
 	Node string `json:"node,omitempty"` // empty if unknown
@@ -36,45 +36,45 @@ type Call struct {
 	// RequestedPath is the path that was requested, and Path is the path that the call took.
 	RequestedPath string `json:"asked"`
 	Path          string `json:"path"`
-	// MicroS is the time on the slowest rank, in microseconds.
-	MicroS float64 `json:"us"`
-	// TableMicroS is the time in the tuning table, or 0 if the table does not contain the call.
-	TableMicroS float64 `json:"table_us,omitempty"`
-	// Wrong is the number of wrong elements on all ranks.
-	Wrong int64 `json:"wrong"`
+	// Microseconds is the time on the slowest rank.
+	Microseconds float64 `json:"us"`
+	// TableMicroseconds is the time in the tuning table, or 0 if the table does not contain the
+	// call.
+	TableMicroseconds float64 `json:"table_us,omitempty"`
+	// WrongElements is the number of wrong elements on all ranks.
+	WrongElements int64 `json:"wrong"`
 }
 
 // Report holds Judge's findings.
 type Report struct {
-	OK      bool   `json:"ok"`
+	IsReady bool   `json:"ok"`
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	Ranks   int    `json:"ranks"`
-	// Nodes contains the machine of each rank. The name is empty if the rank has no result.
+	// Nodes contains the machine's name of each rank. It is empty for a rank without a result.
 	Nodes    []string `json:"nodes"`
 	Faults   []Fault  `json:"faults"`
 	Warnings []string `json:"warnings"`
 	Calls    []Call   `json:"calls"`
 	Links    []Link   `json:"links"`
-	// Table is the name of the tuning table, or empty.
-	Table   string  `json:"table"`
-	Seconds float64 `json:"seconds"`
+	// TableName is the name of the tuning table, or empty.
+	TableName string  `json:"table"`
+	Seconds   float64 `json:"seconds"`
 }
 
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
 
-// Code returns the exit code. It depends on the kind of the first fault, and is 0 if there are no
-// faults.
-func (r *Report) Code() int {
+// ExitCode returns the exit code for the kind of the first fault, or 0 if there are no faults.
+func (r *Report) ExitCode() int {
 	if len(r.Faults) == 0 {
 		return 0
 	}
 	return exitCodes[r.Faults[0].Kind]
 }
 
-// Interrupt adds a fault which states that a signal interrupted the checks.
-func (r *Report) Interrupt(signal string) {
-	r.OK = false
+// AddInterrupt adds the fault that a signal interrupted the checks.
+func (r *Report) AddInterrupt(signal string) {
+	r.IsReady = false
 	r.Faults = append(r.Faults, Fault{
 		Kind: KindJob, Text: "a signal interrupted the checks: " + signal, Advice: "run them again",
 	})
@@ -85,24 +85,24 @@ func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	for _, c := range r.Calls {
 		fmt.Fprintf(&b, "%s of %d B on %d ranks: %s path, %.4g us", c.Operation, c.Bytes, r.Ranks,
-			c.Path, c.MicroS)
-		if c.TableMicroS > 0 {
-			fmt.Fprintf(&b, " (table %.4g us)", c.TableMicroS)
+			c.Path, c.Microseconds)
+		if c.TableMicroseconds > 0 {
+			fmt.Fprintf(&b, " (table %.4g us)", c.TableMicroseconds)
 		}
 		fmt.Fprintln(&b)
 	}
 	if len(r.Links) > 0 {
 		slowest, fastest := r.Links[0], r.Links[0]
 		for _, l := range r.Links {
-			if l.BytesPerS < slowest.BytesPerS {
+			if l.BytesPerSecond < slowest.BytesPerSecond {
 				slowest = l
 			}
-			if l.BytesPerS > fastest.BytesPerS {
+			if l.BytesPerSecond > fastest.BytesPerSecond {
 				fastest = l
 			}
 		}
 		fmt.Fprintf(&b, "%d links: %.3g GB/s (ranks %d and %d) to %.3g GB/s (ranks %d and %d)\n",
-			len(r.Links), slowest.BytesPerS/1e9, slowest.From, slowest.To, fastest.BytesPerS/1e9,
+			len(r.Links), slowest.BytesPerSecond/1e9, slowest.From, slowest.To, fastest.BytesPerSecond/1e9,
 			fastest.From, fastest.To)
 	}
 	for _, text := range r.Warnings {
@@ -112,17 +112,17 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "FAULT (%s): %s\n        to do: %s\n", f.Kind, f.Text, f.Advice)
 	}
 	verdict := "ready"
-	if !r.OK {
+	if !r.IsReady {
 		verdict = "NOT READY"
 	}
-	fmt.Fprintf(&b, "%d ranks on %d nodes, %s backend: %s, %.1f s\n", r.Ranks, r.nodes(), r.Backend,
-		verdict, r.Seconds)
+	fmt.Fprintf(&b, "%d ranks on %d nodes, %s backend: %s, %.1f s\n", r.Ranks, r.countNodes(),
+		r.Backend, verdict, r.Seconds)
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
-// nodes returns the number of different known nodes.
-func (r *Report) nodes() int {
+// countNodes returns the number of different known nodes.
+func (r *Report) countNodes() int {
 	all := map[string]bool{}
 	for _, n := range r.Nodes {
 		if n != "" {

@@ -22,10 +22,12 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 		kinds[within] = append(kinds[within], l)
 	}
 	for _, links := range kinds {
-		slices.SortFunc(links, func(a, b Link) int { return cmp.Compare(b.BytesPerS, a.BytesPerS) })
-		fastSpeed := links[len(links)/10].BytesPerS
+		slices.SortFunc(links, func(a, b Link) int {
+			return cmp.Compare(b.BytesPerSecond, a.BytesPerSecond)
+		})
+		fastSpeed := links[len(links)/10].BytesPerSecond
 		for _, l := range links {
-			if l.BytesPerS < tolerance*fastSpeed {
+			if l.BytesPerSecond < tolerance*fastSpeed {
 				slow = append(slow, slowLink{l, fastSpeed})
 			}
 		}

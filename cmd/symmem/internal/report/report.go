@@ -12,25 +12,25 @@ import (
 )
 
 // Build returns a page that shows the result of a comparison. If progress is not nil, Build calls
-// it with the number of events converted so far and the total.
+// it with the number of converted events and the number of all events.
 func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	b := &builder{
 		page: &page.Page{
-			Title: "symmem report", Agree: r.Agree, Compared: r.Compared(), Verdict: Verdict(r),
+			Title: "symmem report", Agree: r.Agree, Compared: r.Compared(), Verdict: Summarize(r),
 			Notes: r.Notes,
 		},
-		frames: map[string]int32{}, texts: map[string]int32{}, paths: map[pathKey]int{},
+		frameIndexes: map[string]int32{}, textIndexes: map[string]int32{}, pathIndexes: map[pathKey]int{},
 		progress: progress,
 	}
 	for i := range r.Ranks {
 		rank := &r.Ranks[i]
-		b.total += rank.Events
+		b.totalEvents += rank.Events
 		b.page.Ranks = append(b.page.Ranks, page.Rank{
 			Rank: rank.Rank, File: history.Clean(rank.File), Format: rank.Format, Events: rank.Events,
 			Notes: rank.Notes,
 		})
 	}
-	ranks := b.histories(r)
+	ranks := b.findHistories(r)
 	for i := range r.Sequences {
 		b.addSequence(&r.Sequences[i])
 	}
@@ -38,8 +38,8 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	return b.page
 }
 
-// Verdict summarizes a result in one sentence.
-func Verdict(r *diff.Report) string {
+// Summarize describes a result in one sentence.
+func Summarize(r *diff.Report) string {
 	switch {
 	case !r.Compared():
 		return "There is nothing to compare: no two ranks have events of the same pool or group."
@@ -66,31 +66,30 @@ func Verdict(r *diff.Report) string {
 }
 
 type builder struct {
-	page   *page.Page
-	frames map[string]int32 // index in page.Frames
-	texts  map[string]int32 // index in page.Texts
-	paths  map[pathKey]int  // index in page.Paths
-	added  map[*history.Rank]*indexes
+	page          *page.Page
+	frameIndexes  map[string]int32 // index in page.Frames
+	textIndexes   map[string]int32 // index in page.Texts
+	pathIndexes   map[pathKey]int  // index in page.Paths
+	indexesByRank map[*history.Rank]*pageIndexes
 
-	progress    func(done, total int)
-	done, total int // arguments of progress
+	progress                func(done, total int)
+	doneEvents, totalEvents int // arguments of progress
 }
 
-// indexes maps indexes in a rank's history to indexes in the page. An element is -1 until the stack
-// or text has been added to the page.
-type indexes struct{ stacks, texts []int32 }
+// pageIndexes holds the index in the page of each stack and text of a rank's history, or -1 for a
+// stack or text that the page does not contain yet.
+type pageIndexes struct{ stacks, texts []int32 }
 
-// histories returns the history of each rank, or nil for a rank none of whose sequences was
-// compared.
-func (b *builder) histories(r *diff.Report) []*history.Rank {
-	b.added = map[*history.Rank]*indexes{}
+// findHistories returns the history of each rank. It is nil for a rank that was not compared.
+func (b *builder) findHistories(r *diff.Report) []*history.Rank {
+	b.indexesByRank = map[*history.Rank]*pageIndexes{}
 	ranks := make([]*history.Rank, len(r.Ranks))
 	for i := range r.Sequences {
 		for _, m := range r.Sequences[i].Members {
 			ranks[m.Rank] = m.History
-			if b.added[m.History] == nil {
-				b.added[m.History] = &indexes{
-					notAdded(len(m.History.Stacks)), notAdded(len(m.History.Texts)),
+			if b.indexesByRank[m.History] == nil {
+				b.indexesByRank[m.History] = &pageIndexes{
+					newIndexes(len(m.History.Stacks)), newIndexes(len(m.History.Texts)),
 				}
 			}
 		}
@@ -98,8 +97,8 @@ func (b *builder) histories(r *diff.Report) []*history.Rank {
 	return ranks
 }
 
-func notAdded(n int) []int32 {
-	all := make([]int32, n)
+func newIndexes(count int) []int32 {
+	all := make([]int32, count)
 	for i := range all {
 		all[i] = -1
 	}
@@ -146,7 +145,7 @@ func appendDifference(all []page.Difference, subject string, d *diff.Difference)
 	return append(all, p)
 }
 
-var kinds = map[history.Action]page.Kind{
+var pageKinds = map[history.Action]page.Kind{
 	history.Alloc: page.Alloc, history.Free: page.Free, history.FreeDone: page.FreeDone,
 	history.MapSegment: page.SegmentAdd, history.UnmapSegment: page.SegmentRemove,
 	history.Call: page.Call,
@@ -156,7 +155,7 @@ var kinds = map[history.Action]page.Kind{
 const progressStep = 1 << 14
 
 func (b *builder) newTrack(m *diff.Member) *page.Track {
-	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segments(m.Sequence)}
+	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segmentsOf(m.Sequence)}
 	for _, block := range m.Sequence.InitialBlocks {
 		t.Add(&page.Event{
 			Kind: page.Older, Size: block.Size, Offset: block.Offset, Segment: block.Segment,
@@ -166,24 +165,24 @@ func (b *builder) newTrack(m *diff.Member) *page.Track {
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
 		p := page.Event{
-			Kind: kinds[e.Action], Size: e.Size, Bytes: e.Bytes, Offset: e.Offset, Segment: e.Segment,
-			Stream: e.Stream, Block: e.Block, Stack: b.stack(m.History, e.Stack), Number: e.Number,
+			Kind: pageKinds[e.Action], Size: e.Size, Bytes: e.Bytes, Offset: e.Offset, Segment: e.Segment,
+			Stream: e.Stream, Block: e.Block, Stack: b.addStack(m.History, e.Stack), Number: e.Number,
 			Time: e.UnixMicro,
 		}
 		if e.Action == history.Call {
-			p.Block = b.text(m.History, e.Block)
+			p.Block = b.addText(m.History, e.Block)
 		}
 		t.Add(&p)
-		if b.done++; b.progress != nil && b.done%progressStep == 0 {
-			b.progress(b.done, b.total)
+		if b.doneEvents++; b.progress != nil && b.doneEvents%progressStep == 0 {
+			b.progress(b.doneEvents, b.totalEvents)
 		}
 	}
 	return t
 }
 
-// segments returns the segments of a sequence. Traces do not contain the sizes of all segments, so
-// it extends each segment to the end of its last block.
-func segments(s *history.Sequence) []page.Segment {
+// segmentsOf returns the segments of a sequence. It extends each segment to the end of its last
+// block, because traces do not contain the sizes of all segments.
+func segmentsOf(s *history.Sequence) []page.Segment {
 	all := make([]page.Segment, len(s.Segments))
 	for i, segment := range s.Segments {
 		all[i] = page.Segment{Bytes: segment.Bytes, Initial: segment.Initial}
@@ -204,36 +203,36 @@ func segments(s *history.Sequence) []page.Segment {
 	return all
 }
 
-// stack adds a stack of a rank to the page, if necessary, and returns its index there.
-func (b *builder) stack(r *history.Rank, stack int32) int32 {
-	added := b.added[r].stacks
+// addStack returns the index of a rank's stack in the page. It adds the stack if necessary.
+func (b *builder) addStack(r *history.Rank, stack int32) int32 {
+	added := b.indexesByRank[r].stacks
 	if stack < 0 || int(stack) >= len(added) {
 		return -1
 	}
 	if added[stack] < 0 {
 		frames := make([]int32, 0, len(r.Stacks[stack]))
 		for _, i := range r.Stacks[stack] {
-			frames = append(frames, intern(b.frames, &b.page.Frames, r.Frames[i].String()))
+			frames = append(frames, findOrAddText(b.frameIndexes, &b.page.Frames, r.Frames[i].String()))
 		}
 		added[stack] = b.page.AddStack(frames)
 	}
 	return added[stack]
 }
 
-// text adds a text of a rank to the page, if necessary, and returns its index there.
-func (b *builder) text(r *history.Rank, text int32) int32 {
-	added := b.added[r].texts
+// addText returns the index of a rank's text in the page. It adds the text if necessary.
+func (b *builder) addText(r *history.Rank, text int32) int32 {
+	added := b.indexesByRank[r].texts
 	if text < 0 || int(text) >= len(added) {
-		return intern(b.texts, &b.page.Texts, "?")
+		return findOrAddText(b.textIndexes, &b.page.Texts, "?")
 	}
 	if added[text] < 0 {
-		added[text] = intern(b.texts, &b.page.Texts, r.Texts[text])
+		added[text] = findOrAddText(b.textIndexes, &b.page.Texts, r.Texts[text])
 	}
 	return added[text]
 }
 
-// intern returns the index of a text in a list. It adds the text if necessary.
-func intern(known map[string]int32, all *[]string, text string) int32 {
+// findOrAddText returns the index of a text in a list. It adds the text if necessary.
+func findOrAddText(known map[string]int32, all *[]string, text string) int32 {
 	text = history.Clean(text)
 	i, ok := known[text]
 	if !ok {

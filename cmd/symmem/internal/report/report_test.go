@@ -126,7 +126,7 @@ func TestVerdict(t *testing.T) {
 			group(0, "A"),
 		},
 	} {
-		if got := Verdict(diff.Compare(ranks, diff.Options{})); got != want {
+		if got := Summarize(diff.Compare(ranks, diff.Options{})); got != want {
 			t.Errorf("Verdict = %q; want %q", got, want)
 		}
 	}

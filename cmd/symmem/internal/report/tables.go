@@ -14,8 +14,8 @@ import (
 
 type pathKey struct{ group, operation, path string }
 
-// countPaths counts the calls of a rank by group, operation and path. (The path is the way in which
-// symmem executes a collective.)
+// countPaths counts the calls of a rank by group, operation and path, which is the way in which
+// symmem executes a collective.
 func (b *builder) countPaths(s *diff.Sequence, m *diff.Member) {
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
@@ -24,17 +24,17 @@ func (b *builder) countPaths(s *diff.Sequence, m *diff.Member) {
 		}
 		operation, path := parseCall(m.History.Texts[e.Block])
 		key := pathKey{s.Title, operation, path}
-		at, ok := b.paths[key]
+		index, ok := b.pathIndexes[key]
 		if !ok {
-			at = len(b.page.Paths)
-			b.paths[key] = at
+			index = len(b.page.Paths)
+			b.pathIndexes[key] = index
 			b.page.Paths = append(b.page.Paths, page.Path{
 				Group: key.group, Operation: operation, Path: path,
 				Calls: make([]int64, len(b.page.Ranks)), Bytes: make([]int64, len(b.page.Ranks)),
 			})
 		}
-		b.page.Paths[at].Calls[m.Rank]++
-		b.page.Paths[at].Bytes[m.Rank] += e.Bytes
+		b.page.Paths[index].Calls[m.Rank]++
+		b.page.Paths[index].Bytes[m.Rank] += e.Bytes
 	}
 }
 
@@ -45,7 +45,7 @@ func parseCall(text string) (operation, path string) {
 	operation = strings.TrimSuffix(operation, ",")
 	if _, rest, ok := strings.Cut(text, ", path "); ok {
 		path, _, _ = strings.Cut(rest, ",")
-	} else if quoted := strings.HasPrefix(text, `"`); quoted {
+	} else if isQuoted := strings.HasPrefix(text, `"`); isQuoted {
 		operation = "value"
 	}
 	return history.Clean(operation), history.Clean(path)
@@ -73,9 +73,9 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 			b.addWindow(windows, i, &w)
 		}
 	}
-	b.addUnregistered()
+	b.addMissingWindows()
 	for i := range r.Sequences {
-		b.addLagging(&r.Sequences[i])
+		b.addMissingCalls(&r.Sequences[i])
 	}
 }
 
@@ -101,10 +101,10 @@ type windowKey struct {
 
 func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window) {
 	key := windowKey{w.Group, w.Pool, w.Segment}
-	at, ok := rows[key]
+	index, ok := rows[key]
 	if !ok {
-		at = len(b.page.Windows)
-		rows[key] = at
+		index = len(b.page.Windows)
+		rows[key] = index
 		b.page.Windows = append(b.page.Windows, page.Window{
 			Group: history.Clean(w.Group), Pool: history.Clean(w.Pool), Segment: int(w.Segment),
 			Bytes: w.Bytes, States: make([]page.State, len(b.page.Ranks)),
@@ -114,26 +114,26 @@ func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window)
 	if w.Deregistered {
 		state = page.Deregistered
 	}
-	b.page.Windows[at].States[rank] = state
+	b.page.Windows[index].States[rank] = state
 }
 
-// addUnregistered adds a pending row for each window that some members of a group have and others
-// never had. A rank is considered a member if it has registered any segment with the group.
-func (b *builder) addUnregistered() {
-	members := map[string][]bool{}
+// addMissingWindows adds a pending row for each window that some ranks of a group have and others
+// never had. It considers only ranks that have registered a segment with the group.
+func (b *builder) addMissingWindows() {
+	isMember := map[string][]bool{} // by group and rank
 	for _, w := range b.page.Windows {
-		if members[w.Group] == nil {
-			members[w.Group] = make([]bool, len(w.States))
+		if isMember[w.Group] == nil {
+			isMember[w.Group] = make([]bool, len(w.States))
 		}
-		for i, state := range w.States {
-			members[w.Group][i] = members[w.Group][i] || state != page.Absent
+		for rank, state := range w.States {
+			isMember[w.Group][rank] = isMember[w.Group][rank] || state != page.Absent
 		}
 	}
 	for _, w := range b.page.Windows {
 		var missing []int
-		for i, state := range w.States {
-			if members[w.Group][i] && state == page.Absent {
-				missing = append(missing, i)
+		for rank, state := range w.States {
+			if isMember[w.Group][rank] && state == page.Absent {
+				missing = append(missing, rank)
 			}
 		}
 		if slices.Contains(w.States, page.Registered) && len(missing) > 0 {
@@ -146,33 +146,35 @@ func (b *builder) addUnregistered() {
 	}
 }
 
-// addLagging adds a pending row for each rank that has made fewer calls than others of its group.
-// The row shows the first missing call.
-func (b *builder) addLagging(s *diff.Sequence) {
+// addMissingCalls adds a pending row for each rank that has made fewer calls than others of its
+// group. The row shows the first missing call.
+func (b *builder) addMissingCalls(s *diff.Sequence) {
 	if s.Class != history.Calls {
 		return
 	}
 	longest := -1
 	for i := range s.Members {
-		if longest < 0 || calls(&s.Members[i]) > calls(&s.Members[longest]) {
+		if longest < 0 || comparedCalls(&s.Members[i]) > comparedCalls(&s.Members[longest]) {
 			longest = i
 		}
 	}
 	for i := range s.Members {
-		m, ahead := &s.Members[i], &s.Members[longest]
-		n := calls(m)
-		if n == calls(ahead) {
+		m, longestMember := &s.Members[i], &s.Members[longest]
+		count := comparedCalls(m)
+		missing := comparedCalls(longestMember) - count
+		if missing == 0 {
 			continue
 		}
-		e := &ahead.Sequence.Events[n+ahead.Skipped]
-		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", n,
-			ahead.History.Text(e), ahead.History.Number, ranklist.Plural(calls(ahead)-n, "more request"))
+		e := &longestMember.Sequence.Events[count+longestMember.Skipped]
+		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", count,
+			longestMember.History.Text(e), longestMember.History.Number,
+			ranklist.Plural(missing, "more request"))
 		b.page.Pending = addRow(b.page.Pending, m.Rank, s.Title, text, e.UnixMicro)
 	}
 }
 
-// calls returns how many of a member's calls were compared.
-func calls(m *diff.Member) int {
+// comparedCalls returns the number of a member's calls that were compared.
+func comparedCalls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0
 	}
