@@ -63,7 +63,7 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
 		return exitWith(exitUsage, err)
 	}
-	if !report.Agree {
+	if !report.RanksAgree {
 		return exitWith(exitWrong, nil)
 	}
 	return nil
@@ -112,7 +112,7 @@ func (f *rankFiles) compare(
 		return nil, exitWith(exitUsage, err)
 	}
 	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
-	if minFiles > 1 && !report.Compared() {
+	if minFiles > 1 && !report.HasComparison() {
 		return nil, exitWith(exitUsage, errors.New("nothing to compare: no pool or group has events "+
 			"in the files of two ranks"))
 	}

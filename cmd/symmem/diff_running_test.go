@@ -45,7 +45,7 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
-	kinds := append(slices.Clone(difftest.Kinds), diff.KindPlace)
+	kinds := append(slices.Clone(difftest.DifferenceKinds), diff.KindPlace)
 	planted := map[string]int{}
 	for run := 0; run < 2**runningPrograms; {
 		ranks := 2 + rng.IntN(3)
@@ -75,7 +75,7 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 // plant creates the variants of a program. It returns false if no difference of kind p.kind can be
 // planted in the program.
 func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
-	common := difftest.Random(rng, 30+rng.IntN(200), runningPools, runningStreams)
+	common := difftest.RandomProgram(rng, 30+rng.IntN(200), runningPools, runningStreams)
 	p.deviant = rng.IntN(ranks)
 	p.variants, p.places = make([]difftest.Program, ranks), make([][][]place, ranks)
 	p.options = make([]symmem.PoolOptions, ranks)
@@ -88,7 +88,7 @@ func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	case diff.KindPlace:
 		p.options[p.deviant].FirstSegment = 2 << (20 + rng.IntN(3))
 	default:
-		variant := difftest.Plant(rng, common, p.kind, runningStreams, runningPools)
+		variant := difftest.PlantDifference(rng, common, p.kind, runningStreams, runningPools)
 		if variant == nil || slices.Max(difftest.FirstDifference(common, variant, runningPools)) < 0 {
 			return false // the two swapped requests are identical
 		}
@@ -145,7 +145,7 @@ func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error
 	places := p.places[rt.Rank()]
 	for _, r := range p.variants[rt.Rank()] {
 		at := place{}
-		if r.Free {
+		if r.IsFree {
 			if err := live[r.Tensor].Free(); err != nil {
 				return err
 			}
@@ -182,9 +182,9 @@ func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[
 			title := fmt.Sprintf("pool %d of group world", i*runningPools+pool)
 			s, ok := found[title]
 			request, at := p.firstDifference(pool)
-			if !ok || index(s.Requests) != request || request < 0 && index(s.Places) != at {
+			if !ok || index(s.RequestDifference) != request || request < 0 && index(s.PlacementDifference) != at {
 				t.Errorf("program %d (%q), %s: first request %d, first place %d; want %d, %d", i, p.kind,
-					title, index(s.Requests), index(s.Places), request, at)
+					title, index(s.RequestDifference), index(s.PlacementDifference), request, at)
 			}
 			different = different || request >= 0 || at >= 0
 		}
@@ -195,7 +195,7 @@ func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[
 	return planted
 }
 
-func compareTraces(t *testing.T, folder string) map[string]diff.Sequence {
+func compareTraces(t *testing.T, folder string) map[string]diff.SequenceResult {
 	t.Helper()
 	sources, err := load.Find([]string{folder}, nil)
 	if err != nil {
@@ -205,7 +205,7 @@ func compareTraces(t *testing.T, folder string) map[string]diff.Sequence {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]diff.Sequence{}
+	found := map[string]diff.SequenceResult{}
 	for _, s := range diff.Compare(histories, diff.Options{}).Sequences {
 		found[s.Title] = s
 	}
@@ -216,7 +216,7 @@ func index(d *diff.Difference) int {
 	if d == nil {
 		return -1
 	}
-	return d.Index
+	return d.RequestIndex
 }
 
 // firstDifference returns the first request of a pool in which the variants differ, and the first
@@ -257,7 +257,7 @@ func TestDiffOfPoolsOfGroups(t *testing.T) {
 	var got []string
 	for _, s := range compareTraces(t, folder) {
 		if s.Class == history.SymmemPool {
-			got = append(got, fmt.Sprintf("ranks %v first %d", s.Ranks, index(s.Requests)))
+			got = append(got, fmt.Sprintf("ranks %v first %d", s.Ranks, index(s.RequestDifference)))
 		}
 	}
 	slices.Sort(got)

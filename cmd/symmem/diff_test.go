@@ -20,7 +20,7 @@ func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	t.Helper()
 	dir := t.TempDir()
 	for rank, p := range programs {
-		file := difftest.Pickle(difftest.Snapshot(p, difftest.Run{
+		file := difftest.Pickle(difftest.Snapshot(p, difftest.RunOptions{
 			Seed: uint64(rank), Policy: alloc.Creation,
 		}), 4)
 		if err := os.WriteFile(filepath.Join(dir, difftest.FileName(rank)), file, 0o600); err != nil {
@@ -38,7 +38,7 @@ func runDiff(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 func TestDiff(t *testing.T) {
-	p := difftest.Random(rand.New(rand.NewPCG(1, 1)), 300, 1, 1)
+	p := difftest.RandomProgram(rand.New(rand.NewPCG(1, 1)), 300, 1, 1)
 	q := slices.Insert(slices.Clone(p), 100, difftest.Request{Tensor: 1000, Size: 12345})
 	dir := writeSnapshots(t, p, p, q, p)
 	code, out, errs := runDiff(t, "--all-pools", dir)
@@ -60,13 +60,13 @@ func TestDiff(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatal(err)
 	}
-	if d := report.Sequences[0].Requests; code != exitWrong || d == nil || d.Index != 100 {
+	if d := report.Sequences[0].RequestDifference; code != exitWrong || d == nil || d.RequestIndex != 100 {
 		t.Errorf("exit code %d, difference %+v; want %d and index 100", code, d, exitWrong)
 	}
 }
 
 func TestDiffOfAgreeingRanks(t *testing.T) {
-	p := difftest.Random(rand.New(rand.NewPCG(1, 1)), 300, 2, 2)
+	p := difftest.RandomProgram(rand.New(rand.NewPCG(1, 1)), 300, 2, 2)
 	dir := writeSnapshots(t, p, p)
 	if code, out, errs := runDiff(t, "--device", "0", dir); code != exitOK {
 		t.Errorf("exit code %d; want 0\n%s%s", code, out, errs)

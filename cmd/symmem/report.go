@@ -68,7 +68,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
 			report.Summarize(result), f.output, (size+999)/1000)
 	}
-	if !result.Agree {
+	if !result.RanksAgree {
 		return exitWith(exitWrong, nil)
 	}
 	return nil

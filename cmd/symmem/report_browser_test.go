@@ -28,7 +28,7 @@ func training(steps, layers int) difftest.Program {
 		return r
 	}
 	free := func(r difftest.Request) {
-		r.Free = true
+		r.IsFree = true
 		p = append(p, r)
 	}
 	for layer := range layers {

@@ -20,7 +20,7 @@ func runReport(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 func TestReport(t *testing.T) {
-	p := difftest.Random(rand.New(rand.NewPCG(1, 1)), 300, 1, 1)
+	p := difftest.RandomProgram(rand.New(rand.NewPCG(1, 1)), 300, 1, 1)
 	q := slices.Insert(slices.Clone(p), 100, difftest.Request{Tensor: 1000, Size: 12345})
 	dir := writeSnapshots(t, p, p, q, p)
 	file := filepath.Join(dir, "report.html")
@@ -51,7 +51,7 @@ func TestReport(t *testing.T) {
 }
 
 func TestReportOfOneRank(t *testing.T) {
-	dir := writeSnapshots(t, difftest.Random(rand.New(rand.NewPCG(1, 1)), 30, 1, 1))
+	dir := writeSnapshots(t, difftest.RandomProgram(rand.New(rand.NewPCG(1, 1)), 30, 1, 1))
 	code, out, errs := runReport(t, dir, "-o", filepath.Join(dir, "report.html"))
 	if code != exitOK || !strings.Contains(out, "nothing to compare") {
 		t.Errorf("report of one file = %d, %q, %q; want 0 and a note that nothing was compared",
@@ -61,7 +61,7 @@ func TestReportOfOneRank(t *testing.T) {
 
 // TestReportErrors checks that the command exits with 2 and replaces only pages.
 func TestReportErrors(t *testing.T) {
-	p := difftest.Random(rand.New(rand.NewPCG(1, 1)), 30, 1, 1)
+	p := difftest.RandomProgram(rand.New(rand.NewPCG(1, 1)), 30, 1, 1)
 	dir := writeSnapshots(t, p, p)
 	input := filepath.Join(dir, difftest.FileName(0))
 	other := filepath.Join(t.TempDir(), "notes.txt")

@@ -34,7 +34,7 @@ type edit struct {
 // aligner compares the requests of a rank (other) with those of a second one (reference). It finds
 // the edits that turn the requests of reference into those of other.
 type aligner struct {
-	reference, other *view
+	reference, other *requestView
 	partner          []int32 // block of reference that corresponds to each block of other
 	hasPartner       []bool  // whether a block of reference corresponds to a block of other
 	refPos, otherPos int     // position of the comparison
@@ -43,7 +43,7 @@ type aligner struct {
 
 const noPartner = -2
 
-func newAligner(reference, other *view) *aligner {
+func newAligner(reference, other *requestView) *aligner {
 	a := &aligner{reference: reference, other: other}
 	a.partner = make([]int32, len(other.keys)+1)
 	for i := range a.partner {
@@ -107,12 +107,12 @@ func (a *aligner) sameBlock(refBlock, otherBlock int32, refBase, otherBase int) 
 }
 
 // allocsBefore returns the number of allocations before request i.
-func allocsBefore(v *view, i int) int32 {
-	if i < len(v.blocks) {
-		return v.blocks[i]
+func allocsBefore(v *requestView, i int) int32 {
+	if i < len(v.earlierBlocks) {
+		return v.earlierBlocks[i]
 	}
-	if n := len(v.blocks); n > 0 {
-		last := v.blocks[n-1]
+	if n := len(v.earlierBlocks); n > 0 {
+		last := v.earlierBlocks[n-1]
 		if v.keys[n-1].action == history.Alloc {
 			last++
 		}
@@ -129,16 +129,16 @@ func (a *aligner) bothAllocate(ref, other int) bool {
 // pairBlocks makes the blocks of two requests partners if both requests are allocations.
 func (a *aligner) pairBlocks(ref, other int) {
 	if a.bothAllocate(ref, other) {
-		a.partner[a.other.blocks[other]] = a.reference.blocks[ref]
-		a.hasPartner[a.reference.blocks[ref]] = true
+		a.partner[a.other.earlierBlocks[other]] = a.reference.earlierBlocks[ref]
+		a.hasPartner[a.reference.earlierBlocks[ref]] = true
 	}
 }
 
 // unpairBlocks undoes a call to pairBlocks.
 func (a *aligner) unpairBlocks(ref, other int) {
 	if a.bothAllocate(ref, other) {
-		a.partner[a.other.blocks[other]] = noPartner
-		a.hasPartner[a.reference.blocks[ref]] = false
+		a.partner[a.other.earlierBlocks[other]] = noPartner
+		a.hasPartner[a.reference.earlierBlocks[ref]] = false
 	}
 }
 
@@ -213,7 +213,7 @@ func (a *aligner) score(h hypothesis) int {
 }
 
 // freesOlder reports whether request i frees a block that was allocated before request base.
-func freesOlder(v *view, i, base int) bool {
+func freesOlder(v *requestView, i, base int) bool {
 	return i < len(v.keys) && v.keys[i].action == history.Free &&
 		v.keys[i].block < allocsBefore(v, base)
 }
@@ -242,8 +242,8 @@ func (a *aligner) substitution(ref, other int) string {
 	r, o := a.reference.keys[ref], a.other.keys[other]
 	switch {
 	case r.action == history.Call && o.action == history.Call:
-		return callDifference(a.reference.rank.Texts[a.reference.event(ref).Block],
-			a.other.rank.Texts[a.other.event(other).Block])
+		return callDifference(a.reference.rank.Texts[a.reference.eventOf(ref).Block],
+			a.other.rank.Texts[a.other.eventOf(other).Block])
 	case r.action != o.action:
 		return KindCall
 	case r.size != o.size && r.action == history.Free && r.block != o.block:

@@ -11,18 +11,18 @@ import (
 
 // Compare compares the histories of ranks, which must be sorted by format.
 func Compare(ranks []*history.Rank, o Options) *Report {
-	r := &Report{Sequences: []Sequence{}, Notes: []string{}}
+	r := &Report{Sequences: []SequenceResult{}, Notes: []string{}}
 	for _, rank := range ranks {
 		info := RankInfo{
 			Rank: rank.Number, File: rank.File, Format: rank.Format,
 			Notes: append([]string{}, rank.Notes...),
 		}
 		for _, s := range rank.Sequences {
-			info.Events += len(s.Events)
+			info.EventCount += len(s.Events)
 		}
 		r.Ranks = append(r.Ranks, info)
 	}
-	r.Agree = true
+	r.RanksAgree = true
 	for _, sameFormat := range splitByFormat(ranks) {
 		r.compare(sameFormat, o)
 	}
@@ -32,7 +32,7 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 	}
 	for _, s := range r.Sequences {
 		for i := range s.Members {
-			s.Members[i].Rank = indexes[s.Members[i].History]
+			s.Members[i].RankIndex = indexes[s.Members[i].History]
 		}
 	}
 	return r
@@ -64,30 +64,30 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 	}
 	findOtherPools(found)
 	for _, c := range found {
-		r.Agree = r.Agree && c.result.Requests == nil && c.result.Places == nil
+		r.RanksAgree = r.RanksAgree && c.result.RequestDifference == nil && c.result.PlacementDifference == nil
 		r.Sequences = append(r.Sequences, c.result)
 	}
 }
 
 // comparison compares a pool or group on its members, the ranks that should have it.
 type comparison struct {
-	match   *match
-	members []int   // indexes of ranks
-	views   []*view // one for each member
-	numbers []int   // rank number of each member
-	result  Sequence
+	match   *matchedSequences
+	members []int          // indexes of ranks
+	views   []*requestView // one for each member
+	numbers []int          // rank number of each member
+	result  SequenceResult
 }
 
-func newComparison(ranks []*history.Rank, m *match) *comparison {
-	c := &comparison{match: m, members: m.members(ranks)}
-	c.result = Sequence{Title: m.title, Class: m.class, Notes: []string{}}
-	known := texts{}
-	skips := m.skips(c.members)
+func newComparison(ranks []*history.Rank, m *matchedSequences) *comparison {
+	c := &comparison{match: m, members: m.memberRanks(ranks)}
+	c.result = SequenceResult{Title: m.title, Class: m.class, Notes: []string{}}
+	known := textNumbers{}
+	skips := m.countSkipped(c.members)
 	for i, r := range c.members {
 		c.views = append(c.views, newView(ranks[r], m.sequences[r], skips[i], known))
 		c.numbers = append(c.numbers, ranks[r].Number)
 		c.result.Members = append(c.result.Members, Member{
-			History: ranks[r], Sequence: m.sequences[r], Skipped: skips[i],
+			History: ranks[r], Sequence: m.sequences[r], SkippedRequests: skips[i],
 		})
 	}
 	c.result.Ranks = c.numbers
@@ -107,15 +107,15 @@ func (c *comparison) run() {
 	}
 	equal, longest := len(c.views[0].keys), 0
 	for _, v := range c.views {
-		equal = min(equal, c.views[0].commonPrefix(v))
+		equal = min(equal, c.views[0].countEqual(v))
 		longest = max(longest, len(v.keys))
 	}
-	c.result.Equal = equal
+	c.result.EqualRequests = equal
 	if equal < longest {
-		c.result.Requests = c.requestDifference(equal)
+		c.result.RequestDifference = c.requestDifference(equal)
 	}
-	c.comparePlaces(equal)
-	c.replay()
+	c.comparePlacements(equal)
+	c.replayRequests()
 }
 
 // subset lists the members that have the same event.
@@ -170,7 +170,7 @@ func (c *comparison) requestDifference(at int) *Difference {
 		return a.keys[at] == b.keys[at]
 	})
 	d := &Difference{
-		Index: at, Blamed: c.blamed(subsets), Before: c.before(subsets[0][0], at),
+		RequestIndex: at, MinorityRanks: c.blamed(subsets), PrecedingRequests: c.before(subsets[0][0], at),
 		Explanation: []string{},
 	}
 	reference := subsets[0][0]
@@ -178,19 +178,19 @@ func (c *comparison) requestDifference(at int) *Difference {
 		v := c.variant(s, at)
 		if n > 0 {
 			edits := findEdits(c.views[reference], c.views[s[0]], at)
-			v.Kind = edits[0].kind
+			v.DifferenceKind = edits[0].kind
 			d.Explanation = append(d.Explanation, c.explain(s, reference, edits))
 		}
 		d.Variants = append(d.Variants, v)
 	}
-	d.Kind = d.Variants[1].Kind
+	d.Kind = d.Variants[1].DifferenceKind
 	return d
 }
 
 // findEdits returns the differences between two views that first differ at request at. An aligner
 // ignores some differences between frees. If the aligner finds no differences, findEdits returns a
 // single edit, which describes request at.
-func findEdits(reference, other *view, at int) []edit {
+func findEdits(reference, other *requestView, at int) []edit {
 	a := newAligner(reference, other)
 	edits := a.run()
 	if len(edits) > 0 {
@@ -209,10 +209,10 @@ func findEdits(reference, other *view, at int) []edit {
 // variant describes request at on the members of a subset.
 func (c *comparison) variant(s subset, at int) Variant {
 	v := c.views[s[0]]
-	variant := Variant{Ranks: c.ranks(s), Number: -1, Text: "nothing: the trace ends here"}
-	if e := v.event(at); e != nil {
-		variant.Number, variant.Text = e.Number, requestText(v.rank, v.keys[at], e)
-		variant.Stack = v.rank.Stack(e)
+	variant := Variant{Ranks: c.ranks(s), EventIndex: -1, Text: "nothing: the trace ends here"}
+	if e := v.eventOf(at); e != nil {
+		variant.EventIndex, variant.Text = e.Number, requestText(v.rank, v.keys[at], e)
+		variant.Stack = v.rank.StackLines(e)
 	}
 	if variant.Stack == nil {
 		variant.Stack = []string{}
@@ -220,8 +220,8 @@ func (c *comparison) variant(s subset, at int) Variant {
 	return variant
 }
 
-func requestText(r *history.Rank, k key, e *history.Event) string {
-	text := r.Text(e)
+func requestText(r *history.Rank, k requestKey, e *history.Event) string {
+	text := r.EventText(e)
 	switch {
 	case k.action == history.Free && k.block < 0:
 		text += " of a block that is older than the trace"
@@ -236,7 +236,7 @@ func (c *comparison) before(member, at int) []string {
 	lines := []string{}
 	v := c.views[member]
 	for i := max(0, at-5); i < min(at, len(v.keys)); i++ {
-		lines = append(lines, fmt.Sprintf("%d: %s", i, requestText(v.rank, v.keys[i], v.event(i))))
+		lines = append(lines, fmt.Sprintf("%d: %s", i, requestText(v.rank, v.keys[i], v.eventOf(i))))
 	}
 	return lines
 }
@@ -269,9 +269,9 @@ func findOtherPools(all []*comparison) {
 	for _, a := range all {
 		for _, b := range all {
 			if a != b && requestMoved(a, b) {
-				a.result.Requests.Kind, b.result.Requests.Kind = KindPool, KindPool
-				a.result.Requests.Variants[1].Kind = KindPool
-				b.result.Requests.Variants[1].Kind = KindPool
+				a.result.RequestDifference.Kind, b.result.RequestDifference.Kind = KindPool, KindPool
+				a.result.RequestDifference.Variants[1].DifferenceKind = KindPool
+				b.result.RequestDifference.Variants[1].DifferenceKind = KindPool
 			}
 		}
 	}
@@ -280,7 +280,7 @@ func findOtherPools(all []*comparison) {
 // requestMoved reports whether a request that is missing on some ranks in a is extra on the same
 // ranks in b.
 func requestMoved(a, b *comparison) bool {
-	da, db := a.result.Requests, b.result.Requests
+	da, db := a.result.RequestDifference, b.result.RequestDifference
 	if da == nil || db == nil || da.Kind != KindMissing || db.Kind != KindExtra {
 		return false
 	}
@@ -290,9 +290,9 @@ func requestMoved(a, b *comparison) bool {
 	}
 	expected := a.views[slices.Index(a.numbers, da.Variants[0].Ranks[0])]
 	found := b.views[slices.Index(b.numbers, vb.Ranks[0])]
-	if da.Index >= len(expected.keys) || db.Index >= len(found.keys) {
+	if da.RequestIndex >= len(expected.keys) || db.RequestIndex >= len(found.keys) {
 		return false
 	}
-	e, f := expected.keys[da.Index], found.keys[db.Index]
+	e, f := expected.keys[da.RequestIndex], found.keys[db.RequestIndex]
 	return e.action == f.action && e.size == f.size
 }

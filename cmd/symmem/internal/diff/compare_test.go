@@ -33,8 +33,8 @@ func TestFreesThatDifferWithoutEdits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := diff.Compare(ranksOf(history.SymmemPool, "1", last[0], last[1]), diff.Options{})
-			if r.Agree || len(r.Sequences) != 1 || r.Sequences[0].Requests == nil ||
-				r.Sequences[0].Requests.Kind == "" {
+			if r.RanksAgree || len(r.Sequences) != 1 || r.Sequences[0].RequestDifference == nil ||
+				r.Sequences[0].RequestDifference.Kind == "" {
 				t.Errorf("Compare = %+v; want a difference between requests", r)
 			}
 		})

@@ -16,8 +16,8 @@ type Options struct {
 	AllPools bool
 }
 
-// match holds the sequences of a pool or group on all ranks.
-type match struct {
+// matchedSequences holds the sequences (lists of events) of one pool or group on all ranks.
+type matchedSequences struct {
 	class     history.Class
 	id        string // empty if the sequences were matched by order
 	title     string
@@ -26,19 +26,19 @@ type match struct {
 
 // matchSequences matches the sequences of ranks that belong to the same pool or group. notes lists
 // what is not compared.
-func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes []string) {
-	present := map[history.Class]bool{}
+func matchSequences(ranks []*history.Rank, o Options) (matches []*matchedSequences, notes []string) {
+	isPresent := map[history.Class]bool{}
 	for _, r := range ranks {
 		for _, s := range r.Sequences {
-			present[s.Class] = true
+			isPresent[s.Class] = true
 		}
 	}
 	for class := history.DefaultPool; class <= history.Calls; class++ {
 		switch {
-		case !present[class]:
+		case !isPresent[class]:
 		case class == history.UnknownPool:
 			notes = append(notes, "events whose pool is unknown were not compared")
-		case !o.AllPools && present[history.MemPool] &&
+		case !o.AllPools && isPresent[history.MemPool] &&
 			(class == history.DefaultPool || class == history.GraphPool):
 			notes = append(notes, fmt.Sprintf("the %v was not compared, because there are MemPools: "+
 				"use --all-pools to compare it too", class))
@@ -51,9 +51,9 @@ func matchSequences(ranks []*history.Rank, o Options) (matches []*match, notes [
 
 // matchClass matches the sequences of a class by ID if all ranks have the same IDs, and otherwise
 // by the order of their first events. It always matches groups and symmem's pools by ID.
-func matchClass(ranks []*history.Rank, class history.Class) []*match {
-	ids, order := map[string]int{}, []string{}
-	sameIDs := true
+func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences {
+	idCounts, ids := map[string]int{}, []string{}
+	haveSameIDs := true
 	lists := make([][]*history.Sequence, len(ranks))
 	for i, r := range ranks {
 		for _, s := range r.Sequences {
@@ -61,25 +61,25 @@ func matchClass(ranks []*history.Rank, class history.Class) []*match {
 				continue
 			}
 			lists[i] = append(lists[i], s)
-			if ids[s.ID]++; ids[s.ID] == 1 {
-				order = append(order, s.ID)
+			if idCounts[s.ID]++; idCounts[s.ID] == 1 {
+				ids = append(ids, s.ID)
 			}
 		}
 	}
-	for _, n := range ids {
-		sameIDs = sameIDs && n == len(ranks)
+	for _, count := range idCounts {
+		haveSameIDs = haveSameIDs && count == len(ranks)
 	}
-	if sameIDs || class == history.Calls || class == history.SymmemPool {
-		return matchByID(lists, class, order)
+	if haveSameIDs || class == history.Calls || class == history.SymmemPool {
+		return matchByID(lists, class, ids)
 	}
 	return matchByOrder(lists, class)
 }
 
-func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) []*match {
-	var all []*match
+func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) []*matchedSequences {
+	var all []*matchedSequences
 	for _, id := range ids {
-		m := &match{
-			class: class, id: id, title: title(class, id),
+		m := &matchedSequences{
+			class: class, id: id, title: sequenceTitle(class, id),
 			sequences: make([]*history.Sequence, len(lists)),
 		}
 		for i, list := range lists {
@@ -94,23 +94,23 @@ func matchByID(lists [][]*history.Sequence, class history.Class, ids []string) [
 	return all
 }
 
-func matchByOrder(lists [][]*history.Sequence, class history.Class) []*match {
+func matchByOrder(lists [][]*history.Sequence, class history.Class) []*matchedSequences {
 	longest := 0
 	for _, list := range lists {
 		slices.SortStableFunc(list, func(a, b *history.Sequence) int {
-			return cmp.Compare(firstNumber(a), firstNumber(b))
+			return cmp.Compare(firstEventNumber(a), firstEventNumber(b))
 		})
 		longest = max(longest, len(list))
 	}
-	var all []*match
-	for n := range longest {
-		m := &match{
-			class: class, title: title(class, fmt.Sprintf("%d in order of use", n)),
+	var all []*matchedSequences
+	for position := range longest {
+		m := &matchedSequences{
+			class: class, title: sequenceTitle(class, fmt.Sprintf("%d in order of use", position)),
 			sequences: make([]*history.Sequence, len(lists)),
 		}
 		for i, list := range lists {
-			if n < len(list) {
-				m.sequences[i] = list[n]
+			if position < len(list) {
+				m.sequences[i] = list[position]
 			}
 		}
 		all = append(all, m)
@@ -118,23 +118,23 @@ func matchByOrder(lists [][]*history.Sequence, class history.Class) []*match {
 	return all
 }
 
-func firstNumber(s *history.Sequence) int64 {
+func firstEventNumber(s *history.Sequence) int64 {
 	if len(s.Events) == 0 {
 		return 1 << 62
 	}
 	return s.Events[0].Number
 }
 
-func title(class history.Class, id string) string {
+func sequenceTitle(class history.Class, id string) string {
 	if id == "" {
 		return class.String()
 	}
-	return class.String() + " " + history.Clean(id)
+	return class.String() + " " + history.MakePrintable(id)
 }
 
-// members returns the ranks that have the sequence or should have it. PyTorch's pools should exist
-// on all ranks, and symmem's pools on all ranks of their group.
-func (m *match) members(ranks []*history.Rank) []int {
+// memberRanks returns the indexes of the ranks that should have the sequence. PyTorch's pools
+// should exist on all ranks, and symmem's pools on all ranks of their group.
+func (m *matchedSequences) memberRanks(ranks []*history.Rank) []int {
 	_, group, _ := strings.Cut(m.id, groupSeparator)
 	var all []int
 	for i, s := range m.sequences {
@@ -142,7 +142,7 @@ func (m *match) members(ranks []*history.Rank) []int {
 		case s != nil:
 		case m.class == history.Calls:
 			continue
-		case m.class == history.SymmemPool && !inGroup(ranks[i], group):
+		case m.class == history.SymmemPool && !isInGroup(ranks[i], group):
 			continue
 		}
 		all = append(all, i)
@@ -153,41 +153,42 @@ func (m *match) members(ranks []*history.Rank) []int {
 // groupSeparator separates the number of a symmem pool from its group in a sequence's ID.
 const groupSeparator = " of group "
 
-// inGroup reports whether a rank has events of a group or of the group's pools.
-func inGroup(r *history.Rank, group string) bool {
+// isInGroup reports whether a rank has events of a group or of the group's pools.
+func isInGroup(r *history.Rank, group string) bool {
 	return slices.ContainsFunc(r.Sequences, func(s *history.Sequence) bool {
 		return s.Class == history.Calls && s.ID == group ||
 			s.Class == history.SymmemPool && strings.HasSuffix(s.ID, groupSeparator+group)
 	})
 }
 
-// skips returns the number of requests to skip on each member. The comparison begins at the first
-// request that the traces of all members contain.
-func (m *match) skips(members []int) []int {
-	skips := make([]int, len(members))
+// countSkipped returns the number of requests to skip on each member. The comparison begins at the
+// first request that all members' traces contain.
+func (m *matchedSequences) countSkipped(members []int) []int {
+	skipped := make([]int, len(members))
 	if m.class == history.Calls {
 		first := int64(0)
 		for _, r := range members {
-			first = max(first, m.sequences[r].FirstCall)
+			first = max(first, m.sequences[r].FirstCallNumber)
 		}
 		for i, r := range members {
-			skips[i] = int(min(first-m.sequences[r].FirstCall, int64(len(m.sequences[r].Events))))
+			s := m.sequences[r]
+			skipped[i] = int(min(first-s.FirstCallNumber, int64(len(s.Events))))
 		}
-		return skips
+		return skipped
 	}
 	if m.class == history.SymmemPool {
-		m.alignNumbers(members, skips)
+		m.alignByNumber(members, skipped)
 	} else {
-		m.alignPartial(members, skips)
+		m.alignByContent(members, skipped)
 	}
-	return skips
+	return skipped
 }
 
-// alignNumbers sets skips for a symmem pool, whose events have the same numbers on all ranks.
-func (m *match) alignNumbers(members []int, skips []int) {
+// alignByNumber sets skipped for a symmem pool, whose events have the same numbers on all ranks.
+func (m *matchedSequences) alignByNumber(members []int, skipped []int) {
 	begin := int64(0)
 	for _, r := range members {
-		if s := m.sequences[r]; s != nil && s.Partial && len(s.Events) > 0 {
+		if s := m.sequences[r]; s != nil && s.IsPartial && len(s.Events) > 0 {
 			begin = max(begin, s.Events[0].Number)
 		}
 	}
@@ -197,26 +198,26 @@ func (m *match) alignNumbers(members []int, skips []int) {
 		}
 		for j := range m.sequences[r].Events {
 			if e := &m.sequences[r].Events[j]; e.Number < begin && e.Action.IsRequest() {
-				skips[i]++
+				skipped[i]++
 			}
 		}
 	}
 }
 
-// alignPartial sets skips for a pool whose events have no common numbers. It looks for the first
-// requests of the shortest trace in the other traces.
-func (m *match) alignPartial(members []int, skips []int) {
-	keys := make([][]key, len(members))
-	partial := false
+// alignByContent sets skipped for a pool whose events have different numbers on each rank. It looks
+// for the first requests of the shortest trace in the other traces.
+func (m *matchedSequences) alignByContent(members []int, skipped []int) {
+	keys := make([][]requestKey, len(members))
+	isPartial := false
 	for i, r := range members {
 		s := m.sequences[r]
 		if s == nil {
 			return
 		}
-		partial = partial || s.Partial
-		keys[i] = simpleKeys(s)
+		isPartial = isPartial || s.IsPartial
+		keys[i] = positionIndependentKeys(s)
 	}
-	if !partial {
+	if !isPartial {
 		return
 	}
 	shortest := 0 // begins last if all traces end at the same request
@@ -226,32 +227,32 @@ func (m *match) alignPartial(members []int, skips []int) {
 		}
 	}
 	for i := range keys {
-		skips[i] = findBeginning(keys[i], keys[shortest])
+		skipped[i] = findBeginning(keys[i], keys[shortest])
 	}
 }
 
-// simpleKeys returns a key for each request. The keys omit the numbers of blocks and streams, which
-// depend on where the trace begins.
-func simpleKeys(s *history.Sequence) []key {
-	var all []key
+// positionIndependentKeys returns a key for each request. The keys omit the numbers of blocks and
+// streams, because these numbers depend on where the trace begins.
+func positionIndependentKeys(s *history.Sequence) []requestKey {
+	var all []requestKey
 	for i := range s.Events {
 		if e := &s.Events[i]; e.Action.IsRequest() {
-			all = append(all, key{size: e.Size, action: e.Action})
+			all = append(all, requestKey{size: e.Size, action: e.Action})
 		}
 	}
 	return all
 }
 
-// beginningLength is the number of requests by which findBeginning recognizes a trace.
-const beginningLength = 32
+// matchedBeginning is the number of requests that findBeginning compares.
+const matchedBeginning = 32
 
 // findBeginning returns the index in long at which the first requests of short occur, or 0 if they
 // do not occur.
-func findBeginning(long, short []key) int {
-	beginning := short[:min(beginningLength, len(short))]
-	for at := 0; at+len(beginning) <= len(long); at++ {
-		if slices.Equal(long[at:at+len(beginning)], beginning) {
-			return at
+func findBeginning(long, short []requestKey) int {
+	beginning := short[:min(matchedBeginning, len(short))]
+	for index := 0; index+len(beginning) <= len(long); index++ {
+		if slices.Equal(long[index:index+len(beginning)], beginning) {
+			return index
 		}
 	}
 	return 0

@@ -7,22 +7,23 @@ import (
 	"symmem/internal/ranklist"
 )
 
-type place struct {
+// placement describes where a block was placed.
+type placement struct {
 	segment int32
 	offset  int64
 }
 
-// places returns the places of the first n requests of a view. It numbers segments in the order of
-// their first use, so that the numbers can be compared. Requests other than allocations have the
+// placements returns the placements of the first count requests. It numbers segments in the order
+// of their first use, so that the numbers can be compared. Requests other than allocations have the
 // segment -1.
-func (v *view) places(n int) []place {
-	numbers := map[int32]int32{}
-	all := make([]place, 0, n)
+func (v *requestView) placements(count int) []placement {
+	numbers := map[int32]int32{} // by segment
+	all := make([]placement, 0, count)
 	request, begin := 0, 0
-	if len(v.events) > 0 && v.sequence.Partial {
+	if len(v.events) > 0 && v.sequence.IsPartial {
 		begin = int(v.events[0])
 	}
-	for i := begin; i < len(v.sequence.Events) && request < n; i++ {
+	for i := begin; i < len(v.sequence.Events) && request < count; i++ {
 		e := &v.sequence.Events[i]
 		if e.Segment >= 0 {
 			if _, ok := numbers[e.Segment]; !ok {
@@ -33,18 +34,18 @@ func (v *view) places(n int) []place {
 			continue
 		}
 		request++
-		p := place{segment: -1}
+		p := placement{segment: -1}
 		if e.Action == history.Alloc && e.Segment >= 0 {
-			p = place{numbers[e.Segment], e.Offset}
+			p = placement{numbers[e.Segment], e.Offset}
 		}
 		all = append(all, p)
 	}
 	return all
 }
 
-// comparePlaces looks for a difference in the places of the first n requests. All members must have
-// these requests.
-func (c *comparison) comparePlaces(n int) {
+// comparePlacements looks for a difference in the placements of the first count requests, which all
+// members must have.
+func (c *comparison) comparePlacements(count int) {
 	for _, v := range c.views {
 		if reason := v.sequence.NoPlacesReason; reason != "" {
 			if c.match.class != history.Calls {
@@ -53,59 +54,60 @@ func (c *comparison) comparePlaces(n int) {
 			return
 		}
 	}
-	first := n
-	all := make([][]place, len(c.views))
+	first := count
+	all := make([][]placement, len(c.views))
 	for i, v := range c.views {
-		all[i] = v.places(n)
-		for at := range min(first, len(all[i])) {
-			if all[i][at] != all[0][at] {
-				first = at
+		all[i] = v.placements(count)
+		for request := range min(first, len(all[i])) {
+			if all[i][request] != all[0][request] {
+				first = request
 				break
 			}
 		}
 	}
-	if first < n {
-		c.result.Places = c.placeDifference(first, all)
+	if first < count {
+		c.result.PlacementDifference = c.placementDifference(first, all)
 	}
 }
 
-func (c *comparison) placeDifference(at int, all [][]place) *Difference {
-	subsets := c.split(func(i, j int) bool { return all[i][at] == all[j][at] })
+// placementDifference describes the different placements of one request.
+func (c *comparison) placementDifference(request int, all [][]placement) *Difference {
+	subsets := c.split(func(i, j int) bool { return all[i][request] == all[j][request] })
 	d := &Difference{
-		Kind: KindPlace, Index: at, Blamed: c.blamed(subsets), Before: []string{},
-		Explanation: []string{},
+		Kind: KindPlace, RequestIndex: request, MinorityRanks: c.blamed(subsets),
+		PrecedingRequests: []string{}, Explanation: []string{},
 	}
 	v := c.views[subsets[0][0]]
-	for i := max(0, at-5); i < at; i++ {
-		d.Before = append(d.Before, fmt.Sprintf("%d: %s%s", i, requestText(v.rank, v.keys[i], v.event(i)),
-			placeText(all[subsets[0][0]][i])))
+	for i := max(0, request-5); i < request; i++ {
+		d.PrecedingRequests = append(d.PrecedingRequests, fmt.Sprintf("%d: %s%s", i, requestText(v.rank, v.keys[i], v.eventOf(i)),
+			placementText(all[subsets[0][0]][i])))
 	}
-	for n, s := range subsets {
-		variant := c.variant(s, at)
-		variant.Text += placeText(all[s[0]][at])
-		if n > 0 {
-			variant.Kind = KindPlace
+	for i, s := range subsets {
+		variant := c.variant(s, request)
+		variant.Text += placementText(all[s[0]][request])
+		if i > 0 {
+			variant.DifferenceKind = KindPlace
 		}
 		d.Variants = append(d.Variants, variant)
 	}
-	d.Explanation = append(d.Explanation, c.explainPlaces(subsets, at))
+	d.Explanation = append(d.Explanation, c.explainPlacements(subsets, request))
 	return d
 }
 
-func placeText(p place) string {
+func placementText(p placement) string {
 	if p.segment < 0 {
 		return ""
 	}
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// explainPlaces explains why request at was placed differently although the requests agree.
-func (c *comparison) explainPlaces(subsets []subset, at int) string {
+// explainPlacements explains why a request was placed differently although the requests agree.
+func (c *comparison) explainPlacements(subsets []subset, request int) string {
 	const timing = "Another stream used the blocks (record_stream), so it depends on timing when " +
 		"they become free."
-	reference := c.views[subsets[0][0]].completions(at)
+	reference := c.views[subsets[0][0]].completedFrees(request)
 	for _, s := range subsets[1:] {
-		other := c.views[s[0]].completions(at)
+		other := c.views[s[0]].completedFrees(request)
 		for i := range min(len(reference), len(other)) {
 			if reference[i] != other[i] {
 				return fmt.Sprintf("The requests agree, but frees completed at other points on %s. %s",
@@ -120,25 +122,25 @@ func (c *comparison) explainPlaces(subsets []subset, at int) string {
 		"suitable blocks by the addresses of segments, which differ between ranks."
 }
 
-// completion describes a free by its block and by the number of requests before it completed.
-type completion struct {
-	block int32
-	after int
+// completedFree describes a free that completed after requestCount requests.
+type completedFree struct {
+	block        int32
+	requestCount int
 }
 
-// completions returns the frees that completed before request at.
-func (v *view) completions(at int) []completion {
-	var all []completion
-	n := 0
+// completedFrees returns the frees that completed before a request.
+func (v *requestView) completedFrees(request int) []completedFree {
+	var all []completedFree
+	earlier := 0 // requests before the event
 	for i := range v.sequence.Events {
-		if n < len(v.events) && int32(i) == v.events[n] {
-			if n == at {
+		if earlier < len(v.events) && int32(i) == v.events[earlier] {
+			if earlier == request {
 				break
 			}
-			n++
+			earlier++
 		}
-		if e := &v.sequence.Events[i]; e.Action == history.FreeDone && n > 0 {
-			all = append(all, completion{max(e.Block-v.skippedBlocks, -1), n})
+		if e := &v.sequence.Events[i]; e.Action == history.FreeCompleted && earlier > 0 {
+			all = append(all, completedFree{max(e.Block-v.skippedBlocks, -1), earlier})
 		}
 	}
 	return all

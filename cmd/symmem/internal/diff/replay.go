@@ -9,78 +9,79 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// replay simulates where symmem and PyTorch would place the requests of each rank.
-func (c *comparison) replay() {
+// replayRequests simulates where symmem and PyTorch would place the requests of each rank.
+func (c *comparison) replayRequests() {
 	if c.match.class == history.Calls || len(c.views[0].keys) == 0 {
 		return
 	}
-	r := &Replay{SymmemFirst: -1}
-	r.Symmem = c.replaySymmem(r)
+	r := &ReplayResult{SymmemFirst: -1}
+	r.SymmemText = c.replaySymmem(r)
 	if c.match.class != history.SymmemPool {
-		r.PyTorch = c.replayPyTorch()
+		r.PyTorchText = c.replayPyTorch()
 	}
 	c.result.Replay = r
 }
 
 // replaySymmem places the requests of all ranks by symmem's rule, which takes the oldest of several
 // equally suitable blocks. It sets r.SymmemFirst and describes the result.
-func (c *comparison) replaySymmem(r *Replay) string {
-	var reference []place
+func (c *comparison) replaySymmem(r *ReplayResult) string {
+	var reference []placement
 	first := -1
 	for i, v := range c.views {
 		if i > 0 && slices.Equal(v.keys, c.views[0].keys) {
-			continue // the same requests get the same places
+			continue // the same requests get the same placements
 		}
-		got, err := placeByCreation(v)
+		placements, err := placeOldestFirst(v)
 		if err != nil {
 			return fmt.Sprintf("the requests of rank %d cannot be replayed: %v", c.numbers[i], err)
 		}
 		if i == 0 {
-			reference = got
+			reference = placements
 			continue
 		}
-		for at := range min(len(got), len(reference)) {
-			if got[at] != reference[at] && (first < 0 || at < first) {
-				first = at
+		for request := range min(len(placements), len(reference)) {
+			isDifferent := placements[request] != reference[request]
+			if isDifferent && (first < 0 || request < first) {
+				first = request
 			}
 		}
 	}
 	r.SymmemFirst = first
 	all := fmt.Sprintf("all %d ranks", len(c.views))
 	switch {
-	case first < 0 && c.result.Requests == nil:
+	case first < 0 && c.result.RequestDifference == nil:
 		return "by symmem's rule (the oldest block first), " + all + " agree to the end"
 	case first < 0:
 		return "by symmem's rule (the oldest block first), " + all +
 			" agree as far as they have the same requests"
 	}
 	return fmt.Sprintf("by symmem's rule (the oldest block first), %s agree up to request %d; their "+
-		"requests differ from request %d on", all, first, c.result.Equal)
+		"requests differ from request %d on", all, first, c.result.EqualRequests)
 }
 
-// maxReplaySize limits the size of a replayed request, in bytes.
-const maxReplaySize = 1 << 40
+// maxReplayedBytes limits the size of a replayed request, in bytes.
+const maxReplayedBytes = 1 << 40
 
-// placeByCreation places the requests of a view by symmem's rule. It ignores blocks that were
+// placeOldestFirst places the requests of a view by symmem's rule. It ignores blocks that were
 // allocated before the trace began.
-func placeByCreation(v *view) ([]place, error) {
+func placeOldestFirst(v *requestView) ([]placement, error) {
 	core, err := alloc.New(alloc.Config{})
 	if err != nil {
 		return nil, err
 	}
-	all := make([]place, 0, len(v.keys))
+	all := make([]placement, 0, len(v.keys))
 	var handles []alloc.Handle
 	for _, k := range v.keys {
-		p := place{segment: -1}
+		p := placement{segment: -1}
 		switch {
-		case k.action == history.Alloc && k.size > maxReplaySize:
+		case k.action == history.Alloc && k.size > maxReplayedBytes:
 			return nil, fmt.Errorf("a request of %d bytes is too large", k.size)
 		case k.action == history.Alloc:
 			block, err := allocate(core, max(k.size, 1), alloc.Stream(k.stream))
 			if err != nil {
 				return nil, err
 			}
-			p = place{block.Segment, block.Offset}
+			p = placement{block.Segment, block.Offset}
 			handles = append(handles, block.Handle)
 		case k.block >= 0 && int(k.block) < len(handles):
 			if _, _, err := core.FreeHandle(handles[k.block]); err != nil {
@@ -92,6 +93,7 @@ func placeByCreation(v *view) ([]place, error) {
 	return all, nil
 }
 
+// allocate allocates a block. If there is no space, it adds a segment.
 func allocate(core *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, error) {
 	for {
 		block, growth, err := core.Alloc(size, stream)
@@ -115,28 +117,28 @@ func (c *comparison) replayPyTorch() string {
 		case s.UnsupportedSetting != "":
 			return fmt.Sprintf("PyTorch's rule was not replayed: rank %d uses %s",
 				c.numbers[i], s.UnsupportedSetting)
-		case s.Partial:
+		case s.IsPartial:
 			return "PyTorch's rule was not replayed: the pool is older than the trace"
 		}
 	}
 	for i, v := range c.views {
-		if at := replayAddresses(v.sequence); at != nil {
+		if e := replayAddresses(v.sequence); e != nil {
 			return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places on "+
 				"rank %d up to event %d, but not that event: another rule or setting applied",
-				c.numbers[i], at.Number)
+				c.numbers[i], e.Number)
 		}
 	}
 	return fmt.Sprintf("PyTorch's rule (best fit, then lowest address) explains the places of all "+
 		"blocks on %s", ranklist.Ranks(c.numbers))
 }
 
-// addressReplay replays a sequence by PyTorch's rule, which takes the lowest address among blocks
-// of the same size.
+// addressReplay replays a sequence by PyTorch's rule, which takes the free block at the lowest
+// address among those of the same size.
 type addressReplay struct {
-	core    *alloc.Core
-	mapped  *history.SegmentInfo // segment that was mapped but not yet added to core, or nil
-	handles []alloc.Handle
-	trimmed bool // whether core was trimmed since the last allocation
+	core          *alloc.Core
+	mappedSegment *history.SegmentInfo // segment that was mapped but not yet added to core, or nil
+	handles       []alloc.Handle
+	isTrimmed     bool // whether core was trimmed since the last allocation
 }
 
 // replayAddresses returns the first event of a sequence that PyTorch's rule does not explain, or
@@ -148,54 +150,54 @@ func replayAddresses(s *history.Sequence) *history.Event {
 	}
 	r := addressReplay{core: core}
 	for i := range s.Events {
-		if e := &s.Events[i]; !r.event(s, e) {
+		if e := &s.Events[i]; !r.replayEvent(s, e) {
 			return e
 		}
 	}
 	return nil
 }
 
-// event replays an event and reports whether the rule explains it.
-func (r *addressReplay) event(s *history.Sequence, e *history.Event) bool {
+// replayEvent replays an event and reports whether the rule explains it.
+func (r *addressReplay) replayEvent(s *history.Sequence, e *history.Event) bool {
 	switch e.Action {
 	case history.Free, history.Call:
 	case history.MapSegment:
-		r.mapped = &s.Segments[e.Segment]
+		r.mappedSegment = &s.Segments[e.Segment]
 		return true
 	case history.UnmapSegment:
-		if !r.trimmed {
+		if !r.isTrimmed {
 			r.core.Trim(0)
 		}
-		r.trimmed = true
+		r.isTrimmed = true
 		return true
-	case history.FreeDone:
+	case history.FreeCompleted:
 		if e.Block >= 0 && int(e.Block) < len(r.handles) {
 			_, _, err := r.core.FreeHandle(r.handles[e.Block])
 			return err == nil
 		}
 		return true
 	case history.Alloc:
-		r.trimmed = false
-		return r.alloc(e)
+		r.isTrimmed = false
+		return r.replayAlloc(e)
 	}
 	return true
 }
 
-func (r *addressReplay) alloc(e *history.Event) bool {
-	if e.Size > maxReplaySize {
+func (r *addressReplay) replayAlloc(e *history.Event) bool {
+	if e.Size > maxReplayedBytes {
 		return false
 	}
 	block, growth, err := r.core.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
 	if err == nil && growth.Bytes > 0 {
-		if r.mapped == nil || r.mapped.Bytes != growth.Bytes {
+		if r.mappedSegment == nil || r.mappedSegment.Bytes != growth.Bytes {
 			return false
 		}
-		if _, err = r.core.AddSegment(growth, r.mapped.Address); err == nil {
-			r.mapped = nil
+		if _, err = r.core.AddSegment(growth, r.mappedSegment.Address); err == nil {
+			r.mappedSegment = nil
 			block, growth, err = r.core.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
 		}
 	}
-	if err != nil || growth.Bytes > 0 || r.mapped != nil {
+	if err != nil || growth.Bytes > 0 || r.mappedSegment != nil {
 		return false
 	}
 	r.handles = append(r.handles, block.Handle)

@@ -17,18 +17,18 @@ func (r *Report) WriteText(w io.Writer) error {
 	t := &textWriter{Writer: bufio.NewWriter(w)}
 	events := 0
 	for _, rank := range r.Ranks {
-		events += rank.Events
+		events += rank.EventCount
 	}
-	t.line("%s, %s.", ranklist.Plural(len(r.Ranks), "file"), ranklist.Plural(events, "event"))
+	t.writeLine("%s, %s.", ranklist.Plural(len(r.Ranks), "file"), ranklist.Plural(events, "event"))
 	for i := range r.Sequences {
-		t.sequence(&r.Sequences[i])
+		t.writeSequence(&r.Sequences[i])
 	}
-	t.notes(r)
+	t.writeNotes(r)
 	verdict := "The ranks agree."
-	if !r.Agree {
+	if !r.RanksAgree {
 		verdict = "The ranks differ."
 	}
-	t.line("\n%s", verdict)
+	t.writeLine("\n%s", verdict)
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
@@ -37,95 +37,95 @@ func (r *Report) WriteText(w io.Writer) error {
 
 type textWriter struct{ *bufio.Writer }
 
-func (t *textWriter) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
+func (t *textWriter) writeLine(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
 
-func (t *textWriter) sequence(s *Sequence) {
-	t.line("\n%s, %s:", s.Title, ranklist.Ranks(s.Ranks))
+func (t *textWriter) writeSequence(s *SequenceResult) {
+	t.writeLine("\n%s, %s:", s.Title, ranklist.Ranks(s.Ranks))
 	switch {
 	case len(s.Ranks) < 2:
-		t.line("  only one rank has it, so there is nothing to compare")
-	case s.Requests == nil:
-		t.line("  requests agree: %d", s.Equal)
+		t.writeLine("  only one rank has it, so there is nothing to compare")
+	case s.RequestDifference == nil:
+		t.writeLine("  requests agree: %d", s.EqualRequests)
 	}
-	if s.Requests != nil {
-		t.difference("requests", s.Requests)
+	if s.RequestDifference != nil {
+		t.writeDifference("requests", s.RequestDifference)
 	}
-	if s.Places != nil {
-		t.difference("places", s.Places)
+	if s.PlacementDifference != nil {
+		t.writeDifference("places", s.PlacementDifference)
 	}
 	for _, note := range s.Notes {
-		t.line("  note: %s", note)
+		t.writeLine("  note: %s", note)
 	}
-	if s.Replay != nil && (s.Requests != nil || s.Places != nil) {
-		t.line("  replay: %s", s.Replay.Symmem)
-		if s.Replay.PyTorch != "" {
-			t.line("  replay: %s", s.Replay.PyTorch)
+	if s.Replay != nil && (s.RequestDifference != nil || s.PlacementDifference != nil) {
+		t.writeLine("  replay: %s", s.Replay.SymmemText)
+		if s.Replay.PyTorchText != "" {
+			t.writeLine("  replay: %s", s.Replay.PyTorchText)
 		}
 	}
 }
 
-func (t *textWriter) difference(subject string, d *Difference) {
-	t.line("  %s differ first at request %d: %s", subject, d.Index, d.Kind)
-	for _, line := range d.Before {
-		t.line("      %s", line)
+func (t *textWriter) writeDifference(subject string, d *Difference) {
+	t.writeLine("  %s differ first at request %d: %s", subject, d.RequestIndex, d.Kind)
+	for _, line := range d.PrecedingRequests {
+		t.writeLine("      %s", line)
 	}
 	for i, v := range d.Variants {
 		position := ""
-		if v.Number >= 0 {
-			position = fmt.Sprintf(" (event %d in the file)", v.Number)
+		if v.EventIndex >= 0 {
+			position = fmt.Sprintf(" (event %d in the file)", v.EventIndex)
 		}
-		mark := string(rune('A' + i%26))
+		letter := string(rune('A' + i%26))
 		kind := ""
-		if v.Kind != "" {
-			kind = " [" + v.Kind + "]"
+		if v.DifferenceKind != "" {
+			kind = " [" + v.DifferenceKind + "]"
 		}
-		t.line("   %s  %s%s: %s%s", mark, ranklist.Ranks(v.Ranks), kind, v.Text, position)
-		t.stack(v.Stack)
+		t.writeLine("   %s  %s%s: %s%s", letter, ranklist.Ranks(v.Ranks), kind, v.Text, position)
+		t.writeStack(v.Stack)
 	}
 	switch {
-	case len(d.Blamed) > 0:
-		t.line("   in the minority: %s", ranklist.Ranks(d.Blamed))
+	case len(d.MinorityRanks) > 0:
+		t.writeLine("   in the minority: %s", ranklist.Ranks(d.MinorityRanks))
 	default:
-		t.line("   no majority: the file does not show which rank is wrong")
+		t.writeLine("   no majority: the file does not show which rank is wrong")
 	}
 	for _, line := range d.Explanation {
-		t.line("   %s", line)
+		t.writeLine("   %s", line)
 	}
 }
 
-func (t *textWriter) stack(lines []string) {
+func (t *textWriter) writeStack(lines []string) {
 	for i, line := range lines {
 		if i == maxLines {
-			t.line("         and %d more", len(lines)-i)
+			t.writeLine("         and %d more", len(lines)-i)
 			return
 		}
-		t.line("         %s", line)
+		t.writeLine("         %s", line)
 	}
 }
 
-// notes writes each distinct note once, with the ranks that have it.
-func (t *textWriter) notes(r *Report) {
-	ranks := map[string][]int{}
-	var order []string
+// writeNotes writes each distinct note once, with the ranks that have it.
+func (t *textWriter) writeNotes(r *Report) {
+	ranks := map[string][]int{} // by note
+	var notes []string
 	for _, rank := range r.Ranks {
 		for _, note := range rank.Notes {
 			if ranks[note] == nil {
-				order = append(order, note)
+				notes = append(notes, note)
 			}
 			ranks[note] = append(ranks[note], rank.Rank)
 		}
 	}
-	if len(order)+len(r.Notes) > 0 {
-		t.line("\nNotes:")
+	if len(notes)+len(r.Notes) > 0 {
+		t.writeLine("\nNotes:")
 	}
 	for _, note := range r.Notes {
-		t.line("  %s", note)
+		t.writeLine("  %s", note)
 	}
-	for i, note := range order {
+	for i, note := range notes {
 		if i == maxLines {
-			t.line("  and %d more notes", len(order)-i)
+			t.writeLine("  and %d more notes", len(notes)-i)
 			return
 		}
-		t.line("  %s: %s", ranklist.Ranks(ranks[note]), history.Clean(note))
+		t.writeLine("  %s: %s", ranklist.Ranks(ranks[note]), history.MakePrintable(note))
 	}
 }

@@ -285,7 +285,7 @@ func agree(t *testing.T, folder string, requests int) {
 		t.Fatal(err)
 	}
 	r := diff.Compare(histories, diff.Options{})
-	if !r.Agree || len(r.Sequences) != 1 || r.Sequences[0].Equal != requests {
+	if !r.RanksAgree || len(r.Sequences) != 1 || r.Sequences[0].EqualRequests != requests {
 		t.Errorf("report = %+v; want agreement in %d requests", r, requests)
 	}
 }

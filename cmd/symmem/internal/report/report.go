@@ -16,7 +16,7 @@ import (
 func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	b := &builder{
 		page: &page.Page{
-			Title: "symmem report", Agree: r.Agree, Compared: r.Compared(), Verdict: Summarize(r),
+			Title: "symmem report", Agree: r.RanksAgree, Compared: r.HasComparison(), Verdict: Summarize(r),
 			Notes: r.Notes,
 		},
 		frameIndexes: map[string]int32{}, textIndexes: map[string]int32{}, pathIndexes: map[pathKey]int{},
@@ -24,9 +24,9 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	}
 	for i := range r.Ranks {
 		rank := &r.Ranks[i]
-		b.totalEvents += rank.Events
+		b.totalEvents += rank.EventCount
 		b.page.Ranks = append(b.page.Ranks, page.Rank{
-			Rank: rank.Rank, File: history.Clean(rank.File), Format: rank.Format, Events: rank.Events,
+			Rank: rank.Rank, File: history.MakePrintable(rank.File), Format: rank.Format, Events: rank.EventCount,
 			Notes: rank.Notes,
 		})
 	}
@@ -41,24 +41,24 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 // Summarize describes a result in one sentence.
 func Summarize(r *diff.Report) string {
 	switch {
-	case !r.Compared():
+	case !r.HasComparison():
 		return "There is nothing to compare: no two ranks have events of the same pool or group."
-	case r.Agree:
+	case r.RanksAgree:
 		return "The ranks agree."
 	}
 	for i := range r.Sequences {
 		s := &r.Sequences[i]
-		d, subject := s.Requests, "requests"
+		d, subject := s.RequestDifference, "requests"
 		if d == nil {
-			d, subject = s.Places, "places"
+			d, subject = s.PlacementDifference, "places"
 		}
 		if d == nil {
 			continue
 		}
 		text := fmt.Sprintf("The ranks differ: in %s, %s differ first at request %d (%s)",
-			s.Title, subject, d.Index, d.Kind)
-		if len(d.Blamed) > 0 {
-			text += "; in the minority: " + ranklist.Ranks(d.Blamed)
+			s.Title, subject, d.RequestIndex, d.Kind)
+		if len(d.MinorityRanks) > 0 {
+			text += "; in the minority: " + ranklist.Ranks(d.MinorityRanks)
 		}
 		return text + "."
 	}
@@ -86,7 +86,7 @@ func (b *builder) findHistories(r *diff.Report) []*history.Rank {
 	ranks := make([]*history.Rank, len(r.Ranks))
 	for i := range r.Sequences {
 		for _, m := range r.Sequences[i].Members {
-			ranks[m.Rank] = m.History
+			ranks[m.RankIndex] = m.History
 			if b.indexesByRank[m.History] == nil {
 				b.indexesByRank[m.History] = &pageIndexes{
 					newIndexes(len(m.History.Stacks)), newIndexes(len(m.History.Texts)),
@@ -105,17 +105,17 @@ func newIndexes(count int) []int32 {
 	return all
 }
 
-func (b *builder) addSequence(s *diff.Sequence) {
+func (b *builder) addSequence(s *diff.SequenceResult) {
 	p := page.Sequence{
-		Title: s.Title, Calls: s.Class == history.Calls, Equal: s.Equal, Notes: s.Notes,
+		Title: s.Title, Calls: s.Class == history.Calls, Equal: s.EqualRequests, Notes: s.Notes,
 		Differences: []page.Difference{},
 	}
-	p.Differences = appendDifference(p.Differences, "requests", s.Requests)
-	p.Differences = appendDifference(p.Differences, "places", s.Places)
-	if s.Replay != nil && (s.Requests != nil || s.Places != nil) {
-		p.Notes = append(p.Notes, "replay: "+s.Replay.Symmem)
-		if s.Replay.PyTorch != "" {
-			p.Notes = append(p.Notes, "replay: "+s.Replay.PyTorch)
+	p.Differences = appendDifference(p.Differences, "requests", s.RequestDifference)
+	p.Differences = appendDifference(p.Differences, "places", s.PlacementDifference)
+	if s.Replay != nil && (s.RequestDifference != nil || s.PlacementDifference != nil) {
+		p.Notes = append(p.Notes, "replay: "+s.Replay.SymmemText)
+		if s.Replay.PyTorchText != "" {
+			p.Notes = append(p.Notes, "replay: "+s.Replay.PyTorchText)
 		}
 	}
 	for i := range s.Members {
@@ -134,19 +134,19 @@ func appendDifference(all []page.Difference, subject string, d *diff.Difference)
 		return all
 	}
 	p := page.Difference{
-		Subject: subject, Kind: d.Kind, Request: d.Index, Blamed: d.Blamed, Before: d.Before,
+		Subject: subject, Kind: d.Kind, Request: d.RequestIndex, Blamed: d.MinorityRanks, Before: d.PrecedingRequests,
 		Explanation: d.Explanation,
 	}
 	for _, v := range d.Variants {
 		p.Variants = append(p.Variants, page.Variant{
-			Ranks: v.Ranks, Text: v.Text, Kind: v.Kind, Stack: v.Stack,
+			Ranks: v.Ranks, Text: v.Text, Kind: v.DifferenceKind, Stack: v.Stack,
 		})
 	}
 	return append(all, p)
 }
 
 var pageKinds = map[history.Action]page.Kind{
-	history.Alloc: page.Alloc, history.Free: page.Free, history.FreeDone: page.FreeDone,
+	history.Alloc: page.Alloc, history.Free: page.Free, history.FreeCompleted: page.FreeDone,
 	history.MapSegment: page.SegmentAdd, history.UnmapSegment: page.SegmentRemove,
 	history.Call: page.Call,
 }
@@ -155,7 +155,7 @@ var pageKinds = map[history.Action]page.Kind{
 const progressStep = 1 << 14
 
 func (b *builder) newTrack(m *diff.Member) *page.Track {
-	t := &page.Track{Rank: m.Rank, First: -m.Skipped, Segments: segmentsOf(m.Sequence)}
+	t := &page.Track{Rank: m.RankIndex, First: -m.SkippedRequests, Segments: segmentsOf(m.Sequence)}
 	for _, block := range m.Sequence.InitialBlocks {
 		t.Add(&page.Event{
 			Kind: page.Older, Size: block.Size, Offset: block.Offset, Segment: block.Segment,
@@ -185,7 +185,7 @@ func (b *builder) newTrack(m *diff.Member) *page.Track {
 func segmentsOf(s *history.Sequence) []page.Segment {
 	all := make([]page.Segment, len(s.Segments))
 	for i, segment := range s.Segments {
-		all[i] = page.Segment{Bytes: segment.Bytes, Initial: segment.Initial}
+		all[i] = page.Segment{Bytes: segment.Bytes, Initial: segment.IsInitial}
 	}
 	for i := range s.Events {
 		e := &s.Events[i]
@@ -233,7 +233,7 @@ func (b *builder) addText(r *history.Rank, text int32) int32 {
 
 // findOrAddText returns the index of a text in a list. It adds the text if necessary.
 func findOrAddText(known map[string]int32, all *[]string, text string) int32 {
-	text = history.Clean(text)
+	text = history.MakePrintable(text)
 	i, ok := known[text]
 	if !ok {
 		i = int32(len(*all))

@@ -16,7 +16,7 @@ type pathKey struct{ group, operation, path string }
 
 // countPaths counts the calls of a rank by group, operation and path, which is the way in which
 // symmem executes a collective.
-func (b *builder) countPaths(s *diff.Sequence, m *diff.Member) {
+func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
 		if int(e.Block) >= len(m.History.Texts) || e.Block < 0 {
@@ -33,8 +33,8 @@ func (b *builder) countPaths(s *diff.Sequence, m *diff.Member) {
 				Calls: make([]int64, len(b.page.Ranks)), Bytes: make([]int64, len(b.page.Ranks)),
 			})
 		}
-		b.page.Paths[index].Calls[m.Rank]++
-		b.page.Paths[index].Bytes[m.Rank] += e.Bytes
+		b.page.Paths[index].Calls[m.RankIndex]++
+		b.page.Paths[index].Bytes[m.RankIndex] += e.Bytes
 	}
 }
 
@@ -48,7 +48,7 @@ func parseCall(text string) (operation, path string) {
 	} else if isQuoted := strings.HasPrefix(text, `"`); isQuoted {
 		operation = "value"
 	}
-	return history.Clean(operation), history.Clean(path)
+	return history.MakePrintable(operation), history.MakePrintable(path)
 }
 
 // addTables fills in the tables of windows, pending calls and faults.
@@ -63,11 +63,11 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 			continue
 		}
 		for _, f := range rank.Faults {
-			b.page.Faults = addRow(b.page.Faults, i, f.Group, history.Clean(f.Text), f.UnixMicro)
+			b.page.Faults = addRow(b.page.Faults, i, f.Group, history.MakePrintable(f.Text), f.UnixMicro)
 		}
-		for _, c := range rank.Pending {
+		for _, c := range rank.PendingCalls {
 			b.page.Pending = addRow(b.page.Pending, i, c.Group,
-				fmt.Sprintf("%s: %s", history.Clean(c.Text), history.Clean(c.State)), c.UnixMicro)
+				fmt.Sprintf("%s: %s", history.MakePrintable(c.Text), history.MakePrintable(c.State)), c.UnixMicro)
 		}
 		for _, w := range rank.Windows {
 			b.addWindow(windows, i, &w)
@@ -106,12 +106,12 @@ func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window)
 		index = len(b.page.Windows)
 		rows[key] = index
 		b.page.Windows = append(b.page.Windows, page.Window{
-			Group: history.Clean(w.Group), Pool: history.Clean(w.Pool), Segment: int(w.Segment),
+			Group: history.MakePrintable(w.Group), Pool: history.MakePrintable(w.Pool), Segment: int(w.Segment),
 			Bytes: w.Bytes, States: make([]page.State, len(b.page.Ranks)),
 		})
 	}
 	state := page.Registered
-	if w.Deregistered {
+	if w.IsDeregistered {
 		state = page.Deregistered
 	}
 	b.page.Windows[index].States[rank] = state
@@ -148,7 +148,7 @@ func (b *builder) addMissingWindows() {
 
 // addMissingCalls adds a pending row for each rank that has made fewer calls than others of its
 // group. The row shows the first missing call.
-func (b *builder) addMissingCalls(s *diff.Sequence) {
+func (b *builder) addMissingCalls(s *diff.SequenceResult) {
 	if s.Class != history.Calls {
 		return
 	}
@@ -165,11 +165,11 @@ func (b *builder) addMissingCalls(s *diff.Sequence) {
 		if missing == 0 {
 			continue
 		}
-		e := &longestMember.Sequence.Events[count+longestMember.Skipped]
+		e := &longestMember.Sequence.Events[count+longestMember.SkippedRequests]
 		text := fmt.Sprintf("request %d is missing: %s; rank %d has made %s", count,
-			longestMember.History.Text(e), longestMember.History.Number,
+			longestMember.History.EventText(e), longestMember.History.Number,
 			ranklist.Plural(missing, "more request"))
-		b.page.Pending = addRow(b.page.Pending, m.Rank, s.Title, text, e.UnixMicro)
+		b.page.Pending = addRow(b.page.Pending, m.RankIndex, s.Title, text, e.UnixMicro)
 	}
 }
 
@@ -178,5 +178,5 @@ func comparedCalls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0
 	}
-	return len(m.Sequence.Events) - m.Skipped
+	return len(m.Sequence.Events) - m.SkippedRequests
 }

@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// Dict represents a Python dict as a list of its keys and values, in order.
-type Dict []Pair
+// PyDict represents a Python dict as a list of its keys and values, in order.
+type PyDict []Pair
 
 // Pair holds a key and a value. The value is nil or an int, int64, float64, bool, string, Dict,
-// List or Tuple.
+// PyList or Tuple.
 type Pair struct {
 	Key   string
 	Value any
 }
 
-// List represents a Python list.
-type List []any
+// PyList represents a Python list.
+type PyList []any
 
-// Tuple represents a Python tuple. JSON encodes it as a list.
-type Tuple []any
+// PyTuple represents a Python tuple. JSON encodes it as a list.
+type PyTuple []any
 
-// JSON encodes a value as JSON.
-func JSON(v any) []byte {
+// EncodeJSON encodes a value as JSON.
+func EncodeJSON(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err)
@@ -34,10 +34,10 @@ func JSON(v any) []byte {
 }
 
 // MarshalJSON implements json.Marshaler.
-func (d Dict) MarshalJSON() ([]byte, error) {
+func (d PyDict) MarshalJSON() ([]byte, error) {
 	parts := make([]string, len(d))
 	for i, p := range d {
-		parts[i] = string(JSON(p.Key)) + ":" + string(JSON(p.Value))
+		parts[i] = string(EncodeJSON(p.Key)) + ":" + string(EncodeJSON(p.Value))
 	}
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
@@ -45,36 +45,36 @@ func (d Dict) MarshalJSON() ([]byte, error) {
 // Pickle encodes a value. Protocols 3 to 5 extend lists and dicts in batches of 1,000 items, like
 // Python's pickler. Protocol 2 writes each list or dict in one batch, like PyTorch's C++ pickler.
 func Pickle(v any, protocol int) []byte {
-	p := &pickler{protocol: protocol, strings: map[string]int{}}
+	p := &pickler{protocol: protocol, memoNumbers: map[string]int{}}
 	p.write(0x80, byte(protocol))
-	p.value(v)
+	p.writeValue(v)
 	p.write('.')
 	return p.out
 }
 
 type pickler struct {
-	out      []byte
-	protocol int
-	strings  map[string]int // memo numbers of strings
-	stored   int            // number of values in the memo
+	out         []byte
+	protocol    int
+	memoNumbers map[string]int // memo numbers of strings
+	memoLength  int            // number of values in the memo
 }
 
 func (p *pickler) write(b ...byte) { p.out = append(p.out, b...) }
 
-// store adds the last value to the memo, from which later operations can read it.
-func (p *pickler) store() {
+// addToMemo adds the last value to the memo, from which later operations can read it.
+func (p *pickler) addToMemo() {
 	switch {
 	case p.protocol >= 4:
 		p.write(0x94)
-	case p.stored < 256:
-		p.write('q', byte(p.stored))
+	case p.memoLength < 256:
+		p.write('q', byte(p.memoLength))
 	default:
-		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'r'), uint32(p.stored))
+		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'r'), uint32(p.memoLength))
 	}
-	p.stored++
+	p.memoLength++
 }
 
-func (p *pickler) value(v any) {
+func (p *pickler) writeValue(v any) {
 	switch v := v.(type) {
 	case nil:
 		p.write('N')
@@ -85,25 +85,25 @@ func (p *pickler) value(v any) {
 			p.write(0x89)
 		}
 	case int:
-		p.integer(int64(v))
+		p.writeInteger(int64(v))
 	case int64:
-		p.integer(v)
+		p.writeInteger(v)
 	case float64:
 		p.out = binary.BigEndian.AppendUint64(append(p.out, 'G'), math.Float64bits(v))
 	case string:
-		p.text(v)
-	case Tuple:
-		p.tuple(v)
-	case List:
-		p.list(v)
-	case Dict:
-		p.dict(v)
+		p.writeString(v)
+	case PyTuple:
+		p.writeTuple(v)
+	case PyList:
+		p.writeList(v)
+	case PyDict:
+		p.writeDict(v)
 	default:
 		panic(fmt.Sprintf("cannot pickle a value of type %T", v))
 	}
 }
 
-func (p *pickler) integer(n int64) {
+func (p *pickler) writeInteger(n int64) {
 	switch {
 	case n >= 0 && n < 256:
 		p.write('K', byte(n))
@@ -116,8 +116,8 @@ func (p *pickler) integer(n int64) {
 	}
 }
 
-func (p *pickler) text(s string) {
-	if at, ok := p.strings[s]; ok {
+func (p *pickler) writeString(s string) {
+	if at, ok := p.memoNumbers[s]; ok {
 		if at < 256 {
 			p.write('h', byte(at))
 		} else {
@@ -131,41 +131,41 @@ func (p *pickler) text(s string) {
 		p.out = binary.LittleEndian.AppendUint32(append(p.out, 'X'), uint32(len(s)))
 	}
 	p.out = append(p.out, s...)
-	p.strings[s] = p.stored
-	p.store()
+	p.memoNumbers[s] = p.memoLength
+	p.addToMemo()
 }
 
-func (p *pickler) tuple(v Tuple) {
+func (p *pickler) writeTuple(v PyTuple) {
 	if len(v) > 3 || len(v) == 0 {
 		p.write('(')
 	}
 	for _, item := range v {
-		p.value(item)
+		p.writeValue(item)
 	}
 	p.write([]byte{'t', 0x85, 0x86, 0x87, 't'}[min(len(v), 4)])
-	p.store()
+	p.addToMemo()
 }
 
-// batch returns the maximum number of items that one operation adds to a list or dict.
-func (p *pickler) batch() int {
+// maxBatchItems returns the maximum number of items that one operation adds to a list or dict.
+func (p *pickler) maxBatchItems() int {
 	if p.protocol == 2 {
 		return math.MaxInt
 	}
 	return 1000
 }
 
-func (p *pickler) list(v List) {
+func (p *pickler) writeList(v PyList) {
 	p.write(']')
-	p.store()
+	p.addToMemo()
 	for len(v) > 0 {
-		n := min(len(v), p.batch())
+		n := min(len(v), p.maxBatchItems())
 		if n == 1 {
-			p.value(v[0])
+			p.writeValue(v[0])
 			p.write('a')
 		} else {
 			p.write('(')
 			for _, item := range v[:n] {
-				p.value(item)
+				p.writeValue(item)
 			}
 			p.write('e')
 		}
@@ -173,17 +173,17 @@ func (p *pickler) list(v List) {
 	}
 }
 
-func (p *pickler) dict(v Dict) {
+func (p *pickler) writeDict(v PyDict) {
 	p.write('}')
-	p.store()
+	p.addToMemo()
 	for len(v) > 0 {
-		n := min(len(v), p.batch())
+		n := min(len(v), p.maxBatchItems())
 		if n > 1 {
 			p.write('(')
 		}
 		for _, pair := range v[:n] {
-			p.text(pair.Key)
-			p.value(pair.Value)
+			p.writeString(pair.Key)
+			p.writeValue(pair.Value)
 		}
 		if n > 1 {
 			p.write('u')

@@ -15,22 +15,22 @@ type Request struct {
 	Size   int64
 	Stream int
 	Pool   int
-	Free   bool
+	IsFree bool
 }
 
 // Program lists requests. The request that frees a tensor has the same size, stream and pool as the
 // request that allocated the tensor.
 type Program []Request
 
-// Random returns a random program that uses the given number of pools and streams.
-func Random(rng *rand.Rand, requests, pools, streams int) Program {
+// RandomProgram returns a random program that uses the given number of pools and streams.
+func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	var p Program
 	var live []Request
 	for len(p) < requests {
 		if len(live) > 40 || len(live) > 0 && rng.IntN(100) < 45 {
 			at := rng.IntN(len(live))
 			r := live[at]
-			r.Free = true
+			r.IsFree = true
 			p = append(p, r)
 			live = slices.Delete(live, at, at+1)
 			continue
@@ -53,29 +53,29 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(6<<20)
 }
 
-// Kinds lists the kinds of differences that Plant creates. "other place" is not among them, because
-// addresses cause that difference rather than the program.
-var Kinds = []string{
+// DifferenceKinds lists the kinds of differences that Plant creates. "other place" is not among
+// them, because addresses cause that difference rather than the program.
+var DifferenceKinds = []string{
 	"other size", "missing", "extra", "other order", "other stream", "other pool", "other call",
 }
 
-// Plant returns a copy of a program with a difference of the given kind at a random request, or nil
-// if that request cannot differ in this way. It adds, removes or changes a tensor's allocation
-// together with its free.
-func Plant(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
+// PlantDifference returns a copy of a program with a difference of the given kind at a random
+// request, or nil if that request cannot differ in this way. It adds, removes or changes a tensor's
+// allocation together with its free.
+func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	at := rng.IntN(len(p))
 	planted := slices.Clone(p)
 	r := planted[at]
-	if r.Free != (kind == "other call") && kind != "other order" {
+	if r.IsFree != (kind == "other call") && kind != "other order" {
 		return nil
 	}
 	switch kind {
 	case "other size":
-		return change(planted, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
+		return changeTensor(planted, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
 	case "other stream":
-		return change(planted, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
+		return changeTensor(planted, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
 	case "other pool":
-		return change(planted, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
+		return changeTensor(planted, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
 	case "missing":
 		return slices.DeleteFunc(planted, func(o Request) bool { return o.Tensor == r.Tensor })
 	case "extra":
@@ -94,7 +94,7 @@ func Plant(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	return planted
 }
 
-func change(p Program, tensor int, apply func(*Request)) Program {
+func changeTensor(p Program, tensor int, apply func(*Request)) Program {
 	for i := range p {
 		if p[i].Tensor == tensor {
 			apply(&p[i])
@@ -109,7 +109,7 @@ func plantExtra(rng *rand.Rand, p Program, at int) Program {
 	}
 	p = slices.Insert(p, at, extra)
 	if rng.IntN(2) == 0 {
-		extra.Free = true
+		extra.IsFree = true
 		p = slices.Insert(p, at+1+rng.IntN(len(p)-at), extra)
 	}
 	return p
@@ -121,7 +121,7 @@ func plantExtra(rng *rand.Rand, p Program, at int) Program {
 func FirstDifference(a, b Program, pools int) []int {
 	all := make([]int, pools)
 	for pool := range all {
-		requestsA, requestsB := canonical(a, pool), canonical(b, pool)
+		requestsA, requestsB := normalizedRequests(a, pool), normalizedRequests(b, pool)
 		all[pool] = -1
 		if !slices.Equal(requestsA, requestsB) {
 			first, n := 0, min(len(requestsA), len(requestsB))
@@ -134,16 +134,16 @@ func FirstDifference(a, b Program, pools int) []int {
 	return all
 }
 
-// canonical lists the requests of a pool, with tensors and streams numbered by their first use. The
-// default stream keeps its number, 0.
-func canonical(p Program, pool int) []Request {
+// normalizedRequests lists the requests of a pool, with tensors and streams numbered by their first
+// use. The default stream keeps its number, 0.
+func normalizedRequests(p Program, pool int) []Request {
 	var all []Request
 	tensors, streams := map[int]int{}, map[int]int{0: 0}
 	for _, r := range p {
 		if r.Pool != pool {
 			continue
 		}
-		if !r.Free {
+		if !r.IsFree {
 			tensors[r.Tensor] = len(tensors)
 		}
 		if _, ok := streams[r.Stream]; !ok {

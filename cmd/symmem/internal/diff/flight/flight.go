@@ -12,86 +12,86 @@ import (
 	"symmem/cmd/symmem/internal/diff/snapshot"
 )
 
-// Streamed selects the lists whose elements plain.Decode passes to Reader.Element.
-var Streamed = []plain.Stream{{Key: "entries", Levels: 1}}
+// StreamedLists selects the lists whose elements plain.Decode passes to Reader.AddEntry.
+var StreamedLists = []plain.StreamedList{{Key: "entries", Levels: 1}}
 
 // Reader collects the entries of one dump.
 type Reader struct {
-	rank       *history.Rank
-	stacks     *snapshot.Stacks
-	keys       map[string]plain.Value
-	texts      map[string]int32 // index in rank.Texts
-	groups     map[string]*history.Sequence
-	messages   int               // number of sends and receives
-	lastStates map[string]string // state of the last call, by group
-	count      int64             // number of entries
+	rank         *history.Rank
+	stacks       *snapshot.Stacks
+	keyValues    map[string]plain.Value
+	textIndexes  map[string]int32 // index in rank.Texts
+	groups       map[string]*history.Sequence
+	messageCount int               // number of sends and receives
+	lastStates   map[string]string // state of the last call, by group
+	entryCount   int64             // number of entries
 }
 
 // NewReader returns a Reader that fills in rank.
 func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
 	return &Reader{
-		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, texts: map[string]int32{},
+		rank: rank, stacks: stacks, keyValues: map[string]plain.Value{}, textIndexes: map[string]int32{},
 		groups: map[string]*history.Sequence{}, lastStates: map[string]string{},
 	}
 }
 
-// Seen reports whether the dump contained any entries.
-func (r *Reader) Seen() bool { return r.count > 0 }
+// HasEntries reports whether the dump contained any entries.
+func (r *Reader) HasEntries() bool { return r.entryCount > 0 }
 
-// Element adds an entry of the dump to the rank's history.
-func (r *Reader) Element(d *plain.Document, v plain.Value) error {
+// AddEntry adds an entry of the dump to the rank's history.
+func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) {
 		return fmt.Errorf("%w: an entry is not a dict", plain.ErrFormat)
 	}
-	number := r.count
-	r.count++
-	if d.Get(v, r.key(d, "is_p2p")).Bool() {
-		r.messages++
+	number := r.entryCount
+	r.entryCount++
+	if d.Get(v, r.keyValue(d, "is_p2p")).Bool() {
+		r.messageCount++
 		return nil
 	}
 	group := r.group(d, v)
-	first := len(group.Events) == 0
-	sequence, ok := d.Get(v, r.key(d, "collective_seq_id")).Int()
-	if first && ok {
-		group.FirstCall = sequence
+	callNumber, ok := d.Get(v, r.keyValue(d, "collective_seq_id")).Int()
+	if len(group.Events) == 0 && ok {
+		group.FirstCallNumber = callNumber
 	}
 	text := r.describe(d, v)
-	id, known := r.texts[text]
-	if !known {
-		id = int32(len(r.rank.Texts))
-		r.texts[text] = id
+	textIndex, ok := r.textIndexes[text]
+	if !ok {
+		textIndex = int32(len(r.rank.Texts))
+		r.textIndexes[text] = textIndex
 		r.rank.Texts = append(r.rank.Texts, text)
 	}
-	created, _ := d.Get(v, r.key(d, "time_created_ns")).RoundedInt()
-	created /= 1000 // in microseconds
+	createdNS, _ := d.Get(v, r.keyValue(d, "time_created_ns")).RoundedInt()
+	created := createdNS / 1000 // in microseconds
 	group.Events = append(group.Events, history.Event{
-		Number: number, Size: sequence, UnixMicro: created, Segment: -1, Block: id, Action: history.Call,
-		Stack: r.stacks.Add(d, d.Get(v, r.key(d, "frames"))),
+		Number: number, Size: callNumber, UnixMicro: created, Segment: -1, Block: textIndex,
+		Stack: r.stacks.Add(d, d.Get(v, r.keyValue(d, "frames"))), Action: history.Call,
 	})
-	r.lastStates[group.ID], _ = d.Text(d.Get(v, r.key(d, "state")))
+	r.lastStates[group.ID], _ = d.StringOf(d.Get(v, r.keyValue(d, "state")))
 	r.addPending(group, text, created)
 	return nil
 }
 
-// maxPending limits the number of pending calls that are kept.
-const maxPending = 1000
+// maxPendingCalls limits the number of pending calls that are kept.
+const maxPendingCalls = 1000
 
 // addPending adds the group's last call to the rank's pending calls, unless it has completed.
 func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
 	state := r.lastStates[group.ID]
-	if state == "" || state == "completed" || len(r.rank.Pending) >= maxPending {
+	if state == "" || state == "completed" || len(r.rank.PendingCalls) >= maxPendingCalls {
 		return
 	}
-	r.rank.Pending = append(r.rank.Pending, history.PendingCall{
+	r.rank.PendingCalls = append(r.rank.PendingCalls, history.PendingCall{
 		Group: group.ID, Text: text, State: state, UnixMicro: created,
 	})
 }
 
-func (r *Reader) key(d *plain.Document, name string) plain.Value {
-	v, ok := r.keys[name]
+// keyValue returns the Value of a key's name.
+func (r *Reader) keyValue(d *plain.Document, name string) plain.Value {
+	v, ok := r.keyValues[name]
 	if !ok {
-		v = d.String(name)
-		r.keys[name] = v
+		v = d.StringValue(name)
+		r.keyValues[name] = v
 	}
 	return v
 }
@@ -99,20 +99,20 @@ func (r *Reader) key(d *plain.Document, name string) plain.Value {
 // group returns the sequence of an entry's group.
 func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	var words []string
-	for _, item := range d.Items(d.Get(v, r.key(d, "process_group"))) {
-		if text, ok := d.Text(item); ok && text != "" {
+	for _, item := range d.Items(d.Get(v, r.keyValue(d, "process_group"))) {
+		if text, ok := d.StringOf(item); ok && text != "" {
 			words = append(words, text)
 		}
 	}
 	if len(words) == 0 {
-		id, _ := d.Get(v, r.key(d, "pg_id")).Int()
+		id, _ := d.Get(v, r.keyValue(d, "pg_id")).Int()
 		words = []string{fmt.Sprint(id)}
 	}
-	id := history.Clean(strings.Join(words, " "))
+	id := history.MakePrintable(strings.Join(words, " "))
 	g := r.groups[id]
 	if g == nil {
 		g = &history.Sequence{
-			Class: history.Calls, ID: id, Partial: true, NoPlacesReason: "calls have no places",
+			Class: history.Calls, ID: id, IsPartial: true, NoPlacesReason: "calls have no places",
 		}
 		r.groups[id] = g
 		r.rank.Sequences = append(r.rank.Sequences, g)
@@ -120,23 +120,23 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	return g
 }
 
-// unevenOperations lists the operations whose sizes may differ between ranks, by their prefixes and
-// by the suffix "_v".
+// unevenOperations lists the operations whose sizes can differ between ranks. It contains prefixes
+// of their names and the suffix "_v".
 var unevenOperations = []string{"gather", "scatter", "all_to_all", "_v"}
 
 // describe returns what must be the same on all ranks: the name of the operation, its data types
 // and, except in unevenOperations, its sizes.
 func (r *Reader) describe(d *plain.Document, v plain.Value) string {
-	name, _ := d.Text(d.Get(v, r.key(d, "profiling_name")))
-	_, operation, found := strings.Cut(name, ":")
-	if !found {
+	name, _ := d.StringOf(d.Get(v, r.keyValue(d, "profiling_name")))
+	_, operation, hasPrefix := strings.Cut(name, ":")
+	if !hasPrefix {
 		operation = name
 	}
 	var b strings.Builder
 	b.WriteString(operation)
 	for _, key := range []string{"input_dtypes", "output_dtypes", "input_sizes", "output_sizes"} {
-		value := d.Get(v, r.key(d, key))
-		if value.IsNone() || strings.HasSuffix(key, "sizes") && sizesDiffer(operation) {
+		value := d.Get(v, r.keyValue(d, key))
+		if value.IsNone() || strings.HasSuffix(key, "sizes") && canSizesDiffer(operation) {
 			continue
 		}
 		b.WriteString(" " + strings.ReplaceAll(key, "_", " ") + " ")
@@ -145,7 +145,7 @@ func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 	return b.String()
 }
 
-func sizesDiffer(operation string) bool {
+func canSizesDiffer(operation string) bool {
 	for _, word := range unevenOperations {
 		if operation == word || strings.HasSuffix(operation, word) && word == "_v" ||
 			strings.HasPrefix(operation, word) {
@@ -155,13 +155,13 @@ func sizesDiffer(operation string) bool {
 	return false
 }
 
-// maxText limits the length of a description, in bytes. A pickle may refer to the same list many
-// times, so a small file could otherwise produce a huge text.
-const maxText = 1 << 20
+// maxTextBytes limits the length of a description. A pickle can refer to the same list many times,
+// so a small file could otherwise produce a huge text.
+const maxTextBytes = 1 << 20
 
 // appendValue formats nested lists of numbers and strings. It stops after about maxText bytes.
 func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int) {
-	if text, ok := d.Text(v); ok {
+	if text, ok := d.StringOf(v); ok {
 		b.WriteString(text)
 		return
 	}
@@ -175,7 +175,7 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 	}
 	b.WriteByte('[')
 	for i, item := range d.Items(v) {
-		if b.Len() > maxText {
+		if b.Len() > maxTextBytes {
 			b.WriteString(" ...")
 			break
 		}
@@ -190,12 +190,12 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 // Finish sets the rank's format and adds notes about the dump.
 func (r *Reader) Finish() {
 	r.rank.Format = "Flight Recorder dump"
-	if r.messages > 0 {
-		r.rank.Note("%d sends and receives are left out: they need not agree between ranks", r.messages)
+	if r.messageCount > 0 {
+		r.rank.AddNote("%d sends and receives are left out: they need not agree between ranks", r.messageCount)
 	}
 	for _, g := range r.rank.Sequences {
 		if state := r.lastStates[g.ID]; state != "" && state != "completed" {
-			r.rank.Note("the last call of group %s is %s, not completed", g.ID, history.Clean(state))
+			r.rank.AddNote("the last call of group %s is %s, not completed", g.ID, history.MakePrintable(state))
 		}
 	}
 }

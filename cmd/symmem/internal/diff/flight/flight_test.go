@@ -32,7 +32,7 @@ func TestStackInPlaceOfFrame(t *testing.T) {
 	}
 	events := rank.Sequences[0].Events
 	for i := range events {
-		if lines := rank.Stack(&events[i]); len(lines) > 2 {
+		if lines := rank.StackLines(&events[i]); len(lines) > 2 {
 			t.Errorf("stack %d = %q; want at most 2 frames", i, lines)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package history describes what the allocators and communicators of one rank did, whatever the
-// format of the file that recorded it.
+// Package history describes the allocations, frees and collectives of one rank. It does not depend
+// on the format of the file that recorded them.
 package history
 
 import (
@@ -13,16 +13,16 @@ type Action uint8
 // Alloc and the constants after it are the actions. A segment is a range of memory in which blocks
 // are placed.
 const (
-	Alloc    Action = iota + 1
-	Free            // request to free a block, which another stream may still be using
-	FreeDone        // the block can be reused
+	Alloc         Action = iota + 1
+	Free                 // request to free a block, which another stream may still be using
+	FreeCompleted        // the block can be reused
 	MapSegment
 	UnmapSegment
 	Call // submission of a collective
 )
 
 var actionNames = [...]string{
-	Alloc: "alloc", Free: "free", FreeDone: "free completed", MapSegment: "segment",
+	Alloc: "alloc", Free: "free", FreeCompleted: "free completed", MapSegment: "segment",
 	UnmapSegment: "segment freed", Call: "call",
 }
 
@@ -48,15 +48,14 @@ type Event struct {
 	// Segment is an index in Sequence.Segments, or -1 if the segment is unknown.
 	Segment int32
 	Stream  int32 // 0 for the default stream; the others are counted from 1
-	// Block counts the sequence's Allocs from 0. It is -1 if the block was allocated before the
-	// trace began. For a Call, it is an index in Rank.Texts.
+	// Block is the number of the sequence's Allocs before the block's Alloc, or -1 if the block was
+	// allocated before the trace began. For a Call, it is an index in Rank.Texts.
 	Block  int32
 	Stack  int32 // index in Rank.Stacks, or -1 if there is none
 	Action Action
 }
 
-// Class states to what kind of pool or group a Sequence belongs. Only sequences of the same class
-// are compared.
+// Class is the kind of a pool or group. Only sequences of the same class are compared.
 type Class uint8
 
 // DefaultPool and the constants after it are the classes.
@@ -80,9 +79,9 @@ func (c Class) String() string {
 
 // SegmentInfo describes a segment.
 type SegmentInfo struct {
-	Address uint64
-	Bytes   int64
-	Initial bool // whether the segment was mapped before the trace began
+	Address   uint64
+	Bytes     int64
+	IsInitial bool // whether the segment was mapped before the trace began
 }
 
 // InitialBlock describes a block that was allocated before the trace began.
@@ -99,16 +98,16 @@ type Sequence struct {
 	Events        []Event
 	Segments      []SegmentInfo
 	InitialBlocks []InitialBlock
-	// Partial is set if the pool or group may have had events before the trace began.
-	Partial bool
+	// IsPartial is set if the pool or group can have had events before the trace began.
+	IsPartial bool
 	// NoPlacesReason states why the places of blocks cannot be compared. It is empty if the places
 	// can be compared.
 	NoPlacesReason string
 	// UnsupportedSetting names an allocator setting with which PyTorch's placement rule cannot be
 	// replayed. It is empty if there is no such setting.
 	UnsupportedSetting string
-	// FirstCall is the number, within the group, of the sequence's first call.
-	FirstCall int64
+	// FirstCallNumber is the number of the sequence's first call within the group.
+	FirstCallNumber int64
 }
 
 // Fault describes the failure of a group.
@@ -125,11 +124,11 @@ type PendingCall struct {
 
 // Window describes the registration of a segment with a group.
 type Window struct {
-	Pool         string // ID of the pool's sequence
-	Segment      int32  // number of the segment in the pool
-	Bytes        int64
-	Group        string
-	Deregistered bool // whether the registration has ended
+	Pool           string // ID of the pool's sequence
+	Segment        int32  // number of the segment in the pool
+	Bytes          int64
+	Group          string
+	IsDeregistered bool // whether the registration has ended
 }
 
 // Frame describes a line of a call stack.
@@ -148,51 +147,51 @@ type Rank struct {
 	// World is the number of the rank's world in its process, counted from 1. A world is a set of
 	// ranks that communicate.
 	World int
-	// Format names the format of the file and, if World is above 1, the world. Ranks whose formats
-	// differ are not compared.
-	Format    string
-	Sequences []*Sequence
-	Frames    []Frame
-	Stacks    [][]int32 // indexes of Frames, innermost first
-	Texts     []string
-	Faults    []Fault
-	Pending   []PendingCall
-	Windows   []Window
-	// Notes lists what cannot be determined from the file. Use Note to add a line.
+	// Format names the format of the file and, if World is above 1, the world. Ranks with different
+	// formats are not compared.
+	Format       string
+	Sequences    []*Sequence
+	Frames       []Frame
+	Stacks       [][]int32 // indexes of Frames, innermost first
+	Texts        []string
+	Faults       []Fault
+	PendingCalls []PendingCall
+	Windows      []Window
+	// Notes lists what cannot be determined from the file. AddNote adds a line.
 	Notes []string
 
-	noted map[string]bool // the Notes that Note has added
+	knownNotes map[string]bool // the Notes that AddNote has added
 }
 
-// Note adds a line to Notes, unless Note has already added the same line.
-func (r *Rank) Note(format string, args ...any) {
+// AddNote adds a line to Notes, unless it has already added the same line.
+func (r *Rank) AddNote(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if r.noted[text] {
+	if r.knownNotes[text] {
 		return
 	}
-	if r.noted == nil {
-		r.noted = map[string]bool{}
+	if r.knownNotes == nil {
+		r.knownNotes = map[string]bool{}
 	}
-	r.noted[text] = true
+	r.knownNotes[text] = true
 	r.Notes = append(r.Notes, text)
 }
 
-// Stack returns the call stack of an event as text, innermost frame first.
-func (r *Rank) Stack(e *Event) []string {
+// StackLines returns the call stack of an event as text, innermost frame first.
+func (r *Rank) StackLines(e *Event) []string {
 	if e.Stack < 0 || int(e.Stack) >= len(r.Stacks) {
 		return nil
 	}
 	var lines []string
 	for _, i := range r.Stacks[e.Stack] {
-		lines = append(lines, Clean(r.Frames[i].String()))
+		lines = append(lines, MakePrintable(r.Frames[i].String()))
 	}
 	return lines
 }
 
-// Text describes an event, but not where its block was placed.
-func (r *Rank) Text(e *Event) string {
+// EventText describes an event, but not where its block was placed.
+func (r *Rank) EventText(e *Event) string {
 	if e.Action == Call {
-		return Clean(r.Texts[e.Block])
+		return MakePrintable(r.Texts[e.Block])
 	}
 	if e.Action == MapSegment || e.Action == UnmapSegment {
 		return fmt.Sprintf("%v of %d B", e.Action, e.Size)
@@ -200,9 +199,9 @@ func (r *Rank) Text(e *Event) string {
 	return fmt.Sprintf("%v %d B (stream %d)", e.Action, e.Size, e.Stream)
 }
 
-// Clean replaces characters that could garble a terminal, such as control characters, with question
-// marks.
-func Clean(s string) string {
+// MakePrintable replaces characters that could garble a terminal, such as control characters, with
+// question marks.
+func MakePrintable(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c >= 0x7f && c < 0xa0 || c >= 0x200b && c <= 0x202e || c == 0xfffd {
 			return '?'

@@ -252,24 +252,24 @@ func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	rank := &history.Rank{Number: -1}
 	stacks := snapshot.NewStacks(rank)
 	memory, calls := snapshot.NewReader(rank, stacks), flight.NewReader(rank, stacks)
-	streams := append(slices.Clone(snapshot.Streamed), flight.Streamed...)
+	streams := append(slices.Clone(snapshot.StreamedLists), flight.StreamedLists...)
 	element := func(d *plain.Document, key, list int, v plain.Value) error {
-		if key == len(snapshot.Streamed) {
-			return calls.Element(d, v)
+		if key == len(snapshot.StreamedLists) {
+			return calls.AddEntry(d, v)
 		}
-		return memory.Element(d, key, list, v)
+		return memory.AddElement(d, key, list, v)
 	}
-	d, top, err := plain.Decode(r, plain.Options{Streamed: streams, Element: element})
+	d, top, err := plain.Decode(r, plain.Options{StreamedLists: streams, OnElement: element})
 	if err != nil {
 		return nil, err
 	}
-	isCalls := !d.Get(top, d.String("entries")).IsNone()
-	isMemory := !d.Get(top, d.String("segments")).IsNone() || d.IsList(top)
+	isCalls := !d.Get(top, d.StringValue("entries")).IsNone()
+	isMemory := !d.Get(top, d.StringValue("segments")).IsNone() || d.IsList(top)
 	switch {
-	case isCalls && !memory.Seen():
+	case isCalls && !memory.HasElements():
 		calls.Finish()
 		return rank, nil
-	case isMemory && !calls.Seen():
+	case isMemory && !calls.HasEntries():
 		return rank, memory.Finish(d, top, device)
 	}
 	return nil, fmt.Errorf("%w: it is not a trace of symmem, a memory snapshot of PyTorch or a "+

@@ -42,7 +42,7 @@ func BenchmarkDiff(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			folder := cmp.Or(*benchFolder, b.TempDir())
 			rng := rand.New(rand.NewPCG(1, 2))
-			p := difftest.Random(rng, *benchEvents, pools, streams)
+			p := difftest.RandomProgram(rng, *benchEvents, pools, streams)
 			for rank := range *benchRanks {
 				if rank == *benchRanks-1 {
 					p = plantExtra(rng, p)
@@ -59,7 +59,7 @@ func BenchmarkDiff(b *testing.B) {
 
 func plantExtra(rng *rand.Rand, p difftest.Program) difftest.Program {
 	for {
-		if q := difftest.Plant(rng, p, "extra", streams, pools); q != nil {
+		if q := difftest.PlantDifference(rng, p, "extra", streams, pools); q != nil {
 			return q
 		}
 	}
@@ -77,7 +77,7 @@ func compareFolder(b *testing.B, folder string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if r := diff.Compare(ranks, diff.Options{}); r.Agree && *benchRanks > 1 {
+	if r := diff.Compare(ranks, diff.Options{}); r.RanksAgree && *benchRanks > 1 {
 		b.Fatal("Compare found no difference; want one")
 	}
 	b.ReportMetric((processorTime(b) - before).Seconds(), "cpu-s/op")
@@ -130,7 +130,7 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 			Site: fmt.Sprintf("model.py:%d", r.Tensor%100), Size: (r.Size + 511) / 512 * 512,
 			Requested: r.Size, Stream: uint32(r.Stream), Offset: int64(r.Tensor) * 512,
 		}
-		if r.Free {
+		if r.IsFree {
 			e.Kind, e.Requested, e.Offset = event.KindFree, 0, live[r.Tensor]
 		}
 		live[r.Tensor] = e.Offset
@@ -144,7 +144,7 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 
 func writeSnapshot(b *testing.B, folder string, rank int, p difftest.Program) {
 	b.Helper()
-	data := difftest.Pickle(difftest.Snapshot(p, difftest.Run{Seed: uint64(rank)}), 2)
+	data := difftest.Pickle(difftest.Snapshot(p, difftest.RunOptions{Seed: uint64(rank)}), 2)
 	if rank == 0 {
 		b.Logf("%d bytes, %d events for each rank", len(data), len(p))
 	}

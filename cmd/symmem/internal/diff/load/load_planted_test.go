@@ -36,7 +36,7 @@ func encodeProgram(p difftest.Program) [][5]int64 {
 	all := [][5]int64{}
 	for _, r := range p {
 		e := [5]int64{int64(r.Tensor), r.Size, int64(r.Stream), int64(r.Pool), 0}
-		if r.Free {
+		if r.IsFree {
 			e[4] = 1
 		}
 		all = append(all, e)
@@ -48,7 +48,7 @@ func decodeProgram(all [][5]int64) difftest.Program {
 	p := difftest.Program{}
 	for _, e := range all {
 		p = append(p, difftest.Request{
-			Tensor: int(e[0]), Size: e[1], Stream: int(e[2]), Pool: int(e[3]), Free: e[4] == 1,
+			Tensor: int(e[0]), Size: e[1], Stream: int(e[2]), Pool: int(e[3]), IsFree: e[4] == 1,
 		})
 	}
 	return p
@@ -58,12 +58,12 @@ func decodeProgram(all [][5]int64) difftest.Program {
 // difference of that kind at a random point.
 func randomPlanted(rng *rand.Rand, kind string) plantedProgram {
 	for {
-		p := difftest.Random(rng, 30+rng.IntN(120), pools, streams)
+		p := difftest.RandomProgram(rng, 30+rng.IntN(120), pools, streams)
 		program := plantedProgram{Kind: kind, Odd: rng.IntN(4), Common: encodeProgram(p)}
 		if kind == "" || kind == diff.KindPlace {
 			return program
 		}
-		q := difftest.Plant(rng, p, kind, streams, pools)
+		q := difftest.PlantDifference(rng, p, kind, streams, pools)
 		if q == nil {
 			continue
 		}
@@ -82,7 +82,7 @@ func TestWritePrograms(t *testing.T) {
 		file, count = filepath.Join(t.TempDir(), "programs.json"), 16
 	}
 	rng := rand.New(rand.NewPCG(41, 8))
-	kinds := append([]string{diff.KindPlace}, difftest.Kinds...)
+	kinds := append([]string{diff.KindPlace}, difftest.DifferenceKinds...)
 	var programs []plantedProgram
 	for n := range count {
 		kind := ""
@@ -162,7 +162,7 @@ func (r *plantedRecording) firstPlace(pool int) int {
 		if q.Pool != pool {
 			continue
 		}
-		if !q.Free {
+		if !q.IsFree {
 			for _, places := range r.places {
 				if len(places[pool]) <= allocation ||
 					places[pool][allocation] != r.places[0][pool][allocation] {
@@ -201,10 +201,10 @@ func firstDifferences(report *diff.Report) [][2]int {
 	all := [][2]int{}
 	for _, s := range report.Sequences {
 		found := [2]int{-1, -1}
-		if s.Requests != nil {
-			found[0] = s.Requests.Index
-		} else if s.Places != nil {
-			found[1] = s.Places.Index
+		if s.RequestDifference != nil {
+			found[0] = s.RequestDifference.RequestIndex
+		} else if s.PlacementDifference != nil {
+			found[1] = s.PlacementDifference.RequestIndex
 		}
 		all = append(all, found)
 	}
@@ -223,7 +223,7 @@ func differences(all [][2]int) [][2]int {
 // not depend on addresses.
 func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 	all := map[string]*plantedRecording{}
-	for i, kind := range append([]string{""}, difftest.Kinds...) {
+	for i, kind := range append([]string{""}, difftest.DifferenceKinds...) {
 		r := &plantedRecording{program: randomPlanted(rng, kind)}
 		common, planted := decodeProgram(r.program.Common), decodeProgram(r.program.Planted)
 		for rank := range 4 {
@@ -231,7 +231,7 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 			if rank == r.program.Odd && len(planted) > 0 {
 				p = planted
 			}
-			snapshot := difftest.Snapshot(p, difftest.Run{Seed: rng.Uint64(), Policy: alloc.Creation})
+			snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: rng.Uint64(), Policy: alloc.Creation})
 			r.snapshots = append(r.snapshots, difftest.Pickle(snapshot, 4))
 			places := make([][][2]int64, pools)
 			for pool := range places {
@@ -267,7 +267,7 @@ func TestRecordedPrograms(t *testing.T) {
 			t.Errorf("program %s (%q): first requests and places %v; want %v", id, r.program.Kind, got,
 				want)
 		}
-		if report.Agree {
+		if report.RanksAgree {
 			agreeing++
 		} else {
 			differing[r.program.Kind]++
@@ -282,8 +282,8 @@ func checkCalls(t *testing.T, report *diff.Report, planted []plantedCall) {
 	t.Helper()
 	var got, want []string
 	for _, s := range report.Sequences {
-		if d := s.Requests; d != nil {
-			got = append(got, fmt.Sprintf("call %d on %v", d.Index, d.Blamed))
+		if d := s.RequestDifference; d != nil {
+			got = append(got, fmt.Sprintf("call %d on %v", d.RequestIndex, d.MinorityRanks))
 		}
 	}
 	for _, p := range planted {

@@ -68,15 +68,15 @@ func TestRecordedFiles(t *testing.T) {
 		report := diff.Compare(read(t, files[name]...), diff.Options{})
 		got := "agree"
 		for _, s := range report.Sequences {
-			if d := s.Requests; d != nil {
-				got = fmt.Sprintf("request %d: %s on %v, %d explanation: %v", d.Index, d.Kind, d.Blamed,
+			if d := s.RequestDifference; d != nil {
+				got = fmt.Sprintf("request %d: %s on %v, %d explanation: %v", d.RequestIndex, d.Kind, d.MinorityRanks,
 					len(d.Explanation), strings.Contains(d.Explanation[0], "explains the rest"))
 			}
-			if d := s.Places; d != nil {
-				got = fmt.Sprintf("place %d: %s on %v", d.Index, d.Kind, d.Blamed)
+			if d := s.PlacementDifference; d != nil {
+				got = fmt.Sprintf("place %d: %s on %v", d.RequestIndex, d.Kind, d.MinorityRanks)
 			}
-			if s.Replay != nil && !strings.Contains(s.Replay.PyTorch, "explains the places of all") {
-				t.Errorf("%s: %s; want PyTorch's rule to explain all places", name, s.Replay.PyTorch)
+			if s.Replay != nil && !strings.Contains(s.Replay.PyTorchText, "explains the places of all") {
+				t.Errorf("%s: %s; want PyTorch's rule to explain all places", name, s.Replay.PyTorchText)
 			}
 		}
 		if got != want {

@@ -20,9 +20,9 @@ import (
 
 const pools, streams = 2, 3
 
-func encode(file difftest.Dict, n int) []byte {
+func encode(file difftest.PyDict, n int) []byte {
 	if n%5 == 0 {
-		return difftest.JSON(file)
+		return difftest.EncodeJSON(file)
 	}
 	return difftest.Pickle(file, 1+n%5)
 }
@@ -49,9 +49,9 @@ func TestPlantedDifferences(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	named, planted := map[string]int{}, map[string]int{}
 	for run := 0; run < 500; {
-		p := difftest.Random(rng, 30+rng.IntN(400), pools, streams)
-		kind := difftest.Kinds[run%len(difftest.Kinds)]
-		q := difftest.Plant(rng, p, kind, streams, pools)
+		p := difftest.RandomProgram(rng, 30+rng.IntN(400), pools, streams)
+		kind := difftest.DifferenceKinds[run%len(difftest.DifferenceKinds)]
+		q := difftest.PlantDifference(rng, p, kind, streams, pools)
 		if q == nil {
 			continue
 		}
@@ -69,13 +69,13 @@ func TestPlantedDifferences(t *testing.T) {
 			if r == odd {
 				program = q
 			}
-			snapshot := difftest.Snapshot(program, difftest.Run{Seed: rng.Uint64(), OmitPoolIDs: run%3 == 0})
+			snapshot := difftest.Snapshot(program, difftest.RunOptions{Seed: rng.Uint64(), OmitPoolIDs: run%3 == 0})
 			files = append(files, encode(snapshot, run+r))
 		}
 		report := diff.Compare(read(t, files...), diff.Options{})
 		checkFirst(t, seed, run, report, want)
 		for _, s := range report.Sequences {
-			if s.Requests != nil && s.Requests.Kind == kind {
+			if s.RequestDifference != nil && s.RequestDifference.Kind == kind {
 				named[kind]++
 				break
 			}
@@ -95,27 +95,27 @@ func checkFirst(t *testing.T, seed uint64, run int, report *diff.Report, want []
 	got := []int{-1, -1}
 	for _, s := range report.Sequences {
 		at := int(s.Title[len(s.Title)-1] - '1')
-		if s.Requests != nil {
-			got[at] = s.Requests.Index
+		if s.RequestDifference != nil {
+			got[at] = s.RequestDifference.RequestIndex
 		}
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) || report.Agree {
+	if fmt.Sprint(got) != fmt.Sprint(want) || report.RanksAgree {
 		t.Fatalf("seed %d run %d: first differences = %v with Agree = %v; want %v",
-			seed, run, got, report.Agree, want)
+			seed, run, got, report.RanksAgree, want)
 	}
 }
 
 func checkBlame(t *testing.T, report *diff.Report, ranks, odd int) {
 	t.Helper()
 	for _, s := range report.Sequences {
-		if s.Requests == nil {
+		if s.RequestDifference == nil {
 			continue
 		}
 		want := "[]"
 		if ranks > 2 {
 			want = fmt.Sprint([]int{odd})
 		}
-		if got := fmt.Sprint(s.Requests.Blamed); got != want {
+		if got := fmt.Sprint(s.RequestDifference.MinorityRanks); got != want {
 			t.Errorf("blamed = %s; want %s", got, want)
 		}
 	}
@@ -128,18 +128,18 @@ func TestAgreeingRuns(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
 	for run := range 500 {
-		p := difftest.Random(rng, 1+rng.IntN(400), pools, streams)
+		p := difftest.RandomProgram(rng, 1+rng.IntN(400), pools, streams)
 		var files [][]byte
 		last := 0
 		if run%4 == 0 {
 			last = 1 + rng.IntN(300)
 		}
 		for r := range 2 + rng.IntN(3) {
-			files = append(files, encode(difftest.Snapshot(p, difftest.Run{
-				Seed: rng.Uint64(), Policy: alloc.Creation, MaxEntries: last, OmitPoolIDs: run%3 == 0, Line: r,
+			files = append(files, encode(difftest.Snapshot(p, difftest.RunOptions{
+				Seed: rng.Uint64(), Policy: alloc.Creation, MaxTraceEntries: last, OmitPoolIDs: run%3 == 0, LineOffset: r,
 			}), run+r))
 		}
-		if report := diff.Compare(read(t, files...), diff.Options{}); !report.Agree {
+		if report := diff.Compare(read(t, files...), diff.Options{}); !report.RanksAgree {
 			var text strings.Builder
 			_ = report.WriteText(&text)
 			t.Fatalf("seed %d run %d: Compare found a difference; want none:\n%s", seed, run, text.String())
@@ -156,26 +156,26 @@ func TestPlacesByAddress(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 4))
 	differ := 0
 	for range 40 {
-		p := difftest.Random(rng, 600, 1, 2)
+		p := difftest.RandomProgram(rng, 600, 1, 2)
 		var files [][]byte
 		for _, seed := range []uint64{1, rng.Uint64()} {
-			snapshot := difftest.Snapshot(p, difftest.Run{Seed: seed, Policy: alloc.Address})
+			snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: seed, Policy: alloc.Address})
 			files = append(files, difftest.Pickle(snapshot, 4))
 		}
 		ranks := read(t, files...)
 		report := diff.Compare(ranks, diff.Options{})
 		s := report.Sequences[0]
-		if s.Requests != nil {
-			t.Fatalf("Compare found a difference at request %d; want none", s.Requests.Index)
+		if s.RequestDifference != nil {
+			t.Fatalf("Compare found a difference at request %d; want none", s.RequestDifference.RequestIndex)
 		}
-		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorch, "places of all blocks") {
+		if s.Replay.SymmemFirst != -1 || !strings.Contains(s.Replay.PyTorchText, "places of all blocks") {
 			t.Fatalf("Replay = %+v; want agreement by symmem's rule, and places explained by PyTorch's",
 				s.Replay)
 		}
-		if s.Places != nil {
+		if s.PlacementDifference != nil {
 			differ++
-			if !strings.Contains(s.Places.Explanation[0], "addresses of segments") {
-				t.Fatalf("Explanation = %q; want it to name addresses", s.Places.Explanation)
+			if !strings.Contains(s.PlacementDifference.Explanation[0], "addresses of segments") {
+				t.Fatalf("Explanation = %q; want it to name addresses", s.PlacementDifference.Explanation)
 			}
 		}
 	}
@@ -186,14 +186,14 @@ func TestPlacesByAddress(t *testing.T) {
 
 func TestOverflowIsAligned(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
-	p := difftest.Random(rng, 2000, 1, 2)
-	short := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, MaxEntries: 900})
-	long := difftest.Snapshot(p, difftest.Run{Seed: 2, Policy: alloc.Creation, MaxEntries: 1000})
+	p := difftest.RandomProgram(rng, 2000, 1, 2)
+	short := difftest.Snapshot(p, difftest.RunOptions{Seed: 1, Policy: alloc.Creation, MaxTraceEntries: 900})
+	long := difftest.Snapshot(p, difftest.RunOptions{Seed: 2, Policy: alloc.Creation, MaxTraceEntries: 1000})
 	ranks := read(t, difftest.Pickle(long, 4), difftest.Pickle(short, 4))
 	report := diff.Compare(ranks, diff.Options{})
-	if !report.Agree || len(report.Sequences[0].Notes) == 0 || len(report.Ranks[0].Notes) == 0 {
+	if !report.RanksAgree || len(report.Sequences[0].Notes) == 0 || len(report.Ranks[0].Notes) == 0 {
 		t.Fatalf("Compare(%+v) = %v; want agreement, with notes about the lost beginning",
-			report.Sequences[0], report.Agree)
+			report.Sequences[0], report.RanksAgree)
 	}
 }
 
@@ -201,9 +201,9 @@ func TestOverflowIsAligned(t *testing.T) {
 // live at its beginning. Each free whose allocation is not in the trace must free one of these
 // blocks, and no block may be freed twice.
 func TestOlderBlocks(t *testing.T) {
-	p := difftest.Random(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
+	p := difftest.RandomProgram(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
 	for last, want := range map[int]bool{0: false, 900: true} {
-		snapshot := difftest.Snapshot(p, difftest.Run{Seed: 1, Policy: alloc.Creation, MaxEntries: last})
+		snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: 1, Policy: alloc.Creation, MaxTraceEntries: last})
 		s := read(t, difftest.Pickle(snapshot, 4))[0].Sequences[0]
 		if got := len(s.InitialBlocks) > 0; got != want {
 			t.Errorf("Last = %d: got %d older blocks; want any = %v", last,
@@ -219,7 +219,7 @@ func TestOlderBlocks(t *testing.T) {
 		}
 		for _, e := range s.Events {
 			at := place{e.Segment, e.Offset}
-			if e.Action == history.FreeDone && e.Block < 0 {
+			if e.Action == history.FreeCompleted && e.Block < 0 {
 				if !older[at] {
 					t.Fatalf("event %d frees %v, which is not an older block", e.Number, at)
 				}
@@ -234,27 +234,27 @@ func TestCalls(t *testing.T) {
 	other := append([]string(nil), operations...)
 	other[33] = "barrier"
 	files := [][]byte{
-		difftest.Pickle(difftest.Calls(operations, 5), 2),
-		difftest.Pickle(difftest.Calls(operations[2:], 7), 2),
-		difftest.JSON(difftest.Calls(other, 5)),
+		difftest.Pickle(difftest.FlightDump(operations, 5), 2),
+		difftest.Pickle(difftest.FlightDump(operations[2:], 7), 2),
+		difftest.EncodeJSON(difftest.FlightDump(other, 5)),
 	}
 	report := diff.Compare(read(t, files...), diff.Options{})
-	d := report.Sequences[0].Requests
-	if d == nil || d.Index != 31 || d.Kind != "other call" || fmt.Sprint(d.Blamed) != "[2]" {
+	d := report.Sequences[0].RequestDifference
+	if d == nil || d.RequestIndex != 31 || d.Kind != "other call" || fmt.Sprint(d.MinorityRanks) != "[2]" {
 		t.Fatalf("Requests = %+v; want another call at index 31 on rank 2", d)
 	}
-	if n := len(d.Variants[1].Stack); n != 1 || len(d.Before) != 5 {
+	if n := len(d.Variants[1].Stack); n != 1 || len(d.PrecedingRequests) != 5 {
 		t.Errorf("got %d stack lines and %d requests before the difference; want 1 and 5", n,
-			len(d.Before))
+			len(d.PrecedingRequests))
 	}
-	if report = diff.Compare(read(t, files[:2]...), diff.Options{}); !report.Agree {
+	if report = diff.Compare(read(t, files[:2]...), diff.Options{}); !report.RanksAgree {
 		t.Errorf("ranks with the same calls differ: %+v", report.Sequences[0])
 	}
 }
 
 func TestHostileFiles(t *testing.T) {
 	good := difftest.Pickle(difftest.Snapshot(
-		difftest.Random(rand.New(rand.NewPCG(1, 1)), 50, 1, 1), difftest.Run{}), 4)
+		difftest.RandomProgram(rand.New(rand.NewPCG(1, 1)), 50, 1, 1), difftest.RunOptions{}), 4)
 	for name, file := range map[string]string{
 		"empty":         "",
 		"text":          "hello",
@@ -301,10 +301,10 @@ func TestFind(t *testing.T) {
 // between a file and itself.
 func FuzzRead(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	snapshot := difftest.Snapshot(difftest.Random(rng, 12, 2, 2), difftest.Run{MaxEntries: 9})
+	snapshot := difftest.Snapshot(difftest.RandomProgram(rng, 12, 2, 2), difftest.RunOptions{MaxTraceEntries: 9})
 	for n := range 5 {
 		f.Add(encode(snapshot, n))
-		f.Add(encode(difftest.Calls([]string{"all_reduce", "barrier"}, 1), n))
+		f.Add(encode(difftest.FlightDump([]string{"all_reduce", "barrier"}, 1), n))
 	}
 	f.Add([]byte("\x80\x04cos\nsystem\n."))
 	f.Fuzz(func(t *testing.T, file []byte) {
@@ -318,7 +318,7 @@ func FuzzRead(f *testing.F) {
 		}
 		b.Number = 1
 		report := diff.Compare([]*history.Rank{a, b}, diff.Options{AllPools: true})
-		if !report.Agree {
+		if !report.RanksAgree {
 			t.Fatalf("Compare of a file with itself = %+v; want agreement", report)
 		}
 		if err := report.WriteText(&bytes.Buffer{}); err != nil {

@@ -24,34 +24,34 @@ func malformed(format string, args ...any) error {
 // the garbage collector has little work with large files.
 type Value uint64
 
-// tag identifies the type of a Value. It is stored in the low bits of the Value. The meaning of the
-// other bits depends on the type.
-type tag uint64
+// typeTag identifies the type of a Value. It is stored in the low bits of the Value. The meaning of
+// the other bits depends on the type.
+type typeTag uint64
 
 const (
-	tagNone tag = iota
+	tagNone typeTag = iota
 	tagBool
 	tagInt
 	tagFloat
 	tagString
 	tagObject
-	tagOpaque // bytes, or an integer of more than 64 bits
-	tagWide   // an integer of 61 to 64 bits, whose low four bits are lost
+	tagUnsupported // bytes, or an integer of more than 64 bits
+	tagRoundedInt  // an integer of 61 to 64 bits, whose low four bits are lost
 
 	tagBits = 4
 )
 
-func (v Value) tag() tag { return tag(v & (1<<tagBits - 1)) }
+func (v Value) tag() typeTag { return typeTag(v & (1<<tagBits - 1)) }
 
 func (v Value) index() int { return int(v >> tagBits) }
 
-func makeValue(t tag, payload uint64) Value { return Value(payload<<tagBits | uint64(t)) }
+func makeValue(t typeTag, payload uint64) Value { return Value(payload<<tagBits | uint64(t)) }
 
 func intValue(n int64) Value {
 	if v := makeValue(tagInt, uint64(n)); int64(v)>>tagBits == n {
 		return v
 	}
-	return makeValue(tagWide, uint64(n)>>tagBits)
+	return makeValue(tagRoundedInt, uint64(n)>>tagBits)
 }
 
 // floatValue drops the low four bits of the mantissa to make room for the tag.
@@ -85,7 +85,7 @@ func (v Value) Int() (int64, bool) {
 // RoundedInt is like Int, but it also accepts integers of 61 to 64 bits. Their low four bits are
 // set to zero.
 func (v Value) RoundedInt() (int64, bool) {
-	if v.tag() == tagWide {
+	if v.tag() == tagRoundedInt {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
 	}
 	return v.Int()
@@ -94,107 +94,107 @@ func (v Value) RoundedInt() (int64, bool) {
 // Bool reports whether v is True.
 func (v Value) Bool() bool { return v == boolValue(true) }
 
-type kind uint8
+type containerKind uint8
 
 const (
-	list kind = iota
-	tuple
-	dict
+	listKind containerKind = iota
+	tupleKind
+	dictKind
 )
 
 // object holds a list, a tuple or a dict. A streamed list is one of Options.Streamed.
 type object struct {
-	items []Value // for a dict: keys and values in turn
-	label int32   // argument of SetLabel + 1; for a streamed list of lists: number of inner lists
-	kind  kind
-	depth int8 // for a streamed list: levels of lists; otherwise 0
-	key   int8 // for a streamed list: index in Options.Streamed
-	freed bool // whether the items have been dropped
+	items     []Value // for a dict: keys and values in turn
+	label     int32   // argument of SetLabel + 1; for a streamed list of lists: number of inner lists
+	kind      containerKind
+	listDepth int8 // for a streamed list: levels of lists; otherwise 0
+	listIndex int8 // for a streamed list: index in Options.Streamed
+	isDropped bool // whether the items have been dropped
 }
 
 // Document holds the tables to which Values refer. It is not safe for concurrent use.
 type Document struct {
-	strings []string
-	indexes map[string]uint32 // in strings
-	objects [][]object        // chunks of 1<<chunkBits objects
-	spare   [][]Value         // slices for reuse
-	memory  int64             // estimate of the memory in use, in bytes
+	strings       []string
+	stringIndexes map[string]uint32 // in strings
+	objects       [][]object        // chunks of 1<<chunkBits objects
+	unusedSlices  [][]Value         // slices for reuse
+	memoryBytes   int64             // estimate of the memory in use, in bytes
 }
 
 const (
-	chunkBits = 10
-	maxMemory = 5 << 29 // limit of Document.memory
-	maxSpare  = 4096    // limit of the length of Document.spare
+	objectChunkBits = 10
+	maxMemoryBytes  = 5 << 29 // limit of Document.memory
+	maxUnusedSlices = 4096    // limit of the length of Document.spare
 )
 
 func (d *Document) object(v Value) *object {
 	i := v.index()
-	return &d.objects[i>>chunkBits][i&(1<<chunkBits-1)]
+	return &d.objects[i>>objectChunkBits][i&(1<<objectChunkBits-1)]
 }
 
 // addMemory adds bytes to d.memory, and returns an error if the sum exceeds maxMemory.
 func (d *Document) addMemory(bytes int) error {
-	if d.memory += int64(bytes); d.memory > maxMemory {
-		return malformed("its contents need more than %d MiB of memory", maxMemory>>20)
+	if d.memoryBytes += int64(bytes); d.memoryBytes > maxMemoryBytes {
+		return malformed("its contents need more than %d MiB of memory", maxMemoryBytes>>20)
 	}
 	return nil
 }
 
-func (d *Document) newObject(k kind) Value {
+func (d *Document) newObject(k containerKind) Value {
 	n := len(d.objects)
-	if n == 0 || len(d.objects[n-1]) == 1<<chunkBits {
-		d.objects = append(d.objects, make([]object, 0, 1<<chunkBits))
+	if n == 0 || len(d.objects[n-1]) == 1<<objectChunkBits {
+		d.objects = append(d.objects, make([]object, 0, 1<<objectChunkBits))
 		n++
 	}
 	last := &d.objects[n-1]
 	*last = append(*last, object{kind: k})
-	d.memory += 40
-	return makeValue(tagObject, uint64(n-1)<<chunkBits|uint64(len(*last)-1))
+	d.memoryBytes += 40
+	return makeValue(tagObject, uint64(n-1)<<objectChunkBits|uint64(len(*last)-1))
 }
 
-// free drops the items of an object.
-func (d *Document) free(o *object) {
-	if cap(o.items) > 0 && len(d.spare) < maxSpare {
-		d.spare = append(d.spare, o.items[:0])
+// dropItems drops the items of an object.
+func (d *Document) dropItems(o *object) {
+	if cap(o.items) > 0 && len(d.unusedSlices) < maxUnusedSlices {
+		d.unusedSlices = append(d.unusedSlices, o.items[:0])
 	}
-	d.memory -= int64(8 * len(o.items))
-	o.items, o.freed = nil, true
+	d.memoryBytes -= int64(8 * len(o.items))
+	o.items, o.isDropped = nil, true
 }
 
-func (d *Document) extend(o *object, items []Value) error {
-	if o.items == nil && len(d.spare) > 0 {
-		n := len(d.spare) - 1
-		o.items, d.spare = d.spare[n], d.spare[:n]
+func (d *Document) appendItems(o *object, items []Value) error {
+	if o.items == nil && len(d.unusedSlices) > 0 {
+		n := len(d.unusedSlices) - 1
+		o.items, d.unusedSlices = d.unusedSlices[n], d.unusedSlices[:n]
 	}
 	o.items = append(o.items, items...)
 	return d.addMemory(8 * len(items))
 }
 
-// String returns the Value of a string. Equal strings have the same Value.
-func (d *Document) String(s string) Value {
-	v, _ := d.intern([]byte(s))
+// StringValue returns the Value of a string. Equal strings have the same Value.
+func (d *Document) StringValue(s string) Value {
+	v, _ := d.findOrAddString([]byte(s))
 	return v
 }
 
-func (d *Document) intern(s []byte) (Value, error) {
-	if i, ok := d.indexes[string(s)]; ok {
+func (d *Document) findOrAddString(s []byte) (Value, error) {
+	if i, ok := d.stringIndexes[string(s)]; ok {
 		return makeValue(tagString, uint64(i)), nil
 	}
 	if len(d.strings) == math.MaxUint32 {
 		return 0, malformed("it has too many strings")
 	}
-	if d.indexes == nil {
-		d.indexes = map[string]uint32{}
+	if d.stringIndexes == nil {
+		d.stringIndexes = map[string]uint32{}
 	}
 	text := string(s)
 	i := uint32(len(d.strings))
-	d.indexes[text] = i
+	d.stringIndexes[text] = i
 	d.strings = append(d.strings, text)
 	return makeValue(tagString, uint64(i)), d.addMemory(len(text) + 72)
 }
 
-// Text returns the string that v represents, and reports whether v is a string.
-func (d *Document) Text(v Value) (string, bool) {
+// StringOf returns the string that v represents, and reports whether v is a string.
+func (d *Document) StringOf(v Value) (string, bool) {
 	if v.tag() != tagString {
 		return "", false
 	}
@@ -202,7 +202,7 @@ func (d *Document) Text(v Value) (string, bool) {
 }
 
 // Get returns the value of a key in the dict v, or None if there is no such key or v is not a
-// dict. The key must be a result of String.
+// dictKind. The key must be a result of String.
 func (d *Document) Get(v, key Value) Value {
 	if !d.IsDict(v) {
 		return 0
@@ -227,12 +227,12 @@ func (d *Document) Items(v Value) []Value {
 
 // IsDict reports whether v is a dict.
 func (d *Document) IsDict(v Value) bool {
-	return v.tag() == tagObject && d.object(v).kind == dict
+	return v.tag() == tagObject && d.object(v).kind == dictKind
 }
 
 // IsList reports whether v is a list or tuple.
 func (d *Document) IsList(v Value) bool {
-	return v.tag() == tagObject && d.object(v).kind != dict
+	return v.tag() == tagObject && d.object(v).kind != dictKind
 }
 
 // Label returns the number that SetLabel has assigned to an object, if any.
@@ -241,15 +241,15 @@ func (d *Document) Label(v Value) (int32, bool) {
 		return 0, false
 	}
 	o := d.object(v)
-	return o.label - 1, o.label > 0 && o.depth == 0
+	return o.label - 1, o.label > 0 && o.listDepth == 0
 }
 
-// SetLabel drops the items of an object and assigns a number to it. Files refer to the same stack
-// frame many times. A caller can convert the frame once and look up the label later.
-func (d *Document) SetLabel(v Value, label int32) {
+// ReplaceByLabel drops the items of an object and assigns a number to it. Files refer to the same
+// stack frame many times. A caller can convert the frame once and look up the label later.
+func (d *Document) ReplaceByLabel(v Value, label int32) {
 	if v.tag() == tagObject {
 		o := d.object(v)
-		d.free(o)
+		d.dropItems(o)
 		o.label = label + 1
 	}
 }

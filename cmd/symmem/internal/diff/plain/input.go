@@ -9,9 +9,9 @@ import (
 
 // input reads from a file. Its methods return an error at the end of the file.
 type input struct {
-	r       *bufio.Reader
-	scratch []byte
-	offset  int64
+	r           *bufio.Reader
+	largeBuffer []byte
+	offset      int64
 }
 
 func newInput(r io.Reader) *input { return &input{r: bufio.NewReaderSize(r, 1<<16)} }
@@ -32,7 +32,7 @@ func (in *input) convertEOF(err error) error {
 	return err
 }
 
-func (in *input) byte() (byte, error) {
+func (in *input) readByte() (byte, error) {
 	b, err := in.r.ReadByte()
 	if err != nil {
 		return 0, in.convertEOF(err)
@@ -41,15 +41,15 @@ func (in *input) byte() (byte, error) {
 	return b, nil
 }
 
-// maxString bounds the length of a string, in bytes.
-const maxString = 64 << 20
+// maxStringBytes bounds the length of a string, in bytes.
+const maxStringBytes = 64 << 20
 
-// bytes reads n bytes, which are valid until the next read. n comes from the file and may be wrong.
-// Therefore, bytes allocates memory for large results only as it reads them.
-func (in *input) bytes(n uint64) ([]byte, error) {
-	if n > maxString {
+// readBytes reads n bytes, which are valid until the next read. n comes from the file and may be
+// wrong. Therefore, bytes allocates memory for large results only as it reads them.
+func (in *input) readBytes(n uint64) ([]byte, error) {
+	if n > maxStringBytes {
 		return nil, malformed("the string at byte %d has %d bytes, more than %d",
-			in.offset, n, maxString)
+			in.offset, n, maxStringBytes)
 	}
 	if n <= uint64(in.r.Size()) {
 		b, err := in.r.Peek(int(n))
@@ -60,23 +60,23 @@ func (in *input) bytes(n uint64) ([]byte, error) {
 		in.offset += int64(n)
 		return b, nil
 	}
-	in.scratch = in.scratch[:0]
+	in.largeBuffer = in.largeBuffer[:0]
 	for left := int(n); left > 0; {
 		step := min(left, 1<<20)
-		at := len(in.scratch)
-		in.scratch = append(in.scratch, make([]byte, step)...)
-		if _, err := io.ReadFull(in.r, in.scratch[at:]); err != nil {
+		at := len(in.largeBuffer)
+		in.largeBuffer = append(in.largeBuffer, make([]byte, step)...)
+		if _, err := io.ReadFull(in.r, in.largeBuffer[at:]); err != nil {
 			return nil, in.convertEOF(err)
 		}
 		in.offset += int64(step)
 		left -= step
 	}
-	return in.scratch, nil
+	return in.largeBuffer, nil
 }
 
-// number reads an unsigned integer of 1, 2, 4 or 8 bytes.
-func (in *input) number(size int) (uint64, error) {
-	b, err := in.bytes(uint64(size))
+// readUint reads an unsigned integer of 1, 2, 4 or 8 bytes.
+func (in *input) readUint(size int) (uint64, error) {
+	b, err := in.readBytes(uint64(size))
 	if err != nil {
 		return 0, err
 	}

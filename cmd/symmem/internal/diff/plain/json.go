@@ -15,7 +15,7 @@ func (m *machine) readJSON(in *input) error {
 	for {
 		token, err := decoder.Token()
 		if err == nil {
-			err = m.jsonToken(token)
+			err = m.addJSONToken(token)
 		} else {
 			err = jsonError(err, decoder.InputOffset())
 		}
@@ -39,12 +39,12 @@ func jsonError(err error, offset int64) error {
 	return fmt.Errorf("reading JSON: %w", err)
 }
 
-func (m *machine) jsonToken(token json.Token) error {
+func (m *machine) addJSONToken(token json.Token) error {
 	switch t := token.(type) {
 	case json.Delim:
-		return m.jsonDelimiter(t)
+		return m.addJSONDelimiter(t)
 	case string:
-		v, err := m.doc.intern([]byte(t))
+		v, err := m.doc.findOrAddString([]byte(t))
 		if err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func (m *machine) jsonToken(token json.Token) error {
 		}
 		f, err := t.Float64()
 		if err != nil {
-			return m.push(makeValue(tagOpaque, 0))
+			return m.push(makeValue(tagUnsupported, 0))
 		}
 		return m.push(floatValue(f))
 	case bool:
@@ -64,7 +64,7 @@ func (m *machine) jsonToken(token json.Token) error {
 	return m.push(0)
 }
 
-func (m *machine) jsonDelimiter(d json.Delim) error {
+func (m *machine) addJSONDelimiter(d json.Delim) error {
 	var err error
 	switch d {
 	case '{':
@@ -72,12 +72,12 @@ func (m *machine) jsonDelimiter(d json.Delim) error {
 	case '[':
 		err = m.pushList()
 	case '}':
-		return m.setItems()
+		return m.appendToDict()
 	default:
-		return m.appends()
+		return m.appendToList()
 	}
 	if err != nil {
 		return err
 	}
-	return m.mark()
+	return m.addMark()
 }

@@ -4,16 +4,16 @@ import "io"
 
 // Options selects the lists whose elements Decode passes to the caller.
 type Options struct {
-	// Streamed describes the lists whose elements are passed to Element.
-	Streamed []Stream
-	// Element is called with each element of the streamed lists. key is an index in Streamed. If
+	// StreamedLists describes the lists whose elements are passed to Element.
+	StreamedLists []StreamedList
+	// OnElement is called with each element of the streamed lists. key is an index in Streamed. If
 	// the streamed list consists of lists, list is the index of the inner list. Otherwise, list is
 	// 0. The element is valid until Element returns.
-	Element func(d *Document, key, list int, element Value) error
+	OnElement func(d *Document, key, list int, element Value) error
 }
 
-// Stream describes a list whose elements are passed to the caller one at a time.
-type Stream struct {
+// StreamedList describes a list whose elements are passed to the caller one at a time.
+type StreamedList struct {
 	// Key is the key of the list in the top-level dict, or "" if the top level is a list.
 	Key string
 	// Levels is 1 for a list of elements, and 2 for a list of such lists.
@@ -60,7 +60,7 @@ func (m *machine) push(v Value) error {
 	return nil
 }
 
-func (m *machine) mark() error {
+func (m *machine) addMark() error {
 	m.marks = append(m.marks, len(m.stack))
 	if len(m.marks) > 1000 {
 		return malformed("it nests more than 1000 levels deep")
@@ -68,8 +68,8 @@ func (m *machine) mark() error {
 	return nil
 }
 
-// base returns the position of the oldest value above the last mark.
-func (m *machine) base() int {
+// lastMark returns the position of the oldest value above the last mark.
+func (m *machine) lastMark() int {
 	if len(m.marks) == 0 {
 		return 0
 	}
@@ -78,7 +78,7 @@ func (m *machine) base() int {
 
 func (m *machine) pop() (Value, error) {
 	n := len(m.stack) - 1
-	if n < m.base() {
+	if n < m.lastMark() {
 		return 0, malformed("an operation lacks its value")
 	}
 	v := m.stack[n]
@@ -92,17 +92,17 @@ func (m *machine) popMark() ([]Value, error) {
 	if len(m.marks) == 0 {
 		return nil, malformed("an operation lacks its mark")
 	}
-	at := m.base()
+	at := m.lastMark()
 	m.marks = m.marks[:len(m.marks)-1]
 	values := m.stack[at:]
 	m.stack = m.stack[:at]
 	return values, nil
 }
 
-// top returns the container on top of the stack.
-func (m *machine) top(k kind) (*object, error) {
+// topContainer returns the container on top of the stack.
+func (m *machine) topContainer(k containerKind) (*object, error) {
 	n := len(m.stack) - 1
-	if n < m.base() || m.stack[n].tag() != tagObject {
+	if n < m.lastMark() || m.stack[n].tag() != tagObject {
 		return nil, malformed("an operation lacks its container")
 	}
 	o := m.doc.object(m.stack[n])
@@ -115,16 +115,16 @@ func (m *machine) top(k kind) (*object, error) {
 // pushList pushes an empty list. It marks the list as streamed if Options.Streamed contains the
 // list or the list that contains it.
 func (m *machine) pushList() error {
-	v := m.doc.newObject(list)
+	v := m.doc.newObject(listKind)
 	o := m.doc.object(v)
 	if outer := m.outerList(); outer != nil {
-		o.depth, o.key = outer.depth-1, outer.key
+		o.listDepth, o.listIndex = outer.listDepth-1, outer.listIndex
 		outer.label++
 		o.label = outer.label
 	} else if key, ok := m.topLevelKey(); ok {
-		for i, s := range m.options.Streamed {
+		for i, s := range m.options.StreamedLists {
 			if s.Key == key {
-				o.depth, o.key = int8(s.Levels), int8(i)
+				o.listDepth, o.listIndex = int8(s.Levels), int8(i)
 			}
 		}
 	}
@@ -134,11 +134,11 @@ func (m *machine) pushList() error {
 // outerList returns the streamed list of lists to which the next list will belong, or nil.
 func (m *machine) outerList() *object {
 	n := len(m.stack)
-	for _, at := range []int{n - 1, m.base() - 1} {
+	for _, at := range []int{n - 1, m.lastMark() - 1} {
 		if at < 0 || at >= n || m.stack[at].tag() != tagObject {
 			continue
 		}
-		if o := m.doc.object(m.stack[at]); o.kind == list && o.depth > 1 {
+		if o := m.doc.object(m.stack[at]); o.kind == listKind && o.listDepth > 1 {
 			return o
 		}
 	}
@@ -155,7 +155,7 @@ func (m *machine) topLevelKey() (string, bool) {
 	case n < 2 || !m.doc.IsDict(m.stack[0]):
 		return "", false
 	case len(m.marks) == 0 && n == 2 || len(m.marks) == 1 && m.marks[0] == 1 && n%2 == 0:
-		return m.doc.Text(m.stack[n-1])
+		return m.doc.StringOf(m.stack[n-1])
 	}
 	return "", false
 }
@@ -163,76 +163,76 @@ func (m *machine) topLevelKey() (string, bool) {
 // pushDict pushes an empty dict. If the dict is a new element of a streamed list, pushDict first
 // passes the preceding elements to the caller, because they are complete.
 func (m *machine) pushDict() error {
-	if at := m.base(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
-		if o := m.doc.object(m.stack[at-1]); o.depth == 1 {
-			if err := m.deliver(o, m.stack[at:]); err != nil {
+	if at := m.lastMark(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
+		if o := m.doc.object(m.stack[at-1]); o.listDepth == 1 {
+			if err := m.passElements(o, m.stack[at:]); err != nil {
 				return err
 			}
 			m.stack = m.stack[:at]
 		}
 	}
-	return m.push(m.doc.newObject(dict))
+	return m.push(m.doc.newObject(dictKind))
 }
 
-// deliver passes elements of a streamed list to the caller and drops them.
-func (m *machine) deliver(o *object, elements []Value) error {
+// passElements passes elements of a streamed list to the caller and drops them.
+func (m *machine) passElements(o *object, elements []Value) error {
 	at := max(int(o.label)-1, 0)
 	for _, v := range elements {
-		if v.tag() == tagObject && m.doc.object(v).freed {
+		if v.tag() == tagObject && m.doc.object(v).isDropped {
 			return malformed("a list contains the same element twice")
 		}
-		if err := m.options.Element(m.doc, int(o.key), at, v); err != nil {
+		if err := m.options.OnElement(m.doc, int(o.listIndex), at, v); err != nil {
 			return err
 		}
 		if v.tag() == tagObject {
-			m.doc.free(m.doc.object(v))
+			m.doc.dropItems(m.doc.object(v))
 		}
 	}
 	return nil
 }
 
-func (m *machine) appendTo(o *object, values []Value) error {
-	if o.depth == 1 {
-		return m.deliver(o, values)
+func (m *machine) appendValues(o *object, values []Value) error {
+	if o.listDepth == 1 {
+		return m.passElements(o, values)
 	}
-	if o.depth > 1 {
+	if o.listDepth > 1 {
 		return nil // the elements are lists that have already been streamed
 	}
-	return m.doc.extend(o, values)
+	return m.doc.appendItems(o, values)
 }
 
-// appends appends the values above the last mark to the list below it.
-func (m *machine) appends() error {
+// appendToList appends the values above the last mark to the list below it.
+func (m *machine) appendToList() error {
 	values, err := m.popMark()
 	if err != nil {
 		return err
 	}
-	o, err := m.top(list)
+	o, err := m.topContainer(listKind)
 	if err != nil {
 		return err
 	}
-	return m.appendTo(o, values)
+	return m.appendValues(o, values)
 }
 
-// setItems adds the keys and values above the last mark to the dict below it.
-func (m *machine) setItems() error {
+// appendToDict adds the keys and values above the last mark to the dict below it.
+func (m *machine) appendToDict() error {
 	values, err := m.popMark()
 	if err != nil {
 		return err
 	}
-	o, err := m.top(dict)
+	o, err := m.topContainer(dictKind)
 	if err != nil {
 		return err
 	}
 	if len(values)%2 != 0 {
 		return malformed("a key has no value")
 	}
-	return m.doc.extend(o, values)
+	return m.doc.appendItems(o, values)
 }
 
 func (m *machine) pushTuple(values []Value) error {
-	v := m.doc.newObject(tuple)
-	if err := m.doc.extend(m.doc.object(v), values); err != nil {
+	v := m.doc.newObject(tupleKind)
+	if err := m.doc.appendItems(m.doc.object(v), values); err != nil {
 		return err
 	}
 	return m.push(v)

@@ -70,7 +70,7 @@ type pickle struct {
 
 func (p *pickle) run() error {
 	for {
-		op, err := p.byte()
+		op, err := p.readByte()
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (p *pickle) run() error {
 func (p *pickle) execute(op byte) error {
 	switch op {
 	case opMark:
-		return p.mark()
+		return p.addMark()
 	case opEmptyDict:
 		return p.pushDict()
 	case opEmptyList:
@@ -94,9 +94,9 @@ func (p *pickle) execute(op byte) error {
 	case opEmptyTuple:
 		return p.pushTuple(nil)
 	case opSetItems:
-		return p.setItems()
+		return p.appendToDict()
 	case opAppends:
-		return p.appends()
+		return p.appendToList()
 	case opTuple1, opTuple2, opTuple3:
 		return p.shortTuple(int(op) - opTuple1 + 1)
 	case opMemoize:
@@ -132,15 +132,15 @@ func (p *pickle) rareOperation(op byte) error {
 	if op == opTuple {
 		return p.pushTuple(values)
 	}
-	k := list
+	k := listKind
 	if op == opDict {
-		k = dict
+		k = dictKind
 	}
-	if k == dict && len(values)%2 != 0 {
+	if k == dictKind && len(values)%2 != 0 {
 		return malformed("a key has no value")
 	}
 	v := p.doc.newObject(k)
-	if err := p.doc.extend(p.doc.object(v), values); err != nil {
+	if err := p.doc.appendItems(p.doc.object(v), values); err != nil {
 		return err
 	}
 	return p.push(v)
@@ -153,28 +153,28 @@ func (p *pickle) addOne(op byte) error {
 		n = 2
 	}
 	at := len(p.stack) - n
-	if at <= p.base() {
+	if at <= p.lastMark() {
 		return malformed("an operation lacks its values")
 	}
 	values := p.stack[at:]
 	p.stack = p.stack[:at]
 	if op == opSetItem {
-		o, err := p.top(dict)
+		o, err := p.topContainer(dictKind)
 		if err != nil {
 			return err
 		}
-		return p.doc.extend(o, values)
+		return p.doc.appendItems(o, values)
 	}
-	o, err := p.top(list)
+	o, err := p.topContainer(listKind)
 	if err != nil {
 		return err
 	}
-	return p.appendTo(o, values)
+	return p.appendValues(o, values)
 }
 
 func (p *pickle) shortTuple(n int) error {
 	at := len(p.stack) - n
-	if at < p.base() {
+	if at < p.lastMark() {
 		return malformed("a tuple lacks its elements")
 	}
 	values := p.stack[at:]
@@ -187,7 +187,7 @@ func (p *pickle) memoOperation(op byte) error {
 	if op == opLongBinPut || op == opLongBinGet {
 		size = 4
 	}
-	at, err := p.number(size)
+	at, err := p.readUint(size)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (p *pickle) memoOperation(op byte) error {
 const maxMemoGap = 1 << 16
 
 func (p *pickle) put(at uint64) error {
-	if len(p.stack) <= p.base() {
+	if len(p.stack) <= p.lastMark() {
 		return malformed("it stores a value that it does not have")
 	}
 	if at > uint64(len(p.memo))+maxMemoGap {
@@ -213,7 +213,7 @@ func (p *pickle) put(at uint64) error {
 	}
 	for uint64(len(p.memo)) <= at {
 		p.memo = append(p.memo, 0)
-		p.doc.memory += 8
+		p.doc.memoryBytes += 8
 	}
 	p.memo[at] = p.stack[len(p.stack)-1]
 	return nil
@@ -231,19 +231,19 @@ func (p *pickle) scalarOperation(op byte) error {
 	case opLong1, opLong4:
 		return p.pushLong(op)
 	case opBinFloat:
-		b, err := p.bytes(8)
+		b, err := p.readBytes(8)
 		if err != nil {
 			return err
 		}
 		return p.push(floatValue(math.Float64frombits(binary.BigEndian.Uint64(b))))
 	case opProto:
-		version, err := p.byte()
+		version, err := p.readByte()
 		if err == nil && version > maxProtocol {
 			err = malformed("it has pickle protocol %d, newer than %d", version, maxProtocol)
 		}
 		return err
 	case opFrame:
-		_, err := p.number(8)
+		_, err := p.readUint(8)
 		return err
 	}
 	return p.pushText(op)
@@ -251,7 +251,7 @@ func (p *pickle) scalarOperation(op byte) error {
 
 func (p *pickle) pushInt(op byte) error {
 	size := map[byte]int{opBinInt: 4, opBinInt1: 1, opBinInt2: 2}[op]
-	n, err := p.number(size)
+	n, err := p.readUint(size)
 	if err != nil {
 		return err
 	}
@@ -267,16 +267,16 @@ func (p *pickle) pushLong(op byte) error {
 	if op == opLong4 {
 		size = 4
 	}
-	n, err := p.number(size)
+	n, err := p.readUint(size)
 	if err != nil {
 		return err
 	}
-	b, err := p.bytes(n)
+	b, err := p.readBytes(n)
 	if err != nil {
 		return err
 	}
 	if len(b) > 8 {
-		return p.push(makeValue(tagOpaque, 0))
+		return p.push(makeValue(tagUnsupported, 0))
 	}
 	var word [8]byte
 	copy(word[:], b)
@@ -303,18 +303,18 @@ func (p *pickle) pushText(op byte) error {
 		}
 		return malformed("byte %d (0x%02x) is not an operation on plain data", p.offset-1, op)
 	}
-	n, err := p.number(size)
+	n, err := p.readUint(size)
 	if err != nil {
 		return err
 	}
-	b, err := p.bytes(n)
+	b, err := p.readBytes(n)
 	if err != nil {
 		return err
 	}
 	if op == opShortBinBytes || op == opBinBytes || op == opBinBytes8 || op == opByteArray8 {
-		return p.push(makeValue(tagOpaque, 0))
+		return p.push(makeValue(tagUnsupported, 0))
 	}
-	v, err := p.doc.intern(b)
+	v, err := p.doc.findOrAddString(b)
 	if err != nil {
 		return err
 	}

@@ -17,18 +17,18 @@ func malformedSnapshot(format string, args ...any) error {
 // device is negative, at most one device may have events, and Finish uses that device.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
-	if r.unknown > 0 {
-		r.rank.Note("%d events have unknown actions and are left out", r.unknown)
+	if r.unknownActionCount > 0 {
+		r.rank.AddNote("%d events have unknown actions and are left out", r.unknownActionCount)
 	}
-	if over := d.Get(d.Get(top, d.String("allocator_settings")),
-		d.String("trace_alloc_overflowed")); over.Bool() {
-		r.rank.Note("the trace has overflowed: its beginning is lost")
+	if over := d.Get(d.Get(top, d.StringValue("allocator_settings")),
+		d.StringValue("trace_alloc_overflowed")); over.Bool() {
+		r.rank.AddNote("the trace has overflowed: its beginning is lost")
 	}
 	device, err := r.chooseDevice(device)
 	if err != nil {
 		return err
 	}
-	setting := unusualSetting(d, top)
+	setting := findUnusualSetting(d, top)
 	// Do not use d below this line, so that the garbage collector can free the memory of d.
 	var trace []rawEvent
 	if device < len(r.traces) {
@@ -36,9 +36,9 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	}
 	r.traces = nil
 	b := newBackwardPass(int64(device), r.segments)
-	begin := b.undo(trace)
+	begin := b.undoEvents(trace)
 	if begin > 0 {
-		r.rank.Note("the events before event %d are left out, because they contradict the state at "+
+		r.rank.AddNote("the events before event %d are left out, because they contradict the state at "+
 			"the end: the trace has overflowed, or recording was interrupted", begin)
 	}
 	f := newForwardPass(r.rank, b)
@@ -51,18 +51,18 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	return nil
 }
 
-// unusualSetting returns the name of an allocator setting that changes how PyTorch places blocks,
-// or "" if no such setting is in use.
-func unusualSetting(d *plain.Document, top plain.Value) string {
-	settings := d.Get(top, d.String("allocator_settings"))
-	if n, ok := d.Get(settings, d.String("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
+// findUnusualSetting returns the name of an allocator setting that changes how PyTorch places
+// blocks, or "" if no such setting is in use.
+func findUnusualSetting(d *plain.Document, top plain.Value) string {
+	settings := d.Get(top, d.StringValue("allocator_settings"))
+	if n, ok := d.Get(settings, d.StringValue("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
 		return "max_split_size"
 	}
-	threshold := d.Get(settings, d.String("garbage_collection_threshold"))
+	threshold := d.Get(settings, d.StringValue("garbage_collection_threshold"))
 	if n, ok := threshold.Int(); !threshold.IsNone() && (!ok || n != 0) {
 		return "garbage_collection_threshold"
 	}
-	divisions := d.Items(d.Get(settings, d.String("roundup_power2_divisions")))
+	divisions := d.Items(d.Get(settings, d.StringValue("roundup_power2_divisions")))
 	for i := 1; i < len(divisions); i += 2 {
 		if n, _ := divisions[i].Int(); n > 1 {
 			return "roundup_power2_divisions"
@@ -87,7 +87,7 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 	case len(used) > 1:
 		return 0, malformedSnapshot("it has events of the devices %v: select one with --device", used)
 	}
-	r.rank.Note("there is no trace: only the state at the end is known")
+	r.rank.AddNote("there is no trace: only the state at the end is known")
 	if len(r.segments) > 0 {
 		return int(max(r.segments[0].device, 0)), nil
 	}
@@ -96,13 +96,13 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 
 // liveSegment describes a segment that is mapped at some point in the trace.
 type liveSegment struct {
-	address    uint64
-	bytes      int64
-	pool       poolID
-	stream     int64
-	expandable bool
-	initial    bool  // whether the segment was mapped before the trace began
-	number     int32 // index in Sequence.Segments, or -1 before the first use
+	address      uint64
+	bytes        int64
+	pool         poolID
+	stream       int64
+	isExpandable bool
+	isInitial    bool  // whether the segment was mapped before the trace began
+	number       int32 // index in Sequence.Segments, or -1 before the first use
 }
 
 // segmentMap finds segments by address.
@@ -114,8 +114,8 @@ func (m *segmentMap) find(address uint64) (int, bool) {
 	})
 }
 
-// containing returns the segment that contains an address, or nil.
-func (m *segmentMap) containing(address uint64) *liveSegment {
+// findContaining returns the segment that contains an address, or nil.
+func (m *segmentMap) findContaining(address uint64) *liveSegment {
 	i, exact := m.find(address)
 	if !exact {
 		i--
@@ -150,9 +150,9 @@ func (m *segmentMap) remove(address uint64) *liveSegment {
 // backwardPass begins with the state at the end of a trace and undoes the events from the last to
 // the first.
 type backwardPass struct {
-	segments   segmentMap
-	blocks     map[uint64]finalBlock // by address
-	expandable bool
+	segments      segmentMap
+	blocks        map[uint64]finalBlock // by address
+	hasExpandable bool
 }
 
 func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
@@ -165,9 +165,9 @@ func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
 		if s.device != device {
 			continue
 		}
-		b.expandable = b.expandable || s.expandable
+		b.hasExpandable = b.hasExpandable || s.isExpandable
 		b.segments.add(&liveSegment{
-			address: s.address, bytes: s.bytes, pool: s.pool, stream: s.stream, expandable: s.expandable,
+			address: s.address, bytes: s.bytes, pool: s.pool, stream: s.stream, isExpandable: s.isExpandable,
 		})
 		for _, block := range s.blocks {
 			b.blocks[block.address] = block
@@ -176,9 +176,9 @@ func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
 	return b
 }
 
-// undo undoes events from the last to the first. It stops at an event that contradicts the state
-// after that event. undo returns the index of the first event that it has undone.
-func (b *backwardPass) undo(trace []rawEvent) int {
+// undoEvents undoes events from the last to the first. It stops at an event that contradicts the
+// state after that event. undo returns the index of the first event that it has undone.
+func (b *backwardPass) undoEvents(trace []rawEvent) int {
 	for i := len(trace) - 1; i >= 0; i-- {
 		if !b.undoEvent(&trace[i]) {
 			return i + 1
@@ -194,7 +194,7 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 	switch e.action {
 	case actionAlloc:
 		delete(b.blocks, e.address)
-		if s := b.segments.containing(e.address); s != nil && s.pool == unknownPool {
+		if s := b.segments.findContaining(e.address); s != nil && s.pool == unknownPool {
 			s.pool = e.pool
 		}
 		return live
@@ -204,7 +204,7 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 		}
 		return live
 	case actionFreeCompleted:
-		b.blocks[e.address] = finalBlock{address: e.address, size: e.size, pending: true}
+		b.blocks[e.address] = finalBlock{address: e.address, size: e.size, isFreePending: true}
 		return !live
 	case actionSegmentAlloc:
 		s := b.segments.remove(e.address)
@@ -217,8 +217,8 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 			address: e.address, bytes: e.size, pool: e.pool, stream: e.stream,
 		})
 	case actionSegmentMap, actionSegmentUnmap:
-		b.expandable = true
-	case actionOther:
+		b.hasExpandable = true
+	case actionIgnored:
 	}
 	return true
 }

@@ -10,14 +10,14 @@ import (
 // forwardPass processes a trace from its beginning and collects the events of each pool. Initial
 // segments and blocks are those that existed when the trace began.
 type forwardPass struct {
-	rank          *history.Rank
-	segments      segmentMap
-	initialLive   map[uint64]finalBlock // initial blocks that are still live, by address
-	expandable    bool
-	pools         map[poolID]*pool
-	order         []poolID             // pools in the order of their first use
-	live          map[uint64]liveBlock // blocks allocated in the trace, by address
-	initialBlocks []initialBlock
+	rank              *history.Rank
+	segments          segmentMap
+	liveInitialBlocks map[uint64]finalBlock // initial blocks that are still live, by address
+	hasExpandable     bool
+	pools             map[poolID]*pool
+	poolsByUse        []poolID             // pools in the order of their first use
+	liveBlocks        map[uint64]liveBlock // blocks allocated in the trace, by address
+	initialBlocks     []initialBlock
 }
 
 type initialBlock struct {
@@ -32,23 +32,23 @@ type liveBlock struct {
 	number int32
 }
 
-// pool collects the events of one pool.
+// findOrAddPool collects the events of one pool.
 type pool struct {
-	sequence *history.Sequence
-	streams  map[int64]int32 // stream numbers by stream ID
-	blocks   int32           // number of blocks allocated so far
+	sequence   *history.Sequence
+	streams    map[int64]int32 // stream numbers by stream ID
+	blockCount int32           // number of blocks allocated so far
 }
 
 func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 	f := &forwardPass{
-		rank: rank, segments: b.segments, initialLive: b.blocks, expandable: b.expandable,
-		pools: map[poolID]*pool{}, live: map[uint64]liveBlock{},
+		rank: rank, segments: b.segments, liveInitialBlocks: b.blocks, hasExpandable: b.hasExpandable,
+		pools: map[poolID]*pool{}, liveBlocks: map[uint64]liveBlock{},
 	}
 	for _, s := range f.segments.all {
-		s.initial, s.number = true, -1
+		s.isInitial, s.number = true, -1
 	}
-	for _, block := range f.initialLive {
-		if s := f.segments.containing(block.address); s != nil {
+	for _, block := range f.liveInitialBlocks {
+		if s := f.segments.findContaining(block.address); s != nil {
 			f.initialBlocks = append(f.initialBlocks, initialBlock{s, block.address, block.size})
 		}
 	}
@@ -64,7 +64,7 @@ func (f *forwardPass) addInitialBlocks() {
 	for _, b := range f.initialBlocks {
 		if p := f.pools[b.segment.pool]; p != nil {
 			p.sequence.InitialBlocks = append(p.sequence.InitialBlocks, history.InitialBlock{
-				Segment: p.number(b.segment), Offset: int64(b.address - b.segment.address), Size: b.size,
+				Segment: p.segmentNumber(b.segment), Offset: int64(b.address - b.segment.address), Size: b.size,
 			})
 		}
 	}
@@ -73,7 +73,7 @@ func (f *forwardPass) addInitialBlocks() {
 func (f *forwardPass) run(trace []rawEvent) {
 	f.addNotes()
 	for i := range trace {
-		f.event(&trace[i])
+		f.addEvent(&trace[i])
 	}
 	f.finish()
 }
@@ -81,16 +81,16 @@ func (f *forwardPass) run(trace []rawEvent) {
 // addNotes adds notes about initial segments and expandable segments.
 func (f *forwardPass) addNotes() {
 	if n := len(f.segments.all); n > 0 {
-		f.rank.Note("%d segments and %d blocks are older than the trace: it is unknown in which order "+
+		f.rank.AddNote("%d segments and %d blocks are older than the trace: it is unknown in which order "+
 			"these segments were mapped, so they are numbered by their first use",
-			n, len(f.initialLive))
+			n, len(f.liveInitialBlocks))
 	}
-	if f.expandable {
-		f.rank.Note("there are expandable segments, so places are not compared")
+	if f.hasExpandable {
+		f.rank.AddNote("there are expandable segments, so places are not compared")
 	}
 }
 
-func (f *forwardPass) pool(id poolID) *pool {
+func (f *forwardPass) findOrAddPool(id poolID) *pool {
 	p := f.pools[id]
 	if p == nil {
 		class, name := classOf(id)
@@ -99,14 +99,14 @@ func (f *forwardPass) pool(id poolID) *pool {
 			streams:  map[int64]int32{},
 		}
 		f.pools[id] = p
-		f.order = append(f.order, id)
+		f.poolsByUse = append(f.poolsByUse, id)
 	}
 	return p
 }
 
-// stream returns the number of a stream in a pool. The default stream is 0, and the others are
-// numbered from 1 in the order of their first use.
-func (p *pool) stream(id int64) int32 {
+// streamNumber returns the number of a stream in a pool. The default stream is 0, and the others
+// are numbered from 1 in the order of their first use.
+func (p *pool) streamNumber(id int64) int32 {
 	if id == 0 {
 		return 0
 	}
@@ -118,21 +118,21 @@ func (p *pool) stream(id int64) int32 {
 	return n
 }
 
-func (f *forwardPass) event(e *rawEvent) {
+func (f *forwardPass) addEvent(e *rawEvent) {
 	switch e.action {
 	case actionAlloc:
-		f.alloc(e)
+		f.addAlloc(e)
 	case actionFreeRequested:
-		f.free(e, history.Free)
+		f.addFree(e, history.Free)
 	case actionFreeCompleted:
-		f.free(e, history.FreeDone)
+		f.addFree(e, history.FreeCompleted)
 	case actionSegmentAlloc:
 		f.mapSegment(e)
-	case actionSegmentMap, actionSegmentUnmap, actionOther:
+	case actionSegmentMap, actionSegmentUnmap, actionIgnored:
 	case actionSegmentFree:
 		if s := f.segments.remove(e.address); s != nil {
-			p := f.pool(s.pool)
-			f.write(p, e, history.UnmapSegment, p.number(s), 0, -1)
+			p := f.findOrAddPool(s.pool)
+			f.appendEvent(p, e, history.UnmapSegment, p.segmentNumber(s), 0, -1)
 		}
 	}
 }
@@ -141,16 +141,17 @@ func (f *forwardPass) mapSegment(e *rawEvent) {
 	s := &liveSegment{address: e.address, bytes: e.size, pool: e.pool, stream: e.stream, number: -1}
 	f.segments.remove(e.address)
 	f.segments.add(s)
-	p := f.pool(s.pool)
-	f.write(p, e, history.MapSegment, p.number(s), 0, -1)
+	p := f.findOrAddPool(s.pool)
+	f.appendEvent(p, e, history.MapSegment, p.segmentNumber(s), 0, -1)
 }
 
-// number returns the number of a segment. If the segment has no number yet, number assigns one.
-func (p *pool) number(s *liveSegment) int32 {
+// segmentNumber returns the number of a segment. If the segment has no number yet, number assigns
+// one.
+func (p *pool) segmentNumber(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
 		p.sequence.Segments = append(p.sequence.Segments, history.SegmentInfo{
-			Address: s.address, Bytes: s.bytes, Initial: s.initial,
+			Address: s.address, Bytes: s.bytes, IsInitial: s.isInitial,
 		})
 	}
 	return s.number
@@ -159,63 +160,63 @@ func (p *pool) number(s *liveSegment) int32 {
 // locate returns the pool and the number of the segment that contain the event's address, and the
 // offset in the segment.
 func (f *forwardPass) locate(e *rawEvent) (*pool, int32, int64) {
-	s := f.segments.containing(e.address)
+	s := f.segments.findContaining(e.address)
 	if s == nil {
-		return f.pool(e.pool), -1, 0
+		return f.findOrAddPool(e.pool), -1, 0
 	}
 	id := s.pool
 	if id == unknownPool && e.pool != unknownPool {
 		id, s.pool = e.pool, e.pool
 	}
-	p := f.pool(id)
-	return p, p.number(s), int64(e.address - s.address)
+	p := f.findOrAddPool(id)
+	return p, p.segmentNumber(s), int64(e.address - s.address)
 }
 
-func (f *forwardPass) alloc(e *rawEvent) {
+func (f *forwardPass) addAlloc(e *rawEvent) {
 	p, segment, offset := f.locate(e)
-	f.live[e.address] = liveBlock{p, p.blocks}
-	delete(f.initialLive, e.address)
-	f.write(p, e, history.Alloc, segment, offset, p.blocks)
-	p.blocks++
+	f.liveBlocks[e.address] = liveBlock{p, p.blockCount}
+	delete(f.liveInitialBlocks, e.address)
+	f.appendEvent(p, e, history.Alloc, segment, offset, p.blockCount)
+	p.blockCount++
 }
 
-func (f *forwardPass) free(e *rawEvent, a history.Action) {
+func (f *forwardPass) addFree(e *rawEvent, a history.Action) {
 	p, segment, offset := f.locate(e)
 	block := int32(-1)
-	if b, ok := f.live[e.address]; ok && b.pool == p {
+	if b, ok := f.liveBlocks[e.address]; ok && b.pool == p {
 		block = b.number
-	} else if _, ok := f.initialLive[e.address]; ok {
-		p.sequence.Partial = true // the pool is older than the trace
+	} else if _, ok := f.liveInitialBlocks[e.address]; ok {
+		p.sequence.IsPartial = true // the pool is older than the trace
 	}
-	if a == history.FreeDone {
-		delete(f.live, e.address)
+	if a == history.FreeCompleted {
+		delete(f.liveBlocks, e.address)
 	}
-	f.write(p, e, a, segment, offset, block)
+	f.appendEvent(p, e, a, segment, offset, block)
 }
 
-func (f *forwardPass) write(
+func (f *forwardPass) appendEvent(
 	p *pool, e *rawEvent, a history.Action, segment int32, offset int64, block int32,
 ) {
 	p.sequence.Events = append(p.sequence.Events, history.Event{
 		Number: e.number, Size: e.size, Offset: offset, UnixMicro: e.time, Segment: segment,
-		Stream: p.stream(e.stream), Block: block, Stack: e.stack, Action: a,
+		Stream: p.streamNumber(e.stream), Block: block, Stack: e.stack, Action: a,
 	})
 }
 
 // finish adds the sequences of the pools to the rank, sorted by class and then by their first
-// event.
+// addEvent.
 func (f *forwardPass) finish() {
 	f.addInitialBlocks()
-	for _, id := range f.order {
+	for _, id := range f.poolsByUse {
 		s := f.pools[id].sequence
 		for _, segment := range s.Segments {
-			s.Partial = s.Partial || segment.Initial
+			s.IsPartial = s.IsPartial || segment.IsInitial
 		}
-		if f.expandable {
+		if f.hasExpandable {
 			s.NoPlacesReason = "there are expandable segments"
 		}
 		if s.Class == history.UnknownPool {
-			f.rank.Note("the pool of %d events is unknown, because their segments have been freed",
+			f.rank.AddNote("the pool of %d events is unknown, because their segments have been freed",
 				len(s.Events))
 		}
 		f.rank.Sequences = append(f.rank.Sequences, s)

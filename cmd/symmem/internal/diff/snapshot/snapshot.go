@@ -13,9 +13,9 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// Streamed selects the lists whose elements plain.Decode passes to Reader.Element. In the oldest
-// format, the top level is a list of segments and has the key "".
-var Streamed = []plain.Stream{
+// StreamedLists selects the lists whose elements plain.Decode passes to Reader.Element. In the
+// oldest format, the top level is a list of segments and has the key "".
+var StreamedLists = []plain.StreamedList{
 	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
 }
 
@@ -48,45 +48,45 @@ const (
 	actionSegmentFree
 	actionSegmentMap
 	actionSegmentUnmap
-	actionOther // snapshot, oom
+	actionIgnored // snapshot, oom
 )
 
-var actions = map[string]action{
+var actionsByName = map[string]action{
 	"alloc": actionAlloc, "free_requested": actionFreeRequested,
 	"free_completed": actionFreeCompleted, "segment_alloc": actionSegmentAlloc,
 	"segment_free": actionSegmentFree, "segment_map": actionSegmentMap,
-	"segment_unmap": actionSegmentUnmap, "snapshot": actionOther, "oom": actionOther,
+	"segment_unmap": actionSegmentUnmap, "snapshot": actionIgnored, "oom": actionIgnored,
 	"free": actionFreeCompleted,
 }
 
 // finalSegment describes a segment at the end of the trace.
 type finalSegment struct {
-	device     int64
-	address    uint64
-	bytes      int64
-	stream     int64
-	pool       poolID
-	expandable bool
-	blocks     []finalBlock
+	device       int64
+	address      uint64
+	bytes        int64
+	stream       int64
+	pool         poolID
+	isExpandable bool
+	blocks       []finalBlock
 }
 
 // finalBlock describes a block that is not free at the end of the trace.
 type finalBlock struct {
-	address uint64
-	size    int64 // requested
-	pending bool  // freed, but another stream may still use it
+	address       uint64
+	size          int64 // requested
+	isFreePending bool  // freed, but another stream may still use it
 }
 
 // Reader collects the elements of one snapshot.
 type Reader struct {
-	rank     *history.Rank
-	stacks   *Stacks
-	keys     map[string]plain.Value
-	actions  map[plain.Value]action
-	traces   [][]rawEvent // by device
-	segments []finalSegment
-	unknown  int   // number of events with an unknown action
-	count    int64 // number of elements
+	rank               *history.Rank
+	stacks             *Stacks
+	keys               map[string]plain.Value
+	actions            map[plain.Value]action
+	traces             [][]rawEvent // by device
+	segments           []finalSegment
+	unknownActionCount int   // number of events with an unknown action
+	elementCount       int64 // number of elements
 }
 
 // NewReader returns a Reader that fills in rank.
@@ -96,32 +96,32 @@ func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 	}
 }
 
-// Seen reports whether the snapshot contained any elements.
-func (r *Reader) Seen() bool { return r.count > 0 }
+// HasElements reports whether the snapshot contained any elements.
+func (r *Reader) HasElements() bool { return r.elementCount > 0 }
 
-// Element adds v, an element of the list Streamed[key]. v is a segment or an event. If v is an
-// event, list is the index of the device.
-func (r *Reader) Element(d *plain.Document, key, list int, v plain.Value) error {
-	r.count++
+// AddElement adds v, an element of the list Streamed[key]. v is a segment or an event. If v is an
+// addEvent, list is the index of the device.
+func (r *Reader) AddElement(d *plain.Document, key, list int, v plain.Value) error {
+	r.elementCount++
 	if len(r.keys) == 0 {
-		r.intern(d)
+		r.findKeys(d)
 	}
 	if key == 0 {
-		return r.event(d, list, v)
+		return r.addEvent(d, list, v)
 	}
-	return r.segment(d, v)
+	return r.addSegment(d, v)
 }
 
-// intern looks up the Values of the keys and of the names of actions.
-func (r *Reader) intern(d *plain.Document) {
+// findKeys looks up the Values of the keys and of the names of actions.
+func (r *Reader) findKeys(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
 		"segment_pool_id", "is_expandable", "blocks", "state", "requested_size", "device",
 	} {
-		r.keys[key] = d.String(key)
+		r.keys[key] = d.StringValue(key)
 	}
-	for name, a := range actions {
-		r.actions[d.String(name)] = a
+	for name, a := range actionsByName {
+		r.actions[d.StringValue(name)] = a
 	}
 }
 
@@ -144,7 +144,7 @@ func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, boo
 // maxDevices limits the number of devices in a file.
 const maxDevices = 1024
 
-func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {
+func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
 	if device >= maxDevices {
 		return malformedSnapshot("it has more than %d devices", maxDevices)
 	}
@@ -153,8 +153,8 @@ func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {
 	}
 	a, ok := r.actions[d.Get(v, r.keys["action"])]
 	if !ok {
-		r.unknown++
-		a = actionOther
+		r.unknownActionCount++
+		a = actionIgnored
 	}
 	e := rawEvent{
 		number: int64(len(r.traces[device])), action: a,
@@ -170,19 +170,19 @@ func (r *Reader) event(d *plain.Document, device int, v plain.Value) error {
 	return nil
 }
 
-func (r *Reader) segment(d *plain.Document, v plain.Value) error {
+func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 	if !d.IsDict(v) || d.Get(v, r.keys["address"]).IsNone() {
 		return malformedSnapshot("a segment has no address")
 	}
 	s := finalSegment{
 		device: r.integer(d, v, "device"), address: uint64(r.integer(d, v, "address")),
 		bytes: r.integer(d, v, "total_size"), stream: r.integer(d, v, "stream"),
-		expandable: d.Get(v, r.keys["is_expandable"]).Bool(),
+		isExpandable: d.Get(v, r.keys["is_expandable"]).Bool(),
 	}
 	var ok bool
 	if s.pool, ok = r.pool(d, v, "segment_pool_id"); !ok {
 		s.pool = poolID{}
-		r.rank.Note("segments have no pool IDs: all of them are counted as the default pool")
+		r.rank.AddNote("segments have no pool IDs: all of them are counted as the default pool")
 	}
 	address := s.address
 	for _, b := range d.Items(d.Get(v, r.keys["blocks"])) {
@@ -190,9 +190,9 @@ func (r *Reader) segment(d *plain.Document, v plain.Value) error {
 			address = uint64(n)
 		}
 		size := r.integer(d, b, "size")
-		state, _ := d.Text(d.Get(b, r.keys["state"]))
+		state, _ := d.StringOf(d.Get(b, r.keys["state"]))
 		if state != "inactive" {
-			f := finalBlock{address: address, size: size, pending: state != "active_allocated"}
+			f := finalBlock{address: address, size: size, isFreePending: state != "active_allocated"}
 			if n, ok := d.Get(b, r.keys["requested_size"]).Int(); ok {
 				f.size = n
 			}

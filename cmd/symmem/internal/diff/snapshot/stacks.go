@@ -9,11 +9,11 @@ import (
 
 // stackTable stores each distinct call stack of a file once.
 type stackTable struct {
-	rank   *history.Rank
-	frames map[history.Frame]int32 // index in rank.Frames
-	stacks map[string]int32        // index in rank.Stacks, by encoded frame indexes
-	ids    []int32                 // frame indexes of the current stack
-	bytes  []byte                  // encoding of ids
+	rank           *history.Rank
+	frames         map[history.Frame]int32 // index in rank.Frames
+	stacks         map[string]int32        // index in rank.Stacks, by encoded frame indexes
+	frameIndexes   []int32                 // frame indexes of the current stack
+	encodedIndexes []byte                  // encoding of ids
 }
 
 // maxFrames limits the number of frames that are kept of each stack, innermost first.
@@ -23,7 +23,7 @@ const maxFrames = 64
 type Stacks struct {
 	table            stackTable
 	name, file, line plain.Value // keys of a frame, once ready is set
-	ready            bool
+	hasKeys          bool
 }
 
 // NewStacks returns a Stacks that adds the stacks to rank.
@@ -46,24 +46,24 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if len(items) == 0 {
 		return -1
 	}
-	if !s.ready {
-		s.name, s.file = d.String("name"), d.String("filename")
-		s.line, s.ready = d.String("line"), true
+	if !s.hasKeys {
+		s.name, s.file = d.StringValue("name"), d.StringValue("filename")
+		s.line, s.hasKeys = d.StringValue("line"), true
 	}
 	t := &s.table
-	t.ids = t.ids[:0]
+	t.frameIndexes = t.frameIndexes[:0]
 	for _, item := range items[:min(len(items), maxFrames)] {
-		if id, ok := s.frame(d, item); ok {
-			t.ids = append(t.ids, id)
+		if id, ok := s.frameIndex(d, item); ok {
+			t.frameIndexes = append(t.frameIndexes, id)
 		}
 	}
-	id := t.add()
-	d.SetLabel(frames, id)
+	id := t.findOrAddStack()
+	d.ReplaceByLabel(frames, id)
 	return id
 }
 
-// frame returns the index of a frame in Rank.Frames.
-func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
+// frameIndex returns the index of a frame in Rank.Frames.
+func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 	if !d.IsDict(v) { // the label of a list is the index of a stack
 		return 0, false
 	}
@@ -71,8 +71,8 @@ func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
 		return id, true
 	}
 	var f history.Frame
-	f.Function, _ = d.Text(d.Get(v, s.name))
-	f.File, _ = d.Text(d.Get(v, s.file))
+	f.Function, _ = d.StringOf(d.Get(v, s.name))
+	f.File, _ = d.StringOf(d.Get(v, s.file))
 	f.Line, _ = d.Get(v, s.line).Int()
 	id, ok := s.table.frames[f]
 	if !ok {
@@ -80,21 +80,22 @@ func (s *Stacks) frame(d *plain.Document, v plain.Value) (int32, bool) {
 		s.table.frames[f] = id
 		s.table.rank.Frames = append(s.table.rank.Frames, f)
 	}
-	d.SetLabel(v, id)
+	d.ReplaceByLabel(v, id)
 	return id, true
 }
 
-// add returns the index of the stack with the frames t.ids. It adds the stack if the stack is new.
-func (t *stackTable) add() int32 {
-	t.bytes = t.bytes[:0]
-	for _, id := range t.ids {
-		t.bytes = binary.LittleEndian.AppendUint32(t.bytes, uint32(id))
+// findOrAddStack returns the index of the stack with the frames t.ids. It adds the stack if the
+// stack is new.
+func (t *stackTable) findOrAddStack() int32 {
+	t.encodedIndexes = t.encodedIndexes[:0]
+	for _, id := range t.frameIndexes {
+		t.encodedIndexes = binary.LittleEndian.AppendUint32(t.encodedIndexes, uint32(id))
 	}
-	if id, ok := t.stacks[string(t.bytes)]; ok {
+	if id, ok := t.stacks[string(t.encodedIndexes)]; ok {
 		return id
 	}
 	id := int32(len(t.rank.Stacks))
-	t.stacks[string(t.bytes)] = id
-	t.rank.Stacks = append(t.rank.Stacks, append([]int32(nil), t.ids...))
+	t.stacks[string(t.encodedIndexes)] = id
+	t.rank.Stacks = append(t.rank.Stacks, append([]int32(nil), t.frameIndexes...))
 	return id
 }
