@@ -182,7 +182,8 @@ func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[
 			title := fmt.Sprintf("pool %d of group world", i*runningPools+pool)
 			s, ok := found[title]
 			request, at := p.firstDifference(pool)
-			if !ok || index(s.RequestDifference) != request || request < 0 && index(s.PlacementDifference) != at {
+			if !ok || index(s.RequestDifference) != request ||
+				request < 0 && index(s.PlacementDifference) != at {
 				t.Errorf("program %d (%q), %s: first request %d, first place %d; want %d, %d", i, p.kind,
 					title, index(s.RequestDifference), index(s.PlacementDifference), request, at)
 			}

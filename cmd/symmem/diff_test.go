@@ -60,7 +60,8 @@ func TestDiff(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatal(err)
 	}
-	if d := report.Sequences[0].RequestDifference; code != exitWrong || d == nil || d.RequestIndex != 100 {
+	d := report.Sequences[0].RequestDifference
+	if code != exitWrong || d == nil || d.RequestIndex != 100 {
 		t.Errorf("exit code %d, difference %+v; want %d and index 100", code, d, exitWrong)
 	}
 }

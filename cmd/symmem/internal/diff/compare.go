@@ -64,7 +64,8 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 	}
 	findOtherPools(found)
 	for _, c := range found {
-		r.RanksAgree = r.RanksAgree && c.result.RequestDifference == nil && c.result.PlacementDifference == nil
+		r.RanksAgree = r.RanksAgree && c.result.RequestDifference == nil &&
+			c.result.PlacementDifference == nil
 		r.Sequences = append(r.Sequences, c.result)
 	}
 }
@@ -170,8 +171,9 @@ func (c *comparison) requestDifference(at int) *Difference {
 		return a.keys[at] == b.keys[at]
 	})
 	d := &Difference{
-		RequestIndex: at, MinorityRanks: c.blamed(subsets), PrecedingRequests: c.before(subsets[0][0], at),
-		Explanation: []string{},
+		RequestIndex: at, MinorityRanks: c.blamed(subsets),
+		PrecedingRequests: c.before(subsets[0][0], at),
+		Explanation:       []string{},
 	}
 	reference := subsets[0][0]
 	for n, s := range subsets {

@@ -26,7 +26,9 @@ type matchedSequences struct {
 
 // matchSequences matches the sequences of ranks that belong to the same pool or group. notes lists
 // what is not compared.
-func matchSequences(ranks []*history.Rank, o Options) (matches []*matchedSequences, notes []string) {
+func matchSequences(
+	ranks []*history.Rank, o Options,
+) (matches []*matchedSequences, notes []string) {
 	isPresent := map[history.Class]bool{}
 	for _, r := range ranks {
 		for _, s := range r.Sequences {

@@ -79,8 +79,8 @@ func (c *comparison) placementDifference(request int, all [][]placement) *Differ
 	}
 	v := c.views[subsets[0][0]]
 	for i := max(0, request-5); i < request; i++ {
-		d.PrecedingRequests = append(d.PrecedingRequests, fmt.Sprintf("%d: %s%s", i, requestText(v.rank, v.keys[i], v.eventOf(i)),
-			placementText(all[subsets[0][0]][i])))
+		text := requestText(v.rank, v.keys[i], v.eventOf(i)) + placementText(all[subsets[0][0]][i])
+		d.PrecedingRequests = append(d.PrecedingRequests, fmt.Sprintf("%d: %s", i, text))
 	}
 	for i, s := range subsets {
 		variant := c.variant(s, request)

@@ -26,8 +26,8 @@ func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 		rank := &r.Ranks[i]
 		b.totalEvents += rank.EventCount
 		b.page.Ranks = append(b.page.Ranks, page.Rank{
-			Rank: rank.Rank, File: history.MakePrintable(rank.File), Format: rank.Format, Events: rank.EventCount,
-			Notes: rank.Notes,
+			Rank: rank.Rank, File: history.MakePrintable(rank.File), Format: rank.Format,
+			Events: rank.EventCount, Notes: rank.Notes,
 		})
 	}
 	ranks := b.findHistories(r)
@@ -134,8 +134,8 @@ func appendDifference(all []page.Difference, subject string, d *diff.Difference)
 		return all
 	}
 	p := page.Difference{
-		Subject: subject, Kind: d.Kind, Request: d.RequestIndex, Blamed: d.MinorityRanks, Before: d.PrecedingRequests,
-		Explanation: d.Explanation,
+		Subject: subject, Kind: d.Kind, Request: d.RequestIndex, Blamed: d.MinorityRanks,
+		Before: d.PrecedingRequests, Explanation: d.Explanation,
 	}
 	for _, v := range d.Variants {
 		p.Variants = append(p.Variants, page.Variant{

@@ -61,7 +61,9 @@ func TestPaths(t *testing.T) {
 // segments that only some ranks have registered.
 func TestPending(t *testing.T) {
 	a, b, c := group(0, "A", "B", "C"), group(1, "A", "B", "C"), group(2, "A")
-	b.PendingCalls = []history.PendingCall{{Group: "world", Text: "C", State: "scheduled", UnixMicro: 5}}
+	b.PendingCalls = []history.PendingCall{
+		{Group: "world", Text: "C", State: "scheduled", UnixMicro: 5},
+	}
 	for _, r := range []*history.Rank{a, b, c} {
 		r.Windows = []history.Window{{Pool: "1 of group world", Bytes: 64, Group: "world"}}
 	}

@@ -67,7 +67,7 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 		}
 		for _, c := range rank.PendingCalls {
 			b.page.Pending = addRow(b.page.Pending, i, c.Group,
-				fmt.Sprintf("%s: %s", history.MakePrintable(c.Text), history.MakePrintable(c.State)), c.UnixMicro)
+				history.MakePrintable(c.Text+": "+c.State), c.UnixMicro)
 		}
 		for _, w := range rank.Windows {
 			b.addWindow(windows, i, &w)
@@ -106,8 +106,8 @@ func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window)
 		index = len(b.page.Windows)
 		rows[key] = index
 		b.page.Windows = append(b.page.Windows, page.Window{
-			Group: history.MakePrintable(w.Group), Pool: history.MakePrintable(w.Pool), Segment: int(w.Segment),
-			Bytes: w.Bytes, States: make([]page.State, len(b.page.Ranks)),
+			Group: history.MakePrintable(w.Group), Pool: history.MakePrintable(w.Pool),
+			Segment: int(w.Segment), Bytes: w.Bytes, States: make([]page.State, len(b.page.Ranks)),
 		})
 	}
 	state := page.Registered

@@ -42,8 +42,9 @@ func (d PyDict) MarshalJSON() ([]byte, error) {
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
 
-// Pickle encodes a value. Protocols 3 to 5 extend lists and dicts in batches of 1,000 items, like
-// Python's pickler. Protocol 2 writes each list or dict in one batch, like PyTorch's C++ pickler.
+// Pickle encodes a value as a pickle. With protocols 3 to 5, one operation adds at most 1,000 items
+// to a list or dict, as in Python's pickler. With protocol 2, one operation adds all items, as in
+// PyTorch's C++ pickler.
 func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, memoNumbers: map[string]int{}}
 	p.write(0x80, byte(protocol))
@@ -55,7 +56,7 @@ func Pickle(v any, protocol int) []byte {
 type pickler struct {
 	out         []byte
 	protocol    int
-	memoNumbers map[string]int // memo numbers of strings
+	memoNumbers map[string]int // numbers of strings in the memo, the pickle's table of values
 	memoLength  int            // number of values in the memo
 }
 
@@ -117,11 +118,11 @@ func (p *pickler) writeInteger(n int64) {
 }
 
 func (p *pickler) writeString(s string) {
-	if at, ok := p.memoNumbers[s]; ok {
-		if at < 256 {
-			p.write('h', byte(at))
+	if number, ok := p.memoNumbers[s]; ok {
+		if number < 256 {
+			p.write('h', byte(number))
 		} else {
-			p.out = binary.LittleEndian.AppendUint32(append(p.out, 'j'), uint32(at))
+			p.out = binary.LittleEndian.AppendUint32(append(p.out, 'j'), uint32(number))
 		}
 		return
 	}

@@ -28,11 +28,11 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	var live []Request
 	for len(p) < requests {
 		if len(live) > 40 || len(live) > 0 && rng.IntN(100) < 45 {
-			at := rng.IntN(len(live))
-			r := live[at]
+			index := rng.IntN(len(live))
+			r := live[index]
 			r.IsFree = true
 			p = append(p, r)
-			live = slices.Delete(live, at, at+1)
+			live = slices.Delete(live, index, index+1)
 			continue
 		}
 		r := Request{
@@ -53,8 +53,8 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(6<<20)
 }
 
-// DifferenceKinds lists the kinds of differences that Plant creates. "other place" is not among
-// them, because addresses cause that difference rather than the program.
+// DifferenceKinds lists the kinds of differences that PlantDifference creates. It lacks "other
+// place", which addresses cause rather than the program.
 var DifferenceKinds = []string{
 	"other size", "missing", "extra", "other order", "other stream", "other pool", "other call",
 }
@@ -63,35 +63,35 @@ var DifferenceKinds = []string{
 // request, or nil if that request cannot differ in this way. It adds, removes or changes a tensor's
 // allocation together with its free.
 func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
-	at := rng.IntN(len(p))
-	planted := slices.Clone(p)
-	r := planted[at]
+	index := rng.IntN(len(p))
+	changed := slices.Clone(p)
+	r := changed[index]
 	if r.IsFree != (kind == "other call") && kind != "other order" {
 		return nil
 	}
 	switch kind {
 	case "other size":
-		return changeTensor(planted, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
+		return changeTensor(changed, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
 	case "other stream":
-		return changeTensor(planted, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
+		return changeTensor(changed, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
 	case "other pool":
-		return changeTensor(planted, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
+		return changeTensor(changed, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
 	case "missing":
-		return slices.DeleteFunc(planted, func(o Request) bool { return o.Tensor == r.Tensor })
+		return slices.DeleteFunc(changed, func(o Request) bool { return o.Tensor == r.Tensor })
 	case "extra":
-		return plantExtra(rng, planted, at)
+		return addExtraTensor(rng, changed, index)
 	case "other order":
-		if at+1 >= len(planted) || planted[at].Tensor == planted[at+1].Tensor {
+		if index+1 >= len(changed) || changed[index].Tensor == changed[index+1].Tensor {
 			return nil
 		}
-		planted[at], planted[at+1] = planted[at+1], planted[at]
-		return planted
+		changed[index], changed[index+1] = changed[index+1], changed[index]
+		return changed
 	}
 	// For "other call", replace a free with an allocation.
-	planted[at] = Request{
+	changed[index] = Request{
 		Tensor: len(p) + 1, Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool,
 	}
-	return planted
+	return changed
 }
 
 func changeTensor(p Program, tensor int, apply func(*Request)) Program {
@@ -103,21 +103,21 @@ func changeTensor(p Program, tensor int, apply func(*Request)) Program {
 	return p
 }
 
-func plantExtra(rng *rand.Rand, p Program, at int) Program {
+// addExtraTensor inserts an allocation at an index and, half of the time, a free after it.
+func addExtraTensor(rng *rand.Rand, p Program, index int) Program {
 	extra := Request{
-		Tensor: len(p) + 1, Size: randomSize(rng), Stream: p[at].Stream, Pool: p[at].Pool,
+		Tensor: len(p) + 1, Size: randomSize(rng), Stream: p[index].Stream, Pool: p[index].Pool,
 	}
-	p = slices.Insert(p, at, extra)
+	p = slices.Insert(p, index, extra)
 	if rng.IntN(2) == 0 {
 		extra.IsFree = true
-		p = slices.Insert(p, at+1+rng.IntN(len(p)-at), extra)
+		p = slices.Insert(p, index+1+rng.IntN(len(p)-index), extra)
 	}
 	return p
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1 if there is no difference. Tensors are considered the same if they are allocated
-// in the same order in the pool.
+// programs, or -1. Tensors are the same if they have the same number in the order of allocations.
 func FirstDifference(a, b Program, pools int) []int {
 	all := make([]int, pools)
 	for pool := range all {

@@ -15,7 +15,7 @@ type RunOptions struct {
 	Seed uint64
 	// Policy chooses between free blocks of the same size. PyTorch up to 2.11 uses alloc.Address.
 	Policy alloc.Policy
-	// MaxTraceEntries limits the trace to the last entries. 0 means that there is no limit.
+	// MaxTraceEntries limits the trace to the last entries, unless it is 0.
 	MaxTraceEntries int
 	// OmitPoolIDs omits pool IDs from trace entries, as PyTorch did before 2.11.
 	OmitPoolIDs bool
@@ -57,6 +57,7 @@ type block struct {
 	request Request
 }
 
+// execution executes a program.
 type execution struct {
 	RunOptions
 	rng              *rand.Rand
@@ -120,6 +121,7 @@ func (e *execution) newSegmentAddress() uint64 {
 	}
 }
 
+// addEntry adds an entry for the request with index i to the trace.
 func (e *execution) addEntry(action string, address uint64, size int64, r Request, i int) {
 	e.entryCount++
 	entry := PyDict{

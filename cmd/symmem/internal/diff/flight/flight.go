@@ -191,11 +191,13 @@ func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int
 func (r *Reader) Finish() {
 	r.rank.Format = "Flight Recorder dump"
 	if r.messageCount > 0 {
-		r.rank.AddNote("%d sends and receives are left out: they need not agree between ranks", r.messageCount)
+		r.rank.AddNote("%d sends and receives are left out: they need not agree between ranks",
+			r.messageCount)
 	}
 	for _, g := range r.rank.Sequences {
 		if state := r.lastStates[g.ID]; state != "" && state != "completed" {
-			r.rank.AddNote("the last call of group %s is %s, not completed", g.ID, history.MakePrintable(state))
+			r.rank.AddNote("the last call of group %s is %s, not completed", g.ID,
+				history.MakePrintable(state))
 		}
 	}
 }

@@ -69,7 +69,8 @@ func TestRecordedFiles(t *testing.T) {
 		got := "agree"
 		for _, s := range report.Sequences {
 			if d := s.RequestDifference; d != nil {
-				got = fmt.Sprintf("request %d: %s on %v, %d explanation: %v", d.RequestIndex, d.Kind, d.MinorityRanks,
+				got = fmt.Sprintf("request %d: %s on %v, %d explanation: %v", d.RequestIndex, d.Kind,
+					d.MinorityRanks,
 					len(d.Explanation), strings.Contains(d.Explanation[0], "explains the rest"))
 			}
 			if d := s.PlacementDifference; d != nil {

@@ -69,7 +69,9 @@ func TestPlantedDifferences(t *testing.T) {
 			if r == odd {
 				program = q
 			}
-			snapshot := difftest.Snapshot(program, difftest.RunOptions{Seed: rng.Uint64(), OmitPoolIDs: run%3 == 0})
+			snapshot := difftest.Snapshot(program, difftest.RunOptions{
+				Seed: rng.Uint64(), OmitPoolIDs: run%3 == 0,
+			})
 			files = append(files, encode(snapshot, run+r))
 		}
 		report := diff.Compare(read(t, files...), diff.Options{})
@@ -136,7 +138,8 @@ func TestAgreeingRuns(t *testing.T) {
 		}
 		for r := range 2 + rng.IntN(3) {
 			files = append(files, encode(difftest.Snapshot(p, difftest.RunOptions{
-				Seed: rng.Uint64(), Policy: alloc.Creation, MaxTraceEntries: last, OmitPoolIDs: run%3 == 0, LineOffset: r,
+				Seed: rng.Uint64(), Policy: alloc.Creation, MaxTraceEntries: last,
+				OmitPoolIDs: run%3 == 0, LineOffset: r,
 			}), run+r))
 		}
 		if report := diff.Compare(read(t, files...), diff.Options{}); !report.RanksAgree {
@@ -187,8 +190,12 @@ func TestPlacesByAddress(t *testing.T) {
 func TestOverflowIsAligned(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	p := difftest.RandomProgram(rng, 2000, 1, 2)
-	short := difftest.Snapshot(p, difftest.RunOptions{Seed: 1, Policy: alloc.Creation, MaxTraceEntries: 900})
-	long := difftest.Snapshot(p, difftest.RunOptions{Seed: 2, Policy: alloc.Creation, MaxTraceEntries: 1000})
+	short := difftest.Snapshot(p, difftest.RunOptions{
+		Seed: 1, Policy: alloc.Creation, MaxTraceEntries: 900,
+	})
+	long := difftest.Snapshot(p, difftest.RunOptions{
+		Seed: 2, Policy: alloc.Creation, MaxTraceEntries: 1000,
+	})
 	ranks := read(t, difftest.Pickle(long, 4), difftest.Pickle(short, 4))
 	report := diff.Compare(ranks, diff.Options{})
 	if !report.RanksAgree || len(report.Sequences[0].Notes) == 0 || len(report.Ranks[0].Notes) == 0 {
@@ -203,7 +210,9 @@ func TestOverflowIsAligned(t *testing.T) {
 func TestOlderBlocks(t *testing.T) {
 	p := difftest.RandomProgram(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
 	for last, want := range map[int]bool{0: false, 900: true} {
-		snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: 1, Policy: alloc.Creation, MaxTraceEntries: last})
+		snapshot := difftest.Snapshot(p, difftest.RunOptions{
+			Seed: 1, Policy: alloc.Creation, MaxTraceEntries: last,
+		})
 		s := read(t, difftest.Pickle(snapshot, 4))[0].Sequences[0]
 		if got := len(s.InitialBlocks) > 0; got != want {
 			t.Errorf("Last = %d: got %d older blocks; want any = %v", last,
@@ -240,7 +249,8 @@ func TestCalls(t *testing.T) {
 	}
 	report := diff.Compare(read(t, files...), diff.Options{})
 	d := report.Sequences[0].RequestDifference
-	if d == nil || d.RequestIndex != 31 || d.Kind != "other call" || fmt.Sprint(d.MinorityRanks) != "[2]" {
+	if d == nil || d.RequestIndex != 31 || d.Kind != "other call" ||
+		fmt.Sprint(d.MinorityRanks) != "[2]" {
 		t.Fatalf("Requests = %+v; want another call at index 31 on rank 2", d)
 	}
 	if n := len(d.Variants[1].Stack); n != 1 || len(d.PrecedingRequests) != 5 {
@@ -301,7 +311,8 @@ func TestFind(t *testing.T) {
 // between a file and itself.
 func FuzzRead(f *testing.F) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	snapshot := difftest.Snapshot(difftest.RandomProgram(rng, 12, 2, 2), difftest.RunOptions{MaxTraceEntries: 9})
+	snapshot := difftest.Snapshot(difftest.RandomProgram(rng, 12, 2, 2),
+		difftest.RunOptions{MaxTraceEntries: 9})
 	for n := range 5 {
 		f.Add(encode(snapshot, n))
 		f.Add(encode(difftest.FlightDump([]string{"all_reduce", "barrier"}, 1), n))

@@ -14,8 +14,9 @@ import (
 // Read reads a trace.
 func Read(r io.Reader) (*history.Rank, error) {
 	c := &converter{
-		rank:      &history.Rank{Format: "trace of symmem"},
-		sequences: map[sequenceKey]*sequence{}, textIndexes: map[string]int32{}, stackIndexes: map[string]int32{},
+		rank:        &history.Rank{Format: "trace of symmem"},
+		sequences:   map[sequenceKey]*sequence{},
+		textIndexes: map[string]int32{}, stackIndexes: map[string]int32{},
 	}
 	l, err := trace.Scan(r, c.addRecord)
 	if err != nil {
@@ -74,7 +75,8 @@ func (c *converter) finish(l *trace.Log) {
 			c.localEventCount)
 	}
 	if c.messageCount > 0 {
-		c.rank.AddNote("%d sends and receives are left out: they need not agree between ranks", c.messageCount)
+		c.rank.AddNote("%d sends and receives are left out: they need not agree between ranks",
+			c.messageCount)
 	}
 }
 

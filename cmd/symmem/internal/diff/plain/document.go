@@ -16,12 +16,12 @@ import (
 // ErrFormat is wrapped by errors about a file's contents.
 var ErrFormat = errors.New("unreadable file")
 
-func malformed(format string, args ...any) error {
+func formatError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Value refers to a value in a Document. The zero Value is None. Value is not a pointer, so that
-// the garbage collector has little work with large files.
+// Value refers to a value in a Document. The zero Value is None. A Value is an integer, because
+// millions of pointers would slow down the garbage collector.
 type Value uint64
 
 // typeTag identifies the type of a Value. It is stored in the low bits of the Value. The meaning of
@@ -38,7 +38,7 @@ const (
 	tagUnsupported // bytes, or an integer of more than 64 bits
 	tagRoundedInt  // an integer of 61 to 64 bits, whose low four bits are lost
 
-	tagBits = 4
+	tagBits = 4 // number of low bits that hold the tag
 )
 
 func (v Value) tag() typeTag { return typeTag(v & (1<<tagBits - 1)) }
@@ -66,11 +66,11 @@ func boolValue(b bool) Value {
 	return makeValue(tagBool, 0)
 }
 
-// IsNone reports whether v is None. Get also returns None if the key is missing.
+// IsNone reports whether v is None.
 func (v Value) IsNone() bool { return v.tag() == tagNone }
 
-// Int returns the integer that v represents, and whether v is an integer of at most 60 bits or a
-// float that is a whole number.
+// Int returns the integer that v represents. It returns false unless v is an integer of at most 60
+// bits or a float that is a whole number.
 func (v Value) Int() (int64, bool) {
 	if v.tag() == tagFloat {
 		f := math.Float64frombits(uint64(v) &^ (1<<tagBits - 1))
@@ -82,8 +82,8 @@ func (v Value) Int() (int64, bool) {
 	return int64(v) >> tagBits, true
 }
 
-// RoundedInt is like Int, but it also accepts integers of 61 to 64 bits. Their low four bits are
-// set to zero.
+// RoundedInt is like Int, but accepts integers of 61 to 64 bits as well. It sets their low four
+// bits to zero.
 func (v Value) RoundedInt() (int64, bool) {
 	if v.tag() == tagRoundedInt {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
@@ -91,7 +91,7 @@ func (v Value) RoundedInt() (int64, bool) {
 	return v.Int()
 }
 
-// Bool reports whether v is True.
+// Bool reports whether v is Python's True.
 func (v Value) Bool() bool { return v == boolValue(true) }
 
 type containerKind uint8
@@ -102,13 +102,14 @@ const (
 	dictKind
 )
 
-// object holds a list, a tuple or a dict. A streamed list is one of Options.Streamed.
+// object holds a list, a tuple or a dict. Decode does not store the elements of a streamed list but
+// passes them to the caller.
 type object struct {
 	items     []Value // for a dict: keys and values in turn
-	label     int32   // argument of SetLabel + 1; for a streamed list of lists: number of inner lists
+	label     int32   // label plus 1, or 0 without a label; for a streamed list: number of inner lists
 	kind      containerKind
-	listDepth int8 // for a streamed list: levels of lists; otherwise 0
-	listIndex int8 // for a streamed list: index in Options.Streamed
+	listDepth int8 // for a streamed list: number of nested levels; otherwise 0
+	listIndex int8 // for a streamed list: index in Options.StreamedLists
 	isDropped bool // whether the items have been dropped
 }
 
@@ -116,15 +117,15 @@ type object struct {
 type Document struct {
 	strings       []string
 	stringIndexes map[string]uint32 // in strings
-	objects       [][]object        // chunks of 1<<chunkBits objects
+	objects       [][]object        // chunks of 1<<objectChunkBits objects
 	unusedSlices  [][]Value         // slices for reuse
 	memoryBytes   int64             // estimate of the memory in use, in bytes
 }
 
 const (
 	objectChunkBits = 10
-	maxMemoryBytes  = 5 << 29 // limit of Document.memory
-	maxUnusedSlices = 4096    // limit of the length of Document.spare
+	maxMemoryBytes  = 5 << 29 // limit of Document.memoryBytes
+	maxUnusedSlices = 4096    // limit of the length of Document.unusedSlices
 )
 
 func (d *Document) object(v Value) *object {
@@ -135,24 +136,24 @@ func (d *Document) object(v Value) *object {
 // addMemory adds bytes to d.memory, and returns an error if the sum exceeds maxMemory.
 func (d *Document) addMemory(bytes int) error {
 	if d.memoryBytes += int64(bytes); d.memoryBytes > maxMemoryBytes {
-		return malformed("its contents need more than %d MiB of memory", maxMemoryBytes>>20)
+		return formatError("its contents need more than %d MiB of memory", maxMemoryBytes>>20)
 	}
 	return nil
 }
 
-func (d *Document) newObject(k containerKind) Value {
-	n := len(d.objects)
-	if n == 0 || len(d.objects[n-1]) == 1<<objectChunkBits {
+func (d *Document) newObject(kind containerKind) Value {
+	count := len(d.objects)
+	if count == 0 || len(d.objects[count-1]) == 1<<objectChunkBits {
 		d.objects = append(d.objects, make([]object, 0, 1<<objectChunkBits))
-		n++
+		count++
 	}
-	last := &d.objects[n-1]
-	*last = append(*last, object{kind: k})
-	d.memoryBytes += 40
-	return makeValue(tagObject, uint64(n-1)<<objectChunkBits|uint64(len(*last)-1))
+	chunk := &d.objects[count-1]
+	*chunk = append(*chunk, object{kind: kind})
+	d.memoryBytes += 40 // size of an object
+	return makeValue(tagObject, uint64(count-1)<<objectChunkBits|uint64(len(*chunk)-1))
 }
 
-// dropItems drops the items of an object.
+// dropItems removes the items of an object to save memory.
 func (d *Document) dropItems(o *object) {
 	if cap(o.items) > 0 && len(d.unusedSlices) < maxUnusedSlices {
 		d.unusedSlices = append(d.unusedSlices, o.items[:0])
@@ -181,7 +182,7 @@ func (d *Document) findOrAddString(s []byte) (Value, error) {
 		return makeValue(tagString, uint64(i)), nil
 	}
 	if len(d.strings) == math.MaxUint32 {
-		return 0, malformed("it has too many strings")
+		return 0, formatError("it has too many strings")
 	}
 	if d.stringIndexes == nil {
 		d.stringIndexes = map[string]uint32{}
@@ -193,7 +194,7 @@ func (d *Document) findOrAddString(s []byte) (Value, error) {
 	return makeValue(tagString, uint64(i)), d.addMemory(len(text) + 72)
 }
 
-// StringOf returns the string that v represents, and reports whether v is a string.
+// StringOf returns the string that v represents. It returns false if v is not a string.
 func (d *Document) StringOf(v Value) (string, bool) {
 	if v.tag() != tagString {
 		return "", false
@@ -201,14 +202,14 @@ func (d *Document) StringOf(v Value) (string, bool) {
 	return d.strings[v.index()], true
 }
 
-// Get returns the value of a key in the dict v, or None if there is no such key or v is not a
-// dictKind. The key must be a result of String.
+// Get returns the value of a key in the dict v. It returns None if there is no such key or v is not
+// a dict. The key must be a result of StringValue.
 func (d *Document) Get(v, key Value) Value {
 	if !d.IsDict(v) {
 		return 0
 	}
 	items := d.object(v).items
-	for i := len(items) - 2; i >= 0; i -= 2 { // if a key occurs several times, the last one counts
+	for i := len(items) - 2; i >= 0; i -= 2 { // as in Python, the last of several equal keys counts
 		if items[i] == key {
 			return items[i+1]
 		}
@@ -235,7 +236,7 @@ func (d *Document) IsList(v Value) bool {
 	return v.tag() == tagObject && d.object(v).kind != dictKind
 }
 
-// Label returns the number that SetLabel has assigned to an object, if any.
+// Label returns the number that ReplaceByLabel has assigned to an object, or false.
 func (d *Document) Label(v Value) (int32, bool) {
 	if v.tag() != tagObject {
 		return 0, false
@@ -244,8 +245,8 @@ func (d *Document) Label(v Value) (int32, bool) {
 	return o.label - 1, o.label > 0 && o.listDepth == 0
 }
 
-// ReplaceByLabel drops the items of an object and assigns a number to it. Files refer to the same
-// stack frame many times. A caller can convert the frame once and look up the label later.
+// ReplaceByLabel removes the items of an object and assigns a number to it. A caller can thus
+// convert an object once, such as a stack frame, even if the file refers to it many times.
 func (d *Document) ReplaceByLabel(v Value, label int32) {
 	if v.tag() == tagObject {
 		o := d.object(v)

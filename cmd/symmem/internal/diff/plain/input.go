@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// input reads from a file. Its methods return an error at the end of the file.
+// input reads a file and counts the bytes. Its methods return an error at the end of the file.
 type input struct {
 	r           *bufio.Reader
 	largeBuffer []byte
@@ -27,7 +27,7 @@ func (in *input) peek() (byte, error) {
 // convertEOF converts io.EOF to an error that wraps ErrFormat. It returns other errors unchanged.
 func (in *input) convertEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return malformed("it is cut off after %d bytes", in.offset)
+		return formatError("it is cut off after %d bytes", in.offset)
 	}
 	return err
 }
@@ -41,35 +41,35 @@ func (in *input) readByte() (byte, error) {
 	return b, nil
 }
 
-// maxStringBytes bounds the length of a string, in bytes.
+// maxStringBytes is the maximum length of a string.
 const maxStringBytes = 64 << 20
 
-// readBytes reads n bytes, which are valid until the next read. n comes from the file and may be
-// wrong. Therefore, bytes allocates memory for large results only as it reads them.
-func (in *input) readBytes(n uint64) ([]byte, error) {
-	if n > maxStringBytes {
-		return nil, malformed("the string at byte %d has %d bytes, more than %d",
-			in.offset, n, maxStringBytes)
+// readBytes reads bytes, which are valid until the next read. The count comes from the file and can
+// be wrong, so readBytes allocates memory for a large result step by step.
+func (in *input) readBytes(count uint64) ([]byte, error) {
+	if count > maxStringBytes {
+		return nil, formatError("the string at byte %d has %d bytes, more than %d",
+			in.offset, count, maxStringBytes)
 	}
-	if n <= uint64(in.r.Size()) {
-		b, err := in.r.Peek(int(n))
+	if count <= uint64(in.r.Size()) {
+		b, err := in.r.Peek(int(count))
 		if err != nil {
 			return nil, in.convertEOF(err)
 		}
-		_, _ = in.r.Discard(int(n)) // cannot fail: the bytes are buffered
-		in.offset += int64(n)
+		_, _ = in.r.Discard(int(count)) // cannot fail: the bytes are buffered
+		in.offset += int64(count)
 		return b, nil
 	}
 	in.largeBuffer = in.largeBuffer[:0]
-	for left := int(n); left > 0; {
-		step := min(left, 1<<20)
-		at := len(in.largeBuffer)
-		in.largeBuffer = append(in.largeBuffer, make([]byte, step)...)
-		if _, err := io.ReadFull(in.r, in.largeBuffer[at:]); err != nil {
+	for remaining := int(count); remaining > 0; {
+		stepBytes := min(remaining, 1<<20)
+		begin := len(in.largeBuffer)
+		in.largeBuffer = append(in.largeBuffer, make([]byte, stepBytes)...)
+		if _, err := io.ReadFull(in.r, in.largeBuffer[begin:]); err != nil {
 			return nil, in.convertEOF(err)
 		}
-		in.offset += int64(step)
-		left -= step
+		in.offset += int64(stepBytes)
+		remaining -= stepBytes
 	}
 	return in.largeBuffer, nil
 }

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// readJSON reads one JSON value.
+// readJSON reads one JSON value. It pushes the parts of the value as a pickle would.
 func (m *machine) readJSON(in *input) error {
 	decoder := json.NewDecoder(in.r)
 	decoder.UseNumber()
@@ -29,12 +29,12 @@ func (m *machine) readJSON(in *input) error {
 }
 
 func jsonError(err error, offset int64) error {
-	syntax := (*json.SyntaxError)(nil)
+	syntaxError := (*json.SyntaxError)(nil)
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return malformed("it is cut off after %d bytes", offset)
-	case errors.As(err, &syntax):
-		return malformed("it is neither a pickle nor JSON: byte %d: %v", syntax.Offset, err)
+		return formatError("it is cut off after %d bytes", offset)
+	case errors.As(err, &syntaxError):
+		return formatError("it is neither a pickle nor JSON: byte %d: %v", syntaxError.Offset, err)
 	}
 	return fmt.Errorf("reading JSON: %w", err)
 }

@@ -4,12 +4,12 @@ import "io"
 
 // Options selects the lists whose elements Decode passes to the caller.
 type Options struct {
-	// StreamedLists describes the lists whose elements are passed to Element.
+	// StreamedLists describes the lists whose elements are passed to OnElement.
 	StreamedLists []StreamedList
-	// OnElement is called with each element of the streamed lists. key is an index in Streamed. If
-	// the streamed list consists of lists, list is the index of the inner list. Otherwise, list is
-	// 0. The element is valid until Element returns.
-	OnElement func(d *Document, key, list int, element Value) error
+	// OnElement is called with each element of the streamed lists. list is an index in
+	// StreamedLists. If the list consists of lists, innerList is the index of the inner list.
+	// Otherwise, innerList is 0. The element is valid until OnElement returns.
+	OnElement func(d *Document, list, innerList int, element Value) error
 }
 
 // StreamedList describes a list whose elements are passed to the caller one at a time.
@@ -26,7 +26,7 @@ func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	in := newInput(r)
 	first, err := in.peek()
 	if err != nil {
-		return nil, 0, malformed("it is empty: %v", err)
+		return nil, 0, formatError("it is empty: %v", err)
 	}
 	m := &machine{doc: &Document{}, options: o}
 	if first == opProto {
@@ -38,24 +38,25 @@ func Decode(r io.Reader, o Options) (*Document, Value, error) {
 		return nil, 0, err
 	}
 	if len(m.stack) != 1 || len(m.marks) != 0 {
-		return nil, 0, malformed("it ends with %d values instead of one", len(m.stack))
+		return nil, 0, formatError("it ends with %d values instead of one", len(m.stack))
 	}
 	return m.doc, m.stack[0], nil
 }
 
-// machine executes the stack operations of pickles. The same operations are used to read JSON.
+// machine executes the operations of pickles, which work on a stack of values. readJSON uses the
+// same operations.
 type machine struct {
 	doc     *Document
 	options Options
 	stack   []Value
-	marks   []int // positions in the stack
-	memo    []Value
+	marks   []int   // positions in the stack at which lists, tuples and dicts begin
+	memo    []Value // values that the pickle has stored for later use
 }
 
 func (m *machine) push(v Value) error {
 	m.stack = append(m.stack, v)
 	if len(m.stack) > 1<<27 {
-		return malformed("it nests too deeply or has a list of more than %d elements", 1<<27)
+		return formatError("it nests too deeply or has a list of more than %d elements", 1<<27)
 	}
 	return nil
 }
@@ -63,7 +64,7 @@ func (m *machine) push(v Value) error {
 func (m *machine) addMark() error {
 	m.marks = append(m.marks, len(m.stack))
 	if len(m.marks) > 1000 {
-		return malformed("it nests more than 1000 levels deep")
+		return formatError("it nests more than 1000 levels deep")
 	}
 	return nil
 }
@@ -79,7 +80,7 @@ func (m *machine) lastMark() int {
 func (m *machine) pop() (Value, error) {
 	n := len(m.stack) - 1
 	if n < m.lastMark() {
-		return 0, malformed("an operation lacks its value")
+		return 0, formatError("an operation has no value to work on")
 	}
 	v := m.stack[n]
 	m.stack = m.stack[:n]
@@ -90,30 +91,30 @@ func (m *machine) pop() (Value, error) {
 // push.
 func (m *machine) popMark() ([]Value, error) {
 	if len(m.marks) == 0 {
-		return nil, malformed("an operation lacks its mark")
+		return nil, formatError("an operation has no mark at which its values begin")
 	}
-	at := m.lastMark()
+	begin := m.lastMark()
 	m.marks = m.marks[:len(m.marks)-1]
-	values := m.stack[at:]
-	m.stack = m.stack[:at]
+	values := m.stack[begin:]
+	m.stack = m.stack[:begin]
 	return values, nil
 }
 
-// topContainer returns the container on top of the stack.
-func (m *machine) topContainer(k containerKind) (*object, error) {
+// topContainer returns the list or dict on top of the stack.
+func (m *machine) topContainer(kind containerKind) (*object, error) {
 	n := len(m.stack) - 1
 	if n < m.lastMark() || m.stack[n].tag() != tagObject {
-		return nil, malformed("an operation lacks its container")
+		return nil, formatError("an operation has no list or dict to add values to")
 	}
 	o := m.doc.object(m.stack[n])
-	if o.kind != k {
-		return nil, malformed("an operation has a container of the wrong type")
+	if o.kind != kind {
+		return nil, formatError("an operation adds values to a container of the wrong type")
 	}
 	return o, nil
 }
 
-// pushList pushes an empty list. It marks the list as streamed if Options.Streamed contains the
-// list or the list that contains it.
+// pushList pushes an empty list. It sets the list's depth if Options.StreamedLists contains the
+// list or the list around it.
 func (m *machine) pushList() error {
 	v := m.doc.newObject(listKind)
 	o := m.doc.object(v)
@@ -134,11 +135,11 @@ func (m *machine) pushList() error {
 // outerList returns the streamed list of lists to which the next list will belong, or nil.
 func (m *machine) outerList() *object {
 	n := len(m.stack)
-	for _, at := range []int{n - 1, m.lastMark() - 1} {
-		if at < 0 || at >= n || m.stack[at].tag() != tagObject {
+	for _, position := range []int{n - 1, m.lastMark() - 1} {
+		if position < 0 || position >= n || m.stack[position].tag() != tagObject {
 			continue
 		}
-		if o := m.doc.object(m.stack[at]); o.kind == listKind && o.listDepth > 1 {
+		if o := m.doc.object(m.stack[position]); o.kind == listKind && o.listDepth > 1 {
 			return o
 		}
 	}
@@ -163,25 +164,26 @@ func (m *machine) topLevelKey() (string, bool) {
 // pushDict pushes an empty dict. If the dict is a new element of a streamed list, pushDict first
 // passes the preceding elements to the caller, because they are complete.
 func (m *machine) pushDict() error {
-	if at := m.lastMark(); at > 0 && len(m.stack) > at && m.stack[at-1].tag() == tagObject {
-		if o := m.doc.object(m.stack[at-1]); o.listDepth == 1 {
-			if err := m.passElements(o, m.stack[at:]); err != nil {
+	mark := m.lastMark()
+	if mark > 0 && len(m.stack) > mark && m.stack[mark-1].tag() == tagObject {
+		if o := m.doc.object(m.stack[mark-1]); o.listDepth == 1 {
+			if err := m.passElements(o, m.stack[mark:]); err != nil {
 				return err
 			}
-			m.stack = m.stack[:at]
+			m.stack = m.stack[:mark]
 		}
 	}
 	return m.push(m.doc.newObject(dictKind))
 }
 
-// passElements passes elements of a streamed list to the caller and drops them.
+// passElements passes elements of a streamed list to the caller and drops their contents.
 func (m *machine) passElements(o *object, elements []Value) error {
-	at := max(int(o.label)-1, 0)
+	innerList := max(int(o.label)-1, 0)
 	for _, v := range elements {
 		if v.tag() == tagObject && m.doc.object(v).isDropped {
-			return malformed("a list contains the same element twice")
+			return formatError("a list contains the same element twice")
 		}
-		if err := m.options.OnElement(m.doc, int(o.listIndex), at, v); err != nil {
+		if err := m.options.OnElement(m.doc, int(o.listIndex), innerList, v); err != nil {
 			return err
 		}
 		if v.tag() == tagObject {
@@ -225,7 +227,7 @@ func (m *machine) appendToDict() error {
 		return err
 	}
 	if len(values)%2 != 0 {
-		return malformed("a key has no value")
+		return formatError("a key has no value")
 	}
 	return m.doc.appendItems(o, values)
 }

@@ -137,7 +137,7 @@ func (p *pickle) rareOperation(op byte) error {
 		k = dictKind
 	}
 	if k == dictKind && len(values)%2 != 0 {
-		return malformed("a key has no value")
+		return formatError("a key has no value")
 	}
 	v := p.doc.newObject(k)
 	if err := p.doc.appendItems(p.doc.object(v), values); err != nil {
@@ -154,7 +154,7 @@ func (p *pickle) addOne(op byte) error {
 	}
 	at := len(p.stack) - n
 	if at <= p.lastMark() {
-		return malformed("an operation lacks its values")
+		return formatError("an operation lacks its values")
 	}
 	values := p.stack[at:]
 	p.stack = p.stack[:at]
@@ -175,7 +175,7 @@ func (p *pickle) addOne(op byte) error {
 func (p *pickle) shortTuple(n int) error {
 	at := len(p.stack) - n
 	if at < p.lastMark() {
-		return malformed("a tuple lacks its elements")
+		return formatError("a tuple lacks its elements")
 	}
 	values := p.stack[at:]
 	p.stack = p.stack[:at]
@@ -195,7 +195,7 @@ func (p *pickle) memoOperation(op byte) error {
 		return p.put(at)
 	}
 	if at >= uint64(len(p.memo)) {
-		return malformed("it refers to value %d, which it has not stored", at)
+		return formatError("it refers to value %d, which it has not stored", at)
 	}
 	return p.push(p.memo[at])
 }
@@ -206,10 +206,10 @@ const maxMemoGap = 1 << 16
 
 func (p *pickle) put(at uint64) error {
 	if len(p.stack) <= p.lastMark() {
-		return malformed("it stores a value that it does not have")
+		return formatError("it stores a value that it does not have")
 	}
 	if at > uint64(len(p.memo))+maxMemoGap {
-		return malformed("it stores a value under number %d after only %d others", at, len(p.memo))
+		return formatError("it stores a value under number %d after only %d others", at, len(p.memo))
 	}
 	for uint64(len(p.memo)) <= at {
 		p.memo = append(p.memo, 0)
@@ -239,7 +239,7 @@ func (p *pickle) scalarOperation(op byte) error {
 	case opProto:
 		version, err := p.readByte()
 		if err == nil && version > maxProtocol {
-			err = malformed("it has pickle protocol %d, newer than %d", version, maxProtocol)
+			err = formatError("it has pickle protocol %d, newer than %d", version, maxProtocol)
 		}
 		return err
 	case opFrame:
@@ -298,10 +298,10 @@ func (p *pickle) pushText(op byte) error {
 	size, ok := lengthSizes[op]
 	if !ok {
 		if name := forbidden[op]; name != "" {
-			return malformed("byte %d is the operation %s, which refers to code; only plain data is read",
+			return formatError("byte %d is the operation %s, which refers to code; only plain data is read",
 				p.offset-1, name)
 		}
-		return malformed("byte %d (0x%02x) is not an operation on plain data", p.offset-1, op)
+		return formatError("byte %d (0x%02x) is not an operation on plain data", p.offset-1, op)
 	}
 	n, err := p.readUint(size)
 	if err != nil {

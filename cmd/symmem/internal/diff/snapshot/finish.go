@@ -13,15 +13,15 @@ func malformedSnapshot(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", plain.ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Finish converts the elements to sequences of the rank. It uses the events of the given device. If
-// device is negative, at most one device may have events, and Finish uses that device.
+// Finish converts the elements of one device to sequences of the rank. If device is negative,
+// Finish uses the only device that has events, and returns an error if several devices have events.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknownActionCount > 0 {
 		r.rank.AddNote("%d events have unknown actions and are left out", r.unknownActionCount)
 	}
-	if over := d.Get(d.Get(top, d.StringValue("allocator_settings")),
-		d.StringValue("trace_alloc_overflowed")); over.Bool() {
+	if hasOverflowed := d.Get(d.Get(top, d.StringValue("allocator_settings")),
+		d.StringValue("trace_alloc_overflowed")); hasOverflowed.Bool() {
 		r.rank.AddNote("the trace has overflowed: its beginning is lost")
 	}
 	device, err := r.chooseDevice(device)
@@ -73,19 +73,20 @@ func findUnusualSetting(d *plain.Document, top plain.Value) string {
 
 // chooseDevice returns device or, if it is negative, the only device that has events.
 func (r *Reader) chooseDevice(device int) (int, error) {
-	var used []int
+	var devices []int // devices that have events
 	for i, events := range r.traces {
 		if len(events) > 0 {
-			used = append(used, i)
+			devices = append(devices, i)
 		}
 	}
 	switch {
 	case device >= 0:
 		return device, nil
-	case len(used) == 1:
-		return used[0], nil
-	case len(used) > 1:
-		return 0, malformedSnapshot("it has events of the devices %v: select one with --device", used)
+	case len(devices) == 1:
+		return devices[0], nil
+	case len(devices) > 1:
+		return 0, malformedSnapshot("it has events of the devices %v: select one with --device",
+			devices)
 	}
 	r.rank.AddNote("there is no trace: only the state at the end is known")
 	if len(r.segments) > 0 {
@@ -108,6 +109,8 @@ type liveSegment struct {
 // segmentMap finds segments by address.
 type segmentMap struct{ all []*liveSegment }
 
+// find returns the index of the first segment that does not begin below an address, and whether the
+// segment begins at the address.
 func (m *segmentMap) find(address uint64) (int, bool) {
 	return slices.BinarySearchFunc(m.all, address, func(s *liveSegment, a uint64) int {
 		return cmp.Compare(s.address, a)
@@ -116,8 +119,8 @@ func (m *segmentMap) find(address uint64) (int, bool) {
 
 // findContaining returns the segment that contains an address, or nil.
 func (m *segmentMap) findContaining(address uint64) *liveSegment {
-	i, exact := m.find(address)
-	if !exact {
+	i, isExact := m.find(address)
+	if !isExact {
 		i--
 	}
 	if i < 0 || address-m.all[i].address >= uint64(max(m.all[i].bytes, 1)) {
@@ -128,8 +131,8 @@ func (m *segmentMap) findContaining(address uint64) *liveSegment {
 
 // add adds a segment, or returns false if there is already one at the same address.
 func (m *segmentMap) add(s *liveSegment) bool {
-	i, exact := m.find(s.address)
-	if exact {
+	i, isExact := m.find(s.address)
+	if isExact {
 		return false
 	}
 	m.all = slices.Insert(m.all, i, s)
@@ -138,8 +141,8 @@ func (m *segmentMap) add(s *liveSegment) bool {
 
 // remove removes and returns the segment at an address, or returns nil if there is none.
 func (m *segmentMap) remove(address uint64) *liveSegment {
-	i, exact := m.find(address)
-	if !exact {
+	i, isExact := m.find(address)
+	if !isExact {
 		return nil
 	}
 	s := m.all[i]
@@ -176,8 +179,8 @@ func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
 	return b
 }
 
-// undoEvents undoes events from the last to the first. It stops at an event that contradicts the
-// state after that event. undo returns the index of the first event that it has undone.
+// undoEvents undoes events from the last to the first, until an event contradicts the state after
+// it. undoEvents returns the index of the first event that it has undone.
 func (b *backwardPass) undoEvents(trace []rawEvent) int {
 	for i := len(trace) - 1; i >= 0; i-- {
 		if !b.undoEvent(&trace[i]) {
@@ -188,24 +191,24 @@ func (b *backwardPass) undoEvents(trace []rawEvent) int {
 }
 
 // undoEvent undoes an event, and reports whether the event agrees with the state after it. If the
-// pool of the event or the pool of its segment is unknown, undoEvent sets it to the other pool.
+// file states the pool of either the event or its segment, undoEvent sets the pool of both.
 func (b *backwardPass) undoEvent(e *rawEvent) bool {
-	_, live := b.blocks[e.address]
+	_, isLive := b.blocks[e.address]
 	switch e.action {
 	case actionAlloc:
 		delete(b.blocks, e.address)
 		if s := b.segments.findContaining(e.address); s != nil && s.pool == unknownPool {
 			s.pool = e.pool
 		}
-		return live
+		return isLive
 	case actionFreeRequested:
-		if live {
+		if isLive {
 			b.blocks[e.address] = finalBlock{address: e.address, size: e.size}
 		}
-		return live
+		return isLive
 	case actionFreeCompleted:
 		b.blocks[e.address] = finalBlock{address: e.address, size: e.size, isFreePending: true}
-		return !live
+		return !isLive
 	case actionSegmentAlloc:
 		s := b.segments.remove(e.address)
 		if s != nil && e.pool == unknownPool {
@@ -223,6 +226,7 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 	return true
 }
 
+// classOf returns the class of a pool and its ID within the class.
 func classOf(p poolID) (history.Class, string) {
 	switch {
 	case p == poolID{}:

@@ -32,7 +32,7 @@ type liveBlock struct {
 	number int32
 }
 
-// findOrAddPool collects the events of one pool.
+// pool collects the events of one pool.
 type pool struct {
 	sequence   *history.Sequence
 	streams    map[int64]int32 // stream numbers by stream ID
@@ -58,8 +58,8 @@ func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 	return f
 }
 
-// addInitialBlocks adds the initial blocks to their pools. It numbers their segments after the
-// segments that the trace uses.
+// addInitialBlocks adds the initial blocks to their pools. It must be called last, so that their
+// segments are numbered after the segments that the trace uses.
 func (f *forwardPass) addInitialBlocks() {
 	for _, b := range f.initialBlocks {
 		if p := f.pools[b.segment.pool]; p != nil {
@@ -81,8 +81,8 @@ func (f *forwardPass) run(trace []rawEvent) {
 // addNotes adds notes about initial segments and expandable segments.
 func (f *forwardPass) addNotes() {
 	if n := len(f.segments.all); n > 0 {
-		f.rank.AddNote("%d segments and %d blocks are older than the trace: it is unknown in which order "+
-			"these segments were mapped, so they are numbered by their first use",
+		f.rank.AddNote("%d segments and %d blocks are older than the trace: it is unknown in which "+
+			"order these segments were mapped, so they are numbered by their first use",
 			n, len(f.liveInitialBlocks))
 	}
 	if f.hasExpandable {
@@ -145,8 +145,7 @@ func (f *forwardPass) mapSegment(e *rawEvent) {
 	f.appendEvent(p, e, history.MapSegment, p.segmentNumber(s), 0, -1)
 }
 
-// segmentNumber returns the number of a segment. If the segment has no number yet, number assigns
-// one.
+// segmentNumber returns the number of a segment. It assigns a number if the segment has none.
 func (p *pool) segmentNumber(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
@@ -204,7 +203,7 @@ func (f *forwardPass) appendEvent(
 }
 
 // finish adds the sequences of the pools to the rank, sorted by class and then by their first
-// addEvent.
+// event.
 func (f *forwardPass) finish() {
 	f.addInitialBlocks()
 	for _, id := range f.poolsByUse {

@@ -13,8 +13,8 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// StreamedLists selects the lists whose elements plain.Decode passes to Reader.Element. In the
-// oldest format, the top level is a list of segments and has the key "".
+// StreamedLists selects the lists whose elements plain.Decode passes to Reader.AddElement. In the
+// oldest format, the file is a list of segments, which has the key "".
 var StreamedLists = []plain.StreamedList{
 	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
 }
@@ -48,7 +48,7 @@ const (
 	actionSegmentFree
 	actionSegmentMap
 	actionSegmentUnmap
-	actionIgnored // snapshot, oom
+	actionIgnored // an event that changes no memory: snapshot, oom
 )
 
 var actionsByName = map[string]action{
@@ -99,20 +99,20 @@ func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 // HasElements reports whether the snapshot contained any elements.
 func (r *Reader) HasElements() bool { return r.elementCount > 0 }
 
-// AddElement adds v, an element of the list Streamed[key]. v is a segment or an event. If v is an
-// addEvent, list is the index of the device.
-func (r *Reader) AddElement(d *plain.Document, key, list int, v plain.Value) error {
+// AddElement adds v, an element of the list StreamedLists[list]. v is a segment or an event of the
+// device with the index innerList.
+func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Value) error {
 	r.elementCount++
 	if len(r.keys) == 0 {
 		r.findKeys(d)
 	}
-	if key == 0 {
-		return r.addEvent(d, list, v)
+	if list == 0 {
+		return r.addEvent(d, innerList, v)
 	}
 	return r.addSegment(d, v)
 }
 
-// findKeys looks up the Values of the keys and of the names of actions.
+// findKeys stores the Values of the keys and of the names of actions.
 func (r *Reader) findKeys(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
@@ -192,11 +192,13 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 		size := r.integer(d, b, "size")
 		state, _ := d.StringOf(d.Get(b, r.keys["state"]))
 		if state != "inactive" {
-			f := finalBlock{address: address, size: size, isFreePending: state != "active_allocated"}
-			if n, ok := d.Get(b, r.keys["requested_size"]).Int(); ok {
-				f.size = n
+			block := finalBlock{
+				address: address, size: size, isFreePending: state != "active_allocated",
 			}
-			s.blocks = append(s.blocks, f)
+			if requested, ok := d.Get(b, r.keys["requested_size"]).Int(); ok {
+				block.size = requested
+			}
+			s.blocks = append(s.blocks, block)
 		}
 		address += uint64(size)
 	}

@@ -13,7 +13,7 @@ type stackTable struct {
 	frames         map[history.Frame]int32 // index in rank.Frames
 	stacks         map[string]int32        // index in rank.Stacks, by encoded frame indexes
 	frameIndexes   []int32                 // frame indexes of the current stack
-	encodedIndexes []byte                  // encoding of ids
+	encodedIndexes []byte                  // encoding of frameIndexes
 }
 
 // maxFrames limits the number of frames that are kept of each stack, innermost first.
@@ -22,7 +22,7 @@ const maxFrames = 64
 // Stacks converts the call stacks in memory snapshots and Flight Recorder dumps.
 type Stacks struct {
 	table            stackTable
-	name, file, line plain.Value // keys of a frame, once ready is set
+	name, file, line plain.Value // keys of a frame, once hasKeys is set
 	hasKeys          bool
 }
 
@@ -33,8 +33,8 @@ func NewStacks(rank *history.Rank) *Stacks {
 	}}
 }
 
-// Add adds a stack, unless an identical one was added before, and returns its index in
-// Rank.Stacks. If frames is empty or not a list, Add returns -1.
+// Add returns the index of a stack in Rank.Stacks. It adds a new stack. If frames is empty or not a
+// list, Add returns -1.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -84,8 +84,7 @@ func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 	return id, true
 }
 
-// findOrAddStack returns the index of the stack with the frames t.ids. It adds the stack if the
-// stack is new.
+// findOrAddStack returns the index of the stack with t.frameIndexes. It adds the stack if necessary.
 func (t *stackTable) findOrAddStack() int32 {
 	t.encodedIndexes = t.encodedIndexes[:0]
 	for _, id := range t.frameIndexes {
