@@ -31,36 +31,39 @@ type benchFlags struct {
 	backend string
 }
 
-// maxBatches bounds the memory for the times of all batches.
+// maxBatches limits the number of batches, because their times are kept in memory.
 const maxBatches = 1_000_000
 
 // planFlags holds the flags that set the duration of measurements.
 type planFlags struct {
-	quick   bool
-	batches int
-	batch   time.Duration
+	isQuick       bool
+	batchCount    int
+	batchDuration time.Duration
 }
 
-func (f *planFlags) registerPlan(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.quick, "quick", false, "measure a few short batches, for continuous integration")
-	flags.IntVar(&f.batches, "batches", 0, "batches of each variant (default 21, quick 5)")
-	flags.DurationVar(&f.batch, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
+func (f *planFlags) addPlanFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.isQuick, "quick", false,
+		"measure a few short batches, for continuous integration")
+	flags.IntVar(&f.batchCount, "batches", 0, "batches of each variant (default 21, quick 5)")
+	flags.DurationVar(&f.batchDuration, "batch", 0, "length of a batch (default 5ms, quick 1ms)")
 }
 
-func (f *planFlags) plan() (bench.Plan, error) {
-	p := bench.Full
-	if f.quick {
-		p = bench.Quick
+func (f *planFlags) parsePlan() (bench.Plan, error) {
+	defaults := bench.Full
+	if f.isQuick {
+		defaults = bench.Quick
 	}
-	if f.batches < 0 || f.batch < 0 {
-		return p, fmt.Errorf("--batches is %d and --batch is %v, but neither may be negative",
-			f.batches, f.batch)
+	if f.batchCount < 0 || f.batchDuration < 0 {
+		return defaults, fmt.Errorf("--batches is %d and --batch is %v, but neither may be negative",
+			f.batchCount, f.batchDuration)
 	}
-	if f.batches > maxBatches {
-		return p, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batches, maxBatches)
+	if f.batchCount > maxBatches {
+		return defaults, fmt.Errorf("--batches is %d, but must be from 1 to %d", f.batchCount,
+			maxBatches)
 	}
 	return bench.Plan{
-		Batches: cmp.Or(f.batches, p.Batches), Batch: cmp.Or(f.batch, p.Batch),
+		Batches: cmp.Or(f.batchCount, defaults.Batches),
+		Batch:   cmp.Or(f.batchDuration, defaults.Batch),
 	}, nil
 }
 
@@ -76,9 +79,9 @@ func newBenchCommand() *cobra.Command {
 	}
 	flags := cmd.PersistentFlags()
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	f.registerPlan(flags)
+	f.addPlanFlags(flags)
 	flags.BoolVar(&f.enforce, "enforce", false, "exit with code 1 if a result is above its bar")
-	backendFlag(flags, &f.backend)
+	addBackendFlag(flags, &f.backend)
 	cmd.AddCommand(
 		newBenchCollectiveCommand(f),
 	)

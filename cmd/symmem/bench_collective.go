@@ -98,7 +98,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 			if err := f.parse(cmd); err != nil {
 				return err
 			}
-			return f.asRanks(cmd, func(w rendezvous.World) error {
+			return f.runAsRanks(cmd, func(w rendezvous.World) error {
 				return f.rank(cmd.Context(), w, cmd.OutOrStdout())
 			})
 		},
@@ -114,7 +114,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
-	f.registerTimed(flags, &c.Timeout)
+	f.addTimedRankFlags(flags, &c.Timeout)
 	flags.BoolVar(&c.Compare, "compare", false, "measure auto and all paths alternately")
 	flags.IntVar(&c.GraphCalls, "graph", 0, "time replays of graphs with this number of calls")
 	flags.Lookup("graph").NoOptDefVal = "20"
@@ -147,17 +147,17 @@ func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 
 func (f *collectiveFlags) parse(cmd *cobra.Command) (err error) {
 	c := &f.config
-	if c.Plan, err = f.plan(); err != nil {
+	if c.Plan, err = f.parsePlan(); err != nil {
 		return err
 	}
 	if err := chooseBackend(&f.backend); err != nil {
 		return err
 	}
 	c.Backend = f.backend
-	if !f.quick && f.batch == 0 {
+	if !f.isQuick && f.batchDuration == 0 {
 		c.Plan.Batch = 2 * bench.Full.Batch
 	}
-	if f.quick && !cmd.Flags().Changed("max-bytes") {
+	if f.isQuick && !cmd.Flags().Changed("max-bytes") {
 		f.last = 1 << 20
 	}
 	if err := f.parseSizes(); err != nil {
@@ -261,7 +261,7 @@ func (f *collectiveFlags) rank(
 	if err != nil {
 		return err
 	}
-	if err := f.bind(world); err != nil {
+	if err := f.bindRank(world); err != nil {
 		return err
 	}
 	table := &bench.NCCLTests{Writer: out}

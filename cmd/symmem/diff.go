@@ -35,7 +35,7 @@ const diffExample = `  symmem diff snapshot_rank0.pickle snapshot_rank1.pickle
   symmem diff good.pickle bad.pickle --rank good.pickle=0 --rank bad.pickle=1`
 
 type diffFlags struct {
-	input rankFiles
+	files rankFiles
 	json  bool
 }
 
@@ -50,13 +50,13 @@ func newDiffCommand() *cobra.Command {
 		RunE:    f.run,
 	}
 	flags := cmd.Flags()
-	f.input.addFlags(flags)
+	f.files.addFlags(flags)
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 	return cmd
 }
 
 func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
-	report, err := f.input.compare(cmd, args, 2)
+	report, err := f.files.compare(cmd, args, 2)
 	if err != nil {
 		return err
 	}
@@ -71,16 +71,16 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 
 // rankFiles holds the flags of commands that compare files recorded by ranks.
 type rankFiles struct {
-	ranks    []string
-	device   int
-	allPools bool
+	fileRanks        []string
+	device           int
+	comparesAllPools bool
 }
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.ranks, "rank", nil,
+	flags.StringArrayVar(&f.fileRanks, "rank", nil,
 		"rank of a file, as FILE=N (default: last number of its name)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
-	flags.BoolVar(&f.allPools, "all-pools", false,
+	flags.BoolVar(&f.comparesAllPools, "all-pools", false,
 		"also compare the default pool and the pools of graphs")
 }
 
@@ -90,7 +90,7 @@ func (f *rankFiles) compare(
 	cmd *cobra.Command, paths []string, minFiles int,
 ) (*diff.Report, error) {
 	ranks := map[string]int{}
-	for _, text := range f.ranks {
+	for _, text := range f.fileRanks {
 		file, number, _ := cutLast(text, "=")
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 0 {
@@ -105,13 +105,13 @@ func (f *rankFiles) compare(
 	if len(sources) < minFiles {
 		return nil, errors.New("one file is not enough: pass the files of at least two ranks")
 	}
-	progress, end := diffProgress(cmd)
+	progress, end := newReadProgress(cmd)
 	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: progress})
 	end()
 	if err != nil {
 		return nil, exitWith(exitUsage, err)
 	}
-	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
+	report := diff.Compare(histories, diff.Options{AllPools: f.comparesAllPools})
 	if minFiles > 1 && !report.HasComparison() {
 		return nil, exitWith(exitUsage, errors.New("nothing to compare: no pool or group has events "+
 			"in the files of two ranks"))
@@ -131,8 +131,8 @@ func cutLast(s, separator string) (before, after string, found bool) {
 // minProgressBytes is the smallest input for which progress is shown on a terminal.
 const minProgressBytes = 64 << 20
 
-// diffProgress returns functions that show how much has been read, and that clear the display.
-func diffProgress(cmd *cobra.Command) (progress func(done, total int64), end func()) {
+// newReadProgress returns functions that show how much has been read, and that clear the display.
+func newReadProgress(cmd *cobra.Command) (progress func(done, total int64), end func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}

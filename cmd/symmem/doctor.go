@@ -45,11 +45,11 @@ const doctorExample = `  symmem doctor
 
 type doctorFlags struct {
 	rankFlags
-	backend string
-	library string
-	timeout time.Duration
-	trial   bool
-	json    bool
+	backend   string
+	ncclPath  string
+	timeout   time.Duration
+	runsTrial bool
+	json      bool
 }
 
 func newDoctorCommand() *cobra.Command {
@@ -67,24 +67,24 @@ func newDoctorCommand() *cobra.Command {
 			return f.run(cmd)
 		},
 	}
-	f.register(cmd.Flags())
+	f.addFlags(cmd.Flags())
 	complete(cmd, "backend", backendNames()...)
 	return cmd
 }
 
-func (f *doctorFlags) register(flags *pflag.FlagSet) {
-	backendFlag(flags, &f.backend)
-	f.registerRanks(flags, 0, "ranks of the trial, at most 64 (default: one per GPU, host 2)",
+func (f *doctorFlags) addFlags(flags *pflag.FlagSet) {
+	addBackendFlag(flags, &f.backend)
+	f.addRankFlags(flags, 0, "ranks of the trial, at most 64 (default: one per GPU, host 2)",
 		&f.timeout)
-	flags.StringVar(&f.library, "nccl", "",
+	flags.StringVar(&f.ncclPath, "nccl", "",
 		"path of the NCCL library (default: the one that symmem finds)")
-	flags.BoolVar(&f.trial, "trial", true, "start ranks and run all-reduces on them")
+	flags.BoolVar(&f.runsTrial, "trial", true, "start ranks and run all-reduces on them")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
 func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
-	if flags.Changed("ranks") && (f.ranks < 1 || f.ranks > maxRanks) {
-		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
+	if flags.Changed("ranks") && (f.rankCount < 1 || f.rankCount > maxRanks) {
+		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	}
 	if err := checkTimeout(f.timeout); err != nil {
 		return err
@@ -92,11 +92,11 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	if err := chooseBackend(&f.backend); err != nil {
 		return err
 	}
-	if f.library == "" {
+	if f.ncclPath == "" {
 		return nil
 	}
 	// Ranks started by doctor inherit the variable.
-	if err := os.Setenv(nccl.PathVariable, f.library); err != nil {
+	if err := os.Setenv(nccl.PathVariable, f.ncclPath); err != nil {
 		return exitWith(exitUsage, fmt.Errorf("setting %s: %w", nccl.PathVariable, err))
 	}
 	return nil
@@ -106,36 +106,36 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	isAlone := err != nil || world.Source == rendezvous.SourceOneProcess
 	if !isAlone {
-		if err := keepStdout(cmd); err != nil {
+		if err := reserveStdout(cmd); err != nil {
 			return err
 		}
 	}
 	switch {
-	case f.startedByCommand && isAlone:
+	case f.isStartedRank && isAlone:
 		return exitWith(exitUsage, errLauncherVariables)
-	case f.startedByCommand:
+	case f.isStartedRank:
 		return f.writeRankResult(cmd, world)
 	case isAlone:
-		return f.examine(cmd, f.startTrial)
-	case f.ranks != 0 && f.ranks != world.Size:
+		return f.reportFindings(cmd, f.startTrial)
+	case f.rankCount != 0 && f.rankCount != world.Size:
 		return fmt.Errorf("%s has started %d ranks: remove --ranks %d",
-			world.Source, world.Size, f.ranks)
+			world.Source, world.Size, f.rankCount)
 	}
-	return f.join(cmd, world)
+	return f.runAsLaunchedRank(cmd, world)
 }
 
-// join runs the trial on a rank that a launcher has started. The trial comes first, because it
-// sets variables that NCCL reads only once.
-func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
-	if !f.trial {
+// runAsLaunchedRank runs the trial on a rank that a launcher has started. The trial comes first,
+// because it sets variables that NCCL reads only once.
+func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.World) error {
+	if !f.runsTrial {
 		if world.LocalRank != 0 {
 			return nil
 		}
-		return f.examine(cmd, nil)
+		return f.reportFindings(cmd, nil)
 	}
 	result := runTrial(cmd.Context(), world, f.backend, f.timeout)
 	if world.Rank == 0 {
-		return f.examine(cmd, func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error) {
+		return f.reportFindings(cmd, func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error) {
 			return doctor.NewTrial(world.Size, []doctor.RankResult{result}, nil), nil
 		})
 	}
@@ -146,14 +146,17 @@ func (f *doctorFlags) join(cmd *cobra.Command, world rendezvous.World) error {
 	return exitWith(exitWrong, nil)
 }
 
-func (f *doctorFlags) examine(
-	cmd *cobra.Command, trial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
+// reportFindings examines this machine and prints the report. It calls runTrial, unless the trial
+// is switched off or cannot work.
+func (f *doctorFlags) reportFindings(
+	cmd *cobra.Command, runTrial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
 ) error {
 	facts := f.collectFacts()
-	broken := facts.Backend == "nccl" && (facts.Driver.Error != "" || facts.Library.Error != "")
+	isUnusable := facts.Backend == "nccl" &&
+		(facts.Driver.Error != "" || facts.Library.Error != "")
 	var interruptErr error
-	if f.trial && !broken && facts.Launcher.Error == "" {
-		facts.Trial, interruptErr = trial(cmd, facts)
+	if f.runsTrial && !isUnusable && facts.Launcher.Error == "" {
+		facts.Trial, interruptErr = runTrial(cmd, facts)
 	}
 	facts.Tuning = f.inspectTuning(facts)
 	report := doctor.Examine(facts)
@@ -189,20 +192,20 @@ func (f *doctorFlags) collectFacts() *doctor.Facts {
 
 // inspectTuning describes the tuning table that symmem.Open would use for these ranks.
 func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
-	ranks, device := max(f.ranks, facts.Launcher.Size), ""
+	ranks, device := max(f.rankCount, facts.Launcher.Size), ""
 	if t := facts.Trial; t != nil {
 		ranks, device = t.Ranks, t.Device
 	}
 	if device == "" && len(facts.GPUs) > 0 && facts.Backend == "nccl" {
 		device = facts.GPUs[0].Name
 	}
-	file, required := tuningFile(device, ranks)
+	file, required := findTuningFile(device, ranks)
 	return doctor.InspectTuning(facts.Backend, device, ranks, file, required)
 }
 
-// tuningFile returns the file of the tuning table that symmem.Open would use, or "" for the
-// built-in table. If required is true, the user named the file, so it must exist.
-func tuningFile(device string, ranks int) (file string, required bool) {
+// findTuningFile returns the file of the tuning table that symmem.Open would use, or "" for the
+// built-in table. isRequired is set if the user named the file, so that it must exist.
+func findTuningFile(device string, ranks int) (file string, isRequired bool) {
 	file = os.Getenv("SYMMEM_TUNING")
 	switch {
 	case file != "" && file != symmem.BuiltInTuning:
@@ -217,7 +220,7 @@ func tuningFile(device string, ranks int) (file string, required bool) {
 	return file, false
 }
 
-// trialContext limits the duration of a trial, which waits for other ranks several times.
+// trialContext limits the duration of a trial. A trial waits for other ranks several times.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -16,12 +16,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts the ranks of a trial and collects their results. If a signal interrupts the
-// trial, startTrial also returns an error with the exit code.
+// startTrial starts the ranks of a trial and collects their results. It returns an error if a
+// signal interrupts the trial.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
-	ranks := f.ranks
+	ranks := f.rankCount
 	switch {
 	case ranks > 0:
 	case facts.Backend == "nccl":
@@ -33,7 +33,7 @@ func (f *doctorFlags) startTrial(
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
-	var shared *sharing
+	var shared *gpuSharing
 	if n := len(facts.GPUs); facts.Backend == "nccl" && ranks > n {
 		if shared, err = checkSharing(ranks, &facts.Library, os.Environ()); err != nil {
 			return doctor.NewTrial(ranks, nil, err), nil
@@ -45,12 +45,12 @@ func (f *doctorFlags) startTrial(
 	result, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), Plain: true,
 		Command: []string{
-			self, cmd.Name(), "--" + startedFlag, "--backend=" + facts.Backend,
+			self, cmd.Name(), "--" + startedRankFlag, "--backend=" + facts.Backend,
 			"--timeout=" + f.timeout.String(),
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, shared)
-	if interrupted(&result) {
+	if isInterrupted(&result) {
 		err := fmt.Errorf("a signal interrupted the trial: %v", result.Signal)
 		return doctor.NewTrial(ranks, nil, err), exitWith(128+int(result.Signal), nil)
 	}
@@ -58,13 +58,14 @@ func (f *doctorFlags) startTrial(
 		err = errors.New("the trial took too long, and its ranks were killed")
 	}
 	results := parseRankResults[doctor.RankResult](output.Bytes())
-	trial := doctor.NewTrial(ranks, results, errors.Join(err, missingResults(&result, results)))
+	trial := doctor.NewTrial(ranks, results, errors.Join(err, missingResultsError(&result, results)))
 	trial.Source = "started by doctor"
 	return trial, nil
 }
 
-// resultPrefix marks the lines that contain results. NCCL may print other lines to the same output.
-const resultPrefix = "result: "
+// rankResultPrefix marks the lines that contain results. NCCL may print other lines to the same
+// output.
+const rankResultPrefix = "result: "
 
 func (f *doctorFlags) writeRankResult(cmd *cobra.Command, world rendezvous.World) error {
 	return printRankResult(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
@@ -76,14 +77,14 @@ func printRankResult(cmd *cobra.Command, result any) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("encoding the result of this rank: %w", err))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", resultPrefix, encoded)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", rankResultPrefix, encoded)
 	return exitWith(exitOK, err)
 }
 
 func parseRankResults[T any](output []byte) []T {
 	results := []T{}
 	for line := range bytes.Lines(output) {
-		encoded, ok := bytes.CutPrefix(line, []byte(resultPrefix))
+		encoded, ok := bytes.CutPrefix(line, []byte(rankResultPrefix))
 		var result T
 		if ok && json.Unmarshal(encoded, &result) == nil {
 			results = append(results, result)
@@ -92,8 +93,8 @@ func parseRankResults[T any](output []byte) []T {
 	return results
 }
 
-// missingResults returns an error that names the ranks without a result, or nil.
-func missingResults(launched *launch.Result, results []doctor.RankResult) error {
+// missingResultsError returns an error that names the ranks without a result, or nil.
+func missingResultsError(launched *launch.Result, results []doctor.RankResult) error {
 	var errs []error
 	for _, e := range launched.Exits {
 		isFrom := func(r doctor.RankResult) bool { return r.Rank == e.Rank }

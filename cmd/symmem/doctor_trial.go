@@ -18,12 +18,13 @@ var trialSizes = []struct {
 	repeats int // number of timed calls
 }{{4 << 10, 50}, {16 << 20, 5}}
 
+// trial runs all-reduces on one rank and collects the results.
 type trial struct {
-	rt       *symmem.Runtime
-	buffer   symmem.Buffer
-	recorder *proof.Recorder        // nil without a log
-	rankZero doctor.RankZeroResults // set on rank 0 only
-	result   doctor.RankResult
+	rt              *symmem.Runtime
+	buffer          symmem.Buffer
+	recorder        *proof.Recorder        // reads NCCL's log; nil without a log
+	rankZeroResults doctor.RankZeroResults // set on rank 0 only
+	result          doctor.RankResult
 	// openTimeout limits the time until all ranks have started and connected. If it is 0, only the
 	// context limits that time.
 	openTimeout time.Duration
@@ -37,22 +38,22 @@ func runTrial(
 ) doctor.RankResult {
 	t := &trial{result: doctor.RankResult{Rank: world.Rank, Calls: []doctor.TrialCall{}}}
 	if world.Rank == 0 {
-		t.result.RankZeroResults = &t.rankZero
+		t.result.RankZeroResults = &t.rankZeroResults
 	}
 	if err := t.run(ctx, backend, timeout); err != nil {
 		t.result.Error = err.Error()
 		return t.result
 	}
-	if world.Rank == 0 && t.nccl() { // the ranks have finished all other work
+	if world.Rank == 0 && t.usesNCCL() { // the ranks have finished all other work
 		var err error
-		if t.rankZero.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
-			t.rankZero.CopyProblem = err.Error()
+		if t.rankZeroResults.Copies, err = doctor.MeasureCopies(world.LocalRank); err != nil {
+			t.rankZeroResults.CopyProblem = err.Error()
 		}
 	}
 	return t.result
 }
 
-func (t *trial) nccl() bool { return t.rt.Device().Backend == "nccl" }
+func (t *trial) usesNCCL() bool { return t.rt.Device().Backend == "nccl" }
 
 func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) (err error) {
 	if backend != "host" {
@@ -61,24 +62,26 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 		}
 		defer func() { err = errors.Join(err, t.recorder.Close()) }()
 	}
-	if err := t.open(ctx, backend, timeout); err != nil {
+	if err := t.openRuntime(ctx, backend, timeout); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.rt.Close()) }()
-	t.rankZero.Source, t.rankZero.Device = t.rt.Source(), t.rt.Device().Name
-	if t.rt.Rank() == 0 && t.recorder != nil && t.nccl() { // the other ranks have no log
-		t.rankZero.IsLogRequested, t.rankZero.LogProblem = true, t.recorder.Problem()
+	t.rankZeroResults.Source, t.rankZeroResults.Device = t.rt.Source(), t.rt.Device().Name
+	if t.rt.Rank() == 0 && t.recorder != nil && t.usesNCCL() { // the other ranks have no log
+		t.rankZeroResults.IsLogRequested, t.rankZeroResults.LogProblem = true, t.recorder.Problem()
 	}
-	if err := t.register(ctx); err != nil {
+	if err := t.registerBuffer(ctx); err != nil {
 		return err
 	}
-	if err := t.calls(ctx); err != nil || t.afterCalls == nil {
+	if err := t.runAllCalls(ctx); err != nil || t.afterCalls == nil {
 		return err
 	}
 	return t.afterCalls(ctx)
 }
 
-func (t *trial) open(ctx context.Context, backend string, timeout time.Duration) (err error) {
+func (t *trial) openRuntime(
+	ctx context.Context, backend string, timeout time.Duration,
+) (err error) {
 	if t.openTimeout > 0 {
 		limited, cancel := context.WithTimeout(ctx, t.openTimeout)
 		defer cancel()
@@ -90,13 +93,13 @@ func (t *trial) open(ctx context.Context, backend string, timeout time.Duration)
 	return err
 }
 
-func (t *trial) calls(ctx context.Context) error {
-	for _, choice := range t.choices() {
+func (t *trial) runAllCalls(ctx context.Context) error {
+	for _, choice := range t.pathsToTry() {
 		if err := t.rt.World().SetPath(ctx, choice); err != nil {
 			return err
 		}
 		for _, size := range trialSizes {
-			if err := t.call(ctx, choice, size.bytes, size.repeats); err != nil {
+			if err := t.runCall(ctx, choice, size.bytes, size.repeats); err != nil {
 				return err
 			}
 		}
@@ -104,16 +107,17 @@ func (t *trial) calls(ctx context.Context) error {
 	return nil
 }
 
-// choices lists the paths to try. The host backend has no direct path.
-func (t *trial) choices() []symmem.PathChoice {
+// pathsToTry lists the paths to try. The host backend has no direct path.
+func (t *trial) pathsToTry() []symmem.PathChoice {
 	choices := []symmem.PathChoice{symmem.PathWindow, symmem.PathPlain}
-	if t.nccl() {
+	if t.usesNCCL() {
 		choices = append(choices, symmem.PathDirect)
 	}
 	return choices
 }
 
-func (t *trial) register(ctx context.Context) error {
+// registerBuffer allocates a buffer in a window.
+func (t *trial) registerBuffer(ctx context.Context) error {
 	bytes := trialSizes[len(trialSizes)-1].bytes
 	pool, err := t.rt.NewPool(symmem.PoolOptions{Domain: t.rt.World(), FirstSegment: bytes})
 	if err != nil {
@@ -127,36 +131,36 @@ func (t *trial) register(ctx context.Context) error {
 	return err
 }
 
-// call all-reduces part of the buffer in place, checks the result and measures the time.
-func (t *trial) call(
+// runCall all-reduces part of the buffer in place, checks the result and measures the time.
+func (t *trial) runCall(
 	ctx context.Context, choice symmem.PathChoice, bytes int64, repeats int,
 ) error {
-	m, err := t.buffer.Memory().Slice(0, bytes)
+	memory, err := t.buffer.Memory().Slice(0, bytes)
 	if err != nil {
 		return err
 	}
-	count, world := bytes/4, t.rt.World()
-	explanation, err := world.Explain(symmem.OpAllReduce, m, m, count, symmem.Float32)
+	explanation, err := t.rt.World().Explain(symmem.OpAllReduce, memory, memory, bytes/4,
+		symmem.Float32)
 	if err != nil {
 		return err
 	}
-	c := doctor.TrialCall{
+	call := doctor.TrialCall{
 		Operation: explanation.Operation, Bytes: bytes, RequestedPath: choice.String(),
 		Path: explanation.Path, PathReason: explanation.Why,
 	}
-	earlierLaunches := t.launches()
-	if err := t.check(ctx, m, &c); err != nil {
+	earlierLaunches := t.countLaunches()
+	if err := t.checkSums(ctx, memory, &call); err != nil {
 		return err
 	}
-	t.recordKernel(&c, earlierLaunches)
-	if c.Microseconds, err = t.time(ctx, m, repeats); err != nil {
+	t.recordKernel(&call, earlierLaunches)
+	if call.Microseconds, err = t.measureMicroseconds(ctx, memory, repeats); err != nil {
 		return err
 	}
-	t.result.Calls = append(t.result.Calls, c)
+	t.result.Calls = append(t.result.Calls, call)
 	return nil
 }
 
-func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
+func (t *trial) repeatAllReduce(ctx context.Context, m symmem.Memory, times int) error {
 	for range times {
 		err := t.rt.World().AllReduce(ctx, m, m, m.Bytes()/4, symmem.Float32, symmem.Sum, nil)
 		if err != nil {
@@ -166,7 +170,8 @@ func (t *trial) reduce(ctx context.Context, m symmem.Memory, times int) error {
 	return t.rt.DefaultStream().Synchronize(ctx)
 }
 
-func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
+// checkSums runs a call and counts the wrong sums.
+func (t *trial) checkSums(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
 	transfer, stream := workload.Transfer{
 		Pattern: workload.Pattern{
 			Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,
@@ -188,23 +193,25 @@ func (t *trial) check(ctx context.Context, m symmem.Memory, c *doctor.TrialCall)
 	return err
 }
 
-// time returns the time of a call in microseconds. It first fills the buffer with zeros, so that
+// measureMicroseconds returns the time of a call. It first fills the memory with zeros, so that
 // sums cannot overflow.
-func (t *trial) time(ctx context.Context, m symmem.Memory, repeats int) (float64, error) {
-	if err := t.rt.DefaultStream().Fill(m, 0); err != nil {
+func (t *trial) measureMicroseconds(
+	ctx context.Context, memory symmem.Memory, repeats int,
+) (float64, error) {
+	if err := t.rt.DefaultStream().Fill(memory, 0); err != nil {
 		return 0, err
 	}
-	if err := t.reduce(ctx, m, repeats); err != nil {
+	if err := t.repeatAllReduce(ctx, memory, repeats); err != nil {
 		return 0, err
 	}
 	start := time.Now()
-	err := t.reduce(ctx, m, repeats)
+	err := t.repeatAllReduce(ctx, memory, repeats)
 	return float64(time.Since(start).Nanoseconds()) / 1e3 / float64(repeats), err
 }
 
-// launches returns the number of kernel launches in NCCL's log.
-func (t *trial) launches() int {
-	if !t.rankZero.IsLogRequested {
+// countLaunches returns the number of kernel launches in NCCL's log.
+func (t *trial) countLaunches() int {
+	if !t.rankZeroResults.IsLogRequested {
 		return 0
 	}
 	log, err := t.recorder.Read()
@@ -216,12 +223,12 @@ func (t *trial) launches() int {
 
 // recordKernel records which kernel performed a call, according to NCCL's log.
 func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
-	if !t.rankZero.IsLogRequested || c.Path == symmem.PathDirect.String() {
+	if !t.rankZeroResults.IsLogRequested || c.Path == symmem.PathDirect.String() {
 		return
 	}
 	log, err := t.recorder.Read()
 	if err != nil {
-		t.rankZero.LogProblem = err.Error()
+		t.rankZeroResults.LogProblem = err.Error()
 		return
 	}
 	kernels := log[earlierLaunches:].KernelsOf(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))

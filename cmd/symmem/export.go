@@ -88,21 +88,21 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 		return exitWith(exitUsage, err)
 	}
 	report := &exportReport{Files: []exportedFile{}, Clocks: traces.Clocks, Notes: traces.Notes}
-	if err := f.write(traces, report); err != nil {
+	if err := f.writeFiles(traces, report); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	return exitWith(exitOK, writeReport(cmd.OutOrStdout(), f.json, report, report.writeText))
 }
 
-func (f *exportFlags) write(traces *export.Traces, report *exportReport) error {
+func (f *exportFlags) writeFiles(traces *export.Traces, report *exportReport) error {
 	if f.perfetto != "" {
 		err := export.WriteFile(f.perfetto, func(w io.Writer) error {
-			return export.WritePerfetto(w, traces, thisBuild().Version)
+			return export.WritePerfetto(w, traces, currentBuild().Version)
 		})
 		if err != nil {
 			return err
 		}
-		report.add("perfetto", f.perfetto, fmt.Sprintf("%d ranks", len(traces.Clocks)))
+		report.addFile("perfetto", f.perfetto, fmt.Sprintf("%d ranks", len(traces.Clocks)))
 	}
 	if f.flightRecorder != "" {
 		calls, messages, err := export.WriteFlightRecorder(f.flightRecorder, traces)
@@ -113,29 +113,29 @@ func (f *exportFlags) write(traces *export.Traces, report *exportReport) error {
 		if messages > 0 {
 			text += fmt.Sprintf("; %d Sends and Recvs are left out", messages)
 		}
-		report.add("flight_recorder", f.flightRecorder, text)
+		report.addFile("flight_recorder", f.flightRecorder, text)
 	}
 	if f.snapshot != "" {
 		events, err := export.WriteSnapshots(f.snapshot, traces)
 		if err != nil {
 			return err
 		}
-		report.add("snapshot", f.snapshot, fmt.Sprintf("%d ranks, %d events of memory",
+		report.addFile("snapshot", f.snapshot, fmt.Sprintf("%d ranks, %d events of memory",
 			len(traces.Clocks), events))
 	}
 	if f.redact != "" {
 		if err := export.WriteRedacted(f.redact, traces); err != nil {
 			return err
 		}
-		report.add("trace", f.redact, fmt.Sprintf("%d ranks, without paths and stacks",
+		report.addFile("trace", f.redact, fmt.Sprintf("%d ranks, without paths and stacks",
 			len(traces.Clocks)))
 	}
 	return nil
 }
 
-func (r *exportReport) add(format, path, text string) {
-	if full, err := filepath.Abs(path); err == nil {
-		path = full
+func (r *exportReport) addFile(format, path, text string) {
+	if absolute, err := filepath.Abs(path); err == nil {
+		path = absolute
 	}
 	r.Files = append(r.Files, exportedFile{format, path, text})
 }

@@ -49,20 +49,20 @@ const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
   symmem launch -n 2 --no-prefix -- symmem verify
   symmem launch -n 4 --summary exits.json -- ./job`
 
-// maxProcesses is the maximum number of ranks of a launched program, which need not use symmem.
-const maxProcesses = 4096
+// maxLaunchedRanks is the maximum number of ranks of a launched program, which need not use symmem.
+const maxLaunchedRanks = 4096
 
 type launchFlags struct {
-	ranks     int
-	port      int
-	killAfter time.Duration
-	pin       bool
-	shareGPUs bool
-	noPrefix  bool
-	json      bool
-	summary   string
-	trace     string
-	http      string
+	ranks       int
+	port        int
+	killAfter   time.Duration
+	pinsRanks   bool
+	sharesGPUs  bool
+	omitsPrefix bool
+	printsJSON  bool
+	summaryFile string
+	traceFolder string
+	httpAddress string
 }
 
 func newLaunchCommand() *cobra.Command {
@@ -74,7 +74,7 @@ func newLaunchCommand() *cobra.Command {
 		Example: launchExample,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.launch(cmd, args)
+			return f.run(cmd, args)
 		},
 	}
 	flags := cmd.Flags()
@@ -85,27 +85,28 @@ func newLaunchCommand() *cobra.Command {
 	flags.IntVar(&f.port, "master-port", 0, "value of MASTER_PORT (default: a free port)")
 	flags.DurationVar(&f.killAfter, "kill-after", 10*time.Second,
 		"time between a forwarded TERM and SIGKILL; 0 waits forever")
-	flags.BoolVar(&f.pin, "pin", false, "bind rank r to the r-th of the allowed processors")
-	flags.BoolVar(&f.shareGPUs, "share-gpus", false, "let ranks share GPUs if there are too few")
-	flags.BoolVar(&f.noPrefix, "no-prefix", false, "print lines without the prefix")
-	flags.BoolVar(&f.json, "json", false, "print one JSON object with each rank's exit code")
-	flags.StringVar(&f.trace, "trace", "", "folder for traces, which symmem diff compares")
-	flags.StringVar(&f.http, "http", "", "address of a page that shows what all ranks do, such as\n"+
-		"localhost:9400, or \"unix\" for symmem status only")
-	flags.StringVar(&f.summary, "summary", "", "write the object of --json to a file")
+	flags.BoolVar(&f.pinsRanks, "pin", false, "bind rank r to the r-th of the allowed processors")
+	flags.BoolVar(&f.sharesGPUs, "share-gpus", false, "let ranks share GPUs if there are too few")
+	flags.BoolVar(&f.omitsPrefix, "no-prefix", false, "print lines without the prefix")
+	flags.BoolVar(&f.printsJSON, "json", false, "print one JSON object with each rank's exit code")
+	flags.StringVar(&f.traceFolder, "trace", "", "folder for traces, which symmem diff compares")
+	flags.StringVar(&f.httpAddress, "http", "",
+		"address of a page that shows what all ranks do, such as\n"+
+			"localhost:9400, or \"unix\" for symmem status only")
+	flags.StringVar(&f.summaryFile, "summary", "", "write the object of --json to a file")
 	return cmd
 }
 
 func (f *launchFlags) parse(args []string) error {
 	switch {
-	case f.ranks < 1 || f.ranks > maxProcesses:
-		return fmt.Errorf("set the number of ranks to start, from 1 to %d: -n N", maxProcesses)
+	case f.ranks < 1 || f.ranks > maxLaunchedRanks:
+		return fmt.Errorf("set the number of ranks to start, from 1 to %d: -n N", maxLaunchedRanks)
 	case len(args) == 0:
 		return fmt.Errorf("add the command to start: symmem launch -n %d -- command", f.ranks)
 	case f.port < 0 || f.port > 65535:
 		return fmt.Errorf("--master-port %d is not a port", f.port)
-	case f.http != "" && live.CheckAddress(f.http) != nil:
-		return fmt.Errorf("--http: %w", live.CheckAddress(f.http))
+	case f.httpAddress != "" && live.CheckAddress(f.httpAddress) != nil:
+		return fmt.Errorf("--http: %w", live.CheckAddress(f.httpAddress))
 	case f.killAfter < 0:
 		return fmt.Errorf("--kill-after is %v, but must not be negative", f.killAfter)
 	}
@@ -115,43 +116,43 @@ func (f *launchFlags) parse(args []string) error {
 	return nil
 }
 
-func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
+func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.parse(args); err != nil {
 		return err
 	}
-	if f.summary == "" && cmd.Flags().Changed("summary") {
+	if f.summaryFile == "" && cmd.Flags().Changed("summary") {
 		return errors.New("--summary needs the name of a file")
 	}
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillAfter: f.killAfter,
-		Plain: f.noPrefix,
+		Plain: f.omitsPrefix,
 	}
 	if f.killAfter == 0 {
 		spec.KillAfter = -1
 	}
-	if f.json {
+	if f.printsJSON {
 		spec.Stdout = spec.Stderr
 	}
 	if err := f.setVariables(); err != nil {
 		return err
 	}
-	if f.pin {
+	if f.pinsRanks {
 		self, err := os.Executable()
 		if err != nil {
 			return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 		}
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
-	var shared *sharing
-	if userEnv := os.Environ(); f.shareGPUs {
-		if capacity, err := symmem.LocalRanks("nccl"); err != nil || capacity < f.ranks {
-			if shared, err = checkSharing(f.ranks, nil, userEnv); err != nil {
+	var sharing *gpuSharing
+	if userEnv := os.Environ(); f.sharesGPUs {
+		if gpuCount, err := symmem.LocalRanks("nccl"); err != nil || gpuCount < f.ranks {
+			if sharing, err = checkSharing(f.ranks, nil, userEnv); err != nil {
 				return exitWith(exitUsage, err)
 			}
 		}
 	}
-	result, err := runRanks(cmd.Context(), spec, shared)
+	result, err := runRanks(cmd.Context(), spec, sharing)
 	live.Sweep()
 	if err != nil {
 		return exitWith(exitUsage, err)
@@ -162,14 +163,14 @@ func (f *launchFlags) launch(cmd *cobra.Command, args []string) error {
 	if result.Signal == syscall.SIGPIPE {
 		return exitWith(128+int(syscall.SIGPIPE), nil)
 	}
-	return launchVerdict(&result)
+	return launchError(&result)
 }
 
 // setVariables sets the environment variables for --trace and --http.
 func (f *launchFlags) setVariables() error {
-	variables := map[string]string{"SYMMEM_HTTP": f.http}
-	if f.trace != "" {
-		folder, err := filepath.Abs(f.trace)
+	variables := map[string]string{"SYMMEM_HTTP": f.httpAddress}
+	if f.traceFolder != "" {
+		folder, err := filepath.Abs(f.traceFolder)
 		if err != nil {
 			return exitWith(exitUsage, fmt.Errorf("finding the folder of traces: %w", err))
 		}
@@ -186,8 +187,8 @@ func (f *launchFlags) setVariables() error {
 	return nil
 }
 
-// launchVerdict returns an error with the exit code of the first rank that failed, or nil.
-func launchVerdict(result *launch.Result) error {
+// launchError returns an error with the exit code of the first rank that failed, or nil.
+func launchError(result *launch.Result) error {
 	if result.First < 0 {
 		return nil
 	}
@@ -200,12 +201,12 @@ func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) er
 		return fmt.Errorf("encoding the summary: %w", err)
 	}
 	encoded = append(encoded, '\n')
-	if f.summary != "" {
-		if err := os.WriteFile(f.summary, encoded, 0o644); err != nil {
+	if f.summaryFile != "" {
+		if err := os.WriteFile(f.summaryFile, encoded, 0o644); err != nil {
 			return fmt.Errorf("writing the summary: %w", err)
 		}
 	}
-	if f.json {
+	if f.printsJSON {
 		_, err = cmd.OutOrStdout().Write(encoded)
 	}
 	return err

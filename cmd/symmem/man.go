@@ -29,7 +29,7 @@ func writeManual(root *cobra.Command, directory string) error {
 	root.DisableAutoGenTag = true
 	root.InitDefaultVersionFlag()
 	header := &doc.GenManHeader{
-		Section: "1", Source: "symmem " + thisBuild().Version, Manual: "symmem",
+		Section: "1", Source: "symmem " + currentBuild().Version, Manual: "symmem",
 	}
 	if err := doc.GenManTree(root, header, directory); err != nil {
 		return fmt.Errorf("writing the manual pages: %w", err)

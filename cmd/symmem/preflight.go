@@ -45,18 +45,18 @@ const preflightExample = `  symmem preflight
 
 type preflightFlags struct {
 	rankFlags
-	backend    string
-	timeout    time.Duration
-	deadline   time.Duration
-	tolerance  float64
-	minLink    float64
-	prometheus string
-	json       bool
-	began      time.Time
+	backend     string
+	timeout     time.Duration
+	deadline    time.Duration
+	tolerance   float64
+	minLinkGBps float64
+	metricsFile string
+	json        bool
+	startTime   time.Time
 }
 
 func newPreflightCommand() *cobra.Command {
-	f := &preflightFlags{began: time.Now()}
+	f := &preflightFlags{startTime: time.Now()}
 	cmd := &cobra.Command{
 		Use:     "preflight",
 		Short:   "Check, before a job starts, that its ranks, GPUs and links work",
@@ -70,35 +70,36 @@ func newPreflightCommand() *cobra.Command {
 			return f.run(cmd)
 		},
 	}
-	f.register(cmd.Flags())
+	f.addFlags(cmd.Flags())
 	complete(cmd, "backend", backendNames()...)
 	return cmd
 }
 
-func (f *preflightFlags) register(flags *pflag.FlagSet) {
-	backendFlag(flags, &f.backend)
-	f.registerRanks(flags, 0, "ranks to start, at most 64 (default: one per GPU, host 2)",
+func (f *preflightFlags) addFlags(flags *pflag.FlagSet) {
+	addBackendFlag(flags, &f.backend)
+	f.addRankFlags(flags, 0, "ranks to start, at most 64 (default: one per GPU, host 2)",
 		&f.timeout)
 	flags.Lookup("timeout").Usage += "; to start, ranks have twice this time"
 	flags.DurationVar(&f.deadline, "deadline", 5*time.Minute, "maximum duration of all checks")
 	flags.Float64Var(&f.tolerance, "tolerance", 0.5,
 		"fraction of the expected speed below which a link or call is at fault")
-	flags.Float64Var(&f.minLink, "min-link", 0, "minimum speed of every link in GB/s")
-	flags.StringVar(&f.prometheus, "prometheus", "", "write metrics to a file, such as preflight.prom")
+	flags.Float64Var(&f.minLinkGBps, "min-link", 0, "minimum speed of every link in GB/s")
+	flags.StringVar(&f.metricsFile, "prometheus", "",
+		"write metrics to a file, such as preflight.prom")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
 func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 	switch {
-	case flags.Changed("ranks") && (f.ranks < 1 || f.ranks > maxRanks):
-		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.ranks, maxRanks)
+	case flags.Changed("ranks") && (f.rankCount < 1 || f.rankCount > maxRanks):
+		return fmt.Errorf("--ranks is %d, but must be from 1 to %d", f.rankCount, maxRanks)
 	case f.deadline <= 0:
 		return fmt.Errorf("--deadline is %v, but must be positive", f.deadline)
 	case !(f.tolerance >= 0 && f.tolerance < 1):
 		return fmt.Errorf("--tolerance is %v, but must be at least 0 and less than 1", f.tolerance)
-	case !(f.minLink >= 0):
-		return fmt.Errorf("--min-link is %v, but must not be negative", f.minLink)
-	case f.prometheus == "" && flags.Changed("prometheus"):
+	case !(f.minLinkGBps >= 0):
+		return fmt.Errorf("--min-link is %v, but must not be negative", f.minLinkGBps)
+	case f.metricsFile == "" && flags.Changed("prometheus"):
 		return errors.New("--prometheus needs the name of a file")
 	}
 	if err := checkTimeout(f.timeout); err != nil {
@@ -108,7 +109,7 @@ func (f *preflightFlags) parse(flags *pflag.FlagSet) error {
 }
 
 func (f *preflightFlags) run(cmd *cobra.Command) error {
-	world, err := f.discover(cmd)
+	world, err := f.discoverWorld(cmd)
 	if err != nil {
 		return err
 	}
@@ -118,42 +119,43 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	defer cancelOnSignal(cmd)()
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline)
 	defer cancel()
-	r := f.check(ctx, world)
-	if f.startedByCommand {
+	r := f.runChecks(ctx, world)
+	if f.isStartedRank {
 		if err := printRankResult(cmd, r.result); err != nil || r.result.Error == "" {
 			return err
 		}
 		return exitWith(exitWrong, nil) // makes the launcher stop ranks that are still running
 	}
-	report := f.judge(r.results(), preflight.Options{Ranks: world.Size, FirstExit: -1})
+	report := f.judgeResults(r.knownResults(), preflight.Options{Ranks: world.Size, FirstExit: -1})
 	if !r.isReporter() && r.result.Error != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.result.Error)
 	}
-	if err := f.write(cmd, report, r.isReporter(), world.LocalRank == 0); err != nil {
+	if err := f.writeResults(cmd, report, r.isReporter(), world.LocalRank == 0); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	return exitWith(report.ExitCode(), nil)
 }
 
-// write prints the report if isReporter is set, and writes the metrics if firstOfNode is set.
-func (f *preflightFlags) write(
+// writeResults prints the report if isReporter is set, and writes the metrics if firstOfNode is
+// set.
+func (f *preflightFlags) writeResults(
 	cmd *cobra.Command, report *preflight.Report, isReporter, firstOfNode bool,
 ) (err error) {
 	if isReporter {
 		err = writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
 	}
-	if firstOfNode && f.prometheus != "" {
-		err = errors.Join(err, report.WriteMetrics(f.prometheus))
+	if firstOfNode && f.metricsFile != "" {
+		err = errors.Join(err, report.WriteMetrics(f.metricsFile))
 	}
 	return err
 }
 
-func (f *preflightFlags) judge(
+func (f *preflightFlags) judgeResults(
 	results []preflight.RankResult, o preflight.Options,
 ) *preflight.Report {
-	o.Tolerance, o.MinLinkSpeed = f.tolerance, f.minLink*1e9
+	o.Tolerance, o.MinLinkSpeed = f.tolerance, f.minLinkGBps*1e9
 	if len(results) > 0 {
-		file, required := tuningFile(results[0].Device, o.Ranks)
+		file, required := findTuningFile(results[0].Device, o.Ranks)
 		table, err := doctor.ReadTuning(results[0].Backend, results[0].Device, file, required)
 		if err == nil { // Open has already reported any error
 			o.Table = table
@@ -161,6 +163,6 @@ func (f *preflightFlags) judge(
 	}
 	report := preflight.Judge(results, o)
 	report.Backend = cmp.Or(report.Backend, f.backend)
-	report.Seconds = time.Since(f.began).Seconds()
+	report.Seconds = time.Since(f.startTime).Seconds()
 	return report
 }

@@ -21,15 +21,15 @@ import (
 
 // preflightRank runs one rank's checks.
 type preflightRank struct {
-	flags  *preflightFlags
-	world  rendezvous.World
-	trial  trial
-	result preflight.RankResult
-	all    []preflight.RankResult // results of all ranks; nil if they could not be collected
+	flags      *preflightFlags
+	world      rendezvous.World
+	trial      trial
+	result     preflight.RankResult
+	allResults []preflight.RankResult // results of all ranks; nil if they could not be collected
 }
 
-// check runs a rank's checks. The result contains any error.
-func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *preflightRank {
+// runChecks runs a rank's checks. The result contains any error.
+func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
 	result := &r.result
 	result.Rank, result.Source, result.Backend = world.Rank, string(world.Source), f.backend
@@ -39,13 +39,13 @@ func (f *preflightFlags) check(ctx context.Context, world rendezvous.World) *pre
 		result.Node = "unknown"
 	}
 	r.trial.result.Calls = []doctor.TrialCall{}
-	r.trial.afterCalls, r.trial.openTimeout = r.finish, 2*f.timeout
-	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.all == nil {
+	r.trial.afterCalls, r.trial.openTimeout = r.collectResults, 2*f.timeout
+	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.allResults == nil {
 		result.Error, result.BlamedRanks = err.Error(), lostRanks(err)
 		result.IsDeadlinePassed = ctx.Err() != nil
 		result.Calls = r.trial.result.Calls
-		r.describe()
-		r.inspect()
+		r.describeDevice()
+		r.inspectNode()
 	}
 	return r
 }
@@ -64,8 +64,8 @@ func lostRanks(err error) []int {
 	return nil
 }
 
-// describe adds a description of the device to the result.
-func (r *preflightRank) describe() {
+// describeDevice adds a description of the device to the result.
+func (r *preflightRank) describeDevice() {
 	if r.trial.rt == nil {
 		return
 	}
@@ -80,11 +80,11 @@ func (r *preflightRank) describe() {
 	}
 }
 
-// finish measures the links and collects the results of all ranks.
-func (r *preflightRank) finish(ctx context.Context) error {
+// collectResults measures the links and collects the results of all ranks.
+func (r *preflightRank) collectResults(ctx context.Context) error {
 	r.result.Calls = r.trial.result.Calls
-	r.describe()
-	r.inspect()
+	r.describeDevice()
+	r.inspectNode()
 	rt := r.trial.rt
 	gatherer, err := workload.NewGatherer(ctx, rt, rt.World(), rt.DefaultStream())
 	if err != nil {
@@ -95,12 +95,12 @@ func (r *preflightRank) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.all, err = workload.Gather(ctx, gatherer, r.result)
+	r.allResults, err = workload.Gather(ctx, gatherer, r.result)
 	return err
 }
 
-// inspect adds doctor's findings about the node to the result of the first rank on the node.
-func (r *preflightRank) inspect() {
+// inspectNode adds doctor's findings about the node to the result of the first rank on the node.
+func (r *preflightRank) inspectNode() {
 	if r.world.LocalRank != 0 || r.result.NodeProblems != nil {
 		return
 	}
@@ -119,11 +119,11 @@ func (r *preflightRank) isReporter() bool {
 	return true
 }
 
-// results returns the results of all ranks. If they could not be collected, it returns only the
-// result of this rank.
-func (r *preflightRank) results() []preflight.RankResult {
-	if r.all != nil {
-		return r.all
+// knownResults returns the results of all ranks. If they could not be collected, it returns only
+// the result of this rank.
+func (r *preflightRank) knownResults() []preflight.RankResult {
+	if r.allResults != nil {
+		return r.allResults
 	}
 	return []preflight.RankResult{r.result}
 }
@@ -144,16 +144,16 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	result, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), Plain: true,
 		Command: []string{
-			self, cmd.Name(), "--" + startedFlag, "--backend=" + f.backend,
+			self, cmd.Name(), "--" + startedRankFlag, "--backend=" + f.backend,
 			"--timeout=" + f.timeout.String(), "--deadline=" + f.deadline.String(),
 			fmt.Sprint("--tolerance=", f.tolerance),
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
 	}, shared)
-	if interrupted(&result) {
-		report := f.judge(nil, preflight.Options{Ranks: ranks, FirstExit: -1})
+	if isInterrupted(&result) {
+		report := f.judgeResults(nil, preflight.Options{Ranks: ranks, FirstExit: -1})
 		report.AddInterrupt(result.Signal.String())
-		return exitWith(128+int(result.Signal), f.write(cmd, report, true, true))
+		return exitWith(128+int(result.Signal), f.writeResults(cmd, report, true, true))
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
@@ -169,8 +169,8 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 				f.deadline)
 		}
 	}
-	report := f.judge(parseRankResults[preflight.RankResult](output.Bytes()), o)
-	if err := f.write(cmd, report, true, true); err != nil {
+	report := f.judgeResults(parseRankResults[preflight.RankResult](output.Bytes()), o)
+	if err := f.writeResults(cmd, report, true, true); err != nil {
 		return exitWith(exitUsage, err)
 	}
 	return exitWith(report.ExitCode(), nil)
@@ -178,8 +178,8 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 
 // ranksToStart returns the number of ranks to start and, if they share GPUs, a description of the
 // sharing.
-func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *sharing, error) {
-	ranks := f.ranks
+func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *gpuSharing, error) {
+	ranks := f.rankCount
 	if ranks == 0 {
 		gpus, err := symmem.LocalRanks(f.backend)
 		if err != nil {
@@ -189,5 +189,5 @@ func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *sharing, error)
 			ranks = 2 // on the host
 		}
 	}
-	return ranksOnGPUs(ranks, cmd.Flags().Changed("ranks"), f.backend)
+	return planRanks(ranks, cmd.Flags().Changed("ranks"), f.backend)
 }

@@ -32,15 +32,15 @@ func TestProgressNeedsTerminalOrVariable(t *testing.T) {
 		t.Error("isTerminal = true for a buffer, want false")
 	}
 	t.Setenv(envProgress, "")
-	if progressFunc(0, &bytes.Buffer{}) != nil {
+	if newProgress(0, &bytes.Buffer{}) != nil {
 		t.Error("progressFunc returned a function without a terminal; want nil")
 	}
 	t.Setenv(envProgress, "lines")
-	if progressFunc(1, &bytes.Buffer{}) != nil {
+	if newProgress(1, &bytes.Buffer{}) != nil {
 		t.Error("progressFunc returned a function for rank 1; want nil")
 	}
 	var log bytes.Buffer
-	progressFunc(0, &log)(5, 7)
+	newProgress(0, &log)(5, 7)
 	if !strings.HasPrefix(log.String(), "progress: 5 of 7 ") {
 		t.Errorf("first progress line = %q; want 5 of 7", log.String())
 	}

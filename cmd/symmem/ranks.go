@@ -24,14 +24,14 @@ import (
 
 func backendNames() []string { return append([]string{"auto"}, symmem.Backends()...) }
 
-func backendList() string { return strings.Join(backendNames(), ", ") }
+func joinBackendNames() string { return strings.Join(backendNames(), ", ") }
 
-// envBackend is the environment variable that sets the default of Options.Backend.
-const envBackend = "SYMMEM_BACKEND"
+// backendVariable is the environment variable that sets the default of Options.Backend.
+const backendVariable = "SYMMEM_BACKEND"
 
-func backendFlag(flags *pflag.FlagSet, value *string) {
-	flags.StringVar(value, "backend", "", "backend to use: "+backendList()+
-		" (default $"+envBackend+", else auto)")
+func addBackendFlag(flags *pflag.FlagSet, value *string) {
+	flags.StringVar(value, "backend", "", "backend to use: "+joinBackendNames()+
+		" (default $"+backendVariable+", else auto)")
 }
 
 // chooseBackend replaces an empty value with SYMMEM_BACKEND or, if this variable is empty, with
@@ -39,53 +39,53 @@ func backendFlag(flags *pflag.FlagSet, value *string) {
 func chooseBackend(value *string) error {
 	source := ""
 	if *value == "" {
-		if *value = os.Getenv(envBackend); *value == "" {
+		if *value = os.Getenv(backendVariable); *value == "" {
 			*value = "auto"
 			return nil
 		}
-		source = envBackend + ": "
+		source = backendVariable + ": "
 	}
 	if !slices.Contains(backendNames(), *value) {
-		return fmt.Errorf("%sunknown backend %q: want one of %s", source, *value, backendList())
+		return fmt.Errorf("%sunknown backend %q: want one of %s", source, *value, joinBackendNames())
 	}
 	return nil
 }
 
-// startedFlag is the hidden flag of ranks that this command has started. A process with this flag
-// never starts ranks.
-const startedFlag = "started"
+// startedRankFlag is the hidden flag of ranks that this command has started. A process with this
+// flag never starts ranks.
+const startedRankFlag = "started"
 
 var errLauncherVariables = errors.New("the launcher's environment variables are missing")
 
-// maxRanks is the maximum number of ranks on one machine. The host backend supports no more.
+// maxRanks is the maximum number of ranks on one machine that the host backend supports.
 const maxRanks = 64
 
 type rankFlags struct {
-	ranks            int
-	unbound          bool
-	startedByCommand bool
-	timeout          *time.Duration
+	rankCount     int
+	isUnbound     bool
+	isStartedRank bool
+	timeout       *time.Duration
 }
 
-func (f *rankFlags) registerRanks(
+func (f *rankFlags) addRankFlags(
 	flags *pflag.FlagSet, ranks int, usage string, timeout *time.Duration,
 ) {
 	f.timeout = timeout
-	flags.IntVar(&f.ranks, "ranks", ranks, usage)
+	flags.IntVar(&f.rankCount, "ranks", ranks, usage)
 	flags.DurationVar(timeout, "timeout", 30*time.Second, "maximum wait for another rank")
-	flags.BoolVar(&f.startedByCommand, startedFlag, false,
+	flags.BoolVar(&f.isStartedRank, startedRankFlag, false,
 		"this process was started as a rank by the command")
-	cobra.CheckErr(flags.MarkHidden(startedFlag))
+	cobra.CheckErr(flags.MarkHidden(startedRankFlag))
 }
 
-func (f *rankFlags) registerTimed(flags *pflag.FlagSet, timeout *time.Duration) {
-	f.registerRanks(flags, 2, "processes to start, at most 64", timeout)
-	flags.BoolVar(&f.unbound, "unbound", false, "do not bind ranks to processors")
+func (f *rankFlags) addTimedRankFlags(flags *pflag.FlagSet, timeout *time.Duration) {
+	f.addRankFlags(flags, 2, "processes to start, at most 64", timeout)
+	flags.BoolVar(&f.isUnbound, "unbound", false, "do not bind ranks to processors")
 }
 
 func (f *rankFlags) checkRanks(minRanks int) error {
-	if f.ranks < minRanks || f.ranks > maxRanks {
-		return fmt.Errorf("--ranks is %d, but must be from %d to %d", f.ranks, minRanks, maxRanks)
+	if f.rankCount < minRanks || f.rankCount > maxRanks {
+		return fmt.Errorf("--ranks is %d, but must be from %d to %d", f.rankCount, minRanks, maxRanks)
 	}
 	return checkTimeout(*f.timeout)
 }
@@ -97,25 +97,25 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
-// bind binds the process to its rank's processor unless --unbound is set.
-func (f *rankFlags) bind(w rendezvous.World) error {
-	if f.unbound {
+// bindRank binds the process to its rank's processor unless --unbound is set.
+func (f *rankFlags) bindRank(w rendezvous.World) error {
+	if f.isUnbound {
 		return nil
 	}
 	return bench.BindRank(w.LocalRank)
 }
 
-// asRanks calls rank if a launcher has started this process. If not, it starts the ranks.
-func (f *rankFlags) asRanks(cmd *cobra.Command, rank func(rendezvous.World) error) error {
-	world, err := f.discover(cmd)
+// runAsRanks calls runRank if a launcher has started this process. If not, it starts the ranks.
+func (f *rankFlags) runAsRanks(cmd *cobra.Command, runRank func(rendezvous.World) error) error {
+	world, err := f.discoverWorld(cmd)
 	if err != nil {
 		return err
 	}
 	if world.Source == rendezvous.SourceOneProcess {
-		return startRanks(cmd, f.ranks)
+		return startRanks(cmd, f.rankCount)
 	}
 	defer cancelOnSignal(cmd)()
-	if err := rank(world); err != nil {
+	if err := runRank(world); err != nil {
 		if errors.As(err, new(*exitError)) {
 			return err
 		}
@@ -133,28 +133,28 @@ func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	return stop
 }
 
-// discover returns this process's rank and world, and calls keepStdout if a launcher has started
-// the process.
-func (f *rankFlags) discover(cmd *cobra.Command) (rendezvous.World, error) {
+// discoverWorld returns this process's rank and world. If a launcher has started the process, it
+// calls reserveStdout.
+func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
 		return world, exitWith(exitUsage, err)
 	}
 	if world.Source == rendezvous.SourceOneProcess {
-		if f.startedByCommand {
+		if f.isStartedRank {
 			err = exitWith(exitUsage, errLauncherVariables)
 		}
 		return world, err
 	}
-	if cmd.Flags().Changed("ranks") && f.ranks != world.Size {
+	if cmd.Flags().Changed("ranks") && f.rankCount != world.Size {
 		return world, fmt.Errorf("%s has started %d ranks: remove --ranks %d",
-			world.Source, world.Size, f.ranks)
+			world.Source, world.Size, f.rankCount)
 	}
-	return world, keepStdout(cmd)
+	return world, reserveStdout(cmd)
 }
 
-// keepStdout reserves standard output for the command, and sends NCCL's log to standard error.
-func keepStdout(cmd *cobra.Command) error {
+// reserveStdout reserves standard output for the command, and sends NCCL's log to standard error.
+func reserveStdout(cmd *cobra.Command) error {
 	out, ok := cmd.OutOrStdout().(*output)
 	if !ok || out.Writer != os.Stdout {
 		return nil
@@ -167,8 +167,8 @@ func keepStdout(cmd *cobra.Command) error {
 	return nil
 }
 
-// noSharingAnnotation is the annotation of a command whose ranks must not share GPUs. Its value is
-// the reason.
+// noSharingAnnotation is the annotation of a command whose ranks must not share GPUs. The value of
+// the annotation states the reason.
 const noSharingAnnotation = "no-sharing"
 
 // startRanks launches this program once for each rank, with the same flags.
@@ -178,16 +178,16 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
 	backend := cmd.Flag("backend").Value.String()
-	ranks, shared, err := ranksOnGPUs(ranks, cmd.Flags().Changed("ranks"), backend)
+	ranks, shared, err := planRanks(ranks, cmd.Flags().Changed("ranks"), backend)
 	if err == nil && shared != nil && cmd.Annotations[noSharingAnnotation] != "" {
-		err = fmt.Errorf("%d ranks on %s: %s", ranks, shared.machine(),
+		err = fmt.Errorf("%d ranks on %s: %s", ranks, shared.gpuCountText(),
 			cmd.Annotations[noSharingAnnotation])
 	}
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
 	command := append([]string{self}, strings.Fields(cmd.CommandPath())[1:]...)
-	command = append(command, "--"+startedFlag)
+	command = append(command, "--"+startedRankFlag)
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		if list, ok := flag.Value.(pflag.SliceValue); ok {
 			for _, v := range list.GetSlice() {
@@ -210,14 +210,14 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
 	}
-	return verdict(cmd.ErrOrStderr(), &result)
+	return exitErrorOf(cmd.ErrOrStderr(), &result)
 }
 
-// verdict returns an error with the exit code, or nil if this code is 0. If a signal interrupted
+// exitErrorOf returns an error with the exit code, or nil if the code is 0. If a signal interrupted
 // the ranks, the code is 128 plus the number of the signal. In all other cases, it is the largest
 // exit code of any rank; a killed rank counts as exitUsage.
-func verdict(stderr io.Writer, result *launch.Result) error {
-	if interrupted(result) {
+func exitErrorOf(stderr io.Writer, result *launch.Result) error {
+	if isInterrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
 	}
 	code := exitOK
@@ -233,8 +233,8 @@ func verdict(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// interrupted reports whether a signal to this process stopped the ranks, or standard output was
+// isInterrupted reports whether a signal to this process stopped the ranks, or standard output was
 // closed. An interrupted rank may exit with any code.
-func interrupted(result *launch.Result) bool {
+func isInterrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0
 }

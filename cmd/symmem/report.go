@@ -31,7 +31,7 @@ const reportExample = `  symmem report traces/
   symmem report -o - rank0.pickle rank1.pickle >page.html`
 
 type reportFlags struct {
-	input  rankFiles
+	files  rankFiles
 	output string
 }
 
@@ -46,7 +46,7 @@ func newReportCommand() *cobra.Command {
 		RunE:    f.run,
 	}
 	flags := cmd.Flags()
-	f.input.addFlags(flags)
+	f.files.addFlags(flags)
 	flags.StringVarP(&f.output, "output", "o", "report.html",
 		"file to write or replace; - is standard output")
 	return cmd
@@ -56,11 +56,11 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.checkOutput(args); err != nil {
 		return exitWith(exitUsage, err)
 	}
-	result, err := f.input.compare(cmd, args, 1)
+	result, err := f.files.compare(cmd, args, 1)
 	if err != nil {
 		return err
 	}
-	size, err := f.write(cmd, result)
+	size, err := f.writePage(cmd, result)
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
@@ -74,7 +74,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkOutput returns an error if the output would replace an input, or anything other than a page.
+// checkOutput returns an error if the output would replace a file that is an input or not a page.
 func (f *reportFlags) checkOutput(inputs []string) error {
 	if f.output == "-" {
 		return nil
@@ -120,14 +120,14 @@ func readBeginning(file string) (string, error) {
 	return string(b[:n]), nil
 }
 
-// write writes the page and returns its size in bytes. A file is replaced atomically and, like a
-// trace, is readable only by its owner.
-func (f *reportFlags) write(cmd *cobra.Command, result *diff.Report) (int64, error) {
+// writePage writes the page and returns its size in bytes. A file is replaced atomically and, like
+// a trace, is readable only by its owner.
+func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (int64, error) {
 	var plain strings.Builder
 	if err := result.WriteText(&plain); err != nil {
 		return 0, err
 	}
-	show, end := eventProgress(cmd)
+	show, end := newEventProgress(cmd)
 	page := report.Build(result, show)
 	end()
 	if f.output == "-" {
@@ -152,9 +152,9 @@ func (f *reportFlags) write(cmd *cobra.Command, result *diff.Report) (int64, err
 // minProgressEvents is the smallest number of events for which progress is shown on a terminal.
 const minProgressEvents = 1 << 20
 
-// eventProgress returns functions that show how many events have been converted, and that clear the
-// display.
-func eventProgress(cmd *cobra.Command) (show func(done, total int), end func()) {
+// newEventProgress returns functions that show how many events have been converted, and that clear
+// the display.
+func newEventProgress(cmd *cobra.Command) (show func(done, total int), end func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}
 	}

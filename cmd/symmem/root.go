@@ -30,7 +30,7 @@ func newRootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.Version = versionText(thisBuild())
+	root.Version = versionText(currentBuild())
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		newVerifyCommand(),

@@ -17,17 +17,17 @@ import (
 	"symmem/internal/mps"
 )
 
-// sharing describes how ranks share GPUs when there are more ranks than GPUs.
-type sharing struct {
+// gpuSharing describes how ranks share GPUs when there are more ranks than GPUs.
+type gpuSharing struct {
 	ranks, gpus int
 	status      doctor.GPUSharing
 	userEnv     []string // the environment before LocalRanks extends it
 }
 
-// ranksOnGPUs returns the number of ranks to start and, if they share GPUs, a description of the
+// planRanks returns the number of ranks to start and, if they share GPUs, a description of the
 // sharing. isExplicit is set if the user requested the number of ranks. Otherwise, ranks share a
 // GPU only if the machine has a single GPU.
-func ranksOnGPUs(ranks int, isExplicit bool, backend string) (int, *sharing, error) {
+func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
 	switch {
@@ -50,20 +50,20 @@ func ranksOnGPUs(ranks int, isExplicit bool, backend string) (int, *sharing, err
 }
 
 // checkSharing returns how ranks can share the GPUs of this machine, or an error if they cannot.
-func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*sharing, error) {
+func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*gpuSharing, error) {
 	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
 		return nil, fmt.Errorf("%d ranks that share GPUs: %s", ranks, driver.Error)
 	}
-	s := &sharing{ranks, len(gpus), doctor.InspectSharing(gpus, library, os.Getenv), userEnv}
+	s := &gpuSharing{ranks, len(gpus), doctor.InspectSharing(gpus, library, os.Getenv), userEnv}
 	if s.status.Obstacle != "" {
 		return nil, fmt.Errorf("%d ranks: this machine has %s, and ranks cannot share one: %s", ranks,
-			s.machine(), s.status.Obstacle)
+			s.gpuCountText(), s.status.Obstacle)
 	}
 	return s, nil
 }
 
-func (s *sharing) machine() string {
+func (s *gpuSharing) gpuCountText() string {
 	if s.gpus == 1 {
 		return "1 GPU"
 	}
@@ -72,14 +72,14 @@ func (s *sharing) machine() string {
 
 // runRanks starts ranks like launch.Run. If the ranks share GPUs, runRanks prints a message and
 // runs a daemon of NVIDIA's Multi-Process Service (MPS), unless such a daemon is already running.
-func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result, error) {
+func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
 	}
 	// Signals must not end this process before it has stopped the daemon.
-	pipes := make(chan os.Signal, 1)
-	signal.Notify(pipes, syscall.SIGPIPE)
-	defer signal.Stop(pipes)
+	ignoredSignals := make(chan os.Signal, 1)
+	signal.Notify(ignoredSignals, syscall.SIGPIPE)
+	defer signal.Stop(ignoredSignals)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
@@ -89,8 +89,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 	}
 	daemon, description := s.startDaemon(ctx)
 	fmt.Fprintf(spec.Stderr, "symmem: %d ranks share %s, %s: results are valid, times are not\n",
-		s.ranks, s.machine(), description)
-	spec.Env = s.environ(spec.Env, daemon)
+		s.ranks, s.gpuCountText(), description)
+	spec.Env = s.addSettings(spec.Env, daemon)
 	result, err := launch.Run(ctx, spec)
 	if daemon != nil {
 		if closeErr := daemon.Close(); closeErr != nil { // the results are valid nevertheless
@@ -102,7 +102,7 @@ func runRanks(ctx context.Context, spec launch.Spec, s *sharing) (launch.Result,
 
 // startDaemon starts an MPS daemon, unless one is already running or the environment sets
 // mps.PipeVariable, even to an empty value. description says how the ranks share the GPUs.
-func (s *sharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
+func (s *gpuSharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
 	case s.status.IsServiceRunning:
@@ -121,22 +121,24 @@ func (s *sharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, descript
 }
 
 const (
-	maxQueues = 32 // hardware queues that a process can open on a GPU
-	mpsQueues = 64 // hardware queues that all MPS clients of a GPU share
+	maxProcessQueues = 32 // hardware queues that a process can open on a GPU
+	mpsQueuesPerGPU  = 64 // hardware queues that all MPS clients of a GPU share
 )
 
-// environ returns env with the settings for ranks that share GPUs. Non-empty variables set by the
-// user take precedence. NCCL gets few channels, so that the communicators of all ranks fit into
+// addSettings returns env with the settings for ranks that share GPUs. Non-empty variables set by
+// the user take precedence. NCCL gets few channels, so that the communicators of all ranks fit into
 // memory. Ranks get equal parts of the hardware queues, because streams that share a queue wait for
-// each other, and of the threads, because the kernels of all ranks must run at the same time.
-func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
-	perGPU := (s.ranks + s.gpus - 1) / s.gpus
+// each other. They get equal parts of the threads, because the kernels of all ranks must run at the
+// same time.
+func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
+	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{
 		doctor.SharingVariable: "1", "NCCL_MAX_NCHANNELS": "4", "NCCL_MAX_CTAS": "4",
 	}
 	if s.status.IsServiceRunning {
-		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(max(1, 100/perGPU))
-		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(min(maxQueues, max(1, mpsQueues/perGPU)))
+		settings["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = strconv.Itoa(max(1, 100/ranksPerGPU))
+		queues := min(maxProcessQueues, max(1, mpsQueuesPerGPU/ranksPerGPU))
+		settings["CUDA_DEVICE_MAX_CONNECTIONS"] = strconv.Itoa(queues)
 	}
 	for _, entry := range s.userEnv {
 		if name, value, _ := strings.Cut(entry, "="); value != "" {
@@ -148,8 +150,8 @@ func (s *sharing) environ(env []string, daemon *mps.Daemon) []string {
 	}
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		_, replaced := settings[name]
-		return replaced
+		_, isReplaced := settings[name]
+		return isReplaced
 	})
 	for name, value := range settings {
 		env = append(env, name+"="+value)

@@ -109,32 +109,32 @@ func TestSignalStopsDaemonAndRanks(t *testing.T) {
 
 func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 	for name, test := range map[string]struct {
-		sharing sharing
+		sharing gpuSharing
 		want    []string
 	}{
 		"4 on one": {
-			sharing{ranks: 4, gpus: 1, status: doctor.GPUSharing{IsServiceRunning: true}},
+			gpuSharing{ranks: 4, gpus: 1, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=16", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"8 on one": {
-			sharing{ranks: 8, gpus: 1, status: doctor.GPUSharing{IsServiceRunning: true}},
+			gpuSharing{ranks: 8, gpus: 1, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=8", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"5 on four": {
-			sharing{ranks: 5, gpus: 4, status: doctor.GPUSharing{IsServiceRunning: true}},
+			gpuSharing{ranks: 5, gpus: 4, status: doctor.GPUSharing{IsServiceRunning: true}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "HOME=/",
 				"NCCL_MAX_CTAS=4", "NCCL_MAX_NCHANNELS=4", "NCCL_MULTI_RANK_GPU_ENABLE=1",
 			},
 		},
 		"without the service, with variables of the user": {
-			sharing{ranks: 2, gpus: 1, userEnv: []string{"NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS="}},
+			gpuSharing{ranks: 2, gpus: 1, userEnv: []string{"NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS="}},
 			[]string{
 				"CUDA_DEVICE_MAX_CONNECTIONS=32", "HOME=/", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=4",
 				"NCCL_MULTI_RANK_GPU_ENABLE=1",
@@ -142,7 +142,7 @@ func TestEnvironmentOfRanksThatShareGPUs(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := test.sharing.environ([]string{
+			got := test.sharing.addSettings([]string{
 				"HOME=/", "CUDA_DEVICE_MAX_CONNECTIONS=32", "NCCL_MAX_CTAS=9", "NCCL_MAX_NCHANNELS=",
 			}, nil)
 			slices.Sort(got)

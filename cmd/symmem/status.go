@@ -34,6 +34,7 @@ Exit codes: 0 ranks were found; 2 there are none.`
 const statusExample = `  symmem status
   symmem status --json | jq '.jobs[].ranks[].waits'`
 
+// jobStatus describes the ranks of a job on this machine.
 type jobStatus struct {
 	Folder string `json:"folder"`
 	// URL is the address of the page, including its token, or "" if no rank serves the page.
@@ -74,7 +75,7 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	}{jobs}
 	return writeReport(cmd.OutOrStdout(), asJSON, result, func(w io.Writer) error {
 		for i := range jobs {
-			if _, err := io.WriteString(w, jobs[i].text()); err != nil {
+			if _, err := io.WriteString(w, jobs[i].formatText()); err != nil {
 				return err
 			}
 		}
@@ -122,7 +123,7 @@ func (j *jobStatus) hasEnded() bool {
 	})
 }
 
-func (j *jobStatus) text() string {
+func (j *jobStatus) formatText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s: %d ranks on this machine", filepath.Base(j.Folder), len(j.Ranks))
 	if j.URL != "" {
@@ -130,7 +131,7 @@ func (j *jobStatus) text() string {
 	}
 	b.WriteString("\n")
 	for i := range j.Ranks {
-		j.describe(&b, &j.Ranks[i])
+		j.describeRank(&b, &j.Ranks[i])
 	}
 	return strings.Map(func(r rune) rune { // group names may contain any bytes
 		if r != '\n' && !unicode.IsPrint(r) {
@@ -140,10 +141,10 @@ func (j *jobStatus) text() string {
 	}, b.String())
 }
 
-func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
+func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	if r.Error != "" {
 		fmt.Fprintf(b, "rank %d: %s\n", r.Rank, r.Error)
-		for group, activity := range j.peerReports(r.Rank) {
+		for group, activity := range j.activityByGroup(r.Rank) {
 			fmt.Fprintf(b, "  group %s: %s\n", group, activity)
 		}
 		return
@@ -169,8 +170,8 @@ func (j *jobStatus) describe(b *strings.Builder, r *live.Snapshot) {
 	}
 }
 
-// peerReports returns what the other ranks report about a rank, by group.
-func (j *jobStatus) peerReports(rank int) map[string]string {
+// activityByGroup returns the activity of a rank in each group, as the other ranks report it.
+func (j *jobStatus) activityByGroup(rank int) map[string]string {
 	activities := map[string]string{}
 	for i := range j.Ranks {
 		for k := range j.Ranks[i].Groups {

@@ -65,10 +65,10 @@ type tuneFlags struct {
 	config bench.TuneOptions
 	sizeFlags
 	operations []string
-	output     string
+	outputFile string
 	json       bool
-	dryRun     bool
-	eager      bool
+	isDryRun   bool
+	isEager    bool
 }
 
 func newTuneCommand() *cobra.Command {
@@ -86,25 +86,25 @@ func newTuneCommand() *cobra.Command {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := f.checkWritable(); err != nil {
+			if err := f.checkIsWritable(); err != nil {
 				return exitWith(exitUsage, err)
 			}
-			return f.asRanks(cmd, func(w rendezvous.World) error {
-				return f.rank(cmd, w)
+			return f.runAsRanks(cmd, func(w rendezvous.World) error {
+				return f.runRank(cmd, w)
 			})
 		},
 	}
-	f.register(cmd.Flags())
+	f.addFlags(cmd.Flags())
 	complete(cmd, "ops", bench.OperationNames()...)
 	complete(cmd, "backend", backendNames()...)
 	complete(cmd, "dtype", dataTypeNames()...)
 	return cmd
 }
 
-func (f *tuneFlags) register(flags *pflag.FlagSet) {
+func (f *tuneFlags) addFlags(flags *pflag.FlagSet) {
 	c := &f.config
-	f.registerTimed(flags, &c.Timeout)
-	backendFlag(flags, &c.Backend)
+	f.addTimedRankFlags(flags, &c.Timeout)
+	addBackendFlag(flags, &c.Backend)
 	flags.StringSliceVar(&f.operations, "ops",
 		[]string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"},
 		"operations to measure")
@@ -114,19 +114,20 @@ func (f *tuneFlags) register(flags *pflag.FlagSet) {
 	c.DataType = reduce.BFloat16
 	flags.Var(newName(&c.DataType, reduce.ParseDataType), "dtype", "type of elements")
 	flags.IntVar(&c.GraphCalls, "graph", 20, "maximum number of calls in a graph")
-	flags.BoolVar(&f.eager, "eager", false, "time calls one by one instead of replays of graphs")
-	f.registerPlan(flags)
-	flags.StringVarP(&f.output, "output", "o", "", "file to write (default: the one that Open finds)")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "write no file")
+	flags.BoolVar(&f.isEager, "eager", false, "time calls one by one instead of replays of graphs")
+	f.addPlanFlags(flags)
+	flags.StringVarP(&f.outputFile, "output", "o", "",
+		"file to write (default: the one that Open finds)")
+	flags.BoolVar(&f.isDryRun, "dry-run", false, "write no file")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
 func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	c := &f.config
-	if c.Plan, err = f.plan(); err != nil {
+	if c.Plan, err = f.parsePlan(); err != nil {
 		return err
 	}
-	if f.quick && !flags.Changed("max") {
+	if f.isQuick && !flags.Changed("max") {
 		f.last = 1 << 20
 	}
 	if err := f.checkRanks(2); err != nil {
@@ -135,7 +136,7 @@ func (f *tuneFlags) parse(flags *pflag.FlagSet) (err error) {
 	if c.GraphCalls < 1 || c.GraphCalls > maxGraphCalls {
 		return fmt.Errorf("--graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
-	if f.eager {
+	if f.isEager {
 		c.GraphCalls = 0
 	}
 	if c.Sizes, err = f.sizes(); err != nil {
@@ -155,10 +156,10 @@ func dataTypeNames() (names []string) {
 	return names
 }
 
-// rank measures as one rank. Rank 0 prints the result, and the first rank of each machine writes
-// the table.
-func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
-	if err := f.bind(world); err != nil {
+// runRank runs the measurement on one rank. Rank 0 prints the result, and the first rank of each
+// machine writes the table.
+func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
+	if err := f.bindRank(world); err != nil {
 		return err
 	}
 	c := &f.config
@@ -173,15 +174,15 @@ func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 			return err
 		}
 		// Print the times measured so far, but do not write a table.
-		file, _ := f.file(tuned.Device, tuned.Ranks)
-		return errors.Join(err, f.print(cmd.OutOrStdout(), tuned, file, false))
+		file, _ := f.tableFile(tuned.Device, tuned.Ranks)
+		return errors.Join(err, f.printResult(cmd.OutOrStdout(), tuned, file, false))
 	}
-	file, err := f.file(tuned.Device, tuned.Ranks)
+	file, err := f.tableFile(tuned.Device, tuned.Ranks)
 	if err != nil {
 		return err
 	}
-	write := !f.dryRun && len(tuned.Rules) > 0
-	if write && world.LocalRank == 0 {
+	isWritten := !f.isDryRun && len(tuned.Rules) > 0
+	if isWritten && world.LocalRank == 0 {
 		if err := writeTable(file, tuned.Table); err != nil {
 			return err
 		}
@@ -189,10 +190,10 @@ func (f *tuneFlags) rank(cmd *cobra.Command, world rendezvous.World) error {
 	if world.Rank != 0 {
 		return nil
 	}
-	return f.print(cmd.OutOrStdout(), tuned, file, write)
+	return f.printResult(cmd.OutOrStdout(), tuned, file, isWritten)
 }
 
-func (f *tuneFlags) print(w io.Writer, t *bench.TuneResult, file string, written bool) error {
+func (f *tuneFlags) printResult(w io.Writer, t *bench.TuneResult, file string, written bool) error {
 	if f.json {
 		document, err := t.Document(file, written)
 		if err != nil {
@@ -205,7 +206,7 @@ func (f *tuneFlags) print(w io.Writer, t *bench.TuneResult, file string, written
 	}
 	switch {
 	case written:
-	case exists(file):
+	case fileExists(file):
 		file = "nothing: " + file + " is unchanged"
 	default:
 		file = "nothing: the table would be written to " + file

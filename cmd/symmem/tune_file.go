@@ -10,18 +10,18 @@ import (
 	"symmem/internal/tuning"
 )
 
-// checkWritable checks in advance that the table can be written.
-func (f *tuneFlags) checkWritable() error {
-	if f.dryRun {
+// checkIsWritable returns an error if the table cannot be written.
+func (f *tuneFlags) checkIsWritable() error {
+	if f.isDryRun {
 		return nil
 	}
 	// The device is not known yet, but the folder does not depend on it.
-	file, err := f.file("", 0)
+	file, err := f.tableFile("", 0)
 	if err == nil {
-		err = tryFolder(filepath.Dir(file))
+		err = checkFolder(filepath.Dir(file))
 	}
-	if err == nil && f.output != "" {
-		err = tryFile(f.output)
+	if err == nil && f.outputFile != "" {
+		err = checkFile(f.outputFile)
 	}
 	if err != nil {
 		return fmt.Errorf("checking that the table can be written: %w; name another file with --output, "+
@@ -30,8 +30,8 @@ func (f *tuneFlags) checkWritable() error {
 	return nil
 }
 
-// tryFolder creates a folder if necessary, and checks that files can be created in it.
-func tryFolder(folder string) error {
+// checkFolder creates a folder if necessary, and checks that files can be created in it.
+func checkFolder(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -42,8 +42,8 @@ func tryFolder(folder string) error {
 	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
 }
 
-// tryFile returns an error if the path exists and is not a regular file.
-func tryFile(file string) error {
+// checkFile returns an error if the path exists and is not a regular file.
+func checkFile(file string) error {
 	info, err := os.Stat(file)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -54,21 +54,21 @@ func tryFile(file string) error {
 	return err
 }
 
-func exists(file string) bool {
+func fileExists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
 
-func (f *tuneFlags) file(device string, ranks int) (string, error) {
-	if f.output != "" {
-		return f.output, nil
+func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
+	if f.outputFile != "" {
+		return f.outputFile, nil
 	}
 	return symmem.TuningFile(device, ranks)
 }
 
-// previousTable returns the table that will be replaced, or nil if there is none for this device.
+// previousTable returns the device's table that tune will replace, or nil if there is none.
 func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
-	file, err := f.file(device, ranks)
+	file, err := f.tableFile(device, ranks)
 	if err != nil {
 		return nil
 	}

@@ -71,18 +71,18 @@ const verifyExample = `  symmem verify
 
 type verifyFlags struct {
 	rankFlags
-	cases  verify.Config
-	random random.Config
-	rounds int
-	size   size
-	bytes  size
-	skew   bool
-	json   bool
-	prove  proof.Prover
+	caseConfig   verify.Config
+	randomConfig random.Config
+	rounds       int
+	caseSize     size
+	maxBytes     size
+	isSkewed     bool
+	json         bool
+	prover       proof.Prover
 }
 
 func newVerifyCommand() *cobra.Command {
-	f := &verifyFlags{cases: verify.Default(), random: random.Default()}
+	f := &verifyFlags{caseConfig: verify.Default(), randomConfig: random.Default()}
 	cmd := &cobra.Command{
 		Use: "verify",
 		// Random programs used to be run by a command named soak.
@@ -96,15 +96,15 @@ func newVerifyCommand() *cobra.Command {
 				return err
 			}
 			run := f.runCases
-			if isRandom(cmd.Flags()) {
+			if runsRandom(cmd.Flags()) {
 				run = f.runRandom
 			}
-			return f.asRanks(cmd, func(w rendezvous.World) error {
+			return f.runAsRanks(cmd, func(w rendezvous.World) error {
 				return run(cmd.Context(), w, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
 	}
-	f.register(cmd.Flags())
+	f.addFlags(cmd.Flags())
 	complete(cmd, "backend", backendNames()...)
 	complete(cmd, "placement", placementNames...)
 	complete(cmd, "check", checkNames...)
@@ -121,15 +121,15 @@ var (
 	formulaNames = []string{"ranks", "tree", "rounded-tree"}
 )
 
-func (f *verifyFlags) register(flags *pflag.FlagSet) {
-	c, r := &f.cases, &f.random
-	f.registerRanks(flags, 4, "processes to start, at most 64", &c.Timeout)
+func (f *verifyFlags) addFlags(flags *pflag.FlagSet) {
+	c, r := &f.caseConfig, &f.randomConfig
+	f.addRankFlags(flags, 4, "processes to start, at most 64", &c.Timeout)
 	flags.IntVar(&f.rounds, "rounds", c.Rounds,
 		"number of times the cases are allocated and freed; with --for: maximum number of rounds")
-	backendFlag(flags, &c.Backend)
+	addBackendFlag(flags, &c.Backend)
 	flags.Var(newName(&c.Placement, symmem.ParsePlacement), "placement",
 		"order of equally large free blocks: creation or address")
-	flags.BoolVar(&f.skew, "skew", false,
+	flags.BoolVar(&f.isSkewed, "skew", false,
 		"make allocations and addresses differ between ranks; on by default with --for")
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "seed of all random choices")
 	flags.Var(newName(&c.Check, symmem.ParseCheckLevel), "check", "what ranks compare: off, "+
@@ -137,9 +137,9 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	flags.Lookup("check").DefValue = "" // the usage text states the default
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 
-	f.size = size(c.Elements)
+	f.caseSize = size(c.Elements)
 	flags.IntVar(&c.Cases, "cases", c.Cases, "number of buffers that are live at the same time")
-	flags.Var(&f.size, "size", "float32 elements of a case")
+	flags.Var(&f.caseSize, "size", "float32 elements of a case")
 	flags.IntVar(&c.Churn, "churn", 0,
 		"number of random allocations and frees before the cases of each round")
 	flags.Var(newName(&c.Path, symmem.ParsePathChoice), "path", "path of collectives: window, plain, "+
@@ -151,14 +151,14 @@ func (f *verifyFlags) register(flags *pflag.FlagSet) {
 	formula.NoOptDefVal, formula.DefValue = "ranks", ""
 	flags.IntVar(&c.Groups, "groups", c.Groups, "number of overlapping groups that share the pool")
 	flags.BoolVar(&c.CallSites, "callsites", false, "record the line of each allocation")
-	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
+	flags.BoolVar(&f.prover.Enabled, "prove", false, proof.FlagUsage)
 
-	f.bytes = size(r.MaxBytes)
+	f.maxBytes = size(r.MaxBytes)
 	flags.DurationVar(&r.Duration, "for", 0, "run random programs for this long")
 	flags.IntVar(&r.FirstRound, "from-round", r.FirstRound,
 		"run random programs, starting with this round")
 	flags.IntVar(&r.Steps, "steps", r.Steps, "with --for: number of steps in a round")
-	flags.Var(&f.bytes, "max-bytes", "with --for: largest message of a rank, such as 4M")
+	flags.Var(&f.maxBytes, "max-bytes", "with --for: largest message of a rank, such as 4M")
 	flags.DurationVar(&r.RoundTimeout, "round-timeout", r.RoundTimeout,
 		"with --for: maximum duration of a round")
 }
@@ -172,14 +172,14 @@ var (
 	randomFlags = []string{"max-bytes", "round-timeout", "steps"}
 )
 
-// isRandom reports whether the flags select random programs.
-func isRandom(flags *pflag.FlagSet) bool {
+// runsRandom reports whether the flags select random programs.
+func runsRandom(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
-func checkFlagKinds(flags *pflag.FlagSet) error {
+func checkFlagCombination(flags *pflag.FlagSet) error {
 	names, scope := randomFlags, "random programs, which run with --for or --from-round"
-	if isRandom(flags) {
+	if runsRandom(flags) {
 		names, scope = caseFlags, "cases, which run without --for and --from-round"
 	}
 	if i := slices.IndexFunc(names, flags.Changed); i >= 0 {
@@ -189,16 +189,16 @@ func checkFlagKinds(flags *pflag.FlagSet) error {
 }
 
 func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
-	if err := checkFlagKinds(flags); err != nil {
+	if err := checkFlagCombination(flags); err != nil {
 		return err
 	}
 	if err := f.checkRanks(1); err != nil {
 		return err
 	}
-	if err := chooseBackend(&f.cases.Backend); err != nil {
+	if err := chooseBackend(&f.caseConfig.Backend); err != nil {
 		return err
 	}
-	if !isRandom(flags) {
+	if !runsRandom(flags) {
 		return f.parseCases(flags)
 	}
 	return f.parseRandom(flags)

@@ -16,8 +16,8 @@ import (
 )
 
 func (f *verifyFlags) parseCases(flags *pflag.FlagSet) error {
-	c := &f.cases
-	c.Elements, c.Rounds, c.Skew = int64(f.size), f.rounds, f.skew
+	c := &f.caseConfig
+	c.Elements, c.Rounds, c.Skew = int64(f.caseSize), f.rounds, f.isSkewed
 	switch value := os.Getenv(pathVariable); {
 	case flags.Changed("path"):
 	case value != "":
@@ -42,15 +42,15 @@ func (f *verifyFlags) runCases(
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
 		return exitWith(exitUsage, nil)
 	}
-	if err := f.prove.Start(); err != nil {
+	if err := f.prover.Start(); err != nil {
 		return printError(err)
 	}
-	defer f.prove.Close(&err)
-	rt, err := symmem.Open(ctx, f.cases.Options())
+	defer f.prover.Close(&err)
+	rt, err := symmem.Open(ctx, f.caseConfig.Options())
 	if err != nil {
 		return printError(err)
 	}
-	report, err := verify.Run(ctx, rt, f.cases, progressFunc(w.Rank, stderr))
+	report, err := verify.Run(ctx, rt, f.caseConfig, newProgress(w.Rank, stderr))
 	if report == nil {
 		return printError(errors.Join(err, rt.Close()))
 	}
@@ -58,7 +58,7 @@ func (f *verifyFlags) runCases(
 		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText),
 			f.writeKernels(stdout, report))
 	}
-	err = errors.Join(err, dropRepeatedError(report, rt.Close()))
+	err = errors.Join(err, omitRepeatedError(report, rt.Close()))
 	return finishCases(stderr, prefix, report, err)
 }
 
@@ -67,21 +67,21 @@ func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 		return nil
 	}
 	for i := range r.Cases {
-		f.prove.AddCall("AllReduce", r.Cases[i].Size, 4)
+		f.prover.AddCall("AllReduce", r.Cases[i].Size, 4)
 	}
-	return f.prove.Write(w, "")
+	return f.prover.Write(w, "")
 }
 
-// dropRepeatedError returns err, the error of Close. If the report already contains a fault, it
+// omitRepeatedError returns err, the error of Close. If the report already contains a fault, it
 // returns nil, because Close only repeats that fault.
-func dropRepeatedError(r *verify.Report, err error) error {
+func omitRepeatedError(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err
 	}
 	return nil
 }
 
-func progressFunc(rank int, stderr io.Writer) func(done, all int) {
+func newProgress(rank int, stderr io.Writer) func(done, all int) {
 	switch {
 	case rank != 0:
 		return nil
@@ -93,7 +93,7 @@ func progressFunc(rank int, stderr io.Writer) func(done, all int) {
 	return nil
 }
 
-// finishCases prints this rank's error, if any, and returns an error with the exit code.
+// finishCases prints this rank's error and returns an error with the exit code.
 func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) error {
 	if r.Divergence != nil {
 		fmt.Fprintf(stderr, "%sdivergence: %s\n", prefix, r.Divergence.Message)

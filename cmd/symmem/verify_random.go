@@ -16,9 +16,9 @@ import (
 )
 
 func (f *verifyFlags) parseRandom(flags *pflag.FlagSet) error {
-	c := &f.random
-	c.Config, c.MaxBytes = f.cases.Config, int64(f.bytes)
-	c.Skew = f.skew || !flags.Changed("skew")
+	c := &f.randomConfig
+	c.Config, c.MaxBytes = f.caseConfig.Config, int64(f.maxBytes)
+	c.Skew = f.isSkewed || !flags.Changed("skew")
 	if flags.Changed("rounds") {
 		c.Rounds = f.rounds
 	}
@@ -32,8 +32,8 @@ func (f *verifyFlags) runRandom(
 	if w.Rank == 0 {
 		rank.OnRound = func(line string) { fmt.Fprintln(stderr, line) }
 	}
-	f.random.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
-	report, err := random.Run(ctx, f.random, rank)
+	f.randomConfig.SharedGPUs = os.Getenv(doctor.SharingVariable) == "1"
+	report, err := random.Run(ctx, f.randomConfig, rank)
 	if report != nil && w.Rank == 0 {
 		err = errors.Join(err, writeReport(stdout, f.json, report, report.WriteText))
 	}
@@ -52,10 +52,10 @@ func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []b
 
 func (f *verifyFlags) repeatCommand(w rendezvous.World, round int) string {
 	return fmt.Sprintf("to run it again: symmem verify --ranks %d %s", w.Size,
-		random.FlagsToRepeat(&f.random, round))
+		random.FlagsToRepeat(&f.randomConfig, round))
 }
 
-// finishRandom prints this rank's error, if any, and returns an error with the exit code.
+// finishRandom prints this rank's error and returns an error with the exit code.
 func (f *verifyFlags) finishRandom(
 	stderr io.Writer, w rendezvous.World, r *random.Report, err error,
 ) error {

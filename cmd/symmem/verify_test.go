@@ -122,7 +122,7 @@ func TestForwardedSignalDeterminesExitCode(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stderr bytes.Buffer
-			if code := codeOf(verdict(&stderr, &c.result)); code != c.want || stderr.Len() > 0 {
+			if code := codeOf(exitErrorOf(&stderr, &c.result)); code != c.want || stderr.Len() > 0 {
 				t.Fatalf("exit code %d, want %d; standard error %q", code, c.want, stderr.String())
 			}
 		})
@@ -166,7 +166,7 @@ func TestExitCodeIsLargestOfRanks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stderr bytes.Buffer
-			code := codeOf(verdict(&stderr, &launch.Result{Exits: c.exits}))
+			code := codeOf(exitErrorOf(&stderr, &launch.Result{Exits: c.exits}))
 			if code != c.want || !strings.Contains(stderr.String(), c.text) {
 				t.Fatalf("exit code %d, want %d; standard error %q", code, c.want, stderr.String())
 			}

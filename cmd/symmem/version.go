@@ -18,13 +18,13 @@ const (
 	commit  = ""
 )
 
-// build identifies a build of the command.
-type build struct {
-	Version  string `json:"version"`
-	Revision string `json:"revision"`
-	Modified bool   `json:"modified"`
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
+// buildInfo identifies a build of the command.
+type buildInfo struct {
+	Version    string `json:"version"`
+	Revision   string `json:"revision"`
+	IsModified bool   `json:"modified"`
+	GoVersion  string `json:"go"`
+	Platform   string `json:"platform"`
 }
 
 const versionExample = `  symmem version
@@ -38,14 +38,14 @@ func newVersionCommand() *cobra.Command {
 		Example: versionExample,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return writeVersion(cmd.OutOrStdout(), thisBuild(), asJSON)
+			return writeVersion(cmd.OutOrStdout(), currentBuild(), asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
 
-func writeVersion(w io.Writer, b build, asJSON bool) error {
+func writeVersion(w io.Writer, b buildInfo, asJSON bool) error {
 	if asJSON {
 		return writeJSON(w, b)
 	}
@@ -53,21 +53,21 @@ func writeVersion(w io.Writer, b build, asJSON bool) error {
 	return err
 }
 
-func versionText(b build) string {
+func versionText(b buildInfo) string {
 	text := "symmem " + b.Version
 	if b.Revision != "" {
 		text += " (" + b.Revision[:min(len(b.Revision), 12)]
-		if b.Modified {
+		if b.IsModified {
 			text += ", modified"
 		}
 		text += ")"
 	}
-	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
+	return fmt.Sprintf("%s, %s, %s", text, b.GoVersion, b.Platform)
 }
 
-// thisBuild identifies the running command. In a release, it uses the constants release and commit;
-// otherwise, it uses the build information recorded by the go command.
-func thisBuild() build {
+// currentBuild identifies the running command. In a release, it uses the constants release and
+// commit; otherwise, it uses the build information recorded by the go command.
+func currentBuild() buildInfo {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{}
@@ -75,14 +75,14 @@ func thisBuild() build {
 	return buildOf(release, commit, info)
 }
 
-func buildOf(release, commit string, info *debug.BuildInfo) build {
-	b := build{
-		Version: cmp.Or(info.Main.Version, "(devel)"), Go: runtime.Version(),
+func buildOf(release, commit string, info *debug.BuildInfo) buildInfo {
+	b := buildInfo{
+		Version: cmp.Or(info.Main.Version, "(devel)"), GoVersion: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 	if commit != "" {
 		b.Version = "v" + release
-		b.Revision, b.Modified = strings.CutSuffix(commit, "-modified")
+		b.Revision, b.IsModified = strings.CutSuffix(commit, "-modified")
 		return b
 	}
 	for _, s := range info.Settings {
@@ -90,7 +90,7 @@ func buildOf(release, commit string, info *debug.BuildInfo) build {
 		case "vcs.revision":
 			b.Revision = s.Value
 		case "vcs.modified":
-			b.Modified = s.Value == "true"
+			b.IsModified = s.Value == "true"
 		}
 	}
 	return b

@@ -84,7 +84,7 @@ func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 	return id, true
 }
 
-// findOrAddStack returns the index of the stack with t.frameIndexes. It adds the stack if necessary.
+// findOrAddStack returns the index of the stack with t.frameIndexes. It adds a new stack.
 func (t *stackTable) findOrAddStack() int32 {
 	t.encodedIndexes = t.encodedIndexes[:0]
 	for _, id := range t.frameIndexes {
