@@ -40,27 +40,27 @@ func (cs *calls) Do(handle uint64, a *Arguments) error {
 	if err != nil {
 		return err
 	}
-	call, err := a.resolve(r, g)
+	call, err := a.toCall(r, g)
 	if err == nil && len(a.More) > 0 {
-		call.More, err = resolveAll(a.More, r, g)
+		call.More, err = toCalls(a.More, r, g)
 	}
 	if err != nil {
 		return err
 	}
-	s, err := r.stream(a.Stream)
+	s, err := r.findStream(a.Stream)
 	if err != nil {
 		return err
 	}
-	err = cs.queue(r.at(a.Site), g, call, s)
+	err = cs.queueCall(r.interopAt(a.Site), g, call, s)
 	if err == nil && a.Arrived != nil && call.Arrived == nil {
 		a.Arrived(a.Root)
 	}
 	return err
 }
 
-// queue queues a collective. If memory must be registered first, queue waits for other ranks until
+// queueCall queues a collective. If memory must be registered first, it waits for other ranks until
 // the caller interrupts it.
-func (cs *calls) queue(
+func (cs *calls) queueCall(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
 	mustRegister := interop.Registers(g.Group, call.Operation, call.Send, call.Recv, s)
@@ -84,19 +84,19 @@ func (cs *calls) queueInterruptible(
 	})
 }
 
-func resolveAll(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
+func toCalls(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	calls := make([]symmem.Call, len(list))
 	for i := range list {
 		var err error
-		if calls[i], err = list[i].resolve(r, g); err != nil {
+		if calls[i], err = list[i].toCall(r, g); err != nil {
 			return nil, fmt.Errorf("call %d of a list: %w", i+1, err)
 		}
 	}
 	return calls, nil
 }
 
-// resolve converts the arguments and finds the memory at the addresses.
-func (a *Arguments) resolve(r *rank, g *group) (symmem.Call, error) {
+// toCall converts the arguments and finds the memory at the addresses.
+func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 	const maxCount = 1 << 44
 	call := symmem.Call{
 		Root: a.Root, Tag: a.Tag, Count: a.Count, Factor: a.Factor, Wait: a.Wait,
@@ -149,8 +149,8 @@ func (a *Arguments) findBuffers(
 	r *rank, call symmem.Call, sendBytes, recvBytes int64,
 ) (symmem.Call, error) {
 	var err error
-	if call.Send, err = r.memory(a.Send, sendBytes); err == nil {
-		call.Recv, err = r.memory(a.Recv, recvBytes)
+	if call.Send, err = r.findMemory(a.Send, sendBytes); err == nil {
+		call.Recv, err = r.findMemory(a.Recv, recvBytes)
 	}
 	return call, err
 }
@@ -162,7 +162,7 @@ func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	call, err := a.resolve(r, g)
+	call, err := a.toCall(r, g)
 	if err != nil {
 		return "", err
 	}
@@ -192,20 +192,20 @@ func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	if err != nil {
 		return err
 	}
-	args, err := n.resolve(r)
+	args, err := n.toNormArgs(r)
 	if err != nil {
 		return err
 	}
-	s, err := r.stream(n.Stream)
+	s, err := r.findStream(n.Stream)
 	if err != nil {
 		return err
 	}
-	return cs.queue(r.at(n.Site), g, symmem.Call{
+	return cs.queueCall(r.interopAt(n.Site), g, symmem.Call{
 		Operation: symmem.OpAllReduceRMSNorm, Norm: &args, Send: args.Input, Recv: args.Output,
 	}, s)
 }
 
-func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
+func (n *NormArguments) toNormArgs(r *rank) (args symmem.NormArgs, err error) {
 	const maxElements = 1 << 44
 	args = symmem.NormArgs{
 		Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon, WeightBias: n.WeightBias,
@@ -232,15 +232,15 @@ func (n *NormArguments) resolve(r *rank) (args symmem.NormArgs, err error) {
 			strides[1], symmem.ErrInvalid)
 	}
 	rowBytes := n.Hidden * int64(symmem.BFloat16.Size())
-	args.Input, errs[2] = r.memory(n.Input, n.Rows*rowBytes)
-	args.Residual, errs[3] = r.memory(n.Residual, n.Rows*rowBytes)
+	args.Input, errs[2] = r.findMemory(n.Input, n.Rows*rowBytes)
+	args.Residual, errs[3] = r.findMemory(n.Residual, n.Rows*rowBytes)
 	if n.Output != 0 {
-		args.Output, errs[4] = r.memory(n.Output, n.Rows*rowBytes)
+		args.Output, errs[4] = r.findMemory(n.Output, n.Rows*rowBytes)
 	}
-	args.Weight, errs[5] = r.memory(n.Weight, rowBytes)
+	args.Weight, errs[5] = r.findMemory(n.Weight, rowBytes)
 	if args.Quant != symmem.QuantNone {
-		args.Quantized, errs[6] = r.memory(n.Quantized, n.Rows*n.Hidden)
-		args.Scales, errs[7] = r.memory(n.Scales, args.ScaleBytes())
+		args.Quantized, errs[6] = r.findMemory(n.Quantized, n.Rows*n.Hidden)
+		args.Scales, errs[7] = r.findMemory(n.Scales, args.ScaleBytes())
 	}
 	return args, cmp.Or(errs[:]...)
 }

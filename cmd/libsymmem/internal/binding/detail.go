@@ -7,8 +7,8 @@ import (
 	"symmem"
 )
 
-// detail is encoded as the JSON that Detail returns.
-type detail struct {
+// errorDetail is encoded as the JSON that Detail returns.
+type errorDetail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
 	Message    string            `json:"message"`
@@ -68,7 +68,7 @@ type memoryDetail struct {
 
 // Detail returns an error as JSON: its code, name, text and fields.
 func Detail(code Code, err error) string {
-	d := detail{Code: int(code), Name: code.String(), Message: code.Message(err)}
+	d := errorDetail{Code: int(code), Name: code.String(), Message: code.Message(err)}
 	d.fill(err)
 	text, err := json.Marshal(d)
 	if err != nil {
@@ -77,7 +77,7 @@ func Detail(code Code, err error) string {
 	return string(text)
 }
 
-func (d *detail) fill(err error) {
+func (d *errorDetail) fill(err error) {
 	var divergence *symmem.DivergenceError
 	var mismatch *symmem.MismatchError
 	var deadlock *symmem.DeadlockError

@@ -83,7 +83,7 @@ func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	return added.handle
 }
 
-func (t *groupTable) all() []*group {
+func (t *groupTable) allGroups() []*group {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Collect(maps.Values(t.groups))

@@ -37,7 +37,7 @@ func (gs *groups) OpenGroupIn(
 	if err != nil {
 		return 0, err
 	}
-	timeout, err := milliseconds("timeout_ms", timeoutMS)
+	timeout, err := parseMilliseconds("timeout_ms", timeoutMS)
 	if err != nil {
 		return 0, fmt.Errorf("opening group %q: %w", name, err)
 	}
@@ -129,7 +129,7 @@ func (gs *groups) SetTimeout(handle uint64, timeoutMS int64) error {
 	if err != nil {
 		return err
 	}
-	timeout, err := milliseconds("timeout_ms", timeoutMS)
+	timeout, err := parseMilliseconds("timeout_ms", timeoutMS)
 	if err != nil {
 		return fmt.Errorf("setting the timeout of group %s: %w", g.ID(), err)
 	}

@@ -19,10 +19,11 @@ type interrupts struct {
 
 // pollFunctions holds the caller's functions that report whether to interrupt a wait.
 type pollFunctions struct {
-	// onThread is called on the waiting thread, without locks of this package.
-	onThread func() bool
-	// inCollective is called during a collective, on any thread, while the stream's lock is held.
-	inCollective func() bool
+	// pollOnThread is called on the waiting thread, without locks of this package.
+	pollOnThread func() bool
+	// pollInCollective is called during a collective, on any thread, while the stream's lock is
+	// held.
+	pollInCollective func() bool
 	// unusedSlice is a time slice to reuse, or nil.
 	unusedSlice atomic.Pointer[timeSlice]
 }
@@ -33,7 +34,7 @@ func (i *interrupts) SetPoll(onThread, inCollective func() bool) {
 		i.poll.Store(nil)
 		return
 	}
-	i.poll.Store(&pollFunctions{onThread: onThread, inCollective: inCollective})
+	i.poll.Store(&pollFunctions{pollOnThread: onThread, pollInCollective: inCollective})
 }
 
 const (
@@ -50,7 +51,7 @@ func errInterrupted(operation string) error {
 // pollInCollective is called by a waiting collective. It returns an error if the caller wants to
 // interrupt the wait.
 func (i *interrupts) pollInCollective() error {
-	if p := i.poll.Load(); p != nil && p.inCollective() {
+	if p := i.poll.Load(); p != nil && p.pollInCollective() {
 		return errInterrupted("waiting in a collective")
 	}
 	return nil
@@ -75,7 +76,7 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 		if err == nil || !errors.Is(err, errTimeSlice) {
 			return err
 		}
-		if p.onThread() {
+		if p.pollOnThread() {
 			return errInterrupted(operation)
 		}
 	}
@@ -104,7 +105,7 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 		case <-done:
 			return err
 		case <-ticker.C:
-			if !p.onThread() {
+			if !p.pollOnThread() {
 				continue
 			}
 			cancel(errInterrupted(operation))
@@ -130,22 +131,22 @@ func CatchPanic(call func() error) (err error) {
 // timeSlice is a context that expires a fixed time after the first call of Done or Err. A call that
 // does not wait therefore neither starts a timer nor reads the clock.
 type timeSlice struct {
-	length time.Duration
+	duration time.Duration
 
-	mu    sync.Mutex
-	end   time.Time     // guarded by mu
-	done  chan struct{} // guarded by mu
-	timer *time.Timer   // guarded by mu
+	mu     sync.Mutex
+	expiry time.Time     // guarded by mu
+	done   chan struct{} // guarded by mu
+	timer  *time.Timer   // guarded by mu
 }
 
-func newTimeSlice(length time.Duration) *timeSlice { return &timeSlice{length: length} }
+func newTimeSlice(length time.Duration) *timeSlice { return &timeSlice{duration: length} }
 
-// endLocked returns the time at which the slice expires. The caller must hold t.mu.
-func (t *timeSlice) endLocked() time.Time {
-	if t.end.IsZero() {
-		t.end = time.Now().Add(t.length)
+// expiryLocked returns the time at which the slice expires. The caller must hold t.mu.
+func (t *timeSlice) expiryLocked() time.Time {
+	if t.expiry.IsZero() {
+		t.expiry = time.Now().Add(t.duration)
 	}
-	return t.end
+	return t.expiry
 }
 
 // Deadline returns no deadline, because the wait continues after the slice.
@@ -157,7 +158,7 @@ func (t *timeSlice) Done() <-chan struct{} {
 	defer t.mu.Unlock()
 	if t.done == nil {
 		t.done = make(chan struct{})
-		t.timer = time.AfterFunc(time.Until(t.endLocked()), func() { close(t.done) })
+		t.timer = time.AfterFunc(time.Until(t.expiryLocked()), func() { close(t.done) })
 	}
 	return t.done
 }
@@ -166,7 +167,7 @@ func (t *timeSlice) Done() <-chan struct{} {
 func (t *timeSlice) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if time.Now().Before(t.endLocked()) {
+	if time.Now().Before(t.expiryLocked()) {
 		return nil
 	}
 	return errTimeSlice
@@ -182,5 +183,5 @@ func (t *timeSlice) stop() bool {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	return t.end.IsZero()
+	return t.expiry.IsZero()
 }

@@ -23,7 +23,7 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := r.stream(0)
+	s, err := r.findStream(0)
 	if err != nil {
 		t.Fatal(err)
 	}

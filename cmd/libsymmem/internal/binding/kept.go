@@ -22,22 +22,23 @@ type closedRankBuffers struct {
 	// No other lock may be acquired with unmappedMu held, because recordUnmapped is called with a
 	// pool's lock held.
 	unmappedMu sync.Mutex
-	unmapped   []span // most recently unmapped segments, oldest first; guarded by unmappedMu
+	// unmappedSegments holds the last unmapped segments, oldest first. Guarded by unmappedMu.
+	unmappedSegments []addressRange
 }
 
-type span struct {
+type addressRange struct {
 	start uintptr
 	bytes int64
 }
 
-func (s span) contains(address uintptr) bool { return address-s.start < uintptr(s.bytes) }
+func (s addressRange) contains(address uintptr) bool { return address-s.start < uintptr(s.bytes) }
 
 const maxUnmappedSegments = 1024
 
-// keep adds a rank that is about to be closed, if the rank has live buffers.
-func (k *closedRankBuffers) keep(rank symmem.Interop) {
+// keepRank adds a rank that is about to be closed, if the rank has live buffers.
+func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
 	if holdsBuffers(rank) {
-		k.update(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
+		k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
 	}
 }
 
@@ -46,7 +47,7 @@ func holdsBuffers(rank symmem.Interop) bool {
 	return buffers > 0
 }
 
-func (k *closedRankBuffers) update(change func([]symmem.Interop) []symmem.Interop) {
+func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.Interop) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ranks = change(slices.Clone(k.ranks))
@@ -65,18 +66,22 @@ func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
-	k.unmapped = slices.DeleteFunc(k.unmapped, func(s span) bool { return s.start == e.Address })
-	if len(k.unmapped) == maxUnmappedSegments {
-		k.unmapped = slices.Delete(k.unmapped, 0, 1)
+	k.unmappedSegments = slices.DeleteFunc(k.unmappedSegments, func(s addressRange) bool {
+		return s.start == e.Address
+	})
+	if len(k.unmappedSegments) == maxUnmappedSegments {
+		k.unmappedSegments = slices.Delete(k.unmappedSegments, 0, 1)
 	}
-	k.unmapped = append(k.unmapped, span{e.Address, e.Bytes})
+	k.unmappedSegments = append(k.unmappedSegments, addressRange{e.Address, e.Bytes})
 	k.isNonEmpty.Store(true)
 }
 
 func (k *closedRankBuffers) isUnmapped(address uintptr) bool {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
-	return slices.ContainsFunc(k.unmapped, func(s span) bool { return s.contains(address) })
+	return slices.ContainsFunc(k.unmappedSegments, func(s addressRange) bool {
+		return s.contains(address)
+	})
 }
 
 // checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. On the
@@ -96,15 +101,16 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost b
 	return nil
 }
 
-// free frees a buffer of a closed rank, and reports whether the address belongs to such a buffer.
-func (k *closedRankBuffers) free(address uintptr) (bool, error) {
+// freeBuffer frees a buffer of a closed rank, and reports whether the address belongs to such a
+// buffer.
+func (k *closedRankBuffers) freeBuffer(address uintptr) (bool, error) {
 	for _, rank := range k.closedRanks() {
 		b, err := rank.Retire(address)
 		if err != nil {
 			continue
 		}
 		if !holdsBuffers(rank) {
-			k.update(func(ranks []symmem.Interop) []symmem.Interop {
+			k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
 				return slices.DeleteFunc(ranks, func(r symmem.Interop) bool { return r == rank })
 			})
 		}

@@ -21,7 +21,7 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	words := map[int]*uint64{}
-	for _, pool := range []int{0, number, Local} {
+	for _, pool := range []int{0, number, LocalPool} {
 		address, err := l.Alloc(pool, 4096, 0, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -29,11 +29,11 @@ type Library struct {
 // New returns a Library that is not yet open. It calls warn to print a warning.
 func New(counters *Counters, warn func(text string)) *Library {
 	l := &Library{session: session{
-		counters: counters, warn: warn, warnings: warnings{counters: counters},
+		counters: counters, printWarning: warn, warnings: warnings{counters: counters},
 	}}
 	s := &l.session
 	l.groups.session, l.pools.session, l.calls.session = s, s, s
-	l.windows.session, l.streams.session, l.plugin.session, l.plugin.open = s, s, s, l.openAlone
+	l.windows.session, l.streams.session, l.plugin.session, l.plugin.openLibrary = s, s, s, l.openAlone
 	l.worlds.session = s
 	return l
 }
@@ -77,15 +77,15 @@ func (l *Library) Close(force bool) error {
 func (l *Library) IsOpen() bool { return l.ranks.main.Load() != nil }
 
 // IsAnyWorldOpen reports whether any world is open.
-func (l *Library) IsAnyWorldOpen() bool { return len(l.ranks.all()) > 0 }
+func (l *Library) IsAnyWorldOpen() bool { return len(l.ranks.allRanks()) > 0 }
 
 // RecordsCallSites reports whether any open world records call sites.
 func (l *Library) RecordsCallSites() bool {
-	return slices.ContainsFunc(l.ranks.all(), func(r *rank) bool { return r.recordsCallSites })
+	return slices.ContainsFunc(l.ranks.allRanks(), func(r *rank) bool { return r.recordsCallSites })
 }
 
-// description is encoded as the JSON that Describe returns.
-type description struct {
+// worldDescription is encoded as the JSON that Describe returns.
+type worldDescription struct {
 	Rank        int    `json:"rank"`
 	Size        int    `json:"size"`
 	Source      string `json:"source"`
@@ -110,7 +110,7 @@ func (l *Library) Describe() (string, error) {
 
 func describe(r *rank) (string, error) {
 	device := r.rt.Device()
-	return encode(description{
+	return encode(worldDescription{
 		Rank: r.rt.Rank(), Size: r.rt.Size(), Source: r.rt.Source(), Backend: device.Backend,
 		Device: device.Name, Library: r.rt.Library(), Check: r.rt.Check().String(),
 		Granularity: device.Granularity, Alone: r.isAlone,

@@ -105,7 +105,7 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 // maxMilliseconds is the longest duration that callers may pass: one day.
 const maxMilliseconds = 24 * 60 * 60 * 1000
 
-func milliseconds(name string, value int64) (time.Duration, error) {
+func parseMilliseconds(name string, value int64) (time.Duration, error) {
 	if value < 0 || value > maxMilliseconds {
 		return 0, fmt.Errorf("%s is %d; want 0 to %d: %w", name, value, maxMilliseconds,
 			symmem.ErrInvalid)

@@ -13,7 +13,7 @@ import (
 // do not call Open.
 type plugin struct {
 	session       *session
-	open          func(device int) error // Library.openAlone
+	openLibrary   func(device int) error // Library.openAlone
 	printedErrors sync.Map               // set of error texts that PlugStatus has printed
 }
 
@@ -35,7 +35,7 @@ func (l *Library) openAlone(device int) error {
 func (p *plugin) PlugAlloc(
 	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
-	if err := p.open(device); err != nil {
+	if err := p.openLibrary(device); err != nil {
 		return 0, err
 	}
 	allPools := pools{p.session}
@@ -96,8 +96,8 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 		return err
 	}
 	r.captureWarning.Do(func() {
-		p.session.warn("symmem: the pool grew during a graph capture, so collectives on the new memory " +
-			"do not use windows in that graph; allocate the memory before the capture")
+		p.session.printWarning("symmem: the pool grew during a graph capture, so collectives on " +
+			"the new memory do not use windows in that graph; allocate the memory before the capture")
 	})
 	return nil
 }
@@ -116,7 +116,7 @@ func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
 		if _, isPrinted := p.printedErrors.LoadOrStore(text, true); !isPrinted {
-			p.session.warn(text)
+			p.session.printWarning(text)
 		}
 	}
 	return PlugResult(err)

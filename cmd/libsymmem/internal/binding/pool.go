@@ -14,8 +14,8 @@ import (
 // them.
 const MaxPools = 16
 
-// Local is the pool number that stands for local memory, which is never registered.
-const Local = -1
+// LocalPool is the pool number that stands for local memory, which is never registered.
+const LocalPool = -1
 
 // pool is a symmem.Pool with a list of retired buffers. The caller has freed these buffers, but
 // they stay allocated until flush.
@@ -28,7 +28,7 @@ type pool struct {
 	isClosing bool            // frees are no longer delayed; guarded by mu
 }
 
-func (p *pool) live() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
+func (p *pool) countLive() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
 
 func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error) {
 	p.mu.Lock()
@@ -36,7 +36,7 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	if err := p.flushLocked(); err != nil {
 		return 0, err
 	}
-	b, err := p.owner.at(site).Alloc(p.Pool, s, bytes)
+	b, err := p.owner.interopAt(site).Alloc(p.Pool, s, bytes)
 	return b.Address(), err
 }
 
@@ -91,13 +91,13 @@ type poolTable struct {
 	mu    sync.RWMutex
 	pools [MaxPools]*pool // by number; guarded by mu
 	local map[*rank]*pool // pools of local memory; guarded by mu
-	// byAge holds all open pools, oldest first. All ranks of a domain have the same order, but not
-	// the same pool numbers. Guarded by mu.
+	// byAge holds all open pools, oldest first. The order is the same on all ranks, but pool
+	// numbers are not. Guarded by mu.
 	byAge []*pool
 }
 
-// add opens a pool and returns its number. Number 0 is reserved for the main world's pool.
-func (t *poolTable) add(owner *rank, o symmem.PoolOptions) (int, error) {
+// openPool opens a pool and returns its number. Number 0 is reserved for the main world's pool.
+func (t *poolTable) openPool(owner *rank, o symmem.PoolOptions) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	unused := slices.Index(t.pools[1:], nil)
@@ -112,7 +112,7 @@ func (t *poolTable) add(owner *rank, o symmem.PoolOptions) (int, error) {
 	return unused + 1, err
 }
 
-func (t *poolTable) addMain(owner *rank, o symmem.PoolOptions) error {
+func (t *poolTable) openMainPool(owner *rank, o symmem.PoolOptions) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p, err := t.openLocked(owner, o)
@@ -132,10 +132,10 @@ func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error)
 	return p, nil
 }
 
-// find returns the pool with the given number or, if the number is Local, the pool of r's local
+// find returns the pool with the given number or, if the number is LocalPool, the pool of r's local
 // memory.
 func (t *poolTable) find(number int, r *rank) (*pool, error) {
-	if number == Local {
+	if number == LocalPool {
 		return t.findOrOpenLocal(r)
 	}
 	if number < 0 || number >= MaxPools {
@@ -195,8 +195,8 @@ func (t *poolTable) removeAll(r *rank) {
 	t.removeLocked(func(p *pool) bool { return p.owner == r })
 }
 
-// all returns the open pools, oldest first, including the pools of local memory.
-func (t *poolTable) all() []*pool {
+// allPools returns the open pools, oldest first, including the pools of local memory.
+func (t *poolTable) allPools() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Clone(t.byAge)
@@ -204,7 +204,7 @@ func (t *poolTable) all() []*pool {
 
 // ownedBy returns a rank's open pools, oldest first.
 func (t *poolTable) ownedBy(r *rank) []*pool {
-	return slices.DeleteFunc(t.all(), func(p *pool) bool { return p.owner != r })
+	return slices.DeleteFunc(t.allPools(), func(p *pool) bool { return p.owner != r })
 }
 
 // findWrapper returns the open pool that wraps a symmem.Pool, or nil.
@@ -219,9 +219,9 @@ func (t *poolTable) findWrapper(wrapped *symmem.Pool) *pool {
 	return nil
 }
 
-func (t *poolTable) live(r *rank) (count int, bytes int64) {
+func (t *poolTable) countLive(r *rank) (count int, bytes int64) {
 	for _, p := range t.ownedBy(r) {
-		c, b := p.live()
+		c, b := p.countLive()
 		count, bytes = count+c, bytes+b
 	}
 	return count, bytes

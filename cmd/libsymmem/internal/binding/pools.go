@@ -12,7 +12,8 @@ import (
 // pools implements the functions in symmem.h that open, use and close pools.
 type pools struct{ session *session }
 
-// OpenPool opens a pool with a group as its domain and returns the pool's number.
+// OpenPool opens a pool and returns its number. The pool's domain, whose ranks share the pool, is a
+// group.
 func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	r, g, err := ps.session.group(domain)
 	if err != nil {
@@ -26,42 +27,43 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	number, err := ps.session.poolTable.add(r, options)
+	poolNumber, err := ps.session.poolTable.openPool(r, options)
 	if err != nil {
 		return 0, err
 	}
 	ps.session.counters.Pending.Add(1)
-	return number, nil
+	return poolNumber, nil
 }
 
 // ClosePool closes a pool. It treats live buffers as Library.Close does.
-func (ps *pools) ClosePool(number int, force bool) error {
-	_, p, err := ps.session.pool(number)
+func (ps *pools) ClosePool(poolNumber int, force bool) error {
+	_, p, err := ps.session.pool(poolNumber)
 	if err != nil {
 		return err
 	}
-	if number <= 0 {
-		return fmt.Errorf("closing pool %d: it stays open until symmem_close: %w", number,
+	if poolNumber <= 0 {
+		return fmt.Errorf("closing pool %d: it stays open until symmem_close: %w", poolNumber,
 			symmem.ErrInvalid)
 	}
-	if count, bytes := p.live(); count > 0 && !force {
-		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", number, count, bytes, ErrLive)
+	if count, bytes := p.countLive(); count > 0 && !force {
+		return fmt.Errorf("closing pool %d: %d buffers of %d bytes: %w", poolNumber, count, bytes,
+			ErrLive)
 	}
 	err = p.beginClose()
-	ps.session.poolTable.remove(number, p)
+	ps.session.poolTable.remove(poolNumber, p)
 	return errors.Join(err, p.Close())
 }
 
-// Alloc allocates memory from a pool for use on a foreign stream.
-func (ps *pools) Alloc(number int, bytes uint64, stream uintptr, site uint32) (uintptr, error) {
-	r, p, err := ps.session.pool(number)
+// Alloc allocates memory from a pool for use on a stream of another library.
+func (ps *pools) Alloc(poolNumber int, bytes uint64, stream uintptr, site uint32) (uintptr, error) {
+	r, p, err := ps.session.pool(poolNumber)
 	if err != nil {
 		return 0, err
 	}
 	if err := checkSize("allocating", bytes); err != nil {
 		return 0, err
 	}
-	s, err := r.stream(stream)
+	s, err := r.findStream(stream)
 	if err != nil {
 		return 0, err
 	}
@@ -83,7 +85,7 @@ func checkSize(action string, bytes uint64) error {
 // "Order of frees" in the package documentation.
 func (ps *pools) Free(address uintptr, untilFlush bool) error {
 	_, err := ps.session.anyRank()
-	for _, r := range ps.session.ranks.all() {
+	for _, r := range ps.session.ranks.allRanks() {
 		var b symmem.Buffer
 		if b, err = r.rt.Interop().Retire(address); err == nil {
 			return ps.session.poolTable.free(b, untilFlush)
@@ -92,7 +94,7 @@ func (ps *pools) Free(address uintptr, untilFlush bool) error {
 			return err
 		}
 	}
-	if found, freeErr := ps.session.closedRankBuffers.free(address); found {
+	if found, freeErr := ps.session.closedRankBuffers.freeBuffer(address); found {
 		return freeErr
 	}
 	return err
@@ -101,16 +103,16 @@ func (ps *pools) Free(address uintptr, untilFlush bool) error {
 // Reserve maps memory in advance for a stream. Unless groupHandle is 0, Reserve registers the
 // memory with that group.
 func (ps *pools) Reserve(
-	number int, bytes uint64, stream uintptr, groupHandle uint64, site uint32,
+	poolNumber int, bytes uint64, stream uintptr, groupHandle uint64, site uint32,
 ) error {
-	r, p, err := ps.session.pool(number)
+	r, p, err := ps.session.pool(poolNumber)
 	if err != nil {
 		return err
 	}
 	if err := checkSize("reserving", bytes); err != nil {
 		return err
 	}
-	s, err := r.stream(stream)
+	s, err := r.findStream(stream)
 	if err != nil {
 		return err
 	}
@@ -118,7 +120,7 @@ func (ps *pools) Reserve(
 		return err
 	}
 	err = ps.session.runInterruptible("reserving", func(ctx context.Context) error {
-		return r.at(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
+		return r.interopAt(site).Reserve(ctx, p.Pool, s, int64(bytes), nil)
 	})
 	if err != nil || groupHandle == 0 {
 		return err
@@ -129,15 +131,15 @@ func (ps *pools) Reserve(
 	}
 	if owner != r {
 		return fmt.Errorf("registering pool %d with group %s: they belong to different worlds: %w",
-			number, g.ID(), symmem.ErrInvalid)
+			poolNumber, g.ID(), symmem.ErrInvalid)
 	}
 	return r.register(g, p, stream)
 }
 
 // Trim unmaps segments that hold no live buffers, but keeps at least keepBytes mapped. It is
 // collective over the pool's domain.
-func (ps *pools) Trim(number int, keepBytes uint64) error {
-	p, err := ps.session.flushedPool(number)
+func (ps *pools) Trim(poolNumber int, keepBytes uint64) error {
+	p, err := ps.session.flushedPool(poolNumber)
 	if err != nil {
 		return err
 	}
@@ -148,8 +150,8 @@ func (ps *pools) Trim(number int, keepBytes uint64) error {
 
 // SuspendPool releases a pool's memory until ResumePool. If keepContents is set, ResumePool
 // restores the contents. The call is collective over the pool's domain.
-func (ps *pools) SuspendPool(number int, keepContents bool) (releasedBytes int64, err error) {
-	p, err := ps.session.flushedPool(number)
+func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (releasedBytes int64, err error) {
+	p, err := ps.session.flushedPool(poolNumber)
 	if err != nil {
 		return 0, err
 	}
@@ -166,8 +168,8 @@ func (ps *pools) SuspendPool(number int, keepContents bool) (releasedBytes int64
 }
 
 // ResumePool maps a suspended pool's memory again. It is collective over the pool's domain.
-func (ps *pools) ResumePool(number int) error {
-	_, p, err := ps.session.pool(number)
+func (ps *pools) ResumePool(poolNumber int) error {
+	_, p, err := ps.session.pool(poolNumber)
 	if err != nil {
 		return err
 	}
@@ -175,8 +177,8 @@ func (ps *pools) ResumePool(number int) error {
 }
 
 // CheckDevice returns an error unless device is the device of the pool's rank.
-func (ps *pools) CheckDevice(number, device int) error {
-	r, _, err := ps.session.pool(number)
+func (ps *pools) CheckDevice(poolNumber, device int) error {
+	r, _, err := ps.session.pool(poolNumber)
 	if err != nil {
 		return err
 	}
@@ -189,12 +191,12 @@ func (ps *pools) CheckDevice(number, device int) error {
 
 // Note adds an event to the list of events that ranks compare for a pool. The caller defines the
 // meaning of kind and value.
-func (ps *pools) Note(number int, kind, value int64, site uint32) error {
-	p, err := ps.session.flushedPool(number)
+func (ps *pools) Note(poolNumber int, kind, value int64, site uint32) error {
+	p, err := ps.session.flushedPool(poolNumber)
 	if err != nil {
 		return err
 	}
-	return p.owner.at(site).Note(p.Pool, kind, value)
+	return p.owner.interopAt(site).Note(p.Pool, kind, value)
 }
 
 // maxSiteBytes is the maximum length of a call site.
@@ -229,7 +231,7 @@ func (ps *pools) Locate(address uintptr) (string, error) {
 		return "", err
 	}
 	pools := &ps.session.poolTable
-	for _, r := range ps.session.ranks.all() {
+	for _, r := range ps.session.ranks.allRanks() {
 		b, err := r.rt.Interop().Buffer(address)
 		if p := pools.findWrapper(b.Pool()); err == nil && p != nil {
 			return encode(location{
@@ -238,7 +240,7 @@ func (ps *pools) Locate(address uintptr) (string, error) {
 			})
 		}
 	}
-	for _, p := range pools.all() {
+	for _, p := range pools.allPools() {
 		for s := range p.Segments() {
 			if offset := address - s.Address; offset < uintptr(s.Bytes) {
 				return encode(location{

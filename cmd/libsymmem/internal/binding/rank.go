@@ -19,7 +19,7 @@ type rank struct {
 
 	world       uint64 // handle of the group of all ranks
 	groups      groupTable
-	streams     table[uintptr, *symmem.Stream]              // by foreign handle
+	streams     table[uintptr, *symmem.Stream]              // by the other library's handle
 	sites       table[uint32, uint32]                       // number in rt by number in session
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
 
@@ -37,7 +37,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	if kind != otherRank {
 		options, err := o.Pool.withDomain(rt.World())
 		if err == nil {
-			err = s.poolTable.addMain(r, options)
+			err = s.poolTable.openMainPool(r, options)
 		}
 		if err != nil {
 			return nil, err
@@ -86,14 +86,14 @@ func (r *rank) close(poolErr error, force bool) error {
 }
 
 func (r *rank) abortGroups() {
-	for _, g := range r.groups.all() {
+	for _, g := range r.groups.allGroups() {
 		g.Abort()
 	}
 }
 
-// stream returns the Stream for another library's stream handle. The first call for a handle
+// findStream returns the Stream for another library's stream handle. The first call for a handle
 // creates the Stream.
-func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
+func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	s, ok := r.streams.find(handle)
 	if !ok {
 		var err error
@@ -102,15 +102,15 @@ func (r *rank) stream(handle uintptr) (*symmem.Stream, error) {
 			return nil, err
 		}
 	}
-	if len(r.session.ranks.all()) > 1 && r.usesHost {
+	if len(r.session.ranks.allRanks()) > 1 && r.usesHost {
 		use := r.session.lastUses.findOrAdd(handle, &lastUse{})
 		return s, use.waitForOthers(streamUse{r, s}, handle)
 	}
 	return s, nil
 }
 
-// at returns an Interop that records a call site for its calls.
-func (r *rank) at(site uint32) symmem.Interop {
+// interopAt returns an Interop that records a call site for its calls.
+func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {
 		return interop
@@ -127,8 +127,8 @@ func (r *rank) at(site uint32) symmem.Interop {
 	return interop.At(number)
 }
 
-// memory returns the memory at an address passed by C. It returns an error for freed memory.
-func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
+// findMemory returns the memory at an address passed by C. It returns an error for freed memory.
+func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
 		err = r.checkOtherWorlds(address, bytes)
@@ -138,7 +138,7 @@ func (r *rank) memory(address uintptr, bytes int64) (symmem.Memory, error) {
 
 // checkOtherWorlds returns an error for freed memory of other worlds, open or closed.
 func (r *rank) checkOtherWorlds(address uintptr, bytes int64) error {
-	for _, other := range r.session.ranks.all() {
+	for _, other := range r.session.ranks.allRanks() {
 		if other == r {
 			continue
 		}

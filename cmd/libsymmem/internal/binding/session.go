@@ -9,8 +9,8 @@ import (
 
 // session holds the state that the parts of a Library share.
 type session struct {
-	counters *Counters
-	warn     func(text string) // prints a warning
+	counters     *Counters
+	printWarning func(text string)
 	warnings
 	interrupts
 
@@ -38,7 +38,7 @@ func (s *session) anyRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
 	}
-	if all := s.ranks.all(); len(all) > 0 {
+	if all := s.ranks.allRanks(); len(all) > 0 {
 		return all[0], nil
 	}
 	return nil, ErrNotOpen

@@ -53,7 +53,7 @@ func statsOf(r *rank) (string, error) {
 			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
 		}
 	}
-	for _, g := range r.groups.all() {
+	for _, g := range r.groups.allGroups() {
 		entry := groupStats{
 			Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
 		}
@@ -71,6 +71,6 @@ func (t *poolTable) stats(p *pool) poolStats {
 	for segment := range p.Segments() {
 		s.Mapped += segment.Bytes
 	}
-	s.Live, _ = p.live()
+	s.Live, _ = p.countLive()
 	return s
 }

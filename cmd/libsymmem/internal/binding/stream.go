@@ -32,14 +32,14 @@ func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := first.stream(handle)
+	s, err := first.findStream(handle)
 	return []streamUse{{first, s}}, err
 }
 
 // existingUses returns the uses of a foreign stream without ever adopting the stream.
 func (st *streams) existingUses(handle uintptr) []streamUse {
 	var all []streamUse
-	for _, r := range st.session.ranks.all() {
+	for _, r := range st.session.ranks.allRanks() {
 		if s, ok := r.streams.find(handle); ok {
 			all = append(all, streamUse{r, s})
 		}
@@ -89,7 +89,7 @@ func (st *streams) checkCapture(operation string, handle uintptr) error {
 // streams.
 func (st *streams) SetIdle(idle bool) error {
 	_, err := st.session.anyRank()
-	for _, r := range st.session.ranks.all() {
+	for _, r := range st.session.ranks.allRanks() {
 		r.rt.Interop().SetIdle(idle)
 	}
 	return err
@@ -101,7 +101,7 @@ func (st *streams) ForgetStream(handle uintptr) error {
 		return err
 	}
 	st.session.lastUses.remove(handle)
-	for _, r := range st.session.ranks.all() {
+	for _, r := range st.session.ranks.allRanks() {
 		forgotten, ok := r.streams.remove(handle)
 		if !ok {
 			continue
@@ -198,7 +198,7 @@ func (st *streams) WaitForEventUntil(handle uint64, timeoutMS int64) error {
 		return err
 	}
 	const operation = "waiting for an event"
-	timeout, err := milliseconds("timeout_ms", timeoutMS)
+	timeout, err := parseMilliseconds("timeout_ms", timeoutMS)
 	if err != nil {
 		return fmt.Errorf("%s: %w", operation, err)
 	}
@@ -268,7 +268,7 @@ func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 	if previous == use.rank {
 		return nil
 	}
-	for _, other := range use.rank.session.ranks.all() {
+	for _, other := range use.rank.session.ranks.allRanks() {
 		otherStream, used := other.streams.find(handle)
 		if other == use.rank || !used || previous != nil && previous != other {
 			continue

@@ -16,7 +16,7 @@ func TestForgetDoesNotBlockOtherStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := r.stream(1)
+	s, err := r.findStream(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestEventsFollowStreamOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slow, err := r.stream(1)
+	slow, err := r.findStream(1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func (cs *calls) CombineValue(handle uint64, call symmem.ValueCall, site uint32)
 	if err != nil {
 		return 0, err
 	}
-	interop := r.at(site)
+	interop := r.interopAt(site)
 	if g.machines <= 1 { // the wait then polls for interrupts
 		return interop.Value(context.Background(), g.Group, call)
 	}

@@ -34,18 +34,18 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, 
 }
 
 // RegisterPending registers the new memory of one pool, as ScopeEnd does for all pools.
-func (ws *windows) RegisterPending(handle uint64, number int, stream uintptr) error {
+func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr) error {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
 		return err
 	}
-	owner, p, err := ws.session.pool(number)
+	owner, p, err := ws.session.pool(poolNumber)
 	if err != nil {
 		return err
 	}
 	if owner != r {
 		return fmt.Errorf("registering pool %d with group %s: they belong to different worlds: %w",
-			number, g.ID(), symmem.ErrInvalid)
+			poolNumber, g.ID(), symmem.ErrInvalid)
 	}
 	return r.register(g, p, stream)
 }
@@ -101,7 +101,7 @@ func (ws *windows) Detach(handle uint64, isDestroyed bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
 	}
-	for _, r := range ws.session.ranks.all() {
+	for _, r := range ws.session.ranks.allRanks() {
 		a := r.groups.detach(handle)
 		switch {
 		case a == nil:

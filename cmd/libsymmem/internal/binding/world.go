@@ -18,7 +18,7 @@ type rankList struct {
 	list atomic.Pointer[[]*rank] // oldest first; replaced, never modified
 }
 
-func (l *rankList) all() []*rank {
+func (l *rankList) allRanks() []*rank {
 	if list := l.list.Load(); list != nil {
 		return *list
 	}
@@ -28,7 +28,7 @@ func (l *rankList) all() []*rank {
 func (l *rankList) add(r *rank, isMain bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := append(slices.Clone(l.all()), r)
+	list := append(slices.Clone(l.allRanks()), r)
 	l.list.Store(&list)
 	if isMain {
 		l.main.Store(r)
@@ -39,7 +39,7 @@ func (l *rankList) add(r *rank, isMain bool) {
 func (l *rankList) remove(r *rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := slices.Clone(l.all())
+	list := slices.Clone(l.allRanks())
 	index := slices.Index(list, r)
 	if index < 0 {
 		return false
@@ -134,7 +134,7 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	if err := o.setEnvironment(); err != nil {
 		return nil, err
 	}
-	if o.GoMaxProcs > 0 || len(s.ranks.all()) == 0 {
+	if o.GoMaxProcs > 0 || len(s.ranks.allRanks()) == 0 {
 		o.setMaxProcs()
 	}
 	options, err := o.runtimeOptions()
@@ -161,14 +161,14 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 
 // closeRank closes a rank. Unless force is set, it fails if the rank has live buffers.
 func (s *session) closeRank(r *rank, force bool) error {
-	if count, bytes := s.poolTable.live(r); count > 0 && !force {
+	if count, bytes := s.poolTable.countLive(r); count > 0 && !force {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
 	}
 	var errs []error
 	for _, p := range s.poolTable.ownedBy(r) {
 		errs = append(errs, p.beginClose())
 	}
-	s.closedRankBuffers.keep(r.rt.Interop())
+	s.closedRankBuffers.keepRank(r.rt.Interop())
 	if !s.removeRank(r) {
 		return nil // another call is closing it
 	}
@@ -184,7 +184,7 @@ func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false
 	}
-	for _, g := range r.groups.all() {
+	for _, g := range r.groups.allGroups() {
 		s.groupIndex.remove(g.handle)
 	}
 	s.poolTable.removeAll(r)

@@ -35,7 +35,7 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, _ := openWorld(t, l)
-	slow, err := main.stream(1)
+	slow, err := main.findStream(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestStreamOrdersWorkAcrossWorlds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ran := make(chan struct{})
-	later, err := other.stream(1)
+	later, err := other.findStream(1)
 	if err == nil {
 		err = later.Host(func() { close(ran) })
 	}
@@ -90,7 +90,7 @@ func TestCallSitesHaveSameNumberInAllWorlds(t *testing.T) {
 	}
 	for site, want := range map[uint32]string{first: "first.py:1", second: "second.py:2"} {
 		number := r.rt.Interop().Site(want)
-		if got := r.at(site); got != r.rt.Interop().At(number) {
+		if got := r.interopAt(site); got != r.rt.Interop().At(number) {
 			t.Errorf("site %d in world %d: got %v, want number %d", site, handle, got, number)
 		}
 	}
