@@ -76,7 +76,6 @@ func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Argu
 	return list, nil
 }
 
-// splitsOf returns the element counts and offsets of a call whose parts have different sizes.
 func splitsOf(call *C.struct_symmem_call) (*symmem.Splits, error) {
 	if call.ranks == 0 || call.ranks > maxRanks {
 		return nil, fmt.Errorf("splits for %d ranks: %w", call.ranks, symmem.ErrInvalid)

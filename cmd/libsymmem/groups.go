@@ -30,7 +30,6 @@ func goGroupOpen(
 	})
 }
 
-// groupArguments converts a group's name and list of ranks.
 func groupArguments(
 	length C.size_t, name *C.char, count C.size_t, ranks *C.int32_t,
 ) (groupName string, rankList []int, err error) {

@@ -53,7 +53,6 @@ func storeError(err error) C.int {
 // maxText is the maximum length, in bytes, of a string that a caller passes.
 const maxText = 1 << 20
 
-// textOf copies a string that a caller passes.
 func textOf(length C.size_t, text *C.char) (string, error) {
 	if length == 0 {
 		return "", nil

@@ -18,7 +18,6 @@ var trialSizes = []struct {
 	repeats int // number of timed calls
 }{{4 << 10, 50}, {16 << 20, 5}}
 
-// trial runs all-reduces on one rank and collects the results.
 type trial struct {
 	rt              *symmem.Runtime
 	buffer          symmem.Buffer
@@ -116,7 +115,6 @@ func (t *trial) pathsToTry() []symmem.PathChoice {
 	return choices
 }
 
-// registerBuffer allocates a buffer in a window.
 func (t *trial) registerBuffer(ctx context.Context) error {
 	bytes := trialSizes[len(trialSizes)-1].bytes
 	pool, err := t.rt.NewPool(symmem.PoolOptions{Domain: t.rt.World(), FirstSegment: bytes})
@@ -170,7 +168,6 @@ func (t *trial) repeatAllReduce(ctx context.Context, m symmem.Memory, times int)
 	return t.rt.DefaultStream().Synchronize(ctx)
 }
 
-// checkSums runs a call and counts the wrong sums.
 func (t *trial) checkSums(ctx context.Context, m symmem.Memory, c *doctor.TrialCall) error {
 	transfer, stream := workload.Transfer{
 		Pattern: workload.Pattern{

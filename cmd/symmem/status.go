@@ -34,7 +34,6 @@ Exit codes: 0 ranks were found; 2 there are none.`
 const statusExample = `  symmem status
   symmem status --json | jq '.jobs[].ranks[].waits'`
 
-// jobStatus describes the ranks of a job on this machine.
 type jobStatus struct {
 	Folder string `json:"folder"`
 	// URL is the address of the page, including its token, or "" if no rank serves the page.

@@ -38,7 +38,6 @@ type divergenceDetail struct {
 	Messages []symmem.MessageEnds `json:"messages,omitempty"`
 }
 
-// variantDetail describes the call or event of the ranks that agree with each other.
 type variantDetail struct {
 	Ranks          []int    `json:"ranks"`
 	Event          string   `json:"event"`

@@ -56,7 +56,6 @@ func (s *session) errUnknownHandle(kind string, handle uint64) error {
 	return fmt.Errorf("%s with handle %d: %w", kind, handle, symmem.ErrClosed)
 }
 
-// group returns a group and its rank.
 func (s *session) group(handle uint64) (*rank, *group, error) {
 	if g, ok := s.groupIndex.find(handle); ok {
 		return g.owner, g, nil
@@ -77,7 +76,6 @@ func (s *session) world(handle uint64) (*rank, error) {
 	return r, nil
 }
 
-// pool returns a pool and its rank.
 func (s *session) pool(number int) (*rank, *pool, error) {
 	r, err := s.anyRank()
 	if err != nil {

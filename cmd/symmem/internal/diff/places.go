@@ -7,7 +7,6 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// placement describes where a block was placed.
 type placement struct {
 	segment int32
 	offset  int64
@@ -70,7 +69,6 @@ func (c *comparison) comparePlacements(count int) {
 	}
 }
 
-// placementDifference describes the different placements of one request.
 func (c *comparison) placementDifference(request int, all [][]placement) *Difference {
 	subsets := c.split(func(i, j int) bool { return all[i][request] == all[j][request] })
 	d := &Difference{

@@ -128,7 +128,6 @@ func allocate(
 	return address, driver.SetAccess(address, bytes, user)
 }
 
-// timeCopies returns the speed of copies on a stream in GB/s.
 func timeCopies(
 	driver *cuda.Driver, dst, src uintptr, stream cuda.Stream, events [2]cuda.Event,
 ) (speed float64, err error) {

@@ -48,7 +48,6 @@ func InspectLinks(gpus []GPU) Links {
 	return l
 }
 
-// addPairs adds the pairs with the facts that CUDA reports.
 func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	for from := range gpuCount {
 		for to := range gpuCount {
@@ -148,7 +147,6 @@ func reasonUnknown(err string) string {
 	return err
 }
 
-// matchingPairs describes the pairs that match.
 func (l *Links) matchingPairs(match func(*Pair) bool) []string {
 	var all []string
 	for i := range l.Pairs {

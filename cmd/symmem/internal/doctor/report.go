@@ -70,7 +70,6 @@ func (s *Section) addOK(format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
-// add adds a finding with advice.
 func (s *Section) add(level Level, advice, format string, args ...any) {
 	s.Findings = append(s.Findings, Finding{level, fmt.Sprintf(format, args...), advice})
 	s.Level = worseLevel(s.Level, level)

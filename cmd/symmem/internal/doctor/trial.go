@@ -131,7 +131,6 @@ func formatMicroseconds(us float64) string {
 	return fmt.Sprintf("%.4g us", us)
 }
 
-// judgeCall judges the results of all ranks for the call with the given index.
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.RankResults[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, formatBytes(c.Bytes), c.Path,

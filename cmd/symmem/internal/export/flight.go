@@ -51,7 +51,6 @@ func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err err
 	return calls, messages, err
 }
 
-// flightWriter writes one rank's dump.
 type flightWriter struct {
 	traces                        *Traces
 	log                           *trace.Log

@@ -27,7 +27,6 @@ func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	return events, err
 }
 
-// snapshotWriter writes one rank's snapshot.
 type snapshotWriter struct {
 	*pickler
 	pools      *poolStates

@@ -98,7 +98,6 @@ func slowPairs(all [][]Link, nodes []string, tolerance float64) (pairs []pair) {
 	return pairs
 }
 
-// linkMeasurement measures the links of one rank.
 type linkMeasurement struct {
 	ctx        context.Context
 	rt         *symmem.Runtime

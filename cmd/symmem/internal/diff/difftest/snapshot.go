@@ -57,7 +57,6 @@ type block struct {
 	request Request
 }
 
-// execution executes a program.
 type execution struct {
 	RunOptions
 	rng              *rand.Rand
@@ -121,7 +120,6 @@ func (e *execution) newSegmentAddress() uint64 {
 	}
 }
 
-// addEntry adds an entry for the request with index i to the trace.
 func (e *execution) addEntry(action string, address uint64, size int64, r Request, i int) {
 	e.entryCount++
 	entry := PyDict{
