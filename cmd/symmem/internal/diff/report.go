@@ -34,8 +34,7 @@ type RankInfo struct {
 // SequenceResult holds the result of comparing one pool or group.
 type SequenceResult struct {
 	Title string `json:"title"`
-	// Ranks lists the ranks that were compared.
-	Ranks []int `json:"ranks"`
+	Ranks []int  `json:"ranks"` // the compared ranks
 	// EqualRequests is the number of requests before the first one that differs between ranks.
 	EqualRequests int `json:"equal"`
 	// RequestDifference describes the first difference of requests, and PlacementDifference that of

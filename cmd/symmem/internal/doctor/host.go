@@ -20,7 +20,7 @@ type Host struct {
 	Kernel string `json:"kernel"`
 	// Cores is the number of processors that this process is allowed to use.
 	Cores int `json:"cores"`
-	// MemoryBytes is the size of main memory and swap space in bytes.
+	// MemoryBytes is the size of main memory and swap space.
 	MemoryBytes int64 `json:"memory"`
 	// HugePages is the number of huge pages of 2 MiB, of which FreeHugePages are free.
 	HugePages     int `json:"huge_pages"`

@@ -22,10 +22,9 @@ type Trial struct {
 
 // RankZeroResults holds the results that only rank 0 measures.
 type RankZeroResults struct {
-	Source string `json:"source"`
-	Device string `json:"device"`
-	// IsLogRequested is set if NCCL's log was requested.
-	IsLogRequested bool `json:"logged"`
+	Source         string `json:"source"`
+	Device         string `json:"device"`
+	IsLogRequested bool   `json:"logged"`
 	// LogProblem states why the log does not show which kernels ran. It is empty if the log shows
 	// the kernels.
 	LogProblem string      `json:"log_trouble,omitempty"`
@@ -39,7 +38,7 @@ type RankResult struct {
 	Rank int `json:"rank"`
 	// Error is the error that ended the trial early.
 	Error       string      `json:"error,omitempty"`
-	WindowCount int         `json:"windows"` // number of windows that the rank has registered
+	WindowCount int         `json:"windows"`
 	Calls       []TrialCall `json:"calls"`
 	// RankZeroResults is nil unless Rank is 0.
 	*RankZeroResults
@@ -56,11 +55,10 @@ type TrialCall struct {
 	PathReason string `json:"why"`
 	// Microseconds is the time of a call, including the launch.
 	Microseconds float64 `json:"us"`
-	WrongCount   int64   `json:"wrong"` // number of wrong elements
+	WrongCount   int64   `json:"wrong"` // wrong elements
 	// Kernel is the kernel that NCCL's log names, or empty without a log.
-	Kernel string `json:"kernel,omitempty"`
-	// UsedWindows is set if the kernel used windows.
-	UsedWindows bool `json:"windowed"`
+	Kernel      string `json:"kernel,omitempty"`
+	UsedWindows bool   `json:"windowed"`
 }
 
 // CopySpeed holds the speed of copies between two GPUs.

@@ -13,8 +13,8 @@ import (
 type poolStates struct {
 	pools           map[poolID]*poolState
 	ordered         []*poolState // in the order of first use
-	domainPoolCount int64        // number of pools with a domain
-	nextAddress     int64        // address of the next segment
+	domainPoolCount int64
+	nextAddress     int64 // address of the next segment
 }
 
 type poolID struct {
@@ -52,8 +52,7 @@ const (
 	firstAddress = int64(1) << 40
 	// unknownSegmentBytes is the address range that is left for a segment of unknown size.
 	unknownSegmentBytes = int64(64) << 30
-	// segmentAlignment is the alignment of segments.
-	segmentAlignment = int64(2) << 20
+	segmentAlignment    = int64(2) << 20
 )
 
 func newPoolStates() *poolStates {

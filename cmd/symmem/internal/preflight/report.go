@@ -41,8 +41,7 @@ type Call struct {
 	// TableMicroseconds is the time in the tuning table, or 0 if the table does not contain the
 	// call.
 	TableMicroseconds float64 `json:"table_us,omitempty"`
-	// WrongElements is the number of wrong elements on all ranks.
-	WrongElements int64 `json:"wrong"`
+	WrongElements     int64   `json:"wrong"`
 }
 
 // Report holds Judge's findings.

@@ -13,10 +13,9 @@ type RankResult struct {
 	Backend string `json:"backend"`
 	Source  string `json:"source"`
 	// Error is the error that ended this rank's checks early.
-	Error string `json:"error,omitempty"`
-	// BlamedRanks lists the ranks that Error blames.
-	BlamedRanks []int `json:"lost,omitempty"`
-	// IsDeadlinePassed is set if the error occurred after the deadline of the whole preflight.
+	Error       string `json:"error,omitempty"`
+	BlamedRanks []int  `json:"lost,omitempty"`
+	// IsDeadlinePassed is set if the error occurred after preflight's deadline.
 	IsDeadlinePassed bool               `json:"expired,omitempty"`
 	Calls            []doctor.TrialCall `json:"calls"`
 	// Links holds the results of the links to ranks with higher numbers.

@@ -61,7 +61,7 @@ type execution struct {
 	RunOptions
 	rng              *rand.Rand
 	pools            []*pool
-	segmentAddresses []uint64      // addresses of segments
+	segmentAddresses []uint64
 	liveBlocks       map[int]block // by tensor
 	trace            PyList
 	entryCount       int // number of trace entries so far

@@ -24,7 +24,7 @@ type Reader struct {
 	groups       map[string]*history.Sequence
 	messageCount int               // number of sends and receives
 	lastStates   map[string]string // state of the last call, by group
-	entryCount   int64             // number of entries
+	entryCount   int64
 }
 
 // NewReader returns a Reader that fills in rank.

@@ -48,7 +48,7 @@ type sequence struct {
 	firstNumber    int64              // number of the first event in the trace
 	liveBlocks     map[[2]int64]int32 // block number by segment and offset
 	segmentIndexes map[int32]int32    // index in Segments, by segment number in the trace
-	blockCount     int32              // number of blocks allocated so far
+	blockCount     int32              // allocated so far
 }
 
 // finish completes the history at the end of the trace.

@@ -110,7 +110,7 @@ type object struct {
 	kind      containerKind
 	listDepth int8 // for a streamed list: number of nested levels; otherwise 0
 	listIndex int8 // for a streamed list: index in Options.StreamedLists
-	isDropped bool // whether the items have been dropped
+	isDropped bool // whether the items have been removed
 }
 
 // Document holds the tables to which Values refer. It is not safe for concurrent use.

@@ -36,7 +36,7 @@ type liveBlock struct {
 type pool struct {
 	sequence   *history.Sequence
 	streams    map[int64]int32 // stream numbers by stream ID
-	blockCount int32           // number of blocks allocated so far
+	blockCount int32           // allocated so far
 }
 
 func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {

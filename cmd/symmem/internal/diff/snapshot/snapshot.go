@@ -85,8 +85,8 @@ type Reader struct {
 	actions            map[plain.Value]action
 	traces             [][]rawEvent // by device
 	segments           []finalSegment
-	unknownActionCount int   // number of events with an unknown action
-	elementCount       int64 // number of elements
+	unknownActionCount int
+	elementCount       int64
 }
 
 // NewReader returns a Reader that fills in rank.
