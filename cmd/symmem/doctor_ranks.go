@@ -33,9 +33,9 @@ func (f *doctorFlags) startTrial(
 	if err != nil {
 		return doctor.NewTrial(ranks, nil, fmt.Errorf("finding this program: %w", err)), nil
 	}
-	var shared *gpuSharing
+	var sharingPlan *gpuSharing
 	if n := len(facts.GPUs); facts.Backend == "nccl" && ranks > n {
-		if shared, err = checkSharing(ranks, &facts.Library, os.Environ()); err != nil {
+		if sharingPlan, err = checkSharing(ranks, &facts.Library, os.Environ()); err != nil {
 			return doctor.NewTrial(ranks, nil, err), nil
 		}
 	}
@@ -49,7 +49,7 @@ func (f *doctorFlags) startTrial(
 			"--timeout=" + f.timeout.String(),
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
-	}, shared)
+	}, sharingPlan)
 	if isInterrupted(&result) {
 		err := fmt.Errorf("a signal interrupted the trial: %v", result.Signal)
 		return doctor.NewTrial(ranks, nil, err), exitWith(128+int(result.Signal), nil)

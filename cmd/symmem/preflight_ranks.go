@@ -41,7 +41,7 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	r.trial.result.Calls = []doctor.TrialCall{}
 	r.trial.afterCalls, r.trial.openTimeout = r.collectResults, 2*f.timeout
 	if err := r.trial.run(ctx, f.backend, f.timeout); err != nil && r.allResults == nil {
-		result.Error, result.BlamedRanks = err.Error(), lostRanks(err)
+		result.Error, result.BlamedRanks = err.Error(), blamedRanks(err)
 		result.IsDeadlinePassed = ctx.Err() != nil
 		result.Calls = r.trial.result.Calls
 		r.describeDevice()
@@ -50,8 +50,8 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	return r
 }
 
-// lostRanks returns the ranks that an error blames.
-func lostRanks(err error) []int {
+// blamedRanks returns the ranks that an error blames.
+func blamedRanks(err error) []int {
 	if e, ok := errors.AsType[*symmem.RankLostError](err); ok {
 		return e.Ranks
 	}
@@ -71,12 +71,12 @@ func (r *preflightRank) describeDevice() {
 	}
 	result, device := &r.result, r.trial.rt.Device()
 	result.Backend, result.Device, result.Source = device.Backend, device.Name, r.trial.rt.Source()
-	if device.Addressable { // not a GPU
+	if device.Addressable { // memory that processors can access is not on a GPU
 		return
 	}
 	result.GPU = device.Name
-	if n, err := symmem.LocalRanks(device.Backend); err == nil && n > 0 {
-		result.GPU = fmt.Sprintf("%d (%s)", r.world.LocalRank%n, device.Name)
+	if gpuCount, err := symmem.LocalRanks(device.Backend); err == nil && gpuCount > 0 {
+		result.GPU = fmt.Sprintf("%d (%s)", r.world.LocalRank%gpuCount, device.Name)
 	}
 }
 
@@ -99,7 +99,8 @@ func (r *preflightRank) collectResults(ctx context.Context) error {
 	return err
 }
 
-// inspectNode adds doctor's findings about the node to the result of the first rank on the node.
+// inspectNode adds doctor's findings about the node to the result, if this rank is the node's
+// first.
 func (r *preflightRank) inspectNode() {
 	if r.world.LocalRank != 0 || r.result.NodeProblems != nil {
 		return
@@ -129,7 +130,7 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 }
 
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
-	ranks, shared, err := f.ranksToStart(cmd)
+	ranks, sharingPlan, err := f.ranksToStart(cmd)
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
@@ -149,7 +150,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 			fmt.Sprint("--tolerance=", f.tolerance),
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
-	}, shared)
+	}, sharingPlan)
 	if isInterrupted(&result) {
 		report := f.judgeResults(nil, preflight.Options{Ranks: ranks, FirstExit: -1})
 		report.AddInterrupt(result.Signal.String())
@@ -181,11 +182,11 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *gpuSharing, error) {
 	ranks := f.rankCount
 	if ranks == 0 {
-		gpus, err := symmem.LocalRanks(f.backend)
+		gpuCount, err := symmem.LocalRanks(f.backend)
 		if err != nil {
 			return 0, nil, err
 		}
-		if ranks = min(gpus, maxRanks); gpus == 0 {
+		if ranks = min(gpuCount, maxRanks); gpuCount == 0 {
 			ranks = 2 // on the host
 		}
 	}

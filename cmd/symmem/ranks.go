@@ -155,15 +155,15 @@ func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) 
 
 // reserveStdout reserves standard output for the command, and sends NCCL's log to standard error.
 func reserveStdout(cmd *cobra.Command) error {
-	out, ok := cmd.OutOrStdout().(*output)
-	if !ok || out.Writer != os.Stdout {
+	commandOutput, ok := cmd.OutOrStdout().(*output)
+	if !ok || commandOutput.Writer != os.Stdout {
 		return nil
 	}
 	stdout, err := sys.TakeStdout()
 	if err != nil {
 		return exitWith(exitUsage, err)
 	}
-	out.Writer = stdout
+	commandOutput.Writer = stdout
 	return nil
 }
 
@@ -178,9 +178,9 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
 	}
 	backend := cmd.Flag("backend").Value.String()
-	ranks, shared, err := planRanks(ranks, cmd.Flags().Changed("ranks"), backend)
-	if err == nil && shared != nil && cmd.Annotations[noSharingAnnotation] != "" {
-		err = fmt.Errorf("%d ranks on %s: %s", ranks, shared.gpuCountText(),
+	ranks, sharingPlan, err := planRanks(ranks, cmd.Flags().Changed("ranks"), backend)
+	if err == nil && sharingPlan != nil && cmd.Annotations[noSharingAnnotation] != "" {
+		err = fmt.Errorf("%d ranks on %s: %s", ranks, sharingPlan.gpuCountText(),
 			cmd.Annotations[noSharingAnnotation])
 	}
 	if err != nil {
@@ -205,7 +205,7 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	if isTerminal(cmd.ErrOrStderr()) {
 		spec.Stderr, spec.Env = counter, append(os.Environ(), envProgress+"=lines")
 	}
-	result, err := runRanks(cmd.Context(), spec, shared)
+	result, err := runRanks(cmd.Context(), spec, sharingPlan)
 	counter.end()
 	if err != nil {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))

@@ -17,11 +17,11 @@ import (
 	"symmem/internal/mps"
 )
 
-// gpuSharing describes how ranks share GPUs when there are more ranks than GPUs.
+// gpuSharing describes how ranks share GPUs if there are more ranks than GPUs.
 type gpuSharing struct {
 	ranks, gpus int
 	status      doctor.GPUSharing
-	userEnv     []string // the environment before LocalRanks extends it
+	userEnv     []string // the environment that the user has set
 }
 
 // planRanks returns the number of ranks to start and, if they share GPUs, a description of the

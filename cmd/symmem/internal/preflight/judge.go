@@ -13,8 +13,8 @@ import (
 type Options struct {
 	// Ranks is the expected number of ranks.
 	Ranks int
-	// ExpectAll is set if a rank without a result is at fault. If ExpectAll is not set, such a rank
-	// may merely be unreachable.
+	// ExpectAll is set if a rank without a result is at fault. Otherwise, its result may be missing
+	// because this rank could not receive it.
 	ExpectAll bool
 	// Exits describes how ranks without a result exited.
 	Exits map[int]string
