@@ -186,7 +186,7 @@ func (m *matchedSequences) countSkipped(members []int) []int {
 	return skipped
 }
 
-// alignByNumber sets skipped for a symmem pool, whose events have the same numbers on all ranks.
+// alignByNumber sets skipped for a symmem pool. Its events have the same numbers on all ranks.
 func (m *matchedSequences) alignByNumber(members []int, skipped []int) {
 	begin := int64(0)
 	for _, r := range members {

@@ -61,25 +61,25 @@ func displayValue(name, value string) string {
 // configFiles returns the paths of NCCL's configuration files in order of precedence
 // (src/misc/param.cc).
 func configFiles() []string {
-	first := os.Getenv("NCCL_CONF_FILE")
-	if home, err := os.UserHomeDir(); first == "" && err == nil {
-		first = filepath.Join(home, ".nccl.conf")
+	userFile := os.Getenv("NCCL_CONF_FILE")
+	if home, err := os.UserHomeDir(); userFile == "" && err == nil {
+		userFile = filepath.Join(home, ".nccl.conf")
 	}
-	return []string{first, "/etc/nccl.conf"}
+	return []string{userFile, "/etc/nccl.conf"}
 }
 
 // readConfigFile parses NAME=VALUE lines as NCCL does. It returns nil if the file cannot be opened.
-func readConfigFile(name string) []Variable {
-	file, err := os.Open(name)
+func readConfigFile(path string) []Variable {
+	file, err := os.Open(path)
 	if err != nil {
 		return nil
 	}
 	defer file.Close()
 	var all []Variable
 	for lines := bufio.NewScanner(file); lines.Scan(); {
-		key, value, ok := strings.Cut(lines.Text(), "=")
-		if ok && !strings.HasPrefix(key, "#") {
-			all = append(all, Variable{Name: key, Value: displayValue(key, value), File: name})
+		name, value, ok := strings.Cut(lines.Text(), "=")
+		if ok && !strings.HasPrefix(name, "#") {
+			all = append(all, Variable{Name: name, Value: displayValue(name, value), File: path})
 		}
 	}
 	return all
@@ -89,7 +89,7 @@ func readConfigFile(name string) []Variable {
 type variableEffect struct {
 	name   string
 	values []string // nil means any value
-	text   string
+	text   string // the effect, such as "hides every GPU"
 	advice string // how to avoid the effect; if it is empty, doctor does not warn
 }
 

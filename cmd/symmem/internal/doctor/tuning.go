@@ -60,11 +60,11 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 	t.MeasuredOn, t.MeasuredWith = table.Date, table.Library
 	for i := range table.Rules {
 		r := &table.Rules[i]
-		applies := r.Ranks == ranks && r.Machines == 1
-		if applies {
+		isApplicable := r.Ranks == ranks && r.Machines == 1
+		if isApplicable {
 			t.RuleCount++
 		}
-		if r.Memory != "" && (applies || r.Ranks == 0) {
+		if r.Memory != "" && (isApplicable || r.Ranks == 0) {
 			t.HasDirectRule = true
 		}
 	}

@@ -75,15 +75,16 @@ type pair [2]int
 // pairsByRound lists all pairs of ranks, round by round. Each rank occurs at most once in a round,
 // so all pairs of a round can exchange messages at the same time.
 func pairsByRound(ranks int) (pairs []pair) {
-	n := ranks + ranks%2 // if ranks is odd, one rank belongs to no pair of a round
-	for round := range n - 1 {
-		for i := range n / 2 {
-			a, b := (round+i)%(n-1), (round-i+n-1)%(n-1)
+	evenRanks := ranks + ranks%2 // if ranks is odd, one rank belongs to no pair of a round
+	rounds := evenRanks - 1
+	for round := range rounds {
+		for i := range evenRanks / 2 {
+			first, second := (round+i)%rounds, (round-i+rounds)%rounds
 			if i == 0 {
-				b = n - 1
+				second = evenRanks - 1
 			}
-			if a < ranks && b < ranks {
-				pairs = append(pairs, pair{min(a, b), max(a, b)})
+			if first < ranks && second < ranks {
+				pairs = append(pairs, pair{min(first, second), max(first, second)})
 			}
 		}
 	}
