@@ -89,8 +89,8 @@ func readConfigFile(path string) []Variable {
 type variableEffect struct {
 	name   string
 	values []string // nil means any value
-	text   string // the effect, such as "hides every GPU"
-	advice string // how to avoid the effect; if it is empty, doctor does not warn
+	text   string   // the effect, such as "hides every GPU"
+	advice string   // how to avoid the effect; if it is empty, doctor does not warn
 }
 
 const adviceToUnset = "unset it, unless this is intended"
