@@ -65,7 +65,7 @@ const maxReplayedBytes = 1 << 40
 // placeOldestFirst places the requests of a view by symmem's rule. It ignores blocks that were
 // allocated before the trace began.
 func placeOldestFirst(v *requestView) ([]placement, error) {
-	core, err := alloc.New(alloc.Config{})
+	allocator, err := alloc.New(alloc.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +77,14 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 		case k.action == history.Alloc && k.size > maxReplayedBytes:
 			return nil, fmt.Errorf("a request of %d bytes is too large", k.size)
 		case k.action == history.Alloc:
-			block, err := allocate(core, max(k.size, 1), alloc.Stream(k.stream))
+			block, err := allocate(allocator, max(k.size, 1), alloc.Stream(k.stream))
 			if err != nil {
 				return nil, err
 			}
 			p = placement{block.Segment, block.Offset}
 			handles = append(handles, block.Handle)
 		case k.block >= 0 && int(k.block) < len(handles):
-			if _, _, err := core.FreeHandle(handles[k.block]); err != nil {
+			if _, _, err := allocator.FreeHandle(handles[k.block]); err != nil {
 				return nil, err
 			}
 		}
@@ -94,13 +94,13 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 }
 
 // allocate allocates a block. If there is no space, it adds a segment.
-func allocate(core *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, error) {
+func allocate(allocator *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, error) {
 	for {
-		block, growth, err := core.Alloc(size, stream)
+		block, growth, err := allocator.Alloc(size, stream)
 		if err != nil || growth.Bytes == 0 {
 			return block, err
 		}
-		if _, err := core.AddSegment(growth, 0); err != nil {
+		if _, err := allocator.AddSegment(growth, 0); err != nil {
 			return alloc.Block{}, err
 		}
 	}
@@ -135,20 +135,21 @@ func (c *comparison) replayPyTorch() string {
 // addressReplay replays a sequence by PyTorch's rule, which takes the free block at the lowest
 // address among those of the same size.
 type addressReplay struct {
-	core          *alloc.Core
-	mappedSegment *history.SegmentInfo // segment that was mapped but not yet added to core, or nil
+	allocator *alloc.Core
+	// mappedSegment is the last mapped segment until the allocator needs it, or nil.
+	mappedSegment *history.SegmentInfo
 	handles       []alloc.Handle
-	isTrimmed     bool // whether core was trimmed since the last allocation
+	isTrimmed     bool // whether the allocator was trimmed since the last allocation
 }
 
 // replayAddresses returns the first event of a sequence that PyTorch's rule does not explain, or
 // nil if the rule explains all events.
 func replayAddresses(s *history.Sequence) *history.Event {
-	core, err := alloc.New(alloc.Config{Policy: alloc.Address, Sizing: alloc.Stepped})
+	allocator, err := alloc.New(alloc.Config{Policy: alloc.Address, Sizing: alloc.Stepped})
 	if err != nil {
 		return nil
 	}
-	r := addressReplay{core: core}
+	r := addressReplay{allocator: allocator}
 	for i := range s.Events {
 		if e := &s.Events[i]; !r.replayEvent(s, e) {
 			return e
@@ -166,13 +167,13 @@ func (r *addressReplay) replayEvent(s *history.Sequence, e *history.Event) bool 
 		return true
 	case history.UnmapSegment:
 		if !r.isTrimmed {
-			r.core.Trim(0)
+			r.allocator.Trim(0)
 		}
 		r.isTrimmed = true
 		return true
 	case history.FreeCompleted:
 		if e.Block >= 0 && int(e.Block) < len(r.handles) {
-			_, _, err := r.core.FreeHandle(r.handles[e.Block])
+			_, _, err := r.allocator.FreeHandle(r.handles[e.Block])
 			return err == nil
 		}
 		return true
@@ -187,14 +188,14 @@ func (r *addressReplay) replayAlloc(e *history.Event) bool {
 	if e.Size > maxReplayedBytes {
 		return false
 	}
-	block, growth, err := r.core.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
+	block, growth, err := r.allocator.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
 	if err == nil && growth.Bytes > 0 {
 		if r.mappedSegment == nil || r.mappedSegment.Bytes != growth.Bytes {
 			return false
 		}
-		if _, err = r.core.AddSegment(growth, r.mappedSegment.Address); err == nil {
+		if _, err = r.allocator.AddSegment(growth, r.mappedSegment.Address); err == nil {
 			r.mappedSegment = nil
-			block, growth, err = r.core.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
+			block, growth, err = r.allocator.Alloc(max(e.Size, 1), alloc.Stream(e.Stream))
 		}
 	}
 	if err != nil || growth.Bytes > 0 || r.mappedSegment != nil {

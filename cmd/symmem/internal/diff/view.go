@@ -25,12 +25,12 @@ type requestView struct {
 type textNumbers map[string]int32
 
 func (t textNumbers) number(text string) int32 {
-	n, ok := t[text]
+	number, ok := t[text]
 	if !ok {
-		n = int32(len(t))
-		t[text] = n
+		number = int32(len(t))
+		t[text] = number
 	}
-	return n
+	return number
 }
 
 // newView returns a view of a sequence without its first skip requests. sequence can be nil.
@@ -82,11 +82,11 @@ func (v *requestView) eventOf(request int) *history.Event {
 
 // countEqual returns the number of requests before the first difference between two views.
 func (v *requestView) countEqual(other *requestView) int {
-	n := min(len(v.keys), len(other.keys))
-	for i := range n {
+	count := min(len(v.keys), len(other.keys))
+	for i := range count {
 		if v.keys[i] != other.keys[i] {
 			return i
 		}
 	}
-	return n
+	return count
 }

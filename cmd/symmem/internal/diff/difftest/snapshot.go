@@ -29,11 +29,11 @@ func Snapshot(p Program, r RunOptions) PyDict {
 	e := &execution{RunOptions: r, rng: rand.New(rand.NewPCG(r.Seed, 1)), liveBlocks: map[int]block{}}
 	for i, request := range p {
 		for request.Pool >= len(e.pools) {
-			core, err := alloc.New(alloc.Config{Policy: r.Policy, Sizing: alloc.Stepped})
+			allocator, err := alloc.New(alloc.Config{Policy: r.Policy, Sizing: alloc.Stepped})
 			if err != nil {
 				panic(err)
 			}
-			e.pools = append(e.pools, &pool{core: core})
+			e.pools = append(e.pools, &pool{allocator: allocator})
 		}
 		e.execute(i, request)
 	}
@@ -41,8 +41,8 @@ func Snapshot(p Program, r RunOptions) PyDict {
 }
 
 type pool struct {
-	core     *alloc.Core
-	segments []segment
+	allocator *alloc.Core
+	segments  []segment
 }
 
 type segment struct {
@@ -80,7 +80,7 @@ func (e *execution) execute(i int, r Request) {
 	if r.IsFree {
 		b := e.liveBlocks[r.Tensor]
 		delete(e.liveBlocks, r.Tensor)
-		if _, _, err := e.pools[r.Pool].core.FreeHandle(b.Handle); err != nil {
+		if _, _, err := e.pools[r.Pool].allocator.FreeHandle(b.Handle); err != nil {
 			panic(err)
 		}
 		e.addEntry("free_requested", b.address, r.Size, r, i)
@@ -89,7 +89,7 @@ func (e *execution) execute(i int, r Request) {
 	}
 	p := e.pools[r.Pool]
 	for {
-		b, growth, err := p.core.Alloc(r.Size, alloc.Stream(e.streamID(r.Stream)))
+		b, growth, err := p.allocator.Alloc(r.Size, alloc.Stream(e.streamID(r.Stream)))
 		if err != nil {
 			panic(err)
 		}
@@ -100,7 +100,7 @@ func (e *execution) execute(i int, r Request) {
 			return
 		}
 		s := segment{e.newSegmentAddress(), growth.Bytes, r.Stream}
-		if _, err := p.core.AddSegment(growth, s.address); err != nil {
+		if _, err := p.allocator.AddSegment(growth, s.address); err != nil {
 			panic(err)
 		}
 		p.segments = append(p.segments, s)
@@ -185,7 +185,7 @@ func (e *execution) blocks(p *pool, ordinal int32) PyList {
 		sizes[b.address] = b.request.Size
 	}
 	var all PyList
-	for b := range p.core.Blocks(ordinal) {
+	for b := range p.allocator.Blocks(ordinal) {
 		address := p.segments[ordinal].address + uint64(b.Offset)
 		state, requested := "inactive", int64(0)
 		if b.State == alloc.Live {

@@ -122,13 +122,13 @@ func (c *converter) findOrAddSequence(key sequenceKey, number uint64) *sequence 
 
 // textIndex returns the index of a text in Rank.Texts. It adds the text if necessary.
 func (c *converter) textIndex(text string) int32 {
-	n, ok := c.textIndexes[text]
+	index, ok := c.textIndexes[text]
 	if !ok {
-		n = int32(len(c.rank.Texts))
-		c.textIndexes[text] = n
+		index = int32(len(c.rank.Texts))
+		c.textIndexes[text] = index
 		c.rank.Texts = append(c.rank.Texts, text)
 	}
-	return n
+	return index
 }
 
 // stackIndex returns the index of a call site's stack in Rank.Stacks, or -1 for no call site.
@@ -136,10 +136,10 @@ func (c *converter) stackIndex(site string) int32 {
 	if site == "" {
 		return -1
 	}
-	n, ok := c.stackIndexes[site]
+	index, ok := c.stackIndexes[site]
 	if !ok {
-		n = int32(len(c.rank.Stacks))
-		c.stackIndexes[site] = n
+		index = int32(len(c.rank.Stacks))
+		c.stackIndexes[site] = index
 		file, line, _ := strings.Cut(site, ":")
 		f := history.Frame{File: file}
 		if _, err := fmt.Sscan(line, &f.Line); err != nil {
@@ -148,7 +148,7 @@ func (c *converter) stackIndex(site string) int32 {
 		c.rank.Frames = append(c.rank.Frames, f)
 		c.rank.Stacks = append(c.rank.Stacks, []int32{int32(len(c.rank.Frames) - 1)})
 	}
-	return n
+	return index
 }
 
 // addCall adds a call of a group: a collective, a comparison of values or a step.
@@ -236,13 +236,13 @@ func (s *sequence) segmentIndex(r *trace.Record) int32 {
 	if r.Segment < 0 {
 		return -1
 	}
-	n, ok := s.segmentIndexes[r.Segment]
+	index, ok := s.segmentIndexes[r.Segment]
 	if !ok {
-		n = int32(len(s.Segments))
-		s.segmentIndexes[r.Segment] = n
+		index = int32(len(s.Segments))
+		s.segmentIndexes[r.Segment] = index
 		s.Segments = append(s.Segments, history.SegmentInfo{
 			Bytes: r.Size, IsInitial: r.Kind != event.KindSegment,
 		})
 	}
-	return n
+	return index
 }
