@@ -112,10 +112,10 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 		}
 	}
 	if a.Count < 0 {
-		return call, fmt.Errorf("count %d: %w", a.Count, symmem.ErrInvalid)
+		return call, fmt.Errorf("the count of elements is %d: %w", a.Count, symmem.ErrInvalid)
 	}
 	if a.Count > maxCount/int64(g.Size()) {
-		return call, fmt.Errorf("count %d: %w", a.Count, symmem.ErrOutOfRange)
+		return call, fmt.Errorf("the count of elements is %d: %w", a.Count, symmem.ErrOutOfRange)
 	}
 	if a.Arrived != nil && a.Root == symmem.AnySource {
 		call.Arrived = a.Arrived

@@ -16,7 +16,7 @@ func (gs *groups) World() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return r.world, nil
+	return r.worldHandle, nil
 }
 
 // OpenGroup joins a group of the main world. It is collective over the group's ranks.
@@ -50,7 +50,7 @@ func (gs *groups) open(
 	if name == "" || len(ranks) == 0 {
 		return 0, fmt.Errorf("opening group %q of %d ranks: %w", name, len(ranks), symmem.ErrInvalid)
 	}
-	id := r.groups.nextID(name, ranks)
+	id := r.groupTable.nextID(name, ranks)
 	var g *symmem.Group
 	err := gs.session.runInterruptible("opening group "+name, func(ctx context.Context) (err error) {
 		g, err = r.rt.JoinWith(ctx, id, ranks, options)
@@ -59,7 +59,7 @@ func (gs *groups) open(
 	if err != nil {
 		return 0, err
 	}
-	return r.groups.add(g, name), nil
+	return r.groupTable.add(g, name), nil
 }
 
 // CloseGroup leaves a group and forgets its attached communicators. Memory that was registered with
@@ -69,11 +69,11 @@ func (gs *groups) CloseGroup(handle uint64) error {
 	if err != nil {
 		return err
 	}
-	if handle == r.world {
+	if handle == r.worldHandle {
 		return fmt.Errorf("closing a world: call symmem_close or symmem_world_close instead: %w",
 			symmem.ErrInvalid)
 	}
-	r.groups.remove(g)
+	r.groupTable.remove(g)
 	return g.Close()
 }
 

@@ -17,8 +17,8 @@ type rank struct {
 	usesHost         bool // the rank uses the host backend
 	recordsCallSites bool // call sites are recorded
 
-	world       uint64 // handle of the group of all ranks
-	groups      groupTable
+	worldHandle uint64 // handle of the group of all ranks
+	groupTable  groupTable
 	streams     table[uintptr, *symmem.Stream]              // by the other library's handle
 	sites       table[uint32, uint32]                       // number in rt by number in session
 	pluginComms table[uintptr, *symmem.AdoptedCommunicator] // by address
@@ -32,7 +32,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 		session: s, rt: rt, isAlone: kind == aloneRank, usesHost: rt.Device().Ordinal < 0,
 		recordsCallSites: o.recordsCallSites(),
 	}
-	r.groups.init(r)
+	r.groupTable.init(r)
 	r.updateCounters()
 	if kind != otherRank {
 		options, err := o.Pool.withDomain(rt.World())
@@ -43,7 +43,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 			return nil, err
 		}
 	}
-	r.world = r.groups.add(rt.World(), "world")
+	r.worldHandle = r.groupTable.add(rt.World(), "world")
 	return r, nil
 }
 
@@ -66,7 +66,7 @@ func (r *rank) updateCounters() {
 // rank from the session.
 func (r *rank) close(poolErr error, force bool) error {
 	// Do not deregister memory: the other libraries may have destroyed their communicators already.
-	r.groups.forgetAttachments()
+	r.groupTable.forgetAttachments()
 	for _, communicator := range r.pluginComms.removeAll() {
 		communicator.Forget()
 	}
@@ -79,14 +79,14 @@ func (r *rank) close(poolErr error, force bool) error {
 			cancel()
 		}
 		err := r.rt.Interop().Close(closeCtx)
-		r.groups.watchers.Wait()
+		r.groupTable.watchers.Wait()
 		return err
 	})
 	return errors.Join(poolErr, err)
 }
 
 func (r *rank) abortGroups() {
-	for _, g := range r.groups.allGroups() {
+	for _, g := range r.groupTable.allGroups() {
 		g.Abort()
 	}
 }
@@ -167,7 +167,7 @@ func (r *rank) register(g *group, p *pool, stream uintptr) error {
 		if err := p.Register(ctx, g.Group); err != nil {
 			return err
 		}
-		for _, a := range r.groups.attachmentsOf(g) {
+		for _, a := range r.groupTable.attachmentsOf(g) {
 			if err := a.communicator.Register(ctx, p.Pool); err != nil {
 				return err
 			}

@@ -69,7 +69,7 @@ func (s *session) world(handle uint64) (*rank, error) {
 	if err != nil {
 		return nil, err
 	}
-	if handle != r.world {
+	if handle != r.worldHandle {
 		return nil, fmt.Errorf("group %s is not a world: pass the handle that symmem_world_open or "+
 			"symmem_world returned: %w", g.ID(), symmem.ErrInvalid)
 	}

@@ -53,11 +53,11 @@ func statsOf(r *rank) (string, error) {
 			s.Pools = append(s.Pools, r.session.poolTable.stats(p))
 		}
 	}
-	for _, g := range r.groups.allGroups() {
+	for _, g := range r.groupTable.allGroups() {
 		entry := groupStats{
 			Handle: g.handle, Name: g.name, GroupStats: g.Stats(), Attachments: []attachmentStats{},
 		}
-		for _, a := range r.groups.attachmentsOf(g) {
+		for _, a := range r.groupTable.attachmentsOf(g) {
 			entry.Attachments = append(entry.Attachments,
 				attachmentStats{a.handle, a.communicator.Name(), a.communicator.Windows()})
 		}

@@ -57,7 +57,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	if err != nil {
 		return 0, err
 	}
-	for _, a := range r.groups.attachmentsOf(g) {
+	for _, a := range r.groupTable.attachmentsOf(g) {
 		if a.address == comm && a.communicator.Name() == name {
 			return a.handle, nil
 		}
@@ -73,7 +73,7 @@ func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, err
 	a := &attachment{
 		handle: ws.session.lastHandle.Add(1), address: comm, communicator: communicator, group: g,
 	}
-	r.groups.attach(a)
+	r.groupTable.attach(a)
 	return a.handle, nil
 }
 
@@ -102,7 +102,7 @@ func (ws *windows) Detach(handle uint64, isDestroyed bool) error {
 		return err
 	}
 	for _, r := range ws.session.ranks.allRanks() {
-		a := r.groups.detach(handle)
+		a := r.groupTable.detach(handle)
 		switch {
 		case a == nil:
 		case isDestroyed:

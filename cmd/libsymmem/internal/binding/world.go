@@ -72,7 +72,7 @@ func (ws *worlds) OpenWorld(optionsJSON []byte) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return opened.world, nil
+	return opened.worldHandle, nil
 }
 
 // CloseWorld closes a world as Close closes the main world.
@@ -184,7 +184,7 @@ func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false
 	}
-	for _, g := range r.groups.allGroups() {
+	for _, g := range r.groupTable.allGroups() {
 		s.groupIndex.remove(g.handle)
 	}
 	s.poolTable.removeAll(r)
