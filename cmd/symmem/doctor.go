@@ -146,8 +146,7 @@ func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.Wor
 	return exitWith(exitWrong, nil)
 }
 
-// reportFindings examines this machine and prints the report. It calls runTrial, unless the trial
-// is switched off or cannot work.
+// reportFindings examines this machine and prints the report.
 func (f *doctorFlags) reportFindings(
 	cmd *cobra.Command, runTrial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
 ) error {

@@ -95,7 +95,6 @@ func toCalls(list []Arguments, r *rank, g *group) ([]symmem.Call, error) {
 	return calls, nil
 }
 
-// toCall converts the arguments and finds the memory at the addresses.
 func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 	const maxCount = 1 << 44
 	call := symmem.Call{

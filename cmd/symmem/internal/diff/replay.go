@@ -93,7 +93,6 @@ func placeOldestFirst(v *requestView) ([]placement, error) {
 	return all, nil
 }
 
-// allocate allocates a block. If there is no space, it adds a segment.
 func allocate(allocator *alloc.Core, size int64, stream alloc.Stream) (alloc.Block, error) {
 	for {
 		block, growth, err := allocator.Alloc(size, stream)

@@ -157,7 +157,6 @@ func (l *Links) matchingPairs(match func(*Pair) bool) []string {
 	return all
 }
 
-// joinFirst joins up to eight texts.
 func joinFirst(list []string) string {
 	const maxTexts = 8
 	if len(list) > maxTexts {

@@ -110,7 +110,6 @@ func judgeTuning(f *Facts, s *Section) {
 	}
 }
 
-// describePathWithoutRule says which path calls take if the table has no rule for them.
 func (t *Tuning) describePathWithoutRule() string {
 	if t.HasDirectRule {
 		return "calls that cannot take the direct path take the plain path"

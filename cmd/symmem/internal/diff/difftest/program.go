@@ -103,7 +103,6 @@ func changeTensor(p Program, tensor int, apply func(*Request)) Program {
 	return p
 }
 
-// addExtraTensor inserts an allocation at an index and, half of the time, a free after it.
 func addExtraTensor(rng *rand.Rand, p Program, index int) Program {
 	extra := Request{
 		Tensor: len(p) + 1, Size: randomSize(rng), Stream: p[index].Stream, Pool: p[index].Pool,

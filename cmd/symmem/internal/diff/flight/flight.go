@@ -86,7 +86,6 @@ func (r *Reader) addPending(group *history.Sequence, text string, created int64)
 	})
 }
 
-// keyValue returns the Value of a key's name.
 func (r *Reader) keyValue(d *plain.Document, name string) plain.Value {
 	v, ok := r.keyValues[name]
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// readJSON reads one JSON value. It pushes the parts of the value as a pickle would.
+// readJSON reads one JSON value.
 func (m *machine) readJSON(in *input) error {
 	decoder := json.NewDecoder(in.r)
 	decoder.UseNumber()

@@ -109,8 +109,7 @@ type liveSegment struct {
 // segmentMap finds segments by address.
 type segmentMap struct{ all []*liveSegment }
 
-// find returns the index of the first segment that does not begin below an address, and whether the
-// segment begins at the address.
+// find returns where a segment with an address is or would be, and whether it exists.
 func (m *segmentMap) find(address uint64) (int, bool) {
 	return slices.BinarySearchFunc(m.all, address, func(s *liveSegment, a uint64) int {
 		return cmp.Compare(s.address, a)
