@@ -3,92 +3,93 @@ package alloc
 import "fmt"
 
 // Growth describes a segment that the caller must map and pass to AddSegment. The caller may
-// increase Bytes if the backend only supports larger segments.
+// increase Bytes.
 type Growth struct {
-	Bytes    int64 // 0 if no segment is needed
-	minBytes int64 // smallest size that fits the request
-	indexID  uint32
-	reserved bool // whether only the requesting stream may use the memory
+	Bytes      int64 // 0 if no segment is needed
+	minBytes   int64 // smallest size that fits the request
+	indexID    uint32
+	isReserved bool // whether other streams cannot get the memory
 }
 
 // Alloc places a block of size bytes for a stream. If the returned Growth is not empty, no block
 // has been placed: the caller must map a segment, call AddSegment and repeat the Alloc, or call
 // GrowFailed if no segment can be mapped.
 //
-// Before Alloc grows or fails, it frees the stream's deferred blocks, oldest first, and then tries
-// clean memory of other streams. The caller must handle Waits and Returned even after an error.
+// Before Alloc requests a segment or fails, it frees the stream's deferred blocks, oldest first,
+// and then takes clean memory of other streams (see the package comment). The caller must handle
+// Waits and Returned even after an error.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
-	if c.reports.filled {
+	if c.reports.hasEntries {
 		c.reports.clear()
 	}
 	if uint64(size-1) >= uint64(MaxSize) {
-		return Block{}, Growth{}, badSize("allocating", size)
+		return Block{}, Growth{}, newSizeError("allocating", size)
 	}
-	if c.vacant == 0 && len(c.blocks) >= maxBlocks {
+	if c.firstUnused == 0 && len(c.blocks) >= maxBlocks {
 		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
 	}
-	if stream != c.recentStream {
+	if stream != c.selectedStream {
 		c.selectStream(stream)
 	}
-	units, indexID := uint64(size+Unit-1)>>unitShift, c.recentIndex
-	if !c.geometric {
+	units, indexID := uint64(size+Unit-1)>>unitShift, c.selectedIndex
+	if !c.isGeometric {
 		indexID += c.config.smallBit(int64(units) << unitShift)
 	}
 	index := c.indexes[indexID]
-	id := c.hot
-	if id != 0 && c.servedByHot(units, indexID) {
-		c.hot = 0
+	id := c.lastFreed
+	if id != 0 && c.canReuseLastFreed(units, indexID) {
+		c.lastFreed = 0
 	} else {
-		var found uint64
-		if id, found = c.fit(index, units, indexID); id == 0 {
-			c.lastAlloc = 0
+		var foundUnits uint64
+		if id, foundUnits = c.findBlock(index, units, indexID); id == 0 {
+			c.lastAllocated = 0
 			return c.allocSlowly(size, units, indexID)
 		}
-		id = c.takeFront(index, id, units, found)
+		id = c.takeFront(index, id, units, foundUnits)
 	}
-	c.lastAlloc, c.lastUnits, c.lastIndex = id, units, indexID
+	c.lastAllocated, c.lastAllocatedUnits, c.lastAllocatedIndex = id, units, indexID
 	return c.makeLive(id, size), Growth{}, nil
 }
 
-func badSize(action string, size int64) error {
+func newSizeError(action string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
 }
 
 func (c *Core) allocSlowly(size int64, units uint64, indexID uint32) (Block, Growth, error) {
-	rounded := int64(units) << unitShift
+	roundedBytes := int64(units) << unitShift
 	for s := &c.streams[indexID/2]; s.firstDeferred != 0; {
-		c.freeEarly(s.firstDeferred)
-		if id, found := c.fit(c.indexes[indexID], units, indexID); id != 0 {
-			id = c.takeFront(c.indexes[indexID], id, units, found)
+		c.freeAndReportWaits(s.firstDeferred)
+		if id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID); id != 0 {
+			id = c.takeFront(c.indexes[indexID], id, units, foundUnits)
 			return c.makeLive(id, size), Growth{}, nil
 		}
 	}
-	if c.geometric {
-		c.joinClean()
-		id, found := c.fit(c.indexes[indexID], units, indexID)
-		if id == 0 && c.takeClean(units, indexID, c.streams[indexID/2].number) {
-			id, found = c.fit(c.indexes[indexID], units, indexID)
+	if c.isGeometric {
+		c.mergeCleanRegions()
+		id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID)
+		if id == 0 && c.takeCleanMemory(units, indexID, c.streams[indexID/2].number) {
+			id, foundUnits = c.findBlock(c.indexes[indexID], units, indexID)
 		}
 		if id != 0 {
-			id = c.takeFront(c.indexes[indexID], id, units, found)
+			id = c.takeFront(c.indexes[indexID], id, units, foundUnits)
 			return c.makeLive(id, size), Growth{}, nil
 		}
 	}
-	bytes := c.config.segmentSize(rounded, c.mapped)
-	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mapped {
-		bytes = c.config.remainingSegment(rounded, c.mapped)
+	bytes := c.config.segmentSize(roundedBytes, c.mappedBytes)
+	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mappedBytes {
+		bytes = c.config.remainingSegment(roundedBytes, c.mappedBytes)
 	}
 	if bytes == 0 {
-		return Block{}, Growth{}, c.outOfMemory(size, indexID)
+		return Block{}, Growth{}, c.newOutOfMemoryError(size, indexID)
 	}
-	minBytes := min(bytes, roundUp(rounded, c.config.Granularity))
+	minBytes := min(bytes, roundUp(roundedBytes, c.config.Granularity))
 	return Block{}, Growth{Bytes: bytes, minBytes: minBytes, indexID: indexID}, nil
 }
 
-// Shrink halves the size of a segment that the backend could not map, but keeps it
-// large enough for the request. It returns false if the segment already has the smallest size.
+// Shrink halves g.Bytes, but not below the size of the request. It returns false if g.Bytes already
+// has this size.
 func (c *Core) Shrink(g *Growth) bool {
 	if g.Bytes <= g.minBytes {
 		return false
@@ -101,81 +102,89 @@ func (c *Core) Shrink(g *Growth) bool {
 // not change the Core.
 func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if size <= 0 || size > MaxSize {
-		return badSize("allocating", size)
+		return newSizeError("allocating", size)
 	}
-	c.mergeHot()
-	return c.outOfMemory(size, c.indexFor(stream, roundUp(size, Unit)))
+	c.mergeLastFreed()
+	return c.newOutOfMemoryError(size, c.indexFor(stream, roundUp(size, Unit)))
 }
 
-// Reserve returns the Growth that lets a stream allocate blocks of the given total size without
-// further growth. The Growth is empty if the stream can already do so. If Capacity leaves no room
-// for a segment, Reserve takes clean memory of other streams. Other streams cannot use reserved
-// memory. Under Stepped sizing, it serves only requests above 1 MiB.
+// Reserve reserves memory for a stream: other streams cannot use it. The stream can then allocate
+// blocks of the given total size without a new segment. Reserve returns an empty Growth if the
+// stream already owns enough memory. If Capacity leaves no room for a segment, Reserve takes clean
+// memory of other streams. Under Stepped sizing, reserved memory serves requests above 1 MiB.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
-	c.mergeHot()
+	c.mergeLastFreed()
 	c.reports.clear()
 	if bytes <= 0 || bytes > MaxSize {
-		return Growth{}, badSize("reserving", bytes)
+		return Growth{}, newSizeError("reserving", bytes)
 	}
 	indexID := c.indexFor(stream, MaxSize)
 	units := uint64(roundUp(bytes, Unit)) >> unitShift
-	if c.reserve(units, indexID) {
+	if c.tryReserve(units, indexID) {
 		return Growth{}, nil
 	}
-	need := roundUp(bytes, c.config.Granularity)
-	if limit := c.config.Capacity; limit > 0 && need > limit-c.mapped {
-		if need = c.config.remainingSegment(roundUp(bytes, Unit), c.mapped); need == 0 {
+	segmentBytes := roundUp(bytes, c.config.Granularity)
+	if limit := c.config.Capacity; limit > 0 && segmentBytes > limit-c.mappedBytes {
+		segmentBytes = c.config.remainingSegment(roundUp(bytes, Unit), c.mappedBytes)
+		if segmentBytes == 0 {
 			if c.ReserveClean(bytes, stream) {
 				return Growth{}, nil
 			}
-			return Growth{}, c.outOfMemory(bytes, indexID)
+			return Growth{}, c.newOutOfMemoryError(bytes, indexID)
 		}
 	}
-	return Growth{Bytes: need, minBytes: need, indexID: indexID, reserved: true}, nil
+	return Growth{
+		Bytes: segmentBytes, minBytes: segmentBytes, indexID: indexID, isReserved: true,
+	}, nil
 }
 
 // ReserveClean reserves clean memory of other streams, and reports whether there was enough.
 func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
-	if !c.geometric {
+	if !c.isGeometric {
 		return false
 	}
-	c.mergeHot()
+	c.mergeLastFreed()
 	units, indexID := uint64(roundUp(bytes, Unit))>>unitShift, c.indexFor(stream, MaxSize)
-	c.joinClean()
-	return c.reserve(units, indexID) ||
-		c.takeClean(units, indexID, c.streams[indexID/2].number) && c.reserve(units, indexID)
+	c.mergeCleanRegions()
+	if c.tryReserve(units, indexID) {
+		return true
+	}
+	return c.takeCleanMemory(units, indexID, c.streams[indexID/2].number) &&
+		c.tryReserve(units, indexID)
 }
 
 // Seize moves free memory of other streams to the requesting stream and reports whether it moved
-// any. It is the last resort, because queued work may still use the memory. Only streams for which
-// mayLose returns true lose memory. Reserved memory is never moved.
+// any. Queued work can still use the memory. Seize takes memory only from streams for which
+// canTakeFrom returns true, and never reserved memory.
 //
-// Seize first calls wait for each stream that loses memory. wait must make the requesting stream
-// wait, on the device, for the work queued on that stream, before the requesting stream uses its
-// next block. If wait fails, Seize changes nothing and returns the error.
+// Seize first calls wait for each owner of this memory. Before the requesting stream uses its next
+// block, wait must make it wait, on the device, for the work queued on the owner. If wait fails,
+// Seize changes nothing and returns the error.
 func (c *Core) Seize(
-	size int64, stream Stream, mayLose func(Stream) bool, wait func(owner Stream) error,
-) (taken bool, err error) {
-	c.mergeHot()
+	size int64, stream Stream, canTakeFrom func(Stream) bool, wait func(owner Stream) error,
+) (hasMoved bool, err error) {
+	c.mergeLastFreed()
 	c.reports.clear()
-	if !c.geometric || size <= 0 || size > MaxSize || c.nearlyFull() {
+	if !c.isGeometric || size <= 0 || size > MaxSize || c.isNearlyFull() {
 		return false, nil
 	}
 	units, indexID := uint64(roundUp(size, Unit))>>unitShift, c.indexFor(stream, MaxSize)
-	best := c.bestGap(units, func(h uint32) bool { return h == indexID || mayLose(c.nameOf(h)) })
-	if best.region == 0 {
+	gap := c.smallestGap(units, func(owner uint32) bool {
+		return owner == indexID || canTakeFrom(c.nameOf(owner))
+	})
+	if gap.regionID == 0 {
 		return false, nil
 	}
-	losers := gapOwners(&c.layout, best, indexID)
-	for _, h := range losers {
-		if err := wait(c.nameOf(h)); err != nil {
+	owners := gapOwners(&c.layout, gap, indexID)
+	for _, owner := range owners {
+		if err := wait(c.nameOf(owner)); err != nil {
 			return false, err
 		}
 	}
-	c.frees++ // QuietSince and Idle must not accept a Mark from before the move.
-	c.transferGap(best, indexID, c.streams[indexID/2].number)
-	c.joinClean()
-	return len(losers) > 0, nil
+	c.freeCount++ // so that QuietSince and Idle reject each Mark from before the move
+	c.transferGap(gap, indexID, c.streams[indexID/2].number)
+	c.mergeCleanRegions()
+	return len(owners) > 0, nil
 }

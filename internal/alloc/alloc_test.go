@@ -55,8 +55,8 @@ func TestSegmentSize(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newCore(t, row.config)
-			c.mapped = row.mapped
-			if got := c.config.segmentSize(row.request, c.mapped); got != row.want {
+			c.mappedBytes = row.mapped
+			if got := c.config.segmentSize(row.request, c.mappedBytes); got != row.want {
 				t.Errorf("segmentSize(%d) = %d, want %d", row.request, got, row.want)
 			}
 		})
@@ -77,7 +77,8 @@ func TestSplits(t *testing.T) {
 		{"PyTorch splits off more than 1 MiB", PyTorch(), 9 * mib, 11 * mib, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			if got := newCore(t, row.config).config.splits(row.rounded, row.remainder); got != row.want {
+			got := newCore(t, row.config).config.shouldSplit(row.rounded, row.remainder)
+			if got != row.want {
 				t.Errorf("splits(%d, %d) = %t, want %t", row.rounded, row.remainder, got, row.want)
 			}
 		})

@@ -4,38 +4,39 @@ import "math/bits"
 
 // freeBlocks indexes the free blocks of a Core by size.
 type freeBlocks struct {
-	slab
-	keys        []uint64   // arrays of all bags; keys[0] is unused
-	spareKeys   [32]uint32 // unused arrays, by log2 of their capacity
-	credit      int        // number of tail keys that searches may still visit; see creditStep
-	classes     []class    // index 0 means no class
-	unusedClass uint32
+	blockTable
+	keys             []uint64   // arrays of all bags; keys[0] is unused
+	unusedArrays     [32]uint32 // unused arrays, by log2 of their capacity
+	searchCredit     int        // number of tail keys that searches can still visit; see creditStep
+	classes          []class    // index 0 means no class
+	firstUnusedClass uint32
 }
 
-// bag holds the free blocks of one size. It stores one key for each block, in a part of
-// freeBlocks.keys. Keys compare like the positions of their blocks, and each block records the slot
-// of its key. To remove a key, the bag moves its last key into the slot.
+// bag holds the free blocks of one size. It stores one key for each block in an array, which is a
+// part of freeBlocks.keys. The key of a block with a lower position is lower. Each block records
+// the slot of its key, the key's place in the array. When a key is removed, the last key moves into
+// its slot.
 //
-// The first keys form a heap. The others, called the tail, are unordered. A search for the lowest
-// block reads the root of the heap and the whole tail. If the tail is too long, the search first
-// moves it into the heap.
+// The first keys form a heap. The other keys, the tail, are unordered. A search for the lowest
+// block reads the root of the heap and the whole tail. A search first moves a long tail into the
+// heap.
 //
 // Unused slots contain noKey, which is above all keys. A search in a bag of the smallest capacity
 // reads all slots, because a branch on count would be unpredictable.
 type bag struct {
-	start    uint32 // first slot in freeBlocks.keys
-	capacity uint32 // a power of two, or 0 if the bag has no array
-	count    uint32
-	heaped   uint32 // number of keys in the heap
+	start     uint32 // first slot in freeBlocks.keys
+	capacity  uint32 // a power of two, or 0 if the bag has no array
+	count     uint32
+	heapCount uint32 // number of keys in the heap
 }
 
 const minBagCapacity = 4
 
 const noKey = ^uint64(0)
 
-// Removing a key from a heap is expensive, and most keys are removed because their blocks merge.
-// Keys therefore stay in the tail until searches have used up the credit. Each search adds
-// creditStep to the credit, and each tail key that it visits costs one.
+// Keys stay in the tail as long as possible, because a removal from the heap is expensive. Each
+// search adds creditStep to searchCredit, and subtracts the number of tail keys. When the credit is
+// used up, the tail moves into the heap.
 const (
 	creditStep = 4
 	maxCredit  = 1024
@@ -54,7 +55,7 @@ func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	last := bag.count - 1
 	bag.count = last
-	if slot < bag.heaped || last+1 < bag.capacity/4 {
+	if slot < bag.heapCount || last+1 < bag.capacity/4 {
 		f.removeKeySlowly(bag, slot)
 		return
 	}
@@ -65,10 +66,10 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeKeySlowly handles the cases in which removeKey must change the heap or shrink the bag. The
-// caller must have decremented bag.count.
+// removeKeySlowly removes a key when the heap must change or the bag must shrink. The caller must
+// have decremented bag.count.
 func (f *freeBlocks) removeKeySlowly(bag *bag, slot uint32) {
-	if slot < bag.heaped {
+	if slot < bag.heapCount {
 		f.removeHeaped(bag, slot)
 	} else {
 		f.setSlot(bag, slot, f.keys[bag.start+bag.count])
@@ -81,17 +82,17 @@ func (f *freeBlocks) removeKeySlowly(bag *bag, slot uint32) {
 
 // removeHeaped removes a key from the heap. The caller must have decremented bag.count.
 func (f *freeBlocks) removeHeaped(bag *bag, slot uint32) {
-	bag.heaped--
-	key := f.keys[bag.start+bag.heaped]
+	bag.heapCount--
+	key := f.keys[bag.start+bag.heapCount]
 	switch {
-	case slot == bag.heaped:
+	case slot == bag.heapCount:
 	case slot > 0 && f.keys[bag.start+(slot-1)/2] > key:
 		f.siftUp(bag, slot, key)
 	default:
 		f.siftDown(bag, slot, key)
 	}
-	if bag.heaped < bag.count {
-		f.setSlot(bag, bag.heaped, f.keys[bag.start+bag.count])
+	if bag.heapCount < bag.count {
+		f.setSlot(bag, bag.heapCount, f.keys[bag.start+bag.count])
 	}
 }
 
@@ -109,24 +110,24 @@ func (f *freeBlocks) lowest(bag *bag) uint32 {
 }
 
 func (f *freeBlocks) lowestSlowly(bag *bag) uint32 {
-	tail := int(bag.count - bag.heaped)
-	f.credit = min(f.credit, maxCredit) - tail
-	if f.credit < 0 {
+	tail := int(bag.count - bag.heapCount)
+	f.searchCredit = min(f.searchCredit, maxCredit) - tail
+	if f.searchCredit < 0 {
 		f.heapifyTail(bag)
 	}
 	keys := f.keys[bag.start:][:bag.count]
 	low := keys[0]
-	for i := bag.heaped; i < uint32(len(keys)); i++ {
+	for i := bag.heapCount; i < uint32(len(keys)); i++ {
 		low = min(low, keys[i])
 	}
 	return uint32(low & idMask)
 }
 
 func (f *freeBlocks) heapifyTail(bag *bag) {
-	f.credit = 0
-	for bag.heaped < bag.count {
-		bag.heaped++
-		f.siftUp(bag, bag.heaped-1, f.keys[bag.start+bag.heaped-1])
+	f.searchCredit = 0
+	for bag.heapCount < bag.count {
+		bag.heapCount++
+		f.siftUp(bag, bag.heapCount-1, f.keys[bag.start+bag.heapCount-1])
 	}
 }
 
@@ -143,9 +144,9 @@ func (f *freeBlocks) siftUp(bag *bag, slot uint32, key uint64) {
 }
 
 func (f *freeBlocks) siftDown(bag *bag, slot uint32, key uint64) {
-	heap := f.keys[bag.start : bag.start+bag.heaped]
-	for child := 2*slot + 1; child < bag.heaped; child = 2*slot + 1 {
-		if child+1 < bag.heaped && heap[child+1] < heap[child] {
+	heap := f.keys[bag.start : bag.start+bag.heapCount]
+	for child := 2*slot + 1; child < bag.heapCount; child = 2*slot + 1 {
+		if child+1 < bag.heapCount && heap[child+1] < heap[child] {
 			child++
 		}
 		if heap[child] >= key {
@@ -164,7 +165,7 @@ func (f *freeBlocks) resize(bag *bag, capacity uint32) {
 		keys[i] = noKey
 	}
 	if bag.capacity > 0 {
-		spare := &f.spareKeys[bits.TrailingZeros32(bag.capacity)&31]
+		spare := &f.unusedArrays[bits.TrailingZeros32(bag.capacity)&31]
 		f.keys[bag.start] = uint64(*spare)
 		*spare = bag.start
 	}
@@ -172,7 +173,7 @@ func (f *freeBlocks) resize(bag *bag, capacity uint32) {
 }
 
 func (f *freeBlocks) allocKeys(capacity uint32) uint32 {
-	spare := &f.spareKeys[bits.TrailingZeros32(capacity)&31]
+	spare := &f.unusedArrays[bits.TrailingZeros32(capacity)&31]
 	start := *spare
 	if start != 0 {
 		*spare = uint32(f.keys[start])

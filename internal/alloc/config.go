@@ -7,25 +7,24 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the granularity of blocks in bytes. PyTorch's allocator has the same unit, so kernels
-// that rely on its alignment keep working.
+// Unit is the alignment of blocks in bytes. PyTorch's allocator has the same alignment.
 const Unit = 512
 
 const unitShift = 9
 
-// MaxSize is the largest request in bytes, half of a Core's address range.
+// MaxSize is the largest request in bytes.
 const MaxSize = int64(1) << 46
 
-// Policy decides which of several free blocks of the same size is allocated.
+// Policy decides which free block is allocated if several blocks have the same size.
 type Policy uint8
 
-// The policies.
+// These policies exist.
 const (
-	// Creation takes the block with the lowest (segment ordinal, offset), so ranks with the same
-	// history place blocks identically.
+	// Creation takes the block with the lowest (segment ordinal, offset). Segments are numbered in
+	// the order of their creation, so all ranks take the same block.
 	Creation Policy = iota
-	// Address takes the block with the lowest address, as PyTorch did until 2.11. Addresses differ
-	// between ranks.
+	// Address takes the block with the lowest address, as in PyTorch up to version 2.11. Addresses
+	// differ between ranks.
 	Address
 )
 
@@ -37,10 +36,10 @@ func (p Policy) String() string {
 	return "creation"
 }
 
-// Sizing decides how segments are sized and blocks are split.
+// Sizing decides how large segments are and when blocks are split.
 type Sizing uint8
 
-// The sizings.
+// These values of Sizing exist.
 const (
 	// Geometric makes each new segment as large as all earlier ones together. It splits a block
 	// whenever at least a Unit remains.
@@ -50,13 +49,14 @@ const (
 	Stepped
 )
 
-// Sizes under Stepped, from PyTorch's c10/cuda/CUDACachingAllocator.cpp and AllocatorConfig.h.
+// The sizes for Stepped are those in PyTorch's c10/cuda/CUDACachingAllocator.cpp and
+// AllocatorConfig.h.
 const (
 	smallLimit   = 1 * mib
 	smallSegment = 2 * mib  // for small requests
 	largeSegment = 20 * mib // for requests below largeLimit
-	largeLimit   = 10 * mib // requests from this size on get their own segments
-	largeStep    = 2 * mib  // granularity of large segments
+	largeLimit   = 10 * mib // requests of at least this size get a separate segment
+	largeStep    = 2 * mib  // sizes of separate segments are multiples of this
 )
 
 // Config configures how a Core places blocks. Ranks that must place blocks identically need the
@@ -70,8 +70,8 @@ type Config struct {
 
 	// First is the size of the first segment in bytes under Geometric sizing. 0 means 64 MiB.
 	First int64
-	// Granularity is the power of two to which segment sizes are rounded up under Geometric sizing.
-	// 0 means 2 MiB.
+	// Granularity is a power of two. Under Geometric sizing, segment sizes are rounded up to its
+	// multiples. 0 means 2 MiB.
 	Granularity int64
 }
 
@@ -100,12 +100,12 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that the capacity still permits, or 0 if
-// the request would not fit. Stepped segments have fixed sizes.
-func (c *Config) remainingSegment(rounded, mapped int64) int64 {
-	left := (c.Capacity - mapped) &^ (c.Granularity - 1)
-	if left < rounded || c.Sizing == Stepped {
+// remainingSegment returns the size of the largest segment that Capacity still permits, or 0 if the
+// request would not fit. It returns 0 for Stepped, whose segment sizes are fixed.
+func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
+	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1)
+	if bytes < requestBytes || c.Sizing == Stepped {
 		return 0
 	}
-	return left
+	return bytes
 }

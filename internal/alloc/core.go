@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// Core decides where the blocks of one arena are placed. It has no lock and does no I/O.
+// Core decides where the blocks of one arena (the segments of a pool) are placed. It has no lock.
 //
 // The calls that change a Core form its history. Under the Creation policy, Cores with the same
 // Config and the same history place every block identically.
 type Core struct {
 	lifetimes
 	hasKept bool // see HasKept
-	// cutBlocks holds the full ranges of parked blocks whose records a rebuild has shortened.
-	cutBlocks map[uint32]Range
+	// fullRanges holds the original ranges of blocks whose records Rebuild has shortened.
+	fullRanges map[uint32]Range
 }
 
 // New returns an empty Core. Error: ErrConfig.
@@ -26,31 +26,34 @@ func New(config Config) (*Core, error) {
 		placer: placer{
 			layout: layout{
 				freeBlocks: freeBlocks{
-					slab:    slab{blocks: make([]block, 1, 64), extras: make([]extra, 1, 64)},
+					blockTable: blockTable{
+						blocks: make([]block, 1, 64), rareFields: make([]rareFields, 1, 64),
+					},
 					keys:    make([]uint64, 1, 64),
 					classes: make([]class, 1, 64),
 				},
 				regions: make([]region, 1),
 			},
-			config:    config,
-			geometric: config.Sizing == Geometric,
+			config:      config,
+			isGeometric: config.Sizing == Geometric,
 		},
-		streamTable: streamTable{records: map[Stream]uint32{}},
+		streamTable: streamTable{streamIDs: map[Stream]uint32{}},
 		useTable:    useTable{uses: make([]use, 1)},
 	}}
 	c.selectStream(0)
 	return c, nil
 }
 
-// Stats returns the current counters. It takes time proportional to the number of streams.
+// Stats returns the current counters. Its duration is proportional to the number of streams.
 func (c *Core) Stats() Stats {
-	c.mergeHot()
-	n := &c.counts
+	c.mergeLastFreed()
+	counts := &c.counts
 	s := Stats{
-		Segments: n.segments, Live: n.live,
-		Mapped: c.mapped, MappedPeak: n.peakMapped,
-		Used: n.used, UsedPeak: n.peakUsed, Requested: n.requested, Cached: c.mapped - n.used,
-		Deferred: n.deferred, Parked: n.parked, Pinned: n.pinned,
+		Segments: counts.segmentCount, Live: counts.liveCount,
+		Mapped: c.mappedBytes, MappedPeak: counts.peakMappedBytes,
+		Used: counts.usedBytes, UsedPeak: counts.peakUsedBytes, Requested: counts.requestedBytes,
+		Cached:   c.mappedBytes - counts.usedBytes,
+		Deferred: counts.deferredBytes, Parked: counts.parkedBytes, Pinned: counts.pinnedBytes,
 	}
 	for _, index := range c.indexes {
 		if index != nil {
@@ -62,19 +65,19 @@ func (c *Core) Stats() Stats {
 
 // Live returns the block of a handle if the block is live. Errors: ErrFreed, ErrForeign.
 func (c *Core) Live(h Handle) (Block, error) {
-	id, err := c.live(h)
+	id, err := c.resolveLive(h)
 	if err != nil {
 		return Block{}, err
 	}
 	return c.view(id), nil
 }
 
-// Owner returns the Number of the stream that owns the block most recently returned by a method.
-func (c *Core) Owner() uint32 { return c.owner }
+// Owner returns the Number of the stream that owns the block that a method has returned last.
+func (c *Core) Owner() uint32 { return c.lastOwner }
 
 // FreeHandle frees a block and returns it with its new state: Free, Parked if a graph pins it, or
-// Deferred if other streams may still use it. For a deferred block, EventsToRecord lists the
-// streams on which the caller must record events.
+// Deferred if other streams can still use it. For a deferred block, EventsToRecord lists the events
+// that the caller must record.
 //
 // Errors: ErrDoubleFree, ErrForeign. Both leave the Core unchanged.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
@@ -83,50 +86,50 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 		b := &c.blocks[id]
 		if b.generation == uint32(h>>32) && b.state() == Live {
 			r := c.regionOf(b)
-			v := r.view(b, id)
-			c.owner = r.owner
-			if b.packed&hasExtra != 0 {
-				c.beforeFree()
-				c.lastAlloc = 0
-				c.counts.live--
-				return v, c.freeInUse(b, id), nil
+			view := r.view(b, id)
+			c.lastOwner = r.owner
+			if b.packed&hasExtraBit != 0 {
+				c.prepareFree()
+				c.lastAllocated = 0
+				c.counts.liveCount--
+				return view, c.freeOrPark(b, id), nil
 			}
-			if c.hot != 0 || c.reports.filled {
-				c.beforeFree()
+			if c.lastFreed != 0 || c.reports.hasEntries {
+				c.prepareFree()
 			}
-			c.neighbors = c.freeNeighbors(b)
-			c.freeHot(b, id, r.indexID)
-			return v, Free, nil
+			c.lastFreedNeighbors = c.neighborStates(b)
+			c.freeWithoutMerge(b, id, r.indexID)
+			return view, Free, nil
 		}
 	}
-	return Block{}, vacant, c.refuseHandle(h)
+	return Block{}, unusedRecord, c.newFreeError(h)
 }
 
-func (c *Core) refuseHandle(h Handle) error {
-	_, err := c.resolve(h)
+func (c *Core) newFreeError(h Handle) error {
+	_, err := c.resolveHandle(h)
 	if err == nil || errors.Is(err, ErrFreed) {
 		err = ErrDoubleFree
 	}
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin marks a block whose address a captured graph contains. The block stays allocated until every
-// Pin has been matched by an Unpin.
+// Pin keeps a block allocated until Unpin, because a captured graph contains its address. Each Pin
+// needs one Unpin.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
-	c.mergeHot()
+	c.mergeLastFreed()
 	c.reports.clear()
-	id, err := c.live(h)
+	id, err := c.resolveLive(h)
 	if err != nil {
 		return Block{}, fmt.Errorf("pinning a block: %w", err)
 	}
-	if c.extras[id].pins == 0 {
-		c.counts.pinned += c.blocks[id].size()
+	if c.rareFields[id].pins == 0 {
+		c.counts.pinnedBytes += c.blocks[id].size()
 	}
-	c.extras[id].pins++
-	c.blocks[id].packed |= hasExtra
-	c.owner = c.regionOf(&c.blocks[id]).owner
+	c.rareFields[id].pins++
+	c.blocks[id].packed |= hasExtraBit
+	c.lastOwner = c.regionOf(&c.blocks[id]).owner
 	return c.view(id), nil
 }
 
@@ -135,100 +138,103 @@ func (c *Core) Pin(h Handle) (Block, error) {
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
-	c.mergeHot()
+	c.mergeLastFreed()
 	c.reports.clear()
-	id, err := c.resolve(h)
-	if err == nil && c.extras[id].pins == 0 {
+	id, err := c.resolveHandle(h)
+	if err == nil && c.rareFields[id].pins == 0 {
 		err = ErrNotPinned
 	}
 	if err != nil {
-		return Block{}, vacant, fmt.Errorf("unpinning a block: %w", err)
+		return Block{}, unusedRecord, fmt.Errorf("unpinning a block: %w", err)
 	}
-	v, b, side := c.view(id), &c.blocks[id], &c.extras[id]
-	c.owner = c.regionOf(b).owner
-	if side.pins--; side.pins > 0 {
-		return v, b.state(), nil
+	view, b, fields := c.view(id), &c.blocks[id], &c.rareFields[id]
+	c.lastOwner = c.regionOf(b).owner
+	if fields.pins--; fields.pins > 0 {
+		return view, b.state(), nil
 	}
-	c.counts.pinned -= b.size()
-	if b.state() == Live || side.kept {
-		return v, b.state(), nil
+	c.counts.pinnedBytes -= b.size()
+	if b.state() == Live || fields.isKept {
+		return view, b.state(), nil
 	}
-	c.counts.parked -= b.size()
+	c.counts.parkedBytes -= b.size()
 	state := c.freeOrDefer(id)
 	if state == Free {
-		c.reports.filled = true
-		c.reports.returned = append(c.reports.returned, Return{v, c.owner})
+		c.reports.hasEntries = true
+		c.reports.returned = append(c.reports.returned, Return{view, c.lastOwner})
 	}
-	return v, state, nil
+	return view, state, nil
 }
 
-// Use records that a stream uses a block from now until the block is freed.
+// Use records that a stream uses a block until the block is freed.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Use(h Handle, on Stream) error {
-	c.mergeHot()
+	c.mergeLastFreed()
 	c.reports.clear()
-	id, err := c.live(h)
+	id, err := c.resolveLive(h)
 	if err != nil {
 		return fmt.Errorf("using a block: %w", err)
 	}
-	n := c.record(on)
-	if n == c.indexOf(&c.blocks[id])/2 || c.renewUse(&c.extras[id], n) {
+	streamID := c.ensureStream(on)
+	if streamID == c.indexOf(&c.blocks[id])/2 || c.renewUse(&c.rareFields[id], streamID) {
 		return nil
 	}
-	c.addUse(&c.extras[id], n)
-	c.blocks[id].packed |= hasExtra
+	c.addUse(&c.rareFields[id], streamID)
+	c.blocks[id].packed |= hasExtraBit
 	return nil
 }
 
-// UseAgain renews a live block's use on a stream, so that earlier Marks do not cover it.
+// UseAgain updates a live block's use on a stream, as if it had just been recorded.
 func (c *Core) UseAgain(h Handle, on Stream) {
-	id, err := c.live(h)
-	n, known := c.records[on]
-	if err == nil && known {
-		c.renewUse(&c.extras[id], n)
+	id, err := c.resolveLive(h)
+	streamID, isKnown := c.streamIDs[on]
+	if err == nil && isKnown {
+		c.renewUse(&c.rareFields[id], streamID)
 	}
 }
 
-// Mark is a point in the history of a Core.
-type Mark struct{ uses, deferrals, frees uint64 }
+// Mark identifies a point in the history of a Core.
+type Mark struct{ useCount, deferralCount, freeCount uint64 }
 
 // Covers reports whether the event of a deferred block was recorded before the mark.
-func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferrals }
+func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferralCount }
 
 // Mark returns the current point in the history.
-func (c *Core) Mark() Mark { return Mark{c.recorded, c.lastDeferral, c.frees} }
+func (c *Core) Mark() Mark { return Mark{c.useCount, c.deferralCount, c.freeCount} }
 
 // QuietSince reports whether no block has become free and no use has been recorded since the mark.
-func (c *Core) QuietSince(m Mark) bool { return m.frees == c.frees && m.uses == c.recorded }
+func (c *Core) QuietSince(m Mark) bool {
+	return m.freeCount == c.freeCount && m.useCount == c.useCount
+}
 
-// Synced records that the host has waited for all work that a stream had queued before the mark. It
-// calls Idle, and then frees the deferred blocks that no stream uses any more. Returned lists these
-// in the order of their streams' numbers and then of their deferrals.
+// Synced records that all work that a stream had queued before the mark is complete, and that the
+// host has waited for it. It calls Idle, and then frees the deferred blocks that no stream uses any
+// more. Returned lists these blocks by the number of their stream and then by their Deferral.
 func (c *Core) Synced(on Stream, before Mark) {
-	c.mergeHot()
+	c.mergeLastFreed()
 	c.reports.clear()
-	n, known := c.records[on]
-	if !known {
+	streamID, isKnown := c.streamIDs[on]
+	if !isKnown {
 		return
 	}
-	c.streams[n].completeUse = max(c.streams[n].completeUse, before.uses)
+	c.streams[streamID].lastCompleteUse = max(c.streams[streamID].lastCompleteUse, before.useCount)
 	c.Idle(on, before)
-	for _, s := range c.deferringStreams() {
-		for id := c.streams[s].firstDeferred; id != 0; {
-			after := c.extras[id].nextDeferred
-			c.endDeferral(id, n, before.deferrals)
-			id = after
+	for _, owner := range c.streamsWithDeferrals() {
+		for id := c.streams[owner].firstDeferred; id != 0; {
+			next := c.rareFields[id].nextDeferred
+			c.endDeferral(id, streamID, before.deferralCount)
+			id = next
 		}
 	}
 }
 
 // Idle records that all work that a stream had queued before the mark is complete. The stream's
-// free memory becomes clean, unless a block has become free since the mark.
+// free memory becomes clean: other streams can use it without waiting. Idle does nothing if a block
+// has become free since the mark.
 func (c *Core) Idle(on Stream, before Mark) {
-	n, known := c.records[on]
-	if known && before.frees == c.frees {
-		c.mergeHot()
-		c.cleanStream(n)
+	streamID, isKnown := c.streamIDs[on]
+	if isKnown && before.freeCount == c.freeCount {
+		c.mergeLastFreed()
+		c.markClean(streamID)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // that every deferred block is queued exactly once, and that the counters match the blocks. It
 // takes time proportional to the number of blocks.
 func (c *Core) Verify() error {
-	c.mergeHot()
+	c.mergeLastFreed()
 	a := audit{Core: c, free: map[uint32]bool{}, queued: map[uint32]bool{}}
 	for ordinal := range c.segments {
 		if err := a.verifySegment(int32(ordinal)); err != nil {
@@ -48,17 +48,17 @@ func (a *audit) verifySegment(ordinal int32) error {
 	if s.bytes == 0 {
 		return nil
 	}
-	if s.retired {
+	if s.isRetired {
 		defer func(before counts) {
-			before.pinned = a.found.pinned
+			before.pinnedBytes = a.found.pinnedBytes
 			a.found = before
 		}(a.found)
 	} else {
 		a.bytes += s.bytes
-		a.found.segments++
+		a.found.segmentCount++
 	}
 	position := s.base
-	for regionID := s.first; regionID != 0; regionID = a.regions[regionID].next {
+	for regionID := s.firstRegion; regionID != 0; regionID = a.regions[regionID].next {
 		region := &a.regions[regionID]
 		if region.ordinal != ordinal || region.origin != s.base ||
 			region.owner != a.streams[region.indexID/2].number ||
@@ -79,8 +79,8 @@ func (a *audit) verifySegment(ordinal int32) error {
 // verifyRegion verifies region r, which must begin at position, and returns the region's end.
 func (a *audit) verifyRegion(regionID uint32, position uint64) (uint64, error) {
 	region := &a.regions[regionID]
-	prev := region.ring
-	for id := a.blocks[region.ring].next; id != region.ring; id = a.blocks[id].next {
+	prev := region.sentinel
+	for id := a.blocks[region.sentinel].next; id != region.sentinel; id = a.blocks[id].next {
 		b := &a.blocks[id]
 		switch {
 		case b.position() != position || b.units() == 0:
@@ -89,20 +89,21 @@ func (a *audit) verifyRegion(regionID uint32, position uint64) (uint64, error) {
 		case b.region() != regionID || b.prev() != prev:
 			return position, fmt.Errorf("block %d has region %d and previous block %d, want %d and %d",
 				id, b.region(), b.prev(), regionID, prev)
-		case b.state() == Free && prev != region.ring && a.blocks[prev].state() == Free:
+		case b.state() == Free && prev != region.sentinel && a.blocks[prev].state() == Free:
 			return position, fmt.Errorf("free blocks %d and %d are neighbors", prev, id)
 		case b.state() != Free && position+b.units() > region.dirtyEnd:
 			return position, fmt.Errorf("block %d ends above the dirty end, %d",
 				id, region.dirtyEnd)
 		}
-		if err := a.countBlock(b, &a.extras[id], id); err != nil {
+		if err := a.countBlock(b, &a.rareFields[id], id); err != nil {
 			return position, err
 		}
 		position, prev = position+b.units(), id
 	}
-	ring := &a.blocks[region.ring]
-	if ring.prev() != prev || ring.units() != 0 || ring.state() != vacant {
-		return position, fmt.Errorf("ring %d is %+v, want last block %d", region.ring, *ring, prev)
+	sentinel := &a.blocks[region.sentinel]
+	if sentinel.prev() != prev || sentinel.units() != 0 || sentinel.state() != unusedRecord {
+		return position, fmt.Errorf("sentinel %d is %+v, want last block %d", region.sentinel, *sentinel,
+			prev)
 	}
 	if region.reservedEnd > region.dirtyEnd || region.dirtyEnd > position {
 		return position, fmt.Errorf("reserved end %d, dirty end %d and end %d are out of order",
@@ -111,29 +112,29 @@ func (a *audit) verifyRegion(regionID uint32, position uint64) (uint64, error) {
 	return position, nil
 }
 
-func (a *audit) countBlock(b *block, e *extra, id uint32) error {
+func (a *audit) countBlock(b *block, e *rareFields, id uint32) error {
 	switch b.state() {
 	case Free:
 		a.free[id] = true
 	case Live:
-		a.found.live++
+		a.found.liveCount++
 	case Parked:
-		a.found.parked += b.size()
+		a.found.parkedBytes += b.size()
 	case Deferred:
-		a.found.deferred += b.size()
+		a.found.deferredBytes += b.size()
 		a.queued[id] = true
 	default:
 		return fmt.Errorf("block %d is %s", id, b.state())
 	}
 	if b.state() != Free {
-		a.found.used += b.size()
-		a.found.requested += b.requested()
+		a.found.usedBytes += b.size()
+		a.found.requestedBytes += b.requested()
 	}
 	if e.pins > 0 {
-		a.found.pinned += b.size()
+		a.found.pinnedBytes += b.size()
 	}
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
-	if b.packed&hasExtra == 0 && (e.pins != 0 || e.firstUse != 0) {
+	if b.packed&hasExtraBit == 0 && (e.pins != 0 || e.firstUse != 0) {
 		return fmt.Errorf("%s block %d has an extra record but no hasExtra bit: %+v",
 			b.state(), id, *e)
 	}
@@ -171,9 +172,9 @@ func (a *audit) verifyIndex(indexID uint32, index *sizeIndex) error {
 }
 
 func (a *audit) verifyBag(indexID uint32, units uint64, bag *bag) error {
-	if bag.heaped > bag.count || bag.count > bag.capacity {
+	if bag.heapCount > bag.count || bag.count > bag.capacity {
 		return fmt.Errorf("bag has %d keys, %d in the heap, and capacity %d",
-			bag.count, bag.heaped, bag.capacity)
+			bag.count, bag.heapCount, bag.capacity)
 	}
 	keys := a.keys[bag.start : bag.start+bag.count]
 	for slot, key := range keys {
@@ -185,7 +186,7 @@ func (a *audit) verifyBag(indexID uint32, units uint64, bag *bag) error {
 		case b.slot() != uint32(slot) || b.key(id) != key:
 			return fmt.Errorf("block %d has slot %d and key %#x, want %d and %#x",
 				id, b.slot(), b.key(id), slot, key)
-		case slot > 0 && slot < int(bag.heaped) && keys[(slot-1)/2] > key:
+		case slot > 0 && slot < int(bag.heapCount) && keys[(slot-1)/2] > key:
 			return fmt.Errorf("block %d is lower than its parent in the heap", id)
 		}
 		delete(a.free, id)
@@ -200,8 +201,8 @@ func (a *audit) verifyBag(indexID uint32, units uint64, bag *bag) error {
 
 func (a *audit) verifyQueue(n uint32) error {
 	prev, last := uint32(0), uint64(0)
-	for id := a.streams[n].firstDeferred; id != 0; id = a.extras[id].nextDeferred {
-		b, e := &a.blocks[id], &a.extras[id]
+	for id := a.streams[n].firstDeferred; id != 0; id = a.rareFields[id].nextDeferred {
+		b, e := &a.blocks[id], &a.rareFields[id]
 		if !a.queued[id] || e.prevDeferred != prev || a.indexOf(b)/2 != n || e.firstUse == 0 {
 			return fmt.Errorf("block %d has an invalid queue entry", id)
 		}
@@ -219,17 +220,17 @@ func (a *audit) verifyQueue(n uint32) error {
 
 func (a *audit) verifyCounts() error {
 	want := a.counts
-	want.peakUsed, want.peakMapped = 0, 0
+	want.peakUsedBytes, want.peakMappedBytes = 0, 0
 	switch {
 	case len(a.queued) > 0:
 		return fmt.Errorf("%d deferred blocks are in no queue", len(a.queued))
 	case a.found != want:
 		return fmt.Errorf("counted %+v, but the counters are %+v", a.found, want)
-	case a.bytes != a.mapped || a.config.Capacity > 0 && a.bytes > a.config.Capacity:
-		return fmt.Errorf("counted %d mapped bytes, but the counter is %d", a.bytes, a.mapped)
-	case a.counts.peakUsed < a.counts.used || a.counts.peakMapped < a.mapped:
+	case a.bytes != a.mappedBytes || a.config.Capacity > 0 && a.bytes > a.config.Capacity:
+		return fmt.Errorf("counted %d mapped bytes, but the counter is %d", a.bytes, a.mappedBytes)
+	case a.counts.peakUsedBytes < a.counts.usedBytes || a.counts.peakMappedBytes < a.mappedBytes:
 		return fmt.Errorf("peaks of %d used and %d mapped bytes are below the current values %d and %d",
-			a.counts.peakUsed, a.counts.peakMapped, a.counts.used, a.mapped)
+			a.counts.peakUsedBytes, a.counts.peakMappedBytes, a.counts.usedBytes, a.mappedBytes)
 	}
 	return nil
 }
@@ -262,8 +263,8 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 		{"a reserved end above the dirty end", func(c *Core, _, _ uint32) {
 			c.regions[1].reservedEnd = 99
 		}, "reserved end"},
-		{"a ring that misses a block", func(c *Core, live, _ uint32) {
-			c.blocks[c.regions[1].ring].setPrev(live)
+		{"a list that misses a block", func(c *Core, live, _ uint32) {
+			c.blocks[c.regions[1].sentinel].setPrev(live)
 		}, "last block"},
 		{"a region of another segment", func(c *Core, _, _ uint32) {
 			c.regions[1].ordinal++
@@ -272,11 +273,11 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 			c.blocks[live].setState(Free)
 		}, "neighbors"},
 		{"a pinned free block", func(c *Core, _, free uint32) {
-			c.extras[free].pins = 1
-			c.blocks[free].packed |= hasExtra
+			c.rareFields[free].pins = 1
+			c.blocks[free].packed |= hasExtraBit
 		}, "1 pins"},
 		{"a pin without the hasExtra bit", func(c *Core, live, _ uint32) {
-			c.extras[live].pins = 1
+			c.rareFields[live].pins = 1
 		}, "no hasExtra bit"},
 		{"a free block in no class", func(c *Core, _, free uint32) {
 			c.remove(c.indexes[0], &c.blocks[free], c.blocks[free].units())
@@ -296,9 +297,15 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 		{"a deferred block in no queue", func(c *Core, live, _ uint32) {
 			c.blocks[live].setState(Deferred)
 		}, "no queue"},
-		{"a wrong counter", func(c *Core, _, _ uint32) { c.counts.used += Unit }, "the counters are"},
-		{"a wrong sum of segments", func(c *Core, _, _ uint32) { c.mapped += Unit }, "mapped bytes"},
-		{"a peak below the current value", func(c *Core, _, _ uint32) { c.counts.peakUsed = 0 }, "peaks"},
+		{"a wrong counter", func(c *Core, _, _ uint32) {
+			c.counts.usedBytes += Unit
+		}, "the counters are"},
+		{"a wrong sum of segments", func(c *Core, _, _ uint32) {
+			c.mappedBytes += Unit
+		}, "mapped bytes"},
+		{"a peak below the current value", func(c *Core, _, _ uint32) {
+			c.counts.peakUsedBytes = 0
+		}, "peaks"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newCore(t, Default())

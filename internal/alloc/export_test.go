@@ -9,7 +9,7 @@ func (c *Core) Free(v Block) (State, error) {
 
 // Segments yields the segments that have not been trimmed, by ordinal.
 func (c *Core) Segments() iter.Seq[Segment] {
-	c.mergeHot()
+	c.mergeLastFreed()
 	return func(yield func(Segment) bool) {
 		for i := range c.segments {
 			if c.segments[i].bytes > 0 && !yield(c.segmentView(int32(i))) {

@@ -77,7 +77,7 @@ func (index *sizeIndex) nextBin(bin int) int {
 // size. Among blocks of the same size, it returns the one with the lowest position. It does not
 // read the block's record, which is slow.
 func (f *freeBlocks) find(index *sizeIndex, units uint64) (id uint32, found uint64) {
-	f.credit += creditStep
+	f.searchCredit += creditStep
 	if units > exactBins {
 		return f.findLarge(index, units)
 	}
@@ -143,7 +143,7 @@ func (f *freeBlocks) remove(index *sizeIndex, b *block, units uint64) {
 	last := bag.count - 1
 	bag.count = last
 	index.clearIfEmpty(uint(bin), last)
-	if slot < bag.heaped || last+1 < bag.capacity/4 {
+	if slot < bag.heapCount || last+1 < bag.capacity/4 {
 		f.removeKeySlowly(bag, slot)
 		return
 	}
@@ -162,20 +162,20 @@ func (f *freeBlocks) removeLarge(index *sizeIndex, b *block, units uint64) {
 	}
 }
 
-// reindex changes the place and size of a free block.
-func (f *freeBlocks) reindex(index *sizeIndex, b *block, id uint32, place, units uint64) {
+// reindex changes the start (block.positionAndRegion) and the size of a free block.
+func (f *freeBlocks) reindex(index *sizeIndex, b *block, id uint32, start, units uint64) {
 	oldUnits := b.units()
-	if oldUnits > exactBins && f.resizeClass(index, b, id, place, units) {
+	if oldUnits > exactBins && f.tryResizeInPlace(index, b, id, start, units) {
 		return
 	}
 	f.remove(index, b, oldUnits)
-	b.moveTo(place, units)
+	b.setRange(start, units)
 	f.insert(index, b, id, units)
 }
 
-// resizeClass changes the size of a class with a single block, and reports whether it did. It fails
-// if the class would have to move in the list.
-func (f *freeBlocks) resizeClass(index *sizeIndex, b *block, id uint32, place, units uint64) bool {
+// tryResizeInPlace changes the start and size of a block that is the only one of its size. It returns
+// false, and changes nothing, if other blocks have the old size or the class would have to move.
+func (f *freeBlocks) tryResizeInPlace(index *sizeIndex, b *block, id uint32, start, units uint64) bool {
 	cl := &f.classes[f.classOf(index, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
 		binOf(b.units()) != binOf(units) ||
@@ -184,7 +184,7 @@ func (f *freeBlocks) resizeClass(index *sizeIndex, b *block, id uint32, place, u
 		return false
 	}
 	cl.units = units
-	b.moveTo(place, units)
+	b.setRange(start, units)
 	f.keys[cl.blocks.start] = b.key(id)
 	return true
 }
@@ -223,8 +223,8 @@ func (f *freeBlocks) classFor(index *sizeIndex, units uint64) uint32 {
 
 // newClass may reallocate f.classes. The bag of the class may still have an array.
 func (f *freeBlocks) newClass() uint32 {
-	if k := f.unusedClass; k != 0 {
-		f.unusedClass = f.classes[k].next
+	if k := f.firstUnusedClass; k != 0 {
+		f.firstUnusedClass = f.classes[k].next
 		return k
 	}
 	f.classes = append(f.classes, class{})
@@ -243,14 +243,14 @@ func (f *freeBlocks) dropClass(index *sizeIndex, k uint32) {
 	if cl.next != 0 {
 		f.classes[cl.next].prev = cl.prev
 	}
-	cl.next = f.unusedClass
-	f.unusedClass = k
+	cl.next = f.firstUnusedClass
+	f.firstUnusedClass = k
 }
 
 // dropAll drops all classes and bags. The caller must drop the indexes, which refer to them.
 func (f *freeBlocks) dropAll() {
 	f.keys, f.classes = f.keys[:1], f.classes[:1]
-	f.spareKeys, f.unusedClass, f.credit = [32]uint32{}, 0, 0
+	f.unusedArrays, f.firstUnusedClass, f.searchCredit = [32]uint32{}, 0, 0
 }
 
 func (f *freeBlocks) largest(index *sizeIndex) int64 {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Extent describes a segment in an Inventory. A trimmed segment has 0 bytes.
+// Extent describes a segment in an Inventory. A segment that Trim has removed has 0 bytes.
 type Extent struct {
 	Bytes int64
 	Small bool // whether the segment serves small requests under Stepped sizing
@@ -25,41 +25,42 @@ func (r Range) compare(o Range) int {
 		cmp.Compare(r.Size, o.Size))
 }
 
-// Held describes a block that is not free.
+// Held describes a live or pinned block.
 type Held struct {
 	Range
-	Live   bool // whether the block is live rather than parked
+	Live   bool // false for a parked block
 	Pinned bool
-	// Stream is the number of a live block's stream. Stream 0 has number 0, and the other streams
-	// are numbered from 1 in the order in which their first live blocks appear in the segments.
+	// Stream is the number of a live block's stream. Stream 0 has number 0. The other streams are
+	// numbered from 1 in the order of their first live blocks in the Inventory.
 	Stream uint32
 }
 
-// Inventory lists the segments and blocks of a Core, for comparison between ranks.
+// Inventory lists the segments and blocks of a Core. Ranks compare their inventories.
 type Inventory struct {
-	Segments []Extent // by ordinal
-	Blocks   []Held   // by segment and offset
+	Segments []Extent // sorted by ordinal
+	Blocks   []Held   // sorted by segment and offset
 }
 
-// Arrangement describes a layout to which several Cores can be rebuilt.
+// Arrangement describes the layout that several Cores have after Rebuild.
 type Arrangement struct {
-	// Segments lists the segments by ordinal. A segment with 0 bytes is retired.
+	// Segments lists the segments by ordinal. A segment with 0 bytes is retired: no memory is
+	// allocated from it.
 	Segments []Extent
 	// Kept lists, by segment and offset, the ranges that stay allocated until the next Rebuild:
-	// freed blocks that a graph pins, and live blocks that graphs pin only on some ranks.
+	// parked blocks, and live blocks that are pinned on some but not all ranks.
 	Kept []Range
 }
 
-// Conflict describes a live block that differs between ranks, or whose segment does.
+// Conflict describes a range whose live block or segment differs between ranks.
 type Conflict struct {
 	Range
-	// Has describes, for each rank, the segment and the live block at this range.
+	// Has describes, for each rank, the segment and the live block in this range.
 	Has []string
 }
 
-// Union returns an arrangement with which the Cores of several ranks place blocks identically after
-// a Rebuild. If a live block prevents that, Union returns a Conflict. The result depends only on
-// the inventories.
+// Union returns an Arrangement: after Rebuild with this Arrangement, all ranks place blocks
+// identically. If a live block differs between ranks, Union returns a Conflict instead. All ranks
+// get the same result for the same inventories.
 //
 // Segments that differ between ranks are retired. A rank keeps a retired segment mapped while a
 // graph pins a part of it.
@@ -67,66 +68,66 @@ func Union(ranks []Inventory) (Arrangement, *Conflict) {
 	if c := findConflict(ranks); c != nil {
 		return Arrangement{}, c
 	}
-	var l Arrangement
+	var arrangement Arrangement
 	count := 0
 	for _, r := range ranks {
 		count = max(count, len(r.Segments))
 	}
 	for ordinal := range count {
-		l.Segments = append(l.Segments, commonSegment(ranks, ordinal))
+		arrangement.Segments = append(arrangement.Segments, commonSegment(ranks, ordinal))
 	}
-	live, pins := map[span]bool{}, map[Range]int{}
+	liveSpans, pinCounts := map[spanID]bool{}, map[Range]int{}
 	for _, r := range ranks {
 		for _, b := range r.Blocks {
 			if b.Live {
-				b.eachSpan(func(s span) { live[s] = true })
+				b.eachSpan(func(s spanID) { liveSpans[s] = true })
 			}
 			if b.Live && b.Pinned {
-				pins[b.Range]++
+				pinCounts[b.Range]++
 			}
 		}
 	}
-	for r, n := range pins {
-		if n < len(ranks) {
-			l.Kept = append(l.Kept, r)
+	for r, count := range pinCounts {
+		if count < len(ranks) {
+			arrangement.Kept = append(arrangement.Kept, r)
 		}
 	}
 	for _, r := range ranks {
 		for _, b := range r.Blocks {
-			if bytes := l.Segments[b.Segment].Bytes; bytes > 0 && !b.Live {
-				l.Kept = append(l.Kept, b.keptParts(live, bytes)...)
+			if bytes := arrangement.Segments[b.Segment].Bytes; bytes > 0 && !b.Live {
+				arrangement.Kept = append(arrangement.Kept, b.rangesToKeep(liveSpans, bytes)...)
 			}
 		}
 	}
-	l.Kept = mergeOverlapping(l.Kept)
-	return l, nil
+	arrangement.Kept = mergeOverlapping(arrangement.Kept)
+	return arrangement, nil
 }
 
-// span identifies 2 MiB of a segment. A region consists of whole spans.
-type span struct {
+// spanID identifies a span, 2 MiB of a segment. All memory of a span has the same owner stream.
+type spanID struct {
 	segment int32
 	number  int64
 }
 
 const spanBytes = int64(spanUnits) << unitShift
 
-func (r Range) eachSpan(f func(span)) {
+func (r Range) eachSpan(f func(spanID)) {
 	for n := r.Offset / spanBytes; n*spanBytes < r.end(); n++ {
-		f(span{r.Segment, n})
+		f(spanID{r.Segment, n})
 	}
 }
 
-// keptParts returns the ranges to keep for a parked block, one for each span. If a span has no live
-// blocks, the whole span is kept, because its owner stream may differ between ranks.
-func (r Range) keptParts(live map[span]bool, bytes int64) (kept []Range) {
-	r.eachSpan(func(s span) {
+// rangesToKeep returns the ranges to keep for a parked block, one for each span. If a span has no
+// live blocks, the range is the whole span, because its owner can differ between ranks.
+func (r Range) rangesToKeep(liveSpans map[spanID]bool, bytes int64) (ranges []Range) {
+	r.eachSpan(func(s spanID) {
 		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
-		if live[s] {
+		if liveSpans[s] {
 			start, end = max(start, r.Offset), min(end, r.end())
 		}
-		kept = append(kept, Range{r.Segment, start, end - start})
+		ranges = append(ranges, Range{r.Segment, start, end - start})
 	})
-	return kept
+	return ranges
 }
 
 func commonSegment(ranks []Inventory, ordinal int) Extent {
@@ -140,40 +141,40 @@ func commonSegment(ranks []Inventory, ordinal int) Extent {
 
 func mergeOverlapping(ranges []Range) []Range {
 	slices.SortFunc(ranges, Range.compare)
-	var out []Range
+	var merged []Range
 	for _, r := range ranges {
-		if last := len(out) - 1; last >= 0 && out[last].Segment == r.Segment &&
-			out[last].end() > r.Offset {
-			out[last].Size = max(out[last].end(), r.end()) - out[last].Offset
+		if last := len(merged) - 1; last >= 0 && merged[last].Segment == r.Segment &&
+			merged[last].end() > r.Offset {
+			merged[last].Size = max(merged[last].end(), r.end()) - merged[last].Offset
 			continue
 		}
-		out = append(out, r)
+		merged = append(merged, r)
 	}
-	return out
+	return merged
 }
 
 // findConflict returns the first live block that differs between ranks, or nil.
 func findConflict(ranks []Inventory) *Conflict {
 	live := make([]map[Range]uint32, len(ranks))
-	var all []Range
+	var liveRanges []Range
 	for i, r := range ranks {
 		live[i] = map[Range]uint32{}
 		for _, b := range r.Blocks {
 			if b.Live {
 				live[i][b.Range] = b.Stream
-				all = append(all, b.Range)
+				liveRanges = append(liveRanges, b.Range)
 			}
 		}
 	}
-	slices.SortFunc(all, Range.compare)
-	for _, r := range slices.Compact(all) {
-		same := commonSegment(ranks, int(r.Segment)).Bytes > 0
+	slices.SortFunc(liveRanges, Range.compare)
+	for _, r := range slices.Compact(liveRanges) {
+		isSame := commonSegment(ranks, int(r.Segment)).Bytes > 0
 		for i := range ranks {
-			stream, ok := live[i][r]
-			first := live[0][r]
-			same = same && ok && stream == first
+			stream, hasBlock := live[i][r]
+			firstStream := live[0][r]
+			isSame = isSame && hasBlock && stream == firstStream
 		}
-		if !same {
+		if !isSame {
 			return newConflict(ranks, r)
 		}
 	}
@@ -181,19 +182,19 @@ func findConflict(ranks []Inventory) *Conflict {
 }
 
 func newConflict(ranks []Inventory, r Range) *Conflict {
-	c := &Conflict{Range: r}
-	for _, v := range ranks {
-		c.Has = append(c.Has, v.describe(r))
+	conflict := &Conflict{Range: r}
+	for _, inventory := range ranks {
+		conflict.Has = append(conflict.Has, inventory.describe(r))
 	}
-	return c
+	return conflict
 }
 
-func (v Inventory) describe(r Range) string {
+func (inventory Inventory) describe(r Range) string {
 	segment := "no segment"
-	if int(r.Segment) < len(v.Segments) && v.Segments[r.Segment].Bytes > 0 {
-		segment = fmt.Sprintf("segment of %d B", v.Segments[r.Segment].Bytes)
+	if int(r.Segment) < len(inventory.Segments) && inventory.Segments[r.Segment].Bytes > 0 {
+		segment = fmt.Sprintf("segment of %d B", inventory.Segments[r.Segment].Bytes)
 	}
-	for _, b := range v.Blocks {
+	for _, b := range inventory.Blocks {
 		if b.Live && b.Segment == r.Segment && b.Offset < r.end() && r.Offset < b.end() {
 			return fmt.Sprintf("live block of %d B (stream %d) at segment %d offset %#x, %s", b.Size,
 				b.Stream, b.Segment, b.Offset, segment)

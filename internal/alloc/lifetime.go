@@ -5,60 +5,60 @@ import (
 	"slices"
 )
 
-// lifetimes decides when a freed block can be allocated again.
+// lifetimes decides when the memory of a freed block can be allocated again.
 type lifetimes struct {
 	placer
 	streamTable
 	useTable
 	reports
-	lastDeferral uint64
-	owners       []uint32 // reused result of deferringStreams
+	deferralCount    uint64
+	deferringStreams []uint32 // reused result of streamsWithDeferrals
 }
 
 func (l *lifetimes) indexFor(stream Stream, rounded int64) uint32 {
-	if stream != l.recentStream {
+	if stream != l.selectedStream {
 		l.selectStream(stream)
 	}
-	return l.recentIndex + l.config.smallBit(rounded)
+	return l.selectedIndex + l.config.smallBit(rounded)
 }
 
 func (l *lifetimes) selectStream(name Stream) {
-	n := l.record(name)
-	l.ensureNumber(n)
-	l.recentStream, l.recentIndex = name, n*2
+	streamID := l.ensureStream(name)
+	l.assignNumber(streamID)
+	l.selectedStream, l.selectedIndex = name, streamID*2
 }
 
-func (l *lifetimes) record(name Stream) uint32 {
-	n, known := l.records[name]
+func (l *lifetimes) ensureStream(name Stream) uint32 {
+	streamID, known := l.streamIDs[name]
 	if !known {
-		n = l.addStream(name)
+		streamID = l.addStream(name)
 		l.indexes = append(l.indexes, nil, nil)
 	}
-	return n
+	return streamID
 }
 
-func (l *lifetimes) beforeFree() {
-	if l.reports.filled {
+func (l *lifetimes) prepareFree() {
+	if l.reports.hasEntries {
 		l.reports.clear()
 	}
-	if l.hot != 0 {
-		l.mergeHotInto(l.indexes[l.hotIndex])
+	if l.lastFreed != 0 {
+		l.mergeLastFreedInto(l.indexes[l.lastFreedIndex])
 	}
 }
 
-func (l *lifetimes) freeInUse(b *block, id uint32) State {
-	if l.extras[id].pins > 0 || l.extras[id].kept {
+func (l *lifetimes) freeOrPark(b *block, id uint32) State {
+	if l.rareFields[id].pins > 0 || l.rareFields[id].isKept {
 		b.setState(Parked)
-		l.counts.parked += b.size()
+		l.counts.parkedBytes += b.size()
 		return Parked
 	}
 	return l.freeOrDefer(id)
 }
 
-// freeOrDefer frees an unpinned block, or defers it if other streams may still use it.
+// freeOrDefer frees an unpinned block, or defers it if other streams can still use it.
 func (l *lifetimes) freeOrDefer(id uint32) State {
-	l.dropCompleteUses(&l.extras[id], l.streams)
-	if l.extras[id].firstUse != 0 {
+	l.dropCompleteUses(&l.rareFields[id], l.streams)
+	if l.rareFields[id].firstUse != 0 {
 		l.deferFree(id)
 		return Deferred
 	}
@@ -66,72 +66,72 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 	return Free
 }
 
-// deferringStreams returns the indexes of the streams that own deferred blocks, by number.
-func (l *lifetimes) deferringStreams() []uint32 {
-	l.owners = l.owners[:0]
+// streamsWithDeferrals returns the ids of the streams that own deferred blocks, sorted by number.
+func (l *lifetimes) streamsWithDeferrals() []uint32 {
+	l.deferringStreams = l.deferringStreams[:0]
 	for s := range l.streams {
 		if l.streams[s].firstDeferred != 0 {
-			l.owners = append(l.owners, uint32(s))
+			l.deferringStreams = append(l.deferringStreams, uint32(s))
 		}
 	}
-	slices.SortFunc(l.owners, func(a, b uint32) int {
+	slices.SortFunc(l.deferringStreams, func(a, b uint32) int {
 		return cmp.Compare(l.streams[a].number, l.streams[b].number)
 	})
-	return l.owners
+	return l.deferringStreams
 }
 
-// deferFree queues a deferred block and reports the events that the caller must record.
+// deferFree adds a block to its stream's list of deferred blocks, and to EventsToRecord.
 func (l *lifetimes) deferFree(id uint32) {
-	l.lastDeferral++
-	l.reports.filled = true
-	b, e := &l.blocks[id], &l.extras[id]
+	l.deferralCount++
+	l.reports.hasEntries = true
+	b, e := &l.blocks[id], &l.rareFields[id]
 	for u := e.firstUse; u != 0; u = l.uses[u].next {
-		l.uses[u].seq = l.lastDeferral
+		l.uses[u].seq = l.deferralCount
 		l.reports.toRecord = append(l.reports.toRecord,
-			StreamPoint{l.lastDeferral, l.streams[l.uses[u].stream].name})
+			StreamPoint{l.deferralCount, l.streams[l.uses[u].stream].name})
 	}
 	s := &l.streams[l.indexOf(b)/2]
 	b.setState(Deferred)
 	e.prevDeferred, e.nextDeferred = s.lastDeferred, 0
 	if s.lastDeferred != 0 {
-		l.extras[s.lastDeferred].nextDeferred = id
+		l.rareFields[s.lastDeferred].nextDeferred = id
 	} else {
 		s.firstDeferred = id
 	}
 	s.lastDeferred = id
-	l.counts.deferred += b.size()
+	l.counts.deferredBytes += b.size()
 }
 
 // endDeferral ends a deferred block's use on a stream, and frees the block after its last use. It
-// does nothing if the block's deferral number is above last.
-func (l *lifetimes) endDeferral(id, stream uint32, last uint64) {
-	if l.endUse(&l.extras[id], stream, last) && l.extras[id].firstUse == 0 {
+// does nothing if the block's deferral number is above lastDeferral.
+func (l *lifetimes) endDeferral(id, stream uint32, lastDeferral uint64) {
+	if l.endUse(&l.rareFields[id], stream, lastDeferral) && l.rareFields[id].firstUse == 0 {
 		l.reportReturned(id)
 		l.freeDeferred(id)
 	}
 }
 
 func (l *lifetimes) freeDeferred(id uint32) {
-	b, e := &l.blocks[id], &l.extras[id]
+	b, e := &l.blocks[id], &l.rareFields[id]
 	s := &l.streams[l.indexOf(b)/2]
 	if e.prevDeferred != 0 {
-		l.extras[e.prevDeferred].nextDeferred = e.nextDeferred
+		l.rareFields[e.prevDeferred].nextDeferred = e.nextDeferred
 	} else {
 		s.firstDeferred = e.nextDeferred
 	}
 	if e.nextDeferred != 0 {
-		l.extras[e.nextDeferred].prevDeferred = e.prevDeferred
+		l.rareFields[e.nextDeferred].prevDeferred = e.prevDeferred
 	} else {
 		s.lastDeferred = e.prevDeferred
 	}
-	l.counts.deferred -= b.size()
+	l.counts.deferredBytes -= b.size()
 	l.makeFree(b, id)
 }
 
-// freeEarly frees a deferred block whose uses may not be complete yet, and reports the events for
-// which the block's stream must wait.
-func (l *lifetimes) freeEarly(id uint32) {
-	e := &l.extras[id]
+// freeAndReportWaits frees a deferred block before its uses are complete. It adds the events for
+// which the block's stream must wait to Waits.
+func (l *lifetimes) freeAndReportWaits(id uint32) {
+	e := &l.rareFields[id]
 	for u := e.firstUse; u != 0; u = l.uses[u].next {
 		l.reports.waits = append(l.reports.waits,
 			StreamPoint{l.uses[u].seq, l.streams[l.uses[u].stream].name})
@@ -141,23 +141,23 @@ func (l *lifetimes) freeEarly(id uint32) {
 	l.freeDeferred(id)
 }
 
-// reportReturned adds a block to Returned. It must precede makeFree, which may drop the record.
+// reportReturned adds a block to Returned. It must precede makeFree, which can drop the record.
 func (l *lifetimes) reportReturned(id uint32) {
-	l.reports.filled = true
+	l.reports.hasEntries = true
 	r := l.regionOf(&l.blocks[id])
 	l.reports.returned = append(l.reports.returned, Return{l.view(id), r.owner})
 }
 
 func (l *lifetimes) viewOf(id uint32) View {
 	b := &l.blocks[id]
-	v := View{
-		Block: l.view(id), State: b.state(), Pins: l.extras[id].pins,
+	view := View{
+		Block: l.view(id), State: b.state(), Pins: l.rareFields[id].pins,
 		Stream: l.nameOf(l.indexOf(b)),
 	}
 	if b.state() == Free {
-		v.Handle = 0
+		view.Handle = 0
 	}
-	return v
+	return view
 }
 
 func (l *lifetimes) segmentView(ordinal int32) Segment {

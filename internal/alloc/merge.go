@@ -2,13 +2,13 @@ package alloc
 
 // merge merges a free block with its free neighbors, adds the result to the index, and returns its
 // size in units.
-func (l *layout) merge(index *sizeIndex, b *block, id uint32, free neighbors) uint64 {
+func (l *layout) merge(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
 	if (p.unitsAndPrev|n.unitsAndPrev)>>idBits > exactBins {
-		return l.mergeLarge(index, b, id, free)
+		return l.mergeLarge(index, b, id, states)
 	}
-	if free.next {
+	if states.isNextFree {
 		added := n.units()
 		l.remove(index, n, added)
 		units += added
@@ -17,7 +17,7 @@ func (l *layout) merge(index *sizeIndex, b *block, id uint32, free neighbors) ui
 		b.next = after
 		l.blocks[after].setPrev(id)
 	}
-	if free.prev {
+	if states.isPrevFree {
 		added := p.units()
 		l.remove(index, p, added)
 		units += added
@@ -34,14 +34,14 @@ func (l *layout) merge(index *sizeIndex, b *block, id uint32, free neighbors) ui
 
 // mergeLarge is merge for neighbors of any size. The result keeps the record of a free neighbor, so
 // that the index changes as little as possible.
-func (l *layout) mergeLarge(index *sizeIndex, b *block, id uint32, free neighbors) uint64 {
+func (l *layout) mergeLarge(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
 	switch {
-	case free.prev:
+	case states.isPrevFree:
 		units += p.units()
 		after := next
-		if free.next {
+		if states.isNextFree {
 			added := n.units()
 			l.remove(index, n, added)
 			units += added
@@ -52,7 +52,7 @@ func (l *layout) mergeLarge(index *sizeIndex, b *block, id uint32, free neighbor
 		l.blocks[after].setPrev(prev)
 		l.dropBlock(b, id)
 		l.reindex(index, p, prev, p.positionAndRegion, units)
-	case free.next:
+	case states.isNextFree:
 		units += n.units()
 		l.linkAfter(n, prev, next)
 		l.dropBlock(b, id)

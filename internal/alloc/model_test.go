@@ -128,7 +128,8 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 }
 
 func (m *model) grow(rounded int64) int64 {
-	bytes, limit := m.rules.config.segmentSize(rounded, m.rules.mapped), m.rules.config.Capacity
+	bytes := m.rules.config.segmentSize(rounded, m.rules.mappedBytes)
+	limit := m.rules.config.Capacity
 	if left := limit - m.mapped(); limit > 0 && bytes > left {
 		bytes = left / m.rules.config.Granularity * m.rules.config.Granularity
 		if bytes < rounded || m.rules.config.Sizing == Stepped {
@@ -141,7 +142,7 @@ func (m *model) grow(rounded int64) int64 {
 func (m *model) add(grow Growth, address uint64, stream Stream, small bool, ordinal int32) {
 	s := &modelSegment{Segment: Segment{ordinal, grow.Bytes, address, stream}}
 	r := &modelRegion{stream: stream, small: small}
-	if grow.reserved {
+	if grow.isReserved {
 		r.high, r.floor = grow.Bytes, grow.Bytes
 	}
 	s.blocks = []*modelBlock{{segment: s, region: r, size: grow.Bytes, state: Free}}
@@ -149,7 +150,7 @@ func (m *model) add(grow Growth, address uint64, stream Stream, small bool, ordi
 }
 
 func (m *model) place(b *modelBlock, size, rounded int64) *modelBlock {
-	if rest := b.size - rounded; m.rules.config.splits(rounded, rest) {
+	if rest := b.size - rounded; m.rules.config.shouldSplit(rounded, rest) {
 		tail := &modelBlock{
 			segment: b.segment, region: b.region, offset: b.offset + rounded, size: rest,
 			state: Free,

@@ -2,26 +2,26 @@ package alloc
 
 import "fmt"
 
-// placer chooses the free block for a request, splits and merges blocks, and counts them.
+// placer chooses the free block for a request, and updates the counters.
 type placer struct {
 	layout
-	config    Config
-	geometric bool   // whether the sizing is Geometric
-	arenaEnd  uint64 // first unused position in the arena
-	mapped    int64
-	counts    counts
-	frees     uint64
-	owner     uint32 // see Core.Owner
+	config      Config
+	isGeometric bool   // whether config.Sizing is Geometric
+	arenaEnd    uint64 // first unused position in the arena
+	mappedBytes int64
+	counts      counts
+	freeCount   uint64 // number of blocks that have become free
+	lastOwner   uint32 // see Core.Owner
 
-	// The latest Alloc and the hot block; see hot.go.
+	// These fields describe the latest Alloc and the latest Free; see last_freed.go.
 
-	lastAlloc  uint32 // 0 if the latest call was not an Alloc
-	lastUnits  uint64
-	lastIndex  uint32
-	hot        uint32 // hot block, or 0
-	hotIndex   uint32
-	hotRepeats bool // whether the hot block was freed right after its Alloc
-	neighbors  neighbors
+	lastAllocated        uint32 // block of the latest call if that was an Alloc; otherwise 0
+	lastAllocatedUnits   uint64
+	lastAllocatedIndex   uint32
+	lastFreed            uint32 // block of the latest call if that was a Free; otherwise 0
+	lastFreedIndex       uint32
+	isLastAllocatedFreed bool // whether lastFreed was freed right after its Alloc
+	lastFreedNeighbors   neighborStates
 }
 
 func (p *placer) makeLive(id uint32, size int64) Block {
@@ -29,67 +29,71 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	b.packed = uint64(Live) | uint64(size)<<requestedShift
 	r := p.regionOf(b)
 	v := r.view(b, id)
-	p.owner = r.owner
+	p.lastOwner = r.owner
 	if end := b.position() + b.units(); end > r.dirtyEnd {
 		r.dirtyEnd = end
 	}
-	p.counts.live++
-	p.counts.requested += size
-	used := p.counts.used + v.Size
-	p.counts.used = used
-	if used > p.counts.peakUsed {
-		p.counts.peakUsed = used
+	p.counts.liveCount++
+	p.counts.requestedBytes += size
+	used := p.counts.usedBytes + v.Size
+	p.counts.usedBytes = used
+	if used > p.counts.peakUsedBytes {
+		p.counts.peakUsedBytes = used
 	}
 	return v
 }
 
-// fit returns the free block of an index that serves a request, and the block's size. It also
-// merges the hot block. If the hot block belongs to the same index, fit searches before the merge,
-// so that the processor can overlap the two. If the merge affects the result, fit searches again.
-func (p *placer) fit(index *sizeIndex, units uint64, indexID uint32) (id uint32, found uint64) {
-	if p.hot != 0 && p.hotIndex != indexID {
-		p.mergeHotInto(p.indexes[p.hotIndex])
+// findBlock returns the best free block in an index for a request, and the size of this block. It
+// merges lastFreed with its neighbors. If lastFreed belongs to this index, findBlock first searches
+// and then merges, because this order is faster. It searches again if the merge changes the result.
+func (p *placer) findBlock(
+	index *sizeIndex, units uint64, indexID uint32,
+) (id uint32, foundUnits uint64) {
+	if p.lastFreed != 0 && p.lastFreedIndex != indexID {
+		p.mergeLastFreedInto(p.indexes[p.lastFreedIndex])
 	}
 	if index == nil {
 		return 0, 0
 	}
-	id, found = p.find(index, units)
-	if p.hot != 0 {
-		merged := p.mergeHotInto(index)
+	id, foundUnits = p.find(index, units)
+	if p.lastFreed != 0 {
+		mergedUnits := p.mergeLastFreedInto(index)
 		b := &p.blocks[id]
-		if merged-units <= found-units || b.units() != found || b.state() != Free {
-			id, found = p.find(index, units)
+		if mergedUnits-units <= foundUnits-units || b.units() != foundUnits || b.state() != Free {
+			id, foundUnits = p.find(index, units)
 		}
 	}
-	return id, found
+	return id, foundUnits
 }
 
-// takeFront removes a free block from its index and returns the part for the request. The remainder
-// keeps the block's record.
-func (p *placer) takeFront(index *sizeIndex, id uint32, units, found uint64) uint32 {
-	rest := found - units
-	if rest == 0 || !p.geometric && !p.config.splits(int64(units)<<unitShift, int64(rest)<<unitShift) {
-		p.remove(index, &p.blocks[id], found)
+// takeFront allocates the front of a free block, and returns the id of this part. If the rest stays
+// free, it keeps the id of the free block.
+func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
+	restUnits := foundUnits - units
+	if restUnits == 0 || !p.isGeometric &&
+		!p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift) {
+		p.remove(index, &p.blocks[id], foundUnits)
 		return id
 	}
 	front := p.newBlock()
-	b, f := &p.blocks[id], &p.blocks[front]
-	prev, place := b.prev(), b.positionAndRegion
-	f.positionAndRegion, f.unitsAndPrev, f.next = place, units<<idBits, id
-	p.linkAfter(f, prev, front)
+	b, frontBlock := &p.blocks[id], &p.blocks[front]
+	prev, positionAndRegion := b.prev(), b.positionAndRegion
+	frontBlock.positionAndRegion = positionAndRegion
+	frontBlock.unitsAndPrev, frontBlock.next = units<<idBits, id
+	p.linkAfter(frontBlock, prev, front)
 	b.setPrev(front)
-	place += units << idBits
-	if found > exactBins && p.resizeClass(index, b, id, place, rest) {
+	positionAndRegion += units << idBits
+	if foundUnits > exactBins && p.tryResizeInPlace(index, b, id, positionAndRegion, restUnits) {
 		return front
 	}
-	p.remove(index, b, found)
-	b.moveTo(place, rest)
-	p.insert(index, b, id, rest)
+	p.remove(index, b, foundUnits)
+	b.setRange(positionAndRegion, restUnits)
+	p.insert(index, b, id, restUnits)
 	return front
 }
 
-func (p *placer) reserve(units uint64, indexID uint32) bool {
-	id, _ := p.fit(p.indexes[indexID], units, indexID)
+func (p *placer) tryReserve(units uint64, indexID uint32) bool {
+	id, _ := p.findBlock(p.indexes[indexID], units, indexID)
 	if id == 0 {
 		return false
 	}
@@ -98,10 +102,10 @@ func (p *placer) reserve(units uint64, indexID uint32) bool {
 	return true
 }
 
-func (p *placer) outOfMemory(size int64, indexID uint32) error {
+func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	e := &OutOfMemoryError{Requested: size, Capacity: p.config.Capacity}
-	for _, h := range [2]uint32{indexID &^ 1, indexID | 1} {
-		if index := p.indexes[h]; index != nil {
+	for _, id := range [2]uint32{indexID &^ 1, indexID | 1} { // the two indexes of the stream
+		if index := p.indexes[id]; index != nil {
 			e.Free += p.freeBytes(index)
 			e.LargestFree = max(e.LargestFree, p.largest(index))
 		}
@@ -110,37 +114,38 @@ func (p *placer) outOfMemory(size int64, indexID uint32) error {
 }
 
 func (p *placer) makeFree(b *block, id uint32) {
-	p.invalidate(b)
-	p.merge(p.indexes[p.indexOf(b)], b, id, p.freeNeighbors(b))
+	p.invalidateHandle(b)
+	p.merge(p.indexes[p.indexOf(b)], b, id, p.neighborStates(b))
 }
 
-func (p *placer) invalidate(b *block) {
-	p.counts.used -= b.size()
-	p.counts.requested -= b.requested()
-	p.frees++
+func (p *placer) invalidateHandle(b *block) {
+	p.counts.usedBytes -= b.size()
+	p.counts.requestedBytes -= b.requested()
+	p.freeCount++
 	b.generation++
-	b.packed = uint64(vacant)
+	b.packed = uint64(unusedRecord)
 }
 
-// coverSegment creates a region with one free block for a new segment.
-func (p *placer) coverSegment(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
-	regionID, id, ring := p.newRegion(), p.newBlock(), p.newBlock()
+// createRegion creates the region of a new segment, with one free block.
+func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
+	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
 	p.regions[regionID] = region{
 		origin: base, dirtyEnd: base, reservedEnd: base,
-		ordinal: ordinal, indexID: indexID, ring: ring, owner: owner,
+		ordinal: ordinal, indexID: indexID, sentinel: sentinelID, owner: owner,
 	}
 	if p.indexes[indexID] == nil {
 		p.indexes[indexID] = new(sizeIndex)
 	}
-	b, ringBlock := &p.blocks[id], &p.blocks[ring]
+	b, sentinel := &p.blocks[blockID], &p.blocks[sentinelID]
 	b.positionAndRegion = base<<idBits | uint64(regionID)
-	b.unitsAndPrev, b.next = units<<idBits|uint64(ring), ring
-	ringBlock.packed, ringBlock.unitsAndPrev, ringBlock.next = uint64(vacant), uint64(id), id
-	p.insert(p.indexes[indexID], b, id, units)
+	b.unitsAndPrev, b.next = units<<idBits|uint64(sentinelID), sentinelID
+	sentinel.packed = uint64(unusedRecord)
+	sentinel.unitsAndPrev, sentinel.next = uint64(blockID), blockID
+	p.insert(p.indexes[indexID], b, blockID, units)
 	return regionID
 }
 
-func (p *placer) baseFor(bytes int64, address uint64) (uint64, error) {
+func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	units := uint64(bytes) >> unitShift
 	switch {
 	case p.arenaEnd+units > maxPosition || len(p.blocks)+1 >= maxBlocks || len(p.regions) >= maxBlocks:
@@ -153,8 +158,8 @@ func (p *placer) baseFor(bytes int64, address uint64) (uint64, error) {
 	return address >> unitShift, nil
 }
 
-func (p *placer) isFree(s *segment) bool {
-	for regionID := s.first; regionID != 0; regionID = p.regions[regionID].next {
+func (p *placer) isSegmentFree(s *segment) bool {
+	for regionID := s.firstRegion; regionID != 0; regionID = p.regions[regionID].next {
 		if _, free := p.firstBlock(regionID); !free {
 			return false
 		}
@@ -164,12 +169,12 @@ func (p *placer) isFree(s *segment) bool {
 
 func (p *placer) dropRegions(regionID uint32) {
 	for regionID != 0 {
-		g := p.regions[regionID]
-		id, _ := p.firstBlock(regionID)
-		p.remove(p.indexes[g.indexID], &p.blocks[id], p.blocks[id].units())
-		p.dropBlock(&p.blocks[id], id)
-		p.dropBlock(&p.blocks[g.ring], g.ring)
+		region := p.regions[regionID]
+		blockID, _ := p.firstBlock(regionID)
+		p.remove(p.indexes[region.indexID], &p.blocks[blockID], p.blocks[blockID].units())
+		p.dropBlock(&p.blocks[blockID], blockID)
+		p.dropBlock(&p.blocks[region.sentinel], region.sentinel)
 		p.dropRegion(regionID)
-		regionID = g.next
+		regionID = region.next
 	}
 }

@@ -3,17 +3,17 @@ package alloc
 import "iter"
 
 // region describes a range of one segment whose blocks serve one stream. The regions of a segment
-// cover the whole segment. Blocks are merged only within a region.
+// cover the whole segment. A block is merged with neighbors in the same region.
 //
 // Memory above dirtyEnd is clean: it has not been allocated since the owner's work was last known
-// to be complete. Any stream can use clean memory without waiting.
+// to be complete. Each stream can use clean memory without waiting.
 type region struct {
 	origin      uint64
 	dirtyEnd    uint64 // at or below the first unit if the whole region is clean
 	ordinal     int32
 	indexID     uint32
-	owner       uint32 // number of its stream
-	ring        uint32 // block that links the last block to the first; 0 in unused records
+	owner       uint32 // number of the region's stream
+	sentinel    uint32 // block that closes the list of blocks; 0 in an unused record
 	reservedEnd uint64 // end of reserved memory; not above dirtyEnd
 	next        uint32 // next region in the segment, or next unused record
 }
@@ -24,10 +24,10 @@ const spanUnits = uint64(2*mib) >> unitShift
 
 type layout struct {
 	freeBlocks
-	segments    []segment
-	regions     []region // index 0 means no region
-	spareRegion uint32
-	indexes     []*sizeIndex // large and small index of each stream; nil until needed
+	segments          []segment
+	regions           []region // index 0 means no region
+	firstUnusedRegion uint32
+	indexes           []*sizeIndex // two per stream: for large and small requests; nil until needed
 }
 
 func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
@@ -44,10 +44,10 @@ func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
 		if ordinal < 0 || int(ordinal) >= len(l.segments) {
 			return
 		}
-		regionID := l.segments[ordinal].first
+		regionID := l.segments[ordinal].firstRegion
 		for ; regionID != 0; regionID = l.regions[regionID].next {
-			ring := l.regions[regionID].ring
-			for id := l.blocks[ring].next; id != ring; id = l.blocks[id].next {
+			sentinel := l.regions[regionID].sentinel
+			for id := l.blocks[sentinel].next; id != sentinel; id = l.blocks[id].next {
 				if !yield(id) {
 					return
 				}
@@ -65,10 +65,10 @@ func (r *region) view(b *block, id uint32) Block {
 	}
 }
 
-// newRegion may reallocate l.regions.
+// newRegion can reallocate l.regions.
 func (l *layout) newRegion() uint32 {
-	if regionID := l.spareRegion; regionID != 0 {
-		l.spareRegion = l.regions[regionID].next
+	if regionID := l.firstUnusedRegion; regionID != 0 {
+		l.firstUnusedRegion = l.regions[regionID].next
 		return regionID
 	}
 	l.regions = append(l.regions, region{})
@@ -76,19 +76,19 @@ func (l *layout) newRegion() uint32 {
 }
 
 func (l *layout) dropRegion(regionID uint32) {
-	l.regions[regionID] = region{next: l.spareRegion}
-	l.spareRegion = regionID
+	l.regions[regionID] = region{next: l.firstUnusedRegion}
+	l.firstUnusedRegion = regionID
 }
 
-func (l *layout) extent(regionID uint32) (base, end uint64) {
-	ring := &l.blocks[l.regions[regionID].ring]
-	last := &l.blocks[ring.prev()]
-	return l.blocks[ring.next].position(), last.position() + last.units()
+func (l *layout) regionBounds(regionID uint32) (base, end uint64) {
+	sentinel := &l.blocks[l.regions[regionID].sentinel]
+	last := &l.blocks[sentinel.prev()]
+	return l.blocks[sentinel.next].position(), last.position() + last.units()
 }
 
 // usedEnd returns the position after a region's last block that is not free.
 func (l *layout) usedEnd(regionID uint32) uint64 {
-	last := &l.blocks[l.blocks[l.regions[regionID].ring].prev()]
+	last := &l.blocks[l.blocks[l.regions[regionID].sentinel].prev()]
 	if last.state() == Free {
 		return last.position()
 	}
@@ -98,15 +98,15 @@ func (l *layout) usedEnd(regionID uint32) uint64 {
 // firstBlock returns a region's first block. free is set if this block is free and covers the whole
 // region.
 func (l *layout) firstBlock(regionID uint32) (id uint32, free bool) {
-	ring := &l.blocks[l.regions[regionID].ring]
-	id = ring.next
-	return id, id == ring.prev() && l.blocks[id].state() == Free
+	sentinel := &l.blocks[l.regions[regionID].sentinel]
+	id = sentinel.next
+	return id, id == sentinel.prev() && l.blocks[id].state() == Free
 }
 
-// cleanStream marks memory of a stream as clean. The stream's queued work must be complete.
-func (l *layout) cleanStream(stream uint32) {
+// markClean marks a stream's free memory as clean. The stream's queued work must be complete.
+func (l *layout) markClean(stream uint32) {
 	for r := range l.regions {
-		if region := &l.regions[r]; region.ring != 0 && region.indexID/2 == stream {
+		if region := &l.regions[r]; region.sentinel != 0 && region.indexID/2 == stream {
 			region.dirtyEnd = max(l.usedEnd(uint32(r)), region.reservedEnd)
 		}
 	}
@@ -117,20 +117,20 @@ func (r *region) reserve(end uint64) {
 	r.dirtyEnd = max(r.dirtyEnd, end)
 }
 
-// joinClean merges clean regions into their predecessors, and joins neighboring regions of the same
-// stream.
-func (l *layout) joinClean() {
+// mergeCleanRegions merges clean regions into their predecessors, and joins neighboring regions of
+// the same stream.
+func (l *layout) mergeCleanRegions() {
 	for i := range l.segments {
-		for regionID := l.segments[i].first; regionID != 0; {
+		for regionID := l.segments[i].firstRegion; regionID != 0; {
 			next := l.regions[regionID].next
 			switch {
 			case next == 0:
 				regionID = 0
 			case l.isClean(next):
-				l.assign(next, l.regions[regionID].indexID, l.regions[regionID].owner)
-				l.join(regionID, regionID)
+				l.assignRegion(next, l.regions[regionID].indexID, l.regions[regionID].owner)
+				l.joinRegions(regionID, regionID)
 			case l.regions[next].indexID == l.regions[regionID].indexID:
-				l.join(regionID, regionID)
+				l.joinRegions(regionID, regionID)
 			default:
 				regionID = next
 			}
@@ -139,22 +139,24 @@ func (l *layout) joinClean() {
 }
 
 func (l *layout) isClean(regionID uint32) bool {
-	base, _ := l.extent(regionID)
+	base, _ := l.regionBounds(regionID)
 	return l.regions[regionID].dirtyEnd <= base
 }
 
-// takeClean moves memory to a stream: the end of the smallest clean run that is large enough.
-func (l *layout) takeClean(units uint64, indexID, owner uint32) bool {
-	if l.nearlyFull() {
+// takeCleanMemory finds the smallest clean range that is large enough, and moves its end to a
+// stream.
+func (l *layout) takeCleanMemory(units uint64, indexID, owner uint32) bool {
+	if l.isNearlyFull() {
 		return false
 	}
 	best, bestSize, start := uint32(0), ^uint64(0), uint64(0)
 	for i := range l.segments {
-		for regionID := l.segments[i].first; regionID != 0; regionID = l.regions[regionID].next {
+		regionID := l.segments[i].firstRegion
+		for ; regionID != 0; regionID = l.regions[regionID].next {
 			region := &l.regions[regionID]
-			base, end := l.extent(regionID)
+			base, end := l.regionBounds(regionID)
 			low := max(region.dirtyEnd, base)
-			if position, fits := region.lastFit(low, end, units); fits && end-low < bestSize {
+			if position, fits := region.lastPosition(low, end, units); fits && end-low < bestSize {
 				best, bestSize, start = regionID, end-low, position
 			}
 		}
@@ -166,12 +168,12 @@ func (l *layout) takeClean(units uint64, indexID, owner uint32) bool {
 	return true
 }
 
-func (l *layout) nearlyFull() bool {
+func (l *layout) isNearlyFull() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
 
-// lastFit returns the last span boundary at which a request can start and still fit into a range.
-func (r *region) lastFit(low, end, units uint64) (position uint64, fits bool) {
+// lastPosition returns the last span boundary at which a request fits into the range.
+func (r *region) lastPosition(low, end, units uint64) (position uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
 	}
@@ -180,16 +182,16 @@ func (r *region) lastFit(low, end, units uint64) (position uint64, fits bool) {
 }
 
 func (l *layout) transferTail(regionID uint32, start uint64, indexID, owner uint32) {
-	if base, _ := l.extent(regionID); start > base {
-		regionID = l.split(regionID, start)
+	if base, _ := l.regionBounds(regionID); start > base {
+		regionID = l.splitRegion(regionID, start)
 	}
-	l.assign(regionID, indexID, owner)
+	l.assignRegion(regionID, indexID, owner)
 	if above := l.regions[regionID].next; above != 0 && l.regions[above].indexID == indexID {
-		l.join(regionID, above)
+		l.joinRegions(regionID, above)
 	}
 }
 
-func (l *layout) assign(regionID, indexID, owner uint32) {
+func (l *layout) assignRegion(regionID, indexID, owner uint32) {
 	region := &l.regions[regionID]
 	if l.indexes[indexID] == nil {
 		l.indexes[indexID] = new(sizeIndex)
@@ -201,37 +203,37 @@ func (l *layout) assign(regionID, indexID, owner uint32) {
 	l.insert(l.indexes[indexID], b, id, b.units())
 }
 
-// split divides a region at a position in a free block or between blocks, and returns the upper
-// part.
-func (l *layout) split(regionID uint32, position uint64) uint32 {
+// splitRegion divides a region at a position in a free block or between blocks. It returns the
+// upper part.
+func (l *layout) splitRegion(regionID uint32, position uint64) uint32 {
 	first := l.blockAt(regionID, position)
-	above, ring := l.newRegion(), l.newBlock()
+	above, upperSentinel := l.newRegion(), l.newBlock()
 	lower, upper := &l.regions[regionID], &l.regions[above]
 	*upper = *lower
-	upper.ring = ring
+	upper.sentinel = upperSentinel
 	lower.next = above
 	lower.dirtyEnd = min(lower.dirtyEnd, position)
 	lower.reservedEnd = min(lower.reservedEnd, position)
 	if upper.reservedEnd <= position {
 		upper.reservedEnd = upper.origin
 	}
-	lowerRing, b := &l.blocks[lower.ring], &l.blocks[first]
-	last, before := lowerRing.prev(), b.prev()
-	l.blocks[ring].packed = uint64(vacant)
-	l.blocks[ring].unitsAndPrev = uint64(last)
-	l.blocks[ring].next = first
-	l.blocks[last].next = ring
-	b.setPrev(ring)
-	lowerRing.setPrev(before)
-	l.blocks[before].next = lower.ring
-	l.setRegion(first, ring, above)
+	lowerSentinel, b := &l.blocks[lower.sentinel], &l.blocks[first]
+	last, before := lowerSentinel.prev(), b.prev()
+	l.blocks[upperSentinel].packed = uint64(unusedRecord)
+	l.blocks[upperSentinel].unitsAndPrev = uint64(last)
+	l.blocks[upperSentinel].next = first
+	l.blocks[last].next = upperSentinel
+	b.setPrev(upperSentinel)
+	lowerSentinel.setPrev(before)
+	l.blocks[before].next = lower.sentinel
+	l.setRegion(first, upperSentinel, above)
 	return above
 }
 
 // blockAt returns the block that begins at a position. It splits a free block if necessary.
 func (l *layout) blockAt(regionID uint32, position uint64) uint32 {
 	region := &l.regions[regionID]
-	id := l.blocks[region.ring].prev()
+	id := l.blocks[region.sentinel].prev()
 	for l.blocks[id].position() > position {
 		id = l.blocks[id].prev()
 	}
@@ -259,35 +261,36 @@ func (l *layout) setRegion(first, end, regionID uint32) {
 	}
 }
 
-// join merges a region with the next one, which must belong to the same stream. kept is the region
-// whose record survives. Because join visits all blocks of the other region, kept should be the
-// region with more blocks.
-func (l *layout) join(regionID, kept uint32) {
+// joinRegions merges a region with the next one, which must belong to the same stream. The result
+// uses the record of kept. Because joinRegions visits all blocks of the other region, kept should
+// be the region with more blocks.
+func (l *layout) joinRegions(regionID, kept uint32) {
 	above := l.regions[regionID].next
 	lower, upper := &l.regions[regionID], &l.regions[above]
-	indexID, lowerRing, upperRing, next := lower.indexID, lower.ring, upper.ring, upper.next
+	indexID, next := lower.indexID, upper.next
+	lowerSentinel, upperSentinel := lower.sentinel, upper.sentinel
 	dirtyEnd, reservedEnd := lower.dirtyEnd, lower.reservedEnd
-	if base, _ := l.extent(above); upper.dirtyEnd > base {
+	if base, _ := l.regionBounds(above); upper.dirtyEnd > base {
 		dirtyEnd, reservedEnd = upper.dirtyEnd, max(reservedEnd, upper.reservedEnd)
 	}
-	ring, dropped := &l.blocks[lowerRing], &l.blocks[upperRing]
-	last, first, end := ring.prev(), dropped.next, dropped.prev()
+	sentinel, dropped := &l.blocks[lowerSentinel], &l.blocks[upperSentinel]
+	last, first, end := sentinel.prev(), dropped.next, dropped.prev()
 	if kept == regionID {
-		l.setRegion(first, upperRing, regionID)
+		l.setRegion(first, upperSentinel, regionID)
 		l.dropRegion(above)
 	} else {
-		l.setRegion(ring.next, lowerRing, above)
-		*l.linkTo(regionID) = above
-		upper.ring = lowerRing
+		l.setRegion(sentinel.next, lowerSentinel, above)
+		*l.linkToRegion(regionID) = above
+		upper.sentinel = lowerSentinel
 		l.dropRegion(regionID)
 	}
 	result := &l.regions[kept]
 	result.next, result.dirtyEnd, result.reservedEnd = next, dirtyEnd, reservedEnd
 	l.blocks[last].next = first
 	l.blocks[first].setPrev(last)
-	l.blocks[end].next = lowerRing
-	ring.setPrev(end)
-	l.dropBlock(dropped, upperRing)
+	l.blocks[end].next = lowerSentinel
+	sentinel.setPrev(end)
+	l.dropBlock(dropped, upperSentinel)
 	l.mergeNext(l.indexes[indexID], last)
 }
 
@@ -297,12 +300,12 @@ func (l *layout) mergeNext(index *sizeIndex, id uint32) {
 		return
 	}
 	l.remove(index, b, b.units())
-	b.packed = uint64(vacant)
-	l.merge(index, b, id, neighbors{next: true})
+	b.packed = uint64(unusedRecord)
+	l.merge(index, b, id, neighborStates{isNextFree: true})
 }
 
-func (l *layout) linkTo(regionID uint32) *uint32 {
-	link := &l.segments[l.regions[regionID].ordinal].first
+func (l *layout) linkToRegion(regionID uint32) *uint32 {
+	link := &l.segments[l.regions[regionID].ordinal].firstRegion
 	for *link != regionID {
 		link = &l.regions[*link].next
 	}

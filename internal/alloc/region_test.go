@@ -20,11 +20,11 @@ func (c *Core) footprints() (bytes int64) {
 }
 
 func (c *Core) footprintsByOwner() map[uint32]int64 {
-	c.mergeHot()
+	c.mergeLastFreed()
 	bytes := map[uint32]int64{}
 	for r := range c.regions {
-		if region := &c.regions[r]; region.ring != 0 {
-			base, end := c.extent(uint32(r))
+		if region := &c.regions[r]; region.sentinel != 0 {
+			base, end := c.regionBounds(uint32(r))
 			used := uint64(roundUp(int64(max(region.dirtyEnd, base)-base), int64(spanUnits)))
 			bytes[region.owner] += int64(min(used, end-base)) << unitShift
 		}
@@ -151,8 +151,8 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 		}
 		need := uint64(roundUp(size, 2*mib)) >> unitShift
 		for r := range c.regions {
-			if region := &c.regions[r]; region.ring != 0 {
-				base, end := c.extent(uint32(r))
+			if region := &c.regions[r]; region.sentinel != 0 {
+				base, end := c.regionBounds(uint32(r))
 				clean := max(region.dirtyEnd, base) - region.origin
 				low := region.origin + uint64(roundUp(int64(clean), int64(spanUnits)))
 				if low < end && end-low >= need {

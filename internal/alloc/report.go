@@ -14,21 +14,21 @@ type Return struct {
 }
 
 type reports struct {
-	filled   bool
-	toRecord []StreamPoint
-	waits    []StreamPoint
-	returned []Return
-	trimmed  []Segment
+	hasEntries bool
+	toRecord   []StreamPoint
+	waits      []StreamPoint
+	returned   []Return
+	trimmed    []Segment
 }
 
 func (r *reports) clear() {
-	r.filled = false
+	r.hasEntries = false
 	r.toRecord, r.waits = r.toRecord[:0], r.waits[:0]
 	r.returned, r.trimmed = r.returned[:0], r.trimmed[:0]
 }
 
 // Reported reports whether EventsToRecord, Waits or Returned has entries for the latest call.
-func (r *reports) Reported() bool { return r.filled }
+func (r *reports) Reported() bool { return r.hasEntries }
 
 // EventsToRecord lists the events that the caller must record because the latest call deferred a
 // block. The slice is valid until the next call that changes the Core.

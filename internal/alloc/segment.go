@@ -5,53 +5,53 @@ import (
 	"iter"
 )
 
-// Segment describes mapped memory of the arena.
+// Segment describes a segment, a range of mapped memory.
 type Segment struct {
-	Ordinal int32 // number of segments added earlier; never reused
+	Ordinal int32 // number of segments that were added before this one
 	Bytes   int64
 	Address uint64
 	Stream  Stream // stream for which it was mapped
 }
 
 type segment struct {
-	base    uint64 // arena position of its first unit
-	bytes   int64  // 0 once trimmed
-	address uint64
-	indexID uint32
-	first   uint32 // first region; 0 once trimmed
-	retired bool   // see Rebuild
+	base        uint64 // position of its first unit in the arena
+	bytes       int64  // 0 once Trim has removed the segment
+	address     uint64
+	indexID     uint32
+	firstRegion uint32 // 0 once Trim has removed the segment
+	isRetired   bool   // whether no memory is allocated from it; see Rebuild
 }
 
 // AddSegment adds a segment that the caller has mapped at the given address, and returns its
-// ordinal. Only the Address policy uses the address.
+// ordinal. The address is needed for the Address policy.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
-	c.mergeHot()
+	c.mergeLastFreed()
 	c.reports.clear()
 	bytes, indexID, ordinal := growth.Bytes, growth.indexID, int32(len(c.segments))
 	if bytes <= 0 || bytes > MaxSize || bytes%Unit != 0 || int(indexID) >= len(c.indexes) {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
-	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mapped {
-		return 0, c.outOfMemory(bytes, indexID)
+	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mappedBytes {
+		return 0, c.newOutOfMemoryError(bytes, indexID)
 	}
-	base, err := c.baseFor(bytes, address)
+	base, err := c.segmentBase(bytes, address)
 	if err != nil {
 		return 0, err
 	}
 	c.arenaEnd += uint64(bytes) >> unitShift
-	c.mapped += bytes
-	c.counts.segments++
-	c.counts.peakMapped = max(c.counts.peakMapped, c.mapped)
+	c.mappedBytes += bytes
+	c.counts.segmentCount++
+	c.counts.peakMappedBytes = max(c.counts.peakMappedBytes, c.mappedBytes)
 	owner := c.streams[indexID/2].number
-	regionID := c.coverSegment(base, uint64(bytes)>>unitShift, indexID, owner, ordinal)
-	if growth.reserved {
-		_, end := c.extent(regionID)
+	regionID := c.createRegion(base, uint64(bytes)>>unitShift, indexID, owner, ordinal)
+	if growth.isReserved {
+		_, end := c.regionBounds(regionID)
 		c.regions[regionID].reserve(end)
 	}
 	c.segments = append(c.segments, segment{
-		base: base, bytes: bytes, address: address, indexID: indexID, first: regionID,
+		base: base, bytes: bytes, address: address, indexID: indexID, firstRegion: regionID,
 	})
 	return ordinal, nil
 }
@@ -67,7 +67,7 @@ type View struct {
 // Blocks yields the blocks of a segment, including free ones, by offset. The Core must not change
 // during the iteration.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
-	c.mergeHot()
+	c.mergeLastFreed()
 	return func(yield func(View) bool) {
 		for id := range c.blocksOf(ordinal) {
 			if !yield(c.viewOf(id)) {
@@ -77,38 +77,39 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	}
 }
 
-// Trim removes wholly free segments, newest first, as long as at least keep bytes stay mapped. It
-// returns them in this order, in a slice that is valid until the next call that changes the Core.
-func (c *Core) Trim(keep int64) []Segment {
-	c.mergeHot()
+// Trim removes segments without allocated blocks, newest first, while at least minMappedBytes stay
+// mapped. It returns these segments in this order. The slice is valid until the next call that
+// changes the Core.
+func (c *Core) Trim(minMappedBytes int64) []Segment {
+	c.mergeLastFreed()
 	c.reports.clear()
 	for ordinal := len(c.segments) - 1; ordinal >= 0; ordinal-- {
 		s := &c.segments[ordinal]
-		if s.bytes == 0 || c.mapped-s.bytes < keep || !c.isFree(s) {
+		if s.bytes == 0 || c.mappedBytes-s.bytes < minMappedBytes || !c.isSegmentFree(s) {
 			continue
 		}
-		c.reports.filled = true
+		c.reports.hasEntries = true
 		c.reports.trimmed = append(c.reports.trimmed, c.segmentView(int32(ordinal)))
-		c.dropRegions(s.first)
-		c.mapped -= s.bytes
-		c.counts.segments--
+		c.dropRegions(s.firstRegion)
+		c.mappedBytes -= s.bytes
+		c.counts.segmentCount--
 		*s = segment{indexID: s.indexID}
 	}
 	return c.reports.trimmed
 }
 
-// Held lists the segments, and the blocks that are live or pinned. Error: ErrDeferred.
+// Held lists all segments, and those blocks that are live or pinned. Error: ErrDeferred.
 func (c *Core) Held() (Inventory, error) {
-	c.mergeHot()
-	var all Inventory
+	c.mergeLastFreed()
+	var inventory Inventory
 	numbers := map[Stream]uint32{0: 0}
 	for ordinal := range c.segments {
 		s := &c.segments[ordinal]
-		if s.bytes == 0 || s.retired {
-			all.Segments = append(all.Segments, Extent{})
+		if s.bytes == 0 || s.isRetired {
+			inventory.Segments = append(inventory.Segments, Extent{})
 			continue
 		}
-		all.Segments = append(all.Segments, Extent{s.bytes, s.indexID&1 != 0})
+		inventory.Segments = append(inventory.Segments, Extent{s.bytes, s.indexID&1 != 0})
 		for v := range c.Blocks(int32(ordinal)) {
 			switch {
 			case v.State == Free, v.State == Parked && v.Pins == 0:
@@ -117,7 +118,7 @@ func (c *Core) Held() (Inventory, error) {
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
 			h := Held{
-				Range: extentOf(v.Block, c.cutBlocks), Live: v.State == Live, Pinned: v.Pins > 0,
+				Range: fullRange(v.Block, c.fullRanges), Live: v.State == Live, Pinned: v.Pins > 0,
 			}
 			if h.Live {
 				if _, known := numbers[v.Stream]; !known {
@@ -125,49 +126,49 @@ func (c *Core) Held() (Inventory, error) {
 				}
 				h.Stream = numbers[v.Stream]
 			}
-			all.Blocks = append(all.Blocks, h)
+			inventory.Blocks = append(inventory.Blocks, h)
 		}
 	}
-	return all, nil
+	return inventory, nil
 }
 
 // Rebuild changes the layout of a Core to an Arrangement from Union. Live and pinned blocks keep
-// their positions and handles. The 2 MiB spans that contain live blocks belong to the streams of
-// those blocks. All other memory is clean and belongs to stream 0. Streams are numbered again.
-// Cores that have been rebuilt to the same Arrangement return the same results for the same calls.
+// their positions and handles. A span (2 MiB of a segment) with a live block belongs to the stream
+// of this block. All other memory is clean and belongs to stream 0. Streams get new numbers. After
+// Rebuild with the same Arrangement, several Cores return the same results for the same calls.
 //
-// Before Rebuild, the caller must wait for all streams and call Synced for each. Rebuild returns
-// the retired segments that hold no blocks, which the caller may unmap.
+// Before Rebuild, the caller must wait for each stream and call Synced for it. Rebuild returns the
+// retired segments without blocks, which the caller can unmap.
 //
 // Error: ErrDeferred, which leaves the Core unchanged.
-func (c *Core) Rebuild(l Arrangement) ([]Segment, error) {
-	c.mergeHot()
+func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
+	c.mergeLastFreed()
 	c.reports.clear()
-	if len(c.deferringStreams()) > 0 {
-		return nil, fmt.Errorf("rebuilding: %w", ErrDeferred)
+	if len(c.streamsWithDeferrals()) > 0 {
+		return nil, fmt.Errorf("rebuilding the segments: %w", ErrDeferred)
 	}
 	r := rebuilder{
-		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, kept: l.Kept,
-		oldCuts: c.cutBlocks, newCuts: map[uint32]Range{},
+		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, keptRanges: arrangement.Kept,
+		oldFullRanges: c.fullRanges, newFullRanges: map[uint32]Range{},
 	}
-	held := r.dropUnheld(len(l.Segments))
-	var gone []Segment
-	c.hasKept = len(l.Kept) > 0
-	for ordinal, extent := range l.Segments {
+	held := r.keepHeldBlocks(len(arrangement.Segments))
+	var unusedSegments []Segment
+	c.hasKept = len(arrangement.Kept) > 0
+	for ordinal, extent := range arrangement.Segments {
 		switch r.restore(int32(ordinal), extent, held[ordinal]) {
-		case absent, usable:
-		case retired:
+		case segmentAbsent, segmentUsable:
+		case segmentRetired:
 			c.hasKept = true
-		case unused:
-			gone = append(gone, c.segmentView(int32(ordinal)))
+		case segmentEmpty:
+			unusedSegments = append(unusedSegments, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}
 		}
 	}
-	c.cutBlocks = r.newCuts
-	c.counts.peakMapped = max(c.counts.peakMapped, c.mapped)
-	return gone, nil
+	c.fullRanges = r.newFullRanges
+	c.counts.peakMappedBytes = max(c.counts.peakMappedBytes, c.mappedBytes)
+	return unusedSegments, nil
 }
 
-// HasKept reports whether the latest Rebuild kept ranges or left retired segments mapped. Another
-// Rebuild may free them.
+// HasKept reports whether the latest Rebuild kept ranges (see Arrangement.Kept) or left retired
+// segments mapped. Another Rebuild can free this memory.
 func (c *Core) HasKept() bool { return c.hasKept }

@@ -12,7 +12,7 @@ func (c *Config) smallBit(rounded int64) uint32 {
 	return 0
 }
 
-func (c *Config) splits(rounded, remainder int64) bool {
+func (c *Config) shouldSplit(rounded, remainder int64) bool {
 	if c.Sizing == Geometric || c.smallBit(rounded) == 1 {
 		return remainder >= Unit
 	}

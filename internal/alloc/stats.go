@@ -1,16 +1,16 @@
 package alloc
 
-// counts holds the counters behind Stats, in bytes unless stated otherwise.
+// counts holds the counters for Stats.
 type counts struct {
-	live       int   // number of live blocks
-	segments   int   // number of mapped segments
-	used       int64 // size of the blocks that are not free
-	requested  int64 // size that callers requested for the blocks in used
-	peakUsed   int64
-	peakMapped int64
-	parked     int64
-	deferred   int64
-	pinned     int64
+	liveCount       int   // number of live blocks
+	segmentCount    int   // number of mapped segments
+	usedBytes       int64 // size of the blocks that are not free
+	requestedBytes  int64 // size that callers requested for the blocks in used
+	peakUsedBytes   int64
+	peakMappedBytes int64
+	parkedBytes     int64
+	deferredBytes   int64
+	pinnedBytes     int64
 }
 
 // Stats contains a Core's counters. Sizes are in bytes.

@@ -233,7 +233,7 @@ func (s *transcript) paint(cells []byte, g Segment) {
 			mark = 'a' + letter
 		case Parked:
 			mark = '#'
-		case vacant, Free:
+		case unusedRecord, Free:
 		}
 		if v.State != Free {
 			letter = (letter + 1) % 26

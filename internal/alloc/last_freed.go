@@ -1,0 +1,52 @@
+package alloc
+
+// Free stores the block in lastFreed, without merging it with its neighbors or adding it to an
+// index. The next call does that. In two cases, this next call is an Alloc that would get the same
+// block after the merge, so it returns the block without a merge:
+//
+//   - The block was freed right after its Alloc, and the new request equals the old one.
+//   - The block has the requested size and no free neighbor, and no other free block of the index has
+//     this size.
+
+func (p *placer) mergeLastFreed() {
+	p.lastAllocated = 0
+	if p.lastFreed != 0 {
+		p.mergeLastFreedInto(p.indexes[p.lastFreedIndex])
+	}
+}
+
+// mergeLastFreedInto merges lastFreed, adds it to the index, and returns the new size in units.
+func (p *placer) mergeLastFreedInto(index *sizeIndex) uint64 {
+	id := p.lastFreed
+	p.lastFreed = 0
+	return p.merge(index, &p.blocks[id], id, p.lastFreedNeighbors)
+}
+
+type neighborStates struct{ isPrevFree, isNextFree bool }
+
+func (p *placer) neighborStates(b *block) neighborStates {
+	return neighborStates{p.blocks[b.prev()].state() == Free, p.blocks[b.next].state() == Free}
+}
+
+// freeWithoutMerge frees a block without uses or pins, and stores it in lastFreed. The caller must
+// first merge the old lastFreed and then set p.lastFreedNeighbors.
+func (p *placer) freeWithoutMerge(b *block, id, indexID uint32) {
+	p.counts.liveCount--
+	p.invalidateHandle(b)
+	p.isLastAllocatedFreed = id == p.lastAllocated
+	p.lastFreed, p.lastFreedIndex, p.lastAllocated = id, indexID, 0
+}
+
+func (p *placer) canReuseLastFreed(units uint64, indexID uint32) bool {
+	if p.isLastAllocatedFreed {
+		return p.lastAllocatedUnits == units && p.lastAllocatedIndex == indexID
+	}
+	return p.blocks[p.lastFreed].units() == units && p.isOnlyOfItsSize(indexID, units)
+}
+
+// isOnlyOfItsSize reports whether lastFreed belongs to the index, has no free neighbor, and would
+// be the index's only free block of its size.
+func (p *placer) isOnlyOfItsSize(indexID uint32, units uint64) bool {
+	return units <= exactBins && p.lastFreedIndex == indexID &&
+		p.indexes[indexID].bags[units-1].count == 0 && p.lastFreedNeighbors == neighborStates{}
+}
