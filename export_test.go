@@ -122,7 +122,7 @@ func ForeignMemory(address uintptr, bytes int64) Memory { return foreignMemory(a
 
 // Contains reports whether an address is in the range that p reserves for segments.
 func Contains(p *Pool, address uintptr) bool {
-	return address-p.segments.arena.Address() < uintptr(p.segments.space)
+	return address-p.segments.arena.Address() < uintptr(p.segments.arenaBytes)
 }
 
 // FreeLive frees the live buffers of all open pools.

@@ -9,14 +9,14 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-func awaitsOthers(err error, ended []*rendezvous.EndedError) bool {
+func isAwaitingOthers(err error, ended []*rendezvous.EndedError) bool {
 	var absent *AbsentError
-	return errors.As(err, &absent) && !allEnded(ended, absent.Ranks)
+	return errors.As(err, &absent) && !haveAllEnded(ended, absent.Ranks)
 }
 
-// leftError returns the error for a step that failed because ranks have left the world. If one of
-// them has stored a reason, the error contains it.
-func leftError(operation string, ended []*rendezvous.EndedError) error {
+// newRankLeftError returns the error for a step that failed because ranks have left the world. If
+// one of them has stored a reason, the error contains it.
+func newRankLeftError(operation string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}
 		if e.Why == "" || json.Unmarshal([]byte(e.Why), r) != nil || !r.valid() {
@@ -39,5 +39,5 @@ func leftError(operation string, ended []*rendezvous.EndedError) error {
 		ended = slices.Clone(ended)
 		ended[slices.Index(ended, e)] = &reported
 	}
-	return lostError(operation, ended)
+	return newRankLostError(operation, ended)
 }

@@ -8,30 +8,31 @@ import (
 	"symmem/driver"
 )
 
-const maxList = 1 << 16
+const maxListCalls = 1 << 16
 
-func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) error {
+// queueList queues several calls. If the backend supports it, they run as one launch.
+func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) error {
 	if s == nil {
 		s = g.rt.stream
 	}
-	if err := cmp.Or(checkList(g, s, list), g.refusal()); err != nil {
+	if err := cmp.Or(checkList(g, s, calls), g.refusal()); err != nil {
 		return err
 	}
 	noteGroup(s, g)
-	for _, c := range list {
-		v, err := enter(c.send.pool, c.recv.pool)
+	for _, c := range calls {
+		visit, err := enter(c.send.pool, c.recv.pool)
 		if err != nil {
 			return g.calls.wrap(c, err)
 		}
-		defer v.leave(c.send.pool, c.recv.pool)
+		defer visit.leave(c.send.pool, c.recv.pool)
 	}
-	g.calls.site.Store(list[0].site)
-	plans, err := planList(ctx, g, s, list)
+	g.calls.site.Store(calls[0].site)
+	plans, err := planList(ctx, g, s, calls)
 	if err != nil {
 		return err
 	}
-	err = launchList(g, s, list[0], plans)
-	for _, c := range list {
+	err = launchList(g, s, calls[0], plans)
+	for _, c := range calls {
 		if s.mustRecordUse(c) {
 			s.useAgain(c.send, c.recv)
 		}
@@ -39,14 +40,15 @@ func queueList(ctx context.Context, g *Group, s *Stream, list []*collective) err
 	return g.life.awaitCause(err)
 }
 
-func checkList(g *Group, s *Stream, list []*collective) error {
+func checkList(g *Group, s *Stream, calls []*collective) error {
 	if s.rt != g.rt {
 		return invalid("a list of calls on group %s: the stream belongs to another runtime", g.id)
 	}
-	if len(list) > maxList {
-		return invalid("a list of %d calls on group %s: at most %d are allowed", len(list), g.id, maxList)
+	if len(calls) > maxListCalls {
+		return invalid("a list of %d calls on group %s: at most %d are allowed", len(calls), g.id,
+			maxListCalls)
 	}
-	for _, c := range list {
+	for _, c := range calls {
 		if c.operation.PointToPoint() || c.operation == driver.AllReduceRMSNorm {
 			return invalid("%v on group %s: this operation cannot be in a list of calls", c.operation, g.id)
 		}
@@ -56,20 +58,20 @@ func checkList(g *Group, s *Stream, list []*collective) error {
 
 // planList validates all calls of a list before it prepares the first one.
 func planList(
-	ctx context.Context, g *Group, s *Stream, list []*collective,
+	ctx context.Context, g *Group, s *Stream, calls []*collective,
 ) (plans []*collective, err error) {
-	if err := choosePath(&g.calls, list); err != nil {
+	if err := chooseListPath(&g.calls, calls); err != nil {
 		return nil, err
 	}
-	plans = make([]*collective, len(list))
-	for i, c := range list {
+	plans = make([]*collective, len(calls))
+	for i, c := range calls {
 		if plans[i] = g.calls.cached(c); plans[i] == nil {
 			if plans[i], err = g.calls.validCopy(c); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for _, c := range list {
+	for _, c := range calls {
 		if s.mustRecordUse(c) && g.life.fault.Load() != faultResolved {
 			if err := s.useBoth(c.send, c.recv); err != nil {
 				return nil, err
@@ -83,43 +85,44 @@ func planList(
 			}
 		}
 		if g.rt.recording.active() {
-			g.events.submit(p, list[i].site, s)
+			g.events.submit(p, calls[i].site, s)
 		}
 	}
 	return plans, nil
 }
 
-// choosePath makes all calls of a list of AllGatherV take the path of the largest call, so that a
-// single launch can run all of them. A path that the caller has chosen is not changed.
-func choosePath(pl *planner, list []*collective) error {
-	if list[0].choice != PathDefault {
+// chooseListPath makes all calls of a list take the same path, that of the largest call, so that
+// one launch can run all of them. It changes nothing if the operation is not AllGatherV, or if the
+// caller has chosen a path.
+func chooseListPath(planner *planner, calls []*collective) error {
+	if calls[0].choice != PathDefault {
 		return nil
 	}
-	largest, maxBytes := list[0], uint64(0)
-	for _, c := range list {
-		if c.operation != OpAllGatherV || len(list) == 1 || c.splits == nil {
+	largest, maxBytes := calls[0], uint64(0)
+	for _, c := range calls {
+		if c.operation != OpAllGatherV || len(calls) == 1 || c.splits == nil {
 			return nil
 		}
 		if bytes := uint64(c.splits.Total(c.operation)) * uint64(c.dataType.Size()); bytes > maxBytes {
 			largest, maxBytes = c, bytes
 		}
 	}
-	p := pl.cached(largest)
+	plan := planner.cached(largest)
 	var call driver.Call
-	if p != nil {
-		call = *p.plan.Prepared()
+	if plan != nil {
+		call = *plan.plan.Prepared()
 	} else {
-		p, err := pl.validCopy(largest)
+		plan, err := planner.validCopy(largest)
 		if err != nil {
 			return err
 		}
-		call = p.call()
-		found := pl.locations(&call)
-		if _, _, err := pl.router.route(p.choice, &call, found.where); err != nil {
-			return pl.wrap(largest, err)
+		call = plan.call()
+		buffers := planner.locations(&call)
+		if _, _, err := planner.router.route(plan.choice, &call, buffers.where); err != nil {
+			return planner.wrap(largest, err)
 		}
 	}
-	for _, c := range list {
+	for _, c := range calls {
 		if c != largest && call.Path == driver.PathDirect {
 			c.choice = PathDirect
 		} else if c != largest {
@@ -129,10 +132,10 @@ func choosePath(pl *planner, list []*collective) error {
 	return nil
 }
 
-// launchList launches plans as one call if the backend can combine them.
+// launchList launches all plans together if the backend can combine them, and otherwise one by one.
 func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
-	lister, ok := g.comm.(driver.Lister)
-	if ok && len(plans) > 1 {
+	lister, canList := g.comm.(driver.Lister)
+	if canList && len(plans) > 1 {
 		prepared := make([]driver.Plan, len(plans))
 		for i, p := range plans {
 			prepared[i] = p.plan

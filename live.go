@@ -17,10 +17,11 @@ import (
 	"symmem/internal/live"
 )
 
-// envHTTP provides Options.HTTP if the program does not set it.
+// envHTTP is the environment variable for Options.HTTP.
 const envHTTP = "SYMMEM_HTTP"
 
-// envHTTPToken holds the token of the live view. If it is not set, the token is random.
+// envHTTPToken is the environment variable for the token of the live view. By default, the token is
+// random.
 const envHTTPToken = "SYMMEM_HTTP_TOKEN"
 
 func checkHTTP(address string) error {
@@ -33,24 +34,25 @@ func checkHTTP(address string) error {
 	return nil
 }
 
+// liveView serves the state of this rank over HTTP.
 type liveView struct {
 	rt     *Runtime
 	opened time.Time
 	server *live.Server // nil without Options.HTTP
-	// counting is set if new plans must count their calls.
-	counting atomic.Bool
-	// ready is set once Open has initialized the Runtime, so that snapshots can read its fields.
-	ready atomic.Bool
+	// countsCalls is set if new plans (prepared calls) must count how often they run.
+	countsCalls atomic.Bool
+	// isReady is set once Open has initialized the Runtime, so that snapshots can read its fields.
+	isReady atomic.Bool
 }
 
-// open creates this rank's socket for the live view. If that fails, open only logs a warning.
+// open creates this rank's socket for the live view. If that fails, open logs a warning.
 func (v *liveView) open(ctx context.Context) {
 	v.opened = time.Now()
 	if v.rt.opts.HTTP == "" {
 		return
 	}
-	v.counting.Store(true)
-	job, err := v.agreeOnJob(ctx)
+	v.countsCalls.Store(true)
+	job, err := v.agreeOnJobName(ctx)
 	if err == nil {
 		config := live.Config{
 			Job: job, Rank: v.rt.rank, Address: v.rt.opts.HTTP, Token: os.Getenv(envHTTPToken),
@@ -64,8 +66,8 @@ func (v *liveView) open(ctx context.Context) {
 	}
 }
 
-// agreeOnJob returns the job's random name, which the first rank with a live view chooses.
-func (v *liveView) agreeOnJob(ctx context.Context) (string, error) {
+// agreeOnJobName returns the random name of the job, the same on all ranks.
+func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	store, ok := v.rt.rankLists.store.(driver.Chooser)
 	if !ok {
 		return rand.Text(), nil
@@ -77,9 +79,9 @@ func (v *liveView) agreeOnJob(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start begins to serve the TCP address. By then, all ranks must have created their sockets.
+// start begins to serve the TCP address. All ranks must have created their sockets before.
 func (v *liveView) start() {
-	v.ready.Store(true)
+	v.isReady.Store(true)
 	if v.server != nil {
 		v.server.Start()
 	}
@@ -94,9 +96,9 @@ func (v *liveView) close() {
 }
 
 func (v *liveView) handler() http.Handler {
-	if !v.counting.Swap(true) {
+	if !v.countsCalls.Swap(true) {
 		for _, g := range v.rt.registry.allGroups() {
-			g.windows.makePlansStale() // so that the group makes new plans, which count their calls
+			g.windows.makePlansStale() // because existing plans do not count their calls
 		}
 	}
 	if v.server != nil {
@@ -105,48 +107,49 @@ func (v *liveView) handler() http.Handler {
 	return live.NewHandler(v.snapshot)
 }
 
+// callClocks measures calls, grouped by operation, path and size.
 type callClocks struct {
-	all sync.Map // clockKey -> *clocks
+	clocksByKey sync.Map // clockKey -> *clocks
 }
 
 type clockKey struct {
 	operation driver.Operation
 	path      driver.Path
-	size      int // bit length of the size in bytes
+	sizeBits  int // number of bits of the size in bytes
 }
 
-type clocks struct {
+type clockPair struct {
 	submit, run driver.Clock
-	// timed is set if the backend measures how long the calls run.
-	timed atomic.Bool
+	// isTimed is set if run has measurements.
+	isTimed atomic.Bool
 }
 
-func (m *callClocks) measure(c *collective, path driver.Path) {
+func (clocks *callClocks) measure(c *collective, path driver.Path) {
 	bytes := c.described.Bytes
 	key := clockKey{c.operation, path, bits.Len64(uint64(bytes))}
-	found, _ := m.all.LoadOrStore(key, new(clocks))
-	k := found.(*clocks)
-	c.submit = k.submit.Meter(bytes)
-	if timed, ok := c.plan.(driver.Timed); ok && !c.operation.PointToPoint() {
-		timed.SetMeter(k.run.MeterWithoutSum(bytes))
-		k.timed.Store(true)
+	value, _ := clocks.clocksByKey.LoadOrStore(key, new(clockPair))
+	clock := value.(*clockPair)
+	c.submit = clock.submit.Meter(bytes)
+	if timedPlan, isTimed := c.plan.(driver.Timed); isTimed && !c.operation.PointToPoint() {
+		timedPlan.SetMeter(clock.run.MeterWithoutSum(bytes))
+		clock.isTimed.Store(true)
 	}
 }
 
 func (m *callClocks) read() []live.Calls {
 	all := []live.Calls{}
-	m.all.Range(func(key, value any) bool {
-		k, c := key.(clockKey), value.(*clocks)
+	m.clocksByKey.Range(func(k, value any) bool {
+		key, c := k.(clockKey), value.(*clockPair)
 		submit := c.submit.Read()
 		calls := live.Calls{
-			Operation: k.operation.String(), Path: k.path.String(), MaxBytes: 1 << k.size,
-			Calls: submit.Calls, Bytes: submit.Bytes, Submit: timesOf(submit),
+			Operation: key.operation.String(), Path: key.path.String(), MaxBytes: 1 << key.sizeBits,
+			Calls: submit.Calls, Bytes: submit.Bytes, Submit: newTimes(submit),
 		}
-		if k.size > 0 {
-			calls.MinBytes = 1 << (k.size - 1)
+		if key.sizeBits > 0 {
+			calls.MinBytes = 1 << (key.sizeBits - 1)
 		}
-		if c.timed.Load() {
-			run := timesOf(c.run.Read())
+		if c.isTimed.Load() {
+			run := newTimes(c.run.Read())
 			calls.Run = &run
 		}
 		all = append(all, calls)
@@ -159,7 +162,7 @@ func (m *callClocks) read() []live.Calls {
 	return all
 }
 
-func timesOf(r driver.ClockReading) live.Times {
+func newTimes(r driver.ClockReading) live.Times {
 	return live.Times{
 		Samples: r.Samples, Seconds: r.Time.Seconds(), RecentSeconds: r.RecentTime.Seconds(),
 		RecentBytes: r.RecentBytes,

@@ -19,51 +19,53 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// rankWatcher detects which ranks of the world have ended: their process has ended, or they have
-// closed symmem.
+// rankWatcher detects which ranks of the world (all ranks of the job) have ended: the process has
+// ended, or the rank has closed symmem.
 type rankWatcher interface {
-	// Guard returns a context that is canceled soon after one of the given ranks has ended, with a
-	// *rendezvous.EndedError as its cause. The caller must call stop.
+	// Guard returns a context that is canceled when one of the given ranks has ended. The cause of
+	// the cancellation is a *rendezvous.EndedError. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// Ended returns those of the given ranks that have ended. It first waits until enough returns
-	// true for these ranks, or until the context ends.
+	// Ended returns those of the given ranks that have ended. It returns as soon as enough returns
+	// true for the ranks that have ended so far, or when the context ends.
 	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world and stores the reason, or "", for the other ranks. On the rank that
-	// serves the store, Leave waits until the other ranks have left or the context ends.
+	// Leave leaves the world. It stores the reason for the other ranks; the reason can be "". On
+	// the rank that serves the store, Leave waits until the other ranks have left or the context
+	// ends.
 	Leave(ctx context.Context, why string) error
 }
 
 // rankMonitor determines whether a step of this rank fails because other ranks have ended.
 type rankMonitor struct {
-	watcher  rankWatcher
-	observer driver.EndObserver // nil if the world's communicator cannot detect ended ranks
-	mu       *ranked.Mutex[runtimeMu]
-	failure  error // error of the latest attempt to create a group; guarded by mu
+	watcher   rankWatcher
+	observer  driver.EndObserver // nil if the world's communicator cannot detect ended ranks
+	mu        *ranked.Mutex[runtimeMu]
+	joinError error // error of the latest attempt to create a group; guarded by mu
 }
 
 const (
-	// leaveTimeout is the minimum time that the rank that serves the store waits for the others.
+	// leaveTimeout is the shortest time that the rank with the store waits for the other ranks.
 	leaveTimeout = time.Second
-	// endDetectionDelay is the time for detecting that a rank has ended after its connection has
-	// broken.
+	// endDetectionDelay is the time from the end of a rank's connection until rankWatcher detects
+	// that the rank has ended.
 	endDetectionDelay = time.Second
 )
 
-// leave waits for other ranks until due or until the context ends, but at least for leaveTimeout.
-func (m *rankMonitor) leave(ctx context.Context, due time.Time) error {
+// leaveWorld waits for the other ranks to leave. It waits until the deadline or the end of the
+// context, but at least for leaveTimeout.
+func (m *rankMonitor) leaveWorld(ctx context.Context, deadline time.Time) error {
 	earliest := time.Now().Add(leaveTimeout)
-	if due.Before(earliest) {
-		due = earliest
+	if deadline.Before(earliest) {
+		deadline = earliest
 	}
-	waitCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), due)
+	waitCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(earliest), cancel) })()
 	return m.watcher.Leave(waitCtx, m.leaveReason())
 }
 
-// withRanks runs a step that needs the given ranks. If one of them ends, withRanks soon returns a
-// RankLostError that names that rank.
+// withRanks runs a step that needs the given ranks. If one of these ranks ends, withRanks returns a
+// RankLostError with its number.
 func (m *rankMonitor) withRanks(
 	ctx context.Context, operation string, ranks []int, step func(context.Context) error,
 ) error {
@@ -76,50 +78,52 @@ func (m *rankMonitor) withRanks(
 	return m.explainLost(ctx, operation, ranks, err)
 }
 
-// explainLost returns a RankLostError if one of the given ranks has ended and may have caused err.
-// Otherwise, it returns err. The end of a rank may be detected late, so it waits a moment first.
+// explainLost returns a RankLostError if one of the given ranks has ended and err may be the
+// result. Otherwise, it returns err. It waits up to endDetectionDelay.
 func (m *rankMonitor) explainLost(
 	ctx context.Context, operation string, ranks []int, err error,
 ) error {
-	var lost *RankLostError
-	wait, alreadyLost, mayBeLost := endDetectionDelay/2, errors.As(err, &lost), mayBeRankLoss(err)
-	if alreadyLost || mayBeLost {
+	var lostErr *RankLostError
+	wait := endDetectionDelay / 2
+	isRankLost, isPossibleLoss := errors.As(err, &lostErr), mayBeCausedByRankLoss(err)
+	if isRankLost || isPossibleLoss {
 		wait = endDetectionDelay
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ended := m.watcher.Ended(waitCtx, ranks, func(known []*rendezvous.EndedError) bool {
+	ended := m.watcher.Ended(waitCtx, ranks, func(ended []*rendezvous.EndedError) bool {
 		switch {
-		case alreadyLost:
-			return allEnded(known, lost.Ranks)
-		case mayBeLost:
-			return len(known) > 0
+		case isRankLost:
+			return haveAllEnded(ended, lostErr.Ranks)
+		case isPossibleLoss:
+			return len(ended) > 0
 		default:
-			return len(deadRanks(known)) > 0
+			return len(withoutLeftRanks(ended)) > 0
 		}
 	})
-	// Some ranks may have left because others died, so a dead rank is the better explanation.
-	switch dead := m.addObserved(ranks, deadRanks(ended)); {
-	case len(dead) > 0 && (alreadyLost || mayBeLost):
-		return lostError(operation, dead)
+	// A rank can leave because another process has ended, so that process is the better
+	// explanation.
+	switch dead := m.addObserved(ranks, withoutLeftRanks(ended)); {
+	case len(dead) > 0 && (isRankLost || isPossibleLoss):
+		return newRankLostError(operation, dead)
 	case len(dead) > 0:
-		return fmt.Errorf("%w; this rank got: %w", lostError(operation, dead), err)
-	case awaitsOthers(err, ended):
+		return fmt.Errorf("%w; this rank got: %w", newRankLostError(operation, dead), err)
+	case isAwaitingOthers(err, ended):
 		return err
-	case len(ended) > 0 && mayBeLost && !alreadyLost:
-		return leftError(operation, ended)
+	case len(ended) > 0 && isPossibleLoss && !isRankLost:
+		return newRankLeftError(operation, ended)
 	}
 	return err
 }
 
-func deadRanks(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
+func withoutLeftRanks(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
 		return e.Left
 	})
 }
 
-// addObserved adds to dead those of the given ranks that this rank itself has seen end. They may be
-// missing in dead if the rank that serves the store has ended, too.
+// addObserved adds those of the given ranks to dead whose end the communicator has observed. The
+// list dead can lack these ranks if the rank with the store has ended.
 func (m *rankMonitor) addObserved(
 	ranks []int, dead []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
@@ -127,9 +131,9 @@ func (m *rankMonitor) addObserved(
 		return dead
 	}
 	for _, rank := range m.observer.EndedRanks() {
-		if slices.Contains(ranks, rank) && !allEnded(dead, []int{rank}) {
-			how := fmt.Sprintf("the process of rank %d has ended", rank)
-			dead = append(dead, &rendezvous.EndedError{Rank: rank, How: how})
+		if slices.Contains(ranks, rank) && !haveAllEnded(dead, []int{rank}) {
+			text := fmt.Sprintf("the process of rank %d has ended", rank)
+			dead = append(dead, &rendezvous.EndedError{Rank: rank, How: text})
 		}
 	}
 	slices.SortFunc(dead, func(a, b *rendezvous.EndedError) int { return a.Rank - b.Rank })
@@ -145,29 +149,28 @@ func cannotBeRankLoss(err error) bool {
 	return errors.As(err, new(*DivergenceError)) || errors.As(err, new(*MismatchError))
 }
 
-func allEnded(known []*rendezvous.EndedError, ranks []int) bool {
+func haveAllEnded(ended []*rendezvous.EndedError, ranks []int) bool {
 	for _, r := range ranks {
-		if !slices.ContainsFunc(known, func(e *rendezvous.EndedError) bool { return e.Rank == r }) {
+		if !slices.ContainsFunc(ended, func(e *rendezvous.EndedError) bool { return e.Rank == r }) {
 			return false
 		}
 	}
 	return true
 }
 
-func lostError(operation string, ended []*rendezvous.EndedError) *RankLostError {
+func newRankLostError(operation string, ended []*rendezvous.EndedError) *RankLostError {
 	var ranks []int
-	var how []string
+	var texts []string
 	for _, e := range ended {
-		ranks, how = append(ranks, e.Rank), append(how, e.How)
+		ranks, texts = append(ranks, e.Rank), append(texts, e.How)
 	}
 	return &RankLostError{
-		Ranks: ranks, InCall: fmt.Sprintf("%s (%s)", operation, strings.Join(how, "; ")),
-		Left: len(deadRanks(ended)) == 0,
+		Ranks: ranks, InCall: fmt.Sprintf("%s (%s)", operation, strings.Join(texts, "; ")),
+		Left: len(withoutLeftRanks(ended)) == 0,
 	}
 }
 
-// mayBeRankLoss reports whether the end of another rank may have caused err.
-func mayBeRankLoss(err error) bool {
+func mayBeCausedByRankLoss(err error) bool {
 	for _, target := range []error{
 		driver.ErrFault, rendezvous.ErrLost, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET,
 		syscall.ECONNREFUSED, syscall.EPIPE, syscall.ESRCH, handoff.ErrUnknownKey,
@@ -180,18 +183,18 @@ func mayBeRankLoss(err error) bool {
 	return errors.As(err, new(*rendezvous.EndedError)) || errors.As(err, new(*TimeoutError))
 }
 
-func asRankError(err error) error {
+func toRankError(err error) error {
 	var ended *rendezvous.EndedError
 	if errors.As(err, &ended) {
-		return lostError("meeting all ranks", []*rendezvous.EndedError{ended})
+		return newRankLostError("meeting all ranks", []*rendezvous.EndedError{ended})
 	}
 	return asAbsentError(err)
 }
 
-// localWorld implements rankWatcher for ranks that share one process and therefore end together.
+// localWorld implements rankWatcher for ranks that share one process. They end together.
 type localWorld struct {
 	store     io.Closer
-	remaining atomic.Int32
+	openCount atomic.Int32
 }
 
 // Guard returns ctx.
@@ -208,29 +211,29 @@ func (w *localWorld) Ended(
 
 // Leave closes the store when the last rank leaves.
 func (w *localWorld) Leave(context.Context, string) error {
-	if w.remaining.Add(-1) > 0 {
+	if w.openCount.Add(-1) > 0 {
 		return nil
 	}
 	return w.store.Close()
 }
 
-// noteResult records the result of the latest attempt to join a group, for leaveReason.
+// noteResult records the result of the latest attempt to join a group.
 func (m *rankMonitor) noteResult(err error) {
 	if errors.Is(err, ErrClosed) {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.failure = err
+	m.joinError = err
 }
 
-// leaveReason returns the encoded failure that this rank stores for the others, or "".
+// leaveReason returns joinError, encoded for the other ranks, or "" if there is no error.
 func (m *rankMonitor) leaveReason() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.failure == nil {
+	if m.joinError == nil {
 		return ""
 	}
-	why, _ := json.Marshal(reportOf(m.failure)) // cannot fail: it contains only strings and numbers
-	return string(why)
+	encoded, _ := json.Marshal(reportOf(m.joinError)) // cannot fail for strings and numbers
+	return string(encoded)
 }

@@ -3,20 +3,20 @@ package symmem
 import "symmem/driver"
 
 // NormArgs contains the arguments of AllReduceRMSNorm. The tensors must be contiguous and aligned
-// to 16 bytes. They may be in any device memory. If Input and Output are symmetric memory, they
-// must be at the same segment and offset on all ranks. On GPUs, they must be symmetric if they are
-// larger than about 7 MiB.
+// to 16 bytes. They can be in any device memory. If Input and Output are symmetric memory, their
+// segments and offsets must be the same on all ranks. On GPUs, tensors of more than about 7 MiB
+// must be symmetric memory.
 type NormArgs struct {
-	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. All fields other
-	// than tensors must be the same on all ranks.
+	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. All fields
+	// except the tensors must be the same on all ranks.
 	Type DataType
-	// Input and Output have the shape [Rows, Hidden]. They must either be the same memory or not
-	// overlap. If Quant is set, Output may be left out; the call may then overwrite Input.
+	// Input and Output have the shape [Rows, Hidden]. They must be the same memory, or must not
+	// overlap. If Quant is set, Output is optional; without Output, the call can overwrite Input.
 	Input, Output Memory
-	// Residual has the shape [Rows, Hidden] and is both read and written. Its contents must be the
-	// same on all ranks. Weight has the shape [Hidden]. Neither may overlap another buffer.
+	// Residual has the shape [Rows, Hidden]. The call reads and writes it. Its contents must be the
+	// same on all ranks. Weight has the shape [Hidden]. These two must not overlap another buffer.
 	Residual, Weight Memory
-	// Rows may be 0. Hidden must be a multiple of 8, at most 16384.
+	// Rows can be 0. Hidden must be a multiple of 8, at most 16384.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares. It must be between 0 and 1.
 	Epsilon float32
@@ -26,9 +26,9 @@ type NormArgs struct {
 	// Quantized has the shape [Rows, Hidden] and elements of 8 bits (float8, e4m3). It receives the
 	// elements of Output, each divided by its scale.
 	Quantized Memory
-	// Scales contains float32 values and must be aligned to 4 bytes. For QuantStatic, it contains a
-	// single value that the caller provides on every rank. For the other kinds, the call stores the
-	// scale of group g of row r in element r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides
+	// Scales contains float32 values and must be aligned to 4 bytes. For QuantStatic, it contains
+	// one value, which every rank provides. For the other kinds, the call writes the scales. The
+	// scale for group g of row r is element r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides
 	// are 0, the scales are stored row by row without gaps.
 	Scales       Memory
 	ScaleStrides [2]int64
@@ -37,8 +37,8 @@ type NormArgs struct {
 // Quant selects how AllReduceRMSNorm quantizes its output.
 type Quant = driver.Quant
 
-// The kinds of quantization. A computed scale is max(m, 1e-10)/448, where m is the largest
-// magnitude of the elements that share the scale.
+// These kinds of quantization exist. A computed scale is max(m, 1e-10)/448. Here m is the largest
+// magnitude of the elements with this scale.
 const (
 	// QuantNone quantizes nothing.
 	QuantNone = driver.QuantNone
@@ -57,7 +57,7 @@ func (a *NormArgs) output() Memory {
 	return a.Output
 }
 
-func (a *NormArgs) norm() *driver.Norm {
+func (a *NormArgs) driverNorm() *driver.Norm {
 	n := &driver.Norm{
 		Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon, WeightBias: a.WeightBias,
 		Residual: a.Residual.Address(), Weight: a.Weight.Address(),
@@ -71,15 +71,15 @@ func (a *NormArgs) norm() *driver.Norm {
 }
 
 // ScaleBytes returns the size in bytes of the memory from the first scale to the last.
-func (a *NormArgs) ScaleBytes() int64 { return a.norm().Spans()[3].Bytes }
+func (a *NormArgs) ScaleBytes() int64 { return a.driverNorm().Spans()[3].Bytes }
 
-// otherBuffers returns all buffers except Input and Output, in the order of driver.Norm.Spans.
+// otherBuffers returns all tensors except Input and Output, in the order of driver.Norm.Spans.
 func (a *NormArgs) otherBuffers() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
-// reuseNorm returns a pointer to the arguments: that of the plan p if its arguments are the same,
-// so that a repeated call allocates nothing.
+// reuseNorm returns a pointer to a copy of the arguments. If the arguments of plan p are the same,
+// it returns their pointer, so that a repeated call allocates no memory.
 func reuseNorm(p *collective, a *NormArgs) *NormArgs {
 	if p != nil && p.norm != nil && *p.norm == *a {
 		return p.norm

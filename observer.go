@@ -8,9 +8,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Observer is notified of memory events, in their order. Its functions run on new goroutines, while
-// the pool's lock is held. They must return quickly and must not call symmem. If a function panics,
-// the panic is logged (see Options.Logger) and the observed operation continues. A nil function is
+// Observer receives memory events, in their order. Each function runs on a new goroutine, while the
+// pool's lock is held. It must return quickly and must not call symmem. If it panics, the panic is
+// logged (see Options.Logger), and the operation that caused the event continues. A nil function is
 // skipped.
 type Observer struct {
 	// SegmentAlloc is called after a segment has been mapped. SegmentFree is called before a
@@ -29,34 +29,34 @@ type SegmentEvent struct {
 	Bytes   int64
 }
 
-// WindowEvent describes a registration of a segment with a group.
+// WindowEvent describes the registration of a segment with a group.
 type WindowEvent struct {
 	SegmentEvent
 	Group *Group
 }
 
-// observers holds the observers of a Runtime. The list is replaced rather than modified, so that it
-// can be read without a lock.
+// observers holds the observers of a Runtime. A change replaces the list, so that it can be read
+// without a lock.
 type observers struct {
-	mu   *ranked.Mutex[runtimeMu] // serializes changes to the list
+	mu   *ranked.Mutex[runtimeMu] // held while the list changes
 	list atomic.Pointer[[]*Observer]
 }
 
-func (o *observers) all() []*Observer {
+func (o *observers) copyList() []*Observer {
 	if list := o.list.Load(); list != nil {
 		return slices.Clone(*list)
 	}
 	return nil
 }
 
-func (o *observers) add(added *Observer) (remove func()) {
+func (o *observers) add(observer *Observer) (remove func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.set(append(o.all(), added))
+	o.set(append(o.copyList(), observer))
 	return func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.set(slices.DeleteFunc(o.all(), func(have *Observer) bool { return have == added }))
+		o.set(slices.DeleteFunc(o.copyList(), func(o *Observer) bool { return o == observer }))
 	}
 }
 
@@ -68,14 +68,14 @@ func (o *observers) set(list []*Observer) {
 	o.list.Store(&list)
 }
 
-func notify[E any](rt *Runtime, which func(*Observer) func(E), event E) {
+func notify[E any](rt *Runtime, selectFunction func(*Observer) func(E), event E) {
 	list := rt.observers.list.Load()
 	if list == nil {
 		return
 	}
 	for _, o := range *list {
-		if f := which(o); f != nil {
-			rt.opts.logFault(driver.Guard("a function of an Observer", func() { f(event) }))
+		if function := selectFunction(o); function != nil {
+			rt.opts.logFault(driver.Guard("a function of an Observer", func() { function(event) }))
 		}
 	}
 }

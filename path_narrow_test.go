@@ -58,7 +58,7 @@ func WithPathChecks(g *Group, plain, windowed, direct func(*driver.Call) error) 
 	narrowed.router.tuning, narrowed.router.shape = g.router.tuning, g.router.shape
 	narrowed.router.choice.Store(g.router.choice.Load())
 	narrowed.windows.table.Store(g.windows.table.Load())
-	narrowed.windows.members.Store(g.windows.members.Load())
+	narrowed.windows.memberships.Store(g.windows.memberships.Load())
 	return narrowed
 }
 
@@ -88,7 +88,7 @@ func Route(g *Group, c Call) (path, why string, compared uint64) {
 func ListPaths(g *Group, c Call) (paths []string, err error) {
 	list, err := c.list(g, 0)
 	if err == nil {
-		err = choosePath(&g.calls, list)
+		err = chooseListPath(&g.calls, list)
 	}
 	for _, next := range list {
 		call := next.call()

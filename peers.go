@@ -30,7 +30,7 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	if g == nil {
 		return nil, invalid("addresses of peers: the group is nil")
 	}
-	entry, ok := g.windows.table.Load().find(address, bytes)
+	entry, ok := g.windows.table.Load().findWindow(address, bytes)
 	if !ok {
 		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the "+
 			"group, or call Pool.Register", bytes, address, g.id)

@@ -188,7 +188,7 @@ func (c *collective) call() driver.Call {
 		call.Keep = [2]unsafe.Pointer{c.send.start, c.recv.start}
 	}
 	if c.norm != nil {
-		call.Norm = c.norm.norm()
+		call.Norm = c.norm.driverNorm()
 	}
 	return call
 }
@@ -226,7 +226,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
 	}
 	c.described = describeSubmitted(&call, described, len(pl.ranks), pl.rank, callDigest)
-	if pl.rt.live.counting.Load() {
+	if pl.rt.live.countsCalls.Load() {
 		pl.clocks.measure(c, call.Path)
 	}
 	// If memory is still pending, the next call may register it and take a different path.
@@ -236,14 +236,14 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	return nil
 }
 
-// hasPending reports whether the next call would register memory. It must be called after
+// hasPendingSegments reports whether the next call would register memory. It must be called after
 // c.revision has been set, because memory that is mapped later makes the plan stale.
 func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {
 		return false
 	}
-	send, recv := w.memberOf(c.send.pool), w.memberOf(c.recv.pool)
-	return send != nil && send.pending.Load() || recv != nil && recv.pending.Load()
+	send, recv := w.membershipOf(c.send.pool), w.membershipOf(c.recv.pool)
+	return send != nil && send.hasPending.Load() || recv != nil && recv.hasPending.Load()
 }
 
 // realignPools realigns the pools of the buffers if necessary. The caller may have passed only
@@ -257,7 +257,7 @@ func (pl *planner) realignPools(ctx context.Context, c *collective, registered b
 		address uintptr
 		bytes   int64
 	}{{found.send, call.Send, sendBytes}, {found.recv, call.Recv, recvBytes}} {
-		if m.windowEntry == nil || !m.pool.realigner.mustAlign(&pl.roster, m.address, m.bytes) {
+		if m.windowEntry == nil || !m.pool.realigner.mustRealign(&pl.roster, m.address, m.bytes) {
 			continue
 		}
 		if !registered {
@@ -360,11 +360,11 @@ func (m Memory) registersWith(g *Group) bool {
 	if p == nil {
 		return false
 	}
-	member := g.windows.memberOf(p)
-	if member != nil && !member.pending.Load() || !g.calls.canRegister(p) {
+	member := g.windows.membershipOf(p)
+	if member != nil && !member.hasPending.Load() || !g.calls.canRegister(p) {
 		return false
 	}
-	return p.realigner.mustAlign(&g.roster, m.Address(), m.Bytes()) || p.registrar.hasPending(member)
+	return p.realigner.mustRealign(&g.roster, m.Address(), m.Bytes()) || p.registrar.hasPendingSegments(member)
 }
 
 // locations holds the windows that contain a call's buffers. A window is memory that is registered
@@ -377,7 +377,7 @@ type locations struct {
 func (pl *planner) locations(call *driver.Call) locations {
 	table := pl.windows.table.Load()
 	sendBytes, recvBytes := call.Spans(len(pl.ranks), pl.rank)
-	send, inSend := table.find(call.Send, sendBytes)
+	send, inSend := table.findWindow(call.Send, sendBytes)
 	if call.Operation == driver.AllToAllV && inSend && sendBytes > 0 {
 		call.SendWindow = send.window
 	}
@@ -390,7 +390,7 @@ func (pl *planner) locations(call *driver.Call) locations {
 	if !inSend {
 		return locations{where: "the send buffer is in no window of the group"}
 	}
-	recv, ok := table.find(call.Recv, recvBytes)
+	recv, ok := table.findWindow(call.Recv, recvBytes)
 	if !ok {
 		return locations{where: "the receive buffer is in no window of the group"}
 	}
@@ -430,10 +430,10 @@ func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locatio
 		recv, recvAt = send, sendAt
 	}
 	if send != nil {
-		c.SendPool, c.SendSegment, c.SendOffset = send.position(sendAt)
+		c.SendPool, c.SendSegment, c.SendOffset = send.locate(sendAt)
 	}
 	if recv != nil {
-		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.position(recvAt)
+		c.RecvPool, c.RecvSegment, c.RecvOffset = recv.locate(recvAt)
 	}
 }
 

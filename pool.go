@@ -80,7 +80,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if o.Domain != nil && o.Domain.rt != rt {
 		return nil, invalid("creating a pool: its domain is a group of another runtime")
 	}
-	if o.Domain != nil && rt.registry.poolsOf(o.Domain) >= agreement.MaxLedgers {
+	if o.Domain != nil && rt.registry.countPools(o.Domain) >= agreement.MaxLedgers {
 		return nil, invalid("creating a pool: group %s is already the domain of %d pools, the maximum",
 			o.Domain.id, agreement.MaxLedgers)
 	}
@@ -88,12 +88,12 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if err != nil {
 		return nil, invalid("creating a pool: %v", err)
 	}
-	arena, space, err := newArena(rt.device)
+	arena, space, err := reserveArena(rt.device)
 	if err != nil {
 		return nil, fmt.Errorf("creating a pool: %w", err)
 	}
 	p := &Pool{rt: rt, domain: o.Domain, core: core, ledger: ledger.New(0)}
-	p.segments.arena, p.segments.space = arena, space
+	p.segments.arena, p.segments.arenaBytes = arena, space
 	p.connect()
 	rt.registry.addPool(p)
 	return p, nil
@@ -115,12 +115,12 @@ func (p *Pool) connect() {
 	p.history = history{mu: mu, domain: p.domain, ledger: p.ledger, events: &p.events}
 	p.suspicion = suspicion{mu: mu, domain: p.domain}
 	p.registrar = registrar{
-		mu: mu, pool: p, rt: rt, domain: p.domain, members: map[*Group]*membership{},
+		mu: mu, pool: p, rt: rt, domain: p.domain, memberships: map[*Group]*membership{},
 		segments: &p.segments, suspicion: &p.suspicion, history: &p.history, events: &p.events,
 	}
 	p.uses = uses{
 		mu: mu, core: p.core, ledger: p.ledger, events: &p.events, segments: &p.segments,
-		streams: &rt.streams, useEnds: map[alloc.StreamPoint]driver.Event{},
+		streams: &rt.streams, useEndEvents: map[alloc.StreamPoint]driver.Event{},
 	}
 	p.heap = heap{
 		core: p.core, ledger: p.ledger, segments: &p.segments, uses: &p.uses,
@@ -274,11 +274,11 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 // remains usable.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
-	m, err := p.registrar.member(g)
+	m, err := p.registrar.findMembership(g)
 	if err != nil {
 		return fmt.Errorf("registering: %w", err)
 	}
-	if !m.pending.Load() {
+	if !m.hasPending.Load() {
 		return nil
 	}
 	return p.registerPending(ctx, m)
@@ -363,7 +363,7 @@ func (p *Pool) Stats() PoolStats {
 
 func poolStats(p *Pool) PoolStats {
 	s, windows := p.core.Stats(), 0
-	for _, m := range p.registrar.members {
+	for _, m := range p.registrar.memberships {
 		windows += len(m.windows)
 	}
 	return PoolStats{
@@ -379,7 +379,7 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 	defer p.mu.Unlock()
 	var all []SegmentEvent
 	for _, s := range p.segments.mapped() {
-		all = append(all, p.segments.event(s))
+		all = append(all, p.segments.newSegmentEvent(s))
 	}
 	return slices.Values(all)
 }
@@ -406,11 +406,11 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout(p.rt.opts.Timeout))
 	defer cancel()
 	defer p.events.deliver()
-	p.suspender.addCloses(1)
-	defer p.suspender.addCloses(-1)
+	p.suspender.addCloseCalls(1)
+	defer p.suspender.addCloseCalls(-1)
 	err := refuse(ctx, &p.calls)
 	if err == nil {
-		if err = cmp.Or(p.suspender.awaitIdle(ctx), wait(ctx)); err != nil {
+		if err = cmp.Or(p.suspender.awaitStateChange(ctx), wait(ctx)); err != nil {
 			p.calls.Open()
 		}
 	}
@@ -431,7 +431,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	for _, g := range p.rt.registry.allGroups() {
 		g.windows.dropPool(p)
 	}
-	p.rt.registry.forgetPool(p)
+	p.rt.registry.removePool(p)
 	return joinDistinct(append(errs, p.segments.close(p.heap.liveCounts()))...)
 }
 

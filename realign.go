@@ -41,28 +41,28 @@ func (r *realigner) markSuspect(failed *lifetime) {
 	r.heap.registrar.setPending() // also makes existing plans stale, even those for plain addresses
 }
 
-// mustAlign reports whether a collective of a group must realign the pool before it uses this
+// mustRealign reports whether a collective of a group must realign the pool before it uses this
 // memory. Buffers from before the fault need no realignment, so ranks that have seen the fault can
 // still communicate through them with ranks that have not.
-func (r *realigner) mustAlign(g *roster, address uintptr, bytes int64) bool {
+func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.suspicion.raisedFor(g) && !r.isPreFault(address, bytes)
+	return r.suspicion.raisedFor(g) && !r.wasLiveBeforeFault(address, bytes)
 }
 
-// isPreFault reports whether memory lies in a block that has been live since before the fault. The
-// caller must hold mu.
-func (r *realigner) isPreFault(address uintptr, bytes int64) bool {
-	return slices.ContainsFunc(r.suspicion.preFault, func(b alloc.View) bool {
-		s := r.heap.segments.list[b.Segment]
+// wasLiveBeforeFault reports whether memory lies in a block that has been live since before the
+// fault. The caller must hold mu.
+func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
+	return slices.ContainsFunc(r.suspicion.preFault, func(block alloc.View) bool {
+		s := r.heap.segments.list[block.Segment]
 		if s == nil {
 			return false
 		}
-		offset := address - uintptr(s.start) - uintptr(b.Offset)
-		if offset >= uintptr(b.Size) || bytes > b.Size-int64(offset) {
+		offset := address - uintptr(s.start) - uintptr(block.Offset)
+		if offset >= uintptr(block.Size) || bytes > block.Size-int64(offset) {
 			return false
 		}
-		_, err := r.heap.core.Live(b.Handle)
+		_, err := r.heap.core.Live(block.Handle)
 		return err == nil
 	})
 }
@@ -83,12 +83,12 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 			"another goroutine used or freed a buffer during the realignment")
 	}
 	for _, s := range streams {
-		r.heap.uses.endUses(s, mark)
+		r.heap.uses.endUsesBefore(s, mark)
 	}
 	held, err := r.heap.core.Held()
-	past := r.heap.ledger
+	history := r.heap.ledger
 	return poolInventory{
-		Pool: r.history.id, Position: past.Position(), Start: past.NextStart(), Inventory: held,
+		Pool: r.history.id, Position: history.Position(), Start: history.NextStart(), Inventory: held,
 	}, err
 }
 
@@ -100,53 +100,53 @@ func (r *realigner) rebuild(
 ) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	table, past := r.heap.segments, r.heap.ledger
-	if table.closed || past.Position() != inventories[g.rank].Position {
+	segments, history := r.heap.segments, r.heap.ledger
+	if segments.closed || history.Position() != inventories[g.rank].Position {
 		return nil
 	}
-	gone, err := r.heap.core.Rebuild(arrangement)
+	unusedSegments, err := r.heap.core.Rebuild(arrangement)
 	if err != nil {
 		return nil
 	}
-	for len(table.list) < len(arrangement.Segments) {
-		table.list = append(table.list, nil)
+	for len(segments.list) < len(arrangement.Segments) {
+		segments.list = append(segments.list, nil)
 	}
-	for _, s := range table.mapped() {
+	for _, s := range segments.mapped() {
 		s.stream = 0
 		s.releasing = s.releasing || arrangement.Segments[s.ordinal].Bytes == 0
 	}
-	clear(r.heap.uses.useEnds)
+	clear(r.heap.uses.useEndEvents)
 	start := uint64(0)
 	for _, s := range inventories {
 		start = max(start, s.Start)
 	}
 	r.events.collect()
-	past.Restart(start, digestOf(arrangement, inventories[0]))
+	history.Restart(start, digestOfArrangement(arrangement, inventories[0]))
 	r.events.recordRestart(start)
 	r.suspicion.noteRealigned(g)
-	var segments []*segment
-	for _, s := range gone {
-		segments = append(segments, table.list[s.Ordinal])
+	var result []*segment
+	for _, s := range unusedSegments {
+		result = append(result, segments.list[s.Ordinal])
 	}
-	slices.SortFunc(segments, byOrdinal)
-	return segments
+	slices.SortFunc(result, byOrdinal)
+	return result
 }
 
-func digestOf(arrangement alloc.Arrangement, s poolInventory) uint64 {
-	d := ledger.Empty
+func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory) uint64 {
+	digest := ledger.Empty
 	for _, extent := range arrangement.Segments {
-		d = ledger.Mix(d, uint64(extent.Bytes), 1)
+		digest = ledger.Mix(digest, uint64(extent.Bytes), 1)
 	}
 	for _, r := range arrangement.Kept {
-		d = ledger.Mix(ledger.Mix(d, uint64(r.Segment), uint64(r.Offset)), uint64(r.Size), 2)
+		digest = ledger.Mix(ledger.Mix(digest, uint64(r.Segment), uint64(r.Offset)), uint64(r.Size), 2)
 	}
-	for _, b := range s.Blocks {
+	for _, b := range inventory.Blocks {
 		if b.Live {
-			d = ledger.Mix(ledger.Mix(d, uint64(b.Segment), uint64(b.Offset)), uint64(b.Size),
+			digest = ledger.Mix(ledger.Mix(digest, uint64(b.Segment), uint64(b.Offset)), uint64(b.Size),
 				uint64(b.Stream)<<8|3)
 		}
 	}
-	return d
+	return digest
 }
 
 func (r *realigner) deregisterReleasing() error {

@@ -20,36 +20,37 @@ type membership struct {
 	pool    *Pool
 	group   *Group
 	windows map[*segment]driver.Window // guarded by Pool.mu
-	// next is the first segment that may have to be registered. It is guarded by Pool.mu.
-	next int32
-	// pending is set if segments may have been mapped since the group's last registration. If it is
-	// not set, the end of a scope checks nothing else.
-	pending atomic.Bool
+	// nextOrdinal is the first segment that may have to be registered. It is guarded by Pool.mu.
+	nextOrdinal int32
+	// hasPending is set if segments may have been mapped since the group's last registration. If it
+	// is not set, the end of a scope checks nothing else.
+	hasPending atomic.Bool
 }
 
 // setPending marks the membership as having memory to register. It makes existing plans stale,
 // because they would run without registering that memory.
 func (m *membership) setPending() {
-	m.pending.Store(true)
+	m.hasPending.Store(true)
 	m.group.windows.revision.Add(1)
 }
 
 // registrar registers a pool's segments with groups. A registration creates a window.
 type registrar struct {
-	mu        *ranked.Spin[poolMu]
-	pool      *Pool
-	rt        *Runtime
-	domain    *Group
-	members   map[*Group]*membership // guarded by mu
-	segments  *segmentTable
-	suspicion *suspicion
-	history   *history
-	events    *poolEvents
+	mu          *ranked.Spin[poolMu]
+	pool        *Pool
+	rt          *Runtime
+	domain      *Group
+	memberships map[*Group]*membership // guarded by mu
+	segments    *segmentTable
+	suspicion   *suspicion
+	history     *history
+	events      *poolEvents
 }
 
-// memberOf returns the group's membership, and creates it if necessary. The caller must hold mu.
-func (r *registrar) memberOf(g *Group) (*membership, error) {
-	if m := r.members[g]; m != nil {
+// membershipOf returns the group's membership, and creates it if necessary. The caller must hold
+// mu.
+func (r *registrar) ensureMembership(g *Group) (*membership, error) {
+	if m := r.memberships[g]; m != nil {
 		return m, nil
 	}
 	if r.domain == nil {
@@ -60,18 +61,18 @@ func (r *registrar) memberOf(g *Group) (*membership, error) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, r.domain.id)
 	}
 	m := &membership{pool: r.pool, group: g, windows: map[*segment]driver.Window{}}
-	m.pending.Store(r.suspicion.raisedFor(&g.roster) ||
-		slices.ContainsFunc(r.segments.list, (*segment).registrable))
-	r.members[g] = m
+	m.hasPending.Store(r.suspicion.raisedFor(&g.roster) ||
+		slices.ContainsFunc(r.segments.list, (*segment).canRegister))
+	r.memberships[g] = m
 	return m, nil
 }
 
-// member is like memberOf, but it locks mu, unless the group has used the pool before.
-func (r *registrar) member(g *Group) (*membership, error) {
+// membership is like membershipOf, but it locks mu, unless the group has used the pool before.
+func (r *registrar) findMembership(g *Group) (*membership, error) {
 	if g == nil || g.rt != r.rt {
 		return nil, invalid("the group is nil or belongs to another runtime than the pool")
 	}
-	if m := g.windows.memberOf(r.pool); m != nil {
+	if m := g.windows.membershipOf(r.pool); m != nil {
 		return m, nil
 	}
 	r.mu.Lock()
@@ -79,26 +80,26 @@ func (r *registrar) member(g *Group) (*membership, error) {
 	if r.segments.closed {
 		return nil, errPoolClosed
 	}
-	m, err := r.memberOf(g)
+	m, err := r.ensureMembership(g)
 	if err == nil {
-		g.windows.addMember(m)
+		g.windows.addMembership(m)
 	}
 	return m, err
 }
 
-// hasPending reports whether a registration would register segments. m may be nil.
-func (r *registrar) hasPending(m *membership) bool {
+// hasPendingSegments reports whether a registration would register segments. m may be nil.
+func (r *registrar) hasPendingSegments(m *membership) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	first := int32(0)
 	if m != nil {
-		first = m.next
+		first = m.nextOrdinal
 	}
-	return slices.ContainsFunc(r.segments.list[first:], (*segment).registrable)
+	return slices.ContainsFunc(r.segments.list[first:], (*segment).canRegister)
 }
 
 func (r *registrar) setPending() {
-	for _, m := range r.members {
+	for _, m := range r.memberships {
 		m.setPending()
 	}
 }
@@ -106,11 +107,11 @@ func (r *registrar) setPending() {
 // registerInCall implements Pool.Register. The caller must have entered the pool, so that Close
 // waits for the registration.
 func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
-	m, err := r.member(g)
+	m, err := r.findMembership(g)
 	if err != nil {
 		return fmt.Errorf("registering: %w", err)
 	}
-	if !m.pending.Load() {
+	if !m.hasPending.Load() {
 		return nil
 	}
 	return r.register(ctx, m)
@@ -128,23 +129,23 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	if err := g.refusal(); err != nil {
 		return err
 	}
-	pending := r.holdPending(m)
-	defer func() { r.segments.releaseAll(pending) }()
-	if len(pending) == 0 && !r.suspicion.isSuspectFor(&g.roster) {
+	segments := r.holdPendingSegments(m)
+	defer func() { r.segments.releaseAll(segments) }()
+	if len(segments) == 0 && !r.suspicion.isSuspectFor(&g.roster) {
 		return nil
 	}
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "registration", pools: []*Pool{r.pool},
 		ledgers: func() []agreement.Ledger {
-			r.segments.releaseAll(pending) // the list may have changed
-			if pending = r.holdPending(m); g.rt.Check() == CheckOff {
+			r.segments.releaseAll(segments) // the list may have changed
+			if segments = r.holdPendingSegments(m); g.rt.Check() == CheckOff {
 				return nil
 			}
-			return []agreement.Ledger{r.history.with(pending)}
+			return []agreement.Ledger{r.history.with(segments)}
 		},
 	})
-	if err == nil && len(pending) > 0 {
-		err = r.registerAll(ctx, m, pending)
+	if err == nil && len(segments) > 0 {
+		err = r.registerSegments(ctx, m, segments)
 	}
 	if err != nil {
 		// Keep unregistered segments pending, so that the next call returns the fault, too.
@@ -154,12 +155,12 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	return nil
 }
 
-// registerAll registers the segments that the ranks agreed on. The caller must hold Group.mu.
-func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*segment) error {
+// registerSegments registers the segments that the ranks agreed on. The caller must hold Group.mu.
+func (r *registrar) registerSegments(ctx context.Context, m *membership, segments []*segment) error {
 	g := m.group
 	err := r.rt.captures.runOutside(ctx, g.comparison.exchangeOn(driver.LaneControl), func() error {
-		for _, s := range pending {
-			if err := r.registerOne(ctx, m, s); err != nil {
+		for _, s := range segments {
+			if err := r.registerSegment(ctx, m, s); err != nil {
 				return err
 			}
 		}
@@ -172,33 +173,33 @@ func (r *registrar) registerAll(ctx context.Context, m *membership, pending []*s
 	return nil
 }
 
-// holdPending adds a hold to each pending segment and returns the segments. The holds keep the
-// segments mapped without a lock while the ranks wait for each other.
-func (r *registrar) holdPending(m *membership) []*segment {
+// holdPendingSegments adds a hold to each pending segment and returns the segments. The holds keep
+// the segments mapped without a lock while the ranks wait for each other.
+func (r *registrar) holdPendingSegments(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.pending.Store(false)
-	return r.segments.hold(m.next, func(*segment) bool { return true })
+	m.hasPending.Store(false)
+	return r.segments.hold(m.nextOrdinal, func(*segment) bool { return true })
 }
 
-func (r *registrar) registerOne(ctx context.Context, m *membership, s *segment) error {
+func (r *registrar) registerSegment(ctx context.Context, m *membership, s *segment) error {
 	g := m.group
 	key := driver.SegmentKey{Pool: r.history.id, Ordinal: uint32(s.ordinal)}
-	w, err := g.comm.Register(ctx, key, s.memory)
+	window, err := g.comm.Register(ctx, key, s.memory)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s.releasing || r.members[g] != m {
+	if s.releasing || r.memberships[g] != m {
 		closedErr := fmt.Errorf("registering segment %d with group %s: the segment or group was "+
 			"closed: %w", s.ordinal, g.id, ErrClosed)
-		return errors.Join(closedErr, w.Deregister())
+		return errors.Join(closedErr, window.Deregister())
 	}
-	m.windows[s], m.next = w, s.ordinal+1
-	g.windows.add(r.pool, s, w)
+	m.windows[s], m.nextOrdinal = window, s.ordinal+1
+	g.windows.add(r.pool, s, window)
 	notify(r.rt, func(o *Observer) func(WindowEvent) { return o.Register },
-		WindowEvent{r.segments.event(s), g})
+		WindowEvent{r.segments.newSegmentEvent(s), g})
 	r.events.recordWindow(event.KindRegister, s, g)
 	return nil
 }
@@ -206,39 +207,39 @@ func (r *registrar) registerOne(ctx context.Context, m *membership, s *segment) 
 func (r *registrar) deregister(s *segment) error {
 	errs := []error{deregisterAdopted(r.rt, s)}
 	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
-	for _, m := range slices.SortedFunc(maps.Values(r.members), byKey) {
-		errs = append(errs, r.dropWindow(m, s))
+	for _, m := range slices.SortedFunc(maps.Values(r.memberships), byKey) {
+		errs = append(errs, r.deregisterWindow(m, s))
 	}
 	return errors.Join(errs...)
 }
 
-// dropWindow deregisters a group's window, if any. The caller must hold mu.
-func (r *registrar) dropWindow(m *membership, s *segment) error {
-	w := m.windows[s]
-	if w == nil {
+// deregisterWindow deregisters a group's window, if any. The caller must hold mu.
+func (r *registrar) deregisterWindow(m *membership, s *segment) error {
+	window := m.windows[s]
+	if window == nil {
 		return nil
 	}
 	delete(m.windows, s)
 	notify(r.rt, func(o *Observer) func(WindowEvent) { return o.Deregister },
-		WindowEvent{r.segments.event(s), m.group})
+		WindowEvent{r.segments.newSegmentEvent(s), m.group})
 	r.events.recordWindow(event.KindDeregister, s, m.group)
 	m.group.windows.remove(r.pool, s)
-	return checkClosedOnce(w.Deregister())
+	return checkClosedOnce(window.Deregister())
 }
 
 func (r *registrar) leave(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.suspicion.outsideGroups, g.full)
-	m := r.members[g]
+	m := r.memberships[g]
 	if m == nil || r.segments.closed {
 		return nil
 	}
 	var errs []error
 	for _, s := range r.segments.list {
-		errs = append(errs, r.dropWindow(m, s))
+		errs = append(errs, r.deregisterWindow(m, s))
 	}
-	delete(r.members, g)
+	delete(r.memberships, g)
 	// This makes later registrations notice that the group is closed.
 	m.setPending()
 	return errors.Join(errs...)

@@ -9,12 +9,12 @@ import (
 )
 
 type registry struct {
-	mu     *ranked.Mutex[runtimeMu]
-	life   context.Context // canceled when Runtime.Close begins; the lists do not change after that
-	world  *Group
-	groups []*Group // guarded by mu
-	pools  []*Pool  // guarded by mu
-	ranges poolRanges
+	mu      *ranked.Mutex[runtimeMu]
+	context context.Context // canceled when Runtime.Close begins; the lists do not change after that
+	world   *Group
+	groups  []*Group // guarded by mu
+	pools   []*Pool  // guarded by mu
+	ranges  poolRanges
 	// localPools counts the pools created without a domain; guarded by mu.
 	localPools uint64
 }
@@ -36,7 +36,7 @@ func (r *registry) allGroups() []*Group {
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := context.Cause(r.life); err != nil {
+	if err := context.Cause(r.context); err != nil {
 		return err
 	}
 	g.life.background.Go(g.life.watch)
@@ -50,7 +50,7 @@ func (r *registry) addGroup(g *Group) error {
 func (r *registry) forgetGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.Index(r.groups, g); i >= 0 && r.life.Err() == nil {
+	if i := slices.Index(r.groups, g); i >= 0 && r.context.Err() == nil {
 		r.groups = slices.Delete(slices.Clone(r.groups), i, i+1)
 	}
 }
@@ -66,25 +66,25 @@ func (r *registry) addPool(p *Pool) {
 	}
 	p.identify(id, number)
 	r.pools = append(r.pools, p)
-	r.ranges.set(p, p.segments.space)
+	r.ranges.set(p, p.segments.arenaBytes)
 }
 
-func (r *registry) forgetPool(p *Pool) {
+func (r *registry) removePool(p *Pool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if i := slices.Index(r.pools, p); i >= 0 && r.life.Err() == nil {
+	if i := slices.Index(r.pools, p); i >= 0 && r.context.Err() == nil {
 		r.pools = slices.Delete(slices.Clone(r.pools), i, i+1)
 	}
 }
 
-// keepAddresses sets how many bytes of a closed pool's address range are still in use.
-func (r *registry) keepAddresses(p *Pool, bytes int64) {
+// setUsedAddresses sets how many bytes of a closed pool's address range are still in use.
+func (r *registry) setUsedAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ranges.set(p, bytes)
 }
 
-func (r *registry) poolsOf(domain *Group) int {
+func (r *registry) countPools(domain *Group) int {
 	count := 0
 	for _, p := range r.allPools() {
 		if p.domain == domain {
@@ -94,8 +94,8 @@ func (r *registry) poolsOf(domain *Group) int {
 	return count
 }
 
-// poolNumbers is the number of pool ids of a domain, the group whose ranks share a pool.
-const poolNumbers = 1 << 16
+// poolsPerDomain is the number of pool ids of a domain, the group whose ranks share a pool.
+const poolsPerDomain = 1 << 16
 
 // poolID returns the id of a domain's next pool. It is unique and the same on all ranks of the
 // domain. Pools of the world have small ids. The caller must hold mu.
@@ -108,23 +108,23 @@ func (r *registry) poolID(domain *Group) uint64 {
 	if domain == r.world {
 		return count
 	}
-	return domain.key&^(poolNumbers-1) | count%poolNumbers
+	return domain.key&^(poolsPerDomain-1) | count%poolsPerDomain
 }
 
 func (r *registry) poolName(id uint64) string {
-	if id < poolNumbers {
+	if id < poolsPerDomain {
 		return fmt.Sprintf("pool %d", id)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.pools {
 		if p.id == id && p.domain != nil {
-			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, p.domain.id)
+			return fmt.Sprintf("pool %d of group %s", id%poolsPerDomain, p.domain.id)
 		}
 	}
 	for _, g := range r.groups {
-		if g.key&^(poolNumbers-1) == id&^(poolNumbers-1) {
-			return fmt.Sprintf("pool %d of group %s", id%poolNumbers, g.id)
+		if g.key&^(poolsPerDomain-1) == id&^(poolsPerDomain-1) {
+			return fmt.Sprintf("pool %d of group %s", id%poolsPerDomain, g.id)
 		}
 	}
 	return fmt.Sprintf("pool %#x", id)

@@ -51,10 +51,10 @@ const (
 // reportOf returns the report of an error. It checks for a PriorError first, because a PriorError
 // wraps other errors.
 func reportOf(cause error) report {
-	var prior *PriorError
-	if errors.As(cause, &prior) {
-		first := reportOf(prior.Cause)
-		return report{Kind: kindPrior, InCall: prior.InCall, Rank: prior.Rank, Cause: &first}
+	var priorErr *PriorError
+	if errors.As(cause, &priorErr) {
+		earlier := reportOf(priorErr.Cause)
+		return report{Kind: kindPrior, InCall: priorErr.InCall, Rank: priorErr.Rank, Cause: &earlier}
 	}
 	var r report
 	var mismatch *driver.MismatchError

@@ -53,7 +53,7 @@ func newRuntime(
 	rt.creation.mu = &rt.mu
 	rt.creation.life, rt.creation.cancel = context.WithCancelCause(context.Background())
 	rt.observers.mu = &rt.mu
-	rt.registry.mu, rt.registry.life = &rt.mu, rt.creation.life
+	rt.registry.mu, rt.registry.context = &rt.mu, rt.creation.life
 	rt.streams.mu = &rt.mu
 	rt.captures.mu, rt.captures.timeout = &rt.mu, closeTimeout(opts.Timeout)
 	rt.monitor = rankMonitor{watcher: watcher, mu: &rt.mu}
@@ -86,7 +86,7 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	w.LateToLeave = opts.absenceWarner("leaving, with the store that this rank serves for the others")
 	store, member, err := rendezvous.Connect(ctx, w)
 	if err != nil {
-		return nil, fmt.Errorf("opening symmem: %w", asRankError(err))
+		return nil, fmt.Errorf("opening symmem: %w", toRankError(err))
 	}
 	opts.LocalRank = w.LocalRank
 	return newRuntime(opts, &w, store, member).start(ctx)
@@ -107,7 +107,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	defer cancel()
 	store := rendezvous.NewLocal()
 	members := &localWorld{store: store}
-	members.remaining.Store(int32(n))
+	members.openCount.Store(int32(n))
 	runtimes, errs := make([]*Runtime, n), make([]error, n)
 	var opening sync.WaitGroup
 	for r := range n {
@@ -264,7 +264,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	if rt.device != nil {
 		errs = append(errs, rt.device.Close())
 	}
-	errs = append(errs, rt.monitor.leave(ctx, due))
+	errs = append(errs, rt.monitor.leaveWorld(ctx, due))
 	deliverAll(rt)
 	errs = append(errs, rt.recording.close())
 	return joinDistinct(errs...)

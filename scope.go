@@ -22,31 +22,31 @@ import (
 //
 // A Scope is open until End or Abandon. It must not be copied and is not safe for concurrent use.
 type Scope struct {
-	pool   *Pool
-	group  *Group
-	member *membership
-	err    error
-	ended  bool
+	pool       *Pool
+	group      *Group
+	membership *membership
+	err        error
+	hasEnded   bool
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
 // return the reason. Begin is inlined, so that the Scope needs no heap allocation.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
-	s.member, s.err = beginScope(p, g)
+	s.membership, s.err = beginGroupScope(p, g)
 	return s
 }
 
-func beginScope(p *Pool, g *Group) (*membership, error) {
+func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	if p.rt.recording.active() {
 		p.events.recordScope(event.KindScopeBegin, g)
 	}
 	if g != nil && g.rt == p.rt {
-		if m := g.windows.memberOf(p); m != nil {
+		if m := g.windows.membershipOf(p); m != nil {
 			return m, nil
 		}
 	}
-	return p.registrar.member(g)
+	return p.registrar.findMembership(g)
 }
 
 // BeginDisabled opens a scope whose buffers come from a pool without a domain and are never
@@ -61,7 +61,7 @@ func (s *Scope) Enabled() bool { return s.group != nil }
 
 // Alloc returns a buffer for use on the default stream. See Pool.Alloc.
 func (s *Scope) Alloc(bytes int64) (Buffer, error) {
-	if err := s.usable(); err != nil {
+	if err := s.checkUsable(); err != nil {
 		return Buffer{}, err
 	}
 	return s.pool.Alloc(bytes)
@@ -69,14 +69,14 @@ func (s *Scope) Alloc(bytes int64) (Buffer, error) {
 
 // AllocOn returns a buffer for use on a stream. See Pool.AllocOn.
 func (s *Scope) AllocOn(stream *Stream, bytes int64) (Buffer, error) {
-	if err := s.usable(); err != nil {
+	if err := s.checkUsable(); err != nil {
 		return Buffer{}, err
 	}
 	return s.pool.AllocOn(stream, bytes)
 }
 
-func (s *Scope) usable() error {
-	if s.ended {
+func (s *Scope) checkUsable() error {
+	if s.hasEnded {
 		return fmt.Errorf("scope: %w", ErrClosed)
 	}
 	if s.pool == nil {
@@ -90,29 +90,29 @@ func (s *Scope) usable() error {
 // Pool.Register for the errors. If the scope has already ended, End returns ErrClosed.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
-	if err := s.usable(); err != nil {
+	if err := s.checkUsable(); err != nil {
 		return err
 	}
-	s.ended = true
+	s.hasEnded = true
 	if s.pool.rt.recording.active() {
 		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
-	if s.member == nil || !s.member.pending.Load() {
+	if s.membership == nil || !s.membership.hasPending.Load() {
 		return nil
 	}
-	return s.pool.registerPending(ctx, s.member)
+	return s.pool.registerPending(ctx, s.membership)
 }
 
 // Abandon ends the scope without registering anything. After End it does nothing, so it can be
 // deferred.
 func (s *Scope) Abandon() {
-	if !s.ended {
+	if !s.hasEnded {
 		s.abandon()
 	}
 }
 
 func (s *Scope) abandon() {
-	s.ended = true
+	s.hasEnded = true
 	if s.pool != nil {
 		s.pool.events.recordScope(event.KindScopeAbandon, s.group)
 	}
@@ -127,7 +127,7 @@ func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
 	}
 	s := p.Begin(g)
 	defer s.Abandon()
-	if err := s.usable(); err != nil {
+	if err := s.checkUsable(); err != nil {
 		return err
 	}
 	if err := f(s); err != nil {

@@ -21,12 +21,12 @@ type segment struct {
 	stream  uint32 // the pool's number of the stream for which it was mapped
 	// releasing is set if the segment must not be registered any more; guarded by Pool.mu.
 	releasing bool
-	// holds counts the users that need the segment mapped; guarded by Pool.mu.
-	holds int
+	// holdCount counts the users that need the segment mapped; guarded by Pool.mu.
+	holdCount int
 }
 
-// registrable reports whether s is mapped and may be registered. The caller must hold Pool.mu.
-func (s *segment) registrable() bool { return s != nil && !s.releasing }
+// canRegister reports whether s is mapped and may be registered. The caller must hold Pool.mu.
+func (s *segment) canRegister() bool { return s != nil && !s.releasing }
 
 func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
@@ -35,7 +35,7 @@ func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 // processes with few free addresses, for example because of ulimit -v.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
-func newArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
+func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
 	for _, bytes = range arenaSizes {
 		arena, err = d.NewArena(bytes)
 		if !errors.Is(err, syscall.ENOMEM) {
@@ -57,19 +57,19 @@ type segmentTable struct {
 	rt             *Runtime
 	events         *poolEvents
 	arena          driver.Arena
-	space          int64            // size of the arena
+	arenaBytes     int64            // size of the arena
 	nextOffset     int64            // arena offset of the next segment; guarded by mu
 	liveAfterClose map[*segment]int // number of live buffers in each segment; guarded by mu
 }
 
-func (t *segmentTable) event(s *segment) SegmentEvent {
+func (t *segmentTable) newSegmentEvent(s *segment) SegmentEvent {
 	return SegmentEvent{
 		Pool: t.pool, Segment: int(s.ordinal), Address: uintptr(s.start), Bytes: s.bytes,
 	}
 }
 
 func (t *segmentTable) mapNext(bytes int64) (driver.Segment, error) {
-	if bytes > t.space-t.nextOffset {
+	if bytes > t.arenaBytes-t.nextOffset {
 		return nil, &driver.OutOfMemoryError{Requested: bytes, Cause: syscall.ENOMEM}
 	}
 	return t.arena.Map(t.nextOffset, bytes)
@@ -80,10 +80,10 @@ func (t *segmentTable) add(memory driver.Segment, ordinal int32, bytes int64, st
 	address := memory.Address()
 	s := &segment{
 		memory: memory, start: *(*unsafe.Pointer)(unsafe.Pointer(&address)),
-		ordinal: ordinal, bytes: bytes, stream: stream, holds: 1,
+		ordinal: ordinal, bytes: bytes, stream: stream, holdCount: 1,
 	}
 	t.list = append(t.list, s)
-	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc }, t.event(s))
+	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc }, t.newSegmentEvent(s))
 }
 
 func (t *segmentTable) start(b alloc.Block) unsafe.Pointer {
@@ -101,11 +101,11 @@ func (t *segmentTable) mapped() []*segment {
 }
 
 // hold adds a hold to each registrable segment, from ordinal first, that match accepts.
-func (t *segmentTable) hold(first int32, match func(*segment) bool) []*segment {
+func (t *segmentTable) hold(first int32, isWanted func(*segment) bool) []*segment {
 	var held []*segment
 	for _, s := range t.list[first:] {
-		if s.registrable() && match(s) {
-			s.holds++
+		if s.canRegister() && isWanted(s) {
+			s.holdCount++
 			held = append(held, s)
 		}
 	}
@@ -123,7 +123,7 @@ func (t *segmentTable) releaseAll(held []*segment) {
 
 // release removes a hold on a segment and unmaps the segment if that was the last hold.
 func (t *segmentTable) release(s *segment) error {
-	if s.holds--; s.holds > 0 {
+	if s.holdCount--; s.holdCount > 0 {
 		return nil
 	}
 	return t.unmap(s)
@@ -131,20 +131,20 @@ func (t *segmentTable) release(s *segment) error {
 
 // forEachMapped applies a step to each segment that Close has not unmapped in the meantime. It is
 // called without mu.
-func (t *segmentTable) forEachMapped(idle []*segment, step func(*segment) error) error {
+func (t *segmentTable) forEachMapped(segments []*segment, do func(*segment) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var errs []error
-	for _, s := range idle {
+	for _, s := range segments {
 		if t.list[s.ordinal] != nil {
-			errs = append(errs, step(s))
+			errs = append(errs, do(s))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 func (t *segmentTable) unmap(s *segment) error {
-	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, t.event(s))
+	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, t.newSegmentEvent(s))
 	t.list[s.ordinal] = nil
 	t.events.record(event.Event{
 		Kind: event.KindRelease, Segment: s.ordinal, Size: s.bytes, Stream: s.stream,
@@ -173,11 +173,11 @@ func (t *segmentTable) close(live map[*segment]int) error {
 		}
 	}
 	if len(live) == 0 {
-		t.rt.registry.keepAddresses(t.pool, 0)
+		t.rt.registry.setUsedAddresses(t.pool, 0)
 		return errors.Join(append(errs, t.arena.Close())...)
 	}
 	t.liveAfterClose = live
-	t.rt.registry.keepAddresses(t.pool, t.nextOffset)
+	t.rt.registry.setUsedAddresses(t.pool, t.nextOffset)
 	return errors.Join(append(errs, t.arena.Keep(t.nextOffset))...)
 }
 
@@ -189,7 +189,7 @@ func (t *segmentTable) noteFree(s *segment) error {
 	delete(t.liveAfterClose, s)
 	err := t.unmap(s)
 	if len(t.liveAfterClose) == 0 {
-		t.rt.registry.keepAddresses(t.pool, 0)
+		t.rt.registry.setUsedAddresses(t.pool, 0)
 		err = errors.Join(err, t.arena.Close())
 	}
 	return err

@@ -19,21 +19,21 @@ func (v *liveView) snapshot(events int) live.Snapshot {
 		Rank: rt.rank, Size: rt.size, Process: os.Getpid(), Opened: v.opened.UTC(), GPU: -1,
 		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{},
 	}
-	if !v.ready.Load() {
+	if !v.isReady.Load() {
 		return s
 	}
 	device := rt.Device()
 	s.Backend, s.Device, s.GPU, s.Library = device.Backend, device.Name, device.Ordinal, rt.Library()
 	s.Check, s.Formula = rt.Check().String(), rt.Formula().String()
 	for _, g := range rt.registry.allGroups() {
-		group, waits := groupSnapshot(g)
+		group, waits := snapshotGroup(g)
 		s.Groups, s.Waits = append(s.Groups, group), append(s.Waits, waits...)
 	}
 	slices.SortStableFunc(s.Groups, func(a, b live.Group) int { return cmp.Compare(a.ID, b.ID) })
 	pools := rt.registry.allPools()
 	events = min(events, maxSnapshotEvents/max(len(pools), 1))
 	for _, p := range pools {
-		s.Pools = append(s.Pools, poolSnapshot(p, events))
+		s.Pools = append(s.Pools, snapshotPool(p, events))
 	}
 	return s
 }
@@ -42,7 +42,7 @@ const maxSnapshotEvents = 1 << 16
 
 const maxFaultText = 4096
 
-func groupSnapshot(g *Group) (live.Group, []live.Wait) {
+func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
 	s := live.Group{
 		ID: g.id, Ranks: g.Ranks(), State: "open", TimeoutSeconds: g.Timeout().Seconds(),
@@ -58,8 +58,8 @@ func groupSnapshot(g *Group) (live.Group, []live.Wait) {
 		text := err.Error()
 		s.State, s.Fault = "failed", text[:min(len(text), maxFaultText)]
 	}
-	inspector, ok := g.comm.(driver.Inspector)
-	if !ok {
+	inspector, canInspect := g.comm.(driver.Inspector)
+	if !canInspect {
 		return s, nil
 	}
 	inspection, now := inspector.Inspect(), time.Now().UTC()
@@ -81,9 +81,9 @@ const (
 	lockRetryDelay = time.Millisecond
 )
 
-// poolSnapshot holds the pool's lock while it copies events, which takes about 10 ns per event.
-func poolSnapshot(p *Pool, events int) live.Pool {
-	s := live.Pool{ID: p.events.outbox.common.Pool % poolNumbers}
+// snapshotPool holds the pool's lock while it copies events, which takes about 10 ns per event.
+func snapshotPool(p *Pool, events int) live.Pool {
+	s := live.Pool{ID: p.events.outbox.common.Pool % poolsPerDomain}
 	if p.domain != nil {
 		s.Domain = p.domain.id
 	}
@@ -98,13 +98,13 @@ func poolSnapshot(p *Pool, events int) live.Pool {
 	}
 	defer p.mu.Unlock()
 	s.PoolStats = live.PoolStats(poolStats(p))
-	addEvents(&s, p)
+	addLatestEvents(&s, p)
 	return s
 }
 
-// addEvents adds the latest events, as many as Recent has room for, and the pool's windows. The
-// caller must hold p.mu.
-func addEvents(s *live.Pool, p *Pool) {
+// addLatestEvents adds the latest events, as many as Recent has room for, and the pool's windows.
+// The caller must hold p.mu.
+func addLatestEvents(s *live.Pool, p *Pool) {
 	if cap(s.Recent) == 0 {
 		return
 	}
@@ -117,7 +117,7 @@ func addEvents(s *live.Pool, p *Pool) {
 			int64(e.Kind), int64(e.Stream), int64(e.Segment), e.Offset, e.Size, e.Requested,
 		})
 	}
-	for g, m := range p.registrar.members {
+	for g, m := range p.registrar.memberships {
 		for segment := range m.windows {
 			s.Registered = append(s.Registered, live.Window{
 				Group: g.id, Segment: segment.ordinal, Bytes: segment.bytes,

@@ -58,11 +58,11 @@ func locateUneven(
 		return found
 	}
 	if call.Operation == driver.AllGatherV {
-		if entry, ok := table.find(call.Recv, recvBytes); ok && recvBytes > 0 {
+		if entry, ok := table.findWindow(call.Recv, recvBytes); ok && recvBytes > 0 {
 			call.RecvWindow = entry.window
 			return locations{recv: entry, where: "the receive buffer lies in a window of the group"}
 		}
-	} else if entry, ok := table.find(call.Send, sendBytes); ok && sendBytes > 0 {
+	} else if entry, ok := table.findWindow(call.Send, sendBytes); ok && sendBytes > 0 {
 		call.SendWindow = entry.window
 		return locations{send: entry, where: "the send buffer lies in a window of the group"}
 	}

@@ -172,7 +172,7 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 		return err // the work may still be running
 	}
 	for i, p := range pools {
-		p.uses.reclaimIdle(s, marks[i])
+		p.uses.freeCompleteUses(s, marks[i])
 	}
 	deliverAll(s.rt)
 	return awaitStreamCause(err)
@@ -311,7 +311,7 @@ func (s *Stream) useBoth(a, b Memory) error {
 func (s *Stream) useAgain(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
 		if m.tracked() && m.extent.stream() != s.number {
-			m.pool.uses.repeat(m, s)
+			m.pool.uses.renewUse(m, s)
 		}
 	}
 }
@@ -327,7 +327,7 @@ func (s *Stream) use(m Memory) error {
 		}
 	}
 	if m.extent.stream() != s.number {
-		return m.pool.uses.add(m, s)
+		return m.pool.uses.addUse(m, s)
 	}
 	return nil
 }

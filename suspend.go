@@ -194,11 +194,11 @@ func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool
 	if err := unfinishedWork(ctx, s.pool.rt, workLimit(s.timeout())); err != nil {
 		return err
 	}
-	windows := s.windows()
+	windows := s.listWindows()
 	if err := suspendedGroup(windows); err != nil {
 		return err
 	}
-	if err := adoptedWindows(s.pool.rt, held); err != nil {
+	if err := checkAdoptedWindows(s.pool.rt, held); err != nil {
 		return err
 	}
 	for _, w := range windows {
@@ -225,7 +225,7 @@ func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool
 // suspendWindows ends this rank's access to the memory of its peers.
 func (s *suspender) suspendWindows() error {
 	var errs []error
-	for _, w := range s.windows() {
+	for _, w := range s.listWindows() {
 		errs = append(errs, w.window.(driver.SuspendableWindow).Suspend())
 	}
 	return errors.Join(errs...)
@@ -256,7 +256,7 @@ func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	if g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		fault = s.agree(ctx, g, "resume", suspendedGroup(s.windows()))
+		fault = s.agree(ctx, g, "resume", suspendedGroup(s.listWindows()))
 		if fault != nil && g.comm.Cause() == nil {
 			return false, fault
 		}
@@ -316,7 +316,7 @@ func (s *suspender) resumeWindows(ctx context.Context) error {
 			g.mu.Unlock()
 		}
 	}()
-	for _, w := range s.windows() {
+	for _, w := range s.listWindows() {
 		if w.group != g {
 			if g != nil {
 				g.mu.Unlock()

@@ -19,17 +19,17 @@ type groupWindow struct {
 	window  driver.Window
 }
 
-// windows lists the windows over the pool's segments, ordered by group key and segment ordinal. The
-// order is the same on all ranks.
-func (s *suspender) windows() []groupWindow {
+// listWindows lists the windows over the pool's segments, ordered by group key and segment ordinal.
+// The order is the same on all ranks.
+func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []groupWindow
 	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
-	for _, m := range slices.SortedFunc(maps.Values(s.registrar.members), byKey) {
-		for _, seg := range s.segments.mapped() {
-			if w := m.windows[seg]; w != nil {
-				all = append(all, groupWindow{m.group, seg, w})
+	for _, m := range slices.SortedFunc(maps.Values(s.registrar.memberships), byKey) {
+		for _, segment := range s.segments.mapped() {
+			if w := m.windows[segment]; w != nil {
+				all = append(all, groupWindow{m.group, segment, w})
 			}
 		}
 	}
@@ -43,25 +43,25 @@ func (s *suspender) holdSegments() []*segment {
 	return s.segments.hold(0, func(*segment) bool { return true })
 }
 
-func (s *suspender) setRefusing(refuses bool) {
+func (s *suspender) setRefusing(isRefusing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.segments.refusing = refuses || s.segments.closed
+	s.segments.refusing = isRefusing || s.segments.closed
 }
 
-// addCloses changes the number of Pool.Close calls in progress.
-func (s *suspender) addCloses(n int) {
+// addCloseCalls changes the number of Pool.Close calls in progress.
+func (s *suspender) addCloseCalls(change int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closes += n
+	s.closes += change
 }
 
-func (s *suspender) awaitIdle(ctx context.Context) error {
-	inProgress := func() bool {
+func (s *suspender) awaitStateChange(ctx context.Context) error {
+	isChanging := func() bool {
 		state := s.state.Load()
 		return state == poolSuspending || state == poolResuming
 	}
-	return poll(ctx, func() bool { return !inProgress() })
+	return poll(ctx, func() bool { return !isChanging() })
 }
 
 // unfinishedWork waits for the work on all streams. It returns ErrBusy if the work takes longer
@@ -75,7 +75,7 @@ func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error
 		case err == nil:
 		case ctx.Err() != nil:
 			text := fmt.Sprintf("stream %d has unfinished work%s: synchronize it first", s.number,
-				describeWait(rt))
+				describeFirstWait(rt))
 			return &refusalError{text, ErrBusy}
 		default:
 			return fmt.Errorf("stream %d: %w", s.number, err)
@@ -84,7 +84,7 @@ func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error
 	return nil
 }
 
-func describeWait(rt *Runtime) string {
+func describeFirstWait(rt *Runtime) string {
 	for _, g := range rt.registry.allGroups() {
 		inspector, ok := g.comm.(driver.Inspector)
 		if !ok {
@@ -97,17 +97,17 @@ func describeWait(rt *Runtime) string {
 	return ""
 }
 
-// adoptedWindows returns ErrBusy if one of the segments is registered with a communicator of
+// checkAdoptedWindows returns ErrBusy if one of the segments is registered with a communicator of
 // another library.
-func adoptedWindows(rt *Runtime, held []*segment) error {
+func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	rt.mu.Lock()
 	adopted := rt.adopted
 	rt.mu.Unlock()
 	for _, a := range adopted {
 		a.windowsMu.Lock()
-		registered := slices.ContainsFunc(held, func(s *segment) bool { return a.windows[s] != nil })
+		isRegistered := slices.ContainsFunc(segments, func(s *segment) bool { return a.windows[s] != nil })
 		a.windowsMu.Unlock()
-		if registered {
+		if isRegistered {
 			text := fmt.Sprintf("memory is registered with communicator %q of another library: detach "+
 				"the communicator first", a.name)
 			return &refusalError{text, ErrBusy}
@@ -141,12 +141,12 @@ type refusalMessage struct {
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var encoded []byte
 	if refusal != nil {
-		m := refusalMessage{Text: refusal.Error()}
-		m.Text = m.Text[:min(len(m.Text), driver.MaxPayload/8)] // JSON may encode a byte as six
-		m.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
+		message := refusalMessage{Text: refusal.Error()}
+		message.Text = message.Text[:min(len(message.Text), driver.MaxPayload/8)] // JSON may encode a byte as six
+		message.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
 			return errors.Is(refusal, kind)
 		}))
-		encoded, _ = json.Marshal(m) // cannot fail
+		encoded, _ = json.Marshal(message) // cannot fail
 	}
 	replies, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
@@ -156,16 +156,16 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 		if len(reply) == 0 {
 			continue
 		}
-		var m refusalMessage
-		err := json.Unmarshal(reply, &m)
-		if err == nil && (m.Kind < 0 || m.Kind >= len(refusalKinds)) {
-			err = fmt.Errorf("unknown kind %d", m.Kind)
+		var message refusalMessage
+		err := json.Unmarshal(reply, &message)
+		if err == nil && (message.Kind < 0 || message.Kind >= len(refusalKinds)) {
+			err = fmt.Errorf("unknown kind %d", message.Kind)
 		}
 		if err != nil {
 			return fmt.Errorf("decoding the refusal of rank %d: %w", g.ranks[r], err)
 		}
-		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{g.ranks[r]}, g.ranks), m.Text)
-		return &refusalError{text, refusalKinds[m.Kind]}
+		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{g.ranks[r]}, g.ranks), message.Text)
+		return &refusalError{text, refusalKinds[message.Kind]}
 	}
 	return nil
 }

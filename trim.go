@@ -19,12 +19,12 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// unfinished lists segments that a Trim has removed from the core but could not unmap, because
-	// the wait for the work on them failed. The next Trim unmaps them. Guarded by mu.
-	unfinished []*segment
+	// removedSegments lists segments that a Trim has removed from the core but could not unmap,
+	// because the wait for the work on them failed. The next Trim unmaps them. Guarded by mu.
+	removedSegments []*segment
 }
 
-func (t *trimmer) trim(ctx context.Context, keep int64) error {
+func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
 		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
 	}
@@ -34,7 +34,7 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 		return fmt.Errorf("trimming a pool: %w", drainErr)
 	}
 	if g == nil {
-		return t.trimWithoutDomain(ctx, keep)
+		return t.trimWithoutDomain(ctx, minBytes)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,7 +49,7 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 	if err := agreeOnCaptures(ctx, g, drainErr); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}
-	idle, err := t.takeIdle(ctx, keep)
+	idle, err := t.takeIdleSegments(ctx, minBytes)
 	err = errors.Join(err, t.segments.forEachMapped(idle, t.registrar.deregister))
 	// Peers may read a segment through their windows until they have deregistered it.
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
@@ -58,44 +58,44 @@ func (t *trimmer) trim(ctx context.Context, keep int64) error {
 	return errors.Join(err, t.segments.forEachMapped(idle, t.segments.release))
 }
 
-func (t *trimmer) trimWithoutDomain(ctx context.Context, keep int64) error {
-	idle, err := t.takeIdle(ctx, keep)
+func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
+	idle, err := t.takeIdleSegments(ctx, minBytes)
 	return errors.Join(err, t.segments.forEachMapped(idle, t.registrar.deregister),
 		t.segments.forEachMapped(idle, t.segments.release))
 }
 
-// takeIdle removes the idle segments from the allocator's core and waits for the work on them.
-// Another goroutine may have queued work and freed its buffers since the wait in trim.
-func (t *trimmer) takeIdle(ctx context.Context, keep int64) ([]*segment, error) {
-	idle := t.removeIdle(keep)
+// takeIdleSegments removes the idle segments from the allocator's core and waits for the work on
+// them. Another goroutine may have queued work and freed its buffers since the wait in trim.
+func (t *trimmer) takeIdleSegments(ctx context.Context, minBytes int64) ([]*segment, error) {
+	idle := t.removeIdleSegments(minBytes)
 	if len(idle) == 0 {
 		return nil, nil
 	}
 	if err := t.streams.drain(ctx); err != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.unfinished = append(t.unfinished, idle...)
+		t.removedSegments = append(t.removedSegments, idle...)
 		return nil, fmt.Errorf("trimming a pool: %w", err)
 	}
 	return idle, nil
 }
 
-// removeIdle removes the idle segments from the core and excludes them from registration. It
-// returns these segments and those in t.unfinished.
-func (t *trimmer) removeIdle(keep int64) []*segment {
+// removeIdleSegments removes the idle segments from the core and excludes them from registration.
+// It returns these segments and those in t.unfinished.
+func (t *trimmer) removeIdleSegments(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.segments.closed {
 		return nil
 	}
-	idle := t.unfinished
-	t.unfinished = nil
-	for _, removed := range t.heap.core.Trim(keep) {
-		s := t.segments.list[removed.Ordinal]
+	idle := t.removedSegments
+	t.removedSegments = nil
+	for _, trimmed := range t.heap.core.Trim(minBytes) {
+		s := t.segments.list[trimmed.Ordinal]
 		s.releasing = true
 		idle = append(idle, s)
 		t.heap.ledger.Absorb(&event.Event{
-			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: removed.Bytes,
+			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
 		}, 0)
 	}
 	slices.SortFunc(idle, byOrdinal)

@@ -41,10 +41,10 @@ func TuningFile(device string, ranks int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding the folder of tuning tables: %w", err)
 	}
-	return filepath.Join(folder, "symmem", fmt.Sprintf("tuning-%s-%d.json", slug(device), ranks)), nil
+	return filepath.Join(folder, "symmem", fmt.Sprintf("tuning-%s-%d.json", fileNamePart(device), ranks)), nil
 }
 
-func slug(device string) string {
+func fileNamePart(device string) string {
 	parts := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 	})
@@ -102,35 +102,36 @@ func compareSettings(all []settings, ranks []int) error {
 			return invalid("rank %d: %s", ranks[i], all[i].TableError)
 		}
 	}
-	for i, own := range all[0].Terms {
-		if text := differences(all, ranks, i); text != "" {
-			return invalid("ranks differ in their %s: %s", own.What, text)
+	for i, term := range all[0].Terms {
+		if text := describeDifferences(all, ranks, i); text != "" {
+			return invalid("ranks differ in their %s: %s", term.What, text)
 		}
 	}
 	return nil
 }
 
-// differences lists the values of term i and their ranks, or returns "" if all values are the same.
-func differences(all []settings, ranks []int, i int) string {
+// describeDifferences lists the values of term i and their ranks, or returns "" if all values are
+// the same.
+func describeDifferences(all []settings, ranks []int, i int) string {
 	var distinctTerms []setting
-	holders := map[string][]int{} // by value
+	ranksByValue := map[string][]int{} // by value
 	for r := range all {
-		var own setting
+		var term setting
 		if i < len(all[r].Terms) {
-			own = all[r].Terms[i]
+			term = all[r].Terms[i]
 		}
-		if holders[own.Value] == nil {
-			distinctTerms = append(distinctTerms, own)
+		if ranksByValue[term.Value] == nil {
+			distinctTerms = append(distinctTerms, term)
 		}
-		holders[own.Value] = append(holders[own.Value], ranks[r])
+		ranksByValue[term.Value] = append(ranksByValue[term.Value], ranks[r])
 	}
 	if len(distinctTerms) == 1 {
 		return ""
 	}
-	sides := make([]string, len(distinctTerms))
-	for k, own := range distinctTerms {
-		same := slices.Sorted(slices.Values(holders[own.Value]))
-		sides[k] = fmt.Sprintf("%s: %.200s", driver.Ranks(same), cmp.Or(own.Text, own.Value))
+	texts := make([]string, len(distinctTerms))
+	for i, term := range distinctTerms {
+		same := slices.Sorted(slices.Values(ranksByValue[term.Value]))
+		texts[i] = fmt.Sprintf("%s: %.200s", driver.Ranks(same), cmp.Or(term.Text, term.Value))
 	}
-	return strings.Join(sides, "; ")
+	return strings.Join(texts, "; ")
 }

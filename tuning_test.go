@@ -44,7 +44,7 @@ func TestTableFileNames(t *testing.T) {
 		"../etc/passwd":         "etc-passwd",
 		"2 processors, amd64":   "2-processors-amd64",
 	} {
-		if got := slug(device); got != want {
+		if got := fileNamePart(device); got != want {
 			t.Errorf("slug(%q) = %q, want %q", device, got, want)
 		}
 	}

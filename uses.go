@@ -20,11 +20,11 @@ type uses struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEnds holds the event at the end of each use of a deferred block; guarded by mu.
-	useEnds map[alloc.StreamPoint]driver.Event
+	// useEndEvents holds the event at the end of each use of a deferred block; guarded by mu.
+	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
-func (u *uses) add(m Memory, s *Stream) error {
+func (u *uses) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
 	defer u.events.release()
 	err := errPoolClosed
@@ -38,8 +38,8 @@ func (u *uses) add(m Memory, s *Stream) error {
 	return nil
 }
 
-// repeat records a use again once its work has been queued; see Stream.useAgain.
-func (u *uses) repeat(m Memory, s *Stream) {
+// renewUse records a use again once its work has been queued; see Stream.useAgain.
+func (u *uses) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.core.UseAgain(m.handle, s.number)
@@ -67,7 +67,7 @@ func (u *uses) unpin(m Memory) error {
 	if state == alloc.Deferred {
 		return u.noteFree(block, state)
 	}
-	u.noteReturns()
+	u.recordReturns()
 	return nil
 }
 
@@ -94,7 +94,7 @@ func (u *uses) recordUseEnds() error {
 		if err != nil {
 			e = nil
 		}
-		u.useEnds[point] = e
+		u.useEndEvents[point] = e
 		if err != nil && !errors.Is(err, ErrClosed) {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
@@ -107,25 +107,25 @@ func (u *uses) recordUseEnds() error {
 // mu.
 func (u *uses) reclaim(s *Stream) error {
 	for _, point := range u.core.Waits() {
-		if err := u.await(s, point); err != nil {
+		if err := u.awaitUse(s, point); err != nil {
 			return fmt.Errorf("waiting for another stream that used the memory: %w", err)
 		}
 	}
-	u.noteReturns()
+	u.recordReturns()
 	return nil
 }
 
-func (u *uses) await(s *Stream, point alloc.StreamPoint) error {
-	e := u.useEnds[point]
-	delete(u.useEnds, point)
+func (u *uses) awaitUse(s *Stream, point alloc.StreamPoint) error {
+	e := u.useEndEvents[point]
+	delete(u.useEndEvents, point)
 	if e == nil {
 		return nil
 	}
 	return s.queue.WaitOnly(e)
 }
 
-// noteReturns records the blocks that have just become free in the core. The caller must hold mu.
-func (u *uses) noteReturns() {
+// recordReturns records the blocks that have just become free in the core. The caller must hold mu.
+func (u *uses) recordReturns() {
 	for _, b := range u.core.Returned() {
 		u.ledger.Note(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}
@@ -137,27 +137,27 @@ func (u *uses) mark() alloc.Mark {
 	return u.core.Mark()
 }
 
-// reclaimIdle frees the blocks that were deferred because of a stream's work before the mark, and
-// makes the stream's free memory available to other streams. That work must be complete.
-func (u *uses) reclaimIdle(s *Stream, mark alloc.Mark) {
+// freeCompleteUses frees the blocks that were deferred because of a stream's work before the mark,
+// and makes the stream's free memory available to other streams. That work must be complete.
+func (u *uses) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
 	case u.segments.closed:
-	case len(u.useEnds) == 0:
+	case len(u.useEndEvents) == 0:
 		u.core.Idle(s.number, mark)
 	default:
-		u.endUses(s, mark)
+		u.endUsesBefore(s, mark)
 	}
 }
 
-// endUses ends a stream's uses that were recorded before the mark. The caller must hold mu.
-func (u *uses) endUses(s *Stream, mark alloc.Mark) {
+// endUsesBefore ends a stream's uses that were recorded before the mark. The caller must hold mu.
+func (u *uses) endUsesBefore(s *Stream, mark alloc.Mark) {
 	u.core.Synced(s.number, mark)
-	u.noteReturns()
-	for point := range u.useEnds {
+	u.recordReturns()
+	for point := range u.useEndEvents {
 		if point.Stream == s.number && mark.Covers(point) {
-			delete(u.useEnds, point)
+			delete(u.useEndEvents, point)
 		}
 	}
 }

@@ -78,7 +78,7 @@ type values struct {
 	state  *ranked.Spin[groupState]
 	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
 	// last holds this rank's latest calls; guarded by Group.state.
-	last [lastValues]event.Event
+	last [maxLatestCalls]event.Event
 	// count is the number of calls; guarded by Group.state.
 	count uint64
 	// launched is the number of collectives launched before the latest step; guarded by the mu of
@@ -103,8 +103,8 @@ func (v *values) describeStep() string {
 	return ", step " + v.latestStep
 }
 
-// lastValues is the number of earlier calls that an error lists.
-const lastValues = 10
+// maxLatestCalls is the number of earlier calls that an error lists.
+const maxLatestCalls = 10
 
 // combine gathers the values of all ranks, checks that the calls match, and combines the values.
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
@@ -124,14 +124,14 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 		c.launched, v.launched = launched-v.launched, launched
 		v.beginStep(&c)
 	}
-	if err := n.gather.Gather(ctx, c.words(), n.all); err != nil {
+	if err := n.gather.Gather(ctx, c.words(), n.gathered); err != nil {
 		return 0, v.life.awaitCause(err)
 	}
 	n.calls++
-	result, same, err := combineWords(n.all)
+	result, same, err := combineWords(n.gathered)
 	switch {
 	case err != nil:
-		return 0, v.failInvalid(n, err)
+		return 0, v.failInvalidData(n, err)
 	case !same:
 		result, err = 0, v.explainDifference(ctx, n, &c)
 	}
@@ -263,10 +263,10 @@ func (v *values) agreeString(ctx context.Context, name, text string, site uint32
 }
 
 type valueName struct {
-	mu     ranked.Mutex[valueMu] // one call at a time
-	gather driver.Named
-	all    []driver.Words // the words gathered by the latest call; guarded by mu
-	calls  uint64         // guarded by mu
+	mu       ranked.Mutex[valueMu] // one call at a time
+	gather   driver.Named
+	gathered []driver.Words // the words gathered by the latest call; guarded by mu
+	calls    uint64         // guarded by mu
 }
 
 // byName returns the valueName for a name. It takes a lock only if the name is new.
@@ -287,7 +287,7 @@ func (v *values) byName(name string) (*valueName, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &valueName{gather: gather, all: make([]driver.Words, len(v.ranks))}
+	n := &valueName{gather: gather, gathered: make([]driver.Words, len(v.ranks))}
 	names := map[string]*valueName{name: n}
 	maps.Copy(names, v.namedValues())
 	v.names.Store(&names)
@@ -306,18 +306,18 @@ func (v *values) recordCall(c *valueCall) {
 	e.Name, e.Site = c.name, v.rt.sites.text(c.site)
 	v.state.Lock()
 	defer v.state.Unlock()
-	v.last[v.count%lastValues] = e
+	v.last[v.count%maxLatestCalls] = e
 	v.count++
 	v.events.recordValue(&e)
 }
 
-// previousCalls lists the latest call first.
-func (v *values) previousCalls() (texts []string) {
+// latestCalls lists the latest call first.
+func (v *values) latestCalls() (texts []string) {
 	v.state.Lock()
 	last, count := v.last, v.count
 	v.state.Unlock()
-	for i := range min(count, lastValues) {
-		e := &last[(count-1-i)%lastValues]
+	for i := range min(count, maxLatestCalls) {
+		e := &last[(count-1-i)%maxLatestCalls]
 		text := e.String()
 		if e.Site != "" {
 			text += " at " + e.Site

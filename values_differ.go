@@ -28,8 +28,8 @@ const (
 	maxSides                     = 16
 )
 
-// failInvalid fails the group because another rank has sent invalid data.
-func (v *values) failInvalid(n *valueName, err error) error {
+// failInvalidData fails the group because another rank has sent invalid data.
+func (v *values) failInvalidData(n *valueName, err error) error {
 	err = fmt.Errorf("value %d of group %s: %w", n.calls, v.id, err)
 	v.comm.Abort(err)
 	return v.life.awaitCause(err)
@@ -42,18 +42,18 @@ func (v *values) explainDifference(ctx context.Context, n *valueName, c *valueCa
 	if site == 0 {
 		site = v.rt.sites.callerSite()
 	}
-	words := slices.Clone(n.all)
+	words := slices.Clone(n.gathered)
 	reports, err := v.exchangeReports(ctx, n, valueReport{
-		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.previousCalls(),
+		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.latestCalls(),
 	})
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("value %q, call %d", c.name, n.calls)
+	description := fmt.Sprintf("value %q, call %d", c.name, n.calls)
 	if c.operation == ValueStep {
-		what = fmt.Sprintf("step %d", n.calls)
+		description = fmt.Sprintf("step %d", n.calls)
 	}
-	return v.divergence(what, words, reports)
+	return v.newDivergenceError(description, words, reports)
 }
 
 // encode encodes a report. If the result would be too long, it drops the oldest values.
@@ -77,7 +77,7 @@ func decodeValueReport(text []byte) (r valueReport) {
 		return valueReport{}
 	}
 	r.Event, r.Site = printable(r.Event), printable(r.Site)
-	r.Before = r.Before[:min(len(r.Before), lastValues)]
+	r.Before = r.Before[:min(len(r.Before), maxLatestCalls)]
 	for i := range r.Before {
 		r.Before[i] = printable(r.Before[i])
 	}
@@ -101,10 +101,10 @@ func (v *values) exchangeReports(
 	ctx context.Context, n *valueName, own valueReport,
 ) ([]valueReport, error) {
 	text := own.encode()
-	sizes := make([]uint64, len(n.all))
-	texts := make([][]byte, len(n.all))
+	sizes := make([]uint64, len(n.gathered))
+	texts := make([][]byte, len(n.gathered))
 	gather := func(w driver.Words) error {
-		if err := n.gather.Gather(ctx, w, n.all); err != nil {
+		if err := n.gather.Gather(ctx, w, n.gathered); err != nil {
 			return v.life.awaitCause(err)
 		}
 		return nil
@@ -112,24 +112,24 @@ func (v *values) exchangeReports(
 	if err := gather(driver.Words{uint64(valueReports), uint64(len(text))}); err != nil {
 		return nil, err
 	}
-	for r, w := range n.all {
+	for r, w := range n.gathered {
 		if ValueOperation(w[0]) != valueReports || w[1] > maxValueReport {
-			return nil, v.failInvalid(n, fmt.Errorf("rank %d of the group sent no report", r))
+			return nil, v.failInvalidData(n, fmt.Errorf("rank %d of the group sent no report", r))
 		}
 		sizes[r] = w[1]
 	}
-	const piece = uint64(len(driver.Words{}) * 8)
-	for at := uint64(0); at < slices.Max(sizes); at += piece {
+	const pieceBytes = uint64(len(driver.Words{}) * 8)
+	for offset := uint64(0); offset < slices.Max(sizes); offset += pieceBytes {
 		var words driver.Words
-		var bytes [piece]byte
-		copy(bytes[:], text[min(at, uint64(len(text))):])
+		var bytes [pieceBytes]byte
+		copy(bytes[:], text[min(offset, uint64(len(text))):])
 		for i := range words {
 			words[i] = binary.LittleEndian.Uint64(bytes[8*i:])
 		}
 		if err := gather(words); err != nil {
 			return nil, err
 		}
-		for r, w := range n.all {
+		for r, w := range n.gathered {
 			for _, word := range w {
 				texts[r] = binary.LittleEndian.AppendUint64(texts[r], word)
 			}
@@ -142,12 +142,12 @@ func (v *values) exchangeReports(
 	return reports, nil
 }
 
-// divergence builds the DivergenceError for calls that differ. Ranks with the same report share a
-// side.
-func (v *values) divergence(
-	what string, words []driver.Words, reports []valueReport,
+// newDivergenceError builds the DivergenceError for calls that differ. Ranks with the same report
+// share a side.
+func (v *values) newDivergenceError(
+	description string, words []driver.Words, reports []valueReport,
 ) *DivergenceError {
-	d := &DivergenceError{
+	divergence := &DivergenceError{
 		Group: v.id, Members: slices.Clone(v.ranks), Kind: DivergedValue, Why: "unknown",
 		Deviant: []int{},
 	}
@@ -156,34 +156,34 @@ func (v *values) divergence(
 		if ValueOperation(w[0]).hasText() {
 			side.Event = reports[r].Event
 		}
-		at := slices.IndexFunc(d.Sides, func(s Side) bool {
+		index := slices.IndexFunc(divergence.Sides, func(s Side) bool {
 			return s.Event == side.Event && s.Site == side.Site && slices.Equal(s.Before, side.Before)
 		})
 		switch {
-		case at >= 0:
-			d.Sides[at].Ranks = append(d.Sides[at].Ranks, v.ranks[r])
-		case len(d.Sides) == maxSides:
-			d.Others = append(d.Others, v.ranks[r])
+		case index >= 0:
+			divergence.Sides[index].Ranks = append(divergence.Sides[index].Ranks, v.ranks[r])
+		case len(divergence.Sides) == maxSides:
+			divergence.Others = append(divergence.Others, v.ranks[r])
 		default:
 			side.Ranks = []int{v.ranks[r]}
-			d.Sides = append(d.Sides, side)
+			divergence.Sides = append(divergence.Sides, side)
 		}
-		if common, ok := majority(words); ok && w != common {
-			d.Deviant = append(d.Deviant, v.ranks[r])
+		if majority, hasMajority := majorityWords(words); hasMajority && w != majority {
+			divergence.Deviant = append(divergence.Deviant, v.ranks[r])
 		}
 	}
-	for i := range d.Sides {
-		slices.Sort(d.Sides[i].Ranks)
+	for i := range divergence.Sides {
+		slices.Sort(divergence.Sides[i].Ranks)
 	}
-	slices.Sort(d.Others)
-	slices.Sort(d.Deviant)
-	slices.SortFunc(d.Sides, func(a, b Side) int { return cmp.Compare(a.Ranks[0], b.Ranks[0]) })
-	d.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, what, v.sidesText(d))
-	return d
+	slices.Sort(divergence.Others)
+	slices.Sort(divergence.Deviant)
+	slices.SortFunc(divergence.Sides, func(a, b Side) int { return cmp.Compare(a.Ranks[0], b.Ranks[0]) })
+	divergence.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, description, v.describeSides(divergence))
+	return divergence
 }
 
-// majority returns the words that more than half of the ranks sent, if any.
-func majority(words []driver.Words) (common driver.Words, ok bool) {
+// majorityWords returns the words that more than half of the ranks sent, if any.
+func majorityWords(words []driver.Words) (common driver.Words, hasMajority bool) {
 	count := map[driver.Words]int{}
 	for _, w := range words {
 		if count[w]++; 2*count[w] > len(words) {
@@ -193,9 +193,9 @@ func majority(words []driver.Words) (common driver.Words, ok bool) {
 	return common, false
 }
 
-func (v *values) sidesText(d *DivergenceError) string {
+func (v *values) describeSides(divergence *DivergenceError) string {
 	var texts []string
-	for _, s := range d.Sides {
+	for _, s := range divergence.Sides {
 		verb := "has"
 		if len(s.Ranks) > 1 {
 			verb = "have"
@@ -206,8 +206,8 @@ func (v *values) sidesText(d *DivergenceError) string {
 		}
 		texts = append(texts, text)
 	}
-	if len(d.Others) > 0 {
-		texts = append(texts, driver.RanksOf(d.Others, v.ranks)+" differ, too")
+	if len(divergence.Others) > 0 {
+		texts = append(texts, driver.RanksOf(divergence.Others, v.ranks)+" differ, too")
 	}
 	return strings.Join(texts, "; ")
 }
