@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// realigner gives a pool the same layout on all ranks after a fault.
+// realigner gives a pool the same layout on all ranks after a fault (a group's failure).
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
@@ -18,9 +18,9 @@ type realigner struct {
 	events    *poolEvents
 }
 
-// markSuspect marks the pool suspect: after a fault, its layout may differ between ranks. failed is
-// the failed group, or nil if another rank has reported that the pool is suspect. The next use of
-// the pool in any group then starts with a registration, which realigns the pool.
+// markSuspect marks the pool suspect, because its layout can differ between ranks after a fault.
+// failed belongs to the failed group. It is nil if another rank has reported that the pool is
+// suspect. The next call that uses the pool then registers memory, which realigns the pool.
 func (r *realigner) markSuspect(failed *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,19 +38,19 @@ func (r *realigner) markSuspect(failed *lifetime) {
 		suspicion.preFault = r.heap.liveBlocks()
 	}
 	suspicion.raised, suspicion.aligned = true, nil
-	r.heap.registrar.setPending() // also makes existing plans stale, even those for plain addresses
+	r.heap.registrar.setPending() // so that no prepared call runs before the realignment
 }
 
 // mustRealign reports whether a collective of a group must realign the pool before it uses this
-// memory. Buffers from before the fault need no realignment, so ranks that have seen the fault can
-// still communicate through them with ranks that have not.
+// memory. Buffers from before the fault need no realignment. Through these buffers, a rank that
+// knows of the fault can still communicate with ranks that do not.
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.suspicion.raisedFor(g) && !r.wasLiveBeforeFault(address, bytes)
 }
 
-// wasLiveBeforeFault reports whether memory lies in a block that has been live since before the
+// wasLiveBeforeFault reports whether memory lies in a live block that was allocated before the
 // fault. The caller must hold mu.
 func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.preFault, func(block alloc.View) bool {
@@ -67,14 +67,13 @@ func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	})
 }
 
-// takeInventory lists the pool's blocks. It drops uses recorded before the mark, because the
-// caller has waited for that work.
+// takeInventory lists the pool's blocks. It ends the uses of blocks that were recorded before the
+// mark. The caller must have waited for that work.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Do not test whether Close has begun, because Close waits for calls that have entered the
-	// pool.
+	// Do not test whether Close has begun, because Close waits for this call.
 	if r.heap.segments.closed {
 		return poolInventory{}, errPoolClosed
 	}
@@ -88,13 +87,14 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	held, err := r.heap.core.Held()
 	history := r.heap.ledger
 	return poolInventory{
-		Pool: r.history.id, Position: history.Position(), Start: history.NextStart(), Inventory: held,
+		Pool: r.history.id, Position: history.Position(), Start: history.NextStart(),
+		Inventory: held,
 	}, err
 }
 
-// rebuild arranges the pool, restarts its history and returns the segments to unmap. If another
-// goroutine has changed the pool since takeInventory, rebuild does nothing and the pool stays
-// suspect.
+// rebuild changes the pool's layout, restarts its history and returns the segments to unmap. If
+// another goroutine has changed the pool since takeInventory, rebuild does nothing, and the pool
+// stays suspect.
 func (r *realigner) rebuild(
 	g *roster, arrangement alloc.Arrangement, inventories []poolInventory,
 ) []*segment {
@@ -138,12 +138,13 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 		digest = ledger.Mix(digest, uint64(extent.Bytes), 1)
 	}
 	for _, r := range arrangement.Kept {
-		digest = ledger.Mix(ledger.Mix(digest, uint64(r.Segment), uint64(r.Offset)), uint64(r.Size), 2)
+		digest = ledger.Mix(digest, uint64(r.Segment), uint64(r.Offset))
+		digest = ledger.Mix(digest, uint64(r.Size), 2)
 	}
 	for _, b := range inventory.Blocks {
 		if b.Live {
-			digest = ledger.Mix(ledger.Mix(digest, uint64(b.Segment), uint64(b.Offset)), uint64(b.Size),
-				uint64(b.Stream)<<8|3)
+			digest = ledger.Mix(digest, uint64(b.Segment), uint64(b.Offset))
+			digest = ledger.Mix(digest, uint64(b.Size), uint64(b.Stream)<<8|3)
 		}
 	}
 	return digest

@@ -20,15 +20,14 @@ type membership struct {
 	pool    *Pool
 	group   *Group
 	windows map[*segment]driver.Window // guarded by Pool.mu
-	// nextOrdinal is the first segment that may have to be registered. It is guarded by Pool.mu.
+	// nextOrdinal is the ordinal after the last registered segment; guarded by Pool.mu.
 	nextOrdinal int32
-	// hasPending is set if segments may have been mapped since the group's last registration. If it
-	// is not set, the end of a scope checks nothing else.
+	// hasPending is set if segments may have been mapped since the group's last registration.
 	hasPending atomic.Bool
 }
 
-// setPending marks the membership as having memory to register. It makes existing plans stale,
-// because they would run without registering that memory.
+// setPending sets hasPending. It makes the group's plans (prepared calls) stale, because they would
+// run without registering the memory.
 func (m *membership) setPending() {
 	m.hasPending.Store(true)
 	m.group.windows.revision.Add(1)
@@ -47,8 +46,8 @@ type registrar struct {
 	events      *poolEvents
 }
 
-// membershipOf returns the group's membership, and creates it if necessary. The caller must hold
-// mu.
+// ensureMembership returns the group's membership, and creates it if necessary. The caller must
+// hold mu.
 func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	if m := r.memberships[g]; m != nil {
 		return m, nil
@@ -67,7 +66,7 @@ func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	return m, nil
 }
 
-// membership is like membershipOf, but it locks mu, unless the group has used the pool before.
+// findMembership is like ensureMembership, but the caller must not hold mu.
 func (r *registrar) findMembership(g *Group) (*membership, error) {
 	if g == nil || g.rt != r.rt {
 		return nil, invalid("the group is nil or belongs to another runtime than the pool")
@@ -87,7 +86,7 @@ func (r *registrar) findMembership(g *Group) (*membership, error) {
 	return m, err
 }
 
-// hasPendingSegments reports whether a registration would register segments. m may be nil.
+// hasPendingSegments reports whether a registration would register segments. m can be nil.
 func (r *registrar) hasPendingSegments(m *membership) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,8 +103,8 @@ func (r *registrar) setPending() {
 	}
 }
 
-// registerInCall implements Pool.Register. The caller must have entered the pool, so that Close
-// waits for the registration.
+// registerInCall implements Pool.Register. The caller must have called enter for the pool, so that
+// Close waits for the registration.
 func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	m, err := r.findMembership(g)
 	if err != nil {
@@ -117,7 +116,8 @@ func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	return r.register(ctx, m)
 }
 
-// register registers the pending segments. The caller must have entered the pool.
+// register registers the segments that the group has not registered yet. The caller must have
+// called enter for the pool.
 func (r *registrar) register(ctx context.Context, m *membership) error {
 	g := m.group
 	defer deliverAll(r.rt)
@@ -137,7 +137,7 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "registration", pools: []*Pool{r.pool},
 		ledgers: func() []agreement.Ledger {
-			r.segments.releaseAll(segments) // the list may have changed
+			r.segments.releaseAll(segments) // after a realignment, the list can be different
 			if segments = r.holdPendingSegments(m); g.rt.Check() == CheckOff {
 				return nil
 			}
@@ -148,15 +148,17 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 		err = r.registerSegments(ctx, m, segments)
 	}
 	if err != nil {
-		// Keep unregistered segments pending, so that the next call returns the fault, too.
-		m.setPending()
+		m.setPending() // so that the next call tries to register these segments
 		return err
 	}
 	return nil
 }
 
-// registerSegments registers the segments that the ranks agreed on. The caller must hold Group.mu.
-func (r *registrar) registerSegments(ctx context.Context, m *membership, segments []*segment) error {
+// registerSegments registers segments, which must be the same on all ranks. The caller must hold
+// Group.mu.
+func (r *registrar) registerSegments(
+	ctx context.Context, m *membership, segments []*segment,
+) error {
 	g := m.group
 	err := r.rt.captures.runOutside(ctx, g.comparison.exchangeOn(driver.LaneControl), func() error {
 		for _, s := range segments {
@@ -173,8 +175,8 @@ func (r *registrar) registerSegments(ctx context.Context, m *membership, segment
 	return nil
 }
 
-// holdPendingSegments adds a hold to each pending segment and returns the segments. The holds keep
-// the segments mapped without a lock while the ranks wait for each other.
+// holdPendingSegments returns the segments to register. It adds a hold to each of them, which keeps
+// the segment mapped while the caller does not hold mu.
 func (r *registrar) holdPendingSegments(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,7 +215,8 @@ func (r *registrar) deregister(s *segment) error {
 	return errors.Join(errs...)
 }
 
-// deregisterWindow deregisters a group's window, if any. The caller must hold mu.
+// deregisterWindow deregisters a segment from a group, if it is registered. The caller must hold
+// mu.
 func (r *registrar) deregisterWindow(m *membership, s *segment) error {
 	window := m.windows[s]
 	if window == nil {
@@ -240,7 +243,6 @@ func (r *registrar) leave(g *Group) error {
 		errs = append(errs, r.deregisterWindow(m, s))
 	}
 	delete(r.memberships, g)
-	// This makes later registrations notice that the group is closed.
-	m.setPending()
+	m.setPending() // because later registrations must return that the group is closed
 	return errors.Join(errs...)
 }

@@ -8,14 +8,16 @@ import (
 	"symmem/internal/ranked"
 )
 
+// registry lists the groups and pools of a Runtime.
 type registry struct {
-	mu      *ranked.Mutex[runtimeMu]
-	context context.Context // canceled when Runtime.Close begins; the lists do not change after that
+	mu *ranked.Mutex[runtimeMu]
+	// context is canceled when Runtime.Close begins. The lists do not change after that.
+	context context.Context
 	world   *Group
 	groups  []*Group // guarded by mu
 	pools   []*Pool  // guarded by mu
 	ranges  poolRanges
-	// localPools counts the pools created without a domain; guarded by mu.
+	// localPools is the number of pools that were created without a domain; guarded by mu.
 	localPools uint64
 }
 
@@ -31,8 +33,7 @@ func (r *registry) allGroups() []*Group {
 	return slices.Clone(r.groups)
 }
 
-// addGroup adds a group and starts its goroutines. It returns an error once Close has begun,
-// because Close would not wait for these goroutines.
+// addGroup adds a group and starts its goroutines. After Close has begun, it returns an error.
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,8 +46,8 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// forgetGroup removes a closed group. It is not called for groups that have failed, because their
-// faults are still needed when the ranks realign pools.
+// forgetGroup removes a closed group. A group that has failed must stay in the list, because a
+// realignment of pools needs its fault.
 func (r *registry) forgetGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +78,7 @@ func (r *registry) removePool(p *Pool) {
 	}
 }
 
-// setUsedAddresses sets how many bytes of a closed pool's address range are still in use.
+// setUsedAddresses sets the number of bytes that are still in use in a closed pool's address range.
 func (r *registry) setUsedAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,11 +95,12 @@ func (r *registry) countPools(domain *Group) int {
 	return count
 }
 
-// poolsPerDomain is the number of pool ids of a domain, the group whose ranks share a pool.
+// poolsPerDomain is the number of ids for the pools of one domain (the group that shares a pool).
 const poolsPerDomain = 1 << 16
 
-// poolID returns the id of a domain's next pool. It is unique and the same on all ranks of the
-// domain. Pools of the world have small ids. The caller must hold mu.
+// poolID returns the id of a domain's next pool. The id is the same on all ranks of the domain. If
+// the domain is the world, the group of all ranks, the id is below poolsPerDomain. The caller must
+// hold mu.
 func (r *registry) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0

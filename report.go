@@ -7,35 +7,35 @@ import (
 	"symmem/driver"
 )
 
-// report describes a fault for the other ranks of the group.
+// report describes the failure of a group. A rank sends it to the other ranks of the group.
 type report struct {
-	Kind   string `json:"kind"`
+	Kind string `json:"kind"`
+	// InCall describes the call that failed.
 	InCall string `json:"doing"`
-	// Only the field for the type of the error is set, or Text if there is no such field.
+	// Of the fields from Lost to Text, only the field for the type of the error is set.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
 	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch is sent without its Call; InCall contains the text of the call.
+	// Mismatch has no Call; InCall contains the text of the error instead.
 	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
 	Text     string                `json:"text,omitempty"`
-	// Interrupted reports whether Options.Interrupted ended the rank's wait.
+	// Interrupted is set if Options.Interrupted ended the rank's wait.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Rank is the world rank that a PriorError names.
-	Rank int `json:"rank"`
-	// Cause describes the earlier failure on Rank.
+	// Rank and Cause are set for a PriorError: Cause describes the earlier failure on Rank.
+	Rank  int     `json:"rank"`
 	Cause *report `json:"cause,omitempty"`
-	// Pending reports whether the rank has yet to determine the cause.
+	// Pending is set while the rank does not know the cause.
 	Pending bool `json:"pending,omitempty"`
-	// Suspect reports whether the rank has marked a pool suspect after a fault of another group.
+	// Suspect is set if a pool's layout may differ between ranks because another group has failed.
 	Suspect bool `json:"suspect,omitempty"`
-	from    int  // the world rank that sent the report
+	from    int  // world rank of the sender
 }
 
-// The kinds of reports, ordered so that a kind may be the cause of later ones. For example, ranks
-// may be late because another rank is lost.
+// The kinds of reports are ordered: the cause of a failure comes before its consequences. For
+// example, a lost rank can cause other ranks to be late.
 const (
 	kindLost     = "lost"
 	kindPrior    = "prior"
@@ -48,13 +48,15 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf returns the report of an error. It checks for a PriorError first, because a PriorError
-// wraps other errors.
+// reportOf returns the report of an error. It tests for a PriorError first, because a PriorError
+// wraps errors of other kinds.
 func reportOf(cause error) report {
 	var priorErr *PriorError
 	if errors.As(cause, &priorErr) {
 		earlier := reportOf(priorErr.Cause)
-		return report{Kind: kindPrior, InCall: priorErr.InCall, Rank: priorErr.Rank, Cause: &earlier}
+		return report{
+			Kind: kindPrior, InCall: priorErr.InCall, Rank: priorErr.Rank, Cause: &earlier,
+		}
 	}
 	var r report
 	var mismatch *driver.MismatchError
@@ -79,7 +81,7 @@ func reportOf(cause error) report {
 		r.Kind, r.Text = kindClosed, cause.Error()
 	case errors.Is(cause, driver.ErrAborted):
 		r.Kind, r.Text = kindAborted, cause.Error()
-		errors.As(cause, &r.Peer) // names the ranks that have aborted, if known
+		errors.As(cause, &r.Peer) // A PeerError has the ranks that have aborted.
 	case errors.Is(cause, driver.ErrInterrupted):
 		r.Kind, r.Text, r.Interrupted = kindAborted, cause.Error(), true
 	case errors.As(cause, &r.Peer):
@@ -90,7 +92,7 @@ func reportOf(cause error) report {
 	return r
 }
 
-// valid checks that a report from another process has the fields that its kind requires.
+// valid reports whether the fields that the kind requires are set.
 func (r *report) valid() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -135,8 +137,8 @@ func (r *report) err() error {
 	return errors.New(cmp.Or(r.Text, r.InCall))
 }
 
-// peerReportError is an error of another rank. It has the text of the original error and wraps the
-// part that could be encoded.
+// peerReportError is an error that another rank has reported. It has the text of the original error
+// and wraps a part of it.
 type peerReportError struct {
 	text string
 	err  error

@@ -7,8 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Scope represents a section of code whose allocations come from a pool. The end of the section
-// registers the pool's new segments with a group. Scopes may be nested.
+// Scope represents a section of code that allocates memory from a pool. End registers the pool's
+// new segments with a group. Scopes can be nested.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -16,11 +16,11 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// A scope that is abandoned, for example by a panic or an early return, registers nothing, because
-// the other ranks may not have reached its end. Its buffers remain allocated, and their memory is
-// registered at the end of a later scope.
+// After a panic or an early return, Abandon ends the scope instead of End. Abandon registers
+// nothing, because other ranks may not reach the end of the scope. The buffers remain allocated.
+// The end of a later scope registers their memory.
 //
-// A Scope is open until End or Abandon. It must not be copied and is not safe for concurrent use.
+// A Scope must not be copied and is not safe for concurrent use.
 type Scope struct {
 	pool       *Pool
 	group      *Group
@@ -30,7 +30,7 @@ type Scope struct {
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
-// return the reason. Begin is inlined, so that the Scope needs no heap allocation.
+// return an error. Begin can be inlined, so that the Scope needs no heap allocation.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
@@ -49,14 +49,14 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	return p.registrar.findMembership(g)
 }
 
-// BeginDisabled opens a scope whose buffers come from a pool without a domain and are never
-// registered. Use it if only some calls need symmetric memory.
+// BeginDisabled opens a scope whose buffers are never registered. Call it instead of Begin where
+// the code needs no symmetric memory.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
 }
 
-// Enabled reports whether the scope's allocations are symmetric.
+// Enabled reports whether the scope registers its memory with a group.
 func (s *Scope) Enabled() bool { return s.group != nil }
 
 // Alloc returns a buffer for use on the default stream. See Pool.Alloc.
@@ -85,9 +85,9 @@ func (s *Scope) checkUsable() error {
 	return s.err
 }
 
-// End ends the scope and registers new segments. If there are new segments, End is collective over
-// the group. If there are none, End takes a few nanoseconds and does not communicate. See
-// Pool.Register for the errors. If the scope has already ended, End returns ErrClosed.
+// End ends the scope and registers new segments. If there are new segments, all ranks of the group
+// must call End. If there are none, End takes a few nanoseconds and does not communicate. End
+// returns ErrClosed if the scope has already ended, and otherwise the errors of Pool.Register.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.checkUsable(); err != nil {
@@ -103,8 +103,8 @@ func (s *Scope) End(ctx context.Context) error {
 	return s.pool.registerPending(ctx, s.membership)
 }
 
-// Abandon ends the scope without registering anything. After End it does nothing, so it can be
-// deferred.
+// Abandon ends the scope without registering memory. After End it does nothing, so it can be called
+// with defer.
 func (s *Scope) Abandon() {
 	if !s.hasEnded {
 		s.abandon()
@@ -118,8 +118,8 @@ func (s *Scope) abandon() {
 	}
 }
 
-// With runs a function in a scope of the group. If the function returns nil, With ends the scope
-// and registers new segments; if the function returns an error or panics, With abandons the scope.
+// With calls f with a new scope. If f returns nil, With calls Scope.End. If f returns an error or
+// panics, With calls Scope.Abandon.
 func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
 	ctx = orBackground(ctx)
 	if f == nil {

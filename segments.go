@@ -13,26 +13,29 @@ import (
 	"symmem/internal/ranked"
 )
 
+// segment is a part of a pool's memory, mapped by one call.
 type segment struct {
 	memory  driver.Segment
 	start   unsafe.Pointer
-	ordinal int32 // number of the segment in the pool; never reused
+	ordinal int32 // number of segments that the pool has mapped before this one
 	bytes   int64
-	stream  uint32 // the pool's number of the stream for which it was mapped
-	// releasing is set if the segment must not be registered any more; guarded by Pool.mu.
+	stream  uint32 // number of the stream for which it was mapped; see Stream
+	// releasing is set if the segment will be unmapped and must not be registered; guarded by
+	// Pool.mu.
 	releasing bool
 	// holdCount counts the users that need the segment mapped; guarded by Pool.mu.
 	holdCount int
 }
 
-// canRegister reports whether s is mapped and may be registered. The caller must hold Pool.mu.
+// canRegister reports whether s is mapped and can be registered. The caller must hold Pool.mu.
 func (s *segment) canRegister() bool { return s != nil && !s.releasing }
 
 func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// arenaSizes lists the address ranges in bytes that a pool tries to reserve, in this order. The
-// first exceeds the memory of any device, because addresses are not reused. The others are for
-// processes with few free addresses, for example because of ulimit -v.
+// arenaSizes lists the sizes in bytes of the address range (arena) that a pool tries to reserve, in
+// this order. The first is larger than the memory of a device, because a pool does not reuse
+// addresses. The others are for processes with few free addresses, for example because of ulimit
+// -v.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
 func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
@@ -46,18 +49,18 @@ func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) 
 }
 
 // segmentTable maps and unmaps the segments of a pool. Callers of its methods must hold mu, except
-// for releaseAll and forEachMapped.
+// callers of releaseAll and forEachMapped.
 type segmentTable struct {
 	mu     *ranked.Spin[poolMu]
-	list   []*segment // by ordinal, nil once unmapped; guarded by mu
+	list   []*segment // the index is the ordinal; nil once unmapped; guarded by mu
 	closed bool       // guarded by mu
-	// refusing is set while the pool is closed or suspended; guarded by mu.
+	// refusing is set while the pool is closed or suspended, and refuses calls; guarded by mu.
 	refusing       bool
 	pool           *Pool
 	rt             *Runtime
 	events         *poolEvents
 	arena          driver.Arena
-	arenaBytes     int64            // size of the arena
+	arenaBytes     int64
 	nextOffset     int64            // arena offset of the next segment; guarded by mu
 	liveAfterClose map[*segment]int // number of live buffers in each segment; guarded by mu
 }
@@ -83,7 +86,8 @@ func (t *segmentTable) add(memory driver.Segment, ordinal int32, bytes int64, st
 		ordinal: ordinal, bytes: bytes, stream: stream, holdCount: 1,
 	}
 	t.list = append(t.list, s)
-	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc }, t.newSegmentEvent(s))
+	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentAlloc },
+		t.newSegmentEvent(s))
 }
 
 func (t *segmentTable) start(b alloc.Block) unsafe.Pointer {
@@ -100,7 +104,8 @@ func (t *segmentTable) mapped() []*segment {
 	return all
 }
 
-// hold adds a hold to each registrable segment, from ordinal first, that match accepts.
+// hold adds a hold, which keeps a segment mapped, to each segment from ordinal first on that can be
+// registered and that isWanted accepts. It returns these segments.
 func (t *segmentTable) hold(first int32, isWanted func(*segment) bool) []*segment {
 	var held []*segment
 	for _, s := range t.list[first:] {
@@ -112,16 +117,16 @@ func (t *segmentTable) hold(first int32, isWanted func(*segment) bool) []*segmen
 	return held
 }
 
-// releaseAll is called without mu.
+// releaseAll removes a hold from each segment. The caller must not hold mu.
 func (t *segmentTable) releaseAll(held []*segment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range held {
-		_ = t.release(s) // if unmapping fails, there is no caller left to report it to
+		_ = t.release(s) // no caller needs an error of unmapping
 	}
 }
 
-// release removes a hold on a segment and unmaps the segment if that was the last hold.
+// release removes a hold from a segment, and unmaps the segment if that was the last hold.
 func (t *segmentTable) release(s *segment) error {
 	if s.holdCount--; s.holdCount > 0 {
 		return nil
@@ -129,8 +134,8 @@ func (t *segmentTable) release(s *segment) error {
 	return t.unmap(s)
 }
 
-// forEachMapped applies a step to each segment that Close has not unmapped in the meantime. It is
-// called without mu.
+// forEachMapped calls do for each of the segments that is still mapped. The caller must not hold
+// mu.
 func (t *segmentTable) forEachMapped(segments []*segment, do func(*segment) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,7 +149,8 @@ func (t *segmentTable) forEachMapped(segments []*segment, do func(*segment) erro
 }
 
 func (t *segmentTable) unmap(s *segment) error {
-	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree }, t.newSegmentEvent(s))
+	notify(t.rt, func(o *Observer) func(SegmentEvent) { return o.SegmentFree },
+		t.newSegmentEvent(s))
 	t.list[s.ordinal] = nil
 	t.events.record(event.Event{
 		Kind: event.KindRelease, Segment: s.ordinal, Size: s.bytes, Stream: s.stream,
@@ -152,8 +158,8 @@ func (t *segmentTable) unmap(s *segment) error {
 	return checkClosedOnce(s.memory.Unmap())
 }
 
-// checkClosedOnce returns the error of closing a window or a segment. In builds with the tag
-// invariants it panics if the error is ErrClosed.
+// checkClosedOnce returns err, the result of closing a window or a segment. In builds with the tag
+// "invariants", it panics if err is ErrClosed.
 func checkClosedOnce(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
 		panic("symmem: closed twice: " + err.Error())
@@ -162,7 +168,7 @@ func checkClosedOnce(err error) error {
 }
 
 // close unmaps the segments of a closed pool that have no live buffers. live contains the number of
-// live buffers in each segment. All segments must have been deregistered.
+// live buffers in each segment. No segment must be registered.
 func (t *segmentTable) close(live map[*segment]int) error {
 	var errs []error
 	for _, s := range t.mapped() {
@@ -181,7 +187,7 @@ func (t *segmentTable) close(live map[*segment]int) error {
 	return errors.Join(append(errs, t.arena.Keep(t.nextOffset))...)
 }
 
-// noteFree records that a buffer has been freed after Close. The last free in a segment unmaps it.
+// noteFree records that a buffer has been freed after Close. It unmaps a segment without buffers.
 func (t *segmentTable) noteFree(s *segment) error {
 	if t.liveAfterClose[s]--; t.liveAfterClose[s] > 0 {
 		return nil

@@ -11,9 +11,9 @@ import (
 	"symmem/internal/live"
 )
 
-// snapshot returns the current state of the Runtime with at most the given number of each pool's
-// latest events.
-func (v *liveView) snapshot(events int) live.Snapshot {
+// snapshot returns the current state of the Runtime. For each pool, it contains at most maxEvents
+// of the latest events.
+func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	rt := v.rt
 	s := live.Snapshot{
 		Rank: rt.rank, Size: rt.size, Process: os.Getpid(), Opened: v.opened.UTC(), GPU: -1,
@@ -31,16 +31,17 @@ func (v *liveView) snapshot(events int) live.Snapshot {
 	}
 	slices.SortStableFunc(s.Groups, func(a, b live.Group) int { return cmp.Compare(a.ID, b.ID) })
 	pools := rt.registry.allPools()
-	events = min(events, maxSnapshotEvents/max(len(pools), 1))
+	maxEvents = min(maxEvents, maxSnapshotEvents/max(len(pools), 1))
 	for _, p := range pools {
-		s.Pools = append(s.Pools, snapshotPool(p, events))
+		s.Pools = append(s.Pools, snapshotPool(p, maxEvents))
 	}
 	return s
 }
 
-const maxSnapshotEvents = 1 << 16
-
-const maxFaultText = 4096
+const (
+	maxSnapshotEvents = 1 << 16 // of all pools together
+	maxFaultText      = 4096    // in bytes
+)
 
 func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
@@ -75,20 +76,20 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 }
 
 const (
-	// maxLockWait limits how long a snapshot waits for a pool's lock. A call that frees memory may
-	// hold the lock while it waits for other ranks.
+	// maxLockWait limits how long a snapshot waits for a pool's lock, because a call can hold the
+	// lock while it waits for other ranks.
 	maxLockWait    = 20 * time.Millisecond
 	lockRetryDelay = time.Millisecond
 )
 
-// snapshotPool holds the pool's lock while it copies events, which takes about 10 ns per event.
-func snapshotPool(p *Pool, events int) live.Pool {
+// snapshotPool holds the pool's lock for about 10 ns per event.
+func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	s := live.Pool{ID: p.events.outbox.common.Pool % poolsPerDomain}
 	if p.domain != nil {
 		s.Domain = p.domain.id
 	}
-	if events > 0 {
-		s.Recent = make([]live.Placement, 0, events) // allocate before locking
+	if maxEvents > 0 {
+		s.Recent = make([]live.Placement, 0, maxEvents) // not while the lock is held
 	}
 	for begin := time.Now(); !p.mu.TryLock(); time.Sleep(lockRetryDelay) {
 		if time.Since(begin) > maxLockWait {
@@ -98,7 +99,7 @@ func snapshotPool(p *Pool, events int) live.Pool {
 	}
 	defer p.mu.Unlock()
 	s.PoolStats = live.PoolStats(poolStats(p))
-	addLatestEvents(&s, p)
+	addEventsAndWindows(&s, p)
 	return s
 }
 

@@ -13,6 +13,7 @@ import (
 	"symmem/driver"
 )
 
+// groupWindow is the registration of a segment with a group.
 type groupWindow struct {
 	group   *Group
 	segment *segment
@@ -36,7 +37,7 @@ func (s *suspender) listWindows() []groupWindow {
 	return all
 }
 
-// holdSegments keeps each of the pool's segments from being unmapped, and returns the segments.
+// holdSegments prevents that segments of the pool are unmapped, and returns these segments.
 func (s *suspender) holdSegments() []*segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +50,7 @@ func (s *suspender) setRefusing(isRefusing bool) {
 	s.segments.refusing = isRefusing || s.segments.closed
 }
 
-// addCloseCalls changes the number of Pool.Close calls in progress.
+// addCloseCalls adds change to the number of running calls of Pool.Close.
 func (s *suspender) addCloseCalls(change int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +65,8 @@ func (s *suspender) awaitStateChange(ctx context.Context) error {
 	return poll(ctx, func() bool { return !isChanging() })
 }
 
-// unfinishedWork waits for the work on all streams. It returns ErrBusy if the work takes longer
-// than limit, and ErrCapturing if a stream is being captured.
+// unfinishedWork waits for the work on all streams. It returns ErrBusy if that takes longer than
+// limit, and ErrCapturing if a graph capture of a stream has begun.
 func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -97,15 +98,17 @@ func describeFirstWait(rt *Runtime) string {
 	return ""
 }
 
-// checkAdoptedWindows returns ErrBusy if one of the segments is registered with a communicator of
-// another library.
+// checkAdoptedWindows returns ErrBusy if a segment is registered with a communicator of another
+// library.
 func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	rt.mu.Lock()
 	adopted := rt.adopted
 	rt.mu.Unlock()
 	for _, a := range adopted {
 		a.windowsMu.Lock()
-		isRegistered := slices.ContainsFunc(segments, func(s *segment) bool { return a.windows[s] != nil })
+		isRegistered := slices.ContainsFunc(segments, func(s *segment) bool {
+			return a.windows[s] != nil
+		})
 		a.windowsMu.Unlock()
 		if isRegistered {
 			text := fmt.Sprintf("memory is registered with communicator %q of another library: detach "+
@@ -116,7 +119,7 @@ func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	return nil
 }
 
-// refusalError reports why a rank refuses to suspend, resume or use memory.
+// refusalError describes why a rank refuses to suspend, resume or use memory.
 type refusalError struct {
 	text string
 	kind error
@@ -127,26 +130,29 @@ func (e *refusalError) Error() string { return e.text }
 // Unwrap returns the kind of the error, for errors.Is.
 func (e *refusalError) Unwrap() error { return e.kind }
 
-// refusalKinds lists the kinds of refusals. In messages, a kind is an index of this list.
+// refusalKinds lists the possible values of refusalError.kind. refusalMessage.Kind is an index of
+// this list.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
+// refusalMessage is the form in which ranks exchange a refusalError.
 type refusalMessage struct {
 	Text string
 	Kind int
 }
 
-// agreeOnRefusal exchanges the refusals of all ranks; refusal is nil if this rank does not refuse.
-// If any rank refuses, every rank returns the refusal of the lowest such group rank. The caller
-// must hold Group.mu.
+// agreeOnRefusal exchanges the refusals of all ranks. refusal is nil if this rank does not refuse.
+// All ranks return the same error: that of the lowest rank that refuses. The caller must hold
+// Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var encoded []byte
 	if refusal != nil {
 		message := refusalMessage{Text: refusal.Error()}
-		message.Text = message.Text[:min(len(message.Text), driver.MaxPayload/8)] // JSON may encode a byte as six
+		// JSON can need six bytes to encode one.
+		message.Text = message.Text[:min(len(message.Text), driver.MaxPayload/8)]
 		message.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
 			return errors.Is(refusal, kind)
 		}))
-		encoded, _ = json.Marshal(message) // cannot fail
+		encoded, _ = json.Marshal(message) // cannot fail for these types
 	}
 	replies, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"symmem/internal/ranked"
 )
 
+// trimmer implements Pool.Trim, which unmaps segments without buffers.
 type trimmer struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool
