@@ -103,9 +103,9 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	return s
 }
 
-// addLatestEvents adds the latest events, as many as Recent has room for, and the pool's windows.
-// The caller must hold p.mu.
-func addLatestEvents(s *live.Pool, p *Pool) {
+// addEventsAndWindows adds the pool's latest events, up to the capacity of s.Recent, and its
+// registrations with groups. The caller must hold p.mu.
+func addEventsAndWindows(s *live.Pool, p *Pool) {
 	if cap(s.Recent) == 0 {
 		return
 	}

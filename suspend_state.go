@@ -20,8 +20,7 @@ type groupWindow struct {
 	window  driver.Window
 }
 
-// listWindows lists the windows over the pool's segments, ordered by group key and segment ordinal.
-// The order is the same on all ranks.
+// listWindows lists the registrations of the pool's segments, in the same order on all ranks.
 func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,8 +20,8 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments lists segments that a Trim has removed from the core but could not unmap,
-	// because the wait for the work on them failed. The next Trim unmaps them. Guarded by mu.
+	// removedSegments lists segments that trim has removed from the core but not unmapped, because
+	// the wait for the streams failed. The next trim unmaps them. mu guards this field.
 	removedSegments []*segment
 }
 
@@ -52,7 +52,7 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	}
 	idle, err := t.takeIdleSegments(ctx, minBytes)
 	err = errors.Join(err, t.segments.forEachMapped(idle, t.registrar.deregister))
-	// Peers may read a segment through their windows until they have deregistered it.
+	// Other ranks can read a segment until they have deregistered it.
 	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		return errors.Join(err, g.life.awaitCause(waitErr))
 	}
@@ -65,8 +65,9 @@ func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 		t.segments.forEachMapped(idle, t.segments.release))
 }
 
-// takeIdleSegments removes the idle segments from the allocator's core and waits for the work on
-// them. Another goroutine may have queued work and freed its buffers since the wait in trim.
+// takeIdleSegments removes the segments without buffers from the core, and waits for all streams.
+// Since the wait in trim, another goroutine may have queued work on buffers and freed these
+// buffers.
 func (t *trimmer) takeIdleSegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	idle := t.removeIdleSegments(minBytes)
 	if len(idle) == 0 {
@@ -81,8 +82,8 @@ func (t *trimmer) takeIdleSegments(ctx context.Context, minBytes int64) ([]*segm
 	return idle, nil
 }
 
-// removeIdleSegments removes the idle segments from the core and excludes them from registration.
-// It returns these segments and those in t.unfinished.
+// removeIdleSegments removes the segments without buffers from the core and prevents their
+// registration. It returns these segments and those in t.removedSegments.
 func (t *trimmer) removeIdleSegments(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()

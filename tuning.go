@@ -15,17 +15,17 @@ import (
 // BuiltInTuning is the value of Options.Tuning that selects the built-in table.
 const BuiltInTuning = "built-in"
 
-// Environment variables for Options.Tuning and Options.Path.
+// These environment variables set Options.Tuning and Options.Path.
 const (
 	envTuning = "SYMMEM_TUNING"
 	envPath   = "SYMMEM_PATH"
 )
 
-// Tuning describes how the paths of a group are chosen.
+// Tuning describes how a group chooses the path of a call, such as plain or direct.
 type Tuning struct {
-	// Table is the name of the table. It includes the file name if the table was read from a file.
+	// Table is the name of the tuning table, with the file name if the table was read from a file.
 	Table string `json:"table"`
-	// Digest is a digest of those parts of the table that affect the choice of paths.
+	// Digest is a hash of those parts of the table that affect the choice of paths.
 	Digest string `json:"digest"`
 	// Path is the group's path choice, such as "auto".
 	Path string `json:"path"`
@@ -33,15 +33,16 @@ type Tuning struct {
 	Machines int `json:"machines"`
 }
 
-// TuningFile returns the file to which symmem tune writes the table for a device and a number of
-// ranks, and from which Open reads it. The file is below $XDG_CONFIG_HOME, or below .config in the
-// home directory. If neither is known, TuningFile returns an error.
+// TuningFile returns the name of the tuning table for a device and a number of ranks. The command
+// symmem tune writes this file, and Open reads it. The file is in a folder of $XDG_CONFIG_HOME, or
+// of .config in the home directory. If both directories are unknown, TuningFile returns an error.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
 		return "", fmt.Errorf("finding the folder of tuning tables: %w", err)
 	}
-	return filepath.Join(folder, "symmem", fmt.Sprintf("tuning-%s-%d.json", fileNamePart(device), ranks)), nil
+	name := fmt.Sprintf("tuning-%s-%d.json", fileNamePart(device), ranks)
+	return filepath.Join(folder, "symmem", name), nil
 }
 
 func fileNamePart(device string) string {
@@ -51,36 +52,36 @@ func fileNamePart(device string) string {
 	return strings.Join(parts, "-")
 }
 
-// exists reports whether a file exists in a readable directory.
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
 
-// settings holds what the ranks of a group exchange when they connect. Terms must be the same on
-// all ranks, because ranks could otherwise wait for each other in different collectives.
+// settings contains the settings of a rank. The ranks of a group exchange them when they connect.
+// Terms must be the same on all ranks. Otherwise, the ranks could wait for each other in different
+// collectives.
 type settings struct {
 	Terms      []setting `json:"terms"`
 	Machine    string    `json:"machine"`
 	TableError string    `json:"table_error,omitempty"`
-	// Suspect reports whether this rank has marked a pool of the group suspect after a fault.
+	// Suspect is set if a pool's layout may differ between ranks after a failure.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
 type setting struct {
 	What  string `json:"what"`
 	Value string `json:"value"`
-	// Text, if set, replaces Value in messages.
+	// Text replaces Value in messages if it is not empty.
 	Text string `json:"text,omitempty"`
 }
 
-// machineName identifies the machine as NCCL does: by NCCL_HOSTID, or by the host name and the boot
-// id, because containers on different machines may have the same host name.
+// machineName returns a name for this machine, as NCCL does: NCCL_HOSTID, or the host name with the
+// boot id. The host name alone is not enough, because containers on several machines can share it.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
-	// If one of the two cannot be read, the other must be enough.
+	// An error leaves the host name or the boot id empty.
 	host, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(boot))
@@ -110,7 +111,7 @@ func compareSettings(all []settings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences lists the values of term i and their ranks, or returns "" if all values are
+// describeDifferences lists the values of term i with their ranks. It returns "" if all values are
 // the same.
 func describeDifferences(all []settings, ranks []int, i int) string {
 	var distinctTerms []setting

@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// uses records which streams and graphs use the blocks of a pool. A block that is freed while it is
-// in use is deferred: it returns to the pool when its uses have ended.
+// uses records which streams and graphs use the blocks of a pool. A block that is freed during such
+// a use is deferred: its memory cannot be allocated until its uses have ended.
 type uses struct {
 	mu       *ranked.Spin[poolMu]
 	core     *alloc.Core
@@ -38,7 +38,7 @@ func (u *uses) addUse(m Memory, s *Stream) error {
 	return nil
 }
 
-// renewUse records a use again once its work has been queued; see Stream.useAgain.
+// renewUse records a use again after its work has been queued; see Stream.useAgain.
 func (u *uses) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -84,9 +84,8 @@ func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 	return nil
 }
 
-// recordUseEnds records an event on every stream that used the block that was just deferred. A
-// closed stream has no work left and is no error, because ranks may close a stream at different
-// times. The caller must hold mu.
+// recordUseEnds records an event on every stream that used the block that the core has just
+// deferred. It skips closed streams, because their work is complete. The caller must hold mu.
 func (u *uses) recordUseEnds() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
@@ -102,9 +101,8 @@ func (u *uses) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// reclaim returns deferred blocks to the pool when memory is short. It makes s wait on the device
-// until the uses of these blocks have ended, but s does not fail if they fail. The caller must hold
-// mu.
+// reclaim makes s wait, on the device, for the uses of the deferred blocks that the core has freed.
+// s does not fail if the work of these uses fails. The caller must hold mu.
 func (u *uses) reclaim(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.awaitUse(s, point); err != nil {
@@ -137,8 +135,8 @@ func (u *uses) mark() alloc.Mark {
 	return u.core.Mark()
 }
 
-// freeCompleteUses frees the blocks that were deferred because of a stream's work before the mark,
-// and makes the stream's free memory available to other streams. That work must be complete.
+// freeCompleteUses ends a stream's uses before the mark, and makes the stream's free memory available
+// to other streams. The stream's work before the mark must be complete.
 func (u *uses) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call for the other ranks if their calls differ.
+// valueReport describes a rank's call of Value or Step. If the calls of the ranks differ, each rank
+// sends it to the others.
 type valueReport struct {
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
@@ -22,10 +23,9 @@ type valueReport struct {
 }
 
 const (
-	// maxValueReport limits the size of an encoded report in bytes. maxValueSite limits its Event
-	// and its Site.
-	maxValueReport, maxValueSite = 4096, 512
-	maxSides                     = 16
+	maxValueReport = 4096 // size of an encoded report in bytes
+	maxValueSite   = 512  // size of Event and of Site in bytes
+	maxSides       = 16
 )
 
 // failInvalidData fails the group because another rank has sent invalid data.
@@ -35,8 +35,8 @@ func (v *values) failInvalidData(n *valueName, err error) error {
 	return v.life.awaitCause(err)
 }
 
-// explainDifference returns the error for calls that differ. Every rank has detected that, so the
-// ranks can exchange their call sites and latest values. The caller must hold n.mu.
+// explainDifference returns the error for calls that differ. All ranks call it, because they
+// exchange their call sites and latest values. The caller must hold n.mu.
 func (v *values) explainDifference(ctx context.Context, n *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
@@ -56,10 +56,10 @@ func (v *values) explainDifference(ctx context.Context, n *valueName, c *valueCa
 	return v.newDivergenceError(description, words, reports)
 }
 
-// encode encodes a report. If the result would be too long, it drops the oldest values.
+// encode encodes a report. It drops the oldest calls in Before if the result would be too long.
 func (r valueReport) encode() []byte {
 	r.Event = r.Event[:min(len(r.Event), maxValueSite)]
-	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // the end has the file name and line
+	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // keep the file name and line at the end
 	for {
 		text, _ := json.Marshal(r) // cannot fail: it contains only strings
 		if len(text) <= maxValueReport {
@@ -84,7 +84,7 @@ func decodeValueReport(text []byte) (r valueReport) {
 	return r
 }
 
-// printable replaces characters that could garble a terminal.
+// printable replaces characters that a terminal cannot display.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -94,9 +94,9 @@ func printable(text string) string {
 	}, text)
 }
 
-// exchangeReports sends this rank's report to the others and returns all reports by group rank. The
-// ranks first exchange the sizes of the reports, and then one piece of every report at a time. The
-// caller must hold n.mu.
+// exchangeReports sends this rank's report to the other ranks, and returns the reports of all
+// ranks. The ranks first exchange the sizes of the reports. Then they exchange one piece of every
+// report at a time. The caller must hold n.mu.
 func (v *values) exchangeReports(
 	ctx context.Context, n *valueName, own valueReport,
 ) ([]valueReport, error) {
@@ -142,8 +142,8 @@ func (v *values) exchangeReports(
 	return reports, nil
 }
 
-// newDivergenceError builds the DivergenceError for calls that differ. Ranks with the same report
-// share a side.
+// newDivergenceError returns the DivergenceError for calls that differ. It has one Side for all ranks
+// with the same report.
 func (v *values) newDivergenceError(
 	description string, words []driver.Words, reports []valueReport,
 ) *DivergenceError {
@@ -177,12 +177,16 @@ func (v *values) newDivergenceError(
 	}
 	slices.Sort(divergence.Others)
 	slices.Sort(divergence.Deviant)
-	slices.SortFunc(divergence.Sides, func(a, b Side) int { return cmp.Compare(a.Ranks[0], b.Ranks[0]) })
-	divergence.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, description, v.describeSides(divergence))
+	slices.SortFunc(divergence.Sides, func(a, b Side) int {
+		return cmp.Compare(a.Ranks[0], b.Ranks[0])
+	})
+	divergence.Message = fmt.Sprintf("group %s: ranks differ in %s: %s", v.id, description,
+		v.describeSides(divergence))
 	return divergence
 }
 
-// majorityWords returns the words that more than half of the ranks sent, if any.
+// majorityWords returns the words that more than half of the ranks sent. hasMajority is false if
+// there are none.
 func majorityWords(words []driver.Words) (common driver.Words, hasMajority bool) {
 	count := map[driver.Words]int{}
 	for _, w := range words {

@@ -9,12 +9,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// windowTable is an immutable snapshot of a group's windows, the memory that is registered on all
-// ranks. A registration replaces the table, so queries need no lock.
+// windowTable lists a group's windows. A window is a segment that all ranks have registered. The
+// table is immutable: a registration replaces it, so that find needs no lock.
 //
-// For each pool, the table divides the arena into granules, the unit of segment sizes, and stores
-// the window of each granule in chunks. A query therefore takes two lookups, and a registration
-// copies only the list of chunks and the chunks that change.
+// Granules are the units of segment sizes. The table maps each granule of a pool's address range to
+// a window. This map consists of chunks, so that a registration copies few chunks.
 type windowTable struct {
 	arenas []arenaTable
 	count  int
@@ -24,7 +23,7 @@ type arenaTable struct {
 	pool         *Pool
 	base         uintptr
 	bytes        uintptr
-	granuleShift uint8 // log2 of the granule
+	granuleShift uint8 // log2 of the size of a granule
 	chunks       []*windowChunk
 }
 
@@ -49,7 +48,8 @@ func (t *windowTable) findWindow(address uintptr, bytes int64) (*windowEntry, bo
 			continue
 		}
 		granule := offset >> arena.granuleShift
-		if chunk := granule >> chunkShift; chunk < uintptr(len(arena.chunks)) && arena.chunks[chunk] != nil {
+		chunk := granule >> chunkShift
+		if chunk < uintptr(len(arena.chunks)) && arena.chunks[chunk] != nil {
 			return arena.chunks[chunk][granule%chunkGranules].contains(address, bytes)
 		}
 		return nil, false
@@ -57,7 +57,7 @@ func (t *windowTable) findWindow(address uintptr, bytes int64) (*windowEntry, bo
 	return nil, false
 }
 
-// contains returns e and reports whether its window contains the whole range. The range must begin
+// contains returns e, and reports whether its window contains the whole range. The range must begin
 // in the window.
 func (e *windowEntry) contains(address uintptr, bytes int64) (*windowEntry, bool) {
 	if e == nil {
@@ -67,17 +67,18 @@ func (e *windowEntry) contains(address uintptr, bytes int64) (*windowEntry, bool
 	return e, bytes >= 0 && bytes <= e.segment.bytes-offset
 }
 
-// locate returns the pool, segment and offset of an address. Unlike the address, they are the
-// same on every rank.
+// locate returns the pool, segment and offset of an address. These are the same on every rank,
+// unlike the address.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
 
+// windows holds the windows of a group, and the group's memberships in pools.
 type windows struct {
 	mu          *ranked.Spin[groupState] // serializes writers
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
-	revision    atomic.Uint64 // incremented by every change that makes plans stale
+	revision    atomic.Uint64 // incremented to make all plans (prepared calls) stale
 }
 
 func (w *windows) init(state *ranked.Spin[groupState]) {
@@ -86,7 +87,7 @@ func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.memberships.Store(&[]*membership{})
 }
 
-// makePlansStale makes every plan stale, including plans that are being prepared.
+// makePlansStale makes every plan stale. This includes plans that another goroutine is preparing.
 func (w *windows) makePlansStale() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,13 +122,15 @@ func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 
 func (w *windows) remove(p *Pool, s *segment) { w.setWindow(p, s, nil, -1) }
 
-// setWindow stores an entry for all granules of a segment, and makes every plan stale. change is
-// added to the number of windows.
+// setWindow stores an entry for all granules of a segment, and makes every plan stale. It adds
+// countChange to the number of windows.
 func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	oldTable := w.table.Load()
-	newTable := &windowTable{arenas: slices.Clone(oldTable.arenas), count: oldTable.count + countChange}
+	newTable := &windowTable{
+		arenas: slices.Clone(oldTable.arenas), count: oldTable.count + countChange,
+	}
 	i := slices.IndexFunc(newTable.arenas, func(a arenaTable) bool { return a.pool == p })
 	if i < 0 {
 		i = len(newTable.arenas)
@@ -141,8 +144,8 @@ func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange
 	w.revision.Add(1)
 }
 
-// dropPool removes a closed pool and makes every plan stale, because a stale plan would access
-// unmapped memory, or memory of a new arena at the same addresses.
+// dropPool removes a closed pool. It makes every plan stale, because an existing plan can contain
+// addresses of the pool.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +163,7 @@ func (w *windows) dropPool(p *Pool) {
 	w.revision.Add(1)
 }
 
-// setGranules changes copies of the chunks, because other goroutines may be reading the old ones.
+// setGranules changes copies of the chunks, because other goroutines can read the old chunks.
 func (arena *arenaTable) setGranules(s *segment, entry *windowEntry) {
 	first := (uintptr(s.start) - arena.base) >> arena.granuleShift
 	last := first + uintptr(s.bytes-1)>>arena.granuleShift
