@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// FloorPercent is the smallest gain in percent that can change the choice of a path. A smaller gain
-// may vanish with the next version of the software.
+// FloorPercent is the smallest difference of times, in percent, that can change the choice of a
+// path. A smaller difference can disappear with the next version of the software.
 const FloorPercent = 2.0
 
 // DeriveMethod explains to users what Derive does.
@@ -16,27 +16,27 @@ const DeriveMethod = "from small sizes to large ones, starting with otherwise, t
 	"in place and out of place disagree, plain beats window; direct is compared with the better of " +
 	"the others, and starts with them"
 
-// comparison compares two paths.
+// comparison describes which two paths Derive compares.
 type comparison struct {
-	startPath   Path // path for sizes below the first point
-	base, rival Path
-	// microseconds returns the times of base and rival.
-	microseconds func(Point) (base, rival float64)
+	startPath              Path // path for sizes below the first point
+	preferred, alternative Path
+	// microseconds returns the times of both paths.
+	microseconds func(Point) (preferred, alternative float64)
 }
 
-func compareWindow(otherwise Path) comparison {
+func windowComparison(otherwise Path) comparison {
 	return comparison{otherwise, Plain, Window, func(p Point) (plain, window float64) {
 		return p.PlainUS, p.WindowUS
 	}}
 }
 
-var compareDirect = comparison{Other, Other, Direct, func(p Point) (other, direct float64) {
-	return p.OtherUS(), p.DirectUS
-}}
+var directComparison = comparison{Other, Other, Direct,
+	func(p Point) (other, direct float64) { return p.OtherUS(), p.DirectUS },
+}
 
-var compareTwoLevel = comparison{Other, Other, TwoLevel, func(p Point) (other, twoLevel float64) {
-	return p.OtherUS(), p.TwoLevelUS
-}}
+var twoLevelComparison = comparison{Other, Other, TwoLevel,
+	func(p Point) (other, twoLevel float64) { return p.OtherUS(), p.TwoLevelUS },
+}
 
 func (p Point) hasTwoLevel() bool { return p.TwoLevelUS > 0 }
 
@@ -48,35 +48,35 @@ func (p Point) OtherUS() float64 {
 	return min(p.PlainUS, p.WindowUS)
 }
 
-// Derive derives the rule for calls from measured times. If calls.Memory is empty, the rule chooses
-// between the plain and the window path. Otherwise, it decides whether the calls take the direct
-// path or, if it was measured, the two-level path. points may be in any order, and may contain a
-// size twice, once in place and once out of place.
+// Derive derives a rule for calls from measured times. If calls.Memory is empty, the rule chooses
+// between the plain and the window path. Otherwise, it chooses between Other and the direct path,
+// or the two-level path if that was measured. points can have any order, and can contain a size
+// twice: for calls in place and out of place.
 //
-// Derive visits the sizes in ascending order, starting with the path that otherwise names or, in a
-// rule about the direct path, with Other. The path changes at a size if the other path is faster by
-// more than the noise of the measurement and by more than FloorPercent. If calls in place and out
-// of place disagree, plain has precedence over window, and Other over direct.
+// Derive visits the sizes in ascending order. It starts with the path otherwise, or with Other if
+// calls.Memory is set. The path changes at a size if the new path is faster by more than the
+// noise of the measurement and by more than FloorPercent. If the points of a size disagree, plain
+// has precedence over window, and Other over direct.
 //
-// To find the threshold between two sizes, Derive interpolates the logarithms of the ratios of the
-// times. The threshold is where they cross 0, rounded down to a quarter of a power of two. If they
-// do not cross 0, the threshold is the smaller size.
+// If the path changes between two sizes, Derive interpolates the logarithm of the ratio of the two
+// times. The threshold is the size at which this logarithm is 0, rounded down to a quarter of a
+// power of two. If it has the same sign at both sizes, the threshold is the smaller size.
 func Derive(calls Calls, otherwise Path, points []Point) Rule {
-	c := compareWindow(otherwise)
+	c := windowComparison(otherwise)
 	switch {
 	case calls.Memory == "":
 	case slices.ContainsFunc(points, Point.hasTwoLevel):
-		c = compareTwoLevel
+		c = twoLevelComparison
 		points = slices.DeleteFunc(slices.Clone(points), func(p Point) bool { return !p.hasTwoLevel() })
 	default:
-		c = compareDirect
+		c = directComparison
 	}
-	return Rule{Calls: calls, Steps: c.steps(bySize(points))}
+	return Rule{Calls: calls, Steps: c.deriveSteps(groupBySize(points))}
 }
 
-type times []Point
+type pointsOfSize []Point
 
-func bySize(points []Point) (sizes []times) {
+func groupBySize(points []Point) (sizes []pointsOfSize) {
 	sorted := slices.SortedStableFunc(slices.Values(points), func(a, b Point) int {
 		return cmp.Compare(a.Bytes, b.Bytes)
 	})
@@ -84,26 +84,26 @@ func bySize(points []Point) (sizes []times) {
 		if n := len(sizes); n > 0 && sizes[n-1].bytes() == p.Bytes {
 			sizes[n-1] = append(sizes[n-1], p)
 		} else {
-			sizes = append(sizes, times{p})
+			sizes = append(sizes, pointsOfSize{p})
 		}
 	}
 	return sizes
 }
 
-func (c comparison) steps(sizes []times) (steps []Step) {
+func (c comparison) deriveSteps(sizes []pointsOfSize) (steps []Step) {
 	path := c.startPath
-	for i, t := range sizes {
-		next := c.choosePath(t, path)
+	for i, points := range sizes {
+		nextPath := c.choosePath(points, path)
 		switch {
 		case i == 0:
-			steps = append(steps, Step{Path: next})
-		case next != path:
-			steps[len(steps)-1].UpTo = c.threshold(sizes[i-1], t)
-			steps = append(steps, Step{Path: next})
+			steps = append(steps, Step{Path: nextPath})
+		case nextPath != path:
+			steps[len(steps)-1].UpTo = c.thresholdBetween(sizes[i-1], points)
+			steps = append(steps, Step{Path: nextPath})
 		}
-		path = next
+		path = nextPath
 		last := &steps[len(steps)-1]
-		last.Measured = append(last.Measured, t...)
+		last.Measured = append(last.Measured, points...)
 	}
 	if len(steps) == 0 {
 		steps = []Step{{Path: c.startPath}}
@@ -111,62 +111,63 @@ func (c comparison) steps(sizes []times) (steps []Step) {
 	return steps
 }
 
-func (t times) bytes() Size { return t[0].Bytes }
+func (t pointsOfSize) bytes() Size { return t[0].Bytes }
 
-// choosePath returns the path at a size, given that of the next smaller size. If the calls in place
-// and out of place disagree, base wins, because a table must not make calls slower.
-func (c comparison) choosePath(t times, below Path) Path {
-	next := below
-	for _, p := range t {
-		switch faster := c.faster(p); {
-		case faster == c.base:
-			return c.base
-		case faster == c.rival:
-			next = c.rival
+// choosePath returns the path at a size; previous is the path at the next smaller size. If the
+// points disagree, it returns c.preferred, because a table must not make calls slower.
+func (c comparison) choosePath(points pointsOfSize, previous Path) Path {
+	path := previous
+	for _, p := range points {
+		switch fasterPath := c.fasterPath(p); {
+		case fasterPath == c.preferred:
+			return c.preferred
+		case fasterPath == c.alternative:
+			path = c.alternative
 		}
 	}
-	return next
+	return path
 }
 
-func (c comparison) gain(p Point) float64 {
-	base, rival := c.microseconds(p)
-	return math.Log(base / rival)
+func (c comparison) logRatio(p Point) float64 {
+	preferred, alternative := c.microseconds(p)
+	return math.Log(preferred / alternative)
 }
 
-func (c comparison) meanGain(t times) float64 {
+func (c comparison) meanLogRatio(points pointsOfSize) float64 {
 	sum := 0.0
-	for _, p := range t {
-		sum += c.gain(p)
+	for _, p := range points {
+		sum += c.logRatio(p)
 	}
-	return sum / float64(len(t))
+	return sum / float64(len(points))
 }
 
-// faster returns the path that is faster by more than the noise and FloorPercent, or "".
-func (c comparison) faster(p Point) Path {
+// fasterPath returns the path that is faster by more than the noise and FloorPercent, or "" if
+// neither is.
+func (c comparison) fasterPath(p Point) Path {
 	margin := math.Log1p(max(p.NoisePercent, FloorPercent) / 100)
-	switch gain := c.gain(p); {
-	case gain > margin:
-		return c.rival
-	case gain < -margin:
-		return c.base
+	switch logRatio := c.logRatio(p); {
+	case logRatio > margin:
+		return c.alternative
+	case logRatio < -margin:
+		return c.preferred
 	default:
 		return ""
 	}
 }
 
-// threshold returns the largest size at which calls still take the path of the smaller size.
-func (c comparison) threshold(lower, upper times) Size {
-	lowGain, highGain := c.meanGain(lower), c.meanGain(upper)
+// thresholdBetween returns the largest size at which calls take the path of the lower size.
+func (c comparison) thresholdBetween(lower, upper pointsOfSize) Size {
+	lowRatio, highRatio := c.meanLogRatio(lower), c.meanLogRatio(upper)
 	low, high := lower.bytes(), upper.bytes()
-	if lowGain*highGain >= 0 {
+	if lowRatio*highRatio >= 0 {
 		return low
 	}
-	share := math.Abs(lowGain) / (math.Abs(lowGain) + math.Abs(highGain))
-	crossing := float64(low) * math.Pow(float64(high)/float64(low), share)
-	return min(max(roundDown(crossing), low), high-1)
+	fraction := math.Abs(lowRatio) / (math.Abs(lowRatio) + math.Abs(highRatio))
+	crossing := float64(low) * math.Pow(float64(high)/float64(low), fraction)
+	return min(max(roundDownToQuarter(crossing), low), high-1)
 }
 
-func roundDown(bytes float64) Size {
+func roundDownToQuarter(bytes float64) Size {
 	whole := Size(bytes)
 	unit := Size(1)
 	for whole/unit >= 8 {

@@ -21,25 +21,26 @@ type file struct {
 	*Table
 }
 
-// flatObject matches an object that spans several lines and contains no other object or list. It
-// relies on the fact that strings in JSON contain no newlines.
-var flatObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
+// foldableObject matches an object on several lines that contains no other object or list. Strings
+// in JSON contain no newlines.
+var foldableObject = regexp.MustCompile(`\{\n[^{}\[\]]*\n\s*\}`)
 
 var lineEnd = regexp.MustCompile(`\n\s*`)
 
-// Encode returns the table as JSON, with one measured size per line and with sorted rules, so that
-// equal tables have the same encoding.
+// Encode returns the table as JSON. Each measured size has its own line, and the rules are sorted,
+// so that equal tables have the same encoding.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
 	}
-	ordered := *t
-	ordered.Rules = sorted(t.Rules)
-	indented, err := json.MarshalIndent(file{Version, formatText, &ordered}, "", "  ")
+	sortedTable := *t
+	sortedTable.Rules = sorted(t.Rules)
+	content := file{Version, formatText, &sortedTable}
+	indented, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encoding a tuning table: %w", err)
 	}
-	folded := flatObject.ReplaceAllFunc(indented, func(object []byte) []byte {
+	folded := foldableObject.ReplaceAllFunc(indented, func(object []byte) []byte {
 		return lineEnd.ReplaceAll(object, []byte(" "))
 	})
 	return append(folded, '\n'), nil
@@ -53,7 +54,7 @@ type version struct {
 func Decode(encoded []byte) (*Table, error) {
 	var format version
 	if err := json.Unmarshal(encoded, &format); err != nil {
-		return nil, addLine(encoded, -1, err)
+		return nil, addLineNumber(encoded, -1, err)
 	}
 	switch {
 	case format.Version == nil:
@@ -64,19 +65,19 @@ func Decode(encoded []byte) (*Table, error) {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(encoded))
 	decoder.DisallowUnknownFields()
-	read := file{Table: &Table{}}
-	if err := decoder.Decode(&read); err != nil {
-		return nil, addLine(encoded, decoder.InputOffset(), err)
+	decoded := file{Table: &Table{}}
+	if err := decoder.Decode(&decoded); err != nil {
+		return nil, addLineNumber(encoded, decoder.InputOffset(), err)
 	}
-	if err := read.Validate(); err != nil {
+	if err := decoded.Validate(); err != nil {
 		return nil, err
 	}
-	return read.Table, nil
+	return decoded.Table, nil
 }
 
-// addLine prefixes a decoding error with its line number. If the error has no position, addLine
-// uses offset, unless that is negative.
-func addLine(encoded []byte, offset int64, err error) error {
+// addLineNumber prefixes a decoding error with its line number. If the error has no position,
+// addLineNumber uses offset. If offset is negative, it returns err unchanged.
+func addLineNumber(encoded []byte, offset int64, err error) error {
 	var syntax *json.SyntaxError
 	var wrongType *json.UnmarshalTypeError
 	switch {
