@@ -8,7 +8,7 @@ type Growth struct {
 	Bytes      int64 // 0 if no segment is needed
 	minBytes   int64 // smallest size that fits the request
 	indexID    uint32
-	isReserved bool // whether other streams cannot get the memory
+	isReserved bool // whether the memory is reserved for one stream
 }
 
 // Alloc places a block of size bytes for a stream. If the returned Growth is not empty, no block
@@ -27,7 +27,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	if uint64(size-1) >= uint64(MaxSize) {
 		return Block{}, Growth{}, newSizeError("allocating", size)
 	}
-	if c.firstUnused == 0 && len(c.blocks) >= maxBlocks {
+	if c.firstUnusedBlock == 0 && len(c.blocks) >= maxBlocks {
 		return Block{}, Growth{}, fmt.Errorf("allocating a block: %w", ErrExhausted)
 	}
 	if stream != c.selectedStream {
@@ -35,7 +35,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 	}
 	units, indexID := uint64(size+Unit-1)>>unitShift, c.selectedIndex
 	if !c.isGeometric {
-		indexID += c.config.smallBit(int64(units) << unitShift)
+		indexID += c.config.smallIndexBit(int64(units) << unitShift)
 	}
 	index := c.indexes[indexID]
 	id := c.lastFreed
@@ -45,7 +45,7 @@ func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
 		var foundUnits uint64
 		if id, foundUnits = c.findBlock(index, units, indexID); id == 0 {
 			c.lastAllocated = 0
-			return c.allocSlowly(size, units, indexID)
+			return c.allocFromOtherMemory(size, units, indexID)
 		}
 		id = c.takeFront(index, id, units, foundUnits)
 	}
@@ -57,7 +57,10 @@ func newSizeError(action string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
 }
 
-func (c *Core) allocSlowly(size int64, units uint64, indexID uint32) (Block, Growth, error) {
+// allocFromOtherMemory allocates a block when the stream has no free block that is large enough.
+func (c *Core) allocFromOtherMemory(
+	size int64, units uint64, indexID uint32,
+) (Block, Growth, error) {
 	roundedBytes := int64(units) << unitShift
 	for s := &c.streams[indexID/2]; s.firstDeferred != 0; {
 		c.freeAndReportWaits(s.firstDeferred)
@@ -69,7 +72,7 @@ func (c *Core) allocSlowly(size int64, units uint64, indexID uint32) (Block, Gro
 	if c.isGeometric {
 		c.mergeCleanRegions()
 		id, foundUnits := c.findBlock(c.indexes[indexID], units, indexID)
-		if id == 0 && c.takeCleanMemory(units, indexID, c.streams[indexID/2].number) {
+		if id == 0 && c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID)) {
 			id, foundUnits = c.findBlock(c.indexes[indexID], units, indexID)
 		}
 		if id != 0 {
@@ -151,7 +154,7 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if c.tryReserve(units, indexID) {
 		return true
 	}
-	return c.takeCleanMemory(units, indexID, c.streams[indexID/2].number) &&
+	return c.takeCleanMemory(units, indexID, c.numberOfIndex(indexID)) &&
 		c.tryReserve(units, indexID)
 }
 
@@ -172,19 +175,19 @@ func (c *Core) Seize(
 	}
 	units, indexID := uint64(roundUp(size, Unit))>>unitShift, c.indexFor(stream, MaxSize)
 	gap := c.smallestGap(units, func(owner uint32) bool {
-		return owner == indexID || canTakeFrom(c.nameOf(owner))
+		return owner == indexID || canTakeFrom(c.nameOfIndex(owner))
 	})
 	if gap.regionID == 0 {
 		return false, nil
 	}
 	owners := gapOwners(&c.layout, gap, indexID)
 	for _, owner := range owners {
-		if err := wait(c.nameOf(owner)); err != nil {
+		if err := wait(c.nameOfIndex(owner)); err != nil {
 			return false, err
 		}
 	}
 	c.freeCount++ // so that QuietSince and Idle reject each Mark from before the move
-	c.transferGap(gap, indexID, c.streams[indexID/2].number)
+	c.transferGap(gap, indexID, c.numberOfIndex(indexID))
 	c.mergeCleanRegions()
 	return len(owners) > 0, nil
 }

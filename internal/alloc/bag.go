@@ -5,10 +5,10 @@ import "math/bits"
 // freeBlocks indexes the free blocks of a Core by size.
 type freeBlocks struct {
 	blockTable
-	keys             []uint64   // arrays of all bags; keys[0] is unused
-	unusedArrays     [32]uint32 // unused arrays, by log2 of their capacity
-	searchCredit     int        // number of tail keys that searches can still visit; see creditStep
-	classes          []class    // index 0 means no class
+	keys             []uint64    // arrays of all bags; keys[0] is unused
+	unusedArrays     [32]uint32  // unused arrays, by log2 of their capacity
+	searchCredit     int         // number of tail keys that searches can still visit; see creditStep
+	classes          []sizeClass // index 0 means no class
 	firstUnusedClass uint32
 }
 
@@ -45,7 +45,7 @@ const (
 func (f *freeBlocks) addKey(bag *bag, b *block, id uint32) {
 	slot := bag.count
 	if slot == bag.capacity {
-		f.resize(bag, max(2*slot, minBagCapacity))
+		f.resizeBag(bag, max(2*slot, minBagCapacity))
 	}
 	bag.count = slot + 1
 	f.keys[bag.start+slot] = b.key(id)
@@ -56,7 +56,7 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	last := bag.count - 1
 	bag.count = last
 	if slot < bag.heapCount || last+1 < bag.capacity/4 {
-		f.removeKeySlowly(bag, slot)
+		f.removeHeapKeyOrShrink(bag, slot)
 		return
 	}
 	keys := f.keys
@@ -66,22 +66,22 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeKeySlowly removes a key when the heap must change or the bag must shrink. The caller must
-// have decremented bag.count.
-func (f *freeBlocks) removeKeySlowly(bag *bag, slot uint32) {
+// removeHeapKeyOrShrink removes a key when the heap must change or the bag must shrink. The caller
+// must have decremented bag.count.
+func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	if slot < bag.heapCount {
-		f.removeHeaped(bag, slot)
+		f.removeFromHeap(bag, slot)
 	} else {
 		f.setSlot(bag, slot, f.keys[bag.start+bag.count])
 	}
 	f.keys[bag.start+bag.count] = noKey
 	if bag.count+1 < bag.capacity/4 {
-		f.resize(bag, bag.capacity/2)
+		f.resizeBag(bag, bag.capacity/2)
 	}
 }
 
-// removeHeaped removes a key from the heap. The caller must have decremented bag.count.
-func (f *freeBlocks) removeHeaped(bag *bag, slot uint32) {
+// removeFromHeap removes a key from the heap. The caller must have decremented bag.count.
+func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 	bag.heapCount--
 	key := f.keys[bag.start+bag.heapCount]
 	switch {
@@ -101,26 +101,26 @@ func (f *freeBlocks) setSlot(bag *bag, slot uint32, key uint64) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-func (f *freeBlocks) lowest(bag *bag) uint32 {
+func (f *freeBlocks) lowestBlock(bag *bag) uint32 {
 	if bag.capacity == minBagCapacity {
 		keys := (*[minBagCapacity]uint64)(f.keys[bag.start:])
 		return uint32(min(keys[0], keys[1], keys[2], keys[3]) & idMask)
 	}
-	return f.lowestSlowly(bag)
+	return f.lowestInLargeBag(bag)
 }
 
-func (f *freeBlocks) lowestSlowly(bag *bag) uint32 {
-	tail := int(bag.count - bag.heapCount)
-	f.searchCredit = min(f.searchCredit, maxCredit) - tail
+func (f *freeBlocks) lowestInLargeBag(bag *bag) uint32 {
+	tailCount := int(bag.count - bag.heapCount)
+	f.searchCredit = min(f.searchCredit, maxCredit) - tailCount
 	if f.searchCredit < 0 {
 		f.heapifyTail(bag)
 	}
 	keys := f.keys[bag.start:][:bag.count]
-	low := keys[0]
+	lowestKey := keys[0]
 	for i := bag.heapCount; i < uint32(len(keys)); i++ {
-		low = min(low, keys[i])
+		lowestKey = min(lowestKey, keys[i])
 	}
-	return uint32(low & idMask)
+	return uint32(lowestKey & idMask)
 }
 
 func (f *freeBlocks) heapifyTail(bag *bag) {
@@ -158,25 +158,25 @@ func (f *freeBlocks) siftDown(bag *bag, slot uint32, key uint64) {
 	f.setSlot(bag, slot, key)
 }
 
-func (f *freeBlocks) resize(bag *bag, capacity uint32) {
+func (f *freeBlocks) resizeBag(bag *bag, capacity uint32) {
 	start := f.allocKeys(capacity)
 	keys := f.keys[start : start+capacity]
 	for i := copy(keys, f.keys[bag.start:bag.start+bag.count]); i < len(keys); i++ {
 		keys[i] = noKey
 	}
 	if bag.capacity > 0 {
-		spare := &f.unusedArrays[bits.TrailingZeros32(bag.capacity)&31]
-		f.keys[bag.start] = uint64(*spare)
-		*spare = bag.start
+		firstArray := &f.unusedArrays[bits.TrailingZeros32(bag.capacity)&31]
+		f.keys[bag.start] = uint64(*firstArray)
+		*firstArray = bag.start
 	}
 	bag.start, bag.capacity = start, capacity
 }
 
 func (f *freeBlocks) allocKeys(capacity uint32) uint32 {
-	spare := &f.unusedArrays[bits.TrailingZeros32(capacity)&31]
-	start := *spare
+	firstArray := &f.unusedArrays[bits.TrailingZeros32(capacity)&31]
+	start := *firstArray
 	if start != 0 {
-		*spare = uint32(f.keys[start])
+		*firstArray = uint32(f.keys[start])
 		return start
 	}
 	start = uint32(len(f.keys))

@@ -20,11 +20,11 @@ type Block struct {
 	Handle  Handle
 }
 
-// State is the state of a block. Calls change it as follows; a use is recorded by Core.Use:
+// State is the state of a block. Calls change it as follows (Core.Use records a use):
 //
 //	free ──Alloc──> live ──Free──────────────────────────────> free
 //	                 │ ├──Free while pinned──> parked ──Unpin──> free or deferred
-//	                 │ └──Free with uses────> deferred ──Synced or pressure──> free
+//	                 │ └──Free with uses────> deferred ──Synced or Alloc──> free
 //	                 └──Pin, Unpin, Use keep it live
 type State uint8
 
@@ -59,19 +59,19 @@ type block struct {
 	unitsAndPrev      uint64 // size in units; low bits: the previous block in the region
 	next              uint32 // next block in the region, or next unused record
 	generation        uint32 // number of blocks that have used this record
-	// packed holds the state in its lowest bits, and then hasExtraBit. The higher bits hold the
-	// slot of a free block's key (see bag), or the requested number of bytes of any other block.
+	// packed holds the state in its lowest bits, and then hasRareFieldsBit. The higher bits hold
+	// the slot of a free block's key (see bag) or, for other blocks, the requested number of bytes.
 	packed uint64
 }
 
 const (
-	stateMask      = 7
-	hasExtraBit    = 8
-	requestedShift = 4
-	slotShift      = 4
+	stateMask        = 7
+	hasRareFieldsBit = 8
+	requestedShift   = 4
+	slotShift        = 4
 )
 
-// rareFields holds the fields that few blocks need, under the id of the block.
+// rareFields holds those fields of a block that few blocks need.
 type rareFields struct {
 	pins                       int32
 	firstUse                   uint32
@@ -100,47 +100,47 @@ func (b *block) setRange(positionAndRegion, units uint64) {
 }
 
 type blockTable struct {
-	blocks      []block // index 0 means no block
-	rareFields  []rareFields
-	firstUnused uint32
+	blocks           []block // index 0 means no block
+	rareFields       []rareFields
+	firstUnusedBlock uint32
 }
 
 // newBlock can reallocate the table.
-func (s *blockTable) newBlock() uint32 {
-	if id := s.firstUnused; id != 0 {
-		s.firstUnused = s.blocks[id].next
+func (t *blockTable) newBlock() uint32 {
+	if id := t.firstUnusedBlock; id != 0 {
+		t.firstUnusedBlock = t.blocks[id].next
 		return id
 	}
-	s.blocks = append(s.blocks, block{})
-	s.rareFields = append(s.rareFields, rareFields{})
-	return uint32(len(s.blocks) - 1)
+	t.blocks = append(t.blocks, block{})
+	t.rareFields = append(t.rareFields, rareFields{})
+	return uint32(len(t.blocks) - 1)
 }
 
 // dropBlock marks a record as unused. It keeps the generation, so that stale handles are detected.
-func (s *blockTable) dropBlock(b *block, id uint32) {
+func (t *blockTable) dropBlock(b *block, id uint32) {
 	b.packed = uint64(unusedRecord)
-	b.next = s.firstUnused
-	s.firstUnused = id
+	b.next = t.firstUnusedBlock
+	t.firstUnusedBlock = id
 }
 
 // resolveHandle returns the id of a handle's block, or an error if the block has become free.
-func (s *blockTable) resolveHandle(h Handle) (uint32, error) {
+func (t *blockTable) resolveHandle(h Handle) (uint32, error) {
 	id := uint32(h)
-	if id == 0 || int(id) >= len(s.blocks) {
+	if id == 0 || int(id) >= len(t.blocks) {
 		return 0, ErrForeign
 	}
-	switch generations := int32(uint32(h>>32) - s.blocks[id].generation); {
-	case generations < 0:
+	switch newerBy := int32(uint32(h>>32) - t.blocks[id].generation); {
+	case newerBy < 0:
 		return 0, ErrFreed
-	case generations > 0 || s.blocks[id].state() < Live:
+	case newerBy > 0 || t.blocks[id].state() < Live:
 		return 0, ErrForeign
 	}
 	return id, nil
 }
 
-func (s *blockTable) resolveLive(h Handle) (uint32, error) {
-	id, err := s.resolveHandle(h)
-	if err == nil && s.blocks[id].state() != Live {
+func (t *blockTable) resolveLive(h Handle) (uint32, error) {
+	id, err := t.resolveHandle(h)
+	if err == nil && t.blocks[id].state() != Live {
 		return 0, ErrFreed
 	}
 	return id, err

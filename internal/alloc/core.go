@@ -30,7 +30,7 @@ func New(config Config) (*Core, error) {
 						blocks: make([]block, 1, 64), rareFields: make([]rareFields, 1, 64),
 					},
 					keys:    make([]uint64, 1, 64),
-					classes: make([]class, 1, 64),
+					classes: make([]sizeClass, 1, 64),
 				},
 				regions: make([]region, 1),
 			},
@@ -57,7 +57,7 @@ func (c *Core) Stats() Stats {
 	}
 	for _, index := range c.indexes {
 		if index != nil {
-			s.LargestFree = max(s.LargestFree, c.largest(index))
+			s.LargestFree = max(s.LargestFree, c.largestBlock(index))
 		}
 	}
 	return s
@@ -69,7 +69,7 @@ func (c *Core) Live(h Handle) (Block, error) {
 	if err != nil {
 		return Block{}, err
 	}
-	return c.view(id), nil
+	return c.blockView(id), nil
 }
 
 // Owner returns the Number of the stream that owns the block that a method has returned last.
@@ -86,9 +86,9 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 		b := &c.blocks[id]
 		if b.generation == uint32(h>>32) && b.state() == Live {
 			r := c.regionOf(b)
-			view := r.view(b, id)
+			view := r.blockView(b, id)
 			c.lastOwner = r.owner
-			if b.packed&hasExtraBit != 0 {
+			if b.packed&hasRareFieldsBit != 0 {
 				c.prepareFree()
 				c.lastAllocated = 0
 				c.counts.liveCount--
@@ -128,9 +128,9 @@ func (c *Core) Pin(h Handle) (Block, error) {
 		c.counts.pinnedBytes += c.blocks[id].size()
 	}
 	c.rareFields[id].pins++
-	c.blocks[id].packed |= hasExtraBit
+	c.blocks[id].packed |= hasRareFieldsBit
 	c.lastOwner = c.regionOf(&c.blocks[id]).owner
-	return c.view(id), nil
+	return c.blockView(id), nil
 }
 
 // Unpin undoes one Pin and returns the block with its state. The last Unpin of a parked block frees
@@ -147,7 +147,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	if err != nil {
 		return Block{}, unusedRecord, fmt.Errorf("unpinning a block: %w", err)
 	}
-	view, b, fields := c.view(id), &c.blocks[id], &c.rareFields[id]
+	view, b, fields := c.blockView(id), &c.blocks[id], &c.rareFields[id]
 	c.lastOwner = c.regionOf(b).owner
 	if fields.pins--; fields.pins > 0 {
 		return view, b.state(), nil
@@ -176,11 +176,11 @@ func (c *Core) Use(h Handle, on Stream) error {
 		return fmt.Errorf("using a block: %w", err)
 	}
 	streamID := c.ensureStream(on)
-	if streamID == c.indexOf(&c.blocks[id])/2 || c.renewUse(&c.rareFields[id], streamID) {
+	if streamID == c.indexIDOf(&c.blocks[id])/2 || c.renewUse(&c.rareFields[id], streamID) {
 		return nil
 	}
 	c.addUse(&c.rareFields[id], streamID)
-	c.blocks[id].packed |= hasExtraBit
+	c.blocks[id].packed |= hasRareFieldsBit
 	return nil
 }
 

@@ -134,7 +134,7 @@ func (a *audit) countBlock(b *block, e *rareFields, id uint32) error {
 		a.found.pinnedBytes += b.size()
 	}
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
-	if b.packed&hasExtraBit == 0 && (e.pins != 0 || e.firstUse != 0) {
+	if b.packed&hasRareFieldsBit == 0 && (e.pins != 0 || e.firstUse != 0) {
 		return fmt.Errorf("%s block %d has an extra record but no hasExtra bit: %+v",
 			b.state(), id, *e)
 	}
@@ -164,7 +164,7 @@ func (a *audit) verifyIndex(indexID uint32, index *sizeIndex) error {
 		}
 	}
 	for id := range a.free {
-		if a.indexOf(&a.blocks[id]) == indexID {
+		if a.indexIDOf(&a.blocks[id]) == indexID {
 			return fmt.Errorf("free block %d is in no class", id)
 		}
 	}
@@ -181,7 +181,7 @@ func (a *audit) verifyBag(indexID uint32, units uint64, bag *bag) error {
 		id := uint32(key & idMask)
 		b := &a.blocks[id]
 		switch {
-		case !a.free[id] || a.indexOf(b) != indexID || b.units() != units:
+		case !a.free[id] || a.indexIDOf(b) != indexID || b.units() != units:
 			return fmt.Errorf("block %d does not belong here", id)
 		case b.slot() != uint32(slot) || b.key(id) != key:
 			return fmt.Errorf("block %d has slot %d and key %#x, want %d and %#x",
@@ -203,7 +203,7 @@ func (a *audit) verifyQueue(n uint32) error {
 	prev, last := uint32(0), uint64(0)
 	for id := a.streams[n].firstDeferred; id != 0; id = a.rareFields[id].nextDeferred {
 		b, e := &a.blocks[id], &a.rareFields[id]
-		if !a.queued[id] || e.prevDeferred != prev || a.indexOf(b)/2 != n || e.firstUse == 0 {
+		if !a.queued[id] || e.prevDeferred != prev || a.indexIDOf(b)/2 != n || e.firstUse == 0 {
 			return fmt.Errorf("block %d has an invalid queue entry", id)
 		}
 		if now := a.uses[e.firstUse].seq; now <= last {
@@ -274,23 +274,23 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 		}, "neighbors"},
 		{"a pinned free block", func(c *Core, _, free uint32) {
 			c.rareFields[free].pins = 1
-			c.blocks[free].packed |= hasExtraBit
+			c.blocks[free].packed |= hasRareFieldsBit
 		}, "1 pins"},
 		{"a pin without the hasExtra bit", func(c *Core, live, _ uint32) {
 			c.rareFields[live].pins = 1
 		}, "no hasExtra bit"},
 		{"a free block in no class", func(c *Core, _, free uint32) {
-			c.remove(c.indexes[0], &c.blocks[free], c.blocks[free].units())
+			c.removeBlock(c.indexes[0], &c.blocks[free], c.blocks[free].units())
 		}, "is in no class"},
 		{"a class of another size", func(c *Core, _, free uint32) {
-			c.classes[c.classOf(c.indexes[0], c.blocks[free].units())].units--
+			c.classes[c.findClass(c.indexes[0], c.blocks[free].units())].units--
 		}, "does not belong here"},
 		{"a slot of another block", func(c *Core, _, free uint32) {
 			c.blocks[free].packed += 1 << slotShift
 		}, "has slot 1"},
 		{"a stale key", func(c *Core, _, free uint32) {
 			b := &c.blocks[free]
-			bag := &c.classes[c.classOf(c.indexes[0], b.units())].blocks
+			bag := &c.classes[c.findClass(c.indexes[0], b.units())].blocks
 			c.keys[bag.start+bag.count] = b.key(free)
 		}, "unused slot"},
 		{"a bit without its summary", func(c *Core, _, _ uint32) { c.indexes[0].summary = 0 }, "summary"},

@@ -35,21 +35,21 @@ type sizeIndex struct {
 	firstClasses [binCount - exactBins]uint32 // first class of each bin with several sizes
 }
 
-// class holds the blocks of one size in a bin with several sizes.
-type class struct {
+// sizeClass holds the blocks of one size in a bin with several sizes.
+type sizeClass struct {
 	units      uint64
 	blocks     bag
 	prev, next uint32 // neighbors in the bin; next also chains unused classes
 }
 
-func (index *sizeIndex) markNonempty(bin uint) {
+func (index *sizeIndex) markBinNonempty(bin uint) {
 	word := bin >> 6 & 63
 	index.words[word] |= 1 << (bin & 63)
 	index.summary |= 1 << word
 }
 
-// clearIfEmpty marks a bin as empty if it has 0 blocks, without an unpredictable branch.
-func (index *sizeIndex) clearIfEmpty(bin uint, blocks uint32) {
+// clearBinIfEmpty marks a bin as empty if it has 0 blocks, without an unpredictable branch.
+func (index *sizeIndex) clearBinIfEmpty(bin uint, blocks uint32) {
 	word := bin >> 6 & 63
 	w := index.words[word] ^ (uint64(blocks)-1)>>63<<(bin&63)
 	index.words[word] = w
@@ -73,26 +73,26 @@ func (index *sizeIndex) nextBin(bin int) int {
 	return word<<6 + bits.TrailingZeros64(index.words[word])
 }
 
-// find returns the smallest free block with at least the given number of units, and the block's
-// size. Among blocks of the same size, it returns the one with the lowest position. It does not
-// read the block's record, which is slow.
-func (f *freeBlocks) find(index *sizeIndex, units uint64) (id uint32, found uint64) {
+// findInIndex returns the smallest free block with at least the given number of units, and the
+// block's size. Among blocks of the same size, it returns the one with the lowest position. It does
+// not read the block's record, which is slow.
+func (f *freeBlocks) findInIndex(index *sizeIndex, units uint64) (id uint32, found uint64) {
 	f.searchCredit += creditStep
 	if units > exactBins {
-		return f.findLarge(index, units)
+		return f.findLargeInIndex(index, units)
 	}
 	bin := index.nextBin(int(units) - 1)
 	if uint(bin) >= exactBins {
 		return f.lowestInBin(index, bin)
 	}
-	return f.lowest(&index.bags[bin]), uint64(bin) + 1
+	return f.lowestBlock(&index.bags[bin]), uint64(bin) + 1
 }
 
-func (f *freeBlocks) findLarge(index *sizeIndex, units uint64) (id uint32, found uint64) {
+func (f *freeBlocks) findLargeInIndex(index *sizeIndex, units uint64) (id uint32, found uint64) {
 	bin := binOf(units)
 	for k := *index.firstClass(bin); k != 0; k = f.classes[k].next {
 		if f.classes[k].units >= units {
-			return f.lowest(&f.classes[k].blocks), f.classes[k].units
+			return f.lowestBlock(&f.classes[k].blocks), f.classes[k].units
 		}
 	}
 	return f.lowestInBin(index, index.nextBin(bin+1))
@@ -105,21 +105,22 @@ func (f *freeBlocks) lowestInBin(index *sizeIndex, bin int) (id uint32, found ui
 		return 0, 0
 	}
 	k := *index.firstClass(bin)
-	return f.lowest(&f.classes[k].blocks), f.classes[k].units
+	return f.lowestBlock(&f.classes[k].blocks), f.classes[k].units
 }
 
 func (index *sizeIndex) firstClass(bin int) *uint32 {
 	return &index.firstClasses[(bin-exactBins)&(binCount-exactBins-1)]
 }
 
-// insert adds a free block to an index. For speed, it contains a copy of the common case of addKey.
-func (f *freeBlocks) insert(index *sizeIndex, b *block, id uint32, units uint64) {
+// insertBlock adds a free block to an index. For speed, it contains a copy of the common case of
+// addKey.
+func (f *freeBlocks) insertBlock(index *sizeIndex, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
-		f.addKey(&f.classes[f.classFor(index, units)].blocks, b, id)
+		f.addKey(&f.classes[f.ensureClass(index, units)].blocks, b, id)
 		return
 	}
-	index.markNonempty(uint(bin))
+	index.markBinNonempty(uint(bin))
 	bag := &index.bags[bin]
 	slot := bag.count
 	if slot == bag.capacity {
@@ -131,20 +132,20 @@ func (f *freeBlocks) insert(index *sizeIndex, b *block, id uint32, units uint64)
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// remove removes a free block from its index. For speed, it contains a copy of the common case of
-// removeKey.
-func (f *freeBlocks) remove(index *sizeIndex, b *block, units uint64) {
+// removeBlock removes a free block from its index. For speed, it contains a copy of the common case
+// of removeKey.
+func (f *freeBlocks) removeBlock(index *sizeIndex, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
-		f.removeLarge(index, b, units)
+		f.removeLargeBlock(index, b, units)
 		return
 	}
 	bag, slot := &index.bags[bin], b.slot()
 	last := bag.count - 1
 	bag.count = last
-	index.clearIfEmpty(uint(bin), last)
+	index.clearBinIfEmpty(uint(bin), last)
 	if slot < bag.heapCount || last+1 < bag.capacity/4 {
-		f.removeKeySlowly(bag, slot)
+		f.removeHeapKeyOrShrink(bag, slot)
 		return
 	}
 	keys := f.keys
@@ -154,29 +155,30 @@ func (f *freeBlocks) remove(index *sizeIndex, b *block, units uint64) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-func (f *freeBlocks) removeLarge(index *sizeIndex, b *block, units uint64) {
-	k := f.classOf(index, units)
+func (f *freeBlocks) removeLargeBlock(index *sizeIndex, b *block, units uint64) {
+	k := f.findClass(index, units)
 	bag := &f.classes[k].blocks
 	if f.removeKey(bag, b.slot()); bag.count == 0 {
 		f.dropClass(index, k)
 	}
 }
 
-// reindex changes the start (block.positionAndRegion) and the size of a free block.
-func (f *freeBlocks) reindex(index *sizeIndex, b *block, id uint32, start, units uint64) {
+// moveInIndex changes the start (block.positionAndRegion) and the size of a free block.
+func (f *freeBlocks) moveInIndex(index *sizeIndex, b *block, id uint32, start, units uint64) {
 	oldUnits := b.units()
 	if oldUnits > exactBins && f.tryResizeInPlace(index, b, id, start, units) {
 		return
 	}
-	f.remove(index, b, oldUnits)
+	f.removeBlock(index, b, oldUnits)
 	b.setRange(start, units)
-	f.insert(index, b, id, units)
+	f.insertBlock(index, b, id, units)
 }
 
-// tryResizeInPlace changes the start and size of a block that is the only one of its size. It returns
-// false, and changes nothing, if other blocks have the old size or the class would have to move.
+// tryResizeInPlace changes the start and size of a block that is the only one of its size. It
+// returns false, and changes nothing, if other blocks have the old size or the class would have to
+// move.
 func (f *freeBlocks) tryResizeInPlace(index *sizeIndex, b *block, id uint32, start, units uint64) bool {
-	cl := &f.classes[f.classOf(index, b.units())]
+	cl := &f.classes[f.findClass(index, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
 		binOf(b.units()) != binOf(units) ||
 		cl.prev != 0 && f.classes[cl.prev].units >= units ||
@@ -189,7 +191,7 @@ func (f *freeBlocks) tryResizeInPlace(index *sizeIndex, b *block, id uint32, sta
 	return true
 }
 
-func (f *freeBlocks) classOf(index *sizeIndex, units uint64) uint32 {
+func (f *freeBlocks) findClass(index *sizeIndex, units uint64) uint32 {
 	k := *index.firstClass(binOf(units))
 	for f.classes[k].units != units {
 		k = f.classes[k].next
@@ -197,7 +199,7 @@ func (f *freeBlocks) classOf(index *sizeIndex, units uint64) uint32 {
 	return k
 }
 
-func (f *freeBlocks) classFor(index *sizeIndex, units uint64) uint32 {
+func (f *freeBlocks) ensureClass(index *sizeIndex, units uint64) uint32 {
 	bin := binOf(units)
 	prev, next := uint32(0), *index.firstClass(bin)
 	for next != 0 && f.classes[next].units < units {
@@ -216,7 +218,7 @@ func (f *freeBlocks) classFor(index *sizeIndex, units uint64) uint32 {
 		f.classes[prev].next = k
 	} else {
 		*index.firstClass(bin) = k
-		index.markNonempty(uint(bin))
+		index.markBinNonempty(uint(bin))
 	}
 	return k
 }
@@ -227,7 +229,7 @@ func (f *freeBlocks) newClass() uint32 {
 		f.firstUnusedClass = f.classes[k].next
 		return k
 	}
-	f.classes = append(f.classes, class{})
+	f.classes = append(f.classes, sizeClass{})
 	return uint32(len(f.classes) - 1)
 }
 
@@ -238,7 +240,7 @@ func (f *freeBlocks) dropClass(index *sizeIndex, k uint32) {
 	} else {
 		bin := binOf(cl.units)
 		*index.firstClass(bin) = cl.next
-		index.clearIfEmpty(uint(bin), cl.next)
+		index.clearBinIfEmpty(uint(bin), cl.next)
 	}
 	if cl.next != 0 {
 		f.classes[cl.next].prev = cl.prev
@@ -247,13 +249,13 @@ func (f *freeBlocks) dropClass(index *sizeIndex, k uint32) {
 	f.firstUnusedClass = k
 }
 
-// dropAll drops all classes and bags. The caller must drop the indexes, which refer to them.
-func (f *freeBlocks) dropAll() {
+// dropAllClasses drops all classes and bags. The caller must drop the indexes, which refer to them.
+func (f *freeBlocks) dropAllClasses() {
 	f.keys, f.classes = f.keys[:1], f.classes[:1]
 	f.unusedArrays, f.firstUnusedClass, f.searchCredit = [32]uint32{}, 0, 0
 }
 
-func (f *freeBlocks) largest(index *sizeIndex) int64 {
+func (f *freeBlocks) largestBlock(index *sizeIndex) int64 {
 	if index.summary == 0 {
 		return 0
 	}

@@ -19,7 +19,7 @@ func (p *placer) mergeLastFreed() {
 func (p *placer) mergeLastFreedInto(index *sizeIndex) uint64 {
 	id := p.lastFreed
 	p.lastFreed = 0
-	return p.merge(index, &p.blocks[id], id, p.lastFreedNeighbors)
+	return p.mergeBlock(index, &p.blocks[id], id, p.lastFreedNeighbors)
 }
 
 type neighborStates struct{ isPrevFree, isNextFree bool }

@@ -19,7 +19,7 @@ func (l *lifetimes) indexFor(stream Stream, rounded int64) uint32 {
 	if stream != l.selectedStream {
 		l.selectStream(stream)
 	}
-	return l.selectedIndex + l.config.smallBit(rounded)
+	return l.selectedIndex + l.config.smallIndexBit(rounded)
 }
 
 func (l *lifetimes) selectStream(name Stream) {
@@ -90,7 +90,7 @@ func (l *lifetimes) deferFree(id uint32) {
 		l.reports.toRecord = append(l.reports.toRecord,
 			StreamPoint{l.deferralCount, l.streams[l.uses[u].stream].name})
 	}
-	s := &l.streams[l.indexOf(b)/2]
+	s := &l.streams[l.indexIDOf(b)/2]
 	b.setState(Deferred)
 	e.prevDeferred, e.nextDeferred = s.lastDeferred, 0
 	if s.lastDeferred != 0 {
@@ -105,7 +105,7 @@ func (l *lifetimes) deferFree(id uint32) {
 // endDeferral ends a deferred block's use on a stream, and frees the block after its last use. It
 // does nothing if the block's deferral number is above lastDeferral.
 func (l *lifetimes) endDeferral(id, stream uint32, lastDeferral uint64) {
-	if l.endUse(&l.rareFields[id], stream, lastDeferral) && l.rareFields[id].firstUse == 0 {
+	if l.endUseOnStream(&l.rareFields[id], stream, lastDeferral) && l.rareFields[id].firstUse == 0 {
 		l.reportReturned(id)
 		l.freeDeferred(id)
 	}
@@ -113,7 +113,7 @@ func (l *lifetimes) endDeferral(id, stream uint32, lastDeferral uint64) {
 
 func (l *lifetimes) freeDeferred(id uint32) {
 	b, e := &l.blocks[id], &l.rareFields[id]
-	s := &l.streams[l.indexOf(b)/2]
+	s := &l.streams[l.indexIDOf(b)/2]
 	if e.prevDeferred != 0 {
 		l.rareFields[e.prevDeferred].nextDeferred = e.nextDeferred
 	} else {
@@ -145,14 +145,14 @@ func (l *lifetimes) freeAndReportWaits(id uint32) {
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.hasEntries = true
 	r := l.regionOf(&l.blocks[id])
-	l.reports.returned = append(l.reports.returned, Return{l.view(id), r.owner})
+	l.reports.returned = append(l.reports.returned, Return{l.blockView(id), r.owner})
 }
 
-func (l *lifetimes) viewOf(id uint32) View {
+func (l *lifetimes) stateView(id uint32) View {
 	b := &l.blocks[id]
 	view := View{
-		Block: l.view(id), State: b.state(), Pins: l.rareFields[id].pins,
-		Stream: l.nameOf(l.indexOf(b)),
+		Block: l.blockView(id), State: b.state(), Pins: l.rareFields[id].pins,
+		Stream: l.nameOfIndex(l.indexIDOf(b)),
 	}
 	if b.state() == Free {
 		view.Handle = 0
@@ -162,5 +162,5 @@ func (l *lifetimes) viewOf(id uint32) View {
 
 func (l *lifetimes) segmentView(ordinal int32) Segment {
 	s := &l.segments[ordinal]
-	return Segment{ordinal, s.bytes, s.address, l.nameOf(s.indexID)}
+	return Segment{ordinal, s.bytes, s.address, l.nameOfIndex(s.indexID)}
 }

@@ -1,16 +1,16 @@
 package alloc
 
-// merge merges a free block with its free neighbors, adds the result to the index, and returns its
-// size in units.
-func (l *layout) merge(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
+// mergeBlock merges a free block with its free neighbors, adds the result to the index, and returns
+// its size in units.
+func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
 	if (p.unitsAndPrev|n.unitsAndPrev)>>idBits > exactBins {
-		return l.mergeLarge(index, b, id, states)
+		return l.mergeLargeBlock(index, b, id, states)
 	}
 	if states.isNextFree {
 		added := n.units()
-		l.remove(index, n, added)
+		l.removeBlock(index, n, added)
 		units += added
 		after := n.next
 		l.dropBlock(n, next)
@@ -19,7 +19,7 @@ func (l *layout) merge(index *sizeIndex, b *block, id uint32, states neighborSta
 	}
 	if states.isPrevFree {
 		added := p.units()
-		l.remove(index, p, added)
+		l.removeBlock(index, p, added)
 		units += added
 		after := b.next
 		p.next = after
@@ -28,13 +28,15 @@ func (l *layout) merge(index *sizeIndex, b *block, id uint32, states neighborSta
 		b, id = p, prev
 	}
 	b.unitsAndPrev = units<<idBits | b.unitsAndPrev&idMask
-	l.insert(index, b, id, units)
+	l.insertBlock(index, b, id, units)
 	return units
 }
 
-// mergeLarge is merge for neighbors of any size. The result keeps the record of a free neighbor, so
-// that the index changes as little as possible.
-func (l *layout) mergeLarge(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
+// mergeLargeBlock is like mergeBlock, for neighbors of any size. The result keeps the record of a
+// free neighbor, so that the index changes as little as possible.
+func (l *layout) mergeLargeBlock(
+	index *sizeIndex, b *block, id uint32, states neighborStates,
+) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	p, n := &l.blocks[prev], &l.blocks[next]
 	switch {
@@ -43,7 +45,7 @@ func (l *layout) mergeLarge(index *sizeIndex, b *block, id uint32, states neighb
 		after := next
 		if states.isNextFree {
 			added := n.units()
-			l.remove(index, n, added)
+			l.removeBlock(index, n, added)
 			units += added
 			after = n.next
 			l.dropBlock(n, next)
@@ -51,14 +53,14 @@ func (l *layout) mergeLarge(index *sizeIndex, b *block, id uint32, states neighb
 		p.next = after
 		l.blocks[after].setPrev(prev)
 		l.dropBlock(b, id)
-		l.reindex(index, p, prev, p.positionAndRegion, units)
+		l.moveInIndex(index, p, prev, p.positionAndRegion, units)
 	case states.isNextFree:
 		units += n.units()
 		l.linkAfter(n, prev, next)
 		l.dropBlock(b, id)
-		l.reindex(index, n, next, b.positionAndRegion, units)
+		l.moveInIndex(index, n, next, b.positionAndRegion, units)
 	default:
-		l.insert(index, b, id, units)
+		l.insertBlock(index, b, id, units)
 	}
 	return units
 }

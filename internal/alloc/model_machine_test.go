@@ -68,7 +68,7 @@ func (m *machine) Alloc(t *rapid.T) {
 		return
 	}
 	if want == nil {
-		m.addSegment(t, grow, m.core.config.smallBit(roundUp(size, Unit)) == 1)
+		m.addSegment(t, grow, m.core.config.smallIndexBit(roundUp(size, Unit)) == 1)
 		got, _, err = m.core.Alloc(size, stream)
 		want, _ = m.model.alloc(size, stream)
 	}
@@ -94,7 +94,7 @@ func (m *machine) addSegment(t *rapid.T, grow Growth, small bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.model.add(grow, address, m.core.nameOf(grow.indexID), small, ordinal)
+	m.model.add(grow, address, m.core.nameOfIndex(grow.indexID), small, ordinal)
 }
 
 func (m *machine) Free(t *rapid.T) {

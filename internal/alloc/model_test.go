@@ -81,7 +81,7 @@ func (m *model) allBlocks() (all []*modelBlock) {
 // best returns the block that best fit selects, or nil if none fits. It compares all free
 // blocks.
 func (m *model) best(rounded int64, stream Stream) *modelBlock {
-	small := m.rules.config.smallBit(rounded) == 1
+	small := m.rules.config.smallIndexBit(rounded) == 1
 	var free []*modelBlock
 	for _, b := range m.allBlocks() {
 		if b.state == Free && b.region.stream == stream && b.region.small == small &&

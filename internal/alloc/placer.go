@@ -28,7 +28,7 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	b := &p.blocks[id]
 	b.packed = uint64(Live) | uint64(size)<<requestedShift
 	r := p.regionOf(b)
-	v := r.view(b, id)
+	v := r.blockView(b, id)
 	p.lastOwner = r.owner
 	if end := b.position() + b.units(); end > r.dirtyEnd {
 		r.dirtyEnd = end
@@ -55,12 +55,12 @@ func (p *placer) findBlock(
 	if index == nil {
 		return 0, 0
 	}
-	id, foundUnits = p.find(index, units)
+	id, foundUnits = p.findInIndex(index, units)
 	if p.lastFreed != 0 {
 		mergedUnits := p.mergeLastFreedInto(index)
 		b := &p.blocks[id]
 		if mergedUnits-units <= foundUnits-units || b.units() != foundUnits || b.state() != Free {
-			id, foundUnits = p.find(index, units)
+			id, foundUnits = p.findInIndex(index, units)
 		}
 	}
 	return id, foundUnits
@@ -72,7 +72,7 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	restUnits := foundUnits - units
 	if restUnits == 0 || !p.isGeometric &&
 		!p.config.shouldSplit(int64(units)<<unitShift, int64(restUnits)<<unitShift) {
-		p.remove(index, &p.blocks[id], foundUnits)
+		p.removeBlock(index, &p.blocks[id], foundUnits)
 		return id
 	}
 	front := p.newBlock()
@@ -86,9 +86,9 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 	if foundUnits > exactBins && p.tryResizeInPlace(index, b, id, positionAndRegion, restUnits) {
 		return front
 	}
-	p.remove(index, b, foundUnits)
+	p.removeBlock(index, b, foundUnits)
 	b.setRange(positionAndRegion, restUnits)
-	p.insert(index, b, id, restUnits)
+	p.insertBlock(index, b, id, restUnits)
 	return front
 }
 
@@ -98,7 +98,7 @@ func (p *placer) tryReserve(units uint64, indexID uint32) bool {
 		return false
 	}
 	b := &p.blocks[id]
-	p.regionOf(b).reserve(b.position() + units)
+	p.regionOf(b).reserveUpTo(b.position() + units)
 	return true
 }
 
@@ -107,7 +107,7 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 	for _, id := range [2]uint32{indexID &^ 1, indexID | 1} { // the two indexes of the stream
 		if index := p.indexes[id]; index != nil {
 			e.Free += p.freeBytes(index)
-			e.LargestFree = max(e.LargestFree, p.largest(index))
+			e.LargestFree = max(e.LargestFree, p.largestBlock(index))
 		}
 	}
 	return e
@@ -115,7 +115,7 @@ func (p *placer) newOutOfMemoryError(size int64, indexID uint32) error {
 
 func (p *placer) makeFree(b *block, id uint32) {
 	p.invalidateHandle(b)
-	p.merge(p.indexes[p.indexOf(b)], b, id, p.neighborStates(b))
+	p.mergeBlock(p.indexes[p.indexIDOf(b)], b, id, p.neighborStates(b))
 }
 
 func (p *placer) invalidateHandle(b *block) {
@@ -141,7 +141,7 @@ func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal
 	b.unitsAndPrev, b.next = units<<idBits|uint64(sentinelID), sentinelID
 	sentinel.packed = uint64(unusedRecord)
 	sentinel.unitsAndPrev, sentinel.next = uint64(blockID), blockID
-	p.insert(p.indexes[indexID], b, blockID, units)
+	p.insertBlock(p.indexes[indexID], b, blockID, units)
 	return regionID
 }
 
@@ -171,7 +171,7 @@ func (p *placer) dropRegions(regionID uint32) {
 	for regionID != 0 {
 		region := p.regions[regionID]
 		blockID, _ := p.firstBlock(regionID)
-		p.remove(p.indexes[region.indexID], &p.blocks[blockID], p.blocks[blockID].units())
+		p.removeBlock(p.indexes[region.indexID], &p.blocks[blockID], p.blocks[blockID].units())
 		p.dropBlock(&p.blocks[blockID], blockID)
 		p.dropBlock(&p.blocks[region.sentinel], region.sentinel)
 		p.dropRegion(regionID)

@@ -69,7 +69,7 @@ func (r *rebuilder) keepHeldBlocks(segments int) [][]heldBlock {
 	for _, h := range slices.Concat(held...) {
 		isHeld[h.id] = true
 	}
-	p.firstUnused = 0
+	p.firstUnusedBlock = 0
 	for id := uint32(len(p.blocks) - 1); id > 0; id-- {
 		p.rareFields[id].isKept = false
 		if !isHeld[id] {
@@ -78,7 +78,7 @@ func (r *rebuilder) keepHeldBlocks(segments int) [][]heldBlock {
 		}
 	}
 	p.regions, p.firstUnusedRegion = p.regions[:1], 0
-	p.dropAll()
+	p.dropAllClasses()
 	clear(p.indexes)
 	p.mappedBytes = 0
 	p.counts = counts{
@@ -94,7 +94,8 @@ func (r *rebuilder) heldBlocksOf(ordinal int32) (held []heldBlock) {
 		b := &p.blocks[id]
 		if b.state() == Live || b.state() == Parked && p.rareFields[id].pins > 0 {
 			held = append(held, heldBlock{
-				id, p.indexOf(b) / 2, b.state() == Live, fullRange(p.view(id), r.oldFullRanges),
+				id, p.indexIDOf(b) / 2, b.state() == Live,
+				fullRange(p.blockView(id), r.oldFullRanges),
 			})
 		}
 	}
@@ -219,15 +220,15 @@ func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) 
 	p.blocks[last].next = id
 	sentinel.setPrev(id)
 	if e.isKept = isKept; isKept {
-		b.packed |= hasExtraBit
+		b.packed |= hasRareFieldsBit
 	}
 	switch {
 	case b.state() >= Live:
 	case isKept:
 		*e = rareFields{isKept: true}
-		b.packed = uint64(Parked) | hasExtraBit
+		b.packed = uint64(Parked) | hasRareFieldsBit
 	default:
-		p.insert(p.indexes[region.indexID], b, id, b.units())
+		p.insertBlock(p.indexes[region.indexID], b, id, b.units())
 		return
 	}
 	r.countBlock(extent.Segment, b, e)

@@ -32,11 +32,11 @@ type layout struct {
 
 func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
 
-func (l *layout) indexOf(b *block) uint32 { return l.regionOf(b).indexID }
+func (l *layout) indexIDOf(b *block) uint32 { return l.regionOf(b).indexID }
 
-func (l *layout) view(id uint32) Block {
+func (l *layout) blockView(id uint32) Block {
 	b := &l.blocks[id]
-	return l.regionOf(b).view(b, id)
+	return l.regionOf(b).blockView(b, id)
 }
 
 func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
@@ -56,7 +56,7 @@ func (l *layout) blocksOf(ordinal int32) iter.Seq[uint32] {
 	}
 }
 
-func (r *region) view(b *block, id uint32) Block {
+func (r *region) blockView(b *block, id uint32) Block {
 	return Block{
 		Segment: r.ordinal,
 		Offset:  int64(b.position()-r.origin) << unitShift,
@@ -112,7 +112,7 @@ func (l *layout) markClean(stream uint32) {
 	}
 }
 
-func (r *region) reserve(end uint64) {
+func (r *region) reserveUpTo(end uint64) {
 	r.reservedEnd = max(r.reservedEnd, end)
 	r.dirtyEnd = max(r.dirtyEnd, end)
 }
@@ -198,9 +198,9 @@ func (l *layout) assignRegion(regionID, indexID, owner uint32) {
 	}
 	id, _ := l.firstBlock(regionID)
 	b := &l.blocks[id]
-	l.remove(l.indexes[region.indexID], b, b.units())
+	l.removeBlock(l.indexes[region.indexID], b, b.units())
 	region.indexID, region.owner, region.reservedEnd = indexID, owner, region.origin
-	l.insert(l.indexes[indexID], b, id, b.units())
+	l.insertBlock(l.indexes[indexID], b, id, b.units())
 }
 
 // splitRegion divides a region at a position in a free block or between blocks. It returns the
@@ -244,13 +244,13 @@ func (l *layout) blockAt(regionID uint32, position uint64) uint32 {
 	b, f, index := &l.blocks[id], &l.blocks[rest], l.indexes[region.indexID]
 	units, after := b.units(), b.next
 	front := position - b.position()
-	l.remove(index, b, units)
+	l.removeBlock(index, b, units)
 	f.positionAndRegion = b.positionAndRegion + front<<idBits
 	f.unitsAndPrev, f.next = (units-front)<<idBits|uint64(id), after
 	b.unitsAndPrev, b.next = front<<idBits|b.unitsAndPrev&idMask, rest
 	l.blocks[after].setPrev(rest)
-	l.insert(index, b, id, front)
-	l.insert(index, f, rest, units-front)
+	l.insertBlock(index, b, id, front)
+	l.insertBlock(index, f, rest, units-front)
 	return rest
 }
 
@@ -299,9 +299,9 @@ func (l *layout) mergeNext(index *sizeIndex, id uint32) {
 	if b.state() != Free || l.blocks[b.next].state() != Free {
 		return
 	}
-	l.remove(index, b, b.units())
+	l.removeBlock(index, b, b.units())
 	b.packed = uint64(unusedRecord)
-	l.merge(index, b, id, neighborStates{isNextFree: true})
+	l.mergeBlock(index, b, id, neighborStates{isNextFree: true})
 }
 
 func (l *layout) linkToRegion(regionID uint32) *uint32 {

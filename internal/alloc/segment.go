@@ -44,11 +44,11 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.mappedBytes += bytes
 	c.counts.segmentCount++
 	c.counts.peakMappedBytes = max(c.counts.peakMappedBytes, c.mappedBytes)
-	owner := c.streams[indexID/2].number
+	owner := c.numberOfIndex(indexID)
 	regionID := c.createRegion(base, uint64(bytes)>>unitShift, indexID, owner, ordinal)
 	if growth.isReserved {
 		_, end := c.regionBounds(regionID)
-		c.regions[regionID].reserve(end)
+		c.regions[regionID].reserveUpTo(end)
 	}
 	c.segments = append(c.segments, segment{
 		base: base, bytes: bytes, address: address, indexID: indexID, firstRegion: regionID,
@@ -70,7 +70,7 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	c.mergeLastFreed()
 	return func(yield func(View) bool) {
 		for id := range c.blocksOf(ordinal) {
-			if !yield(c.viewOf(id)) {
+			if !yield(c.stateView(id)) {
 				return
 			}
 		}

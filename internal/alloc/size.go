@@ -3,9 +3,9 @@ package alloc
 // roundUp rounds n up to a multiple of step, a power of two.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallBit returns 1 for a size that is served from small segments, and otherwise 0. A stream's
-// small index follows its large one.
-func (c *Config) smallBit(rounded int64) uint32 {
+// smallIndexBit returns 1 for a size that is served from small segments, and otherwise 0. A
+// stream's small index follows its large one.
+func (c *Config) smallIndexBit(rounded int64) uint32 {
 	if c.Sizing == Stepped && rounded <= smallLimit {
 		return 1
 	}
@@ -13,7 +13,7 @@ func (c *Config) smallBit(rounded int64) uint32 {
 }
 
 func (c *Config) shouldSplit(rounded, remainder int64) bool {
-	if c.Sizing == Geometric || c.smallBit(rounded) == 1 {
+	if c.Sizing == Geometric || c.smallIndexBit(rounded) == 1 {
 		return remainder >= Unit
 	}
 	return remainder > smallLimit

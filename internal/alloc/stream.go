@@ -9,11 +9,11 @@ type stream struct {
 }
 
 type streamTable struct {
-	streams         []stream
-	streamIDs       map[Stream]uint32
-	numberedStreams uint32 // number of streams other than 0 that have requested memory
-	selectedStream  Stream
-	selectedIndex   uint32 // index for large requests of selectedStream
+	streams        []stream
+	streamIDs      map[Stream]uint32
+	numberedCount  uint32 // number of streams other than 0 that have requested memory
+	selectedStream Stream
+	selectedIndex  uint32 // index for large requests of selectedStream
 }
 
 // Number returns a stream's number. Stream 0 and streams that have made no request have the number
@@ -36,8 +36,8 @@ func (t *streamTable) addStream(name Stream) uint32 {
 
 func (t *streamTable) assignNumber(streamID uint32) {
 	if s := &t.streams[streamID]; s.name != 0 && s.number == 0 {
-		t.numberedStreams++
-		s.number = t.numberedStreams
+		t.numberedCount++
+		s.number = t.numberedCount
 	}
 }
 
@@ -45,7 +45,9 @@ func (t *streamTable) renumber() {
 	for i := range t.streams {
 		t.streams[i].number = 0
 	}
-	t.numberedStreams, t.selectedStream, t.selectedIndex = 0, 0, 0
+	t.numberedCount, t.selectedStream, t.selectedIndex = 0, 0, 0
 }
 
-func (t *streamTable) nameOf(indexID uint32) Stream { return t.streams[indexID/2].name }
+func (t *streamTable) nameOfIndex(indexID uint32) Stream { return t.streams[indexID/2].name }
+
+func (t *streamTable) numberOfIndex(indexID uint32) uint32 { return t.streams[indexID/2].number }

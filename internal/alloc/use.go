@@ -34,9 +34,9 @@ func (t *useTable) renewUse(e *rareFields, stream uint32) bool {
 	return false
 }
 
-// endUse drops a deferred block's use on a stream, and reports whether the block had one. It
-// ignores a use whose deferral number is above lastDeferral.
-func (t *useTable) endUse(e *rareFields, stream uint32, lastDeferral uint64) bool {
+// endUseOnStream drops a deferred block's use on a stream, and reports whether the block had one.
+// It ignores a use whose deferral number is above lastDeferral.
+func (t *useTable) endUseOnStream(e *rareFields, stream uint32, lastDeferral uint64) bool {
 	for link := &e.firstUse; *link != 0; link = &t.uses[*link].next {
 		u := *link
 		if t.uses[u].stream != stream || t.uses[u].seq > lastDeferral {
