@@ -7,7 +7,7 @@ type freeBlocks struct {
 	blockTable
 	keys             []uint64    // arrays of all bags; keys[0] is unused
 	unusedArrays     [32]uint32  // unused arrays, by log2 of their capacity
-	searchCredit     int         // number of tail keys that searches can still visit; see creditStep
+	searchCredit     int         // number of tail keys that searches can still read
 	classes          []sizeClass // index 0 means no class
 	firstUnusedClass uint32
 }

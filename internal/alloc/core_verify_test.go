@@ -206,11 +206,11 @@ func (a *audit) verifyQueue(n uint32) error {
 		if !a.queued[id] || e.prevDeferred != prev || a.indexIDOf(b)/2 != n || e.firstUse == 0 {
 			return fmt.Errorf("block %d has an invalid queue entry", id)
 		}
-		if now := a.uses[e.firstUse].seq; now <= last {
+		if now := a.uses[e.firstUse].sequence; now <= last {
 			return fmt.Errorf("deferral %d follows deferral %d", now, last)
 		}
 		delete(a.queued, id)
-		prev, last = id, a.uses[e.firstUse].seq
+		prev, last = id, a.uses[e.firstUse].sequence
 	}
 	if a.streams[n].lastDeferred != prev {
 		return fmt.Errorf("queue ends at block %d, want %d", prev, a.streams[n].lastDeferred)

@@ -20,9 +20,9 @@ type Range struct {
 
 func (r Range) end() int64 { return r.Offset + r.Size }
 
-func (r Range) compare(o Range) int {
-	return cmp.Or(cmp.Compare(r.Segment, o.Segment), cmp.Compare(r.Offset, o.Offset),
-		cmp.Compare(r.Size, o.Size))
+func (r Range) compare(other Range) int {
+	return cmp.Or(cmp.Compare(r.Segment, other.Segment), cmp.Compare(r.Offset, other.Offset),
+		cmp.Compare(r.Size, other.Size))
 }
 
 // Held describes a live or pinned block.
@@ -64,21 +64,21 @@ type Conflict struct {
 //
 // Segments that differ between ranks are retired. A rank keeps a retired segment mapped while a
 // graph pins a part of it.
-func Union(ranks []Inventory) (Arrangement, *Conflict) {
-	if c := findConflict(ranks); c != nil {
+func Union(inventories []Inventory) (Arrangement, *Conflict) {
+	if c := findConflict(inventories); c != nil {
 		return Arrangement{}, c
 	}
 	var arrangement Arrangement
 	count := 0
-	for _, r := range ranks {
-		count = max(count, len(r.Segments))
+	for _, inventory := range inventories {
+		count = max(count, len(inventory.Segments))
 	}
 	for ordinal := range count {
-		arrangement.Segments = append(arrangement.Segments, commonSegment(ranks, ordinal))
+		arrangement.Segments = append(arrangement.Segments, commonSegment(inventories, ordinal))
 	}
 	liveSpans, pinCounts := map[spanID]bool{}, map[Range]int{}
-	for _, r := range ranks {
-		for _, b := range r.Blocks {
+	for _, inventory := range inventories {
+		for _, b := range inventory.Blocks {
 			if b.Live {
 				b.eachSpan(func(s spanID) { liveSpans[s] = true })
 			}
@@ -88,14 +88,15 @@ func Union(ranks []Inventory) (Arrangement, *Conflict) {
 		}
 	}
 	for r, count := range pinCounts {
-		if count < len(ranks) {
+		if count < len(inventories) {
 			arrangement.Kept = append(arrangement.Kept, r)
 		}
 	}
-	for _, r := range ranks {
-		for _, b := range r.Blocks {
-			if bytes := arrangement.Segments[b.Segment].Bytes; bytes > 0 && !b.Live {
-				arrangement.Kept = append(arrangement.Kept, b.rangesToKeep(liveSpans, bytes)...)
+	for _, inventory := range inventories {
+		for _, b := range inventory.Blocks {
+			if segmentBytes := arrangement.Segments[b.Segment].Bytes; segmentBytes > 0 && !b.Live {
+				kept := b.rangesToKeep(liveSpans, segmentBytes)
+				arrangement.Kept = append(arrangement.Kept, kept...)
 			}
 		}
 	}
@@ -111,17 +112,17 @@ type spanID struct {
 
 const spanBytes = int64(spanUnits) << unitShift
 
-func (r Range) eachSpan(f func(spanID)) {
-	for n := r.Offset / spanBytes; n*spanBytes < r.end(); n++ {
-		f(spanID{r.Segment, n})
+func (r Range) eachSpan(visit func(spanID)) {
+	for number := r.Offset / spanBytes; number*spanBytes < r.end(); number++ {
+		visit(spanID{r.Segment, number})
 	}
 }
 
 // rangesToKeep returns the ranges to keep for a parked block, one for each span. If a span has no
 // live blocks, the range is the whole span, because its owner can differ between ranks.
-func (r Range) rangesToKeep(liveSpans map[spanID]bool, bytes int64) (ranges []Range) {
+func (r Range) rangesToKeep(liveSpans map[spanID]bool, segmentBytes int64) (ranges []Range) {
 	r.eachSpan(func(s spanID) {
-		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, bytes)
+		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, segmentBytes)
 		if liveSpans[s] {
 			start, end = max(start, r.Offset), min(end, r.end())
 		}
@@ -130,13 +131,14 @@ func (r Range) rangesToKeep(liveSpans map[spanID]bool, bytes int64) (ranges []Ra
 	return ranges
 }
 
-func commonSegment(ranks []Inventory, ordinal int) Extent {
-	for _, r := range ranks {
-		if ordinal >= len(r.Segments) || r.Segments[ordinal] != ranks[0].Segments[ordinal] {
+func commonSegment(inventories []Inventory, ordinal int) Extent {
+	for _, inventory := range inventories {
+		if ordinal >= len(inventory.Segments) ||
+			inventory.Segments[ordinal] != inventories[0].Segments[ordinal] {
 			return Extent{}
 		}
 	}
-	return ranks[0].Segments[ordinal]
+	return inventories[0].Segments[ordinal]
 }
 
 func mergeOverlapping(ranges []Range) []Range {
@@ -154,37 +156,37 @@ func mergeOverlapping(ranges []Range) []Range {
 }
 
 // findConflict returns the first live block that differs between ranks, or nil.
-func findConflict(ranks []Inventory) *Conflict {
-	live := make([]map[Range]uint32, len(ranks))
+func findConflict(inventories []Inventory) *Conflict {
+	streamsByRange := make([]map[Range]uint32, len(inventories))
 	var liveRanges []Range
-	for i, r := range ranks {
-		live[i] = map[Range]uint32{}
-		for _, b := range r.Blocks {
+	for i, inventory := range inventories {
+		streamsByRange[i] = map[Range]uint32{}
+		for _, b := range inventory.Blocks {
 			if b.Live {
-				live[i][b.Range] = b.Stream
+				streamsByRange[i][b.Range] = b.Stream
 				liveRanges = append(liveRanges, b.Range)
 			}
 		}
 	}
 	slices.SortFunc(liveRanges, Range.compare)
 	for _, r := range slices.Compact(liveRanges) {
-		isSame := commonSegment(ranks, int(r.Segment)).Bytes > 0
-		for i := range ranks {
-			stream, hasBlock := live[i][r]
-			firstStream := live[0][r]
+		isSame := commonSegment(inventories, int(r.Segment)).Bytes > 0
+		for i := range inventories {
+			stream, hasBlock := streamsByRange[i][r]
+			firstStream := streamsByRange[0][r]
 			isSame = isSame && hasBlock && stream == firstStream
 		}
 		if !isSame {
-			return newConflict(ranks, r)
+			return newConflict(inventories, r)
 		}
 	}
 	return nil
 }
 
-func newConflict(ranks []Inventory, r Range) *Conflict {
-	conflict := &Conflict{Range: r}
-	for _, inventory := range ranks {
-		conflict.Has = append(conflict.Has, inventory.describe(r))
+func newConflict(inventories []Inventory, blockRange Range) *Conflict {
+	conflict := &Conflict{Range: blockRange}
+	for _, inventory := range inventories {
+		conflict.Has = append(conflict.Has, inventory.describe(blockRange))
 	}
 	return conflict
 }

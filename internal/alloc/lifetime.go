@@ -15,11 +15,11 @@ type lifetimes struct {
 	deferringStreams []uint32 // reused result of streamsWithDeferrals
 }
 
-func (l *lifetimes) indexFor(stream Stream, rounded int64) uint32 {
+func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	if stream != l.selectedStream {
 		l.selectStream(stream)
 	}
-	return l.selectedIndex + l.config.smallIndexBit(rounded)
+	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
 }
 
 func (l *lifetimes) selectStream(name Stream) {
@@ -29,8 +29,8 @@ func (l *lifetimes) selectStream(name Stream) {
 }
 
 func (l *lifetimes) ensureStream(name Stream) uint32 {
-	streamID, known := l.streamIDs[name]
-	if !known {
+	streamID, isKnown := l.streamIDs[name]
+	if !isKnown {
 		streamID = l.addStream(name)
 		l.indexes = append(l.indexes, nil, nil)
 	}
@@ -69,9 +69,9 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 // streamsWithDeferrals returns the ids of the streams that own deferred blocks, sorted by number.
 func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	l.deferringStreams = l.deferringStreams[:0]
-	for s := range l.streams {
-		if l.streams[s].firstDeferred != 0 {
-			l.deferringStreams = append(l.deferringStreams, uint32(s))
+	for id := range l.streams {
+		if l.streams[id].firstDeferred != 0 {
+			l.deferringStreams = append(l.deferringStreams, uint32(id))
 		}
 	}
 	slices.SortFunc(l.deferringStreams, func(a, b uint32) int {
@@ -84,59 +84,60 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 func (l *lifetimes) deferFree(id uint32) {
 	l.deferralCount++
 	l.reports.hasEntries = true
-	b, e := &l.blocks[id], &l.rareFields[id]
-	for u := e.firstUse; u != 0; u = l.uses[u].next {
-		l.uses[u].seq = l.deferralCount
+	b, fields := &l.blocks[id], &l.rareFields[id]
+	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
+		l.uses[useID].sequence = l.deferralCount
 		l.reports.toRecord = append(l.reports.toRecord,
-			StreamPoint{l.deferralCount, l.streams[l.uses[u].stream].name})
+			StreamPoint{l.deferralCount, l.streams[l.uses[useID].streamID].name})
 	}
-	s := &l.streams[l.indexIDOf(b)/2]
+	owner := &l.streams[l.indexIDOf(b)/2]
 	b.setState(Deferred)
-	e.prevDeferred, e.nextDeferred = s.lastDeferred, 0
-	if s.lastDeferred != 0 {
-		l.rareFields[s.lastDeferred].nextDeferred = id
+	fields.prevDeferred, fields.nextDeferred = owner.lastDeferred, 0
+	if owner.lastDeferred != 0 {
+		l.rareFields[owner.lastDeferred].nextDeferred = id
 	} else {
-		s.firstDeferred = id
+		owner.firstDeferred = id
 	}
-	s.lastDeferred = id
+	owner.lastDeferred = id
 	l.counts.deferredBytes += b.size()
 }
 
 // endDeferral ends a deferred block's use on a stream, and frees the block after its last use. It
 // does nothing if the block's deferral number is above lastDeferral.
-func (l *lifetimes) endDeferral(id, stream uint32, lastDeferral uint64) {
-	if l.endUseOnStream(&l.rareFields[id], stream, lastDeferral) && l.rareFields[id].firstUse == 0 {
+func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
+	fields := &l.rareFields[id]
+	if l.endUseOnStream(fields, streamID, lastDeferral) && fields.firstUse == 0 {
 		l.reportReturned(id)
 		l.freeDeferred(id)
 	}
 }
 
 func (l *lifetimes) freeDeferred(id uint32) {
-	b, e := &l.blocks[id], &l.rareFields[id]
-	s := &l.streams[l.indexIDOf(b)/2]
-	if e.prevDeferred != 0 {
-		l.rareFields[e.prevDeferred].nextDeferred = e.nextDeferred
+	b, fields := &l.blocks[id], &l.rareFields[id]
+	owner := &l.streams[l.indexIDOf(b)/2]
+	if fields.prevDeferred != 0 {
+		l.rareFields[fields.prevDeferred].nextDeferred = fields.nextDeferred
 	} else {
-		s.firstDeferred = e.nextDeferred
+		owner.firstDeferred = fields.nextDeferred
 	}
-	if e.nextDeferred != 0 {
-		l.rareFields[e.nextDeferred].prevDeferred = e.prevDeferred
+	if fields.nextDeferred != 0 {
+		l.rareFields[fields.nextDeferred].prevDeferred = fields.prevDeferred
 	} else {
-		s.lastDeferred = e.prevDeferred
+		owner.lastDeferred = fields.prevDeferred
 	}
 	l.counts.deferredBytes -= b.size()
 	l.makeFree(b, id)
 }
 
-// freeAndReportWaits frees a deferred block before its uses are complete. It adds the events for
-// which the block's stream must wait to Waits.
+// freeAndReportWaits frees a deferred block before its uses are complete, and adds the events at
+// the end of these uses to Waits.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
-	e := &l.rareFields[id]
-	for u := e.firstUse; u != 0; u = l.uses[u].next {
+	fields := &l.rareFields[id]
+	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
 		l.reports.waits = append(l.reports.waits,
-			StreamPoint{l.uses[u].seq, l.streams[l.uses[u].stream].name})
+			StreamPoint{l.uses[useID].sequence, l.streams[l.uses[useID].streamID].name})
 	}
-	l.dropUses(e)
+	l.dropUses(fields)
 	l.reportReturned(id)
 	l.freeDeferred(id)
 }
@@ -144,8 +145,8 @@ func (l *lifetimes) freeAndReportWaits(id uint32) {
 // reportReturned adds a block to Returned. It must precede makeFree, which can drop the record.
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.hasEntries = true
-	r := l.regionOf(&l.blocks[id])
-	l.reports.returned = append(l.reports.returned, Return{l.blockView(id), r.owner})
+	region := l.regionOf(&l.blocks[id])
+	l.reports.returned = append(l.reports.returned, Return{l.blockView(id), region.owner})
 }
 
 func (l *lifetimes) stateView(id uint32) View {

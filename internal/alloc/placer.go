@@ -28,19 +28,19 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	b := &p.blocks[id]
 	b.packed = uint64(Live) | uint64(size)<<requestedShift
 	r := p.regionOf(b)
-	v := r.blockView(b, id)
+	view := r.blockView(b, id)
 	p.lastOwner = r.owner
 	if end := b.position() + b.units(); end > r.dirtyEnd {
 		r.dirtyEnd = end
 	}
 	p.counts.liveCount++
 	p.counts.requestedBytes += size
-	used := p.counts.usedBytes + v.Size
+	used := p.counts.usedBytes + view.Size
 	p.counts.usedBytes = used
 	if used > p.counts.peakUsedBytes {
 		p.counts.peakUsedBytes = used
 	}
-	return v
+	return view
 }
 
 // findBlock returns the best free block in an index for a request, and the size of this block. It
@@ -160,7 +160,7 @@ func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 
 func (p *placer) isSegmentFree(s *segment) bool {
 	for regionID := s.firstRegion; regionID != 0; regionID = p.regions[regionID].next {
-		if _, free := p.firstBlock(regionID); !free {
+		if _, isFree := p.firstBlock(regionID); !isFree {
 			return false
 		}
 	}

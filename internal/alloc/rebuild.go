@@ -36,7 +36,9 @@ const (
 	segmentEmpty                        // the segment holds no blocks and can be unmapped
 )
 
-func (r *rebuilder) restore(ordinal int32, extent Extent, heldBlocks []heldBlock) rebuildResult {
+func (r *rebuilder) rebuildSegment(
+	ordinal int32, extent Extent, heldBlocks []heldBlock,
+) rebuildResult {
 	p := r.placer
 	if int(ordinal) == len(p.segments) {
 		p.segments = append(p.segments, segment{})
@@ -58,16 +60,17 @@ func (r *rebuilder) restore(ordinal int32, extent Extent, heldBlocks []heldBlock
 	return segmentEmpty
 }
 
-// keepHeldBlocks drops all blocks except held ones (live or pinned), which it returns by segment.
-func (r *rebuilder) keepHeldBlocks(segments int) [][]heldBlock {
+// dropAllButHeld drops all blocks that are not held (live or pinned). It returns the held blocks of
+// each segment.
+func (r *rebuilder) dropAllButHeld(segmentCount int) [][]heldBlock {
 	p := r.placer
-	held := make([][]heldBlock, segments)
+	held := make([][]heldBlock, segmentCount)
 	for ordinal := range p.segments {
 		held[ordinal] = r.heldBlocksOf(int32(ordinal))
 	}
 	isHeld := make([]bool, len(p.blocks))
-	for _, h := range slices.Concat(held...) {
-		isHeld[h.id] = true
+	for _, block := range slices.Concat(held...) {
+		isHeld[block.id] = true
 	}
 	p.firstUnusedBlock = 0
 	for id := uint32(len(p.blocks) - 1); id > 0; id-- {
@@ -102,37 +105,37 @@ func (r *rebuilder) heldBlocksOf(ordinal int32) (held []heldBlock) {
 	return held
 }
 
-func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldBlock, kept []Range) {
+func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldBlock, keptRanges []Range) {
 	s := &r.placer.segments[ordinal]
 	s.indexID &= 1 // now stream 0 owns the segment; the bit for small requests stays
 	owners := r.ownersOf(s, heldBlocks)
-	previous := uint32(0)
-	for first := 0; first < len(owners); {
-		end := first + 1
-		for end < len(owners) && owners[end] == owners[first] {
-			end++
+	previousID := uint32(0)
+	for firstSpan := 0; firstSpan < len(owners); {
+		endSpan := firstSpan + 1
+		for endSpan < len(owners) && owners[endSpan] == owners[firstSpan] {
+			endSpan++
 		}
-		regionID := r.addRegion(ordinal, owners[first])
-		if previous == 0 {
+		regionID := r.addRegion(ordinal, owners[firstSpan])
+		if previousID == 0 {
 			s.firstRegion = regionID
 		} else {
-			r.placer.regions[previous].next = regionID
+			r.placer.regions[previousID].next = regionID
 		}
 		heldBlocks = r.fillRegion(regionID, Range{
-			ordinal, int64(first) * spanBytes,
-			min(int64(end)*spanBytes, s.bytes) - int64(first)*spanBytes,
-		}, heldBlocks, kept)
-		previous, first = regionID, end
+			ordinal, int64(firstSpan) * spanBytes,
+			min(int64(endSpan)*spanBytes, s.bytes) - int64(firstSpan)*spanBytes,
+		}, heldBlocks, keptRanges)
+		previousID, firstSpan = regionID, endSpan
 	}
 }
 
 // ownersOf returns the stream id for each span of a segment, and numbers these streams.
 func (r *rebuilder) ownersOf(s *segment, heldBlocks []heldBlock) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
-	for _, h := range heldBlocks {
-		if h.isLive {
-			h.eachSpan(func(s spanID) { owners[s.number] = h.streamID })
-			r.streams.assignNumber(h.streamID)
+	for _, held := range heldBlocks {
+		if held.isLive {
+			held.eachSpan(func(s spanID) { owners[s.number] = held.streamID })
+			r.streams.assignNumber(held.streamID)
 		}
 	}
 	return owners
@@ -157,7 +160,7 @@ func (r *rebuilder) addRegion(ordinal int32, streamID uint32) uint32 {
 
 // fillRegion creates the blocks of a region, and returns the held blocks after the region.
 func (r *rebuilder) fillRegion(
-	regionID uint32, regionRange Range, heldBlocks []heldBlock, kept []Range,
+	regionID uint32, regionRange Range, heldBlocks []heldBlock, keptRanges []Range,
 ) []heldBlock {
 	p := r.placer
 	for offset := regionRange.Offset; offset < regionRange.end(); {
@@ -165,7 +168,7 @@ func (r *rebuilder) fillRegion(
 		if len(heldBlocks) > 0 {
 			end = min(end, heldBlocks[0].Offset)
 		}
-		isKept, boundary := findRange(kept, regionRange.Segment, offset)
+		isKept, boundary := findRange(keptRanges, regionRange.Segment, offset)
 		var id uint32
 		if end == offset {
 			id, end, heldBlocks = heldBlocks[0].id, r.shortenedEnd(heldBlocks[0]), heldBlocks[1:]
@@ -182,12 +185,12 @@ func (r *rebuilder) fillRegion(
 
 // shortenedEnd returns the offset at which a held block's record ends. A parked block's record ends
 // with its first span, because another stream can own the next span.
-func (r *rebuilder) shortenedEnd(h heldBlock) int64 {
-	end := min(h.end(), (h.Offset/spanBytes+1)*spanBytes)
-	if h.isLive || end == h.end() {
-		return h.end()
+func (r *rebuilder) shortenedEnd(held heldBlock) int64 {
+	end := min(held.end(), (held.Offset/spanBytes+1)*spanBytes)
+	if held.isLive || end == held.end() {
+		return held.end()
 	}
-	r.newFullRanges[h.id] = h.Range
+	r.newFullRanges[held.id] = held.Range
 	return end
 }
 
@@ -209,7 +212,7 @@ func findRange(ranges []Range, ordinal int32, offset int64) (isInRange bool, bou
 // appendBlock appends a held, kept or free block to a region.
 func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) {
 	p := r.placer
-	region, b, e := &p.regions[regionID], &p.blocks[id], &p.rareFields[id]
+	region, b, fields := &p.regions[regionID], &p.blocks[id], &p.rareFields[id]
 	sentinel := &p.blocks[region.sentinel]
 	last := sentinel.prev()
 	b.setRange(
@@ -219,26 +222,26 @@ func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) 
 	b.next = region.sentinel
 	p.blocks[last].next = id
 	sentinel.setPrev(id)
-	if e.isKept = isKept; isKept {
+	if fields.isKept = isKept; isKept {
 		b.packed |= hasRareFieldsBit
 	}
 	switch {
 	case b.state() >= Live:
 	case isKept:
-		*e = rareFields{isKept: true}
+		*fields = rareFields{isKept: true}
 		b.packed = uint64(Parked) | hasRareFieldsBit
 	default:
 		p.insertBlock(p.indexes[region.indexID], b, id, b.units())
 		return
 	}
-	r.countBlock(extent.Segment, b, e)
+	r.countBlock(extent.Segment, b, fields)
 }
 
 // countBlock adds an allocated block to the counters. For a block in a retired segment, only
 // pinnedBytes changes.
-func (r *rebuilder) countBlock(ordinal int32, b *block, e *rareFields) {
+func (r *rebuilder) countBlock(ordinal int32, b *block, fields *rareFields) {
 	counts := &r.placer.counts
-	if e.pins > 0 {
+	if fields.pins > 0 {
 		counts.pinnedBytes += b.size()
 	}
 	if r.placer.segments[ordinal].isRetired {

@@ -109,7 +109,7 @@ func (c *Core) Held() (Inventory, error) {
 			inventory.Segments = append(inventory.Segments, Extent{})
 			continue
 		}
-		inventory.Segments = append(inventory.Segments, Extent{s.bytes, s.indexID&1 != 0})
+		inventory.Segments = append(inventory.Segments, Extent{s.bytes, isSmallIndex(s.indexID)})
 		for v := range c.Blocks(int32(ordinal)) {
 			switch {
 			case v.State == Free, v.State == Parked && v.Pins == 0:
@@ -117,16 +117,16 @@ func (c *Core) Held() (Inventory, error) {
 			case v.State == Deferred:
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
-			h := Held{
+			held := Held{
 				Range: fullRange(v.Block, c.fullRanges), Live: v.State == Live, Pinned: v.Pins > 0,
 			}
-			if h.Live {
-				if _, known := numbers[v.Stream]; !known {
+			if held.Live {
+				if _, isKnown := numbers[v.Stream]; !isKnown {
 					numbers[v.Stream] = uint32(len(numbers))
 				}
-				h.Stream = numbers[v.Stream]
+				held.Stream = numbers[v.Stream]
 			}
-			inventory.Blocks = append(inventory.Blocks, h)
+			inventory.Blocks = append(inventory.Blocks, held)
 		}
 	}
 	return inventory, nil
@@ -151,11 +151,11 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, keptRanges: arrangement.Kept,
 		oldFullRanges: c.fullRanges, newFullRanges: map[uint32]Range{},
 	}
-	held := r.keepHeldBlocks(len(arrangement.Segments))
+	held := r.dropAllButHeld(len(arrangement.Segments))
 	var unusedSegments []Segment
 	c.hasKept = len(arrangement.Kept) > 0
 	for ordinal, extent := range arrangement.Segments {
-		switch r.restore(int32(ordinal), extent, held[ordinal]) {
+		switch r.rebuildSegment(int32(ordinal), extent, held[ordinal]) {
 		case segmentAbsent, segmentUsable:
 		case segmentRetired:
 			c.hasKept = true

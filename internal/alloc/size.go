@@ -5,31 +5,34 @@ func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
 // smallIndexBit returns 1 for a size that is served from small segments, and otherwise 0. A
 // stream's small index follows its large one.
-func (c *Config) smallIndexBit(rounded int64) uint32 {
-	if c.Sizing == Stepped && rounded <= smallLimit {
+func (c *Config) smallIndexBit(roundedBytes int64) uint32 {
+	if c.Sizing == Stepped && roundedBytes <= smallLimit {
 		return 1
 	}
 	return 0
 }
 
-func (c *Config) shouldSplit(rounded, remainder int64) bool {
-	if c.Sizing == Geometric || c.smallIndexBit(rounded) == 1 {
+func isSmallIndex(indexID uint32) bool { return indexID&1 != 0 }
+
+// shouldSplit reports whether an Alloc splits the remainder off a block.
+func (c *Config) shouldSplit(roundedBytes, remainder int64) bool {
+	if c.Sizing == Geometric || c.smallIndexBit(roundedBytes) == 1 {
 		return remainder >= Unit
 	}
 	return remainder > smallLimit
 }
 
 // segmentSize returns the size of the next segment, given the number of mapped bytes.
-func (c *Config) segmentSize(rounded, mapped int64) int64 {
+func (c *Config) segmentSize(roundedBytes, mappedBytes int64) int64 {
 	if c.Sizing == Stepped {
 		switch {
-		case rounded <= smallLimit:
+		case roundedBytes <= smallLimit:
 			return smallSegment
-		case rounded < largeLimit:
+		case roundedBytes < largeLimit:
 			return largeSegment
 		}
-		return roundUp(rounded, largeStep)
+		return roundUp(roundedBytes, largeStep)
 	}
-	preferred := roundUp(max(mapped, c.First), c.Granularity)
-	return max(roundUp(rounded, c.Granularity), min(preferred, MaxSize))
+	preferred := roundUp(max(mappedBytes, c.First), c.Granularity)
+	return max(roundUp(roundedBytes, c.Granularity), min(preferred, MaxSize))
 }

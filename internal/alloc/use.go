@@ -2,11 +2,11 @@ package alloc
 
 // use records that a stream other than the owner uses a block.
 type use struct {
-	// seq is the deferral number (StreamPoint.Deferral) of a deferred block. For other blocks, it
-	// is the value of useTable.useCount when the use was last recorded.
-	seq    uint64
-	stream uint32 // index in streamTable.streams
-	next   uint32 // next use of the block, or next unused record
+	// sequence is the deferral number (StreamPoint.Deferral) of a deferred block. For other blocks,
+	// it is the value of useTable.useCount when the use was last recorded.
+	sequence uint64
+	streamID uint32 // index in streamTable.streams
+	next     uint32 // next use of the block, or next unused record
 }
 
 type useTable struct {
@@ -15,19 +15,19 @@ type useTable struct {
 	useCount       uint64 // number of uses recorded so far
 }
 
-func (t *useTable) addUse(e *rareFields, stream uint32) {
+func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	t.useCount++
-	u := t.newUse()
-	t.uses[u] = use{seq: t.useCount, stream: stream, next: e.firstUse}
-	e.firstUse = u
+	useID := t.newUse()
+	t.uses[useID] = use{sequence: t.useCount, streamID: streamID, next: fields.firstUse}
+	fields.firstUse = useID
 }
 
 // renewUse records a use again, and reports whether the block had one on this stream.
-func (t *useTable) renewUse(e *rareFields, stream uint32) bool {
-	for u := e.firstUse; u != 0; u = t.uses[u].next {
-		if t.uses[u].stream == stream {
+func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
+	for useID := fields.firstUse; useID != 0; useID = t.uses[useID].next {
+		if t.uses[useID].streamID == streamID {
 			t.useCount++
-			t.uses[u].seq = t.useCount
+			t.uses[useID].sequence = t.useCount
 			return true
 		}
 	}
@@ -36,50 +36,50 @@ func (t *useTable) renewUse(e *rareFields, stream uint32) bool {
 
 // endUseOnStream drops a deferred block's use on a stream, and reports whether the block had one.
 // It ignores a use whose deferral number is above lastDeferral.
-func (t *useTable) endUseOnStream(e *rareFields, stream uint32, lastDeferral uint64) bool {
-	for link := &e.firstUse; *link != 0; link = &t.uses[*link].next {
-		u := *link
-		if t.uses[u].stream != stream || t.uses[u].seq > lastDeferral {
+func (t *useTable) endUseOnStream(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
+	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
+		useID := *link
+		if t.uses[useID].streamID != streamID || t.uses[useID].sequence > lastDeferral {
 			continue
 		}
-		*link = t.uses[u].next
-		t.releaseUse(u)
+		*link = t.uses[useID].next
+		t.releaseUse(useID)
 		return true
 	}
 	return false
 }
 
 // dropCompleteUses drops a block's uses whose work is known to be complete.
-func (t *useTable) dropCompleteUses(e *rareFields, streams []stream) {
-	for link := &e.firstUse; *link != 0; {
-		u := *link
-		if t.uses[u].seq > streams[t.uses[u].stream].lastCompleteUse {
-			link = &t.uses[u].next
+func (t *useTable) dropCompleteUses(fields *rareFields, streams []stream) {
+	for link := &fields.firstUse; *link != 0; {
+		useID := *link
+		if t.uses[useID].sequence > streams[t.uses[useID].streamID].lastCompleteUse {
+			link = &t.uses[useID].next
 			continue
 		}
-		*link = t.uses[u].next
-		t.releaseUse(u)
+		*link = t.uses[useID].next
+		t.releaseUse(useID)
 	}
 }
 
-func (t *useTable) dropUses(e *rareFields) {
-	for e.firstUse != 0 {
-		u := e.firstUse
-		e.firstUse = t.uses[u].next
-		t.releaseUse(u)
+func (t *useTable) dropUses(fields *rareFields) {
+	for fields.firstUse != 0 {
+		useID := fields.firstUse
+		fields.firstUse = t.uses[useID].next
+		t.releaseUse(useID)
 	}
 }
 
 func (t *useTable) newUse() uint32 {
-	if u := t.firstUnusedUse; u != 0 {
-		t.firstUnusedUse = t.uses[u].next
-		return u
+	if useID := t.firstUnusedUse; useID != 0 {
+		t.firstUnusedUse = t.uses[useID].next
+		return useID
 	}
 	t.uses = append(t.uses, use{})
 	return uint32(len(t.uses) - 1)
 }
 
-func (t *useTable) releaseUse(u uint32) {
-	t.uses[u].next = t.firstUnusedUse
-	t.firstUnusedUse = u
+func (t *useTable) releaseUse(useID uint32) {
+	t.uses[useID].next = t.firstUnusedUse
+	t.firstUnusedUse = useID
 }
