@@ -36,9 +36,9 @@ func checkHTTP(address string) error {
 
 // liveView serves the state of this rank over HTTP.
 type liveView struct {
-	rt     *Runtime
-	opened time.Time
-	server *live.Server // nil without Options.HTTP
+	rt       *Runtime
+	openTime time.Time
+	server   *live.Server // nil without Options.HTTP
 	// countsCalls is set if new plans (prepared calls) must count how often they run.
 	countsCalls atomic.Bool
 	// isReady is set once Open has initialized the Runtime, so that snapshots can read its fields.
@@ -47,7 +47,7 @@ type liveView struct {
 
 // open creates this rank's socket for the live view. If that fails, open logs a warning.
 func (v *liveView) open(ctx context.Context) {
-	v.opened = time.Now()
+	v.openTime = time.Now()
 	if v.rt.opts.HTTP == "" {
 		return
 	}
@@ -68,8 +68,8 @@ func (v *liveView) open(ctx context.Context) {
 
 // agreeOnJobName returns the random name of the job, the same on all ranks.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
-	store, ok := v.rt.rankLists.store.(driver.Chooser)
-	if !ok {
+	store, isChooser := v.rt.rankLists.store.(driver.Chooser)
+	if !isChooser {
 		return rand.Text(), nil
 	}
 	name, err := store.CompareSet(ctx, "live", nil, []byte(rand.Text()))
@@ -119,28 +119,28 @@ type clockKey struct {
 }
 
 type clockPair struct {
-	submit, run driver.Clock
-	// isTimed is set if run has measurements.
+	submitClock, runClock driver.Clock
+	// isTimed is set if runClock has measurements.
 	isTimed atomic.Bool
 }
 
-func (clocks *callClocks) measure(c *collective, path driver.Path) {
-	bytes := c.described.Bytes
-	key := clockKey{c.operation, path, bits.Len64(uint64(bytes))}
-	value, _ := clocks.clocksByKey.LoadOrStore(key, new(clockPair))
+func (c *callClocks) addMeters(call *collective, path driver.Path) {
+	bytes := call.described.Bytes
+	key := clockKey{call.operation, path, bits.Len64(uint64(bytes))}
+	value, _ := c.clocksByKey.LoadOrStore(key, new(clockPair))
 	clock := value.(*clockPair)
-	c.submit = clock.submit.Meter(bytes)
-	if timedPlan, isTimed := c.plan.(driver.Timed); isTimed && !c.operation.PointToPoint() {
-		timedPlan.SetMeter(clock.run.MeterWithoutSum(bytes))
+	call.submit = clock.submitClock.Meter(bytes)
+	if timedPlan, isTimed := call.plan.(driver.Timed); isTimed && !call.operation.PointToPoint() {
+		timedPlan.SetMeter(clock.runClock.MeterWithoutSum(bytes))
 		clock.isTimed.Store(true)
 	}
 }
 
-func (m *callClocks) read() []live.Calls {
-	all := []live.Calls{}
-	m.clocksByKey.Range(func(k, value any) bool {
-		key, c := k.(clockKey), value.(*clockPair)
-		submit := c.submit.Read()
+func (c *callClocks) summarize() []live.Calls {
+	summaries := []live.Calls{}
+	c.clocksByKey.Range(func(k, value any) bool {
+		key, clocks := k.(clockKey), value.(*clockPair)
+		submit := clocks.submitClock.Read()
 		calls := live.Calls{
 			Operation: key.operation.String(), Path: key.path.String(), MaxBytes: 1 << key.sizeBits,
 			Calls: submit.Calls, Bytes: submit.Bytes, Submit: newTimes(submit),
@@ -148,18 +148,18 @@ func (m *callClocks) read() []live.Calls {
 		if key.sizeBits > 0 {
 			calls.MinBytes = 1 << (key.sizeBits - 1)
 		}
-		if c.isTimed.Load() {
-			run := newTimes(c.run.Read())
+		if clocks.isTimed.Load() {
+			run := newTimes(clocks.runClock.Read())
 			calls.Run = &run
 		}
-		all = append(all, calls)
+		summaries = append(summaries, calls)
 		return true
 	})
-	slices.SortFunc(all, func(a, b live.Calls) int {
+	slices.SortFunc(summaries, func(a, b live.Calls) int {
 		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Path, b.Path),
 			cmp.Compare(a.MinBytes, b.MinBytes))
 	})
-	return all
+	return summaries
 }
 
 func newTimes(r driver.ClockReading) live.Times {

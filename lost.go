@@ -54,13 +54,13 @@ const (
 // leaveWorld waits for the other ranks to leave. It waits until the deadline or the end of the
 // context, but at least for leaveTimeout.
 func (m *rankMonitor) leaveWorld(ctx context.Context, deadline time.Time) error {
-	earliest := time.Now().Add(leaveTimeout)
-	if deadline.Before(earliest) {
-		deadline = earliest
+	minDeadline := time.Now().Add(leaveTimeout)
+	if deadline.Before(minDeadline) {
+		deadline = minDeadline
 	}
 	waitCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(earliest), cancel) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Until(minDeadline), cancel) })()
 	return m.watcher.Leave(waitCtx, m.leaveReason())
 }
 
@@ -75,12 +75,12 @@ func (m *rankMonitor) withRanks(
 	if err == nil || cannotBeRankLoss(err) {
 		return err
 	}
-	return m.explainLost(ctx, operation, ranks, err)
+	return m.explainRankLoss(ctx, operation, ranks, err)
 }
 
-// explainLost returns a RankLostError if one of the given ranks has ended and err may be the
+// explainRankLoss returns a RankLostError if one of the given ranks has ended and err may be the
 // result. Otherwise, it returns err. It waits up to endDetectionDelay.
-func (m *rankMonitor) explainLost(
+func (m *rankMonitor) explainRankLoss(
 	ctx context.Context, operation string, ranks []int, err error,
 ) error {
 	var lostErr *RankLostError
@@ -98,16 +98,17 @@ func (m *rankMonitor) explainLost(
 		case isPossibleLoss:
 			return len(ended) > 0
 		default:
-			return len(withoutLeftRanks(ended)) > 0
+			return len(endedWithoutLeaving(ended)) > 0
 		}
 	})
 	// A rank can leave because another process has ended, so that process is the better
 	// explanation.
-	switch dead := m.addObserved(ranks, withoutLeftRanks(ended)); {
-	case len(dead) > 0 && (isRankLost || isPossibleLoss):
-		return newRankLostError(operation, dead)
-	case len(dead) > 0:
-		return fmt.Errorf("%w; this rank got: %w", newRankLostError(operation, dead), err)
+	switch endedUnexpectedly := m.addObservedEnds(ranks, endedWithoutLeaving(ended)); {
+	case len(endedUnexpectedly) > 0 && (isRankLost || isPossibleLoss):
+		return newRankLostError(operation, endedUnexpectedly)
+	case len(endedUnexpectedly) > 0:
+		lost := newRankLostError(operation, endedUnexpectedly)
+		return fmt.Errorf("%w; this rank got: %w", lost, err)
 	case isAwaitingOthers(err, ended):
 		return err
 	case len(ended) > 0 && isPossibleLoss && !isRankLost:
@@ -116,28 +117,28 @@ func (m *rankMonitor) explainLost(
 	return err
 }
 
-func withoutLeftRanks(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
+func endedWithoutLeaving(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
 		return e.Left
 	})
 }
 
-// addObserved adds those of the given ranks to dead whose end the communicator has observed. The
-// list dead can lack these ranks if the rank with the store has ended.
-func (m *rankMonitor) addObserved(
-	ranks []int, dead []*rendezvous.EndedError,
+// addObservedEnds adds those of the given ranks whose end the communicator has observed. They can
+// be missing if the rank with the store has ended.
+func (m *rankMonitor) addObservedEnds(
+	ranks []int, ended []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
 	if m.observer == nil {
-		return dead
+		return ended
 	}
 	for _, rank := range m.observer.EndedRanks() {
-		if slices.Contains(ranks, rank) && !haveAllEnded(dead, []int{rank}) {
+		if slices.Contains(ranks, rank) && !haveAllEnded(ended, []int{rank}) {
 			text := fmt.Sprintf("the process of rank %d has ended", rank)
-			dead = append(dead, &rendezvous.EndedError{Rank: rank, How: text})
+			ended = append(ended, &rendezvous.EndedError{Rank: rank, How: text})
 		}
 	}
-	slices.SortFunc(dead, func(a, b *rendezvous.EndedError) int { return a.Rank - b.Rank })
-	return dead
+	slices.SortFunc(ended, func(a, b *rendezvous.EndedError) int { return a.Rank - b.Rank })
+	return ended
 }
 
 func cannotBeRankLoss(err error) bool {
@@ -166,7 +167,7 @@ func newRankLostError(operation string, ended []*rendezvous.EndedError) *RankLos
 	}
 	return &RankLostError{
 		Ranks: ranks, InCall: fmt.Sprintf("%s (%s)", operation, strings.Join(texts, "; ")),
-		Left: len(withoutLeftRanks(ended)) == 0,
+		Left: len(endedWithoutLeaving(ended)) == 0,
 	}
 }
 

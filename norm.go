@@ -58,16 +58,16 @@ func (a *NormArgs) output() Memory {
 }
 
 func (a *NormArgs) driverNorm() *driver.Norm {
-	n := &driver.Norm{
+	norm := &driver.Norm{
 		Rows: a.Rows, Hidden: a.Hidden, Epsilon: a.Epsilon, WeightBias: a.WeightBias,
 		Residual: a.Residual.Address(), Weight: a.Weight.Address(),
 		Quant: a.Quant, OnlyQuantized: a.Quant != QuantNone && a.Output.Address() == 0,
 		Quantized: a.Quantized.Address(), Scales: a.Scales.Address(), ScaleStrides: a.ScaleStrides,
 	}
-	if n.Quant.Computes() && n.ScaleStrides == [2]int64{} {
-		n.ScaleStrides = n.DefaultScaleStrides()
+	if norm.Quant.Computes() && norm.ScaleStrides == [2]int64{} {
+		norm.ScaleStrides = norm.DefaultScaleStrides()
 	}
-	return n
+	return norm
 }
 
 // ScaleBytes returns the size in bytes of the memory from the first scale to the last.
@@ -80,10 +80,10 @@ func (a *NormArgs) otherBuffers() [4]Memory {
 
 // reuseNorm returns a pointer to a copy of the arguments. If the arguments of plan p are the same,
 // it returns their pointer, so that a repeated call allocates no memory.
-func reuseNorm(p *collective, a *NormArgs) *NormArgs {
-	if p != nil && p.norm != nil && *p.norm == *a {
-		return p.norm
+func reuseNorm(plan *collective, args *NormArgs) *NormArgs {
+	if plan != nil && plan.norm != nil && *plan.norm == *args {
+		return plan.norm
 	}
-	norm := *a
+	norm := *args
 	return &norm
 }

@@ -52,15 +52,15 @@ func (o *observers) copyList() []*Observer {
 func (o *observers) add(observer *Observer) (remove func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.set(append(o.copyList(), observer))
+	o.setList(append(o.copyList(), observer))
 	return func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.set(slices.DeleteFunc(o.copyList(), func(o *Observer) bool { return o == observer }))
+		o.setList(slices.DeleteFunc(o.copyList(), func(o *Observer) bool { return o == observer }))
 	}
 }
 
-func (o *observers) set(list []*Observer) {
+func (o *observers) setList(list []*Observer) {
 	if len(list) == 0 {
 		o.list.Store(nil)
 		return

@@ -227,7 +227,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	}
 	c.described = describeSubmitted(&call, described, len(pl.ranks), pl.rank, callDigest)
 	if pl.rt.live.countsCalls.Load() {
-		pl.clocks.measure(c, call.Path)
+		pl.clocks.addMeters(c, call.Path)
 	}
 	// If memory is still pending, the next call may register it and take a different path.
 	if registered && c.cacheable() && !c.hasPending(pl.windows) {

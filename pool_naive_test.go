@@ -13,8 +13,8 @@ import (
 // history and has no lock.
 type naive struct {
 	free []extent
-	// starts holds the free blocks by the offset at which they begin, and ends by that at which they
-	// end.
+	// starts holds the free blocks by the offset at which they begin, and ends by that at which
+	// they end.
 	starts, ends map[int64]extent
 }
 

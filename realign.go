@@ -21,18 +21,18 @@ type realigner struct {
 // markSuspect marks the pool suspect, because its layout can differ between ranks after a fault.
 // failed belongs to the failed group. It is nil if another rank has reported that the pool is
 // suspect. The next call that uses the pool then registers memory, which realigns the pool.
-func (r *realigner) markSuspect(failed *lifetime) {
+func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	suspicion := r.suspicion
-	if failed != nil {
-		if failed.fault.Load() == faultResolved {
+	if failedGroup != nil {
+		if failedGroup.fault.Load() == faultResolved {
 			return
 		}
 		if suspicion.failedGroups == nil {
 			suspicion.failedGroups = map[*lifetime]bool{}
 		}
-		suspicion.failedGroups[failed] = true
+		suspicion.failedGroups[failedGroup] = true
 	}
 	if !suspicion.raised {
 		suspicion.preFault = r.heap.liveBlocks()
@@ -54,11 +54,11 @@ func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 // fault. The caller must hold mu.
 func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.preFault, func(block alloc.View) bool {
-		s := r.heap.segments.list[block.Segment]
-		if s == nil {
+		segment := r.heap.segments.list[block.Segment]
+		if segment == nil {
 			return false
 		}
-		offset := address - uintptr(s.start) - uintptr(block.Offset)
+		offset := address - uintptr(segment.start) - uintptr(block.Offset)
 		if offset >= uintptr(block.Size) || bytes > block.Size-int64(offset) {
 			return false
 		}

@@ -107,11 +107,11 @@ func (s *Scope) End(ctx context.Context) error {
 // with defer.
 func (s *Scope) Abandon() {
 	if !s.hasEnded {
-		s.abandon()
+		s.abandonOpen()
 	}
 }
 
-func (s *Scope) abandon() {
+func (s *Scope) abandonOpen() {
 	s.hasEnded = true
 	if s.pool != nil {
 		s.pool.events.recordScope(event.KindScopeAbandon, s.group)
@@ -120,9 +120,9 @@ func (s *Scope) abandon() {
 
 // With calls f with a new scope. If f returns nil, With calls Scope.End. If f returns an error or
 // panics, With calls Scope.Abandon.
-func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
+func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error {
 	ctx = orBackground(ctx)
-	if f == nil {
+	if run == nil {
 		return invalid("running a nil function in a scope")
 	}
 	s := p.Begin(g)
@@ -130,7 +130,7 @@ func (p *Pool) With(ctx context.Context, g *Group, f func(*Scope) error) error {
 	if err := s.checkUsable(); err != nil {
 		return err
 	}
-	if err := f(s); err != nil {
+	if err := run(s); err != nil {
 		return err
 	}
 	return s.End(ctx)

@@ -15,27 +15,31 @@ import (
 // of the latest events.
 func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	rt := v.rt
-	s := live.Snapshot{
-		Rank: rt.rank, Size: rt.size, Process: os.Getpid(), Opened: v.opened.UTC(), GPU: -1,
+	snapshot := live.Snapshot{
+		Rank: rt.rank, Size: rt.size, Process: os.Getpid(), Opened: v.openTime.UTC(), GPU: -1,
 		Waits: []live.Wait{}, Groups: []live.Group{}, Pools: []live.Pool{},
 	}
 	if !v.isReady.Load() {
-		return s
+		return snapshot
 	}
 	device := rt.Device()
-	s.Backend, s.Device, s.GPU, s.Library = device.Backend, device.Name, device.Ordinal, rt.Library()
-	s.Check, s.Formula = rt.Check().String(), rt.Formula().String()
+	snapshot.Backend, snapshot.Device, snapshot.GPU = device.Backend, device.Name, device.Ordinal
+	snapshot.Library = rt.Library()
+	snapshot.Check, snapshot.Formula = rt.Check().String(), rt.Formula().String()
 	for _, g := range rt.registry.allGroups() {
 		group, waits := snapshotGroup(g)
-		s.Groups, s.Waits = append(s.Groups, group), append(s.Waits, waits...)
+		snapshot.Groups = append(snapshot.Groups, group)
+		snapshot.Waits = append(snapshot.Waits, waits...)
 	}
-	slices.SortStableFunc(s.Groups, func(a, b live.Group) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortStableFunc(snapshot.Groups, func(a, b live.Group) int {
+		return cmp.Compare(a.ID, b.ID)
+	})
 	pools := rt.registry.allPools()
 	maxEvents = min(maxEvents, maxSnapshotEvents/max(len(pools), 1))
 	for _, p := range pools {
-		s.Pools = append(s.Pools, snapshotPool(p, maxEvents))
+		snapshot.Pools = append(snapshot.Pools, snapshotPool(p, maxEvents))
 	}
-	return s
+	return snapshot
 }
 
 const (
@@ -45,34 +49,35 @@ const (
 
 func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 	stats := g.Stats()
-	s := live.Group{
+	snapshot := live.Group{
 		ID: g.id, Ranks: g.Ranks(), State: "open", TimeoutSeconds: g.Timeout().Seconds(),
 		Machines: stats.Tuning.Machines, Windows: stats.Windows, Registrations: stats.Registrations,
-		Agreements: stats.Agreements, Paths: stats.Paths, Calls: g.calls.clocks.read(),
+		Agreements: stats.Agreements, Paths: stats.Paths, Calls: g.calls.clocks.summarize(),
 	}
 	select {
 	case <-g.life.failing:
-		s.State = "failing"
+		snapshot.State = "failing"
 	default:
 	}
 	if err := g.Err(); err != nil {
 		text := err.Error()
-		s.State, s.Fault = "failed", text[:min(len(text), maxFaultText)]
+		snapshot.State, snapshot.Fault = "failed", text[:min(len(text), maxFaultText)]
 	}
 	inspector, canInspect := g.comm.(driver.Inspector)
 	if !canInspect {
-		return s, nil
+		return snapshot, nil
 	}
 	inspection, now := inspector.Inspect(), time.Now().UTC()
-	s.Activity = inspection.Activity
+	snapshot.Activity = inspection.Activity
 	var waits []live.Wait
-	for _, w := range inspection.Waits {
+	for _, wait := range inspection.Waits {
 		waits = append(waits, live.Wait{
-			Group: g.id, InCall: w.InCall, Since: now.Add(-w.Waited), Seconds: w.Waited.Seconds(),
-			Ranks: w.Ranks, Activity: w.Activity,
+			Group: g.id, InCall: wait.InCall, Since: now.Add(-wait.Waited),
+			Seconds: wait.Waited.Seconds(),
+			Ranks: wait.Ranks, Activity: wait.Activity,
 		})
 	}
-	return s, waits
+	return snapshot, waits
 }
 
 const (
@@ -84,48 +89,48 @@ const (
 
 // snapshotPool holds the pool's lock for about 10 ns per event.
 func snapshotPool(p *Pool, maxEvents int) live.Pool {
-	s := live.Pool{ID: p.events.outbox.common.Pool % poolsPerDomain}
+	snapshot := live.Pool{ID: p.events.outbox.common.Pool % poolsPerDomain}
 	if p.domain != nil {
-		s.Domain = p.domain.id
+		snapshot.Domain = p.domain.id
 	}
 	if maxEvents > 0 {
-		s.Recent = make([]live.Placement, 0, maxEvents) // not while the lock is held
+		snapshot.Recent = make([]live.Placement, 0, maxEvents) // not while the lock is held
 	}
-	for begin := time.Now(); !p.mu.TryLock(); time.Sleep(lockRetryDelay) {
-		if time.Since(begin) > maxLockWait {
-			s.Busy = true
-			return s
+	for start := time.Now(); !p.mu.TryLock(); time.Sleep(lockRetryDelay) {
+		if time.Since(start) > maxLockWait {
+			snapshot.Busy = true
+			return snapshot
 		}
 	}
 	defer p.mu.Unlock()
-	s.PoolStats = live.PoolStats(poolStats(p))
-	addEventsAndWindows(&s, p)
-	return s
+	snapshot.PoolStats = live.PoolStats(poolStats(p))
+	addEventsAndWindows(&snapshot, p)
+	return snapshot
 }
 
 // addEventsAndWindows adds the pool's latest events, up to the capacity of s.Recent, and its
 // registrations with groups. The caller must hold p.mu.
-func addEventsAndWindows(s *live.Pool, p *Pool) {
-	if cap(s.Recent) == 0 {
+func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
+	if cap(snapshot.Recent) == 0 {
 		return
 	}
 	end := p.ledger.Position()
-	s.First = max(p.ledger.Floor(), end-min(end, uint64(cap(s.Recent))))
-	for position := s.First; position < end; position++ {
+	snapshot.First = max(p.ledger.Floor(), end-min(end, uint64(cap(snapshot.Recent))))
+	for position := snapshot.First; position < end; position++ {
 		var e event.Event
 		p.ledger.At(position).Load(&e)
-		s.Recent = append(s.Recent, live.Placement{
+		snapshot.Recent = append(snapshot.Recent, live.Placement{
 			int64(e.Kind), int64(e.Stream), int64(e.Segment), e.Offset, e.Size, e.Requested,
 		})
 	}
 	for g, m := range p.registrar.memberships {
 		for segment := range m.windows {
-			s.Registered = append(s.Registered, live.Window{
+			snapshot.Registered = append(snapshot.Registered, live.Window{
 				Group: g.id, Segment: segment.ordinal, Bytes: segment.bytes,
 			})
 		}
 	}
-	slices.SortFunc(s.Registered, func(a, b live.Window) int {
+	slices.SortFunc(snapshot.Registered, func(a, b live.Window) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Segment, b.Segment))
 	})
 }

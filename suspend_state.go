@@ -101,17 +101,17 @@ func describeFirstWait(rt *Runtime) string {
 // library.
 func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	rt.mu.Lock()
-	adopted := rt.adopted
+	communicators := rt.adopted
 	rt.mu.Unlock()
-	for _, a := range adopted {
-		a.windowsMu.Lock()
+	for _, communicator := range communicators {
+		communicator.windowsMu.Lock()
 		isRegistered := slices.ContainsFunc(segments, func(s *segment) bool {
-			return a.windows[s] != nil
+			return communicator.windows[s] != nil
 		})
-		a.windowsMu.Unlock()
+		communicator.windowsMu.Unlock()
 		if isRegistered {
 			text := fmt.Sprintf("memory is registered with communicator %q of another library: detach "+
-				"the communicator first", a.name)
+				"the communicator first", communicator.name)
 			return &refusalError{text, ErrBusy}
 		}
 	}
@@ -157,7 +157,7 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	if err != nil {
 		return g.life.awaitCause(err)
 	}
-	for r, reply := range replies {
+	for rank, reply := range replies {
 		if len(reply) == 0 {
 			continue
 		}
@@ -167,9 +167,9 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 			err = fmt.Errorf("unknown kind %d", message.Kind)
 		}
 		if err != nil {
-			return fmt.Errorf("decoding the refusal of rank %d: %w", g.ranks[r], err)
+			return fmt.Errorf("decoding the refusal of rank %d: %w", g.ranks[rank], err)
 		}
-		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{g.ranks[r]}, g.ranks), message.Text)
+		text := fmt.Sprintf("%s: %s", driver.RanksOf([]int{g.ranks[rank]}, g.ranks), message.Text)
 		return &refusalError{text, refusalKinds[message.Kind]}
 	}
 	return nil

@@ -29,77 +29,77 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	if t.pool.Suspended() {
 		return fmt.Errorf("trimming a pool: %w", errPoolSuspended)
 	}
-	g := t.registrar.domain
+	domain := t.registrar.domain
 	drainErr := t.streams.drain(ctx)
-	if drainErr != nil && (g == nil || !errors.Is(drainErr, ErrCapturing)) {
+	if drainErr != nil && (domain == nil || !errors.Is(drainErr, ErrCapturing)) {
 		return fmt.Errorf("trimming a pool: %w", drainErr)
 	}
-	if g == nil {
+	if domain == nil {
 		return t.trimWithoutDomain(ctx, minBytes)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	domain.mu.Lock()
+	defer domain.mu.Unlock()
 	history := t.registrar.history
-	err := g.aligner.alignAndCompare(ctx, &alignedCall{
+	err := domain.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: "trim", pools: []*Pool{t.pool}, needsAlign: keepsMemory,
 		ledgers: func() []agreement.Ledger { return []agreement.Ledger{history.with(nil)} },
 	})
 	if err != nil {
 		return err
 	}
-	if err := agreeOnCaptures(ctx, g, drainErr); err != nil {
+	if err := agreeOnCaptures(ctx, domain, drainErr); err != nil {
 		return fmt.Errorf("trimming a pool: %w", err)
 	}
-	idle, err := t.takeIdleSegments(ctx, minBytes)
-	err = errors.Join(err, t.segments.forEachMapped(idle, t.registrar.deregister))
+	segments, err := t.takeEmptySegments(ctx, minBytes)
+	err = errors.Join(err, t.segments.forEachMapped(segments, t.registrar.deregister))
 	// Other ranks can read a segment until they have deregistered it.
-	if _, waitErr := g.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
-		return errors.Join(err, g.life.awaitCause(waitErr))
+	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
+		return errors.Join(err, domain.life.awaitCause(waitErr))
 	}
-	return errors.Join(err, t.segments.forEachMapped(idle, t.segments.release))
+	return errors.Join(err, t.segments.forEachMapped(segments, t.segments.release))
 }
 
 func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
-	idle, err := t.takeIdleSegments(ctx, minBytes)
-	return errors.Join(err, t.segments.forEachMapped(idle, t.registrar.deregister),
-		t.segments.forEachMapped(idle, t.segments.release))
+	segments, err := t.takeEmptySegments(ctx, minBytes)
+	return errors.Join(err, t.segments.forEachMapped(segments, t.registrar.deregister),
+		t.segments.forEachMapped(segments, t.segments.release))
 }
 
-// takeIdleSegments removes the segments without buffers from the core, and waits for all streams.
+// takeEmptySegments removes the segments without buffers from the core, and waits for all streams.
 // Since the wait in trim, another goroutine may have queued work on buffers and freed these
 // buffers.
-func (t *trimmer) takeIdleSegments(ctx context.Context, minBytes int64) ([]*segment, error) {
-	idle := t.removeIdleSegments(minBytes)
-	if len(idle) == 0 {
+func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
+	segments := t.removeEmptySegments(minBytes)
+	if len(segments) == 0 {
 		return nil, nil
 	}
 	if err := t.streams.drain(ctx); err != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.removedSegments = append(t.removedSegments, idle...)
+		t.removedSegments = append(t.removedSegments, segments...)
 		return nil, fmt.Errorf("trimming a pool: %w", err)
 	}
-	return idle, nil
+	return segments, nil
 }
 
-// removeIdleSegments removes the segments without buffers from the core and prevents their
+// removeEmptySegments removes the segments without buffers from the core and prevents their
 // registration. It returns these segments and those in t.removedSegments.
-func (t *trimmer) removeIdleSegments(minBytes int64) []*segment {
+func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.segments.closed {
 		return nil
 	}
-	idle := t.removedSegments
+	segments := t.removedSegments
 	t.removedSegments = nil
 	for _, trimmed := range t.heap.core.Trim(minBytes) {
 		s := t.segments.list[trimmed.Ordinal]
 		s.releasing = true
-		idle = append(idle, s)
+		segments = append(segments, s)
 		t.heap.ledger.Absorb(&event.Event{
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
 		}, 0)
 	}
-	slices.SortFunc(idle, byOrdinal)
-	return idle
+	slices.SortFunc(segments, byOrdinal)
+	return segments
 }

@@ -46,10 +46,10 @@ func TuningFile(device string, ranks int) (string, error) {
 }
 
 func fileNamePart(device string) string {
-	parts := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
+	words := strings.FieldsFunc(strings.ToLower(device), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 	})
-	return strings.Join(parts, "-")
+	return strings.Join(words, "-")
 }
 
 func exists(file string) bool {
@@ -89,42 +89,42 @@ func machineName() string {
 
 func digestText(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
-func shapeOf(all []settings) tuning.Shape {
+func shapeOf(byRank []settings) tuning.Shape {
 	machines := map[string]bool{}
-	for i := range all {
-		machines[all[i].Machine] = true
+	for i := range byRank {
+		machines[byRank[i].Machine] = true
 	}
-	return tuning.Shape{Ranks: len(all), Machines: len(machines)}
+	return tuning.Shape{Ranks: len(byRank), Machines: len(machines)}
 }
 
-func compareSettings(all []settings, ranks []int) error {
-	for i := range all {
-		if all[i].TableError != "" {
-			return invalid("rank %d: %s", ranks[i], all[i].TableError)
+func compareSettings(byRank []settings, ranks []int) error {
+	for i := range byRank {
+		if byRank[i].TableError != "" {
+			return invalid("rank %d: %s", ranks[i], byRank[i].TableError)
 		}
 	}
-	for i, term := range all[0].Terms {
-		if text := describeDifferences(all, ranks, i); text != "" {
+	for i, term := range byRank[0].Terms {
+		if text := describeDifferences(byRank, ranks, i); text != "" {
 			return invalid("ranks differ in their %s: %s", term.What, text)
 		}
 	}
 	return nil
 }
 
-// describeDifferences lists the values of term i with their ranks. It returns "" if all values are
+// describeDifferences lists the values of a term with their ranks. It returns "" if all values are
 // the same.
-func describeDifferences(all []settings, ranks []int, i int) string {
+func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 	var distinctTerms []setting
-	ranksByValue := map[string][]int{} // by value
-	for r := range all {
+	ranksByValue := map[string][]int{}
+	for i := range byRank {
 		var term setting
-		if i < len(all[r].Terms) {
-			term = all[r].Terms[i]
+		if termIndex < len(byRank[i].Terms) {
+			term = byRank[i].Terms[termIndex]
 		}
 		if ranksByValue[term.Value] == nil {
 			distinctTerms = append(distinctTerms, term)
 		}
-		ranksByValue[term.Value] = append(ranksByValue[term.Value], ranks[r])
+		ranksByValue[term.Value] = append(ranksByValue[term.Value], ranks[i])
 	}
 	if len(distinctTerms) == 1 {
 		return ""

@@ -89,11 +89,11 @@ func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 func (u *uses) recordUseEnds() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
-		e, err := u.streams.byNumber(point.Stream).recordEvent()
+		useEnd, err := u.streams.byNumber(point.Stream).recordEvent()
 		if err != nil {
-			e = nil
+			useEnd = nil
 		}
-		u.useEndEvents[point] = e
+		u.useEndEvents[point] = useEnd
 		if err != nil && !errors.Is(err, ErrClosed) {
 			errs = append(errs, fmt.Errorf("freeing a buffer that other streams use: %w", err))
 		}
@@ -114,12 +114,12 @@ func (u *uses) reclaim(s *Stream) error {
 }
 
 func (u *uses) awaitUse(s *Stream, point alloc.StreamPoint) error {
-	e := u.useEndEvents[point]
+	useEnd := u.useEndEvents[point]
 	delete(u.useEndEvents, point)
-	if e == nil {
+	if useEnd == nil {
 		return nil
 	}
-	return s.queue.WaitOnly(e)
+	return s.queue.WaitOnly(useEnd)
 }
 
 // recordReturns records the blocks that have just become free in the core. The caller must hold mu.
@@ -135,8 +135,8 @@ func (u *uses) mark() alloc.Mark {
 	return u.core.Mark()
 }
 
-// freeCompleteUses ends a stream's uses before the mark, and makes the stream's free memory available
-// to other streams. The stream's work before the mark must be complete.
+// freeCompleteUses ends a stream's uses before the mark, and makes the stream's free memory
+// available to other streams. The stream's work before the mark must be complete.
 func (u *uses) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -29,29 +29,29 @@ const (
 )
 
 // failInvalidData fails the group because another rank has sent invalid data.
-func (v *values) failInvalidData(n *valueName, err error) error {
-	err = fmt.Errorf("value %d of group %s: %w", n.calls, v.id, err)
+func (v *values) failInvalidData(name *valueName, err error) error {
+	err = fmt.Errorf("value %d of group %s: %w", name.calls, v.id, err)
 	v.comm.Abort(err)
 	return v.life.awaitCause(err)
 }
 
 // explainDifference returns the error for calls that differ. All ranks call it, because they
 // exchange their call sites and latest values. The caller must hold n.mu.
-func (v *values) explainDifference(ctx context.Context, n *valueName, c *valueCall) error {
+func (v *values) explainDifference(ctx context.Context, name *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
 		site = v.rt.sites.callerSite()
 	}
-	words := slices.Clone(n.gathered)
-	reports, err := v.exchangeReports(ctx, n, valueReport{
+	words := slices.Clone(name.gathered)
+	reports, err := v.exchangeReports(ctx, name, valueReport{
 		Event: c.event().String(), Site: v.rt.sites.text(site), Before: v.latestCalls(),
 	})
 	if err != nil {
 		return err
 	}
-	description := fmt.Sprintf("value %q, call %d", c.name, n.calls)
+	description := fmt.Sprintf("value %q, call %d", c.name, name.calls)
 	if c.operation == ValueStep {
-		description = fmt.Sprintf("step %d", n.calls)
+		description = fmt.Sprintf("step %d", name.calls)
 	}
 	return v.newDivergenceError(description, words, reports)
 }
@@ -61,9 +61,9 @@ func (r valueReport) encode() []byte {
 	r.Event = r.Event[:min(len(r.Event), maxValueSite)]
 	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // keep the file name and line at the end
 	for {
-		text, _ := json.Marshal(r) // cannot fail: it contains only strings
-		if len(text) <= maxValueReport {
-			return text
+		encoded, _ := json.Marshal(r) // cannot fail: it contains only strings
+		if len(encoded) <= maxValueReport {
+			return encoded
 		}
 		if len(r.Before) == 0 {
 			return nil
@@ -72,8 +72,8 @@ func (r valueReport) encode() []byte {
 	}
 }
 
-func decodeValueReport(text []byte) (r valueReport) {
-	if json.Unmarshal(text, &r) != nil {
+func decodeValueReport(encoded []byte) (r valueReport) {
+	if json.Unmarshal(encoded, &r) != nil {
 		return valueReport{}
 	}
 	r.Event, r.Site = printable(r.Event), printable(r.Site)
@@ -98,62 +98,65 @@ func printable(text string) string {
 // ranks. The ranks first exchange the sizes of the reports. Then they exchange one piece of every
 // report at a time. The caller must hold n.mu.
 func (v *values) exchangeReports(
-	ctx context.Context, n *valueName, own valueReport,
+	ctx context.Context, name *valueName, own valueReport,
 ) ([]valueReport, error) {
-	text := own.encode()
-	sizes := make([]uint64, len(n.gathered))
-	texts := make([][]byte, len(n.gathered))
+	encoded := own.encode()
+	sizes := make([]uint64, len(name.gathered))
+	encodedReports := make([][]byte, len(name.gathered))
 	gather := func(w driver.Words) error {
-		if err := n.gather.Gather(ctx, w, n.gathered); err != nil {
+		if err := name.gather.Gather(ctx, w, name.gathered); err != nil {
 			return v.life.awaitCause(err)
 		}
 		return nil
 	}
-	if err := gather(driver.Words{uint64(valueReports), uint64(len(text))}); err != nil {
+	if err := gather(driver.Words{uint64(valueReports), uint64(len(encoded))}); err != nil {
 		return nil, err
 	}
-	for r, w := range n.gathered {
-		if ValueOperation(w[0]) != valueReports || w[1] > maxValueReport {
-			return nil, v.failInvalidData(n, fmt.Errorf("rank %d of the group sent no report", r))
+	for rank, words := range name.gathered {
+		if ValueOperation(words[0]) != valueReports || words[1] > maxValueReport {
+			err := fmt.Errorf("rank %d of the group sent no report", rank)
+			return nil, v.failInvalidData(name, err)
 		}
-		sizes[r] = w[1]
+		sizes[rank] = words[1]
 	}
 	const pieceBytes = uint64(len(driver.Words{}) * 8)
 	for offset := uint64(0); offset < slices.Max(sizes); offset += pieceBytes {
 		var words driver.Words
 		var bytes [pieceBytes]byte
-		copy(bytes[:], text[min(offset, uint64(len(text))):])
+		copy(bytes[:], encoded[min(offset, uint64(len(encoded))):])
 		for i := range words {
 			words[i] = binary.LittleEndian.Uint64(bytes[8*i:])
 		}
 		if err := gather(words); err != nil {
 			return nil, err
 		}
-		for r, w := range n.gathered {
-			for _, word := range w {
-				texts[r] = binary.LittleEndian.AppendUint64(texts[r], word)
+		for rank, words := range name.gathered {
+			for _, word := range words {
+				encodedReports[rank] = binary.LittleEndian.AppendUint64(encodedReports[rank], word)
 			}
 		}
 	}
-	reports := make([]valueReport, len(texts))
-	for r := range texts {
-		reports[r] = decodeValueReport(texts[r][:min(sizes[r], uint64(len(texts[r])))])
+	reports := make([]valueReport, len(encodedReports))
+	for rank, encoded := range encodedReports {
+		reports[rank] = decodeValueReport(encoded[:min(sizes[rank], uint64(len(encoded)))])
 	}
 	return reports, nil
 }
 
-// newDivergenceError returns the DivergenceError for calls that differ. It has one Side for all ranks
-// with the same report.
+// newDivergenceError returns the DivergenceError for calls that differ. It has one Side for all
+// ranks with the same report.
 func (v *values) newDivergenceError(
-	description string, words []driver.Words, reports []valueReport,
+	description string, wordsByRank []driver.Words, reports []valueReport,
 ) *DivergenceError {
 	divergence := &DivergenceError{
 		Group: v.id, Members: slices.Clone(v.ranks), Kind: DivergedValue, Why: "unknown",
 		Deviant: []int{},
 	}
-	for r, w := range words {
-		side := Side{Event: eventOf(w).String(), Site: reports[r].Site, Before: reports[r].Before}
-		if ValueOperation(w[0]).hasText() {
+	for r, words := range wordsByRank {
+		side := Side{
+			Event: eventOf(words).String(), Site: reports[r].Site, Before: reports[r].Before,
+		}
+		if ValueOperation(words[0]).hasText() {
 			side.Event = reports[r].Event
 		}
 		index := slices.IndexFunc(divergence.Sides, func(s Side) bool {
@@ -168,7 +171,7 @@ func (v *values) newDivergenceError(
 			side.Ranks = []int{v.ranks[r]}
 			divergence.Sides = append(divergence.Sides, side)
 		}
-		if majority, hasMajority := majorityWords(words); hasMajority && w != majority {
+		if majority, hasMajority := majorityWords(wordsByRank); hasMajority && words != majority {
 			divergence.Deviant = append(divergence.Deviant, v.ranks[r])
 		}
 	}
@@ -187,11 +190,11 @@ func (v *values) newDivergenceError(
 
 // majorityWords returns the words that more than half of the ranks sent. hasMajority is false if
 // there are none.
-func majorityWords(words []driver.Words) (common driver.Words, hasMajority bool) {
-	count := map[driver.Words]int{}
-	for _, w := range words {
-		if count[w]++; 2*count[w] > len(words) {
-			return w, true
+func majorityWords(wordsByRank []driver.Words) (common driver.Words, hasMajority bool) {
+	counts := map[driver.Words]int{}
+	for _, words := range wordsByRank {
+		if counts[words]++; 2*counts[words] > len(wordsByRank) {
+			return words, true
 		}
 	}
 	return common, false

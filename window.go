@@ -50,16 +50,16 @@ func (t *windowTable) findWindow(address uintptr, bytes int64) (*windowEntry, bo
 		granule := offset >> arena.granuleShift
 		chunk := granule >> chunkShift
 		if chunk < uintptr(len(arena.chunks)) && arena.chunks[chunk] != nil {
-			return arena.chunks[chunk][granule%chunkGranules].contains(address, bytes)
+			return arena.chunks[chunk][granule%chunkGranules].entryIfContained(address, bytes)
 		}
 		return nil, false
 	}
 	return nil, false
 }
 
-// contains returns e, and reports whether its window contains the whole range. The range must begin
-// in the window.
-func (e *windowEntry) contains(address uintptr, bytes int64) (*windowEntry, bool) {
+// entryIfContained returns e, and reports whether its window contains the whole range. The range
+// must begin in the window.
+func (e *windowEntry) entryIfContained(address uintptr, bytes int64) (*windowEntry, bool) {
 	if e == nil {
 		return nil, false
 	}
@@ -131,15 +131,15 @@ func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange
 	newTable := &windowTable{
 		arenas: slices.Clone(oldTable.arenas), count: oldTable.count + countChange,
 	}
-	i := slices.IndexFunc(newTable.arenas, func(a arenaTable) bool { return a.pool == p })
-	if i < 0 {
-		i = len(newTable.arenas)
+	arenaIndex := slices.IndexFunc(newTable.arenas, func(a arenaTable) bool { return a.pool == p })
+	if arenaIndex < 0 {
+		arenaIndex = len(newTable.arenas)
 		newTable.arenas = append(newTable.arenas, arenaTable{
 			pool: p, base: p.segments.arena.Address(), bytes: uintptr(p.segments.arenaBytes),
 			granuleShift: uint8(bits.TrailingZeros64(uint64(p.rt.device.Info().Granularity))),
 		})
 	}
-	newTable.arenas[i].setGranules(s, entry)
+	newTable.arenas[arenaIndex].setGranules(s, entry)
 	w.table.Store(newTable)
 	w.revision.Add(1)
 }
@@ -155,8 +155,8 @@ func (w *windows) dropPool(p *Pool) {
 	w.memberships.Store(&members)
 	oldTable := w.table.Load()
 	w.table.Store(&windowTable{
-		arenas: slices.DeleteFunc(slices.Clone(oldTable.arenas), func(a arenaTable) bool {
-			return a.pool == p
+		arenas: slices.DeleteFunc(slices.Clone(oldTable.arenas), func(arena arenaTable) bool {
+			return arena.pool == p
 		}),
 		count: oldTable.count,
 	})
@@ -164,21 +164,21 @@ func (w *windows) dropPool(p *Pool) {
 }
 
 // setGranules changes copies of the chunks, because other goroutines can read the old chunks.
-func (arena *arenaTable) setGranules(s *segment, entry *windowEntry) {
-	first := (uintptr(s.start) - arena.base) >> arena.granuleShift
-	last := first + uintptr(s.bytes-1)>>arena.granuleShift
-	arena.chunks = slices.Clone(arena.chunks)
-	for uintptr(len(arena.chunks)) <= last>>chunkShift {
-		arena.chunks = append(arena.chunks, nil)
+func (t *arenaTable) setGranules(s *segment, entry *windowEntry) {
+	first := (uintptr(s.start) - t.base) >> t.granuleShift
+	last := first + uintptr(s.bytes-1)>>t.granuleShift
+	t.chunks = slices.Clone(t.chunks)
+	for uintptr(len(t.chunks)) <= last>>chunkShift {
+		t.chunks = append(t.chunks, nil)
 	}
 	var chunk *windowChunk
 	for granule := first; granule <= last; granule++ {
 		if index := granule >> chunkShift; chunk == nil || granule%chunkGranules == 0 {
 			chunk = &windowChunk{}
-			if arena.chunks[index] != nil {
-				*chunk = *arena.chunks[index]
+			if t.chunks[index] != nil {
+				*chunk = *t.chunks[index]
 			}
-			arena.chunks[index] = chunk
+			t.chunks[index] = chunk
 		}
 		chunk[granule%chunkGranules] = entry
 	}
