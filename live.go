@@ -79,7 +79,7 @@ func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start begins to serve the TCP address. All ranks must have created their sockets before.
+// start begins to serve the TCP address, after all ranks have created their sockets.
 func (v *liveView) start() {
 	v.isReady.Store(true)
 	if v.server != nil {

@@ -117,19 +117,19 @@ func (r *realigner) rebuild(
 	}
 	clear(r.heap.uses.useEndEvents)
 	start := uint64(0)
-	for _, s := range inventories {
-		start = max(start, s.Start)
+	for _, inventory := range inventories {
+		start = max(start, inventory.Start)
 	}
 	r.events.collect()
 	history.Restart(start, digestOfArrangement(arrangement, inventories[0]))
 	r.events.recordRestart(start)
 	r.suspicion.noteRealigned(g)
-	var result []*segment
+	var toUnmap []*segment
 	for _, s := range unusedSegments {
-		result = append(result, segments.list[s.Ordinal])
+		toUnmap = append(toUnmap, segments.list[s.Ordinal])
 	}
-	slices.SortFunc(result, byOrdinal)
-	return result
+	slices.SortFunc(toUnmap, byOrdinal)
+	return toUnmap
 }
 
 func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory) uint64 {

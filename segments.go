@@ -122,7 +122,7 @@ func (t *segmentTable) releaseAll(held []*segment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range held {
-		_ = t.release(s) // no caller needs an error of unmapping
+		_ = t.release(s) // callers ignore errors of unmapping
 	}
 }
 
@@ -168,7 +168,7 @@ func checkClosedOnce(err error) error {
 }
 
 // close unmaps the segments of a closed pool that have no live buffers. live contains the number of
-// live buffers in each segment. No segment must be registered.
+// live buffers in each segment. All segments must have been deregistered.
 func (t *segmentTable) close(live map[*segment]int) error {
 	var errs []error
 	for _, s := range t.mapped() {

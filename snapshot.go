@@ -74,7 +74,7 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 		waits = append(waits, live.Wait{
 			Group: g.id, InCall: wait.InCall, Since: now.Add(-wait.Waited),
 			Seconds: wait.Waited.Seconds(),
-			Ranks: wait.Ranks, Activity: wait.Activity,
+			Ranks:   wait.Ranks, Activity: wait.Activity,
 		})
 	}
 	return snapshot, waits

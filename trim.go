@@ -65,9 +65,8 @@ func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 		t.segments.forEachMapped(segments, t.segments.release))
 }
 
-// takeEmptySegments removes the segments without buffers from the core, and waits for all streams.
-// Since the wait in trim, another goroutine may have queued work on buffers and freed these
-// buffers.
+// takeEmptySegments removes the segments without buffers from the core, and waits for all streams,
+// because another goroutine may have queued work and freed its buffers.
 func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.removeEmptySegments(minBytes)
 	if len(segments) == 0 {

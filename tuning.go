@@ -81,7 +81,6 @@ func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
 	}
-	// An error leaves the host name or the boot id empty.
 	host, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return host + " " + strings.TrimSpace(string(boot))

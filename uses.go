@@ -38,7 +38,7 @@ func (u *uses) addUse(m Memory, s *Stream) error {
 	return nil
 }
 
-// renewUse records a use again after its work has been queued; see Stream.useAgain.
+// renewUse records a use again after its work has been queued.
 func (u *uses) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -75,7 +75,7 @@ func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offse
 
 // windows holds the windows of a group, and the group's memberships in pools.
 type windows struct {
-	mu          *ranked.Spin[groupState] // serializes writers
+	mu          *ranked.Spin[groupState] // held while a field changes
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
 	revision    atomic.Uint64 // incremented to make all plans (prepared calls) stale
@@ -149,10 +149,10 @@ func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	members := slices.DeleteFunc(slices.Clone(*w.memberships.Load()), func(m *membership) bool {
+	remaining := slices.DeleteFunc(slices.Clone(*w.memberships.Load()), func(m *membership) bool {
 		return m.pool == p
 	})
-	w.memberships.Store(&members)
+	w.memberships.Store(&remaining)
 	oldTable := w.table.Load()
 	w.table.Store(&windowTable{
 		arenas: slices.DeleteFunc(slices.Clone(oldTable.arenas), func(arena arenaTable) bool {

@@ -85,9 +85,9 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 	if uint64(id) < uint64(len(c.blocks)) {
 		b := &c.blocks[id]
 		if b.generation == uint32(h>>32) && b.state() == Live {
-			r := c.regionOf(b)
-			view := r.blockView(b, id)
-			c.lastOwner = r.owner
+			region := c.regionOf(b)
+			view := region.blockView(b, id)
+			c.lastOwner = region.owner
 			if b.packed&hasRareFieldsBit != 0 {
 				c.prepareFree()
 				c.lastAllocated = 0
@@ -98,7 +98,7 @@ func (c *Core) FreeHandle(h Handle) (Block, State, error) {
 				c.prepareFree()
 			}
 			c.lastFreedNeighbors = c.neighborStates(b)
-			c.freeWithoutMerge(b, id, r.indexID)
+			c.freeWithoutMerge(b, id, region.indexID)
 			return view, Free, nil
 		}
 	}
@@ -168,14 +168,14 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 // Use records that a stream uses a block until the block is freed.
 //
 // Errors: ErrFreed, ErrForeign.
-func (c *Core) Use(h Handle, on Stream) error {
+func (c *Core) Use(h Handle, stream Stream) error {
 	c.mergeLastFreed()
 	c.reports.clear()
 	id, err := c.resolveLive(h)
 	if err != nil {
 		return fmt.Errorf("using a block: %w", err)
 	}
-	streamID := c.ensureStream(on)
+	streamID := c.ensureStream(stream)
 	if streamID == c.indexIDOf(&c.blocks[id])/2 || c.renewUse(&c.rareFields[id], streamID) {
 		return nil
 	}
@@ -185,9 +185,9 @@ func (c *Core) Use(h Handle, on Stream) error {
 }
 
 // UseAgain updates a live block's use on a stream, as if it had just been recorded.
-func (c *Core) UseAgain(h Handle, on Stream) {
+func (c *Core) UseAgain(h Handle, stream Stream) {
 	id, err := c.resolveLive(h)
-	streamID, isKnown := c.streamIDs[on]
+	streamID, isKnown := c.streamIDs[stream]
 	if err == nil && isKnown {
 		c.renewUse(&c.rareFields[id], streamID)
 	}
@@ -210,19 +210,19 @@ func (c *Core) QuietSince(m Mark) bool {
 // Synced records that all work that a stream had queued before the mark is complete, and that the
 // host has waited for it. It calls Idle, and then frees the deferred blocks that no stream uses any
 // more. Returned lists these blocks by the number of their stream and then by their Deferral.
-func (c *Core) Synced(on Stream, before Mark) {
+func (c *Core) Synced(stream Stream, mark Mark) {
 	c.mergeLastFreed()
 	c.reports.clear()
-	streamID, isKnown := c.streamIDs[on]
+	streamID, isKnown := c.streamIDs[stream]
 	if !isKnown {
 		return
 	}
-	c.streams[streamID].lastCompleteUse = max(c.streams[streamID].lastCompleteUse, before.useCount)
-	c.Idle(on, before)
+	c.streams[streamID].lastCompleteUse = max(c.streams[streamID].lastCompleteUse, mark.useCount)
+	c.Idle(stream, mark)
 	for _, owner := range c.streamsWithDeferrals() {
 		for id := c.streams[owner].firstDeferred; id != 0; {
 			next := c.rareFields[id].nextDeferred
-			c.endDeferral(id, streamID, before.deferralCount)
+			c.endDeferral(id, streamID, mark.deferralCount)
 			id = next
 		}
 	}
@@ -231,9 +231,9 @@ func (c *Core) Synced(on Stream, before Mark) {
 // Idle records that all work that a stream had queued before the mark is complete. The stream's
 // free memory becomes clean: other streams can use it without waiting. Idle does nothing if a block
 // has become free since the mark.
-func (c *Core) Idle(on Stream, before Mark) {
-	streamID, isKnown := c.streamIDs[on]
-	if isKnown && before.freeCount == c.freeCount {
+func (c *Core) Idle(stream Stream, mark Mark) {
+	streamID, isKnown := c.streamIDs[stream]
+	if isKnown && mark.freeCount == c.freeCount {
 		c.mergeLastFreed()
 		c.markClean(streamID)
 	}

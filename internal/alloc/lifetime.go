@@ -22,16 +22,16 @@ func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
 	return l.selectedIndex + l.config.smallIndexBit(roundedBytes)
 }
 
-func (l *lifetimes) selectStream(name Stream) {
-	streamID := l.ensureStream(name)
+func (l *lifetimes) selectStream(stream Stream) {
+	streamID := l.ensureStream(stream)
 	l.assignNumber(streamID)
-	l.selectedStream, l.selectedIndex = name, streamID*2
+	l.selectedStream, l.selectedIndex = stream, streamID*2
 }
 
-func (l *lifetimes) ensureStream(name Stream) uint32 {
-	streamID, isKnown := l.streamIDs[name]
+func (l *lifetimes) ensureStream(stream Stream) uint32 {
+	streamID, isKnown := l.streamIDs[stream]
 	if !isKnown {
-		streamID = l.addStream(name)
+		streamID = l.addStream(stream)
 		l.indexes = append(l.indexes, nil, nil)
 	}
 	return streamID

@@ -4,28 +4,28 @@ package alloc
 // its size in units.
 func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
-	p, n := &l.blocks[prev], &l.blocks[next]
-	if (p.unitsAndPrev|n.unitsAndPrev)>>idBits > exactBins {
+	prevBlock, nextBlock := &l.blocks[prev], &l.blocks[next]
+	if (prevBlock.unitsAndPrev|nextBlock.unitsAndPrev)>>idBits > exactBins {
 		return l.mergeLargeBlock(index, b, id, states)
 	}
 	if states.isNextFree {
-		added := n.units()
-		l.removeBlock(index, n, added)
-		units += added
-		after := n.next
-		l.dropBlock(n, next)
-		b.next = after
-		l.blocks[after].setPrev(id)
+		addedUnits := nextBlock.units()
+		l.removeBlock(index, nextBlock, addedUnits)
+		units += addedUnits
+		nextID := nextBlock.next
+		l.dropBlock(nextBlock, next)
+		b.next = nextID
+		l.blocks[nextID].setPrev(id)
 	}
 	if states.isPrevFree {
-		added := p.units()
-		l.removeBlock(index, p, added)
-		units += added
-		after := b.next
-		p.next = after
-		l.blocks[after].setPrev(prev)
+		addedUnits := prevBlock.units()
+		l.removeBlock(index, prevBlock, addedUnits)
+		units += addedUnits
+		nextID := b.next
+		prevBlock.next = nextID
+		l.blocks[nextID].setPrev(prev)
 		l.dropBlock(b, id)
-		b, id = p, prev
+		b, id = prevBlock, prev
 	}
 	b.unitsAndPrev = units<<idBits | b.unitsAndPrev&idMask
 	l.insertBlock(index, b, id, units)
@@ -38,27 +38,27 @@ func (l *layout) mergeLargeBlock(
 	index *sizeIndex, b *block, id uint32, states neighborStates,
 ) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
-	p, n := &l.blocks[prev], &l.blocks[next]
+	prevBlock, nextBlock := &l.blocks[prev], &l.blocks[next]
 	switch {
 	case states.isPrevFree:
-		units += p.units()
-		after := next
+		units += prevBlock.units()
+		nextID := next
 		if states.isNextFree {
-			added := n.units()
-			l.removeBlock(index, n, added)
-			units += added
-			after = n.next
-			l.dropBlock(n, next)
+			addedUnits := nextBlock.units()
+			l.removeBlock(index, nextBlock, addedUnits)
+			units += addedUnits
+			nextID = nextBlock.next
+			l.dropBlock(nextBlock, next)
 		}
-		p.next = after
-		l.blocks[after].setPrev(prev)
+		prevBlock.next = nextID
+		l.blocks[nextID].setPrev(prev)
 		l.dropBlock(b, id)
-		l.moveInIndex(index, p, prev, p.positionAndRegion, units)
+		l.moveInIndex(index, prevBlock, prev, prevBlock.positionAndRegion, units)
 	case states.isNextFree:
-		units += n.units()
-		l.linkAfter(n, prev, next)
+		units += nextBlock.units()
+		l.linkAfter(nextBlock, prev, next)
 		l.dropBlock(b, id)
-		l.moveInIndex(index, n, next, b.positionAndRegion, units)
+		l.moveInIndex(index, nextBlock, next, b.positionAndRegion, units)
 	default:
 		l.insertBlock(index, b, id, units)
 	}

@@ -27,11 +27,11 @@ type placer struct {
 func (p *placer) makeLive(id uint32, size int64) Block {
 	b := &p.blocks[id]
 	b.packed = uint64(Live) | uint64(size)<<requestedShift
-	r := p.regionOf(b)
-	view := r.blockView(b, id)
-	p.lastOwner = r.owner
-	if end := b.position() + b.units(); end > r.dirtyEnd {
-		r.dirtyEnd = end
+	region := p.regionOf(b)
+	view := region.blockView(b, id)
+	p.lastOwner = region.owner
+	if end := b.position() + b.units(); end > region.dirtyEnd {
+		region.dirtyEnd = end
 	}
 	p.counts.liveCount++
 	p.counts.requestedBytes += size

@@ -97,7 +97,7 @@ func (l *layout) usedEnd(regionID uint32) uint64 {
 
 // firstBlock returns a region's first block. free is set if this block is free and covers the whole
 // region.
-func (l *layout) firstBlock(regionID uint32) (id uint32, free bool) {
+func (l *layout) firstBlock(regionID uint32) (id uint32, isFree bool) {
 	sentinel := &l.blocks[l.regions[regionID].sentinel]
 	id = sentinel.next
 	return id, id == sentinel.prev() && l.blocks[id].state() == Free
@@ -149,22 +149,23 @@ func (l *layout) takeCleanMemory(units uint64, indexID, owner uint32) bool {
 	if l.isNearlyFull() {
 		return false
 	}
-	best, bestSize, start := uint32(0), ^uint64(0), uint64(0)
+	smallestID, smallestUnits, start := uint32(0), ^uint64(0), uint64(0)
 	for i := range l.segments {
 		regionID := l.segments[i].firstRegion
 		for ; regionID != 0; regionID = l.regions[regionID].next {
 			region := &l.regions[regionID]
 			base, end := l.regionBounds(regionID)
 			low := max(region.dirtyEnd, base)
-			if position, fits := region.lastPosition(low, end, units); fits && end-low < bestSize {
-				best, bestSize, start = regionID, end-low, position
+			position, isLargeEnough := region.lastPosition(low, end, units)
+			if isLargeEnough && end-low < smallestUnits {
+				smallestID, smallestUnits, start = regionID, end-low, position
 			}
 		}
 	}
-	if best == 0 {
+	if smallestID == 0 {
 		return false
 	}
-	l.transferTail(best, start, indexID, owner)
+	l.transferTail(smallestID, start, indexID, owner)
 	return true
 }
 
@@ -186,8 +187,8 @@ func (l *layout) transferTail(regionID uint32, start uint64, indexID, owner uint
 		regionID = l.splitRegion(regionID, start)
 	}
 	l.assignRegion(regionID, indexID, owner)
-	if above := l.regions[regionID].next; above != 0 && l.regions[above].indexID == indexID {
-		l.joinRegions(regionID, above)
+	if nextID := l.regions[regionID].next; nextID != 0 && l.regions[nextID].indexID == indexID {
+		l.joinRegions(regionID, nextID)
 	}
 }
 
@@ -207,11 +208,11 @@ func (l *layout) assignRegion(regionID, indexID, owner uint32) {
 // upper part.
 func (l *layout) splitRegion(regionID uint32, position uint64) uint32 {
 	first := l.blockAt(regionID, position)
-	above, upperSentinel := l.newRegion(), l.newBlock()
-	lower, upper := &l.regions[regionID], &l.regions[above]
+	upperID, upperSentinel := l.newRegion(), l.newBlock()
+	lower, upper := &l.regions[regionID], &l.regions[upperID]
 	*upper = *lower
 	upper.sentinel = upperSentinel
-	lower.next = above
+	lower.next = upperID
 	lower.dirtyEnd = min(lower.dirtyEnd, position)
 	lower.reservedEnd = min(lower.reservedEnd, position)
 	if upper.reservedEnd <= position {
@@ -226,8 +227,8 @@ func (l *layout) splitRegion(regionID uint32, position uint64) uint32 {
 	b.setPrev(upperSentinel)
 	lowerSentinel.setPrev(before)
 	l.blocks[before].next = lower.sentinel
-	l.setRegion(first, upperSentinel, above)
-	return above
+	l.setRegion(first, upperSentinel, upperID)
+	return upperID
 }
 
 // blockAt returns the block that begins at a position. It splits a free block if necessary.
@@ -240,18 +241,18 @@ func (l *layout) blockAt(regionID uint32, position uint64) uint32 {
 	if l.blocks[id].position() == position {
 		return id
 	}
-	rest := l.newBlock()
-	b, f, index := &l.blocks[id], &l.blocks[rest], l.indexes[region.indexID]
-	units, after := b.units(), b.next
-	front := position - b.position()
+	restID := l.newBlock()
+	b, restBlock, index := &l.blocks[id], &l.blocks[restID], l.indexes[region.indexID]
+	units, nextID := b.units(), b.next
+	frontUnits := position - b.position()
 	l.removeBlock(index, b, units)
-	f.positionAndRegion = b.positionAndRegion + front<<idBits
-	f.unitsAndPrev, f.next = (units-front)<<idBits|uint64(id), after
-	b.unitsAndPrev, b.next = front<<idBits|b.unitsAndPrev&idMask, rest
-	l.blocks[after].setPrev(rest)
-	l.insertBlock(index, b, id, front)
-	l.insertBlock(index, f, rest, units-front)
-	return rest
+	restBlock.positionAndRegion = b.positionAndRegion + frontUnits<<idBits
+	restBlock.unitsAndPrev, restBlock.next = (units-frontUnits)<<idBits|uint64(id), nextID
+	b.unitsAndPrev, b.next = frontUnits<<idBits|b.unitsAndPrev&idMask, restID
+	l.blocks[nextID].setPrev(restID)
+	l.insertBlock(index, b, id, frontUnits)
+	l.insertBlock(index, restBlock, restID, units-frontUnits)
+	return restID
 }
 
 func (l *layout) setRegion(first, end, regionID uint32) {
@@ -262,29 +263,29 @@ func (l *layout) setRegion(first, end, regionID uint32) {
 }
 
 // joinRegions merges a region with the next one, which must belong to the same stream. The result
-// uses the record of kept. Because joinRegions visits all blocks of the other region, kept should
-// be the region with more blocks.
-func (l *layout) joinRegions(regionID, kept uint32) {
-	above := l.regions[regionID].next
-	lower, upper := &l.regions[regionID], &l.regions[above]
+// keeps the record keptID. It should be that of the region with more blocks, because joinRegions
+// visits all blocks of the other region.
+func (l *layout) joinRegions(regionID, keptID uint32) {
+	upperID := l.regions[regionID].next
+	lower, upper := &l.regions[regionID], &l.regions[upperID]
 	indexID, next := lower.indexID, upper.next
 	lowerSentinel, upperSentinel := lower.sentinel, upper.sentinel
 	dirtyEnd, reservedEnd := lower.dirtyEnd, lower.reservedEnd
-	if base, _ := l.regionBounds(above); upper.dirtyEnd > base {
+	if base, _ := l.regionBounds(upperID); upper.dirtyEnd > base {
 		dirtyEnd, reservedEnd = upper.dirtyEnd, max(reservedEnd, upper.reservedEnd)
 	}
 	sentinel, dropped := &l.blocks[lowerSentinel], &l.blocks[upperSentinel]
 	last, first, end := sentinel.prev(), dropped.next, dropped.prev()
-	if kept == regionID {
+	if keptID == regionID {
 		l.setRegion(first, upperSentinel, regionID)
-		l.dropRegion(above)
+		l.dropRegion(upperID)
 	} else {
-		l.setRegion(sentinel.next, lowerSentinel, above)
-		*l.linkToRegion(regionID) = above
+		l.setRegion(sentinel.next, lowerSentinel, upperID)
+		*l.linkToRegion(regionID) = upperID
 		upper.sentinel = lowerSentinel
 		l.dropRegion(regionID)
 	}
-	result := &l.regions[kept]
+	result := &l.regions[keptID]
 	result.next, result.dirtyEnd, result.reservedEnd = next, dirtyEnd, reservedEnd
 	l.blocks[last].next = first
 	l.blocks[first].setPrev(last)
