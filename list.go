@@ -107,18 +107,17 @@ func chooseListPath(planner *planner, calls []*collective) error {
 			largest, maxBytes = c, bytes
 		}
 	}
-	plan := planner.cached(largest)
 	var call driver.Call
-	if plan != nil {
-		call = *plan.plan.Prepared()
+	if cached := planner.cached(largest); cached != nil {
+		call = *cached.plan.Prepared()
 	} else {
-		plan, err := planner.validCopy(largest)
+		validated, err := planner.validCopy(largest)
 		if err != nil {
 			return err
 		}
-		call = plan.call()
+		call = validated.call()
 		buffers := planner.locations(&call)
-		if _, _, err := planner.router.route(plan.choice, &call, buffers.where); err != nil {
+		if _, _, err := planner.router.route(validated.choice, &call, buffers.where); err != nil {
 			return planner.wrap(largest, err)
 		}
 	}
@@ -136,11 +135,11 @@ func chooseListPath(planner *planner, calls []*collective) error {
 func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
 	lister, canList := g.comm.(driver.Lister)
 	if canList && len(plans) > 1 {
-		prepared := make([]driver.Plan, len(plans))
+		driverPlans := make([]driver.Plan, len(plans))
 		for i, p := range plans {
-			prepared[i] = p.plan
+			driverPlans[i] = p.plan
 		}
-		plan, err := lister.List(prepared)
+		plan, err := lister.List(driverPlans)
 		if err == nil {
 			for _, p := range plans {
 				p.submit.Count()

@@ -78,7 +78,7 @@ func (a *NormArgs) otherBuffers() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
-// reuseNorm returns a pointer to a copy of the arguments. If the arguments of plan p are the same,
+// reuseNorm returns a pointer to a copy of the arguments. If the plan has equal arguments,
 // it returns their pointer, so that a repeated call allocates no memory.
 func reuseNorm(plan *collective, args *NormArgs) *NormArgs {
 	if plan != nil && plan.norm != nil && *plan.norm == *args {

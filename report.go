@@ -10,7 +10,7 @@ import (
 // report describes the failure of a group. A rank sends it to the other ranks of the group.
 type report struct {
 	Kind string `json:"kind"`
-	// InCall describes the call that failed.
+	// InCall describes the call that failed, or contains the text of a MismatchError.
 	InCall string `json:"doing"`
 	// Of the fields from Lost to Text, only the field for the type of the error is set.
 	Lost       *RankLostError   `json:"lost,omitempty"`
@@ -19,10 +19,10 @@ type report struct {
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch has no Call; InCall contains the text of the error instead.
+	// Mismatch has no Call.
 	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
 	Text     string                `json:"text,omitempty"`
-	// Interrupted is set if Options.Interrupted ended the rank's wait.
+	// Interrupted is set if Options.Interrupted has ended a wait of the rank.
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Rank and Cause are set for a PriorError: Cause describes the earlier failure on Rank.
 	Rank  int     `json:"rank"`

@@ -24,19 +24,19 @@ type groupWindow struct {
 func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []groupWindow
+	var windows []groupWindow
 	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
 	for _, m := range slices.SortedFunc(maps.Values(s.registrar.memberships), byKey) {
 		for _, segment := range s.segments.mapped() {
 			if w := m.windows[segment]; w != nil {
-				all = append(all, groupWindow{m.group, segment, w})
+				windows = append(windows, groupWindow{m.group, segment, w})
 			}
 		}
 	}
-	return all
+	return windows
 }
 
-// holdSegments prevents that segments of the pool are unmapped, and returns these segments.
+// holdSegments keeps the pool's segments mapped, and returns them.
 func (s *suspender) holdSegments() []*segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,17 +126,16 @@ type refusalError struct {
 
 func (e *refusalError) Error() string { return e.text }
 
-// Unwrap returns the kind of the error, for errors.Is.
+// Unwrap returns the kind, so that errors.Is finds it.
 func (e *refusalError) Unwrap() error { return e.kind }
 
-// refusalKinds lists the possible values of refusalError.kind. refusalMessage.Kind is an index of
-// this list.
+// refusalKinds lists the values of refusalError.kind.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
 // refusalMessage is the form in which ranks exchange a refusalError.
 type refusalMessage struct {
 	Text string
-	Kind int
+	Kind int // index in refusalKinds
 }
 
 // agreeOnRefusal exchanges the refusals of all ranks. refusal is nil if this rank does not refuse.

@@ -4,8 +4,8 @@ package alloc
 type counts struct {
 	liveCount       int   // number of live blocks
 	segmentCount    int   // number of mapped segments
-	usedBytes       int64 // size of the blocks that are not free
-	requestedBytes  int64 // size that callers requested for the blocks in used
+	usedBytes       int64 // size of all blocks that are not free
+	requestedBytes  int64 // size that callers requested for these blocks
 	peakUsedBytes   int64
 	peakMappedBytes int64
 	parkedBytes     int64
