@@ -98,9 +98,8 @@ func (r *registry) countPools(domain *Group) int {
 // poolsPerDomain is the number of ids for the pools of one domain (the group that shares a pool).
 const poolsPerDomain = 1 << 16
 
-// poolID returns the id of a domain's next pool. The id is the same on all ranks of the domain. If
-// the domain is the world, the group of all ranks, the id is below poolsPerDomain. The caller must
-// hold mu.
+// poolID returns the id of a domain's next pool, the same on all ranks of the domain. For the world
+// (the group of all ranks), the id is below poolsPerDomain. The caller must hold mu.
 func (r *registry) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0

@@ -18,7 +18,7 @@ const MaxSize = int64(1) << 46
 // Policy decides which free block is allocated if several blocks have the same size.
 type Policy uint8
 
-// These policies exist.
+// The values of Policy.
 const (
 	// Creation takes the block with the lowest (segment ordinal, offset). Segments are numbered in
 	// the order of their creation, so all ranks take the same block.
@@ -39,7 +39,7 @@ func (p Policy) String() string {
 // Sizing decides how large segments are and when blocks are split.
 type Sizing uint8
 
-// These values of Sizing exist.
+// The values of Sizing.
 const (
 	// Geometric makes each new segment as large as all earlier ones together. It splits a block
 	// whenever at least a Unit remains.

@@ -7,7 +7,7 @@ import (
 )
 
 // TestHotBlockDoesNotChangePlacement applies the same history to two Cores, one of which (eager)
-// merges its hot block after every call.
+// merges the block last freed after every call.
 func TestHotBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lazy, eager := mustNew(t), mustNew(t)

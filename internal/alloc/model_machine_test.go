@@ -227,13 +227,13 @@ func (m *machine) Reserve(t *rapid.T) {
 
 func (m *machine) Seize(t *rapid.T) {
 	size, stream, spared := drawSize(t), drawStream(t), drawStream(t)
-	mayLose := func(s Stream) bool { return s != spared }
+	canTakeFrom := func(s Stream) bool { return s != spared }
 	var got []Stream
 	var waitErr error
 	if rapid.Bool().Draw(t, "the wait fails") {
 		waitErr = errors.New("no event")
 	}
-	taken, err := m.core.Seize(size, stream, mayLose, func(owner Stream) error {
+	taken, err := m.core.Seize(size, stream, canTakeFrom, func(owner Stream) error {
 		got = append(got, owner)
 		return waitErr
 	})

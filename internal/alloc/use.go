@@ -49,7 +49,7 @@ func (t *useTable) endUseOnStream(fields *rareFields, streamID uint32, lastDefer
 	return false
 }
 
-// dropCompleteUses drops a block's uses whose work is known to be complete.
+// dropCompleteUses drops a block's uses that are known to be complete.
 func (t *useTable) dropCompleteUses(fields *rareFields, streams []stream) {
 	for link := &fields.firstUse; *link != 0; {
 		useID := *link
