@@ -2,7 +2,7 @@ package agreement
 
 import "symmem/event"
 
-func encodeCall(c *event.Call) []byte {
+func encodeOptionalCall(c *event.Call) []byte {
 	if c == nil {
 		return nil
 	}
@@ -12,7 +12,7 @@ func encodeCall(c *event.Call) []byte {
 // noCall is the text for a rank that reports no call.
 const noCall = "no collective"
 
-func (n Names) callText(value []byte) (string, error) {
+func (n Names) describeCall(value []byte) (string, error) {
 	if len(value) == 0 {
 		return noCall, nil
 	}

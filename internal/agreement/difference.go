@@ -7,30 +7,30 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first event that differs between ranks. It is a guess that only helps
-// the reader of a report.
+// Difference classifies the first event that differs between ranks. It is a guess, which is used
+// only in the report.
 type Difference uint8
 
 const (
 	// DifferenceUnknown marks a difference that could not be classified.
 	DifferenceUnknown Difference = iota
-	// DifferenceExtra marks an event that only the deviant ranks have.
-	DifferenceExtra
-	// DifferenceMissing marks an event that only the other ranks have.
-	DifferenceMissing
+	// DifferenceExtraEvent marks an event that only the deviant ranks have.
+	DifferenceExtraEvent
+	// DifferenceMissingEvent marks an event that only the other ranks have.
+	DifferenceMissingEvent
 	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
-	// DifferencePlace marks the same request with a different segment or offset.
+	// DifferencePlace marks the same request, satisfied from a different segment or offset.
 	DifferencePlace
 	// DifferenceOrder marks two events in reverse order.
 	DifferenceOrder
 	// DifferenceStream marks the same event on a different stream.
 	DifferenceStream
-	// DifferenceEvent marks an unrelated event.
-	DifferenceEvent
-	// DifferenceHeld marks a block that all ranks freed, but that only some could reuse
+	// DifferenceUnrelatedEvent marks an unrelated event.
+	DifferenceUnrelatedEvent
+	// DifferenceHeldBlock marks a block that all ranks freed, but that only some could reuse
 	// immediately.
-	DifferenceHeld
+	DifferenceHeldBlock
 )
 
 var differenceNames = [...]string{
@@ -46,16 +46,18 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence describes how the deviant ranks differ from the usual ones.
+// sentence describes how the deviant ranks differ from the usual ranks (those with the most
+// frequent variant).
 func (d Difference) sentence(n Names, deviant, usual []int) string {
-	have := verb(deviant, "has", "have")
-	a, b := n.short(deviant), n.short(usual)
+	have := chooseVerb(deviant, "has", "have")
+	a, b := n.shortRanks(deviant), n.shortRanks(usual)
 	switch d {
-	case DifferenceExtra:
-		return fmt.Sprintf("%s %s an event that %s %s not have", a, have, b, verb(usual, "does", "do"))
-	case DifferenceMissing:
-		return fmt.Sprintf("%s %s an event that %s %s", a, verb(deviant, "lacks", "lack"), b,
-			verb(usual, "has", "have"))
+	case DifferenceExtraEvent:
+		return fmt.Sprintf("%s %s an event that %s %s not have", a, have, b,
+			chooseVerb(usual, "does", "do"))
+	case DifferenceMissingEvent:
+		return fmt.Sprintf("%s %s an event that %s %s", a, chooseVerb(deviant, "lacks", "lack"), b,
+			chooseVerb(usual, "has", "have"))
 	case DifferenceSize:
 		return fmt.Sprintf("%s %s a different size than %s", a, have, b)
 	case DifferencePlace:
@@ -67,9 +69,9 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	case DifferenceStream:
 		return fmt.Sprintf("%s %s the same event on a different stream than %s (a pool numbers streams "+
 			"from 1, in the order of their first allocation; 0 is the default stream)", a, have, b)
-	case DifferenceEvent:
+	case DifferenceUnrelatedEvent:
 		return fmt.Sprintf("%s %s a different event than %s", a, have, b)
-	case DifferenceHeld:
+	case DifferenceHeldBlock:
 		return "all ranks freed the same block, but some ranks keep it for a graph (parked) or for " +
 			"another stream (deferred): if a call or a capture uses a buffer on only some ranks, the " +
 			"other ranks must call UseOn for it"
@@ -78,35 +80,35 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify compares the usual variant with the first one that deviates. The notes in events hold
-// the digests of the requests from the differing event on.
-func classify(d *DivergenceError, events variants) Difference {
-	if d.sameFree() {
-		return DifferenceHeld
+// classify compares the most frequent variant with the first one that deviates from it. The details
+// in events hold the digests of the requests, starting at the differing event.
+func classify(d *DivergenceError, events contributions) Difference {
+	if d.freesSameBlock() {
+		return DifferenceHeldBlock
 	}
-	usual, deviant := d.usualAndDeviant()
+	usual, deviant := d.indexesOfUsualAndDeviant()
 	if usual < 0 || deviant < 0 {
 		return DifferenceUnknown
 	}
 	u, v := d.Variants[usual], d.Variants[deviant]
 	switch {
 	case u.HasEvent && !v.HasEvent:
-		return DifferenceMissing
+		return DifferenceMissingEvent
 	case !u.HasEvent && v.HasEvent:
-		return DifferenceExtra
+		return DifferenceExtraEvent
 	case !u.HasEvent:
 		return DifferenceUnknown
 	case u.Event.SameRequest(&v.Event):
 		if u.Event.Kind == event.KindFree {
-			return DifferenceEvent // The ranks freed different blocks.
+			return DifferenceUnrelatedEvent // The ranks freed different blocks.
 		}
 		return DifferencePlace
 	}
-	return classifyAligned(u.Event, v.Event,
-		decodeWords(events.list[usual].note), decodeWords(events.list[deviant].note))
+	return classifyByAlignment(u.Event, v.Event,
+		decodeUint64s(events.list[usual].detail), decodeUint64s(events.list[deviant].detail))
 }
 
-func (d *DivergenceError) sameFree() bool {
+func (d *DivergenceError) freesSameBlock() bool {
 	for _, v := range d.Variants {
 		if !v.HasEvent || !v.Event.SameFree(&d.Variants[0].Event) {
 			return false
@@ -115,38 +117,39 @@ func (d *DivergenceError) sameFree() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyAligned aligns the lists of requests as after a changed, an extra or a missing event, or
-// two swapped events. It returns the difference with the most matching requests and, on a tie,
-// prefers a changed event.
-func classifyAligned(u, v event.Event, usual, deviant []uint64) Difference {
-	best, d := matches(usual, deviant, 1, 1), classifySubstitution(u, v)
-	if n := matches(usual, deviant, 0, 1); n > best {
-		best, d = n, DifferenceExtra
+// classifyByAlignment compares the lists of requests in four ways: as if the deviant ranks had
+// changed, added, omitted or swapped an event. It returns the difference with the most matching
+// requests and, on a tie, prefers a changed event.
+func classifyByAlignment(u, v event.Event, usual, deviant []uint64) Difference {
+	best, d := countMatches(usual, deviant, 1, 1), classifyChangedEvent(u, v)
+	if n := countMatches(usual, deviant, 0, 1); n > best {
+		best, d = n, DifferenceExtraEvent
 	}
-	if n := matches(usual, deviant, 1, 0); n > best {
-		best, d = n, DifferenceMissing
+	if n := countMatches(usual, deviant, 1, 0); n > best {
+		best, d = n, DifferenceMissingEvent
 	}
 	swapped := len(usual) > 1 && len(deviant) > 1 &&
 		usual[0] == deviant[1] && usual[1] == deviant[0]
-	if swapped && 2+matches(usual, deviant, 2, 2) > best {
+	if swapped && 2+countMatches(usual, deviant, 2, 2) > best {
 		d = DifferenceOrder
 	}
 	return d
 }
 
-func classifySubstitution(u, v event.Event) Difference {
+func classifyChangedEvent(u, v event.Event) Difference {
 	switch {
 	case u.Kind != v.Kind:
-		return DifferenceEvent
+		return DifferenceUnrelatedEvent
 	case u.Stream != v.Stream && u.Size == v.Size && u.Requested == v.Requested:
 		return DifferenceStream
 	case u.Stream == v.Stream:
 		return DifferenceSize
 	}
-	return DifferenceEvent
+	return DifferenceUnrelatedEvent
 }
 
-func matches(a, b []uint64, startA, startB int) int {
+// countMatches counts the positions at which a[startA:] and b[startB:] are equal.
+func countMatches(a, b []uint64, startA, startB int) int {
 	n := 0
 	for startA < len(a) && startB < len(b) {
 		if a[startA] == b[startB] {
@@ -157,7 +160,7 @@ func matches(a, b []uint64, startA, startB int) int {
 	return n
 }
 
-func decodeWords(b []byte) []uint64 {
+func decodeUint64s(b []byte) []uint64 {
 	out := make([]uint64, len(b)/8)
 	for i := range out {
 		out[i] = binary.LittleEndian.Uint64(b[8*i:])

@@ -77,23 +77,24 @@ type DivergenceError struct {
 // Error returns the whole report as one paragraph.
 func (d *DivergenceError) Error() string {
 	var b strings.Builder
-	b.WriteString(d.heading())
+	b.WriteString(d.headingText())
 	for i, v := range d.Variants {
 		b.WriteString([]string{": ", "; "}[min(i, 1)])
-		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), verb(v.Ranks, "has", "have"), v.What)
+		have := chooseVerb(v.Ranks, "has", "have")
+		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), have, v.What)
 		if v.Site != "" {
 			fmt.Fprintf(&b, " at %s", v.Site)
 		}
 	}
 	if len(d.Others) > 0 {
 		fmt.Fprintf(&b, "; %s %s a different observation",
-			d.Names.ranks(d.Others), verb(d.Others, "has", "have"))
+			d.Names.ranks(d.Others), chooseVerb(d.Others, "has", "have"))
 	}
-	b.WriteString(d.closing())
+	b.WriteString(d.closingText())
 	return b.String()
 }
 
-func (d *DivergenceError) heading() string {
+func (d *DivergenceError) headingText() string {
 	switch d.Kind {
 	case KindTag:
 		return fmt.Sprintf("group %s: ranks are in different operations", d.Group)
@@ -119,24 +120,25 @@ func (d *DivergenceError) Pool() string {
 	if d.Kind != KindPlacement && d.Kind != KindPending {
 		return ""
 	}
-	return d.Names.pool(d.Ledger)
+	return d.Names.poolName(d.Ledger)
 }
 
 // closing returns the end of the report: the difference or the deviant ranks, hints, and the absent
 // ranks.
-func (d *DivergenceError) closing() string {
+func (d *DivergenceError) closingText() string {
 	out := ""
-	usual, deviant := d.usualAndDeviant()
+	usual, deviant := d.indexesOfUsualAndDeviant()
 	switch {
-	case d.Difference == DifferenceHeld:
+	case d.Difference == DifferenceHeldBlock:
 		out = "; " + d.Difference.sentence(d.Names, nil, nil)
 	case d.Difference != DifferenceUnknown && usual >= 0 && deviant >= 0:
-		out = "; " + d.Difference.sentence(d.Names, d.ranksLike(deviant), d.ranksLike(usual))
+		out = "; " + d.Difference.sentence(
+			d.Names, d.ranksWithTextOf(deviant), d.ranksWithTextOf(usual))
 	case len(d.Deviant) > 0:
 		out = fmt.Sprintf("; %s %s from the majority",
-			d.Names.short(d.Deviant), verb(d.Deviant, "deviates", "deviate"))
+			d.Names.shortRanks(d.Deviant), chooseVerb(d.Deviant, "deviates", "deviate"))
 	}
-	if d.Difference != DifferenceHeld && d.hasKind(event.KindFree) {
+	if d.Difference != DifferenceHeldBlock && d.hasKind(event.KindFree) {
 		out += "; if garbage collection caused the free, its time differs between ranks: free the " +
 			"buffer explicitly, at the same place in the program on all ranks"
 	}
@@ -156,7 +158,7 @@ func (d *DivergenceError) hasKind(kind event.Kind) bool {
 	})
 }
 
-func (d *DivergenceError) ranksLike(i int) []int {
+func (d *DivergenceError) ranksWithTextOf(i int) []int {
 	var out []int
 	for _, v := range d.Variants {
 		if v.What == d.Variants[i].What {
@@ -167,18 +169,19 @@ func (d *DivergenceError) ranksLike(i int) []int {
 	return out
 }
 
-// usualAndDeviant returns the indexes of the most frequent variant and of the first one that
-// differs from it, or -1. On a tie, the variant with the lowest rank counts as usual.
-func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
+// indexesOfUsualAndDeviant returns the index of the usual (most frequent) variant and the index of
+// the first variant that differs from it, or -1. On a tie, the variant with the lowest rank is
+// usual.
+func (d *DivergenceError) indexesOfUsualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	maxRanks := 0
 	for i, v := range d.Variants {
-		if n := len(d.ranksLike(i)); n > maxRanks && !d.abstains(v) {
+		if n := len(d.ranksWithTextOf(i)); n > maxRanks && !d.reportsNoCall(v) {
 			usual, maxRanks = i, n
 		}
 	}
 	for i, v := range d.Variants {
-		if v.What != d.Variants[usual].What && !d.abstains(v) {
+		if v.What != d.Variants[usual].What && !d.reportsNoCall(v) {
 			return usual, i
 		}
 	}
@@ -187,22 +190,22 @@ func (d *DivergenceError) usualAndDeviant() (usual, deviant int) {
 
 // abstains reports whether v contains no call while other variants contain different calls. A fault
 // may have stopped the ranks of v before their calls.
-func (d *DivergenceError) abstains(v Variant) bool {
+func (d *DivergenceError) reportsNoCall(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }
 
-func (d *DivergenceError) setDeviant(ranks int) {
-	usual, _ := d.usualAndDeviant()
+func (d *DivergenceError) findDeviantRanks(ranks int) {
+	usual, _ := d.indexesOfUsualAndDeviant()
 	for _, v := range d.Variants {
-		if d.abstains(v) {
+		if d.reportsNoCall(v) {
 			ranks -= len(v.Ranks)
 		}
 	}
-	if usual < 0 || 2*len(d.ranksLike(usual)) <= ranks {
+	if usual < 0 || 2*len(d.ranksWithTextOf(usual)) <= ranks {
 		return
 	}
 	for _, v := range d.Variants {
-		if v.What != d.Variants[usual].What && !d.abstains(v) {
+		if v.What != d.Variants[usual].What && !d.reportsNoCall(v) {
 			d.Deviant = append(d.Deviant, v.Ranks...)
 		}
 	}
@@ -216,46 +219,46 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// diverge ends the agreement with a divergence. text converts the value of a variant to its
-// description.
+// diverge ends the agreement with a divergence. text converts the value of a contribution to the
+// text of its Variant.
 func (m *Machine) diverge(
-	kind Kind, id uint64, v variants, text func([]byte) (string, error),
+	kind Kind, id uint64, v contributions, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {
 	d := m.newDivergence(kind, id)
-	ranks := len(v.others)
-	for _, w := range v.list {
-		what, err := text(w.value)
+	ranks := len(v.otherRanks)
+	for _, c := range v.list {
+		what, err := text(c.value)
 		if err != nil {
 			return nil, nil, err
 		}
 		d.Variants = append(d.Variants,
-			Variant{Ranks: w.ranks, What: what, Site: string(w.note)})
-		ranks += len(w.ranks)
+			Variant{Ranks: c.ranks, What: what, Site: string(c.detail)})
+		ranks += len(c.ranks)
 	}
-	d.Others = v.others
-	d.setDeviant(ranks)
+	d.Others = v.otherRanks
+	d.findDeviantRanks(ranks)
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
-func tagText(value []byte) (string, error) {
+func describeTag(value []byte) (string, error) {
 	if len(value) < 1 || len(value) > 1+MaxTag || value[0] > byte(Prefix) {
-		return "", protocolError("decoding a tag")
+		return "", protocolError("the tag has a wrong size or an unknown mode")
 	}
 	return string(value[1:]), nil
 }
 
-func (n Names) idsText(value []byte) (string, error) {
+func (n Names) describePools(value []byte) (string, error) {
 	if len(value) == 0 {
 		return "no pool", nil
 	}
 	pools := make([]string, 0, len(value)/8)
-	for _, id := range decodeWords(value) {
-		pools = append(pools, n.pool(id))
+	for _, id := range decodeUint64s(value) {
+		pools = append(pools, n.poolName(id))
 	}
 	return strings.Join(pools, ", "), nil
 }
 
-func pendingText(value []byte) (string, error) {
+func describePending(value []byte) (string, error) {
 	count := binary.LittleEndian.Uint64(value)
 	return fmt.Sprintf("%s pending, digest %016x", ranklist.Plural(count, "segment"),
 		binary.LittleEndian.Uint64(value[8:])), nil

@@ -84,7 +84,7 @@ type Config struct {
 	Site string
 }
 
-func (c Config) note() []byte {
+func (c Config) detail() []byte {
 	if c.Call == nil {
 		return nil
 	}
@@ -120,13 +120,13 @@ type Machine struct {
 	round  uint64
 	absent []int
 
-	// undecided holds the ledgers that may differ, ordered by ID. Only the last may be known to
+	// searches holds the ledgers that may differ, ordered by ID. Only the last may be known to
 	// differ.
-	undecided []interval
-	answers   []answer       // this rank's answers in the current round
-	votes     []tally        // from the first round
-	calls     variants       // from the first round
-	agreed    []AgreedPrefix // ledgers known to be identical
+	searches []searchRange
+	answers  []answer       // this rank's answers in the current round
+	votes    []combinedVote // from the first round
+	calls    contributions  // from the first round
+	agreed   []AgreedPrefix // ledgers known to be identical
 }
 
 // New returns a machine that has not been started.
@@ -148,7 +148,7 @@ func New(c Config) (*Machine, error) {
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
-		call: encodeCall(m.config.Call), note: m.config.note(), flags: m.config.Flags,
+		call: encodeOptionalCall(m.config.Call), detail: m.config.detail(), flags: m.config.Flags,
 	}
 	for i, l := range m.ledgers {
 		v := vote{ID: l.ID, Snapshot: l.Source.Snapshot()}
@@ -184,25 +184,25 @@ func (m *Machine) step(s *Summary) ([]byte, *Outcome, error) {
 	m.round++
 	switch m.phase {
 	case phaseVote:
-		return m.afterVote(s)
+		return m.handleVotes(s)
 	case phaseProbe:
-		return m.afterProbe(s)
+		return m.handleDigests(s)
 	case phaseEvents:
-		return m.afterEvents(s)
+		return m.handleEvents(s)
 	case phaseDone:
 	}
 	return nil, nil, protocolError("a round after the end of the agreement")
 }
 
-func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
-	if !s.tags.equal() {
-		return m.diverge(KindTag, 0, s.tags, tagText)
+func (m *Machine) handleVotes(s *Summary) ([]byte, *Outcome, error) {
+	if !s.tags.areEqual() {
+		return m.diverge(KindTag, 0, s.tags, describeTag)
 	}
 	if s.flags != 0 {
 		return nil, &Outcome{Flags: s.flags, Absent: m.absent}, nil
 	}
-	if !s.ids.equal() {
-		return m.diverge(KindLedgers, 0, s.ids, m.config.Names.idsText)
+	if !s.ids.areEqual() {
+		return m.diverge(KindLedgers, 0, s.ids, m.config.Names.describePools)
 	}
 	if len(s.votes) != len(m.ledgers) {
 		return nil, nil, protocolError("this rank has %d ledgers, but the votes are on %d",
@@ -214,15 +214,16 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 			return nil, nil, protocolError("expected a vote on ledger %d, got one on ledger %d",
 				m.ledgers[i].ID, v.ID)
 		}
-		if v.same {
-			m.agreed = append(m.agreed, AgreedPrefix{Ledger: v.ID, Position: v.low, Digest: v.Digest})
+		if v.isIdentical {
+			m.agreed = append(m.agreed,
+				AgreedPrefix{Ledger: v.ID, Position: v.lowestPosition, Digest: v.Digest})
 			continue
 		}
-		span, err := v.interval(m.config.Mode)
+		search, err := v.newSearch(m.config.Mode)
 		if err != nil {
 			return nil, nil, err
 		}
-		m.undecided = append(m.undecided, span)
+		m.searches = append(m.searches, search)
 	}
 	m.votes, m.calls = s.votes, s.calls
 	return m.advance()
@@ -230,29 +231,29 @@ func (m *Machine) afterVote(s *Summary) ([]byte, *Outcome, error) {
 
 // advance starts the next round for the ledgers that may still differ, or ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
-	kept := m.undecided[:0]
+	kept := m.searches[:0]
 	m.answers = m.answers[:0]
-	for _, span := range m.undecided {
-		positions := span.probePositions()
-		if len(positions) == 0 && !span.differs {
+	for _, search := range m.searches {
+		positions := search.positionsToProbe()
+		if len(positions) == 0 && !search.differs {
 			m.agreed = append(m.agreed,
-				AgreedPrefix{Ledger: span.id, Position: span.first, Digest: span.firstDigest})
+				AgreedPrefix{Ledger: search.id, Position: search.first, Digest: search.firstDigest})
 			continue
 		}
-		kept = append(kept, span)
+		kept = append(kept, search)
 		for _, at := range positions {
-			m.answers = append(m.answers, m.answer(span.id, at))
+			m.answers = append(m.answers, m.answer(search.id, at))
 		}
-		if span.differs {
+		if search.differs {
 			break // only the first difference is reported
 		}
 	}
-	m.undecided = kept
+	m.searches = kept
 	switch {
-	case len(m.undecided) == 0:
+	case len(m.searches) == 0:
 		return m.agree()
 	case len(m.answers) == 0:
-		return m.askEvents()
+		return m.startEventsPhase()
 	}
 	m.phase = phaseProbe
 	msg := message{phase: m.phase, round: m.round, answers: m.answers}
@@ -272,16 +273,16 @@ func (m *Machine) history(id uint64) snapshotSource {
 	return m.ledgers[i].Source.(snapshotSource)
 }
 
-func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
-	matching := slices.EqualFunc(s.results, m.answers, func(r probeResult, own answer) bool {
-		return r.samePosition(own)
+func (m *Machine) handleDigests(s *Summary) ([]byte, *Outcome, error) {
+	matching := slices.EqualFunc(s.results, m.answers, func(r positionResult, own answer) bool {
+		return r.hasSamePosition(own)
 	})
 	if !matching {
 		return nil, nil, protocolError("the answers are not for the positions that this rank probed")
 	}
 	for _, r := range s.results {
-		i := slices.IndexFunc(m.undecided, func(span interval) bool { return span.id == r.Ledger })
-		if err := m.undecided[i].narrow(r); err != nil {
+		i := slices.IndexFunc(m.searches, func(s searchRange) bool { return s.id == r.Ledger })
+		if err := m.searches[i].narrow(r); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -291,12 +292,12 @@ func (m *Machine) afterProbe(s *Summary) ([]byte, *Outcome, error) {
 // agree compares the pending segments and the calls after all ledgers were found identical.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
-		if v := &m.votes[i]; !v.pending.equal() {
-			return m.diverge(KindPending, v.ID, v.pending, pendingText)
+		if v := &m.votes[i]; !v.pending.areEqual() {
+			return m.diverge(KindPending, v.ID, v.pending, describePending)
 		}
 	}
-	if !m.calls.equal() {
-		return m.diverge(KindCollective, 0, m.calls, m.config.Names.callText)
+	if !m.calls.areEqual() {
+		return m.diverge(KindCollective, 0, m.calls, m.config.Names.describeCall)
 	}
 	slices.SortFunc(m.agreed, func(a, b AgreedPrefix) int { return cmp.Compare(a.Ledger, b.Ledger) })
 	return nil, &Outcome{Agreed: m.agreed, Absent: m.absent}, nil

@@ -14,25 +14,25 @@ const (
 	phaseDone
 )
 
-// message is one rank's decoded payload in a round.
+// message is the decoded form of the payload that one rank sends in a round.
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value holds the mode and the tag, and note holds the call's site. In
-	// phaseEvents, value holds the answer for a position, and note the digests of the requests from
-	// there on.
-	value, call, note []byte
-	ledger, position  uint64
-	flags             uint64 // in phaseVote: Config.Flags
+	// In phaseVote, value holds the mode and the tag, and detail holds the call's site. In
+	// phaseEvents, value holds the answer for a position, and detail holds the digests of the
+	// requests from that position on.
+	value, call, detail []byte
+	ledger, position    uint64
+	flags               uint64 // in phaseVote: Config.Flags
 
 	votes   []vote   // in phaseVote, by ledger id
 	answers []answer // in phaseProbe
 }
 
 func (m *message) encode() []byte {
-	b := appendWords(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position, m.flags)
-	for _, part := range [][]byte{m.value, m.call, m.note} {
-		b = appendBytes(b, part)
+	b := appendUint64s(nil, wireVersion, uint64(m.phase), m.round, m.ledger, m.position, m.flags)
+	for _, part := range [][]byte{m.value, m.call, m.detail} {
+		b = appendWithLength(b, part)
 	}
 	// Append cannot fail, because both types have fixed sizes.
 	b, _ = binary.Append(b, binary.LittleEndian, m.votes)
@@ -40,21 +40,21 @@ func (m *message) encode() []byte {
 	return b
 }
 
-func decode(b []byte) (*message, error) {
-	r := &reader{b: b}
-	if v := r.u64("version"); r.err == nil && v != wireVersion {
-		return nil, protocolError("decoding version %d", v)
+func decodeMessage(b []byte) (*message, error) {
+	r := &reader{rest: b}
+	if v := r.readUint64("version"); r.err == nil && v != wireVersion {
+		return nil, protocolError("the peer uses version %d of the encoding", v)
 	}
-	m := &message{phase: phase(r.u64("phase")), round: r.u64("round")}
-	m.ledger, m.position = r.u64("ledger"), r.u64("position")
-	m.flags = r.u64("flags")
-	m.value, m.call = r.bytes(maxValue, "value"), r.bytes(maxValue, "call")
-	m.note = r.bytes(maxNote, "note")
+	m := &message{phase: phase(r.readUint64("phase")), round: r.readUint64("round")}
+	m.ledger, m.position = r.readUint64("ledger"), r.readUint64("position")
+	m.flags = r.readUint64("flags")
+	m.value, m.call = r.readBytes(maxValue, "value"), r.readBytes(maxValue, "call")
+	m.detail = r.readBytes(maxDetailBytes, "detail")
 	switch m.phase {
 	case phaseVote:
 		m.votes = readList[vote](r, MaxLedgers, "votes")
 		for i, v := range m.votes {
-			if !v.valid() || i > 0 && v.ID <= m.votes[i-1].ID {
+			if !v.isValid() || i > 0 && v.ID <= m.votes[i-1].ID {
 				r.fail("vote")
 			}
 		}
@@ -64,8 +64,8 @@ func decode(b []byte) (*message, error) {
 	default:
 		r.fail("phase")
 	}
-	if len(r.b) > 0 {
-		r.fail("rest")
+	if len(r.rest) > 0 {
+		r.fail("trailing bytes")
 	}
 	return m, r.err
 }
@@ -77,11 +77,11 @@ type Summary struct {
 	ledger, position uint64
 	ranks, absent    []int
 
-	flags            uint64        // in phaseVote
-	tags, ids, calls variants      // in phaseVote
-	votes            []tally       // in phaseVote
-	results          []probeResult // in phaseProbe
-	events           variants      // in phaseEvents
+	flags            uint64           // in phaseVote
+	tags, ids, calls contributions    // in phaseVote
+	votes            []combinedVote   // in phaseVote
+	results          []positionResult // in phaseProbe
+	events           contributions    // in phaseEvents
 }
 
 // Merge combines the payloads of a round, which are indexed by rank and nil for ranks that did not
@@ -93,7 +93,7 @@ func Merge(payloads [][]byte) (*Summary, error) {
 			s.absent = append(s.absent, rank)
 			continue
 		}
-		m, err := decode(p)
+		m, err := decodeMessage(p)
 		if err == nil {
 			err = s.add(rank, m)
 		}
@@ -112,57 +112,58 @@ func (s *Summary) add(rank int, m *message) error {
 		s.phase, s.round, s.ledger, s.position = m.phase, m.round, m.ledger, m.position
 	}
 	if m.phase != s.phase || m.round != s.round || m.ledger != s.ledger || m.position != s.position {
-		return protocolError("payloads of rounds %d and %d are mixed", s.round, m.round)
+		return protocolError("the payload is for round %d, but another is for round %d",
+			m.round, s.round)
 	}
-	first := len(s.ranks) == 0
+	isFirst := len(s.ranks) == 0
 	s.ranks = append(s.ranks, rank)
 	switch s.phase {
 	case phaseVote:
-		s.addVotes(rank, m, first)
+		s.addVotes(rank, m, isFirst)
 	case phaseProbe:
-		return s.addAnswers(m, first)
+		return s.addAnswers(m, isFirst)
 	case phaseEvents:
-		s.events.add(rank, m.value, m.note)
+		s.events.add(rank, m.value, m.detail)
 	case phaseDone:
 	}
 	return nil
 }
 
-// addVotes drops all votes if ranks have different ledgers.
-func (s *Summary) addVotes(rank int, m *message, first bool) {
+// addVotes adds the votes in m. If ranks vote on different ledgers, it discards all votes.
+func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)
-	s.calls.add(rank, m.call, m.note)
+	s.calls.add(rank, m.call, m.detail)
 	var ids []byte
 	for _, v := range m.votes {
-		ids = appendWords(ids, v.ID)
+		ids = appendUint64s(ids, v.ID)
 	}
 	s.ids.add(rank, ids, nil)
-	if !s.ids.equal() {
+	if !s.ids.areEqual() {
 		s.votes = nil
 		return
 	}
 	for i, v := range m.votes {
-		if first {
-			s.votes = append(s.votes, newTally(v))
+		if isFirst {
+			s.votes = append(s.votes, newCombinedVote(v))
 		}
 		s.votes[i].add(rank, v)
 	}
 }
 
-func (s *Summary) addAnswers(m *message, first bool) error {
-	if first {
-		s.results = make([]probeResult, len(m.answers))
+func (s *Summary) addAnswers(m *message, isFirst bool) error {
+	if isFirst {
+		s.results = make([]positionResult, len(m.answers))
 		for i, a := range m.answers {
 			s.results[i].answer = a
 		}
 	}
 	if len(m.answers) != len(s.results) {
-		return protocolError("ranks sent different numbers of answers, %d and %d",
+		return protocolError("one rank sent %d answers and another sent %d",
 			len(s.results), len(m.answers))
 	}
 	for i, a := range m.answers {
-		if !a.samePosition(s.results[i].answer) {
+		if !a.hasSamePosition(s.results[i].answer) {
 			return protocolError("ranks sent answers for different positions")
 		}
 		s.results[i].add(a)

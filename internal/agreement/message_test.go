@@ -54,9 +54,9 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	}
 	outcomes, _ := runAll(t, machines, nil)
 	d := outcomes[9].Divergence
-	if len(d.Variants) != maxVariants || len(d.Others) != 24 || len(d.Deviant) != 0 {
+	if len(d.Variants) != maxContributions || len(d.Others) != 24 || len(d.Deviant) != 0 {
 		t.Fatalf("got %d variants, other ranks %v, deviant ranks %v; want %d, 24 ranks and none",
-			len(d.Variants), d.Others, d.Deviant, maxVariants)
+			len(d.Variants), d.Others, d.Deviant, maxContributions)
 	}
 }
 

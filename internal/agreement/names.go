@@ -20,7 +20,7 @@ type Names struct {
 func (n Names) ranks(group []int) string { return ranklist.RanksOf(n.world(group), n.Members) }
 
 // short formats group ranks that the report has already named in full.
-func (n Names) short(group []int) string {
+func (n Names) shortRanks(group []int) string {
 	if ranklist.NumberedAsWorld(n.Members) {
 		return ranklist.Ranks(group)
 	}
@@ -42,14 +42,14 @@ func (n Names) event() event.Names {
 	return event.Names{Pool: n.Pool, Renumbered: !ranklist.NumberedAsWorld(n.Members)}
 }
 
-func (n Names) pool(id uint64) string {
+func (n Names) poolName(id uint64) string {
 	if n.Pool == nil {
 		return fmt.Sprintf("pool %d", id)
 	}
 	return n.Pool(id)
 }
 
-func verb(ranks []int, singular, plural string) string {
+func chooseVerb(ranks []int, singular, plural string) string {
 	if len(ranks) == 1 {
 		return singular
 	}

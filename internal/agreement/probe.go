@@ -1,7 +1,7 @@
 package agreement
 
-// maxProbes limits the positions that one round probes in a ledger. 15 reduce the interval to a
-// sixteenth.
+// maxProbes limits the positions of a ledger at which one round compares digests. 15 positions
+// reduce the range that contains the first difference to a sixteenth.
 const maxProbes = 15
 
 // answer is a rank's digest at one position of a ledger.
@@ -10,77 +10,78 @@ type answer struct {
 	Known                    bool
 }
 
-func (a answer) samePosition(o answer) bool {
+func (a answer) hasSamePosition(o answer) bool {
 	return a.Ledger == o.Ledger && a.Position == o.Position
 }
 
-// probeResult combines all ranks' answers for one position.
-type probeResult struct {
-	answer       // the first answer with a known digest, if there is one
-	differs bool // two known digests differ
-	unknown bool // some rank does not know the digest
+// positionResult combines all ranks' answers for one position.
+type positionResult struct {
+	answer              // the first answer with a known digest, or else the first answer
+	digestsDiffer  bool // two known digests differ
+	lacksAnyDigest bool // at least one rank does not know the digest
 }
 
-func (r *probeResult) add(a answer) {
-	r.differs = r.differs || r.Known && a.Known && r.Digest != a.Digest
-	r.unknown = r.unknown || !a.Known
+func (r *positionResult) add(a answer) {
+	r.digestsDiffer = r.digestsDiffer || r.Known && a.Known && r.Digest != a.Digest
+	r.lacksAnyDigest = r.lacksAnyDigest || !a.Known
 	if !r.Known {
 		r.answer = a
 	}
 }
 
-// probePositions returns up to maxProbes positions that divide the interval into parts of similar
+// positionsToProbe returns up to maxProbes positions that divide the range into parts of similar
 // size. Every rank knows the digests at these positions.
-func (span interval) probePositions() []uint64 {
-	coarse, consecutive, fine := span.candidates()
-	n := coarse + fine
-	k := min(n, maxProbes)
-	out := make([]uint64, 0, k)
-	for i := uint64(1); i <= k; i++ {
-		j := fractionUp(n+1, i, k+1) // index of the candidate, from 1 to n
-		if j <= coarse {
-			out = append(out, (span.first/span.stride+j)*span.stride)
+func (search searchRange) positionsToProbe() []uint64 {
+	sparseCount, denseStart, denseCount := search.knownPositions()
+	known := sparseCount + denseCount
+	probes := min(known, maxProbes)
+	positions := make([]uint64, 0, probes)
+	for i := uint64(1); i <= probes; i++ {
+		n := scaleRoundingUp(known+1, i, probes+1) // from 1 to known
+		if n <= sparseCount {
+			positions = append(positions, (search.first/search.stride+n)*search.stride)
 		} else {
-			out = append(out, consecutive+j-coarse-1)
+			positions = append(positions, denseStart+n-sparseCount-1)
 		}
 	}
-	return out
+	return positions
 }
 
-// candidates describes the positions in (first, last] whose digests every rank knows: coarse
-// multiples of the stride below the floor, and fine consecutive positions from consecutive on.
-func (span interval) candidates() (coarse, consecutive, fine uint64) {
-	if below := min(span.floor, span.last+1); below > span.first+1 {
-		coarse = (below-1)/span.stride - span.first/span.stride
+// knownPositions describes the positions in (first, last] whose digests every rank knows:
+// sparseCount multiples of the stride below the floor, and denseCount consecutive positions from
+// denseStart on.
+func (search searchRange) knownPositions() (sparseCount, denseStart, denseCount uint64) {
+	if sparseEnd := min(search.floor, search.last+1); sparseEnd > search.first+1 {
+		sparseCount = (sparseEnd-1)/search.stride - search.first/search.stride
 	}
-	consecutive = max(span.floor, span.first+1)
-	if consecutive <= span.last {
-		fine = span.last - consecutive + 1
+	denseStart = max(search.floor, search.first+1)
+	if denseStart <= search.last {
+		denseCount = search.last - denseStart + 1
 	}
-	return coarse, consecutive, fine
+	return sparseCount, denseStart, denseCount
 }
 
-// fractionUp returns n*i/parts rounded up, without overflow if i and parts are small.
-func fractionUp(n, i, parts uint64) uint64 {
+// scaleRoundingUp returns n*i/parts rounded up, without overflow if i and parts are small.
+func scaleRoundingUp(n, i, parts uint64) uint64 {
 	whole, rest := n/parts, n%parts
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow narrows the interval by the result at one position. If a rank no longer knows a digest
-// that it knew before, it may be dropping others too, so narrow leaves no positions to probe.
-func (span *interval) narrow(r probeResult) error {
+// narrow narrows the range by the result at one position. If a rank no longer knows the digest, it
+// may lose more digests soon, so narrow leaves no positions to probe.
+func (search *searchRange) narrow(r positionResult) error {
 	switch {
-	case r.differs:
-		if r.Position <= span.last {
-			span.last = r.Position - 1
-			span.differs = true
+	case r.digestsDiffer:
+		if r.Position <= search.last {
+			search.last = r.Position - 1
+			search.differs = true
 		}
-	case r.unknown:
-		span.floor, span.stride = maxPosition, maxPosition
-	case r.Position > span.last:
-		return protocolError("ledger %d differs at a position before an equal position", span.id)
+	case r.lacksAnyDigest:
+		search.floor, search.stride = maxPosition, maxPosition
+	case r.Position > search.last:
+		return protocolError("ledger %d is equal at a position after the first difference", search.id)
 	default:
-		span.first, span.firstDigest = r.Position, r.Digest
+		search.first, search.firstDigest = r.Position, r.Digest
 	}
 	return nil
 }

@@ -2,66 +2,71 @@ package agreement
 
 import "symmem/internal/ledger"
 
-// vote is the state of one ledger, which a rank sends in the first round.
+// vote is the state of one ledger (the history of a pool), which a rank sends in the first round.
 type vote struct {
 	ID uint64
 	ledger.Snapshot
 	Pending Pending
 }
 
-func (v vote) valid() bool {
-	stride := v.Stride > 0 && v.Stride&(v.Stride-1) == 0
-	return stride && max(v.Agreed, v.Floor) <= v.Position && max(v.Position, v.Stride) <= maxPosition
+func (v vote) isValid() bool {
+	isPowerOfTwo := v.Stride > 0 && v.Stride&(v.Stride-1) == 0
+	return isPowerOfTwo && max(v.Agreed, v.Floor) <= v.Position &&
+		max(v.Position, v.Stride) <= maxPosition
 }
 
-// tally combines all ranks' votes on one ledger.
-type tally struct {
-	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank, because
-	// every rank keeps that part of the history.
+// combinedVote combines all ranks' votes on one ledger.
+type combinedVote struct {
+	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank. Every rank
+	// still has the digests that these two describe.
 	vote
-	low, high  uint64 // smallest and greatest positions
-	same       bool   // position and digest are the same on all ranks
-	agreedSame bool   // the agreed prefix is the same on all ranks
-	pending    variants
+	lowestPosition, highestPosition uint64
+	isIdentical                     bool // position and digest are the same on all ranks
+	hasSamePrefix                   bool // the agreed prefix is the same on all ranks
+	pending                         contributions
 }
 
-func newTally(first vote) tally {
-	return tally{vote: first, low: first.Position, high: first.Position, same: true, agreedSame: true}
+func newCombinedVote(first vote) combinedVote {
+	return combinedVote{
+		vote: first, lowestPosition: first.Position, highestPosition: first.Position,
+		isIdentical: true, hasSamePrefix: true,
+	}
 }
 
-func (t *tally) add(rank int, v vote) {
-	t.same = t.same && t.Position == v.Position && t.Digest == v.Digest
-	t.agreedSame = t.agreedSame && t.Agreed == v.Agreed && t.AgreedDigest == v.AgreedDigest
-	t.low, t.high = min(t.low, v.Position), max(t.high, v.Position)
-	t.Floor, t.Stride = max(t.Floor, v.Floor), max(t.Stride, v.Stride)
-	t.pending.add(rank, appendWords(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
+func (c *combinedVote) add(rank int, v vote) {
+	c.isIdentical = c.isIdentical && c.Position == v.Position && c.Digest == v.Digest
+	c.hasSamePrefix = c.hasSamePrefix && c.Agreed == v.Agreed && c.AgreedDigest == v.AgreedDigest
+	c.lowestPosition = min(c.lowestPosition, v.Position)
+	c.highestPosition = max(c.highestPosition, v.Position)
+	c.Floor, c.Stride = max(c.Floor, v.Floor), max(c.Stride, v.Stride)
+	c.pending.add(rank, appendUint64s(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// interval bounds the position of the first difference in a ledger to [first, last]. While differs
-// is false, no difference has been found; if all digests at last are the same, there is none.
-type interval struct {
+// searchRange bounds the position of the first difference in a ledger to [first, last]. If differs
+// is false, the ledger may have no difference.
+type searchRange struct {
 	id, first, firstDigest, last uint64
 	floor, stride                uint64
 	differs                      bool
 }
 
-func (t *tally) interval(mode Mode) (interval, error) {
-	span := interval{
-		id: t.ID, firstDigest: ledger.Empty, last: t.low,
-		floor: t.Floor, stride: t.Stride, differs: mode == Exact,
+func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
+	search := searchRange{
+		id: c.ID, firstDigest: ledger.Empty, last: c.lowestPosition,
+		floor: c.Floor, stride: c.Stride, differs: mode == Exact,
 	}
-	if t.agreedSame {
-		span.first, span.firstDigest = t.Agreed, t.AgreedDigest
+	if c.hasSamePrefix {
+		search.first, search.firstDigest = c.Agreed, c.AgreedDigest
 	}
-	if t.low == t.high {
+	if c.lowestPosition == c.highestPosition {
 		// All ranks are at the same position but have different digests.
-		if span.last <= span.first {
-			return span, protocolError("ledger %d differs at or before the agreed position", t.ID)
+		if search.last <= search.first {
+			return search, protocolError("ledger %d differs at or before the agreed position", c.ID)
 		}
-		span.last--
-		span.differs = true
+		search.last--
+		search.differs = true
 	}
 	// The events before first are the same.
-	span.last = max(span.last, span.first)
-	return span, nil
+	search.last = max(search.last, search.first)
+	return search, nil
 }

@@ -31,62 +31,62 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. After the first error, it returns only zero values.
+// reader decodes a payload. After the first error, its methods return zero values.
 type reader struct {
-	b   []byte
-	err error
+	rest []byte
+	err  error
 }
 
 func (r *reader) fail(field string) {
 	if r.err == nil {
-		r.err = protocolError("decoding %s", field)
+		r.err = protocolError("the payload has a malformed or missing field: %s", field)
 	}
-	r.b = nil
+	r.rest = nil
 }
 
-func (r *reader) u64(field string) uint64 {
-	if len(r.b) < 8 {
+func (r *reader) readUint64(field string) uint64 {
+	if len(r.rest) < 8 {
 		r.fail(field)
 		return 0
 	}
-	v := binary.LittleEndian.Uint64(r.b)
-	r.b = r.b[8:]
+	v := binary.LittleEndian.Uint64(r.rest)
+	r.rest = r.rest[8:]
 	return v
 }
 
-func (r *reader) bytes(limit int, field string) []byte {
-	n := r.u64(field)
-	if n > uint64(min(limit, len(r.b))) {
+func (r *reader) readBytes(limit int, field string) []byte {
+	n := r.readUint64(field)
+	if n > uint64(min(limit, len(r.rest))) {
 		r.fail(field)
 		return nil
 	}
-	v := r.b[:n:n]
-	r.b = r.b[n:]
+	v := r.rest[:n:n]
+	r.rest = r.rest[n:]
 	return v
 }
 
 func readList[T any](r *reader, limit int, field string) []T {
 	var zero T
 	size := binary.Size(zero)
-	if len(r.b)%size != 0 || len(r.b)/size > limit {
+	if len(r.rest)%size != 0 || len(r.rest)/size > limit {
 		r.fail(field)
 		return nil
 	}
-	list := make([]T, len(r.b)/size)
-	if _, err := binary.Decode(r.b, binary.LittleEndian, list); err != nil {
+	list := make([]T, len(r.rest)/size)
+	if _, err := binary.Decode(r.rest, binary.LittleEndian, list); err != nil {
 		r.fail(field)
 		return nil
 	}
-	r.b = nil
+	r.rest = nil
 	return list
 }
 
-func appendBytes(dst, v []byte) []byte {
-	return append(appendWords(dst, uint64(len(v))), v...)
+func appendWithLength(dst, v []byte) []byte {
+	return append(appendUint64s(dst, uint64(len(v))), v...)
 }
 
-func appendWords(dst []byte, words ...uint64) []byte {
-	for _, w := range words {
+func appendUint64s(dst []byte, values ...uint64) []byte {
+	for _, w := range values {
 		dst = binary.LittleEndian.AppendUint64(dst, w)
 	}
 	return dst
