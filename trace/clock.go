@@ -8,40 +8,41 @@ import (
 )
 
 // clock measures the time since the start of a trace. It counts processor ticks, which takes a
-// third of the time of reading the system's clock, and reads that clock only now and then. A clock
-// is not safe for concurrent use.
+// third of the time of reading the system's clock, and reads the system's clock only now and then.
+// A clock is not safe for concurrent use.
 type clock struct {
 	start time.Time
-	// tickLength is in units of 2^-32 ns, measured between first and latest.
-	tickLength    uint64
-	first, latest reading
-	// maxTicks is the number of ticks after latest at which the system's clock is read again. It is
-	// 0 while tickLength is unknown.
-	maxTicks uint64
+	// tickLength is in units of 2^-32 ns, measured between firstReading and latestReading.
+	tickLength                  uint64
+	firstReading, latestReading clockReading
+	// maxTicksUntilReading is the number of ticks after latestReading at which the system's clock
+	// is read again. It is 0 while tickLength is unknown.
+	maxTicksUntilReading uint64
 }
 
 // reading holds the processor's tick count and, for the same moment, the nanoseconds since the
 // start of the trace.
-type reading struct{ ticks, elapsed uint64 }
+type clockReading struct{ ticks, elapsed uint64 }
 
 const (
-	// maxCounting is the time after which the system's clock must be read again.
-	maxCounting = uint64(time.Millisecond)
+	// maxTimeUntilReading is the time in nanoseconds after which the system's clock must be read
+	// again.
+	maxTimeUntilReading = uint64(time.Millisecond)
 	// minMeasuredTime is the minimum time from which tickLength is computed.
 	minMeasuredTime = uint64(5 * time.Millisecond)
-	// maxTicksApart limits the ticks while both clocks are read. It keeps the relative error of
-	// tickLength below 1 in 1,000, and the error of the time below 1 us.
-	maxTicksApart = 5000
+	// maxReadingTicks limits the ticks that pass while both clocks are read. It keeps the relative
+	// error of tickLength below 1 in 1,000, and the error of now below 1 us.
+	maxReadingTicks = 5000
 )
 
 // now returns the nanoseconds since the start of the trace. Successive results may decrease by less
 // than 1 us.
 func (c *clock) now() uint64 {
-	past := spin.Ticks() - c.latest.ticks
-	if past >= c.maxTicks {
-		return c.read()
+	ticks := spin.Ticks() - c.latestReading.ticks
+	if ticks >= c.maxTicksUntilReading {
+		return c.readSystemClock()
 	}
-	return c.latest.elapsed + c.nanoseconds(past)
+	return c.latestReading.elapsed + c.nanoseconds(ticks)
 }
 
 func (c *clock) nanoseconds(ticks uint64) uint64 {
@@ -49,39 +50,42 @@ func (c *clock) nanoseconds(ticks uint64) uint64 {
 	return high<<32 | low>>32
 }
 
-func (c *clock) read() uint64 {
-	r, precise := c.readBoth()
-	if precise {
+func (c *clock) readSystemClock() uint64 {
+	r, isPrecise := c.readBothClocks()
+	if isPrecise {
 		c.measure(r)
 	} else {
-		c.maxTicks = 0
+		c.maxTicksUntilReading = 0
 	}
 	return r.elapsed
 }
 
-// readBoth reads both clocks. precise is false if the thread was interrupted in between.
-func (c *clock) readBoth() (r reading, precise bool) {
+// readBothClocks reads the tick count and the system's clock. isPrecise is false if the thread was
+// interrupted in between.
+func (c *clock) readBothClocks() (r clockReading, isPrecise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
-	return r, spin.Ticks()-r.ticks < maxTicksApart
+	return r, spin.Ticks()-r.ticks < maxReadingTicks
 }
 
-// measure updates tickLength with a new reading. If the processor's tick rate has changed, measure
-// starts over with r as the first reading.
-func (c *clock) measure(r reading) {
-	past, elapsed := r.ticks-c.latest.ticks, r.elapsed-c.latest.elapsed
-	changed := c.maxTicks > 0 && absDiff(c.nanoseconds(past), elapsed) > elapsed/1024+10_000
-	if changed || c.first.ticks == 0 {
-		c.first, c.maxTicks = r, 0
+// measure updates tickLength with a new reading. If the processor's tick rate has changed, it uses
+// r as the first reading.
+func (c *clock) measure(r clockReading) {
+	ticks, elapsed := r.ticks-c.latestReading.ticks, r.elapsed-c.latestReading.elapsed
+	rateHasChanged := c.maxTicksUntilReading > 0 &&
+		absDiff(c.nanoseconds(ticks), elapsed) > elapsed/1024+10_000
+	if rateHasChanged || c.firstReading.ticks == 0 {
+		c.firstReading, c.maxTicksUntilReading = r, 0
 	}
-	c.latest = r
-	past, elapsed = r.ticks-c.first.ticks, r.elapsed-c.first.elapsed
-	if elapsed < minMeasuredTime || past == 0 {
+	c.latestReading = r
+	ticks, elapsed = r.ticks-c.firstReading.ticks, r.elapsed-c.firstReading.elapsed
+	if elapsed < minMeasuredTime || ticks == 0 {
 		return
 	}
-	if high, low := elapsed>>32, elapsed<<32; high < past {
-		c.tickLength, _ = bits.Div64(high, low, past)
-		c.maxTicks, _ = bits.Div64(maxCounting>>32, maxCounting<<32, max(c.tickLength, 1))
+	if high, low := elapsed>>32, elapsed<<32; high < ticks {
+		c.tickLength, _ = bits.Div64(high, low, ticks)
+		c.maxTicksUntilReading, _ = bits.Div64(
+			maxTimeUntilReading>>32, maxTimeUntilReading<<32, max(c.tickLength, 1))
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func (c *clock) countsTicks() bool { return c.maxTicks > 0 }
+func (c *clock) countsTicks() bool { return c.maxTicksUntilReading > 0 }
 
 // TestClockFollowsSystem compares the clock with the system's clock for long enough that the clock
 // begins to count ticks.
@@ -31,25 +31,25 @@ func TestClockFollowsSystem(t *testing.T) {
 // virtual machine is resumed.
 func TestClockMeasuresAnew(t *testing.T) {
 	c := clock{start: time.Now()}
-	base := reading{ticks: 1000, elapsed: 0}
+	base := clockReading{ticks: 1000, elapsed: 0}
 	c.measure(base)
-	c.measure(reading{ticks: base.ticks + 20_000_000, elapsed: 10_000_000})
+	c.measure(clockReading{ticks: base.ticks + 20_000_000, elapsed: 10_000_000})
 	if !c.countsTicks() || c.nanoseconds(2000) != 1000 {
 		t.Fatalf("2,000 ticks at 2 GHz last %d ns with countsTicks() = %v; want 1,000 ns with true",
 			c.nanoseconds(2000), c.countsTicks())
 	}
-	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
+	c.measure(clockReading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.countsTicks() {
 		t.Error("countsTicks() = false after even ticks; want true")
 	}
 	for name, ticks := range map[string]uint64{"forwards": 1 << 40, "backwards": 500} {
 		moved := c
-		moved.measure(reading{ticks: ticks, elapsed: 10_200_000})
+		moved.measure(clockReading{ticks: ticks, elapsed: 10_200_000})
 		if moved.countsTicks() {
 			t.Errorf("countsTicks() = true after the counter jumped %s; want false", name)
 		}
 	}
-	c.measure(reading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
+	c.measure(clockReading{ticks: base.ticks + 20_200_000, elapsed: 10_100_000})
 	if !c.countsTicks() {
 		t.Error("countsTicks() = false after the same reading twice; want true")
 	}

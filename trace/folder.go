@@ -19,8 +19,9 @@ func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 // paths.
 var claimedPaths sync.Map
 
-// claim creates the folder of traces and returns a path for a new trace in it.
-func claim(folder string, rank int) (string, error) {
+// choosePath creates the folder for traces and returns the path of a new trace in it. Later calls
+// do not return the same path.
+func choosePath(folder string, rank int) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err == nil {
 		err = os.MkdirAll(folder, 0o700)
@@ -40,20 +41,21 @@ func claim(folder string, rank int) (string, error) {
 	}
 }
 
-// temporaries counts the temporary names of this process.
-var temporaries atomic.Uint64
+// temporaryCount is the number of temporary names that this process has used.
+var temporaryCount atomic.Uint64
 
 // temporaryName returns an unused hidden name in the folder of path.
 func temporaryName(path string) string {
 	folder, name := filepath.Split(path)
 	host, _ := os.Hostname() // processes in containers that share the folder may have the same id
 	return filepath.Join(folder,
-		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaries.Add(1)))
+		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaryCount.Add(1)))
 }
 
-// publish renames temporary, a file that this process has locked, to path. An existing file gets
-// the suffix ".old"; if another process has locked it, publish returns an error.
-func publish(temporary, path string) error {
+// moveIntoPlace renames temporary, a file that this process has locked, to path. An existing file
+// at path gets the suffix ".old". If another process has locked that file, moveIntoPlace returns an
+// error.
+func moveIntoPlace(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path)
 		if err == nil {
@@ -62,15 +64,15 @@ func publish(temporary, path string) error {
 		if !errors.Is(err, os.ErrExist) {
 			return err
 		}
-		if err := retire(path); err != nil {
+		if err := addOldSuffix(path); err != nil {
 			return err
 		}
 	}
 }
 
-// retire adds the suffix ".old" to the name of a file, or returns an error if another process has
-// locked it.
-func retire(path string) error {
+// addOldSuffix adds the suffix ".old" to the name of a file. If another process has locked the
+// file, it returns an error.
+func addOldSuffix(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		f, err := os.Open(path)
 		if err != nil {
@@ -78,8 +80,8 @@ func retire(path string) error {
 		}
 		defer f.Close()
 		if err := sys.LockFile(f); errors.Is(err, sys.ErrLocked) {
-			return fmt.Errorf("process %d is writing %s: use another folder for each job",
-				processOf(f), path)
+			return fmt.Errorf("process %d is writing %s: use a different folder for each job",
+				processIDOf(f), path)
 		}
 	}
 	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -88,7 +90,7 @@ func retire(path string) error {
 	return nil
 }
 
-func processOf(f *os.File) uint32 {
+func processIDOf(f *os.File) uint32 {
 	var b [4]byte
 	_, _ = f.ReadAt(b[:], offsetProcess) // 0 if the file is too short
 	return binary.LittleEndian.Uint32(b[:])

@@ -26,18 +26,18 @@ const (
 	offsetLost     = 200 // uint64: number of texts that did not fit
 )
 
-// maxHost is the maximum length of a machine's name on Linux, in bytes.
-const maxHost = 64
+// maxHostBytes is the maximum length of a machine's name on Linux, in bytes.
+const maxHostBytes = 64
 
-// lostText is the number of every text that did not fit into the file.
-const lostText = 1<<32 - 1
+// omittedTextNumber is the number of every text that did not fit into the file.
+const omittedTextNumber = 1<<32 - 1
 
-// lostSource stands for every source whose number does not fit into 16 bits.
-const lostSource = 1<<16 - 1
+// omittedSourceNumber stands for every source whose number does not fit into 16 bits.
+const omittedSourceNumber = 1<<16 - 1
 
 // record is one record of the file: four little-endian words of 64 bits. An event takes one record,
-// or two if its values need more bits. The head is written last, and its stamp shows readers that
-// the record is complete.
+// or two if its values need more bits. The head is written last, so that its stamp (see below)
+// shows readers that the record is complete.
 type record struct {
 	head uint64
 	payload
@@ -54,70 +54,69 @@ type record struct {
 type payload struct{ a, b, c uint64 }
 
 const (
-	recordBytes = 32
-	lineRecords = 2 // records in a cache line
+	recordBytes         = 32
+	recordsPerCacheLine = 2
 )
 
 // A head contains, from the lowest bits: a stamp (the low bits of the record's number, counted
-// from 1), the number of the text that names the event's source, the event's kind, two flags,
-// and an age.
+// from 1), the number of the text that names the event's source (its pool or group), the event's
+// kind, two flags, and an age (explained below).
 //
-// One atomic operation per event would be slow, so a source claims batchRecords records at once and
+// One atomic operation per event would be slow, so a Source claims batchRecords records at once and
 // first writes their heads without a kind. The age of a record is the number of records that were
-// claimed after it and before it was written. Readers sort events by the sum of number and age. A
-// record that was claimed alone has age 0.
+// claimed after it and before it was written. Readers sort events by the sum of number and age.
 const (
-	sourceShift = 32
-	kindShift   = 48
-	moreFlag    = 1 << 56 // a second record follows
-	secondFlag  = 1 << 57 // this is a second record
-	ageShift    = 58
+	sourceShift   = 32
+	kindShift     = 48
+	hasSecondFlag = 1 << 56 // a second record follows
+	isSecondFlag  = 1 << 57 // this is a second record
+	ageShift      = 58
 
 	batchRecords = 16
 	maxAge       = 63
-	// minRecords is the minimum capacity of the ring. A batch is complete before the ring wraps
-	// around to it.
+	// minRecords is the minimum number of records in a file. It ensures that a batch is complete
+	// before its records are overwritten.
 	minRecords = 2 * (maxAge + 1)
 )
 
 // placement holds the numeric fields of a pool's event. slack is size minus requested size.
-type placement struct {
-	number, stream, segment, offset, size, slack uint64
+type placementFields struct {
+	number, stream, segment, offset, size, unrequested uint64
 }
 
 // pack returns the payload of the event's first record. The upper half of siteBits is the number of
-// the call site's text.
-func (p *placement) pack(siteBits uint64) payload {
+// the call site's text, and the lower half is 0.
+func (p *placementFields) pack(siteBits uint64) payload {
 	return payload{
 		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
 		p.offset>>8&(1<<32-1) | p.size>>8<<32,
-		p.slack&(1<<32-1) | siteBits,
+		p.unrequested&(1<<32-1) | siteBits,
 	}
 }
 
-func (p *placement) packSecond(name uint32) payload {
+func (p *placementFields) packSecond(name uint32) payload {
 	return payload{
 		p.number>>32 | p.stream>>16<<32 | p.segment>>16<<48,
-		outerBits(p.offset) | outerBits(p.size)<<32,
-		p.slack>>32 | uint64(name)<<32,
+		packOuterBits(p.offset) | packOuterBits(p.size)<<32,
+		p.unrequested>>32 | uint64(name)<<32,
 	}
 }
 
-// outerBits returns the bits of v outside bits 8 to 39.
-func outerBits(v uint64) uint64 { return v&0xff | v>>40<<8 }
+// packOuterBits returns the bits of v outside bits 8 to 39.
+func packOuterBits(v uint64) uint64 { return v&0xff | v>>40<<8 }
 
 // unpackPlacement is the inverse of pack and packSecond. Without a second record, rest must be
 // zero.
-func unpackPlacement(first, rest payload) placement {
-	return placement{
-		number:  first.a&(1<<32-1) | rest.a<<32,
-		stream:  first.a>>32&(1<<16-1) | rest.a>>32&(1<<16-1)<<16,
-		segment: first.a>>48 | rest.a>>48<<16,
-		offset:  joinOuterBits(first.b&(1<<32-1), rest.b&(1<<32-1)),
-		size:    joinOuterBits(first.b>>32, rest.b>>32),
-		slack:   first.c&(1<<32-1) | rest.c<<32,
+func unpackPlacement(first, rest payload) placementFields {
+	return placementFields{
+		number:      first.a&(1<<32-1) | rest.a<<32,
+		stream:      first.a>>32&(1<<16-1) | rest.a>>32&(1<<16-1)<<16,
+		segment:     first.a>>48 | rest.a>>48<<16,
+		offset:      combineBits(first.b&(1<<32-1), rest.b&(1<<32-1)),
+		size:        combineBits(first.b>>32, rest.b>>32),
+		unrequested: first.c&(1<<32-1) | rest.c<<32,
 	}
 }
 
-// joinOuterBits returns the value whose bits 8 to 39 are v and whose other bits are rest.
-func joinOuterBits(v, rest uint64) uint64 { return v<<8 | rest&0xff | rest>>8<<40 }
+// combineBits returns the value whose bits 8 to 39 are v and whose other bits are rest.
+func combineBits(v, rest uint64) uint64 { return v<<8 | rest&0xff | rest>>8<<40 }

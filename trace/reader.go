@@ -46,8 +46,8 @@ type Record struct {
 	Bytes  int64
 }
 
-// maxRoom limits the size of the space for texts, in bytes.
-const maxRoom = 1 << 37
+// maxTextSpaceBytes limits the size of the space for texts, in bytes.
+const maxTextSpaceBytes = 1 << 37
 
 // Read reads a trace. Errors about the contents wrap ErrFormat.
 func Read(r io.Reader) (*Log, error) {
@@ -75,14 +75,14 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	room, err := readPart(r, h.used, h.room-h.used)
+	textSpace, err := readPart(r, h.usedTextBytes, h.textSpaceBytes-h.usedTextBytes)
 	if err != nil {
 		return nil, err
 	}
 	if n, _ := io.CopyN(io.Discard, r, 1); n > 0 {
 		return nil, readError(nil, "it is longer than its header states")
 	}
-	texts, err := parseTexts(room)
+	texts, err := parseTexts(textSpace)
 	if err != nil {
 		return nil, err
 	}
@@ -125,9 +125,9 @@ func IsTrace(b []byte) bool { return strings.HasPrefix(string(b), magic) }
 func Parse(b []byte) (*Log, error) { return Read(bytes.NewReader(b)) }
 
 type header struct {
-	log                     Log
-	capacity, next, records uint64 // records is the number of records in use
-	room, used              uint64
+	log                           Log
+	capacity, next, records       uint64 // records is the number of records in use
+	textSpaceBytes, usedTextBytes uint64
 }
 
 func parseHeader(b []byte) (*header, error) {
@@ -138,17 +138,17 @@ func parseHeader(b []byte) (*header, error) {
 	}
 	h := &header{
 		capacity: get.Uint64(b[offsetCapacity:]), next: get.Uint64(b[offsetNext:]),
-		room: get.Uint64(b[offsetRoom:]), used: get.Uint64(b[offsetUsed:]),
+		textSpaceBytes: get.Uint64(b[offsetRoom:]), usedTextBytes: get.Uint64(b[offsetUsed:]),
 		log: Log{
 			Rank: int(get.Uint32(b[offsetRank:])), Size: int(get.Uint32(b[offsetSize:])),
 			Process: int(get.Uint32(b[offsetProcess:])), LostTexts: get.Uint64(b[offsetLost:]),
-			Host:  string(bytes.TrimRight(b[offsetHost:offsetHost+maxHost], "\x00")),
+			Host:  string(bytes.TrimRight(b[offsetHost:offsetHost+maxHostBytes], "\x00")),
 			Start: time.Unix(0, int64(get.Uint64(b[offsetStart:]))).UTC(),
 		},
 	}
 	if h.capacity == 0 || h.capacity > maxRecords || h.capacity&(h.capacity-1) != 0 ||
-		get.Uint64(b[offsetTexts:]) != headerBytes+h.capacity*recordBytes || h.room > maxRoom ||
-		h.used > h.room {
+		get.Uint64(b[offsetTexts:]) != headerBytes+h.capacity*recordBytes ||
+		h.textSpaceBytes > maxTextSpaceBytes || h.usedTextBytes > h.textSpaceBytes {
 		return nil, fmt.Errorf("%w: its header is damaged", ErrFormat)
 	}
 	h.records = min(h.next, h.capacity)
@@ -189,7 +189,7 @@ func (d *decoder) run(next uint64, visit func(*Record)) {
 	for _, p := range d.order(next) {
 		head, words, _ := d.load(p.number)
 		var rest payload
-		if head&moreFlag != 0 {
+		if head&hasSecondFlag != 0 {
 			_, rest, _ = d.load(p.number + 1)
 		}
 		d.decode(head, words, rest)
@@ -205,9 +205,9 @@ func (d *decoder) order(next uint64) []place {
 	for n := first; n < next; n++ {
 		head, _, ok := d.load(n)
 		switch {
-		case !ok || head&moreFlag != 0 && !d.hasSecond(n, next):
+		case !ok || head&hasSecondFlag != 0 && !d.hasSecond(n, next):
 			d.log.Torn++
-		case head&secondFlag != 0:
+		case head&isSecondFlag != 0:
 			if n == first {
 				d.log.Missing++ // the event's first record has been replaced
 			}
@@ -239,7 +239,7 @@ func (d *decoder) hasSecond(n, next uint64) bool {
 		return false
 	}
 	head, _, ok := d.load(n + 1)
-	return ok && head&secondFlag != 0
+	return ok && head&isSecondFlag != 0
 }
 
 func (d *decoder) text(n uint64) string {
@@ -251,7 +251,7 @@ func (d *decoder) text(n uint64) string {
 
 // source returns the text that names the source of an event.
 func (d *decoder) source(head uint64) string {
-	if n := head >> sourceShift & (1<<16 - 1); n != lostSource {
+	if n := head >> sourceShift & (1<<16 - 1); n != omittedSourceNumber {
 		return d.text(n)
 	}
 	return "?"
@@ -270,7 +270,7 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 	p := unpackPlacement(first, rest)
 	r.Pool, r.Group = d.poolOf(head)
 	r.Number, r.Stream, r.Segment = p.number, uint32(p.stream), int32(uint32(p.segment))-1
-	r.Offset, r.Size, r.Requested = int64(p.offset), int64(p.size), int64(p.size-p.slack)
+	r.Offset, r.Size, r.Requested = int64(p.offset), int64(p.size), int64(p.size-p.unrequested)
 	r.Name = d.text(rest.c >> 32)
 }
 

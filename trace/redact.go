@@ -21,67 +21,67 @@ func Redact(b []byte) error {
 		return err
 	}
 	end := headerBytes + h.capacity*recordBytes
-	if uint64(len(b)) != end+h.room {
+	if uint64(len(b)) != end+h.textSpaceBytes {
 		return fmt.Errorf("%w: its size does not match its header", ErrFormat)
 	}
-	texts, err := parseTexts(b[end : end+h.used])
+	texts, err := parseTexts(b[end : end+h.usedTextBytes])
 	if err != nil {
 		return err
 	}
-	used := make([]bool, len(texts))
+	isUsed := make([]bool, len(texts))
 	for n := range h.capacity {
-		redactRecord(b[headerBytes+n*recordBytes:][:recordBytes], used)
+		redactRecord(b[headerBytes+n*recordBytes:][:recordBytes], isUsed)
 	}
-	room := make([]byte, 0, h.used)
+	textSpace := make([]byte, 0, h.usedTextBytes)
 	for n, text := range texts[1:] {
-		if !used[n+1] {
-			text = "" // a call site
+		if !isUsed[n+1] {
+			text = "" // only call sites refer to the text
 		}
 		text = withoutPaths(text)
-		room = append(binary.LittleEndian.AppendUint16(room, uint16(len(text))), text...)
+		textSpace = append(binary.LittleEndian.AppendUint16(textSpace, uint16(len(text))), text...)
 	}
-	clear(b[offsetHost : offsetHost+maxHost])
+	clear(b[offsetHost : offsetHost+maxHostBytes])
 	clear(b[end:])
-	copy(b[end:], room)
-	binary.LittleEndian.PutUint64(b[offsetUsed:], uint64(len(room)))
+	copy(b[end:], textSpace)
+	binary.LittleEndian.PutUint64(b[offsetUsed:], uint64(len(textSpace)))
 	return nil
 }
 
 // redactRecord removes the call site from a record, and marks the texts to which the record refers.
-func redactRecord(b []byte, used []bool) {
-	get, put := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
-	head := get(b)
+func redactRecord(b []byte, isUsed []bool) {
+	readUint64, writeUint64 := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
+	head := readUint64(b)
 	if head == 0 || uint8(head>>kindShift) == 0 {
-		clear(b[8:]) // unused or incomplete
+		clear(b[8:]) // the record is unused or incomplete
 		return
 	}
 	mark := func(n uint64) {
-		if n < uint64(len(used)) {
-			used[n] = true
+		if n < uint64(len(isUsed)) {
+			isUsed[n] = true
 		}
 	}
 	mark(head >> sourceShift & (1<<16 - 1))
-	ofGroup := event.Kind(head >> kindShift).IsGroupEvent()
-	last := get(b[24:])
+	isGroup := event.Kind(head >> kindShift).IsGroupEvent()
+	last := readUint64(b[24:])
 	switch {
-	case head&secondFlag != 0 && ofGroup:
-		mark(get(b[8:]) >> 32)
-	case head&secondFlag != 0:
+	case head&isSecondFlag != 0 && isGroup:
+		mark(readUint64(b[8:]) >> 32)
+	case head&isSecondFlag != 0:
 		mark(last >> 32)
 	default:
-		if ofGroup {
+		if isGroup {
 			mark(last & (1<<32 - 1))
 		}
-		put(b[24:], last&(1<<32-1))
+		writeUint64(b[24:], last&(1<<32-1))
 	}
 }
 
 // paths matches absolute paths, and file names that are followed by a line number.
-var paths = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
+var pathPattern = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
 
 // withoutPaths returns the first line of a text, with paths replaced by question marks. Other lines
 // may contain a stack. The result is never longer than the text.
 func withoutPaths(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
-	return paths.ReplaceAllString(text, "$1?")
+	return pathPattern.ReplaceAllString(text, "$1?")
 }

@@ -11,33 +11,35 @@ import (
 
 // Source writes the events of one pool or one group. Its methods must not be called concurrently.
 type Source struct {
-	w     *Writer
-	next  *atomic.Uint64 // copied from w
-	mask  uint64         // copied from w
-	first unsafe.Pointer // the first record
-	clock clock
-	// The source has claimed, but not used, the records from at to end-1, counted from 0.
-	at, end uint64
+	writer       *Writer
+	claimedCount *atomic.Uint64 // copied from writer
+	indexMask    uint64         // copied from writer
+	firstRecord  unsafe.Pointer
+	clock        clock
+	// The source has claimed, but not used, the records from nextIndex to batchEnd-1, counted from
+	// 0.
+	nextIndex, batchEnd uint64
 
-	// The fields up to siteBits describe the source and the call site of the latest event.
-	hasLatest  bool
+	// The fields up to siteBits describe the pool or group and the call site of the latest event.
+	hasSource  bool
 	group      string
 	pool       uint64
-	ofGroup    bool
-	sourceBits uint64 // number of the source's text, shifted as in a head
+	isGroup    bool
+	sourceBits uint64 // see Writer.sourceBits
 	site       string
-	siteBits   uint64 // number of the site's text, shifted as in a payload
+	siteBits   uint64 // number of the site's text, in the upper half
 
-	call     *event.Call // the call of the latest collective
-	callText uint32
-	calls    map[*event.Call]uint32
+	latestCall       *event.Call
+	latestCallNumber uint32                 // number of the text that describes latestCall
+	callNumbers      map[*event.Call]uint32 // numbers of the texts that describe earlier calls
 }
 
 // NewSource returns a Source that writes to the trace until the Writer is closed.
 func (w *Writer) NewSource() *Source {
 	return &Source{
-		w: w, next: w.next, mask: w.mask, first: unsafe.Pointer(&w.bytes[headerBytes]),
-		clock: clock{start: w.start}, calls: map[*event.Call]uint32{},
+		writer: w, claimedCount: w.claimedCount, indexMask: w.indexMask,
+		firstRecord: unsafe.Pointer(&w.bytes[headerBytes]),
+		clock:       clock{start: w.start}, callNumbers: map[*event.Call]uint32{},
 	}
 }
 
@@ -49,109 +51,109 @@ func (s *Source) Record(e *event.Event) {
 	}
 	s.Describe(e)
 	if e.Name != "" {
-		s.recordInTwo(e)
+		s.recordPoolEventInTwo(e)
 		return
 	}
 	p := event.PackPlacement(e, 0)
 	s.Placement(e.Number, &p)
 }
 
-// Describe sets the pool and the call site for later calls of Placement to those of e.
+// Describe sets the pool and the call site that later calls of Placement record. It copies them
+// from e.
 func (s *Source) Describe(e *event.Event) {
-	if !s.hasLatest || s.ofGroup || e.Pool != s.pool || !identical(e.Group, s.group) {
-		s.hasLatest, s.ofGroup, s.pool, s.group = true, false, e.Pool, e.Group
-		s.sourceBits = s.w.sourceBits(strconv.FormatUint(e.Pool, 10) + "\x00" + e.Group)
+	if !s.hasSource || s.isGroup || e.Pool != s.pool || !shareMemory(e.Group, s.group) {
+		s.hasSource, s.isGroup, s.pool, s.group = true, false, e.Pool, e.Group
+		s.sourceBits = s.writer.sourceBits(strconv.FormatUint(e.Pool, 10) + "\x00" + e.Group)
 	}
 	s.describeSite(e.Site)
 }
 
 func (s *Source) describeSite(site string) {
-	if !identical(site, s.site) {
-		s.site, s.siteBits = site, uint64(s.w.text(site))<<32
+	if !shareMemory(site, s.site) {
+		s.site, s.siteBits = site, uint64(s.writer.textNumber(site))<<32
 	}
 }
 
 // identical reports whether two strings share their memory, which is faster than comparing them.
-func identical(a, b string) bool {
+func shareMemory(a, b string) bool {
 	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
 
-// Placement records an unnamed event of the pool and call site that Describe has set. It is faster
-// than Record.
+// Placement records an event without a name, with the pool and the call site that Describe has set.
+// It is faster than Record.
 func (s *Source) Placement(number uint64, p *event.Placement) {
-	// Call claim before loading the fields of p, because a later call would force them out of
-	// registers.
-	at := s.at
-	age := s.next.Load() - at - 1
-	if age > maxAge || at == s.end {
-		at, age = s.claim(), batchRecords-1
+	// Call claimBatch before loading the fields of p, so that they stay in registers afterwards.
+	index := s.nextIndex
+	age := s.claimedCount.Load() - index - 1 // see ageShift
+	if age > maxAge || index == s.batchEnd {
+		index, age = s.claimBatch(), batchRecords-1
 	}
 	stream, segment := p.StreamSegment>>32, uint64(uint32(p.StreamSegment)+1)
-	offset, size, slack := uint64(p.Offset), uint64(p.Size), uint64(p.Size-p.Requested)
-	if (number|slack)>>32|(stream|segment)>>16|(offset|size)>>40|(offset|size)&0xff != 0 {
-		s.placeInTwo(number, p)
+	offset, size, unrequested := uint64(p.Offset), uint64(p.Size), uint64(p.Size-p.Requested)
+	if (number|unrequested)>>32|(stream|segment)>>16|(offset|size)>>40|(offset|size)&0xff != 0 {
+		s.recordPlacementInTwo(number, p)
 		return
 	}
-	s.at = at + 1
-	r := (*record)(unsafe.Add(s.first, at&s.mask*recordBytes))
+	s.nextIndex = index + 1
+	r := (*record)(unsafe.Add(s.firstRecord, index&s.indexMask*recordBytes))
 	r.a = number | stream<<32 | segment<<48
 	r.b = offset>>8 | size>>8<<32
-	r.c = slack | s.siteBits
-	r.head = s.sourceBits | uint64(p.Kind())<<kindShift | age<<ageShift | (at+1)&(1<<32-1)
+	r.c = unrequested | s.siteBits
+	r.head = s.sourceBits | uint64(p.Kind())<<kindShift | age<<ageShift | (index+1)&(1<<32-1)
 }
 
-func (s *Source) placeInTwo(number uint64, p *event.Placement) {
+func (s *Source) recordPlacementInTwo(number uint64, p *event.Placement) {
 	e := event.Event{Number: number}
 	p.Load(&e)
-	s.recordInTwo(&e)
+	s.recordPoolEventInTwo(&e)
 }
 
 // claim claims a batch of records and returns the number of the first one, counted from 0. Unused
 // records of the previous batch stay without a kind, so that readers skip them.
-func (s *Source) claim() uint64 {
-	s.end = s.next.Add(batchRecords)
-	first := s.end - batchRecords
-	s.at = first
-	for n := first + 1; n <= s.end; n++ {
-		s.record(n).head = n & (1<<32 - 1)
+func (s *Source) claimBatch() uint64 {
+	s.batchEnd = s.claimedCount.Add(batchRecords)
+	first := s.batchEnd - batchRecords
+	s.nextIndex = first
+	for n := first + 1; n <= s.batchEnd; n++ {
+		s.recordAt(n).head = n & (1<<32 - 1)
 	}
-	// Prefetch the next batch, which probably follows this one.
-	for n := s.end + 1; n <= s.end+batchRecords; n += lineRecords {
-		spin.PrefetchWrite(unsafe.Pointer(s.record(n)))
+	// Prefetch the batch after this one, because the source will probably claim it next.
+	for n := s.batchEnd + 1; n <= s.batchEnd+batchRecords; n += recordsPerCacheLine {
+		spin.PrefetchWrite(unsafe.Pointer(s.recordAt(n)))
 	}
-	if s.end&(chunkRecords-1) < batchRecords {
-		s.w.requestPopulate()
+	if s.batchEnd&(chunkRecords-1) < batchRecords {
+		s.writer.requestPopulation()
 	}
 	return first
 }
 
-// record returns record n, counted from 1.
-func (s *Source) record(n uint64) *record {
-	return (*record)(unsafe.Add(s.first, (n-1)&s.mask*recordBytes))
+// recordAt returns record n, counted from 1.
+func (s *Source) recordAt(n uint64) *record {
+	return (*record)(unsafe.Add(s.firstRecord, (n-1)&s.indexMask*recordBytes))
 }
 
-// recordInTwo writes an event of a pool in two records.
-func (s *Source) recordInTwo(e *event.Event) {
-	p := placement{
+// recordPoolEventInTwo writes an event of a pool in two records.
+func (s *Source) recordPoolEventInTwo(e *event.Event) {
+	p := placementFields{
 		number: e.Number, stream: uint64(e.Stream), segment: uint64(uint32(e.Segment + 1)),
-		offset: uint64(e.Offset), size: uint64(e.Size), slack: uint64(e.Size - e.Requested),
+		offset: uint64(e.Offset), size: uint64(e.Size), unrequested: uint64(e.Size - e.Requested),
 	}
-	s.recordTwo(s.sourceBits|uint64(e.Kind)<<kindShift,
-		p.pack(s.siteBits), p.packSecond(s.w.text(e.Name)))
+	s.writeTwoRecords(s.sourceBits|uint64(e.Kind)<<kindShift,
+		p.pack(s.siteBits), p.packSecond(s.writer.textNumber(e.Name)))
 }
 
-func (s *Source) recordTwo(head uint64, first, second payload) {
-	n := s.w.next.Add(2)
+func (s *Source) writeTwoRecords(head uint64, first, second payload) {
+	n := s.writer.claimedCount.Add(2)
 	if n&(chunkRecords-1) < 2 {
-		s.w.requestPopulate()
+		s.writer.requestPopulation()
 	}
-	s.put(n-1, head|moreFlag, first)
-	s.put(n, head|secondFlag, second)
+	s.writeRecord(n-1, head|hasSecondFlag, first)
+	s.writeRecord(n, head|isSecondFlag, second)
 }
 
-// put writes record n, counted from 1.
-func (s *Source) put(n, head uint64, p payload) {
-	r := s.record(n)
+// writeRecord writes record n, counted from 1.
+func (s *Source) writeRecord(n, head uint64, p payload) {
+	r := s.recordAt(n)
 	r.head = 0 // make readers skip the record until it is complete
 	r.a, r.b, r.c = p.a, p.b, p.c
 	r.head = head | n&(1<<32-1)
@@ -164,9 +166,9 @@ func (s *Source) recordGroupEvent(e *event.Event) {
 		}
 		return
 	}
-	text, name := s.w.text(e.Operation+"\x00"+e.Text), s.w.text(e.Name)
+	text, name := s.writer.textNumber(e.Operation+"\x00"+e.Text), s.writer.textNumber(e.Name)
 	s.describeGroup(e.Group, e.Site)
-	s.groupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
+	s.writeGroupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
 // Collective records that a group submits the call c on a stream. number is the Number of the
@@ -175,23 +177,23 @@ func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
 ) {
 	s.describeGroup(group, site)
-	s.groupEvent(
-		event.KindCollective, number, stream, s.textOf(c), 0, c.Digest, uint64(c.Bytes))
+	s.writeGroupEvent(
+		event.KindCollective, number, stream, s.callTextNumber(c), 0, c.Digest, uint64(c.Bytes))
 }
 
 func (s *Source) describeGroup(group, site string) {
-	if !s.hasLatest || !s.ofGroup || !identical(group, s.group) {
-		s.hasLatest, s.ofGroup, s.group = true, true, group
-		s.sourceBits = s.w.sourceBits(group)
+	if !s.hasSource || !s.isGroup || !shareMemory(group, s.group) {
+		s.hasSource, s.isGroup, s.group = true, true, group
+		s.sourceBits = s.writer.sourceBits(group)
 	}
 	s.describeSite(site)
 }
 
-// groupEvent records an event of the group that describeGroup has set, with the current time.
-func (s *Source) groupEvent(
+// writeGroupEvent records an event of the group that describeGroup has set, with the current time.
+func (s *Source) writeGroupEvent(
 	kind event.Kind, number uint64, stream, text, name uint32, value, count uint64,
 ) {
-	s.recordTwo(s.sourceBits|uint64(kind)<<kindShift,
+	s.writeTwoRecords(s.sourceBits|uint64(kind)<<kindShift,
 		payload{
 			number&(1<<32-1) | uint64(stream)<<32,
 			s.clock.now(),
@@ -200,24 +202,24 @@ func (s *Source) groupEvent(
 		payload{number>>32 | uint64(name)<<32, value, count})
 }
 
-// maxCalls is the number of calls whose texts a Source remembers.
+// maxCalls is the maximum number of calls whose texts a Source remembers.
 const maxCalls = 4096
 
-// textOf returns the number of the text that describes a call.
-func (s *Source) textOf(c *event.Call) uint32 {
-	if c == s.call {
-		return s.callText
+// callTextNumber returns the number of the text that describes a call.
+func (s *Source) callTextNumber(c *event.Call) uint32 {
+	if c == s.latestCall {
+		return s.latestCallNumber
 	}
-	n, ok := s.calls[c]
+	n, ok := s.callNumbers[c]
 	if !ok {
-		if len(s.calls) == maxCalls {
-			clear(s.calls)
+		if len(s.callNumbers) == maxCalls {
+			clear(s.callNumbers)
 		}
-		plain := *c
-		plain.Ticket = 0
-		n = s.w.text(plain.String())
-		s.calls[c] = n
+		withoutTicket := *c
+		withoutTicket.Ticket = 0
+		n = s.writer.textNumber(withoutTicket.String())
+		s.callNumbers[c] = n
 	}
-	s.call, s.callText = c, n
+	s.latestCall, s.latestCallNumber = c, n
 	return n
 }

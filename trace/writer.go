@@ -27,35 +27,36 @@ type Options struct {
 const (
 	defaultRecords = 1 << 20
 	maxRecords     = 1 << 30
-	// textShare is the ratio of the space for records to the space for texts.
-	textShare = 16
-	minTexts  = 64 << 10
+	// recordToTextRatio is the ratio of the space for records to the space for texts (strings that
+	// records refer to by number).
+	recordToTextRatio = 16
+	minTextBytes      = 64 << 10
 )
 
 // Writer writes a trace. Its methods are safe for concurrent use, but no Source may be in use
 // during Close. Close is optional, because the file is complete after each event.
 type Writer struct {
-	path    string
-	file    *os.File // locked, so that other processes see that the trace is being written
-	mapping *sys.Mapping
-	bytes   []byte
-	mask    uint64
-	next    *atomic.Uint64
-	start   time.Time
-	wake    chan struct{} // carries requests to populate the next chunks
-	done    chan struct{} // closed when the populating goroutine returns
+	path             string
+	file             *os.File // locked, so that other processes see that the trace is being written
+	mapping          *sys.Mapping
+	bytes            []byte
+	indexMask        uint64
+	claimedCount     *atomic.Uint64 // number of records that have been claimed for events
+	start            time.Time
+	populateRequests chan struct{} // carries requests to populate the next chunks
+	done             chan struct{} // closed when the populating goroutine returns
 
-	mu      sync.Mutex
-	numbers map[string]uint32 // guarded by mu
-	used    uint64            // guarded by mu
-	room    []byte
+	mu            sync.Mutex
+	textNumbers   map[string]uint32 // guarded by mu
+	usedTextBytes uint64            // guarded by mu
+	textSpace     []byte
 }
 
 // Create creates the trace of a rank in a folder, which it creates if necessary. A trace that an
 // earlier process left there gets the suffix ".old". If another process is still writing that
-// trace, Create returns an error. If this process has already created a trace under the same name,
-// for a rank of another world, the new file gets a different name. Files have mode 0600. Neither
-// the folder nor a file in it may be a symbolic link.
+// trace, Create returns an error. If this process has already created a trace of the same rank, the
+// new file gets a different name. Files have mode 0600. Neither the folder nor a file in it may be
+// a symbolic link.
 //
 // Create allocates all disk blocks of the file, so that a full disk causes an error here rather
 // than a SIGBUS later. If the filesystem cannot do that, Create returns an error.
@@ -64,7 +65,7 @@ func Create(folder string, o Options) (*Writer, error) {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
 			o.Rank, o.Size, o.Records)
 	}
-	path, err := claim(folder, o.Rank)
+	path, err := choosePath(folder, o.Rank)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func Create(folder string, o Options) (*Writer, error) {
 		claimedPaths.Delete(path)
 		return nil, fmt.Errorf("creating a trace: %w", err)
 	}
-	go w.populate()
+	go w.populateChunks()
 	return w, nil
 }
 
@@ -83,7 +84,7 @@ func create(path string, o Options) (*Writer, error) {
 	for records < uint64(o.Records) || o.Records == 0 && records < defaultRecords {
 		records *= 2
 	}
-	texts := max(records*recordBytes/textShare, minTexts)
+	texts := max(records*recordBytes/recordToTextRatio, minTextBytes)
 	size := int64(headerBytes + records*recordBytes + texts)
 	temporary := temporaryName(path)
 	f, err := sys.CreateFile(temporary, size)
@@ -91,19 +92,19 @@ func create(path string, o Options) (*Writer, error) {
 		return nil, err
 	}
 	w := &Writer{
-		path: path, file: f, mask: records - 1, start: time.Now(), numbers: map[string]uint32{},
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		path: path, file: f, indexMask: records - 1, start: time.Now(), textNumbers: map[string]uint32{},
+		populateRequests: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if err = sys.LockFile(f); err == nil {
 		w.mapping, err = sys.Map(f, 0, size)
 	}
 	if err == nil {
 		w.bytes = unsafe.Slice((*byte)(w.mapping.Base()), size)
-		w.room = w.bytes[headerBytes+records*recordBytes:]
-		w.next = (*atomic.Uint64)(unsafe.Pointer(&w.bytes[offsetNext]))
+		w.textSpace = w.bytes[headerBytes+records*recordBytes:]
+		w.claimedCount = (*atomic.Uint64)(unsafe.Pointer(&w.bytes[offsetNext]))
 		w.writeHeader(o, records, texts)
 		w.mapping.Populate(0, headerBytes+min(chunkBytes, int64(records*recordBytes)))
-		err = publish(temporary, path)
+		err = moveIntoPlace(temporary, path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.release(), os.Remove(temporary))
@@ -121,7 +122,7 @@ func (w *Writer) release() error {
 
 // Close unmaps the file. No Source may be used afterwards.
 func (w *Writer) Close() error {
-	close(w.wake)
+	close(w.populateRequests)
 	<-w.done
 	if err := w.release(); err != nil {
 		return fmt.Errorf("closing the trace %s: %w", w.path, err)
@@ -129,20 +130,20 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// writeHeader writes the magic last.
+// writeHeader writes the magic string last, because it marks the file as a trace.
 func (w *Writer) writeHeader(o Options, records, texts uint64) {
-	put := binary.LittleEndian
-	put.PutUint32(w.bytes[offsetVersion:], version)
-	put.PutUint32(w.bytes[offsetRecord:], recordBytes)
-	put.PutUint32(w.bytes[offsetRank:], uint32(o.Rank))
-	put.PutUint32(w.bytes[offsetSize:], uint32(o.Size))
-	put.PutUint32(w.bytes[offsetProcess:], uint32(os.Getpid()))
-	put.PutUint64(w.bytes[offsetCapacity:], records)
-	put.PutUint64(w.bytes[offsetTexts:], headerBytes+records*recordBytes)
-	put.PutUint64(w.bytes[offsetRoom:], texts)
-	put.PutUint64(w.bytes[offsetStart:], uint64(w.start.UnixNano()))
+	le := binary.LittleEndian
+	le.PutUint32(w.bytes[offsetVersion:], version)
+	le.PutUint32(w.bytes[offsetRecord:], recordBytes)
+	le.PutUint32(w.bytes[offsetRank:], uint32(o.Rank))
+	le.PutUint32(w.bytes[offsetSize:], uint32(o.Size))
+	le.PutUint32(w.bytes[offsetProcess:], uint32(os.Getpid()))
+	le.PutUint64(w.bytes[offsetCapacity:], records)
+	le.PutUint64(w.bytes[offsetTexts:], headerBytes+records*recordBytes)
+	le.PutUint64(w.bytes[offsetRoom:], texts)
+	le.PutUint64(w.bytes[offsetStart:], uint64(w.start.UnixNano()))
 	host, _ := os.Hostname() // the name is empty if this fails
-	copy(w.bytes[offsetHost:offsetHost+maxHost], host)
+	copy(w.bytes[offsetHost:offsetHost+maxHostBytes], host)
 	copy(w.bytes, magic)
 }
 
@@ -159,21 +160,21 @@ const (
 	populateStep = 64 << 10
 )
 
-// requestPopulate makes populate prepare the chunks after the current one.
-func (w *Writer) requestPopulate() {
+// requestPopulation makes populateChunks prepare the chunks after the current one.
+func (w *Writer) requestPopulation() {
 	select {
-	case w.wake <- struct{}{}:
+	case w.populateRequests <- struct{}{}:
 	default:
 	}
 }
 
-func (w *Writer) populate() {
+func (w *Writer) populateChunks() {
 	defer close(w.done)
-	for range w.wake {
-		chunk := w.next.Load() / chunkRecords
+	for range w.populateRequests {
+		chunk := w.claimedCount.Load() / chunkRecords
 		for k := range uint64(populateAhead) {
-			first := (chunk + 1 + k) * chunkRecords & w.mask * recordBytes
-			end := min(first+chunkBytes, (w.mask+1)*recordBytes)
+			first := (chunk + 1 + k) * chunkRecords & w.indexMask * recordBytes
+			end := min(first+chunkBytes, (w.indexMask+1)*recordBytes)
 			for at := first; at < end; at += populateStep {
 				w.mapping.Populate(int64(headerBytes+at), int64(min(populateStep, end-at)))
 			}
@@ -182,34 +183,35 @@ func (w *Writer) populate() {
 }
 
 // text returns the number of a text, counted from 1. The empty text has number 0.
-func (w *Writer) text(s string) uint32 {
+func (w *Writer) textNumber(s string) uint32 {
 	if s == "" {
 		return 0
 	}
 	s = s[:min(len(s), maxTextBytes)]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n, ok := w.numbers[s]; ok {
+	if n, ok := w.textNumbers[s]; ok {
 		return n
 	}
-	if w.used+2+uint64(len(s)) > uint64(len(w.room)) {
-		lost := binary.LittleEndian.Uint64(w.bytes[offsetLost:])
-		binary.LittleEndian.PutUint64(w.bytes[offsetLost:], lost+1)
-		return lostText
+	if w.usedTextBytes+2+uint64(len(s)) > uint64(len(w.textSpace)) {
+		omittedCount := binary.LittleEndian.Uint64(w.bytes[offsetLost:])
+		binary.LittleEndian.PutUint64(w.bytes[offsetLost:], omittedCount+1)
+		return omittedTextNumber
 	}
-	n := uint32(len(w.numbers)) + 1
-	w.numbers[strings.Clone(s)] = n // s may be part of a longer string
-	at := w.room[w.used:]
+	n := uint32(len(w.textNumbers)) + 1
+	w.textNumbers[strings.Clone(s)] = n // s may be part of a longer string
+	at := w.textSpace[w.usedTextBytes:]
 	binary.LittleEndian.PutUint16(at, uint16(len(s)))
 	copy(at[2:], s)
-	w.used += 2 + uint64(len(s))
-	binary.LittleEndian.PutUint64(w.bytes[offsetUsed:], w.used)
+	w.usedTextBytes += 2 + uint64(len(s))
+	binary.LittleEndian.PutUint64(w.bytes[offsetUsed:], w.usedTextBytes)
 	return n
 }
 
 const maxTextBytes = 4096
 
-// sourceBits returns the bits that identify a source in a record's head.
+// sourceBits returns the bits of a record's head that identify a pool or group, which text
+// describes.
 func (w *Writer) sourceBits(text string) uint64 {
-	return uint64(min(w.text(text), lostSource)) << sourceShift
+	return uint64(min(w.textNumber(text), omittedSourceNumber)) << sourceShift
 }
