@@ -7,30 +7,32 @@ import (
 	"strconv"
 )
 
-// maxCallName limits each name in an encoded Call, in bytes.
-const maxCallName = 32
+// maxNameBytes limits each name in an encoded Call, in bytes.
+const maxNameBytes = 32
 
-// Call holds the properties of a collective, Send or Recv that must be the same on all ranks. Other
-// properties, such as a buffer's position on the plain path, are zero. A Call must not be changed
-// once an Event refers to it.
+// Call holds the properties of a collective, Send or Recv that must be the same on all ranks.
+// Fields for other properties are zero. A Call must not be changed once an Event refers to it.
 type Call struct {
 	// DataType and ReduceOp are empty if the operation has none.
 	Operation, Path, DataType, ReduceOp string
-	// Root is the group rank of the root or, for a message, of the peer. It is -1 if there is
-	// neither.
+	// Root is the group rank of the root or, for a Send or Recv, of the peer. It is -1 for other
+	// operations.
 	Root int
-	// Count is the number of elements, of all parts if the ranks' parts differ in size.
+	// Count is the number of elements. If the ranks' parts may differ in size, it includes all
+	// parts.
 	Count uint64
-	// Counts lists the sizes of the ranks' parts if they may differ; see [CountsText].
+	// Counts lists the numbers of elements in the ranks' parts, if they may differ; see
+	// [CountsText].
 	Counts string
-	// List describes the calls of a list that runs as one collective.
+	// List describes all calls of a list, if this call is the first of a list that runs as one
+	// collective.
 	List string
-	// The pools are ids. The segments are ordinals in these pools, or -1 for memory outside
-	// windows. Offsets are in bytes from the start of the segment.
+	// The pools are ids. The segments are numbers in these pools, or -1 for memory outside of
+	// pools. Offsets are in bytes from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the call's number in the group, counted from 1, or 0 if it is unknown.
+	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
 	Ticket uint64
 	// Capture is the number of the capture that contains the call, and CaptureCall the call's
 	// number in it. Both are counted from 1, and are 0 outside captures.
@@ -84,11 +86,11 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	dst = append(append(dst, ", path "...), c.Path...)
 	if c.SendSegment >= 0 {
 		dst = n.appendPool(append(dst, ", send "...), c.SendPool)
-		dst = appendPlace(dst, c.SendSegment, c.SendOffset)
+		dst = appendSegmentAndOffset(dst, c.SendSegment, c.SendOffset)
 	}
 	if c.RecvSegment >= 0 {
 		dst = n.appendPool(append(dst, ", receive "...), c.RecvPool)
-		dst = appendPlace(dst, c.RecvSegment, c.RecvOffset)
+		dst = appendSegmentAndOffset(dst, c.RecvSegment, c.RecvOffset)
 	}
 	if c.Capture != 0 {
 		dst = fmt.Appendf(dst, ", call %d of capture %d", c.CaptureCall, c.Capture)
@@ -106,7 +108,7 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 // them. Names are cut to 32 bytes, and Counts and List to 1024 bytes.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
-		name = name[:min(len(name), maxCallName)]
+		name = name[:min(len(name), maxNameBytes)]
 		dst = append(binary.LittleEndian.AppendUint64(dst, uint64(len(name))), name...)
 	}
 	for _, word := range [...]uint64{
@@ -117,14 +119,14 @@ func AppendCall(dst []byte, c *Call) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, word)
 	}
 	for _, text := range [...]string{c.Counts, c.List} {
-		text = text[:min(len(text), maxText)]
+		text = text[:min(len(text), maxTextBytes)]
 		dst = append(binary.LittleEndian.AppendUint64(dst, uint64(len(text))), text...)
 	}
 	return dst
 }
 
-// CountsText formats a list of counts for Call.Counts: at most 32, followed by a digest if there
-// are more.
+// CountsText formats a list of counts for Call.Counts. It includes at most 32 counts, followed by a
+// digest if there are more.
 func CountsText(counts []int64) string {
 	const maxCounts = 32
 	var text []byte
@@ -142,22 +144,22 @@ func CountsText(counts []int64) string {
 	return string(text)
 }
 
-// maxText limits Counts and List in an encoded Call, in bytes.
-const maxText = 1024
+// maxTextBytes limits Counts and List in an encoded Call, in bytes.
+const maxTextBytes = 1024
 
 // DecodeCall decodes the output of [AppendCall]. b must contain exactly one call. Errors wrap
 // [ErrMalformed].
 func DecodeCall(b []byte) (*Call, error) {
 	r, c := callReader{rest: b}, &Call{}
 	for _, name := range [...]*string{&c.Operation, &c.Path, &c.DataType, &c.ReduceOp} {
-		*name = r.text(maxCallName)
+		*name = r.readText(maxNameBytes)
 	}
-	c.Root, c.Count = int(int64(r.word())), r.word()
-	c.SendOffset, c.RecvOffset = int64(r.word()), int64(r.word())
-	c.SendSegment, c.RecvSegment = int32(r.word()), int32(r.word())
-	c.SendPool, c.RecvPool, c.Ticket = r.word(), r.word(), r.word()
-	c.Capture, c.CaptureCall = r.word(), r.word()
-	c.Counts, c.List = r.text(maxText), r.text(maxText)
+	c.Root, c.Count = int(int64(r.readUint64())), r.readUint64()
+	c.SendOffset, c.RecvOffset = int64(r.readUint64()), int64(r.readUint64())
+	c.SendSegment, c.RecvSegment = int32(r.readUint64()), int32(r.readUint64())
+	c.SendPool, c.RecvPool, c.Ticket = r.readUint64(), r.readUint64(), r.readUint64()
+	c.Capture, c.CaptureCall = r.readUint64(), r.readUint64()
+	c.Counts, c.List = r.readText(maxTextBytes), r.readText(maxTextBytes)
 	if r.failed || len(r.rest) > 0 {
 		return nil, fmt.Errorf("decoding a call of %d bytes: %w", len(b), ErrMalformed)
 	}
@@ -170,7 +172,7 @@ type callReader struct {
 	failed bool
 }
 
-func (r *callReader) word() uint64 {
+func (r *callReader) readUint64() uint64 {
 	if len(r.rest) < 8 {
 		r.failed, r.rest = true, nil
 		return 0
@@ -180,13 +182,13 @@ func (r *callReader) word() uint64 {
 	return word
 }
 
-func (r *callReader) text(maxBytes int) string {
-	n := r.word()
+func (r *callReader) readText(maxBytes int) string {
+	n := r.readUint64()
 	if n > uint64(min(maxBytes, len(r.rest))) {
 		r.failed, r.rest = true, nil
 		return ""
 	}
-	name := string(r.rest[:n])
+	text := string(r.rest[:n])
 	r.rest = r.rest[n:]
-	return name
+	return text
 }

@@ -68,8 +68,8 @@ func TestLongCountsHaveDifferentDigests(t *testing.T) {
 	a, b := make([]int64, 1000), make([]int64, 1000)
 	b[999] = 1
 	x, y := CountsText(a), CountsText(b)
-	if x == y || len(x) > maxText || x[:40] != y[:40] {
+	if x == y || len(x) > maxTextBytes || x[:40] != y[:40] {
 		t.Errorf("CountsText of lists that differ at the end = %q, %q; want texts of at most %d bytes "+
-			"that differ at the end", x, y, maxText)
+			"that differ at the end", x, y, maxTextBytes)
 	}
 }

@@ -52,7 +52,7 @@ func (e Event) Same(o Event) bool {
 
 // SameFree reports whether e and o free the same block, even with different kinds of free.
 func (e *Event) SameFree(o *Event) bool {
-	return e.Kind.frees() && o.Kind.frees() && e.Segment == o.Segment &&
+	return e.Kind.isFree() && o.Kind.isFree() && e.Segment == o.Segment &&
 		e.Offset == o.Offset && e.Size == o.Size
 }
 

@@ -14,7 +14,7 @@ const (
 	KindAlloc
 	// KindFree reports that a block was freed and can be reused immediately.
 	KindFree
-	// KindReturn reports that a block became free after a KindPark or KindDefer.
+	// KindReturn reports that a block can be reused that an earlier KindPark or KindDefer freed.
 	KindReturn
 	// KindPark reports that a block was freed while a captured graph used it.
 	KindPark
@@ -28,13 +28,13 @@ const (
 	// KindNote reports a number that the caller recorded in the history.
 	KindNote
 
-	kindsInHistory
+	kindHistoryEnd
 )
 
 // The kinds of events of a pool outside its history, which ranks do not compare.
 const (
 	// KindUse reports that a stream uses a block of another stream.
-	KindUse Kind = iota + kindsInHistory
+	KindUse Kind = iota + kindHistoryEnd
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
 	// KindRestart reports that, after a fault, the pool has the same state on all ranks again. Its
@@ -53,13 +53,13 @@ const (
 	// KindScopeAbandon reports that a scope ends without registering.
 	KindScopeAbandon
 
-	kindsOfPools
+	kindPoolEnd
 )
 
 // The kinds of events of a group.
 const (
 	// KindCollective reports that a collective, Send or Recv is about to be submitted.
-	KindCollective Kind = iota + kindsOfPools
+	KindCollective Kind = iota + kindPoolEnd
 	// KindInteger reports that the ranks compared or combined an integer on the host.
 	KindInteger
 	// KindFlag is like KindInteger, for a Boolean.
@@ -114,13 +114,14 @@ func (k Kind) String() string {
 }
 
 // InHistory reports whether events of kind k are part of a pool's history.
-func (k Kind) InHistory() bool { return k > 0 && k < kindsInHistory }
+func (k Kind) InHistory() bool { return k > 0 && k < kindHistoryEnd }
 
 // IsGroupEvent reports whether events of kind k belong to a group rather than a pool.
-func (k Kind) IsGroupEvent() bool { return k >= kindsOfPools && k < kindEnd }
+func (k Kind) IsGroupEvent() bool { return k >= kindPoolEnd && k < kindEnd }
 
-func (k Kind) places() bool {
+// takesSpace reports whether an event of kind k occupies space in a pool.
+func (k Kind) takesSpace() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }
 
-func (k Kind) frees() bool { return k == KindFree || k == KindPark || k == KindDefer }
+func (k Kind) isFree() bool { return k == KindFree || k == KindPark || k == KindDefer }

@@ -12,9 +12,9 @@ func (e Event) String() string {
 	return string(text)
 }
 
-// AppendText appends a description of the event to dst, without its number, pool, group and call
-// site. The description contains every field that ranks compare. Fields that do not apply are
-// omitted:
+// AppendText appends a description of the event to dst. The description contains every field that
+// ranks compare, but not the event's number, pool, group and call site. It omits fields that do not
+// apply. Examples:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -31,21 +31,21 @@ func (e Event) AppendText(dst []byte) ([]byte, error) {
 	case e.Kind == KindFault:
 		return append(append(dst, "fault: "...), e.Text...), nil
 	case e.Kind.IsGroupEvent():
-		return e.appendValue(dst), nil
+		return e.appendGroupEvent(dst), nil
 	case e.Kind >= KindScopeBegin && e.Kind <= KindScopeAbandon:
-		return e.appendGroup(append(dst, e.Kind.String()...), " of"), nil
+		return e.appendGroupName(append(dst, e.Kind.String()...), " of"), nil
 	}
-	return e.appendGroup(e.appendPlacement(dst), " with"), nil
+	return e.appendGroupName(e.appendPoolEvent(dst), " with"), nil
 }
 
-func (e *Event) appendGroup(dst []byte, preposition string) []byte {
+func (e *Event) appendGroupName(dst []byte, preposition string) []byte {
 	if e.Name == "" {
 		return dst
 	}
 	return append(append(append(dst, preposition...), " group "...), e.Name...)
 }
 
-func (e *Event) appendValue(dst []byte) []byte {
+func (e *Event) appendGroupEvent(dst []byte) []byte {
 	if e.Kind == KindStep {
 		if e.Name != "" {
 			dst = append(dst, "step "...)
@@ -83,18 +83,18 @@ func appendFloat(dst []byte, value float64) []byte {
 	return dst
 }
 
-func (e *Event) appendPlacement(dst []byte) []byte {
+func (e *Event) appendPoolEvent(dst []byte) []byte {
 	dst = append(append(dst, e.Kind.String()...), ' ')
 	dst = strconv.AppendInt(dst, e.Size, 10)
 	if e.Kind == KindNote && e.Segment == -1 && e.Offset == 0 && e.Stream == 0 {
 		return strconv.AppendInt(append(dst, " of kind "...), e.Requested, 10)
 	}
 	dst = append(dst, " B ("...)
-	implied := int64(0) // the requested size that the text omits
-	if e.Kind.places() {
-		implied = e.Size
+	omittedBytes := int64(0) // the text contains the requested size unless it is omittedBytes
+	if e.Kind.takesSpace() {
+		omittedBytes = e.Size
 	}
-	if e.Requested != implied {
+	if e.Requested != omittedBytes {
 		dst = strconv.AppendInt(append(dst, "asked "...), e.Requested, 10)
 		dst = append(dst, " B, "...)
 	}
@@ -103,14 +103,14 @@ func (e *Event) appendPlacement(dst []byte) []byte {
 	if e.Segment == -1 && e.Offset == 0 {
 		return dst
 	}
-	arrow := " at"
-	if e.Kind.places() {
-		arrow = " ->"
+	preposition := " at"
+	if e.Kind.takesSpace() {
+		preposition = " ->"
 	}
-	return appendPlace(append(dst, arrow...), e.Segment, e.Offset)
+	return appendSegmentAndOffset(append(dst, preposition...), e.Segment, e.Offset)
 }
 
-func appendPlace(dst []byte, segment int32, offset int64) []byte {
+func appendSegmentAndOffset(dst []byte, segment int32, offset int64) []byte {
 	dst = strconv.AppendInt(append(dst, " segment "...), int64(segment), 10)
 	dst = append(dst, " offset "...)
 	if offset < 0 {

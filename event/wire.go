@@ -16,16 +16,16 @@ const (
 	// MaxSiteBytes is the maximum length of a call site in bytes.
 	MaxSiteBytes = 160
 
-	// placementBytes is the encoded size of a placement event without its site: kind, stream,
-	// segment, offset, size and requested size.
-	placementBytes = 1 + 4 + 4 + 8 + 8 + 8
+	// bytesWithoutSite is the encoded size of an event without its site: kind, stream, segment,
+	// offset, size and requested size.
+	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8
 
 	// MaxBytes is the maximum number of bytes that [Append] appends.
-	MaxBytes = placementBytes + MaxSiteBytes
+	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the encoding of e, which must be an event in a pool's history: the fields that
-// ranks compare, followed by the call site.
+// Append appends the encoding of e, which consists of the fields that ranks compare and the call
+// site. e must be an event in a pool's history.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -39,8 +39,8 @@ func Append(dst []byte, e *Event) []byte {
 // Decode decodes the output of [Append]. b must contain exactly one event. Errors wrap
 // [ErrMalformed].
 func Decode(b []byte) (Event, error) {
-	if len(b) < placementBytes || len(b) > MaxBytes {
-		return Event{}, fmt.Errorf("decoding event of %d bytes: %w", len(b), ErrMalformed)
+	if len(b) < bytesWithoutSite || len(b) > MaxBytes {
+		return Event{}, fmt.Errorf("decoding an event of %d bytes: %w", len(b), ErrMalformed)
 	}
 	e := Event{
 		Kind:      Kind(b[0]),
@@ -49,20 +49,20 @@ func Decode(b []byte) (Event, error) {
 		Offset:    int64(binary.LittleEndian.Uint64(b[9:])),
 		Size:      int64(binary.LittleEndian.Uint64(b[17:])),
 		Requested: int64(binary.LittleEndian.Uint64(b[25:])),
-		Site:      string(b[placementBytes:]),
+		Site:      string(b[bytesWithoutSite:]),
 	}
 	if !e.Kind.InHistory() || e.Segment < -1 || e.Offset < 0 || e.Size < 0 || e.Requested < 0 {
-		return Event{}, fmt.Errorf("decoding event %+v: %w", e, ErrMalformed)
+		return Event{}, fmt.Errorf("decoding the event %+v: %w", e, ErrMalformed)
 	}
 	if e.Site != CleanSite(e.Site) {
-		return Event{}, fmt.Errorf("decoding call site %q: %w", e.Site, ErrMalformed)
+		return Event{}, fmt.Errorf("decoding the call site %q: %w", e.Site, ErrMalformed)
 	}
 	return e, nil
 }
 
 // CleanSite cuts a call site to its last [MaxSiteBytes] bytes, which contain the file name and the
-// line. It replaces characters that could garble a terminal, because sites come from other ranks,
-// too.
+// line. It replaces characters that could garble a terminal, because some sites come from other
+// ranks.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

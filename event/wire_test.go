@@ -10,7 +10,7 @@ import (
 
 func drawPlacement(t *rapid.T) Event {
 	return Event{
-		Kind:      Kind(rapid.IntRange(1, int(kindsInHistory)-1).Draw(t, "kind")),
+		Kind:      Kind(rapid.IntRange(1, int(kindHistoryEnd)-1).Draw(t, "kind")),
 		Stream:    rapid.Uint32Range(0, 3).Draw(t, "stream"),
 		Segment:   rapid.Int32Range(-1, 5).Draw(t, "segment"),
 		Offset:    rapid.Int64Range(0, 1<<40).Draw(t, "offset"),
@@ -44,7 +44,7 @@ func TestDecodeRejectsMalformedBytes(t *testing.T) {
 		"a control character":     append(bytes.Clone(good), "a\x1b[31m"...),
 		"half a rune":             append(bytes.Clone(good), 0xe2, 0x82),
 		"kind 0":                  change(0, 0),
-		"an unknown kind":         change(0, byte(kindsInHistory)),
+		"an unknown kind":         change(0, byte(kindHistoryEnd)),
 		"a negative offset":       change(16, 0x80),
 		"a negative size":         change(24, 0x80),
 		"a negative request":      change(32, 0x80),

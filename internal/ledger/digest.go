@@ -13,12 +13,12 @@ const (
 	keyOffset  = 0xbb67ae8584caa73b
 	keySize    = 0x3c6ef372fe94f82b
 	keyRequest = 0xa54ff53a5f1d36f1
-	keyRoll    = 0x510e527fade682d1
+	keyDigest  = 0x510e527fade682d1
 	keyKind    = 0x9b05688c2b3e6c1f
 )
 
 // Empty is the digest of a history without events.
-const Empty uint64 = keyRoll
+const Empty uint64 = keyDigest
 
 // fold lets every input bit affect every output bit, through the carries of a product.
 func fold(a, b uint64) uint64 {
@@ -28,25 +28,25 @@ func fold(a, b uint64) uint64 {
 
 // Mix absorbs two words into a digest of other data that ranks compare.
 func Mix(digest, a, b uint64) uint64 {
-	return fold(digest^fold(a^keyPlace, b^keyOffset), keyRoll)
+	return fold(digest^fold(a^keyPlace, b^keyOffset), keyDigest)
 }
 
-// absorb returns the digest after e. Only roll depends on the digest, so each event adds only the
-// latency of one multiplication.
-func absorb(digest uint64, e *event.Event) uint64 {
-	return roll(digest, place(event.PackStreamSegment(e.Stream, e.Segment), e.Offset),
-		amount(e.Size, e.Requested, e.Kind))
+// digestAfter returns the digest after e. Only extendDigest depends on the previous digest, so each
+// event adds the latency of only one multiplication.
+func digestAfter(digest uint64, e *event.Event) uint64 {
+	return extendDigest(digest, mixPlace(event.PackStreamSegment(e.Stream, e.Segment), e.Offset),
+		mixSizes(e.Size, e.Requested, e.Kind))
 }
 
-func roll(digest, place, amount uint64) uint64 {
-	return fold(digest^place, amount^keyRoll)
+func extendDigest(digest, place, sizes uint64) uint64 {
+	return fold(digest^place, sizes^keyDigest)
 }
 
-func place(streamSegment uint64, offset int64) uint64 {
+func mixPlace(streamSegment uint64, offset int64) uint64 {
 	return fold(streamSegment^keyPlace, uint64(offset)^keyOffset)
 }
 
-func amount(size, requested int64, kind event.Kind) uint64 {
+func mixSizes(size, requested int64, kind event.Kind) uint64 {
 	request := uint64(requested) ^ uint64(kind)*keyKind
 	return fold(uint64(size)^keySize, request^keyRequest)
 }
@@ -55,5 +55,5 @@ func amount(size, requested int64, kind event.Kind) uint64 {
 // difference may have moved.
 func RequestDigest(e event.Event) uint64 {
 	e.Segment, e.Offset = 0, 0
-	return absorb(Empty, &e)
+	return digestAfter(Empty, &e)
 }

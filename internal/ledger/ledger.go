@@ -10,66 +10,67 @@ const (
 	// DefaultKept is the default number of events that a ledger keeps, in 3 MiB.
 	DefaultKept = 1 << 16
 
-	// upkeepInterval is the number of events between calls of upkeep, the ring's minimum capacity,
-	// and the first stride.
-	upkeepInterval = 64
+	// maintenanceInterval is the number of events between calls of maintain, the minimum length of
+	// Ledger.entries, and the initial stride.
+	maintenanceInterval = 64
 
-	// maxCheckpoints limits the digests of older events to 8 KiB.
+	// maxCheckpoints limits the checkpoints, which are digests of older events, to 8 KiB.
 	maxCheckpoints = 1024
 )
 
-// Ledger is the history of one pool; [New] creates one. What it keeps about a position depends on
-// the position:
+// Ledger is the history of one pool, a sequence of events that are numbered by their positions. A
+// digest covers all events before a position. A Ledger keeps this data about each position:
 //
-//	position in [Floor, Position]    event and digest
+//	positions in [Floor, Position]   event and digest
 //	multiples of Stride below Floor  digest
 //	the agreed position              digest
-//	anything else below Floor        nothing
+//	other positions below Floor      nothing
 type Ledger struct {
-	position uint64
-	digest   uint64
-	start    uint64 // position of the latest Restart; earlier events are unknown
-	// ring stores event p at index p%len(ring). Its length, a power of two, doubles until it
-	// reaches kept.
-	ring []entry
-	kept uint64
+	position        uint64
+	digest          uint64
+	restartPosition uint64 // position of the latest Restart; earlier events are unknown
+	// entries stores the event at position p at index p%len(entries). The length, a power of two,
+	// doubles until it reaches maxEntries.
+	entries    []entry
+	maxEntries uint64
 
 	stride      uint64   // power of two
-	checkpoints []uint64 // digest at i*stride
+	checkpoints []uint64 // digests at the multiples of stride
 
-	agreed       uint64
-	agreedDigest uint64
+	agreedPosition uint64
+	agreedDigest   uint64
 }
 
-// entry stores an event and the digest before it in 48 bytes.
+// entry stores an event and the digest of all events before it.
 type entry struct {
 	event.Placement
-	before uint64
+	digestBefore uint64
 }
 
-// New returns an empty ledger that keeps the given number of events, rounded up to a power of two.
-// 0 selects DefaultKept.
-func New(kept int) *Ledger {
-	if kept <= 0 {
-		kept = DefaultKept
+// New returns an empty ledger that keeps the latest maxEntries events. maxEntries is rounded up to
+// a power of two; 0 selects DefaultKept.
+func New(maxEntries int) *Ledger {
+	if maxEntries <= 0 {
+		maxEntries = DefaultKept
 	}
-	kept = max(kept, upkeepInterval)
+	maxEntries = max(maxEntries, maintenanceInterval)
 	return &Ledger{
 		digest:       Empty,
 		agreedDigest: Empty,
-		kept:         1 << bits.Len64(uint64(kept-1)),
-		stride:       upkeepInterval,
+		maxEntries:   1 << bits.Len64(uint64(maxEntries-1)),
+		stride:       maintenanceInterval,
 	}
 }
 
 // Absorb appends the fields of e that ranks compare, and returns the event's position. site is an
-// index in a [Sites] table. Absorb allocates only while the ring grows.
+// index in a [Sites] table. Absorb allocates memory only until the ledger keeps maxEntries events.
 func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	p := event.PackPlacement(e, site)
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// Note is like Absorb without a call site. Its arguments fit into registers.
+// Note is like Absorb, but without a call site. It is faster, because its arguments fit into
+// registers.
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -80,39 +81,41 @@ func (l *Ledger) append(
 	streamSegment uint64, offset, size, requested int64, siteKind uint64,
 ) uint64 {
 	p := l.position
-	if p%upkeepInterval == 0 {
-		l.upkeep()
+	if p%maintenanceInterval == 0 {
+		l.maintain()
 	}
-	before := l.digest
+	digestBefore := l.digest
 	kind := event.Kind(siteKind)
-	l.digest = roll(before, place(streamSegment, offset), amount(size, requested, kind))
+	l.digest = extendDigest(digestBefore,
+		mixPlace(streamSegment, offset), mixSizes(size, requested, kind))
 	l.position = p + 1
-	e := &l.ring[p&uint64(len(l.ring)-1)]
+	e := &l.entries[p&uint64(len(l.entries)-1)]
 	e.StreamSegment, e.Offset, e.Size, e.Requested = streamSegment, offset, size, requested
-	e.SiteKind, e.before = siteKind, before
+	e.SiteKind, e.digestBefore = siteKind, digestBefore
 	return p
 }
 
-// upkeep grows the ring if it is full, and records a checkpoint if one is due. Both happen only at
-// multiples of upkeepInterval, because capacities and strides are multiples of it.
-func (l *Ledger) upkeep() {
-	if n := uint64(len(l.ring)); l.position-l.start == n && n < l.kept {
-		grown := make([]entry, max(2*n, upkeepInterval))
-		copy(grown, l.ring)
-		l.ring = grown
+// maintain grows entries if the slice is full, and adds a checkpoint if the position is a multiple
+// of stride. Both happen only at multiples of maintenanceInterval, because lengths of entries and
+// strides are multiples of it.
+func (l *Ledger) maintain() {
+	if n := uint64(len(l.entries)); l.position-l.restartPosition == n && n < l.maxEntries {
+		newEntries := make([]entry, max(2*n, maintenanceInterval))
+		copy(newEntries, l.entries)
+		l.entries = newEntries
 	}
 	if l.position%l.stride != 0 {
 		return
 	}
 	if len(l.checkpoints) == maxCheckpoints {
-		l.dropEveryOther()
+		l.dropEverySecondCheckpoint()
 	}
 	if l.position%l.stride == 0 {
 		l.checkpoints = append(l.checkpoints, l.digest)
 	}
 }
 
-func (l *Ledger) dropEveryOther() {
+func (l *Ledger) dropEverySecondCheckpoint() {
 	half := len(l.checkpoints) / 2
 	for i := range half {
 		l.checkpoints[i] = l.checkpoints[2*i]
@@ -121,24 +124,24 @@ func (l *Ledger) dropEveryOther() {
 	l.stride *= 2
 }
 
-// Position returns the number of events absorbed.
+// Position returns the number of events in the history, including events that are no longer kept.
 func (l *Ledger) Position() uint64 { return l.position }
 
 // Floor returns the first position whose event is still kept.
 func (l *Ledger) Floor() uint64 {
-	return max(l.start, l.position-min(l.position, uint64(len(l.ring))))
+	return max(l.restartPosition, l.position-min(l.position, uint64(len(l.entries))))
 }
 
 // NextStart returns the smallest position at which a restarted history may begin.
-func (l *Ledger) NextStart() uint64 { return (l.position/l.kept + 1) * l.kept }
+func (l *Ledger) NextStart() uint64 { return (l.position/l.maxEntries + 1) * l.maxEntries }
 
-// Restart replaces the history with an agreed one, of which only the length and digest are known.
-// position is the NextStart of the rank with the longest history. Other ranks reach it only by
-// restarting, so comparing a restarted history with another one finds no difference.
+// Restart replaces the history with one that all ranks have agreed on. Only the length (position)
+// and the digest of the new history are known. position is the NextStart of the rank with the
+// longest history, so no rank has already reached it.
 func (l *Ledger) Restart(position, digest uint64) {
-	l.position, l.digest, l.start = position, digest, position
-	l.agreed, l.agreedDigest = position, digest
-	l.ring = nil
+	l.position, l.digest, l.restartPosition = position, digest, position
+	l.agreedPosition, l.agreedDigest = position, digest
+	l.entries = nil
 	l.stride, l.checkpoints = 1<<bits.Len64(position-1), []uint64{Empty}
 }
 
@@ -150,8 +153,8 @@ func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	case position == l.position:
 		return l.digest, true
 	case position >= l.Floor():
-		return l.ring[position&uint64(len(l.ring)-1)].before, true
-	case position == l.agreed:
+		return l.entries[position&uint64(len(l.entries)-1)].digestBefore, true
+	case position == l.agreedPosition:
 		return l.agreedDigest, true
 	case position%l.stride == 0:
 		return l.checkpoints[position/l.stride], true
@@ -180,30 +183,31 @@ func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 // At returns the packed event at position, which must be between Floor and Position-1. The result
 // is valid until the next call of Absorb or Note.
 func (l *Ledger) At(position uint64) *event.Placement {
-	return &l.ring[position&uint64(len(l.ring)-1)].Placement
+	return &l.entries[position&uint64(len(l.entries)-1)].Placement
 }
 
-// Agree records that all ranks of an agreement have the same events before position, with the given
-// digest. If this ledger differs, Agree returns false. The agreed position never decreases.
+// Agree records that all ranks have the same events before position. digest is the digest of these
+// events. If this ledger is known to have a different digest, Agree returns false. The agreed
+// position never decreases.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
 	}
-	if own, known := l.DigestAt(position); known && own != digest {
+	if ownDigest, isKnown := l.DigestAt(position); isKnown && ownDigest != digest {
 		return false
 	}
-	if position > l.agreed {
-		l.agreed, l.agreedDigest = position, digest
+	if position > l.agreedPosition {
+		l.agreedPosition, l.agreedDigest = position, digest
 	}
 	return true
 }
 
-// Snapshot is the state of a ledger that an agreement needs.
+// Snapshot is the state of a ledger that ranks compare.
 type Snapshot struct {
 	Position, Digest uint64
 	// Agreed and AgreedDigest are set by [Ledger.Agree].
 	Agreed, AgreedDigest uint64
-	// Below Floor, only the digests at multiples of Stride are known.
+	// Below Floor, only the digests at multiples of Stride and at Agreed are known.
 	Floor, Stride uint64
 }
 
@@ -211,7 +215,7 @@ type Snapshot struct {
 func (l *Ledger) Snapshot() Snapshot {
 	return Snapshot{
 		Position: l.position, Digest: l.digest,
-		Agreed: l.agreed, AgreedDigest: l.agreedDigest,
+		Agreed: l.agreedPosition, AgreedDigest: l.agreedDigest,
 		Floor: l.Floor(), Stride: l.stride,
 	}
 }

@@ -90,41 +90,43 @@ func TestAgreeRejectsWrongDigest(t *testing.T) {
 	if l.Agree(2, 0) {
 		t.Error("Agree accepted a future position")
 	}
-	if l.agreed != 0 || l.agreedDigest != Empty {
-		t.Errorf("agreed position and digest = %d, %#x; want 0, %#x", l.agreed, l.agreedDigest, Empty)
+	if l.agreedPosition != 0 || l.agreedDigest != Empty {
+		t.Errorf("agreed position and digest = %d, %#x; want 0, %#x",
+			l.agreedPosition, l.agreedDigest, Empty)
 	}
 }
 
 func TestCheckpointsAreBounded(t *testing.T) {
 	l := New(64)
-	for range maxCheckpoints * upkeepInterval * 5 {
+	for range maxCheckpoints * maintenanceInterval * 5 {
 		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	if n := len(l.checkpoints); n > maxCheckpoints || n < maxCheckpoints/2 {
 		t.Errorf("got %d checkpoints; want %d to %d", n, maxCheckpoints/2, maxCheckpoints)
 	}
-	if l.stride != 8*upkeepInterval || cap(l.checkpoints) > 2*maxCheckpoints || len(l.ring) != 64 {
+	if l.stride != 8*maintenanceInterval || cap(l.checkpoints) > 2*maxCheckpoints ||
+		len(l.entries) != 64 {
 		t.Errorf("stride %d, table of %d, ring of %d; want %d, at most %d, 64", l.stride,
-			cap(l.checkpoints), len(l.ring), 8*upkeepInterval, 2*maxCheckpoints)
+			cap(l.checkpoints), len(l.entries), 8*maintenanceInterval, 2*maxCheckpoints)
 	}
 }
 
 func TestSmallHistoryHasSmallRing(t *testing.T) {
 	l := New(0)
-	if len(l.ring) != 0 {
-		t.Fatalf("length of the ring of an empty ledger = %d; want 0", len(l.ring))
+	if len(l.entries) != 0 {
+		t.Fatalf("length of the ring of an empty ledger = %d; want 0", len(l.entries))
 	}
 	for range 100 {
 		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	}
-	if len(l.ring) != 128 {
-		t.Fatalf("length of the ring of 100 events = %d; want 128", len(l.ring))
+	if len(l.entries) != 128 {
+		t.Fatalf("length of the ring of 100 events = %d; want 128", len(l.entries))
 	}
 }
 
 func TestAbsorbDoesNotAllocateOnceRingIsFull(t *testing.T) {
 	l := New(1024)
-	for range maxCheckpoints * upkeepInterval * 2 {
+	for range maxCheckpoints * maintenanceInterval * 2 {
 		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	n := testing.AllocsPerRun(10, func() {
@@ -152,7 +154,7 @@ func TestDigestAndTextCoverEveryFieldExceptSite(t *testing.T) {
 		for name, mutate := range mutations {
 			o := e
 			mutate(&o)
-			if absorb(Empty, &e) == absorb(Empty, &o) {
+			if digestAfter(Empty, &e) == digestAfter(Empty, &o) {
 				t.Errorf("%s is not in the digest of %v", name, e)
 			}
 			if e.String() == o.String() {
@@ -166,7 +168,7 @@ func TestDigestAndTextCoverEveryFieldExceptSite(t *testing.T) {
 		}
 		o := e
 		o.Site, o.Number = "a.go:1", o.Number+1
-		if absorb(Empty, &e) != absorb(Empty, &o) {
+		if digestAfter(Empty, &e) != digestAfter(Empty, &o) {
 			t.Error("the call site or the number changes the digest")
 		}
 	})
@@ -178,7 +180,7 @@ func TestDigestDependsOnOrder(t *testing.T) {
 		if a == b {
 			return
 		}
-		if absorb(absorb(Empty, &a), &b) == absorb(absorb(Empty, &b), &a) {
+		if digestAfter(digestAfter(Empty, &a), &b) == digestAfter(digestAfter(Empty, &b), &a) {
 			t.Fatalf("the digests of %v and %v in both orders are the same", a, b)
 		}
 	})
@@ -191,7 +193,7 @@ func TestDigestsSpread(t *testing.T) {
 	low, high := map[uint32]bool{}, map[uint32]bool{}
 	const n = 1 << 17
 	for i := range int64(n) {
-		d := absorb(Empty, &event.Event{Kind: event.KindAlloc, Offset: i << 9, Size: 512, Requested: 512})
+		d := digestAfter(Empty, &event.Event{Kind: event.KindAlloc, Offset: i << 9, Size: 512, Requested: 512})
 		low[uint32(d)], high[uint32(d>>32)] = true, true
 	}
 	if lost := 2*n - len(low) - len(high); lost > 20 {
@@ -217,8 +219,8 @@ func BenchmarkAbsorb(b *testing.B) {
 }
 
 func TestRestart(t *testing.T) {
-	a, b := New(upkeepInterval), New(upkeepInterval)
-	for i := range 3*upkeepInterval + 5 {
+	a, b := New(maintenanceInterval), New(maintenanceInterval)
+	for i := range 3*maintenanceInterval + 5 {
 		a.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 	}
 	b.Note(event.KindFree, 1, 2, 3, 4, 5)
@@ -230,7 +232,7 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("Snapshot after Restart = %+v; want position %d and digest 77", s, start)
 		}
 	}
-	for i := range 100 * upkeepInterval {
+	for i := range 100 * maintenanceInterval {
 		a.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 		b.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
 		if a.Snapshot() != b.Snapshot() {

@@ -12,14 +12,14 @@ const Any = -1
 // The zero value is ready to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
-	claims []Claim[R] // result of the latest call
+	claims []Claim[R] // result of the latest call of Post or Arrive
 }
 
 // Claim assigns a message to a receive.
 type Claim[R any] struct {
 	Receive R
 	Source  int
-	// Number counts the messages with the same source and tag, from 1.
+	// Number numbers the messages with the same source and tag, from 1.
 	Number uint64
 }
 
@@ -27,18 +27,17 @@ type Claim[R any] struct {
 type Arrival struct {
 	Source, Tag int
 	Number      uint64
-	// Segment is the number of collectives that the source called before, or 0 if messages and
-	// collectives are not ordered.
+	// Segment is the number of collectives that the source called before the Send, or 0 if messages
+	// are not ordered with respect to collectives.
 	Segment uint64
 }
 
 // queue holds the messages and receives of one tag.
 type queue[R any] struct {
-	claimed map[int]uint64      // number of claimed messages, by source
-	waiting []waitingReceive[R] // receives without a claim, in the order of calls
-	// arrived holds messages in the order of arrival, and present the ids of those not claimed yet.
-	arrived []Arrival
-	present map[messageID]struct{}
+	claimedCounts   map[int]uint64         // number of claimed messages, by source
+	waitingReceives []waitingReceive[R]    // receives without a claim, in the order of calls
+	arrivals        []Arrival              // in order; some claimed messages have been removed
+	unclaimed       map[messageID]struct{} // ids of the arrivals that have not been claimed
 }
 
 // messageID identifies a message within a tag.
@@ -59,69 +58,72 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 		if m.tags == nil {
 			m.tags = map[int]*queue[R]{}
 		}
-		q = &queue[R]{claimed: map[int]uint64{}, present: map[messageID]struct{}{}}
+		q = &queue[R]{claimedCounts: map[int]uint64{}, unclaimed: map[messageID]struct{}{}}
 		m.tags[tag] = q
 	}
 	return q
 }
 
-// Post records a receive from a source, which may be Any, and returns the resulting claims, which
-// are valid until the next call. A receive from Any accepts only messages in its own segment,
-// because a faster rank may already have sent later ones.
+// Post records a receive from a source, which may be Any. It returns the resulting claims, which
+// are valid until the next call. A receive from Any accepts only messages with the same segment
+// (the number of preceding collectives), because a faster rank may already have sent later
+// messages.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
-	q.waiting = append(q.waiting, waitingReceive[R]{r, source, segment})
-	return m.claim(q)
+	q.waitingReceives = append(q.waitingReceives, waitingReceive[R]{r, source, segment})
+	return m.claimMessages(q)
 }
 
-// Arrive records that a message has arrived or begun to arrive, and returns the resulting claims.
-// It ignores messages that it already knows.
+// Arrive records that a message has arrived or has begun to arrive, and returns the resulting
+// claims. It ignores messages that have been recorded before.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
 	id := messageID{a.Source, a.Number}
-	if _, duplicate := q.present[id]; duplicate || a.Number <= q.claimed[a.Source] {
+	if _, duplicate := q.unclaimed[id]; duplicate || a.Number <= q.claimedCounts[a.Source] {
 		return nil
 	}
-	q.present[id] = struct{}{}
-	q.arrived = append(q.arrived, a)
-	return m.claim(q)
+	q.unclaimed[id] = struct{}{}
+	q.arrivals = append(q.arrivals, a)
+	return m.claimMessages(q)
 }
 
-// claim stops at the first receive for which there is no message.
-func (m *Matcher[R]) claim(q *queue[R]) []Claim[R] {
+// claimMessages assigns messages to the waiting receives of a tag. It stops at the first receive
+// for which no message has arrived.
+func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
-	done := 0
-	for _, w := range q.waiting {
+	claimedCount := 0
+	for _, w := range q.waitingReceives {
 		source := w.source
 		if source == Any {
 			if source = q.nextSource(w.segment); source == Any {
 				break
 			}
 		}
-		number := q.claimed[source] + 1
-		q.claimed[source] = number
-		q.drop(messageID{source, number})
+		number := q.claimedCounts[source] + 1
+		q.claimedCounts[source] = number
+		q.removeClaimed(messageID{source, number})
 		m.claims = append(m.claims, Claim[R]{w.receive, source, number})
-		done++
+		claimedCount++
 	}
-	q.waiting = slices.Delete(q.waiting, 0, done)
+	q.waitingReceives = slices.Delete(q.waitingReceives, 0, claimedCount)
 	return m.claims
 }
 
-func (q *queue[R]) drop(id messageID) {
-	delete(q.present, id)
-	if len(q.arrived) > 2*len(q.present) {
-		q.arrived = slices.DeleteFunc(q.arrived, q.isClaimed)
+// removeClaimed removes a message that has been claimed.
+func (q *queue[R]) removeClaimed(id messageID) {
+	delete(q.unclaimed, id)
+	if len(q.arrivals) > 2*len(q.unclaimed) {
+		q.arrivals = slices.DeleteFunc(q.arrivals, q.isClaimed)
 	}
 }
 
-func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimed[a.Source] }
+func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimedCounts[a.Source] }
 
-// nextSource returns the source whose next message is in the given segment and arrived first, or
-// Any if there is none.
+// nextSource returns the source of the first arrival that is the next message of its source and has
+// the given segment. If there is none, it returns Any.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
-	for _, a := range q.arrived {
-		if a.Segment == segment && a.Number == q.claimed[a.Source]+1 {
+	for _, a := range q.arrivals {
+		if a.Segment == segment && a.Number == q.claimedCounts[a.Source]+1 {
 			return a.Source
 		}
 	}
@@ -133,7 +135,7 @@ func (q *queue[R]) nextSource(segment uint64) (source int) {
 func (m *Matcher[R]) Unclaimed() []Arrival {
 	var all []Arrival
 	for _, q := range m.tags {
-		for _, a := range q.arrived {
+		for _, a := range q.arrivals {
 			if !q.isClaimed(a) {
 				all = append(all, a)
 			}

@@ -6,54 +6,57 @@ import (
 )
 
 // Tally counts a rank's calls of Send or Recv by peer and tag. The zero value is ready to use.
-type Tally struct{ records map[Key]*record }
+type Tally struct{ histories map[Key]*callHistory }
 
 // Key identifies a counter. For receives from any rank, Peer is Any.
 type Key struct{ Peer, Tag int }
 
-type record struct {
+type callHistory struct {
 	count uint64 // number of calls so far
-	// earlier holds the count at the end of each segment (the time between two collectives) with
+	// segmentEnds has one element for each segment (the time between two collectives) that contains
 	// calls.
-	earlier []earlierCount
-	limit   int // length at which earlier is pruned
+	segmentEnds []segmentEnd
+	pruneLength int // length at which segmentEnds is pruned
 }
 
-type earlierCount struct{ after, count uint64 }
+// segmentEnd holds the number of calls up to the end of a segment. The segment starts after the
+// given number of collectives.
+type segmentEnd struct{ collectives, count uint64 }
 
-const minLimit = 32
+const minPruneLength = 32
 
-// Count records a call after the given number of collectives, and returns the number of calls with
-// this key so far. done is the number of completed collectives, which Before no longer accepts.
-func (t *Tally) Count(k Key, after, done uint64) uint64 {
-	r := t.records[k]
+// Count records a call that follows the given number of collectives. It returns the number of calls
+// with this key so far. completed is the number of completed collectives, which later calls of
+// Before must not refer to.
+func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
+	r := t.histories[k]
 	if r == nil {
-		if t.records == nil {
-			t.records = map[Key]*record{}
+		if t.histories == nil {
+			t.histories = map[Key]*callHistory{}
 		}
-		r = &record{limit: minLimit}
-		t.records[k] = r
+		r = &callHistory{pruneLength: minPruneLength}
+		t.histories[k] = r
 	}
 	r.count++
-	if last := len(r.earlier) - 1; last >= 0 && r.earlier[last].after >= after {
-		r.earlier[last].count = r.count
+	if last := len(r.segmentEnds) - 1; last >= 0 && r.segmentEnds[last].collectives >= collectives {
+		r.segmentEnds[last].count = r.count
 		return r.count
 	}
-	if len(r.earlier) >= r.limit {
-		r.prune(done)
+	if len(r.segmentEnds) >= r.pruneLength {
+		r.prune(completed)
 	}
-	r.earlier = append(r.earlier, earlierCount{after, r.count})
+	r.segmentEnds = append(r.segmentEnds, segmentEnd{collectives, r.count})
 	return r.count
 }
 
-// prune drops counts that Before no longer needs.
-func (r *record) prune(done uint64) {
-	keep := 0
-	for keep+1 < len(r.earlier) && r.earlier[keep+1].after <= done {
-		keep++
+// prune removes the elements of segmentEnds that Before no longer needs.
+func (r *callHistory) prune(completed uint64) {
+	unneeded := 0
+	for unneeded+1 < len(r.segmentEnds) && r.segmentEnds[unneeded+1].collectives <= completed {
+		unneeded++
 	}
-	r.earlier = slices.Delete(r.earlier, 0, keep)
-	r.limit = max(minLimit, 2*len(r.earlier))
+	r.segmentEnds = slices.Delete(r.segmentEnds, 0, unneeded)
+	r.pruneLength = max(minPruneLength, 2*len(r.segmentEnds))
 }
 
 // CallCount is the number of calls for a key.
@@ -62,14 +65,15 @@ type CallCount struct {
 	Calls uint64
 }
 
-// Before returns the number of calls that preceded a collective, for each key with such calls,
-// ordered by peer and tag. Collectives are numbered from 1, and this one must not have completed.
+// Before returns, for each key, the number of calls that preceded a collective. It omits keys
+// without calls and orders the others by peer and tag. Collectives are numbered from 1. The given
+// collective must not have completed.
 func (t *Tally) Before(collective uint64) []CallCount {
 	var all []CallCount
-	for k, r := range t.records {
+	for k, r := range t.histories {
 		calls := uint64(0)
-		for _, e := range r.earlier {
-			if e.after < collective {
+		for _, e := range r.segmentEnds {
+			if e.collectives < collective {
 				calls = e.count
 			}
 		}
@@ -83,9 +87,9 @@ func (t *Tally) Before(collective uint64) []CallCount {
 	return all
 }
 
-// Weight returns a message's weight, which it adds to the sender's balance and subtracts from the
-// receiver's. If all balances add up to 0, all messages have been received, with an error
-// probability of 2^-64.
+// Weight returns the weight of a message. Each rank keeps a balance: a Send adds the weight, and a
+// Recv subtracts it. If the balances of all ranks add up to 0, all messages have been received,
+// except with a probability of 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := uint64(receiver)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -52,8 +52,8 @@ func TestPruningDoesNotChangeCounts(t *testing.T) {
 				t.Fatalf("Before(%d) = %d calls, want %d", collective, got, want)
 			}
 		}
-		if n := len(tally.records[Key{}].earlier); n > 2*(minLimit+64) {
-			t.Errorf("got %d earlier counts, want at most %d", n, 2*(minLimit+64))
+		if n := len(tally.histories[Key{}].segmentEnds); n > 2*(minPruneLength+64) {
+			t.Errorf("got %d earlier counts, want at most %d", n, 2*(minPruneLength+64))
 		}
 	})
 }

@@ -16,7 +16,7 @@ func Ranks(ranks []int) string {
 	return "ranks " + Spans(ranks)
 }
 
-// Spans formats ascending numbers, such as "0-2,5".
+// Spans formats ascending numbers as a list of spans, such as "0-2,5".
 func Spans(numbers []int) string {
 	var b strings.Builder
 	for i := 0; i < len(numbers); {
@@ -37,8 +37,8 @@ func Spans(numbers []int) string {
 }
 
 // RanksOf formats world ranks together with their group ranks, such as "world rank 5 (rank 2 of the
-// group)". members lists the group's world ranks in group order. If ranks have the same numbers in
-// both, or members is empty, RanksOf returns Ranks(world).
+// group)". members lists the group's world ranks in group order. If each member has the same number
+// in the group and the world, or members is empty, RanksOf returns Ranks(world).
 func RanksOf(world, members []int) string {
 	if NumberedAsWorld(members) || len(world) == 0 {
 		return Ranks(world)
@@ -55,29 +55,29 @@ func RanksOf(world, members []int) string {
 }
 
 // RanksOn formats ranks like RanksOf and adds their machines, as in "ranks 4-7 on node-b" or "ranks
-// 4-6 (4-5 on node-b, 6 on node-c)". machines holds host names by world rank and may lack some.
+// 4-6 (4-5 on node-b, 6 on node-c)". machines holds the known machine names by world rank.
 func RanksOn(world, members []int, machines map[int]string) string {
 	text := RanksOf(world, members)
-	var names []string // in the order of their first rank
-	byName := map[string][]int{}
+	var machineNames []string // in the order of their first rank
+	ranksByName := map[string][]int{}
 	for _, rank := range world {
-		name, known := machines[rank]
-		if known && byName[name] == nil {
-			names = append(names, name)
+		name, isKnown := machines[rank]
+		if isKnown && ranksByName[name] == nil {
+			machineNames = append(machineNames, name)
 		}
-		if known {
-			byName[name] = append(byName[name], rank)
+		if isKnown {
+			ranksByName[name] = append(ranksByName[name], rank)
 		}
 	}
 	switch {
-	case len(names) == 0:
+	case len(machineNames) == 0:
 		return text
-	case len(byName[names[0]]) == len(world):
-		return text + " on " + names[0]
+	case len(ranksByName[machineNames[0]]) == len(world):
+		return text + " on " + machineNames[0]
 	}
-	parts := make([]string, len(names))
-	for i, name := range names {
-		parts[i] = Spans(byName[name]) + " on " + name
+	parts := make([]string, len(machineNames))
+	for i, name := range machineNames {
+		parts[i] = Spans(ranksByName[name]) + " on " + name
 	}
 	return text + " (" + strings.Join(parts, ", ") + ")"
 }
