@@ -10,12 +10,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-func foreignMemory(address uintptr, bytes int64) Memory {
+// memoryAt returns memory that the pools do not track.
+func memoryAt(address uintptr, bytes int64) Memory {
 	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
 }
 
-func errFreedAt(address uintptr) error {
+func freedError(address uintptr) error {
 	return fmt.Errorf("memory at %#x: %w", address, ErrFreed)
 }
 
@@ -31,10 +32,10 @@ type poolRange struct {
 }
 
 func (r *poolRanges) find(address uintptr) *Pool {
-	all := r.all()
-	for i := range all {
-		if one := &all[i]; address-one.base < one.bytes {
-			return one.pool
+	ranges := r.all()
+	for i := range ranges {
+		if candidate := &ranges[i]; address-candidate.base < candidate.bytes {
+			return candidate.pool
 		}
 	}
 	return nil
@@ -51,40 +52,40 @@ func (r *poolRanges) all() []poolRange {
 // set records the size of a pool's address range, or removes the range if bytes is 0. The caller
 // must hold Runtime.mu.
 func (r *poolRanges) set(p *Pool, bytes int64) {
-	list := slices.DeleteFunc(slices.Clone(r.all()), func(o poolRange) bool { return o.pool == p })
+	list := slices.DeleteFunc(slices.Clone(r.all()), func(r poolRange) bool { return r.pool == p })
 	if bytes > 0 {
 		list = append(list, poolRange{p.segments.arena.Address(), uintptr(bytes), p})
 	}
 	r.list.Store(&list)
 }
 
-// addresses finds the live buffers of a pool by address.
+// addresses finds the live buffers of a pool by address. It builds its index when it is first used.
 type addresses struct {
-	mu     *ranked.Spin[poolMu]
-	pool   *Pool
-	heap   *heap
-	events *poolEvents
-	built  bool         // guarded by mu
-	index  addressIndex // guarded by mu
+	mu      *ranked.Spin[poolMu]
+	pool    *Pool
+	heap    *heap
+	events  *poolEvents
+	isBuilt bool         // guarded by mu
+	index   addressIndex // guarded by mu
 }
 
-// memory returns memory in a live buffer. The caller must keep the buffer alive, because the pool
-// does not record uses of this Memory.
+// memory returns the range [address, address+bytes), which must lie in a live buffer. The caller
+// must keep the buffer alive, because the pool does not record uses of the returned Memory.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
-	b, ok := a.builtIndex().find(address)
+	b, isFound := a.indexOrBuild().find(address)
 	closed := a.heap.segments.closed
 	a.mu.Unlock()
-	if !ok {
-		return Memory{}, errFreedAt(address)
+	if !isFound {
+		return Memory{}, freedError(address)
 	}
 	offset := int64(address - b.Address())
-	if left := b.Size() - offset; bytes > left {
+	if maxBytes := b.Size() - offset; bytes > maxBytes {
 		return Memory{}, fmt.Errorf("%d bytes at %#x: the buffer ends after %d bytes: %w",
-			bytes, address, left, ErrOutOfRange)
+			bytes, address, maxBytes, ErrOutOfRange)
 	}
 	if closed {
-		return foreignMemory(address, bytes), nil
+		return memoryAt(address, bytes), nil
 	}
 	m := b.memory
 	m.start, m.extent = unsafe.Add(m.start, offset), newExtent(bytes, untracked)
@@ -94,20 +95,20 @@ func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b, ok := a.builtIndex().find(address)
-	if !ok {
-		return Buffer{}, errFreedAt(address)
+	b, isFound := a.indexOrBuild().find(address)
+	if !isFound {
+		return Buffer{}, freedError(address)
 	}
 	return b, nil
 }
 
-// retire removes the buffer that begins at address from the index.
-func (a *addresses) retire(address uintptr) (Buffer, error) {
+// findAndRemove removes the buffer that begins at address from the index and returns it.
+func (a *addresses) findAndRemove(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index := a.builtIndex()
-	b, ok := index.find(address)
-	if !ok || b.Address() != address {
+	index := a.indexOrBuild()
+	b, isFound := index.find(address)
+	if !isFound || b.Address() != address {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrDoubleFree)
 	}
 	index.remove(b)
@@ -117,13 +118,13 @@ func (a *addresses) retire(address uintptr) (Buffer, error) {
 func (a *addresses) live() (buffers int, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	index := a.builtIndex()
+	index := a.indexOrBuild()
 	return index.count, index.bytes
 }
 
-// builtIndex builds the index if necessary. The caller must hold mu.
-func (a *addresses) builtIndex() *addressIndex {
-	if !a.built {
+// indexOrBuild returns the index, which it builds if necessary. The caller must hold mu.
+func (a *addresses) indexOrBuild() *addressIndex {
+	if !a.isBuilt {
 		a.build()
 	}
 	return &a.index
@@ -136,50 +137,51 @@ func (a *addresses) build() {
 			extent: newExtent(b.Size, b.Stream),
 		}})
 	}
-	a.built, a.events.active = true, true
+	a.isBuilt, a.events.active = true, true
 }
 
-// noteAlloc requires that the caller holds mu, as does noteFree.
+// noteAlloc adds b to the index if the index is in use. Callers of noteAlloc and noteFree must hold
+// mu.
 func (a *addresses) noteAlloc(b Buffer) {
-	if a.built {
+	if a.isBuilt {
 		a.index.insert(b)
 	}
 }
 
 func (a *addresses) noteFree(b alloc.Block) {
-	if !a.built {
+	if !a.isBuilt {
 		return
 	}
-	found, ok := a.index.find(uintptr(a.heap.segments.start(b)))
-	if ok && found.memory.handle == b.Handle {
-		a.index.remove(found)
+	buffer, isFound := a.index.find(uintptr(a.heap.segments.start(b)))
+	if isFound && buffer.memory.handle == b.Handle {
+		a.index.remove(buffer)
 	}
 }
 
 // addressIndex holds the live buffers of a pool in address order. Pool.mu guards it.
 type addressIndex struct {
-	chunks [][]Buffer // no chunk is empty, unless it is the only one
-	spare  []Buffer   // an empty chunk for the next split
-	count  int
-	bytes  int64
+	chunks     [][]Buffer // no chunk is empty, unless it is the only one
+	emptyChunk []Buffer   // reused by the next split, or nil
+	count      int
+	bytes      int64
 }
 
-const chunkBuffers = 128
+const maxChunkBuffers = 128
 
 func (a *addressIndex) find(address uintptr) (Buffer, bool) {
 	if len(a.chunks) == 0 {
 		return Buffer{}, false
 	}
-	chunk := a.chunks[a.chunkOf(address)]
-	i := countUpTo(chunk, address) - 1
+	chunk := a.chunks[a.findChunk(address)]
+	i := countStartingUpTo(chunk, address) - 1
 	if i < 0 || address-chunk[i].Address() >= uintptr(chunk[i].Size()) {
 		return Buffer{}, false
 	}
 	return chunk[i], true
 }
 
-// chunkOf returns the index of the last chunk that begins at or before an address, or 0.
-func (a *addressIndex) chunkOf(address uintptr) int {
+// findChunk returns the index of the last chunk that begins at or before an address, or 0.
+func (a *addressIndex) findChunk(address uintptr) int {
 	low, high := 0, len(a.chunks)
 	for high-low > 1 {
 		if middle := (low + high) / 2; a.chunks[middle][0].Address() <= address {
@@ -191,8 +193,8 @@ func (a *addressIndex) chunkOf(address uintptr) int {
 	return low
 }
 
-// countUpTo counts the buffers that begin at or before an address.
-func countUpTo(chunk []Buffer, address uintptr) int {
+// countStartingUpTo counts the buffers that begin at or before an address.
+func countStartingUpTo(chunk []Buffer, address uintptr) int {
 	low, high := 0, len(chunk)
 	for low < high {
 		if middle := (low + high) / 2; chunk[middle].Address() <= address {
@@ -206,36 +208,37 @@ func countUpTo(chunk []Buffer, address uintptr) int {
 
 func (a *addressIndex) insert(b Buffer) {
 	if len(a.chunks) == 0 {
-		a.chunks = append(a.chunks, make([]Buffer, 0, chunkBuffers))
+		a.chunks = append(a.chunks, make([]Buffer, 0, maxChunkBuffers))
 	}
-	at := a.chunkOf(b.Address())
-	if len(a.chunks[at]) == chunkBuffers {
+	at := a.findChunk(b.Address())
+	if len(a.chunks[at]) == maxChunkBuffers {
 		a.split(at)
-		at = a.chunkOf(b.Address())
+		at = a.findChunk(b.Address())
 	}
 	chunk := a.chunks[at]
-	a.chunks[at] = slices.Insert(chunk, countUpTo(chunk, b.Address()), b)
+	a.chunks[at] = slices.Insert(chunk, countStartingUpTo(chunk, b.Address()), b)
 	a.count, a.bytes = a.count+1, a.bytes+b.Size()
 }
 
+// split moves the second half of a full chunk to a new chunk.
 func (a *addressIndex) split(at int) {
-	half := a.spare
-	if a.spare = nil; half == nil {
-		half = make([]Buffer, 0, chunkBuffers)
+	newChunk := a.emptyChunk
+	if a.emptyChunk = nil; newChunk == nil {
+		newChunk = make([]Buffer, 0, maxChunkBuffers)
 	}
 	chunk := a.chunks[at]
-	a.chunks[at] = chunk[:chunkBuffers/2]
-	a.chunks = slices.Insert(a.chunks, at+1, append(half, chunk[chunkBuffers/2:]...))
+	a.chunks[at] = chunk[:maxChunkBuffers/2]
+	a.chunks = slices.Insert(a.chunks, at+1, append(newChunk, chunk[maxChunkBuffers/2:]...))
 }
 
 // remove requires that b is in the index.
 func (a *addressIndex) remove(b Buffer) {
-	at := a.chunkOf(b.Address())
-	i := countUpTo(a.chunks[at], b.Address()) - 1
+	at := a.findChunk(b.Address())
+	i := countStartingUpTo(a.chunks[at], b.Address()) - 1
 	a.chunks[at] = slices.Delete(a.chunks[at], i, i+1)
 	a.count, a.bytes = a.count-1, a.bytes-b.Size()
 	if len(a.chunks[at]) == 0 && len(a.chunks) > 1 {
-		a.spare = a.chunks[at]
+		a.emptyChunk = a.chunks[at]
 		a.chunks = slices.Delete(a.chunks, at, at+1)
 	}
 }

@@ -93,7 +93,7 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 		local.Trouble = err.Error()
 	}
 	for _, other := range a.rt.registry.allGroups() {
-		if other.life.fault.Load() == faultSeen {
+		if other.life.fault.Load() == faultReturned {
 			local.Faults = append(local.Faults, other.key)
 		}
 	}

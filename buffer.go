@@ -13,34 +13,36 @@ import (
 // memory.
 type Buffer struct{ memory Memory }
 
-// Memory is a range of memory that work reads or writes: part of a Buffer, or memory that symmem
-// does not own. It has only four words, because the compiler keeps at most four in registers.
+// Memory is a range of memory that work reads or writes. It is part of a Buffer, or symmem does not
+// own it. It has only four words, because the compiler keeps at most four in registers.
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
 	handle alloc.Handle // of the buffer's block
-	// start keeps a Go slice reachable; the garbage collector ignores pointers to device memory.
+	// start is the address of the memory. If it points into a Go slice, it keeps the slice
+	// reachable.
 	start  unsafe.Pointer
 	extent extent
 }
 
-// extent packs hostFlag, a length in bytes, and the number of the Buffer's stream or untracked.
+// extent packs hostFlag, a length in bytes, and the number of the stream that the Buffer was
+// allocated on, or untracked instead of that number.
 type extent uint64
 
 const (
-	streamBits = 16
-	maxStreams = 1<<streamBits - 1
-	maxExtent  = 1<<(63-streamBits) - 1
-	// untracked marks memory whose uses the pool does not record.
+	streamNumberBits = 16
+	maxStreams       = 1<<streamNumberBits - 1
+	maxExtentBytes   = 1<<(63-streamNumberBits) - 1
+	// untracked stands for the stream of memory whose uses the pool does not record.
 	untracked alloc.Stream = maxStreams
 	hostFlag  extent       = 1 << 63 // marks the memory of a Go slice
 )
 
 func newExtent(bytes int64, stream alloc.Stream) extent {
-	return extent(bytes)<<streamBits | extent(stream)
+	return extent(bytes)<<streamNumberBits | extent(stream)
 }
 
-func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamBits) }
-func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamBits - 1)) }
+func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamNumberBits) }
+func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamNumberBits - 1)) }
 
 func (e extent) onOtherStream(current alloc.Stream) bool {
 	stream := e.stream()
@@ -50,23 +52,24 @@ func (e extent) onOtherStream(current alloc.Stream) bool {
 // Address returns the buffer's address on this rank.
 func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 
-// Size returns the size of the buffer in bytes: the requested size, rounded up.
+// Size returns the size of the buffer in bytes, which is the requested size or slightly more.
 func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment returns the ordinal of the buffer's segment, or -1 if the buffer has been freed. Segment
-// and Offset are the same on every rank of the pool's domain.
+// Segment returns the number of the buffer's segment (a part of the pool that was mapped at once),
+// or -1 if the buffer has been freed. Segment and Offset are the same on every rank of the pool's
+// domain.
 func (b Buffer) Segment() int {
-	segment, _ := b.location()
+	segment, _ := b.segmentAndOffset()
 	return segment
 }
 
 // Offset returns the buffer's offset in its segment in bytes.
 func (b Buffer) Offset() int64 {
-	_, offset := b.location()
+	_, offset := b.segmentAndOffset()
 	return offset
 }
 
-func (b Buffer) location() (segment int, offset int64) {
+func (b Buffer) segmentAndOffset() (segment int, offset int64) {
 	if b.memory.pool == nil {
 		return -1, 0
 	}
@@ -83,21 +86,21 @@ func (b Buffer) Pool() *Pool { return b.memory.pool }
 // Memory returns the whole buffer as an argument of collectives and copies.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free returns the buffer to its pool, or ErrDoubleFree if it was freed before. Queued work on the
-// buffer's own stream may still use it; for other streams, see UseOn. After Pool.Close, freeing the
-// last buffer of a segment unmaps the segment, so no queued work may use it.
+// Free returns the buffer to its pool, or ErrDoubleFree if it was freed before. Work that is queued
+// on the buffer's own stream can still use it; for other streams, see UseOn. After Pool.Close,
+// freeing the last buffer of a segment unmaps the segment, so no queued work may still use it.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
 
-// UseOn records that stream s uses the buffer. After Free, the memory is not reused until that use
-// has completed or, if the stream is being captured, until the graph is closed. Collectives, Copy
-// and Fill call UseOn implicitly.
+// UseOn records that stream s uses the buffer. After Free, the memory is not reused until the work
+// that s has queued so far is complete or, if s is being captured, until the graph is closed.
+// Collectives, Copy and Fill call UseOn implicitly.
 //
 // Uses determine where later buffers are placed, so all ranks of the pool's domain must record the
 // same uses. If only some ranks use a buffer on another stream or in a capture, the others must
-// call UseOn. They must also synchronize that stream, or close a graph, at the same points of the
-// program.
+// call UseOn. All ranks must also synchronize that stream, or close the graph, at the same points
+// of the program.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -105,11 +108,11 @@ func (b Buffer) UseOn(s *Stream) error {
 	if s == nil || s.rt != b.memory.pool.rt {
 		return invalid("using a buffer on a nil stream or a stream of another runtime")
 	}
-	v, err := enter(b.memory.pool, nil)
+	use, err := enter(b.memory.pool, nil)
 	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 	}
-	defer v.leave(b.memory.pool, nil)
+	defer use.leave(b.memory.pool, nil)
 	return s.use(b.memory)
 }
 
@@ -130,7 +133,7 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 	if bytes > 0 {
-		// A pointer past the end of a Go slice would look like corruption to the garbage collector.
+		// The garbage collector may reject a pointer past the end of a Go slice.
 		m.start = unsafe.Add(m.start, offset)
 	}
 	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&hostFlag

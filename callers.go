@@ -8,53 +8,53 @@ import (
 	"symmem/internal/spin"
 )
 
-// visit represents a call that uses memory of one or two pools. The memory stays mapped and
+// poolUse represents a call that uses memory of one or two pools. The memory stays mapped and
 // registered from enter to leave.
-type visit struct{ first, second spin.Pass }
+type poolUse struct{ first, second spin.Pass }
 
 // enter begins a call that uses memory of the pools a and b, which may be nil or the same. If a
 // pool is closing or suspended, enter returns ErrClosed or ErrSuspended; otherwise, the caller must
 // call leave.
-func enter(a, b *Pool) (v visit, err error) {
-	me := spin.Self()
-	var open bool
+func enter(a, b *Pool) (use poolUse, err error) {
+	caller := spin.Self()
+	var isOpen bool
 	if a != nil {
-		if v.first = a.calls.EnterAs(me); v.first == (spin.Pass{}) {
-			if v.first, open = a.calls.Enter(); !open {
-				return v, refusalOf(a)
+		if use.first = a.calls.EnterAs(caller); use.first == (spin.Pass{}) {
+			if use.first, isOpen = a.calls.Enter(); !isOpen {
+				return use, callRefusal(a)
 			}
 		}
 	}
 	if b == nil || b == a {
-		return v, nil
+		return use, nil
 	}
-	if v.second = b.calls.EnterAs(me); v.second == (spin.Pass{}) {
-		if v.second, open = b.calls.Enter(); !open {
-			v.leave(a, nil)
-			return v, refusalOf(b)
+	if use.second = b.calls.EnterAs(caller); use.second == (spin.Pass{}) {
+		if use.second, isOpen = b.calls.Enter(); !isOpen {
+			use.leave(a, nil)
+			return use, callRefusal(b)
 		}
 	}
-	return v, nil
+	return use, nil
 }
 
-// leave must get the arguments of enter.
-func (v visit) leave(a, b *Pool) {
+// leave ends the call. The arguments must be those of enter.
+func (u poolUse) leave(a, b *Pool) {
 	if a != nil {
-		a.calls.Leave(v.first)
+		a.calls.Leave(u.first)
 	}
 	if b != nil && b != a {
-		b.calls.Leave(v.second)
+		b.calls.Leave(u.second)
 	}
 }
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-func refusalOf(p *Pool) error {
+func callRefusal(p *Pool) error {
 	p.mu.Lock()
 	return unlockAndRefuse(p)
 }
 
-// unlockAndRefuse returns the reason why a pool has refused a call, and unlocks Pool.mu.
+// unlockAndRefuse unlocks Pool.mu and returns the reason why the pool has refused a call.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	if p.segments.closed || p.suspender.closes > 0 {
@@ -63,8 +63,8 @@ func unlockAndRefuse(p *Pool) error {
 	return errPoolSuspended // the pool may have been resumed since it refused the call
 }
 
-// refuse makes further calls fail and waits for those in progress. If the context ends first, it
-// permits calls again.
+// refuse makes further calls fail and waits for calls in progress. If the context ends first,
+// refuse permits further calls again.
 func refuse(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {
@@ -74,8 +74,9 @@ func refuse(ctx context.Context, calls *spin.Gate) error {
 	return nil
 }
 
-func poll(ctx context.Context, done func() bool) error {
-	for pause := time.Microsecond; !done(); pause = min(2*pause, time.Millisecond) {
+// poll waits until isDone returns true.
+func poll(ctx context.Context, isDone func() bool) error {
+	for pause := time.Microsecond; !isDone(); pause = min(2*pause, time.Millisecond) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -49,7 +49,7 @@ func (inq *inquiry) run(cause error) error {
 		}
 		all := inq.decodeReports(payloads)
 		if decision := inq.comm.Decide(nil); decision != nil {
-			return decidedError(cause, decision)
+			return decisionError(cause, decision)
 		}
 		if !all.pending || round == maxReportRounds {
 			inq.awaitReports(all, begin)

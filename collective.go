@@ -100,7 +100,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s.rt != g.rt {
 		return invalid("%v on group %s: the stream belongs to another runtime", c.operation, g.id)
 	}
-	v, err := enter(c.send.pool, c.recv.pool)
+	use, err := enter(c.send.pool, c.recv.pool)
 	if err != nil {
 		return g.calls.wrap(c, err)
 	}
@@ -109,10 +109,10 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	}
 	planned := g.calls.cached(c)
 	if planned == nil || s.mustRecordUse(c) {
-		return g.runSlowly(ctx, s, c, planned, v)
+		return g.runSlowly(ctx, s, c, planned, use)
 	}
 	if g.rt.recording.active() {
-		g.events.submitEntered(planned, c, s, v)
+		g.events.submitEntered(planned, c, s, use)
 	}
 	begin := planned.submit.Begin()
 	if s.adopted != nil || c.wait {
@@ -121,7 +121,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 		err = g.comm.Launch(s.queue, planned.plan)
 	}
 	planned.submit.End(begin)
-	v.leave(c.send.pool, c.recv.pool)
+	use.leave(c.send.pool, c.recv.pool)
 	if err != nil {
 		return g.life.awaitCause(err)
 	}
@@ -130,8 +130,10 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 
 // runSlowly queues a call that has no plan yet, or whose use of buffers must be recorded. The use
 // is recorded even if this rank refuses the call later, because other ranks may queue it.
-func (g *Group) runSlowly(ctx context.Context, s *Stream, c, planned *collective, v visit) error {
-	defer v.leave(c.send.pool, c.recv.pool)
+func (g *Group) runSlowly(
+	ctx context.Context, s *Stream, c, planned *collective, use poolUse,
+) error {
+	defer use.leave(c.send.pool, c.recv.pool)
 	otherPools, err := c.enterOthers()
 	if err != nil {
 		return g.calls.wrap(c, err)
@@ -177,35 +179,35 @@ func (g *Group) runSlowly(ctx context.Context, s *Stream, c, planned *collective
 	return g.life.awaitCause(err)
 }
 
-// otherVisits holds the visits that enterOthers has begun.
-type otherVisits struct {
+// otherPoolUses holds the uses of pools that enterOthers has begun.
+type otherPoolUses struct {
 	pools         [4]*Pool
-	first, second visit
+	first, second poolUse
 }
 
 // enterOthers enters the pools of a norm's other buffers. It skips pools that the call has already
 // entered, because a second entry would fail if Close has begun.
-func (c *collective) enterOthers() (v otherVisits, err error) {
+func (c *collective) enterOthers() (use otherPoolUses, err error) {
 	if c.norm == nil {
-		return v, nil
+		return use, nil
 	}
 	for i, m := range c.otherBuffers() {
-		if !c.entered(m.pool) && !slices.Contains(v.pools[:i], m.pool) {
-			v.pools[i] = m.pool
+		if !c.entered(m.pool) && !slices.Contains(use.pools[:i], m.pool) {
+			use.pools[i] = m.pool
 		}
 	}
-	if v.first, err = enter(v.pools[0], v.pools[1]); err != nil {
-		return v, err
+	if use.first, err = enter(use.pools[0], use.pools[1]); err != nil {
+		return use, err
 	}
-	if v.second, err = enter(v.pools[2], v.pools[3]); err != nil {
-		v.first.leave(v.pools[0], v.pools[1])
+	if use.second, err = enter(use.pools[2], use.pools[3]); err != nil {
+		use.first.leave(use.pools[0], use.pools[1])
 	}
-	return v, err
+	return use, err
 }
 
-func (v *otherVisits) leave() {
-	v.second.leave(v.pools[2], v.pools[3])
-	v.first.leave(v.pools[0], v.pools[1])
+func (u *otherPoolUses) leave() {
+	u.second.leave(u.pools[2], u.pools[3])
+	u.first.leave(u.pools[0], u.pools[1])
 }
 
 func (c *collective) entered(p *Pool) bool { return p == c.send.pool || p == c.recv.pool }

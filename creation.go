@@ -11,15 +11,15 @@ import (
 )
 
 // creation counts the calls that create a group, pool or stream, so that Runtime.Close can wait for
-// them and close what they created.
+// these calls and close the created objects.
 type creation struct {
 	mu     *ranked.Mutex[runtimeMu]
-	calls  sync.WaitGroup  // incremented with mu held, and only before Close begins
-	life   context.Context // canceled with ErrClosed when Close begins
+	calls  sync.WaitGroup  // incremented with mu held, and only before Runtime.Close begins
+	life   context.Context // canceled with ErrClosed when Runtime.Close begins
 	cancel context.CancelCauseFunc
 }
 
-// usable returns ErrClosed once Close has begun.
+// usable returns ErrClosed once Runtime.Close has begun.
 func (c *creation) usable() error { return context.Cause(c.life) }
 
 // begin counts a call until done is called.
@@ -35,9 +35,9 @@ func (c *creation) begin() error {
 
 func (c *creation) done() { c.calls.Done() }
 
-// join is like begin, for a call that creates a group. When Close begins, it cancels the returned
-// context. The caller must pass its error to done, which returns ErrClosed instead if Close has
-// begun.
+// join is like begin, for a call that creates a group. Runtime.Close cancels the returned context.
+// At its end, the call must pass its error to done and return the result. If Runtime.Close has
+// begun, done replaces the error by ErrClosed.
 func (c *creation) join(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -57,18 +57,18 @@ func (c *creation) join(
 	}, nil
 }
 
-// close returns false if it has been called before.
+// close cancels life. It returns false if close has been called before.
 func (c *creation) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	closed := c.life.Err() != nil
+	wasClosed := c.life.Err() != nil
 	c.cancel(fmt.Errorf("runtime: %w", ErrClosed))
-	return !closed
+	return !wasClosed
 }
 
-// await waits for the calls in progress, but only until due: Close may run in a signal handler that
-// has interrupted one of them.
-func (c *creation) await(due time.Time) {
+// await waits for the calls in progress, but only until the deadline. Runtime.Close may run in a
+// signal handler that has interrupted one of these calls.
+func (c *creation) await(deadline time.Time) {
 	done := make(chan struct{})
 	go func() {
 		c.calls.Wait()
@@ -76,6 +76,6 @@ func (c *creation) await(due time.Time) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(time.Until(due)):
+	case <-time.After(time.Until(deadline)):
 	}
 }

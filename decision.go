@@ -12,11 +12,12 @@ import (
 
 // decision encodes the cause on which the ranks of a failed group have agreed.
 type decision struct {
-	Text   string `json:"text"` // may be longer than that of Report
+	Text   string `json:"text"` // text of the cause, which may be longer than Report.Text
 	Report report `json:"report"`
 }
 
-// maxDecisionText limits the text, in bytes, of a cause that is too large to encode in full.
+// maxDecisionText is the size in bytes to which the text of a cause is cut, if the decision is too
+// large for one message.
 const maxDecisionText = 64 << 10
 
 func encodeDecision(cause error) []byte {
@@ -25,31 +26,33 @@ func encodeDecision(cause error) []byte {
 	if err != nil || len(encoded) > driver.MaxPayload {
 		text := d.Text[:min(len(d.Text), maxDecisionText)]
 		d = decision{Text: text, Report: report{Kind: kindOther, Text: text}}
-		encoded, _ = json.Marshal(d) // cannot fail: it contains only strings
+		encoded, _ = json.Marshal(d) // cannot fail, because d contains only strings
 	}
 	return encoded
 }
 
+// decide proposes a cause to the other ranks and returns the cause on which the ranks have agreed.
 func (inq *inquiry) decide(cause error) error {
-	proposed := encodeDecision(cause)
-	decided := inq.comm.Decide(proposed)
-	if bytes.Equal(proposed, decided) {
+	proposal := encodeDecision(cause)
+	result := inq.comm.Decide(proposal)
+	if bytes.Equal(proposal, result) {
 		return cause
 	}
-	return decidedError(cause, decided)
+	return decisionError(cause, result)
 }
 
-// decidedError returns the error that an encoded decision describes. If own is a MismatchError for
-// the same call, it returns own, which also describes this rank's call.
-func decidedError(own error, encoded []byte) error {
+// decisionError returns the error that an encoded decision describes. If both this error and
+// ownCause are MismatchErrors for the same call, it returns ownCause, which describes this rank's
+// call as well.
+func decisionError(ownCause error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.valid() {
-		return own
+		return ownCause
 	}
-	var mismatch *driver.MismatchError
-	if decided := d.Report.Mismatch; decided != nil && errors.As(own, &mismatch) &&
-		mismatch.Number == decided.Number && mismatch.Launch == decided.Launch {
-		return own
+	var ownMismatch *driver.MismatchError
+	if m := d.Report.Mismatch; m != nil && errors.As(ownCause, &ownMismatch) &&
+		ownMismatch.Number == m.Number && ownMismatch.Launch == m.Launch {
+		return ownCause
 	}
 	err := d.Report.err()
 	if err.Error() == d.Text {
@@ -58,26 +61,27 @@ func decidedError(own error, encoded []byte) error {
 	return &peerReportError{text: d.Text, err: err}
 }
 
-const reporterCheckInterval = 20 * time.Millisecond
+const reportCheckInterval = 20 * time.Millisecond
 
-// awaitReports waits for missing reports until some rank knows a cause, a missing rank is lost, all
-// missing ranks have left, or three quarters of the group's timeout have passed since begin.
+// awaitReports waits for missing reports until some rank knows a cause, the process of a missing
+// rank has ended, all missing ranks have left the group, or three quarters of the group's timeout
+// have passed since begin.
 func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed()
-		all.lost, all.left = intersection(all.missing, lost), intersection(all.missing, left)
+		all.lost, all.left = ranksInBoth(all.missing, lost), ranksInBoth(all.missing, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
-		departed := len(all.lost) > 0 || len(all.left) == len(all.missing)
-		late := all.waited >= inq.limit.Get()*3/4
-		if all.explained() || departed || late || inq.comm.Decide(nil) != nil {
+		hasDeparted := len(all.lost) > 0 || len(all.left) == len(all.missing)
+		isLate := all.waited >= inq.limit.Get()*3/4
+		if all.hasCause() || hasDeparted || isLate || inq.comm.Decide(nil) != nil {
 			return
 		}
-		time.Sleep(reporterCheckInterval)
+		time.Sleep(reportCheckInterval)
 	}
 }
 
-// explained reports whether some rank has reported a cause. A PeerError names none.
-func (all *reports) explained() bool {
+// hasCause reports whether some rank has reported a cause. A PeerError does not count as a cause.
+func (all *reports) hasCause() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {
 			return true
@@ -86,7 +90,7 @@ func (all *reports) explained() bool {
 	return false
 }
 
-func intersection(ranks, others []int) []int {
+func ranksInBoth(ranks, others []int) []int {
 	return slices.DeleteFunc(slices.Clone(ranks), func(r int) bool {
 		return !slices.Contains(others, r)
 	})

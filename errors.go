@@ -30,8 +30,8 @@ var (
 	ErrDoubleFree = alloc.ErrDoubleFree
 	// ErrFreed is returned for a buffer that has been freed.
 	ErrFreed = alloc.ErrFreed
-	// ErrBusy is returned by Suspend if work on some rank, which the error names, may use the
-	// memory.
+	// ErrBusy is returned by Suspend if work on a rank may still use the memory. The error names
+	// the rank.
 	ErrBusy = driver.ErrBusy
 	// ErrSuspended is returned for a pool or group between Suspend and Resume.
 	ErrSuspended = driver.ErrSuspended
@@ -41,8 +41,8 @@ var (
 
 // Errors of registration and collectives.
 var (
-	// ErrCapturing is returned by calls that are not permitted during a capture, which remains
-	// valid.
+	// ErrCapturing is returned by calls that are not permitted during a capture. The capture
+	// remains valid.
 	ErrCapturing = driver.ErrCapturing
 	// ErrOutOfRange is returned if a buffer is too short for a collective or a count is too large
 	// for any buffer. The collective is not launched.
@@ -54,7 +54,7 @@ var (
 )
 
 // OutOfMemoryError reports that a stream has too little free memory for a request and that the pool
-// cannot map more. Sizes are in bytes. The error matches ErrOutOfMemory.
+// cannot map more memory. Sizes are in bytes. The error matches ErrOutOfMemory.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
 	// Free is the total size of the stream's free blocks.
@@ -86,28 +86,28 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// outOfMemoryError converts an error of the allocator. device is nil if the pool reached its
+// newOutOfMemoryError converts an error of the allocator. device is nil if the pool reached its
 // capacity.
-func outOfMemoryError(err, device error) error {
-	var full *alloc.OutOfMemoryError
-	if !errors.As(err, &full) {
+func newOutOfMemoryError(err, device error) error {
+	var allocErr *alloc.OutOfMemoryError
+	if !errors.As(err, &allocErr) {
 		return errors.Join(err, device)
 	}
 	return &OutOfMemoryError{
-		Requested: full.Requested, Free: full.Free, LargestFree: full.LargestFree,
-		Capacity: full.Capacity, Device: device,
+		Requested: allocErr.Requested, Free: allocErr.Free, LargestFree: allocErr.LargestFree,
+		Capacity: allocErr.Capacity, Device: device,
 	}
 }
 
 // Errors of waits, and of calls that differ between ranks.
 type (
-	// TimeoutError reports which ranks did not arrive in time, and what they were doing. See
+	// TimeoutError reports which ranks did not make a call in time, and what they did instead. See
 	// [driver.TimeoutError].
 	TimeoutError = driver.TimeoutError
-	// AbsentError reports which ranks did not arrive at Open, Join or Split. It may contain a
+	// AbsentError reports which ranks did not call Open, Join or Split. It may contain a
 	// TimeoutError. See [driver.AbsentError].
 	AbsentError = driver.AbsentError
-	// RankLostError reports which ranks' processes have ended, or which ranks have closed symmem.
+	// RankLostError reports ranks whose processes have ended or that have closed their Runtime.
 	// See [driver.RankLostError].
 	RankLostError = driver.RankLostError
 	// PriorError reports that a rank skipped a collective or a message because earlier work on its
@@ -116,17 +116,18 @@ type (
 	// DeadlockError reports that ranks wait for each other in distinct calls, or have left the
 	// group. See [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports that the ranks' calls of a collective, or the ends of a message,
-	// differ. Usually, ranks find the difference and return a DivergenceError instead. See
-	// [driver.MismatchError].
+	// MismatchError reports that the ranks' calls of a collective differ, or that the Send and the
+	// Recv of a message differ. Usually, ranks find the difference and return a DivergenceError
+	// instead. See [driver.MismatchError].
 	MismatchError = driver.MismatchError
 	// PeerError reports that other ranks failed first, for a reason that could not be determined.
 	// See [driver.PeerError].
 	PeerError = driver.PeerError
-	// MessageError reports that the ends of messages do not match. See [driver.MessageError].
+	// MessageError reports that the Sends and Recvs of messages do not match. See
+	// [driver.MessageError].
 	MessageError = driver.MessageError
-	// MessageEnds describes both ends of a message, or of all messages with one tag between two
-	// ranks. See [driver.MessageEnds].
+	// MessageEnds describes the Send and the Recv of a message, or of all messages with one tag
+	// between two ranks. See [driver.MessageEnds].
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault
@@ -146,16 +147,18 @@ func asAbsentError(err error) error {
 	if !errors.As(err, &absent) {
 		return err
 	}
-	return &rendezvousError{AbsentError{InCall: "meeting all ranks", Ranks: absent.Ranks, Err: err}}
+	return &absentErrorWithText{
+		AbsentError{InCall: "meeting all ranks", Ranks: absent.Ranks, Err: err},
+	}
 }
 
-// rendezvousError is an AbsentError with the text of the wrapped error, which already names the
+// absentErrorWithText is an AbsentError with the text of the wrapped error, which already names the
 // ranks and the address of the store.
-type rendezvousError struct{ AbsentError }
+type absentErrorWithText struct{ AbsentError }
 
-func (e *rendezvousError) Error() string { return e.Err.Error() }
+func (e *absentErrorWithText) Error() string { return e.Err.Error() }
 
-func (e *rendezvousError) As(target any) bool {
+func (e *absentErrorWithText) As(target any) bool {
 	if absent, ok := target.(**AbsentError); ok {
 		*absent = &e.AbsentError
 		return true
@@ -185,9 +188,9 @@ func parts(err error) []error {
 	if !ok {
 		return []error{err}
 	}
-	rejoined := errors.Join(joined.Unwrap()...)
-	if rejoined == nil || rejoined.Error() != err.Error() {
-		return []error{err}
+	joinedAgain := errors.Join(joined.Unwrap()...)
+	if joinedAgain == nil || joinedAgain.Error() != err.Error() {
+		return []error{err} // not a result of errors.Join
 	}
 	var all []error
 	for _, part := range joined.Unwrap() {

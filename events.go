@@ -212,7 +212,7 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 
 // submitEntered is like submit, for a call that has entered the pools of its buffers. It leaves the
 // pools if OnEvent calls runtime.Goexit.
-func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v visit) {
+func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v poolUse) {
 	if g.outbox.lacksHook() {
 		g.submit(p, c.site, s)
 		return

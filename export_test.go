@@ -118,7 +118,7 @@ func LaunchPlanned(g *Group, s *Stream) func() error {
 }
 
 // ForeignMemory returns memory that belongs to no pool, even if the address lies in a pool.
-func ForeignMemory(address uintptr, bytes int64) Memory { return foreignMemory(address, bytes) }
+func ForeignMemory(address uintptr, bytes int64) Memory { return memoryAt(address, bytes) }
 
 // Contains reports whether an address is in the range that p reserves for segments.
 func Contains(p *Pool, address uintptr) bool {
@@ -261,7 +261,7 @@ func (stalledStore) ServedBy() int { return 0 }
 
 // DecidedError returns the error of a rank that knows own as the cause of a fault, after another
 // rank has already decided on cause.
-func DecidedError(own, cause error) error { return decidedError(own, encodeDecision(cause)) }
+func DecidedError(own, cause error) error { return decisionError(own, encodeDecision(cause)) }
 
 // HoldReports makes the groups that rt joins afterwards call hold before they exchange reports of a
 // fault.

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lifetime records whether a group is open, failed or closed, and why.
+// lifetime records whether a group is open, failed or closed, and the reason for it.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -21,12 +21,12 @@ type lifetime struct {
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
 	// ctx is canceled when the group is closed, or when its ranks have determined the cause of a
-	// fault. That cause, which is the same on all ranks, becomes the cause of ctx.
+	// fault. context.Cause(ctx) then returns that cause, which is the same on all ranks.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// failing is closed when this rank has seen a fault, before ctx is canceled.
+	// failing is closed when this rank has detected a fault, before ctx is canceled.
 	failing    chan struct{}
-	fault      atomic.Int32   // faultUnseen, faultSeen or faultResolved
+	fault      atomic.Int32   // faultNotReturned, faultReturned or faultResolved
 	background sync.WaitGroup // goroutines of the group
 }
 
@@ -36,21 +36,24 @@ func newLifetime() *lifetime {
 	return l
 }
 
-// The states of a group's fault.
+// The values of lifetime.fault.
 const (
-	faultUnseen int32 = iota
-	// faultSeen means that a call has returned the fault. Later calls still record uses of buffers,
-	// because another rank may have queued the same call before it saw the fault.
-	faultSeen
-	// faultResolved means that the pools have been realigned since the fault. Calls record nothing.
+	faultNotReturned int32 = iota
+	// faultReturned means that a call has returned the fault. Later calls still record the buffers
+	// that they use, because another rank may have queued the same calls before it detected the
+	// fault.
+	faultReturned
+	// faultResolved means that, since the fault, the ranks have restored the same state of the
+	// group's pools. Later calls do not record the buffers that they use.
 	faultResolved
 )
 
-// err returns the fault that ended the group, or nil until the ranks have determined it.
+// err returns the cause of the fault that ended the group, or nil until the ranks have determined
+// it.
 func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
 
-// cause returns the fault that ended the group, or nil if this rank has seen none. It waits until
-// the ranks have determined the cause, or until the context ends.
+// cause is like err, but if this rank has detected a fault, it waits until the ranks have
+// determined the cause, or until the context ends.
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
@@ -67,7 +70,7 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch determines the cause of a fault together with the other ranks.
+// watch waits for a fault of the group and then determines its cause together with the other ranks.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -101,7 +104,8 @@ func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
 
-// awaitCause replaces a fault of the backend by the cause that the ranks determine together.
+// awaitCause replaces a fault of this group by the cause that the ranks determine together. It
+// returns other errors unchanged.
 func (l *lifetime) awaitCause(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.isOwnFault(err) {
 		return err // an interrupted caller must not wait again
@@ -130,9 +134,9 @@ func lifetimeOf(err error) *lifetime {
 }
 
 // noteFault records that err is about to be returned to the program, and returns err. The first
-// fault of the group marks its pools suspect.
+// fault of the group marks its pools suspect, because they may differ between the ranks.
 func (l *lifetime) noteFault(err error) error {
-	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultUnseen {
+	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultNotReturned {
 		return err
 	}
 	for _, p := range l.rt.registry.allPools() {
@@ -140,11 +144,11 @@ func (l *lifetime) noteFault(err error) error {
 			p.realigner.markSuspect(l)
 		}
 	}
-	l.fault.CompareAndSwap(faultUnseen, faultSeen)
+	l.fault.CompareAndSwap(faultNotReturned, faultReturned)
 	return err
 }
 
-func (l *lifetime) noteCommunicatorFault() bool {
+func (l *lifetime) noteFaultOfCommunicator() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
 		return false
@@ -162,8 +166,8 @@ func (l *lifetime) resolve() {
 	l.fault.Store(faultResolved)
 }
 
-// failStream makes the stream fail if the group has failed, because later work may need the result
-// of the refused call. It returns err.
+// failStream returns err. If the group has failed, failStream makes the stream fail, because later
+// work on the stream may need the result of the refused call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
@@ -172,7 +176,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close reports whether the group had failed before.
+// close closes the group and reports whether it had failed before.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may need this one to determine the cause

@@ -21,7 +21,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 // pool need not check, because Close waits for them.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
-		return refusalOf(p)
+		return callRefusal(p)
 	}
 	return nil
 }

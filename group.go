@@ -170,7 +170,7 @@ func (g *Group) Close() (err error) {
 		failed := g.life.close()
 		// Running collectives must end before their windows are deregistered.
 		errs := []error{g.comm.Close()}
-		failed = g.life.noteCommunicatorFault() || failed // Close may have found that a peer had failed
+		failed = g.life.noteFaultOfCommunicator() || failed // Close may have found that a peer had failed
 		for _, p := range g.rt.registry.allPools() {
 			errs = append(errs, p.registrar.leave(g))
 		}

@@ -34,7 +34,7 @@ func (h *heap) alloc(
 			return block, nil
 		}
 		if err != nil {
-			err = outOfMemoryError(err, nil)
+			err = newOutOfMemoryError(err, nil)
 		} else if err = h.growOrShrink(s, growth, site); err != nil {
 			err = h.growError(s, bytes, err)
 		}
@@ -55,7 +55,7 @@ func sizeError(operation string, bytes int64, err error) error {
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {
-		return outOfMemoryError(err, nil)
+		return newOutOfMemoryError(err, nil)
 	}
 	h.ledger.Absorb(&event.Event{
 		Kind: event.KindReserve, Stream: h.core.Number(s.number), Segment: -1, Size: growth.Bytes,
@@ -86,7 +86,7 @@ func (h *heap) growError(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
 	}
-	return outOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
+	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
 func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {

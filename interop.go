@@ -108,14 +108,14 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 // Memory returns ErrFreed if the address belongs to a pool but to no live buffer, ErrOutOfRange if
 // the range extends past the end of the buffer, and ErrInvalid if bytes is negative or too large.
 func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
-	if bytes < 0 || bytes > maxExtent {
+	if bytes < 0 || bytes > maxExtentBytes {
 		return Memory{}, invalid("memory of %d bytes at %#x: the size is negative or too large",
 			bytes, address)
 	}
 	if p := i.rt.registry.ranges.find(address); p != nil && bytes > 0 {
 		return p.addresses.memory(address, bytes)
 	}
-	return foreignMemory(address, bytes), nil
+	return memoryAt(address, bytes), nil
 }
 
 // Buffer returns the live buffer that contains an address, even if its pool is closed. It returns
@@ -137,7 +137,7 @@ func (i Interop) Retire(address uintptr) (Buffer, error) {
 	if p == nil {
 		return Buffer{}, fmt.Errorf("freeing %#x: %w", address, ErrForeign)
 	}
-	return p.addresses.retire(address)
+	return p.addresses.findAndRemove(address)
 }
 
 // Live returns the number and the total size of a pool's buffers that have been neither freed nor
