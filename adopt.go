@@ -12,20 +12,20 @@ import (
 //
 // The owner may capture the stream. The capture then includes collectives, which take a path
 // without windows if their memory is not registered. Once a collective has been captured, this rank
-// cannot register memory until the capture ends. Keep the buffers that the graph uses until the
-// graph and everything instantiated from it is destroyed, because freed memory is reused. If the
-// program trims or closes pools, groups or the Runtime earlier, later replays complete without
-// producing a result.
+// cannot register memory until the capture ends. Freed memory is reused, so free the buffers that
+// the graph uses only after the graph and all its instances have been destroyed. If the program
+// trims or closes pools, groups or the Runtime earlier, later replays complete without producing a
+// result.
 //
 // The stream must exist until ForgetStream returns or the Runtime is closed. Pool.Trim and
-// Runtime.Close wait for its work, unless SetIdle(true) is in effect. Allocations, registrations
-// and collectives may query it.
+// Runtime.Close wait for the stream's work, unless SetIdle(true) is in effect. Allocations,
+// registrations and collectives may query the stream.
 //
 // symmem's background work never invalidates a capture. However, while another thread is inside the
 // CUDA function that begins or ends a capture of the stream, do not use the stream or wait for it:
-// the CUDA driver (580.159.04) may then crash. Besides Synchronize, the functions ForgetStream,
-// Pool.Trim and Pool.Close may wait for it. So may Alloc when memory is short, and Free of another
-// stream's Buffer that was used on this stream.
+// the CUDA driver (580.159.04) may then crash. Synchronize, ForgetStream, Pool.Trim and Pool.Close
+// may wait for the stream. So may Alloc when memory is short, and Free of another stream's Buffer
+// that was used on this stream.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -38,10 +38,10 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle declares, if idle is true, that all work queued on adopted streams has finished. Until
-// SetIdle(false), Pool.Trim and Runtime.Close do not query adopted streams, and memory freed on an
-// adopted stream is not given to other streams. Owners may then destroy their streams without
-// ForgetStream.
+// SetIdle(true) declares that all work queued on adopted streams has finished. The owners are then
+// allowed to destroy their streams without ForgetStream. Until SetIdle(false), Pool.Trim and
+// Runtime.Close do not query adopted streams, and other streams do not get memory that was freed on
+// an adopted stream.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.adoptedIdle.Store(idle)
@@ -50,8 +50,8 @@ func (i Interop) SetIdle(idle bool) {
 	}
 }
 
-// IsCapturing reports whether a stream of another library is being captured, or true if that is
-// unknown.
+// IsCapturing reports whether a stream of another library is being captured. If the answer is
+// unknown, it returns true.
 func (i Interop) IsCapturing(handle uintptr) bool {
 	adopter, ok := i.rt.device.(driver.Adopter)
 	if !ok {
@@ -65,17 +65,18 @@ func (i Interop) IsCapturing(handle uintptr) bool {
 	return capturing || err != nil
 }
 
-// ForgetStream ends the use of an adopted stream and must be called before the owner destroys the
-// stream. It waits for the stream's work, but at most twice Options.Timeout. Later calls on the
-// stream return ErrClosed. Its number is not reused.
+// ForgetStream ends the use of an adopted stream. It must be called before the owner destroys the
+// stream. It waits for the stream's work, but at most for twice Options.Timeout. Later calls on s
+// return ErrClosed.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
-		_ = s.forget(driver.AdoptedStream.Close) // a group that fails returns the error in its next call
+		_ = s.forget(driver.AdoptedStream.Close) // the next call of a failed group returns the error
 	}
 }
 
+// forget ends the use of an adopted stream with the given function.
 func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
-	s.rt.captures.note(s, false)
+	s.rt.captures.updateAdopted(s, false)
 	return end(s.adopted)
 }
 

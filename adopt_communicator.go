@@ -42,7 +42,7 @@ func (i Interop) AdoptCommunicator(
 		return nil, err
 	}
 	defer rt.creation.done()
-	if err := rt.opts.refuseDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
+	if err := rt.opts.rejectDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}
 	adopter, ok := rt.device.(driver.Adopter)
@@ -167,7 +167,7 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 		c.Ledgers = []agreement.Ledger{p.history.with(pending)}
 	}
 	if p.suspicion.isSuspectForAny() {
-		c.Flags = flagAlign
+		c.Flags = realignFlag
 	}
 	machine, err := agreement.New(c)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"symmem/internal/ranked"
 )
 
-// aligner realigns a group's pools after a fault, so that all ranks place buffers identically
-// again: one rank may have made calls that another rank never made. A rank that sees a fault marks
-// the pools suspect. Before the ranks next compare the history of a suspect pool, they realign it;
-// see docs/design/faults.md.
+// aligner realigns a group's pools after a fault, so that all ranks again place buffers
+// identically. This is necessary because one rank may have made calls that another rank never made.
+// A rank that detects a fault marks the pools suspect. Before the ranks next compare the history of
+// a suspect pool, they realign the pool; see docs/design/faults.md.
 type aligner struct {
 	roster
 	rt         *Runtime
@@ -24,25 +24,27 @@ type aligner struct {
 	comparison *comparison
 }
 
-// suspicion records whether a pool is suspect, that is, may place buffers differently on other
-// ranks. mu guards the fields from raised on.
+// suspicion records whether a pool is suspect, which means that it may place buffers differently on
+// other ranks. mu guards the fields from raised on.
 type suspicion struct {
 	mu     *ranked.Spin[poolMu]
 	domain *Group
-	raised bool
-	// failedGroups holds the groups whose faults raised the suspicion.
+	raised bool // the pool is suspect
+	// failedGroups holds the groups whose faults made the pool suspect.
 	failedGroups map[*lifetime]bool
 	// aligned lists the world ranks with which this rank has realigned the pool.
 	aligned []int
-	// preFault lists the blocks that were live when raised was set, which are the same on all
-	// ranks.
+	// preFault lists the blocks that were live when raised was set. These blocks are the same on
+	// all ranks.
 	preFault []alloc.View
-	rebuilds int // number of realignments, each of which drops all reservations
-	// outsideGroups holds the full ids of groups that use the pool and have ranks outside its
-	// domain.
+	rebuilds int // number of realignments; each one drops all reservations
+	// outsideGroups holds the full ids of groups that use the pool and have ranks outside the
+	// pool's domain.
 	outsideGroups map[string]bool
 }
 
+// raisedFor reports whether the pool may place buffers differently on other ranks of g. The caller
+// must hold mu.
 func (s *suspicion) raisedFor(g *roster) bool {
 	return s.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(s.aligned, r)
@@ -79,7 +81,7 @@ func (s *suspicion) addOutsideGroup(g *roster) {
 	s.outsideGroups[g.full] = true
 }
 
-func (s *suspicion) affectedBy(g *roster) bool {
+func (s *suspicion) isAffectedBy(g *roster) bool {
 	if s.domain == nil {
 		return false
 	}
@@ -88,12 +90,12 @@ func (s *suspicion) affectedBy(g *roster) bool {
 	return s.domain.contains(g) || s.outsideGroups[g.full]
 }
 
-// noteRealigned requires that the caller holds mu, as does raisedFor.
+// noteRealigned records that the ranks of g have realigned the pool. The caller must hold mu.
 func (s *suspicion) noteRealigned(g *roster) {
 	s.rebuilds++
-	for failed := range s.failedGroups {
-		if failed.fault.Load() == faultResolved {
-			delete(s.failedGroups, failed)
+	for failedGroup := range s.failedGroups {
+		if failedGroup.fault.Load() == faultResolved {
+			delete(s.failedGroups, failedGroup)
 		}
 	}
 	switch {
@@ -105,9 +107,10 @@ func (s *suspicion) noteRealigned(g *roster) {
 	}
 }
 
-// alignedCall describes a call that realigns pools if necessary and then compares histories.
+// alignedCall describes a call that first realigns pools, if necessary, and then compares their
+// histories.
 type alignedCall struct {
-	tag string
+	tag string // identifies the operation, to detect ranks that make different calls
 	// A pool is realigned if some rank suspects it or its needsAlign returns true.
 	pools      []*Pool
 	needsAlign func(*Pool) bool          // set to nil after a realignment
@@ -118,8 +121,8 @@ type alignedCall struct {
 // change the pools concurrently.
 const maxRealignments = 3
 
-// flagAlign requests a realignment in the flags of an agreement.
-const flagAlign = 1
+// realignFlag is a flag of an agreement. A rank that sets it requests a realignment.
+const realignFlag = 1
 
 // alignAndCompare realigns pools if some rank requests it, and compares histories. The caller must
 // hold Group.mu.
@@ -128,9 +131,9 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 		if err := a.life.cause(ctx); err != nil {
 			return err
 		}
-		config := agreement.Config{Mode: agreement.Exact, Tag: c.tag, Ledgers: c.compared()}
-		if slices.ContainsFunc(c.pools, func(p *Pool) bool { return c.wantsAlign(&a.roster, p) }) {
-			config.Flags = flagAlign
+		config := agreement.Config{Mode: agreement.Exact, Tag: c.tag, Ledgers: c.ledgersToCompare()}
+		if slices.ContainsFunc(c.pools, func(p *Pool) bool { return c.shouldAlign(&a.roster, p) }) {
+			config.Flags = realignFlag
 		}
 		outcome, err := a.comparison.run(ctx, a.comparison.exchangeOn(driver.LaneControl), config)
 		if err != nil {
@@ -143,37 +146,37 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 		default:
 			return a.comparison.note(outcome)
 		}
-		if err := a.align(ctx, c); err != nil {
+		if err := a.realign(ctx, c); err != nil {
 			return a.life.awaitCause(err)
 		}
-		c.needsAlign = nil // its result may stay true, for example while a graph uses the memory
+		c.needsAlign = nil // it may return true forever, for example while a graph uses the memory
 	}
-	if err := a.comparison.agree(ctx, c.tag, c.compared()...); err != nil {
+	if err := a.comparison.agree(ctx, c.tag, c.ledgersToCompare()...); err != nil {
 		return err // some rank lacks a pool
 	}
-	return &unalignedError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
-		"keep changing them; repeat the call once they have stopped", a.id)}
+	return &realignError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
+		"keep changing the pools; repeat the call once they have stopped", a.id)}
 }
 
-func (c *alignedCall) compared() []agreement.Ledger {
+func (c *alignedCall) ledgersToCompare() []agreement.Ledger {
 	if c.ledgers == nil {
 		return nil
 	}
 	return c.ledgers()
 }
 
-func (c *alignedCall) wantsAlign(g *roster, p *Pool) bool {
+func (c *alignedCall) shouldAlign(g *roster, p *Pool) bool {
 	return p.suspicion.isSuspectFor(g) || c.needsAlign != nil && c.needsAlign(p)
 }
 
-// unalignedError reports why pools could not be realigned. All ranks return it, and the group
+// realignError reports why pools could not be realigned. All ranks return it, and the group
 // remains usable.
-type unalignedError struct{ error }
+type realignError struct{ error }
 
-func (e *unalignedError) Unwrap() error { return e.error }
+func (e *realignError) Unwrap() error { return e.error }
 
-// keepsMemory reports whether a pool leaves memory unused because only some ranks were using it at
-// a realignment.
+// keepsMemory reports whether a pool leaves memory unused because, at a realignment, only some
+// ranks were using this memory.
 func keepsMemory(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,14 +189,14 @@ func (a *aligner) hasSuspectPools() bool {
 	})
 }
 
-// alignNewGroup realigns the pools of a new group if suspect is true, which must be the same on all
-// ranks. If that fails, the first call that uses the pools tries again.
-func (a *aligner) alignNewGroup(ctx context.Context, suspect bool) error {
-	if !suspect {
+// realignNewGroup realigns the pools of a new group if hasSuspectPools is true, which must be the
+// same on all ranks. If the realignment fails, the first call that uses the pools tries again.
+func (a *aligner) realignNewGroup(ctx context.Context, hasSuspectPools bool) error {
+	if !hasSuspectPools {
 		return nil
 	}
-	err := a.align(ctx, &alignedCall{pools: a.comparison.pools()})
-	if errors.As(err, new(*unalignedError)) {
+	err := a.realign(ctx, &alignedCall{pools: a.comparison.pools()})
+	if errors.As(err, new(*realignError)) {
 		return nil
 	}
 	return err

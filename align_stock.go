@@ -13,31 +13,32 @@ import (
 	"symmem/internal/alloc"
 )
 
-// rankInventory holds the state of a rank's pools, which ranks exchange before a realignment.
+// rankInventory holds the state of a rank's pools, which the ranks exchange before a realignment.
 type rankInventory struct {
 	Capturing bool     // the rank is capturing a stream
-	Trouble   string   // any other reason why the rank cannot change its pools
-	Faults    []uint64 // keys of the groups whose faults the rank has seen
+	Trouble   string   // another reason why the rank cannot change its pools, or ""
+	Faults    []uint64 // keys of the groups whose faults the rank has returned
 	Pools     []poolInventory
 }
 
 // poolInventory is a rank's inventory of one pool.
 type poolInventory struct {
 	Pool     uint64
-	Wanted   bool // the rank requests a realignment
-	Position uint64
-	Start    uint64 // the lowest position at which the ledger can restart
+	Wanted   bool   // the rank requests a realignment
+	Position uint64 // number of events in the pool's history
+	Start    uint64 // lowest position at which the rank's history can restart
 	alloc.Inventory
 }
 
-// align returns the same unalignedError on all ranks if pools cannot be changed.
-func (a *aligner) align(ctx context.Context, c *alignedCall) error {
-	local := a.takeInventory(ctx, c)
-	payload, err := json.Marshal(local)
+// realign realigns the pools of a call. If pools cannot be changed, it returns the same
+// realignError on all ranks.
+func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
+	own := a.takeInventory(ctx, c)
+	payload, err := json.Marshal(own)
 	if err != nil {
 		return fmt.Errorf("encoding the pool inventory: %w", err)
 	}
-	payloads, err := exchangeLong(ctx, a.comparison.exchangeOn(driver.LaneControl), payload)
+	payloads, err := exchangeInParts(ctx, a.comparison.exchangeOn(driver.LaneControl), payload)
 	if err != nil {
 		return err
 	}
@@ -47,58 +48,60 @@ func (a *aligner) align(ctx context.Context, c *alignedCall) error {
 			return fmt.Errorf("decoding the pool inventory of rank %d: %w", a.ranks[r], err)
 		}
 	}
-	return a.alignWith(ctx, all, c.pools)
+	return a.realignWith(ctx, all, c.pools)
 }
 
-func exchangeLong(
+// exchangeInParts exchanges payloads of any size between all ranks. It splits them into chunks,
+// each of which begins with a byte that is 1 if another chunk follows.
+func exchangeInParts(
 	ctx context.Context, exchange agreement.Exchange, payload []byte,
-) (whole [][]byte, err error) {
-	for more := true; more; {
-		part := payload[:min(len(payload), driver.MaxPayload-1)]
-		payload = payload[len(part):]
-		head := []byte{0}
+) (payloads [][]byte, err error) {
+	for hasMore := true; hasMore; {
+		chunk := payload[:min(len(payload), driver.MaxPayload-1)]
+		payload = payload[len(chunk):]
+		header := []byte{0}
 		if len(payload) > 0 {
-			head[0] = 1
+			header[0] = 1
 		}
-		parts, err := exchange(ctx, append(head, part...))
+		chunks, err := exchange(ctx, append(header, chunk...))
 		if err != nil {
 			return nil, err
 		}
-		more = false
-		whole = append(whole, make([][]byte, len(parts)-len(whole))...)
-		for r, part := range parts {
-			if len(part) == 0 {
-				return nil, invalid("rank %d of the group sent an empty part of a payload", r)
+		hasMore = false
+		payloads = append(payloads, make([][]byte, len(chunks)-len(payloads))...)
+		for r, chunk := range chunks {
+			if len(chunk) == 0 {
+				return nil, invalid("rank %d of the group sent an empty part of its inventory", r)
 			}
-			more = more || part[0] == 1
-			whole[r] = append(whole[r], part[1:]...)
+			hasMore = hasMore || chunk[0] == 1
+			payloads[r] = append(payloads[r], chunk[1:]...)
 		}
 	}
-	return whole, nil
+	return payloads, nil
 }
 
 // takeInventory waits for this rank's queued work and returns the inventories of its pools.
 func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
-	local := rankInventory{Capturing: a.rt.captures.inProgress(nil)}
+	own := rankInventory{Capturing: a.rt.captures.inProgress(nil)}
 	marks := make([]alloc.Mark, len(c.pools))
 	for i, p := range c.pools {
 		marks[i] = p.uses.mark()
 	}
 	switch err := a.rt.streams.drain(ctx); {
 	case errors.Is(err, ErrCapturing):
-		local.Capturing = true
+		own.Capturing = true
 	case err != nil:
-		local.Trouble = err.Error()
+		own.Trouble = err.Error()
 	}
 	for _, other := range a.rt.registry.allGroups() {
 		if other.life.fault.Load() == faultReturned {
-			local.Faults = append(local.Faults, other.key)
+			own.Faults = append(own.Faults, other.key)
 		}
 	}
-	if local.Capturing || local.Trouble != "" {
-		return local
+	if own.Capturing || own.Trouble != "" {
+		return own
 	}
 	for i, p := range c.pools {
 		s, err := p.realigner.takeInventory(marks[i])
@@ -106,65 +109,68 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 			continue
 		}
 		if err != nil {
-			local.Trouble = err.Error()
+			own.Trouble = err.Error()
 		}
-		s.Wanted = c.wantsAlign(&a.roster, p)
-		local.Pools = append(local.Pools, s)
+		s.Wanted = c.shouldAlign(&a.roster, p)
+		own.Pools = append(own.Pools, s)
 	}
-	return local
+	return own
 }
 
-func (a *aligner) alignWith(ctx context.Context, all []rankInventory, pools []*Pool) error {
-	if err := a.checkReady(all); err != nil {
+// realignWith realigns pools, given the inventories of all ranks.
+func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []*Pool) error {
+	if err := a.checkAllReady(all); err != nil {
 		for _, p := range pools {
-			p.realigner.markSuspect(nil) // on all ranks, so that the next call tries again
+			p.realigner.markSuspect(nil) // every rank does this, so that the next call tries again
 		}
 		return err
 	}
 	a.resolveFaults(all)
 	var errs []error
-	var changed []*Pool
-	gone := map[*Pool][]*segment{}
+	var changedPools []*Pool
+	removedSegments := map[*Pool][]*segment{}
 	for _, p := range pools {
 		inventories := poolInventories(p.id, all)
 		if inventories == nil {
 			continue
 		}
 		p.realigner.markSuspect(nil)
-		layout, conflict := alloc.Union(inventoriesOf(inventories))
+		layout, conflict := alloc.Union(allocInventories(inventories))
 		if conflict != nil {
-			errs = append(errs, &unalignedError{a.conflict(p, conflict)})
+			errs = append(errs, &realignError{a.conflictError(p, conflict)})
 			continue
 		}
-		gone[p] = p.realigner.rebuild(&a.roster, layout, inventories)
-		if dropsSegment(layout, inventories) {
-			changed = append(changed, p)
+		removedSegments[p] = p.realigner.rebuild(&a.roster, layout, inventories)
+		if removesSegment(layout, inventories) {
+			changedPools = append(changedPools, p)
 		}
 	}
-	if len(changed) == 0 {
+	if len(changedPools) == 0 {
 		return errors.Join(errs...)
 	}
-	return errors.Join(append(errs, a.unmapRetired(ctx, changed, gone))...)
+	return errors.Join(append(errs, a.unmapRemoved(ctx, changedPools, removedSegments))...)
 }
 
-func (a *aligner) checkReady(all []rankInventory) error {
-	for r, one := range all {
+// checkAllReady returns an error if some rank cannot change its pools.
+func (a *aligner) checkAllReady(all []rankInventory) error {
+	for r, inventory := range all {
 		switch {
-		case one.Capturing:
-			return &unalignedError{fmt.Errorf("realigning pools after a fault: rank %d: %w",
+		case inventory.Capturing:
+			return &realignError{fmt.Errorf("realigning pools after a fault: rank %d: %w",
 				a.ranks[r], ErrCapturing)}
-		case one.Trouble != "":
-			return &unalignedError{fmt.Errorf("realigning pools after a fault: rank %d: %s",
-				a.ranks[r], one.Trouble)}
+		case inventory.Trouble != "":
+			return &realignError{fmt.Errorf("realigning pools after a fault: rank %d: %s",
+				a.ranks[r], inventory.Trouble)}
 		}
 	}
 	return nil
 }
 
+// resolveFaults marks the faults of other groups resolved that some rank has returned.
 func (a *aligner) resolveFaults(all []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
-		for _, one := range all {
-			if failed.full != a.full && slices.Contains(one.Faults, failed.key) {
+		for _, inventory := range all {
+			if failed.full != a.full && slices.Contains(inventory.Faults, failed.key) {
 				failed.life.resolve()
 			}
 		}
@@ -175,22 +181,22 @@ func (a *aligner) resolveFaults(all []rankInventory) {
 // realignment of the pool or some rank lacks the pool.
 func poolInventories(pool uint64, all []rankInventory) []poolInventory {
 	var inventories []poolInventory
-	wanted := false
-	for _, one := range all {
-		i := slices.IndexFunc(one.Pools, func(s poolInventory) bool { return s.Pool == pool })
+	isWanted := false
+	for _, inventory := range all {
+		i := slices.IndexFunc(inventory.Pools, func(s poolInventory) bool { return s.Pool == pool })
 		if i < 0 {
 			return nil
 		}
-		inventories = append(inventories, one.Pools[i])
-		wanted = wanted || one.Pools[i].Wanted
+		inventories = append(inventories, inventory.Pools[i])
+		isWanted = isWanted || inventory.Pools[i].Wanted
 	}
-	if !wanted {
+	if !isWanted {
 		return nil
 	}
 	return inventories
 }
 
-func inventoriesOf(inventories []poolInventory) []alloc.Inventory {
+func allocInventories(inventories []poolInventory) []alloc.Inventory {
 	var all []alloc.Inventory
 	for _, s := range inventories {
 		all = append(all, s.Inventory)
@@ -198,10 +204,11 @@ func inventoriesOf(inventories []poolInventory) []alloc.Inventory {
 	return all
 }
 
-func dropsSegment(l alloc.Arrangement, inventories []poolInventory) bool {
+// removesSegment reports whether the new layout lacks a segment that some rank has.
+func removesSegment(layout alloc.Arrangement, inventories []poolInventory) bool {
 	for _, s := range inventories {
 		for ordinal, extent := range s.Segments {
-			if extent.Bytes > 0 && l.Segments[ordinal].Bytes == 0 {
+			if extent.Bytes > 0 && layout.Segments[ordinal].Bytes == 0 {
 				return true
 			}
 		}
@@ -209,10 +216,10 @@ func dropsSegment(l alloc.Arrangement, inventories []poolInventory) bool {
 	return false
 }
 
-// unmapRetired unmaps the segments that the new layouts lack. It first waits until all ranks have
-// deregistered them, because peers may read a segment through their windows until then.
-func (a *aligner) unmapRetired(
-	ctx context.Context, pools []*Pool, gone map[*Pool][]*segment,
+// unmapRemoved unmaps the segments that the new layouts lack. It first waits until all ranks have
+// deregistered these segments, because until then, other ranks may read them.
+func (a *aligner) unmapRemoved(
+	ctx context.Context, pools []*Pool, removedSegments map[*Pool][]*segment,
 ) error {
 	var errs []error
 	for _, p := range pools {
@@ -222,12 +229,13 @@ func (a *aligner) unmapRetired(
 		return errors.Join(append(errs, err)...)
 	}
 	for _, p := range pools {
-		errs = append(errs, p.segments.forEachMapped(gone[p], p.segments.release))
+		errs = append(errs, p.segments.forEachMapped(removedSegments[p], p.segments.release))
 	}
 	return errors.Join(errs...)
 }
 
-func (a *aligner) conflict(p *Pool, c *alloc.Conflict) error {
+// conflictError returns a DivergenceError, which lists the blocks that prevent a realignment of p.
+func (a *aligner) conflictError(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,
 		Pool: p.rt.registry.poolName(p.id), PoolID: p.id, Deviant: []int{}, Why: "live block",

@@ -9,31 +9,31 @@ import (
 	"symmem/internal/ranked"
 )
 
-// captures keeps stream captures and memory registrations from overlapping, because the device
-// calls of a registration would invalidate the capture. mu guards the fields from ownCount on.
+// captures prevents captures of streams while memory is being registered, and vice versa, because a
+// registration would invalidate a capture. mu guards the fields from ownCaptureCount on.
 type captures struct {
-	mu       *ranked.Mutex[runtimeMu]
-	timeout  time.Duration // limits a wait for registrations
-	ownCount int           // captures of streams that symmem created
-	// adopted lists other libraries' streams whose captures contain calls and may not have ended.
-	// The list is replaced, never modified.
+	mu              *ranked.Mutex[runtimeMu]
+	timeout         time.Duration // limits a wait for registrations
+	ownCaptureCount int           // captures of streams that symmem created
+	// adopted lists adopted streams (streams of other libraries) whose captures contain calls of
+	// symmem and may not have ended. The list is replaced, never modified.
 	adopted           []*Stream
-	registering       int           // number of registrations in progress
+	registrationCount int           // number of registrations in progress
 	registrationsDone chan struct{} // closed when registering becomes 0
 }
 
-// runOutside runs a step that must not run while any rank is capturing a stream. If some rank is
-// capturing, all ranks return ErrCapturing instead. It is collective.
+// runOutside runs step, which must not run while any rank is capturing a stream. If some rank is
+// capturing a stream, all ranks return ErrCapturing instead. runOutside is collective.
 func (c *captures) runOutside(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {
-	capturing, release := c.postpone()
+	isCapturing, release := c.postpone()
 	defer release()
-	local := []byte{0}
-	if capturing {
-		local[0] = 1
+	ownState := []byte{0}
+	if isCapturing {
+		ownState[0] = 1
 	}
-	states, err := exchange(ctx, local)
+	states, err := exchange(ctx, ownState)
 	if err != nil {
 		return err
 	}
@@ -45,18 +45,18 @@ func (c *captures) runOutside(
 	return step()
 }
 
-// postpone reports whether this rank is capturing a stream, and makes new captures wait until
+// postpone reports whether this rank is capturing a stream. It makes new captures wait until
 // release is called.
-func (c *captures) postpone() (capturing bool, release func()) {
+func (c *captures) postpone() (isCapturing bool, release func()) {
 	c.mu.Lock()
-	if c.registering++; c.registering == 1 {
+	if c.registrationCount++; c.registrationCount == 1 {
 		c.registrationsDone = make(chan struct{})
 	}
 	c.mu.Unlock()
 	return c.inProgress(nil), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.registering--; c.registering == 0 {
+		if c.registrationCount--; c.registrationCount == 0 {
 			close(c.registrationsDone)
 			c.registrationsDone = nil
 		}
@@ -64,22 +64,22 @@ func (c *captures) postpone() (capturing bool, release func()) {
 }
 
 // inProgress reports whether this rank is capturing a stream. current is the stream of the current
-// call, or nil. It does not touch adopted streams that are not listed, because their owners may
-// have destroyed them.
+// call, or nil. Of the other adopted streams, inProgress queries only those in c.adopted, because
+// the owners of the others may have destroyed them.
 func (c *captures) inProgress(current *Stream) bool {
 	c.mu.Lock()
-	own, adopted := c.ownCount > 0, c.adopted
+	hasOwn, adopted := c.ownCaptureCount > 0, c.adopted
 	c.mu.Unlock()
-	if own || current != nil && current.isCapturing() {
+	if hasOwn || current != nil && current.isCapturing() {
 		return true
 	}
 	for _, s := range adopted {
 		if s.isCapturing() {
 			return true
 		}
-		c.note(s, false)
+		c.updateAdopted(s, false)
 		if s.isCapturing() { // a call may have found the stream listed and begun to use it
-			c.note(s, true)
+			c.updateAdopted(s, true)
 			return true
 		}
 	}
@@ -88,46 +88,47 @@ func (c *captures) inProgress(current *Stream) bool {
 
 // begin waits for registrations in progress, and counts a new capture until end is called.
 func (c *captures) begin() error {
-	return c.afterRegistrations("beginning a capture", func() { c.ownCount++ })
+	return c.afterRegistrations("beginning a capture", func() { c.ownCaptureCount++ })
 }
 
 func (c *captures) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ownCount--
+	c.ownCaptureCount--
 }
 
 // beginAdopted is like begin, for a capture of an adopted stream.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
-	return c.afterRegistrations(operation, func() { c.set(s, true) })
+	return c.afterRegistrations(operation, func() { c.setAdopted(s, true) })
 }
 
-// note adds an adopted stream to the list or removes it.
-func (c *captures) note(s *Stream, mayCapture bool) {
+// updateAdopted adds a stream to the list of adopted streams, or removes it.
+func (c *captures) updateAdopted(s *Stream, isListed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.set(s, mayCapture)
+	c.setAdopted(s, isListed)
 }
 
-// set requires that the caller holds mu.
-func (c *captures) set(s *Stream, mayCapture bool) {
-	if slices.Contains(c.adopted, s) == mayCapture {
+// setAdopted is like updateAdopted, but requires that the caller holds mu.
+func (c *captures) setAdopted(s *Stream, isListed bool) {
+	if slices.Contains(c.adopted, s) == isListed {
 		return
 	}
-	others := slices.DeleteFunc(slices.Clone(c.adopted), func(o *Stream) bool { return o == s })
-	if mayCapture {
-		others = append(others, s)
+	list := slices.DeleteFunc(slices.Clone(c.adopted), func(o *Stream) bool { return o == s })
+	if isListed {
+		list = append(list, s)
 	}
-	c.adopted = others
+	c.adopted = list
 }
 
+// forget removes all streams from the list of adopted streams.
 func (c *captures) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.adopted = nil
 }
 
-// afterRegistrations runs a step with mu held while no registration is in progress.
+// afterRegistrations waits until no registration is in progress, and then runs step with mu held.
 func (c *captures) afterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time
 	for {

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/agreement"
 )
 
-// DivergenceKind describes in what respect ranks have diverged.
+// DivergenceKind states the respect in which ranks have diverged.
 type DivergenceKind string
 
 const (
@@ -17,7 +17,7 @@ const (
 	DivergedPools DivergenceKind = "pools"
 	// DivergedPlacement means that the histories of a pool differ.
 	DivergedPlacement DivergenceKind = "placement"
-	// DivergedPending means that the pending registrations differ.
+	// DivergedPending means that the ranks are about to register different segments.
 	DivergedPending DivergenceKind = "pending"
 	// DivergedCollective means that the ranks call different collectives.
 	DivergedCollective DivergenceKind = "collective"
@@ -27,8 +27,8 @@ const (
 )
 
 // DivergenceError reports that ranks that must behave identically have diverged. It describes the
-// first event that differs, and what each rank did instead. Every rank of the group returns the
-// same error, which can be encoded as JSON without loss. All ranks in it are world ranks.
+// first difference and what each rank did. Every rank of the group returns the same error, which
+// can be encoded as JSON without loss. All ranks in it are world ranks.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.
@@ -39,16 +39,17 @@ type DivergenceError struct {
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first differing event in the pool's history, for
-	// DivergedPlacement. If part of the history has been discarded, the index is between Position
-	// and Last; otherwise, Last is 0.
+	// DivergedPlacement. If part of the history has been discarded, the index is unknown, but it is
+	// between Position and Last. Otherwise, Last is 0.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
 	// Sides has one entry for each distinct observation, but at most 16.
 	Sides []Side `json:"sides"`
 	// Others lists the ranks whose observations did not fit into Sides.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from a majority of the ranks that took part, if there is
-	// one. If ranks are in different calls, ranks that are in no call do not count.
+	// Deviant lists the ranks that differ from the majority of the ranks that took part, or is
+	// empty if there is no majority. If ranks are in different calls, ranks that are in no call do
+	// not count.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`
@@ -89,23 +90,23 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf converts the divergence in an outcome, if any, to an error. members maps group ranks
-// to world ranks. If it is nil, ranks are not converted.
+// divergenceOf converts the divergence in an outcome to an error. It returns nil if the ranks
+// agreed. members maps group ranks to world ranks; if members is nil, ranks are not converted.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
-	found := outcome.Divergence
-	if found == nil {
+	source := outcome.Divergence
+	if source == nil {
 		return nil
 	}
 	d := &DivergenceError{
-		Group: group, Members: slices.Clone(members), Kind: DivergenceKind(found.Kind.String()),
-		Pool: found.Pool(), PoolID: found.Ledger, Position: found.Position,
-		Others: worldRanks(found.Others, members), Deviant: worldRanks(found.Deviant, members),
-		Absent: worldRanks(found.Absent, members), Why: found.Difference.String(), Message: found.Error(),
+		Group: group, Members: slices.Clone(members), Kind: DivergenceKind(source.Kind.String()),
+		Pool: source.Pool(), PoolID: source.Ledger, Position: source.Position,
+		Others: worldRanks(source.Others, members), Deviant: worldRanks(source.Deviant, members),
+		Absent: worldRanks(source.Absent, members), Why: source.Difference.String(), Message: source.Error(),
 	}
-	if found.Last > found.Position {
-		d.Last = found.Last
+	if source.Last > source.Position {
+		d.Last = source.Last
 	}
-	for _, variant := range found.Variants {
+	for _, variant := range source.Variants {
 		d.Sides = append(d.Sides, Side{
 			Ranks: worldRanks(variant.Ranks, members), Event: variant.What, Site: variant.Site,
 		})

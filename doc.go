@@ -18,12 +18,13 @@
 // # Collectives
 //
 // Every rank of a group must make the same collective calls in the same order. A nil stream selects
-// the runtime's default stream. Counts are in elements. If a buffer has a part for each rank, the
-// parts are in group order. For an in-place call, pass this rank's part as the other buffer.
+// the runtime's default stream. Counts are numbers of elements. If a buffer has a part for each
+// rank, the parts are in group order. For an in-place call, pass this rank's part of that buffer as
+// the other buffer.
 //
-// A call may first register memory, and then waits for the other ranks to do the same. The context
-// of a collective limits only this wait; if it ends first, the call is not queued. Queued work runs
-// until it completes or until [Options].Timeout expires. A nil context stands for
+// If a call needs to register memory first, it waits for the other ranks to do the same. The
+// context of a collective limits only this wait; if the context ends first, the call is not queued.
+// Queued work runs until it completes or until [Options].Timeout expires. A nil context stands for
 // context.Background.
 //
 // If a call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported], nothing is queued and the
@@ -37,7 +38,7 @@
 // ranks and each tag, the k-th Send matches the k-th Recv, on any streams. Messages are buffered,
 // so Send does not block its stream until Recv is called. If messages are unmatched when the group
 // closes, Close returns a MessageError. Unless Options.UnorderedMessages is set, the next
-// collective already reports them.
+// collective already returns this error.
 //
 // GPUs that exchange messages must belong to one machine. A message waits in the memory of the
 // sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory. After 1024 messages
@@ -48,14 +49,15 @@
 //
 // # Comparison and faults
 //
-// The history of requests determines where a pool places its buffers. Ranks compare these histories
-// before they register anything. At level [CheckEvery], they also compare every collective before
-// its result is used. If ranks differ, all of them return the same [DivergenceError].
+// The history of a pool's requests determines where the pool places its buffers. Ranks compare
+// these histories before they register memory. At level [CheckEvery], they also compare every
+// collective before its result is used. If ranks differ, all of them return the same
+// [DivergenceError].
 //
-// No wait for another rank lasts forever. If a rank does not arrive, the other ranks log a warning
-// and, after the timeout, return a [TimeoutError]. If a rank's process ends, they return a
-// [RankLostError]. A fault is final for its group: all later calls of the group return it, on every
-// rank. To continue, create a new group.
+// No wait for another rank lasts forever. If a rank does not make a call, the other ranks log a
+// warning and, after the timeout, return a [TimeoutError]. If a rank's process ends, they return a
+// [RankLostError]. A fault is final for its group: on every rank, all later calls of the group
+// return this fault. To continue, create a new group.
 //
 // A [Stream] whose work has failed does not run later work until [Stream.Synchronize] has returned
 // the error. If a collective is skipped for this reason, its group fails with a [PriorError].
@@ -78,11 +80,11 @@
 //	Group.state
 //	callSites.mu
 //
-// A goroutine may wait for other ranks while it holds one of the first four locks, but not while it
-// holds any of the others. An allocation thus does not wait for a registration.
+// A goroutine is allowed to wait for other ranks while it holds one of the first four locks, but
+// not while it holds any of the others. An allocation thus does not wait for a registration.
 //
-// There is one exception. If another stream has used a buffer, the call that frees it, or allocates
-// its memory again, acquires the backend's lock of that stream while it holds Pool.mu. A goroutine
-// that is launching a collective may hold that lock until its peers have arrived or the timeout
-// expires.
+// There is one exception. If another stream has used a buffer, a call that frees the buffer, or
+// allocates its memory again, holds Pool.mu while it acquires the backend's lock of that stream. A
+// goroutine that is launching a collective may hold that lock until the other ranks have launched
+// it or the timeout expires.
 package symmem

@@ -140,7 +140,7 @@ func (l *lifetime) noteFault(err error) error {
 		return err
 	}
 	for _, p := range l.rt.registry.allPools() {
-		if p.suspicion.affectedBy(&l.roster) {
+		if p.suspicion.isAffectedBy(&l.roster) {
 			p.realigner.markSuspect(l)
 		}
 	}

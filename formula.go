@@ -6,17 +6,17 @@ import (
 	"symmem/driver"
 )
 
-// Formula selects the order in which reductions combine the values of the ranks. Except with
-// FormulaAny, a reduction returns the same bits for every size, kind of memory and path; see
+// Formula selects the order in which reductions combine the values of the ranks. With any formula
+// but FormulaAny, a reduction returns the same bits for every size, kind of memory and path; see
 // docs/reference/deterministic.md.
 type Formula int
 
-// The formulas. If a reduction cannot have the order of FormulaRankOrder, FormulaTree or
-// FormulaRoundedTree, it returns an error; see Options.Deterministic.
+// The formulas. A reduction that does not support the selected order returns an error; see
+// Options.Deterministic.
 const (
 	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
 	FormulaDefault Formula = iota
-	// FormulaAny lets each path use its own order.
+	// FormulaAny allows each path to use a different order.
 	FormulaAny
 	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. Sums of 16-bit floats
 	// are accumulated in float32 and rounded once.
@@ -63,7 +63,7 @@ func ParseFormula(name string) (Formula, error) {
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
 // checkFormula returns an error if the formula does not support the number of ranks, or if no path
-// of the backend can compute a float32 sum with it. All ranks get the same result.
+// of the backend can compute a float32 sum with the formula. All ranks get the same result.
 func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -72,21 +72,21 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		return fmt.Errorf("%w (Options.Deterministic, %s): %w", err, envDeterministic, ErrUnsupported)
 	}
 	sum := c.Offer(driver.Call{Operation: driver.AllReduce, DataType: Float32, Count: 1})
-	plain, direct := sum.Refusal(driver.PathPlain), sum.Refusal(driver.PathDirect)
-	if plain == nil || direct == nil {
+	plainErr, directErr := sum.Refusal(driver.PathPlain), sum.Refusal(driver.PathDirect)
+	if plainErr == nil || directErr == nil {
 		return nil
 	}
 	return fmt.Errorf("the group cannot be deterministic (Options.Deterministic, %s): %w; "+
-		"not direct: %w", envDeterministic, plain, direct)
+		"not direct: %w", envDeterministic, plainErr, directErr)
 }
 
-// refuseDeterministic returns an error if reductions must be deterministic, but another library
-// would run them.
-func (o *Options) refuseDeterministic(what string) error {
+// rejectDeterministic returns an error if reductions must be deterministic, because the given
+// operation would let NCCL run them.
+func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil
 	}
 	return fmt.Errorf("%s: NCCL chooses the order of its reductions, and this rank was opened "+
 		"with the formula %v (Options.Deterministic, %s): use one of symmem's groups instead, or open "+
-		"the rank without the formula: %w", what, o.Deterministic, envDeterministic, ErrUnsupported)
+		"the rank without the formula: %w", operation, o.Deterministic, envDeterministic, ErrUnsupported)
 }

@@ -21,14 +21,14 @@ type Graph struct {
 	pools  []*Pool
 	groups []*Group
 
-	mu     ranked.Mutex[graphMu]
-	pins   []Memory // guarded by mu
-	closed bool     // guarded by mu
+	mu           ranked.Mutex[graphMu]
+	pinnedMemory []Memory // guarded by mu
+	closed       bool     // guarded by mu
 }
 
 // BeginCapture starts recording the stream's work instead of running it. Until EndCapture,
-// registrations with groups of this rank return ErrCapturing on all ranks, and collectives on
-// unregistered memory take a path that needs no windows.
+// registrations with this rank's groups return ErrCapturing on all ranks, and collectives on
+// unregistered memory take a path that needs no registration.
 //
 // BeginCapture waits for registrations in progress on this rank, and returns a TimeoutError if they
 // take more than twice Options.Timeout.
@@ -64,7 +64,8 @@ func (s *Stream) beginCapture() error {
 }
 
 // recordEvent records an event after the stream's queued work. While the stream is being captured,
-// the event at the beginning of the capture suffices, because captured work pins its buffers.
+// it returns the event at the beginning of the capture. This is sufficient, because captured work
+// pins its buffers.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -74,7 +75,8 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	return s.recordNewEvent()
 }
 
-// recordNewEvent is recordEvent outside captures. The caller must hold s.recording.
+// recordNewEvent is like recordEvent, for a stream that is not being captured. The caller must hold
+// s.recording.
 func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
@@ -83,18 +85,19 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture ends the capture, also in case of an error, and returns the recorded graph.
+// EndCapture ends the capture and returns the recorded graph. The capture ends even if EndCapture
+// returns an error.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
-	work, err := s.stopRecording()
-	g := &Graph{rt: s.rt, work: work, pins: s.pinned, pools: s.untracked, groups: s.groups}
+	work, err := s.endQueueCapture()
+	g := &Graph{rt: s.rt, work: work, pinnedMemory: s.pinned, pools: s.untracked, groups: s.groups}
 	s.pinned, s.untracked, s.groups = nil, nil, nil
 	if err != nil {
 		return nil, errors.Join(err, g.unpin())
 	}
-	for _, m := range g.pins {
+	for _, m := range g.pinnedMemory {
 		if !slices.Contains(g.pools, m.pool) {
 			g.pools = append(g.pools, m.pool)
 		}
@@ -102,8 +105,8 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return g, nil
 }
 
-// stopRecording requires that the caller holds s.pinning.
-func (s *Stream) stopRecording() (driver.Graph, error) {
+// endQueueCapture ends the capture of s.queue. The caller must hold s.pinning.
+func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
 	work, err := s.queue.EndCapture()
@@ -117,7 +120,8 @@ func (s *Stream) stopRecording() (driver.Graph, error) {
 	return work, err
 }
 
-// pin returns false if the stream is not being captured.
+// pin keeps the block of m allocated until the graph is closed. It returns false if the stream is
+// not being captured.
 func (s *Stream) pin(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -136,6 +140,7 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	return true, err
 }
 
+// noteUntracked records that captured work uses memory of p whose uses the pool does not track.
 func (s *Stream) noteUntracked(p *Pool) {
 	if p == nil || !s.capturing.Load() {
 		return
@@ -166,11 +171,11 @@ func (g *Graph) Launch(s *Stream) error {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
 	}
 	for _, p := range g.pools {
-		v, err := enter(p, nil)
+		use, err := enter(p, nil)
 		if err != nil {
 			return fmt.Errorf("launching a graph: %w", err)
 		}
-		defer v.leave(p, nil)
+		defer use.leave(p, nil)
 	}
 	if err := refusalOfGroups(g.groups); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
@@ -182,8 +187,8 @@ func (g *Graph) Launch(s *Stream) error {
 }
 
 // Close discards the recorded work. It does not wait, so all launches must have completed. Memory
-// that returns to a pool determines where later buffers are placed, so all ranks of a domain must
-// close graphs at the same points. A second Close does nothing.
+// that returns to a pool determines where the pool places later buffers, so all ranks of the pool's
+// domain must close graphs at the same points of the program. A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")
@@ -198,12 +203,12 @@ func (g *Graph) Close() error {
 	return errors.Join(g.work.Close(), g.unpin())
 }
 
-// unpin requires that the caller holds g.mu, unless no other goroutine uses the graph.
+// unpin releases pinnedMemory. The caller must hold g.mu, unless no other goroutine uses the graph.
 func (g *Graph) unpin() error {
 	var errs []error
-	for _, m := range g.pins {
+	for _, m := range g.pinnedMemory {
 		errs = append(errs, m.pool.uses.unpin(m))
 	}
-	g.pins = nil
+	g.pinnedMemory = nil
 	return errors.Join(errs...)
 }

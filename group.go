@@ -113,7 +113,7 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	// Check that all ranks are in Split, because the payload of another call could look like a
 	// color.
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{tag: "split", pools: g.comparison.pools()})
-	if errors.As(err, new(*unalignedError)) {
+	if errors.As(err, new(*realignError)) {
 		err = g.comparison.agree(ctx, "split") // a later call realigns the pools
 	}
 	if err != nil {

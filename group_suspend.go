@@ -13,21 +13,21 @@ import (
 // groupSuspender implements Group.Suspend and Group.Resume.
 //
 // The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
-// calls. A call with a stored plan does not check the state, so every change makes stored plans
-// stale.
+// calls. A repeated call reuses a stored plan without checking the state, so every change of the
+// state makes stored plans stale.
 type groupSuspender struct {
 	group *Group
 	// suspension is poolOpen, poolSuspending, poolSuspended or poolResuming.
-	suspension atomic.Int32
+	suspendState atomic.Int32
 }
 
 // refusal returns the reason why the group refuses calls, or nil. After a fault it returns nil,
 // because calls return the fault instead.
 func (s *groupSuspender) refusal() error {
-	if s.suspension.Load() == poolOpen || s.hasFailed() {
+	if s.suspendState.Load() == poolOpen || s.hasFailed() {
 		return nil
 	}
-	text := fmt.Sprintf("group %s: suspended: call its Resume on every rank", s.group.id)
+	text := fmt.Sprintf("group %s is suspended: call its Resume on every rank", s.group.id)
 	return &refusalError{text, ErrSuspended}
 }
 
@@ -35,11 +35,12 @@ func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the group's own device memory on all ranks until Resume is called: exchange
-// memory of symmem's kernels, staging memory of messages and, with NCCL 2.29.7 or newer, NCCL's
-// memory, which Suspension.Released does not include. Addresses and captured graphs stay valid.
-// Suspend is collective. If the group is already suspended, it does nothing. To suspend pools too,
-// suspend them first.
+// Suspend releases the group's device memory on all ranks until Resume is called. This memory
+// includes exchange memory of symmem's kernels, staging memory of messages and, with NCCL 2.29.7 or
+// newer, NCCL's memory. Suspension.Released does not include NCCL's memory. Addresses and captured
+// graphs stay valid.
+// Suspend is collective. If the group is already suspended, it does nothing. If pools are to be
+// suspended as well, suspend them first.
 //
 // If a stream of any rank still has unfinished work after a second, or if a message has not been
 // received, all ranks return an ErrBusy that names the rank and the work. If any rank is capturing
@@ -71,7 +72,7 @@ func (s *groupSuspender) Resume(ctx context.Context) error {
 }
 
 // Suspended reports whether the group is suspended on this rank.
-func (s *groupSuspender) Suspended() bool { return s.suspension.Load() != poolOpen }
+func (s *groupSuspender) Suspended() bool { return s.suspendState.Load() != poolOpen }
 
 func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	g := s.group
@@ -81,34 +82,36 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.suspension.Load() != poolOpen {
+	if s.suspendState.Load() != poolOpen {
 		return Suspension{}, nil
 	}
-	s.set(poolSuspending)
-	capturing, permitCaptures := g.rt.captures.postpone()
+	s.setState(poolSuspending)
+	isCapturing, permitCaptures := g.rt.captures.postpone()
 	defer permitCaptures()
-	err := s.agree(ctx, "suspend group", func() error { return s.prepare(ctx, comm, capturing) })
+	err := s.compareAndPrepare(ctx, "suspend group", func() error {
+		return s.prepareSuspend(ctx, comm, isCapturing)
+	})
 	if err != nil {
-		s.set(poolOpen)
+		s.setState(poolOpen)
 		return Suspension{}, err
 	}
 	released, err := comm.Suspend(ctx)
-	s.set(poolSuspended)
-	if err == nil { // the memory is free once all ranks have unmapped it
+	s.setState(poolSuspended)
+	if err == nil { // wait until all ranks have unmapped the memory; only then is it free
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
 	return released, g.life.awaitCause(err)
 }
 
-func (s *groupSuspender) set(state int32) {
-	s.suspension.Store(state)
+func (s *groupSuspender) setState(state int32) {
+	s.suspendState.Store(state)
 	s.group.windows.makePlansStale()
 }
 
-func (s *groupSuspender) prepare(
-	ctx context.Context, comm driver.SuspendableCommunicator, capturing bool,
+func (s *groupSuspender) prepareSuspend(
+	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
-	if capturing {
+	if isCapturing {
 		return ErrCapturing
 	}
 	limit := workLimit(s.group.limit.Get())
@@ -118,10 +121,13 @@ func (s *groupSuspender) prepare(
 	return comm.PrepareSuspend()
 }
 
-// agree checks that all ranks make the same call, runs prepare and exchanges refusals. All ranks
-// have then begun the call, so prepare finds every message sent before it. The caller must hold
+// compareAndPrepare checks that all ranks make the same call, and then runs prepare. If prepare
+// fails on some rank, all ranks return its error. All ranks have begun the call before prepare
+// runs, so prepare finds every message that was sent before the call. The caller must hold
 // Group.mu.
-func (s *groupSuspender) agree(ctx context.Context, tag string, prepare func() error) error {
+func (s *groupSuspender) compareAndPrepare(
+	ctx context.Context, tag string, prepare func() error,
+) error {
 	if err := s.group.aligner.alignAndCompare(ctx, &alignedCall{tag: tag}); err != nil {
 		return err
 	}
@@ -132,31 +138,33 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	g := s.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.suspension.Load() == poolOpen {
+	if s.suspendState.Load() == poolOpen {
 		return nil
 	}
-	s.set(poolResuming)
-	err := s.agree(ctx, "resume group", func() error { return nil })
+	s.setState(poolResuming)
+	err := s.compareAndPrepare(ctx, "resume group", func() error { return nil })
 	if err == nil {
 		err = g.life.awaitCause(g.comm.(driver.SuspendableCommunicator).Resume(ctx))
 	}
 	if err != nil {
-		s.set(poolSuspended)
+		s.setState(poolSuspended)
 		return err
 	}
-	s.set(poolOpen)
+	s.setState(poolOpen)
 	return nil
 }
 
-func suspendedGroup(all []groupWindow) error {
-	i := slices.IndexFunc(all, func(w groupWindow) bool { return w.group.Suspended() })
+// suspendedGroup returns an error if a group of one of the windows is suspended.
+func suspendedGroup(windows []groupWindow) error {
+	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
 		return nil
 	}
-	text := fmt.Sprintf("group %s is suspended: call its Resume first", all[i].group.id)
+	text := fmt.Sprintf("group %s is suspended: call its Resume first", windows[i].group.id)
 	return &refusalError{text, ErrSuspended}
 }
 
+// noteGroup records that captured work of s, if s is being captured, contains calls of g.
 func noteGroup(s *Stream, g *Group) {
 	if !s.capturing.Load() {
 		return

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/ledger"
 )
 
-// heap finds memory for allocations when the stream has no free block that is large enough. It
-// reclaims blocks, maps a segment, and finally takes free memory of other streams. Callers of its
-// methods hold Pool.mu.
+// heap finds memory for an allocation when the stream has no free block that is large enough. It
+// first reclaims blocks, then maps a new segment, and finally takes free memory of other streams.
+// Callers of its methods must hold Pool.mu.
 type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger
@@ -35,10 +35,10 @@ func (h *heap) alloc(
 		}
 		if err != nil {
 			err = newOutOfMemoryError(err, nil)
-		} else if err = h.growOrShrink(s, growth, site); err != nil {
-			err = h.growError(s, bytes, err)
+		} else if err = h.growWithSmallerSegments(s, growth, site); err != nil {
+			err = h.addSizes(s, bytes, err)
 		}
-		if err = h.takeFromOthers(s, bytes, err); err != nil {
+		if err = h.takeFromOtherStreams(s, bytes, err); err != nil {
 			return alloc.Block{}, sizeError("allocating", bytes, err)
 		}
 		block, growth, err = h.core.Alloc(bytes, s.number)
@@ -68,11 +68,12 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	if errors.Is(err, driver.ErrOutOfMemory) && h.core.ReserveClean(bytes, s.number) {
 		return nil
 	}
-	return h.growError(s, bytes, err)
+	return h.addSizes(s, bytes, err)
 }
 
-// growOrShrink tries smaller segments if the device has too little memory.
-func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
+// growWithSmallerSegments is like grow, but tries smaller segments if the device has too little
+// memory.
+func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
 		if !errors.Is(err, driver.ErrOutOfMemory) || !h.core.Shrink(&growth) {
@@ -81,14 +82,15 @@ func (h *heap) growOrShrink(s *Stream, growth alloc.Growth, site uint32) error {
 	}
 }
 
-// growError adds the pool's sizes to an ErrOutOfMemory of the device.
-func (h *heap) growError(s *Stream, bytes int64, err error) error {
+// addSizes adds the pool's sizes to an ErrOutOfMemory of the device.
+func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
 	}
 	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
+// grow maps a new segment and adds it to the pool.
 func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	memory, err := h.segments.mapNext(growth.Bytes)
 	if err != nil {
@@ -108,38 +110,38 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	return nil
 }
 
-// takeFromOthers takes free memory of other streams if err is an ErrOutOfMemory, and makes s wait
-// on the device for their work. If it does not suffice, it returns err. Streams that are being
-// captured are left out, because the wait would become part of the graph. So are adopted streams
-// that their owners may have destroyed.
-func (h *heap) takeFromOthers(s *Stream, bytes int64, err error) error {
+// takeFromOtherStreams takes free memory of other streams if err is an ErrOutOfMemory, and makes s
+// wait on the device for the work of those streams. If there is not enough memory, it returns err.
+// It skips streams that are being captured, because the wait would become part of the graph, and
+// adopted streams that their owners may have destroyed.
+func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err
 	}
-	mayTake := func(number alloc.Stream) bool {
-		owner := h.streams.byNumber(number)
-		return !owner.mayBeGone() && !owner.inCapture()
+	canTake := func(number alloc.Stream) bool {
+		stream := h.streams.byNumber(number)
+		return !stream.mayBeGone() && !stream.inCapture()
 	}
-	waited := map[alloc.Stream]bool{}
-	taken, failure := h.core.Seize(bytes, s.number, mayTake, func(number alloc.Stream) error {
-		if waited[number] {
+	waitedFor := map[alloc.Stream]bool{}
+	isEnough, takeErr := h.core.Seize(bytes, s.number, canTake, func(number alloc.Stream) error {
+		if waitedFor[number] {
 			return nil
 		}
-		waited[number] = true
+		waitedFor[number] = true
 		e, err := h.streams.byNumber(number).recordEvent()
 		switch {
 		case errors.Is(err, ErrClosed):
-			return nil // the stream has no work left
+			return nil // a closed stream has no unfinished work
 		case err != nil:
 			return err
 		}
 		return s.queue.WaitOnly(e)
 	})
 	switch {
-	case taken:
+	case isEnough:
 		return nil
-	case failure != nil:
-		return errors.Join(err, fmt.Errorf("taking free memory of other streams: %w", failure))
+	case takeErr != nil:
+		return errors.Join(err, fmt.Errorf("taking free memory of other streams: %w", takeErr))
 	}
 	return err
 }

@@ -29,8 +29,8 @@ func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, er
 
 // GroupOptions configures JoinWith.
 type GroupOptions struct {
-	// Timeout limits each wait for another rank without a deadline. If it is 0, Options.Timeout is
-	// used. The rank with the shortest timeout fails the group first.
+	// Timeout limits each wait for another rank, unless the wait has a deadline. If it is 0,
+	// Options.Timeout is used. The rank with the shortest timeout makes the group fail first.
 	Timeout time.Duration
 }
 
@@ -82,8 +82,8 @@ const (
 	splitPrefix  = "/"
 )
 
-// connect joins the group that r describes. If the process of one of the ranks ends in the
-// meantime, it returns a RankLostError.
+// connect joins the group that r describes. If the process of one of the ranks ends during the
+// call, it returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.join(ctx)
 	if err != nil {
@@ -95,13 +95,13 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	}()
 	operation := "joining group " + driver.GroupConfig{ID: r.full}.Name()
 	err = rt.monitor.withRanks(ctx, operation, r.ranks, func(ctx context.Context) (err error) {
-		g, err = rt.connectUnguarded(ctx, r)
+		g, err = rt.connectUnmonitored(ctx, r)
 		return err
 	})
 	return g, err
 }
 
-func (rt *Runtime) connectUnguarded(ctx context.Context, r roster) (*Group, error) {
+func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
 		ID: r.full, Ranks: r.ranks, Rank: r.rank, Timeout: r.limit, Check: rt.Check() == CheckEvery,
@@ -113,11 +113,11 @@ func (rt *Runtime) connectUnguarded(ctx context.Context, r roster) (*Group, erro
 		return nil, err
 	}
 	g := newGroup(rt, &config, comm, life)
-	if err := g.agreeOnStart(ctx); err != nil {
-		return nil, discard(g, err)
+	if err := g.prepareNewGroup(ctx); err != nil {
+		return nil, closeFailed(g, err)
 	}
 	if err := rt.registry.addGroup(g); err != nil {
-		return nil, discard(g, err)
+		return nil, closeFailed(g, err)
 	}
 	return g, nil
 }
@@ -155,9 +155,9 @@ func newGroup(
 	return g
 }
 
-// agreeOnStart is collective.
-func (g *Group) agreeOnStart(ctx context.Context) error {
-	suspect, err := g.agreeOnSettings(ctx)
+// prepareNewGroup compares the settings of the ranks and realigns suspect pools. It is collective.
+func (g *Group) prepareNewGroup(ctx context.Context) error {
+	hasSuspectPools, err := g.agreeOnSettings(ctx)
 	if err != nil {
 		return err
 	}
@@ -167,12 +167,12 @@ func (g *Group) agreeOnStart(ctx context.Context) error {
 	if err := g.router.prepare(ctx); err != nil {
 		return err
 	}
-	return g.aligner.alignNewGroup(ctx, suspect)
+	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
-// discard closes a group that could not be created. If err is a fault of the group, the ranks first
-// determine its cause.
-func discard(g *Group, err error) error {
+// closeFailed closes a group that could not be created, and returns err. If err is a fault of the
+// group, the ranks first determine the cause of the fault, which closeFailed returns instead.
+func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
 	}
@@ -182,45 +182,46 @@ func discard(g *Group, err error) error {
 
 // agreeOnSettings compares the settings of all ranks, and reports whether some rank has marked a
 // pool suspect after a fault. Every rank gets the same error.
-func (g *Group) agreeOnSettings(ctx context.Context) (suspect bool, err error) {
+func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err error) {
 	rt := g.rt
-	local := settings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools(), Terms: []setting{
+	own := settings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools(), Terms: []setting{
 		{What: "check level", Value: rt.Check().String()},
 		{What: "path choice", Value: rt.opts.Path.String()},
 		{What: "formula of reductions", Value: rt.opts.Deterministic.String()},
 		{What: "order of messages", Value: rt.opts.messageOrder()},
 	}}
-	table, err := tableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
+	table, err := tuningTableFor(rt.opts.Tuning, rt.device.Info(), len(g.ranks))
 	if err != nil {
-		local.TableError = err.Error()
+		own.TableError = err.Error()
 	} else {
 		digest := digestText(table)
-		local.Terms = append(local.Terms, setting{
+		own.Terms = append(own.Terms, setting{
 			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
 		})
 	}
-	encoded, err := json.Marshal(local)
+	encoded, err := json.Marshal(own)
 	if err != nil {
 		return false, fmt.Errorf("encoding the settings of this rank: %w", err)
 	}
-	replies, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
+	encodedSettings, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
 		return false, err
 	}
-	all := make([]settings, len(replies))
-	for r := range replies {
-		if err := json.Unmarshal(replies[r], &all[r]); err != nil {
-			return false, invalid("cannot decode the settings of rank %d: %.40q", g.ranks[r], replies[r])
+	all := make([]settings, len(encodedSettings))
+	for r, b := range encodedSettings {
+		if err := json.Unmarshal(b, &all[r]); err != nil {
+			return false, invalid("cannot decode the settings of rank %d: %.40q", g.ranks[r], b)
 		}
-		suspect = suspect || all[r].Suspect
+		hasSuspectPools = hasSuspectPools || all[r].Suspect
 	}
 	g.router.tuning, g.router.shape = table, shapeOf(all)
-	return suspect, compareSettings(all, g.ranks)
+	return hasSuspectPools, compareSettings(all, g.ranks)
 }
 
-// tableFor returns the named tuning table. If name is empty, it returns the table that symmem tune
-// has written for this device and number of ranks or, if there is none, the built-in table.
-func tableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
+// tuningTableFor returns the named tuning table. If name is empty, it returns the table that the
+// command "symmem tune" has written for this device and number of ranks or, if there is none, the
+// built-in table.
+func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)
 		if err == nil && exists(file) {
@@ -231,13 +232,13 @@ func tableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 		return tuning.Builtin(info.Backend, info.Name), nil
 	}
 	table, err := tuning.ReadFile(name)
-	var system *fs.PathError
+	var pathErr *fs.PathError
 	switch {
-	case errors.As(err, &system):
+	case errors.As(err, &pathErr):
 		return nil, fmt.Errorf("reading the tuning table: %w", err)
 	case err != nil:
-		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure anew with "+
-			"symmem tune): %w", name, err)
+		return nil, fmt.Errorf("reading the tuning table %s (repair it, remove it, or measure again "+
+			"with symmem tune): %w", name, err)
 	}
 	table.Origin = "table " + name
 	return table, nil

@@ -26,7 +26,7 @@ func SuspendingPool(_ *Group, p *Pool) bool { return p.suspender.state.Load() ==
 func ResumingPool(_ *Group, p *Pool) bool { return p.suspender.state.Load() == poolResuming }
 
 // SuspendingGroup reports whether Group.Suspend is in progress.
-func SuspendingGroup(g *Group, _ *Pool) bool { return g.suspension.Load() == poolSuspending }
+func SuspendingGroup(g *Group, _ *Pool) bool { return g.suspendState.Load() == poolSuspending }
 
 // ResumingGroup reports whether Group.Resume is in progress.
-func ResumingGroup(g *Group, _ *Pool) bool { return g.suspension.Load() == poolResuming }
+func ResumingGroup(g *Group, _ *Pool) bool { return g.suspendState.Load() == poolResuming }
