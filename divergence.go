@@ -101,7 +101,8 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 		Group: group, Members: slices.Clone(members), Kind: DivergenceKind(source.Kind.String()),
 		Pool: source.Pool(), PoolID: source.Ledger, Position: source.Position,
 		Others: worldRanks(source.Others, members), Deviant: worldRanks(source.Deviant, members),
-		Absent: worldRanks(source.Absent, members), Why: source.Difference.String(), Message: source.Error(),
+		Absent: worldRanks(source.Absent, members), Why: source.Difference.String(),
+		Message: source.Error(),
 	}
 	if source.Last > source.Position {
 		d.Last = source.Last

@@ -17,7 +17,7 @@ import (
 // state makes stored plans stale.
 type groupSuspender struct {
 	group *Group
-	// suspension is poolOpen, poolSuspending, poolSuspended or poolResuming.
+	// suspendState is poolOpen, poolSuspending, poolSuspended or poolResuming.
 	suspendState atomic.Int32
 }
 

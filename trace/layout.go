@@ -43,7 +43,8 @@ type record struct {
 	payload
 }
 
-// payload holds the words of a record that follow its head. Bits are listed from the lowest:
+// payload holds the words of a record that follow its head. The table lists each field and its size
+// in bits, from the lowest bits:
 //
 //	                  a                        b                  c
 //	event of a pool   number 32, stream 16,    offset/256 32,     size-requested 32,
@@ -62,7 +63,7 @@ const (
 // from 1), the number of the text that names the event's source (its pool or group), the event's
 // kind, two flags, and an age (explained below).
 //
-// One atomic operation per event would be slow, so a Source claims batchRecords records at once and
+// One atomic operation per event would be slow, so a Source claims batchRecords records at once. It
 // first writes their heads without a kind. The age of a record is the number of records that were
 // claimed after it and before it was written. Readers sort events by the sum of number and age.
 const (
@@ -79,7 +80,8 @@ const (
 	minRecords = 2 * (maxAge + 1)
 )
 
-// placement holds the numeric fields of a pool's event. slack is size minus requested size.
+// placementFields holds the numeric fields of a pool's event. unrequested is size minus requested
+// size.
 type placementFields struct {
 	number, stream, segment, offset, size, unrequested uint64
 }

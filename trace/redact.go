@@ -76,7 +76,7 @@ func redactRecord(b []byte, isUsed []bool) {
 	}
 }
 
-// paths matches absolute paths, and file names that are followed by a line number.
+// pathPattern matches absolute paths, and file names that are followed by a line number.
 var pathPattern = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
 
 // withoutPaths returns the first line of a text, with paths replaced by question marks. Other lines

@@ -16,8 +16,7 @@ type Source struct {
 	indexMask    uint64         // copied from writer
 	firstRecord  unsafe.Pointer
 	clock        clock
-	// The source has claimed, but not used, the records from nextIndex to batchEnd-1, counted from
-	// 0.
+	// The source has claimed, but not yet used, the records nextIndex to batchEnd-1.
 	nextIndex, batchEnd uint64
 
 	// The fields up to siteBits describe the pool or group and the call site of the latest event.
@@ -68,13 +67,14 @@ func (s *Source) Describe(e *event.Event) {
 	s.describeSite(e.Site)
 }
 
+// describeSite sets siteBits.
 func (s *Source) describeSite(site string) {
 	if !shareMemory(site, s.site) {
 		s.site, s.siteBits = site, uint64(s.writer.textNumber(site))<<32
 	}
 }
 
-// identical reports whether two strings share their memory, which is faster than comparing them.
+// shareMemory reports whether two strings share their memory, which is faster than comparing them.
 func shareMemory(a, b string) bool {
 	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
@@ -82,9 +82,9 @@ func shareMemory(a, b string) bool {
 // Placement records an event without a name, with the pool and the call site that Describe has set.
 // It is faster than Record.
 func (s *Source) Placement(number uint64, p *event.Placement) {
-	// Call claimBatch before loading the fields of p, so that they stay in registers afterwards.
+	// Call claimBatch before the fields of p are loaded, so that these stay in registers.
 	index := s.nextIndex
-	age := s.claimedCount.Load() - index - 1 // see ageShift
+	age := s.claimedCount.Load() - index - 1 // number of records claimed after this one
 	if age > maxAge || index == s.batchEnd {
 		index, age = s.claimBatch(), batchRecords-1
 	}
@@ -108,8 +108,8 @@ func (s *Source) recordPlacementInTwo(number uint64, p *event.Placement) {
 	s.recordPoolEventInTwo(&e)
 }
 
-// claim claims a batch of records and returns the number of the first one, counted from 0. Unused
-// records of the previous batch stay without a kind, so that readers skip them.
+// claimBatch claims a batch of records and returns the index of the first one. Readers skip the
+// unused records of the previous batch, because the heads of those contain no kind.
 func (s *Source) claimBatch() uint64 {
 	s.batchEnd = s.claimedCount.Add(batchRecords)
 	first := s.batchEnd - batchRecords
@@ -171,7 +171,7 @@ func (s *Source) recordGroupEvent(e *event.Event) {
 	s.writeGroupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
-// Collective records that a group submits the call c on a stream. number is the Number of the
+// Collective records that a group submits the call c on a stream. number is the field Number of the
 // event.
 func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
@@ -189,7 +189,8 @@ func (s *Source) describeGroup(group, site string) {
 	s.describeSite(site)
 }
 
-// writeGroupEvent records an event of the group that describeGroup has set, with the current time.
+// writeGroupEvent records an event with the current time. describeGroup has set the event's group
+// and call site.
 func (s *Source) writeGroupEvent(
 	kind event.Kind, number uint64, stream, text, name uint32, value, count uint64,
 ) {

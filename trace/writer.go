@@ -43,8 +43,8 @@ type Writer struct {
 	indexMask        uint64
 	claimedCount     *atomic.Uint64 // number of records that have been claimed for events
 	start            time.Time
-	populateRequests chan struct{} // carries requests to populate the next chunks
-	done             chan struct{} // closed when the populating goroutine returns
+	populateRequests chan struct{} // requests for populateChunks
+	done             chan struct{} // closed when populateChunks returns
 
 	mu            sync.Mutex
 	textNumbers   map[string]uint32 // guarded by mu
@@ -78,14 +78,14 @@ func Create(folder string, o Options) (*Writer, error) {
 	return w, nil
 }
 
-// create creates the trace under a temporary name, locks it, and moves it to path.
+// create creates the trace under a temporary name, locks the file, and moves it to path.
 func create(path string, o Options) (*Writer, error) {
 	records := uint64(minRecords)
 	for records < uint64(o.Records) || o.Records == 0 && records < defaultRecords {
 		records *= 2
 	}
-	texts := max(records*recordBytes/recordToTextRatio, minTextBytes)
-	size := int64(headerBytes + records*recordBytes + texts)
+	textBytes := max(records*recordBytes/recordToTextRatio, minTextBytes)
+	size := int64(headerBytes + records*recordBytes + textBytes)
 	temporary := temporaryName(path)
 	f, err := sys.CreateFile(temporary, size)
 	if err != nil {
@@ -102,7 +102,7 @@ func create(path string, o Options) (*Writer, error) {
 		w.bytes = unsafe.Slice((*byte)(w.mapping.Base()), size)
 		w.textSpace = w.bytes[headerBytes+records*recordBytes:]
 		w.claimedCount = (*atomic.Uint64)(unsafe.Pointer(&w.bytes[offsetNext]))
-		w.writeHeader(o, records, texts)
+		w.writeHeader(o, records, textBytes)
 		w.mapping.Populate(0, headerBytes+min(chunkBytes, int64(records*recordBytes)))
 		err = moveIntoPlace(temporary, path)
 	}
@@ -131,18 +131,18 @@ func (w *Writer) Close() error {
 }
 
 // writeHeader writes the magic string last, because it marks the file as a trace.
-func (w *Writer) writeHeader(o Options, records, texts uint64) {
-	le := binary.LittleEndian
-	le.PutUint32(w.bytes[offsetVersion:], version)
-	le.PutUint32(w.bytes[offsetRecord:], recordBytes)
-	le.PutUint32(w.bytes[offsetRank:], uint32(o.Rank))
-	le.PutUint32(w.bytes[offsetSize:], uint32(o.Size))
-	le.PutUint32(w.bytes[offsetProcess:], uint32(os.Getpid()))
-	le.PutUint64(w.bytes[offsetCapacity:], records)
-	le.PutUint64(w.bytes[offsetTexts:], headerBytes+records*recordBytes)
-	le.PutUint64(w.bytes[offsetRoom:], texts)
-	le.PutUint64(w.bytes[offsetStart:], uint64(w.start.UnixNano()))
-	host, _ := os.Hostname() // the name is empty if this fails
+func (w *Writer) writeHeader(o Options, records, textBytes uint64) {
+	byteOrder := binary.LittleEndian
+	byteOrder.PutUint32(w.bytes[offsetVersion:], version)
+	byteOrder.PutUint32(w.bytes[offsetRecord:], recordBytes)
+	byteOrder.PutUint32(w.bytes[offsetRank:], uint32(o.Rank))
+	byteOrder.PutUint32(w.bytes[offsetSize:], uint32(o.Size))
+	byteOrder.PutUint32(w.bytes[offsetProcess:], uint32(os.Getpid()))
+	byteOrder.PutUint64(w.bytes[offsetCapacity:], records)
+	byteOrder.PutUint64(w.bytes[offsetTexts:], headerBytes+records*recordBytes)
+	byteOrder.PutUint64(w.bytes[offsetRoom:], textBytes)
+	byteOrder.PutUint64(w.bytes[offsetStart:], uint64(w.start.UnixNano()))
+	host, _ := os.Hostname() // if this fails, the name is empty
 	copy(w.bytes[offsetHost:offsetHost+maxHostBytes], host)
 	copy(w.bytes, magic)
 }
@@ -168,12 +168,13 @@ func (w *Writer) requestPopulation() {
 	}
 }
 
+// populateChunks populates the chunks after the current one whenever this is requested.
 func (w *Writer) populateChunks() {
 	defer close(w.done)
 	for range w.populateRequests {
 		chunk := w.claimedCount.Load() / chunkRecords
-		for k := range uint64(populateAhead) {
-			first := (chunk + 1 + k) * chunkRecords & w.indexMask * recordBytes
+		for i := range uint64(populateAhead) {
+			first := (chunk + 1 + i) * chunkRecords & w.indexMask * recordBytes
 			end := min(first+chunkBytes, (w.indexMask+1)*recordBytes)
 			for at := first; at < end; at += populateStep {
 				w.mapping.Populate(int64(headerBytes+at), int64(min(populateStep, end-at)))
@@ -182,7 +183,8 @@ func (w *Writer) populateChunks() {
 	}
 }
 
-// text returns the number of a text, counted from 1. The empty text has number 0.
+// textNumber returns the number of a text in the file, counted from 1. It first adds the text, if
+// necessary. The empty text has number 0.
 func (w *Writer) textNumber(s string) uint32 {
 	if s == "" {
 		return 0

@@ -26,9 +26,9 @@ const (
 	DifferenceOrder
 	// DifferenceStream marks the same event on a different stream.
 	DifferenceStream
-	// DifferenceUnrelatedEvent marks an unrelated event.
+	// DifferenceUnrelatedEvent marks events that have nothing in common.
 	DifferenceUnrelatedEvent
-	// DifferenceHeldBlock marks a block that all ranks freed, but that only some could reuse
+	// DifferenceHeldBlock marks a block that all ranks freed, but that only some ranks could reuse
 	// immediately.
 	DifferenceHeldBlock
 )
@@ -108,6 +108,7 @@ func classify(d *DivergenceError, events contributions) Difference {
 		decodeUint64s(events.list[usual].detail), decodeUint64s(events.list[deviant].detail))
 }
 
+// freesSameBlock reports whether all variants free the same block.
 func (d *DivergenceError) freesSameBlock() bool {
 	for _, v := range d.Variants {
 		if !v.HasEvent || !v.Event.SameFree(&d.Variants[0].Event) {
@@ -128,14 +129,15 @@ func classifyByAlignment(u, v event.Event, usual, deviant []uint64) Difference {
 	if n := countMatches(usual, deviant, 1, 0); n > best {
 		best, d = n, DifferenceMissingEvent
 	}
-	swapped := len(usual) > 1 && len(deviant) > 1 &&
+	isSwapped := len(usual) > 1 && len(deviant) > 1 &&
 		usual[0] == deviant[1] && usual[1] == deviant[0]
-	if swapped && 2+countMatches(usual, deviant, 2, 2) > best {
+	if isSwapped && 2+countMatches(usual, deviant, 2, 2) > best {
 		d = DifferenceOrder
 	}
 	return d
 }
 
+// classifyChangedEvent compares two events that the ranks have in place of each other.
 func classifyChangedEvent(u, v event.Event) Difference {
 	switch {
 	case u.Kind != v.Kind:

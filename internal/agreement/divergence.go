@@ -123,8 +123,8 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.poolName(d.Ledger)
 }
 
-// closing returns the end of the report: the difference or the deviant ranks, hints, and the absent
-// ranks.
+// closingText returns the end of the report: the difference or the deviant ranks, hints, and the
+// absent ranks.
 func (d *DivergenceError) closingText() string {
 	out := ""
 	usual, deviant := d.indexesOfUsualAndDeviant()
@@ -188,8 +188,8 @@ func (d *DivergenceError) indexesOfUsualAndDeviant() (usual, deviant int) {
 	return usual, deviant
 }
 
-// abstains reports whether v contains no call while other variants contain different calls. A fault
-// may have stopped the ranks of v before their calls.
+// reportsNoCall reports whether v contains no call while other variants contain different calls. A
+// fault may have stopped the ranks of v before their calls.
 func (d *DivergenceError) reportsNoCall(v Variant) bool {
 	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
 }

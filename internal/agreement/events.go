@@ -19,7 +19,7 @@ const maxDetailBytes = max(8*maxComparedEvents, event.MaxSiteBytes)
 // The kinds of answers in phaseEvents. The first byte of an answer is its kind.
 const (
 	answerEvent   byte = iota + 1 // event at the position, with its site
-	answerEnd                     // the number of events, which is below the position or equal to it
+	answerEnd                     // number of events, because the history ends before the position
 	answerDigest                  // the digest at the position; the event is no longer kept
 	answerNotKept                 // neither event nor digest is kept
 )
@@ -59,6 +59,7 @@ func encodeDigestAnswer(source snapshotSource, position uint64) []byte {
 	return []byte{answerNotKept}
 }
 
+// requestDigestsFrom returns the digests of up to maxComparedEvents requests.
 func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	var out []byte
 	for i := range uint64(maxComparedEvents) {
@@ -71,6 +72,7 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	return out
 }
 
+// handleEvents ends the agreement with a divergence, which contains the events of all ranks.
 func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	search := m.searches[0]
 	isPositionKnown := search.first == search.last
@@ -88,7 +90,7 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	}
 	d.Others = s.events.otherRanks
 	if s.events.areEqual() && len(m.absent) == 0 {
-		return nil, nil, protocolError("ranks with different digests sent the same event at %d",
+		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
 	}
 	d.findDeviantRanks(len(s.ranks))

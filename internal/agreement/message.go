@@ -5,6 +5,7 @@ import (
 	"fmt"
 )
 
+// phase is the part of the agreement that a round belongs to; see Machine.
 type phase uint64
 
 const (
@@ -34,7 +35,7 @@ func (m *message) encode() []byte {
 	for _, part := range [][]byte{m.value, m.call, m.detail} {
 		b = appendWithLength(b, part)
 	}
-	// Append cannot fail, because both types have fixed sizes.
+	// binary.Append cannot fail, because both types have fixed sizes.
 	b, _ = binary.Append(b, binary.LittleEndian, m.votes)
 	b, _ = binary.Append(b, binary.LittleEndian, m.answers)
 	return b
@@ -70,7 +71,7 @@ func decodeMessage(b []byte) (*message, error) {
 	return m, r.err
 }
 
-// Summary combines the payloads of a round.
+// Summary combines the payloads that the ranks sent in a round.
 type Summary struct {
 	phase            phase
 	round            uint64
@@ -78,7 +79,7 @@ type Summary struct {
 	ranks, absent    []int
 
 	flags            uint64           // in phaseVote
-	tags, ids, calls contributions    // in phaseVote
+	tags, ids, calls contributions    // in phaseVote; ids holds the lists of ledger ids
 	votes            []combinedVote   // in phaseVote
 	results          []positionResult // in phaseProbe
 	events           contributions    // in phaseEvents
@@ -112,8 +113,8 @@ func (s *Summary) add(rank int, m *message) error {
 		s.phase, s.round, s.ledger, s.position = m.phase, m.round, m.ledger, m.position
 	}
 	if m.phase != s.phase || m.round != s.round || m.ledger != s.ledger || m.position != s.position {
-		return protocolError("the payload is for round %d, but another is for round %d",
-			m.round, s.round)
+		return protocolError("the payloads of rounds %d and %d are for different steps",
+			s.round, m.round)
 	}
 	isFirst := len(s.ranks) == 0
 	s.ranks = append(s.ranks, rank)

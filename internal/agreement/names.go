@@ -8,10 +8,11 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Names determines how reports name ranks and pools, on all ranks in the same way. With the zero
-// value, reports contain group ranks and pool IDs.
+// Names determines how reports name ranks and pools. It must be the same on all ranks. With the
+// zero value, reports contain group ranks and pool IDs.
 type Names struct {
-	// Members lists the group's world ranks in group order, or nothing.
+	// Members lists the group's world ranks in group order. If it is empty, reports contain group
+	// ranks.
 	Members []int
 	// Pool returns the name of a pool, such as "pool 1".
 	Pool func(id uint64) string
@@ -19,7 +20,7 @@ type Names struct {
 
 func (n Names) ranks(group []int) string { return ranklist.RanksOf(n.world(group), n.Members) }
 
-// short formats group ranks that the report has already named in full.
+// shortRanks formats group ranks that the report has already named in full.
 func (n Names) shortRanks(group []int) string {
 	if ranklist.NumberedAsWorld(n.Members) {
 		return ranklist.Ranks(group)

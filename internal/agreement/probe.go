@@ -4,10 +4,10 @@ package agreement
 // reduce the range that contains the first difference to a sixteenth.
 const maxProbes = 15
 
-// answer is a rank's digest at one position of a ledger.
+// answer is a rank's digest of the events before one position of a ledger.
 type answer struct {
 	Ledger, Position, Digest uint64
-	Known                    bool
+	Known                    bool // false if the rank no longer has the digest
 }
 
 func (a answer) hasSamePosition(o answer) bool {
@@ -16,14 +16,14 @@ func (a answer) hasSamePosition(o answer) bool {
 
 // positionResult combines all ranks' answers for one position.
 type positionResult struct {
-	answer              // the first answer with a known digest, or else the first answer
-	digestsDiffer  bool // two known digests differ
-	lacksAnyDigest bool // at least one rank does not know the digest
+	answer             // the first answer with a known digest, or else the first answer
+	digestsDiffer bool // two known digests differ
+	isAnyUnknown  bool // at least one rank does not know the digest
 }
 
 func (r *positionResult) add(a answer) {
 	r.digestsDiffer = r.digestsDiffer || r.Known && a.Known && r.Digest != a.Digest
-	r.lacksAnyDigest = r.lacksAnyDigest || !a.Known
+	r.isAnyUnknown = r.isAnyUnknown || !a.Known
 	if !r.Known {
 		r.answer = a
 	}
@@ -76,7 +76,7 @@ func (search *searchRange) narrow(r positionResult) error {
 			search.last = r.Position - 1
 			search.differs = true
 		}
-	case r.lacksAnyDigest:
+	case r.isAnyUnknown:
 		search.floor, search.stride = maxPosition, maxPosition
 	case r.Position > search.last:
 		return protocolError("ledger %d is equal at a position after the first difference", search.id)

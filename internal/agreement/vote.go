@@ -45,9 +45,10 @@ func (c *combinedVote) add(rank int, v vote) {
 // searchRange bounds the position of the first difference in a ledger to [first, last]. If differs
 // is false, the ledger may have no difference.
 type searchRange struct {
-	id, first, firstDigest, last uint64
-	floor, stride                uint64
-	differs                      bool
+	id                       uint64
+	first, firstDigest, last uint64
+	floor, stride            uint64 // see ledger.Snapshot
+	differs                  bool
 }
 
 func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
