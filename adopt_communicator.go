@@ -160,7 +160,7 @@ func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*seg
 		return g.comparison.agree(ctx, tag, p.history.with(pending))
 	}
 	c := agreement.Config{
-		Rank: a.native.Rank(), Ranks: a.native.Size(), Mode: agreement.Exact, Group: a.name,
+		Rank: a.native.Rank(), Ranks: a.native.Size(), Mode: agreement.ModeExact, Group: a.name,
 		Tag: "communicator",
 	}
 	if a.rt.Check() != CheckOff {

@@ -142,7 +142,7 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 		return err
 	}
 	outcome, err := c.run(ctx, c.exchangeOn(driver.LaneControl), agreement.Config{
-		Mode: agreement.Exact, Tag: tag, Ledgers: ledgers,
+		Mode: agreement.ModeExact, Tag: tag, Ledgers: ledgers,
 	})
 	if err != nil {
 		return c.life.awaitCause(err)
@@ -209,7 +209,7 @@ func (c *comparison) compareInBackground() error {
 		return err
 	}
 	outcome, err := c.run(c.life.ctx, exchange, agreement.Config{
-		Mode: agreement.Prefix, Tag: "background", Ledgers: ledgers,
+		Mode: agreement.ModePrefix, Tag: "background", Ledgers: ledgers,
 	})
 	if err != nil {
 		return err

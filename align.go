@@ -131,7 +131,7 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 		if err := a.life.cause(ctx); err != nil {
 			return err
 		}
-		config := agreement.Config{Mode: agreement.Exact, Tag: c.tag, Ledgers: c.ledgersToCompare()}
+		config := agreement.Config{Mode: agreement.ModeExact, Tag: c.tag, Ledgers: c.ledgersToCompare()}
 		if slices.ContainsFunc(c.pools, func(p *Pool) bool { return c.shouldAlign(&a.roster, p) }) {
 			config.Flags = realignFlag
 		}

@@ -272,7 +272,7 @@ func (inq *inquiry) comparableLedgers(
 	if suspect {
 		return nil, nil
 	}
-	if mode == agreement.Prefix {
+	if mode == agreement.ModePrefix {
 		return inq.comparison.sharedHistories(context.Background(), inq.exchangeReports)
 	}
 	return inq.comparison.histories(), nil
@@ -283,14 +283,14 @@ func (inq *inquiry) comparableLedgers(
 // or cause if there is none.
 func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
-		{Mode: agreement.Prefix, Call: inq.calls.mismatchedCall(cause), Site: inq.calls.latestSite()},
+		{Mode: agreement.ModePrefix, Call: inq.calls.mismatchedCall(cause), Site: inq.calls.latestSite()},
 		// The ranks wait for each other, so an event that only some of them have reached is a
 		// difference.
-		{Mode: agreement.Exact},
+		{Mode: agreement.ModeExact},
 	}
 	if here := reportOf(cause).InCall + inq.values.describeStep(); everywhere {
 		here = here[:min(len(here), agreement.MaxTag)]
-		comparisons = append(comparisons, agreement.Config{Mode: agreement.Exact, Tag: here})
+		comparisons = append(comparisons, agreement.Config{Mode: agreement.ModeExact, Tag: here})
 	}
 	var err error
 	for _, c := range comparisons {

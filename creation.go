@@ -35,10 +35,10 @@ func (c *creation) begin() error {
 
 func (c *creation) done() { c.calls.Done() }
 
-// join is like begin, for a call that creates a group. Runtime.Close cancels the returned context.
-// At its end, the call must pass its error to done and return the result. If Runtime.Close has
-// begun, done replaces the error by ErrClosed.
-func (c *creation) join(
+// beginJoin is like begin, for a call that creates a group. Runtime.Close cancels the returned
+// context. At its end, the call must pass its error to done and return the result. If Runtime.Close
+// has begun, done replaces the error by ErrClosed.
+func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
 	if err := c.begin(); err != nil {

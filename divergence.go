@@ -100,7 +100,7 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	d := &DivergenceError{
 		Group: group, Members: slices.Clone(members), Kind: DivergenceKind(source.Kind.String()),
 		Pool: source.Pool(), PoolID: source.Ledger, Position: source.Position,
-		Others: worldRanks(source.Others, members), Deviant: worldRanks(source.Deviant, members),
+		Others: worldRanks(source.OtherRanks, members), Deviant: worldRanks(source.Deviant, members),
 		Absent: worldRanks(source.Absent, members), Why: source.Difference.String(),
 		Message: source.Error(),
 	}
@@ -109,7 +109,7 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	}
 	for _, variant := range source.Variants {
 		d.Sides = append(d.Sides, Side{
-			Ranks: worldRanks(variant.Ranks, members), Event: variant.What, Site: variant.Site,
+			Ranks: worldRanks(variant.Ranks, members), Event: variant.Text, Site: variant.Site,
 		})
 	}
 	return d

@@ -115,6 +115,7 @@ func (l *lifetime) awaitCause(err error) error {
 	return l.err()
 }
 
+// isOwnFault reports whether err is a fault of this group.
 func (l *lifetime) isOwnFault(err error) bool {
 	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
 }
@@ -148,6 +149,8 @@ func (l *lifetime) noteFault(err error) error {
 	return err
 }
 
+// noteFaultOfCommunicator is like noteFault for a fault that the backend has detected. It reports
+// whether there is such a fault.
 func (l *lifetime) noteFaultOfCommunicator() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {

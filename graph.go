@@ -177,7 +177,7 @@ func (g *Graph) Launch(s *Stream) error {
 		}
 		defer use.leave(p, nil)
 	}
-	if err := refusalOfGroups(g.groups); err != nil {
+	if err := groupRefusals(g.groups); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}
 	if err := g.work.Launch(s.queue); err != nil {

@@ -13,15 +13,15 @@ import (
 // groupSuspender implements Group.Suspend and Group.Resume.
 //
 // The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
-// calls. A repeated call reuses a stored plan without checking the state, so every change of the
-// state makes stored plans stale.
+// calls. A repeated call reuses its plan (the result of its checks) without checking the state, so
+// every change of the state makes plans stale.
 type groupSuspender struct {
 	group *Group
 	// suspendState is poolOpen, poolSuspending, poolSuspended or poolResuming.
 	suspendState atomic.Int32
 }
 
-// refusal returns the reason why the group refuses calls, or nil. After a fault it returns nil,
+// refusal returns the reason why the group refuses calls, or nil. After a fault, it returns nil,
 // because calls return the fault instead.
 func (s *groupSuspender) refusal() error {
 	if s.suspendState.Load() == poolOpen || s.hasFailed() {
@@ -38,9 +38,8 @@ func (s *groupSuspender) hasFailed() bool {
 // Suspend releases the group's device memory on all ranks until Resume is called. This memory
 // includes exchange memory of symmem's kernels, staging memory of messages and, with NCCL 2.29.7 or
 // newer, NCCL's memory. Suspension.Released does not include NCCL's memory. Addresses and captured
-// graphs stay valid.
-// Suspend is collective. If the group is already suspended, it does nothing. If pools are to be
-// suspended as well, suspend them first.
+// graphs stay valid. Suspend is collective. If the group is already suspended, it does nothing. To
+// suspend both pools and the group, suspend the pools first.
 //
 // If a stream of any rank still has unfinished work after a second, or if a message has not been
 // received, all ranks return an ErrBusy that names the rank and the work. If any rank is capturing
@@ -103,11 +102,13 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	return released, g.life.awaitCause(err)
 }
 
+// setState requires that the caller holds Group.mu.
 func (s *groupSuspender) setState(state int32) {
 	s.suspendState.Store(state)
 	s.group.windows.makePlansStale()
 }
 
+// prepareSuspend returns an error if this rank cannot suspend the group.
 func (s *groupSuspender) prepareSuspend(
 	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
@@ -176,7 +177,8 @@ func noteGroup(s *Stream, g *Group) {
 	}
 }
 
-func refusalOfGroups(groups []*Group) error {
+// groupRefusals returns the reasons why groups refuse calls, or nil.
+func groupRefusals(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {
 		errs = append(errs, g.refusal())

@@ -22,7 +22,8 @@ type heap struct {
 	registrar *registrar
 }
 
-// alloc completes an allocation for which core.Alloc returned block, growth and err.
+// alloc completes an allocation for which core.Alloc returned block, growth and err. If growth is
+// not empty, it describes a segment that alloc must map.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
@@ -45,6 +46,7 @@ func (h *heap) alloc(
 	}
 }
 
+// sizeError adds the operation and its size to err, unless err contains them already.
 func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
@@ -52,6 +54,7 @@ func sizeError(operation string, bytes int64, err error) error {
 	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
+// reserve ensures that later allocations of the stream can use the given amount of memory.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {
@@ -157,6 +160,7 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
+// liveCounts returns the number of live blocks in each segment with live blocks.
 func (h *heap) liveCounts() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {

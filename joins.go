@@ -21,8 +21,8 @@ const MaxGroupID = 1024
 
 // Join creates a group from a list of world ranks in group order. It is collective over these
 // ranks, which must all pass the same list and id. The id must have at most MaxGroupID bytes and
-// must never be used for another group. If two groups have more than one rank in common, these
-// ranks must join them in the same order.
+// must never be used for another group. If several ranks belong to the same two groups, they must
+// join these groups in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
@@ -34,7 +34,7 @@ type GroupOptions struct {
 	Timeout time.Duration
 }
 
-// JoinWith creates a group as Join does, with options.
+// JoinWith is like Join, but with options.
 func (rt *Runtime) JoinWith(
 	ctx context.Context, id string, ranks []int, o GroupOptions,
 ) (*Group, error) {
@@ -42,33 +42,35 @@ func (rt *Runtime) JoinWith(
 	if o.Timeout < 0 {
 		return nil, invalid("joining group %q: timeout %v is negative", id, o.Timeout)
 	}
-	limit := driver.NewLimit(cmp.Or(o.Timeout, rt.opts.Timeout))
+	timeout := driver.NewLimit(cmp.Or(o.Timeout, rt.opts.Timeout))
 	defer deliverAll(rt)
 	if err := rt.creation.usable(); err != nil {
 		return nil, err
 	}
 	rank := slices.Index(ranks, rt.rank)
 	if len(id) > MaxGroupID {
-		return nil, invalid("joining group %.40q...: the id has %d bytes, at most %d are allowed",
+		return nil, invalid("joining group %.40q...: the id has %d bytes, but at most %d are allowed",
 			id, len(id), MaxGroupID)
 	}
 	if id == "" || rank < 0 {
-		return nil, invalid("joining group %q: the id is empty, or ranks %v do not include this "+
-			"rank, %d", id, ranks, rt.rank)
+		return nil, invalid("joining group %q: the id must not be empty, and the list of ranks %v "+
+			"must include this rank (%d)", id, ranks, rt.rank)
 	}
-	sorted := slices.Sorted(slices.Values(ranks))
-	if sorted[0] < 0 || sorted[len(sorted)-1] >= rt.size || len(slices.Compact(sorted)) != len(ranks) {
+	sortedRanks := slices.Sorted(slices.Values(ranks))
+	if sortedRanks[0] < 0 || sortedRanks[len(sortedRanks)-1] >= rt.size ||
+		len(slices.Compact(sortedRanks)) != len(ranks) {
 		return nil, invalid("joining group %q: ranks %v must be distinct ranks of a world of %d",
 			id, ranks, rt.size)
 	}
-	full := joinedPrefix + id
-	err := rt.rankLists.announce(ctx, full, ranks, limit.Get())
+	fullID := joinedPrefix + id
+	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())
 	var g *Group
 	if err == nil {
-		g, err = rt.connect(ctx, roster{full: full, ranks: slices.Clone(ranks), rank: rank, limit: limit})
+		r := roster{full: fullID, ranks: slices.Clone(ranks), rank: rank, limit: timeout}
+		g, err = rt.connect(ctx, r)
 	}
 	if err != nil && !cannotBeRankLoss(err) {
-		err = cmp.Or(rt.rankLists.findDifference(full, ranks), err)
+		err = cmp.Or(rt.rankLists.findDifference(fullID, ranks), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("joining group %q: %w", id, err)
@@ -85,7 +87,7 @@ const (
 // connect joins the group that r describes. If the process of one of the ranks ends during the
 // call, it returns a RankLostError.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
-	ctx, done, err := rt.creation.join(ctx)
+	ctx, done, err := rt.creation.beginJoin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +103,7 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	return g, err
 }
 
+// connectUnmonitored is like connect, but does not notice that a process has ended.
 func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
@@ -122,6 +125,7 @@ func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, er
 	return g, nil
 }
 
+// newGroup creates a Group and connects its parts. life must be new.
 func newGroup(
 	rt *Runtime, config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {

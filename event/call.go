@@ -27,15 +27,15 @@ type Call struct {
 	// List describes all calls of a list, if this call is the first of a list that runs as one
 	// collective.
 	List string
-	// The pools are ids. The segments are numbers in these pools, or -1 for memory outside of
-	// pools. Offsets are in bytes from the start of the segment.
+	// The pools are ids. The segments are numbers in these pools, or -1 for memory outside windows.
+	// Offsets are in bytes from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
 	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture that contains the call, and CaptureCall the call's
-	// number in it. Both are counted from 1, and are 0 outside captures.
+	// Capture is the number of the capture that contains the call, and CaptureCall is the number of
+	// the call in this capture. Both are counted from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
 	// Bytes is the size of the larger buffer. It is neither encoded nor printed.
 	Bytes int64
@@ -104,8 +104,8 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	return dst
 }
 
-// AppendCall appends the encoding of a call to dst. Ranks compare these encodings, or digests of
-// them. Names are cut to 32 bytes, and Counts and List to 1024 bytes.
+// AppendCall appends the encoding of a call to dst. Ranks compare these encodings or their digests.
+// Names are cut to 32 bytes, and Counts and List are cut to 1024 bytes.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxNameBytes)]

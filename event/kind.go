@@ -5,8 +5,8 @@ import "fmt"
 // Kind classifies an event.
 type Kind uint8
 
-// The kinds of events that form a pool's history, which ranks compare. The values are part of the
-// wire format and must not change.
+// The kinds of events that form a pool's history, which ranks compare. The values must not change,
+// because ranks send them to each other.
 const (
 	// KindSegment reports that a segment was mapped at the next free offset of the pool.
 	KindSegment Kind = iota + 1
@@ -14,12 +14,12 @@ const (
 	KindAlloc
 	// KindFree reports that a block was freed and can be reused immediately.
 	KindFree
-	// KindReturn reports that a block can be reused that an earlier KindPark or KindDefer freed.
+	// KindReturn reports that a block, which an earlier KindPark or KindDefer freed, can be reused.
 	KindReturn
 	// KindPark reports that a block was freed while a captured graph used it.
 	KindPark
-	// KindDefer reports that a block was freed, or released by its last graph, while other streams
-	// may still be using it.
+	// KindDefer reports that a block was freed, or released by the last graph that used it, while
+	// other streams may still be using it.
 	KindDefer
 	// KindTrim reports that a segment was removed from the pool.
 	KindTrim
@@ -31,22 +31,22 @@ const (
 	kindHistoryEnd
 )
 
-// The kinds of events of a pool outside its history, which ranks do not compare.
+// The kinds of events of a pool that are not part of its history. Ranks do not compare them.
 const (
 	// KindUse reports that a stream uses a block of another stream.
 	KindUse Kind = iota + kindHistoryEnd
 	// KindRelease reports that a segment was unmapped.
 	KindRelease
-	// KindRestart reports that, after a fault, the pool has the same state on all ranks again. Its
-	// history continues at Number, and live blocks remain allocated. A KindRelease follows for each
-	// removed segment.
+	// KindRestart reports that, after a fault, the ranks have restored the same state of the pool.
+	// The pool's history continues at Number, and live blocks remain allocated. A KindRelease
+	// follows for each removed segment.
 	KindRestart
 	// KindRegister reports that a segment was registered with the group that Name identifies.
 	KindRegister
 	// KindDeregister reports that a registration ended.
 	KindDeregister
-	// KindScopeBegin reports that a scope begins. Name is the id of its group, or empty for a
-	// disabled scope.
+	// KindScopeBegin reports the beginning of a scope, whose allocations are registered at its end.
+	// Name is the id of the scope's group, or empty for a disabled scope, which registers nothing.
 	KindScopeBegin
 	// KindScopeEnd reports that a scope ends. A KindRegister follows for each new segment.
 	KindScopeEnd
@@ -60,7 +60,7 @@ const (
 const (
 	// KindCollective reports that a collective, Send or Recv is about to be submitted.
 	KindCollective Kind = iota + kindPoolEnd
-	// KindInteger reports that the ranks compared or combined an integer on the host.
+	// KindInteger reports that the ranks compared or combined an integer on the CPU.
 	KindInteger
 	// KindFlag is like KindInteger, for a Boolean.
 	KindFlag

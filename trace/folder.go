@@ -15,9 +15,8 @@ import (
 // FileName returns the name of a rank's trace within a folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// claimedPaths holds the paths of this process's traces, so that several worlds choose different
-// paths.
-var claimedPaths sync.Map
+// usedPaths holds the paths of this process's traces, so that each trace gets a different path.
+var usedPaths sync.Map
 
 // choosePath creates the folder for traces and returns the path of a new trace in it. Later calls
 // do not return the same path.
@@ -33,11 +32,11 @@ func choosePath(folder string, rank int) (string, error) {
 		return "", errors.Join(err, fmt.Errorf("the folder of traces, %s, is not a directory", folder))
 	}
 	path := filepath.Join(folder, FileName(rank))
-	for world := 2; ; world++ {
-		if _, exists := claimedPaths.LoadOrStore(path, true); !exists {
+	for number := 2; ; number++ {
+		if _, exists := usedPaths.LoadOrStore(path, true); !exists {
 			return path, nil
 		}
-		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", world, FileName(rank)))
+		path = filepath.Join(folder, fmt.Sprintf("world%d-%s", number, FileName(rank)))
 	}
 }
 
@@ -47,7 +46,7 @@ var temporaryCount atomic.Uint64
 // temporaryName returns an unused hidden name in the folder of path.
 func temporaryName(path string) string {
 	folder, name := filepath.Split(path)
-	host, _ := os.Hostname() // processes in containers that share the folder may have the same id
+	host, _ := os.Hostname() // processes on different hosts may have the same id
 	return filepath.Join(folder,
 		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaryCount.Add(1)))
 }

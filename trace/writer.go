@@ -71,7 +71,7 @@ func Create(folder string, o Options) (*Writer, error) {
 	}
 	w, err := create(path, o)
 	if err != nil {
-		claimedPaths.Delete(path)
+		usedPaths.Delete(path)
 		return nil, fmt.Errorf("creating a trace: %w", err)
 	}
 	go w.populateChunks()

@@ -38,33 +38,34 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant is one of the ranks' different observations, such as an event.
+// Variant is an observation, such as an event, that differs from those of other ranks.
 type Variant struct {
 	Ranks []int
-	// What describes the observation. For an event, it is [event.Event.String].
-	What string
+	// Text describes the observation. For an event, it is [event.Event.String].
+	Text string
 	// Site is the call site as file:line, if it is known.
 	Site     string
 	Event    event.Event
 	HasEvent bool
 }
 
-// DivergenceError reports a difference between ranks that should agree. Its text is the same on
-// every rank that took part in the agreement.
+// DivergenceError reports a difference between ranks that should behave identically. Its text is
+// the same on every rank that took part in the agreement.
 type DivergenceError struct {
 	Group string
 	Kind  Kind
 	// Ledger is the pool's id, for KindPlacement and KindPending.
 	Ledger uint64
 	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
-	// the event is somewhere between the two, in a part of the history that is no longer kept.
+	// the exact position is unknown, but it lies between Position and Last. Some rank no longer
+	// keeps this part of the history.
 	Position, Last uint64
 	// Variants lists up to 16 observations, ordered by the lowest rank that made each.
 	Variants []Variant
-	// Others lists the ranks whose observations do not fit into Variants.
-	Others []int
-	// Deviant lists the ranks that differ from a majority, if there is one. If ranks report
-	// different calls, ranks that report no call are ignored.
+	// OtherRanks lists the ranks whose observations do not fit into Variants.
+	OtherRanks []int
+	// Deviant lists the ranks that differ from the majority, or is empty if there is no majority.
+	// If ranks report different calls, ranks that report no call are ignored.
 	Deviant []int
 	// Difference is the likely kind of difference, for KindPlacement.
 	Difference Difference
@@ -81,14 +82,14 @@ func (d *DivergenceError) Error() string {
 	for i, v := range d.Variants {
 		b.WriteString([]string{": ", "; "}[min(i, 1)])
 		have := chooseVerb(v.Ranks, "has", "have")
-		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), have, v.What)
+		fmt.Fprintf(&b, "%s %s %q", d.Names.ranks(v.Ranks), have, v.Text)
 		if v.Site != "" {
 			fmt.Fprintf(&b, " at %s", v.Site)
 		}
 	}
-	if len(d.Others) > 0 {
+	if len(d.OtherRanks) > 0 {
 		fmt.Fprintf(&b, "; %s %s a different observation",
-			d.Names.ranks(d.Others), chooseVerb(d.Others, "has", "have"))
+			d.Names.ranks(d.OtherRanks), chooseVerb(d.OtherRanks, "has", "have"))
 	}
 	b.WriteString(d.closingText())
 	return b.String()
@@ -161,7 +162,7 @@ func (d *DivergenceError) hasKind(kind event.Kind) bool {
 func (d *DivergenceError) ranksWithTextOf(i int) []int {
 	var out []int
 	for _, v := range d.Variants {
-		if v.What == d.Variants[i].What {
+		if v.Text == d.Variants[i].Text {
 			out = append(out, v.Ranks...)
 		}
 	}
@@ -181,7 +182,7 @@ func (d *DivergenceError) indexesOfUsualAndDeviant() (usual, deviant int) {
 		}
 	}
 	for i, v := range d.Variants {
-		if v.What != d.Variants[usual].What && !d.reportsNoCall(v) {
+		if v.Text != d.Variants[usual].Text && !d.reportsNoCall(v) {
 			return usual, i
 		}
 	}
@@ -191,7 +192,7 @@ func (d *DivergenceError) indexesOfUsualAndDeviant() (usual, deviant int) {
 // reportsNoCall reports whether v contains no call while other variants contain different calls. A
 // fault may have stopped the ranks of v before their calls.
 func (d *DivergenceError) reportsNoCall(v Variant) bool {
-	return d.Kind == KindCollective && v.What == noCall && len(d.Variants) > 2
+	return d.Kind == KindCollective && v.Text == noCall && len(d.Variants) > 2
 }
 
 func (d *DivergenceError) findDeviantRanks(ranks int) {
@@ -205,11 +206,11 @@ func (d *DivergenceError) findDeviantRanks(ranks int) {
 		return
 	}
 	for _, v := range d.Variants {
-		if v.What != d.Variants[usual].What && !d.reportsNoCall(v) {
+		if v.Text != d.Variants[usual].Text && !d.reportsNoCall(v) {
 			d.Deviant = append(d.Deviant, v.Ranks...)
 		}
 	}
-	d.Deviant = append(d.Deviant, d.Others...)
+	d.Deviant = append(d.Deviant, d.OtherRanks...)
 	slices.Sort(d.Deviant)
 }
 
@@ -227,21 +228,21 @@ func (m *Machine) diverge(
 	d := m.newDivergence(kind, id)
 	ranks := len(v.otherRanks)
 	for _, c := range v.list {
-		what, err := text(c.value)
+		description, err := text(c.value)
 		if err != nil {
 			return nil, nil, err
 		}
 		d.Variants = append(d.Variants,
-			Variant{Ranks: c.ranks, What: what, Site: string(c.detail)})
+			Variant{Ranks: c.ranks, Text: description, Site: string(c.detail)})
 		ranks += len(c.ranks)
 	}
-	d.Others = v.otherRanks
+	d.OtherRanks = v.otherRanks
 	d.findDeviantRanks(ranks)
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 
 func describeTag(value []byte) (string, error) {
-	if len(value) < 1 || len(value) > 1+MaxTag || value[0] > byte(Prefix) {
+	if len(value) < 1 || len(value) > 1+MaxTag || value[0] > byte(ModePrefix) {
 		return "", protocolError("the tag has a wrong size or an unknown mode")
 	}
 	return string(value[1:]), nil

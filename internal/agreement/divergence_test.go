@@ -25,9 +25,9 @@ import (
 // does not take part. The argument members=(...) lists the group's world ranks.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
-		mode := Exact
+		mode := ModeExact
 		if d.HasArg("prefix") {
-			mode = Prefix
+			mode = ModePrefix
 		}
 		kept := 0
 		d.MaybeScanArgs(t, "kept", &kept)

@@ -88,7 +88,7 @@ func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 		}
 		d.Variants = append(d.Variants, v)
 	}
-	d.Others = s.events.otherRanks
+	d.OtherRanks = s.events.otherRanks
 	if s.events.areEqual() && len(m.absent) == 0 {
 		return nil, nil, protocolError("ranks with different digests sent the same event, number %d",
 			search.first)
@@ -116,14 +116,14 @@ func decodeAnswer(c contribution) (Variant, error) {
 		if err != nil {
 			return v, protocolError("%w", err)
 		}
-		v.Event, v.HasEvent, v.Site, v.What = e, true, e.Site, e.String()
+		v.Event, v.HasEvent, v.Site, v.Text = e, true, e.Site, e.String()
 	case kind == answerEnd && len(body) == 8:
-		v.What = fmt.Sprintf("no event: history ends at %d", binary.LittleEndian.Uint64(body))
+		v.Text = fmt.Sprintf("no event: history ends at %d", binary.LittleEndian.Uint64(body))
 	case kind == answerDigest && len(body) == 16:
-		v.What = fmt.Sprintf("digest %016x at %d",
+		v.Text = fmt.Sprintf("digest %016x at %d",
 			binary.LittleEndian.Uint64(body[8:]), binary.LittleEndian.Uint64(body))
 	case kind == answerNotKept && len(body) == 0:
-		v.What = "events that are no longer kept"
+		v.Text = "events that are no longer kept"
 	default:
 		return v, protocolError("the answer has an unknown kind (%d) or a wrong size", kind)
 	}

@@ -14,12 +14,12 @@ import (
 type Mode uint8
 
 const (
-	// Exact requires that every ledger has the same position, digest and pending segments on all
-	// ranks. It is for calls that all ranks make at the same point of their program.
-	Exact Mode = iota
-	// Prefix compares histories up to the smallest position of any rank. It is for comparisons at
-	// any point of the program.
-	Prefix
+	// ModeExact requires that every ledger has the same position, digest and pending segments on
+	// all ranks. It is for calls that all ranks make at the same point of their program.
+	ModeExact Mode = iota
+	// ModePrefix compares histories up to the smallest position of any rank. It is for comparisons
+	// at any point of the program.
+	ModePrefix
 )
 
 // Source provides the history of a pool. Its methods must lock the pool if it may allocate during
@@ -63,7 +63,7 @@ func (p Pending) Add(ordinal int32, bytes int64) Pending {
 type Ledger struct {
 	ID     uint64
 	Source Source
-	// Pending is compared only in [Exact] mode.
+	// Pending is compared only in [ModeExact] mode.
 	Pending Pending
 }
 
@@ -95,7 +95,7 @@ func (c Config) validate() error {
 	switch {
 	case c.Ranks < 1 || c.Rank < 0 || c.Rank >= c.Ranks:
 		return fmt.Errorf("starting an agreement as rank %d of %d ranks: out of range", c.Rank, c.Ranks)
-	case c.Mode != Exact && c.Mode != Prefix:
+	case c.Mode != ModeExact && c.Mode != ModePrefix:
 		return fmt.Errorf("starting an agreement in mode %d: unknown", c.Mode)
 	case len(c.Names.Members) > 0 && len(c.Names.Members) != c.Ranks:
 		return fmt.Errorf("starting an agreement of %d ranks with names for %d", c.Ranks,
@@ -153,7 +153,7 @@ func (m *Machine) Start() []byte {
 	for i, l := range m.ledgers {
 		v := vote{ID: l.ID, Snapshot: l.Source.Snapshot()}
 		m.ledgers[i].Source = snapshotSource{l.Source, v.Position}
-		if m.config.Mode == Exact {
+		if m.config.Mode == ModeExact {
 			v.Pending = l.Pending
 		}
 		msg.votes = append(msg.votes, v)

@@ -74,7 +74,7 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 			digest, _ := ledgers[i].DigestAt(uint64(mark))
 			ledgers[i].Agree(uint64(mark), digest)
 		}
-		outcomes, rounds := runAll(t, newGroup(t, Exact, ledgers), nil)
+		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), nil)
 		for i := range outcomes {
 			if diff := cmp.Diff(outcomes[0], outcomes[i]); diff != "" {
 				rt.Fatalf("outcomes of ranks %d and 0 differ:\n%s", i, diff)
@@ -115,8 +115,8 @@ func checkFirst(
 			if r == rank {
 				h = other
 			}
-			if v.What != want(h) {
-				rt.Fatalf("report has %q for rank %d, want %q", v.What, r, want(h))
+			if v.Text != want(h) {
+				rt.Fatalf("report has %q for rank %d, want %q", v.Text, r, want(h))
 			}
 		}
 	}
@@ -138,7 +138,7 @@ func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 			}
 			ledgers[i] = ledgerOf(0, events)
 		}
-		outcomes, _ := runAll(t, newGroup(t, Prefix, ledgers), nil)
+		outcomes, _ := runAll(t, newGroup(t, ModePrefix, ledgers), nil)
 		v := outcomes[0]
 		if at >= common {
 			digest, _ := ledgers[0].DigestAt(uint64(common))
@@ -166,7 +166,7 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 			ledgerOf(1024, base),
 			ledgerOf(64, other),
 		}
-		outcomes, rounds := runAll(t, newGroup(t, Exact, ledgers), nil)
+		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), nil)
 		d := outcomes[1].Divergence
 		if d == nil || d.Position > uint64(at) || d.Last < uint64(at) || d.Last-d.Position > 64 {
 			rt.Fatalf("got %+v, want a range of at most 64 events with event %d", d, at)
@@ -190,7 +190,7 @@ func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 		digest, _ := ledgers[i].DigestAt(400)
 		ledgers[i].Agree(400, digest)
 	}
-	outcomes, _ := runAll(t, newGroup(t, Exact, ledgers), nil)
+	outcomes, _ := runAll(t, newGroup(t, ModeExact, ledgers), nil)
 	if d := outcomes[3].Divergence; d == nil || d.Position != 10 || len(d.Deviant) != 0 {
 		t.Fatalf("got %+v, want a divergence at event 10 without deviant ranks", d)
 	}
@@ -208,7 +208,7 @@ func TestFirstDifferingPoolIsReported(t *testing.T) {
 		if rank == 2 {
 			histories = [][]event.Event{base[:290], later, early}
 		}
-		c := Config{Rank: rank, Ranks: 3, Mode: Prefix, Group: "world"}
+		c := Config{Rank: rank, Ranks: 3, Mode: ModePrefix, Group: "world"}
 		for i, h := range histories {
 			l := Ledger{ID: uint64(10 * (3 - i)), Source: ledgerOf(0, h)}
 			c.Ledgers = append(c.Ledgers, l)

@@ -41,7 +41,7 @@ func newSixRanks(t testing.TB) []*Machine {
 		h[300].Size += int64(i % 3)
 		ledgers = append(ledgers, ledgerOf(0, h))
 	}
-	return newGroup(t, Exact, ledgers)
+	return newGroup(t, ModeExact, ledgers)
 }
 
 func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
@@ -54,9 +54,9 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	}
 	outcomes, _ := runAll(t, machines, nil)
 	d := outcomes[9].Divergence
-	if len(d.Variants) != maxContributions || len(d.Others) != 24 || len(d.Deviant) != 0 {
+	if len(d.Variants) != maxContributions || len(d.OtherRanks) != 24 || len(d.Deviant) != 0 {
 		t.Fatalf("got %d variants, other ranks %v, deviant ranks %v; want %d, 24 ranks and none",
-			len(d.Variants), d.Others, d.Deviant, maxContributions)
+			len(d.Variants), d.OtherRanks, d.Deviant, maxContributions)
 	}
 }
 

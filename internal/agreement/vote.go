@@ -54,7 +54,7 @@ type searchRange struct {
 func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
 	search := searchRange{
 		id: c.ID, firstDigest: ledger.Empty, last: c.lowestPosition,
-		floor: c.Floor, stride: c.Stride, differs: mode == Exact,
+		floor: c.Floor, stride: c.Stride, differs: mode == ModeExact,
 	}
 	if c.hasSamePrefix {
 		search.first, search.firstDigest = c.Agreed, c.AgreedDigest

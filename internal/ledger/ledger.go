@@ -19,7 +19,7 @@ const (
 )
 
 // Ledger is the history of one pool, a sequence of events that are numbered by their positions. A
-// digest covers all events before a position. A Ledger keeps this data about each position:
+// digest covers all events before a position. A Ledger keeps the following data:
 //
 //	positions in [Floor, Position]   event and digest
 //	multiples of Stride below Floor  digest

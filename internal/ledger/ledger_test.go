@@ -193,7 +193,9 @@ func TestDigestsSpread(t *testing.T) {
 	low, high := map[uint32]bool{}, map[uint32]bool{}
 	const n = 1 << 17
 	for i := range int64(n) {
-		d := digestAfter(Empty, &event.Event{Kind: event.KindAlloc, Offset: i << 9, Size: 512, Requested: 512})
+		d := digestAfter(Empty, &event.Event{
+			Kind: event.KindAlloc, Offset: i << 9, Size: 512, Requested: 512,
+		})
 		low[uint32(d)], high[uint32(d>>32)] = true, true
 	}
 	if lost := 2*n - len(low) - len(high); lost > 20 {

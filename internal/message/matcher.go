@@ -8,17 +8,17 @@ import (
 // Any is the source of a receive that accepts messages from all ranks.
 const Any = -1
 
-// Matcher assigns arriving messages to the receives of one rank, represented by values of type R.
-// The zero value is ready to use.
+// Matcher assigns arriving messages to the receives of one rank. Values of type R represent the
+// receives. The zero value is ready to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
 	claims []Claim[R] // result of the latest call of Post or Arrive
 }
 
-// Claim assigns a message to a receive.
+// Claim is a message that has been assigned to a receive.
 type Claim[R any] struct {
 	Receive R
-	Source  int
+	Source  int // rank that sent the message
 	// Number numbers the messages with the same source and tag, from 1.
 	Number uint64
 }

@@ -54,7 +54,7 @@ func RanksOf(world, members []int) string {
 	return fmt.Sprintf("%s (%s of the group)", text, Ranks(group))
 }
 
-// RanksOn formats ranks like RanksOf and adds their machines, as in "ranks 4-7 on node-b" or "ranks
+// RanksOn formats ranks like RanksOf and adds machine names, as in "ranks 4-7 on node-b" or "ranks
 // 4-6 (4-5 on node-b, 6 on node-c)". machines holds the known machine names by world rank.
 func RanksOn(world, members []int, machines map[int]string) string {
 	text := RanksOf(world, members)
