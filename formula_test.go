@@ -12,6 +12,7 @@ import (
 	"symmem/driver/formula"
 )
 
+// TestFormulaNames checks the names of the formulas, each of which is an order of additions.
 func TestFormulaNames(t *testing.T) {
 	for name, want := range map[string]symmem.Formula{
 		"default": symmem.FormulaDefault, "any": symmem.FormulaAny, "0": symmem.FormulaAny,
@@ -26,15 +27,16 @@ func TestFormulaNames(t *testing.T) {
 			t.Errorf("ParseFormula(%q) = %v, %v; want %v", got.String(), again, err, want)
 		}
 	}
-	if _, err := symmem.ParseFormula("sorted"); !errors.Is(err, symmem.ErrInvalid) {
+	if _, err := symmem.ParseFormula("unknown"); !errors.Is(err, symmem.ErrInvalid) {
 		t.Errorf("ParseFormula of an unknown name: got %v, want ErrInvalid", err)
 	}
 	if got := symmem.Formula(9).String(); got != "Formula(?)" {
 		t.Errorf("Formula(9).String() = %q, want %q", got, "Formula(?)")
 	}
-	_, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Deterministic: 9})
+	unknown := symmem.Formula(9)
+	_, err := symmem.Open(t.Context(), symmem.Options{Size: 1, Deterministic: unknown})
 	if !errors.Is(err, symmem.ErrInvalid) {
-		t.Errorf("Open with formula 9: got %v, want ErrInvalid", err)
+		t.Errorf("Open with an unknown formula: got %v, want ErrInvalid", err)
 	}
 }
 
@@ -64,39 +66,40 @@ func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 	}
 	defer rt.Close()
 	_, err = rt.Interop().AdoptCommunicator(1, "theirs", nil)
-	const why = "Options.Deterministic"
-	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), why) {
-		t.Errorf("got %v, want ErrUnsupported for %s", err, why)
+	const option = "Options.Deterministic"
+	if !errors.Is(err, symmem.ErrUnsupported) || !strings.Contains(err.Error(), option) {
+		t.Errorf("got %v, want ErrUnsupported with the name of %s", err, option)
 	}
 }
 
-// withoutFormula rejects a call of a deterministic group with the error that NCCL's paths return.
-func withoutFormula(*driver.Call) error {
-	return fmt.Errorf("NCCL has no formula: %w", driver.ErrUnsupported)
+// rejectCall returns an error like that of NCCL for a call whose reductions must have a given
+// order.
+func rejectCall(*driver.Call) error {
+	return fmt.Errorf("NCCL chooses the order: %w", driver.ErrUnsupported)
 }
 
 func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
-		const only = "and no other path can take the call"
+		const noOtherPath = "and no other path can take the call"
 		registered, unregistered := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
-		g := symmem.WithPathChecks(r.World(), withoutFormula, withoutFormula, smallExchange)
+		g := symmem.WithPathChecks(r.World(), rejectCall, rejectCall, smallExchange)
 		for _, row := range []struct {
 			m      symmem.Memory
 			count  int64
 			choice symmem.PathChoice
 			want   string
 		}{
-			{registered, 1 << 18, symmem.PathDefault, "direct: " + inWindows + only},
-			{unregistered, 2 << 10, symmem.PathDefault, "direct: " + notInWindow + ", " + only},
-			{unregistered, 1 << 18, symmem.PathDefault, ": NCCL has no formula" + notSupported +
+			{registered, 1 << 18, symmem.PathDefault, "direct: " + inWindows + noOtherPath},
+			{unregistered, 2 << 10, symmem.PathDefault, "direct: " + notInWindow + ", " + noOtherPath},
+			{unregistered, 1 << 18, symmem.PathDefault, ": NCCL chooses the order" + notSupported +
 				"; not direct: 8KiB of exchange memory" + notSupported},
-			{registered, 1 << 10, symmem.PathPlain, ": NCCL has no formula" + notSupported},
-			{registered, 1 << 10, symmem.PathWindow, ": NCCL has no formula" + notSupported},
+			{registered, 1 << 10, symmem.PathPlain, ": NCCL chooses the order" + notSupported},
+			{registered, 1 << 10, symmem.PathWindow, ": NCCL chooses the order" + notSupported},
 		} {
-			path, why, _ := symmem.Route(g, symmem.Call{
+			path, reason, _ := symmem.Route(g, symmem.Call{
 				Type: symmem.Float32, Count: row.count, Send: row.m, Recv: row.m, Path: row.choice,
 			})
-			if got := path + ": " + why; got != row.want {
+			if got := path + ": " + reason; got != row.want {
 				r.failf("%d elements: got %q, want %q", row.count, got, row.want)
 			}
 		}
@@ -130,6 +133,7 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	}
 }
 
+// reduceNothing makes a reduction of 0 elements.
 func (r *rank) reduceNothing() {
 	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()
 	m := b.Memory()
@@ -138,12 +142,14 @@ func (r *rank) reduceNothing() {
 	r.ok(b.Free())
 }
 
+// compareSplitReduction compares an AllReduce with a ReduceScatter and an AllGather. part is the
+// number of elements per rank.
 func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, part int64) {
 	w, p := r.World(), r.pool()
 	size := int64(w.Size()) * part * int64(dt.Size())
 	data := formula.Input(dt, 7, w.Rank(), w.Size(), int64(w.Size())*part)
-	var whole, parts symmem.Memory
-	for _, m := range []*symmem.Memory{&whole, &parts} {
+	var reduceData, gatherData symmem.Memory
+	for _, m := range []*symmem.Memory{&reduceData, &gatherData} {
 		b := r.window(p, size)
 		defer func() { r.ok(b.Free()) }()
 		var err error
@@ -151,25 +157,26 @@ func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, par
 		r.ok(err)
 		r.ok(r.DefaultStream().Copy(*m, symmem.Host(data)))
 	}
-	ownPart, err := parts.Slice(int64(w.Rank())*size/int64(w.Size()), size/int64(w.Size()))
+	ownPart, err := gatherData.Slice(int64(w.Rank())*size/int64(w.Size()), size/int64(w.Size()))
 	r.ok(err)
-	sum := symmem.Call{
+	call := symmem.Call{
 		Operation: symmem.OpAllReduce, Type: dt, Op: op, Factor: formula.Factor(op),
-		Count: int64(w.Size()) * part, Send: whole, Recv: whole,
+		Count: int64(w.Size()) * part, Send: reduceData, Recv: reduceData,
 	}
-	err = r.Interop().Do(r.ctx, w, sum, nil)
+	err = r.Interop().Do(r.ctx, w, call, nil)
 	if errors.Is(err, symmem.ErrUnsupported) {
 		return // no rank has a kernel for this call
 	}
 	r.ok(err)
-	sum.Operation, sum.Count, sum.Send, sum.Recv = symmem.OpReduceScatter, part, parts, ownPart
-	r.ok(r.Interop().Do(r.ctx, w, sum, nil))
-	r.ok(w.AllGather(r.ctx, ownPart, parts, part, dt, nil))
-	one, two := make([]byte, size), make([]byte, size)
-	r.ok(r.DefaultStream().Copy(symmem.Host(one), whole))
-	r.ok(r.DefaultStream().Copy(symmem.Host(two), parts))
+	call.Operation, call.Count, call.Send, call.Recv =
+		symmem.OpReduceScatter, part, gatherData, ownPart
+	r.ok(r.Interop().Do(r.ctx, w, call, nil))
+	r.ok(w.AllGather(r.ctx, ownPart, gatherData, part, dt, nil))
+	reduced, gathered := make([]byte, size), make([]byte, size)
+	r.ok(r.DefaultStream().Copy(symmem.Host(reduced), reduceData))
+	r.ok(r.DefaultStream().Copy(symmem.Host(gathered), gatherData))
 	r.synchronize()
-	if !bytes.Equal(one, two) {
+	if !bytes.Equal(reduced, gathered) {
 		r.failf("%v of %v: the results have different bits", op, dt)
 	}
 }

@@ -13,13 +13,13 @@ import (
 //
 // If a buffer that the work uses is freed, its memory returns to the pool only when the graph is
 // closed. Close the graph before the groups whose collectives it contains, because Group.Close
-// deregisters their windows.
+// removes the registrations that these collectives need.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
 
-	pools  []*Pool
-	groups []*Group
+	pools  []*Pool  // pools whose memory the work uses
+	groups []*Group // groups whose collectives the work contains
 
 	mu           ranked.Mutex[graphMu]
 	pinnedMemory []Memory // guarded by mu
@@ -153,8 +153,8 @@ func (s *Stream) noteUntracked(p *Pool) {
 }
 
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed or
-// ErrSuspended if the graph, or a pool or group that it uses, is closed or suspended, and
-// ErrCapturing if the stream is being captured.
+// ErrSuspended if the graph, or a pool or group that the work uses, is closed or suspended. It
+// returns ErrCapturing if the stream is being captured.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
