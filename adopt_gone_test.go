@@ -9,46 +9,46 @@ import (
 	"symmem/internal/cuda"
 )
 
-// owner stands in for another library that owns streams on the rank's GPU.
-type owner struct {
+// streamOwner represents another library that has streams on the rank's GPU.
+type streamOwner struct {
 	gpus *cuda.Driver
 	gpu  cuda.Device
 	ctx  cuda.Context
 }
 
-func (r *rank) newOwner() *owner {
-	o := &owner{}
+func (r *rank) newStreamOwner() *streamOwner {
+	owner := &streamOwner{}
 	var err error
-	o.gpus, err = cuda.Load()
+	owner.gpus, err = cuda.Load()
 	r.ok(err)
-	o.gpu, err = o.gpus.Device(r.Device().Ordinal)
+	owner.gpu, err = owner.gpus.Device(r.Device().Ordinal)
 	r.ok(err)
-	o.ctx, err = o.gpu.RetainPrimary()
+	owner.ctx, err = owner.gpu.RetainPrimary()
 	r.ok(err)
-	return o
+	return owner
 }
 
-// do runs calls on a thread on which the GPU's CUDA context is current.
-func (o *owner) do(calls func() error) error {
+// withContext runs calls on a thread whose current CUDA context is that of the GPU.
+func (owner *streamOwner) withContext(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before, err := o.gpus.Current()
+	previousContext, err := owner.gpus.Current()
 	if err == nil {
-		err = o.gpus.SetCurrent(o.ctx)
+		err = owner.gpus.SetCurrent(owner.ctx)
 	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(calls(), o.gpus.SetCurrent(before))
+	return errors.Join(calls(), owner.gpus.SetCurrent(previousContext))
 }
 
-func (o *owner) stream() (s cuda.Stream, err error) {
-	err = o.do(func() (err error) { s, err = o.gpus.StreamCreate(); return err })
+func (owner *streamOwner) newStream() (s cuda.Stream, err error) {
+	err = owner.withContext(func() (err error) { s, err = owner.gpus.StreamCreate(); return err })
 	return s, err
 }
 
-func (o *owner) destroy(s cuda.Stream) error {
-	return o.do(func() error { return o.gpus.StreamDestroy(s) })
+func (owner *streamOwner) destroy(s cuda.Stream) error {
+	return owner.withContext(func() error { return owner.gpus.StreamDestroy(s) })
 }
 
 // TestDestroyedForeignStreamIsNotQueried destroys another library's streams without calling
@@ -59,19 +59,19 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 		if r.Device().Addressable {
 			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
-		p, o := r.pool(), r.newOwner()
+		p, owner := r.pool(), r.newStreamOwner()
 		r.Interop().SetIdle(true) // so that Trim and Close do not query the streams
 		for i := range int64(4) {
 			b := r.window(p, mib)
 			m := r.memoryAt(b.Memory().Address(), b.Size()) // by address, like another library's tensor
-			foreign, err := o.stream()
+			ownerStream, err := owner.newStream()
 			r.ok(err)
-			s, err := r.Interop().AdoptStream(uintptr(foreign))
+			s, err := r.Interop().AdoptStream(uintptr(ownerStream))
 			r.ok(err)
 			r.fill(b, float32(r.Rank()+1))
 			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4-i, symmem.Float32, symmem.Sum, s))
 			r.ok(s.Synchronize(r.ctx))
-			r.ok(o.destroy(foreign))
+			r.ok(owner.destroy(ownerStream))
 			// Make a new plan, map a segment and release one.
 			r.checkSum(r.World(), b)
 			big := r.window(p, 64*mib)
@@ -80,7 +80,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 			r.ok(p.Trim(r.ctx, 0))
 		}
 		r.closePool(p)
-		r.ok(o.gpu.ReleasePrimary())
+		r.ok(owner.gpu.ReleasePrimary())
 	})
 }
 
@@ -91,24 +91,29 @@ func TestForeignCaptureBlocksRegistration(t *testing.T) {
 		if r.Device().Addressable {
 			r.skip("no other library has streams on the host", symmem.ErrUnsupported)
 		}
-		p, o := r.pool(), r.newOwner()
+		p, owner := r.pool(), r.newStreamOwner()
 		b := r.window(p, mib)
 		m := r.memoryAt(b.Memory().Address(), b.Size())
-		foreign, err := o.stream()
+		ownerStream, err := owner.newStream()
 		r.ok(err)
-		s, err := r.Interop().AdoptStream(uintptr(foreign))
+		s, err := r.Interop().AdoptStream(uintptr(ownerStream))
 		r.ok(err)
-		r.ok(o.do(func() error { return o.gpus.BeginCapture(foreign, cuda.CaptureRelaxed) }))
+		r.ok(owner.withContext(func() error {
+			return owner.gpus.BeginCapture(ownerStream, cuda.CaptureRelaxed)
+		}))
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.alloc(p, 64*mib)
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		var graph cuda.Graph
-		r.ok(o.do(func() (err error) { graph, err = o.gpus.EndCapture(foreign); return err }))
+		r.ok(owner.withContext(func() (err error) {
+			graph, err = owner.gpus.EndCapture(ownerStream)
+			return err
+		}))
 		r.ok(p.Register(r.ctx, r.World()))
-		r.ok(o.destroy(foreign))
+		r.ok(owner.destroy(ownerStream))
 		r.Interop().SetIdle(true) // so that Close does not query the stream
 		r.checkSum(r.World(), r.window(p, 64*mib))
-		r.ok(o.do(func() error { return o.gpus.GraphDestroy(graph) }))
-		r.ok(o.gpu.ReleasePrimary())
+		r.ok(owner.withContext(func() error { return owner.gpus.GraphDestroy(graph) }))
+		r.ok(owner.gpu.ReleasePrimary())
 	})
 }

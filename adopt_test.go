@@ -49,15 +49,15 @@ func TestCollectiveOnAdoptedStream(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
 		b := r.window(p, mib)
-		foreign := r.stream()
-		s, err := r.Interop().AdoptStream(foreign.Handle())
+		ownerStream := r.stream()
+		s, err := r.Interop().AdoptStream(ownerStream.Handle())
 		r.ok(err)
 		r.fill(b, float32(r.Rank()+1))
 		m := b.Memory()
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		r.ok(s.Synchronize(r.ctx))
 		r.checkAll(b, 3)
-		if r.Interop().IsCapturing(foreign.Handle()) {
+		if r.Interop().IsCapturing(ownerStream.Handle()) {
 			r.failf("IsCapturing = true without a capture, want false")
 		}
 		r.Interop().ForgetStream(s)
@@ -74,12 +74,12 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		}
 		p := r.pool()
 		b := r.window(p, mib)
-		foreign := r.stream()
-		s, err := r.Interop().AdoptStream(foreign.Handle())
+		ownerStream := r.stream()
+		s, err := r.Interop().AdoptStream(ownerStream.Handle())
 		r.ok(err)
 		m := b.Memory()
-		r.ok(foreign.BeginCapture())
-		if !r.Interop().IsCapturing(foreign.Handle()) {
+		r.ok(ownerStream.BeginCapture())
+		if !r.Interop().IsCapturing(ownerStream.Handle()) {
 			r.failf("IsCapturing = false during a capture, want true")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
@@ -91,12 +91,12 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 		r.alloc(p, 64*mib)
 		r.wantErr(p.Register(r.ctx, r.World()), symmem.ErrCapturing)
 		r.wantErr(p.Trim(r.ctx, 0), symmem.ErrCapturing)
-		graph, err := foreign.EndCapture()
+		graph, err := ownerStream.EndCapture()
 		r.ok(err)
 		for range 3 {
 			r.fill(b, float32(r.Rank()+1))
-			r.ok(graph.Launch(foreign))
-			r.ok(foreign.Synchronize(r.ctx))
+			r.ok(graph.Launch(ownerStream))
+			r.ok(ownerStream.Synchronize(r.ctx))
 			r.checkAll(b, 3)
 		}
 		r.ok(graph.Close())
@@ -115,16 +115,16 @@ func TestForeignCaptureOnOneRankFailsTrimOnAll(t *testing.T) {
 		if r.Device().Addressable {
 			owner = adopted // on the host, no other library captures
 		}
-		for capturing := range r.Size() {
-			if r.Rank() == capturing {
+		for capturingRank := range r.Size() {
+			if r.Rank() == capturingRank {
 				r.ok(owner.BeginCapture())
 			}
 			err := p.Trim(r.ctx, 0)
 			r.wantErr(err, symmem.ErrCapturing)
-			if want := fmt.Sprintf("rank %d", capturing); !strings.Contains(err.Error(), want) {
+			if want := fmt.Sprintf("rank %d", capturingRank); !strings.Contains(err.Error(), want) {
 				r.failf("got error %q, want one that names %s", err, want)
 			}
-			if r.Rank() == capturing {
+			if r.Rank() == capturingRank {
 				graph, err := owner.EndCapture()
 				r.ok(err)
 				r.ok(graph.Close())

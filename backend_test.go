@@ -38,21 +38,21 @@ func localRanks(tb testing.TB) int {
 	return max(2, n)
 }
 
-// refusedRanks is the size of the smallest local world that the backend has refused, or 0 if it
-// has refused none. Later tests do not try to open worlds of this size, because their ranks would
-// wait for a rank that has no device.
-var refusedRanks atomic.Int64
+// smallestRefusedSize is the size of the smallest local world that the backend has refused, or 0 if
+// it has refused none. Later tests do not try to open worlds of this size, because their ranks
+// would wait for a rank that has no device.
+var smallestRefusedSize atomic.Int64
 
 // openRanks opens a world whose ranks are goroutines. It skips the test if the backend has too few
 // devices.
 func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	t.Helper()
-	if least := refusedRanks.Load(); least != 0 && int64(n) >= least {
+	if smallest := smallestRefusedSize.Load(); smallest != 0 && int64(n) >= smallest {
 		t.Skipf("the backend has no devices for %d ranks", n)
 	}
 	runtimes, err := symmem.OpenLocal(t.Context(), n, withBackend(o))
 	if errors.Is(err, symmem.ErrUnsupported) {
-		refusedRanks.Store(int64(n))
+		smallestRefusedSize.Store(int64(n))
 		t.Skipf("the backend has no devices for %d ranks: %v", n, err)
 	}
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 func TestLateRankGetsDecidedCause(t *testing.T) {
 	t.Parallel()
 	var texts errorTexts
-	var others sync.WaitGroup
-	others.Add(2)
+	var otherRanks sync.WaitGroup
+	otherRanks.Add(2)
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		if r.Rank() == 2 {
-			symmem.HoldReports(r.Runtime, others.Wait)
+			symmem.HoldReports(r.Runtime, otherRanks.Wait)
 		}
 		g := r.split(r.World(), 0)
 		r.ok(g.SetTimeout(100 * time.Millisecond))
@@ -32,7 +32,7 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 			texts.add(r, g.Cause(r.ctx))
 			return
 		}
-		defer others.Done()
+		defer otherRanks.Done()
 		symmem.Fail(g, &symmem.TimeoutError{InCall: "AllReduce 1", Missing: []int{2}})
 		texts.add(r, g.Cause(r.ctx))
 		_ = g.Close() // Close returns the fault again.
@@ -45,12 +45,12 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	t.Parallel()
 	var texts errorTexts
-	exchanged := make(chan struct{})
+	reportsExchanged := make(chan struct{})
 	var once sync.Once
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		hooks := symmem.ReportHooks{Before: func() { <-exchanged }}
+		hooks := symmem.ReportHooks{Before: func() { <-reportsExchanged }}
 		if r.Rank() == 0 {
-			hooks = symmem.ReportHooks{After: func() { once.Do(func() { close(exchanged) }) }}
+			hooks = symmem.ReportHooks{After: func() { once.Do(func() { close(reportsExchanged) }) }}
 		}
 		symmem.HookReports(r.Runtime, hooks)
 		g := r.split(r.World(), 0)
@@ -116,7 +116,8 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-// TestAdoptedCauseKeepsTextAndType makes a rank that has reported no fault adopt various causes.
+// TestAdoptedCauseKeepsTextAndType decodes various causes on a rank that has reported a different
+// error.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	own := errors.New("own")
@@ -151,6 +152,6 @@ func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	}
 	large := &symmem.DivergenceError{Message: strings.Repeat("x", 2<<20)}
 	if got := symmem.DecidedError(own, large); len(got.Error()) != 64<<10 {
-		t.Errorf("adopt of 2 MiB of text returned %d bytes; want %d", len(got.Error()), 64<<10)
+		t.Errorf("DecidedError of 2 MiB of text = %d bytes; want %d", len(got.Error()), 64<<10)
 	}
 }

@@ -57,15 +57,15 @@ func TestGraphLaunchOrderDiverges(t *testing.T) {
 						}
 					})
 				}
-				first := 0
+				firstGraph := 0
 				if r.Rank() == ranks-1 {
-					first = 1
+					firstGraph = 1
 				}
 				begin := time.Now()
-				err := graphs[first].Launch(r.DefaultStream())
+				err := graphs[firstGraph].Launch(r.DefaultStream())
 				d := r.wantDivergence(errors.Join(err, r.DefaultStream().Synchronize(r.ctx)))
-				if took := time.Since(begin); took > 5*time.Second {
-					r.failf("the divergence was reported after %v, want at most 5s", took)
+				if elapsed := time.Since(begin); elapsed > 5*time.Second {
+					r.failf("the divergence was reported after %v, want at most 5s", elapsed)
 				}
 				for i, want := range []string{"call 1 of capture 1", "call 1 of capture 2"} {
 					if len(d.Sides) != 2 || !strings.Contains(d.Sides[i].Event, want) {

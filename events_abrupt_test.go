@@ -16,11 +16,11 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	for name, fail := range abruptEnds {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			seen, failing := 0, map[int]bool{1: true, 3: true, 4: true}
+			eventCount, failsAtEvent := 0, map[int]bool{1: true, 3: true, 4: true}
 			o := symmem.Options{
 				Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				OnEvent: func(*event.Event) {
-					if seen++; failing[seen] {
+					if eventCount++; failsAtEvent[eventCount] {
 						fail()
 					}
 				},
@@ -35,8 +35,8 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 					}()
 					<-done
 				}
-				if seen != 5 || symmem.Undelivered(r.Runtime) != 0 { // a segment and four blocks
-					r.failf("OnEvent was called %d times, want 5", seen)
+				if eventCount != 5 || symmem.Undelivered(r.Runtime) != 0 { // a segment and four blocks
+					r.failf("OnEvent was called %d times, want 5", eventCount)
 				}
 			})
 			logged := strings.Count(log.String(), "Options.OnEvent panicked")
@@ -50,10 +50,10 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 // TestGoexitInOnEventDuringCollective repeats a call whose OnEvent exits the calling goroutine.
 // The pool and the Runtime must then close without waiting for that call.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
-	exiting := false
+	shouldExit := false
 	o := symmem.Options{OnEvent: func(e *event.Event) {
-		if exiting && e.Kind == event.KindCollective {
-			exiting = false
+		if shouldExit && e.Kind == event.KindCollective {
+			shouldExit = false
 			runtime.Goexit()
 		}
 	}}
@@ -64,7 +64,7 @@ func TestGoexitInOnEventDuringCollective(t *testing.T) {
 		for range 3 {
 			call()
 		}
-		exiting = true
+		shouldExit = true
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -96,14 +96,14 @@ func TestEventsAfterPoolClose(t *testing.T) {
 // OnEvent for each of them.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	const events = 4000
-	blocked, release := make(chan struct{}), make(chan struct{})
-	seen := 0
+	firstEventBegun, endFirstEvent := make(chan struct{}), make(chan struct{})
+	eventCount := 0
 	o := symmem.Options{
 		Logger: slog.New(slog.DiscardHandler),
 		OnEvent: func(*event.Event) {
-			if seen++; seen == 1 {
-				close(blocked)
-				<-release
+			if eventCount++; eventCount == 1 {
+				close(firstEventBegun)
+				<-endFirstEvent
 			}
 			panic("on purpose")
 		},
@@ -115,14 +115,14 @@ func TestPanicsInOnEventDoNotNest(t *testing.T) {
 			defer close(done)
 			_, _ = p.Alloc(512)
 		}()
-		<-blocked
+		<-firstEventBegun
 		for range events {
 			r.alloc(p, 512)
 		}
-		close(release)
+		close(endFirstEvent)
 		<-done
-		if seen < events || symmem.Undelivered(r.Runtime) != 0 {
-			r.failf("OnEvent was called %d times, want at least %d", seen, events)
+		if eventCount < events || symmem.Undelivered(r.Runtime) != 0 {
+			r.failf("OnEvent was called %d times, want at least %d", eventCount, events)
 		}
 	})
 }

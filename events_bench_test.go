@@ -65,37 +65,37 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 // BenchmarkTrace measures the time that a trace adds to an allocation or a free, and to a
 // collective.
 func BenchmarkTrace(b *testing.B) {
-	plain := newTraceBench(b, symmem.Options{})
-	traced := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
+	withoutTrace := newTraceBench(b, symmem.Options{})
+	withTrace := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
 	b.Run("alloc", func(b *testing.B) {
-		compareBatches(b, plain, traced, 2, (*traceBench).allocAndFree)
+		compareBatches(b, withoutTrace, withTrace, 2, (*traceBench).allocAndFree)
 	})
 	b.Run("collective", func(b *testing.B) {
-		compareBatches(b, plain, traced, 1, (*traceBench).allReduce)
+		compareBatches(b, withoutTrace, withTrace, 1, (*traceBench).allReduce)
 	})
 }
 
-// compareBatches runs batches of a call alternately without and with a trace. Each call causes the
-// given number of events. The benchmark reports both the difference of the medians and that of the
-// fastest batches, because on a busy machine other programs slow most batches down.
+// compareBatches alternately runs batches of a call without and with a trace. Each call causes the
+// given number of events. The benchmark reports the difference of the medians and the difference of
+// the fastest batches, because on a busy machine other programs slow most batches down.
 func compareBatches(
-	b *testing.B, plain, traced *traceBench, events float64, call func(*traceBench) error,
+	b *testing.B, withoutTrace, withTrace *traceBench, events float64, call func(*traceBench) error,
 ) {
 	const calls = 512
-	var without, with []float64
+	var untracedTimes, tracedTimes []float64
 	for b.Loop() {
 		for range 8 {
-			without = append(without, timeCalls(b, calls, plain, call))
-			with = append(with, timeCalls(b, calls, traced, call))
+			untracedTimes = append(untracedTimes, timeCalls(b, calls, withoutTrace, call))
+			tracedTimes = append(tracedTimes, timeCalls(b, calls, withTrace, call))
 		}
 	}
-	slices.Sort(without)
-	slices.Sort(with)
-	middle := len(with) / 2
-	b.ReportMetric(with[0]-without[0], "ns-added-min")
-	b.ReportMetric((with[0]-without[0])/events, "ns-added-min/event")
-	b.ReportMetric((with[middle]-without[middle])/events, "ns-added-median/event")
-	b.ReportMetric(without[0], "ns-without-min")
+	slices.Sort(untracedTimes)
+	slices.Sort(tracedTimes)
+	middle := len(tracedTimes) / 2
+	b.ReportMetric(tracedTimes[0]-untracedTimes[0], "ns-added-min")
+	b.ReportMetric((tracedTimes[0]-untracedTimes[0])/events, "ns-added-min/event")
+	b.ReportMetric((tracedTimes[middle]-untracedTimes[middle])/events, "ns-added-median/event")
+	b.ReportMetric(untracedTimes[0], "ns-without-min")
 }
 
 func timeCalls(

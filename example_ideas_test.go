@@ -16,10 +16,10 @@ import (
 func ExampleGroup_AllToAllV() {
 	world(func(ctx context.Context, rt *symmem.Runtime) error {
 		counts := [][]int64{{1, 2}, {3, 4}}
-		me, s := rt.Rank(), rt.DefaultStream()
-		splits := symmem.Contiguous(counts[me], []int64{counts[0][me], counts[1][me]})
-		send := [][]float32{{0, 10, 11}, {20, 21, 22, 30, 31, 32, 33}}[me]
-		recv := make([]float32, counts[0][me]+counts[1][me])
+		rank, s := rt.Rank(), rt.DefaultStream()
+		splits := symmem.Contiguous(counts[rank], []int64{counts[0][rank], counts[1][rank]})
+		send := [][]float32{{0, 10, 11}, {20, 21, 22, 30, 31, 32, 33}}[rank]
+		recv := make([]float32, counts[0][rank]+counts[1][rank])
 		if err := errors.Join(
 			rt.World().AllToAllV(
 				ctx, symmem.Host(send), symmem.Host(recv), splits, symmem.Float32, s),
@@ -27,7 +27,7 @@ func ExampleGroup_AllToAllV() {
 		); err != nil {
 			return err
 		}
-		if me == 1 {
+		if rank == 1 {
 			fmt.Println(recv)
 		}
 		return nil

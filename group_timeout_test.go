@@ -13,9 +13,9 @@ import (
 // TestGroupTimeoutNamesLateRank makes each call in a group whose timeout is much shorter than the
 // world's. Rank 1 makes no call until rank 0 has got the error.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
-	// On a busy machine, creating a group may take longer than the short timeout, so the groups are
-	// created with a long one.
-	const long, short = time.Hour, 300 * time.Millisecond
+	// On a busy machine, creating a group may take longer than shortTimeout, so the groups are
+	// created with longTimeout.
+	const longTimeout, shortTimeout = time.Hour, 300 * time.Millisecond
 	calls := map[string]func(r *rank, g *symmem.Group) error{
 		"AllReduce": func(r *rank, g *symmem.Group) error {
 			m := r.alloc(r.pool(), 4096).Memory()
@@ -33,19 +33,19 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 			return errors.Join(err, r.DefaultStream().Synchronize(r.ctx))
 		},
 	}
-	groups := map[string]func(r *rank) (*symmem.Group, error){
+	creators := map[string]func(r *rank) (*symmem.Group, error){
 		"JoinWith": func(r *rank) (*symmem.Group, error) {
-			return r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: long})
+			return r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: longTimeout})
 		},
 		"SetTimeout": func(r *rank) (*symmem.Group, error) {
 			g, err := r.Join(r.ctx, "long", []int{0, 1})
 			if err == nil {
-				err = g.SetTimeout(long)
+				err = g.SetTimeout(longTimeout)
 			}
 			return g, err
 		},
 		"Split": func(r *rank) (*symmem.Group, error) {
-			g, err := r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: long})
+			g, err := r.JoinWith(r.ctx, "long", []int{0, 1}, symmem.GroupOptions{Timeout: longTimeout})
 			if err != nil {
 				return nil, err
 			}
@@ -53,21 +53,21 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 		},
 	}
 	for name, call := range calls {
-		for how, open := range groups {
-			t.Run(name+", "+how, func(t *testing.T) {
-				reported := make(chan struct{})
-				runRanks(t, 2, symmem.Options{Timeout: 2 * long}, func(r *rank) {
-					g, err := open(r)
+		for creation, createGroup := range creators {
+			t.Run(name+", "+creation, func(t *testing.T) {
+				errorReported := make(chan struct{})
+				runRanks(t, 2, symmem.Options{Timeout: 2 * longTimeout}, func(r *rank) {
+					g, err := createGroup(r)
 					r.ok(err)
-					if g.Timeout() != long {
-						r.failf("Timeout() = %v; want %v", g.Timeout(), long)
+					if g.Timeout() != longTimeout {
+						r.failf("Timeout() = %v; want %v", g.Timeout(), longTimeout)
 					}
-					r.ok(g.SetTimeout(short))
+					r.ok(g.SetTimeout(shortTimeout))
 					if r.Rank() == 1 {
-						<-reported
+						<-errorReported
 						return
 					}
-					defer close(reported)
+					defer close(errorReported)
 					err = call(r, g)
 					r.wantTimeout(err, 1)
 				})
@@ -77,19 +77,19 @@ func TestGroupTimeoutNamesLateRank(t *testing.T) {
 }
 
 func TestJoinTimeoutNamesLateRank(t *testing.T) {
-	reported := make(chan struct{})
+	errorReported := make(chan struct{})
 	runRanks(t, 3, symmem.Options{Timeout: time.Hour}, func(r *rank) {
 		if r.Rank() == 2 {
-			<-reported
+			<-errorReported
 			return
 		}
 		options := symmem.GroupOptions{Timeout: 300 * time.Millisecond}
 		_, err := r.JoinWith(r.ctx, "short", []int{0, 1, 2}, options)
 		if r.Rank() == 0 {
-			close(reported)
+			close(errorReported)
 		}
-		var late *symmem.TimeoutError
-		if !errors.As(err, &late) || !slices.Contains(late.Missing, 2) {
+		var timeoutErr *symmem.TimeoutError
+		if !errors.As(err, &timeoutErr) || !slices.Contains(timeoutErr.Missing, 2) {
 			r.failf("JoinWith = %v; want a TimeoutError that names rank 2", err)
 		}
 	})
@@ -106,22 +106,22 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// TestJoinTimeoutCoversStore joins a group with a short timeout while the rank that serves the
-// store does not answer.
+// TestJoinTimeoutCoversStore joins a group with a short timeout while rank 0, which runs the server
+// at which ranks meet, does not answer.
 func TestJoinTimeoutCoversStore(t *testing.T) {
-	const short = 20 * time.Millisecond
+	const shortTimeout = 20 * time.Millisecond
 	runRanks(t, 2, symmem.Options{Timeout: time.Minute}, func(r *rank) {
 		if r.Rank() == 0 {
 			return
 		}
 		symmem.StallStore(r.Runtime)
-		_, err := r.JoinWith(r.ctx, "short", []int{0, 1}, symmem.GroupOptions{Timeout: short})
-		var late *symmem.TimeoutError
-		if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{0}) {
+		_, err := r.JoinWith(r.ctx, "short", []int{0, 1}, symmem.GroupOptions{Timeout: shortTimeout})
+		var timeoutErr *symmem.TimeoutError
+		if !errors.As(err, &timeoutErr) || !slices.Equal(timeoutErr.Missing, []int{0}) {
 			r.failf("JoinWith() = %v; want a TimeoutError that names rank 0", err)
 		}
-		if late.Waited >= time.Minute {
-			r.failf("JoinWith waited %v; want about %v", late.Waited, short)
+		if timeoutErr.Waited >= time.Minute {
+			r.failf("JoinWith waited %v; want about %v", timeoutErr.Waited, shortTimeout)
 		}
 	})
 }
