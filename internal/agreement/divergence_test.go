@@ -29,48 +29,48 @@ func TestReports(t *testing.T) {
 		if d.HasArg("prefix") {
 			mode = ModePrefix
 		}
-		kept := 0
-		d.MaybeScanArgs(t, "kept", &kept)
+		maxEvents := 0
+		d.MaybeScanArgs(t, "kept", &maxEvents)
 		names := namesOf(t, d)
 		lines := strings.Split(strings.TrimSpace(d.Input), "\n")
 		machines := make([]*Machine, len(lines))
 		absent := map[int]bool{}
 		for rank, line := range lines {
-			c := parseRank(t, line, kept)
+			c := parseConfig(t, line, maxEvents)
 			c.Rank, c.Ranks, c.Mode, c.Group = rank, len(lines), mode, "world"
 			c.Names = names
 			absent[rank] = line == "absent"
 			machines[rank] = mustNew(t, c)
 		}
 		outcomes, rounds := runAll(t, machines, absent)
-		return report(t, outcomes, rounds)
+		return formatOutcome(t, outcomes, rounds)
 	})
 }
 
 // report returns the outcome as text and checks that it is the same on all ranks.
-func report(t *testing.T, outcomes []*Outcome, rounds int) string {
+func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
-	var first *Outcome
-	for _, v := range outcomes {
+	var firstOutcome *Outcome
+	for _, outcome := range outcomes {
 		switch {
-		case v == nil:
-		case first == nil:
-			first = v
-		case fmt.Sprint(v.Divergence) != fmt.Sprint(first.Divergence):
-			t.Fatalf("texts differ between ranks:\n%v\n%v", first.Divergence, v.Divergence)
+		case outcome == nil:
+		case firstOutcome == nil:
+			firstOutcome = outcome
+		case fmt.Sprint(outcome.Divergence) != fmt.Sprint(firstOutcome.Divergence):
+			t.Fatalf("texts differ between ranks:\n%v\n%v", firstOutcome.Divergence, outcome.Divergence)
 		}
 	}
 	out := fmt.Sprintf("rounds: %d\n", rounds)
-	for _, m := range first.Agreed {
+	for _, m := range firstOutcome.Agreed {
 		out += fmt.Sprintf("pool %d agreed up to %d\n", m.Ledger, m.Position)
 	}
-	if len(first.Absent) > 0 {
-		out += fmt.Sprintf("absent: %s\n", ranklist.Spans(first.Absent))
+	if len(firstOutcome.Absent) > 0 {
+		out += fmt.Sprintf("absent: %s\n", ranklist.Spans(firstOutcome.Absent))
 	}
-	if first.Divergence == nil {
+	if firstOutcome.Divergence == nil {
 		return out
 	}
-	return out + first.Divergence.Error() + "\n"
+	return out + firstOutcome.Divergence.Error() + "\n"
 }
 
 func namesOf(t *testing.T, d *datadriven.TestData) Names {
@@ -94,12 +94,12 @@ func namesOf(t *testing.T, d *datadriven.TestData) Names {
 	return n
 }
 
-func parseRank(t *testing.T, line string, kept int) Config {
+func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	t.Helper()
 	c := Config{Tag: "scope end"}
 	sites := ledger.NewSites()
-	l := ledger.New(kept)
-	pool := Ledger{ID: 1, Source: sited{l, sites}}
+	l := ledger.New(maxEvents)
+	pool := Ledger{ID: 1, Source: ledgerWithSites{l, sites}}
 	words := strings.Fields(line)
 	for i := 0; i < len(words); i++ {
 		name, value, _ := strings.Cut(words[i], "=")
@@ -146,17 +146,17 @@ var kinds = map[string]event.Kind{
 	"park": event.KindPark,
 }
 
-type sited struct {
+type ledgerWithSites struct {
 	*ledger.Ledger
 	sites *ledger.Sites
 }
 
-func (s sited) EventAt(position uint64) (event.Event, bool) {
-	e, known := s.Ledger.EventAt(position)
-	if known {
+func (s ledgerWithSites) EventAt(position uint64) (event.Event, bool) {
+	e, isKnown := s.Ledger.EventAt(position)
+	if isKnown {
 		e.Site = s.sites.At(s.Load(position, &e))
 	}
-	return e, known
+	return e, isKnown
 }
 
 func parseEvent(t *testing.T, kind, place string) event.Event {

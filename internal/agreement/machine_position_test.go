@@ -15,26 +15,26 @@ import (
 // maxRounds returns the maximum number of rounds for a history of n events: one round for the
 // votes, the rounds that it takes to search n+1 outcomes, and one round for the events.
 func maxRounds(n int) int {
-	k := 0
-	for remaining := n + 1; remaining > 1; remaining = (remaining + maxProbes) / (maxProbes + 1) {
-		k++
+	probeRounds := 0
+	for outcomes := n + 1; outcomes > 1; outcomes = (outcomes + maxProbes) / (maxProbes + 1) {
+		probeRounds++
 	}
-	return 1 + k + 1
+	return 1 + probeRounds + 1
 }
 
 // changes holds functions, by name, that change a history at event p.
 var changes = map[string]func([]event.Event, int) []event.Event{
-	"a different size": func(h []event.Event, p int) []event.Event {
-		h[p].Size += 512
-		return h
+	"a different size": func(events []event.Event, p int) []event.Event {
+		events[p].Size += 512
+		return events
 	},
-	"an extra event": func(h []event.Event, p int) []event.Event {
-		return slices.Insert(h, p, event.Event{Kind: event.KindPark, Size: 1, Requested: 1})
+	"an extra event": func(events []event.Event, p int) []event.Event {
+		return slices.Insert(events, p, event.Event{Kind: event.KindPark, Size: 1, Requested: 1})
 	},
-	"a missing event": func(h []event.Event, p int) []event.Event {
-		return slices.Delete(h, p, p+1)
+	"a missing event": func(events []event.Event, p int) []event.Event {
+		return slices.Delete(events, p, p+1)
 	},
-	"an earlier end": func(h []event.Event, p int) []event.Event { return h[:p] },
+	"an earlier end": func(events []event.Event, p int) []event.Event { return events[:p] },
 }
 
 func firstDifference(a, b []event.Event) int {
@@ -55,24 +55,24 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 		}
 	})
 	rapid.Check(t, func(rt *rapid.T) {
-		n := rapid.IntRange(1, 9).Draw(rt, "ranks")
+		ranks := rapid.IntRange(1, 9).Draw(rt, "ranks")
 		length := rapid.IntRange(1, 5000).Draw(rt, "events")
-		base := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
-		at := rapid.IntRange(0, length-1).Draw(rt, "position")
-		rank := rapid.IntRange(0, n-1).Draw(rt, "rank")
+		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
+		position := rapid.IntRange(0, length-1).Draw(rt, "position")
+		rank := rapid.IntRange(0, ranks-1).Draw(rt, "rank")
 		change := rapid.SampledFrom(names).Draw(rt, "change")
-		mark := rapid.IntRange(0, at).Draw(rt, "mark")
+		agreedPosition := rapid.IntRange(0, position).Draw(rt, "mark")
 
-		other := changes[change](slices.Clone(base), at)
-		ledgers := make([]*ledger.Ledger, n)
+		changedHistory := changes[change](slices.Clone(history), position)
+		ledgers := make([]*ledger.Ledger, ranks)
 		for i := range ledgers {
-			events := base
+			events := history
 			if i == rank {
-				events = other
+				events = changedHistory
 			}
 			ledgers[i] = ledgerOf(0, events)
-			digest, _ := ledgers[i].DigestAt(uint64(mark))
-			ledgers[i].Agree(uint64(mark), digest)
+			digest, _ := ledgers[i].DigestAt(uint64(agreedPosition))
+			ledgers[i].Agree(uint64(agreedPosition), digest)
 		}
 		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), nil)
 		for i := range outcomes {
@@ -80,43 +80,44 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 				rt.Fatalf("outcomes of ranks %d and 0 differ:\n%s", i, diff)
 			}
 		}
-		if want := maxRounds(length - mark); rounds > want {
-			rt.Fatalf("got %d rounds for %d events, want at most %d", rounds, length-mark, want)
+		if want := maxRounds(length - agreedPosition); rounds > want {
+			rt.Fatalf("got %d rounds for %d events, want at most %d", rounds, length-agreedPosition, want)
 		}
-		checkFirst(rt, outcomes[0], n, rank, firstDifference(base, other), base, other)
+		checkFirstDifference(rt, outcomes[0], ranks, rank,
+			firstDifference(history, changedHistory), history, changedHistory)
 	})
 }
 
-func checkFirst(
-	rt *rapid.T, v *Outcome, n, rank, at int, base, other []event.Event,
+func checkFirstDifference(
+	rt *rapid.T, v *Outcome, ranks, rank, position int, history, changedHistory []event.Event,
 ) {
-	if n == 1 {
+	if ranks == 1 {
 		if v.Divergence != nil {
 			rt.Fatalf("a single rank diverged: %v", v.Divergence)
 		}
 		return
 	}
 	d := v.Divergence
-	if d == nil || d.Kind != KindPlacement || d.Position != uint64(at) || d.Last != d.Position {
-		rt.Fatalf("got %+v, want a divergence at event %d", d, at)
+	if d == nil || d.Kind != KindPlacement || d.Position != uint64(position) || d.Last != d.Position {
+		rt.Fatalf("got %+v, want a divergence at event %d", d, position)
 	}
-	if n > 2 && !slices.Equal(d.Deviant, []int{rank}) {
+	if ranks > 2 && !slices.Equal(d.Deviant, []int{rank}) {
 		rt.Fatalf("got deviant ranks %v, want %d", d.Deviant, rank)
 	}
-	want := func(h []event.Event) string {
-		if at < len(h) {
-			return h[at].String()
+	want := func(events []event.Event) string {
+		if position < len(events) {
+			return events[position].String()
 		}
-		return fmt.Sprintf("no event: history ends at %d", len(h))
+		return fmt.Sprintf("no event: history ends at %d", len(events))
 	}
 	for _, v := range d.Variants {
 		for _, r := range v.Ranks {
-			h := base
+			events := history
 			if r == rank {
-				h = other
+				events = changedHistory
 			}
-			if v.Text != want(h) {
-				rt.Fatalf("report has %q for rank %d, want %q", v.Text, r, want(h))
+			if v.Text != want(events) {
+				rt.Fatalf("report has %q for rank %d, want %q", v.Text, r, want(events))
 			}
 		}
 	}
@@ -124,32 +125,32 @@ func checkFirst(
 
 func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		n := rapid.IntRange(2, 6).Draw(rt, "ranks")
-		base := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), 3000)
-		at := rapid.IntRange(0, 2999).Draw(rt, "position")
-		ledgers := make([]*ledger.Ledger, n)
-		common := 3000
+		ranks := rapid.IntRange(2, 6).Draw(rt, "ranks")
+		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), 3000)
+		position := rapid.IntRange(0, 2999).Draw(rt, "position")
+		ledgers := make([]*ledger.Ledger, ranks)
+		commonLength := 3000
 		for i := range ledgers {
 			length := rapid.IntRange(0, 3000).Draw(rt, "length")
-			common = min(common, length)
-			events := slices.Clone(base[:length])
-			if i == 0 && at < length {
-				events[at].Offset++
+			commonLength = min(commonLength, length)
+			events := slices.Clone(history[:length])
+			if i == 0 && position < length {
+				events[position].Offset++
 			}
 			ledgers[i] = ledgerOf(0, events)
 		}
 		outcomes, _ := runAll(t, newGroup(t, ModePrefix, ledgers), nil)
 		v := outcomes[0]
-		if at >= common {
-			digest, _ := ledgers[0].DigestAt(uint64(common))
-			want := []AgreedPrefix{{Ledger: 1, Position: uint64(common), Digest: digest}}
+		if position >= commonLength {
+			digest, _ := ledgers[0].DigestAt(uint64(commonLength))
+			want := []AgreedPrefix{{Ledger: 1, Position: uint64(commonLength), Digest: digest}}
 			if diff := cmp.Diff(want, v.Agreed); diff != "" || v.Divergence != nil {
 				rt.Fatalf("got divergence %v, agreed prefixes differ (-want +got):\n%s", v.Divergence, diff)
 			}
 			return
 		}
-		if v.Divergence == nil || v.Divergence.Position != uint64(at) {
-			rt.Fatalf("got %v, want a divergence at event %d", v.Divergence, at)
+		if v.Divergence == nil || v.Divergence.Position != uint64(position) {
+			rt.Fatalf("got %v, want a divergence at event %d", v.Divergence, position)
 		}
 	})
 }
@@ -157,19 +158,20 @@ func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		length := rapid.IntRange(200, 20000).Draw(rt, "events")
-		base := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
-		at := rapid.IntRange(0, length-1).Draw(rt, "position")
-		other := slices.Clone(base)
-		other[at].Size++
+		history := randomHistory(newRand(rapid.Uint64().Draw(rt, "history")), length)
+		position := rapid.IntRange(0, length-1).Draw(rt, "position")
+		changedHistory := slices.Clone(history)
+		changedHistory[position].Size++
 		ledgers := []*ledger.Ledger{
-			ledgerOf(64, base),
-			ledgerOf(1024, base),
-			ledgerOf(64, other),
+			ledgerOf(64, history),
+			ledgerOf(1024, history),
+			ledgerOf(64, changedHistory),
 		}
 		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), nil)
 		d := outcomes[1].Divergence
-		if d == nil || d.Position > uint64(at) || d.Last < uint64(at) || d.Last-d.Position > 64 {
-			rt.Fatalf("got %+v, want a range of at most 64 events with event %d", d, at)
+		if d == nil || d.Position > uint64(position) || d.Last < uint64(position) ||
+			d.Last-d.Position > 64 {
+			rt.Fatalf("got %+v, want a range of at most 64 events with event %d", d, position)
 		}
 		if !slices.Equal(d.Deviant, []int{2}) || rounds > maxRounds(length) {
 			rt.Fatalf("got deviant ranks %v after %d rounds, want rank 2 after at most %d",
@@ -181,12 +183,12 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 	// Ranks 0 and 1 have agreed with each other, and ranks 2 and 3 have agreed with each other.
 	// Both pairs have agreed up to the same position, but their histories differ before it.
-	base := randomHistory(newRand(7), 500)
-	other := slices.Clone(base)
-	other[10].Size++
+	history := randomHistory(newRand(7), 500)
+	changedHistory := slices.Clone(history)
+	changedHistory[10].Size++
 	ledgers := make([]*ledger.Ledger, 4)
 	for i := range ledgers {
-		ledgers[i] = ledgerOf(0, [][]event.Event{base, other}[i/2])
+		ledgers[i] = ledgerOf(0, [][]event.Event{history, changedHistory}[i/2])
 		digest, _ := ledgers[i].DigestAt(400)
 		ledgers[i].Agree(400, digest)
 	}
@@ -197,20 +199,20 @@ func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 }
 
 func TestFirstDifferingPoolIsReported(t *testing.T) {
-	base := randomHistory(newRand(8), 300)
-	later := slices.Clone(base)
-	later[250].Size++
-	early := slices.Clone(base)
-	early[3].Size++
+	history := randomHistory(newRand(8), 300)
+	changedLate := slices.Clone(history)
+	changedLate[250].Size++
+	changedEarly := slices.Clone(history)
+	changedEarly[3].Size++
 	var machines []*Machine
 	for rank := range 3 {
-		histories := [][]event.Event{base, base, base}
+		histories := [][]event.Event{history, history, history}
 		if rank == 2 {
-			histories = [][]event.Event{base[:290], later, early}
+			histories = [][]event.Event{history[:290], changedLate, changedEarly}
 		}
 		c := Config{Rank: rank, Ranks: 3, Mode: ModePrefix, Group: "world"}
-		for i, h := range histories {
-			l := Ledger{ID: uint64(10 * (3 - i)), Source: ledgerOf(0, h)}
+		for i, events := range histories {
+			l := Ledger{ID: uint64(10 * (3 - i)), Source: ledgerOf(0, events)}
 			c.Ledgers = append(c.Ledgers, l)
 		}
 		machines = append(machines, mustNew(t, c))

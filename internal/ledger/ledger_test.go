@@ -30,34 +30,34 @@ type model struct {
 
 func TestLedgerMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		kept := rapid.SampledFrom([]int{1, 64, 100, 1024}).Draw(t, "kept")
-		l := New(kept)
-		m := model{digests: []uint64{Empty}}
+		maxEntries := rapid.SampledFrom([]int{1, 64, 100, 1024}).Draw(t, "kept")
+		l := New(maxEntries)
+		expected := model{digests: []uint64{Empty}}
 		e := drawEvent(t)
 		for range rapid.IntRange(1, 5).Draw(t, "bursts") {
 			for range rapid.IntRange(0, 900).Draw(t, "events") {
 				e.Offset += 512
-				e.Number = uint64(len(m.events))
+				e.Number = uint64(len(expected.events))
 				if p := l.Absorb(&e, uint32(e.Offset>>9)&0xff); p != e.Number {
 					t.Fatalf("Absorb(event %d) = %d", e.Number, p)
 				}
-				m.events = append(m.events, e)
-				m.digests = append(m.digests, l.digest)
+				expected.events = append(expected.events, e)
+				expected.digests = append(expected.digests, l.digest)
 			}
-			at := rapid.Uint64Range(m.agreed, uint64(len(m.events))).Draw(t, "agreed")
-			if !l.Agree(at, m.digests[at]) {
+			at := rapid.Uint64Range(expected.agreed, uint64(len(expected.events))).Draw(t, "agreed")
+			if !l.Agree(at, expected.digests[at]) {
 				t.Fatalf("Agree(%d, right digest) = false; want true", at)
 			}
-			m.agreed = max(m.agreed, at)
+			expected.agreed = max(expected.agreed, at)
 		}
-		m.check(t, l, kept)
+		expected.check(t, l, maxEntries)
 	})
 }
 
-func (m *model) check(t *rapid.T, l *Ledger, kept int) {
+func (m *model) check(t *rapid.T, l *Ledger, maxEntries int) {
 	s := l.Snapshot()
-	if n := uint64(len(m.events)); s.Position != n || s.Floor > n-min(n, uint64(kept)) {
-		t.Fatalf("Snapshot = %+v; want position %d and %d events kept", s, n, kept)
+	if n := uint64(len(m.events)); s.Position != n || s.Floor > n-min(n, uint64(maxEntries)) {
+		t.Fatalf("Snapshot = %+v; want position %d and %d events kept", s, n, maxEntries)
 	}
 	if s.Agreed != m.agreed || s.AgreedDigest != m.digests[m.agreed] {
 		t.Fatalf("Snapshot = %+v; want the agreed position %d", s, m.agreed)
@@ -204,9 +204,9 @@ func TestDigestsSpread(t *testing.T) {
 }
 
 func BenchmarkAbsorb(b *testing.B) {
-	for name, kept := range map[string]int{"kept=64Ki": DefaultKept, "kept=1Ki": 1024} {
+	for name, maxEntries := range map[string]int{"kept=64Ki": DefaultKept, "kept=1Ki": 1024} {
 		b.Run(name, func(b *testing.B) {
-			l := New(kept)
+			l := New(maxEntries)
 			e := event.Event{Kind: event.KindAlloc, Size: 512, Requested: 512}
 			for range 2 * DefaultKept {
 				l.Absorb(&e, 0)
