@@ -70,7 +70,7 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 			if i == rank {
 				events = changedHistory
 			}
-			ledgers[i] = ledgerOf(0, events)
+			ledgers[i] = newLedger(0, events)
 			digest, _ := ledgers[i].DigestAt(uint64(agreedPosition))
 			ledgers[i].Agree(uint64(agreedPosition), digest)
 		}
@@ -137,7 +137,7 @@ func TestPrefixIgnoresEventsAfterCommonPosition(t *testing.T) {
 			if i == 0 && position < length {
 				events[position].Offset++
 			}
-			ledgers[i] = ledgerOf(0, events)
+			ledgers[i] = newLedger(0, events)
 		}
 		outcomes, _ := runAll(t, newGroup(t, ModePrefix, ledgers), nil)
 		v := outcomes[0]
@@ -163,9 +163,9 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 		changedHistory := slices.Clone(history)
 		changedHistory[position].Size++
 		ledgers := []*ledger.Ledger{
-			ledgerOf(64, history),
-			ledgerOf(1024, history),
-			ledgerOf(64, changedHistory),
+			newLedger(64, history),
+			newLedger(1024, history),
+			newLedger(64, changedHistory),
 		}
 		outcomes, rounds := runAll(t, newGroup(t, ModeExact, ledgers), nil)
 		d := outcomes[1].Divergence
@@ -188,7 +188,7 @@ func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
 	changedHistory[10].Size++
 	ledgers := make([]*ledger.Ledger, 4)
 	for i := range ledgers {
-		ledgers[i] = ledgerOf(0, [][]event.Event{history, changedHistory}[i/2])
+		ledgers[i] = newLedger(0, [][]event.Event{history, changedHistory}[i/2])
 		digest, _ := ledgers[i].DigestAt(400)
 		ledgers[i].Agree(400, digest)
 	}
@@ -212,7 +212,7 @@ func TestFirstDifferingPoolIsReported(t *testing.T) {
 		}
 		c := Config{Rank: rank, Ranks: 3, Mode: ModePrefix, Group: "world"}
 		for i, events := range histories {
-			l := Ledger{ID: uint64(10 * (3 - i)), Source: ledgerOf(0, events)}
+			l := Ledger{ID: uint64(10 * (3 - i)), Source: newLedger(0, events)}
 			c.Ledgers = append(c.Ledgers, l)
 		}
 		machines = append(machines, mustNew(t, c))

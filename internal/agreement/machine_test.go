@@ -45,22 +45,22 @@ func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
 }
 
 func TestEventsAfterStartAreIgnored(t *testing.T) {
-	base := randomHistory(newRand(5), 1000)
-	for _, at := range []int{0, 500, 999} {
-		other := slices.Clone(base)
-		other[at].Stream = 3
+	history := randomHistory(newRand(5), 1000)
+	for _, position := range []int{0, 500, 999} {
+		changedHistory := slices.Clone(history)
+		changedHistory[position].Stream = 3
 		var machines []*Machine
 		for rank := range 3 {
-			l := ledgerOf(0, [][]event.Event{base, base[:at], other}[rank])
+			l := newLedger(0, [][]event.Event{history, history[:position], changedHistory}[rank])
 			machines = append(machines, mustNew(t, Config{
 				Rank: rank, Ranks: 3, Ledgers: []Ledger{{ID: 1, Source: growingLedger{l}}},
 			}))
 		}
 		outcomes, _ := runAll(t, machines, nil)
 		d := outcomes[0].Divergence
-		if d == nil || d.Position != uint64(at) || len(d.Variants) != 3 ||
+		if d == nil || d.Position != uint64(position) || len(d.Variants) != 3 ||
 			d.Variants[1].HasEvent {
-			t.Fatalf("got %+v, want three variants at event %d, with no event in the second", d, at)
+			t.Fatalf("got %+v, want three variants at event %d, with no event in the second", d, position)
 		}
 	}
 }
@@ -71,11 +71,11 @@ type forgetfulLedger struct{ *ledger.Ledger }
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
 
 func TestEventsDroppedDuringSearchAreReportedAsRange(t *testing.T) {
-	base := randomHistory(newRand(6), 900)
-	other := slices.Clone(base)
-	other[700].Size++
+	history := randomHistory(newRand(6), 900)
+	changedHistory := slices.Clone(history)
+	changedHistory[700].Size++
 	sources := []Source{
-		ledgerOf(0, base), forgetfulLedger{ledgerOf(0, other)},
+		newLedger(0, history), forgetfulLedger{newLedger(0, changedHistory)},
 	}
 	var machines []*Machine
 	for rank, s := range sources {
@@ -91,19 +91,19 @@ func TestEventsDroppedDuringSearchAreReportedAsRange(t *testing.T) {
 }
 
 func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {
-	alone := func() *Machine {
+	newMachine := func() *Machine {
 		l := ledger.New(0)
 		return mustNew(t, Config{Ranks: 1, Ledgers: []Ledger{{ID: 1, Source: l}}})
 	}
-	echo := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
-	v, err := Run(t.Context(), echo, alone())
+	returnOwn := func(_ context.Context, p []byte) ([][]byte, error) { return [][]byte{p}, nil }
+	v, err := Run(t.Context(), returnOwn, newMachine())
 	if err != nil || v.Divergence != nil {
 		t.Fatalf("Run with one rank = %+v, %v; want no divergence", v, err)
 	}
 	errExchange := errors.New("broken")
 	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
 		return nil, errExchange
-	}, alone())
+	}, newMachine())
 	if !errors.Is(err, errExchange) {
 		t.Errorf("failing exchange: got %v, want %v", err, errExchange)
 	}
@@ -111,13 +111,13 @@ func TestRunReturnsErrorsOfExchangeAndContext(t *testing.T) {
 	cancel()
 	_, err = Run(ctx, func(ctx context.Context, _ []byte) ([][]byte, error) {
 		return nil, ctx.Err()
-	}, alone())
+	}, newMachine())
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled context: got %v, want context.Canceled", err)
 	}
 	_, err = Run(t.Context(), func(context.Context, []byte) ([][]byte, error) {
 		return [][]byte{{9}}, nil
-	}, alone())
+	}, newMachine())
 	if !errors.Is(err, ErrProtocol) {
 		t.Errorf("malformed payload: got %v, want ErrProtocol", err)
 	}
@@ -152,10 +152,10 @@ func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome,
 		if err != nil {
 			t.Fatal(err)
 		}
-		done := 0
+		finishedCount := 0
 		for i, m := range machines {
 			if absent[i] {
-				done++
+				finishedCount++
 				continue
 			}
 			next, outcome, err := m.Step(summary)
@@ -164,11 +164,11 @@ func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome,
 			}
 			if outcome != nil {
 				outcomes[i] = outcome
-				done++
+				finishedCount++
 			}
 			payloads[i] = next
 		}
-		if done == len(machines) {
+		if finishedCount == len(machines) {
 			return outcomes, round
 		}
 	}
@@ -186,30 +186,30 @@ func mustNew(t testing.TB, c Config) *Machine {
 // newGroup returns one machine per ledger. The machines compare a single pool, whose ID is 1.
 func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
-	out := make([]*Machine, len(ledgers))
+	machines := make([]*Machine, len(ledgers))
 	for rank, l := range ledgers {
-		out[rank] = mustNew(t, Config{
+		machines[rank] = mustNew(t, Config{
 			Rank: rank, Ranks: len(ledgers), Mode: mode, Group: "world", Tag: "scope end",
 			Ledgers: []Ledger{{ID: 1, Source: l}},
 		})
 	}
-	return out
+	return machines
 }
 
 func randomHistory(r *rand.Rand, n int) []event.Event {
-	out := make([]event.Event, n)
-	for i := range out {
+	events := make([]event.Event, n)
+	for i := range events {
 		size := int64(1+r.IntN(64)) << 9
-		out[i] = event.Event{
+		events[i] = event.Event{
 			Kind: event.KindAlloc + event.Kind(r.IntN(2)), Size: size, Requested: size,
 			Segment: int32(r.IntN(4)), Offset: int64(r.IntN(1<<12)) << 9,
 		}
 	}
-	return out
+	return events
 }
 
-func ledgerOf(kept int, events []event.Event) *ledger.Ledger {
-	l := ledger.New(kept)
+func newLedger(maxEntries int, events []event.Event) *ledger.Ledger {
+	l := ledger.New(maxEntries)
 	for _, e := range events {
 		l.Absorb(&e, 0)
 	}

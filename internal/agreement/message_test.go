@@ -39,7 +39,7 @@ func newSixRanks(t testing.TB) []*Machine {
 	for i := range 6 {
 		h := slices.Clone(base)
 		h[300].Size += int64(i % 3)
-		ledgers = append(ledgers, ledgerOf(0, h))
+		ledgers = append(ledgers, newLedger(0, h))
 	}
 	return newGroup(t, ModeExact, ledgers)
 }
@@ -47,7 +47,7 @@ func newSixRanks(t testing.TB) []*Machine {
 func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 	machines := make([]*Machine, 40)
 	for i := range machines {
-		l := ledgerOf(0, []event.Event{{Kind: event.KindAlloc, Size: int64(i)}})
+		l := newLedger(0, []event.Event{{Kind: event.KindAlloc, Size: int64(i)}})
 		machines[i] = mustNew(t, Config{
 			Rank: i, Ranks: 40, Ledgers: []Ledger{{ID: 1, Source: l}},
 		})

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+// step is an event in a test: apply passes it to a Matcher, which must return the claims want.
 type step struct {
 	event string
 	apply func(m *Matcher[string]) []Claim[string]
@@ -30,7 +31,7 @@ func arrive(source, tag int, number uint64, want string) step {
 	}
 }
 
-func text(claims []Claim[string]) string {
+func formatClaims(claims []Claim[string]) string {
 	var all string
 	for _, c := range claims {
 		all += fmt.Sprintf("%s=%d:%d ", c.Receive, c.Source, c.Number)
@@ -77,7 +78,7 @@ func TestMessagesAreClaimedInCallOrder(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			var m Matcher[string]
 			for _, s := range row.steps {
-				if got := text(s.apply(&m)); got != s.want {
+				if got := formatClaims(s.apply(&m)); got != s.want {
 					t.Fatalf("%s: got claims %q, want %q", s.event, got, s.want)
 				}
 			}
@@ -88,33 +89,33 @@ func TestMessagesAreClaimedInCallOrder(t *testing.T) {
 	}
 }
 
-// model is a simple matcher that keeps all events and scans all of them after each event.
-type model struct {
-	posts   []Claim[int] // Number holds the tag
-	arrived []Arrival
+// simpleMatcher keeps all events and scans all of them after each event.
+type simpleMatcher struct {
+	posts    []Claim[int] // Number holds the tag
+	arrivals []Arrival
 }
 
-func (m *model) claims() (claims []Claim[int]) {
-	claimed := map[Key]uint64{}
-	blocked := map[int]bool{}
+func (m *simpleMatcher) claims() (claims []Claim[int]) {
+	claimedCounts := map[Key]uint64{}
+	isBlocked := map[int]bool{}
 	for _, p := range m.posts {
 		tag := int(p.Number)
-		if blocked[tag] {
+		if isBlocked[tag] {
 			continue
 		}
 		source := p.Source
 		if source == Any {
-			i := slices.IndexFunc(m.arrived, func(a Arrival) bool {
-				return a.Tag == tag && a.Number == claimed[Key{a.Source, tag}]+1
+			i := slices.IndexFunc(m.arrivals, func(a Arrival) bool {
+				return a.Tag == tag && a.Number == claimedCounts[Key{a.Source, tag}]+1
 			})
 			if i < 0 {
-				blocked[tag] = true
+				isBlocked[tag] = true
 				continue
 			}
-			source = m.arrived[i].Source
+			source = m.arrivals[i].Source
 		}
-		claimed[Key{source, tag}]++
-		claims = append(claims, Claim[int]{p.Receive, source, claimed[Key{source, tag}]})
+		claimedCounts[Key{source, tag}]++
+		claims = append(claims, Claim[int]{p.Receive, source, claimedCounts[Key{source, tag}]})
 	}
 	return claims
 }
@@ -124,9 +125,9 @@ func (m *model) claims() (claims []Claim[int]) {
 func TestMatcherMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Matcher[int]
-		var simple model
-		final := map[int]Claim[int]{}
-		sent := map[Key]uint64{}
+		var simple simpleMatcher
+		claimsByReceive := map[int]Claim[int]{}
+		sentCounts := map[Key]uint64{}
 		for receive := range rapid.IntRange(1, 60).Draw(t, "events") {
 			tag := rapid.IntRange(0, 2).Draw(t, "tag")
 			var claims []Claim[int]
@@ -136,24 +137,24 @@ func TestMatcherMatchesModel(t *testing.T) {
 				claims = m.Post(receive, tag, source, 0)
 			} else {
 				source := rapid.IntRange(0, 2).Draw(t, "sender")
-				sent[Key{source, tag}]++
-				a := Arrival{Source: source, Tag: tag, Number: sent[Key{source, tag}]}
-				simple.arrived = append(simple.arrived, a)
+				sentCounts[Key{source, tag}]++
+				a := Arrival{Source: source, Tag: tag, Number: sentCounts[Key{source, tag}]}
+				simple.arrivals = append(simple.arrivals, a)
 				claims = m.Arrive(a)
 			}
 			for _, c := range claims {
-				if _, twice := final[c.Receive]; twice {
+				if _, isClaimed := claimsByReceive[c.Receive]; isClaimed {
 					t.Fatalf("receive %d has two claims", c.Receive)
 				}
-				final[c.Receive] = c
+				claimsByReceive[c.Receive] = c
 			}
 			want := simple.claims()
-			if len(want) != len(final) {
-				t.Fatalf("got claims %v, want %v", final, want)
+			if len(want) != len(claimsByReceive) {
+				t.Fatalf("got claims %v, want %v", claimsByReceive, want)
 			}
 			for _, w := range want {
-				if final[w.Receive] != w {
-					t.Fatalf("got claim %v, want %v", final[w.Receive], w)
+				if claimsByReceive[w.Receive] != w {
+					t.Fatalf("got claim %v, want %v", claimsByReceive[w.Receive], w)
 				}
 			}
 		}
@@ -180,10 +181,10 @@ func TestAnySourceClaimsOnlyMessagesInItsSegment(t *testing.T) {
 		t.Fatalf("got claims %v after a message in a later segment, want none", claims)
 	}
 	claims := m.Arrive(Arrival{Source: 1, Number: 1, Segment: 1})
-	if got := text(claims); got != "first=1:1 " {
+	if got := formatClaims(claims); got != "first=1:1 " {
 		t.Fatalf("got claims %q, want message 1 from rank 1", got)
 	}
-	if got := text(m.Post("second", 0, Any, 2)); got != "second=2:1 " {
+	if got := formatClaims(m.Post("second", 0, Any, 2)); got != "second=2:1 " {
 		t.Fatalf("got claims %q, want message 1 from rank 2", got)
 	}
 }
