@@ -51,6 +51,7 @@ func (s *suspicion) raisedFor(g *roster) bool {
 	})
 }
 
+// isSuspectFor is like raisedFor, but locks mu.
 func (s *suspicion) isSuspectFor(g *roster) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,6 +70,7 @@ func (s *suspicion) rebuildCount() int {
 	return s.rebuilds
 }
 
+// addOutsideGroup adds g to outsideGroups if g has ranks outside the pool's domain.
 func (s *suspicion) addOutsideGroup(g *roster) {
 	if s.domain == nil || s.domain.contains(g) {
 		return
@@ -81,6 +83,7 @@ func (s *suspicion) addOutsideGroup(g *roster) {
 	s.outsideGroups[g.full] = true
 }
 
+// isAffectedBy reports whether a fault of g may make the pool suspect.
 func (s *suspicion) isAffectedBy(g *roster) bool {
 	if s.domain == nil {
 		return false
@@ -99,7 +102,7 @@ func (s *suspicion) noteRealigned(g *roster) {
 		}
 	}
 	switch {
-	case len(s.failedGroups) > 0: // another fault has occurred in the meantime
+	case len(s.failedGroups) > 0: // the pool stays suspect because of another fault
 	case g.contains(&s.domain.roster):
 		s.raised, s.aligned, s.preFault = false, nil, nil
 	default:
@@ -111,7 +114,7 @@ func (s *suspicion) noteRealigned(g *roster) {
 // histories.
 type alignedCall struct {
 	tag string // identifies the operation, to detect ranks that make different calls
-	// A pool is realigned if some rank suspects it or its needsAlign returns true.
+	// A pool is realigned if it is suspect on some rank, or if that rank's needsAlign returns true.
 	pools      []*Pool
 	needsAlign func(*Pool) bool          // set to nil after a realignment
 	ledgers    func() []agreement.Ledger // returns the histories to compare
@@ -152,7 +155,7 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 		c.needsAlign = nil // it may return true forever, for example while a graph uses the memory
 	}
 	if err := a.comparison.agree(ctx, c.tag, c.ledgersToCompare()...); err != nil {
-		return err // some rank lacks a pool
+		return err // the histories differ, for example because some rank lacks a pool
 	}
 	return &realignError{fmt.Errorf("group %s: realigning pools after a fault: other goroutines "+
 		"keep changing the pools; repeat the call once they have stopped", a.id)}

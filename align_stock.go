@@ -104,15 +104,15 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 		return own
 	}
 	for i, p := range c.pools {
-		s, err := p.realigner.takeInventory(marks[i])
+		inventory, err := p.realigner.takeInventory(marks[i])
 		if errors.Is(err, ErrClosed) {
 			continue
 		}
 		if err != nil {
 			own.Trouble = err.Error()
 		}
-		s.Wanted = c.shouldAlign(&a.roster, p)
-		own.Pools = append(own.Pools, s)
+		inventory.Wanted = c.shouldAlign(&a.roster, p)
+		own.Pools = append(own.Pools, inventory)
 	}
 	return own
 }
@@ -166,7 +166,7 @@ func (a *aligner) checkAllReady(all []rankInventory) error {
 	return nil
 }
 
-// resolveFaults marks the faults of other groups resolved that some rank has returned.
+// resolveFaults marks those faults of other groups as resolved that some rank has returned.
 func (a *aligner) resolveFaults(all []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
 		for _, inventory := range all {

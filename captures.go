@@ -19,7 +19,7 @@ type captures struct {
 	// symmem and may not have ended. The list is replaced, never modified.
 	adopted           []*Stream
 	registrationCount int           // number of registrations in progress
-	registrationsDone chan struct{} // closed when registering becomes 0
+	registrationsDone chan struct{} // closed when registrationCount becomes 0
 }
 
 // runOutside runs step, which must not run while any rank is capturing a stream. If some rank is
@@ -45,8 +45,8 @@ func (c *captures) runOutside(
 	return step()
 }
 
-// postpone reports whether this rank is capturing a stream. It makes new captures wait until
-// release is called.
+// postpone makes new captures wait until release is called. isCapturing reports whether this rank
+// is already capturing a stream.
 func (c *captures) postpone() (isCapturing bool, release func()) {
 	c.mu.Lock()
 	if c.registrationCount++; c.registrationCount == 1 {

@@ -35,9 +35,9 @@ func (c *creation) begin() error {
 
 func (c *creation) done() { c.calls.Done() }
 
-// beginJoin is like begin, for a call that creates a group. Runtime.Close cancels the returned
-// context. At its end, the call must pass its error to done and return the result. If Runtime.Close
-// has begun, done replaces the error by ErrClosed.
+// beginJoin is like begin, for a call that creates a group. Runtime.Close cancels joinCtx. At its
+// end, the call must pass its error to done and return the result of done. If Runtime.Close has
+// begun, done replaces the error by ErrClosed.
 func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {

@@ -58,9 +58,10 @@ func decisionError(ownCause error, encoded []byte) error {
 	if err.Error() == d.Text {
 		return err
 	}
-	return &peerReportError{text: d.Text, err: err}
+	return &peerReportError{text: d.Text, err: err} // the error lacks a part of the text
 }
 
+// reportCheckInterval is the time between the checks in awaitReports.
 const reportCheckInterval = 20 * time.Millisecond
 
 // awaitReports waits for missing reports until some rank knows a cause, the process of a missing

@@ -8,8 +8,8 @@ import (
 )
 
 // clock measures the time since the start of a trace. It reads the system's clock only now and then
-// and counts the processor's ticks in between, which is three times as fast.
-// A clock is not safe for concurrent use.
+// and counts the processor's ticks in between, which is three times as fast. A clock is not safe
+// for concurrent use.
 type clock struct {
 	start time.Time
 	// tickLength is in units of 2^-32 ns, measured between firstReading and latestReading.
@@ -45,6 +45,7 @@ func (c *clock) now() uint64 {
 	return c.latestReading.elapsed + c.nanoseconds(ticks)
 }
 
+// nanoseconds converts a number of ticks to nanoseconds.
 func (c *clock) nanoseconds(ticks uint64) uint64 {
 	high, low := bits.Mul64(ticks, c.tickLength)
 	return high<<32 | low>>32

@@ -20,11 +20,11 @@ func Redact(b []byte) error {
 	if err != nil {
 		return err
 	}
-	end := headerBytes + h.capacity*recordBytes
-	if uint64(len(b)) != end+h.textSpaceBytes {
+	textsOffset := headerBytes + h.capacity*recordBytes
+	if uint64(len(b)) != textsOffset+h.textSpaceBytes {
 		return fmt.Errorf("%w: its size does not match its header", ErrFormat)
 	}
-	texts, err := parseTexts(b[end : end+h.usedTextBytes])
+	texts, err := parseTexts(b[textsOffset : textsOffset+h.usedTextBytes])
 	if err != nil {
 		return err
 	}
@@ -41,13 +41,14 @@ func Redact(b []byte) error {
 		textSpace = append(binary.LittleEndian.AppendUint16(textSpace, uint16(len(text))), text...)
 	}
 	clear(b[offsetHost : offsetHost+maxHostBytes])
-	clear(b[end:])
-	copy(b[end:], textSpace)
+	clear(b[textsOffset:])
+	copy(b[textsOffset:], textSpace)
 	binary.LittleEndian.PutUint64(b[offsetUsed:], uint64(len(textSpace)))
 	return nil
 }
 
-// redactRecord removes the call site from a record, and marks the texts to which the record refers.
+// redactRecord removes the call site from a record. It marks the other texts to which the record
+// refers as used.
 func redactRecord(b []byte, isUsed []bool) {
 	readUint64, writeUint64 := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
 	head := readUint64(b)
@@ -55,24 +56,24 @@ func redactRecord(b []byte, isUsed []bool) {
 		clear(b[8:]) // the record is unused or incomplete
 		return
 	}
-	mark := func(n uint64) {
+	markUsed := func(n uint64) {
 		if n < uint64(len(isUsed)) {
 			isUsed[n] = true
 		}
 	}
-	mark(head >> sourceShift & (1<<16 - 1))
+	markUsed(head >> sourceShift & (1<<16 - 1))
 	isGroup := event.Kind(head >> kindShift).IsGroupEvent()
-	last := readUint64(b[24:])
+	lastWord := readUint64(b[24:])
 	switch {
 	case head&isSecondFlag != 0 && isGroup:
-		mark(readUint64(b[8:]) >> 32)
+		markUsed(readUint64(b[8:]) >> 32)
 	case head&isSecondFlag != 0:
-		mark(last >> 32)
+		markUsed(lastWord >> 32)
 	default:
 		if isGroup {
-			mark(last & (1<<32 - 1))
+			markUsed(lastWord & (1<<32 - 1))
 		}
-		writeUint64(b[24:], last&(1<<32-1))
+		writeUint64(b[24:], lastWord&(1<<32-1))
 	}
 }
 
