@@ -12,8 +12,8 @@ import (
 )
 
 // AdoptedCommunicator registers this rank's pools with a communicator of another library, whose
-// calls can then use windows (memory that NCCL has registered on all ranks). If it belongs to a
-// group, it registers segments with the group, too.
+// calls can then use windows (memory that NCCL has registered on all ranks). If the communicator
+// belongs to a group, it also registers segments with the group.
 //
 // Once a registration has failed, every later one returns the same error. The owner must not use
 // the communicator during Register, and must call Detach or Forget before it destroys the
@@ -54,8 +54,8 @@ func (i Interop) AdoptCommunicator(
 		return nil, fmt.Errorf("adopting communicator %q: %w", name, err)
 	}
 	if g != nil && (native.Size() != len(g.ranks) || native.Rank() != g.rank) {
-		return nil, invalid("adopting communicator %q: this rank is number %d of %d in it, "+
-			"but number %d of %d in group %s", name, native.Rank(), native.Size(), g.rank,
+		return nil, invalid("adopting communicator %q: this rank is rank %d of %d in the communicator, "+
+			"but rank %d of %d in group %s", name, native.Rank(), native.Size(), g.rank,
 			len(g.ranks), g.id)
 	}
 	a := &AdoptedCommunicator{
@@ -85,11 +85,11 @@ func (a *AdoptedCommunicator) Windows() int {
 // every rank returns ErrCapturing.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
-	v, err := enter(p, nil)
+	use, err := enter(p, nil)
 	if err != nil {
 		return fmt.Errorf("registering with communicator %q: %w", a.name, err)
 	}
-	defer v.leave(p, nil)
+	defer use.leave(p, nil)
 	if a.group != nil {
 		if err := p.registrar.registerInCall(ctx, a.group); err != nil {
 			return err

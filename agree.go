@@ -25,6 +25,8 @@ type history struct {
 	events *poolEvents
 }
 
+// with returns the history for an agreement, together with the segments that this rank is about to
+// register.
 func (h *history) with(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
@@ -51,15 +53,15 @@ func (h *history) DigestAt(position uint64) (uint64, bool) {
 func (h *history) EventAt(position uint64) (event.Event, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	e, known := h.ledger.EventAt(position)
-	if known {
+	e, isKnown := h.ledger.EventAt(position)
+	if isKnown {
 		h.events.setCommon(&e, h.ledger.Load(position, &e))
 	}
-	return e, known
+	return e, isKnown
 }
 
-// noteAgreed records up to which position the histories agree. It ignores groups that lack ranks of
-// the pool's domain, because the histories of those ranks may differ.
+// noteAgreed records the position up to which the histories agree. It does nothing if g lacks ranks
+// of the pool's domain, because the histories of those ranks may differ.
 func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
@@ -76,12 +78,12 @@ func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 // comparison compares the histories of a group's pools across ranks.
 type comparison struct {
 	roster
-	rt           *Runtime
-	comm         driver.Communicator
-	life         *lifetime
-	state        *ranked.Spin[groupState]
-	inBackground bool          // a goroutine compares histories; guarded by state
-	agreed       atomic.Uint64 // number of comparisons without a difference
+	rt          *Runtime
+	comm        driver.Communicator
+	life        *lifetime
+	state       *ranked.Spin[groupState]
+	isComparing bool          // a goroutine compares histories; guarded by state
+	agreed      atomic.Uint64 // number of comparisons without a difference
 }
 
 func (c *comparison) pools() []*Pool {
@@ -108,35 +110,36 @@ func (c *comparison) histories() []agreement.Ledger {
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
-	var local []agreement.Ledger
+	var own []agreement.Ledger
 	for _, p := range c.pools() {
 		if !p.suspicion.isSuspectFor(&c.roster) {
-			local = append(local, p.history.with(nil))
+			own = append(own, p.history.with(nil))
 		}
 	}
-	payload := make([]byte, 0, 8*len(local))
-	for _, l := range local {
+	payload := make([]byte, 0, 8*len(own))
+	for _, l := range own {
 		payload = binary.LittleEndian.AppendUint64(payload, l.ID)
 	}
 	payloads, err := exchange(ctx, payload)
 	if err != nil {
 		return nil, err
 	}
-	ranks, holders := 0, map[uint64]int{}
+	ranks, rankCounts := 0, map[uint64]int{}
 	for _, ids := range payloads {
 		if ids != nil {
 			ranks++
 		}
 		for ; len(ids) >= 8; ids = ids[8:] {
-			holders[binary.LittleEndian.Uint64(ids)]++
+			rankCounts[binary.LittleEndian.Uint64(ids)]++
 		}
 	}
-	return slices.DeleteFunc(local, func(l agreement.Ledger) bool {
-		return holders[l.ID] < ranks
+	return slices.DeleteFunc(own, func(l agreement.Ledger) bool {
+		return rankCounts[l.ID] < ranks
 	}), nil
 }
 
-// agree must be called at the same point of all ranks' programs. The caller must hold Group.mu.
+// agree compares the given histories and tag. It must be called at the same point of all ranks'
+// programs. The caller must hold Group.mu.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err
@@ -147,10 +150,10 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	if err != nil {
 		return c.life.awaitCause(err)
 	}
-	return c.note(outcome)
+	return c.recordOutcome(outcome)
 }
 
-// exchangeOn returns an Exchange on a lane, which is a separate sequence of exchanges.
+// exchangeOn returns an Exchange on a lane (an independent sequence of exchanges).
 func (c *comparison) exchangeOn(lane driver.Lane) agreement.Exchange {
 	return func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return c.comm.Exchange(ctx, lane, payload)
@@ -168,9 +171,10 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// note records the outcome of a comparison. If the ranks differ, it makes the group fail and waits
-// for the common cause, because some rank may not have received the outcome.
-func (c *comparison) note(outcome *agreement.Outcome) error {
+// recordOutcome records the outcome of a comparison. If the ranks differ, it makes the group fail
+// and waits until the ranks have determined the cause, because some rank may not have received the
+// outcome.
+func (c *comparison) recordOutcome(outcome *agreement.Outcome) error {
 	if err := c.divergence(outcome); err != nil {
 		c.comm.Abort(err)
 		return c.life.awaitCause(c.comm.Cause())
@@ -218,23 +222,23 @@ func (c *comparison) compareInBackground() error {
 		return nil
 	}
 	if err := c.divergence(outcome); err != nil {
-		c.comm.Abort(err) // the next call of the program returns it
+		c.comm.Abort(err) // the next call of the program returns the error
 		return err
 	}
 	c.noteAgreed(outcome)
 	return nil
 }
 
-// startInBackground starts the background comparison if the check level requires it. It continues
-// even if this rank's level changes, because the other ranks wait for it.
+// startInBackground starts the background comparison if the check level requires it. The comparison
+// continues even if this rank's level changes, because the other ranks wait for this rank.
 func (c *comparison) startInBackground() {
 	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
 		return
 	}
 	c.state.Lock()
 	defer c.state.Unlock()
-	if !c.inBackground && c.life.ctx.Err() == nil {
-		c.inBackground = true
+	if !c.isComparing && c.life.ctx.Err() == nil {
+		c.isComparing = true
 		c.life.background.Go(c.checkInBackground)
 	}
 }
@@ -243,25 +247,25 @@ func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures exchanges whether a step was refused because of a capture. If so on any rank,
-// every rank returns an ErrCapturing that names these ranks. The caller must hold Group.mu.
-func agreeOnCaptures(ctx context.Context, g *Group, refused error) error {
-	var local []byte
-	if refused != nil {
-		local = []byte{1}
+// agreeOnCaptures exchanges whether a capture has prevented a step. If it has on any rank, every
+// rank returns an ErrCapturing that names these ranks. The caller must hold Group.mu.
+func agreeOnCaptures(ctx context.Context, g *Group, refusal error) error {
+	var own []byte
+	if refusal != nil {
+		own = []byte{1}
 	}
-	payloads, err := g.comm.Exchange(ctx, driver.LaneControl, local)
+	payloads, err := g.comm.Exchange(ctx, driver.LaneControl, own)
 	if err != nil {
 		return g.life.awaitCause(err)
 	}
-	var capturing []int
+	var capturingRanks []int
 	for r, payload := range payloads {
 		if len(payload) > 0 {
-			capturing = append(capturing, g.ranks[r])
+			capturingRanks = append(capturingRanks, g.ranks[r])
 		}
 	}
-	if len(capturing) > 0 {
-		return fmt.Errorf("%s: %w", driver.RanksOf(capturing, g.ranks), ErrCapturing)
+	if len(capturingRanks) > 0 {
+		return fmt.Errorf("%s: %w", driver.RanksOf(capturingRanks, g.ranks), ErrCapturing)
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 		case len(config.Ledgers) == 0 && a.rt.Check() == CheckOff:
 			return a.divergence(outcome)
 		default:
-			return a.comparison.note(outcome)
+			return a.comparison.recordOutcome(outcome)
 		}
 		if err := a.realign(ctx, c); err != nil {
 			return a.life.awaitCause(err)
