@@ -59,9 +59,9 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 // get the reserved memory.
 func TestReserveAfterFault(t *testing.T) {
 	const size = 8 << 20
-	for _, unaware := range []bool{false, true} {
+	for _, rank1MissesFault := range []bool{false, true} {
 		capacity := int64(2 * size)
-		if unaware {
+		if rank1MissesFault {
 			capacity += size // the realignment drops rank 1's first reservation
 		}
 		runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -77,7 +77,7 @@ func TestReserveAfterFault(t *testing.T) {
 				r.ok(b.Free())
 			}
 			r.ok(a.Free())
-			if r.Rank() == 0 || !unaware {
+			if r.Rank() == 0 || !rank1MissesFault {
 				g.Abort()
 				r.wantErr(g.Cause(r.ctx), symmem.ErrAborted)
 			}

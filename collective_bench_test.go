@@ -14,12 +14,12 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// If SYMMEM_TEST_BARS is set, the time of a submission must not exceed these limits in nanoseconds.
-// maxOverhead limits the difference from the baseline. maxDirect limits the whole call on the
-// direct path, for which NCCL has no baseline.
+// If SYMMEM_TEST_BARS is set, the time of a call must not exceed these limits in nanoseconds.
+// maxOverheadNs limits the difference from the baseline. maxDirectNs limits the whole call on the
+// direct path, which has no baseline.
 const (
-	maxOverhead = 300
-	maxDirect   = 5000
+	maxOverheadNs = 300
+	maxDirectNs   = 5000
 )
 
 // A batch has submitCalls calls with submitCount float32 elements each.
@@ -47,7 +47,7 @@ func BenchmarkSubmit(b *testing.B) {
 	for i, rt := range runtimes {
 		ranks[i] = &submitter{Runtime: rt}
 	}
-	each := func(f func(*submitter) error) {
+	onEachRank := func(f func(*submitter) error) {
 		b.Helper()
 		if err := ranktest.Each(len(ranks), func(i int) error {
 			err := f(ranks[i])
@@ -60,23 +60,23 @@ func BenchmarkSubmit(b *testing.B) {
 		}
 	}
 	b.Cleanup(func() {
-		each(func(s *submitter) error {
+		onEachRank(func(s *submitter) error {
 			symmem.FreeLive(s.Runtime)
 			return s.Close()
 		})
 	})
-	each(func(s *submitter) error { return s.allocate(b) })
+	onEachRank(func(s *submitter) error { return s.allocate(b) })
 	for _, path := range []symmem.PathChoice{
 		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
 	} {
-		each(func(s *submitter) error { return s.World().SetPath(b.Context(), path) })
+		onEachRank(func(s *submitter) error { return s.World().SetPath(b.Context(), path) })
 		b.Run("path="+path.String(), func(b *testing.B) {
-			each(func(s *submitter) error { return s.prepare(b, path) })
+			onEachRank(func(s *submitter) error { return s.prepare(b, path) })
 			if !ranks[0].hasPath {
 				b.Skip("the backend has no such path: ", symmem.ErrUnsupported)
 			}
 			for b.Loop() {
-				each(func(s *submitter) error { return s.turn(b) })
+				onEachRank(func(s *submitter) error { return s.timeBatches(b) })
 			}
 			ranks[0].report(b, path)
 		})
@@ -87,12 +87,12 @@ type submitter struct {
 	*symmem.Runtime
 	send, recv [2]symmem.Buffer // [0] is outside windows, [1] is in a window
 	hasPath    bool             // whether the backend has the path
-	// group submits a call through the group, and base submits a call of the baseline. runBase
-	// submits a batch of baseline calls.
-	group, base func() error
-	runBase     func(batch func() error) error
-	// Each batch appends its mean time per call to groupNs or baseNs.
-	groupNs, baseNs []float64
+	// callGroup submits a call through the group, and callBaseline submits a call of the baseline.
+	// runBaselineBatch runs a function that submits a batch of baseline calls.
+	callGroup, callBaseline func() error
+	runBaselineBatch        func(batch func() error) error
+	// Each batch appends its mean time per call to groupNs or baselineNs.
+	groupNs, baselineNs []float64
 }
 
 func (s *submitter) allocate(b *testing.B) error {
@@ -128,20 +128,20 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 		return nil
 	}
 	ctx, stream := b.Context(), s.DefaultStream()
-	s.groupNs, s.baseNs = nil, nil
-	s.group = func() error {
+	s.groupNs, s.baselineNs = nil, nil
+	s.callGroup = func() error {
 		return s.World().AllReduce(
 			ctx, send, recv, submitCount, symmem.Float32, symmem.Sum, stream)
 	}
 	symmem.ForgetPlans(s.World())
-	if err := errors.Join(s.group(), stream.Synchronize(ctx)); err != nil {
+	if err := errors.Join(s.callGroup(), stream.Synchronize(ctx)); err != nil {
 		return err
 	}
 	if s.Device().Backend == "nccl" {
 		return s.useNCCL(send.Address(), recv.Address())
 	}
-	s.runBase = func(batch func() error) error { return batch() }
-	if s.base = symmem.LaunchPlanned(s.World(), stream); s.base == nil {
+	s.runBaselineBatch = func(batch func() error) error { return batch() }
+	if s.callBaseline = symmem.LaunchPlanned(s.World(), stream); s.callBaseline == nil {
 		return errors.New("the group has not cached the plan")
 	}
 	return nil
@@ -156,21 +156,23 @@ func (s *submitter) useNCCL(send, recv uintptr) error {
 	}
 	comm, stream := nccl.Comm(s.World().Handle()), cuda.Stream(s.DefaultStream().Handle())
 	call := library.AllReduce(send, recv, submitCount, nccl.Float32, nccl.Sum, comm)
-	s.base = func() error { return call.On(stream) }
-	s.runBase = func(batch func() error) error {
+	s.callBaseline = func() error { return call.On(stream) }
+	s.runBaselineBatch = func(batch func() error) error {
 		return backend.Current(s.Rank(), func(*cuda.Driver) error { return batch() })
 	}
 	return nil
 }
 
-// turn times one batch through the group and one batch of the baseline.
-func (s *submitter) turn(b *testing.B) error {
-	direct := func(batch func() error) error { return batch() }
+// timeBatches times one batch through the group and one batch of the baseline.
+func (s *submitter) timeBatches(b *testing.B) error {
+	runDirectly := func(batch func() error) error { return batch() }
 	return errors.Join(
-		s.batch(b, direct, s.group, &s.groupNs), s.batch(b, s.runBase, s.base, &s.baseNs))
+		s.timeBatch(b, runDirectly, s.callGroup, &s.groupNs),
+		s.timeBatch(b, s.runBaselineBatch, s.callBaseline, &s.baselineNs))
 }
 
-func (s *submitter) batch(
+// timeBatch appends the mean time per call of one batch to times.
+func (s *submitter) timeBatch(
 	b *testing.B, run func(func() error) error, submit func() error, times *[]float64,
 ) error {
 	err := run(func() error {
@@ -187,25 +189,25 @@ func (s *submitter) batch(
 }
 
 // report adds three medians over all batches to the benchmark's result: the time of a call through
-// the group, the time of the baseline, and the difference between the two within one turn.
+// the group, the time of the baseline, and the difference between two batches of timeBatches.
 func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	overheads := make([]float64, len(s.groupNs))
 	for i := range overheads {
-		overheads[i] = s.groupNs[i] - s.baseNs[i]
+		overheads[i] = s.groupNs[i] - s.baselineNs[i]
 	}
 	median := func(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
 	call := median(s.groupNs)
 	b.ReportMetric(call, "ns/call")
-	b.ReportMetric(median(s.baseNs), "base-ns/call")
+	b.ReportMetric(median(s.baselineNs), "base-ns/call")
 	b.ReportMetric(median(overheads), "over-ns/call")
 	if os.Getenv(barsVariable) == "" {
 		return
 	}
-	if path == symmem.PathDirect && call > maxDirect {
-		b.Errorf("a call takes %.0f ns, want at most %d", call, maxDirect)
+	if path == symmem.PathDirect && call > maxDirectNs {
+		b.Errorf("a call takes %.0f ns, want at most %d", call, maxDirectNs)
 	}
-	if path != symmem.PathDirect && median(overheads) > maxOverhead {
+	if path != symmem.PathDirect && median(overheads) > maxOverheadNs {
 		b.Errorf("a call takes %.0f ns more than the baseline, want at most %d",
-			median(overheads), maxOverhead)
+			median(overheads), maxOverheadNs)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"symmem"
 )
 
-// firstCauses lists the faults that ranks report, in the order of docs/reference/failures.md. If
+// causesInOrder lists the faults that ranks report, in the order of docs/reference/failures.md. If
 // the ranks report different faults, every rank gets the first of them in this list.
-var firstCauses = []error{
+var causesInOrder = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
 	&symmem.DeadlockError{InCall: "AllReduce 1", Activity: map[int]string{2: "in an agreement"}},
@@ -24,19 +24,19 @@ var firstCauses = []error{
 }
 
 func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
-	for i, first := range firstCauses {
-		for _, other := range firstCauses[i+1:] {
-			t.Run(fmt.Sprintf("%T before %T", first, other), func(t *testing.T) {
+	for i, earlierCause := range causesInOrder {
+		for _, laterCause := range causesInOrder[i+1:] {
+			t.Run(fmt.Sprintf("%T before %T", earlierCause, laterCause), func(t *testing.T) {
 				var texts errorTexts
 				runRanks(t, 3, symmem.Options{}, func(r *rank) {
-					g, cause := r.split(r.World(), 0), other
+					g, cause := r.split(r.World(), 0), laterCause
 					if r.Rank() == 1 {
-						cause = first
+						cause = earlierCause
 					}
 					symmem.Fail(g, cause)
 					err := g.Cause(r.ctx)
-					if reflect.TypeOf(err) != reflect.TypeOf(first) {
-						r.failf("got %T (%v), want %T", err, err, first)
+					if reflect.TypeOf(err) != reflect.TypeOf(earlierCause) {
+						r.failf("got %T (%v), want %T", err, err, earlierCause)
 					}
 					texts.add(r, err)
 				})
@@ -50,13 +50,13 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
-		doing := []string{"AllReduce 7", "AllGather 63, call 1 of capture 4", "AllReduce 7"}
+		calls := []string{"AllReduce 7", "AllGather 63, call 1 of capture 4", "AllReduce 7"}
 		missing := [][]int{{1}, {0, 2}, {1}}[r.Rank()]
 		symmem.Fail(g, &symmem.TimeoutError{
-			InCall: doing[r.Rank()], Waited: time.Second, Missing: missing,
+			InCall: calls[r.Rank()], Waited: time.Second, Missing: missing,
 		})
-		var late *symmem.TimeoutError
-		if !errors.As(g.Cause(r.ctx), &late) {
+		var timeoutErr *symmem.TimeoutError
+		if !errors.As(g.Cause(r.ctx), &timeoutErr) {
 			r.failf("got %v, want a TimeoutError", g.Cause(r.ctx))
 			return
 		}
@@ -65,10 +65,10 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 			1: "waits in AllGather 63, call 1 of capture 4, for ranks 0,2",
 			2: "waits in AllReduce 7, for rank 1",
 		}
-		if !reflect.DeepEqual(late.Activity, want) {
-			r.failf("Activity = %q, want %q", late.Activity, want)
+		if !reflect.DeepEqual(timeoutErr.Activity, want) {
+			r.failf("Activity = %q, want %q", timeoutErr.Activity, want)
 		}
-		texts.add(r, late)
+		texts.add(r, timeoutErr)
 	})
 	texts.requireSame(t, 3)
 }

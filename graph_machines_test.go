@@ -34,7 +34,7 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	needRanks(t, ranks)
-	var all []*exec.Cmd
+	var processes []*exec.Cmd
 	for number := range ranks {
 		c := systest.Command(t, systest.Patience, os.Args[0])
 		c.Env = append(os.Environ(), firstVariable+"=1", storeVariable+"="+store,
@@ -44,9 +44,9 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, c)
+		processes = append(processes, c)
 	}
-	for number, c := range all {
+	for number, c := range processes {
 		if err := c.Wait(); err != nil {
 			t.Errorf("rank %d: %v\n%s", number, err, c.Stdout)
 		}
@@ -62,7 +62,7 @@ func runFirstCallRank() int {
 		Timeout: time.Minute,
 	}))
 	if err == nil {
-		err = errors.Join(captureFirst(ctx, rt), rt.Close())
+		err = errors.Join(captureFirstCalls(ctx, rt), rt.Close())
 	}
 	if err != nil {
 		fmt.Println(err)
@@ -71,9 +71,9 @@ func runFirstCallRank() int {
 	return 0
 }
 
-// captureFirst creates a new group for each operation, and captures and replays the group's first
-// call.
-func captureFirst(ctx context.Context, rt *symmem.Runtime) error {
+// captureFirstCalls creates a new group for each operation, and captures and replays the group's
+// first call.
+func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
 		return err
@@ -97,14 +97,14 @@ func captureFirst(ctx context.Context, rt *symmem.Runtime) error {
 			Operation: operation, Type: symmem.Float32, Count: count, Send: send.Memory(),
 			Recv: recv.Memory(),
 		}
-		if err := captureOne(ctx, rt, call); err != nil {
+		if err := captureFirstCall(ctx, rt, call); err != nil {
 			errs = append(errs, fmt.Errorf("%v: %w", operation, err))
 		}
 	}
 	return errors.Join(append(errs, send.Free(), recv.Free())...)
 }
 
-func captureOne(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error {
+func captureFirstCall(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error {
 	g, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {
 		return err
@@ -113,9 +113,9 @@ func captureOne(ctx context.Context, rt *symmem.Runtime, call symmem.Call) error
 	if err := s.BeginCapture(); err != nil {
 		return errors.Join(err, g.Close())
 	}
-	queued := rt.Interop().Do(ctx, g, call, s)
+	callErr := rt.Interop().Do(ctx, g, call, s)
 	graph, err := s.EndCapture()
-	if err = errors.Join(queued, err); err == nil {
+	if err = errors.Join(callErr, err); err == nil {
 		err = errors.Join(graph.Launch(s), s.Synchronize(ctx), graph.Close())
 	}
 	return errors.Join(err, g.Close())

@@ -35,10 +35,10 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 		b := r.window(p, mib)
 		m := b.Memory()
 		r.checkSum(w, b)
-		sum := r.capture(func(s *symmem.Stream) {
+		sumGraph := r.capture(func(s *symmem.Stream) {
 			r.ok(w.AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
 		})
-		ring := r.capture(func(s *symmem.Stream) {
+		messageGraph := r.capture(func(s *symmem.Stream) {
 			r.ok(w.Send(r.ctx, m, 10, symmem.Float32, 1-r.Rank(), s))
 			r.ok(w.Recv(r.ctx, m, 10, symmem.Float32, 1-r.Rank(), s))
 		})
@@ -54,10 +54,10 @@ func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 				r.resume(p)
 			}
 			r.fill(b, float32(cycle+r.Rank()))
-			r.ok(sum.Launch(s))
+			r.ok(sumGraph.Launch(s))
 			r.synchronize()
 			r.checkAll(b, float32(2*cycle+1))
-			r.ok(ring.Launch(s))
+			r.ok(messageGraph.Launch(s))
 			r.synchronize()
 			r.checkAll(b, float32(2*cycle+1))
 		}
@@ -134,17 +134,17 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 // TestSuspendedGroupCloses closes suspended groups and the pools of their windows.
 func TestSuspendedGroupCloses(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
-		for _, both := range []bool{false, true} {
+		for _, suspendsPool := range []bool{false, true} {
 			g, p := r.split(r.World(), 0), r.pool()
 			b := r.window(p, mib)
 			r.checkSum(g, b)
-			if both {
+			if suspendsPool {
 				r.suspend(p, symmem.DiscardContents)
 			}
 			suspendGroup(r, g)
 			r.ok(g.Close())
 			r.wantErr(g.Resume(r.ctx), symmem.ErrClosed)
-			if both {
+			if suspendsPool {
 				r.resume(p)
 			}
 			r.checkSum(r.World(), b)

@@ -24,8 +24,8 @@ func TestSplitOrdersRanksByKey(t *testing.T) {
 		b := r.alloc(p, 4096)
 		r.ok(p.Register(r.ctx, g))
 		r.checkSum(g, b)
-		one := r.split(g, g.Rank())
-		r.checkSum(one, b)
+		singleRankGroup := r.split(g, g.Rank())
+		r.checkSum(singleRankGroup, b)
 		r.checkSum(r.World(), r.window(r.pool(), 4096))
 	})
 }
