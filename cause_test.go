@@ -121,8 +121,8 @@ func TestDepartedRanksAreCause(t *testing.T) {
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	own := errors.New("own")
-	for _, cause := range slices.Concat(causesInOrder, []error{
-		mismatch, fmt.Errorf("%w; advice", causesInOrder[2]), errors.New("unknown"),
+	for _, cause := range slices.Concat(firstCauses, []error{
+		mismatch, fmt.Errorf("%w; advice", firstCauses[2]), errors.New("unknown"),
 		&symmem.DivergenceError{Group: "world", Message: "ranks differ", Why: "extra event"},
 		&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: mismatch},
 		fmt.Errorf("reading: %w", symmem.ErrAborted),

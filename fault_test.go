@@ -12,9 +12,9 @@ import (
 	"symmem"
 )
 
-// causesInOrder lists the faults that ranks report, in the order of docs/reference/failures.md. If
+// firstCauses lists the faults that ranks report, in the order of docs/reference/failures.md. If
 // the ranks report different faults, every rank gets the first of them in this list.
-var causesInOrder = []error{
+var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
 	&symmem.DeadlockError{InCall: "AllReduce 1", Activity: map[int]string{2: "in an agreement"}},
@@ -24,8 +24,8 @@ var causesInOrder = []error{
 }
 
 func TestFirstCauseIsErrorOfAllRanks(t *testing.T) {
-	for i, earlierCause := range causesInOrder {
-		for _, laterCause := range causesInOrder[i+1:] {
+	for i, earlierCause := range firstCauses {
+		for _, laterCause := range firstCauses[i+1:] {
 			t.Run(fmt.Sprintf("%T before %T", earlierCause, laterCause), func(t *testing.T) {
 				var texts errorTexts
 				runRanks(t, 3, symmem.Options{}, func(r *rank) {
