@@ -59,7 +59,7 @@ func (r *poolRanges) set(p *Pool, bytes int64) {
 	r.list.Store(&list)
 }
 
-// addresses finds the live buffers of a pool by address. It builds its index when it is first used.
+// addresses finds the live buffers of a pool by address.
 type addresses struct {
 	mu      *ranked.Spin[poolMu]
 	pool    *Pool
@@ -140,8 +140,7 @@ func (a *addresses) build() {
 	a.isBuilt, a.events.active = true, true
 }
 
-// noteAlloc adds b to the index if the index is in use. Callers of noteAlloc and noteFree must hold
-// mu.
+// noteAlloc requires that the caller holds mu, as does noteFree.
 func (a *addresses) noteAlloc(b Buffer) {
 	if a.isBuilt {
 		a.index.insert(b)
@@ -220,7 +219,6 @@ func (a *addressIndex) insert(b Buffer) {
 	a.count, a.bytes = a.count+1, a.bytes+b.Size()
 }
 
-// split moves the second half of a full chunk to a new chunk.
 func (a *addressIndex) split(at int) {
 	newChunk := a.emptyChunk
 	if a.emptyChunk = nil; newChunk == nil {

@@ -74,7 +74,6 @@ func (i Interop) ForgetStream(s *Stream) {
 	}
 }
 
-// forget ends the use of an adopted stream with the given function.
 func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
 	s.rt.captures.updateAdopted(s, false)
 	return end(s.adopted)

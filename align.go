@@ -51,7 +51,6 @@ func (s *suspicion) raisedFor(g *roster) bool {
 	})
 }
 
-// isSuspectFor is like raisedFor, but locks mu.
 func (s *suspicion) isSuspectFor(g *roster) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +69,6 @@ func (s *suspicion) rebuildCount() int {
 	return s.rebuilds
 }
 
-// addOutsideGroup adds g to outsideGroups if g has ranks outside the pool's domain.
 func (s *suspicion) addOutsideGroup(g *roster) {
 	if s.domain == nil || s.domain.contains(g) {
 		return
@@ -83,7 +81,6 @@ func (s *suspicion) addOutsideGroup(g *roster) {
 	s.outsideGroups[g.full] = true
 }
 
-// isAffectedBy reports whether a fault of g may make the pool suspect.
 func (s *suspicion) isAffectedBy(g *roster) bool {
 	if s.domain == nil {
 		return false
@@ -110,8 +107,7 @@ func (s *suspicion) noteRealigned(g *roster) {
 	}
 }
 
-// alignedCall describes a call that first realigns pools, if necessary, and then compares their
-// histories.
+// alignedCall describes a call that realigns pools if necessary and then compares histories.
 type alignedCall struct {
 	tag string // identifies the operation, to detect ranks that make different calls
 	// A pool is realigned if it is suspect on some rank, or if that rank's needsAlign returns true.

@@ -117,7 +117,6 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 	return own
 }
 
-// realignWith realigns pools, given the inventories of all ranks.
 func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []*Pool) error {
 	if err := a.checkAllReady(all); err != nil {
 		for _, p := range pools {
@@ -151,7 +150,6 @@ func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []
 	return errors.Join(append(errs, a.unmapRemoved(ctx, changedPools, removedSegments))...)
 }
 
-// checkAllReady returns an error if some rank cannot change its pools.
 func (a *aligner) checkAllReady(all []rankInventory) error {
 	for r, inventory := range all {
 		switch {
@@ -166,7 +164,6 @@ func (a *aligner) checkAllReady(all []rankInventory) error {
 	return nil
 }
 
-// resolveFaults marks those faults of other groups as resolved that some rank has returned.
 func (a *aligner) resolveFaults(all []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
 		for _, inventory := range all {
@@ -204,7 +201,6 @@ func allocInventories(inventories []poolInventory) []alloc.Inventory {
 	return all
 }
 
-// removesSegment reports whether the new layout lacks a segment that some rank has.
 func removesSegment(layout alloc.Arrangement, inventories []poolInventory) bool {
 	for _, s := range inventories {
 		for ordinal, extent := range s.Segments {
@@ -234,7 +230,6 @@ func (a *aligner) unmapRemoved(
 	return errors.Join(errs...)
 }
 
-// conflictError returns a DivergenceError, which lists the blocks that prevent a realignment of p.
 func (a *aligner) conflictError(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,

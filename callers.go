@@ -74,7 +74,6 @@ func refuse(ctx context.Context, calls *spin.Gate) error {
 	return nil
 }
 
-// poll waits until isDone returns true.
 func poll(ctx context.Context, isDone func() bool) error {
 	for pause := time.Microsecond; !isDone(); pause = min(2*pause, time.Millisecond) {
 		select {

@@ -121,7 +121,6 @@ func (c *captures) setAdopted(s *Stream, isListed bool) {
 	c.adopted = list
 }
 
-// forget removes all streams from the list of adopted streams.
 func (c *captures) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 
 // decision encodes the cause on which the ranks of a failed group have agreed.
 type decision struct {
-	Text   string `json:"text"` // text of the cause, which may be longer than Report.Text
+	Text   string `json:"text"` // may be longer than Report.Text
 	Report report `json:"report"`
 }
 
@@ -31,7 +31,6 @@ func encodeDecision(cause error) []byte {
 	return encoded
 }
 
-// decide proposes a cause to the other ranks and returns the cause on which the ranks have agreed.
 func (inq *inquiry) decide(cause error) error {
 	proposal := encodeDecision(cause)
 	result := inq.comm.Decide(proposal)
@@ -58,10 +57,9 @@ func decisionError(ownCause error, encoded []byte) error {
 	if err.Error() == d.Text {
 		return err
 	}
-	return &peerReportError{text: d.Text, err: err} // the error lacks a part of the text
+	return &peerReportError{text: d.Text, err: err}
 }
 
-// reportCheckInterval is the time between the checks in awaitReports.
 const reportCheckInterval = 20 * time.Millisecond
 
 // awaitReports waits for missing reports until some rank knows a cause, the process of a missing

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lifetime records whether a group is open, failed or closed, and the reason for it.
+// lifetime records whether a group is open, failed or closed, and the reason.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -115,7 +115,6 @@ func (l *lifetime) awaitCause(err error) error {
 	return l.err()
 }
 
-// isOwnFault reports whether err is a fault of this group.
 func (l *lifetime) isOwnFault(err error) bool {
 	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
 }

@@ -133,7 +133,6 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	}
 }
 
-// reduceNothing makes a reduction of 0 elements.
 func (r *rank) reduceNothing() {
 	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()
 	m := b.Memory()

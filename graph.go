@@ -140,7 +140,6 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	return true, err
 }
 
-// noteUntracked records that captured work uses memory of p whose uses the pool does not track.
 func (s *Stream) noteUntracked(p *Pool) {
 	if p == nil || !s.capturing.Load() {
 		return

@@ -102,13 +102,11 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	return released, g.life.awaitCause(err)
 }
 
-// setState requires that the caller holds Group.mu.
 func (s *groupSuspender) setState(state int32) {
 	s.suspendState.Store(state)
 	s.group.windows.makePlansStale()
 }
 
-// prepareSuspend returns an error if this rank cannot suspend the group.
 func (s *groupSuspender) prepareSuspend(
 	ctx context.Context, comm driver.SuspendableCommunicator, isCapturing bool,
 ) error {
@@ -155,7 +153,6 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	return nil
 }
 
-// suspendedGroup returns an error if a group of one of the windows is suspended.
 func suspendedGroup(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
@@ -165,7 +162,6 @@ func suspendedGroup(windows []groupWindow) error {
 	return &refusalError{text, ErrSuspended}
 }
 
-// noteGroup records that captured work of s, if s is being captured, contains calls of g.
 func noteGroup(s *Stream, g *Group) {
 	if !s.capturing.Load() {
 		return
@@ -177,7 +173,6 @@ func noteGroup(s *Stream, g *Group) {
 	}
 }
 
-// groupRefusals returns the reasons why groups refuse calls, or nil.
 func groupRefusals(groups []*Group) error {
 	var errs []error
 	for _, g := range groups {

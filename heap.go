@@ -46,7 +46,6 @@ func (h *heap) alloc(
 	}
 }
 
-// sizeError adds the operation and its size to err, unless err contains them already.
 func sizeError(operation string, bytes int64, err error) error {
 	if errors.Is(err, alloc.ErrSize) {
 		return err
@@ -54,7 +53,6 @@ func sizeError(operation string, bytes int64, err error) error {
 	return fmt.Errorf("%s %s: %w", operation, driver.Plural(bytes, "byte"), err)
 }
 
-// reserve ensures that later allocations of the stream can use the given amount of memory.
 func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	growth, err := h.core.Reserve(bytes, s.number)
 	if err != nil {
@@ -93,7 +91,6 @@ func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	return newOutOfMemoryError(h.core.GrowFailed(bytes, s.number), err)
 }
 
-// grow maps a new segment and adds it to the pool.
 func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 	memory, err := h.segments.mapNext(growth.Bytes)
 	if err != nil {
@@ -160,7 +157,6 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
-// liveCounts returns the number of live blocks in each segment with live blocks.
 func (h *heap) liveCounts() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {

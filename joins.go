@@ -103,7 +103,6 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	return g, err
 }
 
-// connectUnmonitored is like connect, but does not notice that a process has ended.
 func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
@@ -125,7 +124,6 @@ func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, er
 	return g, nil
 }
 
-// newGroup creates a Group and connects its parts. life must be new.
 func newGroup(
 	rt *Runtime, config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {

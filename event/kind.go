@@ -119,7 +119,6 @@ func (k Kind) InHistory() bool { return k > 0 && k < kindHistoryEnd }
 // IsGroupEvent reports whether events of kind k belong to a group rather than a pool.
 func (k Kind) IsGroupEvent() bool { return k >= kindPoolEnd && k < kindEnd }
 
-// takesSpace reports whether an event of kind k occupies space in a pool.
 func (k Kind) takesSpace() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }

@@ -45,13 +45,11 @@ func (c *clock) now() uint64 {
 	return c.latestReading.elapsed + c.nanoseconds(ticks)
 }
 
-// nanoseconds converts a number of ticks to nanoseconds.
 func (c *clock) nanoseconds(ticks uint64) uint64 {
 	high, low := bits.Mul64(ticks, c.tickLength)
 	return high<<32 | low>>32
 }
 
-// readSystemClock returns the nanoseconds since the start of the trace and updates tickLength.
 func (c *clock) readSystemClock() uint64 {
 	r, isPrecise := c.readBothClocks()
 	if isPrecise {

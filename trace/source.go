@@ -67,7 +67,6 @@ func (s *Source) Describe(e *event.Event) {
 	s.describeSite(e.Site)
 }
 
-// describeSite sets siteBits.
 func (s *Source) describeSite(site string) {
 	if !shareMemory(site, s.site) {
 		s.site, s.siteBits = site, uint64(s.writer.textNumber(site))<<32

@@ -168,7 +168,6 @@ func (w *Writer) requestPopulation() {
 	}
 }
 
-// populateChunks populates the chunks after the current one whenever this is requested.
 func (w *Writer) populateChunks() {
 	defer close(w.done)
 	for range w.populateRequests {

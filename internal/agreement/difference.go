@@ -108,7 +108,6 @@ func classify(d *DivergenceError, events contributions) Difference {
 		decodeUint64s(events.list[usual].detail), decodeUint64s(events.list[deviant].detail))
 }
 
-// freesSameBlock reports whether all variants free the same block.
 func (d *DivergenceError) freesSameBlock() bool {
 	for _, v := range d.Variants {
 		if !v.HasEvent || !v.Event.SameFree(&d.Variants[0].Event) {

@@ -59,7 +59,6 @@ func encodeDigestAnswer(source snapshotSource, position uint64) []byte {
 	return []byte{answerNotKept}
 }
 
-// requestDigestsFrom returns the digests of up to maxComparedEvents requests.
 func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	var out []byte
 	for i := range uint64(maxComparedEvents) {
@@ -72,7 +71,6 @@ func requestDigestsFrom(source snapshotSource, position uint64) []byte {
 	return out
 }
 
-// handleEvents ends the agreement with a divergence, which contains the events of all ranks.
 func (m *Machine) handleEvents(s *Summary) ([]byte, *Outcome, error) {
 	search := m.searches[0]
 	isPositionKnown := search.first == search.last

@@ -109,7 +109,6 @@ func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	return m.claims
 }
 
-// removeClaimed removes a message that has been claimed.
 func (q *queue[R]) removeClaimed(id messageID) {
 	delete(q.unclaimed, id)
 	if len(q.arrivals) > 2*len(q.unclaimed) {

@@ -8,7 +8,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// step is an event in a test: apply passes it to a Matcher, which must return the claims want.
 type step struct {
 	event string
 	apply func(m *Matcher[string]) []Claim[string]
