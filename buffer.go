@@ -13,19 +13,17 @@ import (
 // memory.
 type Buffer struct{ memory Memory }
 
-// Memory is a range of memory that work reads or writes. It is part of a Buffer, or symmem does not
-// own it. It has only four words, because the compiler keeps at most four in registers.
+// Memory is a range of memory that work reads or writes: part of a Buffer, or memory that symmem
+// does not own. It has only four words, because the compiler keeps at most four in registers.
 type Memory struct {
 	pool   *Pool        // nil for memory that symmem does not own
 	handle alloc.Handle // of the buffer's block
-	// start is the address of the memory. If it points into a Go slice, it keeps the slice
-	// reachable.
+	// start is the address. If it points into a Go slice, it keeps the slice reachable.
 	start  unsafe.Pointer
 	extent extent
 }
 
-// extent packs hostFlag, a length in bytes, and the number of the stream that the Buffer was
-// allocated on, or untracked instead of that number.
+// extent packs hostFlag, a length in bytes, and the number of the Buffer's stream (or untracked).
 type extent uint64
 
 const (
@@ -93,14 +91,14 @@ func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
 
-// UseOn records that stream s uses the buffer. After Free, the memory is not reused until the work
-// that s has queued so far is complete or, if s is being captured, until the graph is closed.
-// Collectives, Copy and Fill call UseOn implicitly.
+// UseOn records that stream s uses the buffer. After Free, the memory is not reused until this use
+// has completed or, if s is being captured, until the graph is closed. Collectives, Copy and Fill
+// call UseOn implicitly.
 //
 // Uses determine where later buffers are placed, so all ranks of the pool's domain must record the
 // same uses. If only some ranks use a buffer on another stream or in a capture, the others must
-// call UseOn. All ranks must also synchronize that stream, or close the graph, at the same points
-// of the program.
+// call UseOn. All ranks must also synchronize that stream, or close a graph, at the same points of
+// the program.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -133,7 +131,7 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 	if bytes > 0 {
-		// The garbage collector may reject a pointer past the end of a Go slice.
+		// To the garbage collector, a pointer past the end of a Go slice looks like corruption.
 		m.start = unsafe.Add(m.start, offset)
 	}
 	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&hostFlag

@@ -172,8 +172,8 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
-// closeFailed closes a group that could not be created, and returns err. If err is a fault of the
-// group, the ranks first determine the cause of the fault, which closeFailed returns instead.
+// closeFailed closes a group that could not be created. If err is a fault of the group, the ranks
+// first determine its cause.
 func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())

@@ -116,7 +116,7 @@ func (s *Source) claimBatch() uint64 {
 	for n := first + 1; n <= s.batchEnd; n++ {
 		s.recordAt(n).head = n & (1<<32 - 1)
 	}
-	// Prefetch the batch after this one, because the source will probably claim it next.
+	// Prefetch the next batch, which the source will probably claim later.
 	for n := s.batchEnd + 1; n <= s.batchEnd+batchRecords; n += recordsPerCacheLine {
 		spin.PrefetchWrite(unsafe.Pointer(s.recordAt(n)))
 	}
@@ -170,8 +170,7 @@ func (s *Source) recordGroupEvent(e *event.Event) {
 	s.writeGroupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
-// Collective records that a group submits the call c on a stream. number is the field Number of the
-// event.
+// Collective records that a group submits the call c on a stream. number is the event's Number.
 func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
 ) {

@@ -211,8 +211,7 @@ func (w *Writer) textNumber(s string) uint32 {
 
 const maxTextBytes = 4096
 
-// sourceBits returns the bits of a record's head that identify a pool or group, which text
-// describes.
+// sourceBits returns the bits of a record's head that identify a pool or group.
 func (w *Writer) sourceBits(text string) uint64 {
 	return uint64(min(w.textNumber(text), omittedSourceNumber)) << sourceShift
 }

@@ -57,8 +57,7 @@ type DivergenceError struct {
 	// Ledger is the pool's id, for KindPlacement and KindPending.
 	Ledger uint64
 	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
-	// the exact position is unknown, but it lies between Position and Last. Some rank no longer
-	// keeps this part of the history.
+	// the event is between the two, in a part of the history that some rank no longer keeps.
 	Position, Last uint64
 	// Variants lists up to 16 observations, ordered by the lowest rank that made each.
 	Variants []Variant

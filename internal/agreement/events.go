@@ -8,8 +8,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxComparedEvents is the maximum number of events that classify compares, from the first
-// difference on.
+// maxComparedEvents is the maximum number of events that classify compares.
 const maxComparedEvents = 9
 
 // maxDetailBytes is the maximum size of a detail, which holds the digests of up to

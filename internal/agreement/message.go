@@ -15,7 +15,7 @@ const (
 	phaseDone
 )
 
-// message is the decoded form of the payload that one rank sends in a round.
+// message is the decoded payload of one rank in a round.
 type message struct {
 	phase phase
 	round uint64
@@ -71,7 +71,7 @@ func decodeMessage(b []byte) (*message, error) {
 	return m, r.err
 }
 
-// Summary combines the payloads that the ranks sent in a round.
+// Summary combines the payloads of a round.
 type Summary struct {
 	phase            phase
 	round            uint64

@@ -11,8 +11,7 @@ import (
 // Names determines how reports name ranks and pools. It must be the same on all ranks. With the
 // zero value, reports contain group ranks and pool IDs.
 type Names struct {
-	// Members lists the group's world ranks in group order. If it is empty, reports contain group
-	// ranks.
+	// Members lists the group's world ranks in group order. It may be empty.
 	Members []int
 	// Pool returns the name of a pool, such as "pool 1".
 	Pool func(id uint64) string

@@ -69,8 +69,7 @@ func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// Note is like Absorb, but without a call site. It is faster, because its arguments fit into
-// registers.
+// Note is like Absorb without a call site. Its arguments fit into registers.
 func (l *Ledger) Note(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -124,7 +123,7 @@ func (l *Ledger) dropEverySecondCheckpoint() {
 	l.stride *= 2
 }
 
-// Position returns the number of events in the history, including events that are no longer kept.
+// Position returns the number of events in the history.
 func (l *Ledger) Position() uint64 { return l.position }
 
 // Floor returns the first position whose event is still kept.
@@ -135,9 +134,10 @@ func (l *Ledger) Floor() uint64 {
 // NextStart returns the smallest position at which a restarted history may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.maxEntries + 1) * l.maxEntries }
 
-// Restart replaces the history with one that all ranks have agreed on. Only the length (position)
-// and the digest of the new history are known. position is the NextStart of the rank with the
-// longest history, so no rank has already reached it.
+// Restart replaces the history with one that all ranks have agreed on, of which only the length and
+// the digest are known. position is the NextStart of the rank with the longest history. Ranks reach
+// this position only by restarting, so comparing a restarted history with another one finds no
+// difference.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.restartPosition = position, digest, position
 	l.agreedPosition, l.agreedDigest = position, digest

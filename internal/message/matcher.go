@@ -19,7 +19,7 @@ type Matcher[R any] struct {
 type Claim[R any] struct {
 	Receive R
 	Source  int // rank that sent the message
-	// Number numbers the messages with the same source and tag, from 1.
+	// Number is counted from 1 for each source and tag.
 	Number uint64
 }
 
