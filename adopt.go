@@ -38,10 +38,10 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle(true) declares that all work queued on adopted streams has finished. The owners are then
-// allowed to destroy their streams without ForgetStream. Until SetIdle(false), Pool.Trim and
-// Runtime.Close do not query adopted streams, and other streams do not get memory that was freed on
-// an adopted stream.
+// SetIdle declares, if idle is true, that all work queued on adopted streams has finished. The
+// owners are then allowed to destroy their streams without ForgetStream. Until SetIdle(false),
+// Pool.Trim and Runtime.Close do not query adopted streams, and other streams do not get memory
+// that was freed on an adopted stream.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.adoptedIdle.Store(idle)

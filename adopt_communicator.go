@@ -38,10 +38,10 @@ func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
 	rt := i.rt
-	if err := rt.creation.begin(); err != nil {
+	if err := rt.creation.beginCall(); err != nil {
 		return nil, err
 	}
-	defer rt.creation.done()
+	defer rt.creation.endCall()
 	if err := rt.opts.rejectDeterministic(fmt.Sprintf("adopting communicator %q", name)); err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (a *AdoptedCommunicator) Windows() int {
 // every rank returns ErrCapturing.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
-	use, err := enter(p, nil)
+	use, err := enterPools(p, nil)
 	if err != nil {
 		return fmt.Errorf("registering with communicator %q: %w", a.name, err)
 	}
@@ -143,7 +143,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	defer p.mu.Unlock()
 	a.windowsMu.Lock()
 	defer a.windowsMu.Unlock()
-	return p.segments.hold(0, func(s *segment) bool {
+	return p.segments.holdSegments(0, func(s *segment) bool {
 		return a.windows[s] == nil &&
 			(a.group == nil || a.group.windows.contains(uintptr(s.start), 0))
 	})
@@ -210,7 +210,7 @@ func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
 	for _, w := range a.sortedWindows() {
-		errs = append(errs, checkClosedOnce(w.Deregister()))
+		errs = append(errs, panicIfClosedTwice(w.Deregister()))
 	}
 	clear(a.windows)
 	return errors.Join(errs...)
@@ -266,7 +266,7 @@ func deregisterAdopted(rt *Runtime, s *segment) error {
 		a.windowsMu.Lock()
 		if w := a.windows[s]; w != nil {
 			delete(a.windows, s)
-			errs = append(errs, checkClosedOnce(w.Deregister()))
+			errs = append(errs, panicIfClosedTwice(w.Deregister()))
 		}
 		a.windowsMu.Unlock()
 	}

@@ -148,7 +148,7 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 		Mode: agreement.ModeExact, Tag: tag, Ledgers: ledgers,
 	})
 	if err != nil {
-		return c.life.awaitCause(err)
+		return c.life.awaitFault(err)
 	}
 	return c.recordOutcome(outcome)
 }
@@ -177,7 +177,7 @@ func (c *comparison) run(
 func (c *comparison) recordOutcome(outcome *agreement.Outcome) error {
 	if err := c.divergence(outcome); err != nil {
 		c.comm.Abort(err)
-		return c.life.awaitCause(c.comm.Cause())
+		return c.life.awaitFault(c.comm.Cause())
 	}
 	c.noteAgreed(outcome)
 	return nil
@@ -256,7 +256,7 @@ func agreeOnCaptures(ctx context.Context, g *Group, refusal error) error {
 	}
 	payloads, err := g.comm.Exchange(ctx, driver.LaneControl, own)
 	if err != nil {
-		return g.life.awaitCause(err)
+		return g.life.awaitFault(err)
 	}
 	var capturingRanks []int
 	for r, payload := range payloads {

@@ -27,17 +27,17 @@ type aligner struct {
 // suspicion records whether a pool is suspect, which means that it may place buffers differently on
 // other ranks. mu guards the fields from raised on.
 type suspicion struct {
-	mu     *ranked.Spin[poolMu]
-	domain *Group
-	raised bool // the pool is suspect
+	mu       *ranked.Spin[poolMu]
+	domain   *Group
+	isRaised bool // the pool is suspect
 	// failedGroups holds the groups whose faults made the pool suspect.
 	failedGroups map[*lifetime]bool
-	// aligned lists the world ranks with which this rank has realigned the pool.
-	aligned []int
-	// preFault lists the blocks that were live when raised was set. These blocks are the same on
-	// all ranks.
-	preFault []alloc.View
-	rebuilds int // number of realignments; each one drops all reservations
+	// alignedRanks lists the world ranks with which this rank has realigned the pool.
+	alignedRanks []int
+	// blocksBeforeFault lists the blocks that were live when raised was set. These blocks are the
+	// same on all ranks.
+	blocksBeforeFault []alloc.View
+	rebuilds          int // number of realignments; each one drops all reservations
 	// outsideGroups holds the full ids of groups that use the pool and have ranks outside the
 	// pool's domain.
 	outsideGroups map[string]bool
@@ -46,8 +46,8 @@ type suspicion struct {
 // raisedFor reports whether the pool may place buffers differently on other ranks of g. The caller
 // must hold mu.
 func (s *suspicion) raisedFor(g *roster) bool {
-	return s.raised && slices.ContainsFunc(g.ranks, func(r int) bool {
-		return r != g.ranks[g.rank] && !slices.Contains(s.aligned, r)
+	return s.isRaised && slices.ContainsFunc(g.ranks, func(r int) bool {
+		return r != g.ranks[g.rank] && !slices.Contains(s.alignedRanks, r)
 	})
 }
 
@@ -60,7 +60,7 @@ func (s *suspicion) isSuspectFor(g *roster) bool {
 func (s *suspicion) isSuspectForAny() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.raised
+	return s.isRaised
 }
 
 func (s *suspicion) rebuildCount() int {
@@ -94,16 +94,16 @@ func (s *suspicion) isAffectedBy(g *roster) bool {
 func (s *suspicion) noteRealigned(g *roster) {
 	s.rebuilds++
 	for failedGroup := range s.failedGroups {
-		if failedGroup.fault.Load() == faultResolved {
+		if failedGroup.fault.Load() == faultRepaired {
 			delete(s.failedGroups, failedGroup)
 		}
 	}
 	switch {
 	case len(s.failedGroups) > 0: // the pool stays suspect because of another fault
 	case g.contains(&s.domain.roster):
-		s.raised, s.aligned, s.preFault = false, nil, nil
+		s.isRaised, s.alignedRanks, s.blocksBeforeFault = false, nil, nil
 	default:
-		s.aligned = slices.Clone(g.ranks)
+		s.alignedRanks = slices.Clone(g.ranks)
 	}
 }
 
@@ -136,7 +136,7 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 		}
 		outcome, err := a.comparison.run(ctx, a.comparison.exchangeOn(driver.LaneControl), config)
 		if err != nil {
-			return a.life.awaitCause(err)
+			return a.life.awaitFault(err)
 		}
 		switch {
 		case outcome.Flags != 0:
@@ -146,7 +146,7 @@ func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 			return a.comparison.recordOutcome(outcome)
 		}
 		if err := a.realign(ctx, c); err != nil {
-			return a.life.awaitCause(err)
+			return a.life.awaitFault(err)
 		}
 		c.needsAlign = nil // it may return true forever, for example while a graph uses the memory
 	}
@@ -174,9 +174,9 @@ type realignError struct{ error }
 
 func (e *realignError) Unwrap() error { return e.error }
 
-// keepsMemory reports whether a pool leaves memory unused because, at a realignment, only some
-// ranks were using this memory.
-func keepsMemory(p *Pool) bool {
+// leavesMemoryUnused reports whether a pool leaves memory unused because, at a realignment, only
+// some ranks were using this memory.
+func leavesMemoryUnused(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.core.HasKept()

@@ -134,7 +134,7 @@ func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []
 			continue
 		}
 		p.realigner.markSuspect(nil)
-		layout, conflict := alloc.Union(allocInventories(inventories))
+		layout, conflict := alloc.CommonLayout(allocInventories(inventories))
 		if conflict != nil {
 			errs = append(errs, &realignError{a.conflictError(p, conflict)})
 			continue

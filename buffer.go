@@ -106,7 +106,7 @@ func (b Buffer) UseOn(s *Stream) error {
 	if s == nil || s.rt != b.memory.pool.rt {
 		return invalid("using a buffer on a nil stream or a stream of another runtime")
 	}
-	use, err := enter(b.memory.pool, nil)
+	use, err := enterPools(b.memory.pool, nil)
 	if err != nil {
 		return fmt.Errorf("using a buffer on stream %d: %w", s.number, err)
 	}

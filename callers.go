@@ -12,10 +12,10 @@ import (
 // registered from enter to leave.
 type poolUse struct{ first, second spin.Pass }
 
-// enter begins a call that uses memory of the pools a and b, which may be nil or the same. If a
-// pool is closing or suspended, enter returns ErrClosed or ErrSuspended; otherwise, the caller must
-// call leave.
-func enter(a, b *Pool) (use poolUse, err error) {
+// enterPools begins a call that uses memory of the pools a and b, which may be nil or the same. If
+// a pool is closing or suspended, enter returns ErrClosed or ErrSuspended; otherwise, the caller
+// must call leave.
+func enterPools(a, b *Pool) (use poolUse, err error) {
 	caller := spin.Self()
 	var isOpen bool
 	if a != nil {

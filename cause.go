@@ -100,8 +100,8 @@ type reports struct {
 func (inq *inquiry) decodeReports(payloads [][]byte) *reports {
 	all := &reports{byKind: map[string][]report{}}
 	for rank, payload := range payloads {
-		r := report{from: inq.ranks[rank]}
-		if json.Unmarshal(payload, &r) != nil || !r.valid() {
+		r := report{sender: inq.ranks[rank]}
+		if json.Unmarshal(payload, &r) != nil || !r.hasRequiredFields() {
 			all.missing = append(all.missing, inq.ranks[rank])
 			continue
 		}
@@ -126,11 +126,11 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 	case len(byKind[kindLost]) > 0:
 		return inq.mergeLost(byKind[kindLost])
 	case len(byKind[kindPrior]) > 0:
-		return byKind[kindPrior][0].err()
+		return byKind[kindPrior][0].toError()
 	case len(byKind[kindClosed]) > 0:
 		elsewhere := map[int]string{}
 		for _, r := range byKind[kindClosed] {
-			elsewhere[r.from] = "has closed its Runtime in the meantime"
+			elsewhere[r.sender] = "has closed its Runtime in the meantime"
 		}
 		return &DeadlockError{
 			InCall: "joining group " + inq.id, Activity: elsewhere, Members: inq.ranks,
@@ -169,7 +169,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 	case len(byKind[kindOther]) > 0:
 		first := byKind[kindOther][0]
 		return fmt.Errorf("group %s failed on %s: %s", inq.id,
-			driver.RanksOf([]int{first.from}, inq.ranks), first.Text)
+			driver.RanksOf([]int{first.sender}, inq.ranks), first.Text)
 	case len(all.missing) > 0:
 		return inq.unexplained(cause, all)
 	}
@@ -234,12 +234,12 @@ func (inq *inquiry) mergeLate(reports []report) *TimeoutError {
 	}
 	e.Missing = distinct(e.Missing)
 	for _, r := range reports {
-		if !slices.Contains(e.Missing, r.from) {
+		if !slices.Contains(e.Missing, r.sender) {
 			continue
 		}
-		e.Activity[r.from] = "waits in " + r.InCall
+		e.Activity[r.sender] = "waits in " + r.InCall
 		if len(r.Late.Missing) > 0 {
-			e.Activity[r.from] += ", for " + driver.Ranks(r.Late.Missing)
+			e.Activity[r.sender] += ", for " + driver.Ranks(r.Late.Missing)
 		}
 	}
 	return e
@@ -255,7 +255,7 @@ func (inq *inquiry) abortedError(reports []report) error {
 			ranks = append(ranks, r.Peer.Ranks...)
 			continue
 		}
-		ranks = append(ranks, r.from)
+		ranks = append(ranks, r.sender)
 		if r.Interrupted {
 			why = ": " + r.Text
 		}

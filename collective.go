@@ -100,14 +100,14 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s.rt != g.rt {
 		return invalid("%v on group %s: the stream belongs to another runtime", c.operation, g.id)
 	}
-	use, err := enter(c.send.pool, c.recv.pool)
+	use, err := enterPools(c.send.pool, c.recv.pool)
 	if err != nil {
-		return g.calls.wrap(c, err)
+		return g.calls.wrapError(c, err)
 	}
 	if g.calls.site.Load() != c.site {
 		g.calls.site.Store(c.site)
 	}
-	planned := g.calls.cached(c)
+	planned := g.calls.cachedPlan(c)
 	if planned == nil || s.mustRecordUse(c) {
 		return g.runSlowly(ctx, s, c, planned, use)
 	}
@@ -123,7 +123,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	planned.submit.End(begin)
 	use.leave(c.send.pool, c.recv.pool)
 	if err != nil {
-		return g.life.awaitCause(err)
+		return g.life.awaitFault(err)
 	}
 	return nil
 }
@@ -136,21 +136,21 @@ func (g *Group) runSlowly(
 	defer use.leave(c.send.pool, c.recv.pool)
 	otherPools, err := c.enterOthers()
 	if err != nil {
-		return g.calls.wrap(c, err)
+		return g.calls.wrapError(c, err)
 	}
 	defer otherPools.leave()
 	if err := g.refusal(); err != nil {
-		return g.calls.wrap(c, err)
+		return g.calls.wrapError(c, err)
 	}
-	noteGroup(s, g)
+	recordGroupInCapture(s, g)
 	others := c.otherBuffers()
 	if planned == nil {
-		if planned, err = g.calls.validCopy(c); err != nil {
+		if planned, err = g.calls.validatedCopy(c); err != nil {
 			return err
 		}
 	}
 	recordUse := s.mustRecordUse(c)
-	if recordUse && g.life.fault.Load() != faultResolved {
+	if recordUse && g.life.fault.Load() != faultRepaired {
 		if err := errors.Join(s.useBoth(c.send, c.recv), s.useBoth(others[0], others[1]),
 			s.useBoth(others[2], others[3])); err != nil {
 			return err
@@ -176,7 +176,7 @@ func (g *Group) runSlowly(
 		s.useAgain(others[0], others[1])
 		s.useAgain(others[2], others[3])
 	}
-	return g.life.awaitCause(err)
+	return g.life.awaitFault(err)
 }
 
 // otherPoolUses holds the uses of pools that enterOthers has begun.
@@ -196,10 +196,10 @@ func (c *collective) enterOthers() (use otherPoolUses, err error) {
 			use.pools[i] = m.pool
 		}
 	}
-	if use.first, err = enter(use.pools[0], use.pools[1]); err != nil {
+	if use.first, err = enterPools(use.pools[0], use.pools[1]); err != nil {
 		return use, err
 	}
-	if use.second, err = enter(use.pools[2], use.pools[3]); err != nil {
+	if use.second, err = enterPools(use.pools[2], use.pools[3]); err != nil {
 		use.first.leave(use.pools[0], use.pools[1])
 	}
 	return use, err
@@ -263,7 +263,7 @@ func (g *Group) AllGatherV(
 	splits := &Splits{RecvCounts: counts}
 	return g.run(ctx, s, &collective{
 		operation: driver.AllGatherV, send: send, recv: recv, dataType: t, splits: splits,
-		count: splits.OwnCount(driver.AllGatherV, g.rank),
+		count: splits.CountOf(driver.AllGatherV, g.rank),
 	})
 }
 
@@ -276,7 +276,7 @@ func (g *Group) ReduceScatterV(
 	splits := &Splits{SendCounts: counts}
 	return g.run(ctx, s, &collective{
 		operation: driver.ReduceScatterV, send: send, recv: recv, dataType: t, reduceOp: op,
-		splits: splits, count: splits.OwnCount(driver.ReduceScatterV, g.rank),
+		splits: splits, count: splits.CountOf(driver.ReduceScatterV, g.rank),
 	})
 }
 

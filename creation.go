@@ -19,21 +19,21 @@ type creation struct {
 	cancel context.CancelCauseFunc
 }
 
-// usable returns ErrClosed once Runtime.Close has begun.
-func (c *creation) usable() error { return context.Cause(c.life) }
+// closedError returns ErrClosed once Runtime.Close has begun.
+func (c *creation) closedError() error { return context.Cause(c.life) }
 
-// begin counts a call until done is called.
-func (c *creation) begin() error {
+// beginCall counts a call until done is called.
+func (c *creation) beginCall() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.usable(); err != nil {
+	if err := c.closedError(); err != nil {
 		return err
 	}
 	c.calls.Add(1)
 	return nil
 }
 
-func (c *creation) done() { c.calls.Done() }
+func (c *creation) endCall() { c.calls.Done() }
 
 // beginJoin is like begin, for a call that creates a group. Runtime.Close cancels joinCtx. At its
 // end, the call must pass its error to done and return the result of done. If Runtime.Close has
@@ -41,17 +41,17 @@ func (c *creation) done() { c.calls.Done() }
 func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
-	if err := c.begin(); err != nil {
+	if err := c.beginCall(); err != nil {
 		return nil, nil, err
 	}
 	joinCtx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })
 	return joinCtx, func(err error) error {
-		defer c.done()
+		defer c.endCall()
 		stop()
 		cancel(nil)
 		if err != nil {
-			return cmp.Or(c.usable(), err)
+			return cmp.Or(c.closedError(), err)
 		}
 		return nil
 	}, nil

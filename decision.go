@@ -45,7 +45,7 @@ func (inq *inquiry) decide(cause error) error {
 // call as well.
 func decisionError(ownCause error, encoded []byte) error {
 	var d decision
-	if json.Unmarshal(encoded, &d) != nil || !d.Report.valid() {
+	if json.Unmarshal(encoded, &d) != nil || !d.Report.hasRequiredFields() {
 		return ownCause
 	}
 	var ownMismatch *driver.MismatchError
@@ -53,7 +53,7 @@ func decisionError(ownCause error, encoded []byte) error {
 		ownMismatch.Number == m.Number && ownMismatch.Launch == m.Launch {
 		return ownCause
 	}
-	err := d.Report.err()
+	err := d.Report.toError()
 	if err.Error() == d.Text {
 		return err
 	}

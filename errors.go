@@ -166,8 +166,9 @@ func (e *absentErrorWithText) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinDistinct joins errors whose texts differ, because one cause often prevents several releases.
-func joinDistinct(errs ...error) error {
+// joinWithoutDuplicates joins errors whose texts differ, because one cause often prevents several
+// releases.
+func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
 	for _, err := range parts(errors.Join(errs...)) {

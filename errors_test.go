@@ -25,7 +25,7 @@ func TestJoinDistinctDropsRepeatedErrors(t *testing.T) {
 		"joined errors without members": {[]error{manyErrors{}}, "several"},
 	} {
 		got := ""
-		if err := joinDistinct(c.errs...); err != nil {
+		if err := joinWithoutDuplicates(c.errs...); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

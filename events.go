@@ -112,7 +112,7 @@ func (o *outbox) putBack(rest []event.Event) {
 
 // deliver also delivers events that are queued meanwhile. The caller must not hold a lock.
 func (o *outbox) deliver(batch []event.Event) {
-	ranked.Unlocked()
+	ranked.AssertUnlocked()
 	for batch != nil {
 		batch = o.deliverUntilPanic(batch)
 	}

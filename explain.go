@@ -35,7 +35,7 @@ func (pl *planner) explain(
 	switch {
 	case op.HasSplits():
 		c.splits = evenSplits(op, count, len(pl.ranks))
-		c.count = c.splits.OwnCount(op, pl.rank)
+		c.count = c.splits.CountOf(op, pl.rank)
 	case op.PointToPoint():
 		c.root = (pl.rank + 1) % len(pl.ranks)
 	}

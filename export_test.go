@@ -153,10 +153,11 @@ func FreeAll(p *Pool) {
 func Reported(err error) error {
 	encoded, encoding := json.Marshal(reportOf(err))
 	var r report
-	if decoding := json.Unmarshal(encoded, &r); encoding != nil || decoding != nil || !r.valid() {
+	decoding := json.Unmarshal(encoded, &r)
+	if encoding != nil || decoding != nil || !r.hasRequiredFields() {
 		return errors.Join(encoding, decoding)
 	}
-	return r.err()
+	return r.toError()
 }
 
 // Fail makes a group fail on this rank, as a failed call of the backend does.
@@ -345,7 +346,7 @@ func (c registerHook) Register(
 
 // ColdPlan plans a call without the group's cache of plans.
 func ColdPlan(ctx context.Context, g *Group, c Call) error {
-	p, err := g.calls.validCopy(collectiveOf(&c))
+	p, err := g.calls.validatedCopy(collectiveOf(&c))
 	if err != nil {
 		return err
 	}
@@ -355,7 +356,7 @@ func ColdPlan(ctx context.Context, g *Group, c Call) error {
 // WarmPlan finds the plan of a call in the group's cache. If it is not there, WarmPlan plans the
 // call.
 func WarmPlan(ctx context.Context, g *Group, c Call) error {
-	if p := g.calls.cached(collectiveOf(&c)); p != nil {
+	if p := g.calls.cachedPlan(collectiveOf(&c)); p != nil {
 		return nil
 	}
 	return ColdPlan(ctx, g, c)
@@ -402,7 +403,7 @@ func CloseDuring(p *Pool, call func() error) error {
 // calls, and then makes the norm enter the pools of its other buffers.
 func CloseBetween(a NormArgs) error {
 	c := &collective{send: a.Input, recv: a.Output, norm: &a}
-	entered, err := enter(c.send.pool, c.recv.pool)
+	entered, err := enterPools(c.send.pool, c.recv.pool)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type lifetime struct {
 	cancel context.CancelCauseFunc
 	// failing is closed when this rank has detected a fault, before ctx is canceled.
 	failing    chan struct{}
-	fault      atomic.Int32   // faultNotReturned, faultReturned or faultResolved
+	fault      atomic.Int32   // faultNotReturned, faultReturned or faultRepaired
 	background sync.WaitGroup // goroutines of the group
 }
 
@@ -43,9 +43,9 @@ const (
 	// that they use, because another rank may have queued the same calls before it detected the
 	// fault.
 	faultReturned
-	// faultResolved means that, since the fault, the ranks have restored the same state of the
+	// faultRepaired means that, since the fault, the ranks have restored the same state of the
 	// group's pools. Later calls do not record the buffers that they use.
-	faultResolved
+	faultRepaired
 )
 
 // err returns the cause of the fault that ended the group, or nil until the ranks have determined
@@ -57,7 +57,7 @@ func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
-		ranked.Waiting()
+		ranked.AssertMayWait()
 		select {
 		case <-l.ctx.Done():
 		case <-ctx.Done():
@@ -104,13 +104,13 @@ func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
 
-// awaitCause replaces a fault of this group by the cause that the ranks determine together. It
+// awaitFault replaces a fault of this group by the cause that the ranks determine together. It
 // returns other errors unchanged.
-func (l *lifetime) awaitCause(err error) error {
+func (l *lifetime) awaitFault(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.isOwnFault(err) {
 		return err // an interrupted caller must not wait again
 	}
-	ranked.Waiting()
+	ranked.AssertMayWait()
 	<-l.ctx.Done()
 	return l.err()
 }
@@ -165,7 +165,7 @@ func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAb
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.noteFault(ErrAborted)
-	l.fault.Store(faultResolved)
+	l.fault.Store(faultRepaired)
 }
 
 // failStream returns err. If the group has failed, failStream makes the stream fail, because later

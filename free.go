@@ -39,7 +39,8 @@ func (p *Pool) free(b Buffer) error {
 	if err != nil || state != alloc.Free {
 		return p.freeSlowly(block, state, err)
 	}
-	p.ledger.Note(event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, 0)
+	p.ledger.AppendWithoutSite(
+		event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, 0)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	if p.events.active {
 		p.addresses.noteFree(block)
@@ -65,7 +66,7 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 
 // freeAfterClose unlocks p.mu.
 func (p *Pool) freeAfterClose(b Buffer) error {
-	if len(p.segments.liveAfterClose) == 0 {
+	if len(p.segments.liveBuffers) == 0 {
 		p.mu.Unlock()
 		return errPoolClosed
 	}

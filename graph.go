@@ -170,7 +170,7 @@ func (g *Graph) Launch(s *Stream) error {
 		return fmt.Errorf("launching a graph: %w", ErrClosed)
 	}
 	for _, p := range g.pools {
-		use, err := enter(p, nil)
+		use, err := enterPools(p, nil)
 		if err != nil {
 			return fmt.Errorf("launching a graph: %w", err)
 		}

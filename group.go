@@ -122,7 +122,7 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	local, _ := binary.Append(nil, binary.LittleEndian, [2]int64{color, key}) // cannot fail
 	messages, err := g.comm.Exchange(ctx, driver.LaneControl, local)
 	if err != nil {
-		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.life.awaitCause(err))
+		return nil, fmt.Errorf("splitting group %s: %w", g.id, g.life.awaitFault(err))
 	}
 	all := make([][2]int64, len(messages))
 	for r, message := range messages {
@@ -172,13 +172,13 @@ func (g *Group) Close() (err error) {
 		errs := []error{g.comm.Close()}
 		failed = g.life.noteFaultOfCommunicator() || failed // Close may have found that a peer had failed
 		for _, p := range g.rt.registry.allPools() {
-			errs = append(errs, p.registrar.leave(g))
+			errs = append(errs, p.registrar.dropGroup(g))
 		}
 		g.life.background.Wait()
 		if !failed {
-			g.rt.registry.forgetGroup(g)
+			g.rt.registry.removeGroup(g)
 		}
-		err = joinDistinct(errs...)
+		err = joinWithoutDuplicates(errs...)
 	})
 	return err
 }
@@ -247,7 +247,7 @@ func (g *Group) Stats() GroupStats {
 		Agreements:    g.comparison.agreed.Load(),
 		Paths:         map[string]uint64{},
 		Tuning: Tuning{
-			Table: g.router.tuning.Name(), Digest: digestText(g.router.tuning),
+			Table: g.router.tuning.Name(), Digest: formatDigest(g.router.tuning),
 			Path: PathChoice(g.router.choice.Load()).String(), Machines: g.router.shape.Machines,
 		},
 	}
@@ -284,7 +284,7 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	}
 	g.windows.makePlansStale()
 	if err != nil {
-		return fmt.Errorf("setting the path of group %s: %w", g.id, g.life.awaitCause(err))
+		return fmt.Errorf("setting the path of group %s: %w", g.id, g.life.awaitFault(err))
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	if err == nil { // wait until all ranks have unmapped the memory; only then is it free
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
-	return released, g.life.awaitCause(err)
+	return released, g.life.awaitFault(err)
 }
 
 func (s *groupSuspender) setState(state int32) {
@@ -143,7 +143,7 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	s.setState(poolResuming)
 	err := s.compareAndPrepare(ctx, "resume group", func() error { return nil })
 	if err == nil {
-		err = g.life.awaitCause(g.comm.(driver.SuspendableCommunicator).Resume(ctx))
+		err = g.life.awaitFault(g.comm.(driver.SuspendableCommunicator).Resume(ctx))
 	}
 	if err != nil {
 		s.setState(poolSuspended)
@@ -162,7 +162,7 @@ func suspendedGroup(windows []groupWindow) error {
 	return &refusalError{text, ErrSuspended}
 }
 
-func noteGroup(s *Stream, g *Group) {
+func recordGroupInCapture(s *Stream, g *Group) {
 	if !s.capturing.Load() {
 		return
 	}

@@ -28,7 +28,7 @@ func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
 	for {
-		if reclaimErr := h.uses.reclaim(s); reclaimErr != nil {
+		if reclaimErr := h.uses.awaitUses(s); reclaimErr != nil {
 			return alloc.Block{}, reclaimErr
 		}
 		if err == nil && growth.Bytes == 0 {
@@ -58,7 +58,7 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	if err != nil {
 		return newOutOfMemoryError(err, nil)
 	}
-	h.ledger.Absorb(&event.Event{
+	h.ledger.Append(&event.Event{
 		Kind: event.KindReserve, Stream: h.core.Number(s.number), Segment: -1, Size: growth.Bytes,
 		Requested: bytes,
 	}, site)
@@ -101,7 +101,7 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 		return errors.Join(err, memory.Unmap())
 	}
 	stream := h.core.Number(s.number)
-	h.ledger.Absorb(&event.Event{
+	h.ledger.Append(&event.Event{
 		Kind: event.KindSegment, Stream: stream, Segment: ordinal,
 		Size: growth.Bytes, Requested: growth.Bytes,
 	}, site)

@@ -93,7 +93,7 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 		return unlockAndRefuse(p)
 	}
 	defer p.events.release()
-	p.ledger.Absorb(&event.Event{
+	p.ledger.Append(&event.Event{
 		Kind: event.KindNote, Segment: -1, Size: value, Requested: kind,
 	}, i.site)
 	return nil
@@ -282,7 +282,7 @@ func (c *Call) list(g *Group, site uint32) ([]*collective, error) {
 func (c *Call) collective(rank int, site uint32) collective {
 	count := c.Count
 	if c.Splits != nil && count == 0 {
-		count = c.Splits.OwnCount(c.Operation, rank)
+		count = c.Splits.CountOf(c.Operation, rank)
 	}
 	return collective{
 		operation: c.Operation, dataType: c.Type, reduceOp: c.Op, root: c.Root, count: count,

@@ -44,7 +44,7 @@ func (rt *Runtime) JoinWith(
 	}
 	timeout := driver.NewLimit(cmp.Or(o.Timeout, rt.opts.Timeout))
 	defer deliverAll(rt)
-	if err := rt.creation.usable(); err != nil {
+	if err := rt.creation.closedError(); err != nil {
 		return nil, err
 	}
 	rank := slices.Index(ranks, rt.rank)
@@ -93,10 +93,10 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 	}
 	defer func() {
 		err = done(err)
-		rt.monitor.noteResult(err)
+		rt.monitor.recordResult(err)
 	}()
 	operation := "joining group " + driver.GroupConfig{ID: r.full}.Name()
-	err = rt.monitor.withRanks(ctx, operation, r.ranks, func(ctx context.Context) (err error) {
+	err = rt.monitor.runWithRanks(ctx, operation, r.ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnmonitored(ctx, r)
 		return err
 	})
@@ -196,7 +196,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 	if err != nil {
 		own.TableError = err.Error()
 	} else {
-		digest := digestText(table)
+		digest := formatDigest(table)
 		own.Terms = append(own.Terms, setting{
 			"tuning table", digest, fmt.Sprintf("%s (digest %s)", table.Name(), digest),
 		})
@@ -216,7 +216,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 		}
 		hasSuspectPools = hasSuspectPools || all[r].Suspect
 	}
-	g.router.tuning, g.router.shape = table, shapeOf(all)
+	g.router.tuning, g.router.shape = table, groupShape(all)
 	return hasSuspectPools, compareSettings(all, g.ranks)
 }
 

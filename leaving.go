@@ -19,7 +19,7 @@ func isAwaitingOthers(err error, ended []*rendezvous.EndedError) bool {
 func newRankLeftError(operation string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}
-		if e.Why == "" || json.Unmarshal([]byte(e.Why), r) != nil || !r.valid() {
+		if e.Why == "" || json.Unmarshal([]byte(e.Why), r) != nil || !r.hasRequiredFields() {
 			continue
 		}
 		switch reason := e.How + " because of that"; {
@@ -35,7 +35,7 @@ func newRankLeftError(operation string, ended []*rendezvous.EndedError) error {
 			}
 		}
 		reported := *e
-		reported.How = fmt.Sprintf("%s because of an error: %v", e.How, r.err())
+		reported.How = fmt.Sprintf("%s because of an error: %v", e.How, r.toError())
 		ended = slices.Clone(ended)
 		ended[slices.Index(ended, e)] = &reported
 	}

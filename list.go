@@ -18,11 +18,11 @@ func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) er
 	if err := cmp.Or(checkList(g, s, calls), g.refusal()); err != nil {
 		return err
 	}
-	noteGroup(s, g)
+	recordGroupInCapture(s, g)
 	for _, c := range calls {
-		visit, err := enter(c.send.pool, c.recv.pool)
+		visit, err := enterPools(c.send.pool, c.recv.pool)
 		if err != nil {
-			return g.calls.wrap(c, err)
+			return g.calls.wrapError(c, err)
 		}
 		defer visit.leave(c.send.pool, c.recv.pool)
 	}
@@ -37,7 +37,7 @@ func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) er
 			s.useAgain(c.send, c.recv)
 		}
 	}
-	return g.life.awaitCause(err)
+	return g.life.awaitFault(err)
 }
 
 func checkList(g *Group, s *Stream, calls []*collective) error {
@@ -65,14 +65,14 @@ func planList(
 	}
 	plans = make([]*collective, len(calls))
 	for i, c := range calls {
-		if plans[i] = g.calls.cached(c); plans[i] == nil {
-			if plans[i], err = g.calls.validCopy(c); err != nil {
+		if plans[i] = g.calls.cachedPlan(c); plans[i] == nil {
+			if plans[i], err = g.calls.validatedCopy(c); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, c := range calls {
-		if s.mustRecordUse(c) && g.life.fault.Load() != faultResolved {
+		if s.mustRecordUse(c) && g.life.fault.Load() != faultRepaired {
 			if err := s.useBoth(c.send, c.recv); err != nil {
 				return nil, err
 			}
@@ -108,17 +108,17 @@ func chooseListPath(planner *planner, calls []*collective) error {
 		}
 	}
 	var call driver.Call
-	if cached := planner.cached(largest); cached != nil {
+	if cached := planner.cachedPlan(largest); cached != nil {
 		call = *cached.plan.Prepared()
 	} else {
-		validated, err := planner.validCopy(largest)
+		validated, err := planner.validatedCopy(largest)
 		if err != nil {
 			return err
 		}
 		call = validated.call()
 		buffers := planner.locations(&call)
 		if _, _, err := planner.router.route(validated.choice, &call, buffers.where); err != nil {
-			return planner.wrap(largest, err)
+			return planner.wrapError(largest, err)
 		}
 	}
 	for _, c := range calls {

@@ -64,9 +64,9 @@ func (m *rankMonitor) leaveWorld(ctx context.Context, deadline time.Time) error 
 	return m.watcher.Leave(waitCtx, m.leaveReason())
 }
 
-// withRanks runs a step that needs the given ranks. If one of these ranks ends, withRanks returns a
-// RankLostError with its number.
-func (m *rankMonitor) withRanks(
+// runWithRanks runs a step that needs the given ranks. If one of these ranks ends, runWithRanks
+// returns a RankLostError with its number.
+func (m *rankMonitor) runWithRanks(
 	ctx context.Context, operation string, ranks []int, step func(context.Context) error,
 ) error {
 	guarded, stop := m.watcher.Guard(ctx, ranks)
@@ -218,8 +218,8 @@ func (w *localWorld) Leave(context.Context, string) error {
 	return w.store.Close()
 }
 
-// noteResult records the result of the latest attempt to join a group.
-func (m *rankMonitor) noteResult(err error) {
+// recordResult records the result of the latest attempt to join a group.
+func (m *rankMonitor) recordResult(err error) {
 	if errors.Is(err, ErrClosed) {
 		return
 	}

@@ -116,7 +116,7 @@ func (r *router) takesWindows() bool {
 //
 // The result depends only on the call, on the settings that the ranks agreed on, and on SetPath, so
 // all ranks choose the same path. Ranks also agree on whether a call on windows works in place,
-// because validCopy rejects calls whose buffers overlap in another way.
+// because validatedCopy rejects calls whose buffers overlap in another way.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -167,7 +167,8 @@ func refusal(offer driver.Offer, direct *reason) error {
 func (r *router) decideDirect(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (bool, *reason) {
-	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathDirect) ||
+	if choice == PathPlain || choice == PathWindow ||
+		!call.Operation.SupportsPath(driver.PathDirect) ||
 		bytesOf(call, r.ranks) == 0 && call.Operation != driver.Barrier && call.Norm == nil {
 		return false, nil
 	}
@@ -180,7 +181,7 @@ func (r *router) decideDirect(
 		if refusal != nil {
 			return false, nil
 		}
-	case call.ComparesFloats():
+	case call.IsFloatMinOrMax():
 		why.text = "and minimum and maximum of floats take the direct path whenever they can, " +
 			"which keeps NaNs"
 		if refusal != nil {
@@ -211,7 +212,8 @@ func (r *router) ruleOf(call *driver.Call) (tuning.Path, tuning.Reason) {
 }
 
 func (r *router) decideTwoLevel(choice PathChoice, call *driver.Call, offer driver.Offer) bool {
-	if choice == PathPlain || choice == PathWindow || !call.Operation.Takes(driver.PathTwoLevel) ||
+	if choice == PathPlain || choice == PathWindow ||
+		!call.Operation.SupportsPath(driver.PathTwoLevel) ||
 		r.shape.Machines <= 1 {
 		return false
 	}
@@ -238,7 +240,7 @@ func ruleName(o driver.Operation) string {
 
 // bytesOf returns the size of a call's larger buffer. It is the same on every rank.
 func bytesOf(call *driver.Call, ranks int) int64 {
-	if call.Operation.Uneven() {
+	if call.Operation.SplitsOneBuffer() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())
 	}
 	send, recv := call.Spans(ranks, call.Root)

@@ -71,7 +71,7 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	s := c.DefaultStream()
 	c.ok(s.Copy(send, symmem.Host(in[c.Rank()])))
 	err = c.World().AllReduce(c.ctx, send, recv, int64(len(got)/size), c.dataType, c.op, s)
-	if c.Device().Backend == "nccl" && !c.op.Everywhere(c.dataType) && err != nil {
+	if c.Device().Backend == "nccl" && !c.op.IsSupportedEverywhere(c.dataType) && err != nil {
 		c.wantErr(err, symmem.ErrUnsupported)
 		return
 	}
@@ -87,7 +87,7 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	call := driver.Call{Operation: driver.AllReduce, DataType: c.dataType, ReduceOp: c.op}
 	if taken == "direct" {
 		c.direct = true
-	} else if c.direct && choice == symmem.PathAuto && call.ComparesFloats() {
+	} else if c.direct && choice == symmem.PathAuto && call.IsFloatMinOrMax() {
 		c.failf("%v of %v took the %s path, want direct", c.op, c.dataType, taken)
 	}
 	byNCCL := c.Device().Backend == "nccl" && taken != "direct"

@@ -82,10 +82,10 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// cached returns a kept call that is the same as c and whose plan is not stale, or nil. Ranks may
-// keep different plans, because slots depend on addresses. A kept plan must therefore not affect
-// what a call registers or whether the call is refused.
-func (pl *planner) cached(c *collective) *collective {
+// cachedPlan returns a kept call that is the same as c and whose plan is not stale, or nil. Ranks
+// may keep different plans, because slots depend on addresses. A kept plan must therefore not
+// affect what a call registers or whether the call is refused.
+func (pl *planner) cachedPlan(c *collective) *collective {
 	p := pl.plans[c.planSlot(c.weight())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.sameCall(c) ||
 		(c.splits != p.splits || c.norm != p.norm) && !p.sameSplitsAndNorm(c) {
@@ -150,8 +150,9 @@ func (c *collective) buffers() [6]Memory {
 	return [6]Memory{c.send, c.recv, o[0], o[1], o[2], o[3]}
 }
 
-// validCopy validates a call and returns a copy for prepare. If it fails, it fails on every rank.
-func (pl *planner) validCopy(c *collective) (*collective, error) {
+// validatedCopy validates a call and returns a copy for prepare. If it fails, it fails on every
+// rank.
+func (pl *planner) validatedCopy(c *collective) (*collective, error) {
 	p := new(collective)
 	*p = *c
 	p.frees = unknownFrees
@@ -160,7 +161,7 @@ func (pl *planner) validCopy(c *collective) (*collective, error) {
 	}
 	call := p.call()
 	if err := pl.validate(p, &call); err != nil {
-		return nil, pl.wrap(c, err)
+		return nil, pl.wrapError(c, err)
 	}
 	return p, nil
 }
@@ -198,7 +199,7 @@ func (c *collective) call() driver.Call {
 func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := pl.life.cause(ctx); err != nil {
-		return pl.wrap(c, err)
+		return pl.wrapError(c, err)
 	}
 	for _, m := range c.buffers() {
 		if m.pool != nil {
@@ -207,23 +208,23 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	}
 	registered, err := pl.register(ctx, c, s)
 	if err != nil {
-		return pl.wrap(c, err)
+		return pl.wrapError(c, err)
 	}
 	if err := pl.realignPools(ctx, c, registered); err != nil {
-		return pl.wrap(c, err)
+		return pl.wrapError(c, err)
 	}
 	call := c.call()
 	c.revision = pl.windows.revision.Load()
 	found := pl.locations(&call)
 	offer, why, err := pl.router.route(c.choice, &call, found.where)
 	if err != nil {
-		return pl.wrap(c, err)
+		return pl.wrapError(c, err)
 	}
 	described := pl.describe(&call, &found, 0)
 	callDigest := digestCall(described)
 	c.plan, err = offer.Take(call.Path, callDigest)
 	if err != nil {
-		return fmt.Errorf("%w (%v)", pl.life.awaitCause(err), why)
+		return fmt.Errorf("%w (%v)", pl.life.awaitFault(err), why)
 	}
 	c.described = describeSubmitted(&call, described, len(pl.ranks), pl.rank, callDigest)
 	if pl.rt.live.countsCalls.Load() {
@@ -275,7 +276,7 @@ func (pl *planner) realignPools(ctx context.Context, c *collective, registered b
 	return nil
 }
 
-func (pl *planner) wrap(c *collective, err error) error {
+func (pl *planner) wrapError(c *collective, err error) error {
 	return fmt.Errorf("%v on group %s: %w", c.operation, pl.id, err)
 }
 
@@ -364,7 +365,8 @@ func (m Memory) registersWith(g *Group) bool {
 	if member != nil && !member.hasPending.Load() || !g.calls.canRegister(p) {
 		return false
 	}
-	return p.realigner.mustRealign(&g.roster, m.Address(), m.Bytes()) || p.registrar.hasPendingSegments(member)
+	return p.realigner.mustRealign(&g.roster, m.Address(), m.Bytes()) ||
+		p.registrar.hasPendingSegments(member)
 }
 
 // locations holds the windows that contain a call's buffers. A window is memory that is registered
@@ -381,7 +383,7 @@ func (pl *planner) locations(call *driver.Call) locations {
 	if call.Operation == driver.AllToAllV && inSend && sendBytes > 0 {
 		call.SendWindow = send.window
 	}
-	if call.Operation.Uneven() {
+	if call.Operation.SplitsOneBuffer() {
 		return locateUneven(table, call, sendBytes, recvBytes)
 	}
 	if !call.Operation.UsesWindows() || call.Count == 0 {

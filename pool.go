@@ -73,10 +73,10 @@ type Pool struct {
 // NewPool creates a pool. Every rank of a domain must create the domain's pools in the same order.
 // NewPool does not wait for other ranks.
 func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
-	if err := rt.creation.begin(); err != nil {
+	if err := rt.creation.beginCall(); err != nil {
 		return nil, err
 	}
-	defer rt.creation.done()
+	defer rt.creation.endCall()
 	if o.Domain != nil && o.Domain.rt != rt {
 		return nil, invalid("creating a pool: its domain is a group of another runtime")
 	}
@@ -191,7 +191,8 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 		start: unsafe.Add(seg.start, block.Offset),
 	}}
 	if site == 0 {
-		p.ledger.Note(event.KindAlloc, p.core.Owner(), block.Segment, block.Offset, block.Size, bytes)
+		p.ledger.AppendWithoutSite(
+			event.KindAlloc, p.core.Owner(), block.Segment, block.Offset, block.Size, bytes)
 	} else {
 		p.noteAllocAt(block, bytes, site)
 	}
@@ -205,7 +206,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 }
 
 func (p *Pool) noteAllocAt(block alloc.Block, bytes int64, site uint32) {
-	p.ledger.Absorb(&event.Event{
+	p.ledger.Append(&event.Event{
 		Kind: event.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
 		Offset: block.Offset, Size: block.Size, Requested: bytes,
 	}, site)
@@ -234,7 +235,7 @@ func (p *Pool) reserveFor(
 	if s == nil || s.rt != p.rt {
 		return invalid("reserving memory on a stream of another runtime")
 	}
-	v, err := enter(p, nil)
+	v, err := enterPools(p, nil)
 	if err != nil {
 		return sizeError("reserving", bytes, err)
 	}
@@ -285,7 +286,7 @@ func (p *Pool) Register(ctx context.Context, g *Group) error {
 }
 
 func (p *Pool) registerPending(ctx context.Context, m *membership) error {
-	v, err := enter(p, nil)
+	v, err := enterPools(p, nil)
 	if err != nil {
 		return fmt.Errorf("registering with group %s: %w", m.group.id, err)
 	}
@@ -432,7 +433,7 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 		g.windows.dropPool(p)
 	}
 	p.rt.registry.removePool(p)
-	return joinDistinct(append(errs, p.segments.close(p.heap.liveCounts()))...)
+	return joinWithoutDuplicates(append(errs, p.segments.close(p.heap.liveCounts()))...)
 }
 
 func (p *Pool) isClosed() bool {

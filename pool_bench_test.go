@@ -74,7 +74,7 @@ func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	core, err := alloc.New(alloc.Config{Policy: alloc.Address, Sizing: alloc.Stepped})
+	core, err := alloc.New(alloc.Config{Policy: alloc.AddressOrder, Sizing: alloc.Stepped})
 	if err != nil {
 		tb.Fatal(err)
 	}

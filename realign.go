@@ -26,7 +26,7 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 	defer r.mu.Unlock()
 	suspicion := r.suspicion
 	if failedGroup != nil {
-		if failedGroup.fault.Load() == faultResolved {
+		if failedGroup.fault.Load() == faultRepaired {
 			return
 		}
 		if suspicion.failedGroups == nil {
@@ -34,10 +34,10 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 		}
 		suspicion.failedGroups[failedGroup] = true
 	}
-	if !suspicion.raised {
-		suspicion.preFault = r.heap.liveBlocks()
+	if !suspicion.isRaised {
+		suspicion.blocksBeforeFault = r.heap.liveBlocks()
 	}
-	suspicion.raised, suspicion.aligned = true, nil
+	suspicion.isRaised, suspicion.alignedRanks = true, nil
 	r.heap.registrar.setPending() // so that no prepared call runs before the realignment
 }
 
@@ -53,7 +53,7 @@ func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 // wasLiveBeforeFault reports whether memory lies in a live block that was allocated before the
 // fault. The caller must hold mu.
 func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
-	return slices.ContainsFunc(r.suspicion.preFault, func(block alloc.View) bool {
+	return slices.ContainsFunc(r.suspicion.blocksBeforeFault, func(block alloc.View) bool {
 		segment := r.heap.segments.list[block.Segment]
 		if segment == nil {
 			return false
@@ -77,7 +77,7 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	if r.heap.segments.closed {
 		return poolInventory{}, errPoolClosed
 	}
-	if !r.heap.core.QuietSince(mark) {
+	if !r.heap.core.IsUnchangedSince(mark) {
 		return poolInventory{}, errors.New(
 			"another goroutine used or freed a buffer during the realignment")
 	}

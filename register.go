@@ -169,7 +169,7 @@ func (r *registrar) registerSegments(
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("registering with group %s: %w", g.id, g.life.awaitCause(err))
+		return fmt.Errorf("registering with group %s: %w", g.id, g.life.awaitFault(err))
 	}
 	g.registrations.Add(1)
 	return nil
@@ -181,7 +181,7 @@ func (r *registrar) holdPendingSegments(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.hasPending.Store(false)
-	return r.segments.hold(m.nextOrdinal, func(*segment) bool { return true })
+	return r.segments.holdSegments(m.nextOrdinal, func(*segment) bool { return true })
 }
 
 func (r *registrar) registerSegment(ctx context.Context, m *membership, s *segment) error {
@@ -227,10 +227,10 @@ func (r *registrar) deregisterWindow(m *membership, s *segment) error {
 		WindowEvent{r.segments.newSegmentEvent(s), m.group})
 	r.events.recordWindow(event.KindDeregister, s, m.group)
 	m.group.windows.remove(r.pool, s)
-	return checkClosedOnce(window.Deregister())
+	return panicIfClosedTwice(window.Deregister())
 }
 
-func (r *registrar) leave(g *Group) error {
+func (r *registrar) dropGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.suspicion.outsideGroups, g.full)

@@ -46,9 +46,9 @@ func (r *registry) addGroup(g *Group) error {
 	return nil
 }
 
-// forgetGroup removes a closed group. A group that has failed must stay in the list, because a
+// removeGroup removes a closed group. A group that has failed must stay in the list, because a
 // realignment of pools needs its fault.
-func (r *registry) forgetGroup(g *Group) {
+func (r *registry) removeGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i := slices.Index(r.groups, g); i >= 0 && r.context.Err() == nil {

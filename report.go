@@ -31,7 +31,7 @@ type report struct {
 	Pending bool `json:"pending,omitempty"`
 	// Suspect is set if a pool's layout may differ between ranks because another group has failed.
 	Suspect bool `json:"suspect,omitempty"`
-	from    int  // world rank of the sender
+	sender  int  // world rank of the sender
 }
 
 // The kinds of reports are ordered: the cause of a failure comes before its consequences. For
@@ -92,11 +92,11 @@ func reportOf(cause error) report {
 	return r
 }
 
-// valid reports whether the fields that the kind requires are set.
-func (r *report) valid() bool {
+// hasRequiredFields reports whether the fields that the kind requires are set.
+func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:
-		return r.Cause != nil && r.Cause.valid()
+		return r.Cause != nil && r.Cause.hasRequiredFields()
 	case kindLost:
 		return r.Lost != nil
 	case kindLate:
@@ -109,7 +109,7 @@ func (r *report) valid() bool {
 	return true
 }
 
-func (r *report) err() error {
+func (r *report) toError() error {
 	switch r.Kind {
 	case kindLost:
 		return r.Lost
@@ -122,7 +122,7 @@ func (r *report) err() error {
 	case kindAborted:
 		return &peerReportError{text: r.Text, err: ErrAborted}
 	case kindPrior:
-		return &PriorError{InCall: r.InCall, Rank: r.Rank, Cause: r.Cause.err()}
+		return &PriorError{InCall: r.InCall, Rank: r.Rank, Cause: r.Cause.toError()}
 	case kindDiverged:
 		if r.Divergence != nil {
 			return r.Divergence

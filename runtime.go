@@ -132,7 +132,7 @@ func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 
 func (rt *Runtime) start(ctx context.Context) (*Runtime, error) {
 	if err := rt.open(ctx); err != nil {
-		rt.monitor.noteResult(err)
+		rt.monitor.recordResult(err)
 		return nil, errors.Join(fmt.Errorf("opening rank %d of %d: %w", rt.rank, rt.size, err),
 			rt.Close())
 	}
@@ -152,7 +152,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 	for r := range all {
 		all[r] = r
 	}
-	err = rt.monitor.withRanks(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
+	err = rt.monitor.runWithRanks(ctx, "opening symmem", all, func(ctx context.Context) (err error) {
 		rt.device, err = b.Open(ctx, driver.Config{
 			Rank: rt.rank, Size: rt.size, LocalRank: rt.opts.LocalRank,
 			Device: int(rt.opts.Device), Store: rt.rankLists.store, Timeout: rt.opts.Timeout,
@@ -267,7 +267,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	errs = append(errs, rt.monitor.leaveWorld(ctx, due))
 	deliverAll(rt)
 	errs = append(errs, rt.recording.close())
-	return joinDistinct(errs...)
+	return joinWithoutDuplicates(errs...)
 }
 
 // NewStream creates a stream, which is closed with the Runtime.
@@ -283,7 +283,7 @@ func (rt *Runtime) DefaultStream() *Stream { return rt.stream }
 
 // NewEvent creates an event. Until a stream records it, Event.Done returns true.
 func (rt *Runtime) NewEvent() (*Event, error) {
-	if err := rt.creation.usable(); err != nil {
+	if err := rt.creation.closedError(); err != nil {
 		return nil, err
 	}
 	mark, err := rt.device.NewEvent()
@@ -296,10 +296,10 @@ func (rt *Runtime) NewEvent() (*Event, error) {
 func (rt *Runtime) addStream(
 	open func() (driver.Stream, driver.AdoptedStream, error),
 ) (*Stream, error) {
-	if err := rt.creation.begin(); err != nil {
+	if err := rt.creation.beginCall(); err != nil {
 		return nil, err
 	}
-	defer rt.creation.done()
+	defer rt.creation.endCall()
 	queue, adopted, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("creating a stream: %w", err)

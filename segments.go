@@ -55,14 +55,14 @@ type segmentTable struct {
 	list   []*segment // the index is the ordinal; nil once unmapped; guarded by mu
 	closed bool       // guarded by mu
 	// refusing is set while the pool is closed or suspended, and refuses calls; guarded by mu.
-	refusing       bool
-	pool           *Pool
-	rt             *Runtime
-	events         *poolEvents
-	arena          driver.Arena
-	arenaBytes     int64
-	nextOffset     int64            // arena offset of the next segment; guarded by mu
-	liveAfterClose map[*segment]int // number of live buffers in each segment; guarded by mu
+	refusing    bool
+	pool        *Pool
+	rt          *Runtime
+	events      *poolEvents
+	arena       driver.Arena
+	arenaBytes  int64
+	nextOffset  int64            // arena offset of the next segment; guarded by mu
+	liveBuffers map[*segment]int // number of live buffers in each segment; guarded by mu
 }
 
 func (t *segmentTable) newSegmentEvent(s *segment) SegmentEvent {
@@ -104,9 +104,9 @@ func (t *segmentTable) mapped() []*segment {
 	return all
 }
 
-// hold adds a hold, which keeps a segment mapped, to each segment from ordinal first on that can be
-// registered and that isWanted accepts. It returns these segments.
-func (t *segmentTable) hold(first int32, isWanted func(*segment) bool) []*segment {
+// holdSegments adds a hold, which keeps a segment mapped, to each segment from ordinal first on
+// that can be registered and that isWanted accepts. It returns these segments.
+func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) []*segment {
 	var held []*segment
 	for _, s := range t.list[first:] {
 		if s.canRegister() && isWanted(s) {
@@ -155,12 +155,12 @@ func (t *segmentTable) unmap(s *segment) error {
 	t.events.record(event.Event{
 		Kind: event.KindRelease, Segment: s.ordinal, Size: s.bytes, Stream: s.stream,
 	})
-	return checkClosedOnce(s.memory.Unmap())
+	return panicIfClosedTwice(s.memory.Unmap())
 }
 
-// checkClosedOnce returns err, the result of closing a window or a segment. In builds with the tag
-// "invariants", it panics if err is ErrClosed.
-func checkClosedOnce(err error) error {
+// panicIfClosedTwice returns err, the result of closing a window or a segment. In builds with the
+// tag "invariants", it panics if err is ErrClosed.
+func panicIfClosedTwice(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
 		panic("symmem: closed twice: " + err.Error())
 	}
@@ -182,19 +182,19 @@ func (t *segmentTable) close(live map[*segment]int) error {
 		t.rt.registry.setUsedAddresses(t.pool, 0)
 		return errors.Join(append(errs, t.arena.Close())...)
 	}
-	t.liveAfterClose = live
+	t.liveBuffers = live
 	t.rt.registry.setUsedAddresses(t.pool, t.nextOffset)
 	return errors.Join(append(errs, t.arena.Keep(t.nextOffset))...)
 }
 
 // noteFree records that a buffer has been freed after Close. It unmaps a segment without buffers.
 func (t *segmentTable) noteFree(s *segment) error {
-	if t.liveAfterClose[s]--; t.liveAfterClose[s] > 0 {
+	if t.liveBuffers[s]--; t.liveBuffers[s] > 0 {
 		return nil
 	}
-	delete(t.liveAfterClose, s)
+	delete(t.liveBuffers, s)
 	err := t.unmap(s)
-	if len(t.liveAfterClose) == 0 {
+	if len(t.liveBuffers) == 0 {
 		t.rt.registry.setUsedAddresses(t.pool, 0)
 		err = errors.Join(err, t.arena.Close())
 	}

@@ -55,7 +55,7 @@ func (s *Stream) Copy(dst, src Memory) error {
 		return invalid("copying %s into %d: use Memory.Slice to make the lengths equal",
 			driver.Plural(src.Bytes(), "byte"), dst.Bytes())
 	}
-	v, err := enter(dst.pool, src.pool)
+	v, err := enterPools(dst.pool, src.pool)
 	if err != nil {
 		return fmt.Errorf("copying: %w", err)
 	}
@@ -72,7 +72,7 @@ func (s *Stream) Copy(dst, src Memory) error {
 
 // Fill sets every byte of dst to value.
 func (s *Stream) Fill(dst Memory, value byte) error {
-	v, err := enter(dst.pool, nil)
+	v, err := enterPools(dst.pool, nil)
 	if err != nil {
 		return fmt.Errorf("filling: %w", err)
 	}
@@ -335,7 +335,7 @@ func (s *Stream) use(m Memory) error {
 // awaitStreamCause replaces a fault of a group by the cause that its ranks have determined.
 func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
-		return l.awaitCause(err)
+		return l.awaitFault(err)
 	}
 	return err
 }

@@ -160,7 +160,7 @@ func (s *suspender) release(
 	}
 	if g != nil { // the memory is free once all ranks have unmapped it
 		if _, err := g.comm.Exchange(ctx, driver.LaneControl, nil); err != nil {
-			errs = append(errs, g.life.awaitCause(err))
+			errs = append(errs, g.life.awaitFault(err))
 		}
 	}
 	return released, errors.Join(errs...)
@@ -328,8 +328,8 @@ func (s *suspender) resumeWindows(ctx context.Context) error {
 			continue
 		}
 		if err := w.window.(driver.SuspendableWindow).Resume(ctx); err != nil {
-			errs = append(errs, g.life.awaitCause(err))
+			errs = append(errs, g.life.awaitFault(err))
 		}
 	}
-	return joinDistinct(errs...)
+	return joinWithoutDuplicates(errs...)
 }

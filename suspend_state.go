@@ -40,7 +40,7 @@ func (s *suspender) listWindows() []groupWindow {
 func (s *suspender) holdSegments() []*segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.segments.hold(0, func(*segment) bool { return true })
+	return s.segments.holdSegments(0, func(*segment) bool { return true })
 }
 
 func (s *suspender) setRefusing(isRefusing bool) {
@@ -154,7 +154,7 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	}
 	replies, err := g.comm.Exchange(ctx, driver.LaneControl, encoded)
 	if err != nil {
-		return g.life.awaitCause(err)
+		return g.life.awaitFault(err)
 	}
 	for rank, reply := range replies {
 		if len(reply) == 0 {

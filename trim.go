@@ -41,7 +41,7 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	defer domain.mu.Unlock()
 	history := t.registrar.history
 	err := domain.aligner.alignAndCompare(ctx, &alignedCall{
-		tag: "trim", pools: []*Pool{t.pool}, needsAlign: keepsMemory,
+		tag: "trim", pools: []*Pool{t.pool}, needsAlign: leavesMemoryUnused,
 		ledgers: func() []agreement.Ledger { return []agreement.Ledger{history.with(nil)} },
 	})
 	if err != nil {
@@ -54,7 +54,7 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	err = errors.Join(err, t.segments.forEachMapped(segments, t.registrar.deregister))
 	// Other ranks can read a segment until they have deregistered it.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
-		return errors.Join(err, domain.life.awaitCause(waitErr))
+		return errors.Join(err, domain.life.awaitFault(waitErr))
 	}
 	return errors.Join(err, t.segments.forEachMapped(segments, t.segments.release))
 }
@@ -95,7 +95,7 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 		s := t.segments.list[trimmed.Ordinal]
 		s.releasing = true
 		segments = append(segments, s)
-		t.heap.ledger.Absorb(&event.Event{
+		t.heap.ledger.Append(&event.Event{
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
 		}, 0)
 	}

@@ -86,9 +86,9 @@ func machineName() string {
 	return host + " " + strings.TrimSpace(string(boot))
 }
 
-func digestText(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
+func formatDigest(t *tuning.Table) string { return fmt.Sprintf("%016x", t.Digest()) }
 
-func shapeOf(byRank []settings) tuning.Shape {
+func groupShape(byRank []settings) tuning.Shape {
 	machines := map[string]bool{}
 	for i := range byRank {
 		machines[byRank[i].Machine] = true

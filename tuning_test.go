@@ -21,7 +21,7 @@ func TestMachineCount(t *testing.T) {
 			for _, m := range c.machines {
 				all = append(all, settings{Machine: m})
 			}
-			if got := shapeOf(all); got != c.want {
+			if got := groupShape(all); got != c.want {
 				t.Errorf("shapeOf(%v) = %v, want %v", all, got, c.want)
 			}
 		})

@@ -77,7 +77,7 @@ var freeEventKinds = [...]event.Kind{
 
 // noteFree records that the core has freed a block. The caller must hold mu.
 func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
-	u.ledger.Note(freeEventKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
+	u.ledger.AppendWithoutSite(freeEventKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
 		return u.recordUseEnds()
 	}
@@ -101,9 +101,9 @@ func (u *uses) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// reclaim makes s wait, on the device, for the uses of the deferred blocks that the core has freed.
-// s does not fail if the work of these uses fails. The caller must hold mu.
-func (u *uses) reclaim(s *Stream) error {
+// awaitUses makes s wait, on the device, for the uses of the deferred blocks that the core has
+// freed. s does not fail if the work of these uses fails. The caller must hold mu.
+func (u *uses) awaitUses(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.awaitUse(s, point); err != nil {
 			return fmt.Errorf("waiting for another stream that used the memory: %w", err)
@@ -125,7 +125,7 @@ func (u *uses) awaitUse(s *Stream, point alloc.StreamPoint) error {
 // recordReturns records the blocks that have just become free in the core. The caller must hold mu.
 func (u *uses) recordReturns() {
 	for _, b := range u.core.Returned() {
-		u.ledger.Note(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
+		u.ledger.AppendWithoutSite(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}
 }
 
@@ -151,7 +151,7 @@ func (u *uses) freeCompleteUses(s *Stream, mark alloc.Mark) {
 
 // endUsesBefore ends a stream's uses that were recorded before the mark. The caller must hold mu.
 func (u *uses) endUsesBefore(s *Stream, mark alloc.Mark) {
-	u.core.Synced(s.number, mark)
+	u.core.StreamCompleted(s.number, mark)
 	u.recordReturns()
 	for point := range u.useEndEvents {
 		if point.Stream == s.number && mark.Covers(point) {

@@ -125,7 +125,7 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 		v.beginStep(&c)
 	}
 	if err := n.gather.Gather(ctx, c.words(), n.gathered); err != nil {
-		return 0, v.life.awaitCause(err)
+		return 0, v.life.awaitFault(err)
 	}
 	n.calls++
 	result, same, err := combineWords(n.gathered)

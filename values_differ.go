@@ -32,7 +32,7 @@ const (
 func (v *values) failInvalidData(name *valueName, err error) error {
 	err = fmt.Errorf("value %d of group %s: %w", name.calls, v.id, err)
 	v.comm.Abort(err)
-	return v.life.awaitCause(err)
+	return v.life.awaitFault(err)
 }
 
 // explainDifference returns the error for calls that differ. All ranks call it, because they
@@ -105,7 +105,7 @@ func (v *values) exchangeReports(
 	encodedReports := make([][]byte, len(name.gathered))
 	gather := func(w driver.Words) error {
 		if err := name.gather.Gather(ctx, w, name.gathered); err != nil {
-			return v.life.awaitCause(err)
+			return v.life.awaitFault(err)
 		}
 		return nil
 	}

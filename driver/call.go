@@ -126,9 +126,9 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// ComparesFloats reports whether the call computes a minimum or maximum of floats. The result must
+// IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats. The result must
 // be NaN if any rank's element is NaN, whereas NCCL then returns the number of another rank.
-func (c *Call) ComparesFloats() bool {
+func (c *Call) IsFloatMinOrMax() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
 
@@ -150,7 +150,7 @@ func (c *Call) FactorBits() uint64 {
 // use.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
-	if path == PathPlain && c.Operation.Takes(PathDirect) {
+	if path == PathPlain && c.Operation.SupportsPath(PathDirect) {
 		c.SendWindow, c.RecvWindow = nil, nil
 	}
 }
@@ -176,11 +176,11 @@ func (c *Call) Describe() event.Call {
 			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', -1, 64) + "*sum"
 		}
 	}
-	if op.Uneven() && c.Splits != nil {
+	if op.SplitsOneBuffer() && c.Splits != nil {
 		counts, _ := c.Splits.countsAndOffsets(op)
 		d.Counts, d.Count = event.CountsText(counts), sumCounts(counts)
 	}
-	if op.Rooted() || op.PointToPoint() {
+	if op.HasRoot() || op.PointToPoint() {
 		d.Root = c.Root
 	}
 	if op == Barrier {

@@ -137,23 +137,24 @@ func (o Operation) PointToPoint() bool { return o.traits().isMessage }
 // Reduces reports whether the operation combines elements with Call.ReduceOp.
 func (o Operation) Reduces() bool { return o.traits().reduces }
 
-// Rooted reports whether one rank of the operation is its root.
-func (o Operation) Rooted() bool { return o.traits().hasRoot }
+// HasRoot reports whether one rank of the operation is its root.
+func (o Operation) HasRoot() bool { return o.traits().hasRoot }
 
 // UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().usesWindows }
 
-// Tuned reports whether tuning tables have rules that choose the operation's path by size.
+// HasTuningRules reports whether tuning tables have rules that choose the operation's path by size.
 // AllReduceRMSNorm uses the rules of AllReduce.
-func (o Operation) Tuned() bool {
-	return o.traits().usesWindows && len(o.traits().paths) > 1 && o.Numbered()
+func (o Operation) HasTuningRules() bool {
+	return o.traits().usesWindows && len(o.traits().paths) > 1 && o.HasNumber()
 }
 
-// Together reports whether no rank can complete the operation before all ranks have started it.
-func (o Operation) Together() bool { return o.traits().waitsForAll }
+// WaitsForAllRanks reports whether no rank can complete the operation before all ranks have started
+// it.
+func (o Operation) WaitsForAllRanks() bool { return o.traits().waitsForAll }
 
-// Numbered reports whether symmem.h and Python have a number for the operation.
-func (o Operation) Numbered() bool { return o < AllReduceRMSNorm }
+// HasNumber reports whether symmem.h and Python have a number for the operation.
+func (o Operation) HasNumber() bool { return o < AllReduceRMSNorm }
 
 // Note describes restrictions on the use of the operation's number in symmem.h, or is empty.
 func (o Operation) Note() string { return o.traits().note }
@@ -164,9 +165,9 @@ func (o Operation) HasSplits() bool {
 	return send == BySplits || recv == BySplits
 }
 
-// Uneven reports whether Splits divides exactly one of the buffers. The counts are then the same on
-// every rank.
-func (o Operation) Uneven() bool {
+// SplitsOneBuffer reports whether Splits divides exactly one of the buffers. The counts are then
+// the same on every rank.
+func (o Operation) SplitsOneBuffer() bool {
 	send, recv := o.Extents()
 	return (send == BySplits) != (recv == BySplits)
 }
@@ -193,8 +194,8 @@ func (e Extent) Parts(ranks int) int64 {
 	return 0
 }
 
-// Takes reports whether the operation supports a path; see also Offer.Refusal.
-func (o Operation) Takes(path Path) bool { return slices.Contains(o.traits().paths, path) }
+// SupportsPath reports whether the operation supports a path; see also Offer.Refusal.
+func (o Operation) SupportsPath(path Path) bool { return slices.Contains(o.traits().paths, path) }
 
 // Path selects how a collective runs.
 type Path uint8

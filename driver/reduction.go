@@ -139,8 +139,8 @@ func (op ReduceOp) NCCL() Code { return op.tableRow().nccl }
 // Kernel returns the reduction's number in the kernels of the direct path.
 func (op ReduceOp) Kernel() Code { return op.tableRow().kernel }
 
-// Everywhere reports whether all backends support the reduction of a type on all paths.
-func (op ReduceOp) Everywhere(t DataType) bool {
+// IsSupportedEverywhere reports whether all backends support the reduction of a type on all paths.
+func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 	switch {
 	case !op.Accepts(t) || op.NCCL() == 0 || op.Kernel() == 0:
 		return false

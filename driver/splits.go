@@ -52,7 +52,7 @@ func contiguousOffsets(counts []int64) (offsets []int64) {
 // other operations, it returns 0.
 func (s *Splits) Total(o Operation) int64 {
 	counts, _ := s.countsAndOffsets(o)
-	if !o.Uneven() {
+	if !o.SplitsOneBuffer() {
 		counts = nil
 	}
 	return int64(sumCounts(counts))
@@ -62,12 +62,12 @@ func (s *Splits) Total(o Operation) int64 {
 // order.
 func (s *Splits) Contiguous(o Operation) bool {
 	counts, offsets := s.countsAndOffsets(o)
-	return o.Uneven() && slices.Equal(offsets, contiguousOffsets(counts))
+	return o.SplitsOneBuffer() && slices.Equal(offsets, contiguousOffsets(counts))
 }
 
-// OwnCount returns the Call.Count of the given rank. The splits may be invalid.
-func (s *Splits) OwnCount(o Operation, rank int) int64 {
-	if counts, _ := s.countsAndOffsets(o); o.Uneven() && rank < len(counts) {
+// CountOf returns the Call.Count of the given rank. The splits may be invalid.
+func (s *Splits) CountOf(o Operation, rank int) int64 {
+	if counts, _ := s.countsAndOffsets(o); o.SplitsOneBuffer() && rank < len(counts) {
 		return counts[rank]
 	}
 	return 0

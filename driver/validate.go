@@ -89,7 +89,7 @@ func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err
 	}
-	if want := c.Splits.OwnCount(c.Operation, rank); c.Count != want {
+	if want := c.Splits.CountOf(c.Operation, rank); c.Count != want {
 		return invalidError("count %d of %v does not equal this rank's count %d in the splits",
 			c.Count, c.Operation, want)
 	}

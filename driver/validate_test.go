@@ -180,8 +180,8 @@ func TestEveryOperationHasTraits(t *testing.T) {
 		}
 	}
 	if got := Operation(Operations).String(); got != "Operation(?)" ||
-		Operation(Operations).Takes(PathPlain) {
+		Operation(Operations).SupportsPath(PathPlain) {
 		t.Errorf("an operation without a row has name %q and supports a path: %v", got,
-			Operation(Operations).Takes(PathPlain))
+			Operation(Operations).SupportsPath(PathPlain))
 	}
 }

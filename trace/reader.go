@@ -27,9 +27,9 @@ type Log struct {
 	// Missing is the number of older records that newer ones have overwritten. Each event takes one
 	// or two records.
 	Missing uint64
-	// Torn is the number of records that were incomplete when the process exited or the file was
-	// read.
-	Torn int
+	// IncompleteRecords is the number of records that were incomplete when the process exited or
+	// the file was read.
+	IncompleteRecords int
 	// LostTexts is the number of times that a text was omitted because the file had no room for it.
 	LostTexts uint64
 }
@@ -206,7 +206,7 @@ func (d *decoder) order(next uint64) []place {
 		head, _, ok := d.load(n)
 		switch {
 		case !ok || head&hasSecondFlag != 0 && !d.hasSecond(n, next):
-			d.log.Torn++
+			d.log.IncompleteRecords++
 		case head&isSecondFlag != 0:
 			if n == first {
 				d.log.Missing++ // the event's first record has been replaced

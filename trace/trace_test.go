@@ -158,9 +158,10 @@ func TestKilledWriter(t *testing.T) {
 	l := read(t, folder, 1)
 	// The process may have been killed after it claimed a batch of 16 records and before it wrote
 	// their heads.
-	if n := len(l.Records) + l.Torn; l.Missing < 850 || n < 112 || n > 128 || l.Torn > 16 {
+	n := len(l.Records) + l.IncompleteRecords
+	if l.Missing < 850 || n < 112 || n > 128 || l.IncompleteRecords > 16 {
 		t.Fatalf("missing %d, %d records, %d torn; want at least 850, 112 to 128 with the torn, "+
-			"and at most 16", l.Missing, len(l.Records), l.Torn)
+			"and at most 16", l.Missing, len(l.Records), l.IncompleteRecords)
 	}
 	for _, r := range l.Records {
 		if r.Requested != int64(r.Number) {

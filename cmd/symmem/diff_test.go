@@ -21,7 +21,7 @@ func writeSnapshots(t *testing.T, programs ...difftest.Program) string {
 	dir := t.TempDir()
 	for rank, p := range programs {
 		file := difftest.Pickle(difftest.Snapshot(p, difftest.RunOptions{
-			Seed: uint64(rank), Policy: alloc.Creation,
+			Seed: uint64(rank), Policy: alloc.CreationOrder,
 		}), 4)
 		if err := os.WriteFile(filepath.Join(dir, difftest.FileName(rank)), file, 0o600); err != nil {
 			t.Fatal(err)

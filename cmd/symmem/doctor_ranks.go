@@ -43,7 +43,7 @@ func (f *doctorFlags) startTrial(
 	defer cancel()
 	var output bytes.Buffer
 	result, err := runRanks(ctx, launch.Spec{
-		Ranks: ranks, Env: os.Environ(), Plain: true,
+		Ranks: ranks, Env: os.Environ(), OmitPrefix: true,
 		Command: []string{
 			self, cmd.Name(), "--" + startedRankFlag, "--backend=" + facts.Backend,
 			"--timeout=" + f.timeout.String(),

@@ -125,11 +125,11 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
-		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillAfter: f.killAfter,
-		Plain: f.omitsPrefix,
+		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillDelay: f.killAfter,
+		OmitPrefix: f.omitsPrefix,
 	}
 	if f.killAfter == 0 {
-		spec.KillAfter = -1
+		spec.KillDelay = -1
 	}
 	if f.printsJSON {
 		spec.Stdout = spec.Stderr
@@ -189,10 +189,10 @@ func (f *launchFlags) setVariables() error {
 
 // launchError returns an error with the exit code of the first rank that failed, or nil.
 func launchError(result *launch.Result) error {
-	if result.First < 0 {
+	if result.FirstFailed < 0 {
 		return nil
 	}
-	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.First]))
+	return exitWith(result.Code, fmt.Errorf("%v", result.Exits[result.FirstFailed]))
 }
 
 func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) error {

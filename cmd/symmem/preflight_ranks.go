@@ -143,7 +143,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	defer cancel()
 	var output bytes.Buffer
 	result, err := runRanks(ctx, launch.Spec{
-		Ranks: ranks, Env: os.Environ(), Plain: true,
+		Ranks: ranks, Env: os.Environ(), OmitPrefix: true,
 		Command: []string{
 			self, cmd.Name(), "--" + startedRankFlag, "--backend=" + f.backend,
 			"--timeout=" + f.timeout.String(), "--deadline=" + f.deadline.String(),
@@ -160,7 +160,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
 	}
 	o := preflight.Options{
-		Ranks: ranks, ExpectAll: true, FirstExit: result.First, Exits: map[int]string{},
+		Ranks: ranks, ExpectAll: true, FirstExit: result.FirstFailed, Exits: map[int]string{},
 	}
 	for _, e := range result.Exits {
 		o.Exits[e.Rank] = fmt.Sprintf("%v without a report", e)

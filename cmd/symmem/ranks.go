@@ -198,7 +198,7 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 		command = append(command, "--"+flag.Name+"="+flag.Value.String())
 	})
 	spec := launch.Spec{
-		Ranks: ranks, Command: command, Plain: true,
+		Ranks: ranks, Command: command, OmitPrefix: true,
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
 	counter := &progressCounter{terminal: cmd.ErrOrStderr()}
@@ -236,5 +236,5 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 // isInterrupted reports whether a signal to this process stopped the ranks, or standard output was
 // closed. An interrupted rank may exit with any code.
 func isInterrupted(result *launch.Result) bool {
-	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.First >= 0
+	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.FirstFailed >= 0
 }

@@ -117,7 +117,7 @@ func TestForwardedSignalDeterminesExitCode(t *testing.T) {
 			Signal: syscall.SIGQUIT, Exits: []launch.Exit{{Code: 2}, {Code: 2}},
 		}, 131},
 		{"ranks handle signal and succeed", launch.Result{
-			Signal: syscall.SIGTERM, First: -1, Exits: []launch.Exit{{}},
+			Signal: syscall.SIGTERM, FirstFailed: -1, Exits: []launch.Exit{{}},
 		}, exitOK},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,8 +14,10 @@ var failureRequirements = []requirement{
 	{"a skipped collective makes its group fail with a PriorError", testSkippedCollective},
 	{"a stream fails if a failed group refuses its collective", testRefusedCollective},
 	{"a failure in a capture makes every launch of the graph fail", testCapturedFailure},
-	{"if a failed group refuses a graph's collective, the graph's events carry the error",
-		testRefusedGraph},
+	{
+		"if a failed group refuses a graph's collective, the graph's events carry the error",
+		testRefusedGraph,
+	},
 	{"launching a graph does not wait for events in the graph", testLaunchDoesNotWait},
 }
 

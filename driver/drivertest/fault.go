@@ -60,7 +60,7 @@ func checkAbsentRank(t *testing.T, w *world, call func(r *rank) error) {
 		defer func() { <-r.group.Failed() }()
 		return call(r)
 	})[:lateRank] {
-		namingErrors += controltest.WantAbsence(t, err, lateRank)
+		namingErrors += controltest.CountTimeouts(t, err, lateRank)
 	}
 	if namingErrors == 0 {
 		t.Error("no rank got a TimeoutError")
@@ -123,7 +123,7 @@ func testAbsentBackground(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{timeout: shortTimeout})
 	presentRank := w.ranks[0]
 	_, err := presentRank.group.Exchange(context.Background(), driver.LaneBackground, nil)
-	if controltest.WantAbsence(t, err, 1) == 0 {
+	if controltest.CountTimeouts(t, err, 1) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	if _, err := presentRank.group.Exchange(w.ctx, driver.LaneBackground, nil); err == nil {
@@ -167,7 +167,7 @@ func testDeadlock(t *testing.T, h Harness) {
 				return exchangeOrBarrier(r,
 					exchangingRank)
 			})
-			controltest.WantDeadlock(t, errs)
+			controltest.CheckDeadlocks(t, errs)
 		})
 	}
 }
@@ -183,7 +183,7 @@ func exchangeOrBarrier(r *rank, exchangingRank int) error {
 // testDeadlockWithBusyLane makes the ranks deadlock while they exchange payloads on another lane.
 func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{expectsFaults: true})
-	controltest.WantDeadlock(t, w.errorsByRank(func(r *rank) error {
+	controltest.CheckDeadlocks(t, w.errorsByRank(func(r *rank) error {
 		result := make(chan error, 1)
 		go func() { result <- exchangeOrBarrier(r, 0) }()
 		for round := 0; ; round++ {
@@ -225,7 +225,7 @@ func testFaultLaneAbsent(t *testing.T, h Harness) {
 				payload := controltest.Payload(r.number, 1, size)
 				got, err := r.group.Exchange(ctx, driver.LaneFault, payload)
 				r.must(err)
-				r.must(controltest.WantReports(got, r.number, size, presentRank))
+				r.must(controltest.CheckReports(got, r.number, size, presentRank))
 			}
 			w.onEachRank(func(r *rank) {
 				if r.number != 2 {

@@ -68,10 +68,10 @@ func (tr *normTrial) writeInputs(r *rank, call *driver.Call) {
 	extraBuffer := tr.extraBuffers[r.number]
 	r.must(r.stream.Fill(extraBuffer.addressAt(0), canary, extraBuffer.segment.Bytes()))
 	r.write(call.Send, formula.Bytes(tr.Inputs[r.number]))
-	r.write(call.Norm.Residual, formula.Bytes(tr.OldResidual))
+	r.write(call.Norm.Residual, formula.Bytes(tr.ResidualBefore))
 	r.write(call.Norm.Weight, formula.Bytes(tr.Weights))
 	if tr.Quant != driver.QuantNone {
-		r.write(call.Norm.Scales, formula.Bytes(tr.OldScales()))
+		r.write(call.Norm.Scales, formula.Bytes(tr.ScalesBefore()))
 	}
 }
 
@@ -210,7 +210,7 @@ func testNormsDiffer(t *testing.T, h Harness) {
 		if err := r.launchAndWait(r.group, r.stream, call); !errors.As(err, &mismatch) {
 			r.failf("got %v, want a MismatchError", err)
 		}
-		oldResidual := formula.Bytes(tr.OldResidual)
+		oldResidual := formula.Bytes(tr.ResidualBefore)
 		if call.Path != driver.PathDirect { // the direct path's kernels may write poison
 			r.expectBytes(call.Norm.Residual, oldResidual)
 			r.expectFilled(call.Norm.Quantized, canary, tr.Rows*tr.Hidden)

@@ -72,7 +72,7 @@ func (bw *bufferWorld) offerToPaths(
 	r *rank, tr *trial, handleRefusal func(tr *trial, refusal error),
 ) {
 	for tr.path = range driver.Paths {
-		if !tr.operation.Takes(tr.path) || tr.isUnregistered && tr.path == driver.PathWindow {
+		if !tr.operation.SupportsPath(tr.path) || tr.isUnregistered && tr.path == driver.PathWindow {
 			continue
 		}
 		handleRefusal(tr, bw.tryPrepare(r, tr))

@@ -126,7 +126,7 @@ func (r *rank) blockStream(s driver.Stream) *gate {
 
 // onSupportedPath replaces the path by the harness's first path if c does not support call.Path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
-	if !call.Operation.Takes(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
+	if !call.Operation.SupportsPath(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
 	}
 	return call

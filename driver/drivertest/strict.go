@@ -11,8 +11,10 @@ import (
 func testForgotten(t *testing.T, h Harness) {
 	for _, omitted := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(omitted.String(), func(t *testing.T) {
-			bw := newBufferWorld(t, h, 3, 1<<20, options{comparesCalls: true, isStrict: true,
-				expectsFaults: true})
+			bw := newBufferWorld(t, h, 3, 1<<20, options{
+				comparesCalls: true, isStrict: true,
+				expectsFaults: true,
+			})
 			errs := bw.errorsByRank(func(r *rank) error {
 				for step := range 4 {
 					if err := sendExceptOne(bw, r, step, omitted); err != nil {

@@ -117,7 +117,7 @@ func (tr *trial) splitCounts(n int) (counts, offsets []int64) {
 
 func (tr *trial) setCounts(call *driver.Call, n, rank int) {
 	call.Count = tr.count
-	if !tr.operation.Uneven() {
+	if !tr.operation.SplitsOneBuffer() {
 		return
 	}
 	counts, offsets := tr.splitCounts(n)

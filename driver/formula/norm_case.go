@@ -16,10 +16,10 @@ type NormCase struct {
 	DataType driver.DataType
 	// InPlace is set if the output replaces the input. It is always set if OnlyQuantized is set.
 	InPlace bool
-	// Inputs holds the rows of each rank. OldResidual and Weights are the same on all ranks.
-	Inputs               [][]uint16
-	OldResidual, Weights []uint16
-	Scale                float32 // for QuantStatic
+	// Inputs holds the rows of each rank. ResidualBefore and Weights are the same on all ranks.
+	Inputs                  [][]uint16
+	ResidualBefore, Weights []uint16
+	Scale                   float32 // for QuantStatic
 	// Want holds the outputs of all rows. The positions of its scales are given by ScaleStrides.
 	Want NormRow
 }
@@ -45,7 +45,7 @@ func DrawNorm(
 	for range ranks {
 		c.Inputs = append(c.Inputs, c.drawElements(random, rows*hidden))
 	}
-	c.OldResidual, c.Weights = c.drawElements(random, rows*hidden), c.drawElements(random, hidden)
+	c.ResidualBefore, c.Weights = c.drawElements(random, rows*hidden), c.drawElements(random, hidden)
 	c.Expect(driver.RankOrder)
 	return c
 }
@@ -103,7 +103,7 @@ func (c *NormCase) drawElements(random *rand.Rand, n int) []uint16 {
 // value. Every fourth row stays unchanged.
 func (c *NormCase) DrawSpecials(random *rand.Rand) {
 	values := specialValues[c.DataType]
-	for _, rows := range append(c.Inputs, c.OldResidual) {
+	for _, rows := range append(c.Inputs, c.ResidualBefore) {
 		for i := range rows {
 			if int64(i)/c.Hidden%4 != 0 && random.IntN(8) == 0 {
 				rows[i] = uint16(values[random.IntN(len(values))])
@@ -123,7 +123,7 @@ func (c *NormCase) Expect(f driver.Formula) {
 	sums := elementsOf[uint16](Reduce(f, driver.Sum, c.DataType, inputs))
 	for row := range int(c.Rows) {
 		from, to := row*int(c.Hidden), (row+1)*int(c.Hidden)
-		r := Norm(&c.Norm, c.DataType, sums[from:to], c.OldResidual[from:to], c.Weights, c.Scale)
+		r := Norm(&c.Norm, c.DataType, sums[from:to], c.ResidualBefore[from:to], c.Weights, c.Scale)
 		c.Want.Residual = append(c.Want.Residual, r.Residual...)
 		c.Want.Output = append(c.Want.Output, r.Output...)
 		c.Want.Quantized = append(c.Want.Quantized, r.Quantized...)
@@ -140,8 +140,8 @@ func (c *NormCase) Expect(f driver.Formula) {
 	}
 }
 
-// OldScales returns the values that a test must store in the scales before the call.
-func (c *NormCase) OldScales() []float32 {
+// ScalesBefore returns the values that a test must store in the scales before the call.
+func (c *NormCase) ScalesBefore() []float32 {
 	scales := make([]float32, len(c.Want.Scales))
 	for i := range scales {
 		scales[i] = UnwrittenScale

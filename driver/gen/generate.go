@@ -97,8 +97,8 @@ func loadTerms(folder string) (*terms, error) {
 	for i, c := range operations {
 		o := driver.Operation(i)
 		data.Operations = append(data.Operations, term{
-			Go: c.name, Name: toSnakeCase(c.name), Note: o.Note(), Number: i, Numbered: o.Numbered(),
-			Tuned: o.Tuned(),
+			Go: c.name, Name: toSnakeCase(c.name), Note: o.Note(), Number: i, Numbered: o.HasNumber(),
+			Tuned: o.HasTuningRules(),
 		})
 	}
 	return &data, err

@@ -76,7 +76,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 // setParts sets the sizes, which are the same on all ranks except in an AllToAllV.
 func (p *plan) setParts() {
 	p.elementSize, p.longestPart = int64(p.DataType.Size()), p.Count
-	isUneven := p.Operation.Uneven()
+	isUneven := p.Operation.SplitsOneBuffer()
 	if isUneven {
 		p.longestPart = slices.Max(p.unevenCounts())
 	}

@@ -177,7 +177,7 @@ func (c *communicator) finishWork() (allEnded, isRankMissing bool) {
 		ticket, _ := c.history.lastCall()
 		allEnded = isIdle(&c.mu, &c.busy)
 		isRankMissing = !allEnded && !c.faults.canComplete(ticket)
-		return allEnded || isRankMissing || c.messages.Unanswered() || c.plane.Cause() != nil
+		return allEnded || isRankMissing || c.messages.HasUnanswered() || c.plane.Cause() != nil
 	})
 	return allEnded || isIdle(&c.mu, &c.busy), isRankMissing
 }

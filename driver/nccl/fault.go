@@ -125,8 +125,8 @@ type collectiveWait struct {
 func (f *faults) newCollectiveWait(ticket uint64, operation driver.Operation) *collectiveWait {
 	w := &collectiveWait{faults: f}
 	w.wait = control.Wait{
-		Ticket: ticket, Operation: operation, CallText: w.describeCall, Why: w.findFault,
-		Counts: w.countsText,
+		Ticket: ticket, Operation: operation, CallText: w.describeCall, FindFault: w.findFault,
+		CountsText: w.countsText,
 	}
 	return w
 }

@@ -82,7 +82,7 @@ func (d *normBuffers) prepare(m *testRank, s *formula.NormCase) (driver.Call, er
 		m.stream.Fill(d.quantized-8, 0xff, call.Count+16),
 		m.write(d.scales-4, formula.Bytes(scales)),
 		m.write(d.send, formula.Bytes(s.Inputs[m.rank])),
-		m.write(d.residual, formula.Bytes(s.OldResidual)),
+		m.write(d.residual, formula.Bytes(s.ResidualBefore)),
 		m.write(d.weight, formula.Bytes(s.Weights)))
 }
 
@@ -288,7 +288,7 @@ func (w *testGroup) launchMismatchedNorms(
 	w.must(func(m *testRank) error {
 		d, s := &buffers[m.number], pair[m.rank]
 		// prepare has set all bits of the output.
-		out, err := m.readDevice(w, d.recv, int64(2*len(s.OldResidual)))
+		out, err := m.readDevice(w, d.recv, int64(2*len(s.ResidualBefore)))
 		if err == nil && !isPoison(out) {
 			err = fmt.Errorf("%v: not all of the output is poison", s)
 		}
@@ -302,8 +302,8 @@ func (w *testGroup) launchMismatchedNorms(
 
 // checkUnchanged checks that a refused call has not changed the residual.
 func (d *normBuffers) checkUnchanged(w *testGroup, m *testRank, s *formula.NormCase) error {
-	got, err := m.readDevice(w, d.residual, int64(2*len(s.OldResidual)))
-	if err == nil && !bytes.Equal(got, formula.Bytes(s.OldResidual)) {
+	got, err := m.readDevice(w, d.residual, int64(2*len(s.ResidualBefore)))
+	if err == nil && !bytes.Equal(got, formula.Bytes(s.ResidualBefore)) {
 		err = fmt.Errorf("%v: the call was refused, but the residual has changed", s)
 	}
 	return err

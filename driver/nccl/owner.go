@@ -143,7 +143,7 @@ func (o *owner) isLaunchedByAll(ticket uint64) bool {
 func needsAllRanks(call *driver.Call) bool {
 	// Without data to move, NCCL is not called.
 	movesData := call.Count > 0 || call.Path == driver.PathDirect || call.Operation == driver.Barrier
-	return movesData && call.Operation.Together()
+	return movesData && call.Operation.WaitsForAllRanks()
 }
 
 const peerLossTimeout = 3 * time.Second

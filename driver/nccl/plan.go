@@ -129,7 +129,7 @@ func (p *plan) Remark(path driver.Path) string {
 			"start too early (fixed in %s)", text, nccl.VersionText(nccl.EarlyStart.FixedIn))
 	case path == driver.PathDirect:
 		return p.remarkDirect()
-	case p.ComparesFloats() && len(p.c.cfg.Ranks) > 1:
+	case p.IsFloatMinOrMax() && len(p.c.cfg.Ranks) > 1:
 		return "NCCL drops a NaN if another rank has a number"
 	}
 	return ""
@@ -192,7 +192,7 @@ func (p *plan) prepareNCCL() error {
 		return nil
 	case len(p.c.cfg.Ranks) == 1 || p.Operation.PointToPoint() || p.parts != nil || p.movesNothing():
 		return nil
-	case p.Operation.Uneven():
+	case p.Operation.SplitsOneBuffer():
 		p.groupedCalls = p.makeUnevenCalls()
 		return nil
 	}
@@ -213,9 +213,9 @@ func (p *plan) prepareNCCL() error {
 func (p *plan) chooseParts() *driver.Splits {
 	ranks := len(p.c.cfg.Ranks)
 	switch {
-	case ranks == 1 && p.Operation.Uneven():
+	case ranks == 1 && p.Operation.SplitsOneBuffer():
 		return singleRankSplits(p.Splits)
-	case p.Operation.Uneven() || ranks == 1 && p.Splits == nil:
+	case p.Operation.SplitsOneBuffer() || ranks == 1 && p.Splits == nil:
 		return nil
 	case p.Operation == driver.Gather || p.Operation == driver.Scatter:
 		return rootSplits(&p.Call, ranks, p.c.cfg.Rank)

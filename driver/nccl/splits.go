@@ -198,7 +198,7 @@ func (p *plan) queueWithFactor(s cuda.Stream) error {
 		return err
 	}
 	scaledPlan.reduceOp = scaledSum
-	if p.Operation.Uneven() {
+	if p.Operation.SplitsOneBuffer() {
 		return errors.Join(queueNCCLGroup(p.c.device, scaledPlan.makeUnevenCalls(), s),
 			library.DestroyReduceOp(scaledSum, comm))
 	}

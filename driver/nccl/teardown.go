@@ -178,7 +178,7 @@ func (t *teardown) drain() error {
 	if gpu.Poll(ctx, isIdle) == nil {
 		return nil
 	}
-	t.messages.ReleaseLate()
+	t.messages.ReleaseAfterTimeout()
 	errs := []error{&driver.TimeoutError{
 		InCall: "ending the kernels of group " + t.cfg.Name(), Waited: gpu.KernelEndTimeout,
 	}}

@@ -128,12 +128,12 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 		case "repeat":
 			for range n {
 				e := parseEvent(t, words[i+1], words[i+2])
-				l.Absorb(&e, sites.Intern(0, e.Site))
+				l.Append(&e, sites.Intern(0, e.Site))
 			}
 			i += 2
 		default:
 			e := parseEvent(t, name, words[i+1])
-			l.Absorb(&e, sites.Intern(0, e.Site))
+			l.Append(&e, sites.Intern(0, e.Site))
 			i++
 		}
 	}

@@ -40,7 +40,7 @@ type growingLedger struct{ *ledger.Ledger }
 
 func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
 	d, ok := r.Ledger.DigestAt(position)
-	r.Absorb(&event.Event{Kind: event.KindFree, Size: 1}, 0)
+	r.Append(&event.Event{Kind: event.KindFree, Size: 1}, 0)
 	return d, ok
 }
 
@@ -211,7 +211,7 @@ func randomHistory(r *rand.Rand, n int) []event.Event {
 func newLedger(maxEntries int, events []event.Event) *ledger.Ledger {
 	l := ledger.New(maxEntries)
 	for _, e := range events {
-		l.Absorb(&e, 0)
+		l.Append(&e, 0)
 	}
 	return l
 }

@@ -186,7 +186,7 @@ func (c *Core) Seize(
 			return false, err
 		}
 	}
-	c.freeCount++ // so that QuietSince and Idle reject each Mark from before the move
+	c.freeCount++ // so that IsUnchangedSince and Idle reject each Mark from before the move
 	c.transferGap(gap, indexID, c.numberOfIndex(indexID))
 	c.mergeCleanRegions()
 	return len(owners) > 0, nil

@@ -157,11 +157,11 @@ func TestOutOfMemoryErrorReportsFreeMemory(t *testing.T) {
 
 func TestAddressPolicyRefusesInvalidAddresses(t *testing.T) {
 	for _, address := range []uint64{1, 511, 1 << 47, 1<<47 - 512, 1<<64 - 512} {
-		for _, policy := range []Policy{Creation, Address} {
+		for _, policy := range []Policy{CreationOrder, AddressOrder} {
 			c := newCore(t, Config{Policy: policy})
 			_, grow, _ := c.Alloc(1, 0)
 			_, err := c.AddSegment(grow, address)
-			if want := policy == Address; errors.Is(err, ErrAddress) != want {
+			if want := policy == AddressOrder; errors.Is(err, ErrAddress) != want {
 				t.Errorf("%s policy, AddSegment at %#x: got %v, want ErrAddress: %t", policy, address, err,
 					want)
 			}
@@ -324,7 +324,7 @@ func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
 		{"uses, deferral and synchronization", func() {
 			_ = c.Use(step(8192).Handle, 2)
 			_, _ = c.Free(blocks[next])
-			c.Synced(2, c.Mark())
+			c.StreamCompleted(2, c.Mark())
 			blocks[next], _, _ = c.Alloc(8192, 1)
 		}},
 		{"pins", func() {

@@ -24,7 +24,7 @@ type Block struct {
 //
 //	free ──Alloc──> live ──Free──────────────────────────────> free
 //	                 │ ├──Free while pinned──> parked ──Unpin──> free or deferred
-//	                 │ └──Free with uses────> deferred ──Synced or Alloc──> free
+//	                 │ └──Free with uses────> deferred ──StreamCompleted or Alloc──> free
 //	                 └──Pin, Unpin, Use keep it live
 type State uint8
 

@@ -20,17 +20,17 @@ type Policy uint8
 
 // The values of Policy.
 const (
-	// Creation takes the block with the lowest (segment ordinal, offset). Segments are numbered in
-	// the order of their creation, so all ranks take the same block.
-	Creation Policy = iota
-	// Address takes the block with the lowest address, as in PyTorch up to version 2.11. Addresses
-	// differ between ranks.
-	Address
+	// CreationOrder takes the block with the lowest (segment ordinal, offset). Segments are
+	// numbered in the order of their creation, so all ranks take the same block.
+	CreationOrder Policy = iota
+	// AddressOrder takes the block with the lowest address, as in PyTorch up to version 2.11.
+	// Addresses differ between ranks.
+	AddressOrder
 )
 
 // String returns "creation" or "address".
 func (p Policy) String() string {
-	if p == Address {
+	if p == AddressOrder {
 		return "address"
 	}
 	return "creation"
@@ -88,7 +88,7 @@ func (c *Config) ensureDefaults() {
 func (c Config) Validate() error {
 	c.ensureDefaults()
 	switch {
-	case c.Policy > Address || c.Sizing > Stepped:
+	case c.Policy > AddressOrder || c.Sizing > Stepped:
 		return fmt.Errorf("policy %d, sizing %d: %w", c.Policy, c.Sizing, ErrConfig)
 	case c.Capacity < 0 || c.Capacity > MaxSize:
 		return fmt.Errorf("capacity of %d bytes: %w", c.Capacity, ErrConfig)

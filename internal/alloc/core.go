@@ -202,15 +202,17 @@ func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferralCount 
 // Mark returns the current point in the history.
 func (c *Core) Mark() Mark { return Mark{c.useCount, c.deferralCount, c.freeCount} }
 
-// QuietSince reports whether no block has become free and no use has been recorded since the mark.
-func (c *Core) QuietSince(m Mark) bool {
+// IsUnchangedSince reports whether no block has become free and no use has been recorded since the
+// mark.
+func (c *Core) IsUnchangedSince(m Mark) bool {
 	return m.freeCount == c.freeCount && m.useCount == c.useCount
 }
 
-// Synced records that all work that a stream had queued before the mark is complete, and that the
-// host has waited for it. It calls Idle, and then frees the deferred blocks that no stream uses any
-// more. Returned lists these blocks by the number of their stream and then by their Deferral.
-func (c *Core) Synced(stream Stream, mark Mark) {
+// StreamCompleted records that all work that a stream had queued before the mark is complete, and
+// that the host has waited for it. It calls Idle, and then frees the deferred blocks that no stream
+// uses any more. Returned lists these blocks by the number of their stream and then by their
+// Deferral.
+func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	c.mergeLastFreed()
 	c.reports.clear()
 	streamID, isKnown := c.streamIDs[stream]

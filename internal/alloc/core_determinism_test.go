@@ -99,11 +99,11 @@ func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 }
 
 func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
-	if got := placeAfterReuse(t, Address); got[0].Segment != 0 || got[1].Segment != 1 {
+	if got := placeAfterReuse(t, AddressOrder); got[0].Segment != 0 || got[1].Segment != 1 {
 		t.Errorf("Address policy chose segments %d and %d; want 0 and 1",
 			got[0].Segment, got[1].Segment)
 	}
-	if got := placeAfterReuse(t, Creation); got[0] != got[1] || got[0].Segment != 0 {
+	if got := placeAfterReuse(t, CreationOrder); got[0] != got[1] || got[0].Segment != 0 {
 		t.Errorf("Creation policy placed %+v and %+v; want segment 0 on both", got[0], got[1])
 	}
 }

@@ -21,9 +21,9 @@
 // A free block serves only one stream, because queued work of that stream may still use its memory.
 // A stream owns regions of segments, whose sizes are multiples of 2 MiB. Memory of a region is
 // clean if it has not been allocated since the stream's work was last known to be complete (see
-// Core.Synced). A stream that has no block for a request first gets clean memory of other streams,
-// and otherwise a new segment. If nothing more can be mapped, Core.Seize moves free memory that is
-// not clean, and the requesting stream waits for the owner on the device.
+// Core.StreamCompleted). A stream that has no block for a request first gets clean memory of other
+// streams, and otherwise a new segment. If nothing more can be mapped, Core.Seize moves free memory
+// that is not clean, and the requesting stream waits for the owner on the device.
 //
 // # Best fit in nearly constant time
 //

@@ -29,6 +29,6 @@ func Default() Config {
 // PyTorch returns a Config with the policy and sizing of PyTorch's caching allocator up to 2.11.
 func PyTorch() Config {
 	c := Default()
-	c.Policy, c.Sizing = Address, Stepped
+	c.Policy, c.Sizing = AddressOrder, Stepped
 	return c
 }

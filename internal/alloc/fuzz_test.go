@@ -42,7 +42,7 @@ func run(t *testing.T, c *Core, history []byte) {
 		case 5:
 			_ = c.Use(held[i].Handle, stream)
 		case 6:
-			c.Synced(stream, c.Mark())
+			c.StreamCompleted(stream, c.Mark())
 		case 7:
 			c.Trim(int64(n) * mib)
 		}

@@ -177,7 +177,9 @@ func (f *freeBlocks) moveInIndex(index *sizeIndex, b *block, id uint32, start, u
 // tryResizeInPlace changes the start and size of a block that is the only one of its size. It
 // returns false, and changes nothing, if other blocks have the old size or the class would have to
 // move.
-func (f *freeBlocks) tryResizeInPlace(index *sizeIndex, b *block, id uint32, start, units uint64) bool {
+func (f *freeBlocks) tryResizeInPlace(
+	index *sizeIndex, b *block, id uint32, start, units uint64,
+) bool {
 	cl := &f.classes[f.findClass(index, b.units())]
 	if cl.blocks.count != 1 || units <= exactBins ||
 		binOf(b.units()) != binOf(units) ||

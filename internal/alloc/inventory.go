@@ -58,13 +58,13 @@ type Conflict struct {
 	Has []string
 }
 
-// Union returns an Arrangement: after Rebuild with this Arrangement, all ranks place blocks
+// CommonLayout returns an Arrangement: after Rebuild with this Arrangement, all ranks place blocks
 // identically. If a live block differs between ranks, Union returns a Conflict instead. All ranks
 // get the same result for the same inventories.
 //
 // Segments that differ between ranks are retired. A rank keeps a retired segment mapped while a
 // graph pins a part of it.
-func Union(inventories []Inventory) (Arrangement, *Conflict) {
+func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 	if c := findConflict(inventories); c != nil {
 		return Arrangement{}, c
 	}

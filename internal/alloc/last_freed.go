@@ -5,8 +5,8 @@ package alloc
 // block after the merge, so it returns the block without a merge:
 //
 //   - The block was freed right after its Alloc, and the new request equals the old one.
-//   - The block has the requested size and no free neighbor, and no other free block of the index has
-//     this size.
+//   - The block has the requested size and no free neighbor, and no other free block of the index
+//     has this size.
 
 func (p *placer) mergeLastFreed() {
 	p.lastAllocated = 0

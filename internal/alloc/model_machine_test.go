@@ -146,12 +146,12 @@ func (m *machine) UseAgain(t *rapid.T) {
 
 func (m *machine) Mark(*rapid.T) { m.mark, m.marked = m.core.Mark(), m.model.mark() }
 
-func (m *machine) Synced(t *rapid.T) {
+func (m *machine) StreamCompleted(t *rapid.T) {
 	on := drawStream(t)
 	if rapid.Bool().Draw(t, "all") {
 		m.Mark(t)
 	}
-	m.core.Synced(on, m.mark)
+	m.core.StreamCompleted(on, m.mark)
 	m.model.sync(on, m.marked)
 	m.checkReports(t)
 }

@@ -96,7 +96,7 @@ func (m *model) best(rounded int64, stream Stream) *modelBlock {
 }
 
 func (m *model) compare(a, b *modelBlock) int {
-	if m.rules.config.Policy == Address {
+	if m.rules.config.Policy == AddressOrder {
 		return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(
 			a.segment.Address+uint64(a.offset), b.segment.Address+uint64(b.offset)))
 	}

@@ -150,7 +150,7 @@ func (p *placer) segmentBase(bytes int64, address uint64) (uint64, error) {
 	switch {
 	case p.arenaEnd+units > maxPosition || len(p.blocks)+1 >= maxBlocks || len(p.regions) >= maxBlocks:
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrExhausted)
-	case p.config.Policy == Creation:
+	case p.config.Policy == CreationOrder:
 		return p.arenaEnd, nil
 	case address%Unit != 0 || address>>unitShift+units > maxPosition:
 		return 0, fmt.Errorf("adding a segment at %#x: %w", address, ErrAddress)

@@ -42,7 +42,7 @@ func (r *divergingRank) step(t rapid.TB, op, pick int, size int64) {
 	case 7:
 		r.unpin(t, pick)
 	default:
-		r.core.Synced(stream, r.core.Mark())
+		r.core.StreamCompleted(stream, r.core.Mark())
 	}
 }
 
@@ -59,7 +59,7 @@ func (r *divergingRank) unpin(t rapid.TB, pick int) {
 
 func (r *divergingRank) drain() {
 	for _, s := range r.streams {
-		r.core.Synced(s, r.core.Mark())
+		r.core.StreamCompleted(s, r.core.Mark())
 	}
 }
 
@@ -98,7 +98,7 @@ func union(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
 		}
 		inventories = append(inventories, v)
 	}
-	return Union(inventories)
+	return CommonLayout(inventories)
 }
 
 // TestRebuiltCoresPlaceBlocksIdentically makes the same calls on two ranks. Then each rank

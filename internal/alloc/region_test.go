@@ -77,7 +77,7 @@ func TestSynchronizedStreamsShareMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c.Synced(s, c.Mark())
+		c.StreamCompleted(s, c.Mark())
 	}
 	if n := c.Stats(); n.Segments != 1 {
 		t.Errorf("1000 successive streams needed %d segments (%d bytes), want 1", n.Segments, n.Mapped)
@@ -91,11 +91,11 @@ func TestMemoryFreedAfterMarkIsNotClean(t *testing.T) {
 	if _, err := c.Free(a); err != nil {
 		t.Fatal(err)
 	}
-	c.Synced(1, mark)
+	c.StreamCompleted(1, mark)
 	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes == 0 {
 		t.Error("a stream got memory that another stream may still use")
 	}
-	c.Synced(1, c.Mark())
+	c.StreamCompleted(1, c.Mark())
 	if _, growth, _ := c.Alloc(mib, 2); growth.Bytes != 0 {
 		t.Errorf("grew by %d bytes although there is clean memory", growth.Bytes)
 	}
@@ -125,7 +125,7 @@ func TestGrowthIsBounded(t *testing.T) {
 				live[i] = live[len(live)-1]
 				live = live[:len(live)-1]
 			case op == 3 && syncs:
-				c.Synced(s, c.Mark())
+				c.StreamCompleted(s, c.Mark())
 			default:
 				live = append(live, allocBounded(t, c, drawSize(t), s))
 			}
@@ -191,7 +191,7 @@ func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 					}
 					live = slices.Delete(live, i, i+1)
 				case op == 4:
-					c.Synced(s, c.Mark())
+					c.StreamCompleted(s, c.Mark())
 				default:
 					live = append(live, mustAlloc(t, c, 1+d.Int64N(limit), s))
 				}

@@ -137,8 +137,8 @@ func (c *Core) Held() (Inventory, error) {
 // of this block. All other memory is clean and belongs to stream 0. Streams get new numbers. After
 // Rebuild with the same Arrangement, several Cores return the same results for the same calls.
 //
-// Before Rebuild, the caller must wait for each stream and call Synced for it. Rebuild returns the
-// retired segments without blocks, which the caller can unmap.
+// Before Rebuild, the caller must wait for each stream and call StreamCompleted for it. Rebuild
+// returns the retired segments without blocks, which the caller can unmap.
 //
 // Error: ErrDeferred, which leaves the Core unchanged.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {

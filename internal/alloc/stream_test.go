@@ -9,7 +9,7 @@ func TestStreamsAreNumberedByFirstRequest(t *testing.T) {
 	if err := c.Use(b.Handle, unused); err != nil {
 		t.Fatal(err)
 	}
-	c.Synced(unused, c.Mark())
+	c.StreamCompleted(unused, c.Mark())
 	growth, err := c.Reserve(Unit, reserved)
 	if err == nil {
 		_, err = c.AddSegment(growth, 0)

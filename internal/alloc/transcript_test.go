@@ -65,7 +65,7 @@ func (s *transcript) run(d *datadriven.TestData) error {
 	case "use":
 		return s.core.Use(s.blocks[name].Handle, stream)
 	case "synced":
-		s.core.Synced(stream, s.core.Mark())
+		s.core.StreamCompleted(stream, s.core.Mark())
 		s.reports()
 	case "pin":
 		_, err := s.core.Pin(s.blocks[name].Handle)
@@ -104,10 +104,10 @@ func (s *transcript) pool(d *datadriven.TestData) (err error) {
 		config = PyTorch()
 	}
 	if d.HasArg("creation") {
-		config.Policy = Creation
+		config.Policy = CreationOrder
 	}
 	if d.HasArg("address") {
-		config.Policy = Address
+		config.Policy = AddressOrder
 	}
 	config.Capacity, config.First = option(d, "capacity"), option(d, "first")
 	config.Granularity = option(d, "granularity")

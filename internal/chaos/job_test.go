@@ -102,7 +102,7 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	watch.Go(func() { hung = j.watch(ended, signals, cancel) })
 	stderr := &bytes.Buffer{}
 	result, err := launch.Run(ctx, launch.Spec{
-		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, Plain: true,
+		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, OmitPrefix: true,
 		Stdout: lineWriter(j.onLine), Stderr: stderr, Signals: signals, Grace: j.limit,
 	})
 	close(ended)

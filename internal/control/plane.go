@@ -81,11 +81,11 @@ type Wait struct {
 	Operation driver.Operation
 	// CallText describes the wait, for example "AllReduce 12 of group world".
 	CallText func() string
-	// Why, if set, is called before a wait returns another rank's fault. If Why returns an error,
-	// the wait returns that error instead.
-	Why func() error
-	// Counts, if set, provides TimeoutError.Counts.
-	Counts func() string
+	// FindFault, if set, is called before a wait returns another rank's fault. If Why returns an
+	// error, the wait returns that error instead.
+	FindFault func() error
+	// CountsText, if set, provides TimeoutError.Counts.
+	CountsText func() string
 	// Done reports whether the work has completed. Calls are serialized. For Diagnose, it
 	// can be nil.
 	Done func() bool
@@ -101,16 +101,16 @@ func (w *Wait) AddDetails(err error) error {
 		return nil
 	}
 	var timeout *driver.TimeoutError
-	if w.Counts != nil && errors.As(err, &timeout) {
+	if w.CountsText != nil && errors.As(err, &timeout) {
 		// Other goroutines may read the error of a failed plane, so change only a copy.
 		withCounts := *timeout
-		withCounts.Counts = w.Counts()
+		withCounts.Counts = w.CountsText()
 		return &withCounts
 	}
-	if w.Why == nil || !errors.Is(err, driver.ErrFault) {
+	if w.FindFault == nil || !errors.Is(err, driver.ErrFault) {
 		return err
 	}
-	if explanation := w.Why(); explanation != nil {
+	if explanation := w.FindFault(); explanation != nil {
 		return explanation
 	}
 	return err

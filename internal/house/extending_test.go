@@ -182,7 +182,7 @@ var points = []point{
 		entries: place{path: ".", name: "kindLost"},
 		places: []place{
 			{path: ".", name: "reportOf"},
-			{path: ".", name: "report.err", exempt: map[string]string{
+			{path: ".", name: "report.toError", exempt: map[string]string{
 				"kindClosed": "only its text is known", "kindOther": "only its text is known",
 			}},
 			{path: ".", name: "inquiry.selectCause", exempt: map[string]string{

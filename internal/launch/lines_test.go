@@ -110,7 +110,7 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 			}
 			defer stdin.Close()
 			defer answer.Close()
-			spec.Stdin, spec.Plain = stdin, plain
+			spec.Stdin, spec.OmitPrefix = stdin, plain
 			done := startRun(testContext(t), spec)
 			out.await(t, 1, "go on? ")
 			if _, err := io.WriteString(answer, "yes\n"); err != nil {

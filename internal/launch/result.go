@@ -9,9 +9,9 @@ import (
 type Result struct {
 	// Code is the exit code of the first rank that failed, or 0.
 	Code int `json:"code"`
-	// First is the rank that failed first, or -1 if no rank has failed.
-	First int    `json:"first_failed"`
-	Exits []Exit `json:"ranks"`
+	// FirstFailed is the rank that failed first, or -1 if no rank has failed.
+	FirstFailed int    `json:"first_failed"`
+	Exits       []Exit `json:"ranks"`
 	// Signal is the first signal that the launcher received, or 0. It is SIGPIPE if the process
 	// that read the launcher's output is gone.
 	Signal syscall.Signal `json:"-"`

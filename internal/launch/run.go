@@ -28,7 +28,7 @@ import (
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.validate()
 	if err != nil {
-		return Result{First: -1}, fmt.Errorf("launching: %w", err)
+		return Result{FirstFailed: -1}, fmt.Errorf("launching: %w", err)
 	}
 	if spec.RunID == "" {
 		spec.RunID = rand.Text()
@@ -36,7 +36,7 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	token := rendezvous.NewToken()
 	store, err := rendezvous.Listen(rendezvous.LaunchStore+rand.Text(), token)
 	if err != nil {
-		return Result{First: -1}, fmt.Errorf("launching: %w", err)
+		return Result{FirstFailed: -1}, fmt.Errorf("launching: %w", err)
 	}
 	defer store.Close()
 	j := newJob(&spec, store)
@@ -95,7 +95,7 @@ func (j *job) addRank(number int, path string, store rendezvous.Endpoint) {
 	}
 	r := &rank{number: number, cmd: cmd}
 	r.stdout, r.stderr = &lineWriter{sink: j.stdout}, &lineWriter{sink: j.stderr}
-	if !j.spec.Plain {
+	if !j.spec.OmitPrefix {
 		r.stdout.prefix, r.stderr.prefix = prefix(number), prefix(number)
 	}
 	j.ranks = append(j.ranks, r)
@@ -118,7 +118,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 		if errors.Is(err, syscall.EMFILE) {
 			err = fmt.Errorf("%w: %s", err, limitAdvice)
 		}
-		return Result{First: -1}, fmt.Errorf("launching: %w", err)
+		return Result{FirstFailed: -1}, fmt.Errorf("launching: %w", err)
 	}
 	err := j.supervise(ctx, signals)
 	result := j.supervisor.result()

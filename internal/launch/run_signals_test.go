@@ -65,7 +65,7 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	out := newTranscript()
 	spec := newSpec("ignore signals", 2, out)
 	signals := make(chan os.Signal)
-	spec.Signals, spec.KillAfter = signals, 100*time.Millisecond
+	spec.Signals, spec.KillDelay = signals, 100*time.Millisecond
 	done := startRun(testContext(t), spec)
 	out.await(t, 2, "ready")
 	signals <- syscall.SIGTERM

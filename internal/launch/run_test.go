@@ -74,7 +74,7 @@ func TestRanksGetTorchrunVariables(t *testing.T) {
 	if !slices.Equal(lines, want) {
 		t.Fatalf("got  %q\nwant %q", lines, want)
 	}
-	if result.Code != 0 || result.First != -1 || len(result.Exits) != 2 {
+	if result.Code != 0 || result.FirstFailed != -1 || len(result.Exits) != 2 {
 		t.Fatalf("unexpected result of Run: %+v", result)
 	}
 	if port, err := choosePort(0); port == 0 || err != nil {
@@ -125,7 +125,7 @@ func TestLinesAreWholeAndPrefixed(t *testing.T) {
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
 			spec := newSpec("lines", 2, nil)
-			spec.Plain = r.plain
+			spec.OmitPrefix = r.plain
 			_, got := runJob(t, spec)
 			slices.Sort(r.want)
 			if !slices.Equal(got, r.want) {
@@ -189,7 +189,7 @@ func TestFailureTerminatesOtherRanks(t *testing.T) {
 	spec := newSpec("fail on rank 1", 2, nil)
 	spec.Grace = -1
 	result, lines := runJob(t, spec)
-	if result.Code != 7 || result.First != 1 || result.Exits[0].Code != 3 {
+	if result.Code != 7 || result.FirstFailed != 1 || result.Exits[0].Code != 3 {
 		t.Fatalf("unexpected result of Run: %+v", result)
 	}
 	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "symmem: ") })
@@ -224,7 +224,7 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := <-done
-	if o.err != nil || o.First != 1 || o.Code != 128+9 || o.Exits[0].Code != 5 {
+	if o.err != nil || o.FirstFailed != 1 || o.Code != 128+9 || o.Exits[0].Code != 5 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	if got := o.Exits[1].String(); !strings.Contains(got, "killed by signal 9 (killed)") {

@@ -26,8 +26,8 @@ type Spec struct {
 	// stderr. Writes are never concurrent. Each write contains complete lines, unless a line stays
 	// unterminated for 100 ms.
 	Stdout, Stderr io.Writer
-	// Plain is set if output lines get no prefix "[rank] ".
-	Plain bool
+	// OmitPrefix is set if output lines get no prefix "[rank] ".
+	OmitPrefix bool
 	// MasterPort is the value of MASTER_PORT. If it is 0, Run picks a free port.
 	MasterPort int
 	// RunID is the name of the job. The default is a random name.
@@ -38,9 +38,9 @@ type Spec struct {
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
 	// time.
 	TermWait time.Duration
-	// KillAfter is the time from a SIGTERM that the launcher receives to SIGKILL. 0 means 10 s, and
+	// KillDelay is the time from a SIGTERM that the launcher receives to SIGKILL. 0 means 10 s, and
 	// a negative value means no SIGKILL.
-	KillAfter time.Duration
+	KillDelay time.Duration
 	// Signals delivers the signals that Run forwards to all ranks. The default is this process's
 	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.
 	Signals <-chan os.Signal
@@ -89,7 +89,7 @@ func (s *Spec) setDefaults() {
 	}
 	s.Grace = cmp.Or(s.Grace, defaultGrace)
 	s.TermWait = cmp.Or(s.TermWait, defaultTermWait)
-	s.KillAfter = cmp.Or(s.KillAfter, defaultKillAfter)
+	s.KillDelay = cmp.Or(s.KillDelay, defaultKillAfter)
 }
 
 // choosePort returns port or, if port is 0, a free port. Another process may open that port first.

@@ -57,7 +57,7 @@ type order struct {
 
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
-		gracePeriod: s.Grace, termWait: s.TermWait, killAfter: s.KillAfter, runningCount: s.Ranks,
+		gracePeriod: s.Grace, termWait: s.TermWait, killAfter: s.KillDelay, runningCount: s.Ranks,
 		exits:     make([]Exit, s.Ranks),
 		hasExited: make([]bool, s.Ranks), firstFailed: -1,
 	}
@@ -153,7 +153,7 @@ func (s *supervisor) killOrder() order {
 }
 
 func (s *supervisor) result() Result {
-	r := Result{Exits: s.exits, First: s.firstFailed, Signal: s.firstSignal}
+	r := Result{Exits: s.exits, FirstFailed: s.firstFailed, Signal: s.firstSignal}
 	if s.firstFailed >= 0 {
 		r.Code = s.exits[s.firstFailed].Code
 	}

@@ -79,7 +79,7 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
-// TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillAfter, even if a
+// TestExternalSIGTERMIsFollowedBySIGKILL checks that SIGKILL follows after KillDelay, even if a
 // rank fails in the meantime.
 func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	for events, want := range map[string][]string{
@@ -89,7 +89,7 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	} {
 		t.Run(events, func(t *testing.T) {
 			v := newSupervisor(&Spec{
-				Ranks: 2, Grace: time.Second, TermWait: time.Second, KillAfter: 3 * time.Second,
+				Ranks: 2, Grace: time.Second, TermWait: time.Second, KillDelay: 3 * time.Second,
 			})
 			for i, event := range strings.Fields(events) {
 				if got := play(t, v, event, i).String(); got != want[i] {
@@ -169,7 +169,7 @@ func TestFirstFailureDeterminesResult(t *testing.T) {
 	v.handleExit(Exit{Rank: 0, Code: 1, exitIndex: 2})
 	v.handleExit(Exit{Rank: 1, Code: 7, exitIndex: 1})
 	v.handleExit(Exit{Rank: 2, Code: 0, exitIndex: 0})
-	if r := v.result(); r.First != 1 || r.Code != 7 {
+	if r := v.result(); r.FirstFailed != 1 || r.Code != 7 {
 		t.Fatalf("result = %+v, want First 1 and Code 7", r)
 	}
 }

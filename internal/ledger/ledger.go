@@ -62,15 +62,15 @@ func New(maxEntries int) *Ledger {
 	}
 }
 
-// Absorb appends the fields of e that ranks compare, and returns the event's position. site is an
-// index in a [Sites] table. Absorb allocates memory only until the ledger keeps maxEntries events.
-func (l *Ledger) Absorb(e *event.Event, site uint32) uint64 {
+// Append appends the fields of e that ranks compare, and returns the event's position. site is an
+// index in a [Sites] table. Append allocates memory only until the ledger keeps maxEntries events.
+func (l *Ledger) Append(e *event.Event, site uint32) uint64 {
 	p := event.PackPlacement(e, site)
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// Note is like Absorb without a call site. Its arguments fit into registers.
-func (l *Ledger) Note(
+// AppendWithoutSite is like Append without a call site. Its arguments fit into registers.
+func (l *Ledger) AppendWithoutSite(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
 	return l.append(event.PackStreamSegment(stream, segment), offset, size, requested, uint64(kind))
@@ -181,7 +181,7 @@ func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 }
 
 // At returns the packed event at position, which must be between Floor and Position-1. The result
-// is valid until the next call of Absorb or Note.
+// is valid until the next call of Append or AppendWithoutSite.
 func (l *Ledger) At(position uint64) *event.Placement {
 	return &l.entries[position&uint64(len(l.entries)-1)].Placement
 }

@@ -38,8 +38,8 @@ func TestLedgerMatchesModel(t *testing.T) {
 			for range rapid.IntRange(0, 900).Draw(t, "events") {
 				e.Offset += 512
 				e.Number = uint64(len(expected.events))
-				if p := l.Absorb(&e, uint32(e.Offset>>9)&0xff); p != e.Number {
-					t.Fatalf("Absorb(event %d) = %d", e.Number, p)
+				if p := l.Append(&e, uint32(e.Offset>>9)&0xff); p != e.Number {
+					t.Fatalf("Append(event %d) = %d", e.Number, p)
 				}
 				expected.events = append(expected.events, e)
 				expected.digests = append(expected.digests, l.digest)
@@ -83,7 +83,7 @@ func (m *model) check(t *rapid.T, l *Ledger, maxEntries int) {
 
 func TestAgreeRejectsWrongDigest(t *testing.T) {
 	l := New(0)
-	l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
+	l.Append(&event.Event{Kind: event.KindAlloc}, 0)
 	if l.Agree(1, l.digest+1) {
 		t.Error("Agree accepted a wrong digest")
 	}
@@ -99,7 +99,7 @@ func TestAgreeRejectsWrongDigest(t *testing.T) {
 func TestCheckpointsAreBounded(t *testing.T) {
 	l := New(64)
 	for range maxCheckpoints * maintenanceInterval * 5 {
-		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
+		l.Append(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	if n := len(l.checkpoints); n > maxCheckpoints || n < maxCheckpoints/2 {
 		t.Errorf("got %d checkpoints; want %d to %d", n, maxCheckpoints/2, maxCheckpoints)
@@ -117,7 +117,7 @@ func TestSmallHistoryHasSmallRing(t *testing.T) {
 		t.Fatalf("length of the ring of an empty ledger = %d; want 0", len(l.entries))
 	}
 	for range 100 {
-		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
+		l.Append(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	if len(l.entries) != 128 {
 		t.Fatalf("length of the ring of 100 events = %d; want 128", len(l.entries))
@@ -127,11 +127,11 @@ func TestSmallHistoryHasSmallRing(t *testing.T) {
 func TestAbsorbDoesNotAllocateOnceRingIsFull(t *testing.T) {
 	l := New(1024)
 	for range maxCheckpoints * maintenanceInterval * 2 {
-		l.Absorb(&event.Event{Kind: event.KindAlloc}, 0)
+		l.Append(&event.Event{Kind: event.KindAlloc}, 0)
 	}
 	n := testing.AllocsPerRun(10, func() {
 		for i := range int64(10_000) {
-			l.Absorb(&event.Event{Kind: event.KindAlloc, Offset: i}, 0)
+			l.Append(&event.Event{Kind: event.KindAlloc, Offset: i}, 0)
 		}
 	})
 	if n != 0 {
@@ -209,12 +209,12 @@ func BenchmarkAbsorb(b *testing.B) {
 			l := New(maxEntries)
 			e := event.Event{Kind: event.KindAlloc, Size: 512, Requested: 512}
 			for range 2 * DefaultKept {
-				l.Absorb(&e, 0)
+				l.Append(&e, 0)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				e.Offset += 512
-				l.Absorb(&e, 0)
+				l.Append(&e, 0)
 			}
 		})
 	}
@@ -223,9 +223,9 @@ func BenchmarkAbsorb(b *testing.B) {
 func TestRestart(t *testing.T) {
 	a, b := New(maintenanceInterval), New(maintenanceInterval)
 	for i := range 3*maintenanceInterval + 5 {
-		a.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
+		a.AppendWithoutSite(event.KindAlloc, 0, 0, int64(i), 1, 1)
 	}
-	b.Note(event.KindFree, 1, 2, 3, 4, 5)
+	b.AppendWithoutSite(event.KindFree, 1, 2, 3, 4, 5)
 	start := max(a.NextStart(), b.NextStart())
 	for _, l := range []*Ledger{a, b} {
 		l.Restart(start, 77)
@@ -235,8 +235,8 @@ func TestRestart(t *testing.T) {
 		}
 	}
 	for i := range 100 * maintenanceInterval {
-		a.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
-		b.Note(event.KindAlloc, 0, 0, int64(i), 1, 1)
+		a.AppendWithoutSite(event.KindAlloc, 0, 0, int64(i), 1, 1)
+		b.AppendWithoutSite(event.KindAlloc, 0, 0, int64(i), 1, 1)
 		if a.Snapshot() != b.Snapshot() {
 			t.Fatalf("Snapshot = %+v on one ledger, %+v on the other; want the same", a.Snapshot(),
 				b.Snapshot())

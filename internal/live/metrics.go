@@ -71,10 +71,10 @@ var (
 			"are timed, but not on GPUs.", counter, callLabels...)
 	windowCount = newMetric("symmem_windows", "Segments registered with the group.", gauge,
 		"rank", "comm_name")
-	registrationCount = newMetric("symmem_registrations_total", "Calls that registered segments.", counter,
-		"rank", "comm_name")
-	agreementCount = newMetric("symmem_agreements_total", "Comparisons of histories without a difference.",
+	registrationCount = newMetric("symmem_registrations_total", "Calls that registered segments.",
 		counter, "rank", "comm_name")
+	agreementCount = newMetric("symmem_agreements_total",
+		"Comparisons of histories without a difference.", counter, "rank", "comm_name")
 
 	poolBytes = newMetric("symmem_pool_bytes",
 		"Sizes of a pool: used, requested, high_water, cached, largest_free, deferred and pinned.",

@@ -20,9 +20,9 @@ type Spin[C Class] struct{ biased }
 // biased is another name for spin.Lock. A field named Lock would hide the method Lock.
 type biased = spin.Lock
 
-// Waiting must be called before every wait for another rank. In this build, it does nothing.
-func Waiting() {}
+// AssertMayWait must be called before every wait for another rank. In this build, it does nothing.
+func AssertMayWait() {}
 
-// Unlocked must be called, without any lock held, before every call of a user's callback. In this
-// build, it does nothing.
-func Unlocked() {}
+// AssertUnlocked must be called, without any lock held, before every call of a user's callback. In
+// this build, it does nothing.
+func AssertUnlocked() {}

@@ -25,7 +25,8 @@ func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoin
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded); string(answer) != greetingAnswer {
+	answer, err := c.CompareSet(ctx, greetingKey, encoded, encoded)
+	if string(answer) != greetingAnswer {
 		t.Fatalf("CompareSet = %q, %v; want %q", answer, err, greetingAnswer)
 	}
 	return c

@@ -128,7 +128,9 @@ func TestAbortedRequestKeepsLinkState(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	for _, initial := range []bool{false, true} {
-		l := &link{conn: ours, decoder: newDecoder(ours, "mute"), isAuthenticated: true, isIncomplete: initial}
+		l := &link{
+			conn: ours, decoder: newDecoder(ours, "mute"), isAuthenticated: true, isIncomplete: initial,
+		}
 		err := l.exchange(ctx, []byte{1}, func(*decoder) error { return nil })
 		if !errors.Is(err, context.Canceled) || l.isIncomplete != initial {
 			t.Errorf("exchange = %v with incomplete = %v; want context.Canceled and %v",

@@ -240,7 +240,8 @@ func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	m.keyPrefix = strings.Repeat("x", maxGreetingBytes)
 	w, err := startEndWatcher(testContext(t), m, newClient(client.addr, client.dial))
 	if w != nil || err != nil {
-		t.Errorf("startEndWatcher = %v, %v; want nil, because the server does not support greetings", w, err)
+		t.Errorf("startEndWatcher = %v, %v; want nil, because the server does not support greetings",
+			w, err)
 	}
 	guarded, stop := m.Guard(testContext(t), []int{0, 1})
 	defer stop()

@@ -100,7 +100,8 @@ func TestRequestRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(request{})); diff != "" {
 			t.Fatal(diff)
 		}
-		if _, err := d.readRequest(maxRequestBytes); err != io.EOF { //nolint:errorlint // returned unwrapped
+		_, err = d.readRequest(maxRequestBytes)
+		if err != io.EOF { //nolint:errorlint // returned unwrapped
 			t.Fatalf("after the request: got %v, want io.EOF", err)
 		}
 	})

@@ -136,7 +136,7 @@ func (s Scenario) machines() ([]*agreement.Machine, error) {
 func (s Scenario) ledger(events []event.Event) *ledger.Ledger {
 	l := ledger.New(s.Kept)
 	for i := range events {
-		l.Absorb(&events[i], 0)
+		l.Append(&events[i], 0)
 	}
 	return l
 }

@@ -97,7 +97,9 @@ func TestUnfinishedFoldersAreRemoved(t *testing.T) {
 func TestFailedFillLeavesNothing(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
 	errFill := errors.New("broken")
-	_, err := c.findOrCreate("key", func(dir string) error { return errors.Join(f.fill(dir), errFill) })
+	_, err := c.findOrCreate("key", func(dir string) error {
+		return errors.Join(f.fill(dir), errFill)
+	})
 	if !errors.Is(err, errFill) {
 		t.Errorf("got %v, want %v", err, errFill)
 	}

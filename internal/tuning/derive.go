@@ -30,11 +30,13 @@ func windowComparison(otherwise Path) comparison {
 	}}
 }
 
-var directComparison = comparison{Other, Other, Direct,
+var directComparison = comparison{
+	Other, Other, Direct,
 	func(p Point) (other, direct float64) { return p.OtherUS(), p.DirectUS },
 }
 
-var twoLevelComparison = comparison{Other, Other, TwoLevel,
+var twoLevelComparison = comparison{
+	Other, Other, TwoLevel,
 	func(p Point) (other, twoLevel float64) { return p.OtherUS(), p.TwoLevelUS },
 }
 

@@ -34,8 +34,10 @@ func compareKeys(a, b rowKey) int {
 }
 
 type launchResults struct {
-	medians      map[rowKey]map[string][]float64 // in microseconds, by key and label
-	droppedCount int                             // rows of launches during which the machine was busy or the mode changed
+	medians map[rowKey]map[string][]float64 // in microseconds, by key and label
+	// droppedCount is the number of rows of launches during which the machine was busy or the mode
+	// changed.
+	droppedCount int
 }
 
 const (
@@ -146,7 +148,8 @@ func writeResults(l *launchResults, folder string, origin results.Run) error {
 		if err != nil {
 			return err
 		}
-		name := fmt.Sprintf("host-%s-%d-%s.json", strings.ReplaceAll(s.operation, "_", "-"), s.ranks, s.mode)
+		operation := strings.ReplaceAll(s.operation, "_", "-")
+		name := fmt.Sprintf("host-%s-%d-%s.json", operation, s.ranks, s.mode)
 		if err := os.WriteFile(filepath.Join(folder, name), text, 0o644); err != nil {
 			return err
 		}

@@ -56,7 +56,7 @@ func (s *Step) SetDigest(digest uint64) {
 // Choose chooses the kernels of a call. If there are none, Choose returns an error that gives the
 // reason. The caller must have set the fields of l up to Multiprocessors.
 func Choose(l Launch) (Work, error) {
-	if l.Operation.Uneven() {
+	if l.Operation.SplitsOneBuffer() {
 		return ChooseRows(l, []*driver.Call{l.Call})
 	}
 	if err := l.Choose(); err != nil {

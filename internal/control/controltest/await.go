@@ -107,7 +107,7 @@ func testDiagnose(t *testing.T, join Join) {
 	must(t, p.Diagnose(wait, time.Now()))
 	longAgo := time.Now().Add(-hangTimeout)
 	timeoutErr := p.Diagnose(wait, longAgo)
-	if WantAbsence(t, timeoutErr, ranksOf(2)[1]) == 0 {
+	if CountTimeouts(t, timeoutErr, ranksOf(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", timeoutErr)
 	}
 	must(t, checkOpen(p))
@@ -143,11 +143,11 @@ func testWhyReplacesFault(t *testing.T, join Join) {
 	p := g.planes[0]
 	wait := unfinishedWait(p.Submit())
 	kernelFault := errors.New("a fault that a kernel has reported")
-	wait.Why = func() error { return nil }
+	wait.FindFault = func() error { return nil }
 	g.planes[1].Abort(nil)
 	awaitPeerFailed(p)
 	checkError(t, "without Why", p.Diagnose(wait, time.Now()), driver.ErrFault)
-	wait.Why = func() error { return kernelFault }
+	wait.FindFault = func() error { return kernelFault }
 	checkError(t, "Diagnose", p.Diagnose(wait, time.Now()), kernelFault)
 	checkError(t, "the wait", p.Await(g.ctx, wait), kernelFault)
 	checkError(t, "the cause", p.Cause(), kernelFault)

@@ -40,9 +40,9 @@ func ExchangeAndCheck(
 	return nil
 }
 
-// WantReports checks the payloads that a rank has received on the fault lane. They must be Payload
+// CheckReports checks the payloads that a rank has received on the fault lane. They must be Payload
 // for round 1 from each sender that present holds as true, and nil from the others.
-func WantReports(got [][]byte, rank, size int, present []bool) error {
+func CheckReports(got [][]byte, rank, size int, present []bool) error {
 	for sender, reported := range present {
 		if !reported && got[sender] != nil {
 			return fmt.Errorf("rank %d has a report from rank %d, which is absent", rank, sender)
@@ -55,9 +55,9 @@ func WantReports(got [][]byte, rank, size int, present []bool) error {
 	return nil
 }
 
-// WantAbsence checks the error of a wait for a late rank. It returns 1 for a TimeoutError about
+// CountTimeouts checks the error of a wait for a late rank. It returns 1 for a TimeoutError about
 // that rank, and 0 for another rank's fault.
-func WantAbsence(t testing.TB, err error, late int) int {
+func CountTimeouts(t testing.TB, err error, late int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
 		if !slices.Equal(timeout.Missing, []int{late}) || timeout.Activity[late] == "" {
@@ -71,10 +71,10 @@ func WantAbsence(t testing.TB, err error, late int) int {
 	return 0
 }
 
-// WantDeadlock checks the errors of ranks that waited for each other in different calls. At least
+// CheckDeadlocks checks the errors of ranks that waited for each other in different calls. At least
 // one must be a DeadlockError that shows what the other ranks were doing. The rest must match
 // ErrFault.
-func WantDeadlock(t testing.TB, errs []error) {
+func CheckDeadlocks(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0
 	for _, err := range errs {

@@ -35,7 +35,7 @@ func testMissingRank(t *testing.T, join Join) {
 				defer func() { <-p.Failed() }()
 				return wait(p)
 			})[:late] {
-				timeouts += WantAbsence(t, err, ranksOf(late + 1)[late])
+				timeouts += CountTimeouts(t, err, ranksOf(late + 1)[late])
 			}
 			if timeouts == 0 {
 				t.Error("no rank got a TimeoutError")

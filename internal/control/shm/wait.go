@@ -102,7 +102,7 @@ type waiter struct {
 }
 
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
-	ranked.Waiting()
+	ranked.AssertMayWait()
 	begin := sys.Monotonic()
 	w.timeout = ws.ranks.cfg.Timeout.Get()
 	if at, ok := ctx.Deadline(); ok {

@@ -168,7 +168,8 @@ func attack(from *netlab.Machine, address string, attacked, stop chan struct{}) 
 		}
 	}()
 	texts := []string{
-		"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 4096), protocolName + strings.Repeat("x", 200),
+		"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 4096),
+		protocolName + strings.Repeat("x", 200),
 		"\x00\x2d\xc8\x1b\x3c\x09", // VALIDATE with a wrong token
 	}
 	for {

@@ -139,8 +139,10 @@ func (avx2) minOrMaxUint64(p *program, k kernel, operand, acc string) {
 // zeros, from which OR gives -0 and AND gives +0. If a lane has a NaN, its operands are added, so
 // that the result is a NaN.
 func (avx2) minOrMax(p *program, k kernel, operand, acc string) {
-	instruction := map[string]string{"Min": "VMIN",
-		"Max": "VMAX"}[k.operation.name] + k.element.laneSuffix
+	instruction := map[string]string{
+		"Min": "VMIN",
+		"Max": "VMAX",
+	}[k.operation.name] + k.element.laneSuffix
 	mergeInstruction := map[string]string{"Min": "VORPS", "Max": "VANDPS"}[k.operation.name]
 	p.emit(instruction, operand, acc, ymm(10))
 	p.emit(instruction, acc, operand, ymm(11))

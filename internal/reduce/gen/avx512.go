@@ -64,8 +64,8 @@ func (avx512) loadVector(p *program, k kernel, address, register string, mode ac
 	p.emit(move, address, register)
 }
 
-// loadAsFloat32 loads a vector of 16-bit floats into two registers of float32. For BFloat16, the low
-// register gets the even elements and the high register the odd ones, which avoids a shuffle.
+// loadAsFloat32 loads a vector of 16-bit floats into two registers of float32. For BFloat16, the
+// low register gets the even elements and the high register the odd ones, which avoids a shuffle.
 func (s avx512) loadAsFloat32(p *program, k kernel, address string, low, high int, mode access) {
 	if mode == accessMasked {
 		s.loadVector(p, k, address, zmm(11), mode)

@@ -128,7 +128,7 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 			return call, err
 		}
 		call.Splits = driverCall.Splits
-		driverCall.Count = a.Splits.OwnCount(call.Operation, g.Rank())
+		driverCall.Count = a.Splits.CountOf(call.Operation, g.Rank())
 	} else if operation, ok := equalPartOperations[call.Operation]; ok {
 		driverCall.Operation = operation // Explain passes no splits
 	}

@@ -56,7 +56,7 @@ func (o *CollectiveOptions) result(
 		call := driver.Call{
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
-		if setBaseline(result, timesByLevel[0], timesByPath); call.ComparesFloats() {
+		if setBaseline(result, timesByLevel[0], timesByPath); call.IsFloatMinOrMax() {
 			// The path of a minimum or maximum of floats is not chosen for speed.
 			result.Limit = 0
 		}

@@ -60,7 +60,7 @@ func (n *NCCLTests) Row(o *CollectiveOptions, r *Row) error {
 	if r.Operation.kind.Reduces() {
 		redop = o.ReduceOp.String()
 	}
-	if r.Operation.kind.Rooted() {
+	if r.Operation.kind.HasRoot() {
 		root = 0
 	}
 	fmt.Fprintf(&b, "%12d  %12d  %8s  %6s  %6d%s%s%s\n", r.Bytes, r.Count,

@@ -91,4 +91,4 @@ func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (cou
 
 // hasRules reports whether tuning tables have rules for the operation. An operation without buffers
 // that peers read has none.
-func (o *Operation) hasRules() bool { return o.kind.Tuned() }
+func (o *Operation) hasRules() bool { return o.kind.HasTuningRules() }

@@ -144,7 +144,7 @@ type addressReplay struct {
 // replayAddresses returns the first event of a sequence that PyTorch's rule does not explain, or
 // nil if the rule explains all events.
 func replayAddresses(s *history.Sequence) *history.Event {
-	allocator, err := alloc.New(alloc.Config{Policy: alloc.Address, Sizing: alloc.Stepped})
+	allocator, err := alloc.New(alloc.Config{Policy: alloc.AddressOrder, Sizing: alloc.Stepped})
 	if err != nil {
 		return nil
 	}

@@ -76,11 +76,11 @@ func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
 	errs := []error{
 		s.Copy(a.Input, symmem.Host(n.Inputs[rank])),
-		s.Copy(a.Residual, symmem.Host(n.OldResidual)),
+		s.Copy(a.Residual, symmem.Host(n.ResidualBefore)),
 		s.Copy(a.Weight, symmem.Host(n.Weights)),
 	}
 	if n.Quant != driver.QuantNone {
-		errs = append(errs, s.Copy(a.Scales, symmem.Host(n.OldScales())))
+		errs = append(errs, s.Copy(a.Scales, symmem.Host(n.ScalesBefore())))
 	}
 	return errors.Join(errs...)
 }

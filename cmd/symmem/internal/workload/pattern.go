@@ -71,7 +71,7 @@ func (p *Pattern) factor(rank int, element uint64) float64 {
 // Reductions returns the reductions that all backends support for a type.
 func Reductions(t symmem.DataType) []symmem.ReduceOp {
 	return slices.DeleteFunc(driver.ReductionsOf(t), func(op symmem.ReduceOp) bool {
-		return !op.Everywhere(t)
+		return !op.IsSupportedEverywhere(t)
 	})
 }
 
@@ -125,7 +125,7 @@ func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 		return call.Spans(p.Ranks, rank)
 	}
 	call.Splits = call.Splits.WithOffsets()
-	call.Count = call.Splits.OwnCount(p.Operation, rank)
+	call.Count = call.Splits.CountOf(p.Operation, rank)
 	return call.Spans(p.Ranks, rank)
 }
 
@@ -140,7 +140,7 @@ func (p *Pattern) PartCounts() []int64 {
 }
 
 func (p *Pattern) partOffset(rank int) (sum int64) {
-	if !p.Operation.Uneven() {
+	if !p.Operation.SplitsOneBuffer() {
 		return int64(rank) * p.Count
 	}
 	for _, count := range p.PartCounts()[:rank] {
@@ -192,7 +192,7 @@ func (p *Pattern) Output(rank int) []byte {
 func (p *Pattern) concatenate(start int64) (all []byte) {
 	for rank := range p.Ranks {
 		count := p.Count
-		if p.Operation.Uneven() {
+		if p.Operation.SplitsOneBuffer() {
 			count, _ = p.SendRecvCounts(rank)
 		}
 		value := func(i int64) float64 { return p.inputValue(rank, i) }

@@ -50,7 +50,7 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 			t.Fatalf("%+v: the input has %d elements, want %d", p, n, sent)
 		}
 		out := p.Output(rank)
-		if out == nil && p.Operation.Rooted() && rank != p.Root {
+		if out == nil && p.Operation.HasRoot() && rank != p.Root {
 			return
 		}
 		if n := int64(len(out) / p.DataType.Size()); n != received {

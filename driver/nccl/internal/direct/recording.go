@@ -48,8 +48,7 @@ func (r *Recordings) IsKnown(captureID uint64) bool {
 func (r *Recordings) GetOrBegin(captureID uint64) *Recording {
 	for i, recording := range r.foreignRecordings {
 		if recording.captureID == captureID {
-			others := slices.Delete(r.foreignRecordings, i, i+1)
-			r.foreignRecordings = append(others, recording)
+			r.foreignRecordings = append(slices.Delete(r.foreignRecordings, i, i+1), recording)
 			return recording
 		}
 	}

@@ -23,7 +23,7 @@ func (in *inbox) startDelivery() {
 // deliverMessages returns once no Recv is waiting, or once the group has failed or closed. It must
 // not call CUDA, because the call might wait for a stream that is itself waiting for a message.
 func (in *inbox) deliverMessages() {
-	ranked.Waiting()
+	ranked.AssertMayWait()
 	w := in.mailbox.wakeup()
 	for polls := 0; ; polls++ {
 		wakeCount := atomic.LoadUint32(&w.wakeCount)

@@ -24,7 +24,7 @@ type Messages struct {
 	unfinishedSends []*End // sends that may be incomplete; guarded by inbox.mu
 	sendsAfterPrune int    // length of unfinishedSends after the last pruneSends; guarded by inbox.mu
 
-	isReleasing bool // whether ReleaseLate has been called
+	isReleasing bool // whether ReleaseAfterTimeout has been called
 }
 
 // Open enables messages if the ranks are on one machine.
@@ -45,8 +45,8 @@ func (m *Messages) Open(g Group) error {
 // Available reports whether the ranks can send messages to each other.
 func (m *Messages) Available() bool { return m.messagePlane != nil }
 
-// Unanswered reports whether any Recv is waiting for a message that has not been announced.
-func (m *Messages) Unanswered() bool { return m.messagePlane != nil && m.inbox.hasUnanswered() }
+// HasUnanswered reports whether any Recv is waiting for a message that has not been announced.
+func (m *Messages) HasUnanswered() bool { return m.messagePlane != nil && m.inbox.hasUnanswered() }
 
 // newEnd assigns the next message number to a call. The caller must hold m.Mu.
 func (m *Messages) newEnd(p *Plan) *End {
@@ -206,9 +206,9 @@ func (m *Messages) Release() {
 	}
 }
 
-// ReleaseLate repeats Release in the background until no stream has an unfinished message. The
-// device stays open until then.
-func (m *Messages) ReleaseLate() {
+// ReleaseAfterTimeout repeats Release in the background until no stream has an unfinished message.
+// The device stays open until then.
+func (m *Messages) ReleaseAfterTimeout() {
 	if m.messagePlane == nil || m.isReleasing {
 		return
 	}

@@ -231,7 +231,8 @@ func simulateRecordings(rng *rand.Rand) map[string]*plantedRecording {
 			if rank == r.program.Odd && len(planted) > 0 {
 				p = planted
 			}
-			snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: rng.Uint64(), Policy: alloc.Creation})
+			o := difftest.RunOptions{Seed: rng.Uint64(), Policy: alloc.CreationOrder}
+			snapshot := difftest.Snapshot(p, o)
 			r.snapshots = append(r.snapshots, difftest.Pickle(snapshot, 4))
 			places := make([][][2]int64, pools)
 			for pool := range places {

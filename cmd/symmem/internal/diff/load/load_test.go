@@ -138,7 +138,7 @@ func TestAgreeingRuns(t *testing.T) {
 		}
 		for r := range 2 + rng.IntN(3) {
 			files = append(files, encode(difftest.Snapshot(p, difftest.RunOptions{
-				Seed: rng.Uint64(), Policy: alloc.Creation, MaxTraceEntries: last,
+				Seed: rng.Uint64(), Policy: alloc.CreationOrder, MaxTraceEntries: last,
 				OmitPoolIDs: run%3 == 0, LineOffset: r,
 			}), run+r))
 		}
@@ -162,7 +162,7 @@ func TestPlacesByAddress(t *testing.T) {
 		p := difftest.RandomProgram(rng, 600, 1, 2)
 		var files [][]byte
 		for _, seed := range []uint64{1, rng.Uint64()} {
-			snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: seed, Policy: alloc.Address})
+			snapshot := difftest.Snapshot(p, difftest.RunOptions{Seed: seed, Policy: alloc.AddressOrder})
 			files = append(files, difftest.Pickle(snapshot, 4))
 		}
 		ranks := read(t, files...)
@@ -191,10 +191,10 @@ func TestOverflowIsAligned(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	p := difftest.RandomProgram(rng, 2000, 1, 2)
 	short := difftest.Snapshot(p, difftest.RunOptions{
-		Seed: 1, Policy: alloc.Creation, MaxTraceEntries: 900,
+		Seed: 1, Policy: alloc.CreationOrder, MaxTraceEntries: 900,
 	})
 	long := difftest.Snapshot(p, difftest.RunOptions{
-		Seed: 2, Policy: alloc.Creation, MaxTraceEntries: 1000,
+		Seed: 2, Policy: alloc.CreationOrder, MaxTraceEntries: 1000,
 	})
 	ranks := read(t, difftest.Pickle(long, 4), difftest.Pickle(short, 4))
 	report := diff.Compare(ranks, diff.Options{})
@@ -211,7 +211,7 @@ func TestOlderBlocks(t *testing.T) {
 	p := difftest.RandomProgram(rand.New(rand.NewPCG(5, 5)), 2000, 1, 2)
 	for last, want := range map[int]bool{0: false, 900: true} {
 		snapshot := difftest.Snapshot(p, difftest.RunOptions{
-			Seed: 1, Policy: alloc.Creation, MaxTraceEntries: last,
+			Seed: 1, Policy: alloc.CreationOrder, MaxTraceEntries: last,
 		})
 		s := read(t, difftest.Pickle(snapshot, 4))[0].Sequences[0]
 		if got := len(s.InitialBlocks) > 0; got != want {

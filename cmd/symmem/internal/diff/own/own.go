@@ -64,8 +64,9 @@ func (c *converter) finish(l *trace.Log) {
 			s.InitialBlocks = nil // a complete trace has no initial blocks
 		}
 	}
-	if l.Torn > 0 {
-		c.rank.AddNote("%d records are incomplete, because the process was writing them", l.Torn)
+	if l.IncompleteRecords > 0 {
+		c.rank.AddNote("%d records are incomplete, because the process was writing them",
+			l.IncompleteRecords)
 	}
 	if l.LostTexts > 0 {
 		c.rank.AddNote("some texts did not fit into the trace and are shown as ?")
