@@ -128,7 +128,7 @@ func TestPoolRegistrationOrderDiverges(t *testing.T) {
 func TestTimeoutNamesRankMissingFromRegister(t *testing.T) {
 	var texts errorTexts
 	done := newGate(3)
-	wait := newPatience(func(w symmem.LateWarning) bool {
+	wait := newSharedDeadline(func(w symmem.LateWarning) bool {
 		return w.InCall == "agreement of group world/2.0" && slices.Equal(w.Ranks, []int{1})
 	})
 	runWithFault(t, 3, wait.options(), func(r *rank) {

@@ -16,37 +16,38 @@ import (
 // warnSoon is the time after which ranks warn about late ranks.
 const warnSoon = 20 * time.Millisecond
 
-// patience makes the waits of all ranks time out together, after the first warning for which enough
-// returns true. With a fixed deadline, ranks on a busy machine might time out before they warn.
-type patience struct {
+// sharedDeadline makes the waits of all ranks time out together, after the first warning for which
+// enough returns true. With a fixed deadline, ranks on a busy machine might time out before they
+// warn.
+type sharedDeadline struct {
 	enough func(w symmem.LateWarning) bool
 	once   sync.Once
 	over   chan struct{} // closed after the warning
 }
 
-func newPatience(enough func(w symmem.LateWarning) bool) *patience {
-	return &patience{enough: enough, over: make(chan struct{})}
+func newSharedDeadline(enough func(w symmem.LateWarning) bool) *sharedDeadline {
+	return &sharedDeadline{enough: enough, over: make(chan struct{})}
 }
 
-func (p *patience) options() symmem.Options {
+func (s *sharedDeadline) options() symmem.Options {
 	return symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
-		if p.enough(w) {
-			p.once.Do(func() { close(p.over) })
+		if s.enough(w) {
+			s.once.Do(func() { close(s.over) })
 		}
 	}}
 }
 
 // context returns a context whose deadline expires when over is closed.
-func (p *patience) context(r *rank) context.Context { return impatient{r.ctx, p.over} }
+func (s *sharedDeadline) context(r *rank) context.Context { return deadlineContext{r.ctx, s.over} }
 
-type impatient struct {
+type deadlineContext struct {
 	context.Context
 	over <-chan struct{}
 }
 
-func (c impatient) Done() <-chan struct{} { return c.over }
+func (c deadlineContext) Done() <-chan struct{} { return c.over }
 
-func (c impatient) Err() error {
+func (c deadlineContext) Err() error {
 	select {
 	case <-c.over:
 		return context.DeadlineExceeded

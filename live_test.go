@@ -45,12 +45,12 @@ func viewOf(t *testing.T, rt *symmem.Runtime) live.Machine {
 
 func await(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	const patience = time.Minute
+	const testTimeout = time.Minute
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
 	for begin := time.Now(); !f(); <-ticks.C {
-		if time.Since(begin) > patience {
-			t.Errorf("%s has not happened after %v", what, patience)
+		if time.Since(begin) > testTimeout {
+			t.Errorf("%s has not happened after %v", what, testTimeout)
 			return
 		}
 	}

@@ -180,7 +180,7 @@ func TestErrorNamesKilledRank(t *testing.T) {
 func TestJoinNamesMissingRank(t *testing.T) {
 	ranks := min(4, localRanks(t))
 	for missing := range ranks {
-		wait := newPatience(func(w symmem.LateWarning) bool {
+		wait := newSharedDeadline(func(w symmem.LateWarning) bool {
 			return w.Group == "incomplete" && slices.Equal(w.Ranks, []int{missing})
 		})
 		runRanks(t, ranks, wait.options(), func(r *rank) {

@@ -123,7 +123,7 @@ func isLineBefore(site, after string) bool {
 // must report the value that rank 1 is waiting for.
 func TestMissingRankFailsValue(t *testing.T) {
 	const elsewhere = `in value "prefill" for`
-	wait := newPatience(func(w symmem.LateWarning) bool {
+	wait := newSharedDeadline(func(w symmem.LateWarning) bool {
 		return slices.Equal(w.Ranks, []int{1}) && strings.Contains(w.Activity[1], elsewhere)
 	})
 	runWithFault(t, 3, wait.options(), func(r *rank) {

@@ -15,8 +15,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// patience bounds waits. It expires only if a test hangs.
-const patience = 30 * time.Second
+// testTimeout bounds waits. It expires only if a test hangs.
+const testTimeout = 30 * time.Second
 
 var token = Token{1, 2, 3}
 
@@ -65,7 +65,7 @@ func socketName(name string) *net.UnixAddr {
 }
 
 func fetchSize(p *Peer, key Key) (int64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	f, err := p.Fetch(ctx, key)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// patience limits how long a test waits for something to happen.
-const patience = 30 * time.Second
+// testTimeout limits how long a test waits for something to happen.
+const testTimeout = 30 * time.Second
 
 // useFolder creates a folder and sets TMPDIR to it. The folder's path is short, because the
 // kernel limits the length of a socket's path.
@@ -73,15 +73,15 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	return s
 }
 
-// await polls until condition returns true. If that takes longer than patience, the test fails with
+// await polls until condition returns true. If that takes longer than testTimeout, the test fails with
 // a message that contains event.
 func await(t *testing.T, event string, condition func() bool) {
 	t.Helper()
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
 	for begin := time.Now(); !condition(); <-ticks.C {
-		if time.Since(begin) > patience {
-			t.Fatalf("%s has not happened after %v", event, patience)
+		if time.Since(begin) > testTimeout {
+			t.Fatalf("%s has not happened after %v", event, testTimeout)
 		}
 	}
 }
@@ -102,7 +102,7 @@ type request struct {
 
 func (r *request) send(t *testing.T, address string) (*http.Response, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	method := r.method
 	if method == "" {
