@@ -49,6 +49,12 @@ func (u poolUse) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
+// errPoolChanging is returned if Resume or a failed Close ends just after the pool has refused a
+// call.
+var errPoolChanging = &refusalError{
+	"pool: it was suspended or being closed when the call began: try again", ErrBusy,
+}
+
 func callRefusal(p *Pool) error {
 	p.mu.Lock()
 	return unlockAndRefuse(p)
@@ -57,10 +63,13 @@ func callRefusal(p *Pool) error {
 // unlockAndRefuse unlocks Pool.mu and returns the reason why the pool has refused a call.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
-	if p.segments.closed || p.suspender.closes > 0 {
+	switch {
+	case p.segments.closed || p.suspender.closes > 0:
 		return errPoolClosed
+	case p.Suspended():
+		return errPoolSuspended
 	}
-	return errPoolSuspended // the pool may have been resumed since it refused the call
+	return errPoolChanging
 }
 
 // refuse makes further calls fail and waits for calls in progress. If the context ends first,

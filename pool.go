@@ -388,8 +388,8 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 // Close deregisters all segments and unmaps those without live buffers. A second Close does
 // nothing.
 //
-// Close waits for calls of other goroutines that use the pool, and for the work that this rank has
-// queued on any stream. Calls that begin in the meantime return ErrClosed. If the calls and the
+// Close waits for calls of other goroutines that use the pool, also for Suspend and Resume, and for
+// the work that this rank has queued on any stream. Calls that begin in the meantime return ErrClosed. If the calls and the
 // work have not completed after twice Options.Timeout, Close returns a TimeoutError and the pool
 // remains open.
 //

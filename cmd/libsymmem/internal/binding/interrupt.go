@@ -92,7 +92,7 @@ func (i *interrupts) runInterruptible(operation string, call func(context.Contex
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	var err error // set before done is closed
+	err := errors.New("the call ended without a result") // replaced before done is closed
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
