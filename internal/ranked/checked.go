@@ -84,10 +84,10 @@ func tryLock[C Class](acquired bool, address unsafe.Pointer) bool {
 	return acquired
 }
 
-// Waiting panics if the goroutine holds a lock that must not be held during a wait for another
-// process. It must be called before each such wait.
-func Waiting() { checkWait() }
+// AssertMayWait panics if the goroutine holds a lock that must not be held during a wait for
+// another process. It must be called before each such wait.
+func AssertMayWait() { checkWait() }
 
-// Unlocked panics if the goroutine holds any lock. It must be called before every call of a user's
-// function, which can acquire any lock.
-func Unlocked() { checkUnlocked() }
+// AssertUnlocked panics if the goroutine holds any lock. It must be called before every call of a
+// user's function, which can acquire any lock.
+func AssertUnlocked() { checkUnlocked() }

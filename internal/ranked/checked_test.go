@@ -162,13 +162,13 @@ func TestUnlockByAnotherGoroutine(t *testing.T) {
 func TestWaitingChecksHeldLocks(t *testing.T) {
 	var outer ranked.Mutex[outerMu]
 	var inner ranked.Mutex[innerMu]
-	ranked.Waiting()
+	ranked.AssertMayWait()
 	outer.Lock()
 	defer outer.Unlock()
-	ranked.Waiting()
+	ranked.AssertMayWait()
 	inner.Lock()
 	defer inner.Unlock()
-	if text := panicOf(ranked.Waiting); !strings.Contains(text, "with test.inner held") {
+	if text := panicOf(ranked.AssertMayWait); !strings.Contains(text, "with test.inner held") {
 		t.Errorf("got panic %q, want \"with test.inner held\"", text)
 	}
 }
