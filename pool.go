@@ -389,9 +389,9 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 // nothing.
 //
 // Close waits for calls of other goroutines that use the pool, also for Suspend and Resume, and for
-// the work that this rank has queued on any stream. Calls that begin in the meantime return ErrClosed. If the calls and the
-// work have not completed after twice Options.Timeout, Close returns a TimeoutError and the pool
-// remains open.
+// the work that this rank has queued on any stream. Calls that begin in the meantime return
+// ErrClosed. If the calls and the work have not completed after twice Options.Timeout, Close
+// returns a TimeoutError and the pool remains open.
 //
 // Buffers that have not been freed remain usable through a View, a pointer or kernels. They can be
 // freed after Close; any other call with them returns ErrClosed. A segment with such buffers stays

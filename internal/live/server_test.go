@@ -73,8 +73,8 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	return s
 }
 
-// await polls until condition returns true. If that takes longer than testTimeout, the test fails with
-// a message that contains event.
+// await polls until condition returns true. If that takes longer than testTimeout, the test fails
+// with a message that contains event.
 func await(t *testing.T, event string, condition func() bool) {
 	t.Helper()
 	ticks := time.NewTicker(time.Millisecond)
