@@ -47,7 +47,7 @@ const (
 	phaseDone
 )
 
-// order is what Run must do next. Unless signal is 0, Run sends it to all ranks. Unless message is
+// order lists what Run does next. Unless signal is 0, Run sends it to all ranks. Unless message is
 // empty, Run prints it. If wait is positive, Run calls handleTimeout after that time.
 type order struct {
 	signal  syscall.Signal

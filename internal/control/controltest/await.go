@@ -31,8 +31,8 @@ func testAwaitCompletedWork(t *testing.T, join Join) {
 	must(t, g.planes[0].Await(ctx, completed))
 }
 
-// testCompletionEndsAwait waits for work that completes after up to 5000 polls. After so many,
-// Await sleeps between polls.
+// testCompletionEndsAwait waits for work that completes after up to 5000 polls. Await sleeps
+// between the last of these polls.
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {

@@ -14,7 +14,7 @@ import (
 
 type diagram struct{ *symmem.DivergenceError }
 
-// side is what some ranks observed, with the letter of these ranks in the map.
+// side holds what some ranks observed, and the letter that stands for these ranks in the map.
 type side struct {
 	letter string
 	symmem.Side
@@ -102,5 +102,6 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter returns the letter of side i. Letters repeat after Z, but no report has so many sides.
+// letter returns the letter of side i. Letters repeat after Z, but no report has more than 26
+// sides.
 func letter(i int) string { return string(rune('A' + i%26)) }
