@@ -204,6 +204,24 @@ func TestJoinWithDifferentRankLists(t *testing.T) {
 	}
 }
 
+func TestJoinRejectsUsedID(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		for _, mustClose := range []bool{true, false} {
+			id := fmt.Sprintf("closed %t", mustClose)
+			g, err := r.Join(r.ctx, id, []int{0, 1})
+			r.ok(err)
+			if mustClose {
+				r.ok(g.Close())
+			}
+			_, err = r.Join(r.ctx, id, []int{0, 1})
+			r.wantErr(err, symmem.ErrInvalid)
+			if !strings.Contains(err.Error(), "id was already used") {
+				r.failf("got error %q, want one that says that the id was used", err)
+			}
+		}
+	})
+}
+
 func TestSplitGroupNamesAreReusable(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		joined, err := r.Join(r.ctx, "a", []int{0, 1})

@@ -62,6 +62,10 @@ func (rt *Runtime) JoinWith(
 		return nil, invalid("joining group %q: ranks %v must be distinct ranks of a world of %d",
 			id, ranks, rt.size)
 	}
+	if rt.registry.hasJoinedID(id) {
+		return nil, invalid("joining group %q: the id was already used for a group: "+
+			"pass an id that no open or closed group has", id)
+	}
 	fullID := joinedPrefix + id
 	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())
 	var g *Group
@@ -75,6 +79,7 @@ func (rt *Runtime) JoinWith(
 	if err != nil {
 		return nil, fmt.Errorf("joining group %q: %w", id, err)
 	}
+	rt.registry.addJoinedID(id)
 	return g, nil
 }
 

@@ -16,7 +16,9 @@ type registry struct {
 	world   *Group
 	groups  []*Group // guarded by mu
 	pools   []*Pool  // guarded by mu
-	ranges  poolRanges
+	// joinedIDs contains the ids of the groups that Join has created; guarded by mu.
+	joinedIDs map[string]struct{}
+	ranges    poolRanges
 	// localPools is the number of pools that were created without a domain; guarded by mu.
 	localPools uint64
 }
@@ -44,6 +46,23 @@ func (r *registry) addGroup(g *Group) error {
 	g.comparison.startInBackground()
 	r.groups = append(r.groups, g)
 	return nil
+}
+
+func (r *registry) addJoinedID(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.joinedIDs == nil {
+		r.joinedIDs = map[string]struct{}{}
+	}
+	r.joinedIDs[id] = struct{}{}
+}
+
+// hasJoinedID reports whether Join has created a group with the id. The group may be closed.
+func (r *registry) hasJoinedID(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.joinedIDs[id]
+	return ok
 }
 
 // removeGroup removes a closed group. A group that has failed must stay in the list, because a
