@@ -3,6 +3,7 @@ package symmem
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"symmem/internal/agreement"
@@ -21,6 +22,16 @@ type captures struct {
 	registrationCount int           // number of registrations in progress
 	registrationsDone chan struct{} // closed when registrationCount becomes 0
 }
+
+// sharedCaptures contains, as keys, the *captures of all worlds that Open has opened on a GPU in
+// this process. A registration in one world would invalidate a capture in another world, too.
+// OpenLocal's ranks are left out, because in other programs they are processes.
+var sharedCaptures sync.Map
+
+// share makes registrations in the other worlds of this process heed the captures, and vice versa.
+func (c *captures) share() { sharedCaptures.Store(c, nil) }
+
+func (c *captures) unshare() { sharedCaptures.Delete(c) }
 
 // runOutside runs step, which must not run while any rank is capturing a stream. If some rank is
 // capturing a stream, all ranks return ErrCapturing instead. runOutside is collective.
@@ -67,6 +78,22 @@ func (c *captures) postpone() (isCapturing bool, release func()) {
 // call, or nil. Of the other adopted streams, inProgress queries only those in c.adopted, because
 // the owners of the others may have destroyed them.
 func (c *captures) inProgress(current *Stream) bool {
+	if c.inWorld(current) {
+		return true
+	}
+	if _, isShared := sharedCaptures.Load(c); !isShared {
+		return false
+	}
+	for other := range sharedCaptures.Range {
+		if other := other.(*captures); other != c && other.inWorld(nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// inWorld is like inProgress, without the other worlds of the process.
+func (c *captures) inWorld(current *Stream) bool {
 	c.mu.Lock()
 	hasOwn, adopted := c.ownCaptureCount > 0, c.adopted
 	c.mu.Unlock()

@@ -89,7 +89,11 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 		return nil, fmt.Errorf("opening symmem: %w", toRankError(err))
 	}
 	opts.LocalRank = w.LocalRank
-	return newRuntime(opts, &w, store, member).start(ctx)
+	rt, err := newRuntime(opts, &w, store, member).start(ctx)
+	if err == nil && !rt.device.Info().Addressable {
+		rt.captures.share()
+	}
+	return rt, err
 }
 
 // OpenLocal opens a world of n ranks in this process, for tests and examples. Use each Runtime on a
@@ -260,6 +264,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	for _, p := range pools {
 		errs = append(errs, p.closeAfter(func(context.Context) error { return nil }))
 	}
+	rt.captures.unshare()
 	rt.live.close()
 	if rt.device != nil {
 		errs = append(errs, rt.device.Close())

@@ -1,11 +1,46 @@
 package symmem_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"symmem"
 )
+
+// TestCaptureInOneWorldBlocksRegistrationInOther opens two worlds, as a process does that belongs to
+// a trainer and an engine. On GPUs, a registration would invalidate the capture in the other world.
+func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
+	capturing, registering := openAlone(t), openAlone(t)
+	if capturing.Device().Addressable {
+		t.Skip("on the host, registrations do not invalidate captures of other worlds")
+	}
+	s, err := capturing.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.BeginCapture(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := registering.NewPool(symmem.PoolOptions{Domain: registering.World()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Alloc(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Register(t.Context(), registering.World()); !errors.Is(err, symmem.ErrCapturing) {
+		t.Errorf("Register during a capture in another world = %v, want ErrCapturing", err)
+	}
+	graph, err := s.EndCapture()
+	if err := errors.Join(err, graph.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.Register(t.Context(), registering.World()), b.Free()); err != nil {
+		t.Error(err)
+	}
+}
 
 // TestWorldsInOneProcessAreIndependent aborts and closes one world while another world is in use.
 func TestWorldsInOneProcessAreIndependent(t *testing.T) {
