@@ -3,7 +3,6 @@ package nccl
 import (
 	"fmt"
 
-	"symmem/driver"
 	"symmem/driver/nccl/internal/gpu"
 	"symmem/internal/cuda"
 )
@@ -11,7 +10,8 @@ import (
 // checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members that
 // have the same boot ID, and thus are on the same physical machine. Direct kernels write lines of
 // 128 bytes that must arrive as a whole, which PCIe does not guarantee. GPUs of other machines can
-// only be mapped over NVLink.
+// only be mapped over NVLink. The error becomes part of a reason that already ends with
+// driver.ErrUnsupported.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPUID == self.GPUID || m.BootID != self.BootID {
@@ -24,13 +24,13 @@ func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 		for _, pair := range [2][2]cuda.Device{{g.Device, peer}, {peer, g.Device}} {
 			src, dst := pair[0], pair[1]
 			if can, err := src.CanAccessPeer(dst); err != nil || !can {
-				return fmt.Errorf("GPU %d cannot access the memory of GPU %d (nvidia-smi topo -p2p r): %w",
-					src.Ordinal(), dst.Ordinal(), driver.ErrUnsupported)
+				return fmt.Errorf("GPU %d cannot access the memory of GPU %d (nvidia-smi topo -p2p r)",
+					src.Ordinal(), dst.Ordinal())
 			}
 			native, err := src.P2PAttribute(cuda.P2PNativeAtomicSupported, dst)
 			if err != nil || native == 0 {
-				return fmt.Errorf("GPUs %d and %d are not connected by NVLink (nvidia-smi topo -m): %w",
-					src.Ordinal(), dst.Ordinal(), driver.ErrUnsupported)
+				return fmt.Errorf("GPUs %d and %d are not connected by NVLink (nvidia-smi topo -m)",
+					src.Ordinal(), dst.Ordinal())
 			}
 		}
 	}
@@ -52,6 +52,5 @@ func visibleDevice(g *gpu.GPU, uuid string) (cuda.Device, error) {
 		}
 	}
 	return cuda.Device{}, fmt.Errorf("this process cannot see GPU %s of another rank, so the link "+
-		"to it is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES): %w",
-		uuid, driver.ErrUnsupported)
+		"to it is unknown: make all GPUs of the group visible to every rank (CUDA_VISIBLE_DEVICES)", uuid)
 }
