@@ -31,9 +31,10 @@ type GPU struct {
 	mu             ranked.Mutex[gpuMu] // guards the following fields
 	referenceCount int
 	unfinishedWork []*unfinishedItem
-	// isReclaiming is set while Reclaim calls the first function of deferredFrees.
-	deferredFrees []func() error
-	isReclaiming  bool
+	deferredFrees  []func() error
+	// reclaiming is closed when Reclaim's call of the first function of deferredFrees ends. It is
+	// nil outside such a call.
+	reclaiming chan struct{}
 }
 
 func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {

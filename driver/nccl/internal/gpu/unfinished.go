@@ -56,25 +56,43 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim calls the deferred functions in order until memory must stay mapped. allFreed reports
-// whether no deferred function is left. The caller must not hold any lock of the backend.
+// Reclaim calls the deferred functions in order until memory must stay mapped. If another goroutine
+// is calling one of them, it waits for that call. allFreed reports whether no deferred function is
+// left. The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	for !g.MustKeepMemory() {
-		g.mu.Lock()
-		if len(g.deferredFrees) == 0 || g.isReclaiming {
-			allFreed = len(g.deferredFrees) == 0
-			g.mu.Unlock()
-			return allFreed, err
+		free, ended := g.beginFree()
+		switch {
+		case free != nil:
+			err = errors.Join(err, free())
+			g.endFree()
+		case ended != nil:
+			<-ended
+		default:
+			return true, err
 		}
-		g.isReclaiming = true
-		free := g.deferredFrees[0]
-		g.mu.Unlock()
-		err = errors.Join(err, free())
-		g.mu.Lock()
-		// The function stays in the list until now, so that FreeWhenIdle does not overtake it.
-		g.deferredFrees = slices.Delete(g.deferredFrees, 0, 1)
-		g.isReclaiming = false
-		g.mu.Unlock()
 	}
 	return false, err
+}
+
+// beginFree returns the first deferred function. If another goroutine is calling this function,
+// beginFree returns a channel that is closed when the call ends.
+func (g *GPU) beginFree() (free func() error, ended <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.reclaiming != nil || len(g.deferredFrees) == 0 {
+		return nil, g.reclaiming
+	}
+	g.reclaiming = make(chan struct{})
+	return g.deferredFrees[0], nil
+}
+
+// endFree removes the first deferred function after its call. Until then it stays in the list, so
+// that FreeWhenIdle does not overtake it.
+func (g *GPU) endFree() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.deferredFrees = slices.Delete(g.deferredFrees, 0, 1)
+	close(g.reclaiming)
+	g.reclaiming = nil
 }

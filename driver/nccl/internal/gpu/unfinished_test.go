@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
@@ -49,6 +50,46 @@ func TestDeferredFreesRunOnceAndInOrder(t *testing.T) {
 	if !done || err != nil || len(g.unfinishedWork)+len(g.deferredFrees) > 0 {
 		t.Errorf("Reclaim = %v, %v, with %d unfinished and %d deferred entries left; want true, nil, "+
 			"with none left", done, err, len(g.unfinishedWork), len(g.deferredFrees))
+	}
+}
+
+func TestReclaimWaitsForOtherGoroutine(t *testing.T) {
+	var (
+		g       GPU
+		ended   atomic.Bool
+		begun   = make(chan struct{})
+		proceed = make(chan struct{})
+		first   = make(chan bool)
+	)
+	g.AddUnfinished(ended.Load)
+	if err := g.FreeWhenIdle(func() error {
+		close(begun)
+		<-proceed
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ended.Store(true)
+	go func() {
+		done, _ := g.Reclaim()
+		first <- done
+	}()
+	<-begun
+	second := make(chan bool)
+	go func() {
+		done, _ := g.Reclaim()
+		second <- done
+	}()
+	select {
+	case <-second:
+		t.Fatal("Reclaim did not wait for the other Reclaim")
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(proceed)
+	for _, done := range []chan bool{first, second} {
+		if !<-done {
+			t.Error("Reclaim = false, want true")
+		}
 	}
 }
 
