@@ -155,15 +155,11 @@ func (a *adoptedCommunicator) Exchange(ctx context.Context, payload []byte) ([][
 // gather returns the inputs of all ranks, which must have the same length.
 func (a *adoptedCommunicator) gather(ctx context.Context, input []byte) ([][]byte, error) {
 	gathered := make([]byte, len(input)*a.size)
-	// After a timeout, the call can still write to gathered.
 	err := a.callWithDeadline(ctx, "exchanging payloads", func() error {
-		output := make([]byte, len(gathered))
-		err := a.gatherInContext(input, output)
-		copy(gathered, output)
-		return err
+		return a.gatherInContext(input, gathered)
 	})
 	if err != nil {
-		return nil, err
+		return nil, err // after a timeout, the call can still write to gathered
 	}
 	outputs := make([][]byte, a.size)
 	for r := range outputs {

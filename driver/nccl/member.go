@@ -116,13 +116,15 @@ func checkCompatible(ranks []int, groupMembers []*member) error {
 				nccl.VersionText(groupMembers[0].NCCLVersion), ranks[i], nccl.VersionText(m.NCCLVersion))
 		}
 		key := m.Machine + " " + m.GPUID
-		if firstRank, isUsed := firstUsers[key]; isUsed {
-			if err := checkSharing(m.NCCLVersion); err != nil {
-				return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", firstRank, ranks[i],
-					m.Model, m.GPUID, err)
-			}
+		firstRank, isUsed := firstUsers[key]
+		if !isUsed {
+			firstUsers[key] = ranks[i]
+			continue
 		}
-		firstUsers[key] = ranks[i]
+		if err := checkSharing(m.NCCLVersion); err != nil {
+			return fmt.Errorf("ranks %d and %d use the same GPU, %s %s: %w", firstRank, ranks[i],
+				m.Model, m.GPUID, err)
+		}
 	}
 	return nil
 }

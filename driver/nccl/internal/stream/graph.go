@@ -135,12 +135,12 @@ func (g *Graph) Queue(s *Stream) error {
 // RecordEvents records the graph's events after a launch. The caller must meet the conditions of
 // Queue.
 func (g *Graph) RecordEvents(s *Stream) error {
-	for _, e := range append(g.endEvents, g.lastLaunchEnd) {
+	for _, e := range g.endEvents {
 		if err := e.Record(s.CUDA); err != nil {
 			return err
 		}
 	}
-	return nil
+	return g.lastLaunchEnd.Record(s.CUDA)
 }
 
 // awaitLaunches waits, for a limited time, for the last launch. The caller must hold g.mu.
