@@ -73,14 +73,18 @@ func moveIntoPlace(temporary, path string) error {
 // file, it returns an error.
 func addOldSuffix(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
-		f, err := os.Open(path)
+		f, err := os.OpenFile(path, os.O_RDWR, 0) // NFS locks only files that are open for writing
 		if err != nil {
 			return fmt.Errorf("keeping the older trace: %w", err)
 		}
 		defer f.Close()
-		if err := sys.LockFile(f); errors.Is(err, sys.ErrLocked) {
+		err = sys.LockFile(f)
+		switch {
+		case errors.Is(err, sys.ErrLocked):
 			return fmt.Errorf("process %d is writing %s: use a different folder for each job",
 				processIDOf(f), path)
+		case err != nil:
+			return fmt.Errorf("keeping the older trace: %w", err)
 		}
 	}
 	if err := os.Rename(path, path+".old"); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -38,14 +38,15 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 }
 
 // LockFile locks a file until it is closed. If another open file holds the lock, LockFile returns
-// ErrLocked without waiting. If the filesystem does not support locks, LockFile returns nil.
+// ErrLocked without waiting. If the filesystem does not support locks, LockFile returns nil; NFS
+// returns ENOLCK if its server has no lock service.
 func LockFile(f *os.File) error {
 	err := repeatInterrupted(func() error {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	})
 	switch {
 	case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS),
-		errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EBADF):
+		errors.Is(err, unix.ENOLCK):
 		return nil
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return ErrLocked

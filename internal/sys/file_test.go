@@ -83,4 +83,7 @@ func TestLockFile(t *testing.T) {
 	if err := LockFile(second); err != nil {
 		t.Errorf("LockFile after the lock was released = %v; want nil", err)
 	}
+	if err := LockFile(first); err == nil {
+		t.Error("LockFile of a closed file = nil; want an error")
+	}
 }

@@ -3,6 +3,7 @@ package sys
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,12 +52,18 @@ func Memory() (int64, error) {
 
 // BootID returns an identifier that the kernel generates when the machine boots. Processes with the
 // same ID run on the same machine, even if their containers have different host names.
-func BootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+func BootID() (string, error) { return readID("/proc/sys/kernel/random/boot_id") }
+
+func readID(path string) (string, error) {
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("reading the machine's boot ID: %w", err)
 	}
-	return string(b[:len(b)-1]), nil
+	id := strings.TrimSpace(string(b))
+	if id == "" {
+		return "", fmt.Errorf("reading the machine's boot ID: %s is empty", path)
+	}
+	return id, nil
 }
 
 // Namespace returns an identifier of this process's namespace of one kind. Processes in different

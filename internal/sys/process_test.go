@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +66,16 @@ func TestBootIDAndNamespace(t *testing.T) {
 		check(t, err)
 		if !strings.HasPrefix(namespace, kind+":[") {
 			t.Errorf("Namespace(%q) = %q, want prefix %q", kind, namespace, kind+":[")
+		}
+	}
+}
+
+func TestEmptyIDFileIsAnError(t *testing.T) {
+	for _, text := range []string{"", "\n"} {
+		path := filepath.Join(t.TempDir(), "boot_id")
+		check(t, os.WriteFile(path, []byte(text), 0o600))
+		if id, err := readID(path); err == nil {
+			t.Errorf("reading an ID from a file with %q = %q, want an error", text, id)
 		}
 	}
 }
