@@ -127,6 +127,11 @@ func TestInvalidSizesAreRefused(t *testing.T) {
 			t.Errorf("AddSegment of %d bytes: got %v, want ErrSize", bytes, err)
 		}
 	}
+	_, growth, _ := c.Alloc(5*mib, 0)
+	growth.Bytes = 4 * mib
+	if _, err := c.AddSegment(growth, 0); !errors.Is(err, ErrSize) {
+		t.Errorf("AddSegment of less memory than requested: got %v, want ErrSize", err)
+	}
 }
 
 func TestOutOfMemoryErrorReportsFreeMemory(t *testing.T) {
