@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -16,7 +17,7 @@ import (
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
 	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
-	Refused string `json:"refused,omitempty"` // reason why no norm was computed, or ""
+	Refused string `json:"refused,omitempty"` // why a group computed no further norms, or ""
 }
 
 type normFindings struct {
@@ -68,21 +69,39 @@ func (r *runner) runNorms(ctx context.Context) error {
 	}
 	r.norms.Outcomes = make([]normOutcome, normsPerGroup*len(r.groups))
 	for group, g := range r.groups {
-		for i := range normsPerGroup {
-			if g == nil || r.norms.Refused != "" {
-				continue
-			}
-			n := r.drawNorm(group, i, g.Size())
-			err := n.Place(buffers[0].Memory(), buffers[1].Memory(), buffers[2].Memory())
-			if err == nil {
-				err = r.runNorm(ctx, g, n, &r.norms.Outcomes[normsPerGroup*group+i])
-			}
-			if err != nil {
-				return err
-			}
+		if g == nil {
+			continue
+		}
+		if err := r.runGroupNorms(ctx, group, &buffers); err != nil {
+			return err
 		}
 	}
 	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
+}
+
+// runGroupNorms computes the norms of one group. After a refusal, which all ranks of the group get,
+// it skips this group's other norms only, because other groups have other ranks.
+func (r *runner) runGroupNorms(
+	ctx context.Context, group int, buffers *[3]symmem.Buffer,
+) error {
+	g := r.groups[group]
+	for i := range normsPerGroup {
+		n := r.drawNorm(group, i, g.Size())
+		if err := n.Place(
+			buffers[0].Memory(), buffers[1].Memory(), buffers[2].Memory(),
+		); err != nil {
+			return err
+		}
+		err := r.runNorm(ctx, g, n, &r.norms.Outcomes[normsPerGroup*group+i])
+		if errors.Is(err, symmem.ErrUnsupported) {
+			r.norms.Refused = cmp.Or(r.norms.Refused, err.Error())
+			return r.rt.DefaultStream().Synchronize(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *runner) runNorm(
@@ -99,8 +118,7 @@ func (r *runner) runNorm(
 		Operation: symmem.OpAllReduceRMSNorm, Norm: &n.Args, Path: path,
 	}, s)
 	if errors.Is(err, symmem.ErrUnsupported) {
-		r.norms.Refused = err.Error()
-		return s.Synchronize(ctx)
+		return err
 	}
 	if err := errors.Join(err, n.Read(s), s.Synchronize(ctx)); err != nil {
 		return err

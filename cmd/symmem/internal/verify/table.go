@@ -33,10 +33,13 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	b.WriteByte('\n')
 	switch n := &r.Norms; {
-	case n.Refused != "":
-		fmt.Fprintf(&b, "Norms were not checked: %s\n", n.Refused)
 	case n.Passed+n.Failed > 0:
 		fmt.Fprintf(&b, "Fused norms | Passed: %d | Failed: %d\n", n.Passed, n.Failed)
+		if n.Refused != "" {
+			fmt.Fprintf(&b, "Some norms were not checked: %s\n", n.Refused)
+		}
+	case n.Refused != "":
+		fmt.Fprintf(&b, "Norms were not checked: %s\n", n.Refused)
 	}
 	if r.Failed > 0 && r.Divergence == nil {
 		b.WriteString("\nSums were wrong without an error: --check every finds where ranks differ.\n")
