@@ -36,5 +36,5 @@ func goAttach(
 
 //export goDetach
 func goDetach(attachment C.uint64_t, exists C.int) C.int {
-	return guard(func() error { return library.Detach(uint64(attachment), exists == 0) })
+	return guard(func() error { return library.Detach(uint64(attachment), exists != 0) })
 }

@@ -496,9 +496,9 @@ int symmem_register_pending(uint64_t group, int pool, uint64_t stream);
 int symmem_attach(uint64_t group, uint64_t comm, size_t name_length, const char *name,
                   uint64_t *attachment);
 
-/* Detaches a communicator, and deregisters its windows on this rank if alive is not 0. Pass 0 if
+/* Detaches a communicator, and deregisters its windows on this rank if exists is not 0. Pass 0 if
  * the communicator was already destroyed or aborted. It does not wait. */
-int symmem_detach(uint64_t attachment, int alive);
+int symmem_detach(uint64_t attachment, int exists);
 
 /* ---- Queries -------------------------------------------------------------------------------- */
 

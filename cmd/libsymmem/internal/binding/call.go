@@ -211,7 +211,8 @@ func (n *NormArguments) toNormArgs(r *rank) (args symmem.NormArgs, err error) {
 		ScaleStrides: n.ScaleStrides,
 	}
 	var errs [8]error
-	if args.Type, errs[0] = parseEnum("element type", types, n.Type); args.Type == symmem.Float32 {
+	args.Type, errs[0] = parseEnum("element type", types, n.Type)
+	if errs[0] == nil && args.Type != symmem.BFloat16 && args.Type != symmem.Float16 {
 		errs[0] = fmt.Errorf("the norm does not support %v: %w", args.Type, symmem.ErrInvalid)
 	}
 	args.Quant, errs[1] = parseEnum("quantization", valuesBelow(symmem.QuantPerGroup+1), n.Quant)
@@ -220,8 +221,8 @@ func (n *NormArguments) toNormArgs(r *rank) (args symmem.NormArgs, err error) {
 	}
 	strides := n.ScaleStrides
 	switch {
-	case n.Hidden < driver.NormUnit || n.Hidden > driver.MaxHidden:
-		return args, fmt.Errorf("rows have %d elements: want a multiple of %d, at most %d: %w", n.Hidden,
+	case n.Hidden < driver.NormUnit || n.Hidden > driver.MaxHidden || n.Hidden%driver.NormUnit != 0:
+		return args, fmt.Errorf("rows have %d elements; want a multiple of %d up to %d: %w", n.Hidden,
 			driver.NormUnit, driver.MaxHidden, symmem.ErrInvalid)
 	case n.Rows < 0 || n.Rows > maxElements/n.Hidden:
 		return args, fmt.Errorf("%d rows of %d elements: %w", n.Rows, n.Hidden, symmem.ErrInvalid)

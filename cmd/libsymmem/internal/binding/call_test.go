@@ -45,6 +45,40 @@ func TestCallsFindBufferOfTensor(t *testing.T) {
 	}
 }
 
+func TestNormErrorsNameTheArgument(t *testing.T) {
+	l, _ := openLibrary(t, hostOptions)
+	world, err := l.World()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		elementType int
+		hidden      int64
+		want        string
+	}{
+		{99, 64, "element type 99 does not exist"},
+		{0, 64, "the norm does not support float64"},
+		{1, 64, "the norm does not support float32"},
+		{2, 60, "rows have 60 elements"},
+	} {
+		err := l.Norm(world, &NormArguments{Type: row.elementType, Rows: 1, Hidden: row.hidden})
+		if !errors.Is(err, symmem.ErrInvalid) || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("norm of type %d with %d elements = %v, want ErrInvalid with %q", row.elementType,
+				row.hidden, err, row.want)
+		}
+	}
+}
+
+func TestDurationsAreBounded(t *testing.T) {
+	for _, o := range []Options{
+		{TimeoutMS: -1}, {CheckIntervalMS: -1 << 62}, {WarnAfterMS: -1 << 62}, {TimeoutMS: 1 << 62},
+	} {
+		if _, err := o.runtimeOptions(); !errors.Is(err, symmem.ErrInvalid) {
+			t.Errorf("options %+v: got %v, want ErrInvalid", o, err)
+		}
+	}
+}
+
 func BenchmarkDo(b *testing.B) {
 	for _, row := range []struct {
 		name    string

@@ -73,7 +73,7 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 		WarnAfter:         time.Duration(o.WarnAfterMS) * time.Millisecond,
 		UnorderedMessages: !o.OrderedMessages,
 	}
-	if o.TimeoutMS < 0 ||
+	if o.TimeoutMS < 0 || min(o.CheckIntervalMS, o.WarnAfterMS) < -maxMilliseconds ||
 		max(o.TimeoutMS, o.CheckIntervalMS, o.WarnAfterMS) > maxMilliseconds {
 		return out, fmt.Errorf("timeout_ms %d, check_interval_ms %d, warn_after_ms %d: the "+
 			"maximum is %d, and a timeout cannot be negative: %w", o.TimeoutMS, o.CheckIntervalMS,

@@ -95,9 +95,8 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 	return nil
 }
 
-// Detach detaches a communicator. Unless the owner has already destroyed the communicator, Detach
-// deregisters its windows.
-func (ws *windows) Detach(handle uint64, isDestroyed bool) error {
+// Detach detaches a communicator, and deregisters its windows if the communicator still exists.
+func (ws *windows) Detach(handle uint64, exists bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
 	}
@@ -105,11 +104,11 @@ func (ws *windows) Detach(handle uint64, isDestroyed bool) error {
 		a := r.groupTable.detach(handle)
 		switch {
 		case a == nil:
-		case isDestroyed:
+		case exists:
+			return a.communicator.Detach()
+		default:
 			a.communicator.Forget()
 			return nil
-		default:
-			return a.communicator.Detach()
 		}
 	}
 	return fmt.Errorf("attachment with handle %d: %w", handle, symmem.ErrClosed)
