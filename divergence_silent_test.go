@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,13 +128,17 @@ func TestPoolRegistrationOrderDiverges(t *testing.T) {
 
 func TestTimeoutNamesRankMissingFromRegister(t *testing.T) {
 	var texts errorTexts
-	done := newGate(3)
+	created, done := newGate(3), newGate(3)
+	var isCreated atomic.Bool // Split warns about late ranks, too
 	wait := newSharedDeadline(func(w symmem.LateWarning) bool {
-		return w.InCall == "agreement of group world/2.0" && slices.Equal(w.Ranks, []int{1})
+		return isCreated.Load() && w.InCall == "agreement of group world/2.0" &&
+			slices.Equal(w.Ranks, []int{1})
 	})
 	runWithFault(t, 3, wait.options(), func(r *rank) {
 		g, p := r.split(r.World(), 0), r.pool()
 		r.alloc(p, mib)
+		created.wait(r)
+		isCreated.Store(true)
 		if r.Rank() != 1 {
 			err := p.Register(wait.context(r), g)
 			r.wantTimeout(err, 1)
