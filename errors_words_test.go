@@ -1,8 +1,10 @@
 package symmem_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"symmem"
 )
@@ -39,6 +41,20 @@ func TestErrorTextsDoNotRepeatThemselves(t *testing.T) {
 		}
 		if err := s.Copy(m, four); !strings.Contains(err.Error(), "Slice") {
 			r.t.Errorf("got error %q, want one that advises Slice", err)
+		}
+	})
+}
+
+func TestJoinErrorsDoNotRepeatThemselves(t *testing.T) {
+	runRanks(t, 2, symmem.Options{}, func(r *rank) {
+		if r.Rank() == 1 {
+			return
+		}
+		o := symmem.GroupOptions{Timeout: 100 * time.Millisecond}
+		_, err := r.JoinWith(r.ctx, "g", []int{0, 1}, o)
+		if !errors.As(err, new(*symmem.TimeoutError)) ||
+			strings.Count(err.Error(), "joining group") != 1 || repeatedPart(err.Error()) != "" {
+			r.failf("got error %q, want a TimeoutError that says once which group is joined", err)
 		}
 	})
 }

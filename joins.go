@@ -77,7 +77,7 @@ func (rt *Runtime) JoinWith(
 		err = cmp.Or(rt.rankLists.findDifference(fullID, ranks), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("joining group %q: %w", id, err)
+		return nil, driver.GroupConfig{ID: fullID}.JoinError(err)
 	}
 	rt.registry.addJoinedID(id)
 	return g, nil

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -60,6 +61,15 @@ func (g GroupConfig) Name() string {
 		return g.Title
 	}
 	return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ")
+}
+
+// JoinError adds "joining group NAME" to an error, unless the error's text begins with it.
+func (g GroupConfig) JoinError(err error) error {
+	call := "joining group " + g.Name()
+	if strings.HasPrefix(err.Error(), call) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", call, err)
 }
 
 // World converts ranks of the group to world ranks.

@@ -25,7 +25,7 @@ func (d *Device) Connect(
 	c.split.mover, c.split.registry = &c.mover, &c.registry
 	c.comparesCalls.Store(group.Check)
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
-		return nil, fmt.Errorf("connecting group %s: %w", group.Name(), err)
+		return nil, group.JoinError(err)
 	}
 	d.groupTimeouts.Store(group.Timeout, nil)
 	c.setBuffers()

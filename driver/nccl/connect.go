@@ -26,15 +26,14 @@ func (d *Device) Connect(
 	ctx context.Context, group driver.GroupConfig,
 ) (driver.Communicator, error) {
 	if n := len(group.Ranks); n < 1 || group.Rank < 0 || group.Rank >= n {
-		return nil, fmt.Errorf("connecting group %s: rank %d of %d ranks", group.Name(), group.Rank, n)
+		return nil, fmt.Errorf("joining group %s: rank %d of %d ranks", group.Name(), group.Rank, n)
 	}
 	group = group.WithTimeout(d.cfg.Timeout)
 	ctx, cancel := control.WithDefaultTimeout(ctx, group.Timeout.Get())
 	defer cancel()
 	j := &joiner{device: d, cfg: group, comm: &ncclComm{gpu: d.gpu, library: d.nccl}}
 	if err := j.join(ctx); err != nil {
-		err = fmt.Errorf("connecting group %s: %w", group.Name(), err)
-		return nil, errors.Join(err, j.discard())
+		return nil, errors.Join(group.JoinError(err), j.discard())
 	}
 	j.result.watcher.goroutine.Go(j.result.watcher.watch)
 	return j.result, nil

@@ -46,12 +46,12 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	j := &joiner{cfg: cfg}
 	links, err := j.connect(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err)
+		return nil, cfg.Group.JoinError(err)
 	}
 	p := newPlane(cfg, links)
 	if err := compareGroups(ctx, p); err != nil {
 		err = j.peerFailureOr(ctx, err)
-		return nil, errors.Join(fmt.Errorf("joining group %s: %w", cfg.Group.Name(), err), p.Close())
+		return nil, errors.Join(cfg.Group.JoinError(err), p.Close())
 	}
 	return p, nil
 }
