@@ -1,6 +1,7 @@
 package random
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -62,6 +63,18 @@ func TestReproduceIncludesAllOptions(t *testing.T) {
 		"--placement address --check off --skew=false"
 	if got := FlagsToRepeat(&c, 31); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestStepErrorsNameTheStepOnce(t *testing.T) {
+	s := &step{name: "suspending a pool"}
+	for text, want := range map[string]string{
+		"suspending a pool: busy": "step 3, suspending a pool: busy",
+		"closed":                  "step 3, suspending a pool: closed",
+	} {
+		if got := s.errorAt(3, errors.New(text)).Error(); got != want {
+			t.Errorf("error %q in a step = %q, want %q", text, got, want)
+		}
 	}
 }
 

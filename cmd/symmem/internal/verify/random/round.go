@@ -69,7 +69,7 @@ func (r *round) run(ctx context.Context) (err error) {
 	for n := range r.config.Steps {
 		step := drawStep(r.choices)
 		if err := errors.Join(r.noise.Step(), step.run(r, ctx)); err != nil {
-			return fmt.Errorf("step %d, %s: %w", n+1, step.name, err)
+			return step.errorAt(n+1, err)
 		}
 		r.tally.Steps++
 	}

@@ -87,6 +87,8 @@ func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 
 func (r *runner) backend() string { return r.environments[0].rt.Device().Backend }
 
+func (r *runner) elapsedMS() float64 { return float64(time.Since(r.started).Microseconds()) / 1000 }
+
 func (r *runner) runRounds(ctx context.Context) error {
 	for continues := true; continues; {
 		number := r.config.FirstRound + r.completedRounds
@@ -110,6 +112,7 @@ func (r *runner) gatherFailure(
 	r.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
 	r.report.Findings = append(r.report.Findings, r.tally.findings...)
 	r.report.Wrong, r.report.FailedRound = r.tally.Wrong, number
+	r.report.ElapsedMS = r.elapsedMS()
 	all, err := workload.Gather(ctx, env.gatherer, r.report)
 	if err != nil {
 		return errors.Join(cause, err)
@@ -184,7 +187,7 @@ func (r *runner) finishRound(
 	continues = all[0].WantsRound
 	r.report.Tally = mergeTallies(all)
 	r.report.Rounds = r.completedRounds
-	r.report.ElapsedMS = float64(time.Since(r.started).Microseconds()) / 1000
+	r.report.ElapsedMS = r.elapsedMS()
 	if r.report.Wrong > 0 {
 		r.report.FirstWrongRound = number
 		r.report.Findings = append(r.report.Findings, r.tally.findings...)

@@ -1,12 +1,25 @@
 package random
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"strings"
+)
 
 // step is a step of a round. The probability to draw it is proportional to weight.
 type step struct {
 	name   string
 	weight int
 	run    func(*round, context.Context) error
+}
+
+// errorAt adds the number and the name of the step to an error, unless the error begins with the
+// name.
+func (s *step) errorAt(number int, err error) error {
+	if strings.HasPrefix(err.Error(), s.name+": ") {
+		return fmt.Errorf("step %d, %w", number, err)
+	}
+	return fmt.Errorf("step %d, %s: %w", number, s.name, err)
 }
 
 var steps = []step{
