@@ -119,7 +119,8 @@ func judgeTrial(f *Facts, s *Section) {
 	}
 }
 
-func formatMicroseconds(us float64) string {
+// FormatMicroseconds formats a time in microseconds, milliseconds or seconds.
+func FormatMicroseconds(us float64) string {
 	switch {
 	case us >= 1e6:
 		return fmt.Sprintf("%.4g s", us/1e6)
@@ -132,7 +133,7 @@ func formatMicroseconds(us float64) string {
 func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 	c := &t.RankResults[0].Calls[i]
 	text := fmt.Sprintf("%s of %s: %s path, %s", c.Operation, formatBytes(c.Bytes), c.Path,
-		formatMicroseconds(c.Microseconds))
+		FormatMicroseconds(c.Microseconds))
 	if c.Kernel != "" {
 		text += ", " + c.Kernel
 	}

@@ -199,8 +199,9 @@ func (j *reportBuilder) judgeCall(i int) {
 		})
 	case call.TableMicroseconds > 0 && call.Microseconds*j.Tolerance > call.TableMicroseconds:
 		j.add(Fault{
-			Kind: KindJob, Text: fmt.Sprintf("%s takes %.4g us; %.4g us are expected from the %s", name,
-				call.Microseconds, call.TableMicroseconds, j.report.TableName),
+			Kind: KindJob, Text: fmt.Sprintf("%s takes %s; %s are expected from the %s", name,
+				doctor.FormatMicroseconds(call.Microseconds),
+				doctor.FormatMicroseconds(call.TableMicroseconds), j.report.TableName),
 			Advice: "look for other programs on the nodes, or run symmem tune again",
 		})
 	case c.RequestedPath != c.Path:

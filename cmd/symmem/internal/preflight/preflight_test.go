@@ -203,12 +203,16 @@ func TestCallsAreComparedWithTable(t *testing.T) {
 			{Bytes: 1 << 24, PlainUS: 10}, {Bytes: 1 << 24, InPlace: true, PlainUS: 60},
 		}}},
 	}}}
-	for us, code := range map[float64]int{100: 0, 119: 0, 121: 1} {
+	for us, code := range map[float64]int{100: 0, 119: 0, 121: 1, 29360: 1} {
 		results := job(1, 2)
 		results[1].Calls[0].Microseconds = us
 		r := Judge(results, Options{Ranks: 2, Tolerance: 0.5, FirstExit: -1, Table: table})
 		if r.Calls[0].TableMicroseconds != 60 || r.ExitCode() != code {
 			t.Errorf("%v us: report = %+v; want code %d and 60 us in the table", us, r, code)
+		}
+		var text strings.Builder
+		if err := r.WriteText(&text); err != nil || strings.Contains(text.String(), "e+") {
+			t.Errorf("%v us: report %q, %v; want no exponent", us, text.String(), err)
 		}
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+
+	"symmem/cmd/symmem/internal/doctor"
+	"symmem/internal/ranklist"
 )
 
 // Kind is the kind of component that is at fault.
@@ -83,10 +86,10 @@ func (r *Report) AddInterrupt(signal string) {
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	for _, c := range r.Calls {
-		fmt.Fprintf(&b, "%s of %d B on %d ranks: %s path, %.4g us", c.Operation, c.Bytes, r.Ranks,
-			c.Path, c.Microseconds)
+		fmt.Fprintf(&b, "%s of %d B on %s: %s path, %s", c.Operation, c.Bytes,
+			ranklist.Plural(r.Ranks, "rank"), c.Path, doctor.FormatMicroseconds(c.Microseconds))
 		if c.TableMicroseconds > 0 {
-			fmt.Fprintf(&b, " (table %.4g us)", c.TableMicroseconds)
+			fmt.Fprintf(&b, " (table %s)", doctor.FormatMicroseconds(c.TableMicroseconds))
 		}
 		fmt.Fprintln(&b)
 	}
@@ -100,9 +103,9 @@ func (r *Report) WriteText(w io.Writer) error {
 				fastest = l
 			}
 		}
-		fmt.Fprintf(&b, "%d links: %.3g GB/s (ranks %d and %d) to %.3g GB/s (ranks %d and %d)\n",
-			len(r.Links), slowest.BytesPerSecond/1e9, slowest.From, slowest.To, fastest.BytesPerSecond/1e9,
-			fastest.From, fastest.To)
+		fmt.Fprintf(&b, "%s: %.3g GB/s (ranks %d and %d) to %.3g GB/s (ranks %d and %d)\n",
+			ranklist.Plural(len(r.Links), "link"), slowest.BytesPerSecond/1e9, slowest.From, slowest.To,
+			fastest.BytesPerSecond/1e9, fastest.From, fastest.To)
 	}
 	for _, text := range r.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", text)
@@ -114,8 +117,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	if !r.IsReady {
 		verdict = "NOT READY"
 	}
-	fmt.Fprintf(&b, "%d ranks on %d nodes, %s backend: %s, %.1f s\n", r.Ranks, r.countNodes(),
-		r.Backend, verdict, r.Seconds)
+	fmt.Fprintf(&b, "%s on %s, %s backend: %s, %.1f s\n", ranklist.Plural(r.Ranks, "rank"),
+		ranklist.Plural(r.countNodes(), "node"), r.Backend, verdict, r.Seconds)
 	_, err := w.Write(b.Bytes())
 	return err
 }
