@@ -1,7 +1,8 @@
 package nccl
 
-// A teardown (the steps that free a communicator) destroys NCCL's communicator with CommAbort. This
+// A teardown (the steps that free a communicator) frees NCCL's communicator with CommAbort. This
 // call, the abort, stops kernels that wait for other ranks. CommDestroy would wait for other ranks.
+// It replaces the abort if a group that spans machines was closed and its kernels have ended.
 //
 // These facts determine the steps before the abort. A window kernel is an NCCL kernel that accesses
 // windows (registered memory). A plain kernel is an NCCL kernel that uses no window. A foreign

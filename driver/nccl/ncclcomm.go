@@ -29,6 +29,11 @@ func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
+// destroy is like abort, but NCCL first sends the last data to other machines.
+func (n *ncclComm) destroy() error {
+	return n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
+}
+
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {
 	return gpu.Get(n.gpu, func() (nccl.Window, error) {
 		return n.library.WindowRegister(n.handle, s.Address(), s.Bytes())

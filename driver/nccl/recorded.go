@@ -52,7 +52,9 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	case capture.Status == cuda.CaptureNone:
 		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
 	case capture.Status == cuda.CaptureInvalidated:
-		return nil, fmt.Errorf("recording a collective: %w", cuda.ErrCaptureInvalidated)
+		return nil, fmt.Errorf("recording a collective: another thread may have made a CUDA call that "+
+			"is not allowed during captures in mode global: try mode thread_local: %w",
+			cuda.ErrCaptureInvalidated)
 	case !r.recordings.IsKnown(capture.ID) && r.graphHolds.HasCapture(capture.ID):
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+
 			"since its last call in this one: %w", r.cfg.Name(), direct.MaxOpenRecordings,

@@ -198,13 +198,40 @@ func (p *plan) queueWithFactor(s cuda.Stream) error {
 		return err
 	}
 	scaledPlan.reduceOp = scaledSum
-	if p.Operation.SplitsOneBuffer() {
-		return errors.Join(queueNCCLGroup(p.c.device, scaledPlan.makeUnevenCalls(), s),
-			library.DestroyReduceOp(scaledSum, comm))
-	}
-	call, err := scaledPlan.collective()
-	if err == nil {
-		err = call.On(s)
+	switch {
+	case len(p.c.cfg.Ranks) == 1:
+		err = scaledPlan.multiply(s)
+	case p.Operation.SplitsOneBuffer():
+		err = queueNCCLGroup(p.c.device, scaledPlan.makeUnevenCalls(), s)
+	default:
+		var call nccl.Invocation
+		if call, err = scaledPlan.collective(); err == nil {
+			err = call.On(s)
+		}
 	}
 	return errors.Join(err, library.DestroyReduceOp(scaledSum, comm))
+}
+
+// multiply queues any reduction of a group of one rank. In affected versions of NCCL, a second call
+// multiplies the elements that the first one skips.
+func (p *plan) multiply(s cuda.Stream) error {
+	library, send, count := p.c.device.ncclAnyThread, p.send, p.count
+	size := int64(p.DataType.Size())
+	if p.Operation.SplitsOneBuffer() {
+		send += uintptr(p.Splits.SendOffsets[0] * size)
+		count = p.Splits.SendCounts[0]
+	}
+	done := count
+	if version, _ := library.Version(); nccl.SkippedTail.Affects(version, p.c.device.gpu.Major) {
+		done = nccl.MultipliedCount(count, size)
+	}
+	call := library.AllReduce(send, p.recv, count, p.dataType, p.reduceOp, p.c.comm.handle)
+	err := call.On(s)
+	if err != nil || done == count {
+		return err
+	}
+	offset := uintptr(done * size)
+	call = library.AllReduce(send+offset, p.recv+offset, count-done, p.dataType, p.reduceOp,
+		p.c.comm.handle)
+	return call.On(s)
 }

@@ -30,6 +30,7 @@ type teardown struct {
 	recorder                     *recorder
 	stages                       *stages
 	openGraphs, watcherGoroutine *sync.WaitGroup
+	spansMachines                bool
 	// otherGroupsUseWindows reports whether a window kernel (an NCCL kernel that accesses
 	// registered memory) of another group may be running on the device.
 	otherGroupsUseWindows func() bool
@@ -188,8 +189,9 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts the abort of NCCL's communicator. Before, it waits until the other ranks know that
-// the group has failed, because an aborted kernel can make their kernels return wrong results.
+// abort starts to free NCCL's communicator, which ends its kernels. Before, it waits until the
+// other ranks know that the group has failed, because an aborted kernel can make their kernels
+// return wrong results.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()
@@ -206,7 +208,18 @@ func (t *teardown) abort() {
 	}
 	t.hasAborted = true
 	t.abortResult = make(chan error, 1)
-	go func() { t.abortResult <- t.comm.abort() }()
+	free := t.comm.abort
+	if t.peersMayNeedData() {
+		free = t.comm.destroy
+	}
+	go func() { t.abortResult <- free() }()
+}
+
+// peersMayNeedData reports whether NCCL may still have to send data of completed calls to other
+// machines. An abort would lose this data (defect nccl.LostByAbort).
+func (t *teardown) peersMayNeedData() bool {
+	return t.spansMachines && t.haveKernelsEnded && !t.recorder.graphHolds.IsActive() &&
+		errors.Is(t.plane.Cause(), driver.ErrClosed)
 }
 
 // freeDirectMemory frees the memory of direct kernels, which must have exited.

@@ -121,8 +121,9 @@ type CaptureMode int32
 
 // The capture modes.
 const (
-	CaptureGlobal  CaptureMode = 0 // unsafe calls fail on every thread
-	CaptureRelaxed CaptureMode = 2 // unsafe calls succeed
+	CaptureGlobal      CaptureMode = 0 // unsafe calls fail on every thread
+	CaptureThreadLocal CaptureMode = 1 // unsafe calls fail on the thread that captures
+	CaptureRelaxed     CaptureMode = 2 // unsafe calls succeed
 )
 
 // CaptureStatus is the capture state of a stream (CUstreamCaptureStatus).

@@ -1,6 +1,9 @@
 package nccl
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Defect describes a known defect of some NCCL versions.
 type Defect struct {
@@ -38,6 +41,33 @@ var (
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
+	// SkippedTail occurs because NCCL rounds down when it divides the elements among its blocks.
+	SkippedTail = &Defect{
+		FixedIn: 22907,
+		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
+			"skips up to 31 elements at the end",
+		Workaround: "symmem uses a second call for them",
+		Source:     "the contract suite on 2 H200, and oneRankReduce in the sources",
+	}
+	// CapturesEnded occurs because a thread of NCCL frees host memory in CUDA's global capture mode.
+	CapturesEnded = &Defect{
+		FixedIn: Unfixed,
+		Effect: "freeing a communicator that spans machines invalidates captures in mode global of " +
+			"all threads (cudaErrorStreamCaptureInvalidated)",
+		Workaround: "symmem uses mode relaxed for its own captures; other libraries need mode " +
+			"thread_local",
+		Source: "verify --for on 4 H200 with 2.28.9, 2.30.7 and 2.32.3, and ncclCudaHostFree in the " +
+			"sources",
+	}
+	// LostByAbort occurs because an abort also ends NCCL's network thread, while peers may still
+	// wait for data that the finished kernel has handed to it.
+	LostByAbort = &Defect{
+		FixedIn: Unfixed,
+		Effect: "aborting a communicator that spans machines after its last collective can make that " +
+			"collective fail on other ranks",
+		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
+		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
+	}
 	// EarlyStart occurs because window kernels are launched with programmatic stream serialization,
 	// but do not wait for earlier work in the stream (griddepcontrol.wait). A caller cannot detect
 	// whether the previous kernel triggers their launch early.
@@ -60,9 +90,25 @@ var (
 	}
 )
 
+// Unfixed is the FixedIn of a defect that all known versions have.
+const Unfixed = math.MaxInt
+
 // Defects lists all known defects, the most severe first.
 var Defects = []*Defect{
-	EarlyStart, ShiftedLoads, MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
+	EarlyStart, ShiftedLoads, SkippedTail, LostByAbort, CapturesEnded, MachinesWithoutWindows,
+	AverageWithoutKernel, KeptByAbort,
+}
+
+// MultipliedCount returns how many of count elements are multiplied by a version with the defect
+// SkippedTail. elementBytes is the size of an element.
+func MultipliedCount(count, elementBytes int64) int64 {
+	const blockBytes, packBytes, maxBlocks = 16 << 10, 16, 32
+	if count == 0 {
+		return 0
+	}
+	blocks := min((count*elementBytes+blockBytes-1)/blockBytes, maxBlocks)
+	pack := packBytes / elementBytes
+	return min(count, blocks*((count/blocks+pack-1)/pack*pack))
 }
 
 // Affects reports whether a version has the defect on GPUs of the given major compute capability.
@@ -72,8 +118,12 @@ func (d *Defect) Affects(version, major int) bool {
 
 // Versions describes the affected versions.
 func (d *Defect) Versions() string {
-	if d.Since == 0 {
+	switch {
+	case d.FixedIn == Unfixed:
+		return "all"
+	case d.Since == 0:
 		return "fixed in " + VersionText(d.FixedIn)
+	default:
+		return fmt.Sprintf("since %s, fixed in %s", VersionText(d.Since), VersionText(d.FixedIn))
 	}
-	return fmt.Sprintf("since %s, fixed in %s", VersionText(d.Since), VersionText(d.FixedIn))
 }

@@ -22,11 +22,30 @@ func TestDefectsApplyToVersionsAndGPUs(t *testing.T) {
 		{ShiftedLoads, 23003, 9, false},
 		{AverageWithoutKernel, 23007, 9, true},
 		{AverageWithoutKernel, 23008, 9, false},
+		{LostByAbort, 99999, 9, true},
 		{KeptByAbort, 22703, 8, true},
 		{KeptByAbort, 22907, 9, false},
 	} {
 		if got := c.defect.Affects(c.version, c.major); got != c.want {
 			t.Errorf("In(%d, %d) = %v for %q, want %v", c.version, c.major, got, c.defect.Effect, c.want)
+		}
+	}
+}
+
+func TestMultipliedCount(t *testing.T) {
+	for _, c := range []struct{ count, elementBytes, want int64 }{
+		{0, 4, 0},
+		{1, 4, 1},
+		{4096, 4, 4096},
+		{4097, 4, 4096},
+		{4098, 4, 4098},
+		{70001, 4, 69984},
+		{1 << 20, 2, 1 << 20},
+		{1<<20 + 5, 8, 1 << 20},
+		{1<<20 + 31, 1, 1 << 20},
+	} {
+		if got := MultipliedCount(c.count, c.elementBytes); got != c.want {
+			t.Errorf("MultipliedCount(%d, %d) = %d, want %d", c.count, c.elementBytes, got, c.want)
 		}
 	}
 }

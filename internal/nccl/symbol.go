@@ -22,6 +22,7 @@ var (
 	getUniqueID          = declare("ncclGetUniqueId", 0)
 	commInitRankScalable = declare("ncclCommInitRankScalable", 22304)
 	commAbort            = declare("ncclCommAbort", 0)
+	commDestroy          = declare("ncclCommDestroy", 0)
 	commGetAsyncError    = declare("ncclCommGetAsyncError", 0)
 	commCount            = declare("ncclCommCount", 0)
 	commCuDevice         = declare("ncclCommCuDevice", 0)

@@ -39,6 +39,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
 	ncclUniqueId *commIds, ncclConfig_t *config)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
@@ -181,6 +182,9 @@ var calls = map[string]struct {
 	"ending a group":   {(*Library).GroupEnd, "ncclGroupEnd", []int64{}},
 	"aborting": {
 		func(l *Library) error { return l.CommAbort(comm) }, "ncclCommAbort", []int64{comm},
+	},
+	"destroying": {
+		func(l *Library) error { return l.CommDestroy(comm) }, "ncclCommDestroy", []int64{comm},
 	},
 	"deregistering a window": {
 		func(l *Library) error { return l.WindowDeregister(comm, address) },

@@ -15,6 +15,7 @@ type Library struct {
 	Streams []*symmem.Stream // adopted by the Runtime
 
 	gpu           *cuda.Driver // uses the device's primary context in each call
+	captureMode   cuda.CaptureMode
 	device        cuda.Device
 	streamHandles []cuda.Stream
 	interop       symmem.Interop
@@ -35,6 +36,9 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 		return nil, err
 	}
 	l.gpu = gpu.In(primary)
+	if rt.World().Stats().Tuning.Machines > 1 {
+		l.captureMode = cuda.CaptureThreadLocal // NCCL's defect CapturesEnded excludes the global mode
+	}
 	for range streams {
 		if err := l.addStream(rt); err != nil {
 			return nil, errors.Join(fmt.Errorf("creating streams of another library: %w", err), l.Close())
@@ -88,12 +92,12 @@ type LibraryGraph struct {
 
 // Capture captures the work that record queues on the given streams of the library. The capture
 // begins on the first stream. The other streams wait for the first stream, which waits for them at
-// the end. Like PyTorch, Capture uses CUDA's global capture mode.
+// the end. On one machine, Capture uses CUDA's global capture mode, like PyTorch.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	firstStream := cuda.Stream(streams[0].Handle())
-	if err := l.gpu.BeginCapture(firstStream, cuda.CaptureGlobal); err != nil {
+	if err := l.gpu.BeginCapture(firstStream, l.captureMode); err != nil {
 		return nil, err
 	}
 	var recordErr error

@@ -59,7 +59,8 @@ def quantize(
     wide = rows.float()
     parts = wide.unflatten(-1, (-1, group_size or wide.shape[-1]))
     if scale is None:
-        scales = parts.abs().amax(-1, keepdim=True).clamp(min=1e-10) / LARGEST
+        largest = parts.abs().amax(-1, keepdim=True).clamp(min=1e-10)
+        scales = largest / torch.full_like(largest, LARGEST)  # CUDA multiplies by 1 / a number
     else:
         scales = scale.reshape(1).expand(*parts.shape[:-1], 1)
     scaled = parts * (1 / scales)

@@ -42,6 +42,17 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
     return known ? ncclSuccess : report(ncclInvalidArgument, "%s: %d", __func__, (int)op);
 }
 
+/* Returns how many elements a communicator of one rank multiplies. Before 2.29.7, NCCL skips up to
+ * 31 elements at the end, because it rounds down when it divides them among its blocks. */
+static size_t multiplied(size_t count, size_t element) {
+    size_t blocks = (count * element + 16383) / 16384, pack = 16 / element;
+    if (blocks == 0 || nccl_version() >= 22907)
+        return count;
+    blocks = blocks < 32 ? blocks : 32;
+    size_t covered = blocks * ((count / blocks + pack - 1) / pack * pack);
+    return covered < count ? covered : count;
+}
+
 /* Replaces a created reduction by the sum and the factor. */
 void factor_resolve(struct comm *c, struct call *call) {
     int number = (int)call->op - ncclNumOps;
@@ -49,6 +60,8 @@ void factor_resolve(struct comm *c, struct call *call) {
     if (number >= 0 && number < MAX_FACTORS && c->factors[number] != 0) {
         call->factor = c->factors[number];
         call->op = ncclSum;
+        if (c->nranks == 1)
+            call->count = multiplied(call->count, type_bytes(call->type));
     }
     pthread_mutex_unlock(&c->lock);
 }
