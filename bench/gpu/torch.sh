@@ -94,7 +94,7 @@ run_part() {
 	attach) part 40 "$here/attach.py" ;;
 	backend)
 		together 75 "backend.py values" "backend.py mixed" "backend.py models" "backend.py faults"
-		part 60 "$here/backend.py" times
+		part 150 "$here/backend.py" times
 		;;
 	symmetric)
 		together 45 "symmetric.py operators" "symmetric.py inductor" "symmetric.py handles" \

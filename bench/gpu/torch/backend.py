@@ -26,12 +26,15 @@ from backend_operations import (
     Group,
     Tensor,
     all_gather_into,
+    all_gather_uneven,
     all_reduce,
     all_reduce_of_copy,
     all_to_all,
+    all_to_all_uneven,
     broadcast,
     numbers,
     reduce_scatter,
+    reduce_scatter_uneven,
     strided,
 )
 from common import DEVICE, RANK, SIZE, attempt, gather, say, settle, verdict
@@ -374,7 +377,18 @@ def overhead(ours: Group, theirs: Group) -> None:
     verdict("1 KiB: at most 2 us over fake + C", over <= 2, f"{over:.2f} us over; {figures}")
 
 
-TIMED = (all_reduce, all_gather_into, reduce_scatter, all_to_all, broadcast)
+TIMED = (
+    *(all_reduce, all_gather_into, reduce_scatter, all_to_all, broadcast),
+    *(all_gather_uneven, reduce_scatter_uneven, all_to_all_uneven),
+)
+
+TIMED_SIZES = [n << 10 for n in (1, 64, 1024, 16 * 1024, 32 * 1024, 64 * 1024)]
+"""The bytes of a rank's part."""
+
+
+def uneven_rows(count: int) -> list[int]:
+    """Return a number of elements for each rank. They differ, and the largest is `count`."""
+    return [count * (rank + 1) // SIZE for rank in EVERY]
 
 
 def times() -> None:
@@ -385,7 +399,7 @@ def times() -> None:
     ours = dist.new_group(EVERY, backend="symmem", timeout=timedelta(seconds=20))
     attempt("1 KiB", lambda: overhead(ours, theirs))
     for kind in TIMED:
-        for size in (1 << 10, 64 << 10, 1 << 20, 16 << 20):
+        for size in TIMED_SIZES:
             attempt(
                 f"{kind.__name__} {size}", lambda k=kind, s=size: compare_times(k, s, ours, theirs)
             )
@@ -399,12 +413,21 @@ def compare_times(kind: Any, size: int, ours: Group, theirs: Group) -> None:
         torch.zeros(SIZE * size // 4, device=DEVICE),
     )
     other = torch.zeros_like(whole)
+    counts = uneven_rows(size // 4)
+    mine = counts[RANK]
+    rows, got = ([*t[: sum(counts)].split(counts)] for t in (whole, other))
+    sent, received = whole[: mine * SIZE], other[: sum(counts)]
     calls: dict[Any, Callable[[Group], object]] = {
         all_reduce: lambda g: dist.all_reduce(part, group=g),
         all_gather_into: lambda g: dist.all_gather_into_tensor(whole, part, group=g),
         reduce_scatter: lambda g: dist.reduce_scatter_tensor(part, whole, group=g),
         all_to_all: lambda g: dist.all_to_all_single(other, whole, group=g),
         broadcast: lambda g: dist.broadcast(part, 0, group=g),
+        all_gather_uneven: lambda g: dist.all_gather(got, rows[RANK], group=g),
+        reduce_scatter_uneven: lambda g: dist.reduce_scatter(got[RANK], rows, group=g),
+        all_to_all_uneven: lambda g: dist.all_to_all_single(
+            received, sent, counts, [mine] * SIZE, group=g
+        ),
     }
     groups = {"symmem": ours, "nccl": theirs}
     eager: dict[str, list[float]] = {name: [] for name in groups}
@@ -427,7 +450,7 @@ def compare_times(kind: Any, size: int, ours: Group, theirs: Group) -> None:
             eager[name].append(begin.elapsed_time(end) * 50)
     shown = {name: max(gather(statistics.median(t))) for name, t in eager.items()}
     say(
-        f"{kind.__name__:16} {size:9} bytes: graph {replays['symmem'] / 10:8.1f} us, nccl "
+        f"{kind.__name__:21} {size:9} bytes: graph {replays['symmem'] / 10:8.1f} us, nccl "
         f"{replays['nccl'] / 10:8.1f}; eager {shown['symmem']:8.1f}, nccl {shown['nccl']:8.1f}"
     )
 
