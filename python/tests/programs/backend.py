@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -316,6 +317,40 @@ def tensors_in_symmetric_memory() -> None:
         dist.all_reduce(again)
         del tensor, works, again
     symmem.check()
+
+
+class Pool:
+    """Fakes a MemPool, which PyTorch supports on GPUs only."""
+
+    def __init__(self, address: int):
+        self.address = address
+
+    def snapshot(self) -> list[dict[str, int]]:
+        return [{"address": self.address}]
+
+
+@check
+def memory_pools_can_be_registered() -> None:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    foreign = Pool(torch.empty(10).data_ptr())
+    with symmem.use():
+        tensor = symmem.empty(80 << 20)
+        assert not symmem.is_symmetric(tensor)
+        backend.register_mem_pool(Pool(tensor.data_ptr()))
+        assert symmem.is_symmetric(tensor)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("symmem")
+    logger.addHandler(handler)
+    for _ in range(2):
+        backend.register_mem_pool(foreign, symm=True)
+        backend.deregister_mem_pool(foreign)
+    assert [line.split(":")[0] for line in lines] == ["register_mem_pool"], lines
+    gloo = dist.new_group(backend="gloo")
+    other = gloo._get_backend(torch.device("cpu"))
+    raises(AttributeError, lambda: other.register_mem_pool(foreign))
+    dist.destroy_process_group(gloo)
 
 
 @check

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from symmem import errors
 from symmem._api import barriers, collectives, messages, rooted
+from symmem._backend import memory_pools
 from symmem._backend.joining import close_or_warn
 from symmem._rank.group import Group
 from symmem._rank.work import Work
@@ -148,6 +149,13 @@ class PythonGroup(BaseGroup):
 
     def _get_sequence_number_for_group(self) -> int:
         return self._sequence
+
+    def register_mem_pool(self, pool: torch.cuda.MemPool, symm: bool = False) -> None:
+        """Register the memory of a MemPool. See `memory_pools.register_mem_pool`."""
+        memory_pools.register(pool, self._group.handle)
+
+    def deregister_mem_pool(self, pool: torch.cuda.MemPool) -> None:
+        """Do nothing. See `memory_pools.deregister_mem_pool`."""
 
     def shutdown(self) -> None:
         """Close the group."""

@@ -23,7 +23,8 @@ DEVICES = ["cpu", "cuda"]
 
 def register() -> None:
     """Register the backend, once."""
-    add_backend(NAME, _create, DEVICES)
+    methods = {"register_mem_pool": _register_mem_pool, "deregister_mem_pool": _deregister_mem_pool}
+    add_backend(NAME, _create, DEVICES, methods)
 
 
 def register_with_torch() -> None:
@@ -40,6 +41,20 @@ def _create(options: Any, _: Any) -> Any:
     from symmem._backend.create import create
 
     return create(options)
+
+
+def _register_mem_pool(backend: Any, pool: Any, symm: bool = False) -> None:
+    """See `memory_pools.register_mem_pool`. The import is deferred until the first use."""
+    from symmem._backend.memory_pools import register_mem_pool
+
+    register_mem_pool(backend, pool, symm)
+
+
+def _deregister_mem_pool(backend: Any, pool: Any) -> None:
+    """See `memory_pools.deregister_mem_pool`."""
+    from symmem._backend.memory_pools import deregister_mem_pool
+
+    deregister_mem_pool(backend, pool)
 
 
 class _Finder(MetaPathFinder):

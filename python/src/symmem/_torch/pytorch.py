@@ -137,6 +137,14 @@ class Torch:
         """Return the backend of a process group for tensors on the CPU."""
         return process_group._get_backend(self.module.device("cpu"))
 
+    def name_of(self, backend: Any) -> str:
+        """Return the name of the process group that has a backend, or an empty string."""
+        for process_group in self.distributed.distributed_c10d._world.pg_map:
+            for device in process_group._device_types:
+                if process_group._get_backend(device) is backend:
+                    return str(process_group.group_name)
+        return ""
+
     def overlaps_itself(self, tensor: torch.Tensor) -> bool:
         """Return whether elements of a tensor share memory, as far as PyTorch can determine."""
         return bool(self.module._debug_has_internal_overlap(tensor) == 1)
@@ -228,12 +236,19 @@ def pytorch() -> Torch:
     return Torch()
 
 
-def add_backend(name: str, create: Any, devices: list[str]) -> None:
-    """Register a backend of torch.distributed, once."""
+def add_backend(name: str, create: Any, devices: list[str], methods: dict[str, Any]) -> None:
+    """Register a backend of torch.distributed, once, and add methods to the class of all backends.
+
+    A class such as that of NCCL's backend keeps its own methods.
+    """
     module = modules[DISTRIBUTED]
     if name.upper() not in module.Backend._plugins:
         module.Backend.register_backend(name, create, extended_api=True, devices=devices)
-        _complete(modules["torch"]._C._distributed_c10d.Backend)
+        backends = modules["torch"]._C._distributed_c10d.Backend
+        _complete(backends)
+        for method, function in methods.items():
+            if not hasattr(backends, method):
+                setattr(backends, method, function)
 
 
 def _complete(backends: Any) -> None:
