@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from conftest import Checks, Start, run_checks
-from processes import PROGRAMS, SOURCE, run
+from processes import PROGRAMS, SOURCE, Process, run
 from test_backend import built
 from test_interrupts import SOON
 from test_raw import names
@@ -55,6 +57,36 @@ def test_torchrun_restarts_after_a_rank_was_killed(built: None, tmp_path: Path) 
     for rank in range(2):
         assert (tmp_path / f"rank {rank}").read_text() == "attempt 1: 40", result
     assert processes_with(f"SYMMEM_TEST={tmp_path}") == []
+
+
+def test_ctrl_c_ends_a_wait_under_torchrun_within_a_second(built: None, tmp_path: Path) -> None:
+    # A loaded machine may be slow to run the signal handler, so the best of some attempts counts.
+    took: list[float] = []
+    for attempt in range(5):
+        if took and min(took) < 1:
+            break
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        took.append(seconds_after_ctrl_c(folder))
+    assert min(took) < 1, took
+
+
+def seconds_after_ctrl_c(folder: Path) -> float:
+    """Send SIGINT to all processes of a job, and return how long rank 0 waits after it."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    program = ["--nproc-per-node", "2", str(PROGRAMS / "ctrl_c.py"), str(folder)]
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "SYMMEM_TEST": str(folder)}
+    with Process([*command, *program], env) as job:
+        deadline = time.monotonic() + 100
+        while not all((folder / f"ready {rank}").exists() for rank in range(2)):
+            assert time.monotonic() < deadline, job.end(0)
+            time.sleep(0.01)
+        sent = time.time()
+        os.killpg(job.pid, signal.SIGINT)
+        result = job.end(60)
+    assert "KeyboardInterrupt" in result.err, result
+    assert processes_with(f"SYMMEM_TEST={folder}") == []
+    return float((folder / "ended 0").read_text()) - sent
 
 
 def processes_with(variable: str) -> list[str]:
