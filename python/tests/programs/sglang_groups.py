@@ -187,6 +187,32 @@ def compiled_code_calls_symmem() -> None:
 
 
 @check
+def symmem_runs_fused_norms() -> None:
+    from sglang.srt.layers import flashinfer_comm_fusion as fusion
+
+    resolve = fusion.resolve_fusion_group
+    fusion.resolve_fusion_group = lambda *, use_attn_tp_group: (SIZE, RANK, tp)
+    call = fusion.flashinfer_allreduce_residual_rmsnorm
+    weight = torch.linspace(0.5, 1.5, 64, dtype=torch.bfloat16)
+    residual = torch.linspace(-3, 3, 4 * 64).view(4, 64).bfloat16()
+    before = residual.clone()
+    want = residual + TOTAL
+    scaled = want.float() * torch.rsqrt(want.float().pow(2).mean(-1, keepdim=True) + 1e-6)
+    try:
+        x = own((4, 64)).bfloat16()
+        normed, added = counted(
+            tp, 1, lambda: call(input_tensor=x, residual=residual, weight=weight, eps=1e-6)
+        )
+        equal(added, want)
+        equal(residual, before)
+        torch.testing.assert_close(normed.float(), scaled * weight.float(), rtol=0.01, atol=0.01)
+        # symmem leaves other types to SGLang, whose operator exists only on GPUs.
+        raises(NotImplementedError, lambda: call(x.float(), residual.float(), weight.float()))
+    finally:
+        fusion.resolve_fusion_group = resolve
+
+
+@check
 def sglang_scopes_open_symmem_scopes() -> None:
     from sglang.srt.distributed.device_communicators import pynccl_allocator as pool
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from symmem._api import collectives, messages, scopes
+from symmem import errors
+from symmem._api import collectives, messages, norms, scopes
 from symmem._torch.pytorch import compiling
 from symmem.engines import rows
 from symmem.engines.takeover import (
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     import torch
 
 SWITCH = "SYMMEM_SGLANG"
+
+FUSED_NORM = "flashinfer_comm_fusion.flashinfer_allreduce_residual_rmsnorm"
+"""SGLang's function that fuses an all-reduce, the addition of a residual, and a norm."""
 
 logger = logging.getLogger("sglang.symmem")
 
@@ -53,6 +57,7 @@ def register() -> None:
         HookRegistry.register(f"{state}.{name}", hook, HookType.AROUND)
     for name, hook in POOLS.items():
         HookRegistry.register(f"{pools}.{name}", hook, HookType.AROUND)
+    HookRegistry.register(f"sglang.srt.layers.{FUSED_NORM}", fused_norm, HookType.AROUND)
 
 
 def takeover_of(coordinator: Any) -> Takeover:
@@ -240,6 +245,38 @@ def recv(
     return tensor
 
 
+def fused_norm(
+    original: Original,
+    input_tensor: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    *arguments: Any,
+    use_attn_tp_group: bool = True,
+    **named: Any,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Sum rows over all ranks, add them to a copy of the residual, and normalize the copy.
+
+    SGLang calls this function if its fusion of all-reduce and norm is enabled. (None, None) means
+    that SGLang makes the steps separately.
+    """
+    from sglang.srt.layers import flashinfer_comm_fusion
+
+    tensors = input_tensor, residual, weight
+    takeover = KEPT
+    if not compiling():
+        found = flashinfer_comm_fusion.resolve_fusion_group(use_attn_tp_group=use_attn_tp_group)
+        takeover = takeover_of(found[-1])
+    if takeover.takes_norm(*tensors):
+        added = residual.clone()
+        try:
+            return norms.all_reduce_rms_norm(input_tensor, added, weight, eps, takeover.group), added
+        except errors.UnsupportedError:  # All ranks get the error.
+            takeover.refuse_norm(input_tensor)
+    named["use_attn_tp_group"] = use_attn_tp_group
+    return original(*tensors, eps, *arguments, **named)  # type: ignore[no-any-return]
+
+
 def destroy(original: Original, self: Any) -> None:
     """Close symmem's group and destroy SGLang's group."""
     takeover_of(self).close()
@@ -323,5 +360,6 @@ CALLS = {
     "broadcast": "broadcast",
     "send": "send",
     "recv": "recv",
+    FUSED_NORM.rpartition(".")[2]: "all_reduce",
 }
 """The operation of each call that can be taken over, for the log."""

@@ -46,6 +46,9 @@ MAX_BYTES = 32 << 20
 For such sizes, NCCL was up to 4% faster in eager mode.
 """
 
+NORM_HIDDEN = 16384
+"""The largest size of a row in a fused norm."""
+
 MAX_ANSWERS = 4096
 """The maximum number of decisions that a group caches."""
 
@@ -132,6 +135,43 @@ class Takeover:
         if operation in REDUCTIONS:
             return dtype in self._reducible
         return dtype.itemsize in BYTES
+
+    def takes_norm(
+        self, input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
+    ) -> bool:
+        """Return whether symmem runs an all-reduce that is fused with a residual and an RMSNorm.
+
+        All ranks get the same answer.
+        """
+        half = pytorch().module.bfloat16, pytorch().module.float16
+        hidden = input.shape[-1] if input.dim() else 0
+        if (
+            self.group is None
+            or input.dtype not in half
+            or any(t.dtype != input.dtype or not t.is_contiguous() for t in (residual, weight))
+            or not input.is_contiguous()
+            or residual.shape != input.shape
+            or not 0 < hidden <= NORM_HIDDEN
+            or hidden % 8
+            or input.numel() == 0
+        ):
+            return False
+        if not self.takes("all_reduce", input, None):
+            return False
+        key = self._norm_key(input)
+        found = self._answers.get(key)
+        if found is None:
+            target = input.new_empty(input.shape)
+            path = questions.explain("all_reduce", input, target, self.group).path
+            found = self._answers[key] = not self._gpu or path == "direct"
+        return found
+
+    def refuse_norm(self, input: torch.Tensor) -> None:
+        """Leave calls of `takes_norm` with such an input to the engine from now on."""
+        self._answers[self._norm_key(input)] = False
+
+    def _norm_key(self, input: torch.Tensor) -> tuple[Any, ...]:
+        return "norm", input.shape, input.dtype, self.symmetric(input)
 
     def group_argument(self) -> Any:
         """Return the `group` argument for a call: the name if PyTorch is tracing the caller."""
