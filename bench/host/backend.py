@@ -1,16 +1,17 @@
 """Times operations of torch.distributed with symmem, gloo and PyTorch's fake backend.
 
-    python bench/host/backend.py [--runs 5] [--ranks 2]
+    python bench/host/backend.py [--runs 5] [--ranks 2] [--match WORDS]
 
-Each run times all backends in turn, each in new processes, so that noise affects all of them
-equally. The program prints the medians of the runs in microseconds. The fake backend does not
-communicate, so its time is PyTorch's overhead.
+Each run times an operation with all backends in turn, in the same processes, so that noise affects
+all of them equally. The program prints the medians of the runs in microseconds, and with how many
+operations gloo was faster. The fake backend does not communicate, so its time is PyTorch's
+overhead. At 1 KiB, "C" is the time of symmem's own call of an all-reduce in C.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import ctypes
 import os
 import statistics
 import subprocess
@@ -18,90 +19,162 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
 BACKENDS = ("symmem", "gloo", "fake")
 
+Call = Callable[[], object]
 
-def measure(call: Callable[[], object], nbytes: int) -> float:
+
+def measure(call: Call, nbytes: int) -> float:
     """Return the median time of a call in microseconds."""
     times = []
-    for i in range(max(5, min(300, (1 << 27) // nbytes))):
+    for i in range(max(5, min(200, (1 << 26) // nbytes))):
         begin = time.perf_counter()
         call()
-        if i > 2:
+        if i > 1:
             times.append(time.perf_counter() - begin)
     return 1e6 * statistics.median(times)
 
 
-def rank(backend: str) -> None:
-    """Time the operations on this rank and print the times."""
+def operations(group: Any, backend: str, count: int) -> dict[str, Call]:
+    """Return calls of all operations of a group with tensors of `count` elements."""
     import torch
     import torch.distributed as dist
 
-    if backend == "symmem":
-        import symmem  # noqa: F401
-    if backend == "fake":
-        from torch.testing._internal.distributed.fake_pg import FakeStore
+    size, me = dist.get_world_size(), dist.get_rank()
+    whole, other = torch.ones(count), torch.ones(count)
+    views = [list(t.chunk(size)) for t in (whole, other)]
+    separate = [[t.clone() for t in tensors] for tensors in views]
+    part = torch.ones(count // size)
+    few = [count * (rank + 1) // size // size for rank in range(size)]
+    sent, received = torch.ones(few[me] * size), torch.ones(sum(few))
+    root, peer = 0, me ^ 1
+    objects: list[Any] = [None] * size
 
-        size, me = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-        dist.init_process_group("fake", store=FakeStore(), rank=me, world_size=size)
-    else:
-        dist.init_process_group(backend, timeout=timedelta(seconds=60))
-    size, found = dist.get_world_size(), {}
-    for name, nbytes in SIZES.items():
-        whole = torch.ones(nbytes // 4)
-        part = torch.ones(nbytes // 4 // size)
-        other = torch.ones(nbytes // 4)
-        calls: dict[str, Callable[[], object]] = {
-            "all_reduce": lambda t=whole: dist.all_reduce(t),
-            "broadcast": lambda t=whole: dist.broadcast(t, 0),
-            "all_gather": lambda o=whole, t=part: dist.all_gather_into_tensor(o, t),
-            "reduce_scatter": lambda o=part, t=whole: dist.reduce_scatter_tensor(o, t),
-            "all_to_all": lambda o=other, t=whole: dist.all_to_all_single(o, t),
+    def exchange() -> None:
+        for work in [dist.irecv(other, peer, group), dist.isend(whole, peer, group)]:
+            work.wait()
+
+    def message() -> None:
+        for call in (dist.send, dist.recv) if me % 2 == 0 else (dist.recv, dist.send):
+            call(whole, peer, group)
+
+    calls: dict[str, Call] = {
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        "all_reduce async": lambda: dist.all_reduce(whole, group=group, async_op=True).wait(),
+        "all_reduce max": lambda: dist.all_reduce(whole, dist.ReduceOp.MAX, group),
+        "all_reduce_coalesced": lambda: dist.all_reduce_coalesced(separate[0], group=group),
+        "reduce": lambda: dist.reduce(whole, root, group=group),
+        "broadcast": lambda: dist.broadcast(whole, root, group),
+        "all_gather tensor": lambda: dist.all_gather_into_tensor(whole, part, group),
+        "reduce_scatter tensor": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
+        "all_to_all uneven": lambda: dist.all_to_all_single(
+            received, sent, few, [few[me]] * size, group
+        ),
+    }
+    for kind, (parts, others) in (("views", views), ("list", separate)):
+        calls |= {
+            f"all_gather {kind}": lambda o=others: dist.all_gather(o, part, group),
+            f"gather {kind}": lambda o=others: dist.gather(part, None if me else o, root, group),
+            f"scatter {kind}": lambda p=parts: dist.scatter(part, None if me else p, root, group),
+            f"reduce_scatter {kind}": lambda p=parts: dist.reduce_scatter(part, p, group=group),
+            f"all_to_all {kind}": lambda o=others, p=parts: dist.all_to_all(o, p, group),
         }
-        if backend == "gloo":
-            del calls["reduce_scatter"]  # before PyTorch 2.14, gloo does not support it for tensors
-        for operation, call in calls.items():
-            found[f"{operation}, {name}"] = measure(call, nbytes)
-    if dist.get_rank() == 0:
-        print(json.dumps(found))
+    if size % 2 == 0 and backend != "fake":
+        calls |= {"isend and irecv": exchange, "send and recv": message}
+    if count <= 1 << 8:
+        calls["barrier"] = lambda: dist.barrier(group)
+        if backend != "fake":
+            calls["all_gather_object"] = lambda: dist.all_gather_object(objects, me, group)
+    return calls
 
 
-def run(backend: str, ranks: int, port: int) -> dict[str, float]:
-    """Run the ranks of one backend."""
-    started = []
-    for number in range(ranks):
-        env = os.environ | {"RANK": str(number), "WORLD_SIZE": str(ranks)}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, "--rank", backend]
-        started.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
-    out = [process.communicate(timeout=300)[0] for process in started]
-    found: dict[str, float] = json.loads(out[0].strip().splitlines()[-1])
-    return found
+def own_call(count: int) -> Call:
+    """Return symmem's own call of an all-reduce, which waits."""
+    import torch
+
+    import symmem
+    from symmem._c.arguments import Arguments
+    from symmem._c.library import library
+
+    world, x = symmem.init(backend="host"), torch.ones(count)
+    call = Arguments(size=ctypes.sizeof(Arguments), group=world.handle, type=1, count=count)
+    call.send = call.recv = x.data_ptr()
+    call.flags = 1
+    raw, argument = library().raw, ctypes.byref(call)
+    return lambda: (x, raw.symmem_call(argument))
+
+
+def supported(call: Call) -> bool:
+    """Make a call, and return whether its backend supports it, as gloo not always did."""
+    try:
+        call()
+    except (RuntimeError, NotImplementedError) as e:
+        text = str(e).lower()
+        if not any(words in text for words in ("not support", "not implemented")):
+            raise
+        return False
+    return True
+
+
+def rank(runs: int, match: str) -> None:
+    """Time the operations on this rank. Rank 0 prints the table."""
+    import torch.distributed as dist
+    import torch.testing._internal.distributed.fake_pg
+
+    import symmem  # noqa: F401
+
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    groups = {b: dist.new_group(backend=b) for b in BACKENDS}
+    slower = compared = 0
+    say(f"{'':32}" + "".join(f"{b:>10}" for b in BACKENDS) + "  gloo/symmem")
+    for name, nbytes in SIZES.items():
+        by = {b: operations(group, b, nbytes // 4) for b, group in groups.items()}
+        if nbytes == 1 << 10:
+            by["C"] = {"all_reduce": own_call(nbytes // 4)}
+        for operation in by["symmem"]:
+            if match not in operation:
+                continue
+            calls = {b: c[operation] for b, c in by.items() if operation in c}
+            calls = {b: call for b, call in calls.items() if supported(call)}
+            times: dict[str, list[float]] = {b: [] for b in calls}
+            for _ in range(runs):
+                for backend, call in calls.items():
+                    times[backend].append(measure(call, nbytes))
+            medians = {b: statistics.median(t) for b, t in times.items()}
+            row = "".join(f"{medians.get(b, float('nan')):10.1f}" for b in BACKENDS)
+            ratio = medians.get("gloo", float("nan")) / medians["symmem"]
+            own = f"   C {medians['C']:.1f}" if "C" in medians else ""
+            say(f"{operation + ', ' + name:32}{row}{ratio:13.2f}{own}")
+            compared += "gloo" in medians
+            slower += ratio < 1
+    say(f"gloo was faster in {slower} of {compared} comparisons")
+
+
+def say(line: str) -> None:
+    """Print a line on rank 0."""
+    if os.environ["RANK"] == "0":
+        print(line, flush=True)
 
 
 def main() -> None:
-    """Compare the backends."""
+    """Start the ranks, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    parser.add_argument("--match", default="", help="time operations whose names contain this")
     asked = parser.parse_args()
-    if asked.rank:
-        rank(asked.rank)
+    if "RANK" in os.environ:
+        rank(asked.runs, asked.match)
         return
-    times: dict[str, dict[str, list[float]]] = {}
-    for number in range(asked.runs):
-        for backend in BACKENDS:
-            for name, value in run(backend, asked.ranks, 29000 + number).items():
-                times.setdefault(name, {}).setdefault(backend, []).append(value)
-    print(f"{'':24}" + "".join(f"{b:>10}" for b in BACKENDS) + "  gloo/symmem")
-    for name, by in times.items():
-        medians = {b: statistics.median(v) for b, v in by.items()}
-        ratio = medians["gloo"] / medians["symmem"] if "gloo" in medians else float("nan")
-        row = "".join(f"{medians.get(b, float('nan')):10.1f}" for b in BACKENDS)
-        print(f"{name:24}{row}{ratio:13.2f}")
+    env = os.environ | {"WORLD_SIZE": str(asked.ranks), "OMP_NUM_THREADS": "1"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29417"}
+    command = [sys.executable, "-W", "ignore", *sys.argv]
+    ranks = [subprocess.Popen(command, env=env | {"RANK": str(r)}) for r in range(asked.ranks)]
+    sys.exit(max(abs(process.wait(3000)) for process in ranks))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
 // The operations that copy data: broadcast, gathers, scatter and all-to-all.
-#include <numeric>
-
 #include "start.hpp"
 #include "tensors.hpp"
 
@@ -40,7 +38,54 @@ void exchange(
     }
   }
   calls.all_to_all_v(
-      send_counts, recv_counts, type, input.const_data_ptr(), output.mutable_data_ptr());
+      {const_cast<void*>(input.const_data_ptr()), type, std::move(send_counts), {}, 0},
+      {output.mutable_data_ptr(), type, std::move(recv_counts), {}, 0});
+}
+
+// The bytes of a part from which copies to temporary memory take longer than the exchange.
+constexpr size_t kLarge = size_t{1} << 20;
+
+// Returns where the inputs and outputs of an exchange are, without copying them, if the library can
+// use them there: the memory from the first input to the last must contain no output.
+std::optional<std::pair<Pieces, Pieces>> in_place(
+    const Calls& calls,
+    const Tensors& inputs,
+    const Tensors& outputs) {
+  auto from = pieces(inputs), to = pieces(outputs);
+  if (!from || !to || calls.in_pool(from->base) || calls.in_pool(to->base)) {
+    return std::nullopt;
+  }
+  const auto* first = static_cast<const char*>(from->base);
+  const auto* second = static_cast<const char*>(to->base);
+  if (first < second + to->bytes && second < first + from->bytes) {
+    return std::nullopt;
+  }
+  return std::make_pair(std::move(*from), std::move(*to));
+}
+
+// Scatters large parts from the places where they are. On the host backend, SYMMEM_SCATTER needs
+// parts that are contiguous.
+void scatter_large(
+    const Calls& calls,
+    const at::Tensor& output,
+    const Tensors& parts,
+    int root,
+    int size) {
+  const auto count = moved(output).count;
+  Pieces to{output.mutable_data_ptr(), moved(output).type, std::vector<int64_t>(size), {}, 0};
+  to.counts[root] = count;
+  Pieces from{nullptr, to.type, std::vector<int64_t>(size), {}, 0};
+  at::Tensor copied;
+  if (!parts.empty()) {
+    if (const auto found = in_place(calls, parts, {output})) {
+      from = found->first;
+    } else {
+      copied = contents(parts);
+      from.base = copied.mutable_data_ptr();
+      from.counts.assign(size, count);
+    }
+  }
+  calls.all_to_all_v(from, to);
 }
 
 // Copies consecutive parts of a one-dimensional tensor to separate tensors.
@@ -62,34 +107,32 @@ std::vector<int64_t> counts_of(const Tensors& tensors) {
 
 // Gathers one tensor from each rank. The sizes may differ.
 void all_gather_list(const Calls& calls, const Tensors& outputs, const at::Tensor& input) {
+  bool shared = false;
+  const auto output = joined(outputs, shared);
   if (same_size(outputs)) {
-    bool shared = false;
-    const auto output = rows(outputs, shared);
     all_gather(calls, output, input);
-    if (!shared) {
-      distribute(output.view({-1}), outputs);
-    }
-    return;
+  } else {
+    const auto flat = input.contiguous();
+    calls.uneven(
+        false, moved_counts(outputs), moved(output).type, SYMMEM_SUM, flat.const_data_ptr(),
+        output.mutable_data_ptr());
   }
-  const auto counts = counts_of(outputs);
-  const auto size = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const auto flat = input.contiguous();
-  const auto output = at::empty({size}, outputs.front().options());
-  calls.uneven(
-      false, moved_counts(outputs), moved(output).type, SYMMEM_SUM, flat.const_data_ptr(),
-      output.mutable_data_ptr());
-  distribute(output, outputs);
+  if (!shared) {
+    distribute(output, outputs);
+  }
 }
 
 void all_to_all_lists(const Calls& calls, const Tensors& outputs, const Tensors& inputs) {
-  const auto input = concatenated(inputs);
-  int64_t count = 0;
-  for (const auto& output : outputs) {
-    count += output.numel();
+  if (const auto found = in_place(calls, inputs, outputs)) {
+    calls.all_to_all_v(found->first, found->second);
+    return;
   }
-  const auto output = at::empty({count}, outputs.front().options());
-  exchange(calls, output, input, counts_of(outputs), counts_of(inputs));
-  distribute(output, outputs);
+  bool shared = false;
+  const auto output = joined(outputs, shared);
+  exchange(calls, output, contents(inputs), counts_of(outputs), counts_of(inputs));
+  if (!shared) {
+    distribute(output, outputs);
+  }
 }
 
 // Returns each rank's number of elements of a tensor that is split along its first dimension.
@@ -249,12 +292,12 @@ WorkPointer Group::gather(
   return start(operation, inputs, parts, [=](const Calls& calls) {
     const auto flat = input.contiguous();
     bool shared = false;
-    const auto output = is_root ? rows(parts, shared) : at::Tensor();
+    const auto output = is_root ? joined(parts, shared) : at::Tensor();
     calls.collective(
         SYMMEM_GATHER, moved(flat), SYMMEM_SUM, root, flat.const_data_ptr(),
         is_root ? output.mutable_data_ptr() : nullptr);
     if (is_root && !shared) {
-      distribute(output.view({-1}), parts);
+      distribute(output, parts);
     }
   });
 }
@@ -280,7 +323,12 @@ WorkPointer Group::scatter(
   const Operation operation{OpType::SCATTER, "symmem:scatter", options.asyncOp};
   return start(operation, parts, outputs, [=](const Calls& calls) {
     const Output result(output);
-    const auto input = is_root ? concatenated(parts) : at::Tensor();
+    if (output.device().is_cpu() && output.nbytes() >= kLarge) {
+      scatter_large(calls, result.flat(), parts, root, size);
+      result.finish();
+      return;
+    }
+    const auto input = is_root ? contents(parts) : at::Tensor();
     calls.collective(
         SYMMEM_SCATTER, moved(output), SYMMEM_SUM, root,
         is_root ? input.const_data_ptr() : nullptr, result.data());

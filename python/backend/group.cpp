@@ -127,20 +127,17 @@ void Calls::uneven(
   call(arguments);
 }
 
-void Calls::all_to_all_v(
-    const std::vector<int64_t>& send_counts,
-    const std::vector<int64_t>& recv_counts,
-    int type,
-    const void* send,
-    void* recv) const {
+void Calls::all_to_all_v(const Pieces& send, const Pieces& recv) const {
   struct symmem_call arguments{};
   arguments.operation = SYMMEM_ALL_TO_ALL_V;
-  arguments.type = type;
-  arguments.send = send;
-  arguments.recv = recv;
-  arguments.ranks = send_counts.size();
-  arguments.send_counts = send_counts.data();
-  arguments.recv_counts = recv_counts.data();
+  arguments.type = send.type;
+  arguments.send = send.base;
+  arguments.recv = recv.base;
+  arguments.ranks = send.counts.size();
+  arguments.send_counts = send.counts.data();
+  arguments.recv_counts = recv.counts.data();
+  arguments.send_offsets = send.offsets.empty() ? nullptr : send.offsets.data();
+  arguments.recv_offsets = recv.offsets.empty() ? nullptr : recv.offsets.data();
   call(arguments);
 }
 

@@ -16,6 +16,7 @@
 #include "elements.hpp"
 #include "library.hpp"
 #include "queue.hpp"
+#include "tensors.hpp"
 #include "work.hpp"
 
 namespace symmem_c10d {
@@ -44,12 +45,13 @@ class Calls {
       int op,
       const void* send,
       void* recv) const;
-  void all_to_all_v(
-      const std::vector<int64_t>& send_counts,
-      const std::vector<int64_t>& recv_counts,
-      int type,
-      const void* send,
-      void* recv) const;
+  void all_to_all_v(const Pieces& send, const Pieces& recv) const;
+
+  // Returns whether an address is in memory of symmem, where a call's buffer must be one buffer.
+  bool in_pool(const void* address) const {
+    size_t length = 0;
+    return library_.locate(address, 0, nullptr, &length) != SYMMEM_ERR_FOREIGN;
+  }
 
  private:
   const Library& library_;

@@ -58,6 +58,7 @@ Library::Library(const std::string& path, const Interpreter& interpreter)
   find(library, "symmem_alloc", alloc);
   find(library, "symmem_free", free);
   find(library, "symmem_register_pending", register_pending);
+  find(library, "symmem_locate", locate);
   find(library, "symmem_peer_addresses", peer_addresses);
   find(library, "symmem_group_abort", group_abort);
   find(library, "symmem_group_error", group_error);

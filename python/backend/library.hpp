@@ -39,6 +39,7 @@ struct Library {
   decltype(&::symmem_alloc) alloc;
   decltype(&::symmem_free) free;
   decltype(&::symmem_register_pending) register_pending;
+  decltype(&::symmem_locate) locate;
   decltype(&::symmem_peer_addresses) peer_addresses;
   decltype(&::symmem_group_abort) group_abort;
   decltype(&::symmem_group_error) group_error;

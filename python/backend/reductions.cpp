@@ -128,16 +128,11 @@ WorkPointer Group::reduce_scatter(
       operation, parts, outputs,
       [output, parts, op = options.reduceOp](const Calls& calls) {
         if (same_size(parts)) {
-          bool shared = false;
-          const auto input = rows(parts, shared);
-          for (size_t i = 0; !shared && i < parts.size(); ++i) {
-            input[static_cast<int64_t>(i)].copy_(parts[i].reshape({-1}));
-          }
-          reduce_scatter_to(calls, output, input, op);
+          reduce_scatter_to(calls, output, contents(parts), op);
           return;
         }
         const auto [type, reduce] = reduction(output, op);
-        const auto input = scaled(concatenated(parts), op);
+        const auto input = scaled(contents(parts), op);
         const Output result(output);
         calls.uneven(
             true, moved_counts(parts), type, reduce, input.const_data_ptr(), result.data());

@@ -47,12 +47,34 @@ bool same_size(const std::vector<at::Tensor>& tensors) {
   });
 }
 
-at::Tensor concatenated(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> flat;
+std::optional<Pieces> pieces(const std::vector<at::Tensor>& tensors) {
+  char* base = nullptr;
   for (const auto& tensor : tensors) {
-    flat.push_back(tensor.reshape({-1}));
+    if (!tensor.device().is_cpu() || !tensor.is_contiguous()) {
+      return std::nullopt;
+    }
+    auto* const data = static_cast<char*>(tensor.mutable_data_ptr());
+    if (tensor.numel() != 0 && (base == nullptr || data < base)) {
+      base = data;
+    }
   }
-  return at::cat(flat);
+  Pieces found{base, moved(tensors.front()).type, {}, {}, 0};
+  for (const auto& tensor : tensors) {
+    const auto count = moved(tensor).count;
+    int64_t offset = 0;
+    if (count != 0) {
+      const auto size = static_cast<int64_t>(tensor.nbytes()) / count;
+      const auto distance = static_cast<const char*>(tensor.const_data_ptr()) - base;
+      if (distance % size != 0) {
+        return std::nullopt;
+      }
+      offset = distance / size;
+      found.bytes = std::max(found.bytes, static_cast<size_t>(distance) + tensor.nbytes());
+    }
+    found.counts.push_back(count);
+    found.offsets.push_back(offset);
+  }
+  return found;
 }
 
 std::vector<int64_t> moved_counts(const std::vector<at::Tensor>& tensors) {
@@ -63,21 +85,33 @@ std::vector<int64_t> moved_counts(const std::vector<at::Tensor>& tensors) {
   return counts;
 }
 
-at::Tensor rows(const std::vector<at::Tensor>& tensors, bool& shared) {
+at::Tensor joined(const std::vector<at::Tensor>& tensors, bool& shared) {
   const auto& first = tensors.front();
-  const auto size = static_cast<int64_t>(tensors.size());
   const auto* next = static_cast<const char*>(first.const_data_ptr());
   const auto storage = first.storage();
-  shared = std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-    const bool follows = tensor.is_contiguous() && tensor.const_data_ptr() == next &&
+  int64_t count = 0;
+  shared = true;
+  for (const auto& tensor : tensors) {
+    shared = shared && tensor.is_contiguous() && tensor.const_data_ptr() == next &&
         tensor.storage().is_alias_of(storage);
     next += tensor.nbytes();
-    return follows;
-  });
-  if (shared) {
-    return first.as_strided({size, first.numel()}, {first.numel(), 1}, first.storage_offset());
+    count += tensor.numel();
   }
-  return at::empty({size, first.numel()}, first.options());
+  if (shared) {
+    return first.as_strided({count}, {1}, first.storage_offset());
+  }
+  return at::empty({count}, first.options());
+}
+
+at::Tensor contents(const std::vector<at::Tensor>& tensors) {
+  bool shared = false;
+  auto all = joined(tensors, shared);
+  int64_t offset = 0;
+  for (size_t i = 0; !shared && i < tensors.size(); ++i) {
+    all.narrow(0, offset, tensors[i].numel()).copy_(tensors[i].reshape({-1}));
+    offset += tensors[i].numel();
+  }
+  return all;
 }
 
 } // namespace symmem_c10d

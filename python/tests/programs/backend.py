@@ -319,6 +319,26 @@ def tensors_in_symmetric_memory() -> None:
     symmem.check()
 
 
+@check
+def lists_may_be_anywhere_in_memory() -> None:
+    count = 1 << 19
+    want = numbers(RANK, count)
+    for root in WORLD:
+        separate = [numbers(r, count) for r in WORLD]
+        adjacent = list(torch.cat(separate).split(count))
+        strided = [t.repeat_interleave(2)[::2] for t in separate]
+        with symmem.use():
+            symmetric = [symmem.empty(count).copy_(t) for t in separate]
+        for parts in (separate, adjacent, strided, symmetric, [*symmetric[:1], *separate[1:]]):
+            output = torch.empty(count, 2)[:, 0] if parts is strided else torch.empty(count)
+            dist.scatter(output, parts if root == RANK else None, root)
+            torch.testing.assert_close(output, want)
+            outputs = [torch.empty(count) for _ in WORLD]
+            dist.all_to_all(outputs, parts)
+            torch.testing.assert_close(outputs, [want] * SIZE)
+            dist.all_to_all(list(torch.empty(SIZE, count).unbind()), parts)
+
+
 class Pool:
     """Fakes a MemPool, which PyTorch supports on GPUs only."""
 
