@@ -123,7 +123,7 @@ def supported(call: Call) -> bool:
 def rank(runs: int, match: str) -> None:
     """Time the operations on this rank. Rank 0 prints the table."""
     import torch.distributed as dist
-    import torch.testing._internal.distributed.fake_pg
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
     import symmem  # noqa: F401
 

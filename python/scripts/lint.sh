@@ -15,7 +15,7 @@ check() {
 	fi
 	"$python" -m "$name" "$@" || failed=1
 }
-sources=(python bench/gpu/torch bench/host/agree.py examples)
+sources=(python bench/gpu/torch bench/host/{agree,backend}.py examples)
 check ruff check "${sources[@]}"
 check ruff format --check "${sources[@]}"
 check mypy

@@ -153,6 +153,12 @@ class Vllm:
         """Return the takeover of a group, or None if it was made without the plug-in."""
         return getattr(group.device_communicator, "takeover", None)
 
+    def fused_norm(self, group: Any) -> Callable[..., Tensors]:
+        """Return the operator that the plug-in's compiler pass puts into graphs."""
+        name = group.unique_name
+        operator = torch.ops.symmem.vllm_all_reduce_rms_norm
+        return lambda x, residual, weight: operator(x, residual, weight, 1e-6, name)
+
 
 class Sglang:
     """Groups of SGLang."""
@@ -208,6 +214,13 @@ class Sglang:
     def takeover(self, group: Any) -> Any:
         """Return the takeover of a group, or None if it was made without the plug-in."""
         return getattr(group, "symmem", None)
+
+    def fused_norm(self, group: Any) -> Callable[..., Tensors]:
+        """Return SGLang's function for a fused norm, which here always uses the group."""
+        from sglang.srt.layers import flashinfer_comm_fusion as fusion
+
+        fusion.resolve_fusion_group = lambda *, use_attn_tp_group: (SIZE, RANK, group)
+        return fusion.flashinfer_allreduce_residual_rmsnorm
 
 
 def selected(engine: Any) -> list[Case]:
@@ -342,6 +355,35 @@ def compiled(engine: Any, own: Any, ours: Any) -> None:
     verdict("compiled", apart["symmem"] == 0 and called, figures)
 
 
+def fused_norms(engine: Any, own: Any, ours: Any) -> None:
+    """Compare a fused all-reduce and norm with the separate steps, and time both."""
+    fused = engine.fused_norm(ours)
+    weight = torch.linspace(0.5, 1.5, HIDDEN, device=DEVICE).bfloat16()
+    for tokens in (n for n in TOKENS if n <= 512):  # larger ones are left to the engine
+        x, residual = numbers(tokens, 1), numbers(tokens, 2, 0)
+
+        def separate(x: torch.Tensor = x, residual: torch.Tensor = residual) -> Tensors:
+            added = own.all_reduce(x) + residual
+            return [torch.nn.functional.rms_norm(added, (HIDDEN,), weight, 1e-6), added]
+
+        def run(x: torch.Tensor = x, residual: torch.Tensor = residual) -> Tensors:
+            return list(fused(x, residual, weight))
+
+        want, before = separate(), run_by_symmem(engine, ours)
+        got = run()
+        called = run_by_symmem(engine, ours) > before
+        apart = max(
+            (a.float() - b.float()).abs().max().item() for a, b in zip(got, want, strict=True)
+        )
+        times = [max(gather(eager_time(call))) for call in (separate, run)]
+        verdict(
+            "fused norm",
+            apart <= 0.07 and called,
+            f"{x.nbytes} bytes, symmem was called: {called}, {apart:.3f} apart; eager, separate "
+            f"steps {times[0]:.1f} us, fused {times[1]:.1f}",
+        )
+
+
 def decode(group: Any, steps: int = 64) -> list[int]:
     """Decode with a small tensor-parallel network whose layers run in a captured graph."""
     generator = torch.Generator(device=DEVICE).manual_seed(7)
@@ -423,6 +465,7 @@ def main() -> None:
             attempt(case.name, lambda c=case, n=tokens, t=taken: compare(own, ours, c, n, t))
     attempt("compiled", lambda: compiled(engine, own, ours))
     attempt("decoder", lambda: decoder(own, ours))
+    attempt("fused norms", lambda: fused_norms(engine, own, ours))
     common.leave()
 
 

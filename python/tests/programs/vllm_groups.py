@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import engine_stubs
@@ -179,6 +180,41 @@ def compiled_code_calls_symmem() -> None:
         run = torch.compile(layer, backend=backend, fullgraph=True)
         for _ in range(2):
             equal(counted(tp, 3, lambda run=run: run(own())), want)
+
+
+@check
+def compiled_norms_run_on_symmem() -> None:
+    from torch._inductor import config
+    from vllm import ir
+
+    from symmem.engines import vllm_norm
+
+    given = SimpleNamespace(
+        splitting_ops=None, use_inductor_graph_partition=False, pass_config=None
+    )
+    norms = vllm_norm.NormPass(
+        SimpleNamespace(compilation_config=given, model_config=None, device_config=None),
+        tp.unique_name,
+    )
+    weight = torch.linspace(0.5, 1.5, 64).bfloat16()
+    residual = torch.linspace(-3, 3, 4 * 64).view(4, 64).bfloat16()
+
+    def layers(x: torch.Tensor, residual: torch.Tensor) -> Any:
+        reduced = torch.ops.vllm.all_reduce(x, tp.unique_name)
+        normed, residual = ir.ops.fused_add_rms_norm(reduced, residual, weight, 1e-6)
+        reduced = torch.ops.vllm.all_reduce(normed, tp.unique_name)
+        return ir.ops.rms_norm(reduced, weight, 1e-5), reduced, residual
+
+    x = own((4, 64)).bfloat16()
+    want = layers(x, residual)
+    with config.patch(post_grad_custom_post_pass=norms):
+        torch._dynamo.reset()
+        run = torch.compile(layers, fullgraph=True)
+        run(x, residual)
+        assert norms.matched_count == 2, norms.matched_count
+        got = counted(tp, 2, lambda: run(x, residual))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a.float(), b.float(), rtol=0.02, atol=0.02)
 
 
 @check

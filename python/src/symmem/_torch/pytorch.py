@@ -322,6 +322,14 @@ def _fsdp_from_groups(backend: str) -> None:
     setattr(FSDPParamGroup, "__init__", from_group)  # noqa: B010
 
 
+@cache
+def pattern_matcher() -> Any:
+    """Return Inductor's module for passes that replace patterns in graphs."""
+    from torch._inductor import pattern_matcher as found
+
+    return found
+
+
 def is_view(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is a view in autograd."""
     return tensor._is_view()

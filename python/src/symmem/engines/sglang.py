@@ -270,7 +270,9 @@ def fused_norm(
     if takeover.takes_norm(*tensors):
         added = residual.clone()
         try:
-            return norms.all_reduce_rms_norm(input_tensor, added, weight, eps, takeover.group), added
+            return norms.all_reduce_rms_norm(
+                input_tensor, added, weight, eps, takeover.group
+            ), added
         except errors.UnsupportedError:  # All ranks get the error.
             takeover.refuse_norm(input_tensor)
     named["use_attn_tp_group"] = use_attn_tp_group

@@ -136,9 +136,7 @@ class Takeover:
             return dtype in self._reducible
         return dtype.itemsize in BYTES
 
-    def takes_norm(
-        self, input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
-    ) -> bool:
+    def takes_norm(self, input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> bool:
         """Return whether symmem runs an all-reduce that is fused with a residual and an RMSNorm.
 
         All ranks get the same answer.

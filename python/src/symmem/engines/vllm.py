@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from symmem._api import collectives, messages
 from symmem._torch.pytorch import is_known
 from symmem.engines import rows
-from symmem.engines.takeover import deterministic, report, switched_off, take_over
+from symmem.engines.takeover import Takeover, deterministic, report, switched_off, take_over
 
 if TYPE_CHECKING:
     import torch
@@ -110,6 +110,16 @@ def _refusals(communicator: Any) -> Iterator[str]:
         yield "VLLM_USE_NCCL_SYMM_MEM=1 makes vLLM register the same memory with NCCL"
 
 
+def _fuse_norms(group: str, takeover: Takeover) -> None:
+    """Add the fusion of norms to vLLM's compilation, unless its modules are not as expected."""
+    try:
+        from symmem.engines import vllm_norm
+    except (ImportError, AttributeError) as e:
+        logger.warning("symmem leaves fused norms to vLLM: %s", e)
+        return
+    vllm_norm.install(group, takeover)
+
+
 def _leading(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     """Move a dimension to the front, avoiding a view if it is already there."""
     return tensor.movedim(dim, 0) if dim else tensor
@@ -133,6 +143,8 @@ class SymmemCommunicator:
         self.takeover = take_over(
             f"vLLM {self.unique_name}", self.device_group, self.device, _refusals(self)
         )
+        if self.takeover.group is not None and self.unique_name.startswith("tp"):
+            _fuse_norms(self.unique_name, self.takeover)
         if self.rank_in_group == 0:
             report(logger, "vLLM", self.unique_name, self.takeover, CALLS)
 
