@@ -13,8 +13,8 @@ const (
 	averagedSamples  = 16 // number of samples in the moving averages
 )
 
-// Clock counts calls of one kind. It times the first call, every 128th call after it, and each call
-// of at least 1 MiB. A Clock is safe for concurrent use, but the moving averages may miss samples
+// Clock counts calls of one kind. Meter.Begin times the first call, every 128th call after it, and
+// each call of at least 1 MiB; Meter.Sample chooses calls for times that the caller measures. A Clock is safe for concurrent use, but the moving averages may miss samples
 // that end at the same time.
 type Clock struct {
 	calls, bytes atomic.Uint64
@@ -77,8 +77,20 @@ func (m *Meter) End(begin int64) {
 }
 
 func (m *Meter) end(begin int64) {
+	m.Add(time.Duration(int64(time.Since(processStart)) - begin))
+}
+
+// Sample counts a call, and reports whether the caller should time the call and pass the time to
+// Add. Sample selects the second call, because the first one may load code, and every 128th call
+// after it.
+func (m *Meter) Sample() bool {
+	return m.clock != nil && m.countCall()&(callsPerSample-1) == 2
+}
+
+// Add records the time that a call took.
+func (m *Meter) Add(duration time.Duration) {
 	c := m.clock
-	elapsed := uint64(max(0, int64(time.Since(processStart))-begin))
+	elapsed := uint64(max(0, duration))
 	isFirst := c.samples.Add(1) == 1
 	c.nanoseconds.Add(elapsed)
 	updateAverage(&c.recentTime, elapsed, isFirst)

@@ -55,6 +55,7 @@ type communicator struct {
 	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
 	// windowGraphs counts symmem's open graphs that contain window kernels.
 	windowGraphs atomic.Int64
+	runTimer     runTimer
 
 	twoLevel
 

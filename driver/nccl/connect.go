@@ -108,6 +108,7 @@ func newCommunicator(j *joiner) *communicator {
 
 func (c *communicator) initParts(j *joiner) {
 	d := c.device
+	c.runTimer.gpu = d.gpu
 	c.stages = newStages(d.gpu, &c.cfg, c.plane)
 	c.faults = faults{
 		cfg: &c.cfg, plane: c.plane, comparesCalls: &c.comparesCalls, isClosing: &c.isClosing,
@@ -144,11 +145,11 @@ func (c *communicator) initParts(j *joiner) {
 	c.watcher = watcher{
 		cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, history: &c.history, comm: c.comm,
 		messages: &c.messages, faults: &c.faults, comparer: &c.comparer, recorder: &c.recorder,
-		stages: &c.stages, teardown: &c.teardown,
+		stages: &c.stages, teardown: &c.teardown, runTimer: &c.runTimer,
 	}
 	c.teardown = teardown{
 		gpu: d.gpu, cfg: &c.cfg, plane: c.plane, mu: &c.mu, busy: &c.busy, group: c.group,
-		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages,
+		comm: c.comm, exchange: &c.direct.exchange, messages: &c.messages, runTimer: &c.runTimer,
 		spansMachines: countMachines(c.members) > 1,
 		registrar:     &c.registrar, recorder: &c.recorder, stages: &c.stages, openGraphs: &c.graphs,
 		watcherGoroutine:      &c.watcher.goroutine,

@@ -24,14 +24,17 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	if !ok || prepared.c != c {
 		return errForeignPlan
 	}
-	if !prepared.singleCall.Prepared() || c.device.gpu.Adopted.Load() {
+	if !prepared.singleCall.Prepared() || prepared.runMeter != nil || c.device.gpu.Adopted.Load() {
 		err := c.launch(s, prepared)
 		if err != nil || prepared.steps == nil {
 			return err
 		}
-		return eachStep(prepared, func(level *communicator, step *plan) error {
+		sample := c.runTimer.startSteps(&c.mu, prepared.runMeter, s)
+		err = eachStep(prepared, func(level *communicator, step *plan) error {
 			return level.launch(s, step)
 		})
+		c.runTimer.stopSteps(&c.mu, sample, s)
+		return err
 	}
 	s.Mu.Lock()
 	s.ClearWaited() // must come first, so that a group that fails later reports its fault to s
@@ -206,7 +209,7 @@ func (c *communicator) enqueue(p *plan, s *stream.Stream) error {
 func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Driver) error {
 	switch {
 	case c.direct.unavailableReason != "":
-		return p.queue(s, gpu) // NCCL keeps its own calls in order
+		return queueTimed(&c.runTimer, p, s, gpu) // NCCL keeps its own calls in order
 	case s.Recording:
 		return c.queueRecorded(p, s, gpu)
 	case s.Capture != nil:
@@ -215,11 +218,21 @@ func (c *communicator) enqueueInOrder(p *plan, s *stream.Stream, gpu *cuda.Drive
 	order := &c.direct.order
 	err := order.Begin(c.group, s, p.orderedByNCCL(), gpu)
 	if err == nil {
-		err = p.queue(s, gpu)
+		err = queueTimed(&c.runTimer, p, s, gpu)
 	}
 	if err == nil {
 		err = order.End(s, gpu)
 	}
+	return err
+}
+
+func queueTimed(t *runTimer, p *plan, s *stream.Stream, gpu *cuda.Driver) error {
+	if p.runMeter == nil {
+		return p.queue(s, gpu)
+	}
+	sample := t.start(p.runMeter, s.CUDA, gpu)
+	err := p.queue(s, gpu)
+	t.stop(sample, s.CUDA, gpu)
 	return err
 }
 

@@ -46,12 +46,17 @@ type plan struct {
 	// the stream has completed.
 	guard       func(s cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
+	// runMeter counts and times the plan's runs, except in graphs. It is nil if nobody asked for it.
+	runMeter *driver.Meter
 	// work and workErr cache the results of choose.
 	work    kernels.Work
 	workErr error
 }
 
 func (p *plan) Prepared() *driver.Call { return &p.Call }
+
+// SetMeter makes the communicator report to m how long runs of the plan take on the GPU.
+func (p *plan) SetMeter(m driver.Meter) { p.runMeter = &m }
 
 // dataTypes maps each type to the type that is passed to NCCL. NCCL can reduce elements of all
 // these types except movedTypes.
@@ -433,7 +438,7 @@ func prepareSteps(p *plan, work kernels.Work) error {
 // capture across ranks.
 func (p *plan) copyAt(position driver.Recorded) *plan {
 	recorded := *p
-	recorded.Call = p.RecordedAs(position)
+	recorded.Call, recorded.runMeter = p.RecordedAs(position), nil
 	for link := &recorded.kernel; *link != nil; link = &(*link).next {
 		k := **link
 		k.SetDigest(recorded.Digest)

@@ -26,6 +26,7 @@ type teardown struct {
 	comm                         *ncclComm
 	exchange                     *direct.Exchange
 	messages                     *p2p.Messages
+	runTimer                     *runTimer
 	registrar                    *registrar
 	recorder                     *recorder
 	stages                       *stages
@@ -226,5 +227,5 @@ func (t *teardown) peersMayNeedData() bool {
 func (t *teardown) freeDirectMemory() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return errors.Join(t.registrar.unmapPeers(), t.exchange.Close())
+	return errors.Join(t.registrar.unmapPeers(), t.exchange.Close(), t.runTimer.close())
 }

@@ -33,6 +33,7 @@ type watcher struct {
 	recorder *recorder
 	stages   *stages
 	teardown *teardown
+	runTimer *runTimer
 
 	goroutine sync.WaitGroup
 }
@@ -89,6 +90,9 @@ func (w *watcher) watchWork(check workCheck) {
 		hasLaunched := ticket != previousTicket
 		previousTicket = ticket
 		isFinished := !hasLaunched && w.stopWatchingIfIdle()
+		if !hasLaunched || checkCount%checksPerFullCheck == 0 {
+			w.runTimer.collectUnlessBusy(w.mu)
+		}
 		var err error
 		switch {
 		case isFinished:

@@ -67,8 +67,8 @@ var (
 		"Time until a call returns. One call in 128 and all large calls are timed. On a GPU, calls "+
 			"return before their work has run.", counter, callLabels...)
 	runTime = newMetric("symmem_run_seconds",
-		"Time that a call runs, including waits for other ranks. One call in 128 and all large calls "+
-			"are timed, but not on GPUs.", counter, callLabels...)
+		"Time that a call runs, including waits for other ranks. One call in 128 is timed, and on the "+
+			"host also all large calls.", counter, callLabels...)
 	windowCount = newMetric("symmem_windows", "Segments registered with the group.", gauge,
 		"rank", "comm_name")
 	registrationCount = newMetric("symmem_registrations_total", "Calls that registered segments.",
@@ -216,15 +216,15 @@ func (r *rankCollector) sendTimes(m metric, t Times, labels []string) {
 }
 
 func (r *rankCollector) sendInspector(m metric, value float64, g *Group, c *Calls) {
-	gpu := "unknown"
+	gpu, source := "unknown", "host"
 	if r.rank.GPU >= 0 {
-		gpu = "GPU" + strconv.Itoa(r.rank.GPU)
+		gpu, source = "GPU"+strconv.Itoa(r.rank.GPU), "gpu"
 	}
 	job := cmp.Or(os.Getenv("SLURM_JOB_ID"), os.Getenv("SLURM_JOBID"), "unknown")
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value,
 		"symmem", job, r.host, gpu, strings.ToValidUTF8(g.ID, "?"), strconv.Itoa(g.Machines),
 		strconv.Itoa(len(g.Ranks)), c.Operation, sizeRange(c.MinBytes, c.MaxBytes), "symmem_"+c.Path,
-		r.number, "host")
+		r.number, source)
 	if err == nil {
 		r.metrics <- series
 	}

@@ -58,8 +58,8 @@ func buildPage(m *Machine) *page.Page {
 		Notes: []string{
 			fmt.Sprintf("The page shows the latest %d events of each pool. Blocks that were allocated "+
 				"before these events are shown only if they have been freed.", pageEvents),
-			"Counts of calls include replays of graphs. The page /status shows the times of calls. " +
-				"Replays are not timed. On GPUs, the times are those of submissions.",
+			"Counts of calls include replays of graphs, which are not timed. The page /status shows the " +
+				"times of calls.",
 		},
 	}}
 	for i := range m.Ranks {

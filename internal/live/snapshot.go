@@ -89,8 +89,8 @@ type Calls struct {
 	Bytes     uint64 `json:"bytes"`
 	// Submit is the time until calls returned. On a GPU, calls return before their work runs.
 	Submit Times `json:"submit"`
-	// Run is the time until the work of calls was complete, including waits for other ranks. It is
-	// nil on GPUs, where this time is not measured.
+	// Run is the time that calls ran, including waits for other ranks. On a GPU, CUDA events
+	// measure it. It is nil for messages, which are not timed.
 	Run *Times `json:"run,omitempty"`
 }
 

@@ -24,7 +24,7 @@ func TestPageEscapesNames(t *testing.T) {
 	}
 	for _, want := range []string{
 		"rank 3", "AllReduce 7 of group", "1.5s", "00:00:02.000 UTC", "rank 3 is lost", "1-2MB",
-		"counted above, but not\ntimed", "4.0 KiB",
+		"counted above, but not timed", "4.0 KiB",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("status page does not contain %q", want)

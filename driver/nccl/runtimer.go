@@ -1,0 +1,181 @@
+package nccl
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"symmem/driver"
+	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/stream"
+	"symmem/internal/cuda"
+)
+
+// runTimer measures with CUDA events how long some calls of a group take on the GPU, including
+// their waits for other ranks. The group's lock guards it.
+type runTimer struct {
+	gpu *gpu.GPU
+	// samples is fixed in size, so that timing a call allocates nothing. If all samples are in
+	// use, the call is not timed.
+	samples         [16]runSample
+	unfinishedCount atomic.Int32 // number of samples in use
+	isClosed        bool
+}
+
+type runSample struct {
+	begin, end cuda.Event    // zero before the first use
+	meter      *driver.Meter // nil if the sample is not in use
+	hasEnded   bool          // whether end has been recorded
+}
+
+// start marks the beginning of a call in a stream if the meter selects the call. It returns nil if
+// the call is not timed. The CUDA context must be current.
+func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runSample {
+	if m == nil || !m.Sample() {
+		return nil
+	}
+	t.collect(gpu)
+	sample := t.unused()
+	if sample == nil || sample.createEvents(gpu) != nil || gpu.EventRecord(sample.begin, s) != nil {
+		return nil
+	}
+	sample.meter, sample.hasEnded = m, false
+	t.unfinishedCount.Add(1)
+	return sample
+}
+
+// stop marks the end of a call for which start was called. sample may be nil.
+func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
+	if sample == nil || sample.meter == nil {
+		return
+	}
+	if gpu.EventRecord(sample.end, s) != nil {
+		t.discard(sample)
+		return
+	}
+	sample.hasEnded = true
+}
+
+// startSteps is like start, for a call that consists of calls of other groups. It locks the stream
+// and the group.
+func (t *runTimer) startSteps(mu *groupLock, m *driver.Meter, s *stream.Stream) (sample *runSample) {
+	if m == nil {
+		return nil
+	}
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
+	if s.Closed() || s.Capture != nil {
+		return nil
+	}
+	_ = t.gpu.With(func(gpu *cuda.Driver) error {
+		sample = t.start(m, s.CUDA, gpu)
+		return nil
+	})
+	return sample
+}
+
+// stopSteps ends what startSteps started.
+func (t *runTimer) stopSteps(mu *groupLock, sample *runSample, s *stream.Stream) {
+	if sample == nil {
+		return
+	}
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
+	if s.Closed() || s.Capture != nil {
+		t.discard(sample)
+		return
+	}
+	_ = t.gpu.With(func(gpu *cuda.Driver) error {
+		t.stop(sample, s.CUDA, gpu)
+		return nil
+	})
+}
+
+func (t *runTimer) unused() *runSample {
+	if t.isClosed {
+		return nil
+	}
+	for i := range t.samples {
+		if t.samples[i].meter == nil {
+			return &t.samples[i]
+		}
+	}
+	return nil
+}
+
+func (s *runSample) createEvents(gpu *cuda.Driver) (err error) {
+	for _, event := range []*cuda.Event{&s.begin, &s.end} {
+		if *event == 0 && err == nil {
+			*event, err = gpu.EventCreate(0)
+		}
+	}
+	return err
+}
+
+// discard makes a sample unused.
+func (t *runTimer) discard(sample *runSample) {
+	if sample.meter != nil {
+		sample.meter = nil
+		t.unfinishedCount.Add(-1)
+	}
+}
+
+// collect reports the calls that have ended.
+func (t *runTimer) collect(gpu *cuda.Driver) {
+	if t.unfinishedCount.Load() == 0 {
+		return
+	}
+	for i := range t.samples {
+		s := &t.samples[i]
+		if !s.hasEnded || s.meter == nil {
+			continue
+		}
+		done, err := gpu.EventQuery(s.end)
+		if err == nil && !done {
+			continue
+		}
+		duration, elapsedErr := gpu.EventElapsedTime(s.begin, s.end)
+		if err == nil && elapsedErr == nil {
+			s.meter.Add(duration)
+		}
+		t.discard(s)
+	}
+}
+
+// collectUnlessBusy calls collect unless a call holds the group's lock.
+func (t *runTimer) collectUnlessBusy(mu *groupLock) {
+	if t.unfinishedCount.Load() == 0 || !mu.TryLock() {
+		return
+	}
+	defer mu.Unlock()
+	_ = t.gpu.With(func(gpu *cuda.Driver) error {
+		t.collect(gpu)
+		return nil
+	})
+}
+
+// close destroys the events.
+func (t *runTimer) close() error {
+	t.isClosed = true
+	if t.samples[0].begin == 0 {
+		return nil
+	}
+	return t.gpu.With(func(gpu *cuda.Driver) error {
+		t.collect(gpu)
+		var errs []error
+		for i := range t.samples {
+			s := &t.samples[i]
+			t.discard(s)
+			for _, event := range []*cuda.Event{&s.begin, &s.end} {
+				if *event != 0 {
+					errs = append(errs, gpu.EventDestroy(*event))
+				}
+				*event = 0
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
