@@ -6,7 +6,8 @@
 # (engines-build.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-all="contract verify faults submit live preflight windows paths plain direct norm machines fabric kill torch sanitize soak"
+all="contract verify faults submit live preflight windows paths plain direct norm machines fabric"
+all+=" kill torch sanitize soak"
 read -ra scripts <<<"${SCRIPTS:-$all}"
 out=${OUT:-}
 failed=()
