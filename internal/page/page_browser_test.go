@@ -312,6 +312,7 @@ func testThemes(t *testing.T, b *pagetest.Browser) {
 func testLive(t *testing.T, b *pagetest.Browser) {
 	var requests atomic.Int64
 	requests.Store(40)
+	var isStopped atomic.Bool
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		if err := WriteShell(w, "live", "data.bin"); err != nil {
@@ -319,6 +320,10 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 		}
 	})
 	mux.HandleFunc("GET /data.bin", func(w http.ResponseWriter, r *http.Request) {
+		if isStopped.Load() {
+			<-r.Context().Done()
+			return
+		}
 		n := requests.Load()
 		tag := fmt.Sprintf("%q", fmt.Sprint(n))
 		if r.Header.Get("If-None-Match") == tag {
@@ -334,11 +339,16 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 	})
 	server := httptest.NewServer(mux)
 	defer server.Close()
+	defer server.CloseClientConnections() // else Close would wait for the stopped requests
 	p := b.Open(t, server.URL+"/", desktop)
 	p.Wait(`document.querySelector("#top p").innerText === "2 files, 80 events"`)
 	requests.Store(50)
 	p.Wait(`document.querySelector("#top p").innerText === "2 files, 100 events"`)
 	check(t, p)
+	isStopped.Store(true)
+	p.Wait(`document.body.dataset.lost?.includes("may be stopped")`)
+	isStopped.Store(false)
+	p.Wait(`document.body.dataset.lost === undefined`)
 	server.Close()
 	p.Wait(`document.body.dataset.lost !== undefined`)
 }

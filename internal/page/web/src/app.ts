@@ -16,6 +16,9 @@ const modeNames: Record<Mode, string> = {
   stream: "stream",
 };
 const pollTime = 1000; // milliseconds between two requests for live data
+const answerTime = 8000; // milliseconds; the server waits up to 3 s for other ranks
+const lateText =
+  "The rank that serves the page does not answer. It may be stopped: use symmem status.";
 
 const keys: [string, string][] = [
   ["\u2190 \u2192", "pan"],
@@ -385,7 +388,13 @@ class App {
 // fetchData returns the data at a URL, or null if they have not changed since the last call.
 let tag = "";
 async function fetchData(source: string): Promise<Data | null> {
-  const response = await fetch(source, { headers: tag === "" ? {} : { "If-None-Match": tag } });
+  const aborter = new AbortController();
+  const timer = setTimeout(() => aborter.abort(new Error(lateText)), answerTime);
+  const response = await fetch(source, {
+    headers: tag === "" ? {} : { "If-None-Match": tag },
+    signal: aborter.signal,
+  });
+  clearTimeout(timer); // the data may take longer
   if (response.status === 304) {
     return null;
   }
@@ -407,9 +416,13 @@ async function follow(app: App, source: string): Promise<void> {
         app.replace(data);
       }
     } catch (e) {
-      document.body.dataset["lost"] = String(e);
+      document.body.dataset["lost"] = text(e);
     }
   }
+}
+
+function text(e: unknown): string {
+  return e instanceof Error ? e.message : String(e);
 }
 
 async function main(): Promise<void> {
@@ -429,7 +442,7 @@ async function main(): Promise<void> {
         h(
           "p",
           { id: "verdict", class: "bad", role: "alert" },
-          `The page cannot be shown: ${e instanceof Error ? e.message : String(e)}`,
+          `The page cannot be shown: ${text(e)}`,
         ),
       );
     document.body.dataset["ready"] = "failed";
