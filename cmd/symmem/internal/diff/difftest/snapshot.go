@@ -19,6 +19,10 @@ type RunOptions struct {
 	MaxTraceEntries int
 	// OmitPoolIDs omits pool IDs from trace entries, as PyTorch did before 2.11.
 	OmitPoolIDs bool
+	// OldFormat writes the keys that PyTorch 2.0 wrote: no pool IDs, times, settings and addresses
+	// of blocks, and a history of blocks instead of their requested sizes. The source is
+	// THCPModule_memorySnapshot in torch/csrc/cuda/Module.cpp of PyTorch 2.0.
+	OldFormat bool
 	// LineOffset is added to the line number of the innermost stack frame.
 	LineOffset int
 }
@@ -127,11 +131,15 @@ func (e *execution) addEntry(action string, address uint64, size int64, r Reques
 		{"addr", int64(address)},
 		{"size", size},
 		{"stream", e.streamID(r.Stream)},
-		{"time_us", 1_700_000_000_000_000 + int64(e.entryCount)},
-		{"compile_context", "N/A"},
-		{"user_metadata", ""},
 	}
-	if !e.OmitPoolIDs {
+	if !e.OldFormat {
+		entry = append(entry, PyDict{
+			{"time_us", 1_700_000_000_000_000 + int64(e.entryCount)},
+			{"compile_context", "N/A"},
+			{"user_metadata", ""},
+		}...)
+	}
+	if !e.OmitPoolIDs && !e.OldFormat {
 		entry = append(entry, Pair{"pool_id", PyTuple{0, r.Pool + 1}})
 	}
 	e.trace = append(e.trace, append(entry, Pair{"frames", PyList{
@@ -144,17 +152,22 @@ func (e *execution) snapshot() PyDict {
 	var segments PyList
 	for number, p := range e.pools {
 		for ordinal, s := range p.segments {
-			segments = append(segments, PyDict{
+			described := PyDict{
 				{"device", 0},
 				{"address", int64(s.address)},
 				{"total_size", s.bytes},
 				{"stream", e.streamID(s.stream)},
 				{"segment_type", "large"},
-				{"segment_pool_id", PyTuple{0, number + 1}},
-				{"is_expandable", false},
-				{"frames", PyList{}},
 				{"blocks", e.blocks(p, int32(ordinal))},
-			})
+			}
+			if !e.OldFormat {
+				described = append(described, PyDict{
+					{"segment_pool_id", PyTuple{0, number + 1}},
+					{"is_expandable", false},
+					{"frames", PyList{}},
+				}...)
+			}
+			segments = append(segments, described)
 		}
 	}
 	slices.SortFunc(segments, func(a, b any) int {
@@ -163,6 +176,9 @@ func (e *execution) snapshot() PyDict {
 	trace := e.trace
 	if e.MaxTraceEntries > 0 && len(trace) > e.MaxTraceEntries {
 		trace = trace[len(trace)-e.MaxTraceEntries:]
+	}
+	if e.OldFormat {
+		return PyDict{{"segments", segments}, {"device_traces", PyList{trace}}}
 	}
 	return PyDict{
 		{"segments", segments},
@@ -190,6 +206,16 @@ func (e *execution) blocks(p *pool, ordinal int32) PyList {
 		state, requested := "inactive", int64(0)
 		if b.State == alloc.Live {
 			state, requested = "active_allocated", sizes[address]
+		}
+		if e.OldFormat {
+			described := PyDict{{"size", b.Size}, {"state", state}}
+			if requested > 0 {
+				described = append(described, Pair{"history", PyList{
+					PyDict{{"addr", int64(address)}, {"real_size", requested}},
+				}})
+			}
+			all = append(all, described)
+			continue
 		}
 		all = append(all, PyDict{
 			{"address", int64(address)},

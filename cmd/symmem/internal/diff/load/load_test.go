@@ -150,6 +150,55 @@ func TestAgreeingRuns(t *testing.T) {
 	}
 }
 
+// TestOldFormat compares snapshots in PyTorch 2.0's format, in which all memory is in one pool. Some
+// have lost the beginning of the trace, so that blocks are older than it.
+func TestOldFormat(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 20))
+	for run := 0; run < 60; {
+		p := difftest.RandomProgram(rng, 100+rng.IntN(300), 1, streams)
+		q := difftest.PlantDifference(rng, p, difftest.DifferenceKinds[run%3], streams, 1)
+		if q == nil {
+			continue
+		}
+		last := 0
+		if run%2 == 0 {
+			q, last = p, 90
+		}
+		run++
+		var files [][]byte
+		for n, program := range []difftest.Program{p, p, q} {
+			files = append(files, encode(difftest.Snapshot(program, difftest.RunOptions{
+				Seed: rng.Uint64(), Policy: alloc.CreationOrder, MaxTraceEntries: last, OldFormat: true,
+			}), run+n))
+		}
+		ranks := read(t, files...)
+		report := diff.Compare(ranks, diff.Options{AllPools: true})
+		want, got := -1, -1
+		if last == 0 {
+			want = difftest.FirstDifference(p, q, 1)[0]
+		}
+		if d := report.Sequences[0].RequestDifference; d != nil {
+			got = d.RequestIndex
+		}
+		if got != want || report.RanksAgree != (want < 0) {
+			t.Fatalf("seed %d run %d: first difference = %d with Agree = %v; want %d", seed, run, got,
+				report.RanksAgree, want)
+		}
+		sizes := map[int64]bool{}
+		for _, r := range p {
+			sizes[r.Size] = true
+		}
+		for _, b := range ranks[0].Sequences[0].InitialBlocks {
+			if !sizes[b.Size] {
+				t.Fatalf("seed %d run %d: older block %+v; want a size that the program requested", seed, run,
+					b)
+			}
+		}
+	}
+}
+
 // TestPlacesByAddress places blocks by address, so that places may differ between ranks. If they
 // do, Compare must report that addresses are the cause. PyTorch's rule must explain all places, and
 // the ranks must agree under symmem's rule.

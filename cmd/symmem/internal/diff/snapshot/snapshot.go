@@ -116,7 +116,8 @@ func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Valu
 func (r *Reader) findKeys(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
-		"segment_pool_id", "is_expandable", "blocks", "state", "requested_size", "device",
+		"segment_pool_id", "is_expandable", "blocks", "state", "requested_size", "device", "history",
+		"real_size",
 	} {
 		r.keys[key] = d.StringValue(key)
 	}
@@ -195,7 +196,7 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 			block := finalBlock{
 				address: address, size: size, isFreePending: state != "active_allocated",
 			}
-			if requested, ok := d.Get(b, r.keys["requested_size"]).Int(); ok {
+			if requested, ok := r.requestedSize(d, b).Int(); ok {
 				block.size = requested
 			}
 			s.blocks = append(s.blocks, block)
@@ -204,4 +205,16 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 	}
 	r.segments = append(r.segments, s)
 	return nil
+}
+
+// requestedSize returns the size that the program requested for a block. PyTorch 2.0 states it in
+// the first entry of the block's history.
+func (r *Reader) requestedSize(d *plain.Document, block plain.Value) plain.Value {
+	if v := d.Get(block, r.keys["requested_size"]); !v.IsNone() {
+		return v
+	}
+	if history := d.Items(d.Get(block, r.keys["history"])); len(history) > 0 {
+		return d.Get(history[0], r.keys["real_size"])
+	}
+	return 0
 }
