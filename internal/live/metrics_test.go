@@ -54,6 +54,8 @@ func TestMetrics(t *testing.T) {
 	if got := series(t, s, "symmem_pool_bytes"); len(got) != 7 {
 		t.Errorf("symmem_pool_bytes = %q; want seven sizes", got)
 	}
+	s.GPU = 2
+	wantSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `gpu="GPU2"`, `timing_source="gpu"`)
 }
 
 func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
