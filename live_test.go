@@ -172,7 +172,9 @@ func sumAlone(tb testing.TB, rt *symmem.Runtime, bytes int64) func() {
 // TestLiveViewTimesRuns checks that one call in 128 is timed on each path.
 func TestLiveViewTimesRuns(t *testing.T) {
 	useLiveFolder(t)
-	for _, choice := range []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow, symmem.PathDirect} {
+	for _, choice := range []symmem.PathChoice{
+		symmem.PathPlain, symmem.PathWindow, symmem.PathDirect,
+	} {
 		runRanks(t, 2, symmem.Options{HTTP: "unix", Path: choice}, func(r *rank) {
 			b := r.window(r.pool(), 4096)
 			for range 130 {

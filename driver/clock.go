@@ -13,9 +13,10 @@ const (
 	averagedSamples  = 16 // number of samples in the moving averages
 )
 
-// Clock counts calls of one kind. Meter.Begin times the first call, every 128th call after it, and
-// each call of at least 1 MiB; Meter.Sample chooses calls for times that the caller measures. A Clock is safe for concurrent use, but the moving averages may miss samples
-// that end at the same time.
+// Clock counts calls of one kind, and times some of them. Meter.Begin times the first call, every
+// 128th call after it, and each call of at least 1 MiB. Meter.Sample selects calls that the caller
+// times. A Clock is safe for concurrent use, but the moving averages may miss samples that end at
+// the same time.
 type Clock struct {
 	calls, bytes atomic.Uint64
 	samples      atomic.Uint64

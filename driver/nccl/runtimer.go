@@ -57,7 +57,9 @@ func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 
 // startSteps is like start, for a call that consists of calls of other groups. It locks the stream
 // and the group.
-func (t *runTimer) startSteps(mu *groupLock, m *driver.Meter, s *stream.Stream) (sample *runSample) {
+func (t *runTimer) startSteps(
+	mu *groupLock, m *driver.Meter, s *stream.Stream,
+) (sample *runSample) {
 	if m == nil {
 		return nil
 	}

@@ -150,8 +150,8 @@ func TestAgreeingRuns(t *testing.T) {
 	}
 }
 
-// TestOldFormat compares snapshots in PyTorch 2.0's format, in which all memory is in one pool. Some
-// have lost the beginning of the trace, so that blocks are older than it.
+// TestOldFormat compares snapshots in PyTorch 2.0's format, in which all memory is in one pool.
+// Some have lost the beginning of the trace, so that blocks are older than it.
 func TestOldFormat(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// walk visits the values that v contains, up to a depth, because a pickle's list can contain itself.
+// walk visits the values in v up to a depth, because a list in a pickle can contain itself.
 func walk(d *Document, v Value, depth int) {
 	_, _ = d.StringOf(v)
 	_, _ = v.Int()
