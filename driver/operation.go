@@ -69,7 +69,7 @@ var operationTraits = [Operations]traits{
 	},
 	ReduceScatter: {
 		name: "ReduceScatter", send: AllParts, recv: OnePart, reduces: true, usesWindows: true,
-		waitsForAll: true, paths: oneMachinePaths,
+		waitsForAll: true, paths: allPaths,
 	},
 	Broadcast: {
 		name: "Broadcast", send: OnePart, recv: OnePart, hasRoot: true, usesWindows: true,

@@ -26,11 +26,11 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	}
 	if !prepared.singleCall.Prepared() || prepared.runMeter != nil || c.device.gpu.Adopted.Load() {
 		err := c.launch(s, prepared)
-		if err != nil || prepared.steps == nil {
+		if err != nil || prepared.Path != driver.PathTwoLevel {
 			return err
 		}
 		sample := c.runTimer.startSteps(&c.mu, prepared.runMeter, s)
-		err = eachStep(prepared, func(level *communicator, step *plan) error {
+		err = launchSteps(prepared, s, func(level *communicator, step *plan) error {
 			return level.launch(s, step)
 		})
 		c.runTimer.stopSteps(&c.mu, sample, s)
@@ -59,17 +59,6 @@ func (c *communicator) Launch(target driver.Stream, p driver.Plan) error {
 	c.mu.Unlock()
 	s.Mu.Unlock()
 	return err
-}
-
-// eachStep calls launch for each step. If that fails, the group fails, because other ranks expect
-// the remaining steps.
-func eachStep(p *plan, launch func(*communicator, *plan) error) error {
-	for _, step := range p.steps {
-		if err := launch(step.c, step); err != nil {
-			return p.c.plane.Fail(err)
-		}
-	}
-	return nil
 }
 
 // launch implements Launch for a plan without steps.
@@ -246,10 +235,10 @@ func (c *communicator) Record(target driver.Stream, p driver.Plan) error {
 		return errors.New("recording a collective: the plan belongs to another group")
 	}
 	err = recordCall(c, s, prepared)
-	if err != nil || prepared.steps == nil {
+	if err != nil || prepared.Path != driver.PathTwoLevel {
 		return err
 	}
-	return eachStep(prepared, func(level *communicator, step *plan) error {
+	return launchSteps(prepared, s, func(level *communicator, step *plan) error {
 		return recordCall(level, s, step)
 	})
 }

@@ -36,8 +36,10 @@ type plan struct {
 	// cachedList is the latest list that begins with this call. It is nil unless the call is an
 	// AllGatherV on the direct path.
 	cachedList *atomic.Pointer[plan]
-	// steps holds the plans of the levels' calls on the two-level path.
-	steps []*plan
+	// steps holds the plans of the levels' calls on the two-level path. It is nil if the call needs
+	// scratch memory. In that case, each launch makes the plans.
+	steps   []*plan
+	scratch *scratch
 	// kernel is the first direct kernel, or nil if NCCL runs the call. exchanges is the number of
 	// kernels that communicate with other ranks.
 	kernel              *kernel
@@ -275,7 +277,7 @@ func (p *plan) addGuard() error {
 // movesNothing reports whether the call itself moves no data. On two levels, the steps move the
 // data.
 func (p *plan) movesNothing() bool {
-	return p.steps != nil || p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
+	return p.Path == driver.PathTwoLevel || p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
 
 func (p *plan) usesNCCL() bool {

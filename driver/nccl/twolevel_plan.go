@@ -1,10 +1,14 @@
 package nccl
 
 import (
+	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"symmem/driver"
+	"symmem/driver/nccl/internal/stream"
 	"symmem/driver/nccl/kernels"
+	"symmem/internal/cuda"
 )
 
 func elementsPerPack(t driver.DataType) int64 { return kernels.PackBytes / int64(t.Size()) }
@@ -17,13 +21,16 @@ type levelStep struct {
 	offer driver.Offer
 }
 
+// anyScratch stands for the address of scratch memory that has not been allocated.
+const anyScratch = 1 << 20
+
 func (t *twoLevel) checkOffer(p *plan) error {
-	_, err := t.offerSteps(p)
+	_, err := t.offerSteps(p, anyScratch)
 	return err
 }
 
 // offerSteps returns the steps of a call, or the reason why it cannot use two levels.
-func (t *twoLevel) offerSteps(p *plan) ([]levelStep, error) {
+func (t *twoLevel) offerSteps(p *plan, scratch uintptr) ([]levelStep, error) {
 	levels := t.levels.Load()
 	if levels == nil {
 		return nil, fmt.Errorf("%s: %w", t.noTwoLevelReason(), driver.ErrUnsupported)
@@ -31,7 +38,7 @@ func (t *twoLevel) offerSteps(p *plan) ([]levelStep, error) {
 	if err := levels.checkCall(&p.Call); err != nil {
 		return nil, err
 	}
-	steps := levels.makeSteps(p)
+	steps := levels.makeSteps(p, scratch)
 	for i := range steps {
 		s := &steps[i]
 		s.offer = s.level.Offer(s.call)
@@ -51,7 +58,7 @@ func (l *levels) checkCall(call *driver.Call) error {
 			driver.ErrUnsupported)
 	case call.Operation == driver.AllReduce:
 		divisor *= int64(l.ranksPerMachine)
-	case call.Operation == driver.AllGather:
+	case call.Operation == driver.AllGather || call.Operation == driver.ReduceScatter:
 	default:
 		return fmt.Errorf("two levels do not support %v: %w", call.Operation, driver.ErrUnsupported)
 	}
@@ -62,7 +69,7 @@ func (l *levels) checkCall(call *driver.Call) error {
 	return nil
 }
 
-func (l *levels) makeSteps(p *plan) []levelStep {
+func (l *levels) makeSteps(p *plan, scratch uintptr) []levelStep {
 	call := driver.Call{
 		DataType: p.DataType, ReduceOp: p.ReduceOp, Send: p.Send, Recv: p.Recv, Keep: p.Keep,
 	}
@@ -70,12 +77,15 @@ func (l *levels) makeSteps(p *plan) []levelStep {
 	if send != nil && recv != nil && send.machineWindow != nil && recv.machineWindow != nil {
 		call.SendWindow, call.RecvWindow = send.machineWindow, recv.machineWindow
 	}
-	if p.Operation == driver.AllGather {
-		call.Count = p.Count
+	switch call.Count = p.Count; p.Operation {
+	case driver.AllGather:
 		return l.makeAllGatherSteps(call)
+	case driver.ReduceScatter:
+		return l.makeReduceScatterSteps(call, scratch)
+	default:
+		call.Count /= int64(l.ranksPerMachine)
+		return l.makeAllReduceSteps(call)
 	}
-	call.Count = p.Count / int64(l.ranksPerMachine)
-	return l.makeAllReduceSteps(call)
 }
 
 func (l *levels) machineStep(op driver.Operation, call driver.Call) levelStep {
@@ -125,18 +135,124 @@ func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 	return steps
 }
 
-func (t *twoLevel) prepareCall(p *plan) error {
-	steps, err := t.offerSteps(p)
-	if err != nil {
-		return err
+// makeReduceScatterSteps returns the steps of a ReduceScatter. First, each machine adds its inputs,
+// with one ReduceScatterV for the outputs of each machine. Each rank then has one sum for the rank
+// with the same local index on every machine. These ranks add the sums between machines.
+func (l *levels) makeReduceScatterSteps(call driver.Call, scratch uintptr) []levelStep {
+	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
+	parts := evenSplits(l.ranksPerMachine, call.Count)
+	var steps []levelStep
+	for machine := range l.machines {
+		machineCall := call
+		machineCall.Splits = &driver.Splits{
+			SendCounts: parts.SendCounts, SendOffsets: parts.SendOffsets,
+		}
+		machineCall.Send = call.Send + uintptr(machine*l.ranksPerMachine)*partBytes
+		machineCall.Recv, machineCall.RecvWindow = scratch+uintptr(machine)*partBytes, nil
+		steps = append(steps, l.machineStep(driver.ReduceScatterV, machineCall))
 	}
-	for i := range steps {
-		s := &steps[i]
-		step, err := s.offer.Take(s.path, p.Digest+uint64(i))
-		if err != nil {
+	crossCall := call
+	crossCall.Send = scratch
+	return append(steps, l.crossMachineStep(driver.ReduceScatter, crossCall))
+}
+
+func (t *twoLevel) prepareCall(p *plan) error {
+	if p.Operation == driver.ReduceScatter {
+		if err := t.checkOffer(p); err != nil {
 			return err
 		}
-		p.steps = append(p.steps, step.(*plan))
+		partBytes := p.Count * int64(p.DataType.Size())
+		p.scratch = &scratch{bytes: roundUpForNCCL(int64(t.levels.Load().machines) * partBytes)}
+		return nil
+	}
+	var err error
+	p.steps, err = t.takeSteps(p, 0)
+	return err
+}
+
+func (t *twoLevel) takeSteps(p *plan, scratch uintptr) (steps []*plan, err error) {
+	offered, err := t.offerSteps(p, scratch)
+	if err != nil {
+		return nil, err
+	}
+	for i := range offered {
+		s := &offered[i]
+		step, err := s.offer.Take(s.path, p.Digest+uint64(i))
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, step.(*plan))
+	}
+	return steps, nil
+}
+
+// scratch describes memory that holds the results of steps for later steps. Each launch of the call
+// allocates it in stream order, so that launches on different streams do not share it.
+type scratch struct {
+	bytes  int64
+	latest atomic.Pointer[scratchSteps]
+}
+
+// scratchSteps holds the plans of steps that use scratch memory at an address.
+type scratchSteps struct {
+	address uintptr
+	plans   []*plan
+}
+
+// launchSteps calls launch for each step of a call on the two-level path. If that fails, the group
+// fails, because other ranks expect the remaining steps.
+func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) error) error {
+	launchAll := func(steps []*plan) error {
+		for _, step := range steps {
+			if err := launch(step.c, step); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var err error
+	if p.scratch == nil {
+		err = launchAll(p.steps)
+	} else {
+		err = p.scratch.use(p, s, launchAll)
+	}
+	if err != nil {
+		return p.c.plane.Fail(err)
 	}
 	return nil
+}
+
+// use passes the plans of the steps to launch. CUDA mostly allocates the same address again, so use
+// keeps the latest plans.
+func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) error {
+	address := uintptr(0)
+	err := m.withStream(p, s, func(gpu *cuda.Driver) (err error) {
+		address, err = gpu.MemAllocAsync(m.bytes, s.CUDA)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("allocating %d bytes for a %v: %w", m.bytes, p.Operation, err)
+	}
+	steps := m.latest.Load()
+	if steps == nil || steps.address != address {
+		steps = &scratchSteps{address: address}
+		steps.plans, err = p.c.twoLevel.takeSteps(p, address)
+		m.latest.Store(steps)
+	}
+	if err == nil {
+		err = launch(steps.plans)
+	}
+	return errors.Join(err, m.withStream(p, s, func(gpu *cuda.Driver) error {
+		return gpu.MemFreeAsync(address, s.CUDA)
+	}))
+}
+
+// withStream calls f unless the stream is closed.
+func (m *scratch) withStream(p *plan, s *stream.Stream, f func(*cuda.Driver) error) error {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if err := s.CheckOpen(); err != nil {
+		return err
+	}
+	return p.c.device.gpu.With(f)
 }

@@ -10,16 +10,18 @@ import (
 	"symmem/driver/nccl/kernels"
 )
 
-// checkBoth checks an AllReduce and an AllGather on the two-level path.
-func (w *twoLevelGroup) checkBoth() {
+// checkAll checks each operation on the two-level path.
+func (w *twoLevelGroup) checkAll() {
 	w.t.Helper()
 	const bytes = 1 << 10
 	var prefix [][]byte
 	for _, input := range w.inputs {
 		prefix = append(prefix, input[:bytes])
 	}
-	w.checkCall(driver.AllReduce, driver.Int32, bytes/4, twoLevelSum(driver.Int32, prefix))
+	sum := twoLevelSum(driver.Int32, prefix)
+	w.checkCall(driver.AllReduce, driver.Int32, bytes/4, sum)
 	w.checkCall(driver.AllGather, driver.Int32, bytes/4, slices.Concat(prefix...))
+	w.checkParts(driver.ReduceScatter, driver.Int32, bytes/4/int64(len(w.ranks)), sum)
 }
 
 // TestSuspendReleasesLevels suspends a group with two levels. The memory of the levels must be
@@ -27,7 +29,7 @@ func (w *twoLevelGroup) checkBoth() {
 func TestSuspendReleasesLevels(t *testing.T) {
 	w := newTwoLevelGroup(t, 4)
 	w.fill(driver.Int32)
-	w.checkBoth()
+	w.checkAll()
 	for range 2 {
 		active := w.freeMemory()
 		released := w.suspend()
@@ -41,7 +43,7 @@ func TestSuspendReleasesLevels(t *testing.T) {
 		if now := w.freeMemory(); !slices.Equal(now, active) {
 			t.Errorf("free memory after Resume = %d, want %d", now, active)
 		}
-		w.checkBoth()
+		w.checkAll()
 	}
 }
 
@@ -77,7 +79,7 @@ func TestResumeOfLevelsIsRefusedOnAllRanks(t *testing.T) {
 		t.Errorf("free memory after a refused Resume = %d, want %d", now, suspended)
 	}
 	w.must(func(m *testRank) error { return m.group.(*communicator).suspender.Resume(t.Context()) })
-	w.checkBoth()
+	w.checkAll()
 }
 
 // TestLevelsAreConnectedWhileWindowIsSuspended connects the levels while a window is suspended.
@@ -115,5 +117,5 @@ func TestLevelsAreConnectedWhileWindowIsSuspended(t *testing.T) {
 		return nil
 	})
 	w.fill(driver.Int32)
-	w.checkBoth()
+	w.checkAll()
 }

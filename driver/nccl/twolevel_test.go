@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,15 +136,35 @@ func TestTwoLevelsFollowFormula(t *testing.T) {
 				prefix[r] = w.inputs[r][:bytes]
 				gathered = append(gathered, prefix[r]...)
 			}
-			w.checkCall(driver.AllReduce, dataType, count, twoLevelSum(dataType, prefix))
+			sum := twoLevelSum(dataType, prefix)
+			w.checkCall(driver.AllReduce, dataType, count, sum)
 			w.checkCall(driver.AllGather, dataType, count, gathered)
+			if dataType != driver.Float64 && dataType != driver.Uint8 { // no kernel adds uneven parts
+				w.checkParts(driver.ReduceScatter, dataType, count/int64(len(w.ranks)), sum)
+			}
 		}
 	}
 }
 
-// checkCall launches and replays a call and checks its output.
+// checkParts is like checkCall for an operation that outputs one part of want on each rank.
+func (w *twoLevelGroup) checkParts(
+	op driver.Operation, dataType driver.DataType, count int64, want []byte,
+) {
+	w.t.Helper()
+	w.checkOutputs(op, dataType, count, slices.Collect(slices.Chunk(want, len(want)/len(w.ranks))))
+}
+
+// checkCall launches and replays a call and checks its output, which is the same on all ranks.
 func (w *twoLevelGroup) checkCall(
 	op driver.Operation, dataType driver.DataType, count int64, want []byte,
+) {
+	w.t.Helper()
+	w.checkOutputs(op, dataType, count, slices.Repeat([][]byte{want}, len(w.ranks)))
+}
+
+// checkOutputs launches and replays a call and checks the output of each rank.
+func (w *twoLevelGroup) checkOutputs(
+	op driver.Operation, dataType driver.DataType, count int64, outputs [][]byte,
 ) {
 	w.t.Helper()
 	ways := map[string]func(*testRank, driver.Plan) error{
@@ -155,10 +176,19 @@ func (w *twoLevelGroup) checkCall(
 			}
 			return errors.Join(g.Launch(m.stream), g.Launch(m.stream))
 		},
+		"recorded by another library": func(m *testRank, p driver.Plan) error {
+			foreign, err := m.newForeignStreams(1)
+			if err != nil {
+				return err
+			}
+			o := foreign[0]
+			err = o.capture(func() error { return m.group.(driver.Recorder).Record(o.stream, p) })
+			return errors.Join(err, o.replay(), o.replay(), finish(o))
+		},
 	}
 	for name, launch := range ways {
 		w.must(func(m *testRank) error {
-			before := m.group.Launched()[driver.PathTwoLevel]
+			want, before := outputs[m.rank], m.group.Launched()[driver.PathTwoLevel]
 			output := m.regions[1].segment.Address()
 			if err := m.stream.Fill(output, 0xFF, int64(len(want))); err != nil {
 				return err
@@ -185,6 +215,55 @@ func (w *twoLevelGroup) checkCall(
 	}
 }
 
+// TestTwoLevelsShareNoScratch launches two ReduceScatters in turn, each on its own stream. They must
+// not share scratch memory, because the work of the streams may overlap.
+func TestTwoLevelsShareNoScratch(t *testing.T) {
+	const half = twoLevelBytes / 16
+	w := newTwoLevelGroup(t, 4)
+	w.fill(driver.Int32)
+	part := half / len(w.ranks)
+	w.must(func(m *testRank) error {
+		others, err := m.newStreams(1)
+		if err != nil {
+			return err
+		}
+		streams := []driver.Stream{m.stream, others[0]}
+		var plans []driver.Plan
+		for i := range streams {
+			call := m.twoLevelCall(driver.ReduceScatter, driver.Int32, int64(part/4))
+			call.Send, call.Recv = call.Send+uintptr(i*half), call.Recv+uintptr(i*half)
+			p, err := prepare(m.group, call)
+			if err != nil {
+				return err
+			}
+			plans = append(plans, p)
+		}
+		for round := range 40 {
+			if err := m.group.Launch(streams[round%2], plans[round%2]); err != nil {
+				return err
+			}
+		}
+		for i, s := range streams {
+			if err := s.Synchronize(t.Context()); err != nil {
+				return err
+			}
+			var inputs [][]byte
+			for _, input := range w.inputs {
+				inputs = append(inputs, input[i*half:][:half])
+			}
+			output := m.regions[1].segment.Address() + uintptr(i*half)
+			got, err := m.readDevice(w.testGroup, output, int64(part))
+			if err != nil {
+				return err
+			}
+			if !bytes.Equal(got, twoLevelSum(driver.Int32, inputs)[m.rank*part:][:part]) {
+				return failuref("stream %d: output differs from the formula", i)
+			}
+		}
+		return nil
+	})
+}
+
 // TestTwoLevelsRefuse checks that every rank refuses calls that the two-level path does not
 // support.
 func TestTwoLevelsRefuse(t *testing.T) {
@@ -194,6 +273,8 @@ func TestTwoLevelsRefuse(t *testing.T) {
 			m.twoLevelCall(driver.AllReduce, driver.Float32, 1021),
 			m.twoLevelCall(driver.AllReduce, driver.Float32, 0),
 			m.twoLevelCall(driver.AllGather, driver.Uint8, 15),
+			m.twoLevelCall(driver.ReduceScatter, driver.Float32, 1021),
+			m.twoLevelCall(driver.ReduceScatter, driver.Float64, 1024),
 			m.twoLevelCall(driver.Broadcast, driver.Float32, 1024),
 			{Operation: driver.AllReduce, DataType: driver.Float32, ReduceOp: driver.Max, Count: 1024},
 		} {
