@@ -163,6 +163,20 @@ func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr,
 	return peerAddresses(g, address, bytes)
 }
 
+// WindowHandle returns NCCL's window, an ncclWindow_t, that contains a range of addresses on this
+// rank, and the offset of the range in the window. With Group.Handle it serves kernels that use
+// NCCL's device API (ncclDevCommCreate). The window is valid as long as an address of
+// Buffer.PeerAddresses.
+//
+// WindowHandle does not communicate. It returns ErrInvalid if the range is not registered with the
+// group, and ErrUnsupported, with the reason, if NCCL has no window: only groups whose path is
+// PathWindow, or whose tuning table uses that path, are certain to register windows with NCCL.
+func (Interop) WindowHandle(
+	g *Group, address uintptr, bytes int64,
+) (window, offset uintptr, err error) {
+	return windowHandle(g, address, bytes)
+}
+
 // Pending reports whether Pool.Register would register memory or realign the pool after a fault. It
 // does not communicate.
 func (Interop) Pending(p *Pool, g *Group) bool {

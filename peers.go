@@ -26,9 +26,10 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	return peerAddresses(g, b.Address(), b.Size())
 }
 
-func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
+// usableWindow returns the window that contains a range of addresses. what is for errors.
+func usableWindow(g *Group, address uintptr, bytes int64, what string) (*windowEntry, error) {
 	if g == nil {
-		return nil, invalid("addresses of peers: the group is nil")
+		return nil, invalid("%s: the group is nil", what)
 	}
 	entry, ok := g.windows.table.Load().findWindow(address, bytes)
 	if !ok {
@@ -36,7 +37,31 @@ func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 			"group, or call Pool.Register", bytes, address, g.id)
 	}
 	if err := entry.pool.usable(); err != nil {
-		return nil, fmt.Errorf("addresses of peers in group %s: %w", g.id, err)
+		return nil, fmt.Errorf("%s in group %s: %w", what, g.id, err)
+	}
+	return entry, nil
+}
+
+// windowHandle implements Interop.WindowHandle.
+func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintptr, err error) {
+	entry, err := usableWindow(g, address, bytes, "NCCL's window")
+	if err != nil {
+		return 0, 0, err
+	}
+	native, ok := entry.window.(driver.NativeWindow)
+	if !ok {
+		return 0, 0, fmt.Errorf("NCCL's window in group %s: %w", g.id, ErrUnsupported)
+	}
+	if handle, err = native.Handle(); err != nil {
+		return 0, 0, fmt.Errorf("NCCL's window in group %s: %w", g.id, err)
+	}
+	return handle, address - uintptr(entry.segment.start), nil
+}
+
+func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
+	entry, err := usableWindow(g, address, bytes, "addresses of peers")
+	if err != nil {
+		return nil, err
 	}
 	mapper, ok := entry.window.(driver.PeerMapper)
 	if !ok {

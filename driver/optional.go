@@ -17,6 +17,7 @@ import "context"
 //	TwoLevels      no call takes PathTwoLevel
 //	Lister         the calls of a list are launched one by one
 //	PeerMapper     Interop.PeerAddresses is refused
+//	NativeWindow   Interop.WindowHandle is refused
 //	MessageCounts  a MessageError lists no messages
 //	Remarker       there are no remarks
 //	EndObserver    only waiting ranks notice that a process has ended
@@ -110,6 +111,13 @@ type PeerMapper interface {
 	// is deregistered. If any rank has not mapped all segments, PeerAddresses returns
 	// ErrUnsupported, with the reason, on every rank.
 	PeerAddresses() ([]uintptr, error)
+}
+
+// NativeWindow is implemented by a Window that wraps a window of another library.
+type NativeWindow interface {
+	// Handle returns the ncclWindow_t. If the library has no window over the segment, Handle returns
+	// ErrUnsupported with the reason.
+	Handle() (uintptr, error)
 }
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.

@@ -371,8 +371,7 @@ func isSymmetric(p *plan) bool {
 func (p *plan) refuseWindow() error {
 	support := p.c.registrar.support()
 	if support.noWindowsReason == "" && p.c.registrar.skipsWindows() {
-		return fmt.Errorf("NCCL has no windows for the group, since its tuning table does not use them "+
-			"(setting the group's path to window registers them): %w", driver.ErrUnsupported)
+		return errSkipsWindows
 	}
 	if reason := support.unsupportedReason(&p.Call); reason != "" {
 		return fmt.Errorf("%s: %w", reason, driver.ErrUnsupported)

@@ -271,6 +271,9 @@ func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailableReason == "" && !r.useWindows.Load()
 }
 
+var errSkipsWindows = fmt.Errorf("NCCL has no windows for the group, since its tuning table does "+
+	"not use them (setting the group's path to window registers them): %w", driver.ErrUnsupported)
+
 func (r *registrar) support() windowSupport {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -164,6 +164,24 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return slices.Clone(w.addresses[:len(r.cfg.Ranks)]), nil
 }
 
+// Handle implements driver.NativeWindow.
+func (w *window) Handle() (uintptr, error) {
+	r := w.registrar
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch cause := r.plane.Cause(); {
+	case cause != nil:
+		return 0, cause
+	case w.handle != 0:
+		return uintptr(w.handle), nil
+	case r.windowSupport.noWindowsReason != "":
+		return 0, fmt.Errorf("%s: %w", r.windowSupport.noWindowsReason, driver.ErrUnsupported)
+	case r.skipsWindows():
+		return 0, errSkipsWindows
+	}
+	return 0, driver.ErrClosed
+}
+
 // unmapPeers unmaps the other ranks' segments. Kernels that use them must have exited.
 func (w *window) unmapPeers() error {
 	if w.isUnmapped.Swap(true) {
