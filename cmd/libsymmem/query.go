@@ -43,6 +43,24 @@ func goPeerAddresses(
 	})
 }
 
+//export goNCCLWindow
+func goNCCLWindow(
+	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, comm, window, offset *C.uint64_t,
+) C.int {
+	return guard(func() error {
+		if comm == nil || window == nil || offset == nil {
+			return errNull("the communicator, the window or the offset")
+		}
+		w, err := library.NCCLWindow(uint64(group), uint64(bytes), uintptr(address))
+		if err != nil {
+			return err
+		}
+		*comm, *window = C.uint64_t(w.Communicator), C.uint64_t(w.Window)
+		*offset = C.uint64_t(w.Offset)
+		return nil
+	})
+}
+
 //export goWindows
 func goWindows(
 	group C.uint64_t, capacity C.size_t, ranges *C.int64_t, count *C.size_t,

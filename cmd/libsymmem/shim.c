@@ -125,6 +125,11 @@ API int symmem_peer_addresses(uint64_t group, size_t bytes, const void *address,
 	return CALL(goPeerAddresses(group, bytes, (void *)address, ranks, addresses));
 }
 
+API int symmem_nccl_window(uint64_t group, size_t bytes, const void *address, uint64_t *comm,
+                           uint64_t *window, uint64_t *offset) {
+	return CALL(goNCCLWindow(group, bytes, (void *)address, comm, window, offset));
+}
+
 API int symmem_windows(uint64_t group, size_t capacity, int64_t *pairs, size_t *count) {
 	return CALL(goWindows(group, capacity, pairs, count));
 }

@@ -47,7 +47,7 @@ extern "C" {
 /* The version of this interface. It increases when functions are added. Nothing is renamed or
  * removed within one major version (the thousands). The header of a release also defines
  * SYMMEM_VERSION, the version of the release as text. */
-#define SYMMEM_ABI_VERSION 1006
+#define SYMMEM_ABI_VERSION 1007
 
 /* Codes, each with its cause and what the caller can do about it. */
 enum {
@@ -516,6 +516,15 @@ int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address);
  * wait. */
 int symmem_peer_addresses(uint64_t group, size_t bytes, const void *address, size_t ranks,
                           uint64_t *addresses);
+
+/* Returns what a kernel with NCCL's device API needs for a range of a window: the group's
+ * communicator (an ncclComm_t, for ncclDevCommCreate), the window (an ncclWindow_t) and the offset of
+ * the range in it. Handles of failed or closed groups are invalid. NCCL requires that all calls on
+ * the communicator, including those of symmem, come from one thread at a time, in the same order on
+ * all ranks. The result is SYMMEM_ERR_UNSUPPORTED, with the reason, if NCCL has no window: open the
+ * world with the path "window". It does not wait. */
+int symmem_nccl_window(uint64_t group, size_t bytes, const void *address, uint64_t *comm,
+                       uint64_t *window, uint64_t *offset);
 
 /* Lists the windows of a group as pairs of address and bytes, in the order of addresses. Callers
  * can cache the list until SYMMEM_WORD_WINDOWS changes. capacity counts pairs; *count is the

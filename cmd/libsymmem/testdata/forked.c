@@ -46,6 +46,7 @@ static void opening(uint64_t world, void *at) {
 	REFUSED(symmem_detach(1, 1));
 	TRUE(!symmem_is_symmetric(world, 4, at));
 	REFUSED(symmem_peer_addresses(world, 4, at, 0, NULL));
+	REFUSED(symmem_nccl_window(world, 4, at, NULL, NULL, NULL));
 	REFUSED(symmem_windows(world, 0, NULL, &out.count));
 	REFUSED(symmem_locate(at, 0, NULL, &out.count));
 	REFUSED(symmem_explain(world, SYMMEM_ALL_REDUCE, 1, SYMMEM_INT8, at, at, 0, NULL, &out.count));

@@ -105,6 +105,13 @@ void attach(void) {
 	DO(symmem_attach(world, (uint64_t)(uintptr_t)comm, 2, "pg", &attachment));
 	DO(symmem_attach(world, (uint64_t)(uintptr_t)comm, 2, "pg", &again));
 	TRUE(attachment == again && symmem_is_symmetric(world, 2 << 20, a));
+	uint64_t own = 0, window = 0, offset = 0;
+	DO(symmem_group_set_path(world, SYMMEM_PATH_WINDOW));
+	DO(symmem_nccl_window(world, 4, a + 1, &own, &window, &offset));
+	int members = 0;
+	NCCL("ncclCommCount", (void *)(uintptr_t)own, &members);
+	TRUE(members == size && window != 0 && offset % 512 == sizeof *a);
+	DO(symmem_group_set_path(world, SYMMEM_PATH_AUTO));
 	CONTAINS("\"name\":\"pg\",\"windows\":1", symmem_stats(sizeof text_, text_, &length_));
 	DO(symmem_alloc(0, 200 << 20, (uint64_t)(uintptr_t)stream, (void **)&b));
 	DO(symmem_scope_end(world, (uint64_t)(uintptr_t)stream, NULL));

@@ -34,6 +34,10 @@ void sums(void) {
 	TRUE(peers[rank] == (uint64_t)(uintptr_t)(a + 3) && peers[(rank + 1) % size] != 0);
 	WANT(SYMMEM_ERR_INVALID, symmem_peer_addresses(world, 4, a, (size_t)size + 1, peers));
 	WANT(SYMMEM_ERR_INVALID, symmem_peer_addresses(world, 4, peers, (size_t)size, peers));
+	uint64_t comm = 0, window = 0, offset = 0;
+	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_nccl_window(world, 4, a, &comm, &window, &offset));
+	WANT(SYMMEM_ERR_INVALID, symmem_nccl_window(world, 4, peers, &comm, &window, &offset));
+	WANT(SYMMEM_ERR_INVALID, symmem_nccl_window(world, 4, a, &comm, &window, NULL));
 	float *more = floats(0);
 	TRUE(seen == words[SYMMEM_WORD_PENDING]); /* what fits changes nothing */
 	int64_t pair[2];

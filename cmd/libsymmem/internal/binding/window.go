@@ -135,6 +135,25 @@ func (ws *windows) PeerAddresses(
 	return r.rt.Interop().PeerAddresses(g.Group, address, int64(bytes))
 }
 
+// NCCLWindow holds the handles that NCCL's device API needs for a range of addresses.
+type NCCLWindow struct{ Communicator, Window, Offset uintptr }
+
+// NCCLWindow returns NCCL's handles for an address range within a window.
+func (ws *windows) NCCLWindow(
+	handle uint64, bytes uint64, address uintptr,
+) (w NCCLWindow, err error) {
+	r, g, err := ws.session.group(handle)
+	if err != nil {
+		return w, err
+	}
+	if bytes > maxBytes {
+		return w, fmt.Errorf("finding the window of %d bytes: %w", bytes, symmem.ErrInvalid)
+	}
+	w.Window, w.Offset, err = r.rt.Interop().WindowHandle(g.Group, address, int64(bytes))
+	w.Communicator = g.Handle()
+	return w, err
+}
+
 // Window holds a window's address range, laid out as symmem_windows returns it.
 type Window struct{ Address, Bytes int64 }
 
