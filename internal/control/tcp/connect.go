@@ -22,8 +22,8 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated is the number of connections that may be in their handshake, in addition
-	// to one per rank of the group.
+	// maxUnauthenticated is the number of accepted connections that may be in their handshake, in
+	// addition to one per rank of the group.
 	maxUnauthenticated = 64
 )
 
@@ -35,20 +35,19 @@ type joiner struct {
 	token    token
 	listener net.Listener
 	tasks    sync.WaitGroup
-	// unauthenticated is a semaphore for connections in their handshake.
-	unauthenticated chan struct{}
 
 	mu           sync.Mutex
 	links        []*link       // by group rank; guarded by mu
 	missingLinks int           // number of ranks without a connection; guarded by mu
 	done         chan struct{} // closed when missingLinks is 0
+	// unauthenticated lists accepted connections in their handshake, oldest first; guarded by mu.
+	unauthenticated []net.Conn
 }
 
 // connect connects this rank to all other ranks. If that fails, connect stores the error for them.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
 	j.links, j.missingLinks, j.done = make([]*link, n), n-1, make(chan struct{})
-	j.unauthenticated = make(chan struct{}, n+maxUnauthenticated)
 	if n == 1 {
 		return j.links, nil
 	}
@@ -283,6 +282,31 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
+// addUnauthenticated adds a connection to j.unauthenticated. If there are too many, it closes the
+// oldest one, so that strangers cannot delay a rank by connections on which they send nothing.
+func (j *joiner) addUnauthenticated(conn net.Conn) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.unauthenticated = append(j.unauthenticated, conn)
+	if len(j.unauthenticated) > len(j.links)+maxUnauthenticated {
+		_ = j.unauthenticated[0].Close()
+		j.unauthenticated = j.unauthenticated[1:]
+	}
+}
+
+// removeUnauthenticated removes a connection from j.unauthenticated, so that it stays open. It
+// returns false if the connection has been removed or closed before.
+func (j *joiner) removeUnauthenticated(conn net.Conn) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	i := slices.Index(j.unauthenticated, conn)
+	if i < 0 {
+		return false
+	}
+	j.unauthenticated = slices.Delete(j.unauthenticated, i, i+1)
+	return true
+}
+
 // accept accepts connections from higher-numbered ranks until the listener is closed. Connections
 // that fail to authenticate are only closed. If a rank has connected through NAT, accept calls
 // fail.
@@ -293,14 +317,9 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 			return
 		}
 		sys.CloseInForks(conn)
-		select {
-		case j.unauthenticated <- struct{}{}:
-		case <-ctx.Done():
-			_ = conn.Close()
-			return
-		}
+		j.addUnauthenticated(conn)
 		j.tasks.Go(func() {
-			defer func() { <-j.unauthenticated }()
+			defer j.removeUnauthenticated(conn)
 			l, err := j.acceptPeer(ctx, conn.(*net.TCPConn))
 			if l != nil {
 				j.addLink(l)
@@ -333,6 +352,9 @@ func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, erro
 	}
 	if err := j.checkAddresses(&h, conn); err != nil {
 		return nil, err
+	}
+	if !j.removeUnauthenticated(conn) {
+		return nil, nil
 	}
 	if _, err := conn.Write(j.token[tokenHalf:]); err != nil {
 		return nil, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"testing"
@@ -176,6 +177,32 @@ func TestUnauthenticatedConnectionsAreIgnored(t *testing.T) {
 	check(t, <-joined)
 }
 
+// TestSilentConnectionsDoNotDelayJoin opens far more connections than rank 0 keeps in their
+// handshake. Rank 1 must join long before these time out.
+func TestSilentConnectionsDoNotDelayJoin(t *testing.T) {
+	i := newImpostor(t)
+	joined := make(chan error, 1)
+	go func() {
+		p, err := Join(i.ctx, i.config())
+		if err == nil {
+			err = p.Close()
+		}
+		joined <- err
+	}()
+	for range 4 * maxUnauthenticated {
+		i.dial()
+		defer i.conn.Close()
+	}
+	begin := time.Now()
+	p, err := Join(i.ctx, Config{Store: i.store, Group: duo(1), Timeout: hangTimeout})
+	if took := time.Since(begin); took >= handshakeTimeout {
+		t.Errorf("Join took %v, want less than %v", took, handshakeTimeout)
+	}
+	check(t, err)
+	check(t, p.Close())
+	check(t, <-joined)
+}
+
 func TestJoinFailsIfPeerLacksToken(t *testing.T) {
 	i := newImpostor(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -206,6 +233,20 @@ func TestInvalidMessageIsReportedWithRank(t *testing.T) {
 			check(i.t, err)
 		},
 		"a step out of order": func(i *impostor) { i.send(kindPost, trackControl, 7, nil) },
+		"a replayed step": func(i *impostor) {
+			i.send(kindPost, trackControl, 2, []byte("once"))
+			i.send(kindPost, trackControl, 2, []byte("twice"))
+		},
+		"a payload of four gigabytes": func(i *impostor) {
+			_, err := i.conn.Write(corrupted(4, 255, 255, 255, 255))
+			check(i.t, err)
+		},
+		"random bytes": func(i *impostor) {
+			noise := make([]byte, 1<<16)
+			_, err := rand.NewChaCha8([32]byte{43}).Read(noise)
+			check(i.t, err)
+			_, _ = i.conn.Write(noise) // rank 0 closes the connection meanwhile
+		},
 	} {
 		t.Run(row, func(t *testing.T) {
 			i := newImpostor(t)

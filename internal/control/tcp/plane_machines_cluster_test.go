@@ -68,6 +68,8 @@ type cluster struct {
 	ranks []*machineProcess
 	local int // number of ranks on each machine
 	idle  int // number of machines at the end of lab.Machines that run no ranks
+	// lastWaits makes the last rank wait for a line of input before it joins.
+	lastWaits bool
 }
 
 // machineProcess is the process of a rank.
@@ -112,6 +114,7 @@ func (c *cluster) start(r machineRank) {
 	r.Token = strconv.FormatUint(rand.Uint64(), 36)
 	for rank := range r.Size {
 		r.Rank, r.LocalRank = rank, rank%c.local
+		r.Waits = c.lastWaits && rank == r.Size-1
 		c.ranks = append(c.ranks, c.startRank(r))
 	}
 }

@@ -27,6 +27,7 @@ type machineRank struct {
 	Store, Token                     string
 	Timeout                          time.Duration // of Connect, Join and each wait
 	Pause                            time.Duration // between rounds
+	Waits                            bool          // for a line of input before Join
 }
 
 // machineEvent is an event that a rank reports as a line of JSON.
@@ -80,6 +81,11 @@ func (r *machineRank) run() machineEvent {
 	ranks := make([]int, r.Size)
 	for i := range ranks {
 		ranks[i] = i
+	}
+	if r.Waits {
+		if _, err := fmt.Fscanln(os.Stdin, new(string)); err != nil {
+			return r.failedToJoin(err)
+		}
 	}
 	guarded, stop := member.Guard(ctx, ranks)
 	p, err := Join(guarded, Config{

@@ -2,8 +2,6 @@ package tcp
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -134,67 +132,5 @@ func TestNATIsRefused(t *testing.T) {
 				c.t.Errorf("error of rank %d does not mention %q: %s", p.rank, want, e.Text)
 			}
 		}
-	}
-}
-
-// In TestAttackOnStoreIsIgnored, a machine without ranks attacks the store while ranks join and
-// run. The attacker sends garbage, guesses tokens and opens idle connections.
-func TestAttackOnStoreIsIgnored(t *testing.T) {
-	t.Parallel()
-	c := newIdleCluster(t, netlab.Config{Machines: 3}, 2)
-	c.idle = 1
-	attacker, store := c.lab.Machines[2], netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], 29500)
-	attacked, stop, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		attack(attacker, store.String(), attacked, stop)
-	}()
-	c.start(machineRank{Timeout: hangTimeout})
-	<-attacked
-	c.awaitRounds()
-	c.finish()
-	close(stop)
-	<-done
-}
-
-// attack repeatedly connects to an address until stop is closed. It closes attacked after 200
-// connections.
-func attack(from *netlab.Machine, address string, attacked, stop chan struct{}) {
-	connections := 0
-	var idle []net.Conn
-	defer func() {
-		for _, conn := range idle {
-			_ = conn.Close()
-		}
-	}()
-	texts := []string{
-		"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 4096),
-		protocolName + strings.Repeat("x", 200),
-		"\x00\x2d\xc8\x1b\x3c\x09", // VALIDATE with a wrong token
-	}
-	for {
-		select {
-		case <-stop:
-			return
-		default:
-		}
-		var conn net.Conn
-		err := from.Do(func() (err error) {
-			conn, err = net.DialTimeout("tcp", address, 100*time.Millisecond)
-			return err
-		})
-		if err != nil {
-			continue
-		}
-		text := texts[connections%len(texts)]
-		if connections++; connections == 200 {
-			close(attacked)
-		}
-		if text == "" && len(idle) < 500 {
-			idle = append(idle, conn)
-			continue
-		}
-		_, _ = io.WriteString(conn, text)
-		_ = conn.Close()
 	}
 }
