@@ -72,10 +72,21 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	if err := t.registerBuffer(ctx); err != nil {
 		return err
 	}
-	if err := t.runAllCalls(ctx); err != nil || t.afterCalls == nil {
+	if err := t.runAllCalls(ctx); err != nil {
+		return err
+	}
+	if err := t.recordWindowProblem(); err != nil || t.afterCalls == nil {
 		return err
 	}
 	return t.afterCalls(ctx)
+}
+
+// recordWindowProblem records why NCCL registers no windows, according to NCCL's log.
+func (t *trial) recordWindowProblem() (err error) {
+	if t.rankZeroResults.IsLogRequested && t.rankZeroResults.LogProblem == "" && t.rt.Size() > 1 {
+		t.rankZeroResults.WindowProblem, err = t.recorder.WhyNoWindows()
+	}
+	return err
 }
 
 func (t *trial) openRuntime(

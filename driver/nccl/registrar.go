@@ -234,11 +234,8 @@ func (r *registrar) startLoneRankTimer(ctx context.Context) (stop func()) {
 func (r *registrar) disableWindows(rank int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.windowSupport.noWindowsReason == "" {
-		_, text := r.comm.library.Version()
-		r.windowSupport.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it "+
-			"has no window kernels for this group (symmem doctor explains why)", text, rank)
-	}
+	_, version := r.comm.library.Version()
+	r.windowSupport.disable(rank, version)
 }
 
 func (r *registrar) share(

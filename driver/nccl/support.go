@@ -17,7 +17,7 @@ type windowSupport struct {
 	noWindowsReason     string
 	hasAverageKernel    bool
 	acceptsAnyAlignment bool
-	rank                int
+	rank, machines      int
 }
 
 // newWindowSupport returns the support for a group on the given number of machines. major is the
@@ -30,6 +30,7 @@ func newWindowSupport(
 		hasAverageKernel:    versionCode >= firstAverageVersion,
 		acceptsAnyAlignment: !nccl.ShiftedLoads.Affects(versionCode, major),
 		rank:                group.Rank,
+		machines:            machines,
 	}
 	switch {
 	case !library.HasWindows():
@@ -41,6 +42,20 @@ func newWindowSupport(
 		s.noWindowsReason = "the group has one rank"
 	}
 	return s
+}
+
+// disable records that NCCL has registered no window on a rank, unless there is an earlier reason.
+func (s *windowSupport) disable(rank int, version string) {
+	if s.noWindowsReason != "" {
+		return
+	}
+	kernels := "for this group (symmem doctor explains why)"
+	if s.machines > 1 {
+		kernels = fmt.Sprintf("for this group on %d machines, for which it needs GIN (symmem doctor, "+
+			"started by the same launcher, explains why)", s.machines)
+	}
+	s.noWindowsReason = fmt.Sprintf("NCCL %s has registered no window on rank %d: it has no window "+
+		"kernels %s", version, rank, kernels)
 }
 
 func (s *windowSupport) unsupportedReason(call *driver.Call) string {

@@ -154,3 +154,19 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 		return nil
 	})
 }
+
+func TestGroupWithoutWindowNamesItsReason(t *testing.T) {
+	for machines, want := range map[int]string{
+		1: "symmem doctor", 2: "on 2 machines, for which it needs GIN",
+	} {
+		s := windowSupport{machines: machines}
+		s.disable(3, "2.32.3")
+		s.disable(4, "2.32.3")
+		for _, text := range []string{"NCCL 2.32.3", "rank 3", want} {
+			if !strings.Contains(s.noWindowsReason, text) {
+				t.Errorf("on %d machines, the reason is %q, want one that contains %q", machines,
+					s.noWindowsReason, text)
+			}
+		}
+	}
+}

@@ -27,8 +27,11 @@ type RankZeroResults struct {
 	IsLogRequested bool   `json:"logged"`
 	// LogProblem states why the log does not show which kernels ran. It is empty if the log shows
 	// the kernels.
-	LogProblem string      `json:"log_trouble,omitempty"`
-	Copies     []CopySpeed `json:"copies,omitempty"`
+	LogProblem string `json:"log_trouble,omitempty"`
+	// WindowProblem states why NCCL registers no windows, as its log shows. It is empty if NCCL
+	// registers windows, or if the log does not show why it does not.
+	WindowProblem string      `json:"window_trouble,omitempty"`
+	Copies        []CopySpeed `json:"copies,omitempty"`
 	// CopyProblem states why Copies could not be measured. It is empty if Copies were measured.
 	CopyProblem string `json:"copy_trouble,omitempty"`
 }
@@ -106,6 +109,7 @@ func judgeTrial(f *Facts, s *Section) {
 	}
 	s.addOK("%s (%s) on %s%s, %s", ranklist.Plural(t.Ranks, "rank"), t.Source, t.Device, library,
 		ranklist.Plural(first.WindowCount, "window"))
+	t.judgeWindows(s)
 	for i := range first.Calls {
 		t.judgeCall(f, s, i)
 	}
@@ -174,6 +178,15 @@ func (t *Trial) judgeDirect(s *Section) {
 				"direct path not used for all-reduce of %s: %s", formatBytes(c.Bytes), c.PathReason)
 		}
 		return
+	}
+}
+
+// judgeWindows reports why NCCL registers no windows.
+func (t *Trial) judgeWindows(s *Section) {
+	if t.WindowProblem != "" {
+		s.add(Warn, "nothing, if other paths are fast enough; between machines, "+
+			"docs/guides/several-machines.md lists what windows need",
+			"NCCL registers no windows for these ranks: %s", t.WindowProblem)
 	}
 }
 

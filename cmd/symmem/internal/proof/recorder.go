@@ -120,8 +120,9 @@ const (
 	fileVariable       = "NCCL_DEBUG_FILE"
 )
 
-// defaultSubsystems must contain TUNING. The other subsystems help users to understand the choices.
-const defaultSubsystems = "INIT,TUNING,REG,ALLOC"
+// defaultSubsystems must contain TUNING and, for WhyNoWindows, INIT and NET. The other subsystems
+// help users to understand the choices.
+const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
 type settings struct {
 	variables    map[string]string
