@@ -62,14 +62,21 @@ run_part() {
 }
 
 # probe_windows MACHINES requests windows between machines. NCCL needs GIN for them, of type 2 over
-# sockets. The first rank's log shows whether NCCL has symmetric memory.
+# sockets, which needs GDRCopy. NCCL's log shows whether it has them, and doctor why not.
 probe_windows() {
-	local log
+	local log copy
 	log=$(mktemp -d)
 	at_exit rm -rf "$log"
-	NCCL_GIN_TYPE=2 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET NCCL_DEBUG_FILE=$log/%p \
-		run_on 0 60 "$1" symmem verify --backend "$BACKEND" --path window --groups 3
-	grep -hE 'ymmetric|GIN|Gin' "$log"/* | sed -E 's/^[^ ]* *//' | sort | uniq -c | sort -rn | head -20
+	for copy in 0 1; do
+		printf 'NCCL_GDRCOPY_ENABLE=%s\n' "$copy"
+		export NCCL_GIN_TYPE=2 NCCL_GDRCOPY_ENABLE=$copy NCCL_GDRCOPY_USE_INTERNAL_DMABUF=$copy
+		NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET NCCL_DEBUG_FILE=$log/$copy.%p \
+			run_on 0 60 "$1" symmem verify --backend "$BACKEND" --path window --groups 3
+		grep -hE 'ymmetric|GIN|Gin|RMA/|GDRCOPY|DMA-BUF mmap' "$log/$copy".* |
+			sed -E 's/^[^ ]* *//' | sort | uniq -c | sort -rn | head -20
+		run_on 0 60 "$1" symmem doctor --backend "$BACKEND"
+	done
+	unset NCCL_GIN_TYPE NCCL_GDRCOPY_ENABLE NCCL_GDRCOPY_USE_INTERNAL_DMABUF
 }
 
 rows=()
