@@ -7,6 +7,8 @@
 #                                 DIR, or build/venv, is a link to it
 #   scripts/setup.sh linter       golangci-lint
 #   scripts/setup.sh browser      Chromium, by apt-get; tests of pages are skipped without it
+#   scripts/setup.sh launchers    mpirun and Slurm, by apt-get, for tests with several machines; only
+#                                 by name, as Slurm's daemons are installed, too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,6 +43,14 @@ browser() {
 	[ "$(id -u)" -eq 0 ] || root=(sudo)
 	within 120 "${root[@]}" apt-get update -q
 	within 300 "${root[@]}" apt-get install -q -y --no-install-recommends chromium
+}
+
+launchers() {
+	local root=()
+	command -v mpirun && command -v srun && command -v slurmctld && command -v slurmd && return
+	[ "$(id -u)" -eq 0 ] || root=(sudo)
+	within 120 "${root[@]}" apt-get update -q
+	within 600 "${root[@]}" apt-get install -q -y --no-install-recommends openmpi-bin slurm-wlm
 }
 
 # PyTorch takes 5 GB, so one environment serves all checkouts of a machine, for each version of
@@ -101,7 +111,7 @@ all)
 	linter
 	browser || echo "Chromium could not be installed: tests of pages are skipped"
 	;;
-compilers | python | linter | browser) "$@" ;;
+compilers | python | linter | browser | launchers) "$@" ;;
 *)
 	sed -n 's/^#  *scripts/scripts/p' "$0" >&2
 	exit 2

@@ -71,7 +71,7 @@ func each(check func(*file) []finding) func([]*file) []finding {
 }
 
 var rules = slices.Concat(
-	importRules, documentRules, sizeRules, wordRules, lockRules, seamRules, testRules,
+	importRules, documentRules, sizeRules, wordRules, lockRules, seamRules, testRules, clockRules,
 )
 
 func TestRules(t *testing.T) {

@@ -36,7 +36,8 @@ func newLauncherLab(t *testing.T, programs ...string) *launcherLab {
 	}
 	for _, name := range append(programs, "gcc", "nsenter") {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Skip(fmt.Errorf("%w: %w", err, errors.ErrUnsupported))
+			t.Skip(fmt.Errorf("%w (see scripts/setup.sh launchers and python): %w", err,
+				errors.ErrUnsupported))
 		}
 	}
 	l := &launcherLab{Lab: New(t, Config{Machines: 2}), t: t, folder: t.TempDir()}
