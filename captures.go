@@ -28,7 +28,8 @@ type captures struct {
 // OpenLocal's ranks are left out, because in other programs they are processes.
 var sharedCaptures sync.Map
 
-// share makes registrations in the other worlds of this process heed the captures, and vice versa.
+// share makes registrations in the other worlds of this process fail during these captures, and the
+// other way round.
 func (c *captures) share() { sharedCaptures.Store(c, nil) }
 
 func (c *captures) unshare() { sharedCaptures.Delete(c) }
