@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// TestCaptureInOneWorldBlocksRegistrationInOther opens two worlds, as a process does that belongs to
-// a trainer and an engine. On GPUs, a registration would invalidate the capture in the other world.
+// TestCaptureInOneWorldBlocksRegistrationInOther opens two worlds, as a process does that belongs
+// to a trainer and an engine. On GPUs, a registration would invalidate the other world's capture.
 func TestCaptureInOneWorldBlocksRegistrationInOther(t *testing.T) {
 	capturing, registering := openAlone(t), openAlone(t)
 	if capturing.Device().Addressable {
