@@ -30,7 +30,8 @@ func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
 	c.mergeLastFreed()
 	c.reports.clear()
 	bytes, indexID, ordinal := growth.Bytes, growth.indexID, int32(len(c.segments))
-	if bytes < max(1, growth.minBytes) || bytes > MaxSize || bytes%Unit != 0 || int(indexID) >= len(c.indexes) {
+	if bytes < max(1, growth.minBytes) || bytes > MaxSize || bytes%Unit != 0 ||
+		int(indexID) >= len(c.indexes) {
 		return 0, fmt.Errorf("adding a segment of %d bytes: %w", bytes, ErrSize)
 	}
 	if limit := c.config.Capacity; limit > 0 && bytes > limit-c.mappedBytes {
