@@ -34,8 +34,13 @@ func TestSoftwareGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := systest.Command(t, 6*time.Minute, unraced(t),
-		"-test.short", "-test.timeout=5m", "-rapid.checks=20", "-rapid.nofailfile",
+	binary, limit := unraced(t), 20*time.Minute
+	if deadline, ok := t.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)-20*time.Second)
+	}
+	c := systest.Command(t, limit, binary,
+		"-test.short", "-test.timeout="+(limit-20*time.Second).String(), "-rapid.checks=20",
+		"-rapid.nofailfile",
 		"-test.bench=Submit", "-test.benchtime=1x")
 	c.Env = append(os.Environ(), backendVariable+"=nccl", "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
 		"SOFTGPU_FABRIC=1")
