@@ -54,6 +54,12 @@ func runTrial(
 
 func (t *trial) usesNCCL() bool { return t.rt.Device().Backend == "nccl" }
 
+// hiddenDeadline is a context that ends at its deadline but does not show it. Waits of symmem with
+// such a context also end after Options.Timeout.
+type hiddenDeadline struct{ context.Context }
+
+func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
 func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) (err error) {
 	if backend != "host" {
 		if t.recorder, err = proof.Start(); err != nil {
@@ -69,6 +75,7 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	if t.rt.Rank() == 0 && t.recorder != nil && t.usesNCCL() { // the other ranks have no log
 		t.rankZeroResults.IsLogRequested, t.rankZeroResults.LogProblem = true, t.recorder.Problem()
 	}
+	ctx = hiddenDeadline{ctx}
 	if err := t.registerBuffer(ctx); err != nil {
 		return err
 	}

@@ -141,6 +141,23 @@ func TestPreflightNamesStoppedRank(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
+// TestPreflightNamesRankStoppedAfterOpening stops a rank that has joined the group. Not only the
+// deadline of all checks, but also --timeout must end the wait for it.
+func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
+	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", "--timeout=2s", "--deadline=1h")
+	stopped := r.rank(t, 2)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", stopped.Pid))
+		if err != nil || strings.Contains(string(maps), "symmem-group") {
+			break
+		}
+	}
+	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	r.checkRankAtFault(t, 2)
+}
+
 // launchPreflights starts the given ranks of a world of three, as a launcher does. The returned
 // slice contains nil for the other ranks.
 func launchPreflights(t *testing.T, ranks []int, args ...string) []*preflightRun {
