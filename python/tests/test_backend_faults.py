@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import Checks, Start, run_checks
 from processes import PROGRAMS, SOURCE, Process, run
-from test_backend import built
+from test_backend import LIMIT, built
 from test_interrupts import SOON
 from test_raw import names
 
@@ -26,7 +26,7 @@ PLACES = ("call", "work", "earlier work", "message", "monitored barrier")
 
 @pytest.fixture(scope="module")
 def checks(built: None) -> Checks:
-    return run_checks("backend_faults.py", 2)
+    return run_checks("backend_faults.py", 2, timeout=LIMIT)
 
 
 @pytest.mark.parametrize("name", names("backend_faults.py"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import Checks, run_checks
-from test_backend import built
+from test_backend import LIMIT, built
 from test_raw import names
 
 pytestmark = [pytest.mark.library, pytest.mark.torch]
@@ -14,7 +14,7 @@ __all__ = ["built"]
 
 @pytest.fixture(scope="module")
 def checks(built: None) -> Checks:
-    return run_checks("backend_worlds.py", 4)
+    return run_checks("backend_worlds.py", 4, timeout=LIMIT)
 
 
 @pytest.mark.parametrize("name", names("backend_worlds.py"))

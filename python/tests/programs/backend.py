@@ -32,7 +32,7 @@ def total(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @check
 def default_group_opens() -> None:
-    dist.init_process_group("symmem", timeout=timedelta(seconds=90))
+    dist.init_process_group("symmem", timeout=timedelta(seconds=200))
     assert dist.get_backend() == "symmem"
     assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
     assert symmem.is_initialized()
@@ -435,7 +435,7 @@ def group_can_be_destroyed_and_reopened() -> None:
     os.environ["MASTER_PORT"] = str(port[0])
     dist.destroy_process_group()
     assert not symmem.is_initialized()
-    dist.init_process_group("cpu:symmem", timeout=timedelta(seconds=90))
+    dist.init_process_group("cpu:symmem", timeout=timedelta(seconds=200))
     tensor = numbers(RANK, 50)
     dist.all_reduce(tensor)
     torch.testing.assert_close(tensor, total(50))

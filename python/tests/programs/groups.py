@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import timedelta
 from typing import Any
@@ -28,7 +29,7 @@ def sum_by_ranks(ranks: list[int]) -> float:
 
 @check
 def only_members_open_a_group() -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=200))
     first, rest = [0, 1], list(range(1, SIZE))
     groups = [dist.new_group(ranks, backend="symmem") for ranks in (first, rest)]
     for group, ranks in zip(groups, (first, rest), strict=True):
@@ -66,17 +67,18 @@ def ranks_may_use_groups_in_different_orders() -> None:
 @check
 def a_late_rank_is_named_after_the_timeout() -> None:
     everyone = list(range(SIZE))
-    group = dist.new_group(everyone, backend="symmem", timeout=timedelta(seconds=1))
+    group = dist.new_group(everyone, backend="symmem", timeout=timedelta(seconds=2))
     other = dist.new_group(everyone, backend="symmem")
     if RANK < SIZE - 1:
         begin = time.monotonic()
         error = raises(dist.DistBackendError, lambda: sum_of(group))
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 30
         assert " Timed out " in str(error)
-        assert f"rank {SIZE - 1}" in str(error) or f"[{SIZE - 1}]" in str(error), error
         cause = symmem.last_error()
         assert isinstance(cause, symmem.TimeoutError)
-        assert cause.data["timeout"]["missing"] == [SIZE - 1]
+        missing = cause.data["timeout"]["missing"]
+        assert SIZE - 1 in missing  # On a loaded machine, another rank may be late as well.
+        assert str(SIZE - 1) in str(error), error
     dist.barrier()
     assert sum_of(other) == sum_by_ranks(everyone)
 
@@ -94,14 +96,15 @@ def set_timeout_changes_the_timeout() -> None:
 def monitored_barrier_names_a_late_rank() -> None:
     group = dist.new_group(list(range(SIZE)), backend="symmem")
     backend = group._get_backend(CPU)
-    backend.monitored_barrier(timedelta(seconds=20), wait_all_ranks=True)
+    backend.monitored_barrier(timedelta(seconds=100), wait_all_ranks=True)
     if RANK != 1:
         error = raises(
             dist.DistBackendError,
-            lambda: backend.monitored_barrier(timedelta(seconds=1), wait_all_ranks=True),
+            lambda: backend.monitored_barrier(timedelta(seconds=2), wait_all_ranks=True),
         )
-        want = "Rank 1 failed" if RANK == 0 else "errors while waiting"
-        assert want in str(error), error
+        # On a loaded machine, another rank may be late as well.
+        want = r"Ranks? 1\b.* failed" if RANK == 0 else "errors while waiting"
+        assert re.search(want, str(error)), error
     dist.barrier()
     assert sum_of(group) == sum_by_ranks(list(range(SIZE)))
 
