@@ -23,11 +23,20 @@ func goPeerAddresses(
 	group C.uint64_t, bytes C.size_t, address unsafe.Pointer, ranks C.size_t,
 	addresses *C.uint64_t,
 ) C.int {
+	return storeAddresses(ranks, addresses, func() ([]uintptr, error) {
+		return library.PeerAddresses(uint64(group), uint64(bytes), uintptr(address))
+	})
+}
+
+// storeAddresses runs call and stores its results, one for each rank, in a list of `ranks` entries.
+func storeAddresses(
+	ranks C.size_t, addresses *C.uint64_t, call func() ([]uintptr, error),
+) C.int {
 	return guard(func() error {
 		if addresses == nil {
 			return errNull("the list of addresses")
 		}
-		result, err := library.PeerAddresses(uint64(group), uint64(bytes), uintptr(address))
+		result, err := call()
 		if err != nil {
 			return err
 		}
@@ -59,6 +68,20 @@ func goNCCLWindow(
 		*offset = C.uint64_t(w.Offset)
 		return nil
 	})
+}
+
+//export goSignalWordsOpen
+func goSignalWordsOpen(
+	group C.uint64_t, words, ranks C.size_t, addresses *C.uint64_t,
+) C.int {
+	return storeAddresses(ranks, addresses, func() ([]uintptr, error) {
+		return library.OpenSignalWords(uint64(group), uint64(words))
+	})
+}
+
+//export goSignalWordsClose
+func goSignalWordsClose(address unsafe.Pointer) C.int {
+	return guard(func() error { return library.CloseSignalWords(uintptr(address)) })
 }
 
 //export goWindows

@@ -130,6 +130,14 @@ API int symmem_nccl_window(uint64_t group, size_t bytes, const void *address, ui
 	return CALL(goNCCLWindow(group, bytes, (void *)address, comm, window, offset));
 }
 
+API int symmem_signal_words_open(uint64_t group, size_t words, size_t ranks, uint64_t *addresses) {
+	return WAITING(goSignalWordsOpen(group, words, ranks, addresses));
+}
+
+API int symmem_signal_words_close(const void *words) {
+	return WAITING(goSignalWordsClose((void *)words));
+}
+
 API int symmem_windows(uint64_t group, size_t capacity, int64_t *pairs, size_t *count) {
 	return CALL(goWindows(group, capacity, pairs, count));
 }

@@ -47,7 +47,7 @@ extern "C" {
 /* The version of this interface. It increases when functions are added. Nothing is renamed or
  * removed within one major version (the thousands). The header of a release also defines
  * SYMMEM_VERSION, the version of the release as text. */
-#define SYMMEM_ABI_VERSION 1007
+#define SYMMEM_ABI_VERSION 1008
 
 /* Codes, each with its cause and what the caller can do about it. */
 enum {
@@ -509,9 +509,9 @@ int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address);
 /* Writes the addresses at which this process can access a range of a window on every rank, by group
  * rank. `ranks` is the size of the group. The address of this rank is `address`. GPU addresses are
  * for kernels on this rank's device; those of the host backend can be read and written directly.
- * Nothing orders such accesses with those of other ranks: use symmem_barrier, or signal words in the
- * memory. The addresses are valid until the group or the pool is closed, or the segment is unmapped
- * after symmem_free. The result is SYMMEM_ERR_INVALID if the range is not registered with the group,
+ * Nothing orders such accesses with those of other ranks: use symmem_barrier, or signal words. The
+ * addresses are valid until the group or the pool is closed, or the segment is unmapped after
+ * symmem_free. The result is SYMMEM_ERR_INVALID if the range is not registered with the group,
  * and SYMMEM_ERR_UNSUPPORTED, on every rank, if ranks cannot map each other's memory. It does not
  * wait. */
 int symmem_peer_addresses(uint64_t group, size_t bytes, const void *address, size_t ranks,
@@ -525,6 +525,18 @@ int symmem_peer_addresses(uint64_t group, size_t bytes, const void *address, siz
  * world with the path "window". It does not wait. */
 int symmem_nccl_window(uint64_t group, size_t bytes, const void *address, uint64_t *comm,
                        uint64_t *window, uint64_t *offset);
+
+/* Creates signal words of 32 bits on every rank of a group, all 0, for kernels and programs that
+ * wait for each other's accesses to peer addresses. Collective. It writes the address of each rank's
+ * first word, by group rank. `ranks` is the size of the group. The words have the properties of
+ * memory of symmem_peer_addresses, but every set has 2 MiB of its own, so create one and reuse it.
+ * symmem sets no limit to waits for a word. The result is SYMMEM_ERR_UNSUPPORTED, on every rank, if
+ * ranks cannot map each other's memory. */
+int symmem_signal_words_open(uint64_t group, size_t words, size_t ranks, uint64_t *addresses);
+
+/* Frees this rank's words, whose first one is at the address. No rank may use them any more. They
+ * count as live buffers in symmem_close. */
+int symmem_signal_words_close(const void *words);
 
 /* Lists the windows of a group as pairs of address and bytes, in the order of addresses. Callers
  * can cache the list until SYMMEM_WORD_WINDOWS changes. capacity counts pairs; *count is the

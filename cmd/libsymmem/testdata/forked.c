@@ -47,6 +47,8 @@ static void opening(uint64_t world, void *at) {
 	TRUE(!symmem_is_symmetric(world, 4, at));
 	REFUSED(symmem_peer_addresses(world, 4, at, 0, NULL));
 	REFUSED(symmem_nccl_window(world, 4, at, NULL, NULL, NULL));
+	REFUSED(symmem_signal_words_open(world, 1, 1, &out.handle));
+	REFUSED(symmem_signal_words_close(at));
 	REFUSED(symmem_windows(world, 0, NULL, &out.count));
 	REFUSED(symmem_locate(at, 0, NULL, &out.count));
 	REFUSED(symmem_explain(world, SYMMEM_ALL_REDUCE, 1, SYMMEM_INT8, at, at, 0, NULL, &out.count));

@@ -1,4 +1,6 @@
 /* Memory: sums over it, groups, pools, and frees that come in another order on each rank. */
+#include <sched.h>
+
 #include "drive.h"
 
 enum { N = 100000 };
@@ -16,6 +18,24 @@ static float *floats(int pool) {
 	DO(symmem_alloc(pool, N * sizeof(float), 0, &at));
 	TRUE((uintptr_t)at % 512 == 0);
 	return at;
+}
+
+static void signal_words(uint64_t world) {
+	uint64_t words[64] = {0};
+	WANT(SYMMEM_ERR_INVALID, symmem_signal_words_open(world, 0, (size_t)size, words));
+	DO(symmem_signal_words_open(world, 3, (size_t)size, words));
+	uint32_t *own = (uint32_t *)(uintptr_t)words[rank];
+	uint32_t *next = (uint32_t *)(uintptr_t)words[(rank + 1) % size];
+	for (uint32_t round = 1; round <= 100; round++) {
+		TRUE(own[0] == 0 && own[1] <= round && own[2] == 0);
+		__atomic_store_n(next + 1, round, __ATOMIC_RELEASE);
+		while (__atomic_load_n(own + 1, __ATOMIC_ACQUIRE) != round) sched_yield();
+		DO(symmem_barrier(world, 0));
+		DO(symmem_stream_synchronize(0));
+	}
+	WANT(SYMMEM_ERR_FOREIGN, symmem_signal_words_close(own + 1));
+	DO(symmem_signal_words_close(own));
+	WANT(SYMMEM_ERR_FOREIGN, symmem_signal_words_close(own));
 }
 
 void sums(void) {
@@ -38,6 +58,8 @@ void sums(void) {
 	WANT(SYMMEM_ERR_UNSUPPORTED, symmem_nccl_window(world, 4, a, &comm, &window, &offset));
 	WANT(SYMMEM_ERR_INVALID, symmem_nccl_window(world, 4, peers, &comm, &window, &offset));
 	WANT(SYMMEM_ERR_INVALID, symmem_nccl_window(world, 4, a, &comm, &window, NULL));
+	signal_words(world);
+	DO(symmem_scope_end(world, 0, &seen));
 	float *more = floats(0);
 	TRUE(seen == words[SYMMEM_WORD_PENDING]); /* what fits changes nothing */
 	int64_t pair[2];

@@ -21,7 +21,8 @@ const LocalPool = -1
 // they stay allocated until flush.
 type pool struct {
 	*symmem.Pool
-	owner *rank
+	owner        *rank
+	holdsSignals bool // it belongs to a set of signal words
 
 	mu        sync.Mutex
 	retired   []symmem.Buffer // guarded by mu
@@ -148,6 +149,25 @@ func (t *poolTable) find(number int, r *rank) (*pool, error) {
 		return p, nil
 	}
 	return nil, fmt.Errorf("pool %d is not open: %w", number, symmem.ErrClosed)
+}
+
+// openSignals opens a pool without a number for a set of signal words.
+func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, err := t.openLocked(owner, o)
+	if err == nil {
+		p.holdsSignals = true
+	}
+	return p, err
+}
+
+// closeSignals closes a pool of openSignals.
+func (t *poolTable) closeSignals(p *pool) error {
+	t.mu.Lock()
+	t.removeLocked(func(other *pool) bool { return other == p })
+	t.mu.Unlock()
+	return errors.Join(p.beginClose(), p.Close())
 }
 
 // findOrOpenLocal returns the pool of a rank's local memory, and opens it if necessary.

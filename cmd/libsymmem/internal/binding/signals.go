@@ -1,0 +1,70 @@
+package binding
+
+import (
+	"errors"
+	"fmt"
+
+	"symmem"
+)
+
+// SignalWordBytes is the size of a signal word.
+const SignalWordBytes = 4
+
+// maxSignalWords is the maximum number of words of one set.
+const maxSignalWords = 1 << 24
+
+// OpenSignalWords creates a set of signal words on every rank of a group, all of them 0, and returns
+// the address of each rank's first word. It is collective over the group.
+//
+// Every set has a pool, because new segments contain zeros.
+func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, error) {
+	r, g, err := ws.session.group(handle)
+	if err != nil {
+		return nil, err
+	}
+	if count == 0 || count > maxSignalWords {
+		return nil, fmt.Errorf("opening %d signal words: want 1 to %d: %w", count, maxSignalWords,
+			symmem.ErrInvalid)
+	}
+	s, err := r.findStream(0)
+	if err != nil {
+		return nil, err
+	}
+	p, err := ws.session.poolTable.openSignals(r, symmem.PoolOptions{Domain: g.Group})
+	if err != nil {
+		return nil, err
+	}
+	bytes := int64(count * SignalWordBytes)
+	addresses, err := func() ([]uintptr, error) {
+		address, err := p.alloc(s, bytes, 0)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.register(g, p, 0); err != nil {
+			return nil, err
+		}
+		return r.rt.Interop().PeerAddresses(g.Group, address, bytes)
+	}()
+	if err != nil {
+		return nil, errors.Join(err, ws.session.poolTable.closeSignals(p))
+	}
+	return addresses, nil
+}
+
+// CloseSignalWords frees this rank's words. address is that of its first word.
+func (ws *windows) CloseSignalWords(address uintptr) error {
+	if _, err := ws.session.anyRank(); err != nil {
+		return err
+	}
+	for _, r := range ws.session.ranks.allRanks() {
+		b, err := r.rt.Interop().Buffer(address)
+		if err != nil || b.Address() != address {
+			continue
+		}
+		if p := ws.session.poolTable.findWrapper(b.Pool()); p != nil && p.holdsSignals {
+			return errors.Join(b.Free(), ws.session.poolTable.closeSignals(p))
+		}
+	}
+	return fmt.Errorf("closing signal words at %#x: no open words begin there: %w", address,
+		symmem.ErrForeign)
+}
