@@ -13,7 +13,7 @@ const SignalWordBytes = 4
 // maxSignalWords is the maximum number of words of one set.
 const maxSignalWords = 1 << 24
 
-// OpenSignalWords creates a set of signal words on every rank of a group, all of them 0, and returns
+// OpenSignalWords creates a set of signal words on every rank of a group, all of them 0. It returns
 // the address of each rank's first word. It is collective over the group.
 //
 // Every set has a pool, because new segments contain zeros.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symmem._backend import joining
 from symmem._backend.joining import close_or_warn, members_of_main, opening_options, timeout_ms
+from symmem._backend.memory_pools import groups_by_name
 from symmem._c.constants import OK, Code
 from symmem._c.library import library, where
 from symmem._rank import origin
@@ -55,7 +56,7 @@ def create(options: Any) -> Any:
             store = torch.distributed.PrefixStore("host", spec.store)
             host_spec = origin.WorldSpec(spec.ranks, spec.rank, store, spec.timeout)
         host = _join(host_spec, name, "host", is_default=is_default and not on_gpus)
-    _by_name[name] = [joined.numbers[0] for joined in (device, host) if joined.numbers]
+    groups_by_name[name] = [joined.numbers[0] for joined in (device, host) if joined.numbers]
     model = torch.distributed.ProcessGroup(spec.store, spec.rank, len(spec.ranks))
     boxed = torch.module.ops.symmem_c10d.make(
         str(where()),
@@ -135,17 +136,6 @@ def _part(world: int, members: list[int], spec: origin.WorldSpec, name: str) -> 
 _worlds: set[int] = set()
 """The worlds that process groups have opened."""
 
-_by_name: dict[str, list[int]] = {}
-"""The groups of each process group by its name: for tensors on GPUs, then for those on CPUs."""
-
-
-def device_handle(backend: Any) -> int:
-    """Return the group of a backend for tensors on GPUs or, if there is none, on CPUs.
-
-    Return 0 if the backend was created by split_group, or is closed.
-    """
-    return next(iter(_by_name.get(pytorch().name_of(backend), [])), 0)
-
 
 def _closed(handle: int) -> None:
     """Close the group of a process group that is being destroyed."""
@@ -157,8 +147,8 @@ def _close(handle: int) -> None:
     main = session.world.handle if session.world is not None else 0
     opened = handle in _worlds
     _worlds.discard(handle)
-    for name in [n for n, handles in _by_name.items() if handle in handles]:
-        del _by_name[name]
+    for name in [n for n, handles in groups_by_name.items() if handle in handles]:
+        del groups_by_name[name]
     if handle == main:
         if opened:  # A process group opened it, not symmem.init.
             session.close(True)

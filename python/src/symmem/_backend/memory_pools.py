@@ -6,19 +6,20 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from symmem import errors
-from symmem._backend.create import device_handle
-from symmem._backend.register import NAME
 from symmem._c.library import library
 from symmem._torch.pytorch import pytorch
 
 if TYPE_CHECKING:
     import torch
 
+groups_by_name: dict[str, list[int]] = {}
+"""The groups of each process group by its name: for tensors on GPUs, then for those on CPUs."""
+
 _logged: set[str] = set()
 """The messages that were logged."""
 
 
-def register_mem_pool(backend: Any, pool: torch.cuda.MemPool, symm: bool = False) -> None:
+def register_mem_pool(backend: Any, pool: torch.cuda.MemPool) -> None:
     """Register the memory of a MemPool with the process group of a backend.
 
     A call is required only before a capture of calls on new memory, because other calls register
@@ -30,10 +31,9 @@ def register_mem_pool(backend: Any, pool: torch.cuda.MemPool, symm: bool = False
     Args:
         backend: the backend of a process group for tensors on GPUs.
         pool: a pool of PyTorch.
-        symm: ignored, because memory of symmem is always symmetric.
     """
-    _require(backend, "register_mem_pool")
-    register(pool, device_handle(backend))
+    groups = groups_by_name.get(pytorch().name_of(backend), [])
+    register(pool, groups[0] if groups else 0)
 
 
 def register(pool: torch.cuda.MemPool, group: int) -> None:
@@ -60,20 +60,6 @@ def register(pool: torch.cuda.MemPool, group: int) -> None:
     stream = torch.raw_stream(cuda.current_device()) if cuda.is_available() else 0
     for number in sorted(numbers):
         library().call("symmem_register_pending", group, number, stream)
-
-
-def deregister_mem_pool(backend: Any, pool: torch.cuda.MemPool) -> None:
-    """Do nothing: memory of symmem is deregistered when it is unmapped or the group is closed."""
-    _require(backend, "deregister_mem_pool")
-
-
-def _require(backend: Any, name: str) -> None:
-    """Raise the error for a missing method if the backend is not symmem's.
-
-    The methods are added to the base class of all backends.
-    """
-    if backend.name() != NAME:
-        raise AttributeError(f"{type(backend).__name__!r} object has no attribute {name!r}")
 
 
 def _log_once(message: str) -> None:

@@ -155,7 +155,7 @@ class PythonGroup(BaseGroup):
         memory_pools.register(pool, self._group.handle)
 
     def deregister_mem_pool(self, pool: torch.cuda.MemPool) -> None:
-        """Do nothing. See `memory_pools.deregister_mem_pool`."""
+        """Do nothing: memory is deregistered when it is unmapped or the group is closed."""
 
     def shutdown(self) -> None:
         """Close the group."""

@@ -44,17 +44,25 @@ def _create(options: Any, _: Any) -> Any:
 
 
 def _register_mem_pool(backend: Any, pool: Any, symm: bool = False) -> None:
-    """See `memory_pools.register_mem_pool`. The import is deferred until the first use."""
+    """See `memory_pools.register_mem_pool`. Memory of symmem is always symmetric."""
+    _require(backend, "register_mem_pool")
     from symmem._backend.memory_pools import register_mem_pool
 
-    register_mem_pool(backend, pool, symm)
+    register_mem_pool(backend, pool)
 
 
 def _deregister_mem_pool(backend: Any, pool: Any) -> None:
-    """See `memory_pools.deregister_mem_pool`."""
-    from symmem._backend.memory_pools import deregister_mem_pool
+    """Do nothing: memory of symmem is deregistered when it is unmapped or the group is closed."""
+    _require(backend, "deregister_mem_pool")
 
-    deregister_mem_pool(backend, pool)
+
+def _require(backend: Any, method: str) -> None:
+    """Raise the error for a missing method unless the backend is symmem's.
+
+    The methods are added to the base class of all backends.
+    """
+    if backend.name() != NAME:
+        raise AttributeError(f"{type(backend).__name__!r} object has no attribute {method!r}")
 
 
 class _Finder(MetaPathFinder):
