@@ -277,7 +277,8 @@ func (p *plan) addGuard() error {
 // movesNothing reports whether the call itself moves no data. On two levels, the steps move the
 // data.
 func (p *plan) movesNothing() bool {
-	return p.Path == driver.PathTwoLevel || p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
+	return p.Path == driver.PathTwoLevel ||
+		p.count == 0 && p.kernel == nil && p.Splits == nil && p.listedPlans == nil
 }
 
 func (p *plan) usesNCCL() bool {

@@ -215,8 +215,8 @@ func (w *twoLevelGroup) checkOutputs(
 	}
 }
 
-// TestTwoLevelsShareNoScratch launches two ReduceScatters in turn, each on its own stream. They must
-// not share scratch memory, because the work of the streams may overlap.
+// TestTwoLevelsShareNoScratch launches two ReduceScatters in turn, each on its own stream. They
+// must not share scratch memory, because the work of the streams may overlap.
 func TestTwoLevelsShareNoScratch(t *testing.T) {
 	const half = twoLevelBytes / 16
 	w := newTwoLevelGroup(t, 4)

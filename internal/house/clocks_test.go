@@ -7,8 +7,8 @@ import (
 
 var clockRules = []rule{{
 	name: "ranks exchange no wall time",
-	why: "the clocks of machines differ and are set while a job runs; only traces contain wall time, " +
-		"which symmem export corrects",
+	why: "the clocks of machines differ and are set while a job runs; only traces contain wall " +
+		"time, which symmem export corrects",
 	check: each(func(f *file) []finding {
 		var all []finding
 		if f.isTest() || isWithin(f.folder(), "driver/drivertest") || !isWithin(f.folder(), "driver",

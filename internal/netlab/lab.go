@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -83,6 +84,25 @@ func (l *Lab) close() {
 // Stalled returns the longest time for which a busy host may have delayed packets. If that time is
 // long, tests should not judge how fast ranks reacted.
 func (l *Lab) Stalled() time.Duration { return time.Duration(l.router.longestStall.Load()) }
+
+// Dropped returns the number of packets that interfaces have dropped because this process did not
+// read them in time.
+func (l *Lab) Dropped() (packets uint64) {
+	for _, m := range l.Machines {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", m.Thread))
+		for line := range strings.Lines(string(text)) {
+			name, counters, _ := strings.Cut(line, ":")
+			const txDropped = 11
+			fields := strings.Fields(counters)
+			if !strings.HasPrefix(strings.TrimSpace(name), "net") || len(fields) <= txDropped {
+				continue
+			}
+			n, _ := strconv.ParseUint(fields[txDropped], 10, 64)
+			packets += n
+		}
+	}
+	return packets
+}
 
 // SetAll sets the links between all machines.
 func (l *Lab) SetAll(link Link) {

@@ -102,7 +102,7 @@ func SilenceOf(conn net.Conn) Silence {
 	switch {
 	case err != nil || silence < 3*probeInterval/2:
 		return Answering
-	case silence < SilenceLimit-3*probeInterval/2:
+	case silence < SilenceLimit-probeInterval/2: // one lost probe less than the kernel tolerates
 		return Suspect
 	}
 	return Silent

@@ -39,7 +39,7 @@ const detectionLimit = sys.SilenceLimit + 10*time.Second
 const longestStall = time.Second
 
 // clusterTest wraps a test. It skips the test instead of making it fail if the simulated network
-// has stalled.
+// has stalled or dropped packets because the host is busy.
 type clusterTest struct {
 	testing.TB
 	lab *netlab.Lab
@@ -47,10 +47,10 @@ type clusterTest struct {
 
 func (t *clusterTest) Errorf(format string, args ...any) {
 	t.Helper()
-	if stalled := t.lab.Stalled(); stalled > longestStall {
+	if stalled, dropped := t.lab.Stalled(), t.lab.Dropped(); stalled > longestStall || dropped > 0 {
 		t.Logf(format, args...)
-		t.Skip(fmt.Errorf("the host is busy: the simulated network has stood still for %v: %w", stalled,
-			errors.ErrUnsupported))
+		t.Skip(fmt.Errorf("the host is busy: the simulated network has stood still for %v, and dropped "+
+			"%d packets: %w", stalled, dropped, errors.ErrUnsupported))
 	}
 	t.TB.Errorf(format, args...)
 }
