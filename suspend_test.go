@@ -3,6 +3,8 @@ package symmem_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +31,37 @@ func (r *rank) resume(p *symmem.Pool) {
 }
 
 // suspendOptions returns options with a path whose graphs can be suspended on every backend.
-func suspendOptions() symmem.Options { return symmem.Options{Path: symmem.PathAuto} }
+func suspendOptions() symmem.Options {
+	if os.Getenv(backendVariable) == "nccl" {
+		return symmem.Options{Path: symmem.PathDirect}
+	}
+	return symmem.Options{Path: symmem.PathAuto}
+}
+
+// TestSuspendRefusesGraphsOfPlainPath suspends a pool while a graph on NCCL's plain path is open.
+// NCCL maps the memory of such a graph on other ranks.
+func TestSuspendRefusesGraphsOfPlainPath(t *testing.T) {
+	if os.Getenv(backendVariable) != "nccl" {
+		t.Skip(fmt.Errorf("only NCCL maps the memory of graphs on other ranks: %w",
+			symmem.ErrUnsupported))
+	}
+	runRanks(t, 2, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
+		p := r.pool()
+		m := r.window(p, mib).Memory()
+		s := r.DefaultStream()
+		r.ok(s.BeginCapture())
+		r.ok(r.World().AllReduce(r.ctx, m, m, 1024, symmem.Float32, symmem.Sum, s))
+		g, err := s.EndCapture()
+		r.ok(err)
+		if _, err := p.Suspend(r.ctx, symmem.KeepContents); !errors.Is(err, symmem.ErrBusy) ||
+			!strings.Contains(err.Error(), "NCCL_GRAPH_REGISTER=0") {
+			r.failf("Suspend with an open graph = %v, want ErrBusy and advice", err)
+		}
+		r.ok(g.Close())
+		r.suspend(p, symmem.KeepContents)
+		r.resume(p)
+	})
+}
 
 func TestSuspendedPoolReplaysGraphs(t *testing.T) {
 	const cycles = 100

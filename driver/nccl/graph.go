@@ -23,8 +23,9 @@ type graphCalls struct {
 	recordings    map[*communicator]*direct.Recording
 	// orderedCommunicators lists the communicators that use a direct.LaunchOrder.
 	orderedCommunicators []*communicator
-	// windowCommunicators lists the communicators with calls that use NCCL's windows.
-	windowCommunicators []*communicator
+	// windowCommunicators and plainCommunicators list the communicators with calls that NCCL runs
+	// with and without windows.
+	windowCommunicators, plainCommunicators []*communicator
 }
 
 type capturedCall struct {
@@ -71,10 +72,18 @@ func (gc *graphCalls) add(call *capturedCall) {
 		gc.windowCommunicators = append(gc.windowCommunicators, c)
 		c.windowGraphs.Add(1)
 	}
+	if call.runsPlainKernels() && !slices.Contains(gc.plainCommunicators, c) {
+		gc.plainCommunicators = append(gc.plainCommunicators, c)
+		c.plainGraphs.Add(1)
+	}
 	needsOrder := c.direct.unavailableReason == "" && !call.plan.Operation.PointToPoint()
 	if needsOrder && !slices.Contains(gc.orderedCommunicators, c) {
 		gc.orderedCommunicators = append(gc.orderedCommunicators, c)
 	}
+}
+
+func (call *capturedCall) runsPlainKernels() bool {
+	return call.message == nil && call.plan.usesNCCL() && call.plan.Path != driver.PathWindow
 }
 
 func compareLockPositions(a, b *communicator) int {
@@ -201,5 +210,8 @@ func (gc *graphCalls) Close(allCompleted bool) {
 	}
 	for _, c := range gc.windowCommunicators {
 		c.windowGraphs.Add(-1)
+	}
+	for _, c := range gc.plainCommunicators {
+		c.plainGraphs.Add(-1)
 	}
 }

@@ -62,12 +62,15 @@ def places(snapshot: dict[str, Any], pools: list[tuple[int, int]]) -> list[list[
     """Return the places of each pool's tensors.
 
     PyTorch 2.11 does not record the pools of events, so this uses the pools of the final segments.
+    Before a pool got its segment, memory outside the pools may have had the address.
     """
     owners = {s["address"]: tuple(s["segment_pool_id"]) for s in snapshot["segments"]}
+    trace = snapshot["device_traces"][torch.cuda.current_device()]
+    last = {e["addr"]: i for i, e in enumerate(trace) if e["action"] == "segment_alloc"}
     segments: list[list[tuple[int, int]]] = [[] for _ in pools]
     found: list[list[Place]] = [[] for _ in pools]
-    for entry in snapshot["device_traces"][torch.cuda.current_device()]:
-        if entry["action"] == "segment_alloc" and owners.get(entry["addr"]) in pools:
+    for i, entry in enumerate(trace):
+        if last.get(entry["addr"]) == i and owners.get(entry["addr"]) in pools:
             pool = pools.index(owners[entry["addr"]])
             segments[pool].append((entry["addr"], entry["size"]))
         if entry["action"] == "alloc":

@@ -13,11 +13,16 @@ import (
 var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy if a kernel
-// of a closed stream or group may still use the memory.
+// of a closed stream or group may still use the memory, or if Memory.CheckSuspend does.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
 	if _, err := g.Reclaim(); err != nil {
 		return err
+	}
+	if check := s.arena.memory.CheckSuspend; check != nil {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
