@@ -1,6 +1,7 @@
 package symmem_test
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"testing"
@@ -10,12 +11,13 @@ import (
 )
 
 // TestGPUTimesMatchClock queues all-reduces one after the other and compares the times of the live
-// view with the clock. With SYMMEM_TEST_BARS, they may differ by 10 us or a quarter. It also prints
+// view with the clock. With SYMMEM_TEST_BARS, they may differ by 10 us or a quarter, unless the GPU
+// waited for the host between calls: the view's times then include the launch. The test also prints
 // the time to submit a call with and without a live view.
 func TestGPUTimesMatchClock(t *testing.T) {
 	const calls = 512 // four of them are timed
 	if withBackend(symmem.Options{}).Backend != "nccl" {
-		t.Skip("the backend is not nccl")
+		t.Skip(fmt.Errorf("only the backend nccl has GPU times: %w", symmem.ErrUnsupported))
 	}
 	useLiveFolder(t)
 	for _, http := range []string{"", "unix"} {
@@ -68,8 +70,8 @@ func (r *rank) compareTimes(path symmem.PathChoice, bytes int64, calls int, hasV
 	})
 	mean := seconds / float64(samples)
 	r.t.Logf("rank %d, path %v, %d bytes: the live view shows %.2f us", r.Rank(), path, bytes, mean*us)
-	limit := max(10/us, clock/4)
-	if os.Getenv(barsVariable) != "" && math.Abs(mean-clock) > limit {
+	limit, hostBound := max(10/us, clock/4), clock*float64(calls) < 2*submit.Seconds()
+	if os.Getenv(barsVariable) != "" && !hostBound && math.Abs(mean-clock) > limit {
 		r.t.Errorf("the live view shows %.2f us, the clock %.2f us; want a difference of at most %.2f us",
 			mean*us, clock*us, limit*us)
 	}

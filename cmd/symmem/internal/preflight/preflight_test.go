@@ -217,6 +217,25 @@ func TestCallsAreComparedWithTable(t *testing.T) {
 	}
 }
 
+// TestShortCallsAreNotComparedWithTable uses times of a healthy H200. The measured time includes the
+// launch, and the table's does not.
+func TestShortCallsAreNotComparedWithTable(t *testing.T) {
+	table := &tuning.Table{Device: "H200", Rules: []tuning.Rule{{
+		Calls: tuning.Calls{
+			Operation: "AllReduce", Shape: tuning.Shape{Ranks: 2, Machines: 1},
+		},
+		Steps: []tuning.Step{{Measured: []tuning.Point{
+			{Bytes: 1 << 24, InPlace: true, PlainUS: 4.5},
+		}}},
+	}}}
+	results := job(1, 2)
+	results[1].Calls[0].Microseconds = 15.2
+	r := Judge(results, Options{Ranks: 2, Tolerance: 0.5, FirstExit: -1, Table: table})
+	if r.ExitCode() != 0 {
+		t.Errorf("report = %+v; want exit code 0", r)
+	}
+}
+
 // TestScheduleHasEachPairOnce checks that each pair occurs once, and that a round contains each
 // rank at most once.
 func TestScheduleHasEachPairOnce(t *testing.T) {
