@@ -463,8 +463,9 @@ int symmem_trim(int pool, size_t keep);
 /* Releases the memory of a pool on all ranks of its domain, until symmem_pool_resume, and stores
  * the bytes that this rank has released, if `released` is not NULL. Collective over the domain.
  * Addresses and captured graphs stay valid. If `keep` is not 0, the contents are copied to the host
- * and back; otherwise the memory contains zeros afterwards. If any rank has unfinished work, all
- * ranks return SYMMEM_ERR_BUSY. Meanwhile, calls that use the memory return SYMMEM_ERR_SUSPENDED,
+ * and back; otherwise the memory contains zeros afterwards. If any rank has unfinished work, or a
+ * graph with calls on NCCL's paths (see Pool.Suspend in Go), all ranks return SYMMEM_ERR_BUSY.
+ * Meanwhile, calls that use the memory return SYMMEM_ERR_SUSPENDED,
  * and nothing else may use it. */
 int symmem_pool_suspend(int pool, int keep, uint64_t *released);
 

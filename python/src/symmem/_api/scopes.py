@@ -113,8 +113,8 @@ def suspend(group: GroupLike = None, *, keep: bool = False) -> int:
 
     `suspend` waits for the device. Tensors keep their addresses and CUDA graphs stay valid, but
     until `resume`, no kernel may access the tensors, and no graph with calls of the group may be
-    replayed. If a message has not been received, or a stream is being captured, all ranks raise
-    `BusyError` or `CapturingError`.
+    replayed. If a message has not been received, a graph contains calls that NCCL runs, or a stream
+    is being captured, all ranks raise `BusyError` or `CapturingError`.
 
     Args:
         group: the group whose memory is released; the default is the world.
