@@ -74,6 +74,9 @@ func moveIntoPlace(temporary, path string) error {
 func addOldSuffix(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_RDWR, 0) // NFS locks only files that are open for writing
+		if errors.Is(err, os.ErrPermission) {
+			f, err = os.Open(path)
+		}
 		if err != nil {
 			return fmt.Errorf("keeping the older trace: %w", err)
 		}

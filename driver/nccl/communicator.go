@@ -53,10 +53,9 @@ type communicator struct {
 	direct       directPath
 	messages     p2p.Messages
 	graphs       sync.WaitGroup // symmem's open graphs with calls of the group
-	// windowGraphs and plainGraphs count symmem's open graphs that contain window kernels and plain
-	// kernels.
-	windowGraphs, plainGraphs atomic.Int64
-	runTimer                  runTimer
+	// windowGraphs counts symmem's open graphs that contain window kernels.
+	windowGraphs atomic.Int64
+	runTimer     runTimer
 
 	twoLevel
 

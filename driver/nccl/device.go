@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
@@ -74,7 +75,7 @@ func (d *Device) open(ctx context.Context) error {
 	d.info = driver.Info{Backend: "nccl", Name: d.gpu.Model, Granularity: d.gpu.Granularity}
 	d.exporter = memory.Exporter{GPU: d.gpu, Machine: d.machine}
 	d.memory = memory.New(d.gpu, scatter.New(d.cfg.Scatter, d.cfg.Rank, d.gpu.Granularity))
-	d.memory.CheckSuspend = d.checkSuspend
+	d.memory.NCCLMapsCaptured = os.Getenv("NCCL_GRAPH_REGISTER") != "0"
 	d.streams = &stream.Streams{
 		GPU: d.gpu, Groups: d.groups, LongestTimeout: d.longestTimeout,
 		NewCalls: func() stream.Calls { return newGraphCalls(d.gpu) },

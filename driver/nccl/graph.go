@@ -8,6 +8,7 @@ import (
 	"symmem/driver"
 	"symmem/driver/nccl/internal/direct"
 	"symmem/driver/nccl/internal/gpu"
+	"symmem/driver/nccl/internal/memory"
 	"symmem/driver/nccl/internal/p2p"
 	"symmem/driver/nccl/internal/stream"
 	"symmem/internal/cuda"
@@ -23,14 +24,15 @@ type graphCalls struct {
 	recordings    map[*communicator]*direct.Recording
 	// orderedCommunicators lists the communicators that use a direct.LaunchOrder.
 	orderedCommunicators []*communicator
-	// windowCommunicators and plainCommunicators list the communicators with calls that NCCL runs
-	// with and without windows.
-	windowCommunicators, plainCommunicators []*communicator
+	// windowCommunicators lists the communicators with calls that use NCCL's windows.
+	windowCommunicators []*communicator
 }
 
 type capturedCall struct {
 	plan    *plan
 	message *p2p.CapturedMessage // nil for a collective
+	// plainUses lists the objects that the call uses if NCCL runs it without windows.
+	plainUses []*memory.UseCount
 }
 
 func newGraphCalls(g *gpu.GPU) stream.Calls {
@@ -72,9 +74,9 @@ func (gc *graphCalls) add(call *capturedCall) {
 		gc.windowCommunicators = append(gc.windowCommunicators, c)
 		c.windowGraphs.Add(1)
 	}
-	if call.runsPlainKernels() && !slices.Contains(gc.plainCommunicators, c) {
-		gc.plainCommunicators = append(gc.plainCommunicators, c)
-		c.plainGraphs.Add(1)
+	if call.runsPlainKernels() {
+		call.plainUses = call.plan.useCounts()
+		c.device.memory.UseCounts.AddPlainCalls(call.plainUses, 1)
 	}
 	needsOrder := c.direct.unavailableReason == "" && !call.plan.Operation.PointToPoint()
 	if needsOrder && !slices.Contains(gc.orderedCommunicators, c) {
@@ -211,7 +213,9 @@ func (gc *graphCalls) Close(allCompleted bool) {
 	for _, c := range gc.windowCommunicators {
 		c.windowGraphs.Add(-1)
 	}
-	for _, c := range gc.plainCommunicators {
-		c.plainGraphs.Add(-1)
+	for _, call := range gc.calls {
+		if len(call.plainUses) > 0 {
+			call.plan.c.device.memory.UseCounts.AddPlainCalls(call.plainUses, -1)
+		}
 	}
 }

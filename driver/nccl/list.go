@@ -12,8 +12,8 @@ import (
 
 // canGroup reports whether NCCL can launch the call in a list, as part of one NCCL group.
 func canGroup(p *plan) bool {
-	return p.kernel == nil && p.parts == nil && p.listedPlans == nil && p.steps == nil &&
-		!p.Operation.PointToPoint() && !p.hasFactor()
+	return p.kernel == nil && p.parts == nil && p.listedPlans == nil &&
+		p.Path != driver.PathTwoLevel && !p.Operation.PointToPoint() && !p.hasFactor()
 }
 
 func listMembers(c *communicator, plans []driver.Plan) ([]*plan, error) {

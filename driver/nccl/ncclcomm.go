@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -29,9 +30,20 @@ func (n *ncclComm) abort() error {
 	return n.gpu.Do(func() error { return n.library.CommAbort(n.handle) })
 }
 
-// destroy is like abort, but NCCL first sends the last data to other machines.
+// destroy frees the communicator after NCCL has sent the last data to other machines. Unlike abort,
+// it can block on other ranks. If the communicator has failed, CommDestroy frees nothing and leaves
+// its thread in an open group of NCCL. That thread therefore ends, and another one aborts the
+// communicator.
 func (n *ncclComm) destroy() error {
-	return n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // is not unlocked, so the thread ends with the goroutine
+		result <- n.gpu.Do(func() error { return n.library.CommDestroy(n.handle) })
+	}()
+	if <-result == nil {
+		return nil
+	}
+	return n.abort()
 }
 
 func (n *ncclComm) register(s *memory.Segment) (nccl.Window, error) {

@@ -92,6 +92,9 @@ func (r *recorder) holdUsedObjects(
 		return err
 	}
 	hold.AddUses(used)
+	if usesNCCL && path != driver.PathWindow {
+		hold.AddPlainUses(used)
+	}
 	if usesNCCL {
 		r.capturedPlainKernels = r.capturedPlainKernels || path != driver.PathWindow
 		r.capturedWindowKernels = r.capturedWindowKernels || path == driver.PathWindow

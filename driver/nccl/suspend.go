@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"symmem/driver"
 	"symmem/internal/control"
@@ -29,30 +28,6 @@ func (w *window) PrepareSuspend() error {
 			driver.ErrBusy)
 	}
 	return nil
-}
-
-// checkSuspend returns ErrBusy if a graph contains plain kernels (NCCL's kernels that use no
-// window). During a capture, NCCL maps the buffers of such calls on other ranks, where kernels
-// would still access the old memory after Resume.
-func (d *Device) checkSuspend() error {
-	if os.Getenv("NCCL_GRAPH_REGISTER") == "0" {
-		return nil
-	}
-	for _, c := range d.openCommunicators() {
-		if c.replaysPlainKernels() {
-			return fmt.Errorf("a graph contains calls of group %s on the plain path, whose memory NCCL may "+
-				"have mapped on other ranks: close the graph, or start the program with "+
-				"NCCL_GRAPH_REGISTER=0: %w", c.cfg.Name(), driver.ErrBusy)
-		}
-	}
-	return nil
-}
-
-func (c *communicator) replaysPlainKernels() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.plainGraphs.Load() > 0 ||
-		c.recorder.capturedPlainKernels && c.recorder.graphHolds.IsActive()
 }
 
 // Suspend deregisters the window and unmaps the segments of other ranks. If the group has failed,

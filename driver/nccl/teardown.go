@@ -220,7 +220,8 @@ func (t *teardown) abort() {
 // machines. An abort would lose this data (defect nccl.LostByAbort).
 func (t *teardown) peersMayNeedData() bool {
 	return t.spansMachines && t.haveKernelsEnded && !t.recorder.graphHolds.IsActive() &&
-		errors.Is(t.plane.Cause(), driver.ErrClosed)
+		errors.Is(t.plane.Cause(), driver.ErrClosed) &&
+		t.comm.asyncError(t.cfg.Name()) == nil
 }
 
 // freeDirectMemory frees the memory of direct kernels, which must have exited.

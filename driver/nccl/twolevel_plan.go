@@ -211,10 +211,13 @@ func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) er
 		return nil
 	}
 	var err error
-	if p.scratch == nil {
-		err = launchAll(p.steps)
-	} else {
+	switch {
+	case p.scratch != nil:
 		err = p.scratch.use(p, s, launchAll)
+	case len(p.steps) > 0:
+		err = launchAll(p.steps)
+	default:
+		err = fmt.Errorf("a %v on two levels has no steps", p.Operation)
 	}
 	if err != nil {
 		return p.c.plane.Fail(err)
@@ -231,13 +234,17 @@ func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) err
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("allocating %d bytes for a %v: %w", m.bytes, p.Operation, err)
+		if errors.Is(err, cuda.ErrOutOfMemory) {
+			err = &driver.OutOfMemoryError{Requested: m.bytes, Cause: err}
+		}
+		return fmt.Errorf("allocating memory for the steps of a %v: %w", p.Operation, err)
 	}
 	steps := m.latest.Load()
 	if steps == nil || steps.address != address {
 		steps = &scratchSteps{address: address}
-		steps.plans, err = p.c.twoLevel.takeSteps(p, address)
-		m.latest.Store(steps)
+		if steps.plans, err = p.c.twoLevel.takeSteps(p, address); err == nil {
+			m.latest.Store(steps)
+		}
 	}
 	if err == nil {
 		err = launch(steps.plans)

@@ -190,7 +190,10 @@ func (w *twoLevelGroup) checkOutputs(
 		w.must(func(m *testRank) error {
 			want, before := outputs[m.rank], m.group.Launched()[driver.PathTwoLevel]
 			output := m.regions[1].segment.Address()
-			if err := m.stream.Fill(output, 0xFF, int64(len(want))); err != nil {
+			// The call may run on another stream.
+			err := errors.Join(m.stream.Fill(output, 0xFF, int64(len(want))),
+				m.stream.Synchronize(w.t.Context()))
+			if err != nil {
 				return err
 			}
 			p, err := prepare(m.group, m.twoLevelCall(op, dataType, count))
@@ -283,6 +286,25 @@ func TestTwoLevelsRefuse(t *testing.T) {
 				return failuref("%v of %d %v: Refusal = %v, want ErrUnsupported", call.Operation, call.Count,
 					call.DataType, err)
 			}
+		}
+		return nil
+	})
+}
+
+// TestTwoLevelsRefuseLists makes a list of ReduceScatters, which need steps of their own.
+func TestTwoLevelsRefuseLists(t *testing.T) {
+	w := newTwoLevelGroup(t, 4)
+	w.must(func(m *testRank) error {
+		var plans []driver.Plan
+		for range 2 {
+			p, err := prepare(m.group, m.twoLevelCall(driver.ReduceScatter, driver.Int32, 1024))
+			if err != nil {
+				return err
+			}
+			plans = append(plans, p)
+		}
+		if _, err := m.group.(driver.Lister).List(plans); !errors.Is(err, driver.ErrUnsupported) {
+			return failuref("List = %v, want ErrUnsupported", err)
 		}
 		return nil
 	})

@@ -14,6 +14,9 @@ type Hold struct {
 	holds     *Holds
 	captureID uint64      // CUDA's ID
 	useCounts []*UseCount // guarded by UseCounts.mu
+	// plainUses lists the objects that calls use which NCCL runs without windows. Only the goroutine
+	// that captures the graph changes it.
+	plainUses []*UseCount
 }
 
 // Holds contains the holds of a group.
@@ -73,6 +76,7 @@ func (h *Hold) end() {
 	delete(hs.holdsByCapture, h.captureID)
 	unused := decrementAll(h.useCounts)
 	uc.mu.Unlock()
+	uc.AddPlainCalls(h.plainUses, -1)
 	if len(unused) == 0 {
 		hs.activeHolds.Done()
 		return
@@ -95,6 +99,12 @@ func (h *Hold) AddUses(useCounts []*UseCount) {
 			h.useCounts = append(h.useCounts, u)
 		}
 	}
+}
+
+// AddPlainUses records that a call uses objects and that NCCL runs it without windows.
+func (h *Hold) AddPlainUses(useCounts []*UseCount) {
+	h.plainUses = append(h.plainUses, useCounts...)
+	h.holds.UseCounts.AddPlainCalls(useCounts, 1)
 }
 
 // HasCapture reports whether a graph contains calls of the group.

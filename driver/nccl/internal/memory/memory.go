@@ -11,9 +11,8 @@ type Memory struct {
 	gpu       *gpu.GPU
 	scatter   *scatter.Scatter
 	UseCounts UseCounts
-	// CheckSuspend returns an error if graphs could no longer be launched after any segment was
-	// suspended. It is nil if graphs do not matter.
-	CheckSuspend func() error
+	// NCCLMapsCaptured is set if NCCL may map the memory of captured calls on other ranks.
+	NCCLMapsCaptured bool
 
 	mu       ranked.Mutex[memoryMu] // guards the following fields
 	arenas   []*Arena

@@ -15,6 +15,9 @@ type UseCount struct {
 	// user of dependsOn. UseCounts.mu guards both fields.
 	deferredFree func()
 	dependsOn    *UseCount
+	// plainCallCount counts the calls in open graphs that use the object and that NCCL runs without
+	// windows. UseCounts.mu guards it.
+	plainCallCount int
 }
 
 // UseCounts contains the lock of a device's use counts and holds.
@@ -42,6 +45,22 @@ func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool 
 		}
 	}
 	return true
+}
+
+// AddPlainCalls adds n to the number of calls in open graphs that use each object and that NCCL runs
+// without windows.
+func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount, n int) {
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
+	for _, u := range useCounts {
+		u.plainCallCount += n
+	}
+}
+
+func (uc *UseCounts) hasPlainCalls(u *UseCount) bool {
+	uc.mu.Lock()
+	defer uc.mu.Unlock()
+	return u.plainCallCount > 0
 }
 
 func (uc *UseCounts) hasUsers(u *UseCount) bool {

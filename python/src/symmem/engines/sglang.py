@@ -264,9 +264,9 @@ def fused_norm(
 
     tensors = input_tensor, residual, weight
     takeover = KEPT
-    if not compiling():
-        found = flashinfer_comm_fusion.resolve_fusion_group(use_attn_tp_group=use_attn_tp_group)
-        takeover = takeover_of(found[-1])
+    resolve = getattr(flashinfer_comm_fusion, "resolve_fusion_group", None)
+    if resolve is not None and not compiling():
+        takeover = takeover_of(resolve(use_attn_tp_group=use_attn_tp_group)[-1])
     if takeover.takes_norm(*tensors):
         added = residual.clone()
         try:
