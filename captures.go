@@ -23,13 +23,13 @@ type captures struct {
 	registrationsDone chan struct{} // closed when registrationCount becomes 0
 }
 
-// sharedCaptures contains, as keys, the *captures of all worlds that Open has opened on a GPU in
-// this process. A registration in one world would invalidate a capture in another world, too.
-// OpenLocal's ranks are left out, because in other programs they are processes.
+// sharedCaptures is the set of *captures of the GPU worlds that Open created in this process. A
+// registration in one world would invalidate a capture in another world, too. Worlds of OpenLocal
+// are not in it: their ranks stand for separate processes.
 var sharedCaptures sync.Map
 
-// share makes registrations in the other worlds of this process fail during these captures, and the
-// other way round.
+// share adds c to sharedCaptures: during captures of c's world, registrations in the other worlds
+// of the set fail, and during their captures, registrations in c's world fail.
 func (c *captures) share() { sharedCaptures.Store(c, nil) }
 
 func (c *captures) unshare() { sharedCaptures.Delete(c) }

@@ -165,8 +165,9 @@ func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr,
 
 // WindowHandle returns NCCL's window, an ncclWindow_t, that contains a range of addresses on this
 // rank, and the offset of the range in the window. With Group.Handle it serves kernels that use
-// NCCL's device API (ncclDevCommCreate). The window is valid as long as an address of
-// Buffer.PeerAddresses.
+// NCCL's device API (ncclDevCommCreate). The window becomes invalid when addresses from
+// Buffer.PeerAddresses do. NCCL requires that all calls on the communicator, including those of
+// symmem, come from one thread at a time, in the same order on all ranks.
 //
 // WindowHandle does not communicate. It returns ErrInvalid if the range is not registered with the
 // group, and ErrUnsupported, with the reason, if NCCL has no window: only groups whose path is

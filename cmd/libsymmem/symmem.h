@@ -462,11 +462,11 @@ int symmem_trim(int pool, size_t keep);
 
 /* Releases the memory of a pool on all ranks of its domain, until symmem_pool_resume, and stores
  * the bytes that this rank has released, if `released` is not NULL. Collective over the domain.
- * Addresses and captured graphs stay valid. If `keep` is not 0, the contents are copied to the host
- * and back; otherwise the memory contains zeros afterwards. If any rank has unfinished work, or a
- * graph with calls on NCCL's paths (see Pool.Suspend in Go), all ranks return SYMMEM_ERR_BUSY.
- * Meanwhile, calls that use the memory return SYMMEM_ERR_SUSPENDED,
- * and nothing else may use it. */
+ * Addresses stay valid. If `keep` is not 0, the contents are copied to the host and back; otherwise
+ * the memory contains zeros afterwards. All ranks return SYMMEM_ERR_BUSY if any rank has unfinished
+ * work, or an open graph with calls on the window path, or on the plain path unless the environment
+ * variable NCCL_GRAPH_REGISTER is 0. Other captured graphs stay valid. Until symmem_pool_resume,
+ * calls that use the memory return SYMMEM_ERR_SUSPENDED, and nothing else may use it. */
 int symmem_pool_suspend(int pool, int keep, uint64_t *released);
 
 /* Maps new memory for a suspended pool, at the same addresses. Collective over the domain. */
@@ -518,21 +518,23 @@ int symmem_is_symmetric(uint64_t group, size_t bytes, const void *address);
 int symmem_peer_addresses(uint64_t group, size_t bytes, const void *address, size_t ranks,
                           uint64_t *addresses);
 
-/* Returns what a kernel with NCCL's device API needs for a range of a window: the group's
- * communicator (an ncclComm_t, for ncclDevCommCreate), the window (an ncclWindow_t) and the offset of
- * the range in it. Handles of failed or closed groups are invalid. NCCL requires that all calls on
- * the communicator, including those of symmem, come from one thread at a time, in the same order on
- * all ranks. The result is SYMMEM_ERR_UNSUPPORTED, with the reason, if NCCL has no window: open the
+/* Writes what a kernel with NCCL's device API needs for a range of a window: the group's
+ * communicator (an ncclComm_t, for ncclDevCommCreate), the window (an ncclWindow_t) and the offset
+ * of the range in the window. Both handles become invalid when the group fails or is closed, and
+ * the window also when addresses from symmem_peer_addresses do. NCCL requires that all calls on the
+ * communicator, including those of symmem, come from one thread at a time, in the same order on all
+ * ranks. The result is SYMMEM_ERR_UNSUPPORTED, with the reason, if NCCL has no window: open the
  * world with the path "window". It does not wait. */
 int symmem_nccl_window(uint64_t group, size_t bytes, const void *address, uint64_t *comm,
                        uint64_t *window, uint64_t *offset);
 
-/* Creates signal words of 32 bits on every rank of a group, all 0, for kernels and programs that
- * wait for each other's accesses to peer addresses. Collective. It writes the address of each rank's
- * first word, by group rank. `ranks` is the size of the group. The words have the properties of
- * memory of symmem_peer_addresses, but every set has 2 MiB of its own, so create one and reuse it.
- * symmem sets no limit to waits for a word. The result is SYMMEM_ERR_UNSUPPORTED, on every rank, if
- * ranks cannot map each other's memory. */
+/* Creates `words` signal words of 32 bits on every rank of a group, all 0, for kernels and programs
+ * that wait for each other's accesses to peer addresses. `words` is from 1 to 16,777,216.
+ * Collective. It writes the address of each rank's first word, by group rank. `ranks` is the size
+ * of the group. The addresses are used as those of symmem_peer_addresses. Every set occupies at
+ * least 2 MiB of its own, so create one and reuse it. symmem does not limit how long a program or
+ * kernel waits for a word. The result is SYMMEM_ERR_UNSUPPORTED, on every rank, if ranks cannot map
+ * each other's memory. */
 int symmem_signal_words_open(uint64_t group, size_t words, size_t ranks, uint64_t *addresses);
 
 /* Frees this rank's words, whose first one is at the address. No rank may use them any more. They

@@ -21,11 +21,11 @@ type levelStep struct {
 	offer driver.Offer
 }
 
-// anyScratch stands for the address of scratch memory that has not been allocated.
-const anyScratch = 1 << 20
+// placeholderScratch stands for the address of scratch memory that has not been allocated.
+const placeholderScratch = 1 << 20
 
 func (t *twoLevel) checkOffer(p *plan) error {
-	_, err := t.offerSteps(p, anyScratch)
+	_, err := t.offerSteps(p, placeholderScratch)
 	return err
 }
 
@@ -135,9 +135,10 @@ func (l *levels) makeAllGatherSteps(call driver.Call) []levelStep {
 	return steps
 }
 
-// makeReduceScatterSteps returns the steps of a ReduceScatter. First, each machine adds its inputs,
-// with one ReduceScatterV for the outputs of each machine. Each rank then has one sum for the rank
-// with the same local index on every machine. These ranks add the sums between machines.
+// makeReduceScatterSteps returns the steps of a ReduceScatter. First, each machine reduces its
+// inputs with one ReduceScatterV for each destination machine. Each rank then holds, in scratch
+// memory, one partial sum for the rank with the same local index on every machine. A ReduceScatter
+// across machines reduces these partial sums.
 func (l *levels) makeReduceScatterSteps(call driver.Call, scratch uintptr) []levelStep {
 	partBytes := uintptr(call.Count * int64(call.DataType.Size()))
 	parts := evenSplits(l.ranksPerMachine, call.Count)
@@ -225,8 +226,8 @@ func launchSteps(p *plan, s *stream.Stream, launch func(*communicator, *plan) er
 	return nil
 }
 
-// use passes the plans of the steps to launch. CUDA mostly allocates the same address again, so use
-// keeps the latest plans.
+// use allocates the memory in stream order, passes the plans of the steps to launch, and frees the
+// memory. CUDA mostly allocates the same address again, so use keeps the latest plans.
 func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) error {
 	address := uintptr(0)
 	err := m.withStream(p, s, func(gpu *cuda.Driver) (err error) {
@@ -254,7 +255,7 @@ func (m *scratch) use(p *plan, s *stream.Stream, launch func([]*plan) error) err
 	}))
 }
 
-// withStream calls f unless the stream is closed.
+// withStream locks the stream and calls f, or returns an error if the stream is closed.
 func (m *scratch) withStream(p *plan, s *stream.Stream, f func(*cuda.Driver) error) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

@@ -113,8 +113,9 @@ def suspend(group: GroupLike = None, *, keep: bool = False) -> int:
 
     `suspend` waits for the device. Tensors keep their addresses and CUDA graphs stay valid, but
     until `resume`, no kernel may access the tensors, and no graph with calls of the group may be
-    replayed. If a message has not been received, a graph contains calls that NCCL runs, or a stream
-    is being captured, all ranks raise `BusyError` or `CapturingError`.
+    replayed. All ranks raise `BusyError` if a message has not been received, or if a graph contains
+    calls on the window path or, unless the environment variable NCCL_GRAPH_REGISTER is 0, on the
+    plain path. They raise `CapturingError` if a stream is being captured.
 
     Args:
         group: the group whose memory is released; the default is the world.
