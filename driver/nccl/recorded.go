@@ -52,8 +52,8 @@ func (r *recorder) findRecording(s *stream.Stream) (*direct.Recording, error) {
 	case capture.Status == cuda.CaptureNone:
 		return nil, fmt.Errorf("recording a collective: %w", driver.ErrNotCapturing)
 	case capture.Status == cuda.CaptureInvalidated:
-		return nil, fmt.Errorf("recording a collective: another thread may have made a CUDA call that "+
-			"is not allowed during captures in mode global: try mode thread_local: %w",
+		return nil, fmt.Errorf("recording a collective: the capture was invalidated, perhaps by a CUDA "+
+			"call of another thread that is not allowed in global mode: capture in thread-local mode: %w",
 			cuda.ErrCaptureInvalidated)
 	case !r.recordings.IsKnown(capture.ID) && r.graphHolds.HasCapture(capture.ID):
 		return nil, fmt.Errorf("recording a collective: group %s was recorded in %d other captures "+

@@ -114,15 +114,15 @@ func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	return time.Duration(float64(milliseconds.Take()) * float64(time.Millisecond)), err
 }
 
-// CaptureMode selects where unsafe calls fail while a stream is being captured
-// (CUstreamCaptureMode). Unsafe calls are those that could wait for captured work, such as
-// EventQuery. A failed call invalidates the capture.
+// CaptureMode selects where unsafe calls fail and invalidate the capture while a stream is being
+// captured (CUstreamCaptureMode). Unsafe calls are those that could wait for captured work, such as
+// EventQuery.
 type CaptureMode int32
 
 // The capture modes.
 const (
-	CaptureGlobal      CaptureMode = 0 // unsafe calls fail on every thread
-	CaptureThreadLocal CaptureMode = 1 // unsafe calls fail on the thread that captures
+	CaptureGlobal      CaptureMode = 0 // unsafe calls of every thread fail and invalidate the capture
+	CaptureThreadLocal CaptureMode = 1 // only unsafe calls of the thread that captures do so
 	CaptureRelaxed     CaptureMode = 2 // unsafe calls succeed
 )
 

@@ -64,11 +64,11 @@ var (
 	callBytes = newMetric("symmem_call_bytes_total", "Sizes of the larger buffers of calls.", counter,
 		callLabels...)
 	submitTime = newMetric("symmem_submit_seconds",
-		"Time until a call returns. One call in 128 and all large calls are timed. On a GPU, calls "+
-			"return before their work has run.", counter, callLabels...)
+		"Time until a call returns. One call in 128, and every call of 1 MiB or more, is timed. On "+
+			"a GPU, calls return before their work has run.", counter, callLabels...)
 	runTime = newMetric("symmem_run_seconds",
-		"Time that a call runs, including waits for other ranks. One call in 128 is timed, and on the "+
-			"host also all large calls.", counter, callLabels...)
+		"Time that a call runs, including waits for other ranks. One call in 128 is timed. The host "+
+			"backend also times every call of 1 MiB or more.", counter, callLabels...)
 	windowCount = newMetric("symmem_windows", "Segments registered with the group.", gauge,
 		"rank", "comm_name")
 	registrationCount = newMetric("symmem_registrations_total", "Calls that registered segments.",

@@ -45,17 +45,18 @@ var (
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
-			"skips up to 31 elements at the end",
+			"leaves up to 31 elements at the end of the output unwritten",
 		Workaround: "symmem uses a second call for them",
 		Source:     "the contract suite on 2 H200, and oneRankReduce in the sources",
 	}
-	// CapturesEnded occurs because a thread of NCCL frees host memory in CUDA's global capture mode.
-	CapturesEnded = &Defect{
+	// CapturesInvalidated occurs because a thread of NCCL calls cudaFreeHost without switching to
+	// relaxed mode (cudaThreadExchangeStreamCaptureMode).
+	CapturesInvalidated = &Defect{
 		FixedIn: Unfixed,
-		Effect: "freeing a communicator that spans machines invalidates captures in mode global of " +
-			"all threads (cudaErrorStreamCaptureInvalidated)",
-		Workaround: "symmem uses mode relaxed for its own captures; other libraries need mode " +
-			"thread_local",
+		Effect: "freeing a communicator that spans machines invalidates captures in global mode " +
+			"(cudaStreamCaptureModeGlobal) of all threads (cudaErrorStreamCaptureInvalidated)",
+		Workaround: "symmem uses relaxed mode for its own captures; other libraries need " +
+			"thread-local mode",
 		Source: "verify --for on 4 H200 with 2.28.9, 2.30.7 and 2.32.3, and ncclCudaHostFree in the " +
 			"sources",
 	}
@@ -95,8 +96,8 @@ const Unfixed = math.MaxInt
 
 // Defects lists all known defects, the most severe first.
 var Defects = []*Defect{
-	EarlyStart, ShiftedLoads, SkippedTail, LostByAbort, CapturesEnded, MachinesWithoutWindows,
-	AverageWithoutKernel, KeptByAbort,
+	EarlyStart, ShiftedLoads, SkippedTail, LostByAbort, CapturesInvalidated,
+	MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
 // MultipliedCount returns how many of count elements are multiplied by a version with the defect

@@ -37,7 +37,7 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	}
 	l.gpu = gpu.In(primary)
 	if rt.World().Stats().Tuning.Machines > 1 {
-		l.captureMode = cuda.CaptureThreadLocal // NCCL's defect CapturesEnded excludes the global mode
+		l.captureMode = cuda.CaptureThreadLocal // NCCL's defect CapturesInvalidated excludes global mode
 	}
 	for range streams {
 		if err := l.addStream(rt); err != nil {
@@ -92,7 +92,8 @@ type LibraryGraph struct {
 
 // Capture captures the work that record queues on the given streams of the library. The capture
 // begins on the first stream. The other streams wait for the first stream, which waits for them at
-// the end. On one machine, Capture uses CUDA's global capture mode, like PyTorch.
+// the end. On one machine, Capture uses CUDA's global capture mode, like PyTorch; on several
+// machines, it uses thread-local mode.
 func (l *Library) Capture(streams []*symmem.Stream, record func() error) (*LibraryGraph, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
