@@ -113,9 +113,9 @@ type PeerMapper interface {
 	PeerAddresses() ([]uintptr, error)
 }
 
-// NativeWindow is implemented by a Window that wraps a window of another library.
+// NativeWindow is implemented by a Window that may wrap a window of another library.
 type NativeWindow interface {
-	// Handle returns the ncclWindow_t. If the library has no window over the segment, Handle returns
+	// Handle returns the ncclWindow_t. If the library has no window for the segment, Handle returns
 	// ErrUnsupported with the reason.
 	Handle() (uintptr, error)
 }

@@ -2,7 +2,8 @@ package nccl
 
 // A teardown (the steps that free a communicator) frees NCCL's communicator with CommAbort. This
 // call, the abort, stops kernels that wait for other ranks. CommDestroy would wait for other ranks.
-// It replaces the abort if a group that spans machines was closed and its kernels have ended.
+// CommDestroy replaces it if the group spans machines and was closed without a fault, its kernels
+// have ended, and no foreign graph contains its calls.
 //
 // These facts determine the steps before the abort. A window kernel is an NCCL kernel that accesses
 // windows (registered memory). A plain kernel is an NCCL kernel that uses no window. A foreign

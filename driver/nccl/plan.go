@@ -48,7 +48,8 @@ type plan struct {
 	// the stream has completed.
 	guard       func(s cuda.Stream, gpu *cuda.Driver) error
 	guardedCall nccl.Invocation
-	// runMeter counts and times the plan's runs, except in graphs. It is nil if nobody asked for it.
+	// runMeter counts and times the plan's runs, except in graphs. It is nil unless SetMeter was
+	// called.
 	runMeter *driver.Meter
 	// work and workErr cache the results of choose.
 	work    kernels.Work

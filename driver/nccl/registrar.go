@@ -268,8 +268,9 @@ func (r *registrar) skipsWindows() bool {
 	return r.direct.unavailableReason == "" && !r.useWindows.Load()
 }
 
-var errSkipsWindows = fmt.Errorf("NCCL has no windows for the group, since its tuning table does "+
-	"not use them (setting the group's path to window registers them): %w", driver.ErrUnsupported)
+var errSkipsWindows = fmt.Errorf("symmem has registered no windows with NCCL, because the group's "+
+	"tuning table does not use them: set the group's path to window to register them: %w",
+	driver.ErrUnsupported)
 
 func (r *registrar) support() windowSupport {
 	r.mu.Lock()

@@ -14,17 +14,17 @@ import (
 // their waits for other ranks. The group's lock guards it.
 type runTimer struct {
 	gpu *gpu.GPU
-	// samples is fixed in size, so that timing a call allocates nothing. If all samples are in
-	// use, the call is not timed.
+	// samples has a fixed size, so that timing a call allocates nothing. If all samples are in use,
+	// the call is not timed.
 	samples         [16]runSample
 	unfinishedCount atomic.Int32 // number of samples in use
 	isClosed        bool
 }
 
 type runSample struct {
-	begin, end cuda.Event    // zero before the first use
-	meter      *driver.Meter // nil if the sample is not in use
-	hasEnded   bool          // whether end has been recorded
+	begin, end  cuda.Event    // zero before the first use
+	meter       *driver.Meter // nil if the sample is not in use
+	endRecorded bool          // whether end has been recorded
 }
 
 // start marks the beginning of a call in a stream if the meter selects the call. It returns nil if
@@ -38,7 +38,7 @@ func (t *runTimer) start(m *driver.Meter, s cuda.Stream, gpu *cuda.Driver) *runS
 	if sample == nil || sample.createEvents(gpu) != nil || gpu.EventRecord(sample.begin, s) != nil {
 		return nil
 	}
-	sample.meter, sample.hasEnded = m, false
+	sample.meter, sample.endRecorded = m, false
 	t.unfinishedCount.Add(1)
 	return sample
 }
@@ -52,7 +52,7 @@ func (t *runTimer) stop(sample *runSample, s cuda.Stream, gpu *cuda.Driver) {
 		t.discard(sample)
 		return
 	}
-	sample.hasEnded = true
+	sample.endRecorded = true
 }
 
 // startSteps is like start, for a call that consists of calls of other groups. It locks the stream
@@ -132,7 +132,7 @@ func (t *runTimer) collect(gpu *cuda.Driver) {
 	}
 	for i := range t.samples {
 		s := &t.samples[i]
-		if !s.hasEnded || s.meter == nil {
+		if !s.endRecorded || s.meter == nil {
 			continue
 		}
 		done, err := gpu.EventQuery(s.end)

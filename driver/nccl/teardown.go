@@ -190,9 +190,9 @@ func (t *teardown) drain() error {
 	return errors.Join(errs...)
 }
 
-// abort starts to free NCCL's communicator, which ends its kernels. Before, it waits until the
-// other ranks know that the group has failed, because an aborted kernel can make their kernels
-// return wrong results.
+// abort waits until the other ranks know that the group has failed, because an aborted kernel can
+// make their kernels return wrong results. It then starts to free NCCL's communicator: with
+// CommAbort, which ends its kernels, or with CommDestroy, if peersMayNeedData.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
 		n.AwaitNotified()

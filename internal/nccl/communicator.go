@@ -31,8 +31,8 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 // thread can call CommAbort. Calls in which other threads are blocked then fail.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// CommDestroy frees a communicator. Before, it waits without a deadline until the communicator's
-// work has ended and NCCL has sent the last data to other machines.
+// CommDestroy waits, without a deadline, until the communicator's work has ended and NCCL has sent
+// the last data to other machines, and then frees the communicator.
 func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
 
 // AsyncError returns the state of a communicator: nil, ErrInProgress during a nonblocking call, or

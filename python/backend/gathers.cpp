@@ -42,11 +42,13 @@ void exchange(
       {output.mutable_data_ptr(), type, std::move(recv_counts), {}, 0});
 }
 
-// The bytes of a part from which copies to temporary memory take longer than the exchange.
+// The size of a part, in bytes, from which copying it to temporary memory takes longer than the
+// exchange.
 constexpr size_t kLarge = size_t{1} << 20;
 
-// Returns where the inputs and outputs of an exchange are, without copying them, if the library can
-// use them there: the memory from the first input to the last must contain no output.
+// Returns the pieces of the inputs and outputs of an exchange if the library can use them without
+// copies: they are outside symmem's memory, and the range from the first input to the last does not
+// overlap the range of the outputs.
 std::optional<std::pair<Pieces, Pieces>> in_place(
     const Calls& calls,
     const Tensors& inputs,

@@ -47,7 +47,8 @@ class Calls {
       void* recv) const;
   void all_to_all_v(const Pieces& send, const Pieces& recv) const;
 
-  // Returns whether an address is in memory of symmem, where a call's buffer must be one buffer.
+  // Returns whether an address is in memory of symmem. All parts of a call's input or output must
+  // then lie in one buffer of symmem.
   bool in_pool(const void* address) const {
     size_t length = 0;
     return library_.locate(address, 0, nullptr, &length) != SYMMEM_ERR_FOREIGN;

@@ -62,23 +62,24 @@ void require_parts(const at::Tensor& whole, const at::Tensor& part, int size);
 // Returns whether all tensors have the same number of elements.
 bool same_size(const std::vector<at::Tensor>& tensors);
 
-// Pieces describes tensors in any places as parts of one buffer.
+// Pieces describes separate tensors as parts of one buffer.
 struct Pieces {
   void* base;
-  int type; // of the elements, as in moved
+  int type; // of the elements, as the function `moved` returns it
   std::vector<int64_t> counts, offsets; // in elements
   size_t bytes; // from the base to the end of the last piece
 };
 
-// Returns the pieces of tensors, or nothing if a tensor is not contiguous, is on a device, or its
-// distance from the base is no number of elements.
+// Returns the pieces of tensors, or nothing if a tensor is not contiguous, is on a device, or does
+// not begin a whole number of elements after the base.
 std::optional<Pieces> pieces(const std::vector<at::Tensor>& tensors);
 
-// Returns the number of elements of each tensor, as in moved.
+// Returns the number of elements of each tensor, as the function `moved` counts them.
 std::vector<int64_t> moved_counts(const std::vector<at::Tensor>& tensors);
 
-// Returns a one-dimensional tensor for the elements of all tensors, one after another. If the tensors
-// are adjacent in memory, it shares their memory; otherwise it is uninitialized.
+// Returns a one-dimensional tensor for the elements of all tensors, one after another. If the
+// tensors are adjacent in memory, the result shares their memory, and `shared` is set; otherwise it
+// is uninitialized.
 at::Tensor joined(const std::vector<at::Tensor>& tensors, bool& shared);
 
 // Returns the elements of all tensors, one after another, in one dimension. If the tensors are

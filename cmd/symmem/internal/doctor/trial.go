@@ -28,8 +28,8 @@ type RankZeroResults struct {
 	// LogProblem states why the log does not show which kernels ran. It is empty if the log shows
 	// the kernels.
 	LogProblem string `json:"log_trouble,omitempty"`
-	// WindowProblem states why NCCL registers no windows, as its log shows. It is empty if NCCL
-	// registers windows, or if the log does not show why it does not.
+	// WindowProblem states why NCCL registers no windows, according to its log. It is empty if NCCL
+	// registers windows or if the log does not show the reason.
 	WindowProblem string      `json:"window_trouble,omitempty"`
 	Copies        []CopySpeed `json:"copies,omitempty"`
 	// CopyProblem states why Copies could not be measured. It is empty if Copies were measured.

@@ -20,7 +20,8 @@ func (r *Recorder) WhyNoWindows() (string, error) {
 	return whyNoWindows(file)
 }
 
-// Messages of NCCL. Up to 2.30, NCCL logs the second one only if a communicator has no windows.
+// Messages of NCCL. Up to 2.30, NCCL logs the message of supportStart only if a communicator has no
+// windows.
 var (
 	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `)
 
@@ -32,11 +33,11 @@ var (
 // support collects what a log says about windows. A window between machines needs GIN, NCCL's
 // communication that kernels start.
 type support struct {
-	areSeveralNodes bool
-	fields          map[string]string // of the message with supportStart; nil without that message
-	lacksPlugin     bool
-	lacksGDRCopy    bool
-	skippedType     string // the value of NCCL_GIN_TYPE that excludes a plug-in
+	spansNodes   bool
+	fields       map[string]string // of the message with supportStart; nil without that message
+	lacksPlugin  bool
+	lacksGDRCopy bool
+	skippedType  string // the value of NCCL_GIN_TYPE that excludes a plug-in
 }
 
 func whyNoWindows(log io.Reader) (string, error) {
@@ -56,7 +57,7 @@ func whyNoWindows(log io.Reader) (string, error) {
 
 func (s *support) add(message string) {
 	if nodes := nodesMessage.FindStringSubmatch(message); nodes != nil {
-		s.areSeveralNodes = nodes[1] != "1"
+		s.spansNodes = nodes[1] != "1"
 	}
 	switch {
 	case supportStart.MatchString(message):
@@ -87,18 +88,19 @@ func (s *support) reason() string {
 		return ""
 	case s.fields["cuMemEnable"] == "0":
 		return "cuMem is disabled (NCCL_CUMEM_ENABLE)"
-	case !s.areSeveralNodes || !hasGIN || gin != "0":
-		return "NCCL does not say why: the GPUs of a machine may not all access each other (P2P), or " +
-			"NCCL_WIN_ENABLE is 0"
+	case !s.spansNodes || !hasGIN || gin != "0":
+		return "NCCL does not say why. Possible reasons: some GPUs of a machine cannot access each " +
+			"other's memory (P2P), or NCCL_WIN_ENABLE is 0"
 	case s.lacksGDRCopy:
-		return "between machines they need GIN, which over sockets needs GDRCopy (libgdrapi.so)"
+		return "windows between machines need GIN, which over sockets needs GDRCopy (libgdrapi.so)"
 	case s.skippedType != "":
-		return "between machines they need GIN, and NCCL_GIN_TYPE=" + s.skippedType +
+		return "windows between machines need GIN, and NCCL_GIN_TYPE=" + s.skippedType +
 			" excludes a plug-in that NCCL has found"
 	case s.lacksPlugin:
-		return "between machines they need GIN, and NCCL found no GIN plug-in"
+		return "windows between machines need GIN, and NCCL found no GIN plug-in"
 	case s.fields["cuMemGdrSupport"] == "0":
-		return "between machines they need GIN, which needs GPUDirect RDMA with memory of cuMemCreate"
+		return "windows between machines need GIN, which needs GPUDirect RDMA with memory of cuMemCreate"
 	}
-	return "between machines they need GIN, which NCCL has on some ranks only or with different types"
+	return "windows between machines need GIN, which NCCL has on some ranks only, or of different " +
+		"types"
 }
