@@ -38,8 +38,8 @@ func CreateFile(path string, bytes int64) (*os.File, error) {
 }
 
 // LockFile locks a file until it is closed. If another open file holds the lock, LockFile returns
-// ErrLocked without waiting. If the filesystem does not support locks, LockFile returns nil; NFS
-// returns ENOLCK if its server has no lock service.
+// ErrLocked without waiting. If the filesystem does not support locks, LockFile returns nil without
+// a lock. NFS reports ENOLCK if its server has no lock service.
 func LockFile(f *os.File) error {
 	err := repeatInterrupted(func() error {
 		return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -102,10 +102,10 @@ func SilenceOf(conn net.Conn) Silence {
 	switch {
 	case err != nil || silence < 3*probeInterval/2:
 		return Answering
-	case silence < SilenceLimit-probeInterval/2: // one lost probe less than the kernel tolerates
+	case silence < SilenceLimit-probeInterval/2:
 		return Suspect
 	}
-	return Silent
+	return Silent // 4 probes are lost, and after the fifth, the kernel ends the connection
 }
 
 // IsSilence reports whether an error on a TCP connection means that the other machine did not

@@ -282,8 +282,9 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// addUnauthenticated adds a connection to j.unauthenticated. If there are too many, it closes the
-// oldest one, so that strangers cannot delay a rank by connections on which they send nothing.
+// addUnauthenticated adds a connection to j.unauthenticated. If the list is then too long, it
+// closes the oldest connection, so that strangers cannot delay a rank with connections on which
+// they send nothing.
 func (j *joiner) addUnauthenticated(conn net.Conn) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -294,8 +295,9 @@ func (j *joiner) addUnauthenticated(conn net.Conn) {
 	}
 }
 
-// removeUnauthenticated removes a connection from j.unauthenticated, so that it stays open. It
-// returns false if the connection has been removed or closed before.
+// removeUnauthenticated removes a connection from j.unauthenticated, so that addUnauthenticated
+// does not close it. It returns false if the connection is not in the list, because it was removed
+// or closed before.
 func (j *joiner) removeUnauthenticated(conn net.Conn) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

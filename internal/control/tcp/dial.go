@@ -143,8 +143,9 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 	return conn, err
 }
 
-// isRefused reports whether no process listens at an address. A connection that ends in its
-// handshake does not prove that: a rank with too many connections closes some of them.
+// isRefused reports whether an error shows that no process listens at the address. The end of a
+// connection during its handshake does not show that, because a rank with too many connections
+// closes some of them.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // handshake sends the first half of the token and verifies the second half. It closes the

@@ -25,7 +25,7 @@ func TestAttackOnStoreIsIgnored(t *testing.T) {
 	store := netip.AddrPortFrom(c.lab.Machines[0].Addresses[0], 29500)
 	a := startAttack(c, func() []netip.AddrPort { return []netip.AddrPort{store} })
 	c.start(machineRank{Timeout: hangTimeout})
-	a.awaitUnderWay(c.t)
+	a.awaitConnections(c.t)
 	c.awaitRounds()
 	c.finish()
 }
@@ -55,7 +55,7 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 		<-time.After(10 * time.Millisecond)
 	}
 	a := startAttack(c, listening)
-	a.awaitUnderWay(c.t)
+	a.awaitConnections(c.t)
 	_, _ = io.WriteString(last.input, "join\n")
 	c.awaitAll(eventNamed(eventJoined))
 	if open := listening(); len(open) != 1 || open[0].Port() != 29500 {
@@ -90,12 +90,12 @@ func listeningPorts(m *netlab.Machine) (ports []uint16) {
 // attack connects to addresses until it is stopped. On some connections it sends data that is no
 // valid greeting; the others it keeps open. It knows no token.
 type attack struct {
-	isUnderWay chan struct{} // closed after underWay connections
-	stop       chan struct{}
+	enough chan struct{} // closed after attackConnections connections
+	stop   chan struct{}
 }
 
-// underWay is more than the store and a rank keep of silent connections.
-const underWay = 600
+// attackConnections exceeds the number of silent connections that the store and a rank keep open.
+const attackConnections = 600
 
 // startAttack starts an attack from the last machine. The attack ends with the test.
 func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
@@ -112,12 +112,12 @@ func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
 	return a
 }
 
-func (a *attack) awaitUnderWay(t testing.TB) {
+func (a *attack) awaitConnections(t testing.TB) {
 	t.Helper()
 	select {
-	case <-a.isUnderWay:
+	case <-a.enough:
 	case <-time.After(hangTimeout):
-		t.Fatalf("the attack could not open %d connections", underWay)
+		t.Fatalf("the attack could not open %d connections", attackConnections)
 	}
 }
 
@@ -145,13 +145,13 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 			if err != nil {
 				continue
 			}
-			if count++; count == underWay {
-				close(a.isUnderWay)
+			if count++; count == attackConnections {
+				close(a.enough)
 			}
 			text := attackTexts[count%len(attackTexts)]
 			_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
 			_, _ = io.WriteString(conn, text)
-			if len(open) < underWay && (count%2 == 0 || len(text) < helloBytes) {
+			if len(open) < attackConnections && (count%2 == 0 || len(text) < helloBytes) {
 				open = append(open, conn)
 				continue
 			}
