@@ -7,8 +7,8 @@
 #                                 DIR, or build/venv, is a link to it
 #   scripts/setup.sh linter       golangci-lint
 #   scripts/setup.sh browser      Chromium, by apt-get; tests of pages are skipped without it
-#   scripts/setup.sh launchers    mpirun and Slurm, by apt-get, for tests with several machines; only
-#                                 by name, as Slurm's daemons are installed, too
+#   scripts/setup.sh launchers    mpirun and Slurm, by apt-get, for tests with several machines;
+#                                 only by name, as Slurm's daemons are installed, too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

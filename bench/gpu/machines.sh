@@ -61,8 +61,9 @@ run_part() {
 	esac
 }
 
-# probe_windows MACHINES requests windows between machines. NCCL needs GIN for them, of type 2 over
-# sockets, which needs GDRCopy. NCCL's log shows whether it has them, and doctor why not.
+# probe_windows MACHINES requests windows between machines. For them NCCL needs GIN, which over
+# sockets has type 2 and needs GDRCopy. NCCL's log shows whether there are windows, and symmem
+# doctor why there are none.
 probe_windows() {
 	local log copy
 	log=$(mktemp -d)

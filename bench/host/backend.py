@@ -3,9 +3,9 @@
     python bench/host/backend.py [--runs 5] [--ranks 2] [--match WORDS]
 
 Each run times an operation with all backends in turn, in the same processes, so that noise affects
-all of them equally. The program prints the medians of the runs in microseconds, and with how many
-operations gloo was faster. The fake backend does not communicate, so its time is PyTorch's
-overhead. At 1 KiB, "C" is the time of symmem's own call of an all-reduce in C.
+all of them equally. The program prints the medians of the runs in microseconds, and in how many
+comparisons gloo was faster. The fake backend does not communicate, so its time is PyTorch's
+overhead. "C" is the time of an all-reduce of 1 KiB that calls symmem's C function directly.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def operations(group: Any, backend: str, count: int) -> dict[str, Call]:
 
 
 def own_call(count: int) -> Call:
-    """Return symmem's own call of an all-reduce, which waits."""
+    """Return an all-reduce that calls symmem's C function directly and waits."""
     import torch
 
     import symmem
@@ -109,7 +109,7 @@ def own_call(count: int) -> Call:
 
 
 def supported(call: Call) -> bool:
-    """Make a call, and return whether its backend supports it, as gloo not always did."""
+    """Make a call, and return whether its backend supports it; some versions of gloo do not."""
     try:
         call()
     except (RuntimeError, NotImplementedError) as e:
