@@ -22,11 +22,11 @@ _logged: set[str] = set()
 def register_mem_pool(backend: Any, pool: torch.cuda.MemPool) -> None:
     """Register the memory of a MemPool with the process group of a backend.
 
-    A call is required only before a capture of calls on new memory, because other calls register
-    memory of symmem themselves. Memory of other allocators, such as that of Megatron-Core for NCCL,
-    cannot be registered: symmem's calls use it as ordinary memory.
+    A call is required only before a capture of collectives on new memory, because otherwise
+    collectives register memory of symmem themselves. Memory of other allocators, such as that of
+    Megatron-Core for NCCL, cannot be registered: symmem uses it as ordinary memory.
 
-    Collective over the process group for memory of symmem.
+    Collective over the process group if the pool has memory of symmem.
 
     Args:
         backend: the backend of a process group for tensors on GPUs.
@@ -41,8 +41,8 @@ def register(pool: torch.cuda.MemPool, group: int) -> None:
 
     Args:
         pool: a pool of PyTorch.
-        group: the handle of the group. It is 0 for a process group of split_group, whose calls
-            register the memory.
+        group: the handle of the group. It is 0 for a process group that split_group created, and
+            then nothing is registered: the collectives register the memory.
     """
     numbers = set()
     for segment in pool.snapshot():  # type: ignore[no-untyped-call]

@@ -165,7 +165,7 @@ class Takeover:
         return found
 
     def refuse_norm(self, input: torch.Tensor) -> None:
-        """Leave calls of `takes_norm` with such an input to the engine from now on."""
+        """Make `takes_norm` return False for inputs like this one from now on."""
         self._answers[self._norm_key(input)] = False
 
     def _norm_key(self, input: torch.Tensor) -> tuple[Any, ...]:

@@ -111,7 +111,7 @@ def _refusals(communicator: Any) -> Iterator[str]:
 
 
 def _fuse_norms(group: str, takeover: Takeover) -> None:
-    """Add the fusion of norms to vLLM's compilation, unless its modules are not as expected."""
+    """Add the fusion of norms to vLLM's compilation, unless vLLM's modules lack what it needs."""
     try:
         from symmem.engines import vllm_norm
     except (ImportError, AttributeError) as e:

@@ -22,7 +22,7 @@ from symmem._torch.pytorch import pattern_matcher
 from symmem.engines.takeover import Takeover
 
 EPSILONS = (1e-5, 1e-6)
-"""The epsilons of models. A pattern contains a constant."""
+"""The epsilons of models. Each needs its own pattern, because a pattern contains a constant."""
 
 OWN_PASS = "AllReduceFusionPass"
 """The name of vLLM's pass with the same purpose, which uses FlashInfer."""
