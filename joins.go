@@ -64,7 +64,7 @@ func (rt *Runtime) JoinWith(
 	}
 	if rt.registry.hasJoinedID(id) {
 		return nil, invalid("joining group %q: the id was already used for a group: "+
-			"pass an id that no open or closed group has", id)
+			"pass an id that was never used", id)
 	}
 	fullID := joinedPrefix + id
 	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())

@@ -26,10 +26,11 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	return peerAddresses(g, b.Address(), b.Size())
 }
 
-// usableWindow returns the window that contains a range of addresses. what is for errors.
-func usableWindow(g *Group, address uintptr, bytes int64, what string) (*windowEntry, error) {
+// findUsable returns the window that contains a range of addresses. Errors begin with subject, the
+// words for the requested result.
+func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
 	if g == nil {
-		return nil, invalid("%s: the group is nil", what)
+		return nil, invalid("%s: the group is nil", subject)
 	}
 	entry, ok := g.windows.table.Load().findWindow(address, bytes)
 	if !ok {
@@ -37,14 +38,14 @@ func usableWindow(g *Group, address uintptr, bytes int64, what string) (*windowE
 			"group, or call Pool.Register", bytes, address, g.id)
 	}
 	if err := entry.pool.usable(); err != nil {
-		return nil, fmt.Errorf("%s in group %s: %w", what, g.id, err)
+		return nil, fmt.Errorf("%s in group %s: %w", subject, g.id, err)
 	}
 	return entry, nil
 }
 
 // windowHandle implements Interop.WindowHandle.
 func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintptr, err error) {
-	entry, err := usableWindow(g, address, bytes, "NCCL's window")
+	entry, err := findUsable(g, address, bytes, "NCCL's window")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -59,7 +60,7 @@ func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintpt
 }
 
 func peerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
-	entry, err := usableWindow(g, address, bytes, "addresses of peers")
+	entry, err := findUsable(g, address, bytes, "addresses of peers")
 	if err != nil {
 		return nil, err
 	}

@@ -314,9 +314,9 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 // Suspend waits for calls that use the pool, and then for unfinished work on this rank's streams.
 // Each wait takes at most a second, or a quarter of the timeout if that is less. If a call or work
 // is then unfinished on some rank, all ranks return an ErrBusy that names the rank and the work.
-// They also return ErrBusy while a graph contains calls that NCCL runs, on the window path or, unless
-// the environment variable NCCL_GRAPH_REGISTER is 0, on the plain path. They return ErrCapturing if
-// any rank is capturing a stream, and ErrOutOfMemory if a rank has too little host memory for
+// They also return ErrBusy while an open graph contains calls on the window path or, unless the
+// environment variable NCCL_GRAPH_REGISTER is 0, on the plain path. They return ErrCapturing if any
+// rank is capturing a stream, and ErrOutOfMemory if a rank has too little host memory for
 // KeepContents. After any of these errors, the pool remains usable.
 //
 // While a pool is suspended, calls that use its memory return ErrSuspended. Free, Stats and Close

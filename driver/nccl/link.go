@@ -9,9 +9,9 @@ import (
 
 // checkLinks returns an error unless NVLink connects this GPU with the GPUs of all members that
 // have the same boot ID, and thus are on the same physical machine. Direct kernels write lines of
-// 128 bytes that must arrive as a whole, which PCIe does not guarantee. GPUs of other machines can
-// only be mapped over NVLink. The error becomes part of a reason that already ends with
-// driver.ErrUnsupported.
+// 128 bytes that must arrive as a whole, which PCIe does not guarantee. Memory of GPUs of other
+// machines needs no check, because it can be mapped over NVLink only. The error does not wrap
+// driver.ErrUnsupported, because the caller's error does.
 func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 	for _, m := range members {
 		if m.GPUID == self.GPUID || m.BootID != self.BootID {
@@ -24,12 +24,12 @@ func checkLinks(g *gpu.GPU, self *member, members []*member) error {
 		for _, pair := range [2][2]cuda.Device{{g.Device, peer}, {peer, g.Device}} {
 			src, dst := pair[0], pair[1]
 			if can, err := src.CanAccessPeer(dst); err != nil || !can {
-				return fmt.Errorf("GPU %d cannot access the memory of GPU %d (nvidia-smi topo -p2p r)",
+				return fmt.Errorf("GPU %d cannot access the memory of GPU %d (see nvidia-smi topo -p2p r)",
 					src.Ordinal(), dst.Ordinal())
 			}
 			native, err := src.P2PAttribute(cuda.P2PNativeAtomicSupported, dst)
 			if err != nil || native == 0 {
-				return fmt.Errorf("GPUs %d and %d are not connected by NVLink (nvidia-smi topo -m)",
+				return fmt.Errorf("GPUs %d and %d are not connected by NVLink (see nvidia-smi topo -m)",
 					src.Ordinal(), dst.Ordinal())
 			}
 		}

@@ -157,7 +157,7 @@ func TestRemarkOnMisalignedBuffers(t *testing.T) {
 
 func TestGroupWithoutWindowNamesItsReason(t *testing.T) {
 	for machines, want := range map[int]string{
-		1: "symmem doctor", 2: "on 2 machines, for which it needs GIN",
+		1: "symmem doctor", 2: "on 2 machines, because they need GIN",
 	} {
 		s := windowSupport{machines: machines}
 		s.disable(3, "2.32.3")

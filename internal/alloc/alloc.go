@@ -3,7 +3,7 @@ package alloc
 import "fmt"
 
 // Growth describes a segment that the caller must map and pass to AddSegment. The caller may
-// increase Bytes, and decrease it with Shrink.
+// increase Bytes directly, and decrease it by calling Shrink.
 type Growth struct {
 	Bytes      int64 // 0 if no segment is needed
 	minBytes   int64 // smallest size that fits the request

@@ -6,8 +6,8 @@ import (
 )
 
 var clockRules = []rule{{
-	name: "ranks exchange no wall time",
-	why: "the clocks of machines differ and are set while a job runs; only traces contain wall " +
+	name: "ranks do not exchange wall time",
+	why: "the clocks of machines differ and may be set while a job runs; only traces contain wall " +
 		"time, which symmem export corrects",
 	check: each(func(f *file) []finding {
 		var all []finding

@@ -151,7 +151,8 @@ func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	return nil, fmt.Errorf("pool %d is not open: %w", number, symmem.ErrClosed)
 }
 
-// openSignals opens a pool without a number for a set of signal words.
+// openSignals opens a pool for a set of signal words. The pool has no number, so find does not
+// return it.
 func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,7 +163,7 @@ func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error
 	return p, err
 }
 
-// closeSignals closes a pool of openSignals.
+// closeSignals closes a pool that openSignals opened.
 func (t *poolTable) closeSignals(p *pool) error {
 	t.mu.Lock()
 	t.removeLocked(func(other *pool) bool { return other == p })

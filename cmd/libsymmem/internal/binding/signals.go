@@ -16,7 +16,7 @@ const maxSignalWords = 1 << 24
 // OpenSignalWords creates a set of signal words on every rank of a group, all of them 0. It returns
 // the address of each rank's first word. It is collective over the group.
 //
-// Every set has a pool, because new segments contain zeros.
+// Every set has its own pool, so that its words are in a new segment, which contains zeros.
 func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {

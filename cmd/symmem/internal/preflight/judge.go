@@ -200,9 +200,9 @@ func (j *reportBuilder) judgeCall(i int) {
 	case call.TableMicroseconds >= minTableMicroseconds &&
 		call.Microseconds*j.Tolerance > call.TableMicroseconds:
 		j.add(Fault{
-			Kind: KindJob, Text: fmt.Sprintf("%s takes %s; %s are expected from the %s", name,
-				doctor.FormatMicroseconds(call.Microseconds),
-				doctor.FormatMicroseconds(call.TableMicroseconds), j.report.TableName),
+			Kind: KindJob, Text: fmt.Sprintf("%s took %s, but the %s has %s", name,
+				doctor.FormatMicroseconds(call.Microseconds), j.report.TableName,
+				doctor.FormatMicroseconds(call.TableMicroseconds)),
 			Advice: "look for other programs on the nodes, or run symmem tune again",
 		})
 	case c.RequestedPath != c.Path:

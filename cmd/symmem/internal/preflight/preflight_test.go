@@ -217,8 +217,8 @@ func TestCallsAreComparedWithTable(t *testing.T) {
 	}
 }
 
-// TestShortCallsAreNotComparedWithTable uses times of a healthy H200. The measured time includes the
-// launch, and the table's does not.
+// TestShortCallsAreNotComparedWithTable uses times of a healthy H200. The measured time includes
+// the launch, and the table's does not.
 func TestShortCallsAreNotComparedWithTable(t *testing.T) {
 	table := &tuning.Table{Device: "H200", Rules: []tuning.Rule{{
 		Calls: tuning.Calls{

@@ -17,7 +17,7 @@ import (
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
 	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
-	Refused string `json:"refused,omitempty"` // why a group computed no further norms, or ""
+	Refused string `json:"refused,omitempty"` // why a group skipped its remaining norms, or ""
 }
 
 type normFindings struct {
@@ -79,8 +79,8 @@ func (r *runner) runNorms(ctx context.Context) error {
 	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
 }
 
-// runGroupNorms computes the norms of one group. After a refusal, which all ranks of the group get,
-// it skips this group's other norms only, because other groups have other ranks.
+// runGroupNorms computes the norms of one group. If the group refuses a norm, which it does on all
+// ranks, runGroupNorms skips the group's other norms. Other groups may still support them.
 func (r *runner) runGroupNorms(
 	ctx context.Context, group int, buffers *[3]symmem.Buffer,
 ) error {

@@ -32,8 +32,8 @@ type GPU struct {
 	referenceCount int
 	unfinishedWork []*unfinishedItem
 	deferredFrees  []func() error
-	// reclaiming is closed when Reclaim's call of the first function of deferredFrees ends. It is
-	// nil outside such a call.
+	// reclaiming is not nil while Reclaim calls the first function of deferredFrees. It is closed
+	// when that call ends.
 	reclaiming chan struct{}
 }
 

@@ -56,9 +56,9 @@ func (g *GPU) FreeWhenIdle(free func() error) error {
 	return free()
 }
 
-// Reclaim calls the deferred functions in order until memory must stay mapped. If another goroutine
-// is calling one of them, it waits for that call. allFreed reports whether no deferred function is
-// left. The caller must not hold any lock of the backend.
+// Reclaim calls the deferred functions in order while memory need not stay mapped. If another
+// goroutine is calling one of them, Reclaim waits for that call. allFreed reports whether no
+// deferred function is left. The caller must not hold any lock of the backend.
 func (g *GPU) Reclaim() (allFreed bool, err error) {
 	for !g.MustKeepMemory() {
 		free, ended := g.beginFree()

@@ -36,7 +36,7 @@ func decode(t *testing.T, file []byte) error {
 	return nil
 }
 
-// FuzzPickle decodes damaged pickles.
+// FuzzPickle decodes damaged pickles: Decode must return a document or ErrFormat.
 func FuzzPickle(f *testing.F) {
 	for _, body := range []string{
 		"}\x8c\x08segments]\x94(K\x01M\x00\x02J\x00\x00\x00\x01\x8a\x02\x00\x01es.",
