@@ -13,6 +13,9 @@ const SignalWordBytes = 4
 // maxSignalWords is the maximum number of words of one set.
 const maxSignalWords = 1 << 24
 
+// signalSegmentBytes is the size of the memory of a set of signal words that fit into it.
+const signalSegmentBytes = 2 << 20
+
 // OpenSignalWords creates a set of signal words on every rank of a group, all of them 0. It returns
 // the address of each rank's first word. It is collective over the group.
 //
@@ -30,7 +33,9 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 	if err != nil {
 		return nil, err
 	}
-	p, err := ws.session.poolTable.openSignals(r, symmem.PoolOptions{Domain: g.Group})
+	p, err := ws.session.poolTable.openSignals(r, symmem.PoolOptions{
+		Domain: g.Group, FirstSegment: signalSegmentBytes,
+	})
 	if err != nil {
 		return nil, err
 	}

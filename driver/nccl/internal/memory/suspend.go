@@ -14,16 +14,16 @@ var _ driver.SuspendableSegment = (*Segment)(nil)
 
 // PrepareSuspend copies the contents to host memory if save is set. It returns ErrBusy if a kernel
 // of a closed stream or group may still use the memory, or if a graph contains plain calls (calls
-// that NCCL runs without windows) that use it. During a capture, NCCL maps the buffers of such calls
-// on other ranks, and the kernels would still access the old memory after Resume.
+// that NCCL runs without windows) that use it. During a capture, NCCL maps the buffers of such
+// calls on other ranks, and the kernels would still access the old memory after Resume.
 func (s *Segment) PrepareSuspend(save bool) error {
 	g := s.arena.memory.gpu
 	if _, err := g.Reclaim(); err != nil {
 		return err
 	}
 	if m := s.arena.memory; m.NCCLMapsCaptured && m.UseCounts.hasPlainCalls(&s.UseCount) {
-		return fmt.Errorf("a graph contains calls on NCCL's plain path, which may have mapped the memory "+
-			"on other ranks: close the graph, or start the program with NCCL_GRAPH_REGISTER=0: %w",
+		return fmt.Errorf("a graph contains calls on NCCL's plain path, which may have mapped the "+
+			"memory on other ranks: close the graph, or start the program with NCCL_GRAPH_REGISTER=0: %w",
 			driver.ErrBusy)
 	}
 	s.mu.Lock()

@@ -47,8 +47,8 @@ func (uc *UseCounts) DeferUntilUnused(u, dependsOn *UseCount, free func()) bool 
 	return true
 }
 
-// AddPlainCalls adds n to the number of calls in open graphs that use each object and that NCCL runs
-// without windows.
+// AddPlainCalls adds n to the number of calls in open graphs that use each object and that NCCL
+// runs without windows.
 func (uc *UseCounts) AddPlainCalls(useCounts []*UseCount, n int) {
 	uc.mu.Lock()
 	defer uc.mu.Unlock()
