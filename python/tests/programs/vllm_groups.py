@@ -207,7 +207,8 @@ def compiled_norms_run_on_symmem() -> None:
 
     x = own((4, 64)).bfloat16()
     want = layers(x, residual)
-    with config.patch(post_grad_custom_post_pass=norms):
+    # With a cached graph, Inductor would not call the pass.
+    with config.patch(post_grad_custom_post_pass=norms, force_disable_caches=True):
         torch._dynamo.reset()
         run = torch.compile(layers, fullgraph=True)
         run(x, residual)
