@@ -531,10 +531,10 @@ int symmem_nccl_window(uint64_t group, size_t bytes, const void *address, uint64
 /* Creates `words` signal words of 32 bits on every rank of a group, all 0, for kernels and programs
  * that wait for each other's accesses to peer addresses. `words` is from 1 to 16,777,216.
  * Collective. It writes the address of each rank's first word, by group rank. `ranks` is the size
- * of the group. The addresses are used as those of symmem_peer_addresses. Every set occupies at
- * least 2 MiB of its own on each rank, so create one and reuse it. symmem does not limit how long a
- * program or kernel waits for a word. The result is SYMMEM_ERR_UNSUPPORTED, on every rank, if ranks
- * cannot map each other's memory. */
+ * of the group. The addresses are used as those of symmem_peer_addresses. A set takes at least
+ * 2 MiB of memory on each rank: create one set and reuse it. Waits for a word have no timeout; the
+ * caller must bound them. Returns SYMMEM_ERR_UNSUPPORTED on every rank if the ranks cannot map each
+ * other's memory. */
 int symmem_signal_words_open(uint64_t group, size_t words, size_t ranks, uint64_t *addresses);
 
 /* Frees this rank's words, whose first one is at the address. No rank may use them any more. They

@@ -21,11 +21,12 @@ type levelStep struct {
 	offer driver.Offer
 }
 
-// placeholderScratch stands for the address of scratch memory that has not been allocated.
-const placeholderScratch = 1 << 20
+// alignedAddress is aligned for every kernel. checkOffer asks for the steps with it, because only a
+// launch allocates the scratch memory.
+const alignedAddress = 1 << 20
 
 func (t *twoLevel) checkOffer(p *plan) error {
-	_, err := t.offerSteps(p, placeholderScratch)
+	_, err := t.offerSteps(p, alignedAddress)
 	return err
 }
 

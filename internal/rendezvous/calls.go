@@ -119,7 +119,7 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
 	// This CompareSet cannot change the store. Unlike GET, it distinguishes a missing key from an
 	// empty value.
-	placeholder := []byte("?")
-	value, err = c.CompareSet(ctx, key, placeholder, placeholder)
-	return value, err == nil && string(value) != string(placeholder), err
+	noValue := []byte("?")
+	value, err = c.CompareSet(ctx, key, noValue, noValue)
+	return value, err == nil && string(value) != string(noValue), err
 }
