@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 const maxIdleLinks = 4
@@ -30,6 +31,7 @@ type linkSet struct {
 	mu        sync.Mutex     // guards the fields below
 	links     map[*link]bool // all connections
 	idleLinks []*link        // connections that no call uses
+	freed     chan struct{}  // closed and replaced when a call returns its connection, or nil
 	isClosed  bool
 	onClose   func() error // called by Close, or nil
 }
@@ -72,13 +74,43 @@ func (c *linkSet) Close() error {
 	return errors.Join(errs...)
 }
 
+// acquireLink returns an idle connection or opens one. A server that is about to close accepts no
+// connection, so acquireLink then waits briefly for one that another call uses.
 func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	var (
+		dialErr error
+		timeout <-chan time.Time
+	)
+	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		l, freed, err := c.takeIdle()
+		if l != nil || err != nil {
+			return l, err
+		}
+		if dialErr != nil && freed == nil {
+			return nil, dialErr
+		}
+		if dialErr == nil {
+			if l, dialErr = c.openLink(ctx); l != nil || !errors.Is(dialErr, ErrLost) {
+				return l, dialErr
+			}
+			timeout = time.After(maxLinkWait)
+			continue // A connection may have become idle.
+		}
+		select {
+		case <-freed:
+		case <-timeout:
+			return nil, dialErr
+		case <-ctx.Done():
+		}
 	}
-	if l, err := c.takeIdle(); l != nil || err != nil {
-		return l, err
-	}
+}
+
+const maxLinkWait = time.Second
+
+func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 	l, err := c.dial(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -94,18 +126,23 @@ func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-func (c *linkSet) takeIdle() (*link, error) {
+// takeIdle returns an idle connection. If all are in use, it returns a channel that is closed when
+// a call returns one. The channel is nil if there are no connections.
+func (c *linkSet) takeIdle() (l *link, freed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isClosed {
-		return nil, ErrClosed
+	switch n := len(c.idleLinks); {
+	case c.isClosed:
+		return nil, nil, ErrClosed
+	case n > 0:
+		l, c.idleLinks = c.idleLinks[n-1], c.idleLinks[:n-1]
+		return l, nil, nil
+	case len(c.links) == 0:
+		return nil, nil, nil
+	case c.freed == nil:
+		c.freed = make(chan struct{})
 	}
-	if len(c.idleLinks) == 0 {
-		return nil, nil
-	}
-	l := c.idleLinks[len(c.idleLinks)-1]
-	c.idleLinks = c.idleLinks[:len(c.idleLinks)-1]
-	return l, nil
+	return nil, c.freed, nil
 }
 
 func (c *linkSet) addLink(l *link) bool {
@@ -122,6 +159,10 @@ func (c *linkSet) addLink(l *link) bool {
 func (c *linkSet) releaseLink(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.freed != nil {
+		close(c.freed)
+		c.freed = nil
+	}
 	switch {
 	case !l.isIncomplete && !c.isClosed && len(c.idleLinks) < maxIdleLinks:
 		c.idleLinks = append(c.idleLinks, l)

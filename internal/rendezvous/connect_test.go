@@ -407,3 +407,23 @@ func TestGuardedContextEndsWithRank(t *testing.T) {
 	}
 	ranks.Wait()
 }
+
+// TestRanksConnectAheadOfRankZero connects and closes repeatedly on ranks that do not wait for each
+// other. Ranks 1 and 2 reach the store of the previous round while rank 0 closes it, and can leave
+// while another rank is still in Connect.
+func TestRanksConnectAheadOfRankZero(t *testing.T) {
+	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	ctx := testContext(t)
+	forEachRank(t, worlds, func(w World) error {
+		for round := range 40 {
+			_, m, err := Connect(ctx, w)
+			if err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+			if err := m.Close(); err != nil {
+				return fmt.Errorf("closing round %d: %w", round, err)
+			}
+		}
+		return nil
+	})
+}

@@ -81,10 +81,38 @@ func (s *Server) recordEnd(e rankEnd) {
 	_ = s.applyRequest(0, r)
 }
 
+// announceClosing announces that the store is about to close normally, and waits up to flushTimeout
+// until all watchers have disconnected. Closing the connection of a watcher that has not read the
+// announcement would make it report the end of rank 0.
 func (s *Server) announceClosing() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.recordEnd(rankEnd{Closing: true})
+	s.mu.Unlock()
+	timeout := time.After(flushTimeout)
+	for {
+		hasWatchers, ended := s.watchers()
+		if !hasWatchers {
+			return
+		}
+		select {
+		case <-ended:
+		case <-timeout:
+			return
+		}
+	}
+}
+
+// watchers reports whether a remote rank has sent a greeting and is still connected. The channel is
+// closed when the next session ends.
+func (s *Server) watchers() (bool, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sess := range s.sessions {
+		if sess.greeting != nil && sess.isRemote {
+			return true, s.remoteEnded
+		}
+	}
+	return false, nil
 }
 
 // handleGreeting answers r and returns true if r is a greeting. The caller must hold s.mu.
@@ -236,25 +264,28 @@ func (m *Member) Ended(
 	}
 }
 
-// explainWaitError replaces the error of a wait that failed because a rank has ended. It waits
-// briefly, because the store may record the end a moment later.
-func (m *Member) explainWaitError(err error) error {
-	var absent *AbsentError
-	isAbsent := errors.As(err, &absent)
-	lost := errors.Is(err, ErrLost) || errors.Is(err, errClosedEarly)
-	if m.watcher == nil || !isAbsent && !lost {
+// explainError replaces the error of a call of Connect that failed because a rank has ended. It
+// waits briefly, because this rank may learn of the end a moment later.
+func (m *Member) explainError(err error) error {
+	var (
+		absent *AbsentError
+		ended  *EndedError
+	)
+	switch {
+	case m.watcher == nil:
+	case errors.As(err, &absent):
+		ctx, cancel := context.WithTimeout(context.Background(), launcherDelay)
+		defer cancel()
+		ended = m.watcher.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
+			return !e.Left && slices.Contains(absent.Ranks, e.Rank)
+		})
+	case errors.Is(err, ErrLost), errors.Is(err, errClosedEarly):
+		ended = m.watcher.endOfStore()
+	}
+	if ended == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), launcherDelay)
-	defer cancel()
-	e := m.watcher.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
-		return isAbsent && !e.Left && slices.Contains(absent.Ranks, e.Rank) ||
-			lost && !e.Left && e.Rank == 0 && m.watcher.hasLostStore()
-	})
-	if e == nil {
-		return err
-	}
-	return &AbsentError{Ranks: []int{e.Rank}, Size: m.world.Size, Err: e}
+	return &AbsentError{Ranks: []int{ended.Rank}, Size: m.world.Size, Err: ended}
 }
 
 func (m *Member) endedError(ctx context.Context) error {

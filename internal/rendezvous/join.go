@@ -41,6 +41,9 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 	if err == nil {
 		err = m.awaitRanks(ctx)
 	}
+	if err != nil {
+		err = m.explainError(err)
+	}
 	if err != nil && ctx.Err() != nil && m.store != nil && !errors.As(err, new(*EndedError)) {
 		if absent := m.findAbsent(ctx); len(absent) > 0 {
 			err = &AbsentError{
@@ -76,7 +79,7 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 	if ended := m.endedError(guardedCtx); ended != nil {
 		return ended
 	}
-	return m.explainWaitError(err)
+	return err
 }
 
 // join determines the key prefix of this call and announces this rank. A request in progress can

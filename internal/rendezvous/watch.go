@@ -88,6 +88,9 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 			w.mu.Lock()
 			w.isStoreClosing = true
 			w.mu.Unlock()
+			w.markStoreLost()
+			_ = w.client.Close() // The server waits for it.
+			return
 		case e.World == "":
 			// The launcher reports the exit of a process, but not whether its rank left before.
 			var reason []byte
@@ -141,6 +144,22 @@ func (w *endWatcher) markStoreLost() {
 	if w.storeRank >= 0 {
 		w.recordEnd(rankEnd{World: w.world, Rank: w.storeRank, How: how, Left: isClosing})
 	}
+}
+
+// endOfStore waits up to rankEndGrace for the watcher to lose its connection, too. It returns the
+// end of the rank that served the store, or nil if the store closed normally.
+func (w *endWatcher) endOfStore() *EndedError {
+	select {
+	case <-w.done:
+	case <-time.After(rankEndGrace):
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	end := w.ends[w.storeRank]
+	if !w.isStoreLost || end == nil || end.Left {
+		return nil
+	}
+	return end.EndedError
 }
 
 func (w *endWatcher) hasLostStore() bool {
