@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 import torch
 import torch.distributed as dist
 
-if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 14):
+version = tuple(int(n) for n in torch.__version__.split(".")[:2])
+if version < (2, 14):
     import symmem  # noqa: F401 - Before 2.14, PyTorch does not find the backend itself.
 else:
     assert "symmem" not in sys.modules
@@ -28,5 +30,10 @@ pair = dist.new_group([0, 1], backend="symmem")
 if rank < 2:
     dist.broadcast(tensor, 0, group=pair)
 
+if version >= (2, 15):
+    # PyTorch attaches its Flight Recorder to every backend.
+    dump = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="symmem"))
+    recorded = {entry["profiling_name"] for entry in dump["entries"]}
+    assert "symmem:all_reduce" in recorded, recorded
 dist.destroy_process_group()
 print("RAN", os.path.dirname(sys.modules["symmem"].__file__ or ""))
