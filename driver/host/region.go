@@ -53,9 +53,9 @@ type frameHeader struct {
 }
 
 const (
-	// With several frames, the sender and the receiver can work at the same time.
-	pipeFrames = 4
-	// Several frames fit into the second-level cache.
+	// With many frames, the sender and the receiver rarely wait for each other.
+	pipeFrames = 16
+	// All frames of a pipe fit into the second-level cache.
 	frameBytes       = 32 << 10
 	frameHeaderBytes = 7 * 8
 )

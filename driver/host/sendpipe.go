@@ -131,7 +131,8 @@ func (s *sendCall) shouldDefer(shared *sharedPipe, waitBegin uint64) bool {
 	if waitBegin != 0 && now-waitBegin > uint64(timeout/4) {
 		return true
 	}
-	return now >= s.pipe.waitDeadline(spin.LoadAcquire64(&shared.read), now, timeout)
+	restBytes := s.plan.bytes - s.postedBytes
+	return now >= s.pipe.waitDeadline(spin.LoadAcquire64(&shared.read), now, restBytes, timeout)
 }
 
 func (s *sendCall) lastFrame() uint64 {
@@ -146,11 +147,14 @@ func (s *sendCall) waitForRoom(shared *sharedPipe, shouldDefer func() bool) erro
 }
 
 const (
-	// sendWait limits how long Sends wait for a receiver that reads no frames. The wait begins when
-	// a Send finds the pipe full. All Sends together wait this long only once, even if two ranks
+	// minSendWait is the shortest time that Sends wait for a receiver that reads no frames. The wait
+	// begins when a Send finds the pipe full. All Sends together wait only once, even if two ranks
 	// send each other many messages before they receive any.
-	sendWait = time.Millisecond
-	// longestSendWait limits the wait for large backlogs.
+	minSendWait = time.Millisecond
+	// copyTimePerByte is about the time to copy a byte to new memory, which a Send must do if it
+	// does not wait. A Send waits for as long as that copy would take.
+	copyTimePerByte = time.Nanosecond
+	// longestSendWait limits the wait for large messages and large backlogs.
 	longestSendWait = time.Second
 	// backlogUnit is the number of bytes of backlog for which the wait doubles, to slow down a
 	// sender that is always ahead of its receiver.
@@ -159,13 +163,16 @@ const (
 
 // waitDeadline returns the time at which a Send stops waiting. A Send waits for only a fraction of
 // the timeout, because other ranks may be waiting for this rank's stream.
-func (pipe *sendPipe) waitDeadline(read, now uint64, timeout time.Duration) uint64 {
+func (pipe *sendPipe) waitDeadline(
+	read, now uint64, restBytes int64, timeout time.Duration,
+) uint64 {
 	pipe.mu.Lock()
 	defer pipe.mu.Unlock()
 	if read != pipe.lastReadFrame || pipe.fullSince == 0 {
 		pipe.lastReadFrame, pipe.fullSince = read, now
 	}
-	wait := sendWait << min(pipe.backlogBytes/backlogUnit, 20)
+	wait := min(max(minSendWait, time.Duration(restBytes)*copyTimePerByte), longestSendWait)
+	wait <<= min(pipe.backlogBytes/backlogUnit, 20)
 	return pipe.fullSince + uint64(min(wait, longestSendWait, timeout/16))
 }
 

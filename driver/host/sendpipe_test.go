@@ -107,22 +107,24 @@ func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 	const ms = uint64(time.Millisecond)
 	o := &sendPipe{}
 	for _, c := range []struct {
-		read, now uint64
-		backlog   int64
-		timeout   time.Duration
-		want      uint64
+		read, now     uint64
+		rest, backlog int64
+		timeout       time.Duration
+		want          uint64
 	}{
-		{0, 100 * ms, 0, time.Minute, 101 * ms},
-		{0, 500 * ms, 0, time.Minute, 101 * ms}, // the receiver has read nothing more
-		{0, 500 * ms, 5 * backlogUnit, time.Minute, 132 * ms},
-		{1, 500 * ms, 5 * backlogUnit, time.Minute, 532 * ms},
-		{1, 800 * ms, 1 << 50, time.Minute, 1500 * ms},
-		{1, 800 * ms, 1 << 50, 160 * time.Millisecond, 510 * ms},
+		{0, 100 * ms, 0, 0, time.Minute, 101 * ms},
+		{0, 500 * ms, 0, 0, time.Minute, 101 * ms}, // the receiver has read nothing more
+		{0, 500 * ms, 64e6, 0, time.Minute, 164 * ms},
+		{0, 500 * ms, 1 << 50, 0, time.Minute, 1100 * ms},
+		{0, 500 * ms, 0, 5 * backlogUnit, time.Minute, 132 * ms},
+		{1, 500 * ms, 0, 5 * backlogUnit, time.Minute, 532 * ms},
+		{1, 800 * ms, 0, 1 << 50, time.Minute, 1500 * ms},
+		{1, 800 * ms, 0, 1 << 50, 160 * time.Millisecond, 510 * ms},
 	} {
 		o.backlogBytes = c.backlog
-		if got := o.waitDeadline(c.read, c.now, c.timeout); got != c.want {
-			t.Errorf("waitEnd(%d, %d, %v) = %v with a backlog of %d bytes, want %v", c.read, c.now,
-				c.timeout, time.Duration(got), c.backlog, time.Duration(c.want))
+		if got := o.waitDeadline(c.read, c.now, c.rest, c.timeout); got != c.want {
+			t.Errorf("waitDeadline(%d, %d, %d, %v) = %v with a backlog of %d bytes, want %v", c.read,
+				c.now, c.rest, c.timeout, time.Duration(got), c.backlog, time.Duration(c.want))
 		}
 	}
 }
