@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/symmem/internal/bench"
 )
 
-const benchLong = `bench measures symmem against baselines, alternating between the two.
+const benchLong = `bench compares the speed of symmem with baselines, in alternating batches.
 
 Each result is the median of several batches, with the minimum and the 10th and 90th percentiles. A
 ratio is the median of the baseline divided by that of symmem: above 1, symmem is faster. Some
@@ -34,7 +34,6 @@ type benchFlags struct {
 // maxBatches limits the number of batches, because their times are kept in memory.
 const maxBatches = 1_000_000
 
-// planFlags holds the flags that set the duration of measurements.
 type planFlags struct {
 	isQuick       bool
 	batchCount    int

@@ -114,7 +114,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 func (f *collectiveFlags) register(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
-	f.addTimedRankFlags(flags, &c.Timeout)
+	f.addBenchRankFlags(flags, &c.Timeout)
 	flags.BoolVar(&c.Compare, "compare", false, "measure auto and all paths alternately")
 	flags.IntVar(&c.GraphCalls, "graph", 0, "time replays of graphs with this number of calls")
 	flags.Lookup("graph").NoOptDefVal = "20"

@@ -61,7 +61,7 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	if !report.RanksAgree {
 		return exitWith(exitWrong, nil)
@@ -69,22 +69,22 @@ func (f *diffFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// rankFiles holds the flags of commands that compare files recorded by ranks.
+// rankFiles holds the flags that diff and report have in common.
 type rankFiles struct {
-	fileRanks        []string
-	device           int
-	comparesAllPools bool
+	fileRanks []string
+	device    int
+	allPools  bool
 }
 
 func (f *rankFiles) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.fileRanks, "rank", nil,
 		"rank of a file, as FILE=N (default: last number of its name)")
 	flags.IntVar(&f.device, "device", -1, "device of a snapshot (default: the only one with events)")
-	flags.BoolVar(&f.comparesAllPools, "all-pools", false,
+	flags.BoolVar(&f.allPools, "all-pools", false,
 		"also compare the default pool and the pools of graphs")
 }
 
-// compare reads files and compares their ranks. It returns an error if there are fewer than
+// compare reads files and compares the ranks that recorded them. It returns an error for fewer than
 // minFiles files.
 func (f *rankFiles) compare(
 	cmd *cobra.Command, paths []string, minFiles int,
@@ -100,7 +100,7 @@ func (f *rankFiles) compare(
 	}
 	sources, err := load.Find(paths, ranks)
 	if err != nil {
-		return nil, exitWith(exitUsage, err)
+		return nil, exitWith(exitFailed, err)
 	}
 	if len(sources) < minFiles {
 		return nil, errors.New("one file is not enough: pass the files of at least two ranks")
@@ -109,11 +109,11 @@ func (f *rankFiles) compare(
 	histories, err := load.Files(sources, load.Options{Device: f.device, Progress: progress})
 	end()
 	if err != nil {
-		return nil, exitWith(exitUsage, err)
+		return nil, exitWith(exitFailed, err)
 	}
-	report := diff.Compare(histories, diff.Options{AllPools: f.comparesAllPools})
+	report := diff.Compare(histories, diff.Options{AllPools: f.allPools})
 	if minFiles > 1 && !report.HasComparison() {
-		return nil, exitWith(exitUsage, errors.New("nothing to compare: no pool or group has events "+
+		return nil, exitWith(exitFailed, errors.New("nothing to compare: no pool or group has events "+
 			"in the files of two ranks"))
 	}
 	return report, nil
@@ -131,7 +131,7 @@ func cutLast(s, separator string) (before, after string, found bool) {
 // minProgressBytes is the smallest input for which progress is shown on a terminal.
 const minProgressBytes = 64 << 20
 
-// newReadProgress returns functions that show how much has been read, and that clear the display.
+// newReadProgress returns one function that shows how much has been read, and one that clears it.
 func newReadProgress(cmd *cobra.Command) (progress func(done, total int64), end func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

@@ -78,7 +78,7 @@ func TestDiffOfAgreeingRanks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if code, _, errs := runDiff(t, one, two); code != exitUsage || !strings.Contains(errs, "--rank") {
+	if code, _, errs := runDiff(t, one, two); code != exitFailed || !strings.Contains(errs, "--rank") {
 		t.Errorf("exit code %d, %s; want 2 and advice to use --rank", code, errs)
 	}
 	code, out, errs := runDiff(t, one, two, "--rank", one+"=0", "--rank", two+"=1")
@@ -97,15 +97,15 @@ func TestDiffOfUnreadableFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, _, errs := runDiff(t, filepath.Join(dir, difftest.FileName(0)), file)
-		if code != exitUsage || !strings.Contains(errs, file) {
+		if code != exitFailed || !strings.Contains(errs, file) {
 			t.Errorf("%s: exit code %d, %q; want 2 and the file's name", name, code, errs)
 		}
 	}
 	empty := writeSnapshots(t, nil, nil)
-	if code, _, errs := runDiff(t, empty); code != exitUsage || !strings.Contains(errs, "nothing") {
+	if code, _, errs := runDiff(t, empty); code != exitFailed || !strings.Contains(errs, "nothing") {
 		t.Errorf("files without events: exit code %d, %s; want 2 and a message", code, errs)
 	}
-	if code, _, _ := runDiff(t, filepath.Join(dir, "absent")); code != exitUsage {
+	if code, _, _ := runDiff(t, filepath.Join(dir, "absent")); code != exitFailed {
 		t.Errorf("absent file: exit code %d; want 2", code)
 	}
 }

@@ -45,11 +45,11 @@ const doctorExample = `  symmem doctor
 
 type doctorFlags struct {
 	rankFlags
-	backend   string
-	ncclPath  string
-	timeout   time.Duration
-	runsTrial bool
-	json      bool
+	backend      string
+	ncclPath     string
+	timeout      time.Duration
+	trialEnabled bool
+	json         bool
 }
 
 func newDoctorCommand() *cobra.Command {
@@ -78,7 +78,7 @@ func (f *doctorFlags) addFlags(flags *pflag.FlagSet) {
 		&f.timeout)
 	flags.StringVar(&f.ncclPath, "nccl", "",
 		"path of the NCCL library (default: the one that symmem finds)")
-	flags.BoolVar(&f.runsTrial, "trial", true, "start ranks and run all-reduces on them")
+	flags.BoolVar(&f.trialEnabled, "trial", true, "start ranks and run all-reduces on them")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
@@ -97,7 +97,7 @@ func (f *doctorFlags) parse(flags *pflag.FlagSet) error {
 	}
 	// Ranks started by doctor inherit the variable.
 	if err := os.Setenv(nccl.PathVariable, f.ncclPath); err != nil {
-		return exitWith(exitUsage, fmt.Errorf("setting %s: %w", nccl.PathVariable, err))
+		return exitWith(exitFailed, fmt.Errorf("setting %s: %w", nccl.PathVariable, err))
 	}
 	return nil
 }
@@ -111,10 +111,10 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		}
 	}
 	switch {
-	case f.isStartedRank && isAlone:
-		return exitWith(exitUsage, errLauncherVariables)
-	case f.isStartedRank:
-		return f.writeRankResult(cmd, world)
+	case f.isChildRank && isAlone:
+		return exitWith(exitFailed, errLauncherVariables)
+	case f.isChildRank:
+		return f.runChildRank(cmd, world)
 	case isAlone:
 		return f.reportFindings(cmd, f.startTrial)
 	case f.rankCount != 0 && f.rankCount != world.Size:
@@ -124,10 +124,10 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return f.runAsLaunchedRank(cmd, world)
 }
 
-// runAsLaunchedRank runs the trial on a rank that a launcher has started. The trial comes first,
-// because it sets variables that NCCL reads only once.
+// runAsLaunchedRank runs on a rank that a launcher has started. It runs the trial first, because
+// the trial sets variables that NCCL reads only once.
 func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.World) error {
-	if !f.runsTrial {
+	if !f.trialEnabled {
 		if world.LocalRank != 0 {
 			return nil
 		}
@@ -146,7 +146,6 @@ func (f *doctorFlags) runAsLaunchedRank(cmd *cobra.Command, world rendezvous.Wor
 	return exitWith(exitWrong, nil)
 }
 
-// reportFindings examines this machine and prints the report.
 func (f *doctorFlags) reportFindings(
 	cmd *cobra.Command, runTrial func(*cobra.Command, *doctor.Facts) (*doctor.Trial, error),
 ) error {
@@ -154,13 +153,13 @@ func (f *doctorFlags) reportFindings(
 	isUnusable := facts.Backend == "nccl" &&
 		(facts.Driver.Error != "" || facts.Library.Error != "")
 	var interruptErr error
-	if f.runsTrial && !isUnusable && facts.Launcher.Error == "" {
+	if f.trialEnabled && !isUnusable && facts.Launcher.Error == "" {
 		facts.Trial, interruptErr = runTrial(cmd, facts)
 	}
 	facts.Tuning = f.inspectTuning(facts)
 	report := doctor.Examine(facts)
 	if err := writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText); err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	if interruptErr != nil {
 		return interruptErr
@@ -189,7 +188,6 @@ func (f *doctorFlags) collectFacts() *doctor.Facts {
 	return facts
 }
 
-// inspectTuning describes the tuning table that symmem.Open would use for these ranks.
 func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
 	ranks, device := max(f.rankCount, facts.Launcher.Size), ""
 	if t := facts.Trial; t != nil {
@@ -202,8 +200,8 @@ func (f *doctorFlags) inspectTuning(facts *doctor.Facts) doctor.Tuning {
 	return doctor.InspectTuning(facts.Backend, device, ranks, file, required)
 }
 
-// findTuningFile returns the file of the tuning table that symmem.Open would use, or "" for the
-// built-in table. isRequired is set if the user named the file, so that it must exist.
+// findTuningFile returns the path of the tuning table that symmem.Open would use, or "" for the
+// built-in table. isRequired reports whether the user named the file, so that it must exist.
 func findTuningFile(device string, ranks int) (file string, isRequired bool) {
 	file = os.Getenv("SYMMEM_TUNING")
 	switch {
@@ -219,7 +217,7 @@ func findTuningFile(device string, ranks int) (file string, isRequired bool) {
 	return file, false
 }
 
-// trialContext limits the duration of a trial. A trial waits for other ranks several times.
+// trialContext limits the duration of a trial, in which a rank waits several times for others.
 func (f *doctorFlags) trialContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 4*f.timeout+time.Minute)
 }

@@ -16,8 +16,8 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// startTrial starts the ranks of a trial and collects their results. It returns an error if a
-// signal interrupts the trial.
+// startTrial starts the ranks of a trial and collects their results. It returns an error only if a
+// signal interrupts the trial. Any other error is in the Trial.
 func (f *doctorFlags) startTrial(
 	cmd *cobra.Command, facts *doctor.Facts,
 ) (*doctor.Trial, error) {
@@ -45,7 +45,7 @@ func (f *doctorFlags) startTrial(
 	result, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), OmitPrefix: true,
 		Command: []string{
-			self, cmd.Name(), "--" + startedRankFlag, "--backend=" + facts.Backend,
+			self, cmd.Name(), "--" + childRankFlag, "--backend=" + facts.Backend,
 			"--timeout=" + f.timeout.String(),
 		},
 		Stdout: &output, Stderr: cmd.ErrOrStderr(),
@@ -63,19 +63,20 @@ func (f *doctorFlags) startTrial(
 	return trial, nil
 }
 
-// rankResultPrefix marks the lines that contain results. NCCL may print other lines to the same
+// rankResultPrefix begins each line that contains a result. NCCL may print other lines to the same
 // output.
 const rankResultPrefix = "result: "
 
-func (f *doctorFlags) writeRankResult(cmd *cobra.Command, world rendezvous.World) error {
+func (f *doctorFlags) runChildRank(cmd *cobra.Command, world rendezvous.World) error {
 	return printRankResult(cmd, runTrial(cmd.Context(), world, f.backend, f.timeout))
 }
 
-// printRankResult prints this rank's result for the process that started the rank.
+// printRankResult prints this rank's result as JSON, which parseRankResults reads in the parent
+// process.
 func printRankResult(cmd *cobra.Command, result any) error {
 	encoded, err := json.Marshal(result)
 	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("encoding the result of this rank: %w", err))
+		return exitWith(exitFailed, fmt.Errorf("encoding the result of this rank: %w", err))
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s\n", rankResultPrefix, encoded)
 	return exitWith(exitOK, err)
@@ -99,7 +100,7 @@ func missingResultsError(launched *launch.Result, results []doctor.RankResult) e
 	for _, e := range launched.Exits {
 		isFrom := func(r doctor.RankResult) bool { return r.Rank == e.Rank }
 		if !slices.ContainsFunc(results, isFrom) {
-			errs = append(errs, fmt.Errorf("%v without a report", e))
+			errs = append(errs, fmt.Errorf("%v without printing its result", e))
 		}
 	}
 	return errors.Join(errs...)

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// trialSizes lists the sizes of the calls: a small one for latency, and a large one for bandwidth.
+// trialSizes contains a small size to measure latency and a large size to measure bandwidth.
 var trialSizes = []struct {
 	bytes   int64
 	repeats int // number of timed calls
@@ -31,7 +31,6 @@ type trial struct {
 	afterCalls func(context.Context) error
 }
 
-// runTrial runs a trial on one rank. The result contains any error.
 func runTrial(
 	ctx context.Context, world rendezvous.World, backend string, timeout time.Duration,
 ) doctor.RankResult {
@@ -88,7 +87,6 @@ func (t *trial) run(ctx context.Context, backend string, timeout time.Duration) 
 	return t.afterCalls(ctx)
 }
 
-// recordWindowProblem records why NCCL registers no windows, according to NCCL's log.
 func (t *trial) recordWindowProblem() (err error) {
 	if t.rankZeroResults.IsLogRequested && t.rankZeroResults.LogProblem == "" && t.rt.Size() > 1 {
 		t.rankZeroResults.WindowProblem, err = t.recorder.WhyNoWindows()
@@ -124,7 +122,6 @@ func (t *trial) runAllCalls(ctx context.Context) error {
 	return nil
 }
 
-// pathsToTry lists the paths to try. The host backend has no direct path.
 func (t *trial) pathsToTry() []symmem.PathChoice {
 	choices := []symmem.PathChoice{symmem.PathWindow, symmem.PathPlain}
 	if t.usesNCCL() {
@@ -236,7 +233,7 @@ func (t *trial) countLaunches() int {
 	return len(log)
 }
 
-// recordKernel records which kernel performed a call, according to NCCL's log.
+// recordKernel looks up in NCCL's log which kernel performed the call.
 func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
 	if !t.rankZeroResults.IsLogRequested || c.Path == symmem.PathDirect.String() {
 		return

@@ -5,9 +5,9 @@ import "fmt"
 // Exit codes of the commands. launch exits with the code of its program. A command that is killed
 // by signal n exits with 128+n, as in shells.
 const (
-	exitOK    = 0
-	exitWrong = 1 // ranks computed a wrong result or diverged
-	exitUsage = 2 // the command could not run or could not finish
+	exitOK     = 0
+	exitWrong  = 1 // ranks computed a wrong result or diverged
+	exitFailed = 2 // the command could not run or could not finish
 )
 
 // exitError makes the command exit with a code. If err is nil, the error has already been printed.

@@ -45,14 +45,13 @@ type exportFlags struct {
 	json                                       bool
 }
 
-// exportReport describes the files that export has written.
 type exportReport struct {
 	Files  []exportedFile `json:"files"`
 	Clocks []export.Clock `json:"clocks"`
 	Notes  []string       `json:"notes"`
 }
 
-// exportedFile describes an archive or a folder of files.
+// exportedFile describes an archive or folder that export has written.
 type exportedFile struct {
 	Format string `json:"format"`
 	Path   string `json:"path"`
@@ -85,11 +84,11 @@ func (f *exportFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	traces, err := export.Open(args)
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	report := &exportReport{Files: []exportedFile{}, Clocks: traces.Clocks, Notes: traces.Notes}
 	if err := f.writeFiles(traces, report); err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	return exitWith(exitOK, writeReport(cmd.OutOrStdout(), f.json, report, report.writeText))
 }

@@ -29,7 +29,7 @@ func TestExportRedact(t *testing.T) {
 	if code, out, errs := runDiff(t, redacted); code != exitOK {
 		t.Errorf("diff of redacted traces = exit code %d; want 0\n%s%s", code, out, errs)
 	}
-	if code := export(redacted, "--redact", folder); code != exitUsage {
-		t.Errorf("export --redact to a folder with files = exit code %d; want %d", code, exitUsage)
+	if code := export(redacted, "--redact", folder); code != exitFailed {
+		t.Errorf("export --redact to a folder with files = exit code %d; want %d", code, exitFailed)
 	}
 }

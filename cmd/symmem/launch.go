@@ -18,19 +18,20 @@ import (
 	"symmem/internal/live"
 )
 
-const launchLong = `launch starts N ranks of a program on this machine, with torchrun's variables.
+const launchLong = `launch starts N ranks of a program on this machine and waits until they exit.
 
-It waits until all ranks have exited.
+It sets the environment variables that torchrun sets. It prints the output of the ranks in whole
+lines, with the prefix "[rank] ". An incomplete line, such as a prompt or a progress bar, is printed
+after 0.1 seconds.
 
-It prints the ranks' output in whole lines, with the prefix "[rank] ". An incomplete line, such as a
-prompt or a progress bar, is printed after 0.1 seconds.
+When a rank fails, the other ranks have 10 seconds to print their errors and exit. Then they get
+SIGTERM and, 5 seconds later, SIGKILL. 2 seconds after the failure, a message on standard error
+lists the ranks that are still running. Processes that a rank leaves behind are killed when the rank
+exits.
 
-When a rank fails, the others have 10 seconds to report. Then they get SIGTERM and, 5 seconds later,
-SIGKILL. After 2 seconds, a message on standard error lists the ranks that are still running.
-Processes that a rank leaves behind are killed when the rank exits.
-
-Signals (INT, TERM, HUP, QUIT) are forwarded, also to stopped ranks. Ranks that have not exited 10
-seconds after a TERM (--kill-after) get SIGKILL. A second interrupt kills all ranks immediately.
+launch forwards the signals INT, TERM, HUP and QUIT to the ranks, even to suspended ones. Ranks that
+have not exited 10 seconds after a TERM (--kill-after) get SIGKILL. A second interrupt kills all
+ranks immediately.
 
 The exit code is that of the first rank that failed, 128+n for signal n, or 2 if nothing could be
 started. If the output is a pipe whose reader has exited, the ranks get SIGTERM, and the code is
@@ -49,17 +50,18 @@ const launchExample = `  symmem launch -n 4 -- python train.py --steps 10
   symmem launch -n 2 --no-prefix -- symmem verify
   symmem launch -n 4 --summary exits.json -- ./job`
 
-// maxLaunchedRanks is the maximum number of ranks of a launched program, which need not use symmem.
+// maxLaunchedRanks is larger than maxRanks, because launch can start programs that do not use
+// symmem.
 const maxLaunchedRanks = 4096
 
 type launchFlags struct {
 	ranks       int
 	port        int
 	killAfter   time.Duration
-	pinsRanks   bool
-	sharesGPUs  bool
-	omitsPrefix bool
-	printsJSON  bool
+	pin         bool
+	shareGPUs   bool
+	noPrefix    bool
+	json        bool
 	summaryFile string
 	traceFolder string
 	httpAddress string
@@ -85,14 +87,15 @@ func newLaunchCommand() *cobra.Command {
 	flags.IntVar(&f.port, "master-port", 0, "value of MASTER_PORT (default: a free port)")
 	flags.DurationVar(&f.killAfter, "kill-after", 10*time.Second,
 		"time between a forwarded TERM and SIGKILL; 0 waits forever")
-	flags.BoolVar(&f.pinsRanks, "pin", false, "bind rank r to the r-th of the allowed processors")
-	flags.BoolVar(&f.sharesGPUs, "share-gpus", false, "let ranks share GPUs if there are too few")
-	flags.BoolVar(&f.omitsPrefix, "no-prefix", false, "print lines without the prefix")
-	flags.BoolVar(&f.printsJSON, "json", false, "print one JSON object with each rank's exit code")
+	flags.BoolVar(&f.pin, "pin", false, "bind rank r to the r-th of the allowed processors")
+	flags.BoolVar(&f.shareGPUs, "share-gpus", false,
+		"let ranks share GPUs if there are fewer GPUs than ranks")
+	flags.BoolVar(&f.noPrefix, "no-prefix", false, "print lines without the prefix")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object with each rank's exit code")
 	flags.StringVar(&f.traceFolder, "trace", "", "folder for traces, which symmem diff compares")
 	flags.StringVar(&f.httpAddress, "http", "",
 		"address of a page that shows what all ranks do, such as\n"+
-			"localhost:9400, or \"unix\" for symmem status only")
+			"localhost:9400, or \"unix\" to serve only symmem status")
 	flags.StringVar(&f.summaryFile, "summary", "", "write the object of --json to a file")
 	return cmd
 }
@@ -100,7 +103,8 @@ func newLaunchCommand() *cobra.Command {
 func (f *launchFlags) parse(args []string) error {
 	switch {
 	case f.ranks < 1 || f.ranks > maxLaunchedRanks:
-		return fmt.Errorf("set the number of ranks to start, from 1 to %d: -n N", maxLaunchedRanks)
+		return fmt.Errorf("the number of ranks is %d, but must be from 1 to %d: set it with -n",
+			f.ranks, maxLaunchedRanks)
 	case len(args) == 0:
 		return fmt.Errorf("add the command to start: symmem launch -n %d -- command", f.ranks)
 	case f.port < 0 || f.port > 65535:
@@ -111,7 +115,7 @@ func (f *launchFlags) parse(args []string) error {
 		return fmt.Errorf("--kill-after is %v, but must not be negative", f.killAfter)
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
-		return exitWith(exitUsage, fmt.Errorf("finding the command: %w", err))
+		return exitWith(exitFailed, fmt.Errorf("finding the command: %w", err))
 	}
 	return nil
 }
@@ -126,39 +130,39 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	spec := launch.Spec{
 		Ranks: f.ranks, Command: args, MasterPort: f.port, Stdin: cmd.InOrStdin(),
 		Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), KillDelay: f.killAfter,
-		OmitPrefix: f.omitsPrefix,
+		OmitPrefix: f.noPrefix,
 	}
 	if f.killAfter == 0 {
 		spec.KillDelay = -1
 	}
-	if f.printsJSON {
+	if f.json {
 		spec.Stdout = spec.Stderr
 	}
 	if err := f.setVariables(); err != nil {
 		return err
 	}
-	if f.pinsRanks {
+	if f.pin {
 		self, err := os.Executable()
 		if err != nil {
-			return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+			return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
 		}
 		spec.Command = slices.Concat([]string{self, pinName, "--"}, args)
 	}
 	var sharing *gpuSharing
-	if userEnv := os.Environ(); f.sharesGPUs {
+	if userEnv := os.Environ(); f.shareGPUs {
 		if gpuCount, err := symmem.LocalRanks("nccl"); err != nil || gpuCount < f.ranks {
 			if sharing, err = checkSharing(f.ranks, nil, userEnv); err != nil {
-				return exitWith(exitUsage, err)
+				return exitWith(exitFailed, err)
 			}
 		}
 	}
 	result, err := runRanks(cmd.Context(), spec, sharing)
 	live.Sweep()
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	if err := f.writeSummary(cmd, &result); err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	if result.Signal == syscall.SIGPIPE {
 		return exitWith(128+int(syscall.SIGPIPE), nil)
@@ -166,13 +170,12 @@ func (f *launchFlags) run(cmd *cobra.Command, args []string) error {
 	return launchError(&result)
 }
 
-// setVariables sets the environment variables for --trace and --http.
 func (f *launchFlags) setVariables() error {
 	variables := map[string]string{"SYMMEM_HTTP": f.httpAddress}
 	if f.traceFolder != "" {
 		folder, err := filepath.Abs(f.traceFolder)
 		if err != nil {
-			return exitWith(exitUsage, fmt.Errorf("finding the folder of traces: %w", err))
+			return exitWith(exitFailed, fmt.Errorf("finding the folder of traces: %w", err))
 		}
 		variables["SYMMEM_TRACE"] = folder
 	}
@@ -181,13 +184,12 @@ func (f *launchFlags) setVariables() error {
 			continue
 		}
 		if err := os.Setenv(name, value); err != nil {
-			return exitWith(exitUsage, fmt.Errorf("setting %s: %w", name, err))
+			return exitWith(exitFailed, fmt.Errorf("setting %s: %w", name, err))
 		}
 	}
 	return nil
 }
 
-// launchError returns an error with the exit code of the first rank that failed, or nil.
 func launchError(result *launch.Result) error {
 	if result.FirstFailed < 0 {
 		return nil
@@ -206,7 +208,7 @@ func (f *launchFlags) writeSummary(cmd *cobra.Command, result *launch.Result) er
 			return fmt.Errorf("writing the summary: %w", err)
 		}
 	}
-	if f.printsJSON {
+	if f.json {
 		_, err = cmd.OutOrStdout().Write(encoded)
 	}
 	return err

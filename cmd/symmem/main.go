@@ -29,7 +29,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = fmt.Errorf("writing to standard output: %w", out.err)
 	}
 	code := reportError(stderr, cmd, err)
-	if code == exitUsage && err != nil && !out.written && wantsJSON(cmd, args) {
+	if code == exitFailed && err != nil && !out.written && wantsJSON(cmd, args) {
 		writeFailure(stdout, code, err)
 	}
 	return code
@@ -50,5 +50,5 @@ func reportError(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if system := syscall.Errno(0); !errors.As(err, &system) {
 		fmt.Fprintf(stderr, "Run '%s --help' for its arguments.\n", cmd.CommandPath())
 	}
-	return exitUsage
+	return exitFailed
 }

@@ -56,7 +56,7 @@ func (o *output) Stat() (os.FileInfo, error) {
 // returns false in ranks that this program has started, because their parent writes the JSON.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	jsonFlag, err := cmd.Flags().GetBool("json")
-	if err != nil || slices.Contains(args, "--"+startedRankFlag) {
+	if err != nil || slices.Contains(args, "--"+childRankFlag) {
 		return false
 	}
 	return jsonFlag || slices.Contains(args, "--json") && cmd.Name() != "launch"

@@ -120,31 +120,29 @@ func (f *preflightFlags) run(cmd *cobra.Command) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline)
 	defer cancel()
 	r := f.runChecks(ctx, world)
-	if f.isStartedRank {
+	if f.isChildRank {
 		if err := printRankResult(cmd, r.result); err != nil || r.result.Error == "" {
 			return err
 		}
-		return exitWith(exitWrong, nil) // makes the launcher stop ranks that are still running
+		return exitWith(exitWrong, nil) // so that the launcher stops the other ranks
 	}
 	report := f.judgeResults(r.knownResults(), preflight.Options{Ranks: world.Size, FirstExit: -1})
 	if !r.isReporter() && r.result.Error != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "[rank %d] %s\n", world.Rank, r.result.Error)
 	}
 	if err := f.writeResults(cmd, report, r.isReporter(), world.LocalRank == 0); err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	return exitWith(report.ExitCode(), nil)
 }
 
-// writeResults prints the report if isReporter is set, and writes the metrics if firstOfNode is
-// set.
 func (f *preflightFlags) writeResults(
-	cmd *cobra.Command, report *preflight.Report, isReporter, firstOfNode bool,
+	cmd *cobra.Command, report *preflight.Report, isReporter, isFirstOfNode bool,
 ) (err error) {
 	if isReporter {
 		err = writeReport(cmd.OutOrStdout(), f.json, report, report.WriteText)
 	}
-	if firstOfNode && f.metricsFile != "" {
+	if isFirstOfNode && f.metricsFile != "" {
 		err = errors.Join(err, report.WriteMetrics(f.metricsFile))
 	}
 	return err

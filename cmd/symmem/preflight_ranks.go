@@ -19,16 +19,15 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// preflightRank runs one rank's checks.
 type preflightRank struct {
 	flags      *preflightFlags
 	world      rendezvous.World
 	trial      trial
 	result     preflight.RankResult
-	allResults []preflight.RankResult // results of all ranks; nil if they could not be collected
+	allResults []preflight.RankResult // nil if the results could not be collected
 }
 
-// runChecks runs a rank's checks. The result contains any error.
+// runChecks runs this rank's checks. An error is stored in the result.
 func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) *preflightRank {
 	r := &preflightRank{flags: f, world: world}
 	result := &r.result
@@ -50,7 +49,6 @@ func (f *preflightFlags) runChecks(ctx context.Context, world rendezvous.World) 
 	return r
 }
 
-// blamedRanks returns the ranks that an error blames.
 func blamedRanks(err error) []int {
 	if e, ok := errors.AsType[*symmem.RankLostError](err); ok {
 		return e.Ranks
@@ -64,7 +62,6 @@ func blamedRanks(err error) []int {
 	return nil
 }
 
-// describeDevice adds a description of the device to the result.
 func (r *preflightRank) describeDevice() {
 	if r.trial.rt == nil {
 		return
@@ -80,7 +77,6 @@ func (r *preflightRank) describeDevice() {
 	}
 }
 
-// collectResults measures the links and collects the results of all ranks.
 func (r *preflightRank) collectResults(ctx context.Context) error {
 	r.result.Calls = r.trial.result.Calls
 	r.describeDevice()
@@ -99,8 +95,7 @@ func (r *preflightRank) collectResults(ctx context.Context) error {
 	return err
 }
 
-// inspectNode adds doctor's findings about the node to the result, if this rank is the node's
-// first.
+// inspectNode adds doctor's findings to the result of the first rank on each node.
 func (r *preflightRank) inspectNode() {
 	if r.world.LocalRank != 0 || r.result.NodeProblems != nil {
 		return
@@ -109,8 +104,8 @@ func (r *preflightRank) inspectNode() {
 	r.result.NodeProblems = doctor.Examine(facts).Problems()
 }
 
-// isReporter reports whether this rank prints the report. The reporter is rank 0 or, if there is an
-// error, the lowest rank that the error does not blame.
+// isReporter reports whether this rank prints the report. It is the lowest rank that no error
+// blames.
 func (r *preflightRank) isReporter() bool {
 	for rank := range r.world.Rank {
 		if !slices.Contains(r.result.BlamedRanks, rank) {
@@ -120,8 +115,8 @@ func (r *preflightRank) isReporter() bool {
 	return true
 }
 
-// knownResults returns the results of all ranks. If they could not be collected, it returns only
-// the result of this rank.
+// knownResults returns the results of all ranks or, if these could not be collected, that of this
+// rank.
 func (r *preflightRank) knownResults() []preflight.RankResult {
 	if r.allResults != nil {
 		return r.allResults
@@ -132,11 +127,11 @@ func (r *preflightRank) knownResults() []preflight.RankResult {
 func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	ranks, sharingPlan, err := f.ranksToStart(cmd)
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+		return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
 	}
 	// Ranks that do not stop at the deadline are killed.
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.deadline+f.timeout+10*time.Second)
@@ -145,7 +140,7 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	result, err := runRanks(ctx, launch.Spec{
 		Ranks: ranks, Env: os.Environ(), OmitPrefix: true,
 		Command: []string{
-			self, cmd.Name(), "--" + startedRankFlag, "--backend=" + f.backend,
+			self, cmd.Name(), "--" + childRankFlag, "--backend=" + f.backend,
 			"--timeout=" + f.timeout.String(), "--deadline=" + f.deadline.String(),
 			fmt.Sprint("--tolerance=", f.tolerance),
 		},
@@ -157,13 +152,13 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 		return exitWith(128+int(result.Signal), f.writeResults(cmd, report, true, true))
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
+		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
 	}
 	o := preflight.Options{
 		Ranks: ranks, ExpectAll: true, FirstExit: result.FirstFailed, Exits: map[int]string{},
 	}
 	for _, e := range result.Exits {
-		o.Exits[e.Rank] = fmt.Sprintf("%v without a report", e)
+		o.Exits[e.Rank] = fmt.Sprintf("%v without printing its result", e)
 		if err != nil { // the ranks were killed
 			o.FirstExit = -1
 			o.Exits[e.Rank] = fmt.Sprintf("rank %d did not exit before the deadline of %v", e.Rank,
@@ -172,13 +167,12 @@ func (f *preflightFlags) startRanks(cmd *cobra.Command) error {
 	}
 	report := f.judgeResults(parseRankResults[preflight.RankResult](output.Bytes()), o)
 	if err := f.writeResults(cmd, report, true, true); err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	return exitWith(report.ExitCode(), nil)
 }
 
-// ranksToStart returns the number of ranks to start and, if they share GPUs, a description of the
-// sharing.
+// ranksToStart returns the number of ranks to start. The gpuSharing is nil unless ranks share GPUs.
 func (f *preflightFlags) ranksToStart(cmd *cobra.Command) (int, *gpuSharing, error) {
 	ranks := f.rankCount
 	if ranks == 0 {

@@ -34,7 +34,7 @@ func addBackendFlag(flags *pflag.FlagSet, value *string) {
 		" (default $"+backendVariable+", else auto)")
 }
 
-// chooseBackend replaces an empty value with SYMMEM_BACKEND or, if this variable is empty, with
+// chooseBackend replaces an empty value with that of SYMMEM_BACKEND or, if this is empty, with
 // auto. It returns an error for an unknown backend.
 func chooseBackend(value *string) error {
 	source := ""
@@ -51,9 +51,9 @@ func chooseBackend(value *string) error {
 	return nil
 }
 
-// startedRankFlag is the hidden flag of ranks that this command has started. A process with this
-// flag never starts ranks.
-const startedRankFlag = "started"
+// childRankFlag is a hidden flag that the command passes to the ranks it starts, so that they do
+// not start ranks in turn.
+const childRankFlag = "started"
 
 var errLauncherVariables = errors.New("the launcher's environment variables are missing")
 
@@ -61,10 +61,10 @@ var errLauncherVariables = errors.New("the launcher's environment variables are 
 const maxRanks = 64
 
 type rankFlags struct {
-	rankCount     int
-	isUnbound     bool
-	isStartedRank bool
-	timeout       *time.Duration
+	rankCount   int
+	isUnbound   bool
+	isChildRank bool
+	timeout     *time.Duration
 }
 
 func (f *rankFlags) addRankFlags(
@@ -73,12 +73,12 @@ func (f *rankFlags) addRankFlags(
 	f.timeout = timeout
 	flags.IntVar(&f.rankCount, "ranks", ranks, usage)
 	flags.DurationVar(timeout, "timeout", 30*time.Second, "maximum wait for another rank")
-	flags.BoolVar(&f.isStartedRank, startedRankFlag, false,
+	flags.BoolVar(&f.isChildRank, childRankFlag, false,
 		"this process was started as a rank by the command")
-	cobra.CheckErr(flags.MarkHidden(startedRankFlag))
+	cobra.CheckErr(flags.MarkHidden(childRankFlag))
 }
 
-func (f *rankFlags) addTimedRankFlags(flags *pflag.FlagSet, timeout *time.Duration) {
+func (f *rankFlags) addBenchRankFlags(flags *pflag.FlagSet, timeout *time.Duration) {
 	f.addRankFlags(flags, 2, "processes to start, at most 64", timeout)
 	flags.BoolVar(&f.isUnbound, "unbound", false, "do not bind ranks to processors")
 }
@@ -97,7 +97,6 @@ func checkTimeout(timeout time.Duration) error {
 	return nil
 }
 
-// bindRank binds the process to its rank's processor unless --unbound is set.
 func (f *rankFlags) bindRank(w rendezvous.World) error {
 	if f.isUnbound {
 		return nil
@@ -119,7 +118,7 @@ func (f *rankFlags) runAsRanks(cmd *cobra.Command, runRank func(rendezvous.World
 		if errors.As(err, new(*exitError)) {
 			return err
 		}
-		return exitWith(exitUsage, fmt.Errorf("rank %d: %w", world.Rank, err))
+		return exitWith(exitFailed, fmt.Errorf("rank %d: %w", world.Rank, err))
 	}
 	return nil
 }
@@ -133,16 +132,16 @@ func cancelOnSignal(cmd *cobra.Command) (stop func()) {
 	return stop
 }
 
-// discoverWorld returns this process's rank and world. If a launcher has started the process, it
-// calls reserveStdout.
+// discoverWorld returns this process's rank and world. If a launcher has started the process,
+// discoverWorld reserves standard output for the command.
 func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) {
 	world, err := rendezvous.Discover(os.LookupEnv, rendezvous.Options{})
 	if err != nil {
-		return world, exitWith(exitUsage, err)
+		return world, exitWith(exitFailed, err)
 	}
 	if world.Source == rendezvous.SourceOneProcess {
-		if f.isStartedRank {
-			err = exitWith(exitUsage, errLauncherVariables)
+		if f.isChildRank {
+			err = exitWith(exitFailed, errLauncherVariables)
 		}
 		return world, err
 	}
@@ -153,7 +152,8 @@ func (f *rankFlags) discoverWorld(cmd *cobra.Command) (rendezvous.World, error) 
 	return world, reserveStdout(cmd)
 }
 
-// reserveStdout reserves standard output for the command, and sends NCCL's log to standard error.
+// reserveStdout reserves standard output for the command. NCCL's log goes to standard error
+// instead.
 func reserveStdout(cmd *cobra.Command) error {
 	commandOutput, ok := cmd.OutOrStdout().(*output)
 	if !ok || commandOutput.Writer != os.Stdout {
@@ -161,21 +161,20 @@ func reserveStdout(cmd *cobra.Command) error {
 	}
 	stdout, err := sys.TakeStdout()
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	commandOutput.Writer = stdout
 	return nil
 }
 
-// noSharingAnnotation is the annotation of a command whose ranks must not share GPUs. The value of
-// the annotation states the reason.
+// noSharingAnnotation marks a command whose ranks must not share GPUs. Its value is the reason.
 const noSharingAnnotation = "no-sharing"
 
 // startRanks launches this program once for each rank, with the same flags.
 func startRanks(cmd *cobra.Command, ranks int) error {
 	self, err := os.Executable()
 	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("finding this program: %w", err))
+		return exitWith(exitFailed, fmt.Errorf("finding this program: %w", err))
 	}
 	backend := cmd.Flag("backend").Value.String()
 	ranks, sharingPlan, err := planRanks(ranks, cmd.Flags().Changed("ranks"), backend)
@@ -184,10 +183,10 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 			cmd.Annotations[noSharingAnnotation])
 	}
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	command := append([]string{self}, strings.Fields(cmd.CommandPath())[1:]...)
-	command = append(command, "--"+startedRankFlag)
+	command = append(command, "--"+childRankFlag)
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		if list, ok := flag.Value.(pflag.SliceValue); ok {
 			for _, v := range list.GetSlice() {
@@ -208,14 +207,14 @@ func startRanks(cmd *cobra.Command, ranks int) error {
 	result, err := runRanks(cmd.Context(), spec, sharingPlan)
 	counter.end()
 	if err != nil {
-		return exitWith(exitUsage, fmt.Errorf("starting the ranks: %w", err))
+		return exitWith(exitFailed, fmt.Errorf("starting the ranks: %w", err))
 	}
 	return exitErrorOf(cmd.ErrOrStderr(), &result)
 }
 
-// exitErrorOf returns an error with the exit code, or nil if the code is 0. If a signal interrupted
-// the ranks, the code is 128 plus the number of the signal. In all other cases, it is the largest
-// exit code of any rank; a killed rank counts as exitUsage.
+// exitErrorOf returns an error with the command's exit code, or nil if the code is 0. After a
+// signal, the code is 128 plus the signal's number. Otherwise, it is the largest exit code of a
+// rank, or exitFailed if a rank was killed.
 func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 	if isInterrupted(result) {
 		return exitWith(128+int(result.Signal), nil)
@@ -223,9 +222,9 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 	code := exitOK
 	for _, e := range result.Exits {
 		switch {
-		case e.Signal != 0 || e.Code > exitUsage:
+		case e.Signal != 0 || e.Code > exitFailed:
 			fmt.Fprintf(stderr, "symmem: %v\n", e)
-			code = exitUsage
+			code = exitFailed
 		default:
 			code = max(code, e.Code)
 		}
@@ -233,8 +232,8 @@ func exitErrorOf(stderr io.Writer, result *launch.Result) error {
 	return exitWith(code, nil)
 }
 
-// isInterrupted reports whether a signal to this process stopped the ranks, or standard output was
-// closed. An interrupted rank may exit with any code.
+// isInterrupted reports whether a signal to this process stopped the ranks, or the reader of
+// standard output exited.
 func isInterrupted(result *launch.Result) bool {
 	return result.Signal == syscall.SIGPIPE || result.Signal != 0 && result.FirstFailed >= 0
 }

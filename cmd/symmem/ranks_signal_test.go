@@ -164,8 +164,8 @@ func TestErrorsNameKilledRank(t *testing.T) {
 				t.Fatal(err)
 			}
 			code, stderr := r.wait()
-			if code != exitUsage {
-				t.Errorf("exit code %d, want %d", code, exitUsage)
+			if code != exitFailed {
+				t.Errorf("exit code %d, want %d", code, exitFailed)
 			}
 			for rank := range longRanks {
 				reported := strings.Contains(stderr, fmt.Sprintf("[rank %d] ", rank))

@@ -54,7 +54,7 @@ func newReportCommand() *cobra.Command {
 
 func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.checkOutput(args); err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	result, err := f.files.compare(cmd, args, 1)
 	if err != nil {
@@ -62,7 +62,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	size, err := f.writePage(cmd, result)
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	if f.output != "-" {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\nThe page is %s (%d kB).\n",
@@ -74,7 +74,8 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkOutput returns an error if the output would replace a file that is an input or not a page.
+// checkOutput returns an error if writing the page would replace an input or any other file that is
+// not a page.
 func (f *reportFlags) checkOutput(inputs []string) error {
 	if f.output == "-" {
 		return nil
@@ -120,8 +121,8 @@ func readBeginning(file string) (string, error) {
 	return string(b[:n]), nil
 }
 
-// writePage writes the page and returns its size in bytes. A file is replaced atomically and, like
-// a trace, is readable only by its owner.
+// writePage writes the page and returns its size in bytes. It replaces a file atomically. Only the
+// owner can read the new file.
 func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (int64, error) {
 	var plain strings.Builder
 	if err := result.WriteText(&plain); err != nil {
@@ -152,8 +153,8 @@ func (f *reportFlags) writePage(cmd *cobra.Command, result *diff.Report) (int64,
 // minProgressEvents is the smallest number of events for which progress is shown on a terminal.
 const minProgressEvents = 1 << 20
 
-// newEventProgress returns functions that show how many events have been converted, and that clear
-// the display.
+// newEventProgress returns one function that shows how many events have been converted, and one
+// that clears it.
 func newEventProgress(cmd *cobra.Command) (show func(done, total int), end func()) {
 	if !isTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

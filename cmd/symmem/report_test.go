@@ -82,8 +82,8 @@ func TestReportErrors(t *testing.T) {
 		{[]string{}, "requires at least 1 arg"},
 	} {
 		code, _, errs := runReport(t, c.args...)
-		if code != exitUsage || !strings.Contains(errs, c.want) {
-			t.Errorf("report %v = %d, %q; want %d and %q", c.args, code, errs, exitUsage, c.want)
+		if code != exitFailed || !strings.Contains(errs, c.want) {
+			t.Errorf("report %v = %d, %q; want %d and %q", c.args, code, errs, exitFailed, c.want)
 		}
 	}
 	if b, err := os.ReadFile(other); err != nil || string(b) != "notes" {

@@ -17,16 +17,16 @@ import (
 	"symmem/internal/mps"
 )
 
-// gpuSharing describes how ranks share GPUs if there are more ranks than GPUs.
+// gpuSharing describes how ranks share fewer GPUs than there are ranks.
 type gpuSharing struct {
 	ranks, gpus int
 	status      doctor.GPUSharing
-	userEnv     []string // the environment that the user has set
+	userEnv     []string // the environment of this process
 }
 
-// planRanks returns the number of ranks to start and, if they share GPUs, a description of the
-// sharing. isExplicit is set if the user requested the number of ranks. Otherwise, ranks share a
-// GPU only if the machine has a single GPU.
+// planRanks returns the number of ranks to start. The gpuSharing is nil unless they share GPUs. If
+// the user did not set the number of ranks (isExplicit), they share a GPU only if it is the only
+// one.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)
@@ -49,11 +49,10 @@ func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, er
 	return gpus, nil, nil
 }
 
-// checkSharing returns how ranks can share the GPUs of this machine, or an error if they cannot.
 func checkSharing(ranks int, library *doctor.Library, userEnv []string) (*gpuSharing, error) {
 	driver, gpus := doctor.InspectDriver()
 	if driver.Error != "" {
-		return nil, fmt.Errorf("%d ranks that share GPUs: %s", ranks, driver.Error)
+		return nil, fmt.Errorf("finding GPUs for %d ranks to share: %s", ranks, driver.Error)
 	}
 	s := &gpuSharing{ranks, len(gpus), doctor.InspectSharing(gpus, library, os.Getenv), userEnv}
 	if s.status.Obstacle != "" {
@@ -70,8 +69,8 @@ func (s *gpuSharing) gpuCountText() string {
 	return fmt.Sprintf("%d GPUs", s.gpus)
 }
 
-// runRanks starts ranks like launch.Run. If the ranks share GPUs, runRanks prints a message and
-// runs a daemon of NVIDIA's Multi-Process Service (MPS), unless such a daemon is already running.
+// runRanks calls launch.Run. For ranks that share GPUs, it prints a message and keeps a daemon of
+// NVIDIA's Multi-Process Service (MPS) running meanwhile, unless there already is one.
 func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Result, error) {
 	if s == nil {
 		return launch.Run(ctx, spec)
@@ -100,8 +99,8 @@ func runRanks(ctx context.Context, spec launch.Spec, s *gpuSharing) (launch.Resu
 	return result, err
 }
 
-// startDaemon starts an MPS daemon, unless one is already running or the environment sets
-// mps.PipeVariable, even to an empty value. description says how the ranks share the GPUs.
+// startDaemon starts an MPS daemon, unless one is running or the environment sets mps.PipeVariable,
+// even to "". The description says how the ranks share the GPUs.
 func (s *gpuSharing) startDaemon(ctx context.Context) (daemon *mps.Daemon, description string) {
 	_, isSet := os.LookupEnv(mps.PipeVariable)
 	switch {
@@ -125,11 +124,10 @@ const (
 	mpsQueuesPerGPU  = 64 // hardware queues that all MPS clients of a GPU share
 )
 
-// addSettings returns env with the settings for ranks that share GPUs. Non-empty variables set by
-// the user take precedence. NCCL gets few channels, so that the communicators of all ranks fit into
-// memory. Ranks get equal parts of the hardware queues, because streams that share a queue wait for
-// each other. They get equal parts of the threads, because the kernels of all ranks must run at the
-// same time.
+// addSettings returns env with variables for ranks that share GPUs. Non-empty variables of the user
+// take precedence. NCCL gets few channels, so that the communicators of all ranks fit into memory.
+// Hardware queues are divided equally, because streams in one queue wait for each other. GPU
+// threads are divided equally, because the kernels of all ranks must run at the same time.
 func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
 	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

@@ -19,24 +19,24 @@ import (
 )
 
 const statusLong = `status prints what the ranks of your jobs on this machine are doing:
-which ranks wait for which others, since when and in which call, and which groups have failed. The
-ranks must run with SYMMEM_HTTP, Options.HTTP or symmem launch --http. Their value "unix" suffices,
-because status reads Unix sockets.
+which ranks wait for which others, since when and in which call, and which groups have failed. Start
+the ranks with SYMMEM_HTTP, Options.HTTP or symmem launch --http. The value "unix" is enough for
+this command, which reads Unix sockets.
 
-If a rank does not answer within 3 seconds, it is probably stopped, and status prints what the other
-ranks know about it. Without a FOLDER, status prints all jobs in the temporary folder (TMPDIR). If
-the ranks use another temporary folder, pass the folder of the job, which is in their log.
+If a rank does not answer within 3 seconds, its process is probably suspended, and status prints
+what the other ranks know about it. Without a FOLDER, status prints all jobs in the temporary folder
+(TMPDIR). If the ranks use another temporary folder, pass the job's folder. The ranks log its path.
 
 --json prints an object with the list "jobs". Its fields are listed in docs/reference/live.md.
 
-Exit codes: 0 ranks were found; 2 there are none.`
+Exit codes: 0 status found ranks; 2 it found none.`
 
 const statusExample = `  symmem status
   symmem status --json | jq '.jobs[].ranks[].waits'`
 
 type jobStatus struct {
 	Folder string `json:"folder"`
-	// URL is the address of the page, including its token, or "" if no rank serves the page.
+	// URL is the address of the job's web page, with its token, or "" if no rank serves the page.
 	URL string `json:"url,omitempty"`
 	live.Machine
 }
@@ -64,10 +64,10 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	}
 	jobs, err := readStatus(cmd.Context(), folders)
 	if err == nil && len(jobs) == 0 {
-		err = fmt.Errorf("no rank with a live view in %s: start ranks with SYMMEM_HTTP=unix", root)
+		err = fmt.Errorf("no rank serves its status in %s: start ranks with SYMMEM_HTTP=unix", root)
 	}
 	if err != nil {
-		return exitWith(exitUsage, err)
+		return exitWith(exitFailed, err)
 	}
 	result := struct {
 		Jobs []jobStatus `json:"jobs"`
@@ -82,8 +82,8 @@ func printStatus(cmd *cobra.Command, folders []string, asJSON bool) error {
 	})
 }
 
-// readStatus returns the status of the running jobs in the given folders. If folders is empty, it
-// returns the status of all running jobs of this user.
+// readStatus returns the status of the running jobs in the given folders or, if there are no
+// folders, of all running jobs of this user.
 func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	if len(folders) == 0 {
 		var err error
@@ -95,7 +95,7 @@ func readStatus(ctx context.Context, folders []string) ([]jobStatus, error) {
 	for _, folder := range folders {
 		m, err := live.Read(ctx, folder)
 		if err != nil {
-			continue // the job has ended in the meantime
+			continue // the job has ended
 		}
 		if j := newJobStatus(folder, m); !j.hasEnded() {
 			jobs = append(jobs, j)
@@ -154,9 +154,9 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	}
 	fmt.Fprintf(b, "rank %d, process %d: %s\n", r.Rank, r.Process, state)
 	for _, w := range r.Waits {
-		fmt.Fprintf(b, "  for %s in %s, for %v since %s\n", driver.Ranks(w.Ranks), w.InCall,
-			time.Duration(w.Seconds*float64(time.Second)).Round(time.Millisecond),
-			w.Since.Local().Format("15:04:05"))
+		fmt.Fprintf(b, "  for %s in %s, since %s (%v)\n", driver.Ranks(w.Ranks), w.InCall,
+			w.Since.Local().Format("15:04:05"),
+			time.Duration(w.Seconds*float64(time.Second)).Round(time.Millisecond))
 		for _, rank := range slices.Sorted(maps.Keys(w.Activity)) {
 			fmt.Fprintf(b, "    rank %d: %s\n", rank, w.Activity[rank])
 		}
@@ -169,7 +169,7 @@ func (j *jobStatus) describeRank(b *strings.Builder, r *live.Snapshot) {
 	}
 }
 
-// activityByGroup returns the activity of a rank in each group, as the other ranks report it.
+// activityByGroup returns what the other ranks report about a rank's activity in each group.
 func (j *jobStatus) activityByGroup(rank int) map[string]string {
 	activities := map[string]string{}
 	for i := range j.Ranks {

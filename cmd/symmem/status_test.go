@@ -94,8 +94,8 @@ func TestStatusWithoutRanksFails(t *testing.T) {
 	watchRanks(t)() // both ranks have closed, but TMPDIR still names their folder
 	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
-		if code != exitUsage || !strings.Contains(stdout+stderr, "no rank with a live view") {
-			t.Errorf("status %v = %d, %q, %q; want code %d", args, code, stdout, stderr, exitUsage)
+		if code != exitFailed || !strings.Contains(stdout+stderr, "no rank serves its status") {
+			t.Errorf("status %v = %d, %q, %q; want code %d", args, code, stdout, stderr, exitFailed)
 		}
 	}
 }

@@ -86,8 +86,8 @@ func newTuneCommand() *cobra.Command {
 			if err := f.parse(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := f.checkIsWritable(); err != nil {
-				return exitWith(exitUsage, err)
+			if err := f.checkTableWritable(); err != nil {
+				return exitWith(exitFailed, err)
 			}
 			return f.runAsRanks(cmd, func(w rendezvous.World) error {
 				return f.runRank(cmd, w)
@@ -103,7 +103,7 @@ func newTuneCommand() *cobra.Command {
 
 func (f *tuneFlags) addFlags(flags *pflag.FlagSet) {
 	c := &f.config
-	f.addTimedRankFlags(flags, &c.Timeout)
+	f.addBenchRankFlags(flags, &c.Timeout)
 	addBackendFlag(flags, &c.Backend)
 	flags.StringSliceVar(&f.operations, "ops",
 		[]string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"},
@@ -156,7 +156,7 @@ func dataTypeNames() (names []string) {
 	return names
 }
 
-// runRank runs the measurement on one rank. Rank 0 prints the result, and the first rank of each
+// runRank takes part in the measurement. Rank 0 prints the result, and the first rank of each
 // machine writes the table.
 func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 	if err := f.bindRank(world); err != nil {
@@ -173,7 +173,7 @@ func (f *tuneFlags) runRank(cmd *cobra.Command, world rendezvous.World) error {
 		if tuned == nil || len(tuned.Rules) == 0 || world.Rank != 0 {
 			return err
 		}
-		// Print the times measured so far, but do not write a table.
+		// Print what was measured before the error, but do not write a table.
 		file, _ := f.tableFile(tuned.Device, tuned.Ranks)
 		return errors.Join(err, f.printResult(cmd.OutOrStdout(), tuned, file, false))
 	}

@@ -10,8 +10,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// checkIsWritable returns an error if the table cannot be written.
-func (f *tuneFlags) checkIsWritable() error {
+func (f *tuneFlags) checkTableWritable() error {
 	if f.isDryRun {
 		return nil
 	}
@@ -66,7 +65,7 @@ func (f *tuneFlags) tableFile(device string, ranks int) (string, error) {
 	return symmem.TuningFile(device, ranks)
 }
 
-// previousTable returns the device's table that tune will replace, or nil if there is none.
+// previousTable returns the existing table of the device, or nil if there is none.
 func (f *tuneFlags) previousTable(device string, ranks int) *tuning.Table {
 	file, err := f.tableFile(device, ranks)
 	if err != nil {

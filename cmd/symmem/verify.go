@@ -96,7 +96,7 @@ func newVerifyCommand() *cobra.Command {
 				return err
 			}
 			run := f.runCases
-			if runsRandom(cmd.Flags()) {
+			if isRandomRun(cmd.Flags()) {
 				run = f.runRandom
 			}
 			return f.runAsRanks(cmd, func(w rendezvous.World) error {
@@ -172,14 +172,14 @@ var (
 	randomFlags = []string{"max-bytes", "round-timeout", "steps"}
 )
 
-// runsRandom reports whether the flags select random programs.
-func runsRandom(flags *pflag.FlagSet) bool {
+// isRandomRun reports whether the flags select random programs.
+func isRandomRun(flags *pflag.FlagSet) bool {
 	return flags.Changed("for") || flags.Changed("from-round")
 }
 
 func checkFlagCombination(flags *pflag.FlagSet) error {
 	names, scope := randomFlags, "random programs, which run with --for or --from-round"
-	if runsRandom(flags) {
+	if isRandomRun(flags) {
 		names, scope = caseFlags, "cases, which run without --for and --from-round"
 	}
 	if i := slices.IndexFunc(names, flags.Changed); i >= 0 {
@@ -198,7 +198,7 @@ func (f *verifyFlags) parse(flags *pflag.FlagSet) (err error) {
 	if err := chooseBackend(&f.caseConfig.Backend); err != nil {
 		return err
 	}
-	if !runsRandom(flags) {
+	if !isRandomRun(flags) {
 		return f.parseCases(flags)
 	}
 	return f.parseRandom(flags)

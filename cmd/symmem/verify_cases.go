@@ -40,7 +40,7 @@ func (f *verifyFlags) runCases(
 	prefix := fmt.Sprintf("[rank %d] ", w.Rank)
 	printError := func(err error) error {
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
-		return exitWith(exitUsage, nil)
+		return exitWith(exitFailed, nil)
 	}
 	if err := f.prover.Start(); err != nil {
 		return printError(err)
@@ -72,8 +72,8 @@ func (f *verifyFlags) writeKernels(w io.Writer, r *verify.Report) error {
 	return f.prover.Write(w, "")
 }
 
-// omitRepeatedError returns err, the error of Close. If the report already contains a fault, it
-// returns nil, because Close only repeats that fault.
+// omitRepeatedError returns the error of Close, or nil if the report contains a fault, which Close
+// only repeats.
 func omitRepeatedError(r *verify.Report, err error) error {
 	if r.Divergence == nil && r.Fault == "" {
 		return err
@@ -102,11 +102,11 @@ func finishCases(stderr io.Writer, prefix string, r *verify.Report, err error) e
 	if r.Fault != "" {
 		rankName := strings.Trim(prefix, "[] ") + ": "
 		fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimPrefix(r.Fault, rankName))
-		return exitWith(exitUsage, nil)
+		return exitWith(exitFailed, nil)
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "%s%v\n", prefix, err)
-		return exitWith(exitUsage, nil)
+		return exitWith(exitFailed, nil)
 	}
 	if !r.OK() {
 		return exitWith(exitWrong, nil)

@@ -40,13 +40,13 @@ func (f *verifyFlags) runRandom(
 	return f.finishRandom(stderr, w, report, err)
 }
 
-// onHang returns a function to call when a round hangs. The function prints the rank's stacks and
-// exits the process, so that the launcher stops the other ranks.
+// onHang returns a function that prints the rank's stacks when a round hangs, and exits. The
+// launcher then stops the other ranks.
 func (f *verifyFlags) onHang(w rendezvous.World, stderr io.Writer) func(int, []byte) {
 	return func(round int, stacks []byte) {
 		fmt.Fprintf(stderr, "[rank %d] round %d hangs; %s\n%s\n", w.Rank, round,
 			f.repeatCommand(w, round), stacks)
-		os.Exit(exitUsage)
+		os.Exit(exitFailed)
 	}
 }
 
@@ -75,7 +75,7 @@ func (f *verifyFlags) finishRandom(
 		if r != nil && !r.OK() {
 			return exitWith(exitWrong, nil)
 		}
-		return exitWith(exitUsage, nil)
+		return exitWith(exitFailed, nil)
 	}
 	if !r.OK() {
 		return exitWith(exitWrong, nil)

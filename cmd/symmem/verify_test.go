@@ -149,20 +149,20 @@ func TestExitCodeIsLargestOfRanks(t *testing.T) {
 		{
 			"a rank that could not run outweighs wrong sums",
 			[]launch.Exit{{Code: 1}, {Code: 2}, {Code: 1}},
-			exitUsage, "",
+			exitFailed, "",
 		},
 		{
 			"killed rank outweighs a wrong sum",
 			[]launch.Exit{{Code: 1}, {Rank: 1, Code: 137, Signal: syscall.SIGKILL}},
-			exitUsage,
+			exitFailed,
 			"rank 1",
 		},
 		{
 			"rank killed by SIGTERM",
 			[]launch.Exit{{Code: 2}, {Rank: 1, Code: 143, Signal: syscall.SIGTERM}},
-			exitUsage, "rank 1",
+			exitFailed, "rank 1",
 		},
-		{"an unknown code is printed", []launch.Exit{{Code: 66}}, exitUsage, "code 66"},
+		{"an unknown code is printed", []launch.Exit{{Code: 66}}, exitFailed, "code 66"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var stderr bytes.Buffer

@@ -18,7 +18,6 @@ const (
 	commit  = ""
 )
 
-// buildInfo identifies a build of the command.
 type buildInfo struct {
 	Version    string `json:"version"`
 	Revision   string `json:"revision"`
@@ -65,8 +64,8 @@ func versionText(b buildInfo) string {
 	return fmt.Sprintf("%s, %s, %s", text, b.GoVersion, b.Platform)
 }
 
-// currentBuild identifies the running command. In a release, it uses the constants release and
-// commit; otherwise, it uses the build information recorded by the go command.
+// currentBuild describes this program. Releases set the constants release and commit. Other builds
+// use the information that the go command recorded.
 func currentBuild() buildInfo {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
