@@ -99,11 +99,11 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 				return err
 			}
 			return f.runAsRanks(cmd, func(w rendezvous.World) error {
-				return f.rank(cmd.Context(), w, cmd.OutOrStdout())
+				return f.runRank(cmd.Context(), w, cmd.OutOrStdout())
 			})
 		},
 	}
-	f.register(cmd.Flags())
+	f.addFlags(cmd.Flags())
 	complete(cmd, "ops", append([]string{"all"}, bench.OperationNames()...)...)
 	complete(cmd, "path", pathNames...)
 	complete(cmd, "buffers", buffersNames...)
@@ -111,7 +111,7 @@ func newBenchCollectiveCommand(shared *benchFlags) *cobra.Command {
 	return cmd
 }
 
-func (f *collectiveFlags) register(flags *pflag.FlagSet) {
+func (f *collectiveFlags) addFlags(flags *pflag.FlagSet) {
 	c := &f.config
 	flags.BoolVar(&f.prove.Enabled, "prove", false, proof.FlagUsage)
 	f.addBenchRankFlags(flags, &c.Timeout)
@@ -242,8 +242,8 @@ func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
 	return err
 }
 
-// rank runs the benchmark as one rank. Only rank 0 writes results.
-func (f *collectiveFlags) rank(
+// runRank takes part in the benchmark. Only rank 0 writes results.
+func (f *collectiveFlags) runRank(
 	ctx context.Context, world rendezvous.World, out io.Writer,
 ) (err error) {
 	if world.Rank != 0 {
@@ -306,7 +306,7 @@ func (f *collectiveFlags) measure(
 			}
 		}
 		f.prove.AddCall(r.Operation.Name, r.Count, c.DataType.Size())
-		return table.Row(c, r)
+		return table.WriteRow(c, r)
 	})
 	if c.Compare {
 		rep.NoteWorst()
@@ -319,16 +319,16 @@ func (f *collectiveFlags) finish(out io.Writer, table *bench.NCCLTests, r *repor
 	if f.json {
 		return writeJSON(out, r)
 	}
-	if err := table.Footer(); err != nil {
+	if err := table.WriteFooter(); err != nil {
 		return err
 	}
 	if f.config.Compare {
-		if err := bench.PathTable(out, r); err != nil {
+		if err := bench.WritePathTable(out, r); err != nil {
 			return err
 		}
 	}
 	if len(f.config.Checks) > 1 {
-		if err := bench.CheckTable(out, r); err != nil {
+		if err := bench.WriteCheckTable(out, r); err != nil {
 			return err
 		}
 	}

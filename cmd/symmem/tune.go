@@ -201,7 +201,7 @@ func (f *tuneFlags) printResult(w io.Writer, t *bench.TuneResult, file string, w
 		}
 		return writeJSON(w, document)
 	}
-	if err := t.Text(w); err != nil {
+	if err := t.WriteText(w); err != nil {
 		return err
 	}
 	switch {

@@ -10,42 +10,41 @@ import (
 	"symmem/bench/report"
 )
 
-// CollectiveOptions holds the options of bench collective. They must be the same on all ranks.
+// CollectiveOptions describes what to measure. The options must be the same on all ranks.
 type CollectiveOptions struct {
 	Operations []Operation
 	Sizes      []int64 // in bytes
 	DataType   symmem.DataType
 	ReduceOp   symmem.ReduceOp
 	Path       symmem.PathChoice
-	// OutsideWindows places the buffers outside windows. A window is memory that has been
-	// registered on all ranks. With PathPlain, buffers are always outside windows.
+	// OutsideWindows places the buffers outside windows, that is, in memory that is not registered
+	// on all ranks. With PathPlain, buffers are always outside windows.
 	OutsideWindows bool
 	// Compare measures PathAuto and every path that a call can take, alternately on the same
 	// buffers. Path must be PathAuto, and Checks must contain a single level.
 	Compare bool
-	// GraphCalls is the number of calls to capture into a graph, whose replays are timed. If it is
-	// 0, calls are timed one by one.
-	GraphCalls       int
-	limitsGraphCalls bool // capture fewer calls if GraphCalls would take longer than a batch
-	Backend, Tuning  string
-	// Checks lists the check levels to measure alternately. With two levels, the report compares
-	// the second with the first.
+	// GraphCalls is the number of calls in a graph, whose replays are timed. With 0, calls are
+	// timed one by one.
+	GraphCalls      int
+	limitGraphTime  bool // capture fewer calls if GraphCalls would take longer than a batch
+	Backend, Tuning string
+	// Checks lists the check levels to measure alternately. The report compares the last with the
+	// first.
 	Checks []symmem.CheckLevel
-	// Worlds is the number of worlds to open at each check level. The
-	// time of small messages can differ by a tenth between worlds, because their memory is at
-	// different addresses.
+	// Worlds is the number of worlds to open at each check level. Worlds have memory at different
+	// addresses, which can change the time of small messages by a tenth.
 	Worlds int
 	// InPlace adds in-place measurements of operations that support them.
 	InPlace bool
-	// Iters is the number of calls or replays in a batch. If it is 0, Plan.Batch determines it.
+	// Iters is the number of calls or replays in a batch. With 0, Plan.Batch determines it.
 	Iters   int
 	Timeout time.Duration // maximum wait for another rank
 	Plan    Plan
 	isWarm  bool // set after the first measurement
 }
 
-// bufferBytes returns the size of a buffer for calls of up to maxCallBytes. The size of a call may
-// be rounded up to a whole number of elements for each rank.
+// bufferBytes returns the size of a buffer for calls of up to maxCallBytes, which are rounded up to
+// a whole number of elements for each rank.
 func (o *CollectiveOptions) bufferBytes(maxCallBytes int64, ranks int) int64 {
 	return maxCallBytes + int64(ranks*o.DataType.Size())
 }
@@ -63,7 +62,7 @@ type Row struct {
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Results holds the out-of-place result and the in-place result, which may be nil.
+	// Results holds the out-of-place result and the in-place result. The latter may be nil.
 	Results [2]*report.Result
 }
 
@@ -144,8 +143,8 @@ func (o *CollectiveOptions) measureCall(
 	return o.result(row, inPlace, refusal, runners), nil
 }
 
-// pathChoices returns the path choices to measure. With Compare, these are PathAuto and, if the
-// call can take several paths, each of these. If the call cannot take the requested path,
+// pathChoices returns the path choices to measure. With Compare, these are PathAuto and, if there
+// are several, all paths that the call can take. If the call cannot take the requested path,
 // pathChoices returns PathAuto and, as refusal, the reason.
 func (o *CollectiveOptions) pathChoices(
 	ctx context.Context, w *world, row *Row, inPlace bool,
@@ -165,7 +164,6 @@ func (o *CollectiveOptions) pathChoices(
 	return []symmem.PathChoice{o.Path}, "", err
 }
 
-// ratios divides each dividend by the divisor with the same index.
 func ratios(dividends, divisors []float64) []float64 {
 	all := make([]float64, min(len(dividends), len(divisors)))
 	for i := range all {

@@ -6,9 +6,8 @@ import (
 	"symmem/driver"
 )
 
-// result combines the times of the runners that measure the same call. With several check levels
-// , it compares the times at the last level with those at the
-// first. refusal is the reason why the call does not take the requested path, or "".
+// result combines the times of the runners that measure the same call. refusal is the reason why
+// the call does not take the requested path, or "".
 func (o *CollectiveOptions) result(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
@@ -57,16 +56,15 @@ func (o *CollectiveOptions) result(
 			Operation: row.Operation.kind, DataType: o.DataType, ReduceOp: o.ReduceOp,
 		}
 		if setBaseline(result, timesByLevel[0], timesByPath); call.IsFloatMinOrMax() {
-			// The path of a minimum or maximum of floats is not chosen for speed.
-			result.Limit = 0
+			result.Limit = 0 // no limit, because the path of these calls is not chosen for speed
 		}
 	}
 	return result
 }
 
-// setBaseline makes the fastest path the baseline of a result. autoTimes are with PathAuto. The
-// ratio of the result is the median, over all batches, of the time of the fastest path divided by
-// the time with PathAuto.
+// setBaseline makes the fastest path the baseline of r, which holds the times with PathAuto. Paths
+// differ by less than the machine's speed changes, so the ratio is the median of the ratios of
+// adjacent batches.
 func setBaseline(
 	r *report.Result, autoTimes []float64, timesByPath map[symmem.PathChoice][]float64,
 ) {
@@ -92,6 +90,5 @@ func setBaseline(
 	}
 }
 
-// maxRatioToPlain is the largest permitted time of the path that the tuning table chooses, as a
-// multiple of the time of the plain path.
+// maxRatioToPlain limits the time with PathAuto, as a multiple of the time of the plain path.
 const maxRatioToPlain = 1.02

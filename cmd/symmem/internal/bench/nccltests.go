@@ -13,17 +13,16 @@ import (
 )
 
 // NCCLTests writes rows in the format of nccl-tests, so that tools for nccl-tests can read them.
-// Only Writer must be set. It can be io.Discard.
 type NCCLTests struct {
 	Writer         io.Writer
 	operation      *Operation // operation of the current table
 	busSum         float64    // sum of bus bandwidths
 	busCount       int        // number of bus bandwidths
 	wrong          float64    // number of wrong elements
-	refusalReasons []string   // why calls did not take the requested path (plain, window, ...)
+	refusalReasons []string   // why calls did not take the requested path
 }
 
-// ncclNames contains the types that have other names in nccl-tests.
+// ncclNames contains the types whose names in nccl-tests differ from ours.
 var ncclNames = map[symmem.DataType]string{
 	symmem.Float64: "double", symmem.Float32: "float", symmem.Float16: "half",
 	symmem.BFloat16: "bfloat16",
@@ -45,11 +44,11 @@ const ncclHeader = `#
 	"     (us)  (GB/s)  (GB/s)              (us)  (GB/s)  (GB/s)" + `
 `
 
-// Row writes one row, after a header if the row is the operation's first.
-func (n *NCCLTests) Row(o *CollectiveOptions, r *Row) error {
+// WriteRow writes a row. Before the first row of an operation, it writes a header.
+func (n *NCCLTests) WriteRow(o *CollectiveOptions, r *Row) error {
 	var b bytes.Buffer
 	if n.operation != r.Operation {
-		if err := n.Footer(); err != nil {
+		if err := n.WriteFooter(); err != nil {
 			return err
 		}
 		n.operation = r.Operation
@@ -70,7 +69,7 @@ func (n *NCCLTests) Row(o *CollectiveOptions, r *Row) error {
 	return err
 }
 
-// pathComment returns a comment with the path that a call took, or "" for the requested path.
+// pathComment returns a comment that names the path if the calls did not take the requested one.
 func (n *NCCLTests) pathComment(r *Row) string {
 	var takenPaths [2]string
 	for i, result := range r.Results {
@@ -105,11 +104,10 @@ func (n *NCCLTests) columns(r *Row, result *report.Result) string {
 	n.busSum, n.wrong = n.busSum+busGBps, n.wrong+wrong
 	n.busCount++
 	return fmt.Sprintf("  %7s  %6s  %6s  %6.6g", formatWidth(result.Median/1e3, 7),
-		formatWidth(algorithmGBps, 6),
-		formatWidth(busGBps, 6), wrong)
+		formatWidth(algorithmGBps, 6), formatWidth(busGBps, 6), wrong)
 }
 
-// bandwidths returns the algorithm and bus bandwidths in GB/s.
+// bandwidths returns what nccl-tests calls the algorithm bandwidth and the bus bandwidth, in GB/s.
 func (r *Row) bandwidths(ns float64) (algorithmGBps, busGBps float64) {
 	algorithmGBps = float64(r.Bytes) / max(ns, 1e-3)
 	return algorithmGBps, algorithmGBps * r.Operation.busFactor(float64(r.Ranks))
@@ -125,8 +123,8 @@ func formatWidth(v float64, width int) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// Footer completes the table of an operation.
-func (n *NCCLTests) Footer() error {
+// WriteFooter completes the current table. It does nothing if no row was written.
+func (n *NCCLTests) WriteFooter() error {
 	if n.operation == nil {
 		return nil
 	}

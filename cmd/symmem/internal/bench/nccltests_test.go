@@ -77,11 +77,11 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 			Results: [2]*report.Result{measured(1e3, 0), refused("odd place")},
 		},
 	} {
-		if err := table.Row(o, r); err != nil {
+		if err := table.WriteRow(o, r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := table.Footer(); err != nil {
+	if err := table.WriteFooter(); err != nil {
 		t.Fatal(err)
 	}
 	var rows []string

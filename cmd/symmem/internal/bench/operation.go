@@ -13,12 +13,11 @@ import (
 type Operation struct {
 	Name string
 	kind symmem.Operation
-	// busFactor returns the ratio of bus bandwidth to algorithm bandwidth.
+	// busFactor returns the bus bandwidth divided by the algorithm bandwidth.
 	busFactor func(ranks float64) float64
 }
 
-// These functions return the factors that nccl-tests uses. With otherPartsFactor, each rank sends
-// or receives the parts of all other ranks. With doubleOtherPartsFactor, it does both.
+// These functions return the bus factors of nccl-tests.
 func wholeBufferFactor(float64) float64            { return 1 }
 func otherPartsFactor(ranks float64) float64       { return (ranks - 1) / ranks }
 func doubleOtherPartsFactor(ranks float64) float64 { return 2 * (ranks - 1) / ranks }
@@ -43,7 +42,7 @@ func OperationNames() []string {
 	return names
 }
 
-// ParseOperations returns the operations with the given names, where "all" stands for all of them.
+// ParseOperations returns the operations with the given names. The name "all" selects all of them.
 func ParseOperations(names []string) ([]Operation, error) {
 	var selected []Operation
 	if len(names) == 0 {
@@ -68,27 +67,26 @@ func ParseOperations(names []string) ([]Operation, error) {
 	return selected, nil
 }
 
-// countsAllRanks reports whether the size of a call covers the parts of all ranks.
-func (o *Operation) countsAllRanks() bool {
+// isSizeOfAllRanks reports whether the size of a call is that of the parts of all ranks.
+func (o *Operation) isSizeOfAllRanks() bool {
 	send, recv := o.kind.Extents()
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize returns the count argument and the size of a call of at least the given number of
-// bytes. As in nccl-tests, the size of an all-gather is that of its output, and the size of a
-// reduce-scatter is that of its input.
+// countAndSize rounds a size up to whole elements for each rank. It returns the count argument of
+// the call and the rounded size. As in nccl-tests, the size of an all-gather is that of its output,
+// and the size of a reduce-scatter is that of its input.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0
 	}
 	unit := int64(t.Size())
-	if o.countsAllRanks() {
+	if o.isSizeOfAllRanks() {
 		unit *= int64(ranks)
 	}
 	count = max(1, (bytes+unit-1)/unit)
 	return count, count * unit
 }
 
-// hasRules reports whether tuning tables have rules for the operation. An operation without buffers
-// that peers read has none.
+// hasRules reports whether tuning tables have rules for the operation.
 func (o *Operation) hasRules() bool { return o.kind.HasTuningRules() }

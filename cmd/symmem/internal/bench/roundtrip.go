@@ -16,20 +16,20 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// probeLimit bounds the measurement on a busy machine, where a trip can take milliseconds.
-	// Without busy processors the measurement takes about 20 ms.
+	// probeLimit bounds the measurement on a busy machine, where a trip can take milliseconds. On
+	// an idle machine, the measurement takes about 20 ms.
 	probeLimit    = 500 * time.Millisecond
-	tripsPerCheck = 50 // trips between two looks at the clock
-	// wordDistance is the distance in bytes between the two words. It is larger than a pair of
-	// cache lines.
+	tripsPerCheck = 50 // trips between two checks of the clock
+	// wordDistance is the distance between the two words in bytes. Processors fetch cache lines in
+	// pairs, so it is larger than two lines.
 	wordDistance = 256
 )
 
 // Probe measures the round-trip time between two processors.
 type Probe struct{ ping, pong int }
 
-// NewProbe returns a Probe for the first two processors that this process may use, or nil if there
-// is only one. Call it before the process is bound to a processor.
+// NewProbe returns a Probe for the first two processors that this process may use, or nil if it may
+// use only one. Call it before the process is bound to a processor.
 func NewProbe() *Probe {
 	processors, err := sys.Affinity()
 	if err != nil || len(processors) < 2 || runtime.GOMAXPROCS(0) < 2 {
@@ -38,8 +38,8 @@ func NewProbe() *Probe {
 	return &Probe{ping: processors[0], pong: processors[1]}
 }
 
-// RoundTrip returns the median time, in nanoseconds, for a word to go from one processor to the
-// other and back. It takes about probeLimit at most. If p is nil, it returns 0.
+// RoundTrip returns the median time, in nanoseconds, in which one processor writes a word, the
+// other reads it and answers, and the first reads the answer. If p is nil, RoundTrip returns 0.
 func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
@@ -54,12 +54,12 @@ func (p *Probe) RoundTrip() (float64, error) {
 	var batches []float64
 	var stop atomic.Bool
 	go func() {
-		echoErr <- onProcessor(p.pong, func() error {
+		echoErr <- runOnProcessor(p.pong, func() error {
 			echo(ping, pong, &stop)
 			return nil
 		})
 	}()
-	err := onProcessor(p.ping, func() error {
+	err := runOnProcessor(p.ping, func() error {
 		defer stop.Store(true)
 		batches = timeTrips(ping, pong)
 		return nil
@@ -72,7 +72,6 @@ func (p *Probe) RoundTrip() (float64, error) {
 	return report.Summarize(batches).Median, nil
 }
 
-// echo answers each trip until stop is set.
 func echo(ping, pong *uint64, stop *atomic.Bool) {
 	for next := uint64(1); ; next++ {
 		for !spin.Until64(ping, next, 0, 4000) {
@@ -85,8 +84,7 @@ func echo(ping, pong *uint64, stop *atomic.Bool) {
 	}
 }
 
-// timeTrips returns the mean time of a trip in each batch. After probeLimit it ends the last batch
-// early.
+// timeTrips returns the mean time of a trip in each batch. It stops after probeLimit.
 func timeTrips(ping, pong *uint64) []float64 {
 	var batches []float64
 	next := uint64(0)
@@ -114,9 +112,10 @@ func yield() {
 	runtime.Gosched()
 }
 
-// onProcessor runs f on a new OS thread that is bound to a processor. It runs f even if the thread
-// cannot be bound, because the other goroutine waits for f.
-func onProcessor(processor int, f func() error) error {
+// runOnProcessor runs f on a thread that is bound to a processor. The thread exits afterwards,
+// because the goroutine ends without unlocking it. f runs even if binding fails, because the
+// goroutine on the other processor waits for it.
+func runOnProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()

@@ -23,8 +23,8 @@ type runner struct {
 	nsPerCall    []float64     // time of each batch on its slowest rank
 }
 
-// newRunner returns a runner that is ready to measure. It has checked the result of the call,
-// captured the call if requested, and calibrated the length of batches.
+// newRunner checks the result of a call, captures it into a graph if requested, and determines the
+// length of a batch.
 func (o *CollectiveOptions) newRunner(
 	ctx context.Context, w *world, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (*runner, error) {
@@ -75,7 +75,7 @@ func (r *runner) check(ctx context.Context, o *CollectiveOptions) error {
 	return err
 }
 
-// checkPath records the call's path and returns an error unless it is the requested one.
+// checkPath records the path of the call. It returns an error if another path was requested.
 func (r *runner) checkPath(o *CollectiveOptions) error {
 	if r.call.Operation == symmem.OpSend {
 		r.path = symmem.PathPlain.String()
@@ -85,7 +85,7 @@ func (r *runner) checkPath(o *CollectiveOptions) error {
 	if r.path = e.Path; err != nil || r.choice == symmem.PathAuto {
 		return err
 	}
-	if e.Path != r.choice.String() || registersBuffers(o.Path) && e.Registers {
+	if e.Path != r.choice.String() || needsRegistration(o.Path) && e.Registers {
 		return fmt.Errorf("the call does not take the requested path %v: %v", r.choice, e)
 	}
 	return nil
@@ -122,7 +122,7 @@ func (r *runner) capture(ctx context.Context, o *CollectiveOptions) error {
 }
 
 func (r *runner) callsPerGraph(ctx context.Context, o *CollectiveOptions) (int, error) {
-	if !o.limitsGraphCalls {
+	if !o.limitGraphTime {
 		return o.GraphCalls, nil
 	}
 	r.iters = 1
@@ -143,7 +143,7 @@ func closeGraphs(runners []*runner) error {
 	return errors.Join(errs...)
 }
 
-// calibrate sets the number of calls or replays in a batch, which rank 0 determines for all ranks.
+// calibrate sets the number of calls or replays in a batch. It is the same on all ranks.
 func (r *runner) calibrate(ctx context.Context, o *CollectiveOptions) error {
 	if r.iters = o.Iters; r.iters > 0 {
 		_, err := r.timeBatch(ctx)
@@ -203,9 +203,8 @@ func (r *runner) runOnce(ctx context.Context) error {
 	return r.launch(ctx)
 }
 
-// applyPath sets the path of the world's group. It does nothing for a graph, whose calls keep their
-// path. After a change, applyPath makes an untimed call, because the library plans the next call
-// anew.
+// applyPath sets the path of the world's group. Calls in a graph keep their path. After a change,
+// applyPath makes an untimed call, because the first call on a path takes longer.
 func (r *runner) applyPath(ctx context.Context) error {
 	if r.graph != nil || r.choice == *r.world.path {
 		return nil
@@ -231,7 +230,7 @@ func (r *runner) measureBatch(ctx context.Context) (float64, error) {
 	return float64(slices.Max(byRank)) / float64(r.iters*r.callsPerIter), nil
 }
 
-// variant selects the path of a call and the world whose buffers it uses.
+// variant is a way to make a call: a path, and a world whose buffers the call uses.
 type variant struct {
 	world  *world
 	choice symmem.PathChoice
@@ -251,8 +250,9 @@ func (o *CollectiveOptions) measureAll(
 	return runners, o.runBatches(ctx, runners)
 }
 
-// runBatches runs the batches of all runners alternately, after some warm-up rounds. The first row
-// has many warm-up rounds, because idle processors need some time to reach their full clock rate.
+// runBatches runs the batches of all runners alternately, after warm-up rounds. There are more of
+// these before the first row, because idle processors need some time to reach their full clock
+// rate.
 func (o *CollectiveOptions) runBatches(ctx context.Context, runners []*runner) error {
 	warmUp := 1
 	if !o.isWarm {
@@ -272,9 +272,9 @@ func (o *CollectiveOptions) runBatches(ctx context.Context, runners []*runner) e
 	return nil
 }
 
-// runnerOrder returns the order of n runners in a round. In n rounds, each runner is first once,
-// and the next n rounds reverse these orders. Within a round, the index changes by 1, -2, 3, -4 and
-// so on, so that all pairs of runners are adjacent equally often.
+// runnerOrder returns the order of n runners in a round. Over n rounds, each runner is first once.
+// The next n rounds reverse these orders. Within a round, the index changes by 1, -2, 3, -4 and so
+// on, so that all pairs of runners are adjacent equally often.
 func runnerOrder(n, round int) []int {
 	order := make([]int, n)
 	for i := range order {

@@ -29,9 +29,9 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// PathTable writes a table that compares PathAuto with each path. All lines begin with #, as
-// comments in nccl-tests do.
-func PathTable(w io.Writer, r *report.Report) error {
+// WritePathTable writes a table that compares PathAuto with each path. All lines begin with #, like
+// comments in the format of nccl-tests.
+func WritePathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{
 			"operation", "size", "", "auto", "plain", "window", "direct", "two-level", "took",
@@ -53,7 +53,7 @@ func PathTable(w io.Writer, r *report.Report) error {
 			}
 			row = append(row, cell)
 		}
-		rows = append(rows, append(row, fmt.Sprint(result.Params["took"]), ratio(*result.Ratio)))
+		rows = append(rows, append(row, fmt.Sprint(result.Params["took"]), formatRatio(*result.Ratio)))
 	}
 	if err := writeTable(w, "#", rows); err != nil || r.Worst == nil {
 		return err
@@ -62,13 +62,14 @@ func PathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// CheckTable writes a table that compares the times at two check levels, like PathTable.
-func CheckTable(w io.Writer, r *report.Report) error {
+// WriteCheckTable writes a table that compares the times at two check levels. All lines begin with
+// #.
+func WriteCheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {
 		if result := &r.Results[i]; result.Baseline != nil {
 			rows = append(rows, append(callCells(result), report.Duration(*result.BaselineMedian),
-				report.Duration(result.Median), ratio(*result.Ratio)))
+				report.Duration(result.Median), formatRatio(*result.Ratio)))
 		}
 	}
 	return writeTable(w, "#", rows)
@@ -78,4 +79,4 @@ func callCells(r *report.Result) []string {
 	return []string{r.Name, fmt.Sprint(r.Params["bytes"]), r.Variant()}
 }
 
-func ratio(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + "x" }
+func formatRatio(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) + "x" }

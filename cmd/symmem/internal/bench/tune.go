@@ -12,11 +12,11 @@ import (
 	"symmem/internal/tuning"
 )
 
-// TuneOptions holds the options of the measurements for a tuning table. Except for Date, Base and
-// Progress, they must be the same on all ranks.
+// TuneOptions describes the measurements for a tuning table. Except for Date, Base and Progress,
+// the options must be the same on all ranks.
 type TuneOptions struct {
-	// CollectiveOptions sets the operations, the sizes, the element type, the backend, the plan and
-	// GraphCalls, which is the maximum number of calls in a graph. Run sets the other fields.
+	// CollectiveOptions sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls,
+	// the maximum number of calls in a graph. Run sets the other fields.
 	CollectiveOptions
 	// Date is the date of the measurement. Only the value of rank 0 is used.
 	Date string
@@ -27,7 +27,7 @@ type TuneOptions struct {
 	Progress func(text string)
 }
 
-// TuneResult holds the result of TuneOptions.Run, which is the same on all ranks.
+// TuneResult is the result of TuneOptions.Run. It is the same on all ranks.
 type TuneResult struct {
 	// Table contains the new rules, and the rules of the base table for other operations and ranks.
 	Table *tuning.Table
@@ -40,10 +40,10 @@ type TuneResult struct {
 	Ranks  int
 }
 
-// Run measures the times as one rank.
+// Run measures the times as one of the ranks, which must all call it.
 func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	o.ReduceOp, o.Path, o.Tuning = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning
-	o.limitsGraphCalls = true
+	o.limitGraphTime = true
 	o.Checks = []symmem.CheckLevel{symmem.CheckDefault}
 	t := &tuner{TuneOptions: o}
 	if t.windowWorld, err = openWorld(ctx, &o.CollectiveOptions, 0); err != nil {
@@ -67,8 +67,8 @@ func skipReason(op *Operation, t symmem.DataType) string {
 	return fmt.Sprintf("%s of %v has only one path here, so there is nothing to choose", op.Name, t)
 }
 
-// mergePoints returns the new points, and the old points whose sizes are outside the range of the
-// new ones. newPoints must be in ascending order of size.
+// mergePoints adds to newPoints, which are in ascending order of size, the old points of smaller
+// and larger sizes.
 func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	if len(newPoints) == 0 {
 		return nil
@@ -83,9 +83,10 @@ func mergePoints(oldPoints, newPoints []tuning.Point) []tuning.Point {
 	return all
 }
 
-func roundTo(v, unit float64) float64 { return math.Round(v*unit) / unit }
+// roundTo rounds v to a multiple of 1/parts.
+func roundTo(v, parts float64) float64 { return math.Round(v*parts) / parts }
 
-func (o *TuneOptions) report(format string, args ...any) {
+func (o *TuneOptions) reportProgress(format string, args ...any) {
 	if o.Progress != nil {
 		o.Progress(fmt.Sprintf(format, args...))
 	}
@@ -95,8 +96,8 @@ func (o *TuneOptions) report(format string, args ...any) {
 const NoiseMethod = "noise is twice the standard error of the median ratio of adjacent " +
 	"batches, computed from the quartiles of the logarithms"
 
-// noisePercent returns the random error of the median of ratios, in percent. With logarithms,
-// delays of either path have the same weight.
+// noisePercent returns the random error of the median of ratios, in percent. It uses logarithms, so
+// that delays of the dividend and of the divisor have the same weight.
 func noisePercent(ratios []float64) float64 {
 	if len(ratios) == 0 {
 		return 0

@@ -123,7 +123,7 @@ func exampleTuned() *TuneResult {
 
 func TestTextShowsChosenPathsAndGains(t *testing.T) {
 	var out strings.Builder
-	if err := exampleTuned().Text(&out); err != nil {
+	if err := exampleTuned().WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
 	want := `operation size buffers plain window direct noise chosen wins

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Text writes a line for each measured size and a line for each rule. The column "direct" shows the
-// time of the direct path or of the two-level path, because only one of the two is measured.
-func (t *TuneResult) Text(w io.Writer) error {
+// WriteText writes a line for each measured size and a line for each rule. The column "direct"
+// shows the time of the two-level path if that was measured instead of the direct path.
+func (t *TuneResult) WriteText(w io.Writer) error {
 	rows := [][]string{{
 		"operation", "size", "", "buffers", "plain", "window", "direct", "noise", "chosen",
 		"wins",
@@ -45,7 +45,7 @@ func (t *TuneResult) Text(w io.Writer) error {
 	return errors.Join(err, writeErr)
 }
 
-// formatMicroseconds formats a time in microseconds, or "-" for 0, which means not measured.
+// formatMicroseconds formats a time in microseconds. 0 means that the time was not measured.
 func formatMicroseconds(us float64) string {
 	if us == 0 {
 		return "-"

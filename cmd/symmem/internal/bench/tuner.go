@@ -11,11 +11,11 @@ import (
 
 type tuner struct {
 	*TuneOptions
-	// The buffers of windowWorld are in windows, those of
+	// The buffers of windowWorld are in windows, which are memory registered on all ranks. Those of
 	// outsideWorld are not. outsideWorld is nil if no call can take the direct path.
 	windowWorld, outsideWorld *world
 	baseTable                 *tuning.Table // table to start from
-	usesBaseTimes             bool          // set if new rules contain times of baseTable
+	hasBaseTimes              bool          // whether new rules contain times of baseTable
 	result                    TuneResult
 }
 
@@ -23,7 +23,7 @@ func (t *tuner) prepare(ctx context.Context) (err error) {
 	if err := t.windowWorld.disableUnsupportedGraphs(&t.CollectiveOptions); err != nil {
 		return err
 	}
-	if t.outsideWorld, err = t.windowWorld.openOutside(ctx, &t.CollectiveOptions); err != nil {
+	if t.outsideWorld, err = t.windowWorld.openOutsideWorld(ctx, &t.CollectiveOptions); err != nil {
 		return err
 	}
 	if t.baseTable, err = t.shareBaseTable(ctx, t.windowWorld); err != nil {
@@ -54,8 +54,8 @@ func (t *tuner) run(ctx context.Context) error {
 	return nil
 }
 
-// deriveRules derives the rules for an operation from the new times, and from the times in the base
-// table for other sizes. It returns no rule for a kind of memory without new times.
+// deriveRules derives the rules for an operation from the new times, and from the times of other
+// sizes in the base table. It returns no rule for a kind of memory without new times.
 func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) {
 	rt := t.windowWorld.rt
 	info := rt.Device()
@@ -73,13 +73,12 @@ func (t *tuner) deriveRules(op *Operation, times *points) (rules []tuning.Rule) 
 			},
 		}
 		merged := mergePoints(t.baseTable.Measured(calls), measured.points)
-		t.usesBaseTimes = t.usesBaseTimes || len(merged) > len(measured.points)
+		t.hasBaseTimes = t.hasBaseTimes || len(merged) > len(measured.points)
 		rules = append(rules, tuning.Derive(calls, otherwise, merged))
 	}
 	return rules
 }
 
-// newTable returns the base table with the new rules and a description of the measurement.
 func (t *tuner) newTable() *tuning.Table {
 	method := "calls one by one"
 	if t.GraphCalls > 0 {
@@ -92,24 +91,22 @@ func (t *tuner) newTable() *tuning.Table {
 	table.Source = fmt.Sprintf("symmem tune: %d batches of %v on each path, alternating, %v, %s, "+
 		"medians of the slowest rank; %s; %s", t.Plan.Batches, t.Plan.Batch, t.DataType, method,
 		tuning.DeriveMethod, NoiseMethod)
-	if t.usesBaseTimes || len(table.Rules) > len(rules)+len(table.General()) {
+	if t.hasBaseTimes || len(table.Rules) > len(rules)+len(table.General()) {
 		table.Source += "; rules for other operations and ranks, and times for other sizes, are from " +
 			"the base table"
 	}
 	return table
 }
 
-// points holds the times of one operation in ascending order of size.
+// points holds the times of one operation in ascending order of size. Each point contains the time
+// of the plain path.
 type points struct {
-	windows []tuning.Point // times of the plain and the window path
-	// direct holds the times of the plain and the window path, and of the direct path. If the group
-	// has no direct path, it holds the times of the two-level path instead.
-	direct []tuning.Point
-	// anywhere holds the times of the plain and the direct path on buffers outside windows.
-	anywhere []tuning.Point
+	windows  []tuning.Point // with the time of the window path
+	direct   []tuning.Point // with the times of the window path, and the direct or two-level path
+	anywhere []tuning.Point // with the time of the direct path on buffers outside windows
 }
 
-// maxOutsideBytes is larger than any call on the direct path with buffers outside windows.
+// maxOutsideBytes is larger than any call that can take the direct path on buffers outside windows.
 const maxOutsideBytes = 64 << 20
 
 func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, error) {
@@ -135,7 +132,7 @@ func (t *tuner) measureOperation(ctx context.Context, op *Operation) (*points, e
 			if len(variants) == 1 {
 				continue
 			}
-			t.report("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType,
+			t.reportProgress("%s of %v %v %s", op.Name, tuning.Size(row.Bytes), t.DataType,
 				placementText(inPlace))
 			nsPerCall, err := t.measureVariants(ctx, row, inPlace, variants)
 			if err != nil {
@@ -160,7 +157,7 @@ func placementText(inPlace bool) string {
 	return "out of place"
 }
 
-// listVariants returns the variants of a call. The first is the plain path.
+// listVariants returns the variants of a call to measure. The first takes the plain path.
 func (t *tuner) listVariants(
 	ctx context.Context, row *Row, inPlace bool,
 ) (variants []variant, err error) {
@@ -171,8 +168,7 @@ func (t *tuner) listVariants(
 	for _, path := range paths {
 		variants = append(variants, variant{t.windowWorld, path})
 	}
-	// Outside windows, calls can be in place only in a group of one rank, which has nothing to
-	// tune.
+	// Outside windows, calls can be in place only in groups of one rank, which need no tuning.
 	if t.outsideWorld == nil || inPlace || row.Bytes > maxOutsideBytes {
 		return variants, nil
 	}
@@ -194,16 +190,15 @@ func (t *tuner) measureVariants(
 	nsPerCall := map[variant][]float64{}
 	for i, r := range runners {
 		if r.wrong > 0 {
-			return nil, fmt.Errorf("%d elements are wrong in a call of %d bytes on the %v path "+
-				"(in place: %t)", r.wrong, row.Bytes, r.choice, inPlace)
+			return nil, fmt.Errorf("%d elements are wrong in a call of %d bytes on the %v path, %s",
+				r.wrong, row.Bytes, r.choice, placementText(inPlace))
 		}
 		nsPerCall[variants[i]] = r.nsPerCall
 	}
 	return nsPerCall, nil
 }
 
-// batches holds the times of all variants at one size. A field is nil if its variant was not
-// measured.
+// batches holds the times of all batches at one size. A field is nil if it was not measured.
 type batches struct {
 	plain, window, direct, twoLevel []float64 // on buffers in windows
 	anywhere                        []float64 // on the direct path, on buffers outside windows
@@ -231,9 +226,8 @@ func (p *points) addPoints(bytes int64, inPlace bool, b batches) {
 	}
 }
 
-// newPoint summarizes the times of the paths, which are in nanoseconds per call. NoisePercent is
-// the noise of the ratio between the direct path and the faster other path or, without times of the
-// direct path, between plain and window.
+// newPoint summarizes times in nanoseconds per call. The noise is that of the ratio between the
+// direct path and the faster other path or, without the direct path, between plain and window.
 func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	p := tuning.Point{
 		Bytes: tuning.Size(bytes), PlainUS: microseconds(plain), WindowUS: microseconds(window),
@@ -249,7 +243,7 @@ func newPoint(bytes int64, plain, window, direct []float64) tuning.Point {
 	return p
 }
 
-// microseconds returns the median in microseconds, or 0 if nsPerCall is nil.
+// microseconds returns the median of times in nanoseconds, or 0 if nsPerCall is nil.
 func microseconds(nsPerCall []float64) float64 {
 	if nsPerCall == nil {
 		return 0

@@ -12,18 +12,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// registersBuffers reports whether the buffers for a path are registered before the measurement.
-// With PathAuto, the first collective registers them.
-func registersBuffers(path symmem.PathChoice) bool { return path > symmem.PathPlain }
+// needsRegistration reports whether the buffers for a path must be registered before the
+// measurement. With PathAuto, the first collective registers them.
+func needsRegistration(path symmem.PathChoice) bool { return path > symmem.PathPlain }
 
-// world holds this rank's Runtime at a check level, and a pair of buffers.
+// world holds the Runtime of this rank at a check level, and a pair of buffers.
 type world struct {
 	level      int // index of the check level in CollectiveOptions.Checks
 	rt         *symmem.Runtime
 	recvStream *symmem.Stream
 	send, recv symmem.Buffer
 	gatherer   *workload.Gatherer
-	// path points to the current path choice, which worlds with the same Runtime share.
+	// path is the current path choice. Worlds with the same Runtime share it.
 	path *symmem.PathChoice
 }
 
@@ -33,7 +33,8 @@ func BindRank(rank int) error {
 	if err != nil {
 		return err
 	}
-	// Fix GOMAXPROCS, from which the host backend derives how many processors the ranks share.
+	// Setting GOMAXPROCS explicitly keeps it constant. The host backend derives from it how many
+	// processors the ranks share.
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	return sys.BindProcess(processors[rank%len(processors)])
 }
@@ -75,11 +76,11 @@ func (w *world) allocate(ctx context.Context, o *CollectiveOptions, bytes int64)
 	if o.Path == symmem.PathPlain || o.OutsideWindows {
 		s := pool.BeginDisabled()
 		defer s.Abandon()
-		return w.allocateBoth(s, bytes)
+		return w.allocateBuffers(s, bytes)
 	}
 	s := pool.Begin(w.rt.World())
 	defer s.Abandon()
-	if err := w.allocateBoth(s, bytes); err != nil || !registersBuffers(o.Path) {
+	if err := w.allocateBuffers(s, bytes); err != nil || !needsRegistration(o.Path) {
 		return err
 	}
 	return s.End(ctx)
@@ -96,7 +97,7 @@ func (w *world) newOutsideWorld(
 	return &outside, nil
 }
 
-func (w *world) allocateBoth(s *symmem.Scope, bytes int64) (err error) {
+func (w *world) allocateBuffers(s *symmem.Scope, bytes int64) (err error) {
 	if w.send, err = s.Alloc(bytes); err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func (w *world) synchronize(ctx context.Context) error {
 	return w.recvStream.Synchronize(ctx)
 }
 
-// barrier waits until all ranks have called it and this rank's work has completed.
+// barrier waits until all ranks have called it and the work of this rank has completed.
 func (w *world) barrier(ctx context.Context) error {
 	if err := w.rt.World().Barrier(ctx, nil); err != nil {
 		return err
@@ -164,7 +165,7 @@ func (w *world) explain(c *call) (symmem.Explanation, error) {
 	return w.rt.World().Explain(c.Operation, c.Send, c.Recv, c.Count, c.DataType)
 }
 
-// refusalReason returns the reason why a call does not take the requested path, or "" if it does.
+// refusalReason returns the reason why a call cannot take the requested path, or "" if it can.
 func (w *world) refusalReason(
 	ctx context.Context, o *CollectiveOptions, row *Row, inPlace bool, choice symmem.PathChoice,
 ) (string, error) {
@@ -204,9 +205,9 @@ func (w *world) possiblePaths(
 	return paths, nil
 }
 
-// openOutside returns a world with the same Runtime as w, but with buffers outside windows. It
-// returns nil if no call can take the direct path.
-func (w *world) openOutside(ctx context.Context, o *CollectiveOptions) (*world, error) {
+// openOutsideWorld returns a world with the Runtime of w and buffers outside windows, or nil if no
+// call can take the direct path.
+func (w *world) openOutsideWorld(ctx context.Context, o *CollectiveOptions) (*world, error) {
 	if err := w.setPath(ctx, symmem.PathDirect); err != nil {
 		return nil, err
 	}
