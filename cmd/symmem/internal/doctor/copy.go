@@ -10,14 +10,12 @@ import (
 )
 
 const (
-	// copyBytes is the size of a copy. It is large enough to reach a link's full speed.
-	copyBytes = int64(128) << 20
-	// timedCopyCount copies take about a millisecond.
-	timedCopyCount = 4
+	copyBytes      = int64(128) << 20 // large enough to reach the full speed of a link
+	timedCopyCount = 4                // takes about a millisecond
 )
 
-// MeasureCopies measures the speed of copies to a GPU from each GPU that it can access. Meanwhile,
-// it allocates 128 MiB on both GPUs. Other work on the GPUs or links lowers the speed.
+// MeasureCopies measures the speed of copies to a GPU from each GPU that it can access. It needs
+// 128 MiB of memory on both GPUs.
 func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
 	driver, err := cuda.Load()
 	if err != nil {
@@ -58,7 +56,7 @@ func MeasureCopies(ordinal int) (all []CopySpeed, err error) {
 	return all, nil
 }
 
-// cleanupList lists functions to call in reverse order.
+// cleanupList lists functions that are called in reverse order.
 type cleanupList []func() error
 
 func (c *cleanupList) add(f func() error) { *c = append(*c, f) }
@@ -71,8 +69,8 @@ func (c *cleanupList) run() error {
 	return errors.Join(errs...)
 }
 
-// measureCopy returns the copy speed between two GPUs in GB/s. The context of dst must be current
-// on the calling thread.
+// measureCopy returns the speed of a copy in GB/s. The context of dst must be current on the
+// calling thread.
 func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err error) {
 	var cleanups cleanupList
 	defer func() { err = errors.Join(err, cleanups.run()) }()
@@ -99,8 +97,8 @@ func measureCopy(driver *cuda.Driver, src, dst cuda.Device) (speed float64, err 
 	return timeCopies(driver, target, source, stream, events)
 }
 
-// allocate allocates memory on owner and maps it for access by user. It adds functions that free
-// the memory to cleanups.
+// allocate allocates memory on owner that user can access. It adds functions that free the memory
+// to cleanups.
 func allocate(
 	driver *cuda.Driver, owner, user cuda.Device, cleanups *cleanupList,
 ) (address uintptr, err error) {

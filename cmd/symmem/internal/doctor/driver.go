@@ -12,21 +12,16 @@ import (
 
 // Driver describes NVIDIA's driver.
 type Driver struct {
-	// Path is the path of libcuda.
-	Path string `json:"path,omitempty"`
-	// CUDAVersion is the newest CUDA version that libcuda supports, such as 12090.
-	CUDAVersion int `json:"cuda,omitempty"`
-	// Version is the version of the driver, such as 580.159, or empty if unknown.
-	Version string `json:"version,omitempty"`
+	Path        string `json:"path,omitempty"`    // of libcuda
+	CUDAVersion int    `json:"cuda,omitempty"`    // newest supported version, such as 12090
+	Version     string `json:"version,omitempty"` // such as 580.159, or empty if unknown
 	// IMEXChannels is the number of IMEX channels visible to the process. A process needs one to
 	// share memory with other machines through fabric handles.
 	IMEXChannels int `json:"imex_channels"`
 	// Error states why there is no usable driver or GPU.
-	Error string `json:"error,omitempty"`
-	// IsMissing is set if CUDA is not installed.
-	IsMissing bool `json:"none,omitempty"`
-	// ErrorCode is CUDA's error code, or 0.
-	ErrorCode int `json:"code,omitempty"`
+	Error     string `json:"error,omitempty"`
+	IsMissing bool   `json:"none,omitempty"` // whether CUDA is not installed
+	ErrorCode int    `json:"code,omitempty"` // of CUDA, or 0
 }
 
 // minVMMVersion is the first CUDA version (12.0) with which NCCL uses virtual memory management.
@@ -69,7 +64,6 @@ func countIMEXChannels() int {
 
 var moduleVersionPattern = regexp.MustCompile(`NVRM version:.*?\s(\d+\.\d+(\.\d+)?)\s`)
 
-// kernelModuleVersion returns the driver's version as reported by its kernel module.
 func kernelModuleVersion() string {
 	text, err := os.ReadFile("/proc/driver/nvidia/version")
 	if err != nil {
@@ -82,8 +76,8 @@ func kernelModuleVersion() string {
 	return string(matches[1])
 }
 
-// nvmlDriverVersion returns the driver's version as reported by NVML (NVIDIA's management library),
-// which works even in containers without the kernel module's files.
+// nvmlDriverVersion asks NVML (NVIDIA's management library) for the driver's version. It works even
+// in containers without the files of the kernel module.
 func nvmlDriverVersion() string {
 	management, err := openNVML()
 	if err != nil {
@@ -97,12 +91,11 @@ func nvmlDriverVersion() string {
 	return version
 }
 
-// cudaVersionText formats a version: 12090 as 12.9.
+// cudaVersionText formats a version such as 12090 as 12.9.
 func cudaVersionText(version int) string {
 	return fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 }
 
-// adviceByErrorCode holds advice for errors of cuInit.
 var adviceByErrorCode = map[cuda.Code]string{
 	cuda.ErrNoDevice: "check whether nvidia-smi shows a GPU and whether the container was started " +
 		"with GPUs, and check CUDA_VISIBLE_DEVICES",

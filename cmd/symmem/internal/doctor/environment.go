@@ -15,8 +15,7 @@ type Variable struct {
 	Name string `json:"name"`
 	// Value is the variable's value, or "(hidden)" if it is a secret.
 	Value string `json:"value"`
-	// File is the NCCL configuration file that sets the variable. It is empty if the variable is
-	// set in the environment.
+	// File is the NCCL configuration file that sets the variable, or "" for the environment.
 	File string `json:"file,omitempty"`
 }
 
@@ -50,7 +49,6 @@ func isRelevant(name string) bool {
 	})
 }
 
-// displayValue returns a variable's value, or "(hidden)" for a secret.
 func displayValue(name, value string) string {
 	if strings.Contains(name, "TOKEN") && value != "" {
 		return "(hidden)"
@@ -85,7 +83,7 @@ func readConfigFile(path string) []Variable {
 	return all
 }
 
-// variableEffect describes the effect of some values of a variable.
+// variableEffect describes what some values of a variable do.
 type variableEffect struct {
 	name   string
 	values []string // nil means any value
@@ -93,44 +91,43 @@ type variableEffect struct {
 	advice string   // how to avoid the effect; if it is empty, doctor does not warn
 }
 
-const adviceToUnset = "unset it, unless this is intended"
+const unsetAdvice = "unset it, unless this is intended"
 
 var onlyZero = []string{"0"}
 
-// variableEffects lists the variables whose effects users should know.
 var variableEffects = []variableEffect{
 	{
 		"NCCL_WIN_ENABLE", onlyZero,
-		"switches windows off, so every collective takes the plain path", adviceToUnset,
+		"switches windows off, so every collective takes the plain path", unsetAdvice,
 	},
 	{
 		"NCCL_CUMEM_ENABLE", onlyZero,
-		"prevents NCCL from using virtual memory management, and thus windows", adviceToUnset,
+		"prevents NCCL from using virtual memory management, and thus windows", unsetAdvice,
 	},
 	{
 		"NCCL_P2P_DISABLE", []string{"1"}, "prevents GPUs from accessing each other's memory, " +
-			"and most versions of NCCL from using window kernels", adviceToUnset,
+			"and most versions of NCCL from using window kernels", unsetAdvice,
 	},
 	{
 		"NCCL_P2P_LEVEL", []string{"LOC", "0"}, "prevents GPUs from accessing each other's " +
-			"memory, and NCCL from using window kernels", adviceToUnset,
+			"memory, and NCCL from using window kernels", unsetAdvice,
 	},
 	{
 		"NCCL_HOSTID", nil, "makes NCCL treat ranks with different values as ranks on different " +
 			"machines, which have windows only if NCCL has a network that supports them",
-		adviceToUnset,
+		unsetAdvice,
 	},
 	{
 		"NCCL_LOCAL_REGISTER", onlyZero,
-		"prevents NCCL 2.27 from creating windows without symmetric memory", adviceToUnset,
+		"prevents NCCL 2.27 from creating windows without symmetric memory", unsetAdvice,
 	},
 	{
 		"NCCL_LSA_TEAM_SIZE", nil, "limits the ranks whose memory NCCL maps, and thus the groups " +
-			"that have window kernels", adviceToUnset,
+			"that have window kernels", unsetAdvice,
 	},
 	{
 		"NCCL_SYM_KERNEL", nil, "allows only some window kernels, so calls that none of them " +
-			"supports fail", adviceToUnset,
+			"supports fail", unsetAdvice,
 	},
 	{
 		"NCCL_RUNTIME_CONNECT", []string{"1"}, "makes NCCL connect at the first collective, so a " +
@@ -147,10 +144,10 @@ var variableEffects = []variableEffect{
 	},
 	{
 		"NCCL_IPC_USE_ABSTRACT_SOCKET", onlyZero,
-		"makes NCCL share memory through sockets in /tmp, which all ranks must see", adviceToUnset,
+		"makes NCCL share memory through sockets in /tmp, which all ranks must see", unsetAdvice,
 	},
 	{
-		"SYMMEM_PATH", []string{"plain"}, "makes every collective take the plain path", adviceToUnset,
+		"SYMMEM_PATH", []string{"plain"}, "makes every collective take the plain path", unsetAdvice,
 	},
 	{
 		"CUDA_LAUNCH_BLOCKING", []string{"1"}, "makes each launch wait for its completion, which " +

@@ -2,22 +2,19 @@ package doctor
 
 // Facts holds the facts about a machine that Examine judges. Sizes are in bytes.
 type Facts struct {
-	RequestedBackend string `json:"asked"`
-	// Backend is the backend that symmem.Open would choose.
-	Backend string     `json:"backend"`
-	Driver  Driver     `json:"driver"`
-	GPUs    []GPU      `json:"gpus"`
-	Library Library    `json:"nccl"`
-	Sharing GPUSharing `json:"sharing"`
-	Links   Links      `json:"links"`
-	Limits  Limits     `json:"limits"`
-	Host    Host       `json:"host"`
-	// Variables lists the relevant variables in the environment and in NCCL's configuration files.
-	Variables []Variable `json:"environment"`
-	Launcher  Launcher   `json:"launcher"`
-	Tuning    Tuning     `json:"tuning"`
-	// Trial is nil if no trial was run.
-	Trial *Trial `json:"trial"`
+	RequestedBackend string     `json:"asked"`
+	Backend          string     `json:"backend"` // the one that symmem.Open would choose
+	Driver           Driver     `json:"driver"`
+	GPUs             []GPU      `json:"gpus"`
+	Library          Library    `json:"nccl"`
+	Sharing          GPUSharing `json:"sharing"`
+	Links            Links      `json:"links"`
+	Limits           Limits     `json:"limits"`
+	Host             Host       `json:"host"`
+	Variables        []Variable `json:"environment"`
+	Launcher         Launcher   `json:"launcher"`
+	Tuning           Tuning     `json:"tuning"`
+	Trial            *Trial     `json:"trial"` // nil if no trial was run
 }
 
 func (f *Facts) usesNCCL() bool { return f.Backend == "nccl" }
@@ -43,7 +40,7 @@ func Examine(f *Facts) *Report {
 	}
 	for _, part := range []struct {
 		name  string
-		gpu   bool // skipped if the host backend is requested
+		isGPU bool // skipped if the host backend is requested
 		judge func(*Facts, *Section)
 	}{
 		{"driver", true, judgeDriver},
@@ -58,7 +55,7 @@ func Examine(f *Facts) *Report {
 		{"tuning", false, judgeTuning},
 		{"trial", false, judgeTrial},
 	} {
-		if part.gpu && f.RequestedBackend == "host" {
+		if part.isGPU && f.RequestedBackend == "host" {
 			continue
 		}
 		s := Section{Name: part.name, Level: OK, Findings: []Finding{}}

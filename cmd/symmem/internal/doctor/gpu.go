@@ -26,9 +26,9 @@ type GPU struct {
 	SupportsFabric bool `json:"fabric"`
 	// SupportsRDMA is set if network cards can access the memory.
 	SupportsRDMA bool `json:"rdma"`
-	// SupportsMulticast is reported, but symmem never uses multicast.
+	// SupportsMulticast is only reported: symmem never uses multicast.
 	SupportsMulticast bool `json:"multicast"`
-	// Granularity is a number of bytes, or 0 if unknown. Sizes of mappings are multiples of it.
+	// Granularity is the number of bytes that divides the sizes of mappings, or 0 if unknown.
 	Granularity int64 `json:"granularity"`
 	// IsExclusive is set if only one process may use the GPU.
 	IsExclusive bool `json:"exclusive,omitempty"`
@@ -96,8 +96,8 @@ func inspectGPU(driver *cuda.Driver, device cuda.Device) (GPU, error) {
 	return g, nil
 }
 
-// minWindowCapability is the lowest compute capability (6.0) for which NCCL has window kernels,
-// which access the memory of other GPUs directly (src/device/symmetric/generate.py).
+// minWindowCapability is the lowest compute capability (6.0) for which NCCL has window kernels
+// (src/device/symmetric/generate.py).
 const minWindowCapability = 6
 
 func judgeGPUs(f *Facts, s *Section) {
@@ -123,9 +123,8 @@ func (g *GPU) judge(s *Section) {
 		formatBytes(g.MemoryBytes), g.PCIAddress, g.UUID)
 	s.addOK("%d: virtual memory management %s (granularity %s), file descriptor handles %s, fabric "+
 		"handles %s, RDMA %s, multicast %s (symmem never uses it)", g.Ordinal,
-		formatBool(g.SupportsVMM),
-		formatBytes(g.Granularity), formatBool(g.SupportsPosixFD), formatBool(g.SupportsFabric),
-		formatBool(g.SupportsRDMA), formatBool(g.SupportsMulticast))
+		formatBool(g.SupportsVMM), formatBytes(g.Granularity), formatBool(g.SupportsPosixFD),
+		formatBool(g.SupportsFabric), formatBool(g.SupportsRDMA), formatBool(g.SupportsMulticast))
 	switch {
 	case !g.SupportsVMM:
 		s.add(Fail, "use a GPU and a driver with virtual memory management; under a hypervisor, check "+

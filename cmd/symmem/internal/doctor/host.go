@@ -22,14 +22,14 @@ type Host struct {
 	Cores int `json:"cores"`
 	// MemoryBytes is the size of main memory and swap space.
 	MemoryBytes int64 `json:"memory"`
-	// HugePages is the number of huge pages of 2 MiB, of which FreeHugePages are free.
+	// HugePages is the number of huge pages of 2 MiB, including FreeHugePages.
 	HugePages     int `json:"huge_pages"`
 	FreeHugePages int `json:"huge_pages_free"`
 	// SharedMemoryPolicy is the system's policy for transparent huge pages in shared memory.
 	SharedMemoryPolicy string `json:"shmem_enabled,omitempty"`
 	// MaxMappings is vm.max_map_count, the limit of mappings per process, or 0 if unknown.
 	MaxMappings int `json:"max_map_count"`
-	// Each of the following fields holds the error of a system call, or "" if the call works.
+	// Each of the following fields is the error of a system call, or "" if the call works.
 	MemfdError      string `json:"memfd_error,omitempty"`
 	FutexError      string `json:"futex_error,omitempty"`
 	MembarrierError string `json:"membarrier_error,omitempty"`
@@ -81,8 +81,8 @@ func tryFutex() error {
 	return errnoError(errno)
 }
 
-// membarrierCallNumbers contains the number of the system call membarrier(2) for each architecture.
-// Package syscall does not define it.
+// membarrierCallNumbers contains the numbers of the system call membarrier(2), which package
+// syscall does not define.
 var membarrierCallNumbers = map[string]uintptr{"amd64": 324, "arm64": 283}
 
 // tryMembarrier checks that the kernel supports expedited barriers.
@@ -182,7 +182,7 @@ func (h *Host) judgeHugePages(f *Facts, s *Section) {
 	}
 }
 
-func countOrUnlimited(n int64) string {
+func formatCountLimit(n int64) string {
 	if n < 0 {
 		return "no limit"
 	}

@@ -9,15 +9,15 @@ import (
 
 // Launcher describes the world that a launcher's environment variables define.
 type Launcher struct {
-	// Source names the launcher, such as "torchrun", or is "one process".
+	// Source is the name of the launcher, such as "torchrun", or "one process".
 	Source    string `json:"source"`
 	Rank      int    `json:"rank"`
 	Size      int    `json:"size"`
 	LocalRank int    `json:"local_rank"`
 	LocalSize int    `json:"local_size"`
-	// Store is the kind of the store through which ranks find each other.
+	// Store is the kind of store through which ranks find each other.
 	Store string `json:"store"`
-	// Address is the store's address, or empty if unknown.
+	// Address is the address of the store, or empty if unknown.
 	Address string `json:"address,omitempty"`
 	// Error states why the variables are invalid.
 	Error string `json:"error,omitempty"`
@@ -25,7 +25,7 @@ type Launcher struct {
 	Index string `json:"job_completion_index,omitempty"`
 }
 
-// InspectLauncher determines the ranks and the store as symmem.Open does, but does not connect.
+// InspectLauncher describes the world that symmem.Open would join. It does not connect.
 func InspectLauncher(lookup func(string) (string, bool)) Launcher {
 	index, _ := lookup("JOB_COMPLETION_INDEX")
 	w, err := rendezvous.Discover(lookup, rendezvous.Options{})

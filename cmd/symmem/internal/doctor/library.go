@@ -12,8 +12,8 @@ type Library struct {
 	// 2.28.9.
 	Version int    `json:"version,omitempty"`
 	Text    string `json:"text,omitempty"`
-	// Windows reports whether this version can register windows.
-	Windows bool `json:"windows"`
+	// HasWindows reports whether this version can register windows.
+	HasWindows bool `json:"windows"`
 	// Error states why NCCL could not be loaded, and lists the places that were searched.
 	Error string `json:"error,omitempty"`
 }
@@ -27,7 +27,7 @@ func InspectLibrary() Library {
 	version, text := l.Version()
 	return Library{
 		Path: l.Path(), Origin: l.Origin(), Version: version, Text: text,
-		Windows: l.HasWindows(),
+		HasWindows: l.HasWindows(),
 	}
 }
 
@@ -42,7 +42,7 @@ func judgeLibrary(f *Facts, s *Section) {
 		return
 	}
 	s.addOK("NCCL %s, %s, found by %s", l.Text, l.Path, l.Origin)
-	if !l.Windows {
+	if !l.HasWindows {
 		s.add(Warn, "install NCCL 2.28.7 or newer", "NCCL %s cannot register windows (2.27.3 can), so "+
 			"all collectives take the plain path", l.Text)
 		return

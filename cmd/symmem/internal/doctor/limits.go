@@ -9,7 +9,7 @@ type Limits struct {
 	OpenFiles    int64 `json:"files"`
 }
 
-// limitLockedMemory is Linux's RLIMIT_MEMLOCK, which package syscall does not define.
+// limitLockedMemory is RLIMIT_MEMLOCK on Linux. Package syscall does not define it.
 const limitLockedMemory = 8
 
 // InspectLimits reads the limits of this process.
@@ -20,7 +20,7 @@ func InspectLimits() Limits {
 	}
 }
 
-// limit returns the soft limit of a resource, or -1 if the limit is unlimited or unknown.
+// limit returns the soft limit of a resource, or -1 if it is unlimited or unknown.
 func limit(resource int) int64 {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(resource, &l); err != nil || l.Cur > 1<<62 {
@@ -29,15 +29,13 @@ func limit(resource int) int64 {
 	return int64(l.Cur)
 }
 
-// Doctor warns about limits below these values.
+// Lower limits than these cause a warning.
 const (
-	// minAddressSpace suffices for a pool, which reserves up to 1 TiB of addresses, and for NCCL's
-	// windows, which need as many addresses as the pool.
+	// minAddressSpace is enough for a pool, which reserves up to 1 TiB of addresses, and for NCCL's
+	// windows, which need the same number of addresses.
 	minAddressSpace = int64(2) << 40
-	// minLockedMemory is less than any RDMA network card needs to pin.
-	minLockedMemory = int64(64) << 20
-	// minOpenFiles suffices for a few segments of each peer. Each segment needs a descriptor.
-	minOpenFiles = 1024
+	minLockedMemory = int64(64) << 20 // RDMA network cards need more
+	minOpenFiles    = 1024            // each segment of each peer needs a descriptor
 )
 
 func judgeLimits(f *Facts, s *Section) {
@@ -47,11 +45,11 @@ func judgeLimits(f *Facts, s *Section) {
 			"smaller arenas, and NCCL may not have enough addresses for windows",
 			formatBytes(l.AddressSpace))
 	} else {
-		s.addOK("address space: %s", sizeOrUnlimited(l.AddressSpace))
+		s.addOK("address space: %s", formatSizeLimit(l.AddressSpace))
 	}
 	switch {
 	case l.LockedMemory < 0 || l.LockedMemory >= minLockedMemory:
-		s.addOK("locked memory (ulimit -l): %s", sizeOrUnlimited(l.LockedMemory))
+		s.addOK("locked memory (ulimit -l): %s", formatSizeLimit(l.LockedMemory))
 	case f.usesNCCL() && f.Launcher.LocalSize < f.Launcher.Size:
 		s.add(Warn, "run ulimit -l unlimited, or start a container with --ulimit memlock=-1",
 			"locked memory (ulimit -l) is limited to %s, but RDMA networks need more",
@@ -64,11 +62,11 @@ func judgeLimits(f *Facts, s *Section) {
 		s.add(Warn, "run ulimit -n 4096, or more", "open files are limited to %d, but a rank opens one "+
 			"for each segment of each peer", l.OpenFiles)
 	} else {
-		s.addOK("open files (ulimit -n): %s", countOrUnlimited(l.OpenFiles))
+		s.addOK("open files (ulimit -n): %s", formatCountLimit(l.OpenFiles))
 	}
 }
 
-func sizeOrUnlimited(bytes int64) string {
+func formatSizeLimit(bytes int64) string {
 	if bytes < 0 {
 		return "no limit"
 	}

@@ -27,7 +27,7 @@ type Pair struct {
 	HasAccess bool `json:"access"`
 	// HasAtomics is set if kernels on From can use atomic operations on the memory of To.
 	HasAtomics bool `json:"atomics"`
-	// SpeedRank orders pairs by the speed of their links. The pairs with the fastest links have 0.
+	// SpeedRank is 0 for the pairs with the fastest links, and larger for slower links.
 	SpeedRank int `json:"rank"`
 	// NVLink is "yes", "no", or "unknown".
 	NVLink string `json:"nvlink"`
@@ -73,8 +73,8 @@ func (l *Links) addPairs(driver *cuda.Driver, gpuCount int) {
 	}
 }
 
-// addNVLinks adds the NVLinks that NVML (NVIDIA's management library) reports. If NVML does not
-// support a query, the fact remains unknown.
+// addNVLinks adds what NVML (NVIDIA's management library) reports about NVLinks. If NVML does not
+// support a query, its result remains unknown.
 func (l *Links) addNVLinks(gpus []GPU) error {
 	management, err := openNVML()
 	if err != nil {
@@ -116,7 +116,7 @@ func judgeLinks(f *Facts, s *Section) {
 			"see nvidia-smi topo -p2p r; if the GPUs are connected by PCI Express, disable ACS "+
 				"on the bridges; in a virtual machine, check the hypervisor's settings",
 			"%d of %d pairs of GPUs have no peer access, so groups that include such a pair have "+
-				"no windows: %s", len(withoutAccess), count, joinFirst(withoutAccess))
+				"no windows: %s", len(withoutAccess), count, joinShortened(withoutAccess))
 	} else {
 		s.addOK("peer access: all %d pairs of GPUs", count)
 	}
@@ -124,12 +124,12 @@ func judgeLinks(f *Facts, s *Section) {
 	unknown := l.matchingPairs(func(p *Pair) bool { return p.NVLink == "unknown" })
 	switch {
 	case len(unknown) > 0:
-		s.addOK("NVLink: unknown (%s)", reasonUnknown(l.NVMLError))
+		s.addOK("NVLink: unknown (%s)", unknownReason(l.NVMLError))
 	case len(unconnected) > 0:
 		s.add(Warn, "form groups of ranks whose GPUs are connected by NVLink; see nvidia-smi topo -m",
 			"%d of %d pairs of GPUs are not connected by NVLink; NCCL 2.29 and newer have window "+
 				"kernels only for groups in which NVLink connects all pairs: %s", len(unconnected), count,
-			joinFirst(unconnected))
+			joinShortened(unconnected))
 	default:
 		s.addOK("NVLink: all %d pairs of GPUs; active links on each GPU: %s", count,
 			joinNumbers(l.ActiveNVLinks))
@@ -140,7 +140,7 @@ func judgeLinks(f *Facts, s *Section) {
 	}
 }
 
-func reasonUnknown(err string) string {
+func unknownReason(err string) string {
 	if err == "" {
 		return "NVML does not report it"
 	}
@@ -157,7 +157,7 @@ func (l *Links) matchingPairs(match func(*Pair) bool) []string {
 	return all
 }
 
-func joinFirst(list []string) string {
+func joinShortened(list []string) string {
 	const maxTexts = 8
 	if len(list) > maxTexts {
 		return strings.Join(list[:maxTexts], ", ") + ", ..."

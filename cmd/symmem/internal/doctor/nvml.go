@@ -12,7 +12,7 @@ import (
 
 const nvmlVariable = "SYMMEM_NVML"
 
-// nvml calls NVIDIA's management library. It must not be used after close.
+// nvml calls NVIDIA's management library (NVML), as declared in nvml.h of CUDA 12.9.
 type nvml struct {
 	library *dl.Library
 }
@@ -65,8 +65,7 @@ func (n *nvml) call(name string, args ...uintptr) error {
 	}
 }
 
-// findDevice returns the device at a PCI address. A Cell is memory in which a C function stores a
-// result.
+// findDevice returns the device at a PCI address.
 func (n *nvml) findDevice(pciAddress string) (nvmlDevice, error) {
 	text, handle := dl.CString(pciAddress), dl.NewCell(uintptr(0))
 	err := n.call("nvmlDeviceGetHandleByPciBusId_v2", dl.AddressOf(text), handle.Address())

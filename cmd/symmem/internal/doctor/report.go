@@ -10,17 +10,15 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Level rates a finding, a section or a report. A section or report has its worst finding's level.
+// Level rates a finding, a section or a report. The level of a section or report is that of its
+// worst finding.
 type Level string
 
 // The levels, from the best to the worst.
 const (
-	// OK means that no action is needed.
-	OK Level = "ok"
-	// Warn means that symmem works, but some calls are slow or fail.
-	Warn Level = "warn"
-	// Fail means that symmem does not work.
-	Fail Level = "fail"
+	OK   Level = "ok"   // no action is needed
+	Warn Level = "warn" // symmem works, but some calls are slow or fail
+	Fail Level = "fail" // symmem does not work
 )
 
 func worseLevel(a, b Level) Level {
@@ -45,10 +43,9 @@ type Section struct {
 
 // Report is the result of Examine.
 type Report struct {
-	Verdict Level  `json:"verdict"` // the worst level of all sections
-	Backend string `json:"backend"`
-	// Ranks is the number of ranks of the trial, or 0 without a trial.
-	Ranks    int       `json:"ranks"`
+	Verdict  Level     `json:"verdict"` // the worst level of all sections
+	Backend  string    `json:"backend"`
+	Ranks    int       `json:"ranks"` // of the trial, or 0 without a trial
 	Sections []Section `json:"sections"`
 	Facts    Facts     `json:"facts"`
 }
@@ -90,14 +87,14 @@ func (r *Report) WriteText(w io.Writer) error {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "\n%s backend: %s\n", r.Backend, summary(counts[Fail], counts[Warn]))
+	fmt.Fprintf(&b, "\n%s backend: %s\n", r.Backend, summarize(counts[Fail], counts[Warn]))
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
-func summary(failed, warned int) string {
+func summarize(failed, warned int) string {
 	switch {
 	case failed > 0:
 		return fmt.Sprintf("%d failed, %s", failed, ranklist.Plural(warned, "warning"))

@@ -17,15 +17,13 @@ const minSharingVersion = 23000
 type GPUSharing struct {
 	// Obstacle states why ranks cannot share a GPU. It is empty if they can.
 	Obstacle string `json:"missing,omitempty"`
-	// IsServiceRunning is set if a daemon of NVIDIA's Multi-Process Service (MPS) is running.
+	// IsServiceRunning reports whether a daemon of NVIDIA's Multi-Process Service (MPS) is running.
 	IsServiceRunning bool `json:"mps_runs"`
-	// ServiceProgram is the path of the program that starts the daemon. It is empty if the program
-	// is not installed.
+	// ServiceProgram is the path of the program that starts the daemon, or "" if it is missing.
 	ServiceProgram string `json:"mps,omitempty"`
 }
 
-// InspectSharing checks whether ranks can share the GPUs. If library is nil, it does not check the
-// version of NCCL.
+// InspectSharing checks whether ranks can share the GPUs. A nil library is not checked.
 func InspectSharing(gpus []GPU, library *Library, getenv func(string) string) GPUSharing {
 	s := GPUSharing{IsServiceRunning: mps.Running(getenv)}
 	if path, err := mps.Find(); err == nil {

@@ -9,14 +9,14 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Trial holds the results of a test run. In that run, each rank opens the backend and all-reduces
-// memory in a window (memory that other ranks can access).
+// Trial holds the results of a trial, in which each rank opens the backend and all-reduces memory
+// in a window (memory that NCCL has registered on all ranks).
 type Trial struct {
 	Ranks int `json:"ranks"`
 	RankZeroResults
 	// Error states why ranks could not be started or did not finish.
 	Error string `json:"error,omitempty"`
-	// RankResults is sorted by rank. Ranks that did not report a result are missing.
+	// RankResults is sorted by rank. It lacks ranks without a result.
 	RankResults []RankResult `json:"accounts"`
 }
 
@@ -24,22 +24,20 @@ type Trial struct {
 type RankZeroResults struct {
 	Source         string `json:"source"`
 	Device         string `json:"device"`
-	IsLogRequested bool   `json:"logged"`
-	// LogProblem states why the log does not show which kernels ran. It is empty if the log shows
-	// the kernels.
+	IsLogRequested bool   `json:"logged"` // whether NCCL's log is read
+	// LogProblem states why the log does not show which kernels ran, or is empty.
 	LogProblem string `json:"log_trouble,omitempty"`
-	// WindowProblem states why NCCL registers no windows, according to its log. It is empty if NCCL
-	// registers windows or if the log does not show the reason.
+	// WindowProblem states why NCCL registers no windows, if the log shows the reason.
 	WindowProblem string      `json:"window_trouble,omitempty"`
 	Copies        []CopySpeed `json:"copies,omitempty"`
-	// CopyProblem states why Copies could not be measured. It is empty if Copies were measured.
+	// CopyProblem states why Copies could not be measured, or is empty.
 	CopyProblem string `json:"copy_trouble,omitempty"`
 }
 
 // RankResult holds the results of one rank.
 type RankResult struct {
 	Rank int `json:"rank"`
-	// Error is the error that ended the trial early.
+	// Error is the error that ended the trial early, or empty.
 	Error       string      `json:"error,omitempty"`
 	WindowCount int         `json:"windows"`
 	Calls       []TrialCall `json:"calls"`
@@ -49,19 +47,15 @@ type RankResult struct {
 
 // TrialCall holds the result of one all-reduce of memory in a window.
 type TrialCall struct {
-	Operation string `json:"operation"`
-	Bytes     int64  `json:"bytes"`
-	// RequestedPath is the path that was requested for the group.
-	RequestedPath string `json:"asked"`
-	// Path is the path that symmem chose, and PathReason is the reason. Explain reports both.
-	Path       string `json:"path"`
-	PathReason string `json:"why"`
-	// Microseconds is the time of a call, including the launch.
-	Microseconds float64 `json:"us"`
-	WrongCount   int64   `json:"wrong"` // wrong elements
-	// Kernel is the kernel that NCCL's log names, or empty without a log.
-	Kernel      string `json:"kernel,omitempty"`
-	UsedWindows bool   `json:"windowed"`
+	Operation     string  `json:"operation"`
+	Bytes         int64   `json:"bytes"`
+	RequestedPath string  `json:"asked"`
+	Path          string  `json:"path"`             // the path that symmem chose
+	PathReason    string  `json:"why"`              // why symmem chose it
+	Microseconds  float64 `json:"us"`               // time of a call, including its launch
+	WrongCount    int64   `json:"wrong"`            // wrong elements
+	Kernel        string  `json:"kernel,omitempty"` // name in NCCL's log
+	UsedWindows   bool    `json:"windowed"`
 }
 
 // CopySpeed holds the speed of copies between two GPUs.
@@ -71,7 +65,7 @@ type CopySpeed struct {
 	GBps float64 `json:"gb_per_s"`
 }
 
-// NewTrial combines the results of a trial's ranks. err is the trial's error, or nil.
+// NewTrial combines the results of the ranks of a trial. err is the error of the trial, or nil.
 func NewTrial(ranks int, results []RankResult, err error) *Trial {
 	t := &Trial{Ranks: ranks, RankResults: results}
 	if err != nil {
@@ -164,7 +158,7 @@ func (t *Trial) judgeCall(f *Facts, s *Section, i int) {
 
 const directPath = "direct"
 
-// judgeDirect reports why a call did not take the direct path although that path was requested.
+// judgeDirect reports why a call did not take the direct path when that path was requested.
 func (t *Trial) judgeDirect(s *Section) {
 	for _, c := range t.RankResults[0].Calls {
 		switch {
@@ -181,7 +175,6 @@ func (t *Trial) judgeDirect(s *Section) {
 	}
 }
 
-// judgeWindows reports why NCCL registers no windows.
 func (t *Trial) judgeWindows(s *Section) {
 	if t.WindowProblem != "" {
 		s.add(Warn, "nothing, if other paths are fast enough; between machines, "+
@@ -190,7 +183,7 @@ func (t *Trial) judgeWindows(s *Section) {
 	}
 }
 
-// ranksWithWrongSums returns the ranks with wrong results of the call with index i.
+// ranksWithWrongSums returns the ranks on which call i gave a wrong result.
 func (t *Trial) ranksWithWrongSums(i int) []string {
 	var ranks []string
 	for j := range t.RankResults {
@@ -202,7 +195,6 @@ func (t *Trial) ranksWithWrongSums(i int) []string {
 	return ranks
 }
 
-// judgeLog reports whether NCCL's log shows which kernels ran.
 func (t *Trial) judgeLog(s *Section) {
 	if !t.IsLogRequested || t.Ranks == 1 {
 		return

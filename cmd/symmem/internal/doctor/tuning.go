@@ -8,28 +8,25 @@ import (
 	"symmem/internal/tuning"
 )
 
-// Tuning describes the tuning table, whose rules choose the path (the implementation) of each
+// Tuning describes the tuning table, which chooses the path (the implementation) of each
 // collective.
 type Tuning struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"` // hash of the rules
-	// File is the path of the table for this machine.
-	File string `json:"file"`
+	File   string `json:"file"`   // path of the table for this machine
 	// RuleCount is the number of rules for Ranks ranks on one machine.
 	RuleCount int `json:"rules"`
 	// HasDirectRule reports whether a rule for Ranks ranks selects the direct path.
-	HasDirectRule bool `json:"direct"`
-	Ranks         int  `json:"ranks"`
-	// MeasuredOn is the date of the measurement, and MeasuredWith is the library that was measured.
-	// Both are empty if the table contains no measured times.
-	MeasuredOn   string `json:"measured,omitempty"`
-	MeasuredWith string `json:"library,omitempty"`
+	HasDirectRule bool   `json:"direct"`
+	Ranks         int    `json:"ranks"`
+	MeasuredOn    string `json:"measured,omitempty"` // date of the measurement
+	MeasuredWith  string `json:"library,omitempty"`  // measured library, such as "NCCL 2.28.9"
 	// Error states why the file is unusable.
 	Error string `json:"error,omitempty"`
 }
 
-// ReadTuning reads the tuning table from the file, if the file exists or is required. Otherwise, it
-// returns the built-in table for a device, or nil if there is no device.
+// ReadTuning reads the tuning table from file. If the file is missing and not required, it returns
+// the built-in table for the device, or nil without a device.
 func ReadTuning(backend, device, file string, required bool) (*tuning.Table, error) {
 	table, err := tuning.ReadFile(file)
 	switch {
@@ -60,18 +57,18 @@ func InspectTuning(backend, device string, ranks int, file string, required bool
 	t.MeasuredOn, t.MeasuredWith = table.Date, table.Library
 	for i := range table.Rules {
 		r := &table.Rules[i]
-		isApplicable := r.Ranks == ranks && r.Machines == 1
-		if isApplicable {
+		isForRanks := r.Ranks == ranks && r.Machines == 1
+		if isForRanks {
 			t.RuleCount++
 		}
-		if r.Memory != "" && (isApplicable || r.Ranks == 0) {
+		if r.Memory != "" && (isForRanks || r.Ranks == 0) {
 			t.HasDirectRule = true
 		}
 	}
 	return t
 }
 
-// fileExists reports whether a file exists. Like symmem.Open, it considers inaccessible files
+// fileExists reports whether a file exists. Like symmem.Open, it treats inaccessible files as
 // missing.
 func fileExists(file string) bool {
 	_, err := os.Stat(file)
