@@ -10,33 +10,27 @@ import (
 	"symmem/trace"
 )
 
-// Clock describes how a rank's clock differs from the clock of the lowest rank.
-//
-// The difference is measured with calls in which ranks compare or combine values (Agree, Any,
-// Step). These calls return at almost the same time on all ranks, and each trace records that time.
-// The measured offset is the median of the differences between the times on two ranks. The spread
-// is the 90th percentile of the deviations from the median.
+// Clock describes how the clock of a rank differs from that of the lowest rank, the reference. The
+// offset is measured with calls in which ranks compare or combine values (Agree, Any, Step),
+// because they return at almost the same time on all ranks.
 type Clock struct {
-	Rank int `json:"rank"`
-	// IsReference is set if the other clocks are compared with this clock.
+	Rank        int  `json:"rank"`
 	IsReference bool `json:"reference"`
 	// CallCount is the number of calls used for the comparison, or 0 if the offset is unknown.
 	CallCount int `json:"calls"`
-	// MeasuredOffset is the measured offset in nanoseconds. It is positive if the rank's clock is
-	// ahead.
+	// MeasuredOffset is the median of the differences, in nanoseconds. It is positive if the rank's
+	// clock is ahead.
 	MeasuredOffset int64 `json:"measured_ns"`
-	// Spread is the uncertainty of MeasuredOffset, in nanoseconds.
+	// Spread is the 90th percentile of the deviations from MeasuredOffset, in nanoseconds.
 	Spread int64 `json:"spread_ns"`
-	// AppliedOffset is subtracted from exported times, in nanoseconds. It is 0 if MeasuredOffset is
-	// too small to show that the clocks differ.
+	// AppliedOffset is subtracted from exported times, in nanoseconds. It is MeasuredOffset, or 0
+	// if that is too small to show that the clocks differ.
 	AppliedOffset int64 `json:"offset_ns"`
 }
 
 const (
-	// minCalls is the smallest number of calls that make a measurement reliable.
-	minCalls = 3
-	// minOffset is the smallest offset that is corrected, in nanoseconds.
-	minOffset = int64(100 * time.Microsecond)
+	minCalls  = 3                             // calls for a reliable measurement
+	minOffset = int64(100 * time.Microsecond) // in nanoseconds; smaller offsets are not applied
 )
 
 // String describes the clock.
@@ -55,7 +49,7 @@ func (c Clock) String() string {
 		-time.Duration(c.AppliedOffset), c.CallCount, time.Duration(c.Spread))
 }
 
-// callKey identifies a call across ranks.
+// callKey identifies a call on all ranks.
 type callKey struct {
 	group, name string
 	callNumber  uint64
@@ -67,16 +61,16 @@ type clockSamples map[callKey]int64
 // maxSamples limits the number of samples per group and name.
 const maxSamples = 4096
 
-// sampleClock collects the times of calls in a trace. It numbers the calls of each group and name.
-// If there are too many calls, sampleClock keeps those whose numbers are multiples of a power of
-// two. All ranks therefore keep the same calls.
+// sampleClock collects the times of calls in a trace. From more than maxSamples calls of a group
+// and name, it keeps those whose numbers are multiples of a power of two, so that all ranks keep
+// the same calls.
 func sampleClock(l *trace.Log) clockSamples {
 	s := clockSamples{}
 	type series struct{ count, stride uint64 }
 	all := map[[2]string]*series{}
 	for i := range l.Records {
 		r := &l.Records[i]
-		if !isValueCall(r.Kind) {
+		if !isValueKind(r.Kind) {
 			continue
 		}
 		id := [2]string{r.Group, r.Name}
@@ -102,7 +96,7 @@ func sampleClock(l *trace.Log) clockSamples {
 	return s
 }
 
-// keepMultiples removes the samples of a group and name whose number is not a multiple of stride.
+// keepMultiples removes the samples of a group and name whose numbers are not multiples of stride.
 func (s clockSamples) keepMultiples(id [2]string, stride uint64) {
 	for k := range s {
 		if k.group == id[0] && k.name == id[1] && k.callNumber%stride != 0 {
@@ -111,13 +105,12 @@ func (s clockSamples) keepMultiples(id [2]string, stride uint64) {
 	}
 }
 
-// isValueCall reports whether k is the kind of a call in which all ranks of a group compare or
-// combine a value.
-func isValueCall(k event.Kind) bool {
+// isValueKind reports whether k is the kind of a call in which ranks compare or combine a value.
+func isValueKind(k event.Kind) bool {
 	return k >= event.KindInteger && k <= event.KindStep
 }
 
-// measureClocks measures the clocks of the ranks. A rank that made no call together with the first
+// measureClocks measures the clocks of the ranks. A rank that has no call in common with the first
 // rank is compared with another rank whose offset is known.
 func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
 	clocks := make([]Clock, len(ranks))
@@ -151,8 +144,8 @@ func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
 	return clocks
 }
 
-// compareSamples returns the offset of the second clock from the first, the spread of the offset,
-// and the number of calls that both ranks made.
+// compareSamples returns the offset of the second clock from the first, its spread, and the number
+// of calls that both ranks made.
 func compareSamples(first, second clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
 	for key, time := range second {

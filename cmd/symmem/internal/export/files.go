@@ -14,11 +14,11 @@ import (
 )
 
 // writeFiles writes one file for each rank to a folder, which it creates if necessary. It calls
-// write with the rank's index and trace.
+// write with the index and the trace of each rank.
 func writeFiles(
 	t *Traces, folder, prefix string, write func(w io.Writer, i int, l *trace.Log) error,
 ) error {
-	if err := prepare(t, folder, prefix); err != nil {
+	if err := prepareFolder(t, folder, prefix); err != nil {
 		return err
 	}
 	for i, r := range t.ranks {
@@ -36,13 +36,13 @@ func writeFiles(
 	return nil
 }
 
-// fileName returns the name of a rank's file. PyTorch's tools read the rank from the end of the
-// name, so the name has no extension.
+// fileName returns the name of a rank's file. It has no extension, because PyTorch's tools read the
+// rank from the end of the name.
 func fileName(prefix string, rank int) string { return fmt.Sprintf("%s%d", prefix, rank) }
 
-// prepare creates the folder. If the folder exists, prepare returns an error if the folder contains
-// a file that the export would not replace.
-func prepare(t *Traces, folder, prefix string) error {
+// prepareFolder creates the folder. It returns an error if the folder contains files that the
+// export would not replace.
+func prepareFolder(t *Traces, folder, prefix string) error {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.MkdirAll(folder, 0o700)
@@ -51,8 +51,8 @@ func prepare(t *Traces, folder, prefix string) error {
 		return fmt.Errorf("creating the folder of the exported files: %w", err)
 	}
 	for _, e := range entries {
-		willReplace := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
-		if !slices.ContainsFunc(t.ranks, willReplace) {
+		isReplaced := func(r rankTrace) bool { return e.Name() == fileName(prefix, r.rank) }
+		if !slices.ContainsFunc(t.ranks, isReplaced) {
 			return fmt.Errorf("%s contains %s, which tools would read with the exported files: pass "+
 				"an empty folder", folder, strings.ToValidUTF8(e.Name(), "?"))
 		}
@@ -60,8 +60,7 @@ func prepare(t *Traces, folder, prefix string) error {
 	return nil
 }
 
-// WriteFile writes a file that only this user can read. The new file replaces an older file
-// atomically.
+// WriteFile writes a file that only this user can read. It replaces an existing file atomically.
 func WriteFile(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

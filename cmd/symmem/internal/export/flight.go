@@ -17,8 +17,8 @@ import (
 // flightVersion is the version of the format, which PyTorch 2.9 and later write.
 const flightVersion = "2.10"
 
-// flightNames maps operations to the names that PyTorch's analyzer knows. It lacks operations whose
-// sizes can differ between ranks.
+// flightNames maps operations to the names that PyTorch's analyzer knows. Operations whose sizes
+// can differ between ranks have no such name.
 var flightNames = map[string]string{
 	"AllReduce": "all_reduce", "AllGather": "_all_gather_base", "Broadcast": "broadcast",
 	"ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Gather": "gather",
@@ -26,10 +26,11 @@ var flightNames = map[string]string{
 	"AllReduceRMSNorm": "all_reduce",
 }
 
-// unknownSizesName is the name of an operation whose sizes PyTorch's analyzer does not compare.
+// unknownSizesName is a name for all other operations. PyTorch's analyzer does not compare the
+// sizes of operations with this name.
 const unknownSizesName = "coalesced"
 
-// flightTypes maps data types to the names that PyTorch uses.
+// flightTypes maps data types to PyTorch's names.
 var flightTypes = map[string]string{
 	"int8": "Char", "uint8": "Byte", "int16": "Short", "uint16": "UInt16", "int32": "Int",
 	"uint32": "UInt32", "int64": "Long", "uint64": "UInt64", "float16": "Half",
@@ -37,10 +38,8 @@ var flightTypes = map[string]string{
 }
 
 // WriteFlightRecorder writes a dump in the format of PyTorch's Flight Recorder for each rank to a
-// folder. The folder must not contain other files, because the analyzer reads all of them.
-// WriteFlightRecorder returns the number of written calls and the number of omitted messages.
-//
-// Traces do not record when calls complete, so the state of every call is "scheduled".
+// folder, which must not contain other files. It returns the number of written calls and the number
+// of omitted messages (Sends and Recvs).
 func WriteFlightRecorder(folder string, t *Traces) (calls, messages int, err error) {
 	err = writeFiles(t, folder, "trace_rank_", func(w io.Writer, i int, l *trace.Log) error {
 		f := flightWriter{traces: t, log: l, clock: t.Clocks[i], callCounts: map[string]uint64{}}
@@ -55,7 +54,7 @@ type flightWriter struct {
 	traces                        *Traces
 	log                           *trace.Log
 	clock                         Clock
-	callCounts                    map[string]uint64 // number of calls so far, by group
+	callCounts                    map[string]uint64 // calls so far, by group
 	writtenCalls, omittedMessages int
 }
 
@@ -97,7 +96,6 @@ const groupDescription = "symmem"
 // float32".
 var elementsPattern = regexp.MustCompile(` of (\d+) (\w+)`)
 
-// writeEntry writes a record if it describes a collective.
 func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	if r.Kind != event.KindCollective {
 		return
@@ -110,7 +108,7 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	sequence := f.callCounts[r.Group]
 	f.callCounts[r.Group]++
 	if !f.traces.areComplete() && !g.hasMessages {
-		sequence = r.Number // number since the group's first event, which the trace may lack
+		sequence = r.Number // counted from the group's first event, which the trace may lack
 		if sequence < g.firstComplete {
 			return
 		}
@@ -132,7 +130,7 @@ func (f *flightWriter) writeEntry(p *pickler, r *trace.Record) {
 	created := r.Time.Add(-time.Duration(f.clock.AppliedOffset))
 	p.writeIntegerItem("time_created_ns", created.UnixNano())
 	f.writeSizes(p, r, operation, len(g.ranks))
-	p.writeTextItem("state", "scheduled")
+	p.writeTextItem("state", "scheduled") // traces do not record when calls complete
 	p.writeFalseItem("is_p2p")
 	p.writeFalseItem("retired")
 	p.writeIntegerItem("timeout_ms", 0)
@@ -153,7 +151,6 @@ func flightNameOf(operation, text string) string {
 	return name
 }
 
-// writeSizes writes the types and sizes of the buffers of a call.
 func (f *flightWriter) writeSizes(p *pickler, r *trace.Record, operation string, ranks int) {
 	var count int64
 	dataType := ""

@@ -7,14 +7,13 @@ import (
 	"symmem/trace"
 )
 
-// poolStates holds the state of a rank's pools at a point in its trace. It assigns an artificial
-// address to each segment, because traces contain no addresses. The domain of a pool is the group
-// whose ranks must make the same requests to the pool.
+// poolStates holds the state of a rank's pools at a point in its trace. Traces contain no
+// addresses, so it invents an address for each segment.
 type poolStates struct {
 	pools           map[poolID]*poolState
 	ordered         []*poolState // in the order of first use
-	domainPoolCount int64
-	nextAddress     int64 // address of the next segment
+	sharedPoolCount int64        // number of pools with a group
+	nextAddress     int64        // address of the next segment
 }
 
 type poolID struct {
@@ -24,34 +23,31 @@ type poolID struct {
 
 type poolState struct {
 	title string
-	// number is 0 for a pool without a domain. Other pools have the numbers 1, 2 and so on, in the
-	// order of first use, which is the same on all ranks.
-	number   int64
-	segments map[int32]*segment
-	// allocatedBytes and mappedBytes are the total sizes of blocks and of segments.
-	allocatedBytes, mappedBytes int64
+	// number is 0 for a pool of this rank only. Pools of groups are numbered from 1 in the order of
+	// their first use, which is the same on all ranks.
+	number                      int64
+	segments                    map[int32]*segment
+	allocatedBytes, mappedBytes int64 // sums of the sizes of blocks and of segments
 }
 
 type segment struct {
 	address, bytes int64
 	blocks         map[int64]block // by offset
-	// isSizeUnknown is set if the trace lacks the event that mapped the segment. In that case,
-	// bytes is the end of the last block so far.
+	// isSizeUnknown is set if the trace lacks the event that mapped the segment. bytes is then the
+	// end of the last block so far.
 	isSizeUnknown bool
 }
 
-// block describes a block that is allocated, or freed but not yet reusable.
 type block struct {
 	size, requestedSize int64
 	stream              uint32
-	isFreed             bool
+	isFreed             bool // but not yet reusable
 	callSite            string
 }
 
 const (
-	firstAddress = int64(1) << 40
-	// unknownSegmentBytes is the address range that is left for a segment of unknown size.
-	unknownSegmentBytes = int64(64) << 30
+	firstAddress        = int64(1) << 40
+	unknownSegmentBytes = int64(64) << 30 // address range for a segment of unknown size
 	segmentAlignment    = int64(2) << 20
 )
 
@@ -67,8 +63,8 @@ func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 		if r.Group == "" {
 			p.title = fmt.Sprintf("pool %d without a domain", r.Pool)
 		} else {
-			m.domainPoolCount++
-			p.number, p.title = m.domainPoolCount, fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
+			m.sharedPoolCount++
+			p.number, p.title = m.sharedPoolCount, fmt.Sprintf("pool %d of group %s", r.Pool, r.Group)
 		}
 		m.pools[key] = p
 		m.ordered = append(m.ordered, p)
@@ -76,8 +72,8 @@ func (m *poolStates) findOrAddPool(r *trace.Record) *poolState {
 	return p
 }
 
-// findOrAddSegment returns the segment of a record. It creates the segment if the trace lacks the
-// event that mapped the segment.
+// findOrAddSegment returns the segment of a record. It adds a segment of unknown size if the trace
+// lacks the event that mapped it.
 func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 	s := p.segments[r.Segment]
 	if s == nil {
@@ -88,8 +84,7 @@ func (m *poolStates) findOrAddSegment(p *poolState, r *trace.Record) *segment {
 	return s
 }
 
-// apply updates the state with one record. It returns the record's pool if the sizes of the pool
-// may have changed, and nil otherwise.
+// apply updates the state with a record. It returns the pool whose sizes may have changed, or nil.
 func (m *poolStates) apply(r *trace.Record) *poolState {
 	if r.Segment < 0 {
 		return nil

@@ -125,17 +125,17 @@ func (n nanoseconds) MarshalJSON() ([]byte, error) {
 
 // chrome writes the events of a rank. The viewer shows ranks as processes and groups as threads.
 type chrome struct {
-	w       *bufio.Writer
-	log     *trace.Log
-	process int                     // number of the rank's process in the viewer
-	threads map[string]int          // number of the thread in the viewer, by group
-	steps   map[string]*chromeEvent // current step, by group
-	memory  *poolStates
-	changed map[*poolState]bool // pools whose counters have changed since the last flush
-	time    timeline
-	now     nanoseconds
-	comma   bool
-	err     error
+	w          *bufio.Writer
+	log        *trace.Log
+	process    int                     // number of the rank's process in the viewer
+	threads    map[string]int          // number of the thread in the viewer, by group
+	steps      map[string]*chromeEvent // current step, by group
+	memory     *poolStates
+	changed    map[*poolState]bool // pools whose counters have changed since the last flush
+	time       timeline
+	now        nanoseconds
+	needsComma bool
+	err        error
 }
 
 // memoryThread is the viewer's thread on which registrations and realignments are shown.
@@ -176,10 +176,10 @@ func (c *chrome) write(e *chromeEvent) {
 	if err != nil {
 		c.err = err
 	}
-	if c.comma {
+	if c.needsComma {
 		_ = c.w.WriteByte(',')
 	}
-	c.comma = true
+	c.needsComma = true
 	_, _ = c.w.Write(append(b, '\n'))
 }
 

@@ -8,11 +8,11 @@ import (
 )
 
 // pickler writes a Python value as a pickle of protocol 2, without holding the value in memory. The
-// caller opens a list or dict, writes the items, and closes the list or dict. Before each item of a
-// list, the caller calls beginItem.
+// caller opens a list or dict, writes its items, and closes it. Before each item of a list, the
+// caller calls beginItem.
 type pickler struct {
 	w             *bufio.Writer
-	stringNumbers map[string]uint32 // number of each string in the memo, Python's table of values
+	stringNumbers map[string]uint32 // numbers of the strings that later operations can refer to
 	batchLengths  []int             // for each open list, the number of items in the current batch
 }
 
@@ -22,9 +22,7 @@ type frame struct {
 	line       int64
 }
 
-// maxStoredStrings limits the number of strings in the memo. Other strings are written at each
-// occurrence.
-const maxStoredStrings = 1 << 16
+const maxStoredStrings = 1 << 16 // limit of len(stringNumbers)
 
 func newPickler(w io.Writer) *pickler {
 	p := &pickler{w: bufio.NewWriterSize(w, 1<<16), stringNumbers: map[string]uint32{}}
@@ -32,13 +30,13 @@ func newPickler(w io.Writer) *pickler {
 	return p
 }
 
-// finish completes the pickle. It returns the first error that any method had in writing.
+// finish completes the pickle. It returns the first error of any method.
 func (p *pickler) finish() error {
 	p.writeOpcode('.')
 	return p.w.Flush()
 }
 
-// writeOpcode writes opcodes. It ignores errors, because Flush returns the first error.
+// writeOpcode ignores errors, because finish returns the first one.
 func (p *pickler) writeOpcode(b ...byte) { _, _ = p.w.Write(b) }
 
 func (p *pickler) openList() {
@@ -52,10 +50,9 @@ func (p *pickler) closeList() {
 }
 
 // maxBatchItems is the number of items that one operation adds to a list, as in Python's pickler.
-// PyTorch's page memory_viz fails if one operation adds many more items.
+// PyTorch's memory_viz page fails with many more items.
 const maxBatchItems = 1000
 
-// beginItem must be called before each item of a list.
 func (p *pickler) beginItem() {
 	n := &p.batchLengths[len(p.batchLengths)-1]
 	if *n == maxBatchItems {
@@ -68,7 +65,7 @@ func (p *pickler) beginItem() {
 func (p *pickler) openDict()  { p.writeOpcode('}', '(') }
 func (p *pickler) closeDict() { p.writeOpcode('u') }
 
-// writeKey writes a key of a dict. The caller must write the value afterwards.
+// writeKey writes a key of a dict. The caller must write the value next.
 func (p *pickler) writeKey(name string) { p.writeText(name) }
 
 func (p *pickler) writeText(s string) {
@@ -118,7 +115,7 @@ func (p *pickler) writeFalseItem(key string) {
 	p.writeOpcode(0x89)
 }
 
-// writePairItem writes a key with a tuple of two integers.
+// writePairItem writes a key and a tuple of two integers.
 func (p *pickler) writePairItem(key string, first, second int64) {
 	p.writeKey(key)
 	p.writeInteger(first)
@@ -126,7 +123,7 @@ func (p *pickler) writePairItem(key string, first, second int64) {
 	p.writeOpcode(0x86)
 }
 
-// writeFrames writes the key "frames" with a call stack, which is empty if f is empty.
+// writeFrames writes the key "frames" and a call stack of one frame, or none if f is empty.
 func (p *pickler) writeFrames(f frame) {
 	p.writeKey("frames")
 	p.openList()

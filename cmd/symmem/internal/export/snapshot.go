@@ -11,10 +11,8 @@ import (
 )
 
 // WriteSnapshots writes a memory snapshot in PyTorch's format for each rank to a folder. It returns
-// the number of pool events written.
-//
-// Pools that all ranks of a group share appear as MemPools of device 0. Other pools appear as the
-// default pool. The addresses are artificial, because traces contain no addresses.
+// the number of events written. Pools of groups appear as MemPools of device 0, and other pools as
+// the default pool. The addresses are invented, because traces contain none.
 func WriteSnapshots(folder string, t *Traces) (events int, err error) {
 	err = writeFiles(t, folder, "snapshot_rank", func(w io.Writer, i int, l *trace.Log) error {
 		s := snapshotWriter{
@@ -74,7 +72,7 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	p := s.pools.findOrAddPool(r)
 	oldSegment := p.segments[r.Segment]
 	var oldBlock block
-	isKnown := false // whether the trace contains the allocation of the block
+	isKnown := false // whether the trace contains the block's allocation
 	if oldSegment != nil {
 		oldBlock, isKnown = oldSegment.blocks[r.Offset]
 	}
@@ -96,8 +94,8 @@ func (s *snapshotWriter) writeRecord(r *trace.Record) {
 	}
 }
 
-// writeFree writes the events of a free. Some frees have two records: one that requests the free,
-// and one that completes it.
+// writeFree writes the events of a free. A free can have two records: the request and its
+// completion.
 func (s *snapshotWriter) writeFree(p *poolState, address int64, b block, r *trace.Record) {
 	if !b.isFreed {
 		s.writeEvent("free_requested", p, address, b.requestedSize, r)
@@ -126,7 +124,7 @@ func (s *snapshotWriter) writeEvent(
 	s.closeDict()
 }
 
-// writeSegment writes a segment as it was at the end of the trace.
+// writeSegment writes the state of a segment at the end of the trace.
 func (s *snapshotWriter) writeSegment(p *poolState, g *segment) {
 	active, requested := int64(0), int64(0)
 	for _, b := range g.blocks {

@@ -14,18 +14,16 @@ import (
 	"symmem/trace"
 )
 
-// Traces lists the traces of one run. Only one trace at a time is held in memory.
+// Traces describes the traces of one run. Only one trace at a time is held in memory.
 type Traces struct {
-	// Clocks lists the clocks of the ranks, ordered by rank.
-	Clocks []Clock
-	// Notes describes what is missing from the exported files.
-	Notes []string
+	Clocks []Clock  // ordered by rank
+	Notes  []string // what is missing from the exported files, and how clocks differ
 
-	ranks  []rankTrace
+	ranks  []rankTrace // ordered by rank
 	groups map[string]*group
 }
 
-// rankTrace describes a rank's trace without its events.
+// rankTrace describes a trace without its events.
 type rankTrace struct {
 	path, host    string
 	rank, process int
@@ -38,8 +36,8 @@ type group struct {
 	ranks []int // members in ascending order
 	// firstComplete is the number of the first event of the group that all traces contain.
 	firstComplete uint64
-	// hasMessages is set if the group has Sends or Recvs. If it is set, the number of a collective
-	// can differ between ranks.
+	// hasMessages is set if the group has Sends or Recvs. The number of a collective can then
+	// differ between ranks.
 	hasMessages bool
 }
 
@@ -79,8 +77,8 @@ func Open(paths []string) (*Traces, error) {
 	return t, nil
 }
 
-// selectWorld returns the traces of the world with the lowest number, and adds a note about each
-// omitted trace. A process has several worlds if it opens symmem several times.
+// selectWorld returns the traces of the world with the lowest number. A process has several worlds
+// if it opens symmem several times.
 func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	lowest := all[0].World
 	for _, s := range all {
@@ -88,14 +86,13 @@ func (t *Traces) selectWorld(all []load.Source) []load.Source {
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(s load.Source) bool {
 		if s.World != lowest {
-			t.Notes = append(t.Notes, fmt.Sprintf("%s is left out: it belongs to another world of the "+
-				"process; export the files of that world separately", s.Path))
+			t.Notes = append(t.Notes, fmt.Sprintf("%s is left out, because it belongs to another world "+
+				"of the process: export the files of that world separately", s.Path))
 		}
 		return s.World != lowest
 	})
 }
 
-// readTrace reads a trace and checks its rank.
 func readTrace(path string) (*trace.Log, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -116,7 +113,7 @@ func readTrace(path string) (*trace.Log, error) {
 // maxRanks limits the size of a world in a trace, so that a damaged file cannot exhaust memory.
 const maxRanks = 1 << 20
 
-// addGroups adds the groups that occur in a trace, and the ranks that are known to belong to them.
+// addGroups adds the groups in a trace, and the ranks known to belong to them.
 func (t *Traces) addGroups(l *trace.Log) {
 	isSeen := map[string]bool{}
 	for i := range l.Records {
@@ -143,7 +140,6 @@ func (t *Traces) addGroups(l *trace.Log) {
 	}
 }
 
-// findOrAddGroup returns the group with the given ID. It creates the group if necessary.
 func (t *Traces) findOrAddGroup(id string) *group {
 	g := t.groups[id]
 	if g == nil {
@@ -185,32 +181,32 @@ func (t *Traces) addNotes() {
 	}
 }
 
-// areComplete reports whether every trace still contains its first event.
+// areComplete reports whether all traces contain all events from the first.
 func (t *Traces) areComplete() bool {
 	return !slices.ContainsFunc(t.ranks, func(r rankTrace) bool { return r.missingEvents > 0 })
 }
 
-// correctedStart returns the start time of the trace with index i on the clock of the first rank.
+// correctedStart returns the start time of trace i on the clock of the first rank.
 func (t *Traces) correctedStart(i int) time.Time {
 	return t.ranks[i].start.Add(-time.Duration(t.Clocks[i].AppliedOffset))
 }
 
-// frameOf converts a call site (file:line) to a frame. If text is empty, the frame is empty.
-func frameOf(text, name string) frame {
-	if text == "" {
+// frameOf converts a call site (file:line) to a frame. The frame of an empty call site is empty.
+func frameOf(callSite, name string) frame {
+	if callSite == "" {
 		return frame{}
 	}
-	f := frame{name: name, file: text}
-	if i := strings.LastIndexByte(text, ':'); i >= 0 {
-		if n, err := strconv.ParseInt(text[i+1:], 10, 64); err == nil {
-			f.file, f.line = text[:i], n
+	f := frame{name: name, file: callSite}
+	if i := strings.LastIndexByte(callSite, ':'); i >= 0 {
+		if n, err := strconv.ParseInt(callSite[i+1:], 10, 64); err == nil {
+			f.file, f.line = callSite[:i], n
 		}
 	}
 	return f
 }
 
-// timeline assigns times to the records of a trace. A record without a time gets the time of the
-// preceding record. If there is no preceding record, it gets the start time of the trace.
+// timeline assigns times to records. A record without a time gets that of the preceding record or,
+// if it is the first, the start time of the trace.
 type timeline struct{ now time.Time }
 
 // timeOf returns the time of a record. Records must be passed in order.
