@@ -131,7 +131,7 @@ func (r *pageBuilder) describeDifference(
 			d.Kind = kind
 		}
 	}
-	if d.Kind == "other place" {
+	if d.Kind == "different place" {
 		d.Subject = "places"
 	}
 	for _, v := range d.Variants {
@@ -148,15 +148,15 @@ func differenceKind(a, b Placement) string {
 	case a == b:
 		return ""
 	case a[placementKind] != b[placementKind]:
-		return "other call"
+		return "different call"
 	case a[placementStream] != b[placementStream]:
-		return "other stream"
+		return "different stream"
 	case a[placementRequested] != b[placementRequested]:
-		return "other size"
+		return "different size"
 	case a.kind() == event.KindAlloc:
-		return "other place"
+		return "different place"
 	}
-	return "other call"
+	return "different call"
 }
 
 func (p Placement) kind() event.Kind { return event.Kind(p[placementKind]) }

@@ -53,7 +53,7 @@ func TestPageInBrowser(t *testing.T) {
 	}
 	differ.Store(true)
 	p.Wait(`document.getElementById("verdict").textContent.includes("The ranks differ")`)
-	if text := p.Text("body"); !strings.Contains(text, "other size") {
+	if text := p.Text("body"); !strings.Contains(text, "different size") {
 		t.Errorf("page = %q; want it to name the difference", text)
 	}
 	for _, e := range p.Errors() {

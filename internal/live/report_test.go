@@ -59,10 +59,10 @@ func TestReportOfAgreeingRanks(t *testing.T) {
 
 func TestReportNamesFirstDifference(t *testing.T) {
 	for kind, change := range map[string]func(*Placement){
-		"other size":   func(e *Placement) { e[5]++ },
-		"other stream": func(e *Placement) { e[1]++ },
-		"other place":  func(e *Placement) { e[3] += 512 },
-		"other call":   func(e *Placement) { e[0] = int64(event.KindFree) },
+		"different size":   func(e *Placement) { e[5]++ },
+		"different stream": func(e *Placement) { e[1]++ },
+		"different place":  func(e *Placement) { e[3] += 512 },
+		"different call":   func(e *Placement) { e[0] = int64(event.KindFree) },
 	} {
 		odd := history(20)
 		change(&odd.Recent[8]) // an allocation

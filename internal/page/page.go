@@ -50,7 +50,7 @@ type Sequence struct {
 // Difference describes the first event that differs between ranks.
 type Difference struct {
 	Subject  string    `json:"of"`      // "requests" or "places"
-	Kind     string    `json:"kind"`    // such as "other size"
+	Kind     string    `json:"kind"`    // such as "different size"
 	Request  int       `json:"request"` // number of the request
 	Variants []Variant `json:"variants"`
 	// Blamed lists the numbers of the ranks that differ from the majority, or is empty if there is

@@ -119,7 +119,7 @@ def record_programs(
         if time.monotonic() > end:
             return number
         odd = rank == program["odd"]
-        outside = Outside(number) if odd and program["kind"] == "other place" else None
+        outside = Outside(number) if odd and program["kind"] == "different place" else None
         requests = program["planted"] if odd and program["planted"] else program["common"]
         snapshot, placed = run(requests, streams, outside)
         add(archive, f"{number}.pickle", pickle.dumps(snapshot))

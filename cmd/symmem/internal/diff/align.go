@@ -8,31 +8,28 @@ import (
 
 // Kinds of differences.
 const (
-	KindSize    = "other size"
+	KindSize    = "different size"
 	KindMissing = "missing"
 	KindExtra   = "extra"
-	KindOrder   = "other order"
-	KindPlace   = "other place"
-	KindStream  = "other stream"
-	KindPool    = "other pool"
-	KindCall    = "other call"
+	KindOrder   = "different order"
+	KindPlace   = "different place"
+	KindStream  = "different stream"
+	KindPool    = "different pool"
+	KindCall    = "different call"
 )
 
 const (
-	// lookahead is the number of later requests on which an explanation of a difference is tested.
-	lookahead = 64
-	// maxEdits is the number of differences after which an aligner stops.
-	maxEdits = 1000
+	lookahead = 64   // number of later requests on which an explanation is tested
+	maxEdits  = 1000 // number of differences after which an aligner stops
 )
 
-// edit describes a difference. The positions are indexes of requests.
+// edit describes a difference. Positions are indexes of requests.
 type edit struct {
 	kind             string
 	refPos, otherPos int
 }
 
-// aligner compares the requests of a rank (other) with those of a second one (reference). It finds
-// the edits that turn the requests of reference into those of other.
+// aligner finds the edits that turn the requests of one rank (reference) into those of another.
 type aligner struct {
 	reference, other *requestView
 	partner          []int32 // block of reference that corresponds to each block of other
@@ -57,27 +54,27 @@ func newAligner(reference, other *requestView) *aligner {
 func (a *aligner) run() []edit {
 	for a.refPos < len(a.reference.keys) || a.otherPos < len(a.other.keys) {
 		switch {
-		case a.matches(a.refPos, a.otherPos, a.refPos, a.otherPos):
+		case a.isMatch(a.refPos, a.otherPos, a.refPos, a.otherPos):
 			a.pairBlocks(a.refPos, a.otherPos)
 			a.refPos, a.otherPos = a.refPos+1, a.otherPos+1
-		case a.freesExtra(a.otherPos):
+		case a.isExtraFree(a.otherPos):
 			a.otherPos++
-		case a.freesMissing(a.refPos):
+		case a.isMissingFree(a.refPos):
 			a.refPos++
 		case len(a.edits) == maxEdits:
 			return a.edits
 		default:
-			a.step()
+			a.addEdit()
 		}
 	}
 	return a.edits
 }
 
-// matches reports whether request ref of reference and request other of other are the same. Two
+// isMatch reports whether request ref of reference and request other of other are the same. Two
 // frees match if their blocks are partners. Blocks that were allocated after the base positions
-// have no partners yet: two frees of such blocks match if both blocks have the same number of
-// allocations between the base position and the block.
-func (a *aligner) matches(ref, other, refBase, otherBase int) bool {
+// have no partners yet. Frees of two of these match if both blocks are the n-th since the base
+// position.
+func (a *aligner) isMatch(ref, other, refBase, otherBase int) bool {
 	if ref >= len(a.reference.keys) || other >= len(a.other.keys) {
 		return false
 	}
@@ -90,12 +87,12 @@ func (a *aligner) matches(ref, other, refBase, otherBase int) bool {
 		return false
 	}
 	if r.action == history.Free {
-		return a.sameBlock(r.block, o.block, refBase, otherBase)
+		return a.isSameBlock(r.block, o.block, refBase, otherBase)
 	}
 	return r.block == o.block
 }
 
-func (a *aligner) sameBlock(refBlock, otherBlock int32, refBase, otherBase int) bool {
+func (a *aligner) isSameBlock(refBlock, otherBlock int32, refBase, otherBase int) bool {
 	if refBlock < 0 || otherBlock < 0 {
 		return refBlock == otherBlock
 	}
@@ -121,29 +118,29 @@ func allocsBefore(v *requestView, i int) int32 {
 	return 0
 }
 
-func (a *aligner) bothAllocate(ref, other int) bool {
+func (a *aligner) areAllocs(ref, other int) bool {
 	return ref < len(a.reference.keys) && other < len(a.other.keys) &&
 		a.reference.keys[ref].action == history.Alloc && a.other.keys[other].action == history.Alloc
 }
 
-// pairBlocks makes the blocks of two requests partners if both requests are allocations.
+// pairBlocks makes the blocks of two allocations partners. It ignores other requests.
 func (a *aligner) pairBlocks(ref, other int) {
-	if a.bothAllocate(ref, other) {
+	if a.areAllocs(ref, other) {
 		a.partner[a.other.earlierBlocks[other]] = a.reference.earlierBlocks[ref]
 		a.hasPartner[a.reference.earlierBlocks[ref]] = true
 	}
 }
 
-// unpairBlocks undoes a call to pairBlocks.
+// unpairBlocks undoes pairBlocks.
 func (a *aligner) unpairBlocks(ref, other int) {
-	if a.bothAllocate(ref, other) {
+	if a.areAllocs(ref, other) {
 		a.partner[a.other.earlierBlocks[other]] = noPartner
 		a.hasPartner[a.reference.earlierBlocks[ref]] = false
 	}
 }
 
-// freesExtra reports whether request i of other frees a block that reference does not have.
-func (a *aligner) freesExtra(i int) bool {
+// isExtraFree reports whether request i of other frees a block that reference does not have.
+func (a *aligner) isExtraFree(i int) bool {
 	if i >= len(a.other.keys) {
 		return false
 	}
@@ -151,8 +148,8 @@ func (a *aligner) freesExtra(i int) bool {
 	return k.action == history.Free && k.block >= 0 && a.partner[k.block] == noPartner
 }
 
-// freesMissing reports whether request i of reference frees a block that other does not have.
-func (a *aligner) freesMissing(i int) bool {
+// isMissingFree reports whether request i of reference frees a block that other does not have.
+func (a *aligner) isMissingFree(i int) bool {
 	if i >= len(a.reference.keys) {
 		return false
 	}
@@ -160,15 +157,16 @@ func (a *aligner) freesMissing(i int) bool {
 	return k.action == history.Free && k.block >= 0 && !a.hasPartner[k.block]
 }
 
-// hypothesis is a possible explanation of a difference.
+// hypothesis is a possible explanation for a difference.
 type hypothesis struct {
 	kind               string
 	refNext, otherNext int      // where the comparison continues
 	pairs              [][2]int // requests of reference and other that correspond to each other
 }
 
-// step records the best explanation of the difference at the current position and moves past it.
-func (a *aligner) step() {
+// addEdit records the best explanation for the difference at the current position, and moves past
+// it.
+func (a *aligner) addEdit() {
 	best, bestScore := hypothesis{}, -1
 	for _, h := range a.hypotheses() {
 		if score := a.score(h); score > bestScore {
@@ -182,7 +180,7 @@ func (a *aligner) step() {
 	a.refPos, a.otherPos = best.refNext, best.otherNext
 }
 
-// score returns how many of the requests after the difference agree if the hypothesis is true.
+// score returns how many requests after the difference agree if the hypothesis is true.
 func (a *aligner) score(h hypothesis) int {
 	for _, p := range h.pairs {
 		a.pairBlocks(p[0], p[1])
@@ -194,13 +192,13 @@ func (a *aligner) score(h hypothesis) int {
 			break
 		}
 		switch {
-		case a.matches(ref, other, h.refNext, h.otherNext):
+		case a.isMatch(ref, other, h.refNext, h.otherNext):
 			agree, ref, other = agree+1, ref+1, other+1
 			continue
-		case freesOlder(a.other, other, h.otherNext) && a.freesExtra(other):
+		case isOlderFree(a.other, other, h.otherNext) && a.isExtraFree(other):
 			other++
 			continue
-		case freesOlder(a.reference, ref, h.refNext) && a.freesMissing(ref):
+		case isOlderFree(a.reference, ref, h.refNext) && a.isMissingFree(ref):
 			ref++
 			continue
 		}
@@ -212,14 +210,14 @@ func (a *aligner) score(h hypothesis) int {
 	return agree
 }
 
-// freesOlder reports whether request i frees a block that was allocated before request base.
-func freesOlder(v *requestView, i, base int) bool {
+// isOlderFree reports whether request i frees a block that was allocated before request base.
+func isOlderFree(v *requestView, i, base int) bool {
 	return i < len(v.keys) && v.keys[i].action == history.Free &&
 		v.keys[i].block < allocsBefore(v, base)
 }
 
-// hypotheses lists possible explanations of the difference at the current position. If several
-// explanations are equally good, step chooses the first of them.
+// hypotheses lists possible explanations for the difference at the current position. Of equally
+// good ones, addEdit chooses the first.
 func (a *aligner) hypotheses() []hypothesis {
 	ref, other := a.refPos, a.otherPos
 	extra := hypothesis{kind: KindExtra, refNext: ref, otherNext: other + 1}
@@ -231,14 +229,14 @@ func (a *aligner) hypotheses() []hypothesis {
 		return []hypothesis{missing}
 	}
 	all := []hypothesis{{
-		kind: a.substitution(ref, other), refNext: ref + 1, otherNext: other + 1,
+		kind: a.substitutionKind(ref, other), refNext: ref + 1, otherNext: other + 1,
 		pairs: [][2]int{{ref, other}},
 	}}
 	return append(append(all, a.reorderings()...), extra, missing)
 }
 
-// substitution names the difference between two requests at the same position.
-func (a *aligner) substitution(ref, other int) string {
+// substitutionKind returns the kind of the difference between two requests at the same position.
+func (a *aligner) substitutionKind(ref, other int) string {
 	r, o := a.reference.keys[ref], a.other.keys[other]
 	switch {
 	case r.action == history.Call && o.action == history.Call:
@@ -268,7 +266,6 @@ func firstWord(s string) string {
 	return word
 }
 
-// reordering is a way in which the order of requests may differ.
 type reordering int
 
 const (
@@ -278,7 +275,7 @@ const (
 )
 
 // reorderings lists the hypotheses in which only the order of requests differs, for the smallest
-// number of requests that any of them explains.
+// number of requests with a hypothesis that is true.
 func (a *aligner) reorderings() []hypothesis {
 	var all []hypothesis
 	for n := 1; n <= lookahead && len(all) == 0; n++ {
@@ -294,8 +291,8 @@ func (a *aligner) reorderings() []hypothesis {
 	return all
 }
 
-// reorder returns the hypothesis that the order of the next n+1 requests differs in the given way,
-// and whether it is true.
+// reorder returns the hypothesis that the next n+1 requests are reordered in the given way, and
+// whether it is true.
 func (a *aligner) reorder(n int, kind reordering) (hypothesis, bool) {
 	ref, other := a.refPos, a.otherPos
 	var pairs [][2]int
@@ -321,7 +318,7 @@ func (a *aligner) reorder(n int, kind reordering) (hypothesis, bool) {
 	}
 	ok := true
 	for _, p := range pairs {
-		ok = ok && a.matches(p[0], p[1], ref+n+1, other+n+1)
+		ok = ok && a.isMatch(p[0], p[1], ref+n+1, other+n+1)
 	}
 	for _, p := range pairs {
 		a.unpairBlocks(p[0], p[1])

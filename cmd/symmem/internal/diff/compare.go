@@ -38,7 +38,6 @@ func Compare(ranks []*history.Rank, o Options) *Report {
 	return r
 }
 
-// splitByFormat returns a list of ranks for each format. ranks must be sorted by format.
 func splitByFormat(ranks []*history.Rank) [][]*history.Rank {
 	var all [][]*history.Rank
 	for i, rank := range ranks {
@@ -62,7 +61,7 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 		c.run()
 		found = append(found, c)
 	}
-	findOtherPools(found)
+	findMovedRequests(found)
 	for _, c := range found {
 		r.RanksAgree = r.RanksAgree && c.result.RequestDifference == nil &&
 			c.result.PlacementDifference == nil
@@ -70,7 +69,7 @@ func (r *Report) compare(ranks []*history.Rank, o Options) {
 	}
 }
 
-// comparison compares a pool or group on its members, the ranks that should have it.
+// comparison compares a pool or group on its members, which are the ranks that should have it.
 type comparison struct {
 	match   *matchedSequences
 	members []int          // indexes of ranks
@@ -148,38 +147,38 @@ func (c *comparison) ranks(s subset) []int {
 	return all
 }
 
-// blamed returns the ranks that deviate from the majority, or an empty list if there is no
-// majority.
-func (c *comparison) blamed(subsets []subset) []int {
-	blamed := []int{}
+// minorityRanks returns the ranks that deviate from the majority. Without a majority, the list is
+// empty.
+func (c *comparison) minorityRanks(subsets []subset) []int {
+	minority := []int{}
 	if 2*len(subsets[0]) <= len(c.views) || len(c.views) < 3 {
-		return blamed
+		return minority
 	}
 	for _, s := range subsets[1:] {
-		blamed = append(blamed, c.ranks(s)...)
+		minority = append(minority, c.ranks(s)...)
 	}
-	slices.Sort(blamed)
-	return blamed
+	slices.Sort(minority)
+	return minority
 }
 
-func (c *comparison) requestDifference(at int) *Difference {
+func (c *comparison) requestDifference(request int) *Difference {
 	subsets := c.split(func(i, j int) bool {
 		a, b := c.views[i], c.views[j]
-		if at >= len(a.keys) || at >= len(b.keys) {
-			return at >= len(a.keys) && at >= len(b.keys)
+		if request >= len(a.keys) || request >= len(b.keys) {
+			return request >= len(a.keys) && request >= len(b.keys)
 		}
-		return a.keys[at] == b.keys[at]
+		return a.keys[request] == b.keys[request]
 	})
 	d := &Difference{
-		RequestIndex: at, MinorityRanks: c.blamed(subsets),
-		PrecedingRequests: c.before(subsets[0][0], at),
+		RequestIndex: request, MinorityRanks: c.minorityRanks(subsets),
+		PrecedingRequests: c.precedingRequests(subsets[0][0], request),
 		Explanation:       []string{},
 	}
 	reference := subsets[0][0]
 	for n, s := range subsets {
-		v := c.variant(s, at)
+		v := c.variant(s, request)
 		if n > 0 {
-			edits := findEdits(c.views[reference], c.views[s[0]], at)
+			edits := findEdits(c.views[reference], c.views[s[0]], request)
 			v.DifferenceKind = edits[0].kind
 			d.Explanation = append(d.Explanation, c.explain(s, reference, edits))
 		}
@@ -189,10 +188,10 @@ func (c *comparison) requestDifference(at int) *Difference {
 	return d
 }
 
-// findEdits returns the differences between two views that first differ at request at. An aligner
-// ignores some differences between frees. If the aligner finds no differences, findEdits returns a
-// single edit, which describes request at.
-func findEdits(reference, other *requestView, at int) []edit {
+// findEdits returns the differences between two views, which first differ at the given request. The
+// aligner ignores some differences between frees. If it finds none, findEdits returns one edit for
+// the request.
+func findEdits(reference, other *requestView, request int) []edit {
 	a := newAligner(reference, other)
 	edits := a.run()
 	if len(edits) > 0 {
@@ -200,20 +199,20 @@ func findEdits(reference, other *requestView, at int) []edit {
 	}
 	kind := KindExtra
 	switch {
-	case at >= len(other.keys):
+	case request >= len(other.keys):
 		kind = KindMissing
-	case at < len(reference.keys):
-		kind = a.substitution(at, at)
+	case request < len(reference.keys):
+		kind = a.substitutionKind(request, request)
 	}
-	return []edit{{kind, at, at}}
+	return []edit{{kind, request, request}}
 }
 
-// variant describes request at on the members of a subset.
-func (c *comparison) variant(s subset, at int) Variant {
+// variant describes the request on the members of a subset.
+func (c *comparison) variant(s subset, request int) Variant {
 	v := c.views[s[0]]
 	variant := Variant{Ranks: c.ranks(s), EventIndex: -1, Text: "nothing: the trace ends here"}
-	if e := v.eventOf(at); e != nil {
-		variant.EventIndex, variant.Text = e.Number, requestText(v.rank, v.keys[at], e)
+	if e := v.eventOf(request); e != nil {
+		variant.EventIndex, variant.Text = e.Number, requestText(v.rank, v.keys[request], e)
 		variant.Stack = v.rank.StackLines(e)
 	}
 	if variant.Stack == nil {
@@ -233,11 +232,11 @@ func requestText(r *history.Rank, k requestKey, e *history.Event) string {
 	return text
 }
 
-// before describes up to five requests that precede request at.
-func (c *comparison) before(member, at int) []string {
+// precedingRequests describes up to five requests that precede the request.
+func (c *comparison) precedingRequests(member, request int) []string {
 	lines := []string{}
 	v := c.views[member]
-	for i := max(0, at-5); i < min(at, len(v.keys)); i++ {
+	for i := max(0, request-5); i < min(request, len(v.keys)); i++ {
 		lines = append(lines, fmt.Sprintf("%d: %s", i, requestText(v.rank, v.keys[i], v.eventOf(i))))
 	}
 	return lines
@@ -265,12 +264,12 @@ func (c *comparison) explain(s subset, reference int, edits []edit) string {
 		ranklist.Plural(max(next.otherPos-first.otherPos-1, 0), "request"))
 }
 
-// findOtherPools finds requests that some ranks made in another pool, and changes the kind of their
-// differences to KindPool. Such a request is missing in one pool and extra in another.
-func findOtherPools(all []*comparison) {
+// findMovedRequests finds requests that are missing in one pool because the same ranks made them in
+// another pool. It changes the kind of both differences to KindPool.
+func findMovedRequests(all []*comparison) {
 	for _, a := range all {
 		for _, b := range all {
-			if a != b && requestMoved(a, b) {
+			if a != b && hasMovedRequest(a, b) {
 				a.result.RequestDifference.Kind, b.result.RequestDifference.Kind = KindPool, KindPool
 				a.result.RequestDifference.Variants[1].DifferenceKind = KindPool
 				b.result.RequestDifference.Variants[1].DifferenceKind = KindPool
@@ -279,9 +278,8 @@ func findOtherPools(all []*comparison) {
 	}
 }
 
-// requestMoved reports whether a request that is missing on some ranks in a is extra on the same
-// ranks in b.
-func requestMoved(a, b *comparison) bool {
+// hasMovedRequest reports whether a request that is missing in a is extra in b on the same ranks.
+func hasMovedRequest(a, b *comparison) bool {
 	da, db := a.result.RequestDifference, b.result.RequestDifference
 	if da == nil || db == nil || da.Kind != KindMissing || db.Kind != KindExtra {
 		return false

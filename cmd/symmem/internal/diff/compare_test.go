@@ -28,8 +28,8 @@ func TestFreesThatDifferWithoutEdits(t *testing.T) {
 		return history.Event{Action: history.Free, Block: block, Size: size, Stack: -1}
 	}
 	for name, last := range map[string][2][]history.Event{
-		"other size":    {{alloc, free(0, 512)}, {alloc, free(0, 1024)}},
-		"missing block": {{alloc}, {alloc, free(1, 512)}},
+		"different size": {{alloc, free(0, 512)}, {alloc, free(0, 1024)}},
+		"missing block":  {{alloc}, {alloc, free(1, 512)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := diff.Compare(ranksOf(history.SymmemPool, "1", last[0], last[1]), diff.Options{})

@@ -11,8 +11,7 @@ import (
 
 // Options selects what Compare compares.
 type Options struct {
-	// AllPools compares all pools. If it is false and there are MemPools, Compare omits the default
-	// pool and the pools of graphs.
+	// AllPools includes the default pool and the pools of graphs even if there are MemPools.
 	AllPools bool
 }
 
@@ -24,8 +23,7 @@ type matchedSequences struct {
 	sequences []*history.Sequence // one for each rank; nil if the rank lacks the pool or group
 }
 
-// matchSequences matches the sequences of ranks that belong to the same pool or group. notes lists
-// what is not compared.
+// matchSequences matches the sequences of the same pool or group. notes lists what is not compared.
 func matchSequences(
 	ranks []*history.Rank, o Options,
 ) (matches []*matchedSequences, notes []string) {
@@ -51,8 +49,8 @@ func matchSequences(
 	return matches, notes
 }
 
-// matchClass matches the sequences of a class by ID if all ranks have the same IDs, and otherwise
-// by the order of their first events. It always matches groups and symmem's pools by ID.
+// matchClass matches the sequences of a class. It uses their IDs for groups, for symmem's pools,
+// and if all ranks have the same IDs. Otherwise, it uses the order of their first events.
 func matchClass(ranks []*history.Rank, class history.Class) []*matchedSequences {
 	idCounts, ids := map[string]int{}, []string{}
 	haveSameIDs := true
@@ -134,7 +132,7 @@ func sequenceTitle(class history.Class, id string) string {
 	return class.String() + " " + history.MakePrintable(id)
 }
 
-// memberRanks returns the indexes of the ranks that should have the sequence. PyTorch's pools
+// memberRanks returns the indexes of the ranks that should have the pool or group. PyTorch's pools
 // should exist on all ranks, and symmem's pools on all ranks of their group.
 func (m *matchedSequences) memberRanks(ranks []*history.Rank) []int {
 	_, group, _ := strings.Cut(m.id, groupSeparator)
@@ -155,7 +153,6 @@ func (m *matchedSequences) memberRanks(ranks []*history.Rank) []int {
 // groupSeparator separates the number of a symmem pool from its group in a sequence's ID.
 const groupSeparator = " of group "
 
-// isInGroup reports whether a rank has events of a group or of the group's pools.
 func isInGroup(r *history.Rank, group string) bool {
 	return slices.ContainsFunc(r.Sequences, func(s *history.Sequence) bool {
 		return s.Class == history.Calls && s.ID == group ||
@@ -163,8 +160,8 @@ func isInGroup(r *history.Rank, group string) bool {
 	})
 }
 
-// countSkipped returns the number of requests to skip on each member. The comparison begins at the
-// first request that all members' traces contain.
+// countSkipped returns the number of requests to skip on each member, so that the comparison begins
+// at the first request that all traces contain.
 func (m *matchedSequences) countSkipped(members []int) []int {
 	skipped := make([]int, len(members))
 	if m.class == history.Calls {
@@ -186,7 +183,7 @@ func (m *matchedSequences) countSkipped(members []int) []int {
 	return skipped
 }
 
-// alignByNumber sets skipped for a symmem pool. Its events have the same numbers on all ranks.
+// alignByNumber sets skipped for a symmem pool, whose events have the same numbers on all ranks.
 func (m *matchedSequences) alignByNumber(members []int, skipped []int) {
 	begin := int64(0)
 	for _, r := range members {
@@ -206,8 +203,8 @@ func (m *matchedSequences) alignByNumber(members []int, skipped []int) {
 	}
 }
 
-// alignByContent sets skipped for a pool whose events have different numbers on each rank. It looks
-// for the first requests of the shortest trace in the other traces.
+// alignByContent sets skipped for a pool whose events are not numbered. It looks for the first
+// requests of the shortest trace in the other traces.
 func (m *matchedSequences) alignByContent(members []int, skipped []int) {
 	keys := make([][]requestKey, len(members))
 	isPartial := false
@@ -222,7 +219,7 @@ func (m *matchedSequences) alignByContent(members []int, skipped []int) {
 	if !isPartial {
 		return
 	}
-	shortest := 0 // begins last if all traces end at the same request
+	shortest := 0 // the last to begin, if all traces end at the same request
 	for i := range keys {
 		if len(keys[i]) < len(keys[shortest]) {
 			shortest = i
@@ -233,8 +230,8 @@ func (m *matchedSequences) alignByContent(members []int, skipped []int) {
 	}
 }
 
-// positionIndependentKeys returns a key for each request. The keys omit the numbers of blocks and
-// streams, because these numbers depend on where the trace begins.
+// positionIndependentKeys returns a key for each request, without the numbers of blocks and
+// streams, which depend on where the trace begins.
 func positionIndependentKeys(s *history.Sequence) []requestKey {
 	var all []requestKey
 	for i := range s.Events {
@@ -248,8 +245,7 @@ func positionIndependentKeys(s *history.Sequence) []requestKey {
 // matchedBeginning is the number of requests that findBeginning compares.
 const matchedBeginning = 32
 
-// findBeginning returns the index in long at which the first requests of short occur, or 0 if they
-// do not occur.
+// findBeginning returns the index in long at which the first requests of short occur, or 0.
 func findBeginning(long, short []requestKey) int {
 	beginning := short[:min(matchedBeginning, len(short))]
 	for index := 0; index+len(beginning) <= len(long); index++ {

@@ -12,8 +12,8 @@ type placement struct {
 	offset  int64
 }
 
-// placements returns the placements of the first count requests. It numbers segments in the order
-// of their first use, so that the numbers can be compared. Requests other than allocations have the
+// placements returns the placements of the first count requests. Segments are numbered in the order
+// of their first use, so that the numbers can be compared. Requests other than allocations have
 // segment -1.
 func (v *requestView) placements(count int) []placement {
 	numbers := map[int32]int32{} // by segment
@@ -42,8 +42,8 @@ func (v *requestView) placements(count int) []placement {
 	return all
 }
 
-// comparePlacements looks for a difference in the placements of the first count requests, which all
-// members must have.
+// comparePlacements looks for a difference in the placements of the first count requests, which
+// must be the same on all members.
 func (c *comparison) comparePlacements(count int) {
 	for _, v := range c.views {
 		if reason := v.sequence.NoPlacesReason; reason != "" {
@@ -72,7 +72,7 @@ func (c *comparison) comparePlacements(count int) {
 func (c *comparison) placementDifference(request int, all [][]placement) *Difference {
 	subsets := c.split(func(i, j int) bool { return all[i][request] == all[j][request] })
 	d := &Difference{
-		Kind: KindPlace, RequestIndex: request, MinorityRanks: c.blamed(subsets),
+		Kind: KindPlace, RequestIndex: request, MinorityRanks: c.minorityRanks(subsets),
 		PrecedingRequests: []string{}, Explanation: []string{},
 	}
 	v := c.views[subsets[0][0]]
@@ -99,7 +99,6 @@ func placementText(p placement) string {
 	return fmt.Sprintf(" -> segment %d offset 0x%x", p.segment, p.offset)
 }
 
-// explainPlacements explains why a request was placed differently although the requests agree.
 func (c *comparison) explainPlacements(subsets []subset, request int) string {
 	const timing = "Another stream used the blocks (record_stream), so it depends on timing when " +
 		"they become free."
@@ -120,7 +119,7 @@ func (c *comparison) explainPlacements(subsets []subset, request int) string {
 		"suitable blocks by the addresses of segments, which differ between ranks."
 }
 
-// completedFree describes a free that completed after requestCount requests.
+// completedFree is a free that completed after requestCount requests.
 type completedFree struct {
 	block        int32
 	requestCount int

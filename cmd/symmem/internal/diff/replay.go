@@ -22,7 +22,7 @@ func (c *comparison) replayRequests() {
 	c.result.Replay = r
 }
 
-// replaySymmem places the requests of all ranks by symmem's rule, which takes the oldest of several
+// replaySymmem places the requests of all ranks as symmem does: it takes the oldest of several
 // equally suitable blocks. It sets r.SymmemFirst and describes the result.
 func (c *comparison) replaySymmem(r *ReplayResult) string {
 	var reference []placement
@@ -62,7 +62,7 @@ func (c *comparison) replaySymmem(r *ReplayResult) string {
 // maxReplayedBytes limits the size of a replayed request, in bytes.
 const maxReplayedBytes = 1 << 40
 
-// placeOldestFirst places the requests of a view by symmem's rule. It ignores blocks that were
+// placeOldestFirst places the requests of a view as symmem does. It ignores blocks that were
 // allocated before the trace began.
 func placeOldestFirst(v *requestView) ([]placement, error) {
 	allocator, err := alloc.New(alloc.Config{})
@@ -105,8 +105,8 @@ func allocate(allocator *alloc.Core, size int64, stream alloc.Stream) (alloc.Blo
 	}
 }
 
-// replayPyTorch places the requests of each rank by PyTorch's rule, with the addresses of segments
-// in the rank's file. It compares the places with those in the file and describes the result.
+// replayPyTorch describes whether PyTorch's rule explains the places in the files. It uses the
+// addresses of segments in each file.
 func (c *comparison) replayPyTorch() string {
 	for i, v := range c.views {
 		s := v.sequence
@@ -131,18 +131,17 @@ func (c *comparison) replayPyTorch() string {
 		"blocks on %s", ranklist.Ranks(c.numbers))
 }
 
-// addressReplay replays a sequence by PyTorch's rule, which takes the free block at the lowest
-// address among those of the same size.
+// addressReplay replays a sequence as PyTorch does: among free blocks of the same size, it takes
+// the one at the lowest address.
 type addressReplay struct {
-	allocator *alloc.Core
-	// mappedSegment is the last mapped segment until the allocator needs it, or nil.
-	mappedSegment *history.SegmentInfo
+	allocator     *alloc.Core
+	mappedSegment *history.SegmentInfo // last mapped segment until it is used; else nil
 	handles       []alloc.Handle
-	isTrimmed     bool // whether the allocator was trimmed since the last allocation
+	isTrimmed     bool // since the last allocation
 }
 
 // replayAddresses returns the first event of a sequence that PyTorch's rule does not explain, or
-// nil if the rule explains all events.
+// nil.
 func replayAddresses(s *history.Sequence) *history.Event {
 	allocator, err := alloc.New(alloc.Config{Policy: alloc.AddressOrder, Sizing: alloc.Stepped})
 	if err != nil {

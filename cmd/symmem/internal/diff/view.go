@@ -2,29 +2,28 @@ package diff
 
 import "symmem/cmd/symmem/internal/diff/history"
 
-// requestKey holds the properties of a request that must be the same on all ranks.
+// requestKey holds what must be the same on all ranks about a request.
 type requestKey struct {
 	size   int64
-	block  int32 // for a free, the block's number; for a call, the number of its text
+	block  int32 // for a free, the number of the block; for a call, the number of its text
 	stream int32
 	action history.Action
 }
 
-// requestView lists the compared requests of a sequence. events, keys and earlierBlocks have one
-// element for each request.
+// requestView lists the compared requests of a sequence. Its slices have one element per request.
 type requestView struct {
 	rank          *history.Rank
 	sequence      *history.Sequence
 	events        []int32 // indexes in sequence.Events
 	keys          []requestKey
-	earlierBlocks []int32 // number of allocations before the request
-	skippedBlocks int32   // number of allocations in the requests that were skipped
+	earlierBlocks []int32 // number of compared allocations before the request
+	skippedBlocks int32   // number of allocations before the compared requests
 }
 
-// textNumbers holds a number for each text of a call. The numbers are the same on all ranks.
+// textNumbers numbers the texts of calls. All ranks share it.
 type textNumbers map[string]int32
 
-func (t textNumbers) number(text string) int32 {
+func (t textNumbers) findOrAdd(text string) int32 {
 	number, ok := t[text]
 	if !ok {
 		number = int32(len(t))
@@ -33,7 +32,7 @@ func (t textNumbers) number(text string) int32 {
 	return number
 }
 
-// newView returns a view of a sequence without its first skip requests. sequence can be nil.
+// newView returns a view of a sequence without its first skip requests. The sequence can be nil.
 func newView(
 	rank *history.Rank, sequence *history.Sequence, skip int, numbers textNumbers,
 ) *requestView {
@@ -60,7 +59,7 @@ func newView(
 			k.block = max(e.Block-v.skippedBlocks, -1)
 		}
 		if e.Action == history.Call {
-			k.block = numbers.number(rank.Texts[e.Block])
+			k.block = numbers.findOrAdd(rank.Texts[e.Block])
 		}
 		v.events = append(v.events, int32(i))
 		v.keys = append(v.keys, k)
@@ -80,7 +79,6 @@ func (v *requestView) eventOf(request int) *history.Event {
 	return &v.sequence.Events[v.events[request]]
 }
 
-// countEqual returns the number of requests before the first difference between two views.
 func (v *requestView) countEqual(other *requestView) int {
 	count := min(len(v.keys), len(other.keys))
 	for i := range count {

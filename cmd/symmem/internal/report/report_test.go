@@ -122,7 +122,7 @@ func TestOlderBlocks(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	for want, ranks := range map[string][]*history.Rank{
 		"The ranks agree.": {group(0, "A"), group(1, "A")},
-		"The ranks differ: in group world, requests differ first at request 1 (other call); in the " +
+		"The ranks differ: in group world, requests differ first at request 1 (different call); in the " +
 			"minority: rank 2.": {group(0, "A", "B"), group(1, "A", "B"), group(2, "A", "C")},
 		"There is nothing to compare: no two ranks have events of the same pool or group.": {
 			group(0, "A"),

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// PyDict represents a Python dict as a list of its keys and values, in order.
+// PyDict represents a Python dict as a list of pairs.
 type PyDict []Pair
 
-// Pair holds a key and a value. The value is nil or an int, int64, float64, bool, string, Dict,
-// PyList or Tuple.
+// Pair holds a key and a value. The value is nil, an int, int64, float64, bool or string, or a
+// PyDict, PyList or PyTuple.
 type Pair struct {
 	Key   string
 	Value any
@@ -42,9 +42,8 @@ func (d PyDict) MarshalJSON() ([]byte, error) {
 	return []byte("{" + strings.Join(parts, ",") + "}"), nil
 }
 
-// Pickle encodes a value as a pickle. With protocols 3 to 5, one operation adds at most 1,000 items
-// to a list or dict, as in Python's pickler. With protocol 2, one operation adds all items, as in
-// PyTorch's C++ pickler.
+// Pickle encodes a value as a pickle. Protocols 3 to 5 give the operations of Python's pickler, and
+// protocol 2 those of PyTorch's C++ pickler.
 func Pickle(v any, protocol int) []byte {
 	p := &pickler{protocol: protocol, memoNumbers: map[string]int{}}
 	p.write(0x80, byte(protocol))
@@ -56,13 +55,13 @@ func Pickle(v any, protocol int) []byte {
 type pickler struct {
 	out         []byte
 	protocol    int
-	memoNumbers map[string]int // numbers of strings in the memo, the pickle's table of values
+	memoNumbers map[string]int // numbers of strings in the memo
 	memoLength  int            // number of values in the memo
 }
 
 func (p *pickler) write(b ...byte) { p.out = append(p.out, b...) }
 
-// addToMemo adds the last value to the memo, from which later operations can read it.
+// addToMemo adds the last value to the memo, the pickle's table of values for later use.
 func (p *pickler) addToMemo() {
 	switch {
 	case p.protocol >= 4:

@@ -1,6 +1,6 @@
-// Package difftest generates input files for testing the diff command. It draws random programs of
-// allocations and frees, and executes them under PyTorch's placement rule. It encodes the results
-// as memory snapshots and Flight Recorder dumps of PyTorch 2.11 (torch/csrc/cuda/Module.cpp,
+// Package difftest generates input files for tests of the diff command. It executes random programs
+// of allocations and frees as PyTorch's allocator would. It encodes the results as memory snapshots
+// and Flight Recorder dumps of PyTorch 2.11 (torch/csrc/cuda/Module.cpp,
 // c10/cuda/CUDACachingAllocator.cpp and torch/csrc/distributed/c10d/FlightRecorder.hpp).
 package difftest
 
@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Request allocates a tensor or, if Free is set, frees it.
+// Request allocates a tensor or, if IsFree is set, frees it.
 type Request struct {
 	Tensor int
 	Size   int64
@@ -18,8 +18,8 @@ type Request struct {
 	IsFree bool
 }
 
-// Program lists requests. The request that frees a tensor has the same size, stream and pool as the
-// request that allocated the tensor.
+// Program lists requests. The allocation and the free of a tensor have the same size, stream and
+// pool.
 type Program []Request
 
 // RandomProgram returns a random program that uses the given number of pools and streams.
@@ -44,8 +44,7 @@ func RandomProgram(rng *rand.Rand, requests, pools, streams int) Program {
 	return p
 }
 
-// randomSize returns one of four common sizes half of the time, so that there are often several
-// free blocks of the same size.
+// randomSize often returns one of four sizes, so that several free blocks have the same size.
 func randomSize(rng *rand.Rand) int64 {
 	if rng.IntN(2) == 0 {
 		return []int64{512, 64 << 10, 2 << 20, 4 << 20}[rng.IntN(4)]
@@ -53,41 +52,42 @@ func randomSize(rng *rand.Rand) int64 {
 	return 1 + rng.Int64N(6<<20)
 }
 
-// DifferenceKinds lists the kinds of differences that PlantDifference creates. It lacks "other
-// place", which addresses cause rather than the program.
+// DifferenceKinds lists the kinds of differences that PlantDifference creates. "different place" is
+// not among them, because it depends on addresses, not on the program.
 var DifferenceKinds = []string{
-	"other size", "missing", "extra", "other order", "other stream", "other pool", "other call",
+	"different size", "missing", "extra", "different order", "different stream", "different pool",
+	"different call",
 }
 
 // PlantDifference returns a copy of a program with a difference of the given kind at a random
-// request, or nil if that request cannot differ in this way. It adds, removes or changes a tensor's
-// allocation together with its free.
+// request, or nil if that request cannot differ in this way. It changes the allocation and the free
+// of a tensor together.
 func PlantDifference(rng *rand.Rand, p Program, kind string, streams, pools int) Program {
 	index := rng.IntN(len(p))
 	changed := slices.Clone(p)
 	r := changed[index]
-	if r.IsFree != (kind == "other call") && kind != "other order" {
+	if r.IsFree != (kind == "different call") && kind != "different order" {
 		return nil
 	}
 	switch kind {
-	case "other size":
+	case "different size":
 		return changeTensor(changed, r.Tensor, func(r *Request) { r.Size += 512 << rng.IntN(4) })
-	case "other stream":
+	case "different stream":
 		return changeTensor(changed, r.Tensor, func(r *Request) { r.Stream = (r.Stream + 1) % streams })
-	case "other pool":
+	case "different pool":
 		return changeTensor(changed, r.Tensor, func(r *Request) { r.Pool = (r.Pool + 1) % pools })
 	case "missing":
 		return slices.DeleteFunc(changed, func(o Request) bool { return o.Tensor == r.Tensor })
 	case "extra":
 		return addExtraTensor(rng, changed, index)
-	case "other order":
+	case "different order":
 		if index+1 >= len(changed) || changed[index].Tensor == changed[index+1].Tensor {
 			return nil
 		}
 		changed[index], changed[index+1] = changed[index+1], changed[index]
 		return changed
 	}
-	// For "other call", replace a free with an allocation.
+	// A different call: replace a free with an allocation.
 	changed[index] = Request{
 		Tensor: len(p) + 1, Size: randomSize(rng), Stream: r.Stream, Pool: r.Pool,
 	}
@@ -116,25 +116,25 @@ func addExtraTensor(rng *rand.Rand, p Program, index int) Program {
 }
 
 // FirstDifference returns, for each pool, the index of the first request that differs between two
-// programs, or -1. Tensors are the same if they have the same number in the order of allocations.
+// programs, or -1. The n-th allocation is the same tensor in both programs.
 func FirstDifference(a, b Program, pools int) []int {
-	all := make([]int, pools)
-	for pool := range all {
+	firsts := make([]int, pools)
+	for pool := range firsts {
 		requestsA, requestsB := normalizedRequests(a, pool), normalizedRequests(b, pool)
-		all[pool] = -1
+		firsts[pool] = -1
 		if !slices.Equal(requestsA, requestsB) {
 			first, n := 0, min(len(requestsA), len(requestsB))
 			for first < n && requestsA[first] == requestsB[first] {
 				first++
 			}
-			all[pool] = first
+			firsts[pool] = first
 		}
 	}
-	return all
+	return firsts
 }
 
-// normalizedRequests lists the requests of a pool, with tensors and streams numbered by their first
-// use. The default stream keeps its number, 0.
+// normalizedRequests lists the requests of a pool, with tensors and streams numbered by first use.
+// The default stream keeps its number, 0.
 func normalizedRequests(p Program, pool int) []Request {
 	var all []Request
 	tensors, streams := map[int]int{}, map[int]int{0: 0}

@@ -13,7 +13,8 @@ import (
 type RunOptions struct {
 	// Seed determines the addresses of segments.
 	Seed uint64
-	// Policy chooses between free blocks of the same size. PyTorch up to 2.11 uses alloc.Address.
+	// Policy chooses between free blocks of the same size. PyTorch up to 2.11 uses
+	// alloc.AddressOrder.
 	Policy alloc.Policy
 	// MaxTraceEntries limits the trace to the last entries, unless it is 0.
 	MaxTraceEntries int
@@ -28,7 +29,7 @@ type RunOptions struct {
 }
 
 // Snapshot executes a program as PyTorch's allocator would, and returns a memory snapshot. Pool n
-// of the program becomes the MemPool with the ID (0, n+1).
+// of the program is the MemPool (0, n+1).
 func Snapshot(p Program, r RunOptions) PyDict {
 	e := &execution{RunOptions: r, rng: rand.New(rand.NewPCG(r.Seed, 1)), liveBlocks: map[int]block{}}
 	for i, request := range p {
@@ -71,8 +72,7 @@ type execution struct {
 	entryCount       int // number of trace entries so far
 }
 
-// streamID returns a stream's ID in the snapshot: 0 for the default stream, and a pointer for any
-// other.
+// streamID returns the ID of a stream in the snapshot: 0 for the default stream, or a pointer.
 func (e *execution) streamID(stream int) int64 {
 	if stream == 0 {
 		return 0
@@ -112,8 +112,7 @@ func (e *execution) execute(i int, r Request) {
 	}
 }
 
-// newSegmentAddress returns an address for a new segment. Addresses are multiples of 256 MiB, so
-// that segments do not overlap.
+// newSegmentAddress returns a random multiple of 256 MiB, so that segments do not overlap.
 func (e *execution) newSegmentAddress() uint64 {
 	for {
 		a := 0x7f0000000000 + uint64(e.rng.IntN(1<<11))<<28

@@ -1,6 +1,6 @@
 // Package flight reads dumps of PyTorch's Flight Recorder, which list the collectives that a rank
-// called in each of its groups. The keys of a dump, not the stated version, determine how the dump
-// is read.
+// called in each of its groups. It ignores the version in a dump and looks at the keys that are
+// present.
 package flight
 
 import (
@@ -27,7 +27,7 @@ type Reader struct {
 	entryCount   int64
 }
 
-// NewReader returns a Reader that fills in rank.
+// NewReader returns a Reader that adds calls to rank.
 func NewReader(rank *history.Rank, stacks *snapshot.Stacks) *Reader {
 	return &Reader{
 		rank: rank, stacks: stacks, keyValues: map[string]plain.Value{}, textIndexes: map[string]int32{},
@@ -72,10 +72,9 @@ func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
 	return nil
 }
 
-// maxPendingCalls limits the number of pending calls that are kept.
 const maxPendingCalls = 1000
 
-// addPending adds the group's last call to the rank's pending calls, unless it has completed.
+// addPending adds the last call of a group to the rank's pending calls, unless it has completed.
 func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
 	state := r.lastStates[group.ID]
 	if state == "" || state == "completed" || len(r.rank.PendingCalls) >= maxPendingCalls {
@@ -95,7 +94,6 @@ func (r *Reader) keyValue(d *plain.Document, name string) plain.Value {
 	return v
 }
 
-// group returns the sequence of an entry's group.
 func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	var words []string
 	for _, item := range d.Items(d.Get(v, r.keyValue(d, "process_group"))) {
@@ -119,12 +117,12 @@ func (r *Reader) group(d *plain.Document, v plain.Value) *history.Sequence {
 	return g
 }
 
-// unevenOperations lists the operations whose sizes can differ between ranks. It contains prefixes
-// of their names and the suffix "_v".
+// unevenOperations lists the operations whose sizes can differ between ranks: prefixes of their
+// names and the suffix "_v".
 var unevenOperations = []string{"gather", "scatter", "all_to_all", "_v"}
 
-// describe returns what must be the same on all ranks: the name of the operation, its data types
-// and, except in unevenOperations, its sizes.
+// describe returns what must be the same on all ranks about a call: the name of the operation, its
+// data types and, unless they can differ, its sizes.
 func (r *Reader) describe(d *plain.Document, v plain.Value) string {
 	name, _ := d.StringOf(d.Get(v, r.keyValue(d, "profiling_name")))
 	_, operation, hasPrefix := strings.Cut(name, ":")
@@ -154,11 +152,11 @@ func canSizesDiffer(operation string) bool {
 	return false
 }
 
-// maxTextBytes limits the length of a description. A pickle can refer to the same list many times,
-// so a small file could otherwise produce a huge text.
+// maxTextBytes limits the length of a description. Without a limit, a small pickle that refers to
+// the same list many times could produce a huge text.
 const maxTextBytes = 1 << 20
 
-// appendValue formats nested lists of numbers and strings. It stops after about maxText bytes.
+// appendValue formats nested lists of numbers and strings. It stops after about maxTextBytes.
 func appendValue(b *strings.Builder, d *plain.Document, v plain.Value, depth int) {
 	if text, ok := d.StringOf(v); ok {
 		b.WriteString(text)

@@ -10,13 +10,12 @@ import (
 // Action classifies an event.
 type Action uint8
 
-// Alloc and the constants after it are the actions. A segment is a range of memory in which blocks
-// are placed.
+// The actions.
 const (
 	Alloc         Action = iota + 1
 	Free                 // request to free a block, which another stream may still be using
 	FreeCompleted        // the block can be reused
-	MapSegment
+	MapSegment           // a segment is a range of memory for blocks
 	UnmapSegment
 	Call // submission of a collective
 )
@@ -40,35 +39,34 @@ func (a Action) IsRequest() bool { return a == Alloc || a == Free || a == Call }
 
 // Event describes one event of a Sequence.
 type Event struct {
-	Number    int64 // index in the file's trace
-	Size      int64 // bytes that the program requested, or the size of the segment
-	Bytes     int64 // bytes that a block occupies or that a call transfers; 0 if unknown
-	Offset    int64 // in bytes, within the segment
+	Number    int64 // index in the trace
+	Size      int64 // requested size of a block, or size of a segment, in bytes
+	Bytes     int64 // size of a block, or bytes that a call transfers; 0 if unknown
+	Offset    int64 // within the segment
 	UnixMicro int64 // 0 if unknown
-	// Segment is an index in Sequence.Segments, or -1 if the segment is unknown.
-	Segment int32
-	Stream  int32 // 0 for the default stream; the others are counted from 1
-	// Block is the number of the sequence's Allocs before the block's Alloc, or -1 if the block was
-	// allocated before the trace began. For a Call, it is an index in Rank.Texts.
+	Segment   int32 // index in Sequence.Segments, or -1 if unknown
+	Stream    int32 // 0 is the default stream
+	// Block counts the Allocs of the sequence from 0. It is -1 for a block that was allocated
+	// before the trace began. For a Call, it is an index in Rank.Texts.
 	Block  int32
-	Stack  int32 // index in Rank.Stacks, or -1 if there is none
+	Stack  int32 // index in Rank.Stacks, or -1
 	Action Action
 }
 
 // Class is the kind of a pool or group. Only sequences of the same class are compared.
 type Class uint8
 
-// DefaultPool and the constants after it are the classes.
+// The classes.
 const (
-	DefaultPool Class = iota // PyTorch's pool for memory that belongs to no other pool
-	MemPool                  // a torch.cuda.MemPool
-	GraphPool                // a private pool of CUDA graphs
-	UnknownPool              // the events whose pool is unknown
-	SymmemPool               // a pool of symmem
-	Calls                    // the collectives of a group
+	DefaultPool Class = iota // of PyTorch
+	MemPool                  // torch.cuda.MemPool
+	GraphPool                // private pool of CUDA graphs
+	UnknownPool              // for events whose pool is unknown
+	SymmemPool
+	Calls // the collectives of a group
 )
 
-// String returns the name of the class, as shown in reports.
+// String returns the name of the class in reports.
 func (c Class) String() string {
 	names := [...]string{"default pool", "MemPool", "graph pool", "unknown pool", "pool", "group"}
 	if int(c) < len(names) {
@@ -81,7 +79,7 @@ func (c Class) String() string {
 type SegmentInfo struct {
 	Address   uint64
 	Bytes     int64
-	IsInitial bool // whether the segment was mapped before the trace began
+	IsInitial bool // mapped before the trace began
 }
 
 // InitialBlock describes a block that was allocated before the trace began.
@@ -90,24 +88,21 @@ type InitialBlock struct {
 	Offset, Size int64
 }
 
-// Sequence lists the events of a pool or a group, in order.
+// Sequence lists the events of a pool or a group in order.
 type Sequence struct {
-	Class Class
-	// ID identifies the sequence within its class. The ID may differ between ranks.
-	ID            string
+	Class         Class
+	ID            string // unique within the class; may differ between ranks
 	Events        []Event
 	Segments      []SegmentInfo
 	InitialBlocks []InitialBlock
-	// IsPartial is set if the pool or group can have had events before the trace began.
+	// IsPartial is set if the pool or group may have had events before the trace began.
 	IsPartial bool
-	// NoPlacesReason states why the places of blocks cannot be compared. It is empty if the places
-	// can be compared.
+	// NoPlacesReason states why the places of blocks cannot be compared, or is empty.
 	NoPlacesReason string
-	// UnsupportedSetting names an allocator setting with which PyTorch's placement rule cannot be
-	// replayed. It is empty if there is no such setting.
+	// UnsupportedSetting names an allocator setting with which PyTorch's placement cannot be
+	// replayed, or is empty.
 	UnsupportedSetting string
-	// FirstCallNumber is the number of the sequence's first call within the group.
-	FirstCallNumber int64
+	FirstCallNumber    int64 // number of the sequence's first call within the group
 }
 
 // Fault describes the failure of a group.
@@ -128,7 +123,7 @@ type Window struct {
 	Segment        int32  // number of the segment in the pool
 	Bytes          int64
 	Group          string
-	IsDeregistered bool // whether the registration has ended
+	IsDeregistered bool
 }
 
 // Frame describes a line of a call stack.
@@ -137,15 +132,14 @@ type Frame struct {
 	Line           int64
 }
 
-// String formats the frame.
+// String formats the frame as file:line function.
 func (f Frame) String() string { return fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Function) }
 
 // Rank holds what one file recorded about a rank.
 type Rank struct {
 	File   string
 	Number int
-	// World is the number of the rank's world in its process, counted from 1. A world is a set of
-	// ranks that communicate.
+	// World counts the worlds (sets of ranks that communicate) of the process, from 1.
 	World int
 	// Format names the format of the file and, if World is above 1, the world. Ranks with different
 	// formats are not compared.
@@ -157,10 +151,9 @@ type Rank struct {
 	Faults       []Fault
 	PendingCalls []PendingCall
 	Windows      []Window
-	// Notes lists what cannot be determined from the file. AddNote adds a line.
-	Notes []string
+	Notes        []string // what cannot be determined from the file
 
-	knownNotes map[string]bool // the Notes that AddNote has added
+	knownNotes map[string]bool // the notes that AddNote has added
 }
 
 // AddNote adds a line to Notes, unless it has already added the same line.
@@ -188,7 +181,7 @@ func (r *Rank) StackLines(e *Event) []string {
 	return lines
 }
 
-// EventText describes an event, but not where its block was placed.
+// EventText describes an event, but not the place of its block.
 func (r *Rank) EventText(e *Event) string {
 	if e.Action == Call {
 		return MakePrintable(r.Texts[e.Block])
@@ -199,7 +192,7 @@ func (r *Rank) EventText(e *Event) string {
 	return fmt.Sprintf("%v %d B (stream %d)", e.Action, e.Size, e.Stream)
 }
 
-// MakePrintable replaces characters that could garble a terminal, such as control characters, with
+// MakePrintable replaces control characters and other characters that could garble a terminal with
 // question marks.
 func MakePrintable(s string) string {
 	return strings.Map(func(c rune) rune {

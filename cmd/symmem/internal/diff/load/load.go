@@ -29,11 +29,11 @@ import (
 
 // Options configures Files.
 type Options struct {
-	// Device selects the device whose events are read from snapshots. If Device is negative, each
-	// snapshot must have events on one device only.
+	// Device is the device whose events are read from snapshots. If it is negative, each snapshot
+	// must have events of one device only.
 	Device int
-	// Progress, if set, is called with the number of bytes read so far and the total. Calls may be
-	// concurrent.
+	// Progress, if set, is called with the number of bytes read and the total. It must be safe for
+	// concurrent use.
 	Progress func(done, total int64)
 }
 
@@ -41,17 +41,14 @@ type Options struct {
 type Source struct {
 	Path string
 	Rank int // -1 if neither the file's name nor the caller states it
-	// World is the number of the rank's world in its process, counted from 1. (A world is a set of
-	// ranks that communicate.)
+	// World counts the worlds (sets of ranks that communicate) of the process, from 1.
 	World int
 	size  int64
 }
 
-// lastNumber finds the last integer in a name.
 var lastNumber = regexp.MustCompile(`(\d+)\D*$`)
 
-// laterWorld finds the number of the world in the name of a trace. The name of a trace of world 1
-// does not contain that number.
+// laterWorld matches the name of a trace of world 2 or above.
 var laterWorld = regexp.MustCompile(`^world(\d+)-rank\d+\.trace$`)
 
 func worldOf(path string) int {
@@ -64,8 +61,7 @@ func worldOf(path string) int {
 }
 
 // Find lists the files in paths. In directories, it omits replaced traces (.old) and reports
-// (.html). It takes the rank of a file from ranks or else from the last integer in the file's name
-// without the extension.
+// (.html). The rank of a file is ranks[path] or else the last integer in the file's name.
 func Find(paths []string, ranks map[string]int) ([]Source, error) {
 	var all []Source
 	for _, path := range paths {
@@ -141,7 +137,7 @@ func numericExtension(base string) string {
 	return extension
 }
 
-// Files reads all sources concurrently. It returns their histories, sorted by format and rank.
+// Files reads all sources. It returns their histories, sorted by format and rank.
 func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	limitMemory()
 	var done atomic.Int64
@@ -172,19 +168,18 @@ func Files(sources []Source, o Options) ([]*history.Rank, error) {
 	return ranks, sortRanks(ranks)
 }
 
-// memoryLimit is the number of bytes of memory above which the garbage collector runs more often.
-const memoryLimit = 5 << 29
+const memoryLimit = 5 << 29 // in bytes
 
-// limitMemory sets memoryLimit, unless GOMEMLIMIT is set. Without a limit, the garbage from reading
-// a large file could double the memory used.
+// limitMemory makes the garbage collector run more often above memoryLimit, unless GOMEMLIMIT is
+// set. Otherwise, garbage could double the memory that a large file needs.
 func limitMemory() {
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(memoryLimit)
 	}
 }
 
-// sortRanks sorts histories by format and rank. It returns an error if two of them have the same
-// format and rank.
+// sortRanks sorts histories by format and rank. It returns an error if two of them have both in
+// common.
 func sortRanks(ranks []*history.Rank) error {
 	slices.SortStableFunc(ranks, func(a, b *history.Rank) int {
 		if a.Format != b.Format {
@@ -195,14 +190,14 @@ func sortRanks(ranks []*history.Rank) error {
 	for i := 1; i < len(ranks); i++ {
 		a, b := ranks[i-1], ranks[i]
 		if a.Format == b.Format && a.Number == b.Number {
-			return fmt.Errorf("%s and %s are both of rank %d: pass the files of one run, or "+
+			return fmt.Errorf("%s and %s are both files of rank %d: pass the files of one run, or "+
 				"add --rank FILE=N", a.File, b.File, a.Number)
 		}
 	}
 	return nil
 }
 
-// counter is an io.Reader that reports the number of bytes of each read.
+// counter reports the number of bytes of each read.
 type counter struct {
 	io.Reader
 	report func(int)
@@ -247,7 +242,6 @@ func Read(r io.Reader, device int) (*history.Rank, error) {
 	return readPyTorch(buffered, device)
 }
 
-// readPyTorch reads a memory snapshot or a Flight Recorder dump.
 func readPyTorch(r io.Reader, device int) (*history.Rank, error) {
 	rank := &history.Rank{Number: -1}
 	stacks := snapshot.NewStacks(rank)

@@ -61,9 +61,9 @@ func TestRecordedFiles(t *testing.T) {
 	for name, want := range map[string]string{
 		"agree_snapshot": "agree", "agree_calls": "agree", "skew_calls": "agree",
 		"extra_snapshot": "request 81: extra on [2], 1 explanation: true",
-		"size_snapshot":  "request 81: other size on [1], 1 explanation: true",
-		"skew_snapshot":  "place 380: other place on [2]",
-		"call_calls":     "request 5: other call on [1], 1 explanation: true",
+		"size_snapshot":  "request 81: different size on [1], 1 explanation: true",
+		"skew_snapshot":  "place 380: different place on [2]",
+		"call_calls":     "request 5: different call on [1], 1 explanation: true",
 	} {
 		report := diff.Compare(read(t, files[name]...), diff.Options{})
 		got := "agree"

@@ -298,7 +298,7 @@ func TestCalls(t *testing.T) {
 	}
 	report := diff.Compare(read(t, files...), diff.Options{})
 	d := report.Sequences[0].RequestDifference
-	if d == nil || d.RequestIndex != 31 || d.Kind != "other call" ||
+	if d == nil || d.RequestIndex != 31 || d.Kind != "different call" ||
 		fmt.Sprint(d.MinorityRanks) != "[2]" {
 		t.Fatalf("Requests = %+v; want another call at index 31 on rank 2", d)
 	}

@@ -31,8 +31,8 @@ type converter struct {
 	sequences       map[sequenceKey]*sequence
 	textIndexes     map[string]int32 // index in rank.Texts
 	stackIndexes    map[string]int32 // index in rank.Stacks, by call site
-	localEventCount int              // number of events of pools on which ranks need not agree
-	messageCount    int              // number of sends and receives
+	localEventCount int              // events of pools that only this rank uses
+	messageCount    int              // sends and receives
 }
 
 // sequenceKey identifies a pool or a group.
@@ -45,13 +45,12 @@ type sequenceKey struct {
 // sequence collects the events of a pool or a group.
 type sequence struct {
 	*history.Sequence
-	firstNumber    int64              // number of the first event in the trace
+	firstNumber    int64              // of the first event in the trace
 	liveBlocks     map[[2]int64]int32 // block number by segment and offset
 	segmentIndexes map[int32]int32    // index in Segments, by segment number in the trace
 	blockCount     int32              // allocated so far
 }
 
-// finish completes the history at the end of the trace.
 func (c *converter) finish(l *trace.Log) {
 	c.rank.Number = l.Rank
 	if l.Missing > 0 {
@@ -102,8 +101,7 @@ func (c *converter) addRecord(r *trace.Record) {
 	}
 }
 
-// findOrAddSequence returns the sequence of a pool or group. It creates a missing sequence, whose
-// first event has the given number.
+// findOrAddSequence returns the sequence of a pool or group. number is that of the current event.
 func (c *converter) findOrAddSequence(key sequenceKey, number uint64) *sequence {
 	s := c.sequences[key]
 	if s == nil {
@@ -121,7 +119,6 @@ func (c *converter) findOrAddSequence(key sequenceKey, number uint64) *sequence 
 	return s
 }
 
-// textIndex returns the index of a text in Rank.Texts. It adds the text if necessary.
 func (c *converter) textIndex(text string) int32 {
 	index, ok := c.textIndexes[text]
 	if !ok {
@@ -132,7 +129,7 @@ func (c *converter) textIndex(text string) int32 {
 	return index
 }
 
-// stackIndex returns the index of a call site's stack in Rank.Stacks, or -1 for no call site.
+// stackIndex returns an index in Rank.Stacks, or -1 without a call site.
 func (c *converter) stackIndex(site string) int32 {
 	if site == "" {
 		return -1
@@ -176,7 +173,7 @@ func poolSequenceID(pool uint64, group string) string {
 	return fmt.Sprintf("%d of group %s", pool, group)
 }
 
-// addWindow adds a registration, or marks a registration as ended.
+// addWindow adds the registration of a segment, or marks it as ended.
 func (c *converter) addWindow(r *trace.Record) {
 	if r.Kind == event.KindRegister {
 		c.rank.Windows = append(c.rank.Windows, history.Window{
@@ -194,7 +191,7 @@ func (c *converter) addWindow(r *trace.Record) {
 	}
 }
 
-// addPlacement adds an event in a pool's history.
+// addPlacement adds an event of a pool.
 func (c *converter) addPlacement(r *trace.Record) {
 	s := c.findOrAddSequence(sequenceKey{history.SymmemPool, r.Pool, r.Group}, r.Number)
 	e := history.Event{
@@ -232,7 +229,6 @@ func (c *converter) addPlacement(r *trace.Record) {
 	s.Events = append(s.Events, e)
 }
 
-// segmentIndex returns the index of an event's segment in Segments, or -1.
 func (s *sequence) segmentIndex(r *trace.Record) int32 {
 	if r.Segment < 0 {
 		return -1

@@ -1,10 +1,8 @@
-// Package plain reads plain data from pickles and JSON: dicts, lists, tuples, strings, numbers,
-// Booleans and None. It never executes code: a pickle that refers to a class or function is an
-// error.
+// Package plain reads dicts, lists, tuples, strings, numbers, Booleans and None from pickles and
+// JSON. It never executes code: a pickle that refers to a class or function is an error.
 //
-// PyTorch's files may contain gigabytes, nearly all of it in a few lists. Decode passes the
-// elements of these lists to the caller one at a time and then drops them. Go's pickle libraries
-// would load the whole file into memory.
+// PyTorch's files can contain gigabytes, nearly all in a few lists. Decode passes the elements of
+// these lists to the caller one at a time, and then drops them.
 package plain
 
 import (
@@ -24,8 +22,8 @@ func formatError(format string, args ...any) error {
 // millions of pointers would slow down the garbage collector.
 type Value uint64
 
-// typeTag identifies the type of a Value. It is stored in the low bits of the Value. The meaning of
-// the other bits depends on the type.
+// typeTag is the type of a Value, in the low bits of the Value. The type determines the meaning of
+// the other bits.
 type typeTag uint64
 
 const (
@@ -69,8 +67,8 @@ func boolValue(b bool) Value {
 // IsNone reports whether v is None.
 func (v Value) IsNone() bool { return v.tag() == tagNone }
 
-// Int returns the integer that v represents. It returns false unless v is an integer of at most 60
-// bits or a float that is a whole number.
+// Int returns an integer of at most 60 bits, or a float that is a whole number. For other values,
+// it returns false.
 func (v Value) Int() (int64, bool) {
 	if v.tag() == tagFloat {
 		f := math.Float64frombits(uint64(v) &^ (1<<tagBits - 1))
@@ -82,8 +80,7 @@ func (v Value) Int() (int64, bool) {
 	return int64(v) >> tagBits, true
 }
 
-// RoundedInt is like Int, but accepts integers of 61 to 64 bits as well. It sets their low four
-// bits to zero.
+// RoundedInt is like Int, but also returns integers of 61 to 64 bits, with low four bits of zero.
 func (v Value) RoundedInt() (int64, bool) {
 	if v.tag() == tagRoundedInt {
 		return int64(uint64(v) &^ (1<<tagBits - 1)), true
@@ -102,8 +99,7 @@ const (
 	dictKind
 )
 
-// object holds a list, a tuple or a dict. Decode does not store the elements of a streamed list but
-// passes them to the caller.
+// object holds a list, a tuple or a dict. The elements of a streamed list are not stored.
 type object struct {
 	items     []Value // for a dict: keys and values in turn
 	label     int32   // label plus 1, or 0 without a label; for a streamed list: number of inner lists
@@ -118,14 +114,14 @@ type Document struct {
 	strings       []string
 	stringIndexes map[string]uint32 // in strings
 	objects       [][]object        // chunks of 1<<objectChunkBits objects
-	unusedSlices  [][]Value         // slices for reuse
-	memoryBytes   int64             // estimate of the memory in use, in bytes
+	unusedSlices  [][]Value         // for reuse
+	memoryBytes   int64             // estimate of the memory in use
 }
 
 const (
 	objectChunkBits = 10
 	maxMemoryBytes  = 5 << 29 // limit of Document.memoryBytes
-	maxUnusedSlices = 4096    // limit of the length of Document.unusedSlices
+	maxUnusedSlices = 4096    // limit of len(Document.unusedSlices)
 )
 
 func (d *Document) object(v Value) *object {
@@ -133,7 +129,7 @@ func (d *Document) object(v Value) *object {
 	return &d.objects[i>>objectChunkBits][i&(1<<objectChunkBits-1)]
 }
 
-// addMemory adds bytes to d.memory, and returns an error if the sum exceeds maxMemory.
+// addMemory adds to d.memoryBytes, and returns an error if the sum exceeds maxMemoryBytes.
 func (d *Document) addMemory(bytes int) error {
 	if d.memoryBytes += int64(bytes); d.memoryBytes > maxMemoryBytes {
 		return formatError("its contents need more than %d MiB of memory", maxMemoryBytes>>20)
@@ -194,7 +190,7 @@ func (d *Document) findOrAddString(s []byte) (Value, error) {
 	return makeValue(tagString, uint64(i)), d.addMemory(len(text) + 72)
 }
 
-// StringOf returns the string that v represents. It returns false if v is not a string.
+// StringOf returns the string v. It returns false if v is not a string.
 func (d *Document) StringOf(v Value) (string, bool) {
 	if v.tag() != tagString {
 		return "", false
@@ -202,8 +198,8 @@ func (d *Document) StringOf(v Value) (string, bool) {
 	return d.strings[v.index()], true
 }
 
-// Get returns the value of a key in the dict v. It returns None if there is no such key or v is not
-// a dict. The key must be a result of StringValue.
+// Get returns the value of a key in v. It returns None if v lacks the key or is not a dict. The key
+// must be a result of StringValue.
 func (d *Document) Get(v, key Value) Value {
 	if !d.IsDict(v) {
 		return 0
@@ -217,7 +213,7 @@ func (d *Document) Get(v, key Value) Value {
 	return 0
 }
 
-// Items returns the elements of a list or tuple, or the alternating keys and values of a dict. The
+// Items returns the elements of a list or tuple, or the keys and values of a dict in turn. The
 // caller must not change them.
 func (d *Document) Items(v Value) []Value {
 	if v.tag() != tagObject {
@@ -236,7 +232,7 @@ func (d *Document) IsList(v Value) bool {
 	return v.tag() == tagObject && d.object(v).kind != dictKind
 }
 
-// Label returns the number that ReplaceByLabel has assigned to an object, or false.
+// Label returns the label that ReplaceWithLabel has assigned to an object, or false.
 func (d *Document) Label(v Value) (int32, bool) {
 	if v.tag() != tagObject {
 		return 0, false
@@ -245,9 +241,9 @@ func (d *Document) Label(v Value) (int32, bool) {
 	return o.label - 1, o.label > 0 && o.listDepth == 0
 }
 
-// ReplaceByLabel removes the items of an object and assigns a number to it. A caller can thus
-// convert an object once, such as a stack frame, even if the file refers to it many times.
-func (d *Document) ReplaceByLabel(v Value, label int32) {
+// ReplaceWithLabel replaces the items of an object with a label, so that the caller need not
+// convert the object again when the file refers to it again.
+func (d *Document) ReplaceWithLabel(v Value, label int32) {
 	if v.tag() == tagObject {
 		o := d.object(v)
 		d.dropItems(o)

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// input reads a file and counts the bytes. Its methods return an error at the end of the file.
+// input reads a file and counts the bytes. At the end of the file, its methods return an error.
 type input struct {
 	r           *bufio.Reader
 	largeBuffer []byte
@@ -24,7 +24,7 @@ func (in *input) peek() (byte, error) {
 	return b[0], nil
 }
 
-// convertEOF converts io.EOF to an error that wraps ErrFormat. It returns other errors unchanged.
+// convertEOF replaces io.EOF with an error that wraps ErrFormat.
 func (in *input) convertEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return formatError("it is cut off after %d bytes", in.offset)
@@ -41,11 +41,10 @@ func (in *input) readByte() (byte, error) {
 	return b, nil
 }
 
-// maxStringBytes is the maximum length of a string.
 const maxStringBytes = 64 << 20
 
-// readBytes reads bytes, which are valid until the next read. The count comes from the file and can
-// be wrong, so readBytes allocates memory for a large result step by step.
+// readBytes reads bytes, which are valid until the next read. It allocates memory for a large
+// result step by step, because the count comes from the file and can be wrong.
 func (in *input) readBytes(count uint64) ([]byte, error) {
 	if count > maxStringBytes {
 		return nil, formatError("the string at byte %d has %d bytes, more than %d",

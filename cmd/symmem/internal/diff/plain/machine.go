@@ -2,26 +2,22 @@ package plain
 
 import "io"
 
-// Options selects the lists whose elements Decode passes to the caller.
+// Options selects the lists whose elements Decode passes to OnElement.
 type Options struct {
-	// StreamedLists describes the lists whose elements are passed to OnElement.
 	StreamedLists []StreamedList
-	// OnElement is called with each element of the streamed lists. list is an index in
-	// StreamedLists. If the list consists of lists, innerList is the index of the inner list.
-	// Otherwise, innerList is 0. The element is valid until OnElement returns.
+	// OnElement is called with each element of StreamedLists[list]. In a list of lists, innerList
+	// is the index of the inner list. The element is valid until OnElement returns.
 	OnElement func(d *Document, list, innerList int, element Value) error
 }
 
 // StreamedList describes a list whose elements are passed to the caller one at a time.
 type StreamedList struct {
-	// Key is the key of the list in the top-level dict, or "" if the top level is a list.
-	Key string
-	// Levels is 1 for a list of elements, and 2 for a list of such lists.
-	Levels int
+	Key    string // in the top-level dict, or "" if the top-level value is the list
+	Levels int    // 1 for a list of elements, 2 for a list of lists
 }
 
-// Decode reads a pickle of protocol 2 to 5, or JSON, and returns the top-level value. In that
-// value, streamed lists are empty. Errors about the contents wrap ErrFormat.
+// Decode reads a pickle of protocol 2 to 5, or JSON, and returns the top-level value, in which
+// streamed lists are empty. Errors about the contents wrap ErrFormat.
 func Decode(r io.Reader, o Options) (*Document, Value, error) {
 	in := newInput(r)
 	first, err := in.peek()
@@ -49,8 +45,8 @@ type machine struct {
 	doc     *Document
 	options Options
 	stack   []Value
-	marks   []int   // positions in the stack at which lists, tuples and dicts begin
-	memo    []Value // values that the pickle has stored for later use
+	marks   []int   // positions in the stack at which the items of lists, tuples and dicts begin
+	memo    []Value // values that later operations can refer to
 }
 
 func (m *machine) push(v Value) error {
@@ -69,7 +65,6 @@ func (m *machine) addMark() error {
 	return nil
 }
 
-// lastMark returns the position of the oldest value above the last mark.
 func (m *machine) lastMark() int {
 	if len(m.marks) == 0 {
 		return 0
@@ -87,8 +82,7 @@ func (m *machine) pop() (Value, error) {
 	return v, nil
 }
 
-// popMark removes the values above the last mark and returns them. They are valid until the next
-// push.
+// popMark removes the values above the last mark. The result is valid until the next push.
 func (m *machine) popMark() ([]Value, error) {
 	if len(m.marks) == 0 {
 		return nil, formatError("an operation has no mark at which its values begin")
@@ -100,7 +94,6 @@ func (m *machine) popMark() ([]Value, error) {
 	return values, nil
 }
 
-// topContainer returns the list or dict on top of the stack.
 func (m *machine) topContainer(kind containerKind) (*object, error) {
 	n := len(m.stack) - 1
 	if n < m.lastMark() || m.stack[n].tag() != tagObject {
@@ -113,8 +106,8 @@ func (m *machine) topContainer(kind containerKind) (*object, error) {
 	return o, nil
 }
 
-// pushList pushes an empty list. It sets the list's depth if Options.StreamedLists contains the
-// list or the list around it.
+// pushList pushes an empty list. If it is one of Options.StreamedLists or in one of them, pushList
+// sets its depth.
 func (m *machine) pushList() error {
 	v := m.doc.newObject(listKind)
 	o := m.doc.object(v)
@@ -132,7 +125,7 @@ func (m *machine) pushList() error {
 	return m.push(v)
 }
 
-// outerList returns the streamed list of lists to which the next list will belong, or nil.
+// outerList returns the streamed list that will contain the next list, or nil.
 func (m *machine) outerList() *object {
 	n := len(m.stack)
 	for _, position := range []int{n - 1, m.lastMark() - 1} {
@@ -146,8 +139,8 @@ func (m *machine) outerList() *object {
 	return nil
 }
 
-// topLevelKey returns the key of the next value if that value will be in the top-level dict, or ""
-// if it will be the top-level value.
+// topLevelKey returns the key that the next value will have in the top-level dict, or "" if it will
+// be the top-level value. Otherwise, it returns false.
 func (m *machine) topLevelKey() (string, bool) {
 	n := len(m.stack)
 	switch {
@@ -161,8 +154,8 @@ func (m *machine) topLevelKey() (string, bool) {
 	return "", false
 }
 
-// pushDict pushes an empty dict. If the dict is a new element of a streamed list, pushDict first
-// passes the preceding elements to the caller, because they are complete.
+// pushDict pushes an empty dict. In a streamed list, it first passes the preceding elements to the
+// caller, because they are complete.
 func (m *machine) pushDict() error {
 	mark := m.lastMark()
 	if mark > 0 && len(m.stack) > mark && m.stack[mark-1].tag() == tagObject {
@@ -176,7 +169,6 @@ func (m *machine) pushDict() error {
 	return m.push(m.doc.newObject(dictKind))
 }
 
-// passElements passes elements of a streamed list to the caller and drops their contents.
 func (m *machine) passElements(o *object, elements []Value) error {
 	innerList := max(int(o.label)-1, 0)
 	for _, v := range elements {
@@ -198,12 +190,11 @@ func (m *machine) appendValues(o *object, values []Value) error {
 		return m.passElements(o, values)
 	}
 	if o.listDepth > 1 {
-		return nil // the elements are lists that have already been streamed
+		return nil // the elements of the inner lists have already been passed
 	}
 	return m.doc.appendItems(o, values)
 }
 
-// appendToList appends the values above the last mark to the list below it.
 func (m *machine) appendToList() error {
 	values, err := m.popMark()
 	if err != nil {
@@ -216,7 +207,6 @@ func (m *machine) appendToList() error {
 	return m.appendValues(o, values)
 }
 
-// appendToDict adds the keys and values above the last mark to the dict below it.
 func (m *machine) appendToDict() error {
 	values, err := m.popMark()
 	if err != nil {

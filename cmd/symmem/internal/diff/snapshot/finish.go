@@ -13,8 +13,8 @@ func malformedSnapshot(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", plain.ErrFormat, fmt.Sprintf(format, args...))
 }
 
-// Finish converts the elements of one device to sequences of the rank. If device is negative,
-// Finish uses the only device that has events, and returns an error if several devices have events.
+// Finish adds the events of one device to the rank. A negative device selects the only device with
+// events.
 func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	r.rank.Format = "PyTorch memory snapshot"
 	if r.unknownActionCount > 0 {
@@ -29,7 +29,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 		return err
 	}
 	setting := findUnusualSetting(d, top)
-	// Do not use d below this line, so that the garbage collector can free the memory of d.
+	// Do not use d below, so that the garbage collector can free it.
 	var trace []rawEvent
 	if device < len(r.traces) {
 		trace = r.traces[device]
@@ -51,8 +51,7 @@ func (r *Reader) Finish(d *plain.Document, top plain.Value, device int) error {
 	return nil
 }
 
-// findUnusualSetting returns the name of an allocator setting that changes how PyTorch places
-// blocks, or "" if no such setting is in use.
+// findUnusualSetting returns the name of a setting that changes how PyTorch places blocks, or "".
 func findUnusualSetting(d *plain.Document, top plain.Value) string {
 	settings := d.Get(top, d.StringValue("allocator_settings"))
 	if n, ok := d.Get(settings, d.StringValue("max_split_size")).Int(); ok && n > 0 && n < 1<<50 {
@@ -71,9 +70,8 @@ func findUnusualSetting(d *plain.Document, top plain.Value) string {
 	return ""
 }
 
-// chooseDevice returns device or, if it is negative, the only device that has events.
 func (r *Reader) chooseDevice(device int) (int, error) {
-	var devices []int // devices that have events
+	var devices []int // with events
 	for i, events := range r.traces {
 		if len(events) > 0 {
 			devices = append(devices, i)
@@ -95,28 +93,28 @@ func (r *Reader) chooseDevice(device int) (int, error) {
 	return 0, nil
 }
 
-// liveSegment describes a segment that is mapped at some point in the trace.
+// liveSegment is a segment that is mapped at some point in the trace.
 type liveSegment struct {
 	address      uint64
 	bytes        int64
 	pool         poolID
 	stream       int64
 	isExpandable bool
-	isInitial    bool  // whether the segment was mapped before the trace began
+	isInitial    bool  // mapped before the trace began
 	number       int32 // index in Sequence.Segments, or -1 before the first use
 }
 
-// segmentMap finds segments by address.
+// segmentMap contains segments in the order of their addresses.
 type segmentMap struct{ all []*liveSegment }
 
-// find returns where a segment with an address is or would be, and whether it exists.
+// find returns the index at which the segment with an address is or would be, and whether it
+// exists.
 func (m *segmentMap) find(address uint64) (int, bool) {
 	return slices.BinarySearchFunc(m.all, address, func(s *liveSegment, a uint64) int {
 		return cmp.Compare(s.address, a)
 	})
 }
 
-// findContaining returns the segment that contains an address, or nil.
 func (m *segmentMap) findContaining(address uint64) *liveSegment {
 	i, isExact := m.find(address)
 	if !isExact {
@@ -138,7 +136,7 @@ func (m *segmentMap) add(s *liveSegment) bool {
 	return true
 }
 
-// remove removes and returns the segment at an address, or returns nil if there is none.
+// remove removes the segment at an address and returns it, or nil if there is none.
 func (m *segmentMap) remove(address uint64) *liveSegment {
 	i, isExact := m.find(address)
 	if !isExact {
@@ -149,8 +147,7 @@ func (m *segmentMap) remove(address uint64) *liveSegment {
 	return s
 }
 
-// backwardPass begins with the state at the end of a trace and undoes the events from the last to
-// the first.
+// backwardPass begins with the state at the end of a trace, and undoes events from the last.
 type backwardPass struct {
 	segments      segmentMap
 	blocks        map[uint64]finalBlock // by address
@@ -178,8 +175,8 @@ func newBackwardPass(device int64, segments []finalSegment) *backwardPass {
 	return b
 }
 
-// undoEvents undoes events from the last to the first, until an event contradicts the state after
-// it. undoEvents returns the index of the first event that it has undone.
+// undoEvents undoes events until one contradicts the state after it. It returns the index of the
+// earliest event that was undone.
 func (b *backwardPass) undoEvents(trace []rawEvent) int {
 	for i := len(trace) - 1; i >= 0; i-- {
 		if !b.undoEvent(&trace[i]) {
@@ -189,8 +186,8 @@ func (b *backwardPass) undoEvents(trace []rawEvent) int {
 	return 0
 }
 
-// undoEvent undoes an event, and reports whether the event agrees with the state after it. If the
-// file states the pool of either the event or its segment, undoEvent sets the pool of both.
+// undoEvent undoes an event, and reports whether the event agrees with the state after it. If only
+// the event or only its segment has a known pool, undoEvent copies the pool to the other.
 func (b *backwardPass) undoEvent(e *rawEvent) bool {
 	_, isLive := b.blocks[e.address]
 	switch e.action {
@@ -225,7 +222,6 @@ func (b *backwardPass) undoEvent(e *rawEvent) bool {
 	return true
 }
 
-// classOf returns the class of a pool and its ID within the class.
 func classOf(p poolID) (history.Class, string) {
 	switch {
 	case p == poolID{}:

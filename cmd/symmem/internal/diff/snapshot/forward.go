@@ -8,7 +8,7 @@ import (
 )
 
 // forwardPass processes a trace from its beginning and collects the events of each pool. Initial
-// segments and blocks are those that existed when the trace began.
+// segments and blocks existed when the trace began.
 type forwardPass struct {
 	rank              *history.Rank
 	segments          segmentMap
@@ -26,13 +26,12 @@ type initialBlock struct {
 	size    int64
 }
 
-// liveBlock identifies a live block that was allocated in the trace.
+// liveBlock is a block that was allocated in the trace.
 type liveBlock struct {
 	pool   *pool
 	number int32
 }
 
-// pool collects the events of one pool.
 type pool struct {
 	sequence   *history.Sequence
 	streams    map[int64]int32 // stream numbers by stream ID
@@ -58,8 +57,7 @@ func newForwardPass(rank *history.Rank, b *backwardPass) *forwardPass {
 	return f
 }
 
-// addInitialBlocks adds the initial blocks to their pools. It must be called last, so that their
-// segments are numbered after the segments that the trace uses.
+// addInitialBlocks must be called last, so that segments without events get the highest numbers.
 func (f *forwardPass) addInitialBlocks() {
 	for _, b := range f.initialBlocks {
 		if p := f.pools[b.segment.pool]; p != nil {
@@ -78,11 +76,10 @@ func (f *forwardPass) run(trace []rawEvent) {
 	f.finish()
 }
 
-// addNotes adds notes about initial segments and expandable segments.
 func (f *forwardPass) addNotes() {
 	if n := len(f.segments.all); n > 0 {
-		f.rank.AddNote("%d segments and %d blocks are older than the trace: it is unknown in which "+
-			"order these segments were mapped, so they are numbered by their first use",
+		f.rank.AddNote("%d segments and %d blocks are older than the trace: these segments are "+
+			"numbered by their first use, because it is unknown in which order they were mapped",
 			n, len(f.liveInitialBlocks))
 	}
 	if f.hasExpandable {
@@ -104,8 +101,8 @@ func (f *forwardPass) findOrAddPool(id poolID) *pool {
 	return p
 }
 
-// streamNumber returns the number of a stream in a pool. The default stream is 0, and the others
-// are numbered from 1 in the order of their first use.
+// streamNumber returns 0 for the default stream. Other streams are numbered from 1 in the order of
+// their first use in the pool.
 func (p *pool) streamNumber(id int64) int32 {
 	if id == 0 {
 		return 0
@@ -145,7 +142,6 @@ func (f *forwardPass) mapSegment(e *rawEvent) {
 	f.appendEvent(p, e, history.MapSegment, p.segmentNumber(s), 0, -1)
 }
 
-// segmentNumber returns the number of a segment. It assigns a number if the segment has none.
 func (p *pool) segmentNumber(s *liveSegment) int32 {
 	if s.number < 0 {
 		s.number = int32(len(p.sequence.Segments))
@@ -156,8 +152,7 @@ func (p *pool) segmentNumber(s *liveSegment) int32 {
 	return s.number
 }
 
-// locate returns the pool and the number of the segment that contain the event's address, and the
-// offset in the segment.
+// locate returns the pool, the segment and the offset of the event's address.
 func (f *forwardPass) locate(e *rawEvent) (*pool, int32, int64) {
 	s := f.segments.findContaining(e.address)
 	if s == nil {
@@ -185,7 +180,7 @@ func (f *forwardPass) addFree(e *rawEvent, a history.Action) {
 	if b, ok := f.liveBlocks[e.address]; ok && b.pool == p {
 		block = b.number
 	} else if _, ok := f.liveInitialBlocks[e.address]; ok {
-		p.sequence.IsPartial = true // the pool is older than the trace
+		p.sequence.IsPartial = true
 	}
 	if a == history.FreeCompleted {
 		delete(f.liveBlocks, e.address)
@@ -202,8 +197,7 @@ func (f *forwardPass) appendEvent(
 	})
 }
 
-// finish adds the sequences of the pools to the rank, sorted by class and then by their first
-// event.
+// finish adds the sequences of the pools to the rank, sorted by class and first event.
 func (f *forwardPass) finish() {
 	f.addInitialBlocks()
 	for _, id := range f.poolsByUse {

@@ -1,11 +1,9 @@
 // Package snapshot reads PyTorch's memory snapshots, which torch.cuda.memory._dump_snapshot and its
-// C++ counterparts write as pickles or JSON. The keys of a snapshot, not the version, determine how
-// the snapshot is read.
+// C++ counterparts write as pickles or JSON.
 //
 // A snapshot contains the allocator's final state and a trace of the events before it. The package
-// reconstructs the initial state by undoing the trace from the end. A note of the rank states what
-// cannot be determined: the pools of freed segments in old formats, the order in which initial
-// segments were mapped, and places in expandable segments.
+// reconstructs the initial state by undoing the trace from the end. The format depends on the version
+// of PyTorch, so the package looks at the keys that are present.
 package snapshot
 
 import (
@@ -13,20 +11,18 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// StreamedLists selects the lists whose elements plain.Decode passes to Reader.AddElement. In the
-// oldest format, the file is a list of segments, which has the key "".
+// StreamedLists selects the lists whose elements plain.Decode passes to Reader.AddElement. The key
+// "" is for the oldest format, in which the file is a list of segments.
 var StreamedLists = []plain.StreamedList{
 	{Key: "device_traces", Levels: 2}, {Key: "segments", Levels: 1}, {Key: "", Levels: 1},
 }
 
-// poolID identifies a pool: (0, 0) is the default pool, (0, n) a MemPool, and (n, 0) the pool of a
-// graph.
+// poolID is (0, 0) for the default pool, (0, n) for a MemPool, and (n, 0) for the pool of a graph.
 type poolID [2]int64
 
-// unknownPool stands for a pool that cannot be determined from the file.
 var unknownPool = poolID{-1, -1}
 
-// rawEvent is an event of the trace, with addresses, pool IDs and stream IDs as in the file.
+// rawEvent is an event of the trace as in the file.
 type rawEvent struct {
 	number  int64
 	address uint64
@@ -59,7 +55,7 @@ var actionsByName = map[string]action{
 	"free": actionFreeCompleted,
 }
 
-// finalSegment describes a segment at the end of the trace.
+// finalSegment is a segment at the end of the trace.
 type finalSegment struct {
 	device       int64
 	address      uint64
@@ -70,7 +66,7 @@ type finalSegment struct {
 	blocks       []finalBlock
 }
 
-// finalBlock describes a block that is not free at the end of the trace.
+// finalBlock is a block that is not free at the end of the trace.
 type finalBlock struct {
 	address       uint64
 	size          int64 // requested
@@ -89,7 +85,7 @@ type Reader struct {
 	elementCount       int64
 }
 
-// NewReader returns a Reader that fills in rank.
+// NewReader returns a Reader that adds events to rank.
 func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 	return &Reader{
 		rank: rank, stacks: stacks, keys: map[string]plain.Value{}, actions: map[plain.Value]action{},
@@ -99,8 +95,8 @@ func NewReader(rank *history.Rank, stacks *Stacks) *Reader {
 // HasElements reports whether the snapshot contained any elements.
 func (r *Reader) HasElements() bool { return r.elementCount > 0 }
 
-// AddElement adds v, an element of the list StreamedLists[list]. v is a segment or an event of the
-// device with the index innerList.
+// AddElement adds v, an element of StreamedLists[list]. It is a segment, or an event of device
+// innerList.
 func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Value) error {
 	r.elementCount++
 	if len(r.keys) == 0 {
@@ -112,7 +108,6 @@ func (r *Reader) AddElement(d *plain.Document, list, innerList int, v plain.Valu
 	return r.addSegment(d, v)
 }
 
-// findKeys stores the Values of the keys and of the names of actions.
 func (r *Reader) findKeys(d *plain.Document) {
 	for _, key := range []string{
 		"action", "addr", "size", "stream", "frames", "pool_id", "time_us", "address", "total_size",
@@ -131,7 +126,6 @@ func (r *Reader) integer(d *plain.Document, v plain.Value, key string) int64 {
 	return n
 }
 
-// pool returns the pool ID that v contains under key, and whether there is one.
 func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, bool) {
 	items := d.Items(d.Get(v, r.keys[key]))
 	if len(items) != 2 {
@@ -142,7 +136,6 @@ func (r *Reader) pool(d *plain.Document, v plain.Value, key string) (poolID, boo
 	return poolID{first, second}, firstOK && secondOK
 }
 
-// maxDevices limits the number of devices in a file.
 const maxDevices = 1024
 
 func (r *Reader) addEvent(d *plain.Document, device int, v plain.Value) error {
@@ -207,8 +200,8 @@ func (r *Reader) addSegment(d *plain.Document, v plain.Value) error {
 	return nil
 }
 
-// requestedSize returns the size that the program requested for a block. PyTorch 2.0 states it in
-// the first entry of the block's history.
+// requestedSize returns the size that the program requested for a block. PyTorch 2.0 writes it in
+// the block's history.
 func (r *Reader) requestedSize(d *plain.Document, block plain.Value) plain.Value {
 	if v := d.Get(block, r.keys["requested_size"]); !v.IsNone() {
 		return v

@@ -7,17 +7,16 @@ import (
 	"symmem/cmd/symmem/internal/diff/plain"
 )
 
-// stackTable stores each distinct call stack of a file once.
+// stackTable stores each distinct call stack once.
 type stackTable struct {
 	rank           *history.Rank
 	frames         map[history.Frame]int32 // index in rank.Frames
 	stacks         map[string]int32        // index in rank.Stacks, by encoded frame indexes
-	frameIndexes   []int32                 // frame indexes of the current stack
+	frameIndexes   []int32                 // of the current stack
 	encodedIndexes []byte                  // encoding of frameIndexes
 }
 
-// maxFrames limits the number of frames that are kept of each stack, innermost first.
-const maxFrames = 64
+const maxFrames = 64 // the innermost frames of a stack, which are kept
 
 // Stacks converts the call stacks in memory snapshots and Flight Recorder dumps.
 type Stacks struct {
@@ -26,15 +25,15 @@ type Stacks struct {
 	hasKeys          bool
 }
 
-// NewStacks returns a Stacks that adds the stacks to rank.
+// NewStacks returns a Stacks that adds stacks to rank.
 func NewStacks(rank *history.Rank) *Stacks {
 	return &Stacks{table: stackTable{
 		rank: rank, frames: map[history.Frame]int32{}, stacks: map[string]int32{},
 	}}
 }
 
-// Add returns the index of a stack in Rank.Stacks. It adds a new stack. If frames is empty or not a
-// list, Add returns -1.
+// Add returns the index of a stack in Rank.Stacks, to which it adds a new stack. The index is -1 if
+// frames is not a list or is empty.
 func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 	if !d.IsList(frames) {
 		return -1
@@ -58,11 +57,10 @@ func (s *Stacks) Add(d *plain.Document, frames plain.Value) int32 {
 		}
 	}
 	id := t.findOrAddStack()
-	d.ReplaceByLabel(frames, id)
+	d.ReplaceWithLabel(frames, id)
 	return id
 }
 
-// frameIndex returns the index of a frame in Rank.Frames.
 func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 	if !d.IsDict(v) { // the label of a list is the index of a stack
 		return 0, false
@@ -80,11 +78,11 @@ func (s *Stacks) frameIndex(d *plain.Document, v plain.Value) (int32, bool) {
 		s.table.frames[f] = id
 		s.table.rank.Frames = append(s.table.rank.Frames, f)
 	}
-	d.ReplaceByLabel(v, id)
+	d.ReplaceWithLabel(v, id)
 	return id, true
 }
 
-// findOrAddStack returns the index of the stack with t.frameIndexes. It adds a new stack.
+// findOrAddStack returns the index in Rank.Stacks of the stack in t.frameIndexes.
 func (t *stackTable) findOrAddStack() int32 {
 	t.encodedIndexes = t.encodedIndexes[:0]
 	for _, id := range t.frameIndexes {
