@@ -10,16 +10,16 @@ import (
 	"symmem"
 )
 
-// traceRanks makes three ranks perform the same requests and write traces. If extra is not
-// negative, rank 1 makes one additional request before request number extra.
-func traceRanks(t *testing.T, extra int) string {
+// writeTraces makes three ranks perform the same requests, and returns the folder of their traces.
+// If extra is not negative, rank 1 makes an additional request before request number extra.
+func writeTraces(t *testing.T, extra int) string {
 	t.Helper()
 	folder := t.TempDir()
-	traceRanksIn(t, folder, extra)
+	writeTracesTo(t, folder, extra)
 	return folder
 }
 
-func traceRanksIn(t *testing.T, folder string, extra int) {
+func writeTracesTo(t *testing.T, folder string, extra int) {
 	t.Helper()
 	runtimes, err := symmem.OpenLocal(t.Context(), 3, symmem.Options{
 		Backend: "host", Check: symmem.CheckOff, CallSites: true, Trace: folder,
@@ -64,11 +64,11 @@ func requestMemory(rt *symmem.Runtime, extra int) error {
 }
 
 func TestDiffOfTraces(t *testing.T) {
-	code, out, errs := runDiff(t, traceRanks(t, -1))
+	code, out, errs := runDiff(t, writeTraces(t, -1))
 	if code != exitOK || !strings.Contains(out, "requests agree: 54") {
 		t.Errorf("exit code %d; want 0 and 54 identical requests\n%s%s", code, out, errs)
 	}
-	code, out, errs = runDiff(t, traceRanks(t, 20))
+	code, out, errs = runDiff(t, writeTraces(t, 20))
 	for _, want := range []string{
 		"differ first at request 27: extra", "in the minority: rank 1", "alloc 7000 B",
 		"diff_trace_test.go:", "explains the rest", "all 3 ranks agree up to request",
@@ -86,8 +86,8 @@ func TestDiffOfTraces(t *testing.T) {
 // only in the second world.
 func TestDiffOfTwoWorlds(t *testing.T) {
 	folder := t.TempDir()
-	traceRanksIn(t, folder, -1)
-	traceRanksIn(t, folder, 20)
+	writeTracesTo(t, folder, -1)
+	writeTracesTo(t, folder, 20)
 	code, out, stderr := runDiff(t, folder)
 	if code != exitWrong || strings.Count(out, "requests differ first") != 1 ||
 		!strings.Contains(out, "pool 0 of group world (world 2), ranks 0-2:\n  requests differ first") {

@@ -26,7 +26,8 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	cmd := systest.Command(t, systest.Patience, command(t), "doctor", "--backend=nccl", "--ranks=2")
+	cmd := systest.Command(t, systest.Patience, symmemBinary(t), "doctor", "--backend=nccl",
+		"--ranks=2")
 	// The delay keeps the trial from finishing before the interrupt.
 	cmd.Env = append(os.Environ(), "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl, "TMPDIR="+folder,
 		"SOFTGPU_LAG=1000000")
@@ -35,7 +36,7 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); ranksWithLogs(cmd.Process.Pid) < 2; {
+	for deadline := time.Now().Add(time.Minute); countRanksWithLogs(cmd.Process.Pid) < 2; {
 		if time.Now().After(deadline) {
 			t.Fatal("the ranks did not open their logs within a minute")
 		}
@@ -53,8 +54,9 @@ func TestInterruptedDoctorReportsAndCleansUp(t *testing.T) {
 	}
 }
 
-// ranksWithLogs counts a process's children that have opened NCCL's log, which is an unnamed file.
-func ranksWithLogs(parent int) (n int) {
+// countRanksWithLogs counts a process's children that have opened NCCL's log, which is an unnamed
+// file.
+func countRanksWithLogs(parent int) (n int) {
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	children := map[string]bool{}
 	for _, link := range links {
@@ -83,7 +85,7 @@ func TestDoctorScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := filepath.Dir(command(t))
+	command := filepath.Dir(symmemBinary(t))
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/doctor",
 		RequireExplicitExec: true,
@@ -96,7 +98,7 @@ func TestDoctorScripts(t *testing.T) {
 			e.Setenv("TMPDIR", filepath.Join(e.WorkDir, "tmp"))
 			return os.MkdirAll(filepath.Join(e.WorkDir, "tmp"), 0o700)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": checkExitCode},
 	})
 }
 

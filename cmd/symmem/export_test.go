@@ -10,7 +10,7 @@ import (
 
 // TestExportRedact redacts traces with call sites, and checks that symmem diff can still read them.
 func TestExportRedact(t *testing.T) {
-	folder, redacted := traceRanks(t, -1), filepath.Join(t.TempDir(), "redacted")
+	folder, redacted := writeTraces(t, -1), filepath.Join(t.TempDir(), "redacted")
 	export := func(args ...string) int {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), append([]string{"export"}, args...), strings.NewReader(""), &out, &errs)

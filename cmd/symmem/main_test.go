@@ -14,48 +14,45 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain lets scripts run the command by executing this test binary under the command's name.
-// Other tests build and run the real binary (see command).
-//
-// By default, the race detector makes each process sleep for a second before it exits. TestMain
-// shortens that time.
+// TestMain lets scripts run this test binary as the command symmem. Other tests build and run the
+// real binary (see symmemBinary).
 func TestMain(m *testing.M) {
 	const options = "GORACE"
 	if os.Getenv(options) == "" {
-		os.Setenv(options, "atexit_sleep_ms=10")
+		os.Setenv(options, "atexit_sleep_ms=10") // by default, a process sleeps for a second
 	}
-	testscript.Main(cleanupM{m}, map[string]func(){
+	testscript.Main(mainWithCleanup{m}, map[string]func(){
 		"symmem": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		},
 	})
 }
 
-type cleanupM struct{ *testing.M }
+type mainWithCleanup struct{ *testing.M }
 
-func (m cleanupM) Run() int {
-	defer func() { os.RemoveAll(commands) }() // buildCommand creates the folder
+func (m mainWithCleanup) Run() int {
+	defer func() { os.RemoveAll(binaryFolder) }() // buildBinary creates the folder
 	return m.M.Run()
 }
 
-var commands string
+var binaryFolder string
 
-// command builds the real binary and returns its path. It never uses the race detector, which makes
-// polling ranks several times slower.
-func command(t *testing.T) string {
+// symmemBinary builds the real binary and returns its path. It never uses the race detector, which
+// makes polling ranks several times slower.
+func symmemBinary(t *testing.T) string {
 	t.Helper()
-	path, err := buildCommand()
+	path, err := buildBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
 }
 
-var buildCommand = sync.OnceValues(func() (path string, err error) {
-	if commands, err = os.MkdirTemp("", "symmem-command-"); err != nil {
+var buildBinary = sync.OnceValues(func() (path string, err error) {
+	if binaryFolder, err = os.MkdirTemp("", "symmem-command-"); err != nil {
 		return "", err
 	}
-	path = filepath.Join(commands, "symmem")
+	path = filepath.Join(binaryFolder, "symmem")
 	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("compiling the command: %w\n%s", err, out)
 	}
@@ -68,13 +65,13 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits,
+			"exits": checkExitCode,
 		},
 	})
 }
 
-// exits runs a program and checks its exit code, as in "exits 2 symmem verify --bogus".
-func exits(ts *testscript.TestScript, neg bool, args []string) {
+// checkExitCode runs a program and checks its exit code, as in "exits 2 symmem verify --bogus".
+func checkExitCode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits code command [argument ...]")
 	}

@@ -29,7 +29,7 @@ func startPreflight(t *testing.T, env []string, args ...string) *preflightRun {
 	t.Helper()
 	r := &preflightRun{}
 	args = append([]string{"preflight", "--backend=host", "--json"}, args...)
-	r.cmd = systest.Command(t, 2*systest.Patience, command(t), args...)
+	r.cmd = systest.Command(t, 2*systest.Patience, symmemBinary(t), args...)
 	r.cmd.Env = append(os.Environ(), env...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	if err := r.cmd.Start(); err != nil {

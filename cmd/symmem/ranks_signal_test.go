@@ -35,7 +35,7 @@ const longRanks = 3
 func startLongRun(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
-	r.cmd = systest.Command(t, systest.Patience, command(t), "verify", "--cases=1", "--size=64Ki",
+	r.cmd = systest.Command(t, systest.Patience, symmemBinary(t), "verify", "--cases=1", "--size=64Ki",
 		"--ranks="+strconv.Itoa(longRanks), "--rounds=100000")
 	r.cmd.Env = append(os.Environ(), envProgress+"=lines")
 	r.cmd.Stdout = &r.stdout
@@ -117,11 +117,11 @@ func (l *longRun) wait() (code int, stderr string) {
 			stderr += line
 		}
 	}
-	l.checkNoLeftovers()
+	l.checkCleanup()
 	return l.cmd.ProcessState.ExitCode(), stderr
 }
 
-func (l *longRun) checkNoLeftovers() {
+func (l *longRun) checkCleanup() {
 	l.t.Helper()
 	for rank, pid := range l.ranks {
 		if env := environOf(pid); env["SYMMEM_STORE"] == "unix:"+l.store {
@@ -212,7 +212,7 @@ func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
 // returns the whole output.
 func outputUntilInterrupt(t *testing.T, text string, args ...string) (output string) {
 	t.Helper()
-	cmd := systest.Command(t, systest.Patience, command(t), args...)
+	cmd := systest.Command(t, systest.Patience, symmemBinary(t), args...)
 	cmd.Env = append(os.Environ(), envProgress+"=lines")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the pictures of reports")
 
-// training returns a program that resembles training: it allocates weights and, in each step,
-// activations that the backward pass frees in reverse order.
-func training(steps, layers int) difftest.Program {
+// trainingProgram returns a program that resembles training: it allocates weights and, in each
+// step, activations that the backward pass frees in reverse order.
+func trainingProgram(steps, layers int) difftest.Program {
 	var p difftest.Program
 	tensor := 0
 	alloc := func(size int64) difftest.Request {
@@ -50,11 +50,11 @@ func training(steps, layers int) difftest.Program {
 	return p
 }
 
-// writeTraining writes a report page about training on four ranks and returns the page's URL. Rank
-// 2 allocates one more tensor than the others.
-func writeTraining(t *testing.T) string {
+// writeTrainingReport writes a report about training on four ranks, and returns the URL of its
+// page. Rank 2 allocates one more tensor than the others.
+func writeTrainingReport(t *testing.T) string {
 	t.Helper()
-	p := training(6, 12)
+	p := trainingProgram(6, 12)
 	extra := len(p) * 4 / 9
 	q := append(append(append(difftest.Program{}, p[:extra]...),
 		difftest.Request{Tensor: 1 << 20, Size: 6 << 20}), p[extra:]...)
@@ -70,7 +70,7 @@ func writeTraining(t *testing.T) string {
 // With -rewrite, it replaces the pictures, one of which is shown in the README.
 func TestReportPictures(t *testing.T) {
 	b := pagetest.Open(t)
-	url := writeTraining(t)
+	url := writeTrainingReport(t)
 	for file, screen := range map[string]pagetest.Screen{
 		"../../docs/images/report.png": {Width: 1200, Height: 800},
 		"testdata/report-phone.png":    {Width: 390, Height: 844, Mobile: true, Dark: true},
@@ -82,7 +82,7 @@ func TestReportPictures(t *testing.T) {
 		if *rewrite {
 			writePicture(t, file, picture)
 		}
-		if fraction := differingPixels(t, file, picture); fraction > 0.02 {
+		if fraction := differingFraction(t, file, picture); fraction > 0.02 {
 			shot := filepath.Join(t.ArtifactDir(), filepath.Base(file))
 			writePicture(t, shot, picture)
 			t.Errorf("%.1f %% of the page differs from %s; see %s, or run with -rewrite", 100*fraction,
@@ -106,8 +106,8 @@ func writePicture(t *testing.T, file string, picture image.Image) {
 	}
 }
 
-// differingPixels returns the fraction of pixels that clearly differ from those in a file.
-func differingPixels(t *testing.T, file string, got image.Image) float64 {
+// differingFraction returns the fraction of pixels that clearly differ from those in a file.
+func differingFraction(t *testing.T, file string, got image.Image) float64 {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -141,7 +141,7 @@ func differingPixels(t *testing.T, file string, got image.Image) float64 {
 // TestReportOfTraces runs ranks that write traces, and opens the report page of these traces.
 func TestReportOfTraces(t *testing.T) {
 	b := pagetest.Open(t)
-	dir := traceRanks(t, 20)
+	dir := writeTraces(t, 20)
 	file := filepath.Join(dir, "report.html")
 	if code, out, errs := runReport(t, dir, "-o", file); code != exitWrong {
 		t.Fatalf("report = %d, %q, %q; want %d", code, out, errs, exitWrong)

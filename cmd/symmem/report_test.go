@@ -39,9 +39,9 @@ func TestReport(t *testing.T) {
 		!bytes.Contains(page, []byte("alloc 12345 B")) {
 		t.Error("the file is not a page that contains diff's result as text")
 	}
-	left, err := filepath.Glob(filepath.Join(dir, ".report-*"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("temporary files left: %v, %v", left, err)
+	remaining, err := filepath.Glob(filepath.Join(dir, ".report-*"))
+	if err != nil || len(remaining) > 0 {
+		t.Errorf("temporary files remain: %v, %v", remaining, err)
 	}
 	code, out, _ := runReport(t, dir, "-o", "-")
 	if code != exitWrong || !strings.HasPrefix(out, "<!doctype html>") ||

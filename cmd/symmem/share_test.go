@@ -24,20 +24,20 @@ func useOneSharedGPU(t *testing.T) (folder string) {
 	return folder
 }
 
-// checkNoLeftovers checks that the daemon was started and stopped once, and that its folder is
+// checkCleanup checks that the daemon was started and stopped once, and that its folder is
 // gone.
-func checkNoLeftovers(t *testing.T, log, folder string) {
+func checkCleanup(t *testing.T, log, folder string) {
 	t.Helper()
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
-		t.Errorf("the daemon received the commands %q, %v; want one start and one quit", text, err)
+		t.Errorf("the daemon received the binaryFolder %q, %v; want one start and one quit", text, err)
 	}
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
-		t.Errorf("temporary files left: %v, %v", remaining, err)
+		t.Errorf("temporary files remain: %v, %v", remaining, err)
 	}
 }
 
 func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
-	path := command(t) // build before the environment changes
+	path := symmemBinary(t) // build before the environment changes
 	folder, log := useOneSharedGPU(t), mpstest.Install(t)
 	for name, args := range map[string][]string{
 		"ranks succeed":      {"verify", "--backend=nccl", "--ranks=2", "--rounds=1", "--size=1Ki"},
@@ -55,7 +55,7 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 				}
 				return
 			}
-			checkNoLeftovers(t, log, folder)
+			checkCleanup(t, log, folder)
 			if !strings.Contains(string(output), "2 ranks share 1 GPU, side by side: results") {
 				t.Errorf("output does not describe the sharing:\n%s", output)
 			}
@@ -63,8 +63,8 @@ func TestDaemonRunsWhileRanksShareGPU(t *testing.T) {
 	}
 }
 
-func TestMissingDaemonIsIgnored(t *testing.T) {
-	path := command(t)
+func TestBrokenDaemonIsIgnored(t *testing.T) {
+	path := symmemBinary(t)
 	useOneSharedGPU(t)
 	mpstest.Install(t)
 	t.Setenv(mpstest.Broken, "1")
@@ -78,7 +78,7 @@ func TestMissingDaemonIsIgnored(t *testing.T) {
 }
 
 func TestSignalStopsDaemonAndRanks(t *testing.T) {
-	path := command(t)
+	path := symmemBinary(t)
 	folder, log := useOneSharedGPU(t), mpstest.Install(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestSignalStopsDaemonAndRanks(t *testing.T) {
 			if code := cmd.ProcessState.ExitCode(); code != 128+int(signal) {
 				t.Errorf("exit code %d, want %d", code, 128+int(signal))
 			}
-			checkNoLeftovers(t, log, folder)
+			checkCleanup(t, log, folder)
 		})
 	}
 }

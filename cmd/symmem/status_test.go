@@ -19,9 +19,9 @@ func runStatus(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// watchRanks opens two ranks with a live view. Until end is called, rank 0 waits for rank 1 in a
-// group whose name contains an escape sequence.
-func watchRanks(t *testing.T) (end func()) {
+// openWaitingRanks opens two ranks that serve their status. Until end is called, rank 0 waits for
+// rank 1 in a group whose name contains an escape sequence.
+func openWaitingRanks(t *testing.T) (end func()) {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "live") // short, because socket paths are limited
 	if err != nil {
@@ -58,13 +58,13 @@ func watchRanks(t *testing.T) (end func()) {
 }
 
 func TestStatusShowsWaits(t *testing.T) {
-	end := watchRanks(t)
+	end := openWaitingRanks(t)
 	defer end()
 	var text string
 	for begin := time.Now(); !strings.Contains(text, "for rank 1 in value \"step\""); {
 		code, stdout, stderr := runStatus(t)
 		if text = stdout; code != exitOK || time.Since(begin) > time.Minute {
-			t.Fatalf("status = %d, %q, %q; want that rank 0 waits for rank 1", code, stdout, stderr)
+			t.Fatalf("status = %d, %q, %q; want rank 0 to wait for rank 1", code, stdout, stderr)
 		}
 	}
 	if !strings.Contains(text, "rank 1, process") || strings.Contains(text, "\x1b") {
@@ -91,7 +91,7 @@ func TestStatusShowsWaits(t *testing.T) {
 }
 
 func TestStatusWithoutRanksFails(t *testing.T) {
-	watchRanks(t)() // both ranks have closed, but TMPDIR still names their folder
+	openWaitingRanks(t)() // both ranks have closed, but TMPDIR still names their folder
 	for _, args := range [][]string{{}, {"/nowhere"}, {"--json"}} {
 		code, stdout, stderr := runStatus(t, args...)
 		if code != exitFailed || !strings.Contains(stdout+stderr, "no rank serves its status") {

@@ -23,7 +23,7 @@ func verifyInNamespaces(t *testing.T, args ...string) (codes [2]int, outputs [2]
 	var buffers [2]bytes.Buffer
 	run := rand.Text()
 	for rank := range ranks {
-		c := systest.Command(t, systest.Patience, command(t),
+		c := systest.Command(t, systest.Patience, symmemBinary(t),
 			append([]string{"verify", "--cases=1", "--rounds=1", "--size=1Ki"}, args...)...)
 		c.Env = append(os.Environ(), fmt.Sprint("RANK=", rank),
 			fmt.Sprint("LOCAL_RANK=", rank), "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2",

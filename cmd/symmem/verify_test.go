@@ -21,7 +21,7 @@ import (
 func runSymmem(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	cmd := systest.Command(t, systest.Patience, command(t), args...)
+	cmd := systest.Command(t, systest.Patience, symmemBinary(t), args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError

@@ -49,32 +49,32 @@ func TestRowsHaveNCCLTestsFormat(t *testing.T) {
 	var out strings.Builder
 	o := &CollectiveOptions{DataType: symmem.Float32, Checks: []symmem.CheckLevel{symmem.CheckOff}}
 	table := NCCLTests{Writer: &out}
-	measured := func(ns, wrong float64) *report.Result {
+	newResult := func(ns, wrong float64) *report.Result {
 		return &report.Result{
 			Summary: report.Summary{Median: ns}, Figures: map[string]float64{"wrong": wrong},
 		}
 	}
-	refused := func(reason string) *report.Result {
-		r := measured(1e3, 0)
+	newRefusedResult := func(reason string) *report.Result {
+		r := newResult(1e3, 0)
 		r.Params = map[string]any{"took": "plain", "refused": reason}
 		return r
 	}
 	for _, r := range []*Row{
 		{
 			Operation: operationNamed(t, "all_reduce"), Bytes: 1 << 20, Count: 1 << 18, Ranks: 4,
-			Results: [2]*report.Result{measured(20e3, 0), measured(10e3, 0)},
+			Results: [2]*report.Result{newResult(20e3, 0), newResult(10e3, 0)},
 		},
 		{
 			Operation: operationNamed(t, "broadcast"), Bytes: 8, Count: 2, Ranks: 2,
-			Results: [2]*report.Result{measured(1234567.8e3, 12)},
+			Results: [2]*report.Result{newResult(1234567.8e3, 12)},
 		},
 		{
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
-			Results: [2]*report.Result{refused("no kernel"), refused("no kernel")},
+			Results: [2]*report.Result{newRefusedResult("no kernel"), newRefusedResult("no kernel")},
 		},
 		{
 			Operation: operationNamed(t, "reduce"), Bytes: 8, Count: 2, Ranks: 2,
-			Results: [2]*report.Result{measured(1e3, 0), refused("odd place")},
+			Results: [2]*report.Result{newResult(1e3, 0), newRefusedResult("odd place")},
 		},
 	} {
 		if err := table.WriteRow(o, r); err != nil {

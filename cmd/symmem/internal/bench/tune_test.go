@@ -92,7 +92,7 @@ func TestNewPointComparesAdjacentBatches(t *testing.T) {
 	}
 }
 
-func exampleTuned() *TuneResult {
+func newTuneResult() *TuneResult {
 	points := []tuning.Point{
 		{Bytes: 1 << 10, PlainUS: 13, WindowUS: 7.4, NoisePercent: 1.5},
 		{Bytes: 128 << 10, PlainUS: 14.8, WindowUS: 17, NoisePercent: 0.4},
@@ -123,7 +123,7 @@ func exampleTuned() *TuneResult {
 
 func TestTextShowsChosenPathsAndGains(t *testing.T) {
 	var out strings.Builder
-	if err := exampleTuned().WriteText(&out); err != nil {
+	if err := newTuneResult().WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
 	want := `operation size buffers plain window direct noise chosen wins
@@ -146,7 +146,7 @@ broadcast: there is no window path
 }
 
 func TestTuneJSONContainsTable(t *testing.T) {
-	tuned := exampleTuned()
+	tuned := newTuneResult()
 	document, err := tuned.Document("t.json", true)
 	if err != nil {
 		t.Fatal(err)

@@ -135,7 +135,7 @@ func TestKernelModuleVersionIsFound(t *testing.T) {
 	}
 }
 
-func TestJoinSortsResultsByRank(t *testing.T) {
+func TestNewTrialSortsResultsByRank(t *testing.T) {
 	two := RankResult{Rank: 2}
 	zero := RankResult{
 		RankZeroResults: &RankZeroResults{
@@ -150,19 +150,19 @@ func TestJoinSortsResultsByRank(t *testing.T) {
 	if trial.Device != "D" || !trial.IsLogRequested || trial.LogProblem != "t" ||
 		trial.RankResults[1].Rank != 2 ||
 		trial.Error != "rank 1 reported nothing" {
-		t.Errorf("Join = %+v with the results %s, want the results of rank 0 first", trial, encoded)
+		t.Errorf("NewTrial = %+v with the results %s, want the results of rank 0 first", trial, encoded)
 	}
 	if none := NewTrial(3, []RankResult{two}, nil); none.Device != "" || none.Error != "" {
-		t.Errorf("without rank 0: Join = %+v, want no device", none)
+		t.Errorf("without rank 0: NewTrial = %+v, want no device", none)
 	}
 }
 
-func TestSize(t *testing.T) {
+func TestFormatBytes(t *testing.T) {
 	for bytes, want := range map[int64]string{
 		0: "0 B", 1023: "1023 B", 4 << 10: "4 KiB", 150754820096: "140.4 GiB", 3 << 40: "3 TiB",
 	} {
 		if got := formatBytes(bytes); got != want {
-			t.Errorf("size(%d) = %q, want %q", bytes, got, want)
+			t.Errorf("formatBytes(%d) = %q, want %q", bytes, got, want)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func gpusAtPCI(addresses ...string) []GPU {
 	return all
 }
 
-func TestQueryNVML(t *testing.T) {
+func TestAddNVLinks(t *testing.T) {
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", nvmlSource))
 	l := Links{Pairs: []Pair{
 		{From: 0, To: 1, NVLink: "unknown"}, {From: 1, To: 2, NVLink: "unknown"},
@@ -71,15 +71,15 @@ func TestQueryNVML(t *testing.T) {
 		t.Errorf("nvmlDriverVersion() = %q, want 580.159.03", got)
 	}
 	if err := l.addNVLinks(gpusAtPCI("0000:09:00.0")); err == nil {
-		t.Error("queryNVML with an unknown GPU returned no error")
+		t.Error("addNVLinks with an unknown GPU returned no error")
 	}
 }
 
-func TestQueryNVMLWithoutLibrary(t *testing.T) {
+func TestAddNVLinksWithoutLibrary(t *testing.T) {
 	t.Setenv(nvmlVariable, "/nowhere/libnvidia-ml.so.1")
 	l := Links{Pairs: []Pair{{From: 0, To: 1, NVLink: "unknown"}}}
 	if err := l.addNVLinks(gpusAtPCI("0000:01:00.0")); err == nil {
-		t.Error("queryNVML without NVML returned no error")
+		t.Error("addNVLinks without NVML returned no error")
 	}
 	if l.ActiveNVLinks != nil || l.Pairs[0].NVLink != "unknown" {
 		t.Errorf("the links are %+v, want unknown", l)
@@ -89,7 +89,7 @@ func TestQueryNVMLWithoutLibrary(t *testing.T) {
 	}
 }
 
-func TestQueryNVMLWithOldLibrary(t *testing.T) {
+func TestAddNVLinksWithOldLibrary(t *testing.T) {
 	source := "int nvmlInit_v2(void) { return 0; } int nvmlShutdown(void) { return 0; }"
 	t.Setenv(nvmlVariable, dltest.Compile(t, "libnvidia-ml.so.1", source))
 	var l Links

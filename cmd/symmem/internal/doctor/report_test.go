@@ -23,7 +23,7 @@ func TestReports(t *testing.T) {
 			if d.Cmd != "examine" {
 				t.Fatalf("unknown command %q", d.Cmd)
 			}
-			report := Examine(changedFacts(t, d.Input))
+			report := Examine(readFacts(t, d.Input))
 			if d.HasArg("section") {
 				var name string
 				d.ScanArgs(t, "section", &name)
@@ -40,9 +40,9 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// changedFacts returns the facts of testdata/h200.json after applying change. A list in change
+// readFacts returns the facts of testdata/h200.json after applying change. A list in change
 // replaces the list in the file.
-func changedFacts(t *testing.T, change string) *Facts {
+func readFacts(t *testing.T, change string) *Facts {
 	t.Helper()
 	text, err := os.ReadFile("testdata/h200.json")
 	if err != nil {
@@ -89,7 +89,7 @@ func TestVerdictIsWorstLevel(t *testing.T) {
 		`{"trial": {"error": "killed"}}`: Fail,
 		`{"limits": {"files": 10}, "host": {"memfd_error": "x"}}`: Fail,
 	} {
-		if got := Examine(changedFacts(t, change)).Verdict; got != want {
+		if got := Examine(readFacts(t, change)).Verdict; got != want {
 			t.Errorf("%s: Verdict = %s, want %s", change, got, want)
 		}
 	}
@@ -97,24 +97,24 @@ func TestVerdictIsWorstLevel(t *testing.T) {
 
 func TestFindingsHaveAdvice(t *testing.T) {
 	r := Examine(&Facts{RequestedBackend: "nccl", Backend: "nccl", Trial: &Trial{Error: "x"}})
-	all := 0
+	problems := 0
 	for _, s := range r.Sections {
 		for _, f := range s.Findings {
 			if f.Level != OK {
-				all++
+				problems++
 			}
 			if (f.Level == OK) != (f.Advice == "") {
 				t.Errorf("%s: got %+v, want advice unless the level is OK", s.Name, f)
 			}
 		}
 	}
-	if all == 0 {
+	if problems == 0 {
 		t.Error("empty facts have no findings")
 	}
 }
 
 func TestReportJSONContainsFacts(t *testing.T) {
-	facts := changedFacts(t, "")
+	facts := readFacts(t, "")
 	out, err := json.Marshal(Examine(facts))
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ type failingWriter struct{}
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("the pipe is closed") }
 
 func TestWriteTextReturnsWriteError(t *testing.T) {
-	err := Examine(changedFacts(t, "")).WriteText(failingWriter{})
+	err := Examine(readFacts(t, "")).WriteText(failingWriter{})
 	if err == nil || !strings.Contains(err.Error(), "the pipe is closed") {
 		t.Errorf("WriteText returned %v, want the error of the writer", err)
 	}

@@ -14,10 +14,10 @@ import (
 	"symmem/cmd/symmem/internal/diff"
 )
 
-// recorded returns the files that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4 H100
-// GPUs, one file for each of 4 ranks. The keys consist of a case and a kind of file, for example
-// "extra_snapshot" or "call_calls".
-func recorded(t *testing.T) map[string][][]byte {
+// readRecordedFiles returns the files that bench/gpu/snapshots.sh recorded with PyTorch 2.11 on 4
+// H100 GPUs, one file for each of 4 ranks. The keys consist of a case and a kind of file, for
+// example "extra_snapshot" or "call_calls".
+func readRecordedFiles(t *testing.T) map[string][][]byte {
 	t.Helper()
 	files := map[string][][]byte{}
 	readArchive(t, "testdata/torch-2.11.tar.gz", func(name string, b []byte) {
@@ -57,7 +57,7 @@ func readArchive(t *testing.T, path string, visit func(name string, b []byte)) {
 // TestRecordedFiles checks that Compare finds the difference that bench/gpu/torch/snapshots.py
 // planted in each case.
 func TestRecordedFiles(t *testing.T) {
-	files := recorded(t)
+	files := readRecordedFiles(t)
 	for name, want := range map[string]string{
 		"agree_snapshot": "agree", "agree_calls": "agree", "skew_calls": "agree",
 		"extra_snapshot": "request 81: extra on [2], 1 explanation: true",
@@ -89,7 +89,7 @@ func TestRecordedFiles(t *testing.T) {
 // TestRecordedTimes checks that every event has a time and that times do not decrease within a
 // file.
 func TestRecordedTimes(t *testing.T) {
-	files := recorded(t)
+	files := readRecordedFiles(t)
 	earliest := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 	for _, name := range []string{"agree_snapshot", "agree_calls"} {
 		for _, rank := range read(t, files[name]...) {
