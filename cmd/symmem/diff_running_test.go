@@ -23,16 +23,16 @@ var runningPrograms = flag.Int("programs", 32,
 
 const (
 	runningPools, runningStreams = 2, 3
-	programsOfWorld              = 16
+	programsPerWorld             = 16
 )
 
 // runningProgram holds the variants of a program, one for each rank of a world.
 type runningProgram struct {
-	kind     string // kind of the planted difference, or ""
-	variants []difftest.Program
-	deviant  int                  // the rank that differs
-	options  []symmem.PoolOptions // of each rank's pools
-	places   [][][]place          // by rank and pool; recorded by the ranks
+	kind          string // kind of the planted difference, or ""
+	variants      []difftest.Program
+	differingRank int                  // the rank that differs
+	options       []symmem.PoolOptions // of each rank's pools
+	places        [][][]place          // by rank and pool; recorded by the ranks
 }
 
 // place is where an allocation was placed. It is zero for a free.
@@ -50,7 +50,7 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 	for run := 0; run < 2**runningPrograms; {
 		ranks := 2 + rng.IntN(3)
 		var programs []*runningProgram
-		for len(programs) < programsOfWorld && run < 2**runningPrograms {
+		for len(programs) < programsPerWorld && run < 2**runningPrograms {
 			p := &runningProgram{}
 			if run%2 == 0 {
 				p.kind = kinds[run/2%len(kinds)]
@@ -76,7 +76,7 @@ func TestDiffOfRunningPrograms(t *testing.T) {
 // planted in the program.
 func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	common := difftest.RandomProgram(rng, 30+rng.IntN(200), runningPools, runningStreams)
-	p.deviant = rng.IntN(ranks)
+	p.differingRank = rng.IntN(ranks)
 	p.variants, p.places = make([]difftest.Program, ranks), make([][][]place, ranks)
 	p.options = make([]symmem.PoolOptions, ranks)
 	for r := range ranks {
@@ -86,13 +86,13 @@ func (p *runningProgram) plant(rng *rand.Rand, ranks int) bool {
 	switch p.kind {
 	case "":
 	case diff.KindPlace:
-		p.options[p.deviant].FirstSegment = 2 << (20 + rng.IntN(3))
+		p.options[p.differingRank].FirstSegment = 2 << (20 + rng.IntN(3))
 	default:
 		variant := difftest.PlantDifference(rng, common, p.kind, runningStreams, runningPools)
 		if variant == nil || slices.Max(difftest.FirstDifference(common, variant, runningPools)) < 0 {
 			return false // the two swapped requests are identical
 		}
-		p.variants[p.deviant] = variant
+		p.variants[p.differingRank] = variant
 	}
 	return true
 }
@@ -106,9 +106,9 @@ func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProg
 	if err != nil {
 		t.Fatal(err)
 	}
-	var running sync.WaitGroup
+	var wait sync.WaitGroup
 	for _, rt := range runtimes {
-		running.Go(func() {
+		wait.Go(func() {
 			defer rt.Close()
 			streams := []*symmem.Stream{rt.DefaultStream()}
 			for len(streams) < runningStreams {
@@ -127,7 +127,7 @@ func runPrograms(t *testing.T, folder string, ranks int, programs []*runningProg
 			}
 		})
 	}
-	running.Wait()
+	wait.Wait()
 }
 
 func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error {
@@ -223,8 +223,8 @@ func index(d *diff.Difference) int {
 // firstDifference returns the first request of a pool in which the variants differ, and the first
 // allocation whose place differs. Each is -1 if there is none.
 func (p *runningProgram) firstDifference(pool int) (request, at int) {
-	other := (p.deviant + 1) % len(p.variants)
-	a, b := p.places[p.deviant][pool], p.places[other][pool]
+	other := (p.differingRank + 1) % len(p.variants)
+	a, b := p.places[p.differingRank][pool], p.places[other][pool]
 	at = -1
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
@@ -232,7 +232,7 @@ func (p *runningProgram) firstDifference(pool int) (request, at int) {
 			break
 		}
 	}
-	return difftest.FirstDifference(p.variants[other], p.variants[p.deviant], runningPools)[pool], at
+	return difftest.FirstDifference(p.variants[other], p.variants[p.differingRank], runningPools)[pool], at
 }
 
 // TestDiffOfPoolsOfGroups compares the ranks of two groups that make different requests in their
@@ -245,16 +245,16 @@ func TestDiffOfPoolsOfGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var running sync.WaitGroup
+	var wait sync.WaitGroup
 	for _, rt := range runtimes {
-		running.Go(func() {
+		wait.Go(func() {
 			defer rt.Close()
 			if err := usePools(t.Context(), rt); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	running.Wait()
+	wait.Wait()
 	var got []string
 	for _, s := range compareTraces(t, folder) {
 		if s.Class == history.SymmemPool {

@@ -40,15 +40,15 @@ func startPreflight(t *testing.T, env []string, args ...string) *preflightRun {
 
 func (r *preflightRun) wait(t *testing.T) (code int, report preflight.Report) {
 	t.Helper()
-	_ = r.cmd.Wait() // The callers check the exit code.
+	_ = r.cmd.Wait() // the callers check the exit code
 	if err := json.Unmarshal(r.stdout.Bytes(), &report); err != nil {
 		t.Fatalf("the report is not valid JSON: %v\n%s%s", err, &r.stdout, &r.stderr)
 	}
 	return r.cmd.ProcessState.ExitCode(), report
 }
 
-// rank waits until the given rank has started, and returns its process.
-func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
+// findRank waits until the given rank has started, and returns its process.
+func (r *preflightRun) findRank(t *testing.T, rank int) *os.Process {
 	t.Helper()
 	want := fmt.Sprintf("\x00RANK=%d\x00", rank)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
@@ -69,7 +69,7 @@ func (r *preflightRun) rank(t *testing.T, rank int) *os.Process {
 	return nil
 }
 
-// checkRankAtFault checks that the report contains exactly one fault, which blames the given rank.
+// checkRankAtFault checks that the report contains a single fault, which names the given rank.
 func (r *preflightRun) checkRankAtFault(t *testing.T, rank int) {
 	t.Helper()
 	code, report := r.wait(t)
@@ -111,7 +111,7 @@ func TestPreflightThatCannotWriteMetrics(t *testing.T) {
 
 func TestInterruptedPreflightReports(t *testing.T) {
 	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0")
-	if err := r.rank(t, 1).Signal(syscall.SIGSTOP); err != nil {
+	if err := r.findRank(t, 1).Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -126,7 +126,7 @@ func TestInterruptedPreflightReports(t *testing.T) {
 
 func TestPreflightNamesKilledRank(t *testing.T) {
 	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0")
-	if err := r.rank(t, 1).Kill(); err != nil {
+	if err := r.findRank(t, 1).Kill(); err != nil {
 		t.Fatal(err)
 	}
 	r.checkRankAtFault(t, 1)
@@ -134,18 +134,18 @@ func TestPreflightNamesKilledRank(t *testing.T) {
 
 func TestPreflightNamesStoppedRank(t *testing.T) {
 	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", "--timeout=2s")
-	stopped := r.rank(t, 2)
+	stopped := r.findRank(t, 2)
 	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	r.checkRankAtFault(t, 2)
 }
 
-// TestPreflightNamesRankStoppedAfterOpening stops a rank that has joined the group. Not only the
-// deadline of all checks, but also --timeout must end the wait for it.
+// TestPreflightNamesRankStoppedAfterOpening stops a rank that has joined the group. The wait for
+// that rank must end after --timeout, long before --deadline.
 func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
 	r := startPreflight(t, nil, "--ranks=3", "--tolerance=0", "--timeout=2s", "--deadline=1h")
-	stopped := r.rank(t, 2)
+	stopped := r.findRank(t, 2)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", stopped.Pid))
 		if err != nil || strings.Contains(string(maps), "symmem-group") {
@@ -158,8 +158,8 @@ func TestPreflightNamesRankStoppedAfterOpening(t *testing.T) {
 	r.checkRankAtFault(t, 2)
 }
 
-// launchPreflights starts the given ranks of a world of three, as a launcher does. The returned
-// slice contains nil for the other ranks.
+// launchPreflights starts the given ranks of a world of three, as a launcher does. The result has
+// nil for the other ranks.
 func launchPreflights(t *testing.T, ranks []int, args ...string) []*preflightRun {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -178,10 +178,10 @@ func launchPreflights(t *testing.T, ranks []int, args ...string) []*preflightRun
 	return runs
 }
 
-// checkSilent checks that a rank prints its error but no report.
-func (r *preflightRun) checkSilent(t *testing.T) {
+// checkNoReport checks that a rank prints its error but no report.
+func (r *preflightRun) checkNoReport(t *testing.T) {
 	t.Helper()
-	_ = r.cmd.Wait() // The exit code is checked below.
+	_ = r.cmd.Wait() // the exit code is checked below
 	if code := r.cmd.ProcessState.ExitCode(); code != 4 || r.stdout.Len() > 0 || r.stderr.Len() == 0 {
 		t.Errorf("exit code %d, report %q, error %q; want 4, no report and an error", code, &r.stdout,
 			&r.stderr)
@@ -191,7 +191,7 @@ func (r *preflightRun) checkSilent(t *testing.T) {
 func TestPreflightNamesMissingRank(t *testing.T) {
 	runs := launchPreflights(t, []int{0, 1}, "--timeout=2s", "--tolerance=0")
 	runs[0].checkRankAtFault(t, 2)
-	runs[1].checkSilent(t)
+	runs[1].checkNoReport(t)
 	if !strings.Contains(runs[1].stderr.String(), "did not arrive") {
 		t.Errorf("rank 1 printed %q; want the reason", &runs[1].stderr)
 	}
@@ -202,7 +202,7 @@ func TestPreflightNamesMissingRank(t *testing.T) {
 func TestPreflightWithoutRankZero(t *testing.T) {
 	runs := launchPreflights(t, []int{1, 2}, "--timeout=2s", "--tolerance=0")
 	runs[1].checkRankAtFault(t, 0)
-	runs[2].checkSilent(t)
+	runs[2].checkNoReport(t)
 }
 
 // TestPreflightAfterKillOfRankZero kills rank 0, which serves the store, once it has started.
@@ -211,9 +211,9 @@ func TestPreflightAfterKillOfRankZero(t *testing.T) {
 	if err := runs[0].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = runs[0].cmd.Wait() // It was killed.
+	_ = runs[0].cmd.Wait() // killed
 	runs[1].checkRankAtFault(t, 0)
-	runs[2].checkSilent(t)
+	runs[2].checkNoReport(t)
 }
 
 // TestPreflightNamesSlowRank repeatedly stops rank 2, so that its two links run at about a tenth of
@@ -248,7 +248,7 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 	_ = runs[2].cmd.Process.Signal(syscall.SIGCONT)
 	for _, r := range runs[1:] {
 		if _ = r.cmd.Wait(); r.stdout.Len() > 0 {
-			t.Errorf("another rank printed %s, want the report of rank 0 only", &r.stdout)
+			t.Errorf("a rank other than 0 printed the report %s, want none", &r.stdout)
 		}
 	}
 }
@@ -257,7 +257,7 @@ func TestPreflightNamesSlowRank(t *testing.T) {
 func TestPreflightExitsAtDeadline(t *testing.T) {
 	r := startPreflight(t, nil, "--ranks=2", "--tolerance=0", "--timeout=1s", "--deadline=3s")
 	for rank := range 2 {
-		if err := r.rank(t, rank).Signal(syscall.SIGSTOP); err != nil {
+		if err := r.findRank(t, rank).Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -31,7 +31,7 @@ type longRun struct {
 
 const longRanks = 3
 
-// startLongRun starts a longRun, and returns once its ranks have performed many all-reduces.
+// startLongRun starts a longRun, and returns after 100 steps.
 func startLongRun(t *testing.T) *longRun {
 	t.Helper()
 	r := &longRun{t: t, ranks: map[int]int{}}
@@ -86,8 +86,8 @@ func parentOf(pid int) int {
 	if err != nil {
 		return 0
 	}
-	// The process's name, in parentheses, may contain any character. The state and the parent
-	// follow it.
+	// The state and the parent follow the process's name, which is in parentheses and may contain
+	// any character.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	parent, _ := strconv.Atoi(fields[1])
 	return parent
@@ -103,7 +103,7 @@ func environOf(pid int) map[string]string {
 	return env
 }
 
-// wait waits until the command exits, and returns the exit code and the rest of standard error,
+// wait waits until the command exits. It returns the exit code and the rest of standard error
 // without progress lines.
 func (l *longRun) wait() (code int, stderr string) {
 	l.t.Helper()
@@ -208,9 +208,9 @@ func TestRanksDoNotOutliveKilledLauncher(t *testing.T) {
 	r.wait()
 }
 
-// outputUntilInterrupt starts a command, interrupts it once a line of its output contains text, and
+// runUntilInterrupt starts a command, interrupts it once a line of its output contains text, and
 // returns the whole output.
-func outputUntilInterrupt(t *testing.T, text string, args ...string) (output string) {
+func runUntilInterrupt(t *testing.T, text string, args ...string) (output string) {
 	t.Helper()
 	cmd := systest.Command(t, systest.Patience, symmemBinary(t), args...)
 	cmd.Env = append(os.Environ(), envProgress+"=lines")
@@ -271,7 +271,7 @@ func TestInterruptReportsResultsSoFar(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args := append(strings.Fields(c.command), "--backend=host", "--ranks=2")
-			if out := outputUntilInterrupt(t, c.trigger, args...); !strings.Contains(out, c.want) {
+			if out := runUntilInterrupt(t, c.trigger, args...); !strings.Contains(out, c.want) {
 				t.Errorf("the output does not contain %q:\n%.3000s", c.want, out)
 			}
 		})

@@ -24,12 +24,11 @@ func useOneSharedGPU(t *testing.T) (folder string) {
 	return folder
 }
 
-// checkCleanup checks that the daemon was started and stopped once, and that its folder is
-// gone.
+// checkCleanup checks that the daemon was started and stopped once, and that its folder is gone.
 func checkCleanup(t *testing.T, log, folder string) {
 	t.Helper()
 	if text, err := os.ReadFile(log); string(text) != "start of all\nquit\n" {
-		t.Errorf("the daemon received the binaryFolder %q, %v; want one start and one quit", text, err)
+		t.Errorf("the daemon received the commands %q, %v; want one start and one quit", text, err)
 	}
 	if remaining, err := os.ReadDir(folder); err != nil || len(remaining) > 0 {
 		t.Errorf("temporary files remain: %v, %v", remaining, err)
