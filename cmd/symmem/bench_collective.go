@@ -182,9 +182,9 @@ var buffersNames = []string{"symmetric", "any"}
 
 const maxGraphCalls = 10_000
 
-func (f *collectiveFlags) parsePaths(pathGiven bool) error {
+func (f *collectiveFlags) parsePaths(hasPath bool) error {
 	c := &f.config
-	if c.Compare && !pathGiven {
+	if c.Compare && !hasPath {
 		c.Path = symmem.PathAuto
 	}
 	c.OutsideWindows = f.buffers == "any"
@@ -197,7 +197,7 @@ func (f *collectiveFlags) parsePaths(pathGiven bool) error {
 	case c.Compare && c.Path != symmem.PathAuto:
 		return fmt.Errorf("--compare measures all paths: remove --path %s", c.Path)
 	case c.Compare && len(c.Checks) > 1:
-		return errors.New("use either --compare or --check both, not both")
+		return errors.New("--compare cannot be combined with --check both")
 	case c.GraphCalls < 0 || c.GraphCalls > maxGraphCalls:
 		return fmt.Errorf("--graph is %d, but must be from 1 to %d", c.GraphCalls, maxGraphCalls)
 	}
@@ -223,16 +223,16 @@ func (f *collectiveFlags) parseSizes() (err error) {
 	return nil
 }
 
-// parseNames parses the flags whose values are names. worldsGiven reports whether the user set
+// parseNames parses the flags whose values are names. hasWorlds reports whether the user set
 // --worlds.
-func (f *collectiveFlags) parseNames(worldsGiven bool) (err error) {
+func (f *collectiveFlags) parseNames(hasWorlds bool) (err error) {
 	c := &f.config
 	if c.Operations, err = bench.ParseOperations(f.operations); err != nil {
 		return err
 	}
 	if f.check == "both" {
 		c.Checks = []symmem.CheckLevel{symmem.CheckOff, symmem.CheckEvery}
-		if !worldsGiven {
+		if !hasWorlds {
 			c.Worlds = 3
 		}
 		return nil

@@ -144,7 +144,7 @@ func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error
 	live := map[int]symmem.Buffer{}
 	places := p.places[rt.Rank()]
 	for _, r := range p.variants[rt.Rank()] {
-		at := place{}
+		placed := place{}
 		if r.IsFree {
 			if err := live[r.Tensor].Free(); err != nil {
 				return err
@@ -156,9 +156,9 @@ func (p *runningProgram) run(rt *symmem.Runtime, streams []*symmem.Stream) error
 				return err
 			}
 			live[r.Tensor] = b
-			at = place{int64(b.Segment()), b.Offset()}
+			placed = place{int64(b.Segment()), b.Offset()}
 		}
-		places[r.Pool] = append(places[r.Pool], at)
+		places[r.Pool] = append(places[r.Pool], placed)
 	}
 	var errs []error
 	for _, pool := range pools { // so that the trace does not contain the frees below
@@ -177,19 +177,19 @@ func checkPrograms(t *testing.T, folder string, programs []*runningProgram) map[
 	found := compareTraces(t, folder)
 	planted := map[string]int{}
 	for i, p := range programs {
-		different := false
+		isDifferent := false
 		for pool := range runningPools {
 			title := fmt.Sprintf("pool %d of group world", i*runningPools+pool)
 			s, ok := found[title]
-			request, at := p.firstDifference(pool)
-			if !ok || index(s.RequestDifference) != request ||
-				request < 0 && index(s.PlacementDifference) != at {
+			firstRequest, firstPlace := p.firstDifferences(pool)
+			gotRequest, gotPlace := indexOf(s.RequestDifference), indexOf(s.PlacementDifference)
+			if !ok || gotRequest != firstRequest || firstRequest < 0 && gotPlace != firstPlace {
 				t.Errorf("program %d (%q), %s: first request %d, first place %d; want %d, %d", i, p.kind,
-					title, index(s.RequestDifference), index(s.PlacementDifference), request, at)
+					title, gotRequest, gotPlace, firstRequest, firstPlace)
 			}
-			different = different || request >= 0 || at >= 0
+			isDifferent = isDifferent || firstRequest >= 0 || firstPlace >= 0
 		}
-		if different {
+		if isDifferent {
 			planted[p.kind]++
 		}
 	}
@@ -213,26 +213,27 @@ func compareTraces(t *testing.T, folder string) map[string]diff.SequenceResult {
 	return found
 }
 
-func index(d *diff.Difference) int {
+func indexOf(d *diff.Difference) int {
 	if d == nil {
 		return -1
 	}
 	return d.RequestIndex
 }
 
-// firstDifference returns the first request of a pool in which the variants differ, and the first
-// allocation whose place differs. Each is -1 if there is none.
-func (p *runningProgram) firstDifference(pool int) (request, at int) {
+// firstDifferences returns the indexes of the first request of a pool that differs between the
+// variants, and of the first allocation whose place differs. Without a difference, an index is -1.
+func (p *runningProgram) firstDifferences(pool int) (request, placement int) {
 	other := (p.differingRank + 1) % len(p.variants)
 	a, b := p.places[p.differingRank][pool], p.places[other][pool]
-	at = -1
+	placement = -1
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
-			at = i
+			placement = i
 			break
 		}
 	}
-	return difftest.FirstDifference(p.variants[other], p.variants[p.differingRank], runningPools)[pool], at
+	requests := difftest.FirstDifference(p.variants[other], p.variants[p.differingRank], runningPools)
+	return requests[pool], placement
 }
 
 // TestDiffOfPoolsOfGroups compares the ranks of two groups that make different requests in their
@@ -258,7 +259,7 @@ func TestDiffOfPoolsOfGroups(t *testing.T) {
 	var got []string
 	for _, s := range compareTraces(t, folder) {
 		if s.Class == history.SymmemPool {
-			got = append(got, fmt.Sprintf("ranks %v first %d", s.Ranks, index(s.RequestDifference)))
+			got = append(got, fmt.Sprintf("ranks %v first %d", s.Ranks, indexOf(s.RequestDifference)))
 		}
 	}
 	slices.Sort(got)
@@ -278,12 +279,12 @@ func usePools(ctx context.Context, rt *symmem.Runtime) error {
 	if err != nil {
 		return err
 	}
-	for _, uses := range []bool{true, rt.Rank()%2 == 1} {
+	for _, allocates := range []bool{true, rt.Rank()%2 == 1} {
 		p, err := rt.NewPool(symmem.PoolOptions{Domain: g})
 		if err != nil {
 			return err
 		}
-		if uses {
+		if allocates {
 			if _, err := p.Alloc(int64(1000 * (half + 1))); err != nil {
 				return err
 			}

@@ -37,7 +37,7 @@ func (o *CollectiveOptions) result(
 		"algbw_gbps": algorithmGBps, "busbw_gbps": busGBps, "wrong": float64(wrongCount),
 	}
 	if o.OutsideWindows {
-		result.Params["buffers"] = "any"
+		result.Params["buffers"] = "any" // as in --buffers
 	}
 	if row.Operation.kind.Reduces() {
 		result.Params["redop"] = o.ReduceOp.String()
