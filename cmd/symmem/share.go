@@ -125,9 +125,9 @@ const (
 )
 
 // addSettings returns env with variables for ranks that share GPUs. Non-empty variables of the user
-// take precedence. NCCL gets few channels, so that the communicators of all ranks fit into memory.
-// Hardware queues are divided equally, because streams in one queue wait for each other. GPU
-// threads are divided equally, because the kernels of all ranks must run at the same time.
+// take precedence. The variables limit NCCL's channels, so that the communicators of all ranks fit
+// into memory, and give each rank the same share of hardware queues and threads, so that the
+// kernels of all ranks can run at the same time.
 func (s *gpuSharing) addSettings(env []string, daemon *mps.Daemon) []string {
 	ranksPerGPU := (s.ranks + s.gpus - 1) / s.gpus
 	settings := map[string]string{

@@ -20,31 +20,24 @@ type CollectiveOptions struct {
 	// OutsideWindows places the buffers outside windows, that is, in memory that is not registered
 	// on all ranks. With PathPlain, buffers are always outside windows.
 	OutsideWindows bool
-	// Compare measures PathAuto and every path that a call can take, alternately on the same
-	// buffers. Path must be PathAuto, and Checks must contain a single level.
-	Compare bool
-	// GraphCalls is the number of calls in a graph, whose replays are timed. With 0, calls are
-	// timed one by one.
-	GraphCalls      int
+	// Compare measures PathAuto and every path that a call can take, alternately. Path must be
+	// PathAuto, and Checks must contain a single level.
+	Compare         bool
+	GraphCalls      int  // calls in a graph, whose replays are timed; 0 times calls one by one
 	limitGraphTime  bool // capture fewer calls if GraphCalls would take longer than a batch
 	Backend, Tuning string
-	// Checks lists the check levels to measure alternately. The report compares the last with the
-	// first.
-	Checks []symmem.CheckLevel
+	Checks          []symmem.CheckLevel // measured alternately; the last is compared with the first
 	// Worlds is the number of worlds to open at each check level. Worlds have memory at different
 	// addresses, which can change the time of small messages by a tenth.
-	Worlds int
-	// InPlace adds in-place measurements of operations that support them.
-	InPlace bool
-	// Iters is the number of calls or replays in a batch. With 0, Plan.Batch determines it.
-	Iters   int
+	Worlds  int
+	InPlace bool          // also measure operations in place if they support it
+	Iters   int           // calls or replays in a batch; 0 lets Plan.Batch determine the number
 	Timeout time.Duration // maximum wait for another rank
 	Plan    Plan
 	isWarm  bool // set after the first measurement
 }
 
-// bufferBytes returns the size of a buffer for calls of up to maxCallBytes, which are rounded up to
-// a whole number of elements for each rank.
+// bufferBytes returns the size of a buffer. Calls are rounded up to whole elements for each rank.
 func (o *CollectiveOptions) bufferBytes(maxCallBytes int64, ranks int) int64 {
 	return maxCallBytes + int64(ranks*o.DataType.Size())
 }
@@ -62,11 +55,10 @@ type Row struct {
 	Bytes     int64
 	Count     int64
 	Ranks     int
-	// Results holds the out-of-place result and the in-place result. The latter may be nil.
-	Results [2]*report.Result
+	Results   [2]*report.Result // out of place, and in place or nil
 }
 
-// Run measures collectives as one rank. It calls emit with each row on every rank.
+// Run measures collectives. All ranks must call it. It calls emit with each row on every rank.
 func (o *CollectiveOptions) Run(ctx context.Context, emit func(*Row) error) error {
 	var worlds []*world
 	var err error

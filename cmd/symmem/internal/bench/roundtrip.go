@@ -44,8 +44,7 @@ func (p *Probe) RoundTrip() (float64, error) {
 	if p == nil {
 		return 0, nil
 	}
-	// Both goroutines spin, so GOMAXPROCS must be at least 2. In a process that is bound to one
-	// processor, the runtime sets it to 1.
+	// Both goroutines spin, so GOMAXPROCS must be at least 2.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))))
 	words := make([]uint64, 3*wordDistance/8)
 	base := unsafe.Pointer(unsafe.SliceData(words))
@@ -112,9 +111,8 @@ func yield() {
 	runtime.Gosched()
 }
 
-// runOnProcessor runs f on a thread that is bound to a processor. The thread exits afterwards,
-// because the goroutine ends without unlocking it. f runs even if binding fails, because the
-// goroutine on the other processor waits for it.
+// runOnProcessor runs f on a new thread that is bound to a processor. It runs f even if binding
+// fails, because the goroutine on the other processor waits for f.
 func runOnProcessor(processor int, f func() error) error {
 	done := make(chan error)
 	go func() {

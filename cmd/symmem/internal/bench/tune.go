@@ -18,29 +18,23 @@ type TuneOptions struct {
 	// CollectiveOptions sets Operations, Sizes, DataType, Backend, Plan, Timeout and GraphCalls,
 	// the maximum number of calls in a graph. Run sets the other fields.
 	CollectiveOptions
-	// Date is the date of the measurement. Only the value of rank 0 is used.
-	Date string
+	Date string // of the measurement; only that of rank 0 is used
 	// Base returns the table to start from, or nil for the built-in table. Only rank 0 calls it. If
 	// the table is for the same device and library, Run keeps its times for sizes outside Sizes.
-	Base func(device string, ranks int) *tuning.Table
-	// Progress, if set, is called with a description of each measurement.
-	Progress func(text string)
+	Base     func(device string, ranks int) *tuning.Table
+	Progress func(text string) // if set, called before each measurement
 }
 
 // TuneResult is the result of TuneOptions.Run. It is the same on all ranks.
 type TuneResult struct {
-	// Table contains the new rules, and the rules of the base table for other operations and ranks.
-	Table *tuning.Table
-	// Rules lists the new rules in the order of measurement.
-	Rules []tuning.Rule
-	// Skipped explains, for each operation without a new rule, why there is none.
-	Skipped []string
-	// Device and Ranks determine the name of the table's file.
-	Device string
-	Ranks  int
+	Table   *tuning.Table // the base table with the new rules
+	Rules   []tuning.Rule // the new rules in the order of measurement
+	Skipped []string      // why there is no new rule, for each operation without one
+	Device  string
+	Ranks   int
 }
 
-// Run measures the times as one of the ranks, which must all call it.
+// Run measures the times. All ranks must call it.
 func (o *TuneOptions) Run(ctx context.Context) (result *TuneResult, err error) {
 	o.ReduceOp, o.Path, o.Tuning = symmem.Sum, symmem.PathAuto, symmem.BuiltInTuning
 	o.limitGraphTime = true

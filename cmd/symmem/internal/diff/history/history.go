@@ -46,8 +46,8 @@ type Event struct {
 	UnixMicro int64 // 0 if unknown
 	Segment   int32 // index in Sequence.Segments, or -1 if unknown
 	Stream    int32 // 0 is the default stream
-	// Block counts the Allocs of the sequence from 0. It is -1 for a block that was allocated
-	// before the trace began. For a Call, it is an index in Rank.Texts.
+	// Block is the number of a block, counted from 0 at the beginning of the trace, or -1 for an
+	// older block. For a Call, it is an index in Rank.Texts.
 	Block  int32
 	Stack  int32 // index in Rank.Stacks, or -1
 	Action Action
