@@ -16,24 +16,17 @@ type GPU struct {
 	PCIAddress  string `json:"pci"`
 	MemoryBytes int64  `json:"memory"`
 	// Major and Minor are the parts of the compute capability.
-	Major int `json:"major"`
-	Minor int `json:"minor"`
-	// SupportsVMM is set if the GPU supports virtual memory management.
-	SupportsVMM bool `json:"vmm"`
-	// SupportsPosixFD is set if processes can share memory through file descriptors.
-	SupportsPosixFD bool `json:"posix_fd"`
-	// SupportsFabric is set if processes can share memory through fabric handles.
-	SupportsFabric bool `json:"fabric"`
-	// SupportsRDMA is set if network cards can access the memory.
-	SupportsRDMA bool `json:"rdma"`
-	// SupportsMulticast is only reported: symmem never uses multicast.
-	SupportsMulticast bool `json:"multicast"`
+	Major             int  `json:"major"`
+	Minor             int  `json:"minor"`
+	SupportsVMM       bool `json:"vmm"`       // virtual memory management
+	SupportsPosixFD   bool `json:"posix_fd"`  // memory shared through file descriptors
+	SupportsFabric    bool `json:"fabric"`    // memory shared through fabric handles
+	SupportsRDMA      bool `json:"rdma"`      // memory accessed by network cards
+	SupportsMulticast bool `json:"multicast"` // only reported: symmem never uses multicast
 	// Granularity is the number of bytes that divides the sizes of mappings, or 0 if unknown.
-	Granularity int64 `json:"granularity"`
-	// IsExclusive is set if only one process may use the GPU.
-	IsExclusive bool `json:"exclusive,omitempty"`
-	// IsProhibited is set if no process may use the GPU.
-	IsProhibited bool `json:"prohibited,omitempty"`
+	Granularity  int64 `json:"granularity"`
+	IsExclusive  bool  `json:"exclusive,omitempty"`  // only one process may use the GPU
+	IsProhibited bool  `json:"prohibited,omitempty"` // no process may use the GPU
 }
 
 const (

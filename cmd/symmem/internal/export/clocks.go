@@ -148,9 +148,9 @@ func measureClocks(ranks []rankTrace, all []clockSamples) []Clock {
 // of calls that both ranks made.
 func compareSamples(first, second clockSamples) (offset, spread int64, callCount int) {
 	var differences []int64
-	for key, time := range second {
+	for key, returned := range second {
 		if reference, ok := first[key]; ok {
-			differences = append(differences, time-reference)
+			differences = append(differences, returned-reference)
 		}
 	}
 	if len(differences) == 0 {

@@ -115,7 +115,7 @@ type chromeEvent struct {
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// nanoseconds is a number of nanoseconds. MarshalJSON encodes it as a number of microseconds.
+// nanoseconds is encoded in JSON as a number of microseconds.
 type nanoseconds int64
 
 // MarshalJSON implements json.Marshaler.
@@ -123,8 +123,9 @@ func (n nanoseconds) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "%d.%03d", n/1000, n%1000), nil
 }
 
-// chrome writes the events of a rank. The viewer shows ranks as processes and groups as threads.
-type chrome struct {
+// chromeWriter writes the events of a rank. The viewer shows ranks as processes and groups as
+// threads.
+type chromeWriter struct {
 	w          *bufio.Writer
 	log        *trace.Log
 	process    int                     // number of the rank's process in the viewer
@@ -138,20 +139,20 @@ type chrome struct {
 	err        error
 }
 
-// memoryThread is the viewer's thread on which registrations and realignments are shown.
+// memoryThread is the thread on which the viewer shows registrations and realignments.
 const memoryThread = 1
 
 func writeChrome(w io.Writer, l *trace.Log) error {
-	c := &chrome{
+	c := &chromeWriter{
 		w: bufio.NewWriterSize(w, 1<<16), log: l, process: l.Rank + 1, threads: map[string]int{},
 		steps: map[string]*chromeEvent{}, memory: newPoolStates(), changed: map[*poolState]bool{},
 		time: timeline{l.Start},
 	}
 	_, _ = c.w.WriteString(`{"displayTimeUnit":"ns","traceEvents":[`)
-	c.name("process_name", 0, processName(l))
-	c.name("thread_name", memoryThread, "memory, at the time of the preceding event")
+	c.writeName("process_name", 0, processName(l))
+	c.writeName("thread_name", memoryThread, "memory, at the time of the preceding event")
 	for i := range l.Records {
-		c.record(&l.Records[i])
+		c.writeRecord(&l.Records[i])
 	}
 	c.flush()
 	for _, step := range c.steps {
@@ -171,7 +172,7 @@ func processName(l *trace.Log) string {
 	return fmt.Sprintf("rank %d (process %d on %s)", l.Rank, l.Process, l.Host)
 }
 
-func (c *chrome) write(e *chromeEvent) {
+func (c *chromeWriter) write(e *chromeEvent) {
 	b, err := json.Marshal(e)
 	if err != nil {
 		c.err = err
@@ -183,20 +184,20 @@ func (c *chrome) write(e *chromeEvent) {
 	_, _ = c.w.Write(append(b, '\n'))
 }
 
-func (c *chrome) name(kind string, thread int, name string) {
+func (c *chromeWriter) writeName(kind string, thread int, name string) {
 	c.write(&chromeEvent{
 		Phase: "M", Name: kind, Process: c.process, Thread: thread, Args: map[string]any{"name": name},
 	})
 }
 
-func (c *chrome) record(r *trace.Record) {
+func (c *chromeWriter) writeRecord(r *trace.Record) {
 	if !r.Kind.IsGroupEvent() {
-		c.recordPoolEvent(r)
+		c.applyPoolEvent(r)
 		return
 	}
 	c.flush()
 	c.now = max(c.now, nanoseconds(c.time.timeOf(r).Sub(c.log.Start)))
-	thread := c.thread(r.Group)
+	thread := c.findOrAddThread(r.Group)
 	e := &chromeEvent{
 		Phase: "i", Scope: "t", Process: c.process, Thread: thread, Time: c.now, Args: arguments(r),
 	}
@@ -228,24 +229,24 @@ func arguments(r *trace.Record) map[string]any {
 }
 
 // endStep writes a step that ends now.
-func (c *chrome) endStep(step *chromeEvent) {
+func (c *chromeWriter) endStep(step *chromeEvent) {
 	step.Duration = max(c.now-step.Time, 1)
 	c.write(step)
 }
 
-func (c *chrome) thread(group string) int {
+func (c *chromeWriter) findOrAddThread(group string) int {
 	n, ok := c.threads[group]
 	if !ok {
 		n = memoryThread + 1 + len(c.threads)
 		c.threads[group] = n
-		c.name("thread_name", n, "group "+group+": submitted calls, completed values")
+		c.writeName("thread_name", n, "group "+group+": submitted calls, completed values")
 	}
 	return n
 }
 
-// recordPoolEvent processes an event of a pool. The counters of the pool are written before the
-// next event of a group.
-func (c *chrome) recordPoolEvent(r *trace.Record) {
+// applyPoolEvent updates the state of a pool. Its counters are written before the next event of a
+// group.
+func (c *chromeWriter) applyPoolEvent(r *trace.Record) {
 	if !r.Time.IsZero() {
 		c.now = max(c.now, nanoseconds(c.time.timeOf(r).Sub(c.log.Start)))
 	}
@@ -263,7 +264,7 @@ func (c *chrome) recordPoolEvent(r *trace.Record) {
 }
 
 // flush writes the counters of the pools that have changed, at the time of the preceding event.
-func (c *chrome) flush() {
+func (c *chromeWriter) flush() {
 	for p := range c.changed {
 		c.write(&chromeEvent{
 			Phase: "C", Name: p.title + ", bytes", Process: c.process, Time: c.now,
