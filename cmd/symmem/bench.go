@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/symmem/internal/bench"
 )
 
-const benchLong = `bench compares the speed of symmem with baselines, in alternating batches.
+const benchLong = `bench measures symmem against baselines, in alternating batches.
 
 Each result is the median of several batches, with the minimum and the 10th and 90th percentiles. A
 ratio is the median of the baseline divided by that of symmem: above 1, symmem is faster. Some

@@ -53,8 +53,8 @@ func runTrial(
 
 func (t *trial) usesNCCL() bool { return t.rt.Device().Backend == "nccl" }
 
-// hiddenDeadline is a context that ends at its deadline but does not show it. Waits of symmem with
-// such a context also end after Options.Timeout.
+// hiddenDeadline hides the deadline of a context. symmem limits each wait to Options.Timeout only
+// if the context has no deadline.
 type hiddenDeadline struct{ context.Context }
 
 func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }

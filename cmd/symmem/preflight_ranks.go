@@ -104,8 +104,8 @@ func (r *preflightRank) inspectNode() {
 	r.result.NodeProblems = doctor.Examine(facts).Problems()
 }
 
-// isReporter reports whether this rank prints the report. It is the lowest rank that no error
-// blames.
+// isReporter reports whether this rank prints the report. That is the lowest rank that this rank's
+// error does not blame.
 func (r *preflightRank) isReporter() bool {
 	for rank := range r.world.Rank {
 		if !slices.Contains(r.result.BlamedRanks, rank) {

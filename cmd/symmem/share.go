@@ -17,16 +17,16 @@ import (
 	"symmem/internal/mps"
 )
 
-// gpuSharing describes how ranks share fewer GPUs than there are ranks.
+// gpuSharing describes how ranks share GPUs.
 type gpuSharing struct {
 	ranks, gpus int
 	status      doctor.GPUSharing
 	userEnv     []string // the environment of this process
 }
 
-// planRanks returns the number of ranks to start. The gpuSharing is nil unless they share GPUs. If
-// the user did not set the number of ranks (isExplicit), they share a GPU only if it is the only
-// one.
+// planRanks returns the number of ranks to start. The gpuSharing is nil unless they share GPUs.
+// Unless the user set the number of ranks (isExplicit), ranks share a GPU only if the machine has a
+// single GPU.
 func planRanks(ranks int, isExplicit bool, backend string) (int, *gpuSharing, error) {
 	userEnv := os.Environ()
 	gpus, err := symmem.LocalRanks(backend)

@@ -203,8 +203,8 @@ func (m *matchedSequences) alignByNumber(members []int, skipped []int) {
 	}
 }
 
-// alignByContent sets skipped for a pool whose events are not numbered. It looks for the first
-// requests of the shortest trace in the other traces.
+// alignByContent sets skipped for a pool whose events have different numbers on each rank. It looks
+// for the first requests of the shortest trace in the other traces.
 func (m *matchedSequences) alignByContent(members []int, skipped []int) {
 	keys := make([][]requestKey, len(members))
 	isPartial := false

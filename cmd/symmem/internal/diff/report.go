@@ -73,8 +73,8 @@ type Variant struct {
 	// EventIndex is an index in the file of Ranks[0], or -1 if that file ends earlier.
 	EventIndex int64    `json:"number"`
 	Stack      []string `json:"stack"`
-	// DifferenceKind is the kind of the difference from the first variant, which is that of the
-	// majority. It is empty in the first variant.
+	// DifferenceKind is the kind of the difference from the first variant, which is the most
+	// frequent one. It is empty in the first variant.
 	DifferenceKind string `json:"kind,omitempty"`
 }
 

@@ -2,8 +2,8 @@
 // C++ counterparts write as pickles or JSON.
 //
 // A snapshot contains the allocator's final state and a trace of the events before it. The package
-// reconstructs the initial state by undoing the trace from the end. The format depends on the version
-// of PyTorch, so the package looks at the keys that are present.
+// reconstructs the initial state by undoing the trace from the end. The format depends on the
+// version of PyTorch, so the package looks at the keys that are present.
 package snapshot
 
 import (
