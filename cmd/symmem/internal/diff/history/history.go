@@ -58,10 +58,10 @@ type Class uint8
 
 // The classes.
 const (
-	DefaultPool Class = iota // of PyTorch
+	DefaultPool Class = iota // PyTorch's default pool
 	MemPool                  // torch.cuda.MemPool
 	GraphPool                // private pool of CUDA graphs
-	UnknownPool              // for events whose pool is unknown
+	UnknownPool              // stands for all unknown pools
 	SymmemPool
 	Calls // the collectives of a group
 )
