@@ -132,7 +132,7 @@ func (o *CollectiveOptions) measureCall(
 	if err != nil {
 		return nil, err
 	}
-	return o.result(row, inPlace, refusal, runners), nil
+	return o.newResult(row, inPlace, refusal, runners), nil
 }
 
 // pathChoices returns the path choices to measure. With Compare, these are PathAuto and, if there

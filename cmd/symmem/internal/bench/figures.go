@@ -6,9 +6,9 @@ import (
 	"symmem/driver"
 )
 
-// result combines the times of the runners that measure the same call. refusal is the reason why
+// newResult combines the times of the runners that measure the same call. refusal is the reason why
 // the call does not take the requested path, or "".
-func (o *CollectiveOptions) result(
+func (o *CollectiveOptions) newResult(
 	row *Row, inPlace bool, refusal string, runners []*runner,
 ) *report.Result {
 	timesByLevel, timesByPath := make([][]float64, len(o.Checks)), map[symmem.PathChoice][]float64{}

@@ -32,8 +32,8 @@ type edit struct {
 // aligner finds the edits that turn the requests of one rank (reference) into those of another.
 type aligner struct {
 	reference, other *requestView
-	partner          []int32 // block of reference that corresponds to each block of other
-	hasPartner       []bool  // whether a block of reference corresponds to a block of other
+	partner          []int32 // corresponding block of reference, by block of other
+	hasPartner       []bool  // whether there is a corresponding block, by block of reference
 	refPos, otherPos int     // position of the comparison
 	edits            []edit
 }

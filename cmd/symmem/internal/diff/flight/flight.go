@@ -64,8 +64,9 @@ func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
 	createdNS, _ := d.Get(v, r.keyValue(d, "time_created_ns")).RoundedInt()
 	created := createdNS / 1000 // in microseconds
 	group.Events = append(group.Events, history.Event{
-		Number: number, Size: callNumber, UnixMicro: created, Segment: -1, Block: textIndex,
-		Stack: r.stacks.Add(d, d.Get(v, r.keyValue(d, "frames"))), Action: history.Call,
+		Number: number, UnixMicro: created, Segment: -1, Block: textIndex, Action: history.Call,
+		Size:  callNumber, // compared between ranks
+		Stack: r.stacks.Add(d, d.Get(v, r.keyValue(d, "frames"))),
 	})
 	r.lastStates[group.ID], _ = d.StringOf(d.Get(v, r.keyValue(d, "state")))
 	r.addPending(group, text, created)
@@ -74,7 +75,8 @@ func (r *Reader) AddEntry(d *plain.Document, v plain.Value) error {
 
 const maxPendingCalls = 1000
 
-// addPending adds the last call of a group to the rank's pending calls, unless it has completed.
+// addPending adds a call, the last of its group so far, to the pending calls unless it has
+// completed.
 func (r *Reader) addPending(group *history.Sequence, text string, created int64) {
 	state := r.lastStates[group.ID]
 	if state == "" || state == "completed" || len(r.rank.PendingCalls) >= maxPendingCalls {
