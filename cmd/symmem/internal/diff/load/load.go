@@ -21,9 +21,9 @@ import (
 
 	"symmem/cmd/symmem/internal/diff/flight"
 	"symmem/cmd/symmem/internal/diff/history"
-	"symmem/cmd/symmem/internal/diff/own"
 	"symmem/cmd/symmem/internal/diff/plain"
 	"symmem/cmd/symmem/internal/diff/snapshot"
+	"symmem/cmd/symmem/internal/diff/symmemtrace"
 	"symmem/trace"
 )
 
@@ -237,7 +237,7 @@ func readFile(s Source, device int, report func(int)) (*history.Rank, error) {
 func Read(r io.Reader, device int) (*history.Rank, error) {
 	buffered := bufio.NewReader(r)
 	if begin, _ := buffered.Peek(8); trace.IsTrace(begin) {
-		return own.Read(buffered)
+		return symmemtrace.Read(buffered)
 	}
 	return readPyTorch(buffered, device)
 }

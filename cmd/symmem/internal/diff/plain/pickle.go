@@ -52,9 +52,9 @@ const (
 	opByteArray8      = 0x96
 )
 
-// forbidden names the operations that refer to code or to objects outside the file. Reading one of
-// them is an error.
-var forbidden = map[byte]string{
+// forbiddenOperations names the operations that refer to code or to objects outside the file.
+// Reading one of them is an error.
+var forbiddenOperations = map[byte]string{
 	'c': "GLOBAL", 0x93: "STACK_GLOBAL", 'R': "REDUCE", 'b': "BUILD", 'i': "INST", 'o': "OBJ",
 	0x81: "NEWOBJ", 0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 'P': "PERSID",
 	'Q': "BINPERSID", 0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER",
@@ -98,22 +98,22 @@ func (p *pickle) execute(op byte) error {
 	case opAppends:
 		return p.appendToList()
 	case opTuple1, opTuple2, opTuple3:
-		return p.shortTuple(int(op) - opTuple1 + 1)
+		return p.pushShortTuple(int(op) - opTuple1 + 1)
 	case opMemoize:
-		return p.put(uint64(len(p.memo)))
+		return p.storeInMemo(uint64(len(p.memo)))
 	case opBinPut, opLongBinPut, opBinGet, opLongBinGet:
-		return p.memoOperation(op)
+		return p.executeMemoOperation(op)
 	case opAppend, opSetItem, opTuple, opList, opDict, opPop, opPopMark, opDup:
-		return p.rareOperation(op)
+		return p.executeRareOperation(op)
 	}
-	return p.scalarOperation(op)
+	return p.executeScalarOperation(op)
 }
 
-// rareOperation executes operations on containers that are rare in pickles.
-func (p *pickle) rareOperation(op byte) error {
+// executeRareOperation executes operations on containers that are rare in pickles.
+func (p *pickle) executeRareOperation(op byte) error {
 	switch op {
 	case opAppend, opSetItem:
-		return p.addOne(op)
+		return p.appendOne(op)
 	case opPop:
 		_, err := p.pop()
 		return err
@@ -146,8 +146,8 @@ func (p *pickle) rareOperation(op byte) error {
 	return p.push(v)
 }
 
-// addOne appends one element to a list, or adds one key and its value to a dict.
-func (p *pickle) addOne(op byte) error {
+// appendOne appends one element to a list, or adds one key and its value to a dict.
+func (p *pickle) appendOne(op byte) error {
 	n := 1
 	if op == opSetItem {
 		n = 2
@@ -172,7 +172,7 @@ func (p *pickle) addOne(op byte) error {
 	return p.appendValues(o, values)
 }
 
-func (p *pickle) shortTuple(n int) error {
+func (p *pickle) pushShortTuple(n int) error {
 	at := len(p.stack) - n
 	if at < p.lastMark() {
 		return formatError("a tuple lacks its elements")
@@ -182,45 +182,46 @@ func (p *pickle) shortTuple(n int) error {
 	return p.pushTuple(values)
 }
 
-func (p *pickle) memoOperation(op byte) error {
+func (p *pickle) executeMemoOperation(op byte) error {
 	size := 1
 	if op == opLongBinPut || op == opLongBinGet {
 		size = 4
 	}
-	at, err := p.readUint(size)
+	number, err := p.readUint(size)
 	if err != nil {
 		return err
 	}
 	if op == opBinPut || op == opLongBinPut {
-		return p.put(at)
+		return p.storeInMemo(number)
 	}
-	if at >= uint64(len(p.memo)) {
-		return formatError("it refers to value %d, which it has not stored", at)
+	if number >= uint64(len(p.memo)) {
+		return formatError("it refers to value %d, which it has not stored", number)
 	}
-	return p.push(p.memo[at])
+	return p.push(p.memo[number])
 }
 
 // maxMemoGap limits the gaps between the numbers under which a pickle stores values. A large number
 // would otherwise allocate much memory. Real picklers leave no gaps.
 const maxMemoGap = 1 << 16
 
-func (p *pickle) put(at uint64) error {
+func (p *pickle) storeInMemo(number uint64) error {
 	if len(p.stack) <= p.lastMark() {
 		return formatError("it stores a value that it does not have")
 	}
-	if at > uint64(len(p.memo))+maxMemoGap {
-		return formatError("it stores a value under number %d after only %d others", at, len(p.memo))
+	if number > uint64(len(p.memo))+maxMemoGap {
+		return formatError("it stores a value under number %d after only %d others", number,
+			len(p.memo))
 	}
-	for uint64(len(p.memo)) <= at {
+	for uint64(len(p.memo)) <= number {
 		p.memo = append(p.memo, 0)
 		p.doc.memoryBytes += 8
 	}
-	p.memo[at] = p.stack[len(p.stack)-1]
+	p.memo[number] = p.stack[len(p.stack)-1]
 	return nil
 }
 
-// scalarOperation executes an operation that does not concern containers.
-func (p *pickle) scalarOperation(op byte) error {
+// executeScalarOperation executes an operation that does not concern containers.
+func (p *pickle) executeScalarOperation(op byte) error {
 	switch op {
 	case opNone:
 		return p.push(0)
@@ -297,7 +298,7 @@ var lengthSizes = map[byte]int{
 func (p *pickle) pushText(op byte) error {
 	size, ok := lengthSizes[op]
 	if !ok {
-		if name := forbidden[op]; name != "" {
+		if name := forbiddenOperations[op]; name != "" {
 			return formatError("byte %d is the operation %s, which refers to code; only plain data is read",
 				p.offset-1, name)
 		}

@@ -1,5 +1,5 @@
-// Package own reads symmem's traces.
-package own
+// Package symmemtrace reads symmem's traces.
+package symmemtrace
 
 import (
 	"fmt"
