@@ -73,9 +73,8 @@ func (o *Operation) isSizeOfAllRanks() bool {
 	return send == driver.AllParts || recv == driver.AllParts
 }
 
-// countAndSize rounds a size up to whole elements for each rank. It returns the count argument of
-// the call and the rounded size. As in nccl-tests, the size of an all-gather is that of its output,
-// and the size of a reduce-scatter is that of its input.
+// countAndSize rounds a size up to whole elements for each rank, and returns the count argument of
+// the call and the rounded size. As in nccl-tests, the size of an all-gather is that of its output.
 func (o *Operation) countAndSize(bytes int64, ranks int, t symmem.DataType) (count, size int64) {
 	if o.kind == symmem.OpBarrier {
 		return 0, 0

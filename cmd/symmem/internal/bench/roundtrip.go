@@ -16,13 +16,10 @@ import (
 const (
 	tripsPerBatch = 4000
 	tripBatches   = 31
-	// probeLimit bounds the measurement on a busy machine, where a trip can take milliseconds. On
-	// an idle machine, the measurement takes about 20 ms.
-	probeLimit    = 500 * time.Millisecond
 	tripsPerCheck = 50 // trips between two checks of the clock
-	// wordDistance is the distance between the two words in bytes. Processors fetch cache lines in
-	// pairs, so it is larger than two lines.
-	wordDistance = 256
+	// probeLimit matters on a busy machine. On an idle one, the measurement takes about 20 ms.
+	probeLimit   = 500 * time.Millisecond
+	wordDistance = 256 // bytes between the two words; more than a pair of cache lines
 )
 
 // Probe measures the round-trip time between two processors.

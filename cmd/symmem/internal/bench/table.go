@@ -29,8 +29,7 @@ func writeTable(w io.Writer, prefix string, rows [][]string) error {
 	return nil
 }
 
-// WritePathTable writes a table that compares PathAuto with each path. All lines begin with #, like
-// comments in the format of nccl-tests.
+// WritePathTable writes a table that compares PathAuto with each path, as comments of nccl-tests.
 func WritePathTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{
 		{
@@ -62,8 +61,7 @@ func WritePathTable(w io.Writer, r *report.Report) error {
 	return err
 }
 
-// WriteCheckTable writes a table that compares the times at two check levels. All lines begin with
-// #.
+// WriteCheckTable writes a table that compares two check levels, as comments of nccl-tests.
 func WriteCheckTable(w io.Writer, r *report.Report) error {
 	rows := [][]string{{"operation", "size", "", "unchecked", "checked", "ratio"}}
 	for i := range r.Results {
