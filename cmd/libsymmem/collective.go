@@ -25,7 +25,7 @@ func goCall(call *C.struct_symmem_call, site C.uint32_t) C.int {
 	})
 }
 
-// argumentsOf converts a call, except for the calls that follow it in a list.
+// argumentsOf converts a call without the rest of its list.
 func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments, error) {
 	a := binding.Arguments{
 		Operation: int(call.operation), Count: int64(call.count), Type: int(call._type),
@@ -50,7 +50,6 @@ func argumentsOf(call *C.struct_symmem_call, site C.uint32_t) (binding.Arguments
 
 const maxRemainingCalls = 1 << 16
 
-// remainingCalls returns the arguments of all calls in a list except the first.
 func remainingCalls(call *C.struct_symmem_call, site C.uint32_t) ([]binding.Arguments, error) {
 	if call.more == nil || call.more_count > maxRemainingCalls {
 		return nil, fmt.Errorf("%d more calls at address %p: the maximum is %d: %w",

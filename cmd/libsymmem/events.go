@@ -12,7 +12,7 @@ func goEventRecord(stream C.uint64_t, event *C.uint64_t) C.int {
 
 //export goEventDone
 func goEventDone(event C.uint64_t) C.int {
-	return boolean(func() bool { return library.IsEventDone(uint64(event)) })
+	return boolResult(func() bool { return library.IsEventDone(uint64(event)) })
 }
 
 //export goEventSynchronize

@@ -11,7 +11,7 @@ import (
 	"symmem/cmd/libsymmem/internal/binding"
 )
 
-// guard runs call, stores its error for the calling thread and returns the error's code. It also
+// guard runs call, stores its error for the calling thread and returns the error's code. It
 // catches panics, which must not reach C.
 func guard(call func() error) C.int {
 	return storeError(binding.CatchPanic(call))
@@ -21,8 +21,7 @@ type integer interface {
 	~int | ~int32 | ~uint32 | ~uint64 | ~uintptr
 }
 
-// store runs call and stores the result at dst, an address passed by C. what names the result in
-// the error for a null dst.
+// store runs call and stores the result at dst, which C passes. what names the result in errors.
 func store[D, S integer](dst *D, what string, call func() (S, error)) C.int {
 	return guard(func() error {
 		if dst == nil {
@@ -36,8 +35,7 @@ func store[D, S integer](dst *D, what string, call func() (S, error)) C.int {
 	})
 }
 
-// storeError stores an error's text and details for the calling thread and returns the error's
-// code.
+// storeError stores an error for the calling thread and returns the error's code.
 func storeError(err error) C.int {
 	if err == nil {
 		return C.SYMMEM_OK
@@ -50,22 +48,21 @@ func storeError(err error) C.int {
 	return C.int(code)
 }
 
-// maxText is the maximum length, in bytes, of a string that a caller passes.
-const maxText = 1 << 20
+const maxTextBytes = 1 << 20
 
 func textOf(length C.size_t, text *C.char) (string, error) {
 	if length == 0 {
 		return "", nil
 	}
-	if text == nil || length > maxText {
+	if text == nil || length > maxTextBytes {
 		return "", fmt.Errorf("a string of %d bytes at address %p: the maximum is %d bytes: %w",
-			length, text, maxText, symmem.ErrInvalid)
+			length, text, maxTextBytes, symmem.ErrInvalid)
 	}
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText copies the text that compose returns to dst, a buffer of capacity bytes, and stores the
-// text's length at length.
+// copyText copies the text that compose returns to dst, which has space for capacity bytes, and
+// stores the text's length at length.
 func copyText(
 	capacity C.size_t, dst *C.char, length *C.size_t, compose func() (string, error),
 ) C.int {

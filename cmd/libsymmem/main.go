@@ -11,27 +11,25 @@
 //   - No pointer to Go memory crosses the interface.
 //   - New fields of struct symmem_call are added at its end. Its first field holds the size of the
 //     struct in the caller's version of symmem.h.
-//   - Allocation registers nothing and does not wait for other ranks, so allocators may call it
-//     with locks held.
+//   - Allocation does not register memory or wait for other ranks, so allocators may call it with
+//     locks held.
 //
 // # Go in a foreign process
 //
 // Each item names the test, or the scenario of TestCProgram, that covers it.
 //
-//   - After a fork, the Go runtime would hang in the child, which has only one thread. A
-//     pthread_atfork handler marks the child, and every function then returns SYMMEM_ERR_FORKED.
-//     Scenario: forks.
-//   - A forked child would keep its parent's sockets open, so other ranks would not notice when the
-//     parent exits. The handler closes the sockets. Test: TestForkedChildClosesConnections.
+//   - A forked child has only one thread, in which the Go runtime would hang. A pthread_atfork
+//     handler marks the child, and every function then returns SYMMEM_ERR_FORKED. Scenario: forks.
+//   - A forked child would keep its parent's sockets open, which would hide the parent's exit from
+//     other ranks. The handler closes the sockets. Test: TestForkedChildClosesConnections.
 //   - A panic that reached C would abort the process, so every function recovers and returns
-//     SYMMEM_ERR_PANIC with the stack. Scenario: panics.
-//   - Go's signal handlers call the handlers that existed before. They do not replace handlers that
-//     are installed later with SA_ONSTACK, as Python does, because nothing imports os/signal.
-//     Scenario: signals.
+//     SYMMEM_ERR_PANIC. Scenario: panics.
+//   - Go's signal handlers call the handlers that existed before. They do not replace later ones,
+//     because nothing imports os/signal. Scenario: signals.
 //   - Go reads the environment only once, so symmem_open reads C's environment again. Scenario:
 //     reopen.
-//   - The first call of a foreign thread would take microseconds if Go stored per-thread state. A
-//     thread's pool, call site and error are therefore stored in C. Scenario: threads.
+//   - Go has no fast per-thread state, so a thread's pool, call site and error are stored in C.
+//     Scenario: threads.
 //   - CUDA's current device is per thread, so work for a device runs on a thread with the device's
 //     context, and allocation checks the device. Scenario: plug.
 //   - Static destructors may free memory after Go or CUDA has shut down, so frees do nothing once
@@ -41,7 +39,7 @@
 //   - Queries and registrations would invalidate another library's capture. During a capture,
 //     collectives are recorded in the graph, and registration returns SYMMEM_ERR_CAPTURING.
 //     Scenario: capture.
-//   - A communicator may be destroyed before symmem is closed. The caller of symmem_detach says
+//   - A communicator may be destroyed before symmem is closed. The caller of symmem_detach passes
 //     whether it still exists, and closing a group does not call NCCL for it. Scenario: attach.
 //   - Frees arrive in the order of addresses, which differs between ranks, so they are sorted
 //     before they take effect. Scenario: freed-order.

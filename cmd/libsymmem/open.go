@@ -31,8 +31,7 @@ func prepareOpen(length C.size_t, options *C.char) ([]byte, error) {
 	return []byte(text), importEnvironment()
 }
 
-// importEnvironment copies environment variables from C to Go, because Go reads the environment
-// only when the library is loaded.
+// importEnvironment copies C's environment to Go, which reads it only when the library is loaded.
 func importEnvironment() error {
 	for entry := C.symmem_environment(); entry != nil && *entry != nil; {
 		name, value, _ := strings.Cut(C.GoString(*entry), "=")
@@ -52,13 +51,13 @@ func goClose(force C.int) C.int {
 }
 
 //export goIsOpen
-func goIsOpen() C.int { return boolean(library.IsOpen) }
+func goIsOpen() C.int { return boolResult(library.IsOpen) }
 
 //export goCallSites
-func goCallSites() C.int { return boolean(library.RecordsCallSites) }
+func goCallSites() C.int { return boolResult(library.RecordsCallSites) }
 
-// boolean returns 1 if query returns true, and 0 if query returns false or panics.
-func boolean(query func() bool) C.int {
+// boolResult returns 1 if query returns true, and 0 if query returns false or panics.
+func boolResult(query func() bool) C.int {
 	answer := false
 	if binding.CatchPanic(func() error { answer = query(); return nil }) != nil || !answer {
 		return 0

@@ -13,7 +13,7 @@ import (
 
 //export goIsSymmetric
 func goIsSymmetric(group C.uint64_t, bytes C.size_t, address unsafe.Pointer) C.int {
-	return boolean(func() bool {
+	return boolResult(func() bool {
 		return library.IsSymmetric(uint64(group), uint64(bytes), uintptr(address))
 	})
 }
@@ -28,7 +28,7 @@ func goPeerAddresses(
 	})
 }
 
-// storeAddresses runs call and stores its results, one for each rank, in a list of `ranks` entries.
+// storeAddresses runs call and stores its results, one per rank, at addresses.
 func storeAddresses(
 	ranks C.size_t, addresses *C.uint64_t, call func() ([]uintptr, error),
 ) C.int {

@@ -12,8 +12,8 @@ import (
 // calls implements the functions that queue collectives or compare values.
 type calls struct{ session *session }
 
-// Arguments holds the arguments of a collective, a send or a receive as C passes them: enumerators
-// are numbers, and buffers are addresses.
+// Arguments holds a collective's arguments as C passes them: enumerators are numbers, and buffers
+// are addresses.
 type Arguments struct {
 	Operation, Type, Op, Path int
 	Root                      int // root of a collective, or other rank of a send or receive
@@ -21,12 +21,12 @@ type Arguments struct {
 	Count                     int64
 	Factor                    float64 // factor of PremulSum
 	Send, Recv                uintptr
-	// Splits holds the element counts of an operation whose parts have different sizes. If the
-	// offsets are nil, the parts are contiguous.
+	// Splits is for operations whose parts have different sizes. If its offsets are nil, the parts
+	// are contiguous.
 	Splits *symmem.Splits
 	// Arrived, if set, is called with the sender's rank after a Recv has received its message.
 	Arrived func(rank int)
-	// More holds the other calls of a list. This call is the first one.
+	// More holds the calls that follow this one in a list.
 	More []Arguments
 	// Wait makes Do wait until the stream is idle.
 	Wait   bool
@@ -74,8 +74,8 @@ func (cs *calls) queueCall(
 	return interop.Do(context.Background(), g.Group, call, s)
 }
 
-// queueInterruptible queues a collective that registers memory first. It is not part of queue,
-// because other collectives must not allocate memory for its closure.
+// queueInterruptible is separate from queueCall, so that other collectives do not allocate memory
+// for its closure.
 func (cs *calls) queueInterruptible(
 	interop symmem.Interop, g *group, call symmem.Call, s *symmem.Stream,
 ) error {
@@ -136,14 +136,11 @@ func (a *Arguments) toCall(r *rank, g *group) (symmem.Call, error) {
 	return a.findBuffers(r, call, sendBytes, recvBytes)
 }
 
-// equalPartOperations maps each operation whose parts can have different sizes to the operation
-// whose parts have equal sizes.
 var equalPartOperations = map[symmem.Operation]symmem.Operation{
 	symmem.OpAllToAllV: symmem.OpAllToAll, symmem.OpAllGatherV: symmem.OpAllGather,
 	symmem.OpReduceScatterV: symmem.OpReduceScatter,
 }
 
-// findBuffers sets the buffers of a call.
 func (a *Arguments) findBuffers(
 	r *rank, call symmem.Call, sendBytes, recvBytes int64,
 ) (symmem.Call, error) {
@@ -154,8 +151,8 @@ func (a *Arguments) findBuffers(
 	return call, err
 }
 
-// Explain returns, as JSON, the path (the implementation) that a collective would use now, and the
-// reason.
+// Explain returns, as JSON, the path (the implementation) that a collective would use now, and
+// why.
 func (cs *calls) Explain(handle uint64, a *Arguments) (string, error) {
 	r, g, err := cs.session.group(handle)
 	if err != nil {
@@ -184,8 +181,7 @@ type NormArguments struct {
 	Site                            uint32 // the number of the call site, or 0
 }
 
-// Norm queues a kernel that performs an all-reduce, a residual addition, an RMSNorm and a
-// quantization on a stream of another library.
+// Norm queues an all-reduce, a residual addition, an RMSNorm and a quantization as one kernel.
 func (cs *calls) Norm(handle uint64, n *NormArguments) error {
 	r, g, err := cs.session.group(handle)
 	if err != nil {

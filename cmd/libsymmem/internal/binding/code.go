@@ -11,32 +11,32 @@ import (
 // Code is the result of a function in symmem.h: SYMMEM_OK or one of SYMMEM_ERR_*.
 type Code int
 
-// The codes in symmem.h. Their values are part of the interface.
+// The codes in symmem.h. Their values must not change.
 const (
-	OK Code = iota
-	Invalid
-	Closed
-	Unsupported
-	OutOfMemory
-	Size
-	DoubleFree
-	Freed
-	Foreign
-	Capturing
-	OutOfRange
-	Aborted
-	Divergence
-	Timeout
-	RankLost
-	Forked
-	NotOpen
-	Live
-	Short
-	Panic
-	Failed
-	Interrupted
-	Busy
-	Suspended
+	CodeOK Code = iota
+	CodeInvalid
+	CodeClosed
+	CodeUnsupported
+	CodeOutOfMemory
+	CodeSize
+	CodeDoubleFree
+	CodeFreed
+	CodeForeign
+	CodeCapturing
+	CodeOutOfRange
+	CodeAborted
+	CodeDivergence
+	CodeTimeout
+	CodeRankLost
+	CodeForked
+	CodeNotOpen
+	CodeLive
+	CodeShort
+	CodePanic
+	CodeFailed
+	CodeInterrupted
+	CodeBusy
+	CodeSuspended
 	numCodes
 )
 
@@ -65,65 +65,64 @@ var (
 	ErrPanic = errors.New("panic inside symmem")
 )
 
-// errorCodes maps errors to codes. CodeOf uses the first entry that an error wraps, so causes
-// precede their consequences.
+// errorCodes maps errors to codes. CodeOf uses the first entry that an error wraps, so an error
+// that can cause another one comes first.
 var errorCodes = []struct {
 	err  error
 	code Code
 }{
-	{ErrPanic, Panic},
-	{ErrNotOpen, NotOpen},
-	{ErrLive, Live},
-	{symmem.ErrCapturing, Capturing},
-	{symmem.ErrOutOfMemory, OutOfMemory},
-	{symmem.ErrBusy, Busy},
-	{symmem.ErrSuspended, Suspended},
-	{symmem.ErrSize, Size},
-	{symmem.ErrDoubleFree, DoubleFree},
-	{symmem.ErrFreed, Freed},
-	{symmem.ErrForeign, Foreign},
-	{symmem.ErrOutOfRange, OutOfRange},
-	{symmem.ErrAborted, Aborted},
-	{symmem.ErrClosed, Closed},
-	{symmem.ErrUnsupported, Unsupported},
-	{symmem.ErrInvalid, Invalid},
-	{context.DeadlineExceeded, Timeout},
+	{ErrPanic, CodePanic},
+	{ErrNotOpen, CodeNotOpen},
+	{ErrLive, CodeLive},
+	{symmem.ErrCapturing, CodeCapturing},
+	{symmem.ErrOutOfMemory, CodeOutOfMemory},
+	{symmem.ErrBusy, CodeBusy},
+	{symmem.ErrSuspended, CodeSuspended},
+	{symmem.ErrSize, CodeSize},
+	{symmem.ErrDoubleFree, CodeDoubleFree},
+	{symmem.ErrFreed, CodeFreed},
+	{symmem.ErrForeign, CodeForeign},
+	{symmem.ErrOutOfRange, CodeOutOfRange},
+	{symmem.ErrAborted, CodeAborted},
+	{symmem.ErrClosed, CodeClosed},
+	{symmem.ErrUnsupported, CodeUnsupported},
+	{symmem.ErrInvalid, CodeInvalid},
+	{context.DeadlineExceeded, CodeTimeout},
 }
 
 // CodeOf returns the code of an error.
 func CodeOf(err error) Code {
 	if err == nil {
-		return OK
+		return CodeOK
 	}
 	switch {
 	case errors.Is(err, symmem.ErrInterrupted):
-		return Interrupted
+		return CodeInterrupted
 	case errors.As(err, new(*symmem.DivergenceError)), errors.As(err, new(*symmem.MismatchError)),
 		errors.As(err, new(*symmem.DeadlockError)), isMessageError(err):
-		return Divergence
+		return CodeDivergence
 	case errors.As(err, new(*symmem.RankLostError)):
-		return RankLost
+		return CodeRankLost
 	case errors.As(err, new(*symmem.TimeoutError)):
-		return Timeout
+		return CodeTimeout
 	}
 	for _, entry := range errorCodes {
 		if errors.Is(err, entry.err) {
 			return entry.code
 		}
 	}
-	return Failed
+	return CodeFailed
 }
 
-// adviceByCode maps codes to advice that Message appends to an error's text.
 var adviceByCode = map[Code]string{
-	OutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
-	DoubleFree:  "this pointer was freed before, or was never allocated",
-	Capturing:   "register or reserve before the capture begins",
-	Divergence:  "ranks must make the same allocations and calls in the same order",
-	Timeout: "find out why those ranks are late, or raise the timeout: that of the process group " +
-		"in torch.distributed, symmem.init(timeout=...) in Python, timeout_ms of symmem_open in C",
-	RankLost: "read the output of those ranks; their groups have failed",
-	Panic:    "please report this, with the message",
+	CodeOutOfMemory: "free memory, raise the capacity of the pool, or reserve memory early",
+	CodeDoubleFree:  "this pointer was freed before, or was never allocated",
+	CodeCapturing:   "register or reserve before the capture begins",
+	CodeDivergence:  "ranks must make the same allocations and calls in the same order",
+	CodeTimeout: "find out why those ranks are late, or raise the timeout (of the process group in " +
+		"torch.distributed, timeout= of symmem.init in Python, or timeout_ms of symmem_open in C)",
+	CodeRankLost: "read the output of those ranks; their groups have failed",
+	CodePanic:    "please report this, with the message",
 }
 
 // Message returns an error's text, followed by advice for the code.
@@ -132,19 +131,19 @@ func (c Code) Message(err error) string {
 	if advice := adviceByCode[c]; advice != "" && !isValueDivergence(err) {
 		text += "; " + advice
 	}
-	if c == Divergence && !isMessageError(err) && !hasCallSites(err) {
-		text += "; set SYMMEM_CALLSITES=1 to see the lines"
+	if c == CodeDivergence && !isMessageError(err) && !hasCallSites(err) {
+		text += "; set SYMMEM_CALLSITES=1 to see the source lines"
 	}
 	return text
 }
 
-// isMessageError reports whether err is about sends and receives, which have no call sites.
+// isMessageError reports whether err is about a send or a receive, whose call sites are not
+// recorded.
 func isMessageError(err error) bool {
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// isValueDivergence reports whether err says that ranks passed different values, which does not
-// make the group fail.
+// isValueDivergence reports whether ranks passed different values. Their group then does not fail.
 func isValueDivergence(err error) bool {
 	var divergence *symmem.DivergenceError
 	return errors.As(err, &divergence) && divergence.Kind == symmem.DivergedValue

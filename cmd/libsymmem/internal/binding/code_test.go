@@ -31,7 +31,7 @@ func enumerators(t *testing.T) map[string]int {
 
 func TestCodesMatchHeader(t *testing.T) {
 	names := enumerators(t)
-	for c := Invalid; c < numCodes; c++ {
+	for c := CodeInvalid; c < numCodes; c++ {
 		if got, ok := names["ERR_"+c.String()]; !ok || got != int(c) {
 			t.Errorf("code %v = %d, want %d as in symmem.h", c, c, got)
 		}
@@ -70,44 +70,47 @@ func TestCodeOf(t *testing.T) {
 		code Code
 		json string
 	}{
-		{"no error is OK", nil, OK, ""},
+		{"no error is OK", nil, CodeOK, ""},
 		{
-			"divergence has details", &symmem.DivergenceError{Group: "world"}, Divergence,
+			"divergence has details", &symmem.DivergenceError{Group: "world"}, CodeDivergence,
 			`"divergence":{"group":"world"`,
 		},
 		{
 			"deadlock is a divergence",
-			&symmem.DeadlockError{Activity: map[int]string{1: "a check"}}, Divergence,
+			&symmem.DeadlockError{Activity: map[int]string{1: "a check"}}, CodeDivergence,
 			`"elsewhere":{"1":"a check"}`,
 		},
 		{
 			"mismatched call is a divergence",
-			&symmem.MismatchError{Group: "pair", Others: []int{1}}, Divergence, `"group":"pair"`,
+			&symmem.MismatchError{Group: "pair", Others: []int{1}}, CodeDivergence, `"group":"pair"`,
 		},
 		{
 			"device out of memory", fmt.Errorf("mapping: %w", symmem.ErrOutOfMemory),
-			OutOfMemory, "mapping",
+			CodeOutOfMemory, "mapping",
 		},
-		{"timeout lists late ranks", &symmem.TimeoutError{Missing: []int{3}}, Timeout, `"missing":[3]`},
 		{
-			"timeout lists absent ranks", &symmem.AbsentError{Ranks: []int{2}}, Timeout,
+			"timeout lists late ranks", &symmem.TimeoutError{Missing: []int{3}}, CodeTimeout,
+			`"missing":[3]`,
+		},
+		{
+			"timeout lists absent ranks", &symmem.AbsentError{Ranks: []int{2}}, CodeTimeout,
 			`"missing":[2]`,
 		},
-		{"lost ranks are listed", &symmem.RankLostError{Ranks: []int{1}}, RankLost, `"ranks":[1]`},
+		{"lost ranks are listed", &symmem.RankLostError{Ranks: []int{1}}, CodeRankLost, `"ranks":[1]`},
 		{
 			"lost rank precedes its consequences",
-			errors.Join(symmem.ErrClosed, &symmem.RankLostError{}), RankLost, `"ranks":[]`,
+			errors.Join(symmem.ErrClosed, &symmem.RankLostError{}), CodeRankLost, `"ranks":[]`,
 		},
 		{
-			"out of memory has the requested size", &symmem.OutOfMemoryError{Requested: 7}, OutOfMemory,
+			"out of memory has the requested size", &symmem.OutOfMemoryError{Requested: 7}, CodeOutOfMemory,
 			`"requested":7`,
 		},
 		{
-			"panic precedes the error it wraps", fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed), Panic,
+			"panic precedes the error it wraps", fmt.Errorf("%w: %w", ErrPanic, symmem.ErrClosed), CodePanic,
 			`"name":"PANIC"`,
 		},
-		{"closed", symmem.ErrClosed, Closed, ""},
-		{"other errors are FAILED", errors.New("cuda error 999"), Failed, "cuda error 999"},
+		{"closed", symmem.ErrClosed, CodeClosed, ""},
+		{"other errors are FAILED", errors.New("cuda error 999"), CodeFailed, "cuda error 999"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if got := CodeOf(row.err); got != row.code {
@@ -129,11 +132,11 @@ func TestDivergenceWithoutCallSitesSuggestsEnablingThem(t *testing.T) {
 		{Ranks: []int{0}, Event: "this"}, {Ranks: []int{1}, Event: "that"},
 	}}
 	const advice = "SYMMEM_CALLSITES=1"
-	if text := Divergence.Message(&d); !strings.Contains(text, advice) {
+	if text := CodeDivergence.Message(&d); !strings.Contains(text, advice) {
 		t.Errorf("message without call sites = %s, want %s in it", text, advice)
 	}
 	d.Sides[0].Site = "model.py:7"
-	if text := Divergence.Message(&d); strings.Contains(text, advice) {
+	if text := CodeDivergence.Message(&d); strings.Contains(text, advice) {
 		t.Errorf("message with a call site = %s, want no %s in it", text, advice)
 	}
 }

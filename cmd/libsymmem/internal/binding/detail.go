@@ -7,7 +7,6 @@ import (
 	"symmem"
 )
 
-// errorDetail is encoded as the JSON that Detail returns.
 type errorDetail struct {
 	Code       int               `json:"code"`
 	Name       string            `json:"name"`
@@ -18,8 +17,8 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes different calls or events of the ranks. The first difference is
-// between FirstPosition and LastPosition in the ranks' sequences of calls or events.
+// divergenceDetail describes how the calls or events of ranks differ. Positions count the calls or
+// events of each rank; the first difference is between FirstPosition and LastPosition.
 type divergenceDetail struct {
 	Group         string          `json:"group"`
 	Kind          string          `json:"kind"`
@@ -51,9 +50,8 @@ type timeoutDetail struct {
 	MissingRanks []int          `json:"missing"`
 	CallsByRank  map[int]string `json:"activity"`
 	// NCCLCounts holds NCCL's operation counts if they differ between ranks.
-	NCCLCounts string `json:"counts,omitempty"`
-	// NeverJoined is set if the missing ranks have not joined the group.
-	NeverJoined bool `json:"absent,omitempty"`
+	NCCLCounts  string `json:"counts,omitempty"`
+	NeverJoined bool   `json:"absent,omitempty"`
 }
 
 type lostDetail struct {
@@ -65,7 +63,7 @@ type memoryDetail struct {
 	RequestedBytes int64 `json:"requested"`
 }
 
-// Detail returns an error as JSON: its code, name, text and fields.
+// Detail returns an error as JSON.
 func Detail(code Code, err error) string {
 	d := errorDetail{Code: int(code), Name: code.String(), Message: code.Message(err)}
 	d.fill(err)
@@ -111,7 +109,6 @@ func (d *errorDetail) fill(err error) {
 	}
 }
 
-// divergenceWithoutVariants describes a divergence if it is not known what each rank did.
 func divergenceWithoutVariants(
 	kind, group string, callsByRank map[int]string,
 ) *divergenceDetail {
@@ -136,5 +133,5 @@ func divergenceOf(e *symmem.DivergenceError) *divergenceDetail {
 	return d
 }
 
-// nonNilCopy returns a copy that is never nil, because JSON encodes nil as null.
+// nonNilCopy never returns nil, because JSON encodes nil as null.
 func nonNilCopy(list []int) []int { return append([]int{}, list...) }

@@ -1,23 +1,22 @@
 // Package binding implements libsymmem.so, except for its C code. It runs symmem's ranks in a
 // process whose tensors, streams and caching allocator belong to another library, usually PyTorch.
 //
-// PyTorch's caching allocator requests memory in pieces of 2 MiB, 20 MiB and more, and divides them
-// among tensors. Each piece is a block of a symmem pool. PyTorch compares addresses to choose
-// between equally good free blocks. The addresses of blocks therefore ascend in the same order on
-// all ranks, so that PyTorch makes the same choice everywhere.
+// PyTorch's caching allocator requests memory in pieces of at least 2 MiB, and divides them among
+// tensors. Each piece is a block of a symmem pool. PyTorch compares addresses to choose between
+// free blocks of the same size, so the addresses of blocks ascend in the same order on all ranks.
 //
 // # Order of frees
 //
-// PyTorch frees memory in the order of stream handles and addresses, which differs between ranks.
-// Free therefore only retires a buffer: calls no longer find it by its address, but it stays
-// allocated. The next event that is the same on all ranks, such as an allocation or a registration,
-// frees the retired buffers in order of segment and offset.
+// PyTorch frees memory in an order that differs between ranks. Free therefore only retires a
+// buffer: calls no longer find it by its address, but it stays allocated. The next event that is
+// the same on all ranks, such as an allocation, frees the retired buffers in order of segment and
+// offset.
 //
 // # Worlds
 //
-// A process can be a rank of several worlds at once, each with separate ranks, timeout, groups and
-// pools. Open opens the main world; OpenWorld opens others. Handles and pool numbers are unique in
-// the process, so most functions need no world as an argument.
+// A process can be a rank of several worlds at once, each with its own ranks, timeout, groups and
+// pools. Open opens the main world, and OpenWorld opens others. Handles and pool numbers are unique
+// in the process.
 //
 // # Concurrency
 //

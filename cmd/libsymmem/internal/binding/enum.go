@@ -7,8 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// Each table lists the Go values of an enum in symmem.h. The index of a value is the number of its
-// enumerator, which is part of the interface.
+// Each table lists the Go values of an enum in symmem.h by number.
 var (
 	types = []symmem.DataType{
 		symmem.Float64, symmem.Float32, symmem.Float16, symmem.BFloat16,

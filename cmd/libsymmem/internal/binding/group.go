@@ -10,7 +10,6 @@ import (
 	"symmem"
 )
 
-// group is a symmem.Group with a handle and the communicators attached to it.
 type group struct {
 	*symmem.Group
 	owner       *rank
@@ -20,8 +19,8 @@ type group struct {
 	machines    int           // number of machines that the group spans
 }
 
-// isWithinDomain reports whether all ranks of the group belong to a pool's domain. Only then can
-// the pool's memory be registered with the group.
+// isWithinDomain reports whether all ranks of the group share the pool. Only then can its memory
+// be registered with the group.
 func (g *group) isWithinDomain(p *pool) bool {
 	domain := p.Domain()
 	if domain == nil {
@@ -31,7 +30,7 @@ func (g *group) isWithinDomain(p *pool) bool {
 	return !slices.ContainsFunc(g.Ranks(), func(r int) bool { return !slices.Contains(all, r) })
 }
 
-// attachment is a communicator of another library that is attached to a group.
+// attachment is a communicator of another library that uses a group's windows.
 type attachment struct {
 	handle       uint64
 	address      uintptr
@@ -39,8 +38,8 @@ type attachment struct {
 	group        *group
 }
 
-// groupTable holds a rank's groups and attachments by handle. session.groupIndex holds the groups
-// of all ranks.
+// groupTable holds one rank's groups and attachments. session.groupIndex holds the groups of all
+// ranks.
 type groupTable struct {
 	owner    *rank
 	watchers sync.WaitGroup // goroutines that run until their group ends
@@ -48,7 +47,7 @@ type groupTable struct {
 	mu          sync.RWMutex
 	groups      map[uint64]*group      // guarded by mu
 	attachments map[uint64]*attachment // guarded by mu
-	openCounts  map[string]int         // by the id that groupID returns; guarded by mu
+	openCounts  map[string]int         // by groupID; guarded by mu
 }
 
 func (t *groupTable) init(owner *rank) {
@@ -57,8 +56,8 @@ func (t *groupTable) init(owner *rank) {
 	t.openCounts = map[string]int{}
 }
 
-// add adds a group, returns its handle and starts a goroutine that updates the Counters when the
-// group fails or ends.
+// add adds a group and returns its handle. A goroutine updates the Counters when the group fails
+// or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{
@@ -89,9 +88,8 @@ func (t *groupTable) allGroups() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// nextID returns the id for the next group to be opened with this name and these ranks. The id ends
-// with a counter, because the same ranks can open several groups with one name. All of these ranks
-// get the same counter, because each of them takes part every time.
+// nextID returns the id for a new group. The same ranks can open several groups with one name, so
+// the id ends with a counter, which is the same on all of these ranks.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()
@@ -100,7 +98,6 @@ func (t *groupTable) nextID(name string, ranks []int) string {
 	return fmt.Sprintf("%s #%d", id, t.openCounts[id])
 }
 
-// remove removes a group and forgets its attached communicators.
 func (t *groupTable) remove(g *group) {
 	t.mu.Lock()
 	delete(t.groups, g.handle)
@@ -123,7 +120,6 @@ func (t *groupTable) attach(a *attachment) {
 	a.group.attachments = append(a.group.attachments, a)
 }
 
-// detach removes and returns the attachment with the given handle, or returns nil.
 func (t *groupTable) detach(handle uint64) *attachment {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,7 +133,6 @@ func (t *groupTable) detach(handle uint64) *attachment {
 	return a
 }
 
-// attachmentsOf returns the attachments of a group in the order in which they were added.
 func (t *groupTable) attachmentsOf(g *group) []*attachment {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -154,8 +149,6 @@ func (t *groupTable) forgetAttachments() {
 	}
 }
 
-// groupID returns an id that contains the name and the ranks of a group. A long id is shortened to
-// the beginning of the name and a hash.
 func groupID(name string, ranks []int) string {
 	const maxLength, prefix = symmem.MaxGroupID / 2, 64
 	id := fmt.Sprintf("%s %v", name, ranks)

@@ -28,8 +28,8 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn joins a group of a world. ranks holds rank numbers within that world, and the call is
-// collective over these ranks. If timeoutMS is 0, the world's timeout applies.
+// OpenGroupIn joins a group of any world; ranks are numbered within that world. It is collective
+// over the group's ranks. If timeoutMS is 0, the world's timeout applies.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
 ) (uint64, error) {
@@ -62,8 +62,8 @@ func (gs *groups) open(
 	return r.groupTable.add(g, name), nil
 }
 
-// CloseGroup leaves a group and forgets its attached communicators. Memory that was registered with
-// these communicators stays registered until their owner destroys them.
+// CloseGroup leaves a group and forgets its attached communicators. Memory registered with them
+// stays registered until their owner destroys them.
 func (gs *groups) CloseGroup(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {
@@ -77,7 +77,6 @@ func (gs *groups) CloseGroup(handle uint64) error {
 	return g.Close()
 }
 
-// groupDescription is encoded as the JSON that DescribeGroup returns.
 type groupDescription struct {
 	ID        string  `json:"id"`
 	Name      string  `json:"name"`
@@ -176,8 +175,8 @@ func (gs *groups) SetPath(handle uint64, path int) error {
 	})
 }
 
-// Check compares the allocations and frees of the group's ranks in all pools that these ranks
-// share. It is collective over the group.
+// Check compares the allocations and frees of the group's ranks in the pools that they share. It
+// is collective over the group.
 func (gs *groups) Check(handle uint64) error {
 	r, g, err := gs.session.group(handle)
 	if err != nil {

@@ -12,20 +12,16 @@ import (
 	"symmem"
 )
 
-// interrupts lets the caller interrupt waiting calls.
 type interrupts struct {
 	poll atomic.Pointer[pollFunctions] // nil if the caller has set none
 }
 
-// pollFunctions holds the caller's functions that report whether to interrupt a wait.
 type pollFunctions struct {
 	// pollOnThread is called on the waiting thread, without locks of this package.
 	pollOnThread func() bool
-	// pollInCollective is called during a collective, on any thread, while the stream's lock is
-	// held.
+	// pollInCollective is called during a collective, on any thread, with the stream's lock held.
 	pollInCollective func() bool
-	// unusedSlice is a time slice to reuse, or nil.
-	unusedSlice atomic.Pointer[timeSlice]
+	reusableSlice    atomic.Pointer[timeSlice]
 }
 
 // SetPoll sets the functions that report whether to interrupt a wait. A nil onThread disables both.
@@ -48,8 +44,7 @@ func errInterrupted(operation string) error {
 	return fmt.Errorf("%s: %w", operation, symmem.ErrInterrupted)
 }
 
-// pollInCollective is called by a waiting collective. It returns an error if the caller wants to
-// interrupt the wait.
+// pollInCollective returns an error if the caller wants to interrupt a collective.
 func (i *interrupts) pollInCollective() error {
 	if p := i.poll.Load(); p != nil && p.pollInCollective() {
 		return errInterrupted("waiting in a collective")
@@ -57,21 +52,21 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-// runResumable repeats a call that only waits. It gives each attempt a context that soon expires,
-// and polls the caller between attempts.
+// runResumable repeats a call that only waits, with a context that soon expires, and polls the
+// caller between attempts.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
 		return call(context.Background())
 	}
 	for {
-		ctx := p.unusedSlice.Swap(nil)
+		ctx := p.reusableSlice.Swap(nil)
 		if ctx == nil {
 			ctx = newTimeSlice(pollInterval)
 		}
 		err := call(ctx)
 		if ctx.stop() {
-			p.unusedSlice.Store(ctx)
+			p.reusableSlice.Store(ctx)
 		}
 		if err == nil || !errors.Is(err, errTimeSlice) {
 			return err
@@ -82,9 +77,9 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 }
 
-// runInterruptible runs a call on another goroutine and polls the caller in the meantime. If the
-// caller interrupts the wait, runInterruptible cancels the call's context, waits for maxCancelWait
-// at most, and returns even if the call is still running.
+// runInterruptible runs a call on another goroutine and polls the caller in the meantime. To
+// interrupt the call, it cancels the context, waits for at most maxCancelWait, and returns even if
+// the call is still running.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -128,8 +123,8 @@ func CatchPanic(call func() error) (err error) {
 	return call()
 }
 
-// timeSlice is a context that expires a fixed time after the first call of Done or Err. A call that
-// does not wait therefore neither starts a timer nor reads the clock.
+// timeSlice is a context that expires a fixed time after the first call of Done or Err. A call
+// that does not wait starts no timer.
 type timeSlice struct {
 	duration time.Duration
 
@@ -141,7 +136,6 @@ type timeSlice struct {
 
 func newTimeSlice(length time.Duration) *timeSlice { return &timeSlice{duration: length} }
 
-// expiryLocked returns the time at which the slice expires. The caller must hold t.mu.
 func (t *timeSlice) expiryLocked() time.Time {
 	if t.expiry.IsZero() {
 		t.expiry = time.Now().Add(t.duration)
@@ -152,7 +146,6 @@ func (t *timeSlice) expiryLocked() time.Time {
 // Deadline returns no deadline, because the wait continues after the slice.
 func (t *timeSlice) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Done returns a channel that is closed when the slice expires.
 func (t *timeSlice) Done() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,7 +156,6 @@ func (t *timeSlice) Done() <-chan struct{} {
 	return t.done
 }
 
-// Err returns errTimeSlice once the slice has expired.
 func (t *timeSlice) Err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,8 +167,7 @@ func (t *timeSlice) Err() error {
 
 func (t *timeSlice) Value(any) any { return nil }
 
-// stop stops the timer and reports whether the slice can be reused. This is the case if neither
-// Done nor Err has been called.
+// stop stops the timer. It reports whether the slice can be reused because it has not begun.
 func (t *timeSlice) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,8 +32,9 @@ func TestInterruptedSynchronizeCanBeRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := interruptAtPoll(l, 3)
-	if err := l.Synchronize(0); CodeOf(err) != Interrupted || *count != 3 {
-		t.Errorf("interrupted Synchronize = %v after %d polls, want %v after 3", err, *count, Interrupted)
+	if err := l.Synchronize(0); CodeOf(err) != CodeInterrupted || *count != 3 {
+		t.Errorf("interrupted Synchronize = %v after %d polls, want %v after 3", err, *count,
+			CodeInterrupted)
 	}
 	close(gate)
 	interruptAtPoll(l, 1000)
@@ -78,7 +79,7 @@ func TestInterruptedCallThatDoesNotReturnIsAbandoned(t *testing.T) {
 	}
 	close(release)
 	err := l.runInterruptible("working", func(context.Context) error { panic("a mistake") })
-	if CodeOf(err) != Panic {
+	if CodeOf(err) != CodePanic {
 		t.Errorf("call that panics: got %v, want %v", err, ErrPanic)
 	}
 }

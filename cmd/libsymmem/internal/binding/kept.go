@@ -10,20 +10,18 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRankBuffers tracks buffers of closed ranks, because callers can still use and free them. It
-// records unmapped segments (parts of a pool's address range) as well.
+// closedRankBuffers tracks buffers of closed ranks, because callers can still use and free them,
+// and unmapped segments.
 type closedRankBuffers struct {
-	// isNonEmpty is set when the first rank or segment is added. Until then, calls take no lock.
-	isNonEmpty atomic.Bool
+	isNonEmpty atomic.Bool // while this is false, calls take no lock
 
 	mu    sync.Mutex
 	ranks []symmem.Interop // closed ranks with live buffers, copied on write; guarded by mu
 
-	// No other lock may be acquired with unmappedMu held, because recordUnmapped is called with a
-	// pool's lock held.
-	unmappedMu sync.Mutex
-	// unmappedSegments holds the last unmapped segments, oldest first. Guarded by unmappedMu.
-	unmappedSegments []addressRange
+	// recordUnmapped is called with a pool's lock held, so no lock may be acquired with unmappedMu
+	// held.
+	unmappedMu       sync.Mutex
+	unmappedSegments []addressRange // oldest first; guarded by unmappedMu
 }
 
 type addressRange struct {
@@ -35,7 +33,6 @@ func (s addressRange) contains(address uintptr) bool { return address-s.start < 
 
 const maxUnmappedSegments = 1024
 
-// keepRank adds a rank that is about to be closed, if the rank has live buffers.
 func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
 	if holdsBuffers(rank) {
 		k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
@@ -54,15 +51,15 @@ func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.I
 	k.isNonEmpty.Store(true)
 }
 
-// closedRanks returns the list of closed ranks. Callers use the list without k.mu, because they
-// lock pools, and a call may hold a pool's lock while it waits for other ranks.
+// closedRanks returns the closed ranks. Callers must not hold k.mu while they use the list,
+// because they lock pools, and a call may hold a pool's lock while it waits for other ranks.
 func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
-// recordUnmapped records an unmapped segment. It is called with a pool's lock held.
+// recordUnmapped is called with a pool's lock held.
 func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()
@@ -84,8 +81,8 @@ func (k *closedRankBuffers) isUnmapped(address uintptr) bool {
 	})
 }
 
-// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. On the
-// host backend, it accepts an unmapped segment's addresses if other code has mapped them again.
+// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. On
+// the host backend, other code may have mapped the addresses again.
 func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost bool) error {
 	if !k.isNonEmpty.Load() {
 		return nil
@@ -101,8 +98,7 @@ func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost b
 	return nil
 }
 
-// freeBuffer frees a buffer of a closed rank, and reports whether the address belongs to such a
-// buffer.
+// freeBuffer frees a buffer of a closed rank. It returns false if there is none at the address.
 func (k *closedRankBuffers) freeBuffer(address uintptr) (bool, error) {
 	for _, rank := range k.closedRanks() {
 		b, err := rank.Retire(address)

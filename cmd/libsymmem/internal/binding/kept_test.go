@@ -29,8 +29,8 @@ func TestLiveBuffersOutliveForcedClose(t *testing.T) {
 		words[pool] = *(**uint64)(unsafe.Pointer(&address))
 		*words[pool] = uint64(pool + 10)
 	}
-	if err := l.Close(false); CodeOf(err) != Live {
-		t.Errorf("Close with live buffers: got %v, want %v", err, Live)
+	if err := l.Close(false); CodeOf(err) != CodeLive {
+		t.Errorf("Close with live buffers: got %v, want %v", err, CodeLive)
 	}
 	for _, closeMemory := range []func() error{
 		func() error { return l.ClosePool(number, true) },
@@ -109,7 +109,7 @@ func TestFreedMemoryOfClosedPoolsIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		check("live memory of a closed pool", live, OK)
+		check("live memory of a closed pool", live, CodeOK)
 		check("freed memory of a mapped segment", freed, CodeOf(symmem.ErrFreed))
 		check("freed memory of an unmapped segment", large, CodeOf(symmem.ErrFreed))
 		if err := l.Free(live, false); err != nil {

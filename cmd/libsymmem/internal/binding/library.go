@@ -26,7 +26,7 @@ type Library struct {
 	plugin
 }
 
-// New returns a Library that is not yet open. It calls warn to print a warning.
+// New returns a Library that is not yet open. It calls warn to print warnings.
 func New(counters *Counters, warn func(text string)) *Library {
 	l := &Library{session: session{
 		counters: counters, printWarning: warn, warnings: warnings{counters: counters},
@@ -61,9 +61,8 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 	return err
 }
 
-// Close leaves the main world and frees its memory. Unless force is set, Close fails if any buffer
-// is live. If force is set, Close waits for other ranks for at most a second, and live buffers can
-// still be used and freed afterwards.
+// Close leaves the main world and frees its memory. Unless force is set, Close fails if a buffer
+// is live. With force, Close waits at most a second for other ranks, and live buffers stay usable.
 func (l *Library) Close(force bool) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()
@@ -84,7 +83,6 @@ func (l *Library) RecordsCallSites() bool {
 	return slices.ContainsFunc(l.ranks.allRanks(), func(r *rank) bool { return r.recordsCallSites })
 }
 
-// worldDescription is encoded as the JSON that Describe returns.
 type worldDescription struct {
 	Rank        int    `json:"rank"`
 	Size        int    `json:"size"`
@@ -123,8 +121,8 @@ func encode(value any) (string, error) {
 	return string(text), err
 }
 
-// SetCheck sets the check level of the main world, which determines when ranks compare their
-// calls. It is collective over the world.
+// SetCheck sets how often the ranks of the main world compare their calls. It is collective over
+// the world.
 func (l *Library) SetCheck(level int) error {
 	r, err := l.mainWorldRank()
 	if err != nil {

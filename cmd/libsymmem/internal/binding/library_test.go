@@ -47,8 +47,8 @@ func TestInvalidOptionsAreRejected(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			l := New(&Counters{}, func(string) {})
 			err := l.Open([]byte(row.text))
-			if CodeOf(err) != Invalid || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("Open = %v, want %v with %q", err, Invalid, row.want)
+			if CodeOf(err) != CodeInvalid || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("Open = %v, want %v with %q", err, CodeInvalid, row.want)
 			}
 			if l.IsOpen() {
 				t.Error("IsOpen() = true, want false")

@@ -46,8 +46,7 @@ type PoolOptions struct {
 	Placement    string `json:"placement"`
 }
 
-// decode decodes a JSON object and rejects names that options does not have. For an empty text, it
-// leaves options unchanged.
+// decode decodes a JSON object and rejects unknown fields. An empty text leaves options unchanged.
 func decode(text []byte, options any) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
@@ -102,8 +101,7 @@ func (o *Options) runtimeOptions() (symmem.Options, error) {
 	return out, err
 }
 
-// maxMilliseconds is the longest duration that callers may pass: one day.
-const maxMilliseconds = 24 * 60 * 60 * 1000
+const maxMilliseconds = 24 * 60 * 60 * 1000 // one day
 
 func parseMilliseconds(name string, value int64) (time.Duration, error) {
 	if value < 0 || value > maxMilliseconds {
@@ -126,7 +124,7 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 }
 
 // recordsCallSites reports whether to record call sites. SYMMEM_CALLSITES holds a boolean or the
-// maximum number of source lines to record for a call.
+// maximum number of source lines for a call.
 func (o *Options) recordsCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites
@@ -139,8 +137,8 @@ func (o *Options) recordsCallSites() bool {
 	return err == nil && enabled
 }
 
-// defaultMaxProcs is the default GOMAXPROCS. It is small because many ranks may share a machine,
-// and each process runs its caller's threads as well.
+// defaultMaxProcs is small because many ranks may share a machine, and the caller's threads need
+// processors as well.
 const defaultMaxProcs = 2
 
 func (o *Options) setMaxProcs() {

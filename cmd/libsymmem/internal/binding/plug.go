@@ -9,15 +9,15 @@ import (
 	"symmem"
 )
 
-// plugin implements the functions for inference engines that use symmem only as an allocator, and
+// plugin implements the functions for inference engines that use symmem only as an allocator and
 // do not call Open.
 type plugin struct {
 	session       *session
-	openLibrary   func(device int) error // Library.openAlone
-	printedErrors sync.Map               // set of error texts that PlugStatus has printed
+	openLibrary   func(device int) error
+	printedErrors sync.Map // set of error texts
 }
 
-// openAlone opens the library as a job of one rank on a device, unless it is already open.
+// openAlone opens the library as a job of one rank, unless it is already open.
 func (l *Library) openAlone(device int) error {
 	if l.IsOpen() {
 		return nil
@@ -31,7 +31,7 @@ func (l *Library) openAlone(device int) error {
 }
 
 // PlugAlloc allocates like Alloc. If the library is not open, PlugAlloc opens it as a job of one
-// rank on the device.
+// rank.
 func (p *plugin) PlugAlloc(
 	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -57,24 +57,24 @@ const (
 // PlugResult returns the ncclResult_t for an error.
 func PlugResult(err error) int {
 	switch CodeOf(err) {
-	case OK:
+	case CodeOK:
 		return 0
-	case Panic:
+	case CodePanic:
 		return ncclInternalError
-	case Invalid, Unsupported:
+	case CodeInvalid, CodeUnsupported:
 		return ncclInvalidArgument
-	case Divergence, NotOpen, Closed, Forked:
+	case CodeDivergence, CodeNotOpen, CodeClosed, CodeForked:
 		return ncclInvalidUsage
-	case Timeout, RankLost, Aborted:
+	case CodeTimeout, CodeRankLost, CodeAborted:
 		return ncclRemoteError
 	default:
 		return ncclSystemError
 	}
 }
 
-// PlugRegister registers new memory of pool 0 with a communicator. If there is new memory, the call
-// is collective over the communicator. During a capture, PlugRegister registers nothing and prints
-// a warning once. The first call after the capture registers the memory.
+// PlugRegister registers new memory of pool 0 with a communicator. If there is new memory, the
+// call is collective over the communicator. During a graph capture, PlugRegister registers nothing
+// and prints a warning once.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {
@@ -102,8 +102,6 @@ func (p *plugin) PlugRegister(comm uintptr) error {
 	return nil
 }
 
-// adopt returns the AdoptedCommunicator for the communicator at an address. The first call for an
-// address creates it.
 func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 	return r.pluginComms.findOrCreate(comm, func(uintptr) (*symmem.AdoptedCommunicator, error) {
 		return r.rt.Interop().AdoptCommunicator(comm, fmt.Sprintf("%#x", comm), nil)
@@ -111,7 +109,7 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 }
 
 // PlugStatus returns the ncclResult_t for the error of a registration. It prints each error text
-// once, because engines repeat a rejected registration in every step.
+// only once, because engines try again in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)
@@ -122,8 +120,8 @@ func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	return PlugResult(err)
 }
 
-// PlugForget forgets a communicator that its owner destroys, so that a later communicator at the
-// same address counts as a new one.
+// PlugForget forgets a communicator that its owner destroys. A later communicator may have the
+// same address.
 func (p *plugin) PlugForget(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {

@@ -10,23 +10,22 @@ import (
 	"symmem"
 )
 
-// MaxPools is the maximum number of open pools. The C code has allocator functions for each of
-// them.
+// MaxPools is the maximum number of open pools. The C code has allocator functions for each pool.
 const MaxPools = 16
 
 // LocalPool is the pool number that stands for local memory, which is never registered.
 const LocalPool = -1
 
-// pool is a symmem.Pool with a list of retired buffers. The caller has freed these buffers, but
-// they stay allocated until flush.
+// pool is a symmem.Pool with a list of retired buffers, which the caller has freed, but which stay
+// allocated until flush.
 type pool struct {
 	*symmem.Pool
 	owner        *rank
-	holdsSignals bool // it belongs to a set of signal words
+	holdsSignals bool
 
 	mu        sync.Mutex
 	retired   []symmem.Buffer // guarded by mu
-	isClosing bool            // frees are no longer delayed; guarded by mu
+	isClosing bool            // frees take effect at once; guarded by mu
 }
 
 func (p *pool) countLive() (count int, bytes int64) { return p.owner.rt.Interop().Live(p.Pool) }
@@ -41,19 +40,19 @@ func (p *pool) alloc(s *symmem.Stream, bytes int64, site uint32) (uintptr, error
 	return b.Address(), err
 }
 
-// free frees a retired buffer or, if untilFlush is set, leaves it to the next flush.
-func (p *pool) free(b symmem.Buffer, untilFlush bool) error {
+// free frees a retired buffer. If delay is set, the next flush frees it.
+func (p *pool) free(b symmem.Buffer, delay bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.retired = append(p.retired, b)
-	if untilFlush && !p.isClosing {
+	if delay && !p.isClosing {
 		return nil
 	}
 	return p.flushLocked()
 }
 
 // flushLocked frees the retired buffers in order of segment and offset, which is the same on all
-// ranks. The caller must hold p.mu.
+// ranks.
 func (p *pool) flushLocked() error {
 	if len(p.retired) == 0 {
 		return nil
@@ -74,8 +73,7 @@ func (p *pool) flush() error {
 	return p.flushLocked()
 }
 
-// beginClose frees the retired buffers. After that, frees take effect at once, because no flush
-// will follow.
+// beginClose frees the retired buffers. Later frees take effect at once, because no flush follows.
 func (p *pool) beginClose() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,13 +85,12 @@ func compareOffsets(a, b symmem.Buffer) int {
 	return cmp.Or(cmp.Compare(a.Segment(), b.Segment()), cmp.Compare(a.Offset(), b.Offset()))
 }
 
-// poolTable numbers the open pools of all ranks.
 type poolTable struct {
 	mu    sync.RWMutex
 	pools [MaxPools]*pool // by number; guarded by mu
 	local map[*rank]*pool // pools of local memory; guarded by mu
-	// byAge holds all open pools, oldest first. The order is the same on all ranks, but pool
-	// numbers are not. Guarded by mu.
+	// byAge holds all open pools, oldest first. Unlike the pool numbers, this order is the same on
+	// all ranks. Guarded by mu.
 	byAge []*pool
 }
 
@@ -133,8 +130,6 @@ func (t *poolTable) openLocked(owner *rank, o symmem.PoolOptions) (*pool, error)
 	return p, nil
 }
 
-// find returns the pool with the given number or, if the number is LocalPool, the pool of r's local
-// memory.
 func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	if number == LocalPool {
 		return t.findOrOpenLocal(r)
@@ -151,8 +146,7 @@ func (t *poolTable) find(number int, r *rank) (*pool, error) {
 	return nil, fmt.Errorf("pool %d is not open: %w", number, symmem.ErrClosed)
 }
 
-// openSignals opens a pool for a set of signal words. The pool has no number, so find does not
-// return it.
+// openSignals opens a pool for signal words. The pool has no number, so find does not return it.
 func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,7 +157,6 @@ func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error
 	return p, err
 }
 
-// closeSignals closes a pool that openSignals opened.
 func (t *poolTable) closeSignals(p *pool) error {
 	t.mu.Lock()
 	t.removeLocked(func(other *pool) bool { return other == p })
@@ -171,7 +164,6 @@ func (t *poolTable) closeSignals(p *pool) error {
 	return errors.Join(p.beginClose(), p.Close())
 }
 
-// findOrOpenLocal returns the pool of a rank's local memory, and opens it if necessary.
 func (t *poolTable) findOrOpenLocal(r *rank) (*pool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,8 +181,8 @@ func (t *poolTable) findOrOpenLocal(r *rank) (*pool, error) {
 	return p, nil
 }
 
-// remove releases a pool's number. Two calls can close the same pool, so remove does nothing if the
-// number already belongs to another pool.
+// remove releases a pool's number, unless another call has already closed the pool and the number
+// belongs to a new one.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -216,19 +208,16 @@ func (t *poolTable) removeAll(r *rank) {
 	t.removeLocked(func(p *pool) bool { return p.owner == r })
 }
 
-// allPools returns the open pools, oldest first, including the pools of local memory.
 func (t *poolTable) allPools() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return slices.Clone(t.byAge)
 }
 
-// ownedBy returns a rank's open pools, oldest first.
 func (t *poolTable) ownedBy(r *rank) []*pool {
 	return slices.DeleteFunc(t.allPools(), func(p *pool) bool { return p.owner != r })
 }
 
-// findWrapper returns the open pool that wraps a symmem.Pool, or nil.
 func (t *poolTable) findWrapper(wrapped *symmem.Pool) *pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -254,10 +243,9 @@ func (t *poolTable) numberOf(p *pool) int {
 	return slices.Index(t.pools[:], p)
 }
 
-// free calls pool.free for a retired buffer. If the pool is closed, it frees the buffer at once.
-func (t *poolTable) free(b symmem.Buffer, untilFlush bool) error {
+func (t *poolTable) free(b symmem.Buffer, delay bool) error {
 	if p := t.findWrapper(b.Pool()); p != nil {
-		return p.free(b, untilFlush)
+		return p.free(b, delay)
 	}
 	return b.Free()
 }

@@ -12,8 +12,8 @@ import (
 // pools implements the functions in symmem.h that open, use and close pools.
 type pools struct{ session *session }
 
-// OpenPool opens a pool and returns its number. The pool's domain, whose ranks share the pool, is a
-// group.
+// OpenPool opens a pool that the ranks of a group (the pool's domain) share, and returns the
+// pool's number.
 func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	r, g, err := ps.session.group(domain)
 	if err != nil {
@@ -35,7 +35,7 @@ func (ps *pools) OpenPool(domain uint64, text []byte) (int, error) {
 	return poolNumber, nil
 }
 
-// ClosePool closes a pool. It treats live buffers as Library.Close does.
+// ClosePool closes a pool. Library.Close describes force.
 func (ps *pools) ClosePool(poolNumber int, force bool) error {
 	_, p, err := ps.session.pool(poolNumber)
 	if err != nil {
@@ -70,7 +70,7 @@ func (ps *pools) Alloc(poolNumber int, bytes uint64, stream uintptr, site uint32
 	return p.alloc(s, int64(bytes), site)
 }
 
-// maxBytes is the largest size that callers can pass. It exceeds the memory of any device.
+// maxBytes exceeds the memory of any device.
 const maxBytes = 1 << 46
 
 func checkSize(action string, bytes uint64) error {
@@ -81,14 +81,14 @@ func checkSize(action string, bytes uint64) error {
 	return nil
 }
 
-// Free frees a buffer. If untilFlush is set and the pool is open, Free only retires the buffer; see
-// "Order of frees" in the package documentation.
-func (ps *pools) Free(address uintptr, untilFlush bool) error {
+// Free frees a buffer. If delay is set, Free only retires the buffer; see "Order of frees" in the
+// package documentation.
+func (ps *pools) Free(address uintptr, delay bool) error {
 	_, err := ps.session.anyRank()
 	for _, r := range ps.session.ranks.allRanks() {
 		var b symmem.Buffer
 		if b, err = r.rt.Interop().Retire(address); err == nil {
-			return ps.session.poolTable.free(b, untilFlush)
+			return ps.session.poolTable.free(b, delay)
 		}
 		if !errors.Is(err, symmem.ErrForeign) {
 			return err
@@ -100,8 +100,8 @@ func (ps *pools) Free(address uintptr, untilFlush bool) error {
 	return err
 }
 
-// Reserve maps memory in advance for a stream. Unless groupHandle is 0, Reserve registers the
-// memory with that group.
+// Reserve maps memory in advance for a stream. Unless groupHandle is 0, Reserve registers this
+// memory with the group.
 func (ps *pools) Reserve(
 	poolNumber int, bytes uint64, stream uintptr, groupHandle uint64, site uint32,
 ) error {
@@ -136,8 +136,8 @@ func (ps *pools) Reserve(
 	return r.register(g, p, stream)
 }
 
-// Trim unmaps segments that hold no live buffers, but keeps at least keepBytes mapped. It is
-// collective over the pool's domain.
+// Trim unmaps segments without live buffers, but keeps at least keepBytes mapped. It is collective
+// over the pool's domain.
 func (ps *pools) Trim(poolNumber int, keepBytes uint64) error {
 	p, err := ps.session.flushedPool(poolNumber)
 	if err != nil {
@@ -148,8 +148,8 @@ func (ps *pools) Trim(poolNumber int, keepBytes uint64) error {
 	})
 }
 
-// SuspendPool releases a pool's memory until ResumePool. If keepContents is set, ResumePool
-// restores the contents. The call is collective over the pool's domain.
+// SuspendPool releases a pool's memory until ResumePool, which restores the contents if
+// keepContents is set. It is collective over the pool's domain.
 func (ps *pools) SuspendPool(poolNumber int, keepContents bool) (releasedBytes int64, err error) {
 	p, err := ps.session.flushedPool(poolNumber)
 	if err != nil {
@@ -189,8 +189,7 @@ func (ps *pools) CheckDevice(poolNumber, device int) error {
 	return nil
 }
 
-// Note adds an event to the list of events that ranks compare for a pool. The caller defines the
-// meaning of kind and value.
+// Note adds an event to those that ranks compare for a pool. The caller defines kind and value.
 func (ps *pools) Note(poolNumber int, kind, value int64, site uint32) error {
 	p, err := ps.session.flushedPool(poolNumber)
 	if err != nil {
@@ -199,7 +198,6 @@ func (ps *pools) Note(poolNumber int, kind, value int64, site uint32) error {
 	return p.owner.interopAt(site).Note(p.Pool, kind, value)
 }
 
-// maxSiteBytes is the maximum length of a call site.
 const maxSiteBytes = 1 << 12
 
 // SiteNumber returns the number of a call site, such as "train.py:12".
@@ -214,7 +212,6 @@ func (ps *pools) SiteNumber(text string) (uint32, error) {
 	return ps.session.sites.number(text), nil
 }
 
-// location is encoded as the JSON that Locate returns.
 type location struct {
 	Pool    int    `json:"pool"`
 	Segment int    `json:"segment"`
@@ -224,8 +221,8 @@ type location struct {
 	Address uint64 `json:"address"`
 }
 
-// Locate describes, as JSON, the buffer that contains an address. If there is no such buffer, it
-// describes the segment.
+// Locate describes, as JSON, the buffer that contains an address or, without a buffer, the
+// segment.
 func (ps *pools) Locate(address uintptr) (string, error) {
 	if _, err := ps.session.anyRank(); err != nil {
 		return "", err

@@ -14,8 +14,8 @@ type rank struct {
 	session          *session
 	rt               *symmem.Runtime
 	isAlone          bool
-	usesHost         bool // the rank uses the host backend
-	recordsCallSites bool // call sites are recorded
+	usesHostBackend  bool
+	recordsCallSites bool
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
@@ -26,14 +26,13 @@ type rank struct {
 	captureWarning sync.Once // prints a warning if the pool grows during a capture
 }
 
-// newRank creates a rank and a handle for rt's world. For the main world, it opens pool 0 as well.
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
-		session: s, rt: rt, isAlone: kind == aloneRank, usesHost: rt.Device().Ordinal < 0,
+		session: s, rt: rt, isAlone: kind == aloneRank, usesHostBackend: rt.Device().Ordinal < 0,
 		recordsCallSites: o.recordsCallSites(),
 	}
 	r.groupTable.init(r)
-	r.updateCounters()
+	r.installObserver()
 	if kind != otherRank {
 		options, err := o.Pool.withDomain(rt.World())
 		if err == nil {
@@ -47,8 +46,7 @@ func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, 
 	return r, nil
 }
 
-// updateCounters registers an observer that updates the Counters when memory or windows change.
-func (r *rank) updateCounters() {
+func (r *rank) installObserver() {
 	counters := r.session.counters
 	r.rt.Interop().Observe(symmem.Observer{
 		SegmentAlloc: func(symmem.SegmentEvent) { counters.Pending.Add(1) },
@@ -61,9 +59,8 @@ func (r *rank) updateCounters() {
 	})
 }
 
-// close forgets adopted communicators and closes the runtime. If force is set, it waits for other
-// ranks for at most a second. The returned error includes poolErr. The caller must have removed the
-// rank from the session.
+// close closes the runtime and returns its error joined to poolErr. If force is set, it waits at
+// most a second for other ranks. The caller must have removed the rank from the session.
 func (r *rank) close(poolErr error, force bool) error {
 	// Do not deregister memory: the other libraries may have destroyed their communicators already.
 	r.groupTable.forgetAttachments()
@@ -91,8 +88,7 @@ func (r *rank) abortGroups() {
 	}
 }
 
-// findStream returns the Stream for another library's stream handle. The first call for a handle
-// creates the Stream.
+// findStream returns the Stream for another library's stream handle. The first call creates it.
 func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 	s, ok := r.streams.find(handle)
 	if !ok {
@@ -102,14 +98,14 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 			return nil, err
 		}
 	}
-	if len(r.session.ranks.allRanks()) > 1 && r.usesHost {
+	if len(r.session.ranks.allRanks()) > 1 && r.usesHostBackend {
 		use := r.session.lastUses.findOrAdd(handle, &lastUse{})
 		return s, use.waitForOthers(streamUse{r, s}, handle)
 	}
 	return s, nil
 }
 
-// interopAt returns an Interop that records a call site for its calls.
+// interopAt returns an Interop that records the call site of its calls.
 func (r *rank) interopAt(site uint32) symmem.Interop {
 	interop := r.rt.Interop()
 	if site == 0 {
@@ -127,17 +123,18 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 	return interop.At(number)
 }
 
-// findMemory returns the memory at an address passed by C. It returns an error for freed memory.
+// findMemory returns the memory at an address passed by C, or an error if the memory has been
+// freed.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {
-		err = r.checkOtherWorlds(address, bytes)
+		err = r.checkNotFreedElsewhere(address, bytes)
 	}
 	return m, err
 }
 
-// checkOtherWorlds returns an error for freed memory of other worlds, open or closed.
-func (r *rank) checkOtherWorlds(address uintptr, bytes int64) error {
+// checkNotFreedElsewhere returns an error if the memory belonged to another world and was freed.
+func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 	for _, other := range r.session.ranks.allRanks() {
 		if other == r {
 			continue
@@ -146,10 +143,9 @@ func (r *rank) checkOtherWorlds(address uintptr, bytes int64) error {
 			return err
 		}
 	}
-	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.usesHost)
+	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.usesHostBackend)
 }
 
-// register registers a pool's memory with a group and the communicators attached to the group.
 func (r *rank) register(g *group, p *pool, stream uintptr) error {
 	if err := g.Cause(context.Background()); err != nil {
 		return err

@@ -25,7 +25,6 @@ type session struct {
 	lastHandle atomic.Uint64
 }
 
-// mainWorldRank returns the rank of the main world.
 func (s *session) mainWorldRank() (*rank, error) {
 	if r := s.ranks.main.Load(); r != nil {
 		return r, nil
@@ -44,8 +43,7 @@ func (s *session) anyRank() (*rank, error) {
 	return nil, ErrNotOpen
 }
 
-// errUnknownHandle returns ErrNotOpen if no world is open, ErrClosed if the handle was valid
-// earlier, and otherwise ErrInvalid. kind describes the handle in the error.
+// errUnknownHandle returns ErrNotOpen, ErrClosed if the handle was valid earlier, or ErrInvalid.
 func (s *session) errUnknownHandle(kind string, handle uint64) error {
 	if _, err := s.anyRank(); err != nil {
 		return err
@@ -63,7 +61,6 @@ func (s *session) group(handle uint64) (*rank, *group, error) {
 	return nil, nil, s.errUnknownHandle("group", handle)
 }
 
-// world returns the rank of the open world with the given handle.
 func (s *session) world(handle uint64) (*rank, error) {
 	r, g, err := s.group(handle)
 	if err != nil {
@@ -88,7 +85,7 @@ func (s *session) pool(number int) (*rank, *pool, error) {
 	return p.owner, p, nil
 }
 
-// flushedPool frees a pool's retired buffers and returns the pool.
+// flushedPool returns a pool after it has freed the pool's retired buffers.
 func (s *session) flushedPool(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {

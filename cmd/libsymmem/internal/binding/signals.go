@@ -10,16 +10,15 @@ import (
 // SignalWordBytes is the size of a signal word.
 const SignalWordBytes = 4
 
-// maxSignalWords is the maximum number of words of one set.
 const maxSignalWords = 1 << 24
 
-// signalSegmentBytes is the size of the memory of a set of signal words that fit into it.
+// signalSegmentBytes is the smallest size of a segment for signal words.
 const signalSegmentBytes = 2 << 20
 
-// OpenSignalWords creates a set of signal words on every rank of a group, all of them 0. It returns
-// the address of each rank's first word. It is collective over the group.
+// OpenSignalWords creates count signal words, all 0, on every rank of a group, and returns the
+// address of each rank's first word. It is collective over the group.
 //
-// Every set has its own pool, so that its words are in a new segment, which contains zeros.
+// The words have their own pool, because only new segments are sure to contain zeros.
 func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -56,7 +55,7 @@ func (ws *windows) OpenSignalWords(handle uint64, count uint64) ([]uintptr, erro
 	return addresses, nil
 }
 
-// CloseSignalWords frees this rank's words. address is that of its first word.
+// CloseSignalWords frees this rank's words. address is the address of the first one.
 func (ws *windows) CloseSignalWords(address uintptr) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err

@@ -21,7 +21,6 @@ func (t *siteTable) number(text string) uint32 {
 	return t.names.Intern(0, text)
 }
 
-// text returns the text of a call site, or "" for an unknown number.
 func (t *siteTable) text(number uint32) string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -23,7 +23,6 @@ type attachmentStats struct {
 	Windows int    `json:"windows"`
 }
 
-// stats is encoded as the JSON that Stats returns.
 type stats struct {
 	Open bool `json:"open"`
 	symmem.Stats

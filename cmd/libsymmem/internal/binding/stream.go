@@ -11,11 +11,10 @@ import (
 	"symmem"
 )
 
-// streams implements the functions in symmem.h for foreign streams, which belong to another
-// library, and for events on them.
+// streams implements the functions in symmem.h for streams of another library (foreign streams)
+// and for events on them.
 type streams struct{ session *session }
 
-// streamUse describes one rank's use of a foreign stream.
 type streamUse struct {
 	rank   *rank
 	stream *symmem.Stream
@@ -36,7 +35,6 @@ func (st *streams) uses(handle uintptr) ([]streamUse, error) {
 	return []streamUse{{first, s}}, err
 }
 
-// existingUses returns the uses of a foreign stream without ever adopting the stream.
 func (st *streams) existingUses(handle uintptr) []streamUse {
 	var all []streamUse
 	for _, r := range st.session.ranks.allRanks() {
@@ -69,8 +67,8 @@ func (st *streams) Synchronize(handle uintptr) error {
 	return first
 }
 
-// checkCapture returns an error if a stream is being captured. If possible, it asks a rank that
-// uses the stream, because on the host backend, a handle is not a CUDA stream.
+// checkCapture returns an error if a stream is being captured. It prefers a rank that uses the
+// stream, because on the host backend, a handle is not a CUDA stream.
 func (st *streams) checkCapture(operation string, handle uintptr) error {
 	r, err := st.session.anyRank()
 	if err != nil {
@@ -85,8 +83,8 @@ func (st *streams) checkCapture(operation string, handle uintptr) error {
 	return nil
 }
 
-// SetIdle records whether the device is idle. After SetIdle(true), Trim and Close do not query
-// streams.
+// SetIdle records whether the device is idle. Trim and Close do not query streams of an idle
+// device.
 func (st *streams) SetIdle(idle bool) error {
 	_, err := st.session.anyRank()
 	for _, r := range st.session.ranks.allRanks() {
@@ -118,8 +116,7 @@ func (st *streams) ForgetStream(handle uintptr) error {
 	return nil
 }
 
-// event marks one point in the work of a foreign stream. It holds a mark for each rank that uses
-// the stream.
+// event marks one point in the work of a foreign stream, on each rank that uses the stream.
 type event []eventMark
 
 type eventMark struct {
@@ -258,9 +255,9 @@ type lastUse struct {
 	rank atomic.Pointer[rank] // nil if unknown; written with mu held
 }
 
-// waitForOthers makes a rank's next work on a foreign stream wait for the work that other ranks
-// have queued there. Only the host backend needs this: there, each rank has a separate stream for
-// the handle.
+// waitForOthers makes a rank's next work on a foreign stream wait for the queued work of other
+// ranks. Only the host backend needs this, because each rank has its own stream for the handle
+// there.
 func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()

@@ -99,9 +99,9 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 		handle uint64
 		want   Code
 	}{
-		{"closed event", e, Closed},
-		{"unknown event", e + 1000, Invalid},
-		{"handle 0", 0, Invalid},
+		{"closed event", e, CodeClosed},
+		{"unknown event", e + 1000, CodeInvalid},
+		{"handle 0", 0, CodeInvalid},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if !l.IsEventDone(row.handle) {
@@ -117,7 +117,7 @@ func TestInvalidEventHandlesAreRefused(t *testing.T) {
 		})
 	}
 	closed := New(&Counters{}, func(text string) { t.Error(text) })
-	if _, err := closed.RecordEvent(0); CodeOf(err) != NotOpen {
+	if _, err := closed.RecordEvent(0); CodeOf(err) != CodeNotOpen {
 		t.Errorf("RecordEvent before Open: got %v, want %v", err, ErrNotOpen)
 	}
 }

@@ -19,7 +19,6 @@ func (t *table[K, V]) find(handle K) (V, bool) {
 	return v, ok
 }
 
-// findOrCreate returns a handle's value. If there is none, it creates one.
 func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,7 +32,6 @@ func (t *table[K, V]) findOrCreate(handle K, create func(K) (V, error)) (V, erro
 	return v, err
 }
 
-// findOrAdd returns a handle's value. If there is none, it adds v.
 func (t *table[K, V]) findOrAdd(handle K, v V) V {
 	v, _ = t.findOrCreate(handle, func(K) (V, error) { return v, nil }) // create cannot fail
 	return v

@@ -8,8 +8,8 @@ import (
 	"symmem"
 )
 
-// CombineNumber combines or compares the numbers that the ranks of a group pass under a name. For
-// operation and value, see struct symmem_value.
+// CombineNumber combines or compares the numbers that the ranks of a group pass under a name. See
+// struct symmem_value for the operations.
 func (cs *calls) CombineNumber(
 	handle uint64, operation int, name string, value int64, site uint32,
 ) (int64, error) {
@@ -35,10 +35,10 @@ func (cs *calls) CombineValue(handle uint64, call symmem.ValueCall, site uint32)
 	if g.machines <= 1 { // the wait then polls for interrupts
 		return interop.Value(context.Background(), g.Group, call)
 	}
-	return cs.valueInterruptible(interop, g, call)
+	return cs.combineInterruptible(interop, g, call)
 }
 
-func (cs *calls) valueInterruptible(
+func (cs *calls) combineInterruptible(
 	interop symmem.Interop, g *group, call symmem.ValueCall,
 ) (int64, error) {
 	var got int64 // an interrupted call may still write it

@@ -7,10 +7,10 @@ import (
 	"symmem"
 )
 
-// maxWarnings is the maximum number of stored warnings. Further warnings replace the oldest ones.
+// When maxWarnings are stored, a new warning replaces the oldest one.
 const maxWarnings = 64
 
-// warnings stores warnings, even across Close, until TakeWarning returns them.
+// warnings stores warnings until TakeWarning returns them, even after Close.
 type warnings struct {
 	counters *Counters
 
@@ -18,7 +18,6 @@ type warnings struct {
 	stored []string // oldest first; guarded by mu
 }
 
-// lateDetail is encoded as the JSON of a warning about late ranks.
 type lateDetail struct {
 	Kind     string         `json:"kind"`
 	Message  string         `json:"message"`
@@ -51,8 +50,8 @@ func (w *warnings) add(text string) {
 	w.stored = append(w.stored, text)
 }
 
-// TakeWarning calls take with the oldest stored warning as JSON, or with an empty text if there is
-// none. It removes the warning if take returns true.
+// TakeWarning calls take with the oldest stored warning as JSON, or with "" if there is none. It
+// removes the warning if take returns true.
 func (w *warnings) TakeWarning(take func(text string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

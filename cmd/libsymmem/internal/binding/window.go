@@ -9,13 +9,13 @@ import (
 	"symmem"
 )
 
-// windows implements the functions in symmem.h that register memory. A window is memory that has
-// been registered with a group.
+// windows implements the functions in symmem.h that register memory. A window is memory that is
+// registered with a group.
 type windows struct{ session *session }
 
 // ScopeEnd registers the new memory of all pools that a group's ranks share, with the group and
-// with the communicators attached to the group. It returns the value that Counters.Pending had when
-// the call began. If the counter is larger later, there may be more memory to register.
+// its attached communicators. It returns the value of Counters.Pending before the call. A larger
+// value later means that there may be more memory to register.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -33,7 +33,7 @@ func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, 
 	return pendingCount, nil
 }
 
-// RegisterPending registers the new memory of one pool, as ScopeEnd does for all pools.
+// RegisterPending registers the new memory of one pool; see ScopeEnd.
 func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr) error {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -51,7 +51,7 @@ func (ws *windows) RegisterPending(handle uint64, poolNumber int, stream uintptr
 }
 
 // Attach attaches another library's communicator to a group and registers the group's memory with
-// that communicator. It is collective over the group.
+// it. It is collective over the group.
 func (ws *windows) Attach(handle uint64, comm uintptr, name string) (uint64, error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {
@@ -95,7 +95,7 @@ func (ws *windows) registerAll(r *rank, g *group, communicator *symmem.AdoptedCo
 	return nil
 }
 
-// Detach detaches a communicator, and deregisters its windows if the communicator still exists.
+// Detach detaches a communicator and, if exists is set, deregisters its windows.
 func (ws *windows) Detach(handle uint64, exists bool) error {
 	if _, err := ws.session.anyRank(); err != nil {
 		return err
@@ -121,7 +121,8 @@ func (ws *windows) IsSymmetric(handle uint64, bytes uint64, address uintptr) boo
 		r.rt.Interop().IsSymmetric(g.Group, address, int64(bytes))
 }
 
-// PeerAddresses returns each group rank's address for an address range within a window.
+// PeerAddresses returns the address range's start on each rank of the group. The range must be
+// within a window.
 func (ws *windows) PeerAddresses(
 	handle uint64, bytes uint64, address uintptr,
 ) ([]uintptr, error) {
@@ -154,7 +155,7 @@ func (ws *windows) NCCLWindow(
 	return w, err
 }
 
-// Window holds a window's address range, laid out as symmem_windows returns it.
+// Window holds a window's address range in the layout of symmem_windows.
 type Window struct{ Address, Bytes int64 }
 
 // Windows lists a group's windows in order of address.

@@ -11,7 +11,6 @@ import (
 	"symmem"
 )
 
-// rankList holds this process's ranks, one for each open world.
 type rankList struct {
 	mu   sync.Mutex
 	main atomic.Pointer[rank]    // the main world's rank; nil while that world is closed
@@ -35,7 +34,6 @@ func (l *rankList) add(r *rank, isMain bool) {
 	}
 }
 
-// remove removes a rank. It returns false if the rank has already been removed.
 func (l *rankList) remove(r *rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +119,6 @@ func (s *session) setCheck(r *rank, level int) error {
 	})
 }
 
-// rankKind is the way in which a rank was opened.
 type rankKind int
 
 const (
@@ -159,7 +156,6 @@ func (s *session) openRank(ctx context.Context, o *Options, kind rankKind) (*ran
 	return r, nil
 }
 
-// closeRank closes a rank. Unless force is set, it fails if the rank has live buffers.
 func (s *session) closeRank(r *rank, force bool) error {
 	if count, bytes := s.poolTable.countLive(r); count > 0 && !force {
 		return fmt.Errorf("closing symmem: %d buffers of %d bytes: %w", count, bytes, ErrLive)
@@ -178,8 +174,6 @@ func (s *session) closeRank(r *rank, force bool) error {
 	return err
 }
 
-// removeRank removes a rank with its pools and events from the session. It returns false if the
-// rank has already been removed.
 func (s *session) removeRank(r *rank) bool {
 	if !s.ranks.remove(r) {
 		return false

@@ -107,23 +107,24 @@ func TestLiveBuffersOutliveForcedCloseOfWorld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.CloseWorld(world, false); CodeOf(err) != Live {
-		t.Errorf("CloseWorld with a live buffer = %v, want %v", err, Live)
+	if err := l.CloseWorld(world, false); CodeOf(err) != CodeLive {
+		t.Errorf("CloseWorld with a live buffer = %v, want %v", err, CodeLive)
 	}
 	if err := l.CloseWorld(world, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Alloc(number, 4096, 0, 0); CodeOf(err) != Closed {
-		t.Errorf("Alloc in a pool of the closed world = %v, want %v", err, Closed)
+	if _, err := l.Alloc(number, 4096, 0, 0); CodeOf(err) != CodeClosed {
+		t.Errorf("Alloc in a pool of the closed world = %v, want %v", err, CodeClosed)
 	}
 	if err := l.Free(address, false); err != nil {
 		t.Errorf("freeing a buffer of the closed world: %v", err)
 	}
-	if err := l.Check(world); CodeOf(err) != Closed {
-		t.Errorf("Check of the closed world = %v, want %v", err, Closed)
+	if err := l.Check(world); CodeOf(err) != CodeClosed {
+		t.Errorf("Check of the closed world = %v, want %v", err, CodeClosed)
 	}
-	if _, err := l.OpenWorld([]byte(`{"size": 1, "pool": {"capacity": 1}}`)); CodeOf(err) != Invalid {
-		t.Errorf("OpenWorld with a pool = %v, want %v", err, Invalid)
+	options := []byte(`{"size": 1, "pool": {"capacity": 1}}`)
+	if _, err := l.OpenWorld(options); CodeOf(err) != CodeInvalid {
+		t.Errorf("OpenWorld with a pool = %v, want %v", err, CodeInvalid)
 	}
 }
 

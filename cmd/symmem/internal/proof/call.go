@@ -9,15 +9,15 @@ import (
 // Collective identifies calls in NCCL's log by operation and size.
 type Collective struct {
 	Operation string
-	Bytes     int64 // count argument multiplied by the size of an element
+	Bytes     int64 // the count argument times the size of an element
 }
 
 var operations = []string{
 	"AllGather", "AllReduce", "AlltoAll", "Broadcast", "Reduce", "ReduceScatter",
 }
 
-// CollectiveOf returns the Collective for a call. operation is a name of symmem ("AllReduce") or
-// nccl-tests ("all_reduce"), and count is the count argument of the call.
+// CollectiveOf returns the Collective for a call. operation is a name in symmem ("AllReduce") or
+// nccl-tests ("all_reduce").
 func CollectiveOf(operation string, count int64, elementBytes int) Collective {
 	name := strings.ReplaceAll(operation, "_", "")
 	i := slices.IndexFunc(operations, func(candidate string) bool {

@@ -9,8 +9,8 @@ import (
 type Choice struct {
 	Collective     // Bytes is the sum over all calls
 	Calls      int // number of calls in the launch
-	// Description begins with "symmetric kernel " for a kernel that uses windows, "copy engine, "
-	// for copies between windows, or "plain " for any other kernel.
+	// Description begins with "symmetric kernel " if the kernel uses windows, "copy engine, " for
+	// copies between windows, and otherwise "plain ".
 	Description string
 	UsesWindows bool
 }
@@ -22,8 +22,8 @@ var (
 	plainKernel     = regexp.MustCompile(`^Algo (\S+) proto (\S+) channel{Lo\.\.Hi}={\d+\.\.\d+}`)
 )
 
-// ParseChoice parses a message of NCCL's log, without its prefix. ok is false if the message does
-// not describe a launch.
+// ParseChoice parses a message of NCCL's log, without its prefix. ok is false if the message is
+// not about a launch.
 func ParseChoice(message string) (c Choice, ok bool) {
 	launch := launchLine.FindStringSubmatch(message)
 	if launch == nil {

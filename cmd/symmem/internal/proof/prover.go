@@ -10,9 +10,9 @@ import (
 // FlagUsage is the help text of the flag --prove.
 const FlagUsage = "print which kernels NCCL chose, as its log shows"
 
-// Prover implements the flag --prove, which prints for each call which kernels NCCL used. Call
-// Start first, AddCall for each call, and then Write and Close. If Enabled is false, these methods
-// do nothing. A Prover is not safe for concurrent use.
+// Prover implements the flag --prove, which prints the kernels that NCCL used for each call. Call
+// Start, AddCall for each call, and then Write and Close. These methods do nothing if Enabled is
+// false. A Prover is not safe for concurrent use.
 type Prover struct {
 	Enabled  bool
 	recorder *Recorder
@@ -34,8 +34,8 @@ func (p *Prover) AddCall(operation string, count int64, elementBytes int) {
 	}
 }
 
-// Write prints a line with a prefix for each call. Only rank 0 may call it, because other ranks
-// have no log.
+// Write prints a line with a prefix for each call. Call it on rank 0, because other ranks have no
+// log.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil
@@ -59,7 +59,7 @@ func (p *Prover) Write(w io.Writer, prefix string) error {
 	return nil
 }
 
-// Close closes the recorder and joins any error to *err.
+// Close closes the recorder and joins its error to *err.
 func (p *Prover) Close(err *error) {
 	if p.recorder != nil {
 		*err = errors.Join(*err, p.recorder.Close())

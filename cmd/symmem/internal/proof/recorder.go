@@ -14,16 +14,15 @@ import (
 // Recorder makes NCCL write its log to a file.
 type Recorder struct {
 	file        string
-	isTemporary bool   // set unless the user has requested the log
-	problem     string // see Problem
+	isTemporary bool // unless the user has requested the log
+	problem     string
 }
 
-// Start sets environment variables that make NCCL log its choices. It must be called before this
-// process first calls NCCL, which caches the variables. Variables that are already set keep their
-// values.
+// Start sets environment variables that make NCCL log its choices, unless the user has set them.
+// It must be called before this process first calls NCCL, which caches the variables.
 //
-// If NCCL_DEBUG_FILE is not set, Start creates a file for the log. It is unnamed, unless NCCL_DEBUG
-// shows that the user has requested a log.
+// Without NCCL_DEBUG_FILE, Start creates a file for the log. The file has no name, unless
+// NCCL_DEBUG shows that the user wants a log.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
@@ -71,8 +70,8 @@ func (r *Recorder) createFile(s *settings) (err error) {
 // openTemporary is the flag __O_TMPFILE in asm-generic/fcntl.h.
 const openTemporary = 0x400000
 
-// createUnnamed creates a file without a name in the file system of a folder. The descriptor must
-// stay open until the process exits, because NCCL may open and truncate /proc/PID/fd/FD much later.
+// createUnnamed creates a file without a name. The descriptor must stay open until the process
+// exits, because NCCL may open /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, 0o600)
@@ -87,7 +86,7 @@ func createUnnamed(folder string) (fd int, err error) {
 	return fd, errors.Join(err, os.Remove(file.Name()), file.Close())
 }
 
-// Problem returns the reason why the log cannot show which kernels ran, and a remedy, or "".
+// Problem returns why the log cannot show which kernels ran and what to do about it, or "".
 func (r *Recorder) Problem() string { return r.problem }
 
 // Read parses the log written so far. A missing file counts as an empty log.
@@ -103,7 +102,7 @@ func (r *Recorder) Read() (Log, error) {
 	return Parse(file)
 }
 
-// Close truncates the log, unless the user has requested the log. NCCL may continue to write to it.
+// Close truncates the log, unless the user has requested it. NCCL may continue to write to it.
 func (r *Recorder) Close() error {
 	if !r.isTemporary {
 		return nil
@@ -120,8 +119,8 @@ const (
 	fileVariable       = "NCCL_DEBUG_FILE"
 )
 
-// defaultSubsystems must contain TUNING and, for WhyNoWindows, INIT and NET. The other subsystems
-// help users to understand the choices.
+// defaultSubsystems must contain TUNING and, for WhyNoWindows, INIT and NET. The rest is for
+// users.
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
 type settings struct {
@@ -131,8 +130,7 @@ type settings struct {
 	problem      string
 }
 
-// newSettings chooses values for all log variables that the user has not set, except
-// NCCL_DEBUG_FILE.
+// newSettings chooses values for the unset log variables, except NCCL_DEBUG_FILE.
 func newSettings(getenv func(string) string) settings {
 	s := settings{variables: map[string]string{}, filePattern: getenv(fileVariable)}
 	level, subsystems := getenv(levelVariable), getenv(subsystemsVariable)

@@ -20,24 +20,24 @@ func (r *Recorder) WhyNoWindows() (string, error) {
 	return whyNoWindows(file)
 }
 
-// Messages of NCCL. Up to 2.30, NCCL logs the message of supportStart only if a communicator has no
-// windows.
+// Messages of NCCL. NCCL up to 2.30 logs unsupportedMessage only if a communicator has no windows.
 var (
 	messagePrefix = regexp.MustCompile(` NCCL (?:INFO|WARN) `)
 
-	nodesMessage = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
-	supportStart = regexp.MustCompile(`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
+	nodesMessage       = regexp.MustCompile(`^comm \S+ rank \d+ nRanks \d+ nNodes (\d+) `)
+	unsupportedMessage = regexp.MustCompile(
+		`^(?:Symmetric memory is not supported\. |symmetricSupport 0, )`)
 	supportField = regexp.MustCompile(`(\w+) (-?\d+)`)
 )
 
-// support collects what a log says about windows. A window between machines needs GIN, NCCL's
+// support holds what a log contains about windows. A window between machines needs GIN, NCCL's
 // communication that kernels start.
 type support struct {
 	spansNodes   bool
-	fields       map[string]string // of the message with supportStart; nil without that message
+	fields       map[string]string // from unsupportedMessage, or nil
 	lacksPlugin  bool
 	lacksGDRCopy bool
-	skippedType  string // the value of NCCL_GIN_TYPE that excludes a plug-in
+	skippedType  string // the NCCL_GIN_TYPE that excludes a plug-in
 }
 
 func whyNoWindows(log io.Reader) (string, error) {
@@ -60,7 +60,7 @@ func (s *support) add(message string) {
 		s.spansNodes = nodes[1] != "1"
 	}
 	switch {
-	case supportStart.MatchString(message):
+	case unsupportedMessage.MatchString(message):
 		s.fields = map[string]string{}
 		for _, field := range supportField.FindAllStringSubmatch(message, -1) {
 			s.fields[field[1]] = field[2]
@@ -101,6 +101,6 @@ func (s *support) reason() string {
 	case s.fields["cuMemGdrSupport"] == "0":
 		return "windows between machines need GIN, which needs GPUDirect RDMA with memory of cuMemCreate"
 	}
-	return "windows between machines need GIN, which NCCL has on some ranks only, or of different " +
-		"types"
+	return "windows between machines need GIN, but only some ranks have it, or ranks have different " +
+		"types of it"
 }

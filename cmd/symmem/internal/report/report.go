@@ -1,5 +1,4 @@
-// Package report converts the histories that `symmem diff` compared, and the result of the
-// comparison, to a page.
+// Package report makes a page from the histories that `symmem diff` compared and the result.
 package report
 
 import (
@@ -11,8 +10,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Build returns a page that shows the result of a comparison. If progress is not nil, Build calls
-// it with the number of converted events and the number of all events.
+// Build returns a page for the result of a comparison. It calls progress, unless nil, with the
+// number of converted events and the number of all events.
 func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	b := &builder{
 		page: &page.Page{
@@ -73,14 +72,14 @@ type builder struct {
 	indexesByRank map[*history.Rank]*pageIndexes
 
 	progress                func(done, total int)
-	doneEvents, totalEvents int // arguments of progress
+	doneEvents, totalEvents int // for progress
 }
 
-// pageIndexes holds the index in the page of each stack and text of a rank's history, or -1 for a
-// stack or text that the page does not contain yet.
+// pageIndexes holds the index in the page of each stack and text of one rank, or -1 before it is
+// added.
 type pageIndexes struct{ stacks, texts []int32 }
 
-// findHistories returns the history of each rank. It is nil for a rank that was not compared.
+// findHistories returns the history of each rank, or nil for a rank that was not compared.
 func (b *builder) findHistories(r *diff.Report) []*history.Rank {
 	b.indexesByRank = map[*history.Rank]*pageIndexes{}
 	ranks := make([]*history.Rank, len(r.Ranks))
@@ -151,8 +150,7 @@ var pageKinds = map[history.Action]page.Kind{
 	history.Call: page.Call,
 }
 
-// progressStep is the number of events between calls of the progress function.
-const progressStep = 1 << 14
+const progressInterval = 1 << 14 // events
 
 func (b *builder) newTrack(m *diff.Member) *page.Track {
 	t := &page.Track{Rank: m.RankIndex, First: -m.SkippedRequests, Segments: segmentsOf(m.Sequence)}
@@ -166,22 +164,22 @@ func (b *builder) newTrack(m *diff.Member) *page.Track {
 		e := &m.Sequence.Events[i]
 		p := page.Event{
 			Kind: pageKinds[e.Action], Size: e.Size, Bytes: e.Bytes, Offset: e.Offset, Segment: e.Segment,
-			Stream: e.Stream, Block: e.Block, Stack: b.addStack(m.History, e.Stack), Number: e.Number,
+			Stream: e.Stream, Block: e.Block, Stack: b.findOrAddStack(m.History, e.Stack), Number: e.Number,
 			Time: e.UnixMicro,
 		}
 		if e.Action == history.Call {
-			p.Block = b.addText(m.History, e.Block)
+			p.Block = b.findOrAddRankText(m.History, e.Block)
 		}
 		t.Add(&p)
-		if b.doneEvents++; b.progress != nil && b.doneEvents%progressStep == 0 {
+		if b.doneEvents++; b.progress != nil && b.doneEvents%progressInterval == 0 {
 			b.progress(b.doneEvents, b.totalEvents)
 		}
 	}
 	return t
 }
 
-// segmentsOf returns the segments of a sequence. It extends each segment to the end of its last
-// block, because traces do not contain the sizes of all segments.
+// segmentsOf returns the segments of a sequence, extended to the end of their last blocks, because
+// traces do not contain all segment sizes.
 func segmentsOf(s *history.Sequence) []page.Segment {
 	all := make([]page.Segment, len(s.Segments))
 	for i, segment := range s.Segments {
@@ -203,8 +201,7 @@ func segmentsOf(s *history.Sequence) []page.Segment {
 	return all
 }
 
-// addStack returns the index of a rank's stack in the page. It adds the stack if necessary.
-func (b *builder) addStack(r *history.Rank, stack int32) int32 {
+func (b *builder) findOrAddStack(r *history.Rank, stack int32) int32 {
 	added := b.indexesByRank[r].stacks
 	if stack < 0 || int(stack) >= len(added) {
 		return -1
@@ -219,8 +216,7 @@ func (b *builder) addStack(r *history.Rank, stack int32) int32 {
 	return added[stack]
 }
 
-// addText returns the index of a rank's text in the page. It adds the text if necessary.
-func (b *builder) addText(r *history.Rank, text int32) int32 {
+func (b *builder) findOrAddRankText(r *history.Rank, text int32) int32 {
 	added := b.indexesByRank[r].texts
 	if text < 0 || int(text) >= len(added) {
 		return findOrAddText(b.textIndexes, &b.page.Texts, "?")
@@ -231,7 +227,6 @@ func (b *builder) addText(r *history.Rank, text int32) int32 {
 	return added[text]
 }
 
-// findOrAddText returns the index of a text in a list. It adds the text if necessary.
 func findOrAddText(known map[string]int32, all *[]string, text string) int32 {
 	text = history.MakePrintable(text)
 	i, ok := known[text]

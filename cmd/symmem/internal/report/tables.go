@@ -14,8 +14,8 @@ import (
 
 type pathKey struct{ group, operation, path string }
 
-// countPaths counts the calls of a rank by group, operation and path, which is the way in which
-// symmem executes a collective.
+// countPaths counts a rank's calls by group, operation and path, which is the way in which symmem
+// executes a collective.
 func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
 	for i := range m.Sequence.Events {
 		e := &m.Sequence.Events[i]
@@ -38,8 +38,8 @@ func (b *builder) countPaths(s *diff.SequenceResult, m *diff.Member) {
 	}
 }
 
-// parseCall returns the operation and the path from the text of a call. The path is empty if the
-// call is not a collective of symmem.
+// parseCall parses the text of a call. The path is empty unless the call is a collective of
+// symmem.
 func parseCall(text string) (operation, path string) {
 	operation, _, _ = strings.Cut(text, " ")
 	operation = strings.TrimSuffix(operation, ",")
@@ -51,7 +51,6 @@ func parseCall(text string) (operation, path string) {
 	return history.MakePrintable(operation), history.MakePrintable(path)
 }
 
-// addTables fills in the tables of windows, pending calls and faults.
 func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 	slices.SortStableFunc(b.page.Paths, func(x, y page.Path) int {
 		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Operation, y.Operation),
@@ -79,8 +78,8 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 	}
 }
 
-// addRow adds a rank to the row with the given group and text. If there is no such row, addRow adds
-// the row. The time of a row is the earliest time of its ranks.
+// addRow adds a rank to the row with the given group and text, or adds a row. The time of a row is
+// the earliest time of its ranks.
 func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		if row := &rows[i]; row.Group == group && row.Text == text {
@@ -118,7 +117,7 @@ func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window)
 }
 
 // addMissingWindows adds a pending row for each window that some ranks of a group have and others
-// never had. It considers only ranks that have registered a segment with the group.
+// never had. Ranks without any window of the group do not count.
 func (b *builder) addMissingWindows() {
 	isMember := map[string][]bool{} // by group and rank
 	for _, w := range b.page.Windows {
@@ -146,22 +145,22 @@ func (b *builder) addMissingWindows() {
 	}
 }
 
-// addMissingCalls adds a pending row for each rank that has made fewer calls than others of its
-// group. The row shows the first missing call.
+// addMissingCalls adds a pending row, with the first missing call, for each rank that has made
+// fewer calls than others of its group.
 func (b *builder) addMissingCalls(s *diff.SequenceResult) {
 	if s.Class != history.Calls {
 		return
 	}
 	longest := -1
 	for i := range s.Members {
-		if longest < 0 || comparedCalls(&s.Members[i]) > comparedCalls(&s.Members[longest]) {
+		if longest < 0 || countComparedCalls(&s.Members[i]) > countComparedCalls(&s.Members[longest]) {
 			longest = i
 		}
 	}
 	for i := range s.Members {
 		m, longestMember := &s.Members[i], &s.Members[longest]
-		count := comparedCalls(m)
-		missing := comparedCalls(longestMember) - count
+		count := countComparedCalls(m)
+		missing := countComparedCalls(longestMember) - count
 		if missing == 0 {
 			continue
 		}
@@ -173,8 +172,7 @@ func (b *builder) addMissingCalls(s *diff.SequenceResult) {
 	}
 }
 
-// comparedCalls returns the number of a member's calls that were compared.
-func comparedCalls(m *diff.Member) int {
+func countComparedCalls(m *diff.Member) int {
 	if m.Sequence == nil {
 		return 0
 	}

@@ -10,20 +10,19 @@ import (
 // Config configures a run. It must be the same on all ranks.
 type Config struct {
 	workload.Config
-	Cases    int   // number of buffers in each round, which are all allocated at the same time
-	Rounds   int   // number of times the buffers are allocated, reduced and freed
-	Elements int64 // float32 elements of a buffer
-	// Churn is the number of random allocations and frees before the cases of each round. All ranks
-	// make the same ones. Some of the allocated blocks are all-reduced and checked.
+	Cases    int   // buffers per round, all allocated at the same time
+	Rounds   int   // how often the buffers are allocated, reduced and freed
+	Elements int64 // float32 elements per buffer
+	// Churn is the number of random allocations and frees before the cases of each round. They are
+	// the same on all ranks. Some of the allocated blocks are all-reduced and checked.
 	Churn int
-	// Groups is the number of groups, each of which runs all cases: the world and overlapping
-	// subgroups.
+	// Groups is the number of groups that run all cases: the world and overlapping subgroups.
 	Groups int
-	// Path is how collectives transfer data. With PathPlain, results are right wherever the buffers
-	// are, so only PathWindow proves that memory is symmetric.
+	// Path is how collectives transfer data. PathPlain gives right results wherever the buffers are,
+	// so only PathWindow proves that memory is symmetric.
 	Path symmem.PathChoice
-	// Deterministic, if set, is a formula that results must match bit for bit. The all-reduces then
-	// cycle through all types and reductions.
+	// Deterministic, if set, is the order of additions that results must match bit for bit. The
+	// all-reduces then use all types and reductions in turn.
 	Deterministic symmem.Formula
 	CallSites     bool // see symmem.Options
 }
@@ -36,7 +35,7 @@ func Default() Config {
 	}
 }
 
-// Limits on the fields of a Config, which bound the size of programs and reports.
+// These limits bound the size of programs and reports.
 const (
 	maxCases        = 1024
 	maxRounds       = 100_000
@@ -76,8 +75,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Options returns the options with which a rank opens its Runtime. They disable comparisons in the
-// background, so that identical runs have identical reports.
+// Options returns the options with which a rank opens its Runtime. Background comparisons are
+// disabled, so that identical runs have identical reports.
 func (c *Config) Options() symmem.Options {
 	o := c.Config.Options()
 	o.CheckInterval, o.CallSites, o.Path, o.Deterministic = -1, c.CallSites, c.Path, c.Deterministic

@@ -14,7 +14,7 @@ import (
 
 type diagram struct{ *symmem.DivergenceError }
 
-// side holds what some ranks observed, and the letter that stands for these ranks in the map.
+// side holds what some ranks observed, and the letter for these ranks in the map.
 type side struct {
 	letter string
 	symmem.Side
@@ -22,7 +22,7 @@ type side struct {
 
 // write writes what the ranks observed at the divergence, and a map of the ranks:
 //
-//	Divergence in group world, pool 7, at event 9: all before it is the same on every rank.
+//	Divergence in group world, pool 7, at event 9: earlier events are the same on every rank.
 //
 //	   rank  0 1 2 3
 //	    has  A A B A
@@ -51,9 +51,8 @@ func (d diagram) write(b *bytes.Buffer) {
 		fmt.Fprintf(b, "\n  kind of difference: %s\n", d.Why)
 	}
 	if !driver.NumberedAsWorld(d.Members) {
-		fmt.Fprintf(b, "\n  ranks are numbered as in the world; the group consists of ranks %s, "+
-			"in this order\n",
-			driver.Spans(d.Members))
+		fmt.Fprintf(b, "\n  rank numbers are those of the world; the group has the ranks %s, "+
+			"in this order\n", driver.Spans(d.Members))
 	}
 }
 
@@ -63,7 +62,7 @@ func (d diagram) describePosition() string {
 	if d.Kind != symmem.DivergedPlacement {
 		return fmt.Sprintf(" (%s)", d.Kind)
 	}
-	return fmt.Sprintf(", %s, at event %d: all before it is the same on every rank.",
+	return fmt.Sprintf(", %s, at event %d: earlier events are the same on every rank.",
 		d.Pool, d.Position)
 }
 
@@ -91,7 +90,6 @@ func (d diagram) writeMap(b *bytes.Buffer, sides []side) {
 
 func (d diagram) ranks() []int { return slices.Sorted(maps.Keys(d.Ranks())) }
 
-// sides returns the observations with their letters, ordered by lowest rank.
 func (d diagram) sides() []side {
 	ordered := slices.Clone(d.Sides)
 	slices.SortFunc(ordered, func(a, b symmem.Side) int { return slices.Compare(a.Ranks, b.Ranks) })
@@ -102,6 +100,5 @@ func (d diagram) sides() []side {
 	return sides
 }
 
-// letter returns the letter of side i. Letters repeat after Z, but no report has more than 26
-// sides.
+// letter repeats letters after Z, but no report has more than 26 sides.
 func letter(i int) string { return string(rune('A' + i%26)) }

@@ -2,9 +2,8 @@
 // checks every element on every rank.
 //
 // A Config is first compiled to a program: a list of steps (allocate, free, fill, reduce) on
-// numbered slots. The program depends only on the Config, so it is the same on every rank. Run
-// executes the program and then checks fused norms. If Config.Skew is set, each rank also makes
-// unrelated allocations, which differ between ranks.
+// numbered slots. The program is the same on every rank. Run executes the program and then checks
+// norms that are fused with an all-reduce.
 //
 // Rank r fills a buffer with value * (r + 1), and value is different in each all-reduce. Data from
 // a wrong rank, another case or an earlier round therefore lead to an unexpected sum.

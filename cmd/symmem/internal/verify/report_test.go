@@ -128,7 +128,7 @@ TestCase   Size     Value  Sym  Exp   MaxDiff     MeanDiff    Result
 
 Total: 5 | Passed: 3 | Failed: 1 | Not run: 1
 
-Divergence in group w/1.0, pool 7 of w/1.0, at event 9: all before it is the same on every rank.
+Divergence in group w/1.0, pool 7 of w/1.0, at event 9: earlier events are the same on every rank.
 
    rank  0 1 2 10
     has  A A B  A
@@ -139,7 +139,7 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: all before it is the sam
 
   kind of difference: different place
 
-  ranks are numbered as in the world; the group consists of ranks 1,0,2,10, in this order
+  rank numbers are those of the world; the group has the ranks 1,0,2,10, in this order
 `
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {
 		t.Fatal(diff)
