@@ -9,14 +9,13 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// environ returns a rank's environment: s.Env with the rank's variables. These replace variables of
-// the same name, which an outer launcher may have set.
+// environ returns s.Env with the rank's variables, which replace those of an outer launcher.
 func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	own := s.variables(rank, store)
 	env := slices.DeleteFunc(slices.Clone(s.Env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		_, ours := own[name]
-		return ours || name == "TORCHELASTIC_ERROR_FILE"
+		_, isOwn := own[name]
+		return isOwn || name == "TORCHELASTIC_ERROR_FILE"
 	})
 	// Without OMP_NUM_THREADS, OpenMP would start a thread per core in each rank.
 	setsThreads := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
@@ -30,9 +29,8 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	return env
 }
 
-// variables returns the variables that torchrun sets on one machine, and the store's address and
-// token. TORCHELASTIC_USE_AGENT_STORE is False, so that rank 0 of a PyTorch program opens a store
-// on MASTER_PORT.
+// variables returns the variables that torchrun sets, and the store's address and token. With
+// TORCHELASTIC_USE_AGENT_STORE=False, rank 0 of a PyTorch program opens a store on MASTER_PORT.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{

@@ -8,9 +8,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// exitWatcher reports the ranks in the order in which they exit. When a rank is lost, the other
-// ranks fail within a millisecond, so only the order identifies the lost rank. The ready list of
-// epoll keeps this order. Goroutines would not keep it.
+// exitWatcher reports the ranks in the order in which they exit. When a rank is lost, others fail
+// within a millisecond, so only the order identifies the lost rank. Epoll's ready list keeps this
+// order, but goroutines would not.
 type exitWatcher struct {
 	epoll   int
 	watched map[int]*os.File // pidfds by rank
@@ -24,8 +24,7 @@ func newExitWatcher() (*exitWatcher, error) {
 	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add watches a rank's process. The process must not be reaped before awaitExits has reported the
-// rank.
+// add watches a rank's process, which must not be reaped before awaitExits has reported it.
 func (w *exitWatcher) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -39,7 +38,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	return nil
 }
 
-// awaitExits waits until all watched ranks have exited, and reports them in the order of the exits.
+// awaitExits reports the ranks in the order of their exits and returns after the last one.
 func (w *exitWatcher) awaitExits(report func(rank int)) error {
 	for len(w.watched) > 0 {
 		var events [64]syscall.EpollEvent
@@ -55,8 +54,8 @@ func (w *exitWatcher) awaitExits(report func(rank int)) error {
 	return nil
 }
 
-// forget removes a rank from the epoll set and closes its pidfd. If a child that was just forked
-// has a copy of the pidfd, closing alone is not enough: the kernel still reports the process.
+// forget removes a rank from the epoll set and closes its pidfd. Closing is not enough, because a
+// child that was just forked may have a copy.
 func (w *exitWatcher) forget(number int) {
 	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(w.watched[number].Fd()), nil)
 	_ = w.watched[number].Close()

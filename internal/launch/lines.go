@@ -9,26 +9,24 @@ import (
 )
 
 const (
-	// maxPending is the maximum size of the buffered part of a line. A longer line is written in
-	// several parts.
+	// maxPending is the maximum number of buffered bytes. A longer line is written in parts.
 	maxPending = 1 << 20
-	// unterminatedDelay is the time after which a line without an end, such as a prompt or progress
-	// bar, is written.
+	// After unterminatedDelay, a line without an end, such as a prompt or progress bar, is written.
 	unterminatedDelay = 100 * time.Millisecond
 )
 
-// sink writes the output of all ranks to one destination. After the first error, it discards all
-// output, because ranks whose writes fail would also fail.
+// sink writes the output of all ranks to one destination. After the first error, it discards
+// output, because ranks whose writes fail would fail as well.
 type sink struct {
-	// The sinks of one Run share mu, because they may write to the same terminal.
+	// All sinks of one Run share mu, because they may write to the same terminal.
 	mu     *sync.Mutex
 	delay  time.Duration // see unterminatedDelay
 	errors chan<- error  // receives the first error
 
 	w   io.Writer // guarded by mu
 	err error     // guarded by mu
-	// unfinishedWriter is the lineWriter whose text was written last, or nil if that text ended
-	// with a newline. It is guarded by mu.
+	// unfinishedWriter is the lineWriter that wrote last, or nil if it wrote a newline. Guarded by
+	// mu.
 	unfinishedWriter *lineWriter
 }
 
@@ -55,8 +53,8 @@ func (s *sink) writeLocked(b []byte) {
 }
 
 // endUnfinishedLine writes a newline if text, which writer will write next, would otherwise
-// continue the unfinished line of another lineWriter. A progress bar is not ended if text begins
-// with \r. The caller must hold s.mu.
+// continue the line of another lineWriter. It does not end a progress bar if text begins with \r.
+// The caller must hold s.mu.
 func (s *sink) endUnfinishedLine(writer *lineWriter, text []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == writer {
@@ -69,7 +67,7 @@ func (s *sink) endUnfinishedLine(writer *lineWriter, text []byte) {
 	}
 }
 
-func sameFile(a, b io.Writer) bool {
+func isSameFile(a, b io.Writer) bool {
 	f, isFileA := a.(interface{ Stat() (os.FileInfo, error) })
 	g, isFileB := b.(interface{ Stat() (os.FileInfo, error) })
 	if !isFileA || !isFileB {
@@ -80,19 +78,19 @@ func sameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lineWriter forwards one output of a rank. It forwards complete lines immediately, and an
-// unterminated line after a delay. It is safe for concurrent use and never returns an error.
+// lineWriter forwards one output of a rank. It forwards complete lines at once and others after a
+// delay. It is safe for concurrent use and never returns an error.
 type lineWriter struct {
 	sink   *sink
 	prefix string
 	// sink.mu guards the following fields.
 
-	// pending holds the unwritten part of the current line. If sink.unfinishedWriter is this
-	// lineWriter, an earlier part of the line has been written.
+	// pending is the unwritten part of the current line. An earlier part has been written if
+	// sink.unfinishedWriter is this lineWriter.
 	pending       []byte
-	isProgressBar bool        // whether the current line contains a carriage return
+	isProgressBar bool        // the current line contains a carriage return
 	timer         *time.Timer // runs while pending is not empty
-	batch         []byte      // collects the bytes of the next write to the sink
+	batch         []byte      // bytes of the next write to the sink
 }
 
 // Write passes all lines that b completes to the sink in one write.
@@ -127,8 +125,8 @@ func (l *lineWriter) writeAfterDelay() {
 	l.writePending()
 }
 
-// writePending writes l.pending except for a trailing carriage return, because a newline may
-// follow. The caller must hold sink.mu.
+// writePending writes l.pending except for a last carriage return, because a newline may follow.
+// The caller must hold sink.mu.
 func (l *lineWriter) writePending() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
@@ -153,8 +151,8 @@ func (l *lineWriter) addPendingLine() {
 	}
 }
 
-// addText adds a part of a line to l.batch. It adds the prefix at the start of the line and after
-// each carriage return. The caller must hold sink.mu.
+// addText adds a part of a line to l.batch, with the prefix at the start of the line and after each
+// carriage return. The caller must hold sink.mu.
 func (l *lineWriter) addText(text []byte) {
 	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
 	if l.sink.unfinishedWriter != l && (len(first) > 0 || !hasReturn) {

@@ -131,7 +131,7 @@ func TestSameFile(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	discard := writerFunc(io.Discard.Write)
-	if !sameFile(w, w) || sameFile(w, os.Stderr) || sameFile(discard, discard) {
+	if !isSameFile(w, w) || isSameFile(w, os.Stderr) || isSameFile(discard, discard) {
 		t.Error("got a wrong result for one file, for two files or for writers that are not files")
 	}
 }

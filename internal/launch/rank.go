@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// maxOutputWait bounds how long the launcher reads the output of a rank after the rank has exited.
+// maxOutputWait limits how long the launcher reads a rank's output after the rank has exited.
 // Processes outside the rank's process group may keep the output open.
 const maxOutputWait = 2 * time.Second
 
@@ -22,13 +22,12 @@ type rank struct {
 	cmd            *exec.Cmd
 	stdout, stderr *lineWriter
 
-	mu sync.Mutex
-	// isReaped is set before the system can reuse the process ID. It is guarded by mu.
-	isReaped bool
+	mu       sync.Mutex
+	isReaped bool // set before the process ID can be reused; guarded by mu
 }
 
-// start starts the process. The caller's goroutine must be locked to a thread. The kernel kills the
-// process when that thread exits.
+// start starts the process. The caller's goroutine must be locked to a thread, because the kernel
+// kills the process when that thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
 	r.cmd.WaitDelay = maxOutputWait
@@ -44,7 +43,7 @@ func (r *rank) start(stdin io.Reader) error {
 		return fmt.Errorf("starting rank %d: %w", r.number, err)
 	}
 	if stdinPipe != nil {
-		// Nothing waits for this goroutine, because the read from stdin may block forever.
+		// This goroutine may never end, because the read from stdin may block forever.
 		go func() {
 			_, _ = io.Copy(stdinPipe, stdin)
 			_ = stdinPipe.Close()
@@ -62,14 +61,14 @@ func (r *rank) signal(s syscall.Signal) {
 }
 
 // cleanUp kills the rest of an exited rank's process group, reaps the rank, and waits for all
-// output. It kills first, because the system can reuse the group ID once the rank has been reaped.
+// output. It kills first, because the group ID can be reused after that.
 func (r *rank) cleanUp(exitIndex int) Exit {
 	r.signal(syscall.SIGKILL)
 	r.mu.Lock()
 	r.isReaped = true
 	r.mu.Unlock()
-	// The error of Wait is either the process state or an output error, which the sinks keep. After
-	// Wait, no goroutine copies output.
+	// Wait returns the process state or an output error, which the sinks keep. After Wait, no
+	// goroutine copies output.
 	_ = r.cmd.Wait()
 	r.stdout.flush()
 	r.stderr.flush()
@@ -78,7 +77,6 @@ func (r *rank) cleanUp(exitIndex int) Exit {
 	return e
 }
 
-// describe returns the rank's number and process ID, and whether the process is stopped.
 func (r *rank) describe() string {
 	pid := r.cmd.Process.Pid
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -12,8 +12,8 @@ type Result struct {
 	// FirstFailed is the rank that failed first, or -1 if no rank has failed.
 	FirstFailed int    `json:"first_failed"`
 	Exits       []Exit `json:"ranks"`
-	// Signal is the first signal that the launcher received, or 0. It is SIGPIPE if the process
-	// that read the launcher's output is gone.
+	// Signal is the first signal that the launcher received, or 0. SIGPIPE means that the reader of
+	// the launcher's output is gone.
 	Signal syscall.Signal `json:"-"`
 }
 

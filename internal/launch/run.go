@@ -20,11 +20,11 @@ import (
 )
 
 // Run starts the ranks and returns when all of them have exited. The Result reports failed ranks,
-// for which Run returns no error. If the Result has no ranks, no process is running.
+// for which Run returns no error. A Result without ranks means that no process is running.
 //
-// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result. If the
-// output cannot be written, the error also comes with a complete Result. If the reader of an output
-// pipe has closed it, the ranks get SIGTERM and Result.Signal is SIGPIPE.
+// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result. An
+// error while writing the output also comes with a complete Result. If the reader of an output pipe
+// has closed it, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.validate()
 	if err != nil {
@@ -72,7 +72,7 @@ func newJob(s *Spec, store *rendezvous.Server) *job {
 	sinkErrors := make(chan error, 2) // one error per sink
 	stdout := &sink{mu: &sync.Mutex{}, delay: unterminatedDelay, errors: sinkErrors, w: s.Stdout}
 	stderr := stdout
-	if !sameFile(s.Stdout, s.Stderr) {
+	if !isSameFile(s.Stdout, s.Stderr) {
 		stderr = &sink{mu: stdout.mu, delay: unterminatedDelay, errors: sinkErrors, w: s.Stderr}
 	}
 	return &job{
@@ -140,8 +140,8 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks, or none if one fails to start. The kernel kills the ranks when the thread
-// that forked them exits. That thread therefore waits until run returns.
+// start starts all ranks, or none if one fails to start. The thread that forks the ranks waits
+// until run returns, because the kernel kills the ranks when it exits.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -187,7 +187,7 @@ func (j *job) killRanks(n int) {
 }
 
 // reap sends the exit of each rank to j.exits. One goroutine per rank reads the rest of its output,
-// so that a rank with much output does not delay others.
+// so that ranks do not delay each other.
 func (j *job) reap(watcher *exitWatcher) {
 	defer watcher.close()
 	exitIndex := 0

@@ -17,32 +17,31 @@ type Spec struct {
 	Ranks int
 	// Command is the program and its arguments. The program is looked up in PATH.
 	Command []string
-	// Env is the base of the ranks' environment. The default is this process's environment.
+	// Env is the base of the ranks' environment, by default this process's environment.
 	Env []string
-	// Stdin is rank 0's standard input. The default is empty input. Other ranks always have empty
-	// input. If a read from Stdin blocks when the ranks have exited, a goroutine leaks.
+	// Stdin is rank 0's standard input, by default empty. Other ranks have empty input. If a read
+	// from Stdin still blocks when the ranks have exited, a goroutine leaks.
 	Stdin io.Reader
-	// Stdout and Stderr receive the ranks' output. The defaults are this process's stdout and
-	// stderr. Writes are never concurrent. Each write contains complete lines, unless a line stays
-	// unterminated for 100 ms.
+	// Stdout and Stderr receive the ranks' output. The defaults are those of this process. Writes are
+	// never concurrent, and contain complete lines unless a line stays unterminated for 100 ms.
 	Stdout, Stderr io.Writer
-	// OmitPrefix is set if output lines get no prefix "[rank] ".
+	// OmitPrefix omits the prefix "[rank] " of output lines.
 	OmitPrefix bool
-	// MasterPort is the value of MASTER_PORT. If it is 0, Run picks a free port.
+	// MasterPort is the value of MASTER_PORT. The default is a free port.
 	MasterPort int
 	// RunID is the name of the job. The default is a random name.
 	RunID string
-	// Grace is the time from the failure of a rank to SIGTERM for the other ranks, which can report
-	// the failure until then. 0 means 10 s, and a negative value means no time.
+	// Grace is the time from the first failure to SIGTERM for the other ranks, in which they can
+	// report it. 0 means 10 s, and a negative value means no time.
 	Grace time.Duration
 	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
 	// time.
 	TermWait time.Duration
-	// KillDelay is the time from a SIGTERM that the launcher receives to SIGKILL. 0 means 10 s, and
-	// a negative value means no SIGKILL.
+	// KillDelay is the time from a SIGTERM to the launcher until SIGKILL for the ranks. 0 means 10 s,
+	// and a negative value means no SIGKILL.
 	KillDelay time.Duration
-	// Signals delivers the signals that Run forwards to all ranks. The default is this process's
-	// SIGINT, SIGTERM, SIGHUP and SIGQUIT.
+	// Signals delivers the signals to forward to all ranks. The default is this process's SIGINT,
+	// SIGTERM, SIGHUP and SIGQUIT.
 	Signals <-chan os.Signal
 }
 
@@ -50,7 +49,7 @@ const (
 	maxRanks         = 4096
 	defaultGrace     = 10 * time.Second
 	defaultTermWait  = 5 * time.Second
-	defaultKillAfter = 10 * time.Second
+	defaultKillDelay = 10 * time.Second
 )
 
 var (
@@ -89,7 +88,7 @@ func (s *Spec) setDefaults() {
 	}
 	s.Grace = cmp.Or(s.Grace, defaultGrace)
 	s.TermWait = cmp.Or(s.TermWait, defaultTermWait)
-	s.KillDelay = cmp.Or(s.KillDelay, defaultKillAfter)
+	s.KillDelay = cmp.Or(s.KillDelay, defaultKillDelay)
 }
 
 // choosePort returns port or, if port is 0, a free port. Another process may open that port first.

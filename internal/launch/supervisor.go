@@ -15,15 +15,14 @@ import (
 //	killing      SIGKILL has been sent.
 //	done         All ranks have exited.
 //
-// Other signals are forwarded and change no phase.
+// Other signals are forwarded and do not change the phase.
 type supervisor struct {
 	phase       phase
 	gracePeriod time.Duration
-	// termWait is the time from SIGTERM to SIGKILL after a rank has failed.
+	// time from SIGTERM to SIGKILL after a rank has failed
 	termWait time.Duration
-	// killAfter is the time to SIGKILL after the launcher has received SIGTERM, or not positive to
-	// send no SIGKILL.
-	killAfter time.Duration
+	// time to SIGKILL after the launcher has received SIGTERM; no SIGKILL unless positive
+	killDelay time.Duration
 
 	runningCount   int            // ranks
 	interruptCount int            // received SIGINTs
@@ -47,8 +46,8 @@ const (
 	phaseDone
 )
 
-// order lists what Run does next. Unless signal is 0, Run sends it to all ranks. Unless message is
-// empty, Run prints it. If wait is positive, Run calls handleTimeout after that time.
+// order lists what Run does next: send signal to all ranks unless it is 0, print message unless it
+// is empty, and call handleTimeout after wait if it is positive.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -57,7 +56,7 @@ type order struct {
 
 func newSupervisor(s *Spec) *supervisor {
 	return &supervisor{
-		gracePeriod: s.Grace, termWait: s.TermWait, killAfter: s.KillDelay, runningCount: s.Ranks,
+		gracePeriod: s.Grace, termWait: s.TermWait, killDelay: s.KillDelay, runningCount: s.Ranks,
 		exits:     make([]Exit, s.Ranks),
 		hasExited: make([]bool, s.Ranks), firstFailed: -1,
 	}
@@ -120,8 +119,8 @@ func (s *supervisor) delayOrder(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// handleSignal handles a signal that the launcher received. SIGPIPE means that the process that
-// read the launcher's output is gone. The ranks do not notice that, so they get SIGTERM.
+// handleSignal handles a signal that the launcher received. For SIGPIPE, the ranks get SIGTERM,
+// because they do not notice that the reader of the launcher's output is gone.
 func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.firstSignal == 0 {
 		s.firstSignal = received
@@ -137,9 +136,9 @@ func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.interruptCount > 1 {
 		return s.killOrder()
 	}
-	if received == syscall.SIGTERM && s.killAfter > 0 && s.phase < phaseTerminating {
+	if received == syscall.SIGTERM && s.killDelay > 0 && s.phase < phaseTerminating {
 		s.phase = phaseTerminating
-		return order{signal: received, wait: s.killAfter}
+		return order{signal: received, wait: s.killDelay}
 	}
 	return order{signal: received}
 }

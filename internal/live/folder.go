@@ -15,12 +15,12 @@ import (
 	"symmem/internal/sys"
 )
 
-// Root returns the folder that contains the folders of this user's jobs on this machine.
+// Root returns the folder for this user's jobs on this machine.
 func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of the jobs in root, which must be a result of Root.
+// Jobs lists the folders of the jobs in root, a result of Root.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,8 +38,8 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that no other user can enter. It returns an error if the folder
-// already exists and another user owns or can access it, because that user could replace sockets.
+// createFolder creates a folder that no other user can enter. It rejects an existing folder of
+// another user or with access for others, who could replace sockets.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -59,16 +59,15 @@ func createFolder(path string) error {
 const (
 	socketPrefix, socketSuffix = "rank", ".sock"
 	tokenFile                  = "token"
-	// maxSocketPath is the kernel's limit on the path of a socket, in bytes.
-	maxSocketPath = 107
+	maxSocketPath              = 107 // bytes, the kernel's limit
 )
 
 func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists the ranks that have a socket in the folder of a job, in ascending order. Killed ranks
-// leave their sockets in the folder.
+// Ranks lists, in ascending order, the ranks that have a socket in the folder of a job. Sockets of
+// killed ranks remain.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -105,8 +104,8 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs whose ranks no longer listen on their sockets. It
-// ignores errors, because other processes can call Sweep at the same time.
+// Sweep removes the folders of this user's jobs whose ranks have exited. It ignores errors, because
+// other processes can call Sweep at the same time.
 func Sweep() {
 	jobs, _ := Jobs(Root())
 	for _, job := range jobs {
@@ -114,7 +113,7 @@ func Sweep() {
 		if err != nil || len(ranks) == 0 {
 			continue // the job may create its sockets soon
 		}
-		if slices.ContainsFunc(ranks, func(rank int) bool { return !refusesConnections(job, rank) }) {
+		if slices.ContainsFunc(ranks, func(rank int) bool { return !isSocketDead(job, rank) }) {
 			continue
 		}
 		for _, rank := range ranks {
@@ -124,8 +123,7 @@ func Sweep() {
 	}
 }
 
-// refusesConnections reports whether no process listens on a rank's socket.
-func refusesConnections(folder string, rank int) bool {
+func isSocketDead(folder string, rank int) bool {
 	c, err := net.Dial("unix", socketPath(folder, rank))
 	if err == nil {
 		_ = c.Close()
@@ -133,7 +131,6 @@ func refusesConnections(folder string, rank int) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// removeFolder removes the folder of a job if no rank has a socket in it.
 func removeFolder(folder string) {
 	if ranks, err := Ranks(folder); err != nil || len(ranks) > 0 {
 		return

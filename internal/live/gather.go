@@ -16,16 +16,14 @@ import (
 )
 
 const (
-	// answerTimeout bounds the time that a rank takes to answer.
-	answerTimeout = 3 * time.Second
-	// maxAnswerBytes bounds the size of a rank's answer.
+	answerTimeout  = 3 * time.Second
 	maxAnswerBytes = 16 << 20
 )
 
 // ErrorEnded is the Snapshot.Error of a rank whose process has exited.
 const ErrorEnded = "its process has ended"
 
-// newMachine returns a Machine with the given ranks. The first rank serves the request.
+// newMachine returns a Machine with the given ranks, of which the first one serves the request.
 func newMachine(snapshots ...Snapshot) Machine {
 	host, _ := os.Hostname()
 	m := Machine{Version: Version, Time: time.Now().UTC(), Host: host, Ranks: snapshots}
@@ -41,8 +39,8 @@ func (s *Server) ownSnapshot(eventLimit int) Snapshot {
 	return snapshot
 }
 
-// readMachine returns the states of all ranks of the job on this machine. eventLimit is the maximum
-// number of events to include for each pool.
+// readMachine returns the states of the job's ranks on this machine, with up to eventLimit events
+// per pool.
 func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	m := newMachine(s.ownSnapshot(eventLimit))
 	ranks, _ := Ranks(s.folder) // fails if the folder was removed: then there are no other ranks
@@ -52,7 +50,7 @@ func (s *Server) readMachine(ctx context.Context, eventLimit int) Machine {
 	return m
 }
 
-// Read returns the states of all ranks of a job on this machine. folder is the folder of the job.
+// Read returns the states of a job's ranks on this machine. folder is the folder of the job.
 func Read(ctx context.Context, folder string) (Machine, error) {
 	ranks, err := Ranks(folder)
 	if err != nil {
@@ -80,8 +78,6 @@ func readRanks(ctx context.Context, folder string, ranks []int, eventLimit int) 
 	return snapshots
 }
 
-// readRank requests the state of a rank over the rank's socket. If that fails, it sets
-// Snapshot.Error.
 func readRank(ctx context.Context, folder string, rank, eventLimit int) Snapshot {
 	s, err := requestSnapshot(ctx, folder, rank, eventLimit)
 	switch {

@@ -2,9 +2,9 @@ package verify
 
 import "math/rand/v2"
 
-// generator draws a random sequence of allocations and frees, which is the same on every rank.
-// Blocks have only a few sizes, so several segments have free blocks of the same size. The
-// placement then has to choose between these blocks.
+// generator draws a random sequence of allocations and frees, the same on every rank. Because there
+// are only a few sizes, several segments have free blocks of the same size, between which the
+// placement has to choose.
 type generator struct {
 	random          *rand.Rand
 	sizes           []int64 // in elements
@@ -34,12 +34,12 @@ func newGenerator(seed uint64, elements int64) *generator {
 	}
 }
 
-// step draws the next event, which either allocates a block for buffer number slot or frees a live
+// step draws the next event: it either allocates a block for buffer number slot or frees a live
 // block. It returns that block.
 func (g *generator) step(slot int) (block liveBlock, allocated bool) {
 	elements := g.sizes[g.random.IntN(len(g.sizes))]
-	prefersAlloc := g.random.IntN(20) < 11 // more often than not, so that memory fills up
-	if len(g.live) == 0 || prefersAlloc && g.liveElements+elements <= g.maxLiveElements {
+	shouldAlloc := g.random.IntN(20) < 11 // more often than not, so that memory fills up
+	if len(g.live) == 0 || shouldAlloc && g.liveElements+elements <= g.maxLiveElements {
 		block = liveBlock{slot: slot, elements: elements}
 		g.live = append(g.live, block)
 		g.liveElements += elements

@@ -12,8 +12,8 @@ import (
 	"symmem/driver/formula"
 )
 
-// NormReport counts the fused norms (all-reduce and RMSNorm in one kernel). Each group computes
-// a norm for each type and each kind of quantization.
+// NormReport counts norms, each of which is an all-reduce and an RMSNorm in one kernel. Each group
+// computes one for each type and kind of quantization.
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
 	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
@@ -79,8 +79,8 @@ func (r *runner) runNorms(ctx context.Context) error {
 	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
 }
 
-// runGroupNorms computes the norms of one group. If the group refuses a norm, which it does on all
-// ranks, runGroupNorms skips the group's other norms. Other groups may still support them.
+// runGroupNorms computes the norms of one group. A group refuses a norm on all ranks, and
+// runGroupNorms then skips its other norms. Other groups may support them.
 func (r *runner) runGroupNorms(
 	ctx context.Context, group int, buffers *[3]symmem.Buffer,
 ) error {
@@ -130,8 +130,8 @@ func (r *runner) runNorm(
 	return nil
 }
 
-// normReport combines the findings of all ranks. It does not count a norm that did not run on all
-// ranks of its group, unless a rank found a wrong output.
+// normReport combines the findings of all ranks. A norm that did not run on all ranks of its group
+// counts only if a rank found a wrong output.
 func normReport(results []rankResult, ranks int) (report NormReport) {
 	outcomesByNorm := map[int][normFailed + 1]bool{} // whether each outcome occurred on any rank
 	for rank := range results {

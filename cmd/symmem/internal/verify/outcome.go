@@ -10,8 +10,8 @@ import (
 
 type outcome int
 
-// The outcomes are in ascending order of severity. An outcome on one rank can cause a less severe
-// one on another: for example, when a rank is lost, others time out.
+// The outcomes are in ascending order of severity. A severe outcome on one rank can cause others:
+// for example, when a rank is lost, others time out.
 const (
 	succeeded outcome = iota
 	groupAborted
@@ -58,8 +58,7 @@ func outcomeOf(err error) outcome {
 	return otherError
 }
 
-// mostSevere returns the result with the most severe outcome. If several ranks have this outcome,
-// it returns the result of the lowest rank.
+// mostSevere returns the result with the most severe outcome, or the first of several.
 func mostSevere(results []rankResult) *rankResult {
 	worst := slices.MaxFunc(results, func(a, b rankResult) int {
 		return cmp.Compare(a.Outcome, b.Outcome)

@@ -20,11 +20,11 @@ type finding struct {
 }
 
 // tolerance is the permitted relative error of a sum, which may be rounded if there are very many
-// ranks. It does not apply to results that must match a formula.
+// ranks. It is unused if results must match bit for bit.
 const tolerance = 1e-5
 
-// setFormula assigns a type and a reduction to planned case i, so that cases cycle through all
-// combinations. If no formula is configured, it does nothing.
+// setFormula assigns an order of additions (formula), a type and a reduction to planned case i.
+// Cases use all types and reductions in turn. Without a configured formula, it does nothing.
 func (c *Config) setFormula(r *plannedCase, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return
@@ -63,8 +63,7 @@ func (r *plannedCase) compare(got []byte, ranks int) finding {
 	return r.compareWith(got, formula.Reduce(r.formula, r.reduceOp, r.dataType, inputs), 0)
 }
 
-// compareWith compares the elements of got with those of wanted. If wanted has fewer elements, it
-// is repeated.
+// compareWith compares elements. If wanted has fewer elements than got, it is repeated.
 func (r *plannedCase) compareWith(got, wanted []byte, tolerance float64) finding {
 	f := finding{Completed: true}
 	sum, size := 0.0, r.dataType.Size()
@@ -85,8 +84,8 @@ func (r *plannedCase) compareWith(got, wanted []byte, tolerance float64) finding
 	return f
 }
 
-// distance returns |v - want|. It returns a large number rather than infinity or NaN, which JSON
-// cannot represent.
+// distance returns |v - want|, or a large number instead of infinity and NaN, which JSON cannot
+// represent.
 func distance(v, want float64) float64 {
 	d := math.Abs(v - want)
 	if math.IsNaN(d) || d > math.MaxFloat32 {

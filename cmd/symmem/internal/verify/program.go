@@ -32,22 +32,20 @@ type plannedCase struct {
 	name     string
 	round    int
 	group    int
-	churn    bool // the buffer is one of the random allocations
+	isChurn  bool // the buffer is one of the random allocations
 	elements int64
 	value    float64
 	dataType symmem.DataType
 	reduceOp symmem.ReduceOp
-	// If formula is set, inputs are drawn from seed, and the result must match the formula bit for
-	// bit.
-	formula driver.Formula
-	seed    uint64
+	formula  driver.Formula // order of additions that the result must match bit for bit, if set
+	seed     uint64         // of the inputs, if formula is set
 }
 
-// program lists the steps that all ranks execute. It is immutable after compose.
+// program lists the steps that all ranks execute. It does not change after compose.
 type program struct {
 	steps []step
 	cases []plannedCase
-	slots int // number of buffers over the whole run; each has a slot
+	slots int // number of buffers in the whole run, each of which has a slot
 
 	firstSegment int64 // in bytes
 	mapsSegments bool  // call workload.MapSegments before the first step
@@ -81,16 +79,15 @@ func compose(config Config) *program {
 
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
-// largeFirstSegment returns the size of the first segment for programs that call
-// workload.MapSegments, which maps 32 times this size. That is twice the memory that the program
-// needs, so no rank has to map more during the run.
+// largeFirstSegment returns an argument for workload.MapSegments, which maps 32 times as much. That
+// is twice the memory that the program needs, so no rank has to map more later.
 func (c *composer) largeFirstSegment() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.generator.maxLiveElements) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
 }
 
-// At every churnStride-th step, addChurn checks a block with an all-reduce. It checks less often if
-// a round would otherwise have more than churnChecks checks.
+// addChurn checks a block with an all-reduce at every churnStride-th step, but at most about
+// churnChecks times per round.
 const (
 	churnStride = 8
 	churnChecks = 64
@@ -104,7 +101,7 @@ func (c *composer) addChurn(round int) {
 		if block, ok := c.generator.drawLiveBlock(); ok && n%stride == 0 {
 			c.checkCount++
 			c.addReduces([]liveBlock{block}, plannedCase{
-				name: fmt.Sprintf("%d.churn%d", round, n), round: round, churn: true,
+				name: fmt.Sprintf("%d.churn%d", round, n), round: round, isChurn: true,
 				group: c.checkCount % c.config.Groups,
 				value: float64(maxValue + 1 + c.checkCount%maxValue),
 			})
@@ -147,8 +144,8 @@ func (c *composer) addCases(round, group int) {
 	}
 }
 
-// maxValue is the largest input value of a case. Sums over a few hundred ranks are then exact in
-// float32. The checks that addChurn adds use the next maxValue values.
+// maxValue is the largest input value of a case, so that sums over a few hundred ranks are exact in
+// float32. The checks in addChurn use the next maxValue values.
 const maxValue = 997
 
 func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {

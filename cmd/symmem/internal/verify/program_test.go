@@ -138,14 +138,14 @@ func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
 	c.Cases, c.Churn, c.Rounds, c.Groups = 8, 200, 40, 4
 	last := map[bool][]float64{}
 	for _, r := range compose(c).cases {
-		for _, v := range last[r.churn] {
+		for _, v := range last[r.isChurn] {
 			if v == r.value {
 				t.Fatalf("case %s has the value %v of a recent case", r.name, v)
 			}
 		}
-		last[r.churn] = append(last[r.churn], r.value)
-		window := last[r.churn]
-		last[r.churn] = window[max(0, len(window)-c.Cases*c.Groups):]
+		last[r.isChurn] = append(last[r.isChurn], r.value)
+		window := last[r.isChurn]
+		last[r.isChurn] = window[max(0, len(window)-c.Cases*c.Groups):]
 	}
 }
 

@@ -21,13 +21,13 @@ type Report struct {
 	Norms      NormReport              `json:"norms"`
 	Cases      []Case                  `json:"cases"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the error that ended the run early, or "". For a divergence, only Divergence is set.
+	// Fault is the error that ended the run early. A divergence is only in Divergence.
 	Fault string `json:"fault,omitempty"`
 
 	Check     string `json:"check"`
 	Placement string `json:"placement"`
-	// RequestedPath is the configured path, and TakenPaths lists the paths that the cases took,
-	// such as "plain, window". PathReason is the reason for a difference, or "".
+	// RequestedPath is the configured path, TakenPaths lists the paths that the cases took, such as
+	// "plain, window", and PathReason is the reason for a difference.
 	RequestedPath string `json:"path"`
 	TakenPaths    string `json:"took"`
 	PathReason    string `json:"why,omitempty"`
@@ -38,7 +38,7 @@ type Report struct {
 	Rounds    int     `json:"rounds"`
 	Groups    int     `json:"groups"`
 	ElapsedMS float64 `json:"elapsed_ms"`
-	// Deterministic is the formula that results had to match bit for bit, or "".
+	// Deterministic is the order of additions that results had to match bit for bit, if set.
 	Deterministic string `json:"deterministic,omitempty"`
 }
 
@@ -53,8 +53,7 @@ const (
 // Case holds the result of one all-reduce.
 type Case struct {
 	// Name is "round.case" or, for a block that was checked after N random allocations and frees,
-	// "round.churnN".
-	// If a formula is configured, the reduction and the type follow.
+	// "round.churnN". A configured reduction and type follow.
 	Name      string  `json:"name"`
 	Round     int     `json:"round"` // counted from 1
 	Group     int     `json:"group"` // 0 is the world
@@ -64,7 +63,7 @@ type Case struct {
 	Value     float64 `json:"value"`
 	Symmetric bool    `json:"symmetric"` // every rank's buffer was in a window of the group
 	Expected  float64 `json:"expected"`
-	// MaxDiff and MeanDiff are the largest values that any rank found.
+	// The largest values that any rank found.
 	MaxDiff    float64 `json:"max_diff"`
 	MeanDiff   float64 `json:"mean_diff"`
 	WrongRanks []int   `json:"wrong_ranks,omitempty"`
@@ -90,7 +89,6 @@ func newReport(rt *symmem.Runtime, c *Config) Report {
 	return r
 }
 
-// mergeResults adds the results of all ranks to a report, which is then the same on all ranks.
 func mergeResults(r Report, p *program, results []rankResult) *Report {
 	worst := mostSevere(results)
 	notRunResult := NotRun
@@ -133,8 +131,8 @@ func (r *Report) recordPaths(results []rankResult) {
 	}
 }
 
-// faultText returns the text of the error that ended the run. It begins with the rank, unless
-// several ranks have the same text.
+// faultText returns the text of the error that ended the run. It names the rank, unless several
+// ranks have the same text.
 func faultText(worst *rankResult, results []rankResult) string {
 	sameText := func(r rankResult) bool { return r.Rank != worst.Rank && r.Text == worst.Text }
 	if len(results) == 1 || slices.ContainsFunc(results, sameText) {
@@ -156,11 +154,11 @@ func (r *Report) addCase(c Case, notRunResult string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the findings of all ranks for planned case i. If a rank did not complete the
-// all-reduce, the case counts as not run, unless another rank found a wrong element.
+// newCase combines the findings of all ranks for planned case i. A case that did not complete on
+// every rank counts as not run, unless a rank found a wrong element.
 func newCase(r *plannedCase, i, ranks int, results []rankResult) Case {
 	c := Case{
-		Name: r.name, Round: r.round, Group: r.group, Churn: r.churn,
+		Name: r.name, Round: r.round, Group: r.group, Churn: r.isChurn,
 		Ranks: membersOf(r.group, ranks), Size: r.elements, Value: r.value,
 	}
 	c.Expected = expectedSum(r.value, len(c.Ranks))

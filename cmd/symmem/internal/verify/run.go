@@ -25,11 +25,10 @@ type runner struct {
 	progress func(completedSteps, allSteps int)
 }
 
-// Run executes the workload on this rank. All ranks of the world must call it. It returns the same
-// Report on all ranks, which also contains any failure of the workload. If the ranks cannot
-// exchange their results, Run returns an error, and a Report that describes only this rank. With
-// other errors, the Report is nil. progress, if set, is called after each step with the numbers of
-// completed steps and of all steps.
+// Run executes the workload on this rank. All ranks of the world must call it. The Report, which is
+// the same on all ranks, contains failures of the workload. If ranks cannot exchange their results,
+// Run returns an error and a Report on this rank only; with other errors, the Report is nil.
+// progress, if set, is called after each step.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(completedSteps, allSteps int),
 ) (*Report, error) {
@@ -154,7 +153,6 @@ func (r *runner) runStep(ctx context.Context, s *step) (err error) {
 	return fmt.Errorf("unknown action %d", s.action)
 }
 
-// fill writes this rank's input to the buffer. It does nothing if the rank is not in the group.
 func (r *runner) fill(ctx context.Context, s *step) error {
 	current := &r.program.cases[s.caseIndex]
 	g := r.groups[current.group]

@@ -42,7 +42,8 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "Norms were not checked: %s\n", n.Refused)
 	}
 	if r.Failed > 0 && r.Divergence == nil {
-		b.WriteString("\nSums were wrong without an error: --check every finds where ranks differ.\n")
+		b.WriteString("\nSums were wrong without an error. " +
+			"Run with --check every to find where ranks differ.\n")
 	}
 	if r.Divergence != nil {
 		b.WriteByte('\n')
@@ -63,17 +64,16 @@ func (r *Report) writeTable(b *bytes.Buffer) error {
 	}
 	fmt.Fprintf(t, "TestCase\t%sSize\tValue\tSym\tExp\tMaxDiff\tMeanDiff\tResult\n", group)
 	for i := 0; i < len(r.Cases); {
-		n := r.casesOnLine(i)
+		n := r.countCasesOnLine(i)
 		r.writeLine(t, r.Cases[i:i+n])
 		i += n
 	}
 	return t.Flush()
 }
 
-// casesOnLine returns the number of cases on the line that begins with case i. Consecutive cases
-// with Churn set and the same result share a line, unless they failed. All other cases have
-// separate lines.
-func (r *Report) casesOnLine(i int) int {
+// countCasesOnLine returns the number of cases on the line that begins with case i. Consecutive
+// random allocations with the same result share a line, unless they failed.
+func (r *Report) countCasesOnLine(i int) int {
 	first := &r.Cases[i]
 	if !first.Churn || first.Result == Failed {
 		return 1

@@ -11,9 +11,9 @@ import (
 // Config holds the options that all workloads share. They must be the same on all ranks.
 type Config struct {
 	Seed      uint64
-	Placement symmem.Placement // order of free blocks of the same size
-	// Skew makes ranks differ, as in real programs: each rank makes unrelated allocations between
-	// the steps, and its segments are at different addresses.
+	Placement symmem.Placement // which of several free blocks of the same size is used
+	// Skew makes ranks differ, as in real programs: each rank makes unrelated allocations, and its
+	// segments are at different addresses.
 	Skew bool
 	// Backend, Check and Timeout are fields of symmem.Options.
 	Backend string
@@ -35,12 +35,12 @@ func (c *Config) Options() symmem.Options {
 	return o
 }
 
-// FirstSegment is the size of the first segment of a pool in bytes, which is small.
+// FirstSegment is the size of a pool's first segment in bytes.
 const FirstSegment = 2 << 20
 
 // MapSegments maps six free segments of 32*part bytes in all, and registers them with a group. It
-// is for programs with placement by address, whose ranks choose different blocks, so that sums are
-// wrong. If these ranks had to map segments later, the program would fail before any sum is wrong.
+// is for programs with placement by address, whose sums are wrong because ranks choose different
+// blocks. If ranks had to map segments later, the program would fail before that.
 func MapSegments(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
 	var buffers []symmem.Buffer
 	for _, parts := range []int64{1, 1, 2, 4, 8, 16} {

@@ -84,7 +84,6 @@ func (p *Pattern) Compare(got, want []byte) (d Difference) {
 	return compare(got, want, p.DataType, p.Tolerance())
 }
 
-// compare compares all elements. tolerance is the permitted relative error.
 func compare(got, want []byte, t symmem.DataType, tolerance float64) (d Difference) {
 	if bytes.Equal(got, want) {
 		return d

@@ -19,8 +19,8 @@ type Gatherer struct {
 	pool   *symmem.Pool
 }
 
-// OpenGatherer returns a Gatherer with a new group and stream, so that it works even after other
-// groups and streams have failed. All ranks of the world must call it.
+// OpenGatherer returns a Gatherer with a new group and stream, which work even after others have
+// failed. All ranks of the world must call it.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {
@@ -48,7 +48,7 @@ func NewGatherer(
 	return &Gatherer{group, stream, pool}, nil
 }
 
-// Numbers exchanges numbers. It returns the value of own on each rank, by rank.
+// Numbers returns the value of own on each rank, by rank.
 func (g *Gatherer) Numbers(ctx context.Context, own int64) ([]int64, error) {
 	received, err := g.allGather(ctx, binary.NativeEndian.AppendUint64(nil, uint64(own)))
 	if err != nil {
@@ -86,7 +86,7 @@ func Gather[T any](ctx context.Context, g *Gatherer, own T) ([]T, error) {
 	return all, nil
 }
 
-// allGather returns the concatenation of the ranks' messages, which must have the same length.
+// allGather concatenates the ranks' messages, which must have the same length.
 func (g *Gatherer) allGather(ctx context.Context, own []byte) (all []byte, err error) {
 	all = make([]byte, len(own)*g.group.Size())
 	var parts [2]symmem.Memory

@@ -20,7 +20,7 @@ const (
 	maxNoiseBlockBytes = 3 << 20
 )
 
-// NewNoise returns this rank's Noise for a round, or nil if c.Skew is not set. The methods of a nil
+// NewNoise returns this rank's Noise for a round, or nil if c.Skew is not set. Methods of a nil
 // *Noise do nothing.
 func NewNoise(rt *symmem.Runtime, c *Config, round int) (*Noise, error) {
 	if !c.Skew {

@@ -21,12 +21,12 @@ type normOutput struct {
 	name        string
 	memory      symmem.Memory
 	want        []byte
-	got         []byte // a copy of memory, made by Read
+	got         []byte // made by Read
 	elementSize int
 }
 
-// Place sets Args to tensors in three buffers. The third buffer holds all tensors other than the
-// input and the output. No buffer needs more than 8*Rows*Hidden bytes.
+// Place sets Args to tensors in three buffers: the input, the output and the other tensors. No
+// buffer needs more than 8*Rows*Hidden bytes.
 func (n *Norm) Place(input, output, others symmem.Memory) error {
 	n.Args = symmem.NormArgs{
 		Type: n.DataType, Rows: n.Rows, Hidden: n.Hidden, Epsilon: n.Epsilon,
@@ -71,7 +71,7 @@ func (n *Norm) Place(input, output, others symmem.Memory) error {
 	return errors.Join(errs[:]...)
 }
 
-// Fill queues copies to the tensors that the norm reads. rank is this rank's number in the group.
+// Fill queues copies to the input tensors. rank is this rank's number in the group.
 func (n *Norm) Fill(rank int, s *symmem.Stream) error {
 	a := &n.Args
 	errs := []error{
@@ -105,8 +105,8 @@ func (n *Norm) Bytes() (sum int64) {
 	return sum
 }
 
-// CountWrong returns the number of wrong elements in the copies that Read has made, and a
-// description of the first wrong one.
+// CountWrong counts the wrong elements in the copies that Read has made, and describes the first
+// one.
 func (n *Norm) CountWrong() (wrongCount int64, first string) {
 	for _, o := range n.outputs {
 		for i := 0; i < len(o.want); i += o.elementSize {

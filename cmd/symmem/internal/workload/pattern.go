@@ -12,13 +12,13 @@ import (
 
 // Pattern defines the data that each rank of a group sends and must receive in one call. Values are
 // small integers, whose sums are exact in every type. They differ between ranks, offsets and calls,
-// so that checks detect wrong data.
+// so that wrong data are detected.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp
-	// Count is the call's count in elements or, if parts have different sizes, the size of the
-	// largest part.
+	// Count is the number of elements or, if parts have different sizes, the size of the largest
+	// part.
 	Count int64
 	Root  int
 	Ranks int
@@ -26,8 +26,8 @@ type Pattern struct {
 	Tag uint64
 }
 
-// period is the number of elements after which values repeat. It is prime, so that distances
-// between buffers are rarely multiples of it.
+// Values repeat after period elements. It is prime, so that it rarely divides distances between
+// buffers.
 const period = 1021
 
 // maxSum is the largest value of a sum. int8 and bfloat16 represent all integers up to it.
@@ -96,8 +96,8 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	return result
 }
 
-// Tolerance returns the permitted relative error. It is 0, except for averages of floats if the
-// number of ranks is not a power of two. A backend may round the parts of such averages.
+// Tolerance returns the permitted relative error. Backends may round the parts of an average of
+// floats, unless the number of ranks is a power of two.
 func (p *Pattern) Tolerance() float64 {
 	isPowerOfTwo := p.Ranks&(p.Ranks-1) == 0
 	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !isPowerOfTwo {
@@ -106,9 +106,8 @@ func (p *Pattern) Tolerance() float64 {
 	return 0
 }
 
-// SendRecvCounts returns the number of elements that a rank sends and receives. OpSend stands for a
-// ring in which each rank sends one message to the next rank and receives one from the previous
-// rank.
+// SendRecvCounts returns the number of elements that a rank sends and receives. OpSend means that
+// each rank sends to the next one and receives from the previous one (a ring).
 func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
@@ -129,8 +128,8 @@ func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	return call.Spans(p.Ranks, rank)
 }
 
-// PartCounts returns the number of elements in the part of each rank, for an operation whose parts
-// have different sizes. Some parts are empty.
+// PartCounts returns the number of elements in each rank's part, for operations whose parts have
+// different sizes. Some parts are empty.
 func (p *Pattern) PartCounts() []int64 {
 	counts := make([]int64, p.Ranks)
 	for r := range counts {
@@ -188,7 +187,7 @@ func (p *Pattern) Output(rank int) []byte {
 	}
 }
 
-// concatenate concatenates the data of all ranks, beginning with element start of each.
+// concatenate concatenates the data of all ranks from element start.
 func (p *Pattern) concatenate(start int64) (all []byte) {
 	for rank := range p.Ranks {
 		count := p.Count
@@ -201,8 +200,8 @@ func (p *Pattern) concatenate(start int64) (all []byte) {
 	return all
 }
 
-// appendElements appends n elements to dst, beginning with element start. It computes only one
-// period, and then repeats it.
+// appendElements appends n elements to dst, beginning with element start. It repeats the first
+// period.
 func (p *Pattern) appendElements(dst []byte, start, n int64, value func(i int64) float64) []byte {
 	begin, byteCount := len(dst), int(n)*p.DataType.Size()
 	for i := range min(n, period) {

@@ -10,14 +10,13 @@ import (
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks that are not members. Such ranks still fill and read the memory,
-	// because pools must record the same uses on all ranks.
+	// Group is nil on ranks outside the group. These ranks still fill and read the memory, because
+	// pools must record the same uses on all ranks.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
 	Got        []byte // a copy of Recv, made by Read
 }
 
-// ownRank returns this rank's number in the group, or 0 if it is not a member.
 func (t *Transfer) ownRank() int {
 	if t.Group == nil {
 		return 0
@@ -25,8 +24,8 @@ func (t *Transfer) ownRank() int {
 	return t.Group.Rank()
 }
 
-// Place sets Send and Recv to the parts of src and dst that the call uses. If src and dst are the
-// same memory, the call is in place.
+// Place sets Send and Recv to the parts of src and dst that the call uses. If these are the same
+// memory, the call is in place.
 func (t *Transfer) Place(src, dst symmem.Memory) (err error) {
 	size := int64(t.DataType.Size())
 	sent, received := t.SendRecvCounts(t.ownRank())
@@ -64,10 +63,10 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 
 // Launch makes the call on a stream. This rank must be a member of the group.
 //
-// OpSend stands for a ring: each rank sends a message to the next rank and, on recvStream, receives
-// one from the previous rank. In a graph, s and recvStream must be the same stream. Even ranks then
-// send first and odd ranks receive first, because NCCL executes the work of a communicator in the
-// order of calls, and a send that waits for a later receive would deadlock.
+// OpSend means that each rank sends to the next one and, on recvStream, receives from the previous
+// one. In a graph, both streams must be the same. Even ranks then send first and odd ranks receive
+// first, because NCCL executes calls in order, and a send that waits for a later receive would
+// deadlock.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {

@@ -17,7 +17,7 @@ type buffers struct {
 	streams []*symmem.Stream
 	pools   []*symmem.Pool
 	live    []liveBuffer
-	bytes   int64 // total size of the live buffers
+	bytes   int64 // of the live buffers
 }
 
 type liveBuffer struct {
@@ -26,7 +26,6 @@ type liveBuffer struct {
 	bytes  int64
 }
 
-// memory returns the memory of the buffer without padding.
 func (b liveBuffer) memory() (symmem.Memory, error) { return b.buffer.Memory().Slice(0, b.bytes) }
 
 // allocate allocates a random buffer. If a limit has been reached, it frees a buffer instead.
@@ -42,8 +41,8 @@ func (b *buffers) isFull() bool {
 	return len(b.live) >= maxLiveBuffers || b.bytes >= maxLiveMessages*b.choices.maxBytes
 }
 
-// addResult returns a function that takes the results of an allocation from p. The function adds
-// the buffer to b.live, or returns the error.
+// addResult returns a function that takes the results of an allocation from p, and adds the buffer
+// or returns the error.
 func (b *buffers) addResult(p *symmem.Pool) func(symmem.Buffer, error) error {
 	return func(buffer symmem.Buffer, err error) error {
 		if err != nil {
@@ -55,7 +54,7 @@ func (b *buffers) addResult(p *symmem.Pool) func(symmem.Buffer, error) error {
 	}
 }
 
-// allocateSeveral allocates n buffers, or fewer if the limits are reached.
+// allocateSeveral allocates n buffers, or fewer if a limit is reached.
 func (b *buffers) allocateSeveral(
 	n int, p *symmem.Pool, alloc func(int64) (symmem.Buffer, error),
 ) error {
@@ -96,7 +95,7 @@ func (b *buffers) freeMatching(match func(liveBuffer) bool) error {
 	return nil
 }
 
-// drawBuffers draws n different live buffers, or returns nil if there are too few.
+// drawBuffers draws n different live buffers, or returns nil if fewer are live.
 func (b *buffers) drawBuffers(n int) []liveBuffer {
 	order := b.choices.Perm(len(b.live))
 	if len(order) < n {

@@ -14,11 +14,10 @@ type testCall struct {
 	inputStream *symmem.Stream // on which the input is written
 	stream      *symmem.Stream // on which the call is made
 	input       symmem.Buffer
-	// want is the expected output, or nil if this rank receives none.
-	want []byte
+	want        []byte // nil if this rank receives no output
 }
 
-// launch makes the call if this rank is a member of the group.
+// launch does nothing if this rank is not a member of the group.
 func (call *testCall) launch(ctx context.Context) error {
 	if call.Group == nil || call.Operation == symmem.OpSend && call.Ranks == 1 {
 		return nil

@@ -17,10 +17,8 @@ func newChoices(c *Config, round int) *choices {
 
 func choose[T any](d *choices, options []T) T { return options[d.IntN(len(options))] }
 
-// isOneIn returns true with a probability of 1/n.
 func (d *choices) isOneIn(n int) bool { return d.IntN(n) == 0 }
 
-// drawSize draws a message size in bytes from a log-uniform distribution.
 func (d *choices) drawSize() int64 {
 	shortest, longest := math.Log(minMessage), math.Log(float64(d.maxBytes))
 	return int64(math.Exp(shortest + d.Float64()*(longest-shortest)))

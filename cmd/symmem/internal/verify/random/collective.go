@@ -20,7 +20,7 @@ type calls struct {
 	round   int
 }
 
-// operations lists the operations to draw from. Repeated ones are drawn more often.
+// Operations that are listed twice are drawn more often.
 var operations = []symmem.Operation{
 	symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllReduce, symmem.OpAllGather,
 	symmem.OpAllGather, symmem.OpReduceScatter, symmem.OpReduceScatter, symmem.OpBroadcast,
@@ -28,7 +28,7 @@ var operations = []symmem.Operation{
 	symmem.OpReduceScatterV, symmem.OpGather, symmem.OpScatter,
 }
 
-// drawCall draws a collective or message for a group. Its data fits into buffers of capacity bytes.
+// drawCall draws a call for a group. Its data fit into buffers of capacity bytes.
 func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	call := &testCall{Transfer: workload.Transfer{
 		Pattern: workload.Pattern{
@@ -46,7 +46,7 @@ func (cs *calls) drawCall(group int, capacity int64) *testCall {
 	}
 	root := cs.choices.IntN(cs.env.rt.Size())
 	// All ranks must draw the same count, but groups at this index may differ in size, so the count
-	// must fit a group of all ranks.
+	// must be small enough for a group of all ranks.
 	maxCount := capacity / int64(call.DataType.Size()*cs.env.rt.Size())
 	call.Count = max(1, int64(math.Exp(cs.choices.Float64()*math.Log(float64(maxCount)))))
 	if cs.choices.isOneIn(3) {
@@ -68,8 +68,8 @@ func (cs *calls) runCollective(ctx context.Context) error {
 	return cs.runAndCheck(ctx, call)
 }
 
-// drawCallOnBuffers draws a call for a group, and the ranges that the call uses in two buffers. It
-// returns nil if twoBuffers is nil.
+// drawCallOnBuffers draws a call and ranges for it in two buffers. It returns nil if twoBuffers is
+// nil.
 func (cs *calls) drawCallOnBuffers(group int, twoBuffers []liveBuffer) (*testCall, error) {
 	if twoBuffers == nil {
 		return nil, nil
@@ -98,7 +98,7 @@ func (cs *calls) drawStreams(call *testCall) {
 	call.stream = choose(cs.choices, cs.env.streams)
 }
 
-// drawRange draws an offset for the data of a call, and returns the memory after this offset.
+// drawRange draws an offset and returns the memory after it, with space for the data of a call.
 func (cs *calls) drawRange(call *testCall, memory symmem.Memory) (symmem.Memory, error) {
 	size := int64(call.DataType.Size())
 	unusedElements := (memory.Bytes() - call.Count*size*int64(cs.env.rt.Size())) / size
@@ -111,8 +111,8 @@ func (cs *calls) drawRange(call *testCall, memory symmem.Memory) (symmem.Memory,
 
 const maxConcurrentCalls = 4
 
-// runConcurrently queues several calls on random streams, frees some of their buffers while the
-// calls may still be running, and then waits for the calls.
+// runConcurrently queues several calls on random streams and frees some of their buffers before it
+// waits for the calls.
 func (cs *calls) runConcurrently(ctx context.Context) error {
 	drawnBuffers := cs.buffers.drawBuffers(2 * (1 + cs.choices.IntN(maxConcurrentCalls)))
 	var queued []*testCall
@@ -157,7 +157,7 @@ func (cs *calls) queue(ctx context.Context, call *testCall) error {
 			return err
 		}
 	}
-	// Ranks outside the group do not make the call, but must not reuse its buffer earlier.
+	// Ranks outside the group do not make the call, but must not reuse its buffer too early.
 	if err := call.input.UseOn(call.stream); err != nil {
 		return err
 	}
@@ -170,8 +170,8 @@ func (cs *calls) queue(ctx context.Context, call *testCall) error {
 	return nil
 }
 
-// checkOutput checks the output of a completed call. If the output is wrong, checkOutput adds a
-// finding that describes the call, after prefix.
+// checkOutput checks the output of a completed call. If it is wrong, checkOutput adds a finding
+// with prefix.
 func (cs *calls) checkOutput(call *testCall, prefix string) {
 	cs.tally.Calls++
 	if call.want == nil {
@@ -210,7 +210,6 @@ func (cs *calls) allReduce(
 	return cs.runAndCheck(ctx, call)
 }
 
-// newAllReduce returns a sum of float32 elements on s. bytes is their size.
 func newAllReduce(g *symmem.Group, s *symmem.Stream, bytes int64, tag uint64) *testCall {
 	pattern := workload.Pattern{
 		Operation: symmem.OpAllReduce, DataType: symmem.Float32, ReduceOp: symmem.Sum,

@@ -9,8 +9,8 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config holds the options of a run. It must be the same on all ranks. If Check is CheckDefault,
-// the rounds cycle through the check levels.
+// Config holds the options of a run. They must be the same on all ranks. If Check is CheckDefault,
+// rounds use the check levels in turn.
 type Config struct {
 	workload.Config
 	FirstRound int           // counted from 1
@@ -18,9 +18,8 @@ type Config struct {
 	Duration   time.Duration // time after which no further round begins, or 0
 	Steps      int           // number of steps in a round
 	MaxBytes   int64         // maximum size of a rank's message
-	// SharedGPUs is set if several ranks share a GPU. A rank's share of the GPU may be too small
-	// for the kernels of two groups. Graphs are then replayed concurrently only if they belong to
-	// the same group.
+	// SharedGPUs is set if several ranks share a GPU. A rank's part of the GPU may be too small for
+	// the kernels of two groups, so graphs of different groups are not replayed at the same time.
 	SharedGPUs   bool
 	RoundTimeout time.Duration // maximum duration of a round
 }
@@ -72,7 +71,7 @@ func (c *Config) checkLevels() []symmem.CheckLevel {
 	return []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckRegistration, symmem.CheckOff}
 }
 
-// wantsRound reports whether another round should begin after done rounds.
-func (c *Config) wantsRound(done int, elapsed time.Duration) bool {
+// hasMoreRounds reports whether another round should begin after done rounds.
+func (c *Config) hasMoreRounds(done int, elapsed time.Duration) bool {
 	return (c.Rounds == 0 || done < c.Rounds) && (c.Duration == 0 || elapsed < c.Duration)
 }

@@ -42,16 +42,16 @@ func TestValidateRejectsInvalidOptions(t *testing.T) {
 
 func TestRunEndsAtLimits(t *testing.T) {
 	timed := Config{Duration: time.Minute}
-	if !timed.wantsRound(1000, 59*time.Second) || timed.wantsRound(1, time.Minute) {
+	if !timed.hasMoreRounds(1000, 59*time.Second) || timed.hasMoreRounds(1, time.Minute) {
 		t.Error("a run with a duration does not end exactly when it has elapsed")
 	}
 	counted := Config{Rounds: 3}
-	if !counted.wantsRound(2, time.Hour) || counted.wantsRound(3, 0) {
+	if !counted.hasMoreRounds(2, time.Hour) || counted.hasMoreRounds(3, 0) {
 		t.Error("a run with a number of rounds does not end exactly after them")
 	}
 	both := Config{Duration: time.Minute, Rounds: 3}
-	if !both.wantsRound(2, time.Second) || both.wantsRound(2, time.Minute) ||
-		both.wantsRound(3, time.Second) {
+	if !both.hasMoreRounds(2, time.Second) || both.hasMoreRounds(2, time.Minute) ||
+		both.hasMoreRounds(3, time.Second) {
 		t.Error("a run with both limits does not end at the first limit reached")
 	}
 }
@@ -104,7 +104,7 @@ func TestGrowthAboveToleranceIsReported(t *testing.T) {
 	}
 	r.Resources[1].End++
 	if lost := r.Leaks(); r.OK() || len(lost) != 1 || lost[0].Name != "file descriptors" ||
-		!strings.HasSuffix(lost[0].String(), "LOST") {
+		!strings.HasSuffix(lost[0].String(), "LEAKED") {
 		t.Errorf("Leaks() = %v, want the file descriptors", lost)
 	}
 	if r = (Report{Tally: Tally{Wrong: 1}}); r.OK() {

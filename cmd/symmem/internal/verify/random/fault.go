@@ -31,8 +31,8 @@ const (
 	mistakeCount
 )
 
-// testFault creates a group of all ranks and calls fault, which must make the group fail and return
-// a buffer. testFault then checks a call on that buffer in a new group.
+// testFault calls fault with a new group of all ranks. fault must make the group fail and return a
+// buffer, on which testFault checks a call in another new group.
 func (f *faults) testFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
@@ -65,7 +65,7 @@ func (f *faults) testFault(
 }
 
 // failInReplay replays two graphs in a group of all ranks, while one rank makes a mistake. All
-// ranks must get an error, and each result must be either right or marked as invalid.
+// ranks must get an error, and each result must be right or marked as invalid.
 func (f *faults) failInReplay(ctx context.Context) error {
 	faultyRank, s := f.choices.IntN(f.env.rt.Size()), choose(f.choices, f.env.streams)
 	p := choose(f.choices, f.buffers.pools)
@@ -126,7 +126,7 @@ func (f *faults) captureSum(
 }
 
 // replayWithMistake replays the graphs, waits until the group has failed, checks the results, and
-// closes the graphs and the group. If isFaulty is set, this rank makes the mistake.
+// closes the graphs and the group. This rank makes the mistake if isFaulty is set.
 func (f *faults) replayWithMistake(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, direct bool,
 ) error {
@@ -155,8 +155,8 @@ func (f *faults) replayWithMistake(
 	case <-time.After(2 * f.timeout):
 		return fmt.Errorf("rank %d did not report a fault in replays", f.env.rt.Rank())
 	}
-	// Clear the fault, so that later steps do not get it. On the nccl backend, each stream returns the
-	// fault of a replay once.
+	// Clear the fault, so that later steps do not get it. On the nccl backend, each stream returns it
+	// once.
 	for _, s := range f.env.streams {
 		_ = s.Synchronize(ctx)
 	}
@@ -184,8 +184,8 @@ func ignoreFault(err error) error {
 	return err
 }
 
-// checkOutputAfterFault checks the result of a call that a fault may have interrupted. Either all
-// elements must be unchanged, or every element must be right or NaN.
+// checkOutputAfterFault checks the result of a call that a fault may have interrupted: either all
+// elements are unchanged, or every element is right or NaN.
 func (f *faults) checkOutputAfterFault(call *testCall) {
 	order := binary.NativeEndian
 	f.tally.Calls++
@@ -236,7 +236,7 @@ func (f *faults) abort(ctx context.Context) error {
 	})
 }
 
-// abortAndClose aborts the group if isFaulty is set. It makes calls until one of them reports the
+// abortAndClose aborts the group if isFaulty is set, makes calls until one of them reports the
 // abort, and closes the group.
 func (f *faults) abortAndClose(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, isFaulty bool,

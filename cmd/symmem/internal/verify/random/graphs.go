@@ -12,19 +12,18 @@ import (
 const maxGraphs = 3
 
 type graphs struct {
-	env        *environment
-	choices    *choices
-	buffers    *buffers
-	groups     *groups
-	calls      *calls
-	tally      *Tally
-	recordings []*recording
-	// If replaysOneGroup is set, only graphs of the same group are replayed concurrently.
-	replaysOneGroup bool
+	env           *environment
+	choices       *choices
+	buffers       *buffers
+	groups        *groups
+	calls         *calls
+	tally         *Tally
+	recordings    []*recording
+	onlySameGroup bool // replay only graphs of the same group concurrently
 }
 
-// capture captures a graph of up to three calls. If there are already maxGraphs graphs, it replays
-// one of them.
+// capture captures a graph of up to three calls. If there are maxGraphs graphs, it replays one of
+// them instead.
 func (gs *graphs) capture(ctx context.Context) error {
 	if len(gs.recordings) >= maxGraphs {
 		return gs.replay(ctx)
@@ -32,13 +31,13 @@ func (gs *graphs) capture(ctx context.Context) error {
 	rec := &recording{group: gs.groups.drawIndex()}
 	s, p := choose(gs.choices, gs.env.streams), choose(gs.choices, gs.buffers.pools)
 	callCount := 1 + gs.choices.IntN(3)
-	registersPool := gs.choices.isOneIn(2)
+	mustRegister := gs.choices.isOneIn(2)
 	for range callCount {
 		if err := gs.addCall(rec, s, p); err != nil {
 			return err
 		}
 	}
-	if g := gs.groups.all[rec.group]; g != nil && registersPool {
+	if g := gs.groups.all[rec.group]; g != nil && mustRegister {
 		if err := p.Register(ctx, g); err != nil {
 			return err
 		}
@@ -122,7 +121,6 @@ func (gs *graphs) streamFor(rec *recording) *symmem.Stream {
 	return choose(gs.choices, gs.env.streams)
 }
 
-// checkReplayedOutputs checks the results of a replayed graph.
 func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string) {
 	for _, call := range rec.calls {
 		gs.calls.checkOutput(call, prefix)
@@ -130,14 +128,14 @@ func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string)
 	gs.tally.Replays += int64(times)
 }
 
-// replayConcurrently launches several graphs and a call on random streams, and then waits for all
-// of them. The program does not order these launches, so symmem must order the calls of each group.
+// replayConcurrently launches several graphs and a call on random streams, and then waits for them.
+// The program does not order these launches, so symmem must order the calls of each group.
 func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil
 	}
 	order, group := gs.choices.Perm(len(gs.recordings)), gs.groups.drawIndex()
-	if gs.replaysOneGroup {
+	if gs.onlySameGroup {
 		group = gs.recordings[order[0]].group
 		order = slices.DeleteFunc(order, func(index int) bool {
 			return gs.recordings[index].group != group
@@ -193,8 +191,8 @@ func (gs *graphs) closeOne(ctx context.Context) error {
 	return gs.close(ctx, func(rec *recording) bool { return rec == drawn })
 }
 
-// close closes the graphs for which match returns true, and frees their buffers. If match is nil,
-// close closes all graphs.
+// close closes the graphs for which match returns true, or all graphs if match is nil, and frees
+// their buffers.
 func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error {
 	if err := gs.env.synchronize(ctx); err != nil {
 		return err
@@ -210,8 +208,8 @@ func (gs *graphs) close(ctx context.Context, match func(*recording) bool) error 
 	return errors.Join(errs...)
 }
 
-// recordOn captures the calls of rec on s. If s belongs to the other library, that library makes
-// the capture.
+// recordOn captures the calls of rec on s. On a stream of the other library, that library makes the
+// capture.
 func (gs *graphs) recordOn(ctx context.Context, rec *recording, s *symmem.Stream) error {
 	var err error
 	rec.capturedByLibrary = gs.env.library != nil && slices.Contains(gs.env.library.Streams, s)

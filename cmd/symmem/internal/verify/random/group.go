@@ -8,7 +8,7 @@ import (
 
 const maxGroups = 4
 
-// groups holds the groups of a round. The first one is the world. A group without this rank is nil.
+// groups holds the groups of a round, beginning with the world. A group without this rank is nil.
 type groups struct {
 	choices            *choices
 	worldGroup         *symmem.Group
@@ -25,8 +25,8 @@ func newGroups(env *environment, d *choices, t *Tally) *groups {
 	}
 }
 
-// splits lists ways to split ranks into groups. Each function returns the color and the key of a
-// rank for Group.Split. A rank with a negative color does not join a group.
+// splits lists ways to split ranks into groups. Each function returns a rank's color and key for
+// Group.Split. A rank with a negative color joins no group.
 var splits = []func(rank, ranks, random int) (color, key int){
 	func(rank, _, _ int) (color, key int) { return 0, rank },
 	func(rank, ranks, _ int) (color, key int) { return 0, ranks - rank },
@@ -60,8 +60,8 @@ func (gs *groups) split(ctx context.Context) error {
 
 func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
-// pathChoices lists the path settings to draw from. The window and direct paths are listed twice,
-// because only they need correct placement.
+// pathChoices lists the paths to draw from. The window and direct paths are listed twice, because
+// only they need correct placement.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,

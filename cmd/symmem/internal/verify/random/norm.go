@@ -12,11 +12,11 @@ import (
 	"symmem/driver/formula"
 )
 
-// maxNormElements limits the size of a norm, because computing the expected output is slow.
+// Computing the expected output of a norm is slow, so its size is limited.
 const maxNormElements = 1 << 14
 
-// runNorm computes a fused norm (all-reduce and RMSNorm in one kernel) in three live buffers, and
-// checks all outputs, unless the path of the group does not support norms.
+// runNorm computes an all-reduce and an RMSNorm in one kernel, and checks all outputs. It does
+// nothing if the group's path does not support norms.
 func (r *round) runNorm(ctx context.Context) error {
 	g, drawnBuffers := r.groups.all[r.groups.drawIndex()], r.buffers.drawBuffers(3)
 	if drawnBuffers == nil {
@@ -28,8 +28,8 @@ func (r *round) runNorm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Ranks outside the group also fill and read the memory, because pools must record the same
-	// uses on all ranks.
+	// Ranks outside the group also fill and read the memory, because pools must record the same uses
+	// on all ranks.
 	s, rank := choose(r.choices, r.env.streams), 0
 	if g != nil {
 		rank = g.Rank()
@@ -66,8 +66,8 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	}
 	rows := 1 + r.choices.IntN(max(1, min(int(capacity)/8, maxNormElements)/hidden))
 	t := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
-	// The group may have a different size on other ranks, so DrawNorm may draw more or fewer
-	// numbers there. Give it a separate generator.
+	// The group may have a different size on other ranks, so DrawNorm may draw more or fewer numbers
+	// there. It therefore gets its own generator.
 	normRandom, ranks := rand.New(rand.NewPCG(r.choices.Uint64(), 1)), r.env.rt.Size()
 	if g != nil {
 		ranks = g.Size()

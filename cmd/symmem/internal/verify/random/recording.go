@@ -10,14 +10,14 @@ import (
 )
 
 // recording is a captured graph of calls. After each call, the graph copies the result to another
-// buffer. The buffers of the calls can be freed while the graph exists. The pool must not reuse
-// their memory until the graph is closed.
+// buffer. The calls' buffers can be freed earlier, but the pool must not reuse their memory until
+// the graph is closed.
 type recording struct {
 	graph graph
-	// capturedByLibrary is set if another library captured the graph. Such a graph is launched on
-	// that library's streams. Pools can reuse the memory of its buffers as soon as they are freed.
+	// capturedByLibrary is set if another library captured the graph. It is then launched on that
+	// library's streams, and pools can reuse the memory of freed buffers at once.
 	capturedByLibrary bool
-	group             int // the index of the group
+	group             int // index of the group
 	calls             []*testCall
 	resultCopies      []symmem.Buffer // buffers for copies of the results
 	liveBuffers       []symmem.Buffer // buffers of the calls that have not been freed yet
@@ -85,7 +85,7 @@ func (rec *recording) queueCall(
 }
 
 // useBuffers overwrites the output and copies a byte of the input to dst. Ranks outside the group
-// call it too, so that the graph uses the same buffers in the same order on all ranks.
+// call it too, so that all ranks use the same buffers in the same order.
 func (call *testCall) useBuffers(dst symmem.Memory, s *symmem.Stream) error {
 	n := min(1, call.Send.Bytes(), dst.Bytes()) // 0 for calls that use only one buffer
 	src, srcErr := call.Send.Slice(0, n)

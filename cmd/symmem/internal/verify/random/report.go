@@ -14,8 +14,7 @@ type Report struct {
 	Ranks      int    `json:"ranks"`
 	Seed       uint64 `json:"seed"`
 	FirstRound int    `json:"from_round"`
-	// Rounds is the number of completed rounds.
-	Rounds int `json:"rounds"`
+	Rounds     int    `json:"rounds"` // completed
 	Tally
 	ElapsedMS float64 `json:"elapsed_ms"`
 	// Resources is empty if there were no rounds after the warm-up.
@@ -24,8 +23,8 @@ type Report struct {
 	Findings []string `json:"findings"`
 	// FailedRound is the number of the round that failed with an error, or 0.
 	FailedRound int `json:"broke_off_round"`
-	// Differs is set if ranks diverged, or if memory was in use after all buffers had been freed.
-	Differs bool `json:"differs"`
+	// IsInconsistent is set if ranks diverged or memory was in use at the end of a round.
+	IsInconsistent bool `json:"differs"`
 	// FirstWrongRound is the number of the round with the first wrong result, or 0.
 	FirstWrongRound int `json:"first_wrong_round"`
 }
@@ -49,19 +48,19 @@ func (r *Report) Leaks() []Resource {
 }
 
 // OK reports whether all results were right, ranks did not diverge, and no resource leaked.
-func (r *Report) OK() bool { return r.Wrong == 0 && !r.Differs && len(r.Leaks()) == 0 }
+func (r *Report) OK() bool { return r.Wrong == 0 && !r.IsInconsistent && len(r.Leaks()) == 0 }
 
-// WriteText writes the report as text. It lists all resources of rank 0 and the leaked resources of
-// the other ranks.
+// WriteText writes the report as text, with all resources of rank 0 and the leaked resources of
+// other ranks.
 func (r *Report) WriteText(w io.Writer) error {
-	count := ranklist.Plural[int64]
-	text := fmt.Sprintf("%s from %d, seed %d, %s, backend %s, %.1f s\n"+
-		"%s, %s, %s, %s of %s, %s, %s, %s checked, %s mapped at most\n",
-		count(int64(r.Rounds), "round"), r.FirstRound, r.Seed, count(int64(r.Ranks), "rank"), r.Backend,
-		r.ElapsedMS/1000, count(r.Steps, "step"), count(r.Calls, "checked call"),
-		count(r.Norms, "norm"),
-		count(r.Replays, "replay"), count(r.Graphs, "graph"), count(r.Groups, "group"),
-		count(r.Aborts, "abort"), bytesText(r.Bytes), bytesText(r.PeakBytes))
+	plural := ranklist.Plural[int64]
+	text := fmt.Sprintf("%s from round %d, seed %d, %s, backend %s, %.1f s\n"+
+		"%s, %s, %s, %s of %s, %s, %s, %s checked, peak memory %s\n",
+		plural(int64(r.Rounds), "round"), r.FirstRound, r.Seed, plural(int64(r.Ranks), "rank"),
+		r.Backend, r.ElapsedMS/1000, plural(r.Steps, "step"), plural(r.Calls, "checked call"),
+		plural(r.Norms, "norm"), plural(r.Replays, "replay"), plural(r.Graphs, "graph"),
+		plural(r.Groups, "group"), plural(r.Aborts, "abort"), bytesText(r.Bytes),
+		bytesText(r.PeakBytes))
 	for _, resource := range r.Resources {
 		if resource.Rank == 0 || resource.Leaked() {
 			text += resource.String() + "\n"
@@ -78,7 +77,7 @@ func (r *Report) WriteText(w io.Writer) error {
 func (r Resource) String() string {
 	verdict := "released"
 	if r.Leaked() {
-		verdict = "LOST"
+		verdict = "LEAKED"
 	}
 	return fmt.Sprintf("rank %d, %s: %d at the start, %d at the end, tolerance %d: %s", r.Rank, r.Name,
 		r.Start, r.End, r.Tolerance, verdict)
@@ -87,17 +86,17 @@ func (r Resource) String() string {
 func (r *Report) conclusion() string {
 	resourceText := "all resources were released"
 	switch n := len(r.Leaks()); {
-	case r.Differs:
-		resourceText = fmt.Sprintf("and in round %d ranks differ", r.FailedRound)
+	case r.IsInconsistent:
+		resourceText = fmt.Sprintf("but ranks diverged in round %d", r.FailedRound)
 	case r.FailedRound > 0:
 		resourceText = fmt.Sprintf("but round %d failed", r.FailedRound)
 	case len(r.Resources) == 0:
 		resourceText = "too few rounds to compare resources"
 	case n > 0:
-		resourceText = "lost: " + ranklist.Plural(n, "resource")
+		resourceText = ranklist.Plural(n, "resource") + " leaked"
 	}
 	if r.Wrong == 0 {
-		return "no wrong element, " + resourceText
+		return "no wrong elements, " + resourceText
 	}
 	return fmt.Sprintf("%s, the first in round %d, %s", ranklist.Plural(r.Wrong, "wrong element"),
 		r.FirstWrongRound, resourceText)

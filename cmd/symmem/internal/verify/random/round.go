@@ -42,7 +42,7 @@ func newRound(env *environment, c *Config, number int, t *Tally) *round {
 	}
 	r.graphs = &graphs{
 		env: env, choices: d, buffers: r.buffers, groups: r.groups, calls: r.calls, tally: t,
-		replaysOneGroup: c.SharedGPUs,
+		onlySameGroup: c.SharedGPUs,
 	}
 	r.faults = &faults{
 		env: env, choices: d, buffers: r.buffers, calls: r.calls, graphs: r.graphs, tally: t,
@@ -62,7 +62,7 @@ func (r *round) run(ctx context.Context) (err error) {
 		}
 		r.buffers.pools = append(r.buffers.pools, p)
 	}
-	// Set the path, because the world still has the setting of an earlier round.
+	// The world still has the path of an earlier round.
 	if err := r.groups.worldGroup.SetPath(ctx, r.groups.drawPath()); err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	return p, workload.MapSegments(ctx, p, r.groups.worldGroup, r.config.MaxBytes*maxLiveMessages/8)
 }
 
-// allocateInScope allocates buffers in a scope of a group, and then ends or abandons the scope.
-// If this rank is not in the group, it allocates the buffers without a scope.
+// allocateInScope allocates buffers in a scope of a group, and then ends or abandons the scope. On
+// a rank outside the group, it allocates them without a scope.
 func (r *round) allocateInScope(ctx context.Context) error {
 	p, g := choose(r.choices, r.buffers.pools), choose(r.choices, r.groups.all)
 	n, abandoned := 1+r.choices.IntN(4), r.choices.isOneIn(8)
@@ -114,7 +114,6 @@ func (r *round) allocateDisabled(context.Context) error {
 	return r.buffers.allocateSeveral(1, nil, s.Alloc)
 }
 
-// split creates a group. If there are already maxGroups groups, it closes one instead.
 func (r *round) split(ctx context.Context) error {
 	if len(r.groups.all) >= maxGroups {
 		return r.closeAnyGroup(ctx)
@@ -182,9 +181,8 @@ func (r *round) closeAll(ctx context.Context) error {
 	}
 	r.tally.PeakBytes = max(r.tally.PeakBytes, r.env.mapped())
 	for i, p := range r.buffers.pools {
-		// After a fault, pools keep buffers that were live on some ranks but not on others, until
-		// Trim.
-		if r.tally.Aborts > 0 && !r.placesByAddress() {
+		// After a fault, pools keep buffers that were live on only some ranks until Trim.
+		if r.tally.Aborts > 0 && !r.isPlacedByAddress() {
 			if err := p.Trim(ctx, math.MaxInt64); err != nil {
 				return err
 			}
@@ -204,7 +202,6 @@ func (r *round) closeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reserve maps memory in advance, and in half of all cases registers it with the world.
 func (r *round) reserve(ctx context.Context) error {
 	p, bytes := choose(r.choices, r.buffers.pools), r.choices.drawSize()
 	if r.choices.isOneIn(2) {
@@ -213,13 +210,13 @@ func (r *round) reserve(ctx context.Context) error {
 	return p.Reserve(ctx, bytes, r.groups.worldGroup)
 }
 
-// placesByAddress reports whether the run places blocks by address, which makes sums wrong. Such a
-// run skips steps that compare ranks even if checks are off, because it must show the wrong sums.
-func (r *round) placesByAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
+// isPlacedByAddress reports whether the run places blocks by address, which makes sums wrong. To
+// show the wrong sums, it skips steps that compare ranks even if checks are off.
+func (r *round) isPlacedByAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
 func (r *round) trim(ctx context.Context) error {
 	p, keep := choose(r.choices, r.buffers.pools), r.choices.Int64N(2)*r.choices.drawSize()
-	if r.placesByAddress() && r.env.rt.Check() == symmem.CheckOff {
+	if r.isPlacedByAddress() && r.env.rt.Check() == symmem.CheckOff {
 		return nil
 	}
 	if err := r.graphs.close(ctx, nil); err != nil {
@@ -256,14 +253,14 @@ func (r *round) replacePool(ctx context.Context) error {
 }
 
 func (r *round) abort(ctx context.Context) error {
-	if r.placesByAddress() {
+	if r.isPlacedByAddress() {
 		return nil
 	}
 	return r.faults.abort(ctx)
 }
 
 func (r *round) failInReplay(ctx context.Context) error {
-	if r.placesByAddress() {
+	if r.isPlacedByAddress() {
 		return nil
 	}
 	return r.faults.failInReplay(ctx)

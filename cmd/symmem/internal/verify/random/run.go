@@ -17,13 +17,12 @@ type Rank struct {
 	Open Open
 	// LocalRank is the number of the rank on its machine.
 	LocalRank int
-	// SharedProcess is set if the process also runs other ranks. Run then does not compare resource
-	// usage.
+	// SharedProcess is set if the process also runs other ranks. Resource usage is then not compared.
 	SharedProcess bool
 	// OnRound, if set, is called after each round with a line about the progress.
 	OnRound func(line string)
-	// OnHang, if set, is called if a round is still running long after its deadline. stacks
-	// contains the stacks of all goroutines.
+	// OnHang, if set, is called with the stacks of all goroutines if a round is still running long
+	// after its deadline.
 	OnHang func(round int, stacks []byte)
 }
 
@@ -35,12 +34,11 @@ type runner struct {
 	tally           Tally
 	started         time.Time
 	completedRounds int
-	warmUsage       usage // resource usage after the warm-up, if hasWarmUsage is set
+	warmUsage       usage // after the warm-up, if hasWarmUsage is set
 	hasWarmUsage    bool
 }
 
-// warmUpRounds is the number of rounds in which libraries may still be initializing: one for each
-// check level.
+// Libraries may still be initializing in the first warmUpRounds rounds, one for each check level.
 const warmUpRounds = 3
 
 // RoundError reports a round that failed.
@@ -58,9 +56,9 @@ func (e *RoundError) Error() string {
 // Unwrap returns the cause.
 func (e *RoundError) Unwrap() error { return e.Cause }
 
-// Run runs random programs as one rank. All ranks of the world must call it. It stops after the
-// first round with a wrong result. If a round fails, Run returns a *RoundError and a Report with
-// the results so far. With any other error, the Report may be nil.
+// Run runs random programs as one rank until a result is wrong. All ranks of the world must call
+// it. If a round fails, Run returns a *RoundError and a Report with the results so far. With other
+// errors, the Report may be nil.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -90,26 +88,27 @@ func (r *runner) backend() string { return r.environments[0].rt.Device().Backend
 func (r *runner) elapsedMS() float64 { return float64(time.Since(r.started).Microseconds()) / 1000 }
 
 func (r *runner) runRounds(ctx context.Context) error {
-	for continues := true; continues; {
+	for hasNext := true; hasNext; {
 		number := r.config.FirstRound + r.completedRounds
 		env := r.environments[number%len(r.environments)]
 		if err := r.runRound(ctx, env, number); err != nil {
 			return &RoundError{number, r.config.Seed, r.gatherFailure(ctx, env, number, err)}
 		}
 		var err error
-		if continues, err = r.finishRound(ctx, env, number); err != nil {
+		if hasNext, err = r.finishRound(ctx, env, number); err != nil {
 			return &RoundError{number, r.config.Seed, err}
 		}
 	}
 	return r.compareUsage(ctx)
 }
 
-// gatherFailure combines the results of all ranks in the report after a round has failed, because
-// ranks outside the failed group do not know why. It returns cause, which is this rank's error.
+// gatherFailure adds the results of all ranks to the report of a failed round, because ranks
+// outside the failed group do not know why it failed. It returns cause, this rank's error.
 func (r *runner) gatherFailure(
 	ctx context.Context, env *environment, number int, cause error,
 ) error {
-	r.report.Differs = errors.As(cause, new(*symmem.DivergenceError)) || errors.Is(cause, ErrInUse)
+	r.report.IsInconsistent = errors.As(cause, new(*symmem.DivergenceError)) ||
+		errors.Is(cause, ErrInUse)
 	r.report.Findings = append(r.report.Findings, r.tally.findings...)
 	r.report.Wrong, r.report.FailedRound = r.tally.Wrong, number
 	r.report.ElapsedMS = r.elapsedMS()
@@ -119,7 +118,7 @@ func (r *runner) gatherFailure(
 	}
 	r.report.Wrong = 0
 	for _, other := range all {
-		r.report.Differs = r.report.Differs || other.Differs
+		r.report.IsInconsistent = r.report.IsInconsistent || other.IsInconsistent
 		r.report.Wrong += other.Wrong
 	}
 	if r.report.Wrong > 0 {
@@ -129,8 +128,8 @@ func (r *runner) gatherFailure(
 }
 
 // A round hangs if it is still running hangAfterDeadline after its deadline, or hangAfterFault
-// after the world has failed. hangAfterFault is so short that a rank reports the hang before other
-// ranks give up.
+// after the world has failed. The latter is short, so that ranks report the hang before others give
+// up.
 const (
 	hangAfterDeadline = 30 * time.Second
 	hangAfterFault    = 15 * time.Second
@@ -172,43 +171,42 @@ func (r *runner) runRound(ctx context.Context, env *environment, number int) err
 	return err
 }
 
-// finishRound exchanges the results of the ranks after a round. Rank 0 decides whether another
-// round follows.
+// finishRound exchanges the results of the ranks. Rank 0 decides whether another round follows.
 func (r *runner) finishRound(
 	ctx context.Context, env *environment, number int,
-) (continues bool, err error) {
+) (hasNext bool, err error) {
 	r.completedRounds++
 	all, err := workload.Gather(ctx, env.gatherer, roundResult{
-		WantsRound: r.config.wantsRound(r.completedRounds, time.Since(r.started)), Tally: r.tally,
+		HasMoreRounds: r.config.hasMoreRounds(r.completedRounds, time.Since(r.started)), Tally: r.tally,
 	})
 	if err != nil {
 		return false, err
 	}
-	continues = all[0].WantsRound
+	hasNext = all[0].HasMoreRounds
 	r.report.Tally = mergeTallies(all)
 	r.report.Rounds = r.completedRounds
 	r.report.ElapsedMS = r.elapsedMS()
 	if r.report.Wrong > 0 {
 		r.report.FirstWrongRound = number
 		r.report.Findings = append(r.report.Findings, r.tally.findings...)
-		continues = false
+		hasNext = false
 	}
-	return continues, r.reportProgress(env, number, continues)
+	return hasNext, r.reportProgress(env, number, hasNext)
 }
 
-// reportProgress calls OnRound. After a warm-up round, it also stores the resource usage.
-func (r *runner) reportProgress(env *environment, number int, continues bool) error {
+// reportProgress calls OnRound and, after a warm-up round, stores the resource usage.
+func (r *runner) reportProgress(env *environment, number int, hasNext bool) error {
 	now, err := r.measure()
 	if err != nil {
 		return err
 	}
-	if continues && r.completedRounds <= warmUpRounds && !r.rank.SharedProcess {
+	if hasNext && r.completedRounds <= warmUpRounds && !r.rank.SharedProcess {
 		r.warmUsage, r.hasWarmUsage = now, true
 	}
 	if r.rank.OnRound != nil {
 		report := r.report
 		r.rank.OnRound(fmt.Sprintf("round %d: seed %d, check %v, %d steps, %d calls, %d replays, "+
-			"%d wrong, %s checked, %s mapped at most, %s in pools, %s of the device, %.0f s", number,
+			"%d wrong, %s checked, peak memory %s, %s in pools, %s of the device, %.0f s", number,
 			report.Seed, env.rt.Check(), report.Steps, report.Calls, report.Replays, report.Wrong,
 			bytesText(report.Bytes), bytesText(report.PeakBytes), bytesText(now[poolBytes]),
 			bytesText(now[deviceBytes]), report.ElapsedMS/1000))
@@ -216,12 +214,12 @@ func (r *runner) reportProgress(env *environment, number int, continues bool) er
 	return nil
 }
 
-// compareUsage adds to the report how each rank's resource usage has changed since the warm-up.
+// compareUsage reports how each rank's resource usage has changed since the warm-up.
 func (r *runner) compareUsage(ctx context.Context) error {
 	if !r.hasWarmUsage || r.completedRounds <= warmUpRounds || r.report.Wrong > 0 {
 		return nil
 	}
-	end, err := r.usageAfterWork(ctx)
+	end, err := r.measureUntilReleased(ctx)
 	if err != nil {
 		return err
 	}

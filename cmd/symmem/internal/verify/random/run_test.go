@@ -125,7 +125,7 @@ func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 	for rank, err := range errs {
 		var round *RoundError
 		var diverged *symmem.DivergenceError
-		if !errors.As(err, &round) || round.Seed != 1 || !reports[rank].Differs {
+		if !errors.As(err, &round) || round.Seed != 1 || !reports[rank].IsInconsistent {
 			t.Errorf("rank %d: got %v, want a RoundError and Differs", rank, err)
 		}
 		if errors.As(err, &diverged) {

@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// step is a step of a round. The probability to draw it is proportional to weight.
+// step is a kind of step. The probability of drawing it is proportional to weight.
 type step struct {
 	name   string
 	weight int
 	run    func(*round, context.Context) error
 }
 
-// errorAt adds the number and the name of the step to an error, unless the error begins with the
-// name.
+// errorAt adds the number of the step and, unless the error begins with it, the name.
 func (s *step) errorAt(number int, err error) error {
 	if strings.HasPrefix(err.Error(), s.name+": ") {
 		return fmt.Errorf("step %d, %w", number, err)

@@ -7,12 +7,12 @@ import (
 	"symmem"
 )
 
-// suspend releases the memory of a pool, and sometimes also that of the world, and then allocates
-// it again. Graphs stay open and are replayed later. If a graph contains NCCL's window kernels, the
-// memory is busy, and suspend does nothing.
+// suspend releases the memory of a pool, and sometimes of the world, and then allocates it again.
+// Graphs stay open. If a graph contains NCCL's window kernels, the memory is busy, and suspend does
+// nothing.
 func (r *round) suspend(ctx context.Context) error {
-	p, alsoGroup := choose(r.choices, r.buffers.pools), r.choices.isOneIn(2)
-	if r.placesByAddress() {
+	p, withGroup := choose(r.choices, r.buffers.pools), r.choices.isOneIn(2)
+	if r.isPlacedByAddress() {
 		return nil
 	}
 	if err := errors.Join(r.env.synchronize(ctx), r.env.barrier(ctx)); err != nil {
@@ -22,7 +22,7 @@ func (r *round) suspend(ctx context.Context) error {
 	if errors.Is(err, symmem.ErrBusy) {
 		return nil
 	}
-	if err != nil || !alsoGroup {
+	if err != nil || !withGroup {
 		return errors.Join(err, p.Resume(ctx))
 	}
 	if _, err := r.groups.worldGroup.Suspend(ctx); err != nil && !errors.Is(err, symmem.ErrBusy) {

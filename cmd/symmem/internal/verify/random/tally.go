@@ -4,7 +4,7 @@ package random
 type Tally struct {
 	Steps   int64 `json:"steps"`
 	Calls   int64 `json:"calls"` // checked calls, including replayed ones
-	Norms   int64 `json:"norms"` // fused norms among Calls
+	Norms   int64 `json:"norms"` // among Calls
 	Replays int64 `json:"replays"`
 	Graphs  int64 `json:"graphs"`
 	Groups  int64 `json:"groups"`
@@ -27,12 +27,11 @@ func (t *Tally) addFinding(finding string) {
 
 // roundResult holds the results that ranks exchange after a round.
 type roundResult struct {
-	WantsRound bool // another round should follow, by this rank's clock
+	HasMoreRounds bool // by this rank's clock
 	Tally
 }
 
-// mergeTallies returns the tally of all ranks. The steps are the same on all ranks, so it adds up
-// only the results.
+// mergeTallies adds up the results of all ranks. The steps are the same on all ranks.
 func mergeTallies(all []roundResult) Tally {
 	t := all[0].Tally
 	for _, other := range all[1:] {

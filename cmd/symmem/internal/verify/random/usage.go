@@ -30,22 +30,21 @@ var resourceNames = [resourceCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns how much the usage of each resource is allowed to grow. It is 0 on the host
-// backend. On GPUs, CUDA and NCCL open files and load kernels on first use,
-// which may be in any round.
+// tolerances returns how much the usage of each resource may grow. On GPUs, CUDA and NCCL open
+// files and load kernels on first use, which may be in any round.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
 	}
 	allowed := usage{descriptors: 16, mappings: 16, deviceBytes: 64 << 20}
 	if r.config.SharedGPUs {
-		// Ranks also measure the memory of each other. With 8 ranks on an H100, the device memory
-		// that a rank measured varied by 107 to 204 MB.
+		// Ranks measure each other's memory as well. With 8 ranks on an H100, the measured device
+		// memory varied by 107 to 204 MB.
 		allowed[deviceBytes] = int64(r.environments[0].rt.Size()) << 28
 	}
 	if machines := r.environments[0].machines(); machines > 1 {
-		// For each Runtime, a rank connects to the other ranks on its machine, of which there are
-		// at most ranks - machines. Each connection needs two goroutines.
+		// For each Runtime, a rank connects to the other ranks on its machine, at most ranks -
+		// machines. Each connection needs two goroutines.
 		connections := (r.environments[0].rt.Size() - machines) * len(r.environments)
 		allowed[goroutines] = int64(2 * connections)
 	}
@@ -88,8 +87,7 @@ func (r *runner) measure() (u usage, err error) {
 	return u, err
 }
 
-// sharedMappings returns the number of shared mappings of this process, such as segments. It does
-// not count private mappings, such as stacks and the heap.
+// sharedMappings counts shared mappings, such as segments, but not stacks and the heap.
 func sharedMappings() (count int64, err error) {
 	mappings, err := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(mappings)) {
@@ -101,16 +99,16 @@ func sharedMappings() (count int64, err error) {
 	return count, err
 }
 
-// Resources of communicators are released in the background. releaseTime limits the wait for their
-// release, and releasePoll is the time between measurements.
+// Resources of communicators are released in the background. releaseTime limits the wait for it,
+// and releasePoll is the time between measurements.
 const (
 	releaseTime = 20 * time.Second
 	releasePoll = 20 * time.Millisecond
 )
 
-// usageAfterWork measures the usage until it is within the tolerances or releaseTime has passed,
-// and returns the last measurement.
-func (r *runner) usageAfterWork(ctx context.Context) (u usage, err error) {
+// measureUntilReleased measures the usage until it is within the tolerances or releaseTime has
+// passed.
+func (r *runner) measureUntilReleased(ctx context.Context) (u usage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
 	ticker := time.NewTicker(releasePoll)

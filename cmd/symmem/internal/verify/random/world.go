@@ -14,17 +14,16 @@ import (
 type Open func(ctx context.Context, o symmem.Options) (*symmem.Runtime, error)
 
 // environment holds the Runtime for one check level (how often symmem compares ranks). All rounds
-// at that level use it.
+// at that level share it.
 type environment struct {
-	rt      *symmem.Runtime
-	streams []*symmem.Stream // the streams of symmem, then the streams of library
-	events  []*symmem.Event  // one for each stream
-	// library is another CUDA library in the process. It is nil on the host backend.
-	library  *program.Library
+	rt       *symmem.Runtime
+	streams  []*symmem.Stream // of symmem, then of library
+	events   []*symmem.Event  // one for each stream
+	library  *program.Library // another CUDA library in the process; nil on the host backend
 	gatherer *workload.Gatherer
 }
 
-// An environment has streamCount streams of symmem and libraryStreamCount streams of the library.
+// Number of streams of symmem and of the library in an environment.
 const (
 	streamCount        = 3
 	libraryStreamCount = 2
@@ -53,7 +52,7 @@ func newEnvironment(
 }
 
 // mapOutsideWindows maps as much memory outside windows as rounds can need, so that the usage does
-// not grow later. The memory stays mapped until the Runtime is closed.
+// not grow later.
 func (env *environment) mapOutsideWindows(bytes int64) error {
 	p, err := env.rt.NewPool(symmem.PoolOptions{})
 	if err != nil {
@@ -103,8 +102,8 @@ func (env *environment) close() error {
 
 func (env *environment) machines() int { return env.rt.World().Stats().Tuning.Machines }
 
-// synchronize waits for all streams. The order is the same on all ranks, because pools record each
-// wait and compare their records.
+// synchronize waits for all streams in the same order on all ranks, because pools record each wait
+// and compare their records.
 func (env *environment) synchronize(ctx context.Context) error {
 	for _, s := range env.streams {
 		if err := s.Synchronize(ctx); err != nil {
