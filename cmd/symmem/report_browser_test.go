@@ -76,9 +76,9 @@ func TestReportPictures(t *testing.T) {
 		"testdata/report-phone.png":    {Width: 390, Height: 844, Mobile: true, Dark: true},
 	} {
 		p := b.Open(t, url, screen)
-		p.Painted()
+		p.WaitUntilPainted()
 		p.Eval(`document.fonts.ready.then(() => {})`, nil)
-		picture := p.Picture()
+		picture := p.Screenshot()
 		if *rewrite {
 			writePicture(t, file, picture)
 		}
@@ -147,7 +147,7 @@ func TestReportOfTraces(t *testing.T) {
 		t.Fatalf("report = %d, %q, %q; want %d", code, out, errs, exitWrong)
 	}
 	p := b.Open(t, "file://"+file, pagetest.Screen{Width: 1280, Height: 900})
-	p.Painted()
+	p.WaitUntilPainted()
 	for selector, want := range map[string]string{
 		"#verdict": "request 27 (extra); in the minority: rank 1.", ".label.blamed": "rank 1",
 		"#details h2": "Request 27", "#details .bad": "7\u2009000 B", "#differences": "explains the rest",

@@ -22,14 +22,12 @@ const (
 	cookieName  = "symmem-token"
 )
 
-// machineReader returns the states of ranks. eventLimit is the maximum number of events to include
-// for each pool.
+// machineReader returns the states of ranks, with up to eventLimit events per pool.
 type machineReader func(ctx context.Context, eventLimit int) Machine
 
-// maxEvents is the greatest eventLimit that a client can request.
-const maxEvents = 8192
+const maxEvents = 8192 // limit of eventLimit in requests
 
-// newMux returns a handler that serves pages, metrics and JSON about the ranks that read returns.
+// newMux returns a handler that serves pages, metrics and JSON about some ranks.
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -67,18 +65,18 @@ func parseEventLimit(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Handler returns a handler that serves pages, metrics and JSON about all ranks of the job on this
-// machine. The handler does not check the token or the Host of requests.
+// Handler returns a handler that serves all ranks of the job on this machine. It does not check the
+// token or the Host of requests.
 func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) }
 
-// NewHandler returns a handler that serves only the rank that snapshot describes, without a Server.
+// NewHandler returns a handler that serves one rank without a Server.
 func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(func(_ context.Context, eventLimit int) Machine {
 		return newMachine(snapshot(eventLimit))
 	}))
 }
 
-// localHandler returns the handler of the Unix socket, which serves only this rank.
+// localHandler serves only this rank, on the Unix socket.
 func (s *Server) localHandler() http.Handler {
 	mux := newMux(func(_ context.Context, eventLimit int) Machine {
 		return newMachine(s.ownSnapshot(eventLimit))
@@ -87,8 +85,8 @@ func (s *Server) localHandler() http.Handler {
 	return protect(mux)
 }
 
-// remoteHandler returns the handler of the TCP address, which serves all ranks of the job on this
-// machine. If the address is not a loopback address, the handler serves only metrics.
+// remoteHandler serves all ranks of the job on this machine over TCP, or only their metrics unless
+// isLoopback is set.
 func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
 	configuredHost, _, _ := net.SplitHostPort(s.cfg.Address)
@@ -108,8 +106,8 @@ func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	}))
 }
 
-// protect rejects requests with a body, and keeps browsers from storing responses and from showing
-// them inside other pages.
+// protect rejects requests with a body. Browsers must not store responses or show them inside other
+// pages.
 func protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, 0)
@@ -124,8 +122,8 @@ func protect(h http.Handler) http.Handler {
 }
 
 // isAllowedHost reports whether the Host of a request is an IP address or a name of this machine.
-// Without this check, a web page could read responses by making the page's domain resolve to this
-// machine (DNS rebinding).
+// Otherwise, a web page could read responses by making its domain resolve to this machine (DNS
+// rebinding).
 func isAllowedHost(host, configuredHost string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -143,9 +141,9 @@ func isAllowedHost(host, configuredHost string) bool {
 	return false
 }
 
-// authorize returns true if a request contains the token as a bearer token or in a cookie.
-// Otherwise it responds. If the token is in the URL, it sets the cookie and redirects to the URL
-// without the token. If the token is missing or wrong, it responds with an error.
+// authorize reports whether a request contains the token as a bearer token or in a cookie.
+// Otherwise it responds: with a token in the URL, it sets the cookie and redirects to the URL
+// without the token; with none or a wrong one, it responds with an error.
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) bool {
 	if token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); isBearer &&
 		s.isToken(token) {
@@ -172,8 +170,8 @@ func (s *Server) isToken(text string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(s.token)) == 1
 }
 
-// holdConnection answers a request of another rank and keeps the connection open, so that the other
-// rank notices when this rank exits. It returns when the connection or the server is closed.
+// holdConnection keeps a connection from another rank open, so that the other rank notices when
+// this rank exits.
 func (s *Server) holdConnection(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	if control.SetReadDeadline(time.Time{}) != nil || control.SetWriteDeadline(time.Time{}) != nil {

@@ -8,9 +8,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// limiter is a net.Listener that immediately closes connections above a limit and, on Unix sockets,
-// connections of other users. Forked child processes close all connections. Otherwise, connections
-// would stay open after this process has exited.
+// limiter is a net.Listener that closes connections above a limit and, on Unix sockets, from other
+// users. Forked child processes close all connections, which would otherwise outlive this process.
 type limiter struct {
 	net.Listener
 	limit int64
@@ -33,8 +32,8 @@ func (l *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-// isAdmitted reports whether to keep a connection open. The peer on a Unix socket must be a process
-// of this user or of root.
+// isAdmitted reports whether to keep a connection. On a Unix socket, the peer must be a process of
+// this user or of root.
 func isAdmitted(c net.Conn) bool {
 	local, ok := c.(*net.UnixConn)
 	if !ok {
@@ -44,7 +43,7 @@ func isAdmitted(c net.Conn) bool {
 	return err == nil && (peer.UID == os.Geteuid() || peer.UID == 0)
 }
 
-// limited is a connection that a limiter counts until the connection is closed.
+// limited is an open connection that a limiter counts.
 type limited struct {
 	net.Conn
 	limiter *limiter

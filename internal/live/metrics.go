@@ -31,8 +31,8 @@ func newMetric(name, help string, kind prometheus.ValueType, labels ...string) m
 	return metric{prometheus.NewDesc(name, help, labels, nil), kind}
 }
 
-// inspectorLabels lists the labels that NCCL Inspector uses, followed by two labels of symmem: the
-// rank, and where the time is measured.
+// inspectorLabels lists the labels of NCCL Inspector, followed by the rank and by where the time is
+// measured.
 var inspectorLabels = []string{
 	"version", "slurm_job_id", "node", "gpu", "comm_name", "n_nodes", "nranks", "collective",
 	"message_size", "algo_proto", "rank", "timing_source",
@@ -43,7 +43,7 @@ const (
 	counter = prometheus.CounterValue
 )
 
-// Metrics with the prefix nccl have the names that NCCL Inspector uses.
+// Metrics with the prefix nccl have the names of NCCL Inspector.
 var (
 	busBandwidth = newMetric("nccl_bus_bandwidth_gbs",
 		"Bus bandwidth in GB/s, averaged over the latest timed calls.", gauge, inspectorLabels...)
@@ -110,7 +110,7 @@ type rankCollector struct {
 	host    string
 }
 
-// send sends a value. The labels are the rank followed by the given labels.
+// send sends a value with the rank and the given labels.
 func (r *rankCollector) send(m metric, value float64, labels ...string) {
 	series, err := prometheus.NewConstMetric(m.desc, m.kind, value, r.labels(labels)...)
 	if err == nil {
@@ -118,8 +118,8 @@ func (r *rankCollector) send(m metric, value float64, labels ...string) {
 	}
 }
 
-// labels prepends the rank to a list of labels. Group names may contain arbitrary bytes, so labels
-// replaces invalid UTF-8.
+// labels adds the rank to a list of labels. It replaces invalid UTF-8, because group names may
+// contain any bytes.
 func (r *rankCollector) labels(labels []string) []string {
 	all := []string{r.number}
 	for _, l := range labels {
@@ -135,8 +135,8 @@ func (r *rankCollector) collect() {
 	}
 	r.send(rankUp, 1)
 	r.collectWaits()
-	// A failed group and its successor may have the same name, and their pools may have the same
-	// names. The last group or pool with a name is collected.
+	// A failed group and its successor, and their pools, may have the same names. The last group or
+	// pool with a name is collected.
 	groups := map[string]*Group{}
 	for i := range r.rank.Groups {
 		groups[r.rank.Groups[i].ID] = &r.rank.Groups[i]
@@ -157,7 +157,6 @@ func (r *rankCollector) collect() {
 	}
 }
 
-// collectWaits sends, for each group, the longest wait for each other rank.
 func (r *rankCollector) collectWaits() {
 	type key struct {
 		group string
@@ -245,8 +244,8 @@ func (r *rankCollector) collectPool(p *Pool) {
 	r.send(poolEvents, float64(p.Events), p.Domain, id)
 }
 
-// busFactor returns the factor by which nccl-tests and NCCL Inspector multiply the size of a call
-// on n ranks to compute the bus bandwidth. ok is false if the operation moves no data.
+// busFactor returns the factor from the size of a call on n ranks to its bus bandwidth, as in
+// nccl-tests and NCCL Inspector. ok is false if the operation moves no data.
 func busFactor(operation string, n int) (factor float64, ok bool) {
 	ranks := float64(n)
 	switch operation {
@@ -260,7 +259,7 @@ func busFactor(operation string, n int) (factor float64, ok bool) {
 	return (ranks - 1) / ranks, true
 }
 
-// sizeRange formats a range of sizes like NCCL Inspector, for example as "64-128KB".
+// sizeRange formats a range of sizes like NCCL Inspector, such as "64-128KB".
 func sizeRange(least, limit int64) string {
 	units := []string{"B", "KB", "MB", "GB", "TB"}
 	for len(units) > 1 && least >= 1024 {

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/page"
 )
 
-// poolKey identifies a pool. If the pool has no domain, no other rank shares the pool.
+// poolKey identifies a pool. A pool without a domain is used by one rank only.
 type poolKey struct {
 	domain string
 	id     uint64
@@ -19,8 +19,8 @@ type rankPool struct {
 	*Pool
 }
 
-// end returns the position after the latest event in the pool's history.
-func (p rankPool) end() uint64 { return p.First + uint64(len(p.Recent)) }
+// endPosition returns the position after the latest event in the pool's history.
+func (p rankPool) endPosition() uint64 { return p.First + uint64(len(p.Recent)) }
 
 func (p rankPool) eventAt(position uint64) Placement { return p.Recent[position-p.First] }
 
@@ -44,7 +44,7 @@ func (r *pageBuilder) addPools() {
 	for _, key := range order {
 		title := fmt.Sprintf("pool %d of group %s", key.id, key.domain)
 		if key.rank >= 0 {
-			title = fmt.Sprintf("pool %d of only rank %d", key.id, r.page.Ranks[key.rank].Rank)
+			title = fmt.Sprintf("pool %d, used only by rank %d", key.id, r.page.Ranks[key.rank].Rank)
 		}
 		r.addPool(title, pools[key])
 	}
@@ -55,7 +55,7 @@ func (r *pageBuilder) addPool(title string, pools []rankPool) {
 	begin := uint64(0)
 	for _, p := range pools {
 		if p.Busy {
-			s.Notes = append(s.Notes, fmt.Sprintf("rank %d: a call that waits is using the pool",
+			s.Notes = append(s.Notes, fmt.Sprintf("rank %d: a waiting call is using the pool",
 				r.page.Ranks[p.rank].Rank))
 		}
 		begin = max(begin, p.First)
@@ -88,12 +88,12 @@ func (r *pageBuilder) addWindow(pool string, rank int, w Window) {
 	})
 }
 
-// findDifference finds the first event that differs between the ranks. It compares the events that
-// all ranks have, starting at position begin.
+// findDifference finds the first event at or after position begin that differs between the ranks.
+// It compares the events that all ranks have.
 func (r *pageBuilder) findDifference(s *page.Sequence, pools []rankPool, begin uint64) {
-	end := pools[0].end()
+	end := pools[0].endPosition()
 	for _, p := range pools {
-		end = min(end, p.end())
+		end = min(end, p.endPosition())
 	}
 	for position := begin; position < end; position++ {
 		first := pools[0].eventAt(position)
@@ -142,7 +142,6 @@ func (r *pageBuilder) describeDifference(
 	return d
 }
 
-// differenceKind names the difference between two events, or returns "" if they are the same.
 func differenceKind(a, b Placement) string {
 	switch {
 	case a == b:
@@ -161,7 +160,7 @@ func differenceKind(a, b Placement) string {
 
 func (p Placement) kind() event.Kind { return event.Kind(p[placementKind]) }
 
-// pageKind returns the kind of the event on the page, or 0 if the page does not show the event.
+// pageKind returns the kind of the event on the page, or 0 if the page omits it.
 func (p Placement) pageKind() page.Kind { return pageKinds[p.kind()] }
 
 func (p Placement) place() place { return place{p[placementSegment], p[placementOffset]} }
@@ -186,11 +185,11 @@ type trackBuilder struct {
 	track      *page.Track
 	segments   map[int64]int32 // index in track.Segments, by segment number
 	blocks     map[place]int32 // number of the live block, by place
-	blockCount int32           // number of blocks so far
+	blockCount int32
 }
 
-// newTrack returns the track of a pool on one rank. Request 0 is the first request whose position
-// is at least begin.
+// newTrack returns the track of a pool on one rank. Request 0 is the first one at or after position
+// begin.
 func newTrack(p rankPool, begin uint64) *page.Track {
 	b := &trackBuilder{
 		track: &page.Track{Rank: p.rank}, segments: map[int64]int32{}, blocks: map[place]int32{},
@@ -208,15 +207,14 @@ func newTrack(p rankPool, begin uint64) *page.Track {
 		b.add(kind, e, int64(position))
 	}
 	for _, w := range p.Registered {
-		if at, ok := b.segments[int64(w.Segment)]; ok {
-			b.track.Segments[at].Bytes = max(b.track.Segments[at].Bytes, w.Bytes)
+		if index, ok := b.segments[int64(w.Segment)]; ok {
+			b.track.Segments[index].Bytes = max(b.track.Segments[index].Bytes, w.Bytes)
 		}
 	}
 	return b.track
 }
 
-// addOlderBlocks adds the blocks that were allocated before the track begins and are freed in the
-// track.
+// addOlderBlocks adds the blocks that were allocated before the track begins and freed later.
 func (b *trackBuilder) addOlderBlocks(events []Placement) {
 	allocated := map[place]bool{}
 	for _, e := range events {
@@ -234,26 +232,26 @@ func (b *trackBuilder) addOlderBlocks(events []Placement) {
 	}
 }
 
-// segmentIndex returns the index of an event's segment in the track, or -1 if the event has no
-// segment. If isInitial is set, the segment may have been mapped before the track begins. The size
-// of such a segment is unknown, so segmentIndex extends it to the end of its last block.
+// segmentIndex returns the index of an event's segment in the track, or -1 without a segment. If
+// isInitial is set, the segment may have been mapped before the track begins; its size is then
+// unknown, so segmentIndex extends it to the end of its last block.
 func (b *trackBuilder) segmentIndex(e Placement, isInitial bool) int32 {
 	number := e[placementSegment]
 	if number < 0 {
 		return -1
 	}
-	at, ok := b.segments[number]
+	index, ok := b.segments[number]
 	if !ok {
-		at = int32(len(b.track.Segments))
-		b.segments[number] = at
+		index = int32(len(b.track.Segments))
+		b.segments[number] = index
 		b.track.Segments = append(b.track.Segments, page.Segment{Initial: isInitial})
 	}
 	end := e[placementSize]
 	if e.kind() != event.KindSegment && e.kind() != event.KindTrim {
 		end += e[placementOffset]
 	}
-	b.track.Segments[at].Bytes = max(b.track.Segments[at].Bytes, end)
-	return at
+	b.track.Segments[index].Bytes = max(b.track.Segments[index].Bytes, end)
+	return index
 }
 
 func (b *trackBuilder) add(kind page.Kind, e Placement, number int64) {

@@ -13,10 +13,10 @@ import (
 	"symmem/internal/page"
 )
 
-// pageEvents is the maximum number of events that the page shows for each pool.
+// pageEvents is the number of latest events that the page shows for each pool.
 const pageEvents = 4096
 
-// writeEmptyPage writes the page without data. The browser then requests the data.
+// writeEmptyPage writes the page without data, which the browser requests later.
 func writeEmptyPage(w http.ResponseWriter) {
 	var text bytes.Buffer
 	if err := page.WriteShell(&text, "symmem", strings.TrimPrefix(dataPath, "/")); err != nil {
@@ -28,8 +28,7 @@ func writeEmptyPage(w http.ResponseWriter) {
 	_, _ = w.Write(text.Bytes()) // fails if the client has disconnected
 }
 
-// writeData writes the data that the page shows, or status 304 (Not Modified) if the client already
-// has them.
+// writeData writes the page's data, or status 304 (Not Modified) if the client has them.
 func writeData(w http.ResponseWriter, r *http.Request, m Machine) {
 	var data bytes.Buffer
 	if err := buildPage(&m).WriteData(&data); err != nil {
@@ -105,18 +104,17 @@ func (r *pageBuilder) addGroup(rank int, g *Group) {
 	}
 	for i := range g.Calls {
 		c := &g.Calls[i]
-		row := r.pathRow(g.ID, c.Operation, c.Path)
+		row := r.findOrAddPathRow(g.ID, c.Operation, c.Path)
 		row.Calls[rank] += int64(c.Calls)
 		row.Bytes[rank] += int64(c.Bytes)
 	}
 	for path, n := range g.Paths {
-		r.pathRow(g.ID, "all, including replays of graphs", path).Calls[rank] += int64(n)
+		r.findOrAddPathRow(g.ID, "all, including replays of graphs", path).Calls[rank] += int64(n)
 	}
 }
 
-// pathRow returns the row that counts the calls of a group with the given operation and path. It
-// adds the row if necessary.
-func (r *pageBuilder) pathRow(group, operation, path string) *page.Path {
+// findOrAddPathRow returns the row for a group, an operation and a path.
+func (r *pageBuilder) findOrAddPathRow(group, operation, path string) *page.Path {
 	for i := range r.page.Paths {
 		p := &r.page.Paths[i]
 		if p.Group == group && p.Operation == operation && p.Path == path {
@@ -140,7 +138,7 @@ func (r *pageBuilder) sortRows() {
 	})
 }
 
-// verdict states the worst problem of the job. The rows must be sorted.
+// verdict describes the worst problem of the job. The rows must be sorted.
 func (r *pageBuilder) verdict() string {
 	silentCount := 0
 	for i := range r.machine.Ranks {

@@ -47,7 +47,7 @@ func TestPageInBrowser(t *testing.T) {
 	s.Start()
 	url := "http://" + awaitAddress(t, s) + "/?token=" + s.token
 	p := pagetest.Open(t).Open(t, url, pagetest.Screen{Width: 1000, Height: 800})
-	p.Painted()
+	p.WaitUntilPainted()
 	if text := p.Text("#pending"); !strings.Contains(text, "AllReduce 7 of group") {
 		t.Errorf("pending = %q; want the waits of both ranks", text)
 	}

@@ -23,18 +23,17 @@ import (
 
 // Config describes a rank for Open.
 type Config struct {
-	// Job is the name of the job's folder. All ranks of the job must have the same name, and all
-	// jobs must have different names.
+	// Job is the name of the job's folder, which is the same on all ranks and unique to the job.
 	Job  string
 	Rank int
-	// Address is SocketsOnly or the TCP address at which one rank per machine serves all ranks of
-	// the machine. CheckAddress describes the form.
+	// Address is SocketsOnly or the TCP address (see CheckAddress) at which one rank per machine
+	// serves all ranks of the machine.
 	Address string
-	// Token is the token that clients must present, at least 16 letters, digits, "-" and "_". If
-	// Token is empty, the first rank that opens a Server on the machine generates a token.
+	// Token is what clients must present: at least 16 letters, digits, "-" and "_". By default, the
+	// first Server of the job on the machine generates a token.
 	Token string
-	// Snapshot returns the current state of the rank. eventLimit is the maximum number of events to
-	// include for each pool. Snapshot may be called concurrently.
+	// Snapshot returns the current state of the rank, with up to eventLimit events per pool. It may
+	// be called concurrently.
 	Snapshot func(eventLimit int) Snapshot
 	Log      *slog.Logger
 }
@@ -42,7 +41,7 @@ type Config struct {
 // SocketsOnly is the address that disables TCP.
 const SocketsOnly = "unix"
 
-// CheckAddress returns an error unless the address is SocketsOnly or "host:port" with a numeric
+// CheckAddress returns an error unless the address is SocketsOnly or "host:port" with a number as
 // port.
 func CheckAddress(address string) error {
 	if address == SocketsOnly {
@@ -59,26 +58,21 @@ func CheckAddress(address string) error {
 }
 
 const (
-	// maxLocalConns limits the number of open connections to a Unix socket. All ranks of the
-	// machine keep a connection to the lowest rank.
-	maxLocalConns = 1024
-	// maxConns limits the number of open connections to the TCP address.
+	// All ranks of the machine keep a connection to the Unix socket of the lowest rank.
+	maxLocalConns  = 1024
 	maxConns       = 64
 	maxHeaderBytes = 8 << 10
-	// A client must send a request within requestTimeout and read the response within writeTimeout.
-	// A connection is closed if there is no other request within idleTimeout.
+	// A client must send a request within requestTimeout and read the response within writeTimeout. A
+	// connection without a further request is closed after idleTimeout.
 	requestTimeout = 5 * time.Second
 	writeTimeout   = 20 * time.Second
 	idleTimeout    = 30 * time.Second
-	// retryInterval is the time between attempts to serve an address that is in use.
-	retryInterval = 2 * time.Second
-	// searchInterval is the time between two searches for the lowest rank.
-	searchInterval = 20 * time.Millisecond
+	retryInterval  = 2 * time.Second       // until the next attempt to serve an address that is in use
+	searchInterval = 20 * time.Millisecond // between two searches for the lowest rank
 )
 
-// Server serves the state of a rank on a Unix socket. While the rank is the lowest rank on its
-// machine, the Server also serves all ranks of the machine over TCP. A Server is safe for
-// concurrent use.
+// Server serves the state of a rank on a Unix socket and, while no lower rank runs on the machine,
+// all ranks of the machine over TCP. A Server is safe for concurrent use.
 type Server struct {
 	cfg     Config
 	folder  string
@@ -124,11 +118,11 @@ func open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// validToken matches valid tokens. A longer token would not fit into the header of a request.
+// A longer token would not fit into the header of a request.
 var validToken = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 
-// shareToken returns the token that is stored in the folder of a job. If no token is stored yet,
-// shareToken first stores the given token or, if token is empty, a random token.
+// shareToken returns the token in the folder of a job. If there is none, it first stores the given
+// token or, if that is empty, a random one.
 func shareToken(folder, token string) (string, error) {
 	path := filepath.Join(folder, tokenFile)
 	temporaryPath := filepath.Join(folder, "."+rand.Text())
@@ -152,7 +146,7 @@ func shareToken(folder, token string) (string, error) {
 	return Token(folder)
 }
 
-// Token returns the token of a job. folder is the folder of the job.
+// Token returns the token of the job with the given folder.
 func Token(folder string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(folder, tokenFile))
 	if err != nil {
@@ -169,8 +163,8 @@ func newHTTPServer(h http.Handler) *http.Server {
 	}
 }
 
-// Start makes the rank serve the TCP address whenever the rank is the lowest on its machine. All
-// ranks of the machine must already have opened their Servers.
+// Start makes the rank serve the TCP address while it is the lowest on its machine. All ranks of
+// the machine must have opened their Servers.
 func (s *Server) Start() {
 	if s.cfg.Address != SocketsOnly {
 		s.tasks.Go(s.serveWhileLowest)
@@ -187,8 +181,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Address returns the TCP address at which this rank serves, or "" if this rank does not serve over
-// TCP, for example because there is a lower rank.
+// Address returns the TCP address at which this rank serves, or "".
 func (s *Server) Address() string {
 	if a := s.address.Load(); a != nil {
 		return a.String()
@@ -199,7 +192,7 @@ func (s *Server) Address() string {
 func (s *Server) serveWhileLowest() {
 	warned := false
 	for s.ctx.Err() == nil {
-		if s.waitForLower() {
+		if s.waitForLowerRank() {
 			s.pause(searchInterval)
 			continue
 		}
@@ -221,9 +214,9 @@ func (s *Server) pause(d time.Duration) {
 	}
 }
 
-// waitForLower waits until the lowest running rank exits, and returns true. If no lower rank is
-// running, waitForLower returns false immediately.
-func (s *Server) waitForLower() bool {
+// waitForLowerRank waits until the lowest running rank exits, and returns true. It returns false at
+// once if no lower rank is running.
+func (s *Server) waitForLowerRank() bool {
 	ranks, err := Ranks(s.folder)
 	if err != nil {
 		return false
@@ -239,8 +232,8 @@ func (s *Server) waitForLower() bool {
 	return false
 }
 
-// waitForExit waits until a rank exits, and returns true. If the rank has already exited,
-// waitForExit returns false immediately.
+// waitForExit waits until a rank exits, and returns true. It returns false at once if the rank has
+// already exited.
 func (s *Server) waitForExit(rank int) bool {
 	c, err := net.Dial("unix", socketPath(s.folder, rank))
 	if err != nil {

@@ -5,38 +5,32 @@ import "time"
 // Version is the version of the JSON document. It does not change when fields are added.
 const Version = 1
 
-// Machine describes the ranks of a job on one machine. The JSON document at /debug/symmem is an
-// encoded Machine.
+// Machine describes the ranks of a job on one machine, as JSON at /debug/symmem.
 type Machine struct {
-	Version int       `json:"version"`
-	Time    time.Time `json:"time"`
-	Host    string    `json:"host"`
-	// ServedBy is the rank that answered the request.
-	ServedBy int `json:"served_by"`
-	// Ranks lists the ranks in ascending order.
-	Ranks []Snapshot `json:"ranks"`
+	Version  int        `json:"version"`
+	Time     time.Time  `json:"time"`
+	Host     string     `json:"host"`
+	ServedBy int        `json:"served_by"` // the rank that answered the request
+	Ranks    []Snapshot `json:"ranks"`     // in ascending order
 }
 
 // Snapshot describes a rank at a point in time.
 type Snapshot struct {
 	Rank int `json:"rank"`
-	// Error states why the rank did not answer. If it is set, the fields below are empty.
+	// Error is the reason why the rank did not answer. If it is set, the fields below are empty.
 	Error   string    `json:"error,omitempty"`
 	Size    int       `json:"size"`
 	Process int       `json:"process"`
 	Opened  time.Time `json:"opened"`
 	Backend string    `json:"backend"`
 	Device  string    `json:"device"`
-	// GPU is the GPU's number, or -1 if the device is not a GPU.
-	GPU     int    `json:"gpu"`
-	Library string `json:"library,omitempty"`
-	Check   string `json:"check"`   // level of checks
-	Formula string `json:"formula"` // order of additions in sums
-	// Address is the TCP address at which the rank serves all ranks of the machine. It is empty if
-	// the rank serves only its own state.
+	GPU     int       `json:"gpu"` // number of the GPU, or -1 for other devices
+	Library string    `json:"library,omitempty"`
+	Check   string    `json:"check"`   // level of checks
+	Formula string    `json:"formula"` // order of additions in sums
+	// Address is the TCP address at which the rank serves all ranks of the machine, or empty.
 	Address string `json:"address,omitempty"`
-	// Waits lists the calls in which the rank is waiting for other ranks, oldest first. Groups is
-	// sorted by ID.
+	// Waits lists the calls that wait for other ranks, oldest first. Groups is sorted by ID.
 	Waits  []Wait  `json:"waits"`
 	Groups []Group `json:"groups"`
 	Pools  []Pool  `json:"pools"`
@@ -45,11 +39,11 @@ type Snapshot struct {
 // Wait describes a call in which a rank is waiting for other ranks.
 type Wait struct {
 	Group string `json:"group"`
-	// InCall names the call that waits, such as "AllReduce 12 of group world".
+	// InCall names the waiting call, such as "AllReduce 12 of group world".
 	InCall  string    `json:"doing"`
 	Since   time.Time `json:"since"`
 	Seconds float64   `json:"seconds"`
-	// Ranks lists the world ranks for which the rank waits.
+	// Ranks lists the world ranks that have not arrived.
 	Ranks []int `json:"ranks"`
 	// Activity describes what these ranks are doing, by world rank.
 	Activity map[int]string `json:"activity,omitempty"`
@@ -60,26 +54,25 @@ type Group struct {
 	ID string `json:"id"`
 	// Ranks lists the world ranks in group order.
 	Ranks []int `json:"ranks"`
-	// State is "open", "failing" or "failed". A group is failing while its ranks determine why it
-	// fails.
+	// State is "open", "failed" or, while the ranks determine why the group fails, "failing".
 	State string `json:"state"`
-	// Fault states why the group has failed, or is empty.
+	// Fault is the reason why the group has failed, or empty.
 	Fault          string  `json:"fault,omitempty"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`
 	Windows        int     `json:"windows"`       // registered segments
 	Registrations  uint64  `json:"registrations"` // calls that registered segments
 	Agreements     uint64  `json:"agreements"`    // comparisons of histories without a difference
-	// Paths counts the group's collectives by path (the way in which symmem executed them). It
-	// includes replays of CUDA graphs.
+	// Paths counts the group's collectives, including those in replays of CUDA graphs, by path (the
+	// way in which symmem executed them).
 	Paths map[string]uint64 `json:"paths"`
 	// Activity describes what the other ranks of the group are doing, by world rank.
 	Activity map[int]string `json:"activity,omitempty"`
 	Calls    []Calls        `json:"calls"`
 }
 
-// Calls summarizes the calls of one operation on one path whose sizes are at least MinBytes and
-// less than MaxBytes. It does not include replays of CUDA graphs.
+// Calls summarizes the calls of one operation on one path with sizes from MinBytes to less than
+// MaxBytes, without replays of CUDA graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
@@ -89,13 +82,12 @@ type Calls struct {
 	Bytes     uint64 `json:"bytes"`
 	// Submit is the time until calls returned. On a GPU, calls return before their work runs.
 	Submit Times `json:"submit"`
-	// Run is the time that calls ran, including waits for other ranks. On a GPU, CUDA events
-	// measure it. It is nil for messages, which are not timed.
+	// Run is the time that calls ran, including waits for other ranks. On a GPU, CUDA events measure
+	// it. It is nil for messages, which are not timed.
 	Run *Times `json:"run,omitempty"`
 }
 
-// Times summarizes how long calls took. Samples is the number of timed calls, and Seconds is the
-// sum of their times.
+// Times summarizes how long calls took. Seconds is the total time of Samples calls.
 type Times struct {
 	Samples uint64  `json:"samples"`
 	Seconds float64 `json:"seconds"`
@@ -106,33 +98,31 @@ type Times struct {
 
 // Pool describes a pool.
 type Pool struct {
-	// ID numbers the pools with the same Domain, starting from 0.
+	// ID numbers the pools with the same Domain, from 0.
 	ID uint64 `json:"id"`
-	// Domain is the ID of the group whose ranks must make the same requests to the pool. It is
-	// empty if no other rank uses the pool.
+	// Domain is the ID of the group whose ranks share the pool, or empty if only one rank uses it.
 	Domain string `json:"domain"`
-	// Busy is set if PoolStats could not be read because a call was using the pool.
+	// Busy is set if a call was using the pool, so that PoolStats could not be read.
 	Busy bool `json:"busy,omitempty"`
 	PoolStats
-	// Recent lists the latest events of the pool. First is the number of events before Recent[0].
+	// Recent lists the latest events of the pool. First is the number of earlier events.
 	First  uint64      `json:"first,omitempty"`
 	Recent []Placement `json:"recent,omitempty"`
-	// Registered lists the windows of the pool. Recent and Registered are nil unless the request
-	// asked for events.
+	// Registered lists the windows of the pool. Recent and Registered are nil unless events were
+	// requested.
 	Registered []Window `json:"registered,omitempty"`
 }
 
-// Placement describes an event of a pool. The constants below are the indexes of its elements.
+// Placement describes an event of a pool. Its elements have the indexes below.
 type Placement [6]int64
 
-// The indexes of a Placement.
 const (
 	placementKind = iota // an event.Kind
 	placementStream
 	placementSegment
 	placementOffset
 	placementSize
-	placementRequested // requested size
+	placementRequested
 )
 
 // Window is a segment (a range of a pool's memory) that is registered with a group.

@@ -1,8 +1,7 @@
 // Package page makes web pages that show what the ranks of a job did: memory maps of the ranks,
 // their calls, the first difference between them, windows, pending work and faults.
-//
-// [Page.WriteHTML] writes a self-contained file. [WriteShell] writes a page that fetches the data
-// from a server, which writes them with [Page.WriteData].
+// [Page.WriteHTML] writes a self-contained file, and [WriteShell] a page that fetches the data that
+// [Page.WriteData] writes.
 //
 // # Data
 //
@@ -15,8 +14,7 @@
 //	12+n           columns
 //
 // The header describes each column as [offset, length] in bytes, relative to the first column.
-// Readers ignore unknown columns and fields. The page accepts the data with and without gzip
-// compression.
+// Readers ignore unknown columns and fields. The page accepts the data with or without gzip.
 //
 // A track contains the events of one pool or group on one rank. Each of its columns has one value
 // per event:
@@ -39,15 +37,10 @@
 // time contain differences from the previous event, as zigzag varints (0, -1, 1, -2 ... become 0,
 // 1, 2, 3 ...). No value exceeds 2^53-1, the limit for integers in JavaScript.
 //
-// The column stacks belongs to the page. It contains, for each stack, the number of frames and then
-// the indexes of the frames, innermost first, all as varints.
+// The column stacks belongs to the page. For each stack, it contains as varints the number of
+// frames and the indexes of the frames, innermost first.
 //
 // A request is an event of kind 1, 2 or 6. All ranks must make the same requests, so the horizontal
-// axis of the page counts requests. The position of an event is the number of requests before the
-// event. The first request of a track has the number First.
-//
-// # Painting
-//
-// The page paints maps in tiles of 256 pixels, at scales that are powers of two. Blocks are indexed
-// by the logarithm of their lifetime and by their beginning.
+// axis of the page counts requests. The position of an event is the number of requests before it.
+// The first request of a track has the number First.
 package page

@@ -1,15 +1,15 @@
 package page
 
-// Page holds the contents of a report page. Unless stated otherwise, its fields identify ranks by
-// their index in Ranks. A Page is not safe for concurrent use.
+// Page holds the contents of a page. Unless stated otherwise, its fields identify ranks by their
+// index in Ranks. A Page is not safe for concurrent use.
 type Page struct {
 	Title string `json:"title"`
-	// Live is set if the page shows a running job and fetches the data repeatedly.
+	// Live is set if the page shows a running job and fetches the data again and again.
 	Live bool `json:"live,omitempty"`
-	// Agree is set if no ranks differ. Compared is set if some ranks were compared.
+	// Agree is set if no ranks differ, and Compared if some ranks were compared.
 	Agree     bool       `json:"agree"`
 	Compared  bool       `json:"compared"`
-	Verdict   string     `json:"verdict"` // summary of the result in one sentence
+	Verdict   string     `json:"verdict"` // one sentence
 	Ranks     []Rank     `json:"ranks"`
 	Sequences []Sequence `json:"sequences"`
 	Windows   []Window   `json:"windows"`
@@ -37,12 +37,11 @@ type Rank struct {
 // Sequence describes the events of a pool or a group.
 type Sequence struct {
 	Title string `json:"title"`
-	Calls bool   `json:"calls"` // whether the sequence is a group
-	// Equal is the number of requests before the first request that differs between ranks.
+	Calls bool   `json:"calls"` // the sequence is a group
+	// Equal is the number of requests before the first one that differs between ranks.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
-	// Differences describes the first request and the first place of a block that differ between
-	// ranks.
+	// Differences describes the first request and the first place that differ between ranks.
 	Differences []Difference `json:"differences"`
 	Notes       []string     `json:"notes"`
 }
@@ -53,11 +52,11 @@ type Difference struct {
 	Kind     string    `json:"kind"`    // such as "different size"
 	Request  int       `json:"request"` // number of the request
 	Variants []Variant `json:"variants"`
-	// Blamed lists the numbers of the ranks that differ from the majority, or is empty if there is
-	// no majority.
+	// Blamed lists the numbers of the ranks that differ from the majority. It is empty without a
+	// majority.
 	Blamed []int `json:"blamed"`
 	// Before describes the last requests before the difference. Explanation states whether the
-	// difference is the reason for all later ones.
+	// difference causes all later ones.
 	Before      []string `json:"before"`
 	Explanation []string `json:"explanation"`
 }
@@ -73,22 +72,20 @@ type Variant struct {
 // Segment describes a segment of a track's pool.
 type Segment struct {
 	Bytes   int64 `json:"bytes"`
-	Initial bool  `json:"old,omitempty"` // whether the segment was mapped before the track begins
+	Initial bool  `json:"old,omitempty"` // mapped before the track begins
 }
 
 // State is the state of a window on a rank.
 type State int
 
-// Absent, Registered and Deregistered are the states of windows. Absent windows have never been
-// registered.
+// The states of windows. An absent window was never registered.
 const (
 	Absent State = iota
 	Registered
 	Deregistered
 )
 
-// Window describes a segment that a rank has registered with a group. States has an element for
-// each rank.
+// Window describes a segment that is registered with a group. States has an element for each rank.
 type Window struct {
 	Group   string  `json:"group"`
 	Pool    string  `json:"pool"`
@@ -105,8 +102,8 @@ type Row struct {
 	Time  int64  `json:"time"` // microseconds since 1970 (UTC); 0 if unknown
 }
 
-// Path counts the calls of an operation that took the same path (the way in which symmem executed
-// them). Calls and Bytes have an element for each rank.
+// Path counts the calls of an operation by path, the way in which symmem executed them. Calls and
+// Bytes have an element for each rank.
 type Path struct {
 	Group     string  `json:"group"`
 	Operation string  `json:"operation"`
@@ -115,8 +112,8 @@ type Path struct {
 	Bytes     []int64 `json:"bytes"`
 }
 
-// AddStack adds a call stack, given as indexes in Frames, innermost first. It returns the index to
-// use as [Event.Stack].
+// AddStack adds a call stack of indexes in Frames, innermost first. It returns the value for
+// [Event.Stack].
 func (p *Page) AddStack(frames []int32) int32 {
 	p.stacks = appendUint(p.stacks, int64(len(frames)))
 	for _, f := range frames {

@@ -58,7 +58,7 @@ func check(t *testing.T, p *pagetest.Page) {
 
 // fragment returns a field of the state that the page stores in the fragment of its URL.
 func fragment(p *pagetest.Page, field string) string {
-	p.Painted()
+	p.WaitUntilPainted()
 	var text string
 	p.Eval(`new Promise((f) => setTimeout(() => f(location.hash), 300))`, &text)
 	values, err := url.ParseQuery(strings.TrimPrefix(text, "#"))
@@ -86,7 +86,7 @@ const redPixels = `(lane, part) => {
 
 func testDifference(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, sample{ranks: 4, requests: 400, extra: 200}.write(t), desktop)
-	p.Painted()
+	p.WaitUntilPainted()
 	if got := p.Text("#verdict"); got != "verdict" {
 		t.Errorf("#verdict = %q; want verdict", got)
 	}
@@ -124,7 +124,7 @@ func testHostile(t *testing.T, b *pagetest.Browser) {
 	name := `<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>` +
 		"\u202e\x00'\"&amp;`${1}"
 	p := b.Open(t, sample{ranks: 4, requests: 100, extra: 50, name: name}.write(t), desktop)
-	p.Painted()
+	p.WaitUntilPainted()
 	for _, key := range []string{"p", "]", "d"} {
 		p.PressKey(key)
 		p.WaitForFrames()
@@ -212,7 +212,7 @@ func testLinks(t *testing.T, b *pagetest.Browser) {
 		"#s=1&from=-1e300&to=1e300&at=-1e300", "#from=0&to=1e-300",
 	} {
 		p := b.Open(t, at+hostile, desktop)
-		p.Painted()
+		p.WaitUntilPainted()
 		if got := p.Text("#details"); !strings.Contains(got, "Request") {
 			t.Errorf("details with the fragment %s = %q; want a request", hostile, got)
 		}
@@ -246,7 +246,7 @@ func testSearch(t *testing.T, b *pagetest.Browser) {
 
 func testPointer(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, sample{ranks: 4, requests: 4000, extra: 200}.write(t), desktop)
-	p.Painted()
+	p.WaitUntilPainted()
 	var box []float64
 	p.Eval(`(() => { const b = document.querySelectorAll("#lanes canvas")[1].getBoundingClientRect();
 		return [b.x, b.y, b.width, b.height]; })()`, &box)
@@ -264,7 +264,7 @@ func testPointer(t *testing.T, b *pagetest.Browser) {
 		t.Errorf("after scrolling right: from = %v; want more than %v", got, a)
 	}
 	p.Click(x, y)
-	p.Painted()
+	p.WaitUntilPainted()
 	if got := fragment(p, "rank"); got != "1" {
 		t.Errorf("after a click: rank %s; want 1", got)
 	}
@@ -273,7 +273,7 @@ func testPointer(t *testing.T, b *pagetest.Browser) {
 
 func testPhone(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, sample{ranks: 4, requests: 400, extra: 200}.write(t), phone)
-	p.Painted()
+	p.WaitUntilPainted()
 	var wide []string
 	p.Eval(`document.documentElement.scrollWidth <= 390 ? [] :
 		[...document.querySelectorAll("#app *")].filter((e) => e.getBoundingClientRect().right > 391 &&
@@ -403,7 +403,7 @@ func testOlder(t *testing.T, b *pagetest.Browser) {
 	p := b.Open(t, write(t, &Page{
 		Ranks: []Rank{{}}, Sequences: []Sequence{{Tracks: []*Track{track}}},
 	}), desktop)
-	p.Painted()
+	p.WaitUntilPainted()
 	var alpha []int
 	p.Eval(`(() => {
 		const c = document.querySelector("#lanes canvas");
@@ -452,7 +452,7 @@ func testMillion(t *testing.T, b *pagetest.Browser) {
 		t.Errorf("size of the file = %d bytes, %v; want at most %d", info.Size(), err, largestFile)
 	}
 	p := b.Open(t, at, desktop)
-	p.Painted()
+	p.WaitUntilPainted()
 	_, open := p.CPUTimes()
 	p.Eval(`void (() => {
 		window.frameTimes = [];

@@ -5,8 +5,8 @@ import "encoding/binary"
 // Kind classifies an event.
 type Kind uint8
 
-// Alloc and the constants after it are the kinds of events. An Older event represents a block that
-// was allocated before the track begins.
+// The kinds of events. An Older event represents a block that was allocated before the track
+// begins.
 const (
 	Alloc Kind = iota + 1
 	Free
@@ -17,8 +17,8 @@ const (
 	Older
 )
 
-// Event describes an event of a track. The package comment describes its fields. An unknown
-// segment, block or stack is -1 in an Event.
+// Event describes an event of a track. The package comment describes its fields. Unknown segments,
+// blocks and stacks are -1.
 type Event struct {
 	Kind        Kind
 	Size, Bytes int64
@@ -44,7 +44,6 @@ type Track struct {
 	previous [columnCount]int64  // last value of each column that stores differences
 }
 
-// column is an index in Track.columns.
 type column int
 
 const (
@@ -95,8 +94,7 @@ func (t *Track) addDifference(c column, v int64) {
 	t.previous[c] = v
 }
 
-// maxValue is the largest integer that a column can contain. JavaScript represents integers up to
-// maxValue exactly.
+// maxValue is the largest integer up to which JavaScript represents all integers exactly.
 const maxValue = 1<<53 - 1
 
 func clamp(v int64) int64 { return min(max(v, 0), maxValue) }

@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// dataPrefix is the beginning of the data. Its last byte is the version of the format.
+// The last byte of dataPrefix is the version of the format.
 const dataPrefix = "SYMPAGE\x01"
 
-// script and style are built from web/src by web/build.go.
+// web/build.go builds script and style from web/src.
 var (
 	//go:embed bundle/page.js
 	script string
@@ -25,7 +25,7 @@ var (
 	style string
 )
 
-// columnLocation is the offset and the length of a column in the data.
+// columnLocation holds the offset and the length of a column in the data.
 type columnLocation [2]int
 
 type trackHeader struct {
@@ -36,7 +36,6 @@ type trackHeader struct {
 	Columns  map[string]columnLocation `json:"columns"`
 }
 
-// header returns the JSON header and the columns.
 func (p *Page) header() ([]byte, [][]byte, error) {
 	offset, columns := 0, [][]byte{}
 	addColumn := func(b []byte) columnLocation {
@@ -87,8 +86,8 @@ func (p *Page) WriteData(w io.Writer) error {
 	return nil
 }
 
-// WriteHTML writes the page as an HTML file that contains the data. A browser without JavaScript
-// shows plainText instead.
+// WriteHTML writes the page with its data as one HTML file. Browsers without JavaScript show
+// plainText instead.
 func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, p.Title, plainText)
@@ -107,8 +106,7 @@ func (p *Page) WriteHTML(w io.Writer, plainText string) error {
 	return writeBottom(b)
 }
 
-// WriteShell writes an HTML page without data. The page fetches the data from the relative URL
-// source.
+// WriteShell writes an HTML page that fetches the data from the relative URL source.
 func WriteShell(w io.Writer, title, source string) error {
 	b := bufio.NewWriter(w)
 	writeTop(b, title, "This page needs JavaScript.")
@@ -117,7 +115,6 @@ func WriteShell(w io.Writer, title, source string) error {
 	return writeBottom(b)
 }
 
-// writeTop writes the part of a page that precedes the data.
 func writeTop(b *bufio.Writer, title, plainText string) {
 	fmt.Fprintf(b, `<!doctype html>
 <html lang="en">
@@ -143,8 +140,8 @@ func writeBottom(b *bufio.Writer) error {
 	return nil
 }
 
-// Policy returns the Content-Security-Policy of pages, which permits no script and style except
-// those of this package. Servers can send the policy as a header.
+// Policy returns the Content-Security-Policy of pages, which permits only the script and style of
+// this package. Servers can send it as a header.
 func Policy() string {
 	return strings.Join([]string{
 		"default-src 'none'", "script-src " + hashOf(script), "style-src " + hashOf(style),
@@ -152,7 +149,7 @@ func Policy() string {
 	}, "; ")
 }
 
-// hashOf returns the expression in a Content-Security-Policy that permits a script or a style.
+// hashOf returns the expression that permits a script or style in a Content-Security-Policy.
 func hashOf(text string) string {
 	hash := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'"

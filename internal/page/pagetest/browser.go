@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// callTimeout bounds how long a test waits for an answer of the browser.
-const callTimeout = 90 * time.Second
+const callTimeout = 90 * time.Second // for an answer of the browser
 
 // Browser is a running Chromium. It is safe for concurrent use.
 type Browser struct {
@@ -33,7 +32,7 @@ type Browser struct {
 	exitErr  error
 }
 
-// lockedBuffer collects the output of a process. It is safe for concurrent use.
+// lockedBuffer collects the output of a process.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -112,14 +111,13 @@ func Open(t testing.TB) *Browser {
 	return b
 }
 
-// fonts contains the glyphs of DejaVu Sans that the pages use, so that screenshots do not depend on
-// the machine's fonts.
+// fonts contains the glyphs of DejaVu Sans that the pages use, so that screenshots are the same on
+// all machines.
 //
 //go:embed fonts
 var fonts embed.FS
 
-// writeFonts writes the fonts to a folder, and returns the path of a fontconfig file that selects
-// only these fonts.
+// writeFonts writes the fonts to a folder, and returns a fontconfig file that selects only them.
 func writeFonts(t testing.TB, folder string) string {
 	t.Helper()
 	if err := os.CopyFS(folder, fonts); err != nil {
@@ -184,7 +182,7 @@ func (b *Browser) markExited(err error) {
 }
 
 // call sends a command to a session (a page) or, if session is empty, to the browser. It waits for
-// the answer and, unless result is nil, decodes the answer into result.
+// the answer and decodes it into result, unless nil.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Page controls a tab of a Browser. Its methods end the test with an error if the browser fails.
+// Page controls a tab of a Browser. Its methods end the test if the browser fails.
 type Page struct {
 	t       testing.TB
 	browser *Browser
@@ -22,7 +22,7 @@ type Page struct {
 	errors  []string // guarded by mu
 }
 
-// Screen describes the browser window in which a page is shown.
+// Screen describes the browser window of a page.
 type Screen struct {
 	Width, Height int
 	Dark, Mobile  bool
@@ -30,8 +30,7 @@ type Screen struct {
 
 type object = map[string]any
 
-// Open opens a page in a new tab and waits until the page is ready: its body then has the attribute
-// data-ready.
+// Open opens a page in a new tab and waits until its body has the attribute data-ready.
 func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	t.Helper()
 	var target struct{ TargetID string }
@@ -67,8 +66,8 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	return p
 }
 
-// Navigate navigates to a URL and waits until the page is ready. The server can redirect the page
-// to the URL without the query.
+// Navigate navigates to a URL and waits until the page is ready. The server can remove the query by
+// a redirect.
 func (p *Page) Navigate(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)
@@ -98,7 +97,7 @@ func (p *Page) handleEvent(method string, params json.RawMessage) {
 	}
 }
 
-// Errors returns the uncaught exceptions of the page and the errors that the browser has logged.
+// Errors returns the uncaught exceptions and the errors that the browser has logged.
 func (p *Page) Errors() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +111,8 @@ type evaluation struct {
 	}
 }
 
-// Eval evaluates a JavaScript expression. If its value is a promise, Eval waits for it. Unless
-// result is nil, Eval decodes the value into result.
+// Eval evaluates a JavaScript expression and decodes its value into result, unless nil. It waits
+// for promises.
 func (p *Page) Eval(expression string, result any) {
 	p.t.Helper()
 	var e evaluation
@@ -155,9 +154,8 @@ func (p *Page) Wait(expression string) {
 	}
 }
 
-// Painted waits until the page has finished drawing: the attribute data-painted of its body
-// is then "yes".
-func (p *Page) Painted() {
+// WaitUntilPainted waits until the page has set the attribute data-painted of its body to "yes".
+func (p *Page) WaitUntilPainted() {
 	p.t.Helper()
 	p.WaitForFrames()
 	p.Wait(`document.body.dataset.painted === "yes"`)
@@ -183,8 +181,8 @@ func (p *Page) TypeText(text string) {
 	p.call("Input.insertText", object{"text": text}, nil)
 }
 
-// TurnWheel turns the mouse wheel at a point to scroll by dx and dy pixels, with the Ctrl key held
-// down if ctrl is set.
+// TurnWheel turns the mouse wheel at a point by dx and dy pixels, with Ctrl held down if ctrl is
+// set.
 func (p *Page) TurnWheel(x, y, dx, dy float64, ctrl bool) {
 	p.t.Helper()
 	modifiers := 0
@@ -196,8 +194,7 @@ func (p *Page) TurnWheel(x, y, dx, dy float64, ctrl bool) {
 	}, nil)
 }
 
-// WaitForFrames waits for two animation frames. Afterwards, the browser has drawn the current state
-// of the page.
+// WaitForFrames waits for two animation frames, after which the current state of the page is drawn.
 func (p *Page) WaitForFrames() {
 	p.t.Helper()
 	p.Eval(`new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f)))`, nil)
@@ -213,8 +210,8 @@ func (p *Page) Click(x, y float64) {
 	}
 }
 
-// Picture takes a screenshot of the window.
-func (p *Page) Picture() image.Image {
+// Screenshot takes a screenshot of the window.
+func (p *Page) Screenshot() image.Image {
 	p.t.Helper()
 	var screenshot struct{ Data string }
 	p.call("Page.captureScreenshot", object{"format": "png"}, &screenshot)
@@ -225,8 +222,7 @@ func (p *Page) Picture() image.Image {
 	return picture
 }
 
-// CPUTimes returns the CPU time that the main thread of the page has used, for scripts and in
-// total.
+// CPUTimes returns the CPU time of the page's main thread, for scripts and in total.
 func (p *Page) CPUTimes() (script, total time.Duration) {
 	p.t.Helper()
 	var r struct {
