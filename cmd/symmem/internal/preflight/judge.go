@@ -11,22 +11,17 @@ import (
 
 // Options configures Judge.
 type Options struct {
-	// Ranks is the expected number of ranks.
-	Ranks int
-	// ExpectAll is set if a rank without a result is at fault. Otherwise, its result may be missing
-	// because this rank could not receive it.
+	Ranks int // expected number
+	// ExpectAll is set if every rank without a result is at fault. Otherwise, this rank may be
+	// unable to receive the result.
 	ExpectAll bool
-	// Exits describes how ranks without a result exited.
-	Exits map[int]string
-	// FirstExit is the first rank that exited without a result, or -1. The exit of that rank may
-	// have stopped other ranks.
-	FirstExit int
-	// Tolerance is the fraction of the expected speed below which a link or a call is at fault.
-	Tolerance float64
-	// MinLinkSpeed is the speed in bytes per second below which every link is at fault.
-	MinLinkSpeed float64
-	// Table is the tuning table, or nil.
-	Table *tuning.Table
+	Exits     map[int]string // how ranks without a result exited
+	// FirstExit is the first rank that exited without a result, or -1. Its exit may have stopped
+	// other ranks.
+	FirstExit    int
+	Tolerance    float64       // fraction of the expected speed that a link or call must reach
+	MinLinkSpeed float64       // bytes per second that every link must reach
+	Table        *tuning.Table // or nil
 }
 
 // Judge converts the ranks' results to a report.
@@ -58,7 +53,6 @@ func Judge(results []RankResult, o Options) *Report {
 	return report
 }
 
-// reportBuilder builds a report.
 type reportBuilder struct {
 	Options
 	results []*RankResult // by rank; nil for a rank without a result
@@ -111,7 +105,6 @@ func (j *reportBuilder) judgeMissing() {
 	}
 }
 
-// accusers returns the results whose errors blame a rank.
 func (j *reportBuilder) accusers(rank int) (all []*RankResult) {
 	for _, r := range j.results {
 		if r != nil && slices.Contains(r.BlamedRanks, rank) {
@@ -121,9 +114,9 @@ func (j *reportBuilder) accusers(rank int) (all []*RankResult) {
 	return all
 }
 
-// judgeErrors judges the ranks' errors. If an error blames no other rank, the rank is at fault,
-// unless the deadline of the whole preflight has passed. If more than half of the other ranks with
-// errors blame a rank, that rank was late.
+// judgeErrors finds out whose fault the ranks' errors are. A rank whose error blames no other rank
+// is at fault, unless the deadline of the whole preflight has passed. A rank was late if more than
+// half of the other ranks with errors blame it.
 func (j *reportBuilder) judgeErrors() {
 	for rank, r := range j.results {
 		if r == nil {
@@ -151,7 +144,6 @@ func (j *reportBuilder) judgeErrors() {
 
 func hasError(r *RankResult) bool { return r != nil && r.Error != "" }
 
-// countOtherErrors returns the number of ranks with errors, not counting the given rank.
 func (j *reportBuilder) countOtherErrors(rank int) (n int) {
 	for _, r := range j.results {
 		if hasError(r) && r.Rank != rank {
@@ -212,8 +204,8 @@ func (j *reportBuilder) judgeCall(i int) {
 	}
 }
 
-// minTableMicroseconds excludes short calls from the comparison with the table: a measured time
-// includes the launch, and the table's times are those of graph replays.
+// Calls shorter than minTableMicroseconds are not compared with the table, because a measured time
+// includes the launch, but the table's times do not.
 const minTableMicroseconds = 50
 
 // tableTime returns a call's time in the tuning table, or 0 if the table does not contain the call.

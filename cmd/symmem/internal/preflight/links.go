@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// Sizes of messages, at which the speed of a link matters more than the latency.
+	// For messages of these sizes, the speed of a link matters more than the latency.
 	hostMessageBytes, gpuMessageBytes = 1 << 20, 4 << 20
-	// messagesPerDirection is the number of timed messages in each direction. The mean is reported,
-	// so that a process appears slow if it is sometimes stopped or throttled.
+	// The mean time of messagesPerDirection messages is reported, so that a process appears slow if
+	// it is sometimes stopped.
 	messagesPerDirection = 32
-	// maxMeasurements is the number of times that a slow link is measured. Other programs may
-	// disturb a measurement, so only a link that is slow every time is considered slow.
+	// A link is slow only if maxMeasurements measurements are slow, because other programs may
+	// disturb a measurement.
 	maxMeasurements = 3
 )
 
-// MeasureLinks measures the link between each pair of ranks. All ranks must call it. It returns, on
-// each rank, the links to ranks with higher numbers. memory must have at least 8 MiB. A link is
-// measured again if its speed is less than tolerance times the speed of fast links.
+// MeasureLinks measures the link between each pair of ranks. All ranks must call it. It returns the
+// links to ranks with higher numbers. memory must have at least 8 MiB. A link is measured again if
+// its speed is less than tolerance times the speed of fast links.
 func MeasureLinks(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, memory symmem.Memory,
 	tolerance float64,
@@ -72,8 +72,8 @@ func MeasureLinks(
 // pair holds two ranks in ascending order.
 type pair [2]int
 
-// pairsByRound lists all pairs of ranks, round by round. Each rank occurs at most once in a round,
-// so all pairs of a round can exchange messages at the same time.
+// pairsByRound lists all pairs of ranks in rounds. No rank occurs twice in a round, so all pairs of
+// a round can exchange messages at the same time.
 func pairsByRound(ranks int) (pairs []pair) {
 	evenRanks := ranks + ranks%2 // if ranks is odd, one rank belongs to no pair of a round
 	rounds := evenRanks - 1
@@ -107,7 +107,6 @@ type linkMeasurement struct {
 	results    []Link
 }
 
-// measure measures the link of a pair if this rank belongs to the pair.
 func (l *linkMeasurement) measure(p pair) error {
 	rank := l.rt.Rank()
 	if rank != p[0] && rank != p[1] {
@@ -146,8 +145,8 @@ func (l *linkMeasurement) addResult(result Link) {
 	l.results = append(l.results, result)
 }
 
-// countWrongBytes exchanges a message with a peer and returns the number of wrong bytes that this
-// rank received. The first exchange on a link is slower than later ones.
+// countWrongBytes exchanges a message with a peer and counts the wrong bytes that this rank
+// received. It is not timed, because the first exchange on a link is slower than later ones.
 func (l *linkMeasurement) countWrongBytes(rank, peer int) (wrongBytes int64, err error) {
 	s := l.rt.DefaultStream()
 	if err := s.Copy(l.send, symmem.Host(messageContents(rank, peer, l.bytes))); err != nil {
@@ -178,7 +177,6 @@ func (l *linkMeasurement) countWrongBytes(rank, peer int) (wrongBytes int64, err
 	return wrongBytes, nil
 }
 
-// messageContents returns the contents of the message that countWrongBytes sends from src to dst.
 func messageContents(src, dst int, size int64) []byte {
 	b := make([]byte, size)
 	random := uint32(src)*0x9e3779b1 + uint32(dst)*0x85ebca6b + 1

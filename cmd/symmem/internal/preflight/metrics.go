@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// WriteMetrics writes metrics in Prometheus's text format for node_exporter's textfile collector.
-// The new file replaces an older file atomically.
+// WriteMetrics writes metrics for the textfile collector of Prometheus's node_exporter. It replaces
+// the file atomically.
 func (r *Report) WriteMetrics(path string) error {
 	registry := prometheus.NewRegistry()
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {

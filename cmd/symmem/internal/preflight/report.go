@@ -14,7 +14,7 @@ type Kind string
 
 // The kinds of faults, in the order in which reports list them.
 const (
-	KindNode Kind = "node" // a machine: a system call, the driver or a library
+	KindNode Kind = "node" // a machine, for example its driver
 	KindRank Kind = "rank" // a process or its GPU
 	KindLink Kind = "link" // the link between two ranks
 	KindJob  Kind = "job"  // no particular component
@@ -24,10 +24,9 @@ const (
 type Fault struct {
 	Kind Kind   `json:"kind"`
 	Node string `json:"node,omitempty"` // empty if unknown
-	// Ranks holds the rank at fault or the two ranks of a link. It is empty for other kinds.
-	Ranks []int `json:"ranks,omitempty"`
-	// GPU identifies the GPU of the rank at fault. It is empty for other kinds.
-	GPU    string `json:"gpu,omitempty"`
+	// Ranks holds the rank at fault or the two ranks of a link.
+	Ranks  []int  `json:"ranks,omitempty"`
+	GPU    string `json:"gpu,omitempty"` // of the rank at fault
 	Text   string `json:"text"`
 	Advice string `json:"advice"`
 }
@@ -36,14 +35,12 @@ type Fault struct {
 type Call struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// RequestedPath is the path that was requested, and Path is the path that the call took.
-	RequestedPath string `json:"asked"`
-	Path          string `json:"path"`
-	// Microseconds is the time on the slowest rank.
-	Microseconds float64 `json:"us"`
-	// TableMicroseconds is the time in the tuning table, or 0 if the table does not contain the
-	// call.
-	TableMicroseconds float64 `json:"table_us,omitempty"`
+	// RequestedPath is the path (the way to execute a call) that was requested, and Path is the
+	// path that the call took.
+	RequestedPath     string  `json:"asked"`
+	Path              string  `json:"path"`
+	Microseconds      float64 `json:"us"`                 // on the slowest rank
+	TableMicroseconds float64 `json:"table_us,omitempty"` // in the tuning table, or 0
 	WrongElements     int64   `json:"wrong"`
 }
 
@@ -51,17 +48,16 @@ type Call struct {
 type Report struct {
 	IsReady bool   `json:"ok"`
 	Backend string `json:"backend"`
-	Source  string `json:"source"`
+	Source  string `json:"source"` // what started the ranks, such as "torchrun"
 	Ranks   int    `json:"ranks"`
-	// Nodes contains the machine's name of each rank. It is empty for a rank without a result.
-	Nodes    []string `json:"nodes"`
-	Faults   []Fault  `json:"faults"`
-	Warnings []string `json:"warnings"`
-	Calls    []Call   `json:"calls"`
-	Links    []Link   `json:"links"`
-	// TableName is the name of the tuning table, or empty.
-	TableName string  `json:"table"`
-	Seconds   float64 `json:"seconds"`
+	// Nodes contains the name of each rank's machine, or "" for a rank without a result.
+	Nodes     []string `json:"nodes"`
+	Faults    []Fault  `json:"faults"`
+	Warnings  []string `json:"warnings"`
+	Calls     []Call   `json:"calls"`
+	Links     []Link   `json:"links"`
+	TableName string   `json:"table"` // name of the tuning table, if used
+	Seconds   float64  `json:"seconds"`
 }
 
 var exitCodes = map[Kind]int{KindJob: 1, KindNode: 3, KindRank: 4, KindLink: 5}
@@ -74,7 +70,7 @@ func (r *Report) ExitCode() int {
 	return exitCodes[r.Faults[0].Kind]
 }
 
-// AddInterrupt adds the fault that a signal interrupted the checks.
+// AddInterrupt adds a fault for the signal that interrupted the checks.
 func (r *Report) AddInterrupt(signal string) {
 	r.IsReady = false
 	r.Faults = append(r.Faults, Fault{
@@ -123,7 +119,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// countNodes returns the number of different known nodes.
 func (r *Report) countNodes() int {
 	all := map[string]bool{}
 	for _, n := range r.Nodes {

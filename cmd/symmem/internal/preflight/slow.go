@@ -6,15 +6,13 @@ import (
 	"slices"
 )
 
-// slowLink describes a link that is slower than other links of the same kind.
 type slowLink struct {
 	Link
-	fastSpeed float64 // speed of fast links of the same kind, in bytes per second
+	fastSpeed float64 // bytes per second of fast links of the same kind
 }
 
-// slowLinks returns the links whose speed is less than tolerance times the speed of fast links. It
-// compares links within nodes and links between nodes separately. The speed of fast links is the
-// 90th percentile.
+// slowLinks returns the links whose speed is less than tolerance times the 90th percentile. There
+// are two kinds of links, within nodes and between nodes, which are compared separately.
 func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow []slowLink) {
 	kinds := map[bool][]Link{}
 	for _, l := range all {
@@ -39,7 +37,7 @@ func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow 
 }
 
 // blameSlowLinks returns the ranks whose links are mostly slow, and the slow links between other
-// ranks. all lists all links.
+// ranks.
 func blameSlowLinks(slow []slowLink, all []Link) (ranks []int, links []slowLink) {
 	total := map[int]int{}
 	for _, l := range all {
