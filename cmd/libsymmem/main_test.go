@@ -17,8 +17,8 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// paths holds the paths of the library, the C program that tests it, and the symmem command.
-type paths struct{ library, drive, command string }
+// paths locates the library, the C program that tests it, and the symmem command.
+type paths struct{ library, program, command string }
 
 var binaries struct {
 	once   sync.Once
@@ -44,12 +44,12 @@ func build(t *testing.T) paths {
 		}
 		b := paths{
 			library: filepath.Join(binaries.folder, "libsymmem.so"),
-			drive:   filepath.Join(binaries.folder, "drive"),
+			program: filepath.Join(binaries.folder, "drive"),
 			command: filepath.Join(binaries.folder, "symmem"),
 		}
 		sources, _ := filepath.Glob("testdata/*.c")
 		compile := append([]string{
-			"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-o", b.drive,
+			"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I.", "-o", b.program,
 		}, sources...)
 		for _, c := range []*exec.Cmd{
 			exec.Command("./build.sh", b.library),
@@ -74,12 +74,11 @@ func build(t *testing.T) paths {
 // tenth of that time.
 const deadline = 100 * time.Second
 
-// drive runs a scenario on the given number of ranks, all of which must succeed, and returns their
-// output.
-func drive(t *testing.T, ranks int, scenario string, environment ...string) string {
+// runScenario runs a scenario on some ranks, which must succeed, and returns their output.
+func runScenario(t *testing.T, ranks int, scenario string, environment ...string) string {
 	t.Helper()
 	b := build(t)
-	c := systest.Command(t, deadline, b.command, "launch", "-n", fmt.Sprint(ranks), "--", b.drive,
+	c := systest.Command(t, deadline, b.command, "launch", "-n", fmt.Sprint(ranks), "--", b.program,
 		scenario)
 	c.Env = append(os.Environ(), "SYMMEM_ATTACH_EARLY_START=1")
 	c.Env = append(c.Env, environment...)
@@ -93,81 +92,102 @@ func drive(t *testing.T, ranks int, scenario string, environment ...string) stri
 var scenarios = []struct {
 	name, scenario string
 	ranks          []int
-	completes      func(ranks int) int // number of ranks that complete the scenario
+	lostCount      int // ranks that do not complete the scenario
 }{
 	{
-		"sums are right on every path, and new memory changes the words and windows", "sums",
-		[]int{1, 2, 4},
-		all,
+		name:     "sums are right on every path, and new memory changes the words and windows",
+		scenario: "sums", ranks: []int{1, 2, 4},
 	},
 	{
-		"messages have tags and sources, and an unmatched message is reported", "messages",
-		[]int{2, 4},
-		all,
+		name:     "messages have tags and sources, and an unmatched message is reported",
+		scenario: "messages", ranks: []int{2, 4},
 	},
 	{
-		"all-to-all sends parts of any size, and splits that differ are reported", "splits",
-		[]int{1, 2, 4},
-		all,
+		name:     "all-to-all sends parts of any size, and splits that differ are reported",
+		scenario: "splits", ranks: []int{1, 2, 4},
 	},
 	{
-		"operations have a root or parts of different sizes, and counts are compared", "rooted",
-		[]int{1, 2, 4},
-		all,
+		name:     "operations have a root or parts of different sizes, and counts are compared",
+		scenario: "rooted", ranks: []int{1, 2, 4},
 	},
 	{
-		"calls wait for their results on any thread, and the caller can end the wait", "waits",
-		[]int{1, 2, 4},
-		all,
-	},
-	{"groups are identified by name and ranks; handles are not reused", "groups", []int{2, 4}, all},
-	{
-		"PyTorch's segments share windows, and each pool has its own allocator functions", "pools",
-		[]int{1, 2},
-		all,
+		name:     "calls wait for their results on any thread, and the caller can end the wait",
+		scenario: "waits", ranks: []int{1, 2, 4},
 	},
 	{
-		"new memory of one pool is registered, and differences between ranks are reported", "pending",
-		[]int{1, 2, 4},
-		all,
+		name:     "groups are identified by name and ranks; handles are not reused",
+		scenario: "groups", ranks: []int{2, 4},
 	},
-	{"misuse returns errors without side effects", "misuse", []int{1, 2}, all},
-	{"a panic is returned as an error", "panics", []int{1, 2}, all},
-	{"the order of frees does not affect the history", "freed-order", []int{2, 4}, all},
-	{"a divergence error has the call sites of both sides", "diverge", []int{2, 4}, all},
 	{
-		"buffers at different places are detected before a sum, with call sites", "mismatch",
-		[]int{2, 4},
-		all,
+		name:     "PyTorch's segments share windows, and each pool has its own allocator functions",
+		scenario: "pools", ranks: []int{1, 2},
 	},
-	{"a late rank is reported", "late", []int{2, 4}, all},
-	{"a lost rank is reported", "lost", []int{2, 4}, allButOne},
-	{"calls in a forked child fail, and the parent is not affected", "forks", []int{2}, all},
 	{
-		"a thread allocates while it holds a lock and other ranks wait", "locked",
-		[]int{1, 2},
-		all,
+		name:     "new memory of one pool is registered, and differences between ranks are reported",
+		scenario: "pending", ranks: []int{1, 2, 4},
 	},
-	{"threads allocate concurrently, and each has its own last error", "threads", []int{2}, all},
-	{"signal handlers of the program run, even under many signals", "signals", []int{2}, all},
-	{"a process exits with live buffers", "exit-live", []int{2}, all},
-	{"a process exits while one of its threads waits", "exit-waiting", []int{2, 4}, all},
-	{"worlds are opened and closed one by one, some by two ranks only", "worlds", []int{2, 4}, all},
-	{"a lost rank makes only the worlds that it belongs to fail", "worlds-lost", []int{3}, allButOne},
-	{"a late rank makes the group with the short timeout fail", "timeouts", []int{2}, all},
-	{"a process reopens the library with new environment variables", "reopen", []int{2}, all},
+	{name: "misuse returns errors without side effects", scenario: "misuse", ranks: []int{1, 2}},
+	{name: "a panic is returned as an error", scenario: "panics", ranks: []int{1, 2}},
+	{
+		name:     "the order of frees does not affect the history",
+		scenario: "freed-order", ranks: []int{2, 4},
+	},
+	{
+		name:     "a divergence error has the call sites of both sides",
+		scenario: "diverge", ranks: []int{2, 4},
+	},
+	{
+		name:     "buffers at different places are detected before a sum, with call sites",
+		scenario: "mismatch", ranks: []int{2, 4},
+	},
+	{name: "a late rank is reported", scenario: "late", ranks: []int{2, 4}},
+	{name: "a lost rank is reported", scenario: "lost", ranks: []int{2, 4}, lostCount: 1},
+	{
+		name:     "calls in a forked child fail, and the parent is not affected",
+		scenario: "forks", ranks: []int{2},
+	},
+	{
+		name:     "a thread allocates while it holds a lock and other ranks wait",
+		scenario: "locked", ranks: []int{1, 2},
+	},
+	{
+		name:     "threads allocate concurrently, and each has its own last error",
+		scenario: "threads", ranks: []int{2},
+	},
+	{
+		name:     "signal handlers of the program run, even under many signals",
+		scenario: "signals", ranks: []int{2},
+	},
+	{name: "a process exits with live buffers", scenario: "exit-live", ranks: []int{2}},
+	{
+		name:     "a process exits while one of its threads waits",
+		scenario: "exit-waiting", ranks: []int{2, 4},
+	},
+	{
+		name:     "worlds are opened and closed one by one, some by two ranks only",
+		scenario: "worlds", ranks: []int{2, 4},
+	},
+	{
+		name:     "a lost rank makes only the worlds that it belongs to fail",
+		scenario: "worlds-lost", ranks: []int{3}, lostCount: 1,
+	},
+	{
+		name:     "a late rank makes the group with the short timeout fail",
+		scenario: "timeouts", ranks: []int{2},
+	},
+	{
+		name:     "a process reopens the library with new environment variables",
+		scenario: "reopen", ranks: []int{2},
+	},
 }
-
-func all(ranks int) int       { return ranks }
-func allButOne(ranks int) int { return ranks - 1 }
 
 func TestCProgram(t *testing.T) {
 	for _, s := range scenarios {
 		for _, ranks := range s.ranks {
 			t.Run(fmt.Sprintf("%s, on %d", s.name, ranks), func(t *testing.T) {
-				out := drive(t, ranks, s.scenario)
-				if got := strings.Count(out, s.scenario+" is done"); got != s.completes(ranks) {
-					t.Errorf("%d ranks completed, want %d:\n%s", got, s.completes(ranks), out)
+				out := runScenario(t, ranks, s.scenario)
+				if got := strings.Count(out, s.scenario+" is done"); got != ranks-s.lostCount {
+					t.Errorf("%d ranks completed, want %d:\n%s", got, ranks-s.lostCount, out)
 				}
 			})
 		}
@@ -186,7 +206,7 @@ func TestForkedChildClosesConnections(t *testing.T) {
 	store := "DRIVE_STORE=unix:@drive-" + rand.Text()
 	ranks := make([]*exec.Cmd, 2)
 	for rank := range ranks {
-		c := systest.Command(t, deadline, b.drive, "left-child")
+		c := systest.Command(t, deadline, b.program, "left-child")
 		c.Env = append(os.Environ(), store, fmt.Sprintf("RANK=%d", rank), "WORLD_SIZE=2")
 		c.Stdin, c.Stdout, c.Stderr = input, os.Stdout, os.Stderr
 		if err := c.Start(); err != nil {
@@ -216,7 +236,7 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 	} {
 		for _, ranks := range []int{2, 4} {
 			t.Run(fmt.Sprintf("%s, on %d", s.name, ranks), func(t *testing.T) {
-				out := drive(t, ranks, s.scenario, "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
+				out := runScenario(t, ranks, s.scenario, "SYMMEM_CUDA="+cuda, "SYMMEM_NCCL="+nccl,
 					"DRIVE_DIR="+t.TempDir())
 				if got := strings.Count(out, s.scenario+" is done"); got != ranks {
 					t.Errorf("%d ranks completed, want %d:\n%s", got, ranks, out)
@@ -228,6 +248,6 @@ func TestCProgramOnSoftwareGPU(t *testing.T) {
 
 func TestCallSpeed(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
-		t.Log("\n" + drive(t, ranks, "speed"))
+		t.Log("\n" + runScenario(t, ranks, "speed"))
 	}
 }

@@ -15,8 +15,8 @@ type step struct {
 }
 
 const (
-	delayExpires = "\x00delay"
-	rankExits    = "\x00exit"
+	delayEnd = "\x00delay"
+	rankExit = "\x00exit"
 )
 
 func TestPartialLinesAreWritten(t *testing.T) {
@@ -25,7 +25,7 @@ func TestPartialLinesAreWritten(t *testing.T) {
 		want  string
 	}{
 		"a prompt": {
-			[]step{{0, "go on? "}, {0, delayExpires}, {0, "yes\n"}, {0, "next\n"}},
+			[]step{{0, "go on? "}, {0, delayEnd}, {0, "yes\n"}, {0, "next\n"}},
 			"[0] go on? |yes\n|[0] next\n|",
 		},
 		"a line in parts stays whole": {
@@ -33,33 +33,33 @@ func TestPartialLinesAreWritten(t *testing.T) {
 			"[1] one\n|[0] ab\n|",
 		},
 		"another rank's line terminates an unfinished line": {
-			[]step{{0, "a"}, {0, delayExpires}, {1, "one\n"}, {0, "b\nc\n"}},
+			[]step{{0, "a"}, {0, delayEnd}, {1, "one\n"}, {0, "b\nc\n"}},
 			"[0] a|\n|[1] one\n|[0] b\n[0] c\n|",
 		},
 		"a progress bar keeps its prefix": {
-			[]step{{0, "\r1/2"}, {0, delayExpires}, {0, "\r2/2"}, {0, delayExpires}, {0, "\n"}},
+			[]step{{0, "\r1/2"}, {0, delayEnd}, {0, "\r2/2"}, {0, delayEnd}, {0, "\n"}},
 			"\r[0] 1/2|\r[0] 2/2|\n|",
 		},
 		"a progress bar with a trailing carriage return": {
-			[]step{{0, "1/2\r"}, {0, delayExpires}, {0, "2/2\r"}, {0, delayExpires}, {0, "\n"}},
+			[]step{{0, "1/2\r"}, {0, delayEnd}, {0, "2/2\r"}, {0, delayEnd}, {0, "\n"}},
 			"[0] 1/2|\r[0] 2/2|\r\n|",
 		},
 		"two progress bars overwrite each other": {
 			[]step{
-				{0, "\r1/2"}, {0, delayExpires}, {1, "\r1/2"}, {1, delayExpires}, {0, "\r2/2\n"}, {1, "\n"},
+				{0, "\r1/2"}, {0, delayEnd}, {1, "\r1/2"}, {1, delayEnd}, {0, "\r2/2\n"}, {1, "\n"},
 			},
 			"\r[0] 1/2|\r[1] 1/2|\r[0] 2/2\n|[1] \n|",
 		},
 		"a progress bar does not overwrite a prompt": {
-			[]step{{0, "go on? "}, {0, delayExpires}, {1, "\r1/2"}, {1, delayExpires}},
+			[]step{{0, "go on? "}, {0, delayEnd}, {1, "\r1/2"}, {1, delayEnd}},
 			"[0] go on? |\n|\r[1] 1/2|",
 		},
 		"the exit of a rank terminates its line": {
-			[]step{{0, "a"}, {0, delayExpires}, {0, rankExits}, {1, "b"}, {1, rankExits}, {1, rankExits}},
+			[]step{{0, "a"}, {0, delayEnd}, {0, rankExit}, {1, "b"}, {1, rankExit}, {1, rankExit}},
 			"[0] a|\n|[1] b\n|",
 		},
 		"CR and LF in two writes": {
-			[]step{{0, "a\r"}, {0, delayExpires}, {0, "\nb\n"}},
+			[]step{{0, "a\r"}, {0, delayEnd}, {0, "\nb\n"}},
 			"[0] a|\r\n[0] b\n|",
 		},
 	}
@@ -83,9 +83,9 @@ func outputOf(steps []step) string {
 	for _, step := range steps {
 		l := outputs[step.output]
 		switch step.text {
-		case delayExpires:
+		case delayEnd:
 			l.writeAfterDelay()
-		case rankExits:
+		case rankExit:
 			l.flush()
 		default:
 			_, _ = l.Write([]byte(step.text))
@@ -123,7 +123,7 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 	}
 }
 
-func TestSameFile(t *testing.T) {
+func TestIsSameFile(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func TestSupervisor(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			v := newSupervisor(&Spec{Ranks: 3, Grace: time.Second, TermWait: 2 * time.Second})
 			for i, event := range strings.Fields(r.events) {
-				if got := play(t, v, event, i).String(); got != r.want[i] {
+				if got := handleEvent(t, v, event, i).String(); got != r.want[i] {
 					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, r.want[i])
 				}
 			}
@@ -92,7 +92,7 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 				Ranks: 2, Grace: time.Second, TermWait: time.Second, KillDelay: 3 * time.Second,
 			})
 			for i, event := range strings.Fields(events) {
-				if got := play(t, v, event, i).String(); got != want[i] {
+				if got := handleEvent(t, v, event, i).String(); got != want[i] {
 					t.Fatalf("event %d, %s: got order %q, want %q", i, event, got, want[i])
 				}
 			}
@@ -103,7 +103,7 @@ func TestExternalSIGTERMIsFollowedBySIGKILL(t *testing.T) {
 	}
 }
 
-func play(t *testing.T, v *supervisor, event string, exitIndex int) order {
+func handleEvent(t *testing.T, v *supervisor, event string, exitIndex int) order {
 	t.Helper()
 	switch event {
 	case "x":
@@ -139,7 +139,7 @@ func TestRunningRanksAreAnnounced(t *testing.T) {
 		{signal: syscall.SIGKILL, message: "sending SIGKILL to the remaining ranks"},
 	} {
 		event := strings.Fields("e1=7 e0=2 x x x")[i]
-		if got := play(t, v, event, i); got != want {
+		if got := handleEvent(t, v, event, i); got != want {
 			t.Fatalf("event %d, %s: got %+v, want %+v", i, event, got, want)
 		}
 	}
@@ -150,19 +150,19 @@ func TestRunningRanksAreAnnounced(t *testing.T) {
 func TestFirstExternalSignalIsRecorded(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 2, Grace: time.Second, TermWait: time.Second})
 	for i, event := range strings.Fields("e1=7 x") {
-		play(t, v, event, i)
+		handleEvent(t, v, event, i)
 	}
 	if got := v.result().Signal; got != 0 {
 		t.Errorf("Signal = %v without an external signal, want 0", got)
 	}
-	play(t, v, "i", 2)
-	play(t, v, "t", 3)
+	handleEvent(t, v, "i", 2)
+	handleEvent(t, v, "t", 3)
 	if got := v.result().Signal; got != syscall.SIGINT {
 		t.Errorf("Signal = %v, want SIGINT", got)
 	}
 }
 
-// In TestFirstFailureDeterminesResult, rank 0 fails after rank 1 but is reported first, as if
+// TestFirstFailureDeterminesResult reports rank 0 first, although it failed after rank 1, as if
 // its output had been drained sooner.
 func TestFirstFailureDeterminesResult(t *testing.T) {
 	v := newSupervisor(&Spec{Ranks: 3})
@@ -170,7 +170,7 @@ func TestFirstFailureDeterminesResult(t *testing.T) {
 	v.handleExit(Exit{Rank: 1, Code: 7, exitIndex: 1})
 	v.handleExit(Exit{Rank: 2, Code: 0, exitIndex: 0})
 	if r := v.result(); r.FirstFailed != 1 || r.Code != 7 {
-		t.Fatalf("result = %+v, want First 1 and Code 7", r)
+		t.Fatalf("result = %+v, want FirstFailed 1 and Code 7", r)
 	}
 }
 

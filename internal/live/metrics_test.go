@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// series returns the lines of a rank's metrics that hold series with the given name.
-func series(t *testing.T, s Snapshot, name string) []string {
+// readSeries returns the lines of a rank's metrics that hold series with the given name.
+func readSeries(t *testing.T, s Snapshot, name string) []string {
 	t.Helper()
 	w := get(t, metricsPath, s)
 	if w.Code != 200 {
@@ -21,11 +21,11 @@ func series(t *testing.T, s Snapshot, name string) []string {
 	return lines
 }
 
-// wantSeries checks that the metrics contain exactly one series with the given name, and that it
+// checkSeries checks that the metrics contain exactly one series with the given name, and that it
 // has the given value and labels.
-func wantSeries(t *testing.T, s Snapshot, name, value string, labels ...string) {
+func checkSeries(t *testing.T, s Snapshot, name, value string, labels ...string) {
 	t.Helper()
-	lines := series(t, s, name)
+	lines := readSeries(t, s, name)
 	if len(lines) != 1 || !strings.HasSuffix(lines[0], "} "+value) {
 		t.Errorf("%s = %q; want one series with value %s", name, lines, value)
 		return
@@ -40,29 +40,29 @@ func wantSeries(t *testing.T, s Snapshot, name, value string, labels ...string) 
 func TestMetrics(t *testing.T) {
 	t.Setenv("SLURM_JOB_ID", "42")
 	s := example(2)
-	wantSeries(t, s, "symmem_up", "1", `rank="2"`)
-	wantSeries(t, s, "symmem_wait_seconds", "1.5", `rank="2"`, `awaited_rank="3"`)
-	wantSeries(t, s, "symmem_group_failed", "1")
-	wantSeries(t, s, "symmem_collectives_total", "9", `path="window"`)
-	wantSeries(t, s, "symmem_calls_total", "9", `collective="AllReduce"`, `message_size="1-2MB"`)
-	wantSeries(t, s, "symmem_run_seconds_sum", "0.5")
-	wantSeries(t, s, "symmem_submit_seconds_count", "2")
-	wantSeries(t, s, "nccl_collective_exec_time_microseconds", "1000", `slurm_job_id="42"`,
+	checkSeries(t, s, "symmem_up", "1", `rank="2"`)
+	checkSeries(t, s, "symmem_wait_seconds", "1.5", `rank="2"`, `awaited_rank="3"`)
+	checkSeries(t, s, "symmem_group_failed", "1")
+	checkSeries(t, s, "symmem_collectives_total", "9", `path="window"`)
+	checkSeries(t, s, "symmem_calls_total", "9", `collective="AllReduce"`, `message_size="1-2MB"`)
+	checkSeries(t, s, "symmem_run_seconds_sum", "0.5")
+	checkSeries(t, s, "symmem_submit_seconds_count", "2")
+	checkSeries(t, s, "nccl_collective_exec_time_microseconds", "1000", `slurm_job_id="42"`,
 		`n_nodes="1"`, `nranks="4"`, `algo_proto="symmem_window"`, `timing_source="host"`)
 	// 2*(4-1)/4 * 1 MiB in 1 ms
-	wantSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `collective="AllReduce"`)
-	if got := series(t, s, "symmem_pool_bytes"); len(got) != 7 {
+	checkSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `collective="AllReduce"`)
+	if got := readSeries(t, s, "symmem_pool_bytes"); len(got) != 7 {
 		t.Errorf("symmem_pool_bytes = %q; want seven sizes", got)
 	}
 	s.GPU = 2
-	wantSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `gpu="GPU2"`, `timing_source="gpu"`)
+	checkSeries(t, s, "nccl_bus_bandwidth_gbs", "1.572864", `gpu="GPU2"`, `timing_source="gpu"`)
 }
 
 func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
 	s := example(0)
 	s.Groups[0].Calls[0].Run = nil
 	for _, name := range []string{"nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"} {
-		if got := series(t, s, name); len(got) > 0 {
+		if got := readSeries(t, s, name); len(got) > 0 {
 			t.Errorf("%s = %q; want none, because only submissions are timed", name, got)
 		}
 	}
@@ -71,8 +71,8 @@ func TestUntimedRunsHaveNoBandwidth(t *testing.T) {
 func TestRankWithErrorIsDown(t *testing.T) {
 	s := example(1)
 	s.Error = ErrorEnded
-	wantSeries(t, s, "symmem_up", "0")
-	if got := series(t, s, "symmem_windows"); len(got) > 0 {
+	checkSeries(t, s, "symmem_up", "0")
+	if got := readSeries(t, s, "symmem_windows"); len(got) > 0 {
 		t.Errorf("symmem_windows = %q; want none", got)
 	}
 }
@@ -87,15 +87,15 @@ func TestNamesMayRepeat(t *testing.T) {
 	s.Groups = append(s.Groups, successor)
 	s.Pools = append(s.Pools, Pool{Domain: hostile, PoolStats: PoolStats{Segments: 5}})
 	s.Waits = append(s.Waits, s.Waits...)
-	wantSeries(t, s, "symmem_group_failed", "0")
-	wantSeries(t, s, "symmem_windows", "3")
-	wantSeries(t, s, "symmem_pool_segments", "5")
+	checkSeries(t, s, "symmem_group_failed", "0")
+	checkSeries(t, s, "symmem_windows", "3")
+	checkSeries(t, s, "symmem_pool_segments", "5")
 }
 
 func TestBusyPoolHasNoSizes(t *testing.T) {
 	s := example(1)
 	s.Pools[0].Busy = true
-	if got := series(t, s, "symmem_pool_bytes"); len(got) > 0 {
+	if got := readSeries(t, s, "symmem_pool_bytes"); len(got) > 0 {
 		t.Errorf("symmem_pool_bytes = %q; want none", got)
 	}
 }

@@ -16,7 +16,7 @@ func openChanging(t *testing.T, rank int, differ *atomic.Bool) *Server {
 	s, err := Open(Config{
 		Job: "job", Rank: rank, Address: "localhost:0", Log: slog.New(slog.DiscardHandler),
 		Snapshot: func(events int) Snapshot {
-			p := history(20)
+			p := newHistory(20)
 			if rank == 1 && differ.Load() {
 				p.Recent[8][5]++
 			}

@@ -15,40 +15,39 @@ import (
 	"symmem/internal/page"
 )
 
-// machineOf returns a Machine whose ranks share a pool. Rank i has the i-th of the given
-// histories of that pool.
-func machineOf(ranks ...Pool) *Machine {
+// machineOf returns a Machine whose ranks share a pool. The i-th history is that of rank i.
+func machineOf(histories ...Pool) *Machine {
 	m := &Machine{Host: "host"}
-	for i, p := range ranks {
+	for i, p := range histories {
 		p.Domain = "world"
 		m.Ranks = append(m.Ranks, Snapshot{Rank: i, Backend: "host", Pools: []Pool{p}})
 	}
 	return m
 }
 
-// history returns the history of a pool that maps a segment and allocates n blocks of 256 bytes.
+// newHistory returns the history of a pool that maps a segment and allocates n blocks of 256 bytes.
 // Every second block is freed immediately.
-func history(n int) Pool {
+func newHistory(n int) Pool {
 	p := Pool{Recent: []Placement{{int64(event.KindSegment), 0, 0, 0, 1 << 20, 1 << 20}}}
 	for i := range n {
-		at := Placement{int64(event.KindAlloc), 0, 0, int64(i) * 256, 256, 200}
-		p.Recent = append(p.Recent, at)
+		e := Placement{int64(event.KindAlloc), 0, 0, int64(i) * 256, 256, 200}
+		p.Recent = append(p.Recent, e)
 		if i%2 == 1 {
-			at[0], at[5] = int64(event.KindFree), 0
-			p.Recent = append(p.Recent, at)
+			e[placementKind], e[placementRequested] = int64(event.KindFree), 0
+			p.Recent = append(p.Recent, e)
 		}
 	}
 	return p
 }
 
 func TestReportOfAgreeingRanks(t *testing.T) {
-	long, short := history(20), history(10)
+	long, short := newHistory(20), newHistory(10)
 	late := Pool{First: 5, Recent: long.Recent[5:]}
 	built := buildPage(machineOf(long, short, late))
 	s := built.Sequences[0]
 	if !built.Agree || !built.Compared || len(s.Differences) > 0 || s.Equal != 11 {
 		t.Errorf("agree = %v with %d differences and %d equal requests; want no difference and "+
-			"11 equal requests, from event 5 to 15", built.Agree, len(s.Differences), s.Equal)
+			"11 equal requests", built.Agree, len(s.Differences), s.Equal)
 	}
 	for rank, want := range []int{-4, -4, 0} {
 		if got := s.Tracks[rank].First; got != want {
@@ -59,14 +58,14 @@ func TestReportOfAgreeingRanks(t *testing.T) {
 
 func TestReportNamesFirstDifference(t *testing.T) {
 	for kind, change := range map[string]func(*Placement){
-		"different size":   func(e *Placement) { e[5]++ },
-		"different stream": func(e *Placement) { e[1]++ },
-		"different place":  func(e *Placement) { e[3] += 512 },
-		"different call":   func(e *Placement) { e[0] = int64(event.KindFree) },
+		"different size":   func(e *Placement) { e[placementRequested]++ },
+		"different stream": func(e *Placement) { e[placementStream]++ },
+		"different place":  func(e *Placement) { e[placementOffset] += 512 },
+		"different call":   func(e *Placement) { e[placementKind] = int64(event.KindFree) },
 	} {
-		odd := history(20)
+		odd := newHistory(20)
 		change(&odd.Recent[8]) // an allocation
-		built := buildPage(machineOf(history(20), odd, history(20)))
+		built := buildPage(machineOf(newHistory(20), odd, newHistory(20)))
 		d := built.Sequences[0].Differences
 		if built.Agree || len(d) != 1 || d[0].Kind != kind || d[0].Request != 7 ||
 			fmt.Sprint(d[0].Blamed) != "[1]" {
@@ -76,7 +75,7 @@ func TestReportNamesFirstDifference(t *testing.T) {
 }
 
 func TestReportOfOlderBlocks(t *testing.T) {
-	p := history(4)
+	p := newHistory(4)
 	p.First, p.Recent = 40, p.Recent[3:] // without the segment and two allocations
 	free := Placement{int64(event.KindFree), 0, 0, 0, 256, 0}
 	p.Recent = append(p.Recent, free)
@@ -85,7 +84,7 @@ func TestReportOfOlderBlocks(t *testing.T) {
 	track := built.Sequences[0].Tracks[0]
 	if track.Len() != len(p.Recent)+2 || len(track.Segments) != 1 ||
 		track.Segments[0] != (page.Segment{Bytes: 1 << 20, Initial: true}) {
-		t.Errorf("track has %d events and segments %+v; want %d events, of which two are older blocks",
+		t.Errorf("track has %d events and segments %+v; want %d events, including two older blocks",
 			track.Len(), track.Segments, len(p.Recent)+2)
 	}
 	if w := built.Windows; len(w) != 1 || w[0].States[0] != page.Registered {
@@ -94,24 +93,24 @@ func TestReportOfOlderBlocks(t *testing.T) {
 }
 
 func TestReportOfWaits(t *testing.T) {
-	m := machineOf(history(3), history(3))
+	m := machineOf(newHistory(3), newHistory(3))
 	m.Ranks[0].Waits = []Wait{{
 		Group: "world", InCall: "AllReduce 3", Since: time.Unix(9, 0), Ranks: []int{1},
-		Activity: map[int]string{1: "in no call"},
+		Activity: map[int]string{1: "not in a call"},
 	}}
 	m.Ranks = append(m.Ranks, Snapshot{Rank: 2, Error: ErrorEnded})
 	built := buildPage(m)
 	if p := built.Pending; len(p) != 1 || p[0].Time != 9_000_000 ||
-		p[0].Text != "AllReduce 3 waits for rank 1; rank 1: in no call" {
+		p[0].Text != "AllReduce 3 waits for rank 1; rank 1: not in a call" {
 		t.Errorf("Pending = %+v; want the wait for rank 1", p)
 	}
 	if built.Verdict != "1 of 3 ranks do not answer." {
-		t.Errorf("Verdict = %q; want that 1 of 3 ranks does not answer", built.Verdict)
+		t.Errorf("Verdict = %q; want 1 of 3 ranks without an answer", built.Verdict)
 	}
 }
 
-// TestDataAreNotSentTwice requests the data of the page again with the ETag of the first answer.
-func TestDataAreNotSentTwice(t *testing.T) {
+// TestUnchangedDataIsNotSentAgain repeats a request with the ETag of the first answer.
+func TestUnchangedDataIsNotSentAgain(t *testing.T) {
 	h := NewHandler(func(int) Snapshot { return example(1) })
 	ask := func(tag string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
@@ -137,7 +136,7 @@ func TestDataAreNotSentTwice(t *testing.T) {
 	}
 }
 
-func TestPolicyAdmitsOnlyScriptOfPage(t *testing.T) {
+func TestPolicyAllowsOnlyOwnScript(t *testing.T) {
 	w := get(t, "/", example(1))
 	policy := w.Header().Get("Content-Security-Policy")
 	if w.Code != http.StatusOK || !strings.Contains(policy, "script-src 'sha256-") ||
@@ -158,7 +157,7 @@ func TestInvalidNumberOfEventsIsRefused(t *testing.T) {
 
 // FuzzReport checks that the page can be built from any answer of a rank.
 func FuzzReport(f *testing.F) {
-	seed, err := json.Marshal(machineOf(history(4), Pool{First: 1 << 63, Recent: []Placement{{}}}))
+	seed, err := json.Marshal(machineOf(newHistory(4), Pool{First: 1 << 63, Recent: []Placement{{}}}))
 	if err != nil {
 		f.Fatal(err)
 	}

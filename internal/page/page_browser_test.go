@@ -331,7 +331,7 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 			return
 		}
 		w.Header().Set("ETag", tag)
-		p := sample{ranks: 2, requests: int(n), extra: -1}.page()
+		p := sample{ranks: 2, requests: int(n), extra: -1}.build()
 		p.Live = true
 		if err := p.WriteData(w); err != nil {
 			t.Error(err)
@@ -356,7 +356,7 @@ func testLive(t *testing.T, b *pagetest.Browser) {
 // testBroken checks that a page with broken data shows why the data cannot be displayed.
 func testBroken(t *testing.T, b *pagetest.Browser) {
 	var whole bytes.Buffer
-	if err := (sample{ranks: 2, requests: 40, extra: -1}).page().WriteHTML(&whole, ""); err != nil {
+	if err := (sample{ranks: 2, requests: 40, extra: -1}).build().WriteHTML(&whole, ""); err != nil {
 		t.Fatal(err)
 	}
 	begin, rest, _ := strings.Cut(whole.String(), `id="data">`)
@@ -377,7 +377,7 @@ func testBroken(t *testing.T, b *pagetest.Browser) {
 }
 
 func testEmpty(t *testing.T, b *pagetest.Browser) {
-	p := b.Open(t, write(t, &Page{Title: "empty", Verdict: "nothing"}), desktop)
+	p := b.Open(t, writeFile(t, &Page{Title: "empty", Verdict: "nothing"}), desktop)
 	for _, key := range []string{"d", "p", "+", "]"} {
 		p.PressKey(key)
 	}
@@ -400,7 +400,7 @@ func testOlder(t *testing.T, b *pagetest.Browser) {
 			Kind: Alloc, Segment: 1, Block: int32(i), Offset: int64(i), Size: 1, Stack: -1,
 		})
 	}
-	p := b.Open(t, write(t, &Page{
+	p := b.Open(t, writeFile(t, &Page{
 		Ranks: []Rank{{}}, Sequences: []Sequence{{Tracks: []*Track{track}}},
 	}), desktop)
 	p.WaitUntilPainted()

@@ -23,8 +23,8 @@ const (
 	segmentSlots = 32
 )
 
-// page builds the page. Every block occupies the lowest slot that is free on its rank.
-func (s sample) page() *Page {
+// build builds the page. Every block occupies the lowest slot that is free on its rank.
+func (s sample) build() *Page {
 	p := &Page{
 		Title: s.name + "report", Compared: true, Agree: s.extra < 0, Verdict: s.name + "verdict",
 		Texts: []string{
@@ -56,8 +56,8 @@ func (s sample) page() *Page {
 			Notes: []string{s.name + "note"},
 		})
 		p.Windows[0].States[rank], p.Paths[0].Calls[rank] = Registered, 50
-		pool.Tracks = append(pool.Tracks, s.memory(rank))
-		calls.Tracks = append(calls.Tracks, s.calls(rank))
+		pool.Tracks = append(pool.Tracks, s.poolTrack(rank))
+		calls.Tracks = append(calls.Tracks, s.callTrack(rank))
 	}
 	if s.extra >= 0 {
 		pool.Equal = s.extra
@@ -74,8 +74,8 @@ func (s sample) page() *Page {
 	return p
 }
 
-// memory returns the track of a pool with random allocations and frees.
-func (s sample) memory(rank int) *Track {
+// poolTrack returns the track of a pool with random allocations and frees.
+func (s sample) poolTrack(rank int) *Track {
 	rng := rand.New(rand.NewPCG(1, 1))
 	t := &Track{Rank: rank}
 	var used []bool
@@ -104,9 +104,9 @@ func (s sample) memory(rank int) *Track {
 			alloc(4321)
 		}
 		if len(live) > 90 || len(live) > 0 && rng.IntN(100) < 48 {
-			at := rng.IntN(len(live))
-			b := live[at]
-			live = append(live[:at], live[at+1:]...)
+			index := rng.IntN(len(live))
+			b := live[index]
+			live = append(live[:index], live[index+1:]...)
 			used[b.slot] = false
 			t.Add(&Event{
 				Kind: Free, Size: slotBytes, Segment: b.slot / segmentSlots, Block: b.number,
@@ -119,7 +119,7 @@ func (s sample) memory(rank int) *Track {
 	return t
 }
 
-func (s sample) calls(rank int) *Track {
+func (s sample) callTrack(rank int) *Track {
 	t := &Track{Rank: rank}
 	for i := range 50 {
 		t.Add(&Event{
@@ -132,11 +132,11 @@ func (s sample) calls(rank int) *Track {
 
 func (s sample) write(t *testing.T) string {
 	t.Helper()
-	return write(t, s.page())
+	return writeFile(t, s.build())
 }
 
-// write writes a page to a file and returns the URL of the file.
-func write(t *testing.T, p *Page) string {
+// writeFile writes a page to a file and returns the URL of the file.
+func writeFile(t *testing.T, p *Page) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "report.html")
 	f, err := os.Create(file)

@@ -9,13 +9,14 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 )
 
-type decoded struct {
+type decodedData struct {
 	Title     string
 	Sequences []struct {
 		Tracks []struct {
@@ -29,13 +30,13 @@ type decoded struct {
 }
 
 // decode decodes the data of a page in the format that doc.go describes.
-func decode(t testing.TB, b []byte) *decoded {
+func decode(t testing.TB, b []byte) *decodedData {
 	t.Helper()
 	if len(b) < 12 || string(b[:8]) != "SYMPAGE\x01" {
 		t.Fatalf("data begin with %q; want SYMPAGE\x01", b[:min(len(b), 8)])
 	}
 	n := 12 + int(binary.LittleEndian.Uint32(b[8:]))
-	d := &decoded{columns: b[n:]}
+	d := &decodedData{columns: b[n:]}
 	if err := json.Unmarshal(b[12:n], d); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func decode(t testing.TB, b []byte) *decoded {
 }
 
 // values decodes a column of unsigned numbers or, if signed is set, of signed differences.
-func (d *decoded) values(t testing.TB, at columnLocation, signed bool) []int64 {
+func (d *decodedData) values(t testing.TB, at columnLocation, signed bool) []int64 {
 	t.Helper()
 	var all []int64
 	sum := int64(0)
@@ -119,18 +120,9 @@ func TestStacks(t *testing.T) {
 	}
 	d := decode(t, b.Bytes())
 	got := d.values(t, d.Stacks, false)
-	if want := []int64{2, 3, 1, 0, 1, 7}; d.StackCount != 3 || !equal(got, want) {
+	if want := []int64{2, 3, 1, 0, 1, 7}; d.StackCount != 3 || !slices.Equal(got, want) {
 		t.Errorf("got %d stacks %v; want 3 stacks %v", d.StackCount, got, want)
 	}
-}
-
-func equal(a, b []int64) bool {
-	for i := range a {
-		if len(a) != len(b) || a[i] != b[i] {
-			return false
-		}
-	}
-	return len(a) == len(b)
 }
 
 // TestHTMLOfHostileTexts checks that texts in the data cannot become markup.
@@ -182,11 +174,11 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// failingWriter is an io.Writer that fails once more than left bytes have been written.
-type failingWriter struct{ left int }
+// failingWriter is an io.Writer that fails after the remaining bytes.
+type failingWriter struct{ remaining int }
 
 func (f *failingWriter) Write(b []byte) (int, error) {
-	if f.left -= len(b); f.left < 0 {
+	if f.remaining -= len(b); f.remaining < 0 {
 		return 0, io.ErrShortWrite
 	}
 	return len(b), nil

@@ -13,7 +13,7 @@ import (
 	"symmem"
 )
 
-func enumerators(t *testing.T) map[string]int {
+func readEnumerators(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("../../symmem.h")
 	if err != nil {
@@ -30,7 +30,7 @@ func enumerators(t *testing.T) map[string]int {
 }
 
 func TestCodesMatchHeader(t *testing.T) {
-	names := enumerators(t)
+	names := readEnumerators(t)
 	for c := CodeInvalid; c < numCodes; c++ {
 		if got, ok := names["ERR_"+c.String()]; !ok || got != int(c) {
 			t.Errorf("code %v = %d, want %d as in symmem.h", c, c, got)
@@ -42,7 +42,7 @@ func TestCodesMatchHeader(t *testing.T) {
 }
 
 func TestEnumsMatchHeader(t *testing.T) {
-	names := enumerators(t)
+	names := readEnumerators(t)
 	check := func(name string, number int) {
 		if got, ok := names[strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]; !ok || got != number {
 			t.Errorf("%s = %d, want %d as in symmem.h", name, number, got)

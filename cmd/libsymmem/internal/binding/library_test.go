@@ -124,8 +124,8 @@ func TestOrderOfFreesDoesNotAffectPlacement(t *testing.T) {
 			numbers[i] = i
 		}
 		frees := rapid.Permutation(numbers).Draw(t, "frees")[:buffers/2]
-		other := rapid.Permutation(frees).Draw(t, "frees in another order")
-		a, b := run(t, sizes, frees), run(t, sizes, other)
+		reordered := rapid.Permutation(frees).Draw(t, "frees in another order")
+		a, b := run(t, sizes, frees), run(t, sizes, reordered)
 		for i := range a {
 			if a[i] != b[i] {
 				t.Fatalf("allocation %d is at offset %#x or %#x, depending on the order of frees",
@@ -160,7 +160,7 @@ func TestCountersCountMemoryAndWindows(t *testing.T) {
 	}
 }
 
-func TestNumberOnOneMachineDoesNotAllocate(t *testing.T) {
+func TestCombineNumberDoesNotAllocate(t *testing.T) {
 	l, _ := openLibrary(t, hostOptions)
 	world, err := l.World()
 	if err != nil {

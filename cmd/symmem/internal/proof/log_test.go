@@ -29,9 +29,9 @@ func TestLogsOfEachVersion(t *testing.T) {
 				if log, err = Parse(strings.NewReader(d.Input + "\n")); err != nil {
 					t.Fatal(err)
 				}
-				return describe(log)
+				return describeLog(log)
 			case "prove":
-				return answers(t, log, d.Input)
+				return describeKernels(t, log, d.Input)
 			}
 			t.Fatalf("unknown command %q", d.Cmd)
 			return ""
@@ -39,7 +39,7 @@ func TestLogsOfEachVersion(t *testing.T) {
 	})
 }
 
-func describe(l Log) string {
+func describeLog(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
 		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.Description, c.UsesWindows,
@@ -48,7 +48,7 @@ func describe(l Log) string {
 	return b.String()
 }
 
-func answers(t *testing.T, l Log, input string) string {
+func describeKernels(t *testing.T, l Log, input string) string {
 	t.Helper()
 	var b strings.Builder
 	for line := range strings.Lines(input) {

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-func TestPlanKeepsUserVariables(t *testing.T) {
+func TestSettingsKeepUserVariables(t *testing.T) {
 	tests := map[string]struct {
-		env     map[string]string
-		set     string
-		pattern string
-		kept    bool
-		problem string
+		env      map[string]string
+		set      string
+		pattern  string
+		wantsLog bool
+		problem  string
 	}{
 		"no variables": {
 			set: "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
@@ -23,12 +23,12 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 			env: map[string]string{
 				"NCCL_DEBUG": "info", "NCCL_DEBUG_SUBSYS": "init,tuning", "NCCL_DEBUG_FILE": "/x.%h",
 			},
-			pattern: "/x.%h", kept: true,
+			pattern: "/x.%h", wantsLog: true,
 		},
 		"log on standard output goes to a file": {
-			env:  map[string]string{"NCCL_DEBUG": "TRACE"},
-			set:  "NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
-			kept: true,
+			env:      map[string]string{"NCCL_DEBUG": "TRACE"},
+			set:      "NCCL_DEBUG_SUBSYS=" + defaultSubsystems,
+			wantsLog: true,
 		},
 		"only warnings": {
 			env:     map[string]string{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"},
@@ -59,9 +59,9 @@ func TestPlanKeepsUserVariables(t *testing.T) {
 			if got := strings.Join(set, " "); got != tt.set {
 				t.Errorf("variables are %q, want %q", got, tt.set)
 			}
-			if s.filePattern != tt.pattern || s.userWantsLog != tt.kept {
-				t.Errorf("pattern = %q, kept = %v; want %q, %v", s.filePattern, s.userWantsLog,
-					tt.pattern, tt.kept)
+			if s.filePattern != tt.pattern || s.userWantsLog != tt.wantsLog {
+				t.Errorf("pattern = %q, wants log = %v; want %q, %v", s.filePattern, s.userWantsLog,
+					tt.pattern, tt.wantsLog)
 			}
 			if !strings.Contains(s.problem, tt.problem) || tt.problem == "" && s.problem != "" {
 				t.Errorf("problem = %q, want %q", s.problem, tt.problem)
@@ -76,14 +76,14 @@ func TestExpandFileName(t *testing.T) {
 		"%%h": "%h",
 	} {
 		if got := expandPattern(pattern, "gpu7.cluster.example", 42); got != want {
-			t.Errorf("expand(%q) = %q, want %q", pattern, got, want)
+			t.Errorf("expandPattern(%q) = %q, want %q", pattern, got, want)
 		}
 	}
 	if got := expandPattern("%h", "odd%name/x", 1); got != "odd-name-x" {
-		t.Errorf("expand of an invalid host name = %q, want odd-name-x", got)
+		t.Errorf("expandPattern of an invalid host name = %q, want odd-name-x", got)
 	}
 	if got := expandPattern(escapePercent("/tmp/50%/a"), "h", 1); got != "/tmp/50%/a" {
-		t.Errorf("expand of an escaped path = %q, want the path", got)
+		t.Errorf("expandPattern of an escaped path = %q, want the path", got)
 	}
 }
 

@@ -20,7 +20,7 @@ func TestWhyNoWindows(t *testing.T) {
 		{"no message", []string{twoNodes}, ""},
 		{"2.29.2", []string{
 			twoNodes, "Symmetric memory is not supported. cuMemEnable 1, ginSupport 0, globalNicFused 0",
-		}, "some ranks only"},
+		}, "only some ranks"},
 		{"2.30.3 without a plug-in", []string{
 			noPlugin, twoNodes, "Symmetric memory is not supported. cuMemEnable 1, globalGinSupport 0, " +
 				"globalNicFused 0 cuMemGdrSupport 1",

@@ -12,19 +12,19 @@ import (
 	"symmem/internal/page"
 )
 
-// group returns the history of a rank that made the given calls in one group. Only the last call
-// has a size.
-func group(rank int, calls ...string) *history.Rank {
+// newHistory returns the history of a rank that made the given calls in one group. Only the last
+// call has a size.
+func newHistory(rank int, calls ...string) *history.Rank {
 	r := &history.Rank{Number: rank, Format: "trace of symmem", File: "rank"}
 	s := &history.Sequence{Class: history.Calls, ID: "world", NoPlacesReason: "calls have none"}
 	for i, text := range calls {
-		at := slices.Index(r.Texts, text)
-		if at < 0 {
-			at = len(r.Texts)
+		index := slices.Index(r.Texts, text)
+		if index < 0 {
+			index = len(r.Texts)
 			r.Texts = append(r.Texts, text)
 		}
 		s.Events = append(s.Events, history.Event{
-			Action: history.Call, Number: int64(i), Block: int32(at), Segment: -1, Stack: -1,
+			Action: history.Call, Number: int64(i), Block: int32(index), Segment: -1, Stack: -1,
 			UnixMicro: int64(1000 + i), Bytes: int64(64 * (i + 1) / len(calls)),
 		})
 	}
@@ -32,14 +32,14 @@ func group(rank int, calls ...string) *history.Rank {
 	return r
 }
 
-func build(ranks ...*history.Rank) *page.Page {
+func buildPage(ranks ...*history.Rank) *page.Page {
 	return Build(diff.Compare(ranks, diff.Options{}), nil)
 }
 
 func TestPaths(t *testing.T) {
 	const window, plain = "AllReduce sum of 4 int8, path window, collective 1", "Barrier, path plain"
-	p := build(group(0, window, plain, window, `"size": Agree of 8`),
-		group(1, window, plain, window, `"size": Agree of 8`))
+	p := buildPage(newHistory(0, window, plain, window, `"size": Agree of 8`),
+		newHistory(1, window, plain, window, `"size": Agree of 8`))
 	want := []page.Path{
 		{Group: "group world", Operation: "AllReduce", Path: "window", Calls: []int64{2, 2}},
 		{Group: "group world", Operation: "Barrier", Path: "plain", Calls: []int64{1, 1}},
@@ -60,7 +60,7 @@ func TestPaths(t *testing.T) {
 // TestPending checks that the page lists ranks that are behind, calls that have not completed, and
 // segments that only some ranks have registered.
 func TestPending(t *testing.T) {
-	a, b, c := group(0, "A", "B", "C"), group(1, "A", "B", "C"), group(2, "A")
+	a, b, c := newHistory(0, "A", "B", "C"), newHistory(1, "A", "B", "C"), newHistory(2, "A")
 	b.PendingCalls = []history.PendingCall{
 		{Group: "world", Text: "C", State: "scheduled", UnixMicro: 5},
 	}
@@ -69,7 +69,7 @@ func TestPending(t *testing.T) {
 	}
 	a.Windows = append(a.Windows, history.Window{Pool: "1 of group world", Segment: 1, Group: "world"})
 	b.Windows[0].IsDeregistered = true
-	p := build(a, b, c)
+	p := buildPage(a, b, c)
 	var got []string
 	for _, row := range p.Pending {
 		got = append(got, strings.TrimSpace(strings.Join([]string{row.Group, row.Text}, ": ")))
@@ -93,11 +93,11 @@ func TestPending(t *testing.T) {
 
 // TestFaults checks that ranks with the same fault share a row, which shows the earliest time.
 func TestFaults(t *testing.T) {
-	a, b := group(0, "A"), group(1, "A")
+	a, b := newHistory(0, "A"), newHistory(1, "A")
 	a.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", UnixMicro: 9}}
 	b.Faults = []history.Fault{{Group: "world", Text: "rank 2 is late\x1b[31m", UnixMicro: 7}}
 	want := []page.Row{{Ranks: []int{0, 1}, Group: "world", Text: "rank 2 is late?[31m", Time: 7}}
-	if d := cmp.Diff(want, build(a, b).Faults); d != "" {
+	if d := cmp.Diff(want, buildPage(a, b).Faults); d != "" {
 		t.Errorf("faults differ (-want +got):\n%s", d)
 	}
 }
@@ -112,24 +112,24 @@ func TestOlderBlocks(t *testing.T) {
 			{Action: history.Free, Offset: 64, Block: -1, Stack: -1},
 		},
 	}}}
-	track := build(r).Sequences[0].Tracks[0]
+	track := buildPage(r).Sequences[0].Tracks[0]
 	if track.Len() != 3 || track.Segments[0].Bytes != 100 {
 		t.Errorf("the track has %d events and a segment of %d bytes; want 3 and 100", track.Len(),
 			track.Segments[0].Bytes)
 	}
 }
 
-func TestVerdict(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	for want, ranks := range map[string][]*history.Rank{
-		"The ranks agree.": {group(0, "A"), group(1, "A")},
+		"The ranks agree.": {newHistory(0, "A"), newHistory(1, "A")},
 		"The ranks differ: in group world, requests differ first at request 1 (different call); in the " +
-			"minority: rank 2.": {group(0, "A", "B"), group(1, "A", "B"), group(2, "A", "C")},
+			"minority: rank 2.": {newHistory(0, "A", "B"), newHistory(1, "A", "B"), newHistory(2, "A", "C")},
 		"There is nothing to compare: no two ranks have events of the same pool or group.": {
-			group(0, "A"),
+			newHistory(0, "A"),
 		},
 	} {
 		if got := Summarize(diff.Compare(ranks, diff.Options{})); got != want {
-			t.Errorf("Verdict = %q; want %q", got, want)
+			t.Errorf("Summarize = %q; want %q", got, want)
 		}
 	}
 }

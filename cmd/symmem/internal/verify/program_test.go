@@ -9,7 +9,7 @@ import (
 	"symmem"
 )
 
-func anyConfig(t *rapid.T) Config {
+func drawConfig(t *rapid.T) Config {
 	c := Default()
 	c.Cases = rapid.IntRange(1, 9).Draw(t, "cases")
 	c.Rounds = rapid.IntRange(1, 4).Draw(t, "rounds")
@@ -42,14 +42,14 @@ func (m *model) step(s step) {
 		}
 		m.open = !m.open
 	case allocBuffer:
-		if _, taken := m.live[s.slot]; taken || !m.open || s.slot >= m.p.slots {
+		if _, isLive := m.live[s.slot]; isLive || !m.open || s.slot >= m.p.slots {
 			m.t.Fatalf("allocating slot %d of %d with already allocated = %v, scope open = %v",
-				s.slot, m.p.slots, taken, m.open)
+				s.slot, m.p.slots, isLive, m.open)
 		}
 		m.live[s.slot] = s.elements
 		m.peak = max(m.peak, m.total())
 	case freeBuffer:
-		if _, taken := m.live[s.slot]; !taken {
+		if _, isLive := m.live[s.slot]; !isLive {
 			m.t.Fatalf("freeing slot %d, which is empty", s.slot)
 		}
 		delete(m.live, s.slot)
@@ -86,21 +86,21 @@ func (m *model) total() int64 {
 
 func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := anyConfig(t)
+		c := drawConfig(t)
 		p := compose(c)
-		w := &model{
+		m := &model{
 			t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
 		}
 		for _, s := range p.steps {
-			w.step(s)
+			m.step(s)
 		}
-		if w.open || len(w.live) > 0 {
+		if m.open || len(m.live) > 0 {
 			t.Fatalf("after the last step, scope open = %v with %d slots allocated, want false and 0",
-				w.open, len(w.live))
+				m.open, len(m.live))
 		}
 		for index := range p.cases {
-			if w.reduced[index] != 1 {
-				t.Fatalf("case %d was reduced %d times, want 1", index, w.reduced[index])
+			if m.reduced[index] != 1 {
+				t.Fatalf("case %d was reduced %d times, want 1", index, m.reduced[index])
 			}
 		}
 	})
@@ -108,7 +108,7 @@ func TestProgramUsesLiveBuffersAndFreesAll(t *testing.T) {
 
 func TestProgramDependsOnlyOnConfig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := anyConfig(t)
+		c := drawConfig(t)
 		if !reflect.DeepEqual(compose(c), compose(c)) {
 			t.Fatal("compose returned two different programs for the same Config")
 		}
@@ -117,23 +117,23 @@ func TestProgramDependsOnlyOnConfig(t *testing.T) {
 
 func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := anyConfig(t)
+		c := drawConfig(t)
 		c.Placement = symmem.PlaceByAddress
 		p := compose(c)
-		w := &model{
+		m := &model{
 			t: t, p: p, live: map[int]int64{}, filled: map[int]int{}, reduced: map[int]int{},
 		}
 		for _, s := range p.steps {
-			w.step(s)
+			m.step(s)
 		}
-		if prepared := 32 * p.firstSegment / elementBytes; !p.mapsSegments || 2*w.peak > prepared {
+		if prepared := 32 * p.firstSegment / elementBytes; !p.mapsSegments || 2*m.peak > prepared {
 			t.Fatalf("up to %d elements are held at once, but only %d are mapped in advance",
-				w.peak, prepared)
+				m.peak, prepared)
 		}
 	})
 }
 
-func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
+func TestNearbyCasesHaveDifferentValues(t *testing.T) {
 	c := Default()
 	c.Cases, c.Churn, c.Rounds, c.Groups = 8, 200, 40, 4
 	last := map[bool][]float64{}
@@ -149,7 +149,7 @@ func TestNeighbouringRowsHaveDifferentValues(t *testing.T) {
 	}
 }
 
-func TestDefaultHas16Rows(t *testing.T) {
+func TestDefaultHas16Cases(t *testing.T) {
 	p := compose(Default())
 	if len(p.cases) != 16 || p.cases[0].name != "1.1" || p.cases[15].name != "2.8" {
 		t.Fatalf("got %d cases from %s to %s, want 16 from 1.1 to 2.8",

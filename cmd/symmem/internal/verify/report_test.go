@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	right  = finding{Completed: true, Symmetric: true}
-	wrong  = finding{Completed: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
-	notRun = finding{}
-	plain  = finding{Completed: true}
+	right         = finding{Completed: true, Symmetric: true}
+	wrong         = finding{Completed: true, Symmetric: true, Wrong: 3, MaxDiff: 9, MeanDiff: 1}
+	notRun        = finding{}
+	withoutWindow = finding{Completed: true}
 )
 
 func TestCaseCombinesFindingsOfRanks(t *testing.T) {
@@ -42,8 +42,8 @@ func TestCaseCombinesFindingsOfRanks(t *testing.T) {
 			Case{MaxDiff: 9, MeanDiff: 1, WrongRanks: []int{0}, Result: Failed},
 		},
 		{
-			"a rank without a window",
-			[]finding{right, right, plain},
+			"a buffer outside windows",
+			[]finding{right, right, withoutWindow},
 			Case{Result: Passed},
 		},
 	} {
@@ -109,7 +109,7 @@ func exampleDivergence() *symmem.DivergenceError {
 			{Ranks: []int{0, 1, 10}, Event: request + "0 offset 0x0", Site: "a.go:7"},
 			{Ranks: []int{2}, Event: request + "1 offset 0x0"},
 		},
-		Why: "different place", Message: "all in one",
+		Why: "different place", Message: "ranks diverged",
 	}
 }
 
@@ -146,7 +146,7 @@ Divergence in group w/1.0, pool 7 of w/1.0, at event 9: earlier events are the s
 	}
 }
 
-func TestTextOfUnexplainedWrongSumsSuggestsChecks(t *testing.T) {
+func TestWrongSumsWithoutErrorSuggestChecks(t *testing.T) {
 	var b bytes.Buffer
 	r := exampleReport(nil)
 	if err := r.WriteText(&b); err != nil {
@@ -212,17 +212,20 @@ func TestErrorOfSingleRankNamesRank(t *testing.T) {
 }
 
 func TestReportNamesPathAndReason(t *testing.T) {
-	windows := rankResult{Paths: map[string]string{"window": "set to it"}}
-	none := rankResult{Paths: map[string]string{"plain": "there are no windows"}}
+	windows := rankResult{Paths: map[string]string{"window": "configured"}}
+	noWindows := rankResult{Paths: map[string]string{"plain": "there are no windows"}}
 	for _, c := range []struct {
 		name, path string
 		results    []rankResult
 		took, why  string
 	}{
 		{"the requested path", "window", []rankResult{windows, windows}, "window", ""},
-		{"another path", "window", []rankResult{none, none}, "plain", "there are no windows"},
-		{"two paths", "window", []rankResult{windows, none}, "plain, window", "there are no windows"},
-		{"no requested path", "auto", []rankResult{none, none}, "plain", ""},
+		{"another path", "window", []rankResult{noWindows, noWindows}, "plain", "there are no windows"},
+		{
+			"two paths", "window", []rankResult{windows, noWindows}, "plain, window",
+			"there are no windows",
+		},
+		{"no requested path", "auto", []rankResult{noWindows, noWindows}, "plain", ""},
 		{"nothing ran", "window", []rankResult{{}, {}}, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

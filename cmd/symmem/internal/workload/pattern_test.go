@@ -29,7 +29,7 @@ func drawPattern(t *rapid.T) *Pattern {
 	}
 }
 
-func elements(b []byte, t symmem.DataType) (all []float64) {
+func decodeAll(b []byte, t symmem.DataType) (all []float64) {
 	for i := 0; i < len(b); i += t.Size() {
 		all = append(all, Decode(b[i:], t))
 	}
@@ -41,7 +41,7 @@ func TestInputsAndOutputsHaveExpectedElements(t *testing.T) {
 		p := drawPattern(t)
 		rank := rapid.IntRange(0, p.Ranks-1).Draw(t, "rank")
 		sent, received := p.SendRecvCounts(rank)
-		for i, v := range elements(p.Input(rank), p.DataType) {
+		for i, v := range decodeAll(p.Input(rank), p.DataType) {
 			if want := p.inputValue(rank, int64(i)); v != want || v < 1 || v > maxSum {
 				t.Fatalf("%+v: element %d of the input is %v, want %v", p, i, v, want)
 			}
@@ -93,7 +93,7 @@ func TestPartsMatchWholeOperation(t *testing.T) {
 	p.Operation = symmem.OpAllToAll
 	for rank := range 3 {
 		for peer := range 3 {
-			got := elements(p.Output(rank), p.DataType)[int64(peer)*p.Count]
+			got := decodeAll(p.Output(rank), p.DataType)[int64(peer)*p.Count]
 			if want := p.inputValue(peer, int64(rank)*p.Count); got != want {
 				t.Errorf("rank %d received %v from rank %d, want %v", rank, got, peer, want)
 			}

@@ -56,7 +56,7 @@ func TestRunEndsAtLimits(t *testing.T) {
 	}
 }
 
-func TestReproduceIncludesAllOptions(t *testing.T) {
+func TestFlagsToRepeatIncludeAllOptions(t *testing.T) {
 	c := Default()
 	c.Seed, c.Placement, c.Check, c.Skew = 9, symmem.PlaceByAddress, symmem.CheckOff, false
 	want := "--seed 9 --from-round 31 --rounds 1 --steps 200 --max-bytes 4194304 " +
@@ -103,9 +103,9 @@ func TestGrowthAboveToleranceIsReported(t *testing.T) {
 		t.Errorf("Leaks() = %v, want none", r.Leaks())
 	}
 	r.Resources[1].End++
-	if lost := r.Leaks(); r.OK() || len(lost) != 1 || lost[0].Name != "file descriptors" ||
-		!strings.HasSuffix(lost[0].String(), "LEAKED") {
-		t.Errorf("Leaks() = %v, want the file descriptors", lost)
+	if leaks := r.Leaks(); r.OK() || len(leaks) != 1 || leaks[0].Name != "file descriptors" ||
+		!strings.HasSuffix(leaks[0].String(), "LEAKED") {
+		t.Errorf("Leaks() = %v, want the file descriptors", leaks)
 	}
 	if r = (Report{Tally: Tally{Wrong: 1}}); r.OK() {
 		t.Error("OK() = true for a report with a wrong element, want false")

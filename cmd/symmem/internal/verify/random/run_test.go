@@ -19,9 +19,9 @@ type localWorlds struct {
 	t     *testing.T
 	ranks int
 
-	mu           sync.Mutex
-	opened       []int               // number of calls to Open, by rank; guarded by mu
-	environments [][]*symmem.Runtime // guarded by mu
+	mu     sync.Mutex
+	opened []int               // number of calls to Open, by rank; guarded by mu
+	worlds [][]*symmem.Runtime // guarded by mu
 }
 
 func (l *localWorlds) open(rank int) Open {
@@ -30,14 +30,14 @@ func (l *localWorlds) open(rank int) Open {
 		defer l.mu.Unlock()
 		number := l.opened[rank]
 		l.opened[rank]++
-		if number == len(l.environments) {
+		if number == len(l.worlds) {
 			w, err := symmem.OpenLocal(ctx, l.ranks, o)
 			if err != nil {
 				return nil, err
 			}
-			l.environments = append(l.environments, w)
+			l.worlds = append(l.worlds, w)
 		}
-		return l.environments[number][rank], nil
+		return l.worlds[number][rank], nil
 	}
 }
 
@@ -69,7 +69,7 @@ func TestRanksReportSameResults(t *testing.T) {
 		if r.Wrong != 0 || r.Rounds != 3 || r.Steps != 240 || r.Calls == 0 || r.Graphs == 0 {
 			t.Errorf("rank %d: got %+v, want 3 rounds, 240 steps and nothing wrong", rank, r)
 		}
-		// ElapsedMS differs between ranks, and so does Peak because of skew.
+		// ElapsedMS differs between ranks, as does PeakBytes because of skew.
 		r.ElapsedMS, r.PeakBytes = 0, 0
 		if !reflect.DeepEqual(r, reports[0]) {
 			t.Errorf("report of rank %d = %+v, want that of rank 0, %+v", rank, r, reports[0])
@@ -121,20 +121,20 @@ func TestPlacementByAddressDivergesWithChecks(t *testing.T) {
 	c := shortConfig(1)
 	c.Placement, c.Check, c.Rounds, c.Steps = symmem.PlaceByAddress, symmem.CheckEvery, 5, 200
 	reports, errs := runRanks(t, c, 3)
-	withCause := 0
+	divergedCount := 0
 	for rank, err := range errs {
 		var round *RoundError
 		var diverged *symmem.DivergenceError
 		if !errors.As(err, &round) || round.Seed != 1 || !reports[rank].IsInconsistent {
-			t.Errorf("rank %d: got %v, want a RoundError and Differs", rank, err)
+			t.Errorf("rank %d: got %v, want an inconsistent report and a RoundError", rank, err)
 		}
 		if errors.As(err, &diverged) {
-			withCause++
+			divergedCount++
 		}
 	}
 	// A rank outside the group in which the divergence was found may return another error.
-	if withCause < 2 {
-		t.Errorf("%d ranks returned the DivergenceError, want at least 2: %v", withCause, errs)
+	if divergedCount < 2 {
+		t.Errorf("%d ranks returned the DivergenceError, want at least 2: %v", divergedCount, errs)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestRoundEndsAtDeadline(t *testing.T) {
 	}
 }
 
-func TestHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
+func TestOnHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
 	c := shortConfig(1)
 	c.Timeout = 20 * time.Millisecond
 	ranks, err := symmem.OpenLocal(t.Context(), 1, symmem.Options{Backend: "host"})
@@ -169,6 +169,6 @@ func TestHangIsCalledIfRoundContinuesAfterFault(t *testing.T) {
 			t.Errorf("stacks without this test:\n%s", s)
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("Hang was not called")
+		t.Error("OnHang was not called")
 	}
 }
