@@ -61,8 +61,7 @@ func textOf(length C.size_t, text *C.char) (string, error) {
 	return C.GoStringN(text, C.int(length)), nil
 }
 
-// copyText copies the text that compose returns to dst, which has space for capacity bytes, and
-// stores the text's length at length.
+// copyText copies the text of compose to dst, a buffer of capacity bytes, and its length to length.
 func copyText(
 	capacity C.size_t, dst *C.char, length *C.size_t, compose func() (string, error),
 ) C.int {

@@ -1,13 +1,10 @@
 // Package launch starts the ranks of a job on this machine and supervises them until all of them
-// have exited.
-//
-// Each rank gets the environment variables that torchrun sets, and the address and token of a store
-// that the launcher serves (see package rendezvous). When a rank exits, the launcher records its
-// exit in the store, so that other ranks do not wait for it.
+// have exited. Each rank gets the environment variables that torchrun sets, and the address and
+// token of a store that the launcher serves (see package rendezvous).
 //
 // Every rank leads a process group, and the launcher signals whole groups. When a rank has exited,
 // the launcher kills the rest of its group before it reaps the rank, because the group ID may then
 // be reused. If the launcher dies, the kernel kills the ranks, but not their children. A process
-// that leaves its group (setsid) is not controlled; if it keeps the rank's output open, it delays
-// the launcher by two seconds.
+// that leaves its group is not controlled; if it keeps the rank's output open, it delays the
+// launcher by two seconds.
 package launch

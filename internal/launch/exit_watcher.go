@@ -9,8 +9,7 @@ import (
 )
 
 // exitWatcher reports the ranks in the order in which they exit. When a rank is lost, others fail
-// within a millisecond, so only the order identifies the lost rank. Epoll's ready list keeps this
-// order, but goroutines would not.
+// within a millisecond, so only the order identifies it. Goroutines would not keep the order.
 type exitWatcher struct {
 	epoll   int
 	watched map[int]*os.File // pidfds by rank
@@ -38,7 +37,7 @@ func (w *exitWatcher) add(number, pid int) error {
 	return nil
 }
 
-// awaitExits reports the ranks in the order of their exits and returns after the last one.
+// awaitExits returns after the last exit.
 func (w *exitWatcher) awaitExits(report func(rank int)) error {
 	for len(w.watched) > 0 {
 		var events [64]syscall.EpollEvent
@@ -54,8 +53,8 @@ func (w *exitWatcher) awaitExits(report func(rank int)) error {
 	return nil
 }
 
-// forget removes a rank from the epoll set and closes its pidfd. Closing is not enough, because a
-// child that was just forked may have a copy.
+// Closing a pidfd does not remove it from the epoll set, because a child that was just forked may
+// have a copy.
 func (w *exitWatcher) forget(number int) {
 	_ = syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_DEL, int(w.watched[number].Fd()), nil)
 	_ = w.watched[number].Close()

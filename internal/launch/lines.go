@@ -11,12 +11,12 @@ import (
 const (
 	// maxPending is the maximum number of buffered bytes. A longer line is written in parts.
 	maxPending = 1 << 20
-	// After unterminatedDelay, a line without an end, such as a prompt or progress bar, is written.
+	// A line without an end, such as a prompt, is written after unterminatedDelay.
 	unterminatedDelay = 100 * time.Millisecond
 )
 
-// sink writes the output of all ranks to one destination. After the first error, it discards
-// output, because ranks whose writes fail would fail as well.
+// sink writes the output of all ranks to one destination. After an error, it discards output,
+// because the ranks would fail if their writes did.
 type sink struct {
 	// All sinks of one Run share mu, because they may write to the same terminal.
 	mu     *sync.Mutex
@@ -25,8 +25,7 @@ type sink struct {
 
 	w   io.Writer // guarded by mu
 	err error     // guarded by mu
-	// unfinishedWriter is the lineWriter that wrote last, or nil if it wrote a newline. Guarded by
-	// mu.
+	// The lineWriter that wrote last, or nil if it wrote a newline. Guarded by mu.
 	unfinishedWriter *lineWriter
 }
 
@@ -52,9 +51,8 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// endUnfinishedLine writes a newline if text, which writer will write next, would otherwise
-// continue the line of another lineWriter. It does not end a progress bar if text begins with \r.
-// The caller must hold s.mu.
+// endUnfinishedLine writes a newline if text would otherwise continue the line of another
+// lineWriter. It does not end a progress bar if text begins with \r. The caller must hold s.mu.
 func (s *sink) endUnfinishedLine(writer *lineWriter, text []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == writer {
@@ -78,8 +76,8 @@ func isSameFile(a, b io.Writer) bool {
 	return err == nil && otherErr == nil && os.SameFile(first, second)
 }
 
-// lineWriter forwards one output of a rank. It forwards complete lines at once and others after a
-// delay. It is safe for concurrent use and never returns an error.
+// lineWriter forwards one output of a rank: complete lines at once, and others after a delay. It is
+// safe for concurrent use and never returns an error.
 type lineWriter struct {
 	sink   *sink
 	prefix string
@@ -88,9 +86,9 @@ type lineWriter struct {
 	// pending is the unwritten part of the current line. An earlier part has been written if
 	// sink.unfinishedWriter is this lineWriter.
 	pending       []byte
-	isProgressBar bool        // the current line contains a carriage return
-	timer         *time.Timer // runs while pending is not empty
-	batch         []byte      // bytes of the next write to the sink
+	isProgressBar bool // the current line contains a carriage return
+	timer         *time.Timer
+	batch         []byte // bytes of the next write to the sink
 }
 
 // Write passes all lines that b completes to the sink in one write.
@@ -125,8 +123,8 @@ func (l *lineWriter) writeAfterDelay() {
 	l.writePending()
 }
 
-// writePending writes l.pending except for a last carriage return, because a newline may follow.
-// The caller must hold sink.mu.
+// writePending keeps a last carriage return, because a newline may follow. The caller must hold
+// sink.mu.
 func (l *lineWriter) writePending() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
@@ -151,8 +149,8 @@ func (l *lineWriter) addPendingLine() {
 	}
 }
 
-// addText adds a part of a line to l.batch, with the prefix at the start of the line and after each
-// carriage return. The caller must hold sink.mu.
+// addText adds the prefix at the start of the line and after each carriage return. The caller must
+// hold sink.mu.
 func (l *lineWriter) addText(text []byte) {
 	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
 	if l.sink.unfinishedWriter != l && (len(first) > 0 || !hasReturn) {

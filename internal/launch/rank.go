@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// maxOutputWait limits how long the launcher reads a rank's output after the rank has exited.
-// Processes outside the rank's process group may keep the output open.
+// Processes outside a rank's process group may keep its output open after the rank has exited.
 const maxOutputWait = 2 * time.Second
 
 type rank struct {
@@ -26,8 +25,8 @@ type rank struct {
 	isReaped bool // set before the process ID can be reused; guarded by mu
 }
 
-// start starts the process. The caller's goroutine must be locked to a thread, because the kernel
-// kills the process when that thread exits.
+// The caller of start must be locked to a thread, because the kernel kills the process when that
+// thread exits.
 func (r *rank) start(stdin io.Reader) error {
 	r.cmd.Stdout, r.cmd.Stderr = r.stdout, r.stderr
 	r.cmd.WaitDelay = maxOutputWait

@@ -7,13 +7,11 @@ import (
 
 // Result describes how a job ended.
 type Result struct {
-	// Code is the exit code of the first rank that failed, or 0.
-	Code int `json:"code"`
-	// FirstFailed is the rank that failed first, or -1 if no rank has failed.
-	FirstFailed int    `json:"first_failed"`
+	Code        int    `json:"code"`         // exit code of the first rank that failed, or 0
+	FirstFailed int    `json:"first_failed"` // rank, or -1
 	Exits       []Exit `json:"ranks"`
 	// Signal is the first signal that the launcher received, or 0. SIGPIPE means that the reader of
-	// the launcher's output is gone.
+	// its output is gone.
 	Signal syscall.Signal `json:"-"`
 }
 
@@ -22,9 +20,8 @@ type Exit struct {
 	Rank int `json:"rank"`
 	PID  int `json:"pid"`
 	// Code is the exit code or, as in shells, 128 + Signal.
-	Code int `json:"code"`
-	// Signal is the signal that killed the rank, or 0.
-	Signal    syscall.Signal `json:"signal,omitempty"`
+	Code      int            `json:"code"`
+	Signal    syscall.Signal `json:"signal,omitempty"` // that killed the rank, or 0
 	exitIndex int
 }
 

@@ -13,35 +13,30 @@ import (
 
 // Spec describes a job. All fields except Ranks and Command are optional.
 type Spec struct {
-	// Ranks is the number of processes to start, from 1 to 4096.
-	Ranks int
-	// Command is the program and its arguments. The program is looked up in PATH.
-	Command []string
+	Ranks   int      // number of processes to start, from 1 to 4096
+	Command []string // program, which is looked up in PATH, and its arguments
 	// Env is the base of the ranks' environment, by default this process's environment.
 	Env []string
-	// Stdin is rank 0's standard input, by default empty. Other ranks have empty input. If a read
-	// from Stdin still blocks when the ranks have exited, a goroutine leaks.
+	// Stdin is rank 0's standard input, by default empty. If a read from Stdin still blocks when the
+	// ranks have exited, a goroutine leaks.
 	Stdin io.Reader
-	// Stdout and Stderr receive the ranks' output. The defaults are those of this process. Writes are
-	// never concurrent, and contain complete lines unless a line stays unterminated for 100 ms.
+	// Stdout and Stderr receive the ranks' output. Writes are never concurrent, and contain complete
+	// lines unless a line stays unterminated for 100 ms.
 	Stdout, Stderr io.Writer
 	// OmitPrefix omits the prefix "[rank] " of output lines.
 	OmitPrefix bool
-	// MasterPort is the value of MASTER_PORT. The default is a free port.
-	MasterPort int
-	// RunID is the name of the job. The default is a random name.
-	RunID string
-	// Grace is the time from the first failure to SIGTERM for the other ranks, in which they can
-	// report it. 0 means 10 s, and a negative value means no time.
+	MasterPort int    // MASTER_PORT, by default a free port
+	RunID      string // name of the job, by default random
+	// Grace is the time from the first failure to SIGTERM, by default 10 s. Other ranks can report
+	// the failure in this time. Negative means none.
 	Grace time.Duration
-	// TermWait is the time between SIGTERM and SIGKILL. 0 means 5 s, and a negative value means no
-	// time.
+	// TermWait is the time from SIGTERM to SIGKILL, by default 5 s. Negative means none.
 	TermWait time.Duration
-	// KillDelay is the time from a SIGTERM to the launcher until SIGKILL for the ranks. 0 means 10 s,
-	// and a negative value means no SIGKILL.
+	// KillDelay is the time from a SIGTERM to the launcher until SIGKILL, by default 10 s. Negative
+	// means no SIGKILL.
 	KillDelay time.Duration
-	// Signals delivers the signals to forward to all ranks. The default is this process's SIGINT,
-	// SIGTERM, SIGHUP and SIGQUIT.
+	// Signals delivers the signals to forward, by default this process's SIGINT, SIGTERM, SIGHUP and
+	// SIGQUIT.
 	Signals <-chan os.Signal
 }
 
@@ -52,10 +47,9 @@ const (
 	defaultKillDelay = 10 * time.Second
 )
 
+// Errors for an invalid Spec.
 var (
-	// ErrRankCount is returned for an invalid number of ranks.
 	ErrRankCount = errors.New("the number of ranks must be from 1 to 4096")
-	// ErrNoCommand is returned for a Spec without a command.
 	ErrNoCommand = errors.New("no command to start")
 )
 

@@ -19,10 +19,8 @@ import (
 type supervisor struct {
 	phase       phase
 	gracePeriod time.Duration
-	// time from SIGTERM to SIGKILL after a rank has failed
-	termWait time.Duration
-	// time to SIGKILL after the launcher has received SIGTERM; no SIGKILL unless positive
-	killDelay time.Duration
+	termWait    time.Duration // from SIGTERM to SIGKILL after a rank has failed
+	killDelay   time.Duration // from a received SIGTERM to SIGKILL; no SIGKILL unless positive
 
 	runningCount   int            // ranks
 	interruptCount int            // received SIGINTs
@@ -32,7 +30,7 @@ type supervisor struct {
 	firstFailed    int            // rank, or -1
 }
 
-// announceDelay is the time from a failure to the message that lists the running ranks.
+// announceDelay is the time from a failure to the message about the running ranks.
 const announceDelay = 2 * time.Second
 
 type phase int
@@ -46,8 +44,8 @@ const (
 	phaseDone
 )
 
-// order lists what Run does next: send signal to all ranks unless it is 0, print message unless it
-// is empty, and call handleTimeout after wait if it is positive.
+// order lists what Run does next: send signal and print message, unless they are empty, and call
+// handleTimeout after wait if it is positive.
 type order struct {
 	signal  syscall.Signal
 	wait    time.Duration
@@ -119,8 +117,8 @@ func (s *supervisor) delayOrder(wait time.Duration) order {
 	return order{wait: wait}
 }
 
-// handleSignal handles a signal that the launcher received. For SIGPIPE, the ranks get SIGTERM,
-// because they do not notice that the reader of the launcher's output is gone.
+// For SIGPIPE, handleSignal sends SIGTERM to the ranks, because they do not notice that the reader
+// of the launcher's output is gone.
 func (s *supervisor) handleSignal(received syscall.Signal) order {
 	if s.firstSignal == 0 {
 		s.firstSignal = received

@@ -38,8 +38,8 @@ func Jobs(root string) ([]string, error) {
 	return jobs, nil
 }
 
-// createFolder creates a folder that no other user can enter. It rejects an existing folder of
-// another user or with access for others, who could replace sockets.
+// createFolder creates a folder that no other user can enter, or checks an existing one, because
+// other users could replace sockets.
 func createFolder(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -66,8 +66,8 @@ func socketPath(folder string, rank int) string {
 	return filepath.Join(folder, socketPrefix+strconv.Itoa(rank)+socketSuffix)
 }
 
-// Ranks lists, in ascending order, the ranks that have a socket in the folder of a job. Sockets of
-// killed ranks remain.
+// Ranks lists, in ascending order, the ranks with a socket in the folder of a job, including killed
+// ranks.
 func Ranks(folder string) ([]int, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -104,8 +104,8 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs whose ranks have exited. It ignores errors, because
-// other processes can call Sweep at the same time.
+// Sweep removes the folders of this user's jobs whose ranks have exited. Other processes can do so
+// at the same time.
 func Sweep() {
 	jobs, _ := Jobs(Root())
 	for _, job := range jobs {

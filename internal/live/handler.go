@@ -27,7 +27,7 @@ type machineReader func(ctx context.Context, eventLimit int) Machine
 
 const maxEvents = 8192 // limit of eventLimit in requests
 
-// newMux returns a handler that serves pages, metrics and JSON about some ranks.
+// newMux returns a handler for all paths.
 func newMux(read machineReader) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -65,18 +65,18 @@ func parseEventLimit(r *http.Request) (int, error) {
 	return n, nil
 }
 
-// Handler returns a handler that serves all ranks of the job on this machine. It does not check the
-// token or the Host of requests.
+// Handler returns a handler for all ranks of the job on this machine. It does not check the token
+// or the Host of requests.
 func (s *Server) Handler() http.Handler { return protect(newMux(s.readMachine)) }
 
-// NewHandler returns a handler that serves one rank without a Server.
+// NewHandler returns a handler for one rank without a Server.
 func NewHandler(snapshot func(eventLimit int) Snapshot) http.Handler {
 	return protect(newMux(func(_ context.Context, eventLimit int) Machine {
 		return newMachine(snapshot(eventLimit))
 	}))
 }
 
-// localHandler serves only this rank, on the Unix socket.
+// localHandler serves this rank on the Unix socket.
 func (s *Server) localHandler() http.Handler {
 	mux := newMux(func(_ context.Context, eventLimit int) Machine {
 		return newMachine(s.ownSnapshot(eventLimit))
@@ -85,7 +85,7 @@ func (s *Server) localHandler() http.Handler {
 	return protect(mux)
 }
 
-// remoteHandler serves all ranks of the job on this machine over TCP, or only their metrics unless
+// remoteHandler serves all ranks of the job on this machine over TCP, or only metrics unless
 // isLoopback is set.
 func (s *Server) remoteHandler(isLoopback bool) http.Handler {
 	mux := newMux(s.readMachine)
@@ -122,8 +122,7 @@ func protect(h http.Handler) http.Handler {
 }
 
 // isAllowedHost reports whether the Host of a request is an IP address or a name of this machine.
-// Otherwise, a web page could read responses by making its domain resolve to this machine (DNS
-// rebinding).
+// Otherwise, a web page could read responses through DNS rebinding.
 func isAllowedHost(host, configuredHost string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -142,8 +141,7 @@ func isAllowedHost(host, configuredHost string) bool {
 }
 
 // authorize reports whether a request contains the token as a bearer token or in a cookie.
-// Otherwise it responds: with a token in the URL, it sets the cookie and redirects to the URL
-// without the token; with none or a wrong one, it responds with an error.
+// Otherwise it responds: a token in the URL becomes a cookie, and all other requests fail.
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) bool {
 	if token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); isBearer &&
 		s.isToken(token) {

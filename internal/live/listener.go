@@ -9,14 +9,14 @@ import (
 )
 
 // limiter is a net.Listener that closes connections above a limit and, on Unix sockets, from other
-// users. Forked child processes close all connections, which would otherwise outlive this process.
+// users. Forked children close all connections.
 type limiter struct {
 	net.Listener
 	limit int64
 	open  atomic.Int64
 }
 
-// Accept returns the next connection that it does not close.
+// Accept returns the next connection within the limit.
 func (l *limiter) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -32,8 +32,7 @@ func (l *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-// isAdmitted reports whether to keep a connection. On a Unix socket, the peer must be a process of
-// this user or of root.
+// isAdmitted reports whether the peer on a Unix socket is a process of this user or of root.
 func isAdmitted(c net.Conn) bool {
 	local, ok := c.(*net.UnixConn)
 	if !ok {

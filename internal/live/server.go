@@ -26,14 +26,13 @@ type Config struct {
 	// Job is the name of the job's folder, which is the same on all ranks and unique to the job.
 	Job  string
 	Rank int
-	// Address is SocketsOnly or the TCP address (see CheckAddress) at which one rank per machine
-	// serves all ranks of the machine.
+	// Address is SocketsOnly or the TCP address at which one rank per machine serves its ranks.
 	Address string
-	// Token is what clients must present: at least 16 letters, digits, "-" and "_". By default, the
-	// first Server of the job on the machine generates a token.
+	// Token consists of at least 16 letters, digits, "-" and "_". By default, the first Server of the
+	// job on the machine generates it.
 	Token string
-	// Snapshot returns the current state of the rank, with up to eventLimit events per pool. It may
-	// be called concurrently.
+	// Snapshot returns the current state of the rank, with up to eventLimit events per pool. It must
+	// be safe for concurrent use.
 	Snapshot func(eventLimit int) Snapshot
 	Log      *slog.Logger
 }
@@ -41,8 +40,7 @@ type Config struct {
 // SocketsOnly is the address that disables TCP.
 const SocketsOnly = "unix"
 
-// CheckAddress returns an error unless the address is SocketsOnly or "host:port" with a number as
-// port.
+// CheckAddress returns an error unless the address is SocketsOnly or "host:port".
 func CheckAddress(address string) error {
 	if address == SocketsOnly {
 		return nil
@@ -58,21 +56,21 @@ func CheckAddress(address string) error {
 }
 
 const (
-	// All ranks of the machine keep a connection to the Unix socket of the lowest rank.
+	// All ranks of the machine are connected to the Unix socket of the lowest rank.
 	maxLocalConns  = 1024
 	maxConns       = 64
 	maxHeaderBytes = 8 << 10
 	// A client must send a request within requestTimeout and read the response within writeTimeout. A
-	// connection without a further request is closed after idleTimeout.
+	// connection without requests is closed after idleTimeout.
 	requestTimeout = 5 * time.Second
 	writeTimeout   = 20 * time.Second
 	idleTimeout    = 30 * time.Second
-	retryInterval  = 2 * time.Second       // until the next attempt to serve an address that is in use
+	retryInterval  = 2 * time.Second       // between attempts to serve an address that is in use
 	searchInterval = 20 * time.Millisecond // between two searches for the lowest rank
 )
 
-// Server serves the state of a rank on a Unix socket and, while no lower rank runs on the machine,
-// all ranks of the machine over TCP. A Server is safe for concurrent use.
+// Server serves the state of a rank on a Unix socket. While no lower rank runs on the machine, it
+// serves all ranks of the machine over TCP. A Server is safe for concurrent use.
 type Server struct {
 	cfg     Config
 	folder  string
@@ -121,8 +119,8 @@ func open(cfg Config) (*Server, error) {
 // A longer token would not fit into the header of a request.
 var validToken = regexp.MustCompile(`^[A-Za-z0-9_-]{16,512}$`)
 
-// shareToken returns the token in the folder of a job. If there is none, it first stores the given
-// token or, if that is empty, a random one.
+// shareToken returns the token in the folder of a job. If there is none, it stores the given token
+// or, if that is empty, a random one.
 func shareToken(folder, token string) (string, error) {
 	path := filepath.Join(folder, tokenFile)
 	temporaryPath := filepath.Join(folder, "."+rand.Text())
@@ -164,14 +162,14 @@ func newHTTPServer(h http.Handler) *http.Server {
 }
 
 // Start makes the rank serve the TCP address while it is the lowest on its machine. All ranks of
-// the machine must have opened their Servers.
+// the machine must already have opened their Servers, so that no lower rank appears later.
 func (s *Server) Start() {
 	if s.cfg.Address != SocketsOnly {
 		s.tasks.Go(s.serveWhileLowest)
 	}
 }
 
-// Close closes all connections and removes the socket. Close does not wait for responses.
+// Close closes all connections, without waiting for responses, and removes the socket.
 func (s *Server) Close() error {
 	s.cancel()
 	_ = os.Remove(socketPath(s.folder, s.cfg.Rank))
@@ -214,8 +212,8 @@ func (s *Server) pause(d time.Duration) {
 	}
 }
 
-// waitForLowerRank waits until the lowest running rank exits, and returns true. It returns false at
-// once if no lower rank is running.
+// waitForLowerRank waits until the lowest running rank exits. It returns false at once if no lower
+// rank is running.
 func (s *Server) waitForLowerRank() bool {
 	ranks, err := Ranks(s.folder)
 	if err != nil {
@@ -232,8 +230,7 @@ func (s *Server) waitForLowerRank() bool {
 	return false
 }
 
-// waitForExit waits until a rank exits, and returns true. It returns false at once if the rank has
-// already exited.
+// waitForExit waits until a rank exits. It returns false at once if the rank has already exited.
 func (s *Server) waitForExit(rank int) bool {
 	c, err := net.Dial("unix", socketPath(s.folder, rank))
 	if err != nil {
@@ -248,7 +245,6 @@ func (s *Server) waitForExit(rank int) bool {
 	return true
 }
 
-// serveAddress serves all ranks of the machine at the configured address until Close.
 func (s *Server) serveAddress() error {
 	listener, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil {

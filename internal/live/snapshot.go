@@ -17,7 +17,7 @@ type Machine struct {
 // Snapshot describes a rank at a point in time.
 type Snapshot struct {
 	Rank int `json:"rank"`
-	// Error is the reason why the rank did not answer. If it is set, the fields below are empty.
+	// If Error is set, the rank did not answer, and the fields below are empty.
 	Error   string    `json:"error,omitempty"`
 	Size    int       `json:"size"`
 	Process int       `json:"process"`
@@ -26,10 +26,9 @@ type Snapshot struct {
 	Device  string    `json:"device"`
 	GPU     int       `json:"gpu"` // number of the GPU, or -1 for other devices
 	Library string    `json:"library,omitempty"`
-	Check   string    `json:"check"`   // level of checks
-	Formula string    `json:"formula"` // order of additions in sums
-	// Address is the TCP address at which the rank serves all ranks of the machine, or empty.
-	Address string `json:"address,omitempty"`
+	Check   string    `json:"check"`             // level of checks
+	Formula string    `json:"formula"`           // order of additions in sums
+	Address string    `json:"address,omitempty"` // served TCP address, or empty
 	// Waits lists the calls that wait for other ranks, oldest first. Groups is sorted by ID.
 	Waits  []Wait  `json:"waits"`
 	Groups []Group `json:"groups"`
@@ -38,26 +37,21 @@ type Snapshot struct {
 
 // Wait describes a call in which a rank is waiting for other ranks.
 type Wait struct {
-	Group string `json:"group"`
-	// InCall names the waiting call, such as "AllReduce 12 of group world".
-	InCall  string    `json:"doing"`
-	Since   time.Time `json:"since"`
-	Seconds float64   `json:"seconds"`
-	// Ranks lists the world ranks that have not arrived.
-	Ranks []int `json:"ranks"`
-	// Activity describes what these ranks are doing, by world rank.
-	Activity map[int]string `json:"activity,omitempty"`
+	Group    string         `json:"group"`
+	InCall   string         `json:"doing"` // such as "AllReduce 12 of group world"
+	Since    time.Time      `json:"since"`
+	Seconds  float64        `json:"seconds"`
+	Ranks    []int          `json:"ranks"`              // world ranks that have not arrived
+	Activity map[int]string `json:"activity,omitempty"` // what they are doing, by world rank
 }
 
 // Group describes a group of ranks.
 type Group struct {
-	ID string `json:"id"`
-	// Ranks lists the world ranks in group order.
-	Ranks []int `json:"ranks"`
-	// State is "open", "failed" or, while the ranks determine why the group fails, "failing".
-	State string `json:"state"`
-	// Fault is the reason why the group has failed, or empty.
-	Fault          string  `json:"fault,omitempty"`
+	ID    string `json:"id"`
+	Ranks []int  `json:"ranks"` // world ranks in group order
+	// State is "open", "failing" (the ranks determine why it fails) or "failed".
+	State          string  `json:"state"`
+	Fault          string  `json:"fault,omitempty"` // why the group has failed
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 	Machines       int     `json:"machines"`
 	Windows        int     `json:"windows"`       // registered segments
@@ -65,14 +59,13 @@ type Group struct {
 	Agreements     uint64  `json:"agreements"`    // comparisons of histories without a difference
 	// Paths counts the group's collectives, including those in replays of CUDA graphs, by path (the
 	// way in which symmem executed them).
-	Paths map[string]uint64 `json:"paths"`
-	// Activity describes what the other ranks of the group are doing, by world rank.
-	Activity map[int]string `json:"activity,omitempty"`
-	Calls    []Calls        `json:"calls"`
+	Paths    map[string]uint64 `json:"paths"`
+	Activity map[int]string    `json:"activity,omitempty"` // of other ranks, by world rank
+	Calls    []Calls           `json:"calls"`
 }
 
 // Calls summarizes the calls of one operation on one path with sizes from MinBytes to less than
-// MaxBytes, without replays of CUDA graphs.
+// MaxBytes. It omits replays of CUDA graphs.
 type Calls struct {
 	Operation string `json:"operation"`
 	Path      string `json:"path"`
@@ -82,8 +75,8 @@ type Calls struct {
 	Bytes     uint64 `json:"bytes"`
 	// Submit is the time until calls returned. On a GPU, calls return before their work runs.
 	Submit Times `json:"submit"`
-	// Run is the time that calls ran, including waits for other ranks. On a GPU, CUDA events measure
-	// it. It is nil for messages, which are not timed.
+	// Run is the time that calls ran, including waits for other ranks, or nil for messages, which are
+	// not timed. On a GPU, CUDA events measure it.
 	Run *Times `json:"run,omitempty"`
 }
 
@@ -91,25 +84,21 @@ type Calls struct {
 type Times struct {
 	Samples uint64  `json:"samples"`
 	Seconds float64 `json:"seconds"`
-	// RecentSeconds and RecentBytes are the average time and size of the latest samples.
+	// Average time and size of the latest samples.
 	RecentSeconds float64 `json:"recent_seconds"`
 	RecentBytes   int64   `json:"recent_bytes"`
 }
 
 // Pool describes a pool.
 type Pool struct {
-	// ID numbers the pools with the same Domain, from 0.
-	ID uint64 `json:"id"`
-	// Domain is the ID of the group whose ranks share the pool, or empty if only one rank uses it.
-	Domain string `json:"domain"`
-	// Busy is set if a call was using the pool, so that PoolStats could not be read.
-	Busy bool `json:"busy,omitempty"`
+	ID     uint64 `json:"id"`             // counts the pools of a Domain from 0
+	Domain string `json:"domain"`         // ID of the group that shares the pool, or empty
+	Busy   bool   `json:"busy,omitempty"` // PoolStats is empty, because a call was using the pool
 	PoolStats
-	// Recent lists the latest events of the pool. First is the number of earlier events.
+	// Recent lists the latest events of the pool, which follow First earlier ones.
 	First  uint64      `json:"first,omitempty"`
 	Recent []Placement `json:"recent,omitempty"`
-	// Registered lists the windows of the pool. Recent and Registered are nil unless events were
-	// requested.
+	// Registered lists the windows of the pool. Recent and Registered are nil unless requested.
 	Registered []Window `json:"registered,omitempty"`
 }
 

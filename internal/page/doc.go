@@ -1,7 +1,5 @@
 // Package page makes web pages that show what the ranks of a job did: memory maps of the ranks,
 // their calls, the first difference between them, windows, pending work and faults.
-// [Page.WriteHTML] writes a self-contained file, and [WriteShell] a page that fetches the data that
-// [Page.WriteData] writes.
 //
 // # Data
 //
@@ -32,15 +30,14 @@
 //	number   number of the event in the rank's file
 //	time     UTC in microseconds since 1970; 0 if unknown
 //
-// The column kind consists of bytes. The other columns consist of varints: seven bits per byte, the
-// low bits first, with the high bit set in all bytes but the last. The columns block, number and
-// time contain differences from the previous event, as zigzag varints (0, -1, 1, -2 ... become 0,
-// 1, 2, 3 ...). No value exceeds 2^53-1, the limit for integers in JavaScript.
+// The column kind consists of bytes. The others consist of varints: seven bits per byte, the low
+// bits first, with the high bit set in all bytes but the last. The columns block, number and time
+// contain differences from the previous event as zigzag varints (0, -1, 1, -2 become 0, 1, 2, 3).
+// No value exceeds 2^53-1, the limit for integers in JavaScript.
 //
-// The column stacks belongs to the page. For each stack, it contains as varints the number of
-// frames and the indexes of the frames, innermost first.
+// The column stacks belongs to the page. For each stack, it contains the number of frames and the
+// indexes of the frames, innermost first.
 //
 // A request is an event of kind 1, 2 or 6. All ranks must make the same requests, so the horizontal
-// axis of the page counts requests. The position of an event is the number of requests before it.
-// The first request of a track has the number First.
+// axis of the page counts them. The first request of a track has the number First.
 package page

@@ -4,7 +4,7 @@ package page
 // index in Ranks. A Page is not safe for concurrent use.
 type Page struct {
 	Title string `json:"title"`
-	// Live is set if the page shows a running job and fetches the data again and again.
+	// Live is set if the page shows a running job.
 	Live bool `json:"live,omitempty"`
 	// Agree is set if no ranks differ, and Compared if some ranks were compared.
 	Agree     bool       `json:"agree"`
@@ -16,10 +16,9 @@ type Page struct {
 	Pending   []Row      `json:"pending"`
 	Faults    []Row      `json:"faults"`
 	Paths     []Path     `json:"paths"`
-	// Notes lists what the page does not show.
-	Notes  []string `json:"notes"`
-	Texts  []string `json:"texts"` // descriptions of calls
-	Frames []string `json:"frames"`
+	Notes     []string   `json:"notes"` // what the page does not show
+	Texts     []string   `json:"texts"` // descriptions of calls
+	Frames    []string   `json:"frames"`
 
 	stacks     []byte
 	stackCount int
@@ -38,7 +37,7 @@ type Rank struct {
 type Sequence struct {
 	Title string `json:"title"`
 	Calls bool   `json:"calls"` // the sequence is a group
-	// Equal is the number of requests before the first one that differs between ranks.
+	// Equal is the number of requests before the first one that differs.
 	Equal  int      `json:"equal"`
 	Tracks []*Track `json:"tracks"`
 	// Differences describes the first request and the first place that differ between ranks.
@@ -48,15 +47,14 @@ type Sequence struct {
 
 // Difference describes the first event that differs between ranks.
 type Difference struct {
-	Subject  string    `json:"of"`      // "requests" or "places"
-	Kind     string    `json:"kind"`    // such as "different size"
-	Request  int       `json:"request"` // number of the request
+	Subject  string    `json:"of"`   // "requests" or "places"
+	Kind     string    `json:"kind"` // such as "different size"
+	Request  int       `json:"request"`
 	Variants []Variant `json:"variants"`
-	// Blamed lists the numbers of the ranks that differ from the majority. It is empty without a
-	// majority.
+	// Blamed lists the numbers of the ranks that differ from the majority.
 	Blamed []int `json:"blamed"`
-	// Before describes the last requests before the difference. Explanation states whether the
-	// difference causes all later ones.
+	// Before describes the last requests before the difference. Explanation states whether it causes
+	// all later ones.
 	Before      []string `json:"before"`
 	Explanation []string `json:"explanation"`
 }

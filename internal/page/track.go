@@ -34,8 +34,8 @@ type Event struct {
 // Track holds the encoded events of a pool or group on one rank.
 type Track struct {
 	Rank int // index in Page.Ranks
-	// First is the number of the track's first request. Request 0 is the first one in the tracks of
-	// all ranks, so First is negative if this track begins earlier.
+	// First is the number of the first request. Request 0 is the first one in the tracks of all
+	// ranks, so First is negative if this track begins earlier.
 	First    int
 	Segments []Segment
 

@@ -32,7 +32,6 @@ type Browser struct {
 	exitErr  error
 }
 
-// lockedBuffer collects the output of a process.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -52,7 +51,6 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// message holds a command, an answer or an event of the DevTools protocol.
 type message struct {
 	ID      int             `json:"id,omitempty"`
 	Session string          `json:"sessionId,omitempty"`
@@ -66,8 +64,7 @@ type protocolError struct {
 	Message string `json:"message"`
 }
 
-// Open starts Chromium, and stops it at the end of the test. If Chromium is not installed, Open
-// skips the test.
+// Open starts Chromium until the end of the test. It skips the test if Chromium is not installed.
 func Open(t testing.TB) *Browser {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
@@ -111,8 +108,7 @@ func Open(t testing.TB) *Browser {
 	return b
 }
 
-// fonts contains the glyphs of DejaVu Sans that the pages use, so that screenshots are the same on
-// all machines.
+// fonts makes screenshots the same on all machines. It contains the used glyphs of DejaVu Sans.
 //
 //go:embed fonts
 var fonts embed.FS
@@ -181,8 +177,8 @@ func (b *Browser) markExited(err error) {
 	b.answers = map[int]chan message{}
 }
 
-// call sends a command to a session (a page) or, if session is empty, to the browser. It waits for
-// the answer and decodes it into result, unless nil.
+// call sends a command to a session (a page) or, if session is empty, to the browser, and decodes
+// the answer into result, unless nil.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()

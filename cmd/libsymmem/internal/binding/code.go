@@ -55,11 +55,11 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", int(c))
 }
 
-// These errors are wrapped; use errors.Is.
+// Errors may wrap these; use errors.Is.
 var (
 	// ErrNotOpen is returned before Open and after Close.
 	ErrNotOpen = errors.New("symmem is not open: call symmem_open (symmem.init in Python) first")
-	// ErrLive is returned if a pool cannot be closed because it has live buffers.
+	// ErrLive is returned if live buffers prevent a close.
 	ErrLive = errors.New("buffers are still live: free them first, or force the close")
 	// ErrPanic reports a panic inside symmem.
 	ErrPanic = errors.New("panic inside symmem")
@@ -137,13 +137,11 @@ func (c Code) Message(err error) string {
 	return text
 }
 
-// isMessageError reports whether err is about a send or a receive, whose call sites are not
-// recorded.
-func isMessageError(err error) bool {
+func isMessageError(err error) bool { // about a send or a receive
 	return errors.As(err, new(*symmem.MessageError))
 }
 
-// isValueDivergence reports whether ranks passed different values. Their group then does not fail.
+// isValueDivergence reports whether ranks passed different values, which does not fail the group.
 func isValueDivergence(err error) bool {
 	var divergence *symmem.DivergenceError
 	return errors.As(err, &divergence) && divergence.Kind == symmem.DivergedValue

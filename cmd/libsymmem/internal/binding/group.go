@@ -16,11 +16,11 @@ type group struct {
 	handle      uint64
 	name        string
 	attachments []*attachment // guarded by groupTable.mu
-	machines    int           // number of machines that the group spans
+	machines    int           // that the group spans
 }
 
-// isWithinDomain reports whether all ranks of the group share the pool. Only then can its memory
-// be registered with the group.
+// isWithinDomain reports whether all ranks of the group share the pool, so that its memory can be
+// registered with the group.
 func (g *group) isWithinDomain(p *pool) bool {
 	domain := p.Domain()
 	if domain == nil {
@@ -56,8 +56,7 @@ func (t *groupTable) init(owner *rank) {
 	t.openCounts = map[string]int{}
 }
 
-// add adds a group and returns its handle. A goroutine updates the Counters when the group fails
-// or ends.
+// add returns the group's handle. A goroutine updates the Counters when the group fails or ends.
 func (t *groupTable) add(g *symmem.Group, name string) uint64 {
 	s := t.owner.session
 	added := &group{

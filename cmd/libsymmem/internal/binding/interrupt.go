@@ -52,8 +52,8 @@ func (i *interrupts) pollInCollective() error {
 	return nil
 }
 
-// runResumable repeats a call that only waits, with a context that soon expires, and polls the
-// caller between attempts.
+// runResumable repeats a call that only waits, with contexts that soon expire, and polls the caller
+// in between.
 func (i *interrupts) runResumable(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {
@@ -77,9 +77,9 @@ func (i *interrupts) runResumable(operation string, call func(context.Context) e
 	}
 }
 
-// runInterruptible runs a call on another goroutine and polls the caller in the meantime. To
-// interrupt the call, it cancels the context, waits for at most maxCancelWait, and returns even if
-// the call is still running.
+// runInterruptible runs a call on another goroutine and polls the caller in the meantime. After an
+// interrupt, it cancels the context and returns within maxCancelWait, even if the call is still
+// running.
 func (i *interrupts) runInterruptible(operation string, call func(context.Context) error) error {
 	p := i.poll.Load()
 	if p == nil {

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// closedRankBuffers tracks buffers of closed ranks, because callers can still use and free them,
-// and unmapped segments.
+// closedRankBuffers tracks buffers of closed ranks, which callers can still use, and unmapped
+// segments.
 type closedRankBuffers struct {
 	isNonEmpty atomic.Bool // while this is false, calls take no lock
 
@@ -51,15 +51,14 @@ func (k *closedRankBuffers) updateRanks(change func([]symmem.Interop) []symmem.I
 	k.isNonEmpty.Store(true)
 }
 
-// closedRanks returns the closed ranks. Callers must not hold k.mu while they use the list,
-// because they lock pools, and a call may hold a pool's lock while it waits for other ranks.
+// Callers of closedRanks lock pools, so they must not hold k.mu: a call may hold a pool's lock
+// while it waits for other ranks.
 func (k *closedRankBuffers) closedRanks() []symmem.Interop {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ranks
 }
 
-// recordUnmapped is called with a pool's lock held.
 func (k *closedRankBuffers) recordUnmapped(e symmem.SegmentEvent) {
 	k.unmappedMu.Lock()
 	defer k.unmappedMu.Unlock()

@@ -11,8 +11,7 @@ import (
 	"symmem"
 )
 
-// Library implements the functions in symmem.h for one process, which is one rank of each open
-// world.
+// Library implements the functions in symmem.h for one process.
 type Library struct {
 	session
 	openMu sync.Mutex // serializes Open and Close of the main world

@@ -9,8 +9,7 @@ import (
 	"symmem"
 )
 
-// plugin implements the functions for inference engines that use symmem only as an allocator and
-// do not call Open.
+// plugin implements the functions for inference engines that use symmem only as an allocator.
 type plugin struct {
 	session       *session
 	openLibrary   func(device int) error
@@ -30,8 +29,7 @@ func (l *Library) openAlone(device int) error {
 	return err
 }
 
-// PlugAlloc allocates like Alloc. If the library is not open, PlugAlloc opens it as a job of one
-// rank.
+// PlugAlloc allocates like Alloc, and opens the library as a job of one rank if necessary.
 func (p *plugin) PlugAlloc(
 	poolNumber int, bytes uint64, device int, stream uintptr, site uint32,
 ) (uintptr, error) {
@@ -72,9 +70,8 @@ func PlugResult(err error) int {
 	}
 }
 
-// PlugRegister registers new memory of pool 0 with a communicator. If there is new memory, the
-// call is collective over the communicator. During a graph capture, PlugRegister registers nothing
-// and prints a warning once.
+// PlugRegister registers new memory of pool 0 with a communicator. It is collective if there is new
+// memory. During a graph capture, PlugRegister only prints a warning once.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {
@@ -109,7 +106,7 @@ func (r *rank) adopt(comm uintptr) (*symmem.AdoptedCommunicator, error) {
 }
 
 // PlugStatus returns the ncclResult_t for the error of a registration. It prints each error text
-// only once, because engines try again in every step.
+// once, because engines try again in every step.
 func (p *plugin) PlugStatus(comm uintptr, err error) int {
 	if err != nil {
 		text := fmt.Sprintf("symmem: registering with communicator %#x: %v", comm, err)

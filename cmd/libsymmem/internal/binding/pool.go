@@ -16,8 +16,8 @@ const MaxPools = 16
 // LocalPool is the pool number that stands for local memory, which is never registered.
 const LocalPool = -1
 
-// pool is a symmem.Pool with a list of retired buffers, which the caller has freed, but which stay
-// allocated until flush.
+// pool is a symmem.Pool with retired buffers, which the caller has freed, but which stay allocated
+// until flush.
 type pool struct {
 	*symmem.Pool
 	owner        *rank
@@ -51,8 +51,7 @@ func (p *pool) free(b symmem.Buffer, delay bool) error {
 	return p.flushLocked()
 }
 
-// flushLocked frees the retired buffers in order of segment and offset, which is the same on all
-// ranks.
+// flushLocked frees the retired buffers in an order that is the same on all ranks.
 func (p *pool) flushLocked() error {
 	if len(p.retired) == 0 {
 		return nil
@@ -181,8 +180,8 @@ func (t *poolTable) findOrOpenLocal(r *rank) (*pool, error) {
 	return p, nil
 }
 
-// remove releases a pool's number, unless another call has already closed the pool and the number
-// belongs to a new one.
+// remove releases a pool's number, unless another call has closed the pool and the number belongs
+// to a new one.
 func (t *poolTable) remove(number int, p *pool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

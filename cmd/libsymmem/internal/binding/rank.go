@@ -59,8 +59,8 @@ func (r *rank) installObserver() {
 	})
 }
 
-// close closes the runtime and returns its error joined to poolErr. If force is set, it waits at
-// most a second for other ranks. The caller must have removed the rank from the session.
+// close joins its error to poolErr. If force is set, it waits at most a second for other ranks. The
+// caller must have removed the rank from the session.
 func (r *rank) close(poolErr error, force bool) error {
 	// Do not deregister memory: the other libraries may have destroyed their communicators already.
 	r.groupTable.forgetAttachments()
@@ -123,8 +123,7 @@ func (r *rank) interopAt(site uint32) symmem.Interop {
 	return interop.At(number)
 }
 
-// findMemory returns the memory at an address passed by C, or an error if the memory has been
-// freed.
+// findMemory returns the memory at an address from C, or an error if it has been freed.
 func (r *rank) findMemory(address uintptr, bytes int64) (symmem.Memory, error) {
 	m, err := r.rt.Interop().Memory(address, bytes)
 	if err == nil && m.Pool() == nil && bytes > 0 {

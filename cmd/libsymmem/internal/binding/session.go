@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// session holds the state that the parts of a Library share.
+// session holds the shared state of the parts of a Library.
 type session struct {
 	counters     *Counters
 	printWarning func(text string)
@@ -85,7 +85,7 @@ func (s *session) pool(number int) (*rank, *pool, error) {
 	return p.owner, p, nil
 }
 
-// flushedPool returns a pool after it has freed the pool's retired buffers.
+// flushedPool frees a pool's retired buffers and returns the pool.
 func (s *session) flushedPool(number int) (*pool, error) {
 	_, p, err := s.pool(number)
 	if err != nil {

@@ -256,8 +256,7 @@ type lastUse struct {
 }
 
 // waitForOthers makes a rank's next work on a foreign stream wait for the queued work of other
-// ranks. Only the host backend needs this, because each rank has its own stream for the handle
-// there.
+// ranks. On the host backend, each rank has its own stream for the handle.
 func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()

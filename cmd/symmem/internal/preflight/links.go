@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// For messages of these sizes, the speed of a link matters more than the latency.
+	// At these sizes, the speed of a link matters more than the latency.
 	hostMessageBytes, gpuMessageBytes = 1 << 20, 4 << 20
-	// The mean time of messagesPerDirection messages is reported, so that a process appears slow if
-	// it is sometimes stopped.
+	// The mean of messagesPerDirection messages is reported, so that a process that is sometimes
+	// stopped appears slow.
 	messagesPerDirection = 32
 	// A link is slow only if maxMeasurements measurements are slow, because other programs may
 	// disturb a measurement.
@@ -69,7 +69,7 @@ func MeasureLinks(
 	return l.results, nil
 }
 
-// pair holds two ranks in ascending order.
+// A pair holds two ranks in ascending order.
 type pair [2]int
 
 // pairsByRound lists all pairs of ranks in rounds. No rank occurs twice in a round, so all pairs of

@@ -20,7 +20,7 @@ const (
 	KindJob  Kind = "job"  // no particular component
 )
 
-// Fault describes a problem and the component that causes it.
+// Fault describes a problem and its cause.
 type Fault struct {
 	Kind Kind   `json:"kind"`
 	Node string `json:"node,omitempty"` // empty if unknown
@@ -35,8 +35,7 @@ type Fault struct {
 type Call struct {
 	Operation string `json:"operation"`
 	Bytes     int64  `json:"bytes"`
-	// RequestedPath is the path (the way to execute a call) that was requested, and Path is the
-	// path that the call took.
+	// RequestedPath and Path are the requested and the actual way to execute the call.
 	RequestedPath     string  `json:"asked"`
 	Path              string  `json:"path"`
 	Microseconds      float64 `json:"us"`                 // on the slowest rank

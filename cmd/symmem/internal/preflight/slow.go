@@ -11,8 +11,8 @@ type slowLink struct {
 	fastSpeed float64 // bytes per second of fast links of the same kind
 }
 
-// slowLinks returns the links whose speed is less than tolerance times the 90th percentile. There
-// are two kinds of links, within nodes and between nodes, which are compared separately.
+// slowLinks returns the links whose speed is less than tolerance times the 90th percentile of their
+// kind: within nodes or between nodes.
 func slowLinks(all []Link, node func(rank int) string, tolerance float64) (slow []slowLink) {
 	kinds := map[bool][]Link{}
 	for _, l := range all {

@@ -1,11 +1,9 @@
 // Package proof reads from NCCL's log which kernels NCCL used, because NCCL has no function that
-// reports them. A Recorder makes NCCL write its log to a file, and Log.KernelsOf returns the
-// kernels of a call. NCCL logs a call in a graph when the graph is captured, not at each replay. In
-// NCCL 2.28 and newer, only rank 0 of a communicator logs its choices.
+// reports them. NCCL logs a call in a graph when it is captured, not at each replay. In NCCL 2.28
+// and newer, only rank 0 of a communicator logs its choices.
 //
-// The parser accepts these lines of NCCL 2.27.3 to 2.30.7 after a prefix that ends with "NCCL
-// INFO". The size is that of one rank's part for an AllGather or a ReduceScatter, and nWorks is the
-// number of calls in the launch.
+// The parser accepts these lines of NCCL 2.27.3 to 2.30.7. The size of an AllGather or a
+// ReduceScatter is that of one rank's part, and nWorks is the number of calls in the launch.
 //
 //	AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 4 nthreads 512 nWorks 1
 //	AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy

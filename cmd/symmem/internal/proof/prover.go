@@ -10,9 +10,8 @@ import (
 // FlagUsage is the help text of the flag --prove.
 const FlagUsage = "print which kernels NCCL chose, as its log shows"
 
-// Prover implements the flag --prove, which prints the kernels that NCCL used for each call. Call
-// Start, AddCall for each call, and then Write and Close. These methods do nothing if Enabled is
-// false. A Prover is not safe for concurrent use.
+// Prover implements the flag --prove, which prints the kernels that NCCL used for each call. Its
+// methods do nothing unless Enabled is set. A Prover is not safe for concurrent use.
 type Prover struct {
 	Enabled  bool
 	recorder *Recorder

@@ -18,11 +18,9 @@ type Recorder struct {
 	problem     string
 }
 
-// Start sets environment variables that make NCCL log its choices, unless the user has set them.
-// It must be called before this process first calls NCCL, which caches the variables.
-//
-// Without NCCL_DEBUG_FILE, Start creates a file for the log. The file has no name, unless
-// NCCL_DEBUG shows that the user wants a log.
+// Start sets the environment variables that make NCCL log its choices, unless the user has set
+// them, and creates a file for the log. It must be called before this process first calls NCCL,
+// which caches the variables. The file has no name unless the user wants a log.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}

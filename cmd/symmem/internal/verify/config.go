@@ -13,16 +13,16 @@ type Config struct {
 	Cases    int   // buffers per round, all allocated at the same time
 	Rounds   int   // how often the buffers are allocated, reduced and freed
 	Elements int64 // float32 elements per buffer
-	// Churn is the number of random allocations and frees before the cases of each round. They are
-	// the same on all ranks. Some of the allocated blocks are all-reduced and checked.
+	// Churn is the number of random allocations and frees before the cases of each round. Some of the
+	// allocated blocks are checked with all-reduces.
 	Churn int
 	// Groups is the number of groups that run all cases: the world and overlapping subgroups.
 	Groups int
-	// Path is how collectives transfer data. PathPlain gives right results wherever the buffers are,
-	// so only PathWindow proves that memory is symmetric.
+	// With PathPlain, results are right wherever the buffers are, so only PathWindow proves that
+	// memory is symmetric.
 	Path symmem.PathChoice
 	// Deterministic, if set, is the order of additions that results must match bit for bit. The
-	// all-reduces then use all types and reductions in turn.
+	// all-reduces then use all types and reductions.
 	Deterministic symmem.Formula
 	CallSites     bool // see symmem.Options
 }

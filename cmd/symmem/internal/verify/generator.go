@@ -2,15 +2,14 @@ package verify
 
 import "math/rand/v2"
 
-// generator draws a random sequence of allocations and frees, the same on every rank. Because there
-// are only a few sizes, several segments have free blocks of the same size, between which the
-// placement has to choose.
+// generator draws random allocations and frees, the same on every rank. There are only a few sizes,
+// so that the placement has to choose between free blocks in several segments.
 type generator struct {
 	random          *rand.Rand
 	sizes           []int64 // in elements
 	maxLiveElements int64
 	live            []liveBlock
-	liveElements    int64 // number of elements of all live blocks
+	liveElements    int64 // of all live blocks
 }
 
 type liveBlock struct {
@@ -34,8 +33,7 @@ func newGenerator(seed uint64, elements int64) *generator {
 	}
 }
 
-// step draws the next event: it either allocates a block for buffer number slot or frees a live
-// block. It returns that block.
+// step draws the next event, which allocates or frees the returned block.
 func (g *generator) step(slot int) (block liveBlock, allocated bool) {
 	elements := g.sizes[g.random.IntN(len(g.sizes))]
 	shouldAlloc := g.random.IntN(20) < 11 // more often than not, so that memory fills up

@@ -12,8 +12,7 @@ import (
 	"symmem/driver/formula"
 )
 
-// NormReport counts norms, each of which is an all-reduce and an RMSNorm in one kernel. Each group
-// computes one for each type and kind of quantization.
+// NormReport counts norms, each of which is an all-reduce and an RMSNorm in one kernel.
 type NormReport struct {
 	Passed  int    `json:"passed"`            // norms with right outputs on all ranks
 	Failed  int    `json:"failed"`            // norms with a wrong output on any rank
@@ -33,8 +32,7 @@ const (
 	normFailed
 )
 
-// Each group computes normsPerGroup norms of normRows x normHidden elements, in buffers of
-// normBytes bytes.
+// Each group computes normsPerGroup norms of normRows x normHidden elements.
 const (
 	normRows, normHidden = 5, 1024
 	normsPerGroup        = 8
@@ -79,8 +77,8 @@ func (r *runner) runNorms(ctx context.Context) error {
 	return errors.Join(buffers[0].Free(), buffers[1].Free(), buffers[2].Free())
 }
 
-// runGroupNorms computes the norms of one group. A group refuses a norm on all ranks, and
-// runGroupNorms then skips its other norms. Other groups may support them.
+// runGroupNorms computes the norms of one group. If the group refuses one, it does so on all ranks,
+// and runGroupNorms skips the others.
 func (r *runner) runGroupNorms(
 	ctx context.Context, group int, buffers *[3]symmem.Buffer,
 ) error {

@@ -15,16 +15,16 @@ type finding struct {
 	Completed bool    `json:"ran"`
 	Symmetric bool    `json:"symmetric"` // whether the buffer was in a window of the group
 	Wrong     int64   `json:"wrong"`     // number of wrong elements
-	MaxDiff   float64 `json:"max_diff"`  // largest distance of an element from its expected value
-	MeanDiff  float64 `json:"mean_diff"` // mean distance over all elements
+	MaxDiff   float64 `json:"max_diff"`  // largest distance from the expected value
+	MeanDiff  float64 `json:"mean_diff"` // mean distance
 }
 
-// tolerance is the permitted relative error of a sum, which may be rounded if there are very many
-// ranks. It is unused if results must match bit for bit.
+// Sums may be rounded if there are very many ranks. If results must match bit for bit, tolerance is
+// unused.
 const tolerance = 1e-5
 
-// setFormula assigns an order of additions (formula), a type and a reduction to planned case i.
-// Cases use all types and reductions in turn. Without a configured formula, it does nothing.
+// setFormula assigns an order of additions (formula), a type and a reduction to planned case i, if
+// a formula is configured. Cases use all types and reductions in turn.
 func (c *Config) setFormula(r *plannedCase, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return

@@ -11,13 +11,13 @@ import (
 type action uint8
 
 const (
-	openScope    action = iota // open a scope, in which all ranks allocate buffers
-	endScope                   // end the scope, which registers new segments
-	allocBuffer                // allocate the slot's buffer in the scope
-	freeBuffer                 // free the slot's buffer
-	fillBuffer                 // write the case's input to the slot's buffer
-	reduceBuffer               // all-reduce the slot's buffer in the case's group, and check it
-	makeNoise                  // make unrelated allocations, which differ between ranks
+	openScope   action = iota
+	endScope           // register new segments
+	allocBuffer        // in the scope
+	freeBuffer
+	fillBuffer   // with the case's input
+	reduceBuffer // all-reduce and check
+	makeNoise    // unrelated allocations, which differ between ranks
 )
 
 type step struct {
@@ -45,7 +45,7 @@ type plannedCase struct {
 type program struct {
 	steps []step
 	cases []plannedCase
-	slots int // number of buffers in the whole run, each of which has a slot
+	slots int // number of buffers, each of which has a slot
 
 	firstSegment int64 // in bytes
 	mapsSegments bool  // call workload.MapSegments before the first step
@@ -57,8 +57,8 @@ type composer struct {
 	config     Config
 	program    program
 	generator  *generator
-	caseCount  int // number of cases so far
-	checkCount int // number of checks that addChurn has added so far
+	caseCount  int
+	checkCount int // checks that addChurn has added
 }
 
 func compose(config Config) *program {
@@ -79,8 +79,8 @@ func compose(config Config) *program {
 
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
-// largeFirstSegment returns an argument for workload.MapSegments, which maps 32 times as much. That
-// is twice the memory that the program needs, so no rank has to map more later.
+// largeFirstSegment returns an argument for workload.MapSegments with which no rank has to map
+// memory later. MapSegments maps 32 times as much, which is twice the needed memory.
 func (c *composer) largeFirstSegment() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.generator.maxLiveElements) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
@@ -144,7 +144,7 @@ func (c *composer) addCases(round, group int) {
 	}
 }
 
-// maxValue is the largest input value of a case, so that sums over a few hundred ranks are exact in
+// maxValue is the largest input of a case, so that sums over a few hundred ranks are exact in
 // float32. The checks in addChurn use the next maxValue values.
 const maxValue = 997
 

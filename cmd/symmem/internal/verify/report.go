@@ -21,7 +21,7 @@ type Report struct {
 	Norms      NormReport              `json:"norms"`
 	Cases      []Case                  `json:"cases"`
 	Divergence *symmem.DivergenceError `json:"divergence"`
-	// Fault is the error that ended the run early. A divergence is only in Divergence.
+	// Fault is the error that ended the run early. A divergence is in Divergence instead.
 	Fault string `json:"fault,omitempty"`
 
 	Check     string `json:"check"`
@@ -53,15 +53,15 @@ const (
 // Case holds the result of one all-reduce.
 type Case struct {
 	// Name is "round.case" or, for a block that was checked after N random allocations and frees,
-	// "round.churnN". A configured reduction and type follow.
+	// "round.churnN".
 	Name      string  `json:"name"`
 	Round     int     `json:"round"` // counted from 1
 	Group     int     `json:"group"` // 0 is the world
-	Churn     bool    `json:"churn"` // the buffer is one of the random allocations
+	Churn     bool    `json:"churn"` // a random allocation
 	Ranks     []int   `json:"ranks"` // world ranks of the group
 	Size      int64   `json:"size"`  // in elements
 	Value     float64 `json:"value"`
-	Symmetric bool    `json:"symmetric"` // every rank's buffer was in a window of the group
+	Symmetric bool    `json:"symmetric"` // all buffers were in a window of the group
 	Expected  float64 `json:"expected"`
 	// The largest values that any rank found.
 	MaxDiff    float64 `json:"max_diff"`

@@ -39,8 +39,7 @@ func (c *Config) Options() symmem.Options {
 const FirstSegment = 2 << 20
 
 // MapSegments maps six free segments of 32*part bytes in all, and registers them with a group. It
-// is for programs with placement by address, whose sums are wrong because ranks choose different
-// blocks. If ranks had to map segments later, the program would fail before that.
+// is for programs with placement by address, which would otherwise fail before any sum is wrong.
 func MapSegments(ctx context.Context, p *symmem.Pool, g *symmem.Group, part int64) error {
 	var buffers []symmem.Buffer
 	for _, parts := range []int64{1, 1, 2, 4, 8, 16} {

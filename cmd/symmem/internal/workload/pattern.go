@@ -11,23 +11,19 @@ import (
 )
 
 // Pattern defines the data that each rank of a group sends and must receive in one call. Values are
-// small integers, whose sums are exact in every type. They differ between ranks, offsets and calls,
-// so that wrong data are detected.
+// small integers, whose sums are exact in every type, and differ between ranks, offsets and calls.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
 	ReduceOp  symmem.ReduceOp
-	// Count is the number of elements or, if parts have different sizes, the size of the largest
-	// part.
+	// Count is the number of elements or, if parts have different sizes, that of the largest part.
 	Count int64
 	Root  int
 	Ranks int
-	// Tag makes the data of different calls differ.
-	Tag uint64
+	Tag   uint64 // makes the data of different calls differ
 }
 
-// Values repeat after period elements. It is prime, so that it rarely divides distances between
-// buffers.
+// Values repeat after period elements. It is prime, so that it rarely divides distances of buffers.
 const period = 1021
 
 // maxSum is the largest value of a sum. int8 and bfloat16 represent all integers up to it.
@@ -96,8 +92,8 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	return result
 }
 
-// Tolerance returns the permitted relative error. Backends may round the parts of an average of
-// floats, unless the number of ranks is a power of two.
+// Tolerance returns the permitted relative error. Averages of floats may be rounded, unless the
+// number of ranks is a power of two.
 func (p *Pattern) Tolerance() float64 {
 	isPowerOfTwo := p.Ranks&(p.Ranks-1) == 0
 	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !isPowerOfTwo {
@@ -107,7 +103,7 @@ func (p *Pattern) Tolerance() float64 {
 }
 
 // SendRecvCounts returns the number of elements that a rank sends and receives. OpSend means that
-// each rank sends to the next one and receives from the previous one (a ring).
+// each rank sends to the next one and receives from the previous one.
 func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count
@@ -128,8 +124,8 @@ func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	return call.Spans(p.Ranks, rank)
 }
 
-// PartCounts returns the number of elements in each rank's part, for operations whose parts have
-// different sizes. Some parts are empty.
+// PartCounts returns the number of elements in each rank's part, if parts have different sizes.
+// Some parts are empty.
 func (p *Pattern) PartCounts() []int64 {
 	counts := make([]int64, p.Ranks)
 	for r := range counts {
@@ -200,8 +196,7 @@ func (p *Pattern) concatenate(start int64) (all []byte) {
 	return all
 }
 
-// appendElements appends n elements to dst, beginning with element start. It repeats the first
-// period.
+// appendElements appends n elements from element start. It repeats the first period.
 func (p *Pattern) appendElements(dst []byte, start, n int64, value func(i int64) float64) []byte {
 	begin, byteCount := len(dst), int(n)*p.DataType.Size()
 	for i := range min(n, period) {

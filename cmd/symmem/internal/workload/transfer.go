@@ -10,8 +10,8 @@ import (
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks outside the group. These ranks still fill and read the memory, because
-	// pools must record the same uses on all ranks.
+	// Group is nil on ranks outside the group. They fill and read the memory as well, because pools
+	// must record the same uses on all ranks.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
 	Got        []byte // a copy of Recv, made by Read
@@ -61,12 +61,9 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 	return s.Copy(symmem.Host(t.Got), t.Recv)
 }
 
-// Launch makes the call on a stream. This rank must be a member of the group.
-//
-// OpSend means that each rank sends to the next one and, on recvStream, receives from the previous
-// one. In a graph, both streams must be the same. Even ranks then send first and odd ranks receive
-// first, because NCCL executes calls in order, and a send that waits for a later receive would
-// deadlock.
+// Launch makes the call on a stream. This rank must be a member of the group. For OpSend, each rank
+// sends to the next one and, on recvStream, receives from the previous one. In a graph, both
+// streams must be the same, and even ranks send first, because NCCL executes calls in order.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {

@@ -41,8 +41,7 @@ func (b *buffers) isFull() bool {
 	return len(b.live) >= maxLiveBuffers || b.bytes >= maxLiveMessages*b.choices.maxBytes
 }
 
-// addResult returns a function that takes the results of an allocation from p, and adds the buffer
-// or returns the error.
+// addResult returns a function that adds the buffer from an allocation in p, or returns the error.
 func (b *buffers) addResult(p *symmem.Pool) func(symmem.Buffer, error) error {
 	return func(buffer symmem.Buffer, err error) error {
 		if err != nil {

@@ -45,8 +45,7 @@ func (cs *calls) drawCall(group int, capacity int64) *testCall {
 		call.Operation = symmem.OpAllReduce
 	}
 	root := cs.choices.IntN(cs.env.rt.Size())
-	// All ranks must draw the same count, but groups at this index may differ in size, so the count
-	// must be small enough for a group of all ranks.
+	// All ranks must draw the same count, although groups at this index may differ in size.
 	maxCount := capacity / int64(call.DataType.Size()*cs.env.rt.Size())
 	call.Count = max(1, int64(math.Exp(cs.choices.Float64()*math.Log(float64(maxCount)))))
 	if cs.choices.isOneIn(3) {
@@ -68,7 +67,7 @@ func (cs *calls) runCollective(ctx context.Context) error {
 	return cs.runAndCheck(ctx, call)
 }
 
-// drawCallOnBuffers draws a call and ranges for it in two buffers. It returns nil if twoBuffers is
+// drawCallOnBuffers draws a call and its ranges in two buffers, or returns nil if twoBuffers is
 // nil.
 func (cs *calls) drawCallOnBuffers(group int, twoBuffers []liveBuffer) (*testCall, error) {
 	if twoBuffers == nil {
@@ -111,8 +110,8 @@ func (cs *calls) drawRange(call *testCall, memory symmem.Memory) (symmem.Memory,
 
 const maxConcurrentCalls = 4
 
-// runConcurrently queues several calls on random streams and frees some of their buffers before it
-// waits for the calls.
+// runConcurrently queues several calls and frees some of their buffers before it waits for the
+// calls.
 func (cs *calls) runConcurrently(ctx context.Context) error {
 	drawnBuffers := cs.buffers.drawBuffers(2 * (1 + cs.choices.IntN(maxConcurrentCalls)))
 	var queued []*testCall
@@ -144,8 +143,6 @@ func (cs *calls) runConcurrently(ctx context.Context) error {
 	return nil
 }
 
-// queue queues the write of the input on call.inputStream, and the call and the read of the output
-// on call.stream.
 func (cs *calls) queue(ctx context.Context, call *testCall) error {
 	if err := call.Fill(call.inputStream); err != nil {
 		return fmt.Errorf("writing the input: %w", err)
@@ -170,8 +167,7 @@ func (cs *calls) queue(ctx context.Context, call *testCall) error {
 	return nil
 }
 
-// checkOutput checks the output of a completed call. If it is wrong, checkOutput adds a finding
-// with prefix.
+// checkOutput adds a finding, with prefix, if the output of a completed call is wrong.
 func (cs *calls) checkOutput(call *testCall, prefix string) {
 	cs.tally.Calls++
 	if call.want == nil {

@@ -9,19 +9,19 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// Config holds the options of a run. They must be the same on all ranks. If Check is CheckDefault,
-// rounds use the check levels in turn.
+// Config holds the options of a run, which must be the same on all ranks. With CheckDefault, rounds
+// use the check levels in turn.
 type Config struct {
 	workload.Config
 	FirstRound int           // counted from 1
-	Rounds     int           // maximum number of rounds, or 0
+	Rounds     int           // maximum number, or 0
 	Duration   time.Duration // time after which no further round begins, or 0
-	Steps      int           // number of steps in a round
-	MaxBytes   int64         // maximum size of a rank's message
-	// SharedGPUs is set if several ranks share a GPU. A rank's part of the GPU may be too small for
-	// the kernels of two groups, so graphs of different groups are not replayed at the same time.
+	Steps      int           // per round
+	MaxBytes   int64         // of a rank's message
+	// SharedGPUs is set if several ranks share a GPU, on which the kernels of two groups may not fit.
+	// Graphs of different groups are then not replayed at the same time.
 	SharedGPUs   bool
-	RoundTimeout time.Duration // maximum duration of a round
+	RoundTimeout time.Duration
 }
 
 // Default returns options with Skew set. The caller must set Rounds or Duration.

@@ -32,7 +32,7 @@ const (
 )
 
 // testFault calls fault with a new group of all ranks. fault must make the group fail and return a
-// buffer, on which testFault checks a call in another new group.
+// buffer, which testFault uses in another new group.
 func (f *faults) testFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
@@ -125,8 +125,8 @@ func (f *faults) captureSum(
 	return rec, f.graphs.recordOn(ctx, rec, s)
 }
 
-// replayWithMistake replays the graphs, waits until the group has failed, checks the results, and
-// closes the graphs and the group. This rank makes the mistake if isFaulty is set.
+// replayWithMistake replays the graphs, waits until the group has failed, and checks the results.
+// This rank makes the mistake if isFaulty is set.
 func (f *faults) replayWithMistake(
 	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, direct bool,
 ) error {
@@ -215,7 +215,7 @@ func (f *faults) abort(ctx context.Context) error {
 	p := choose(f.choices, f.buffers.pools)
 	before, bytes, tag := f.choices.IntN(3), f.choices.drawSize(), f.choices.Uint64()
 	return f.testFault(ctx, s, bytes, tag, func(g *symmem.Group) (symmem.Buffer, error) {
-		// Use the buffer on one stream only, so that Free takes effect at the same step on all
+		// The buffer is used on one stream only, so that Free takes effect at the same step on all
 		// ranks.
 		b, err := p.AllocOn(s, bytes)
 		if err != nil {
@@ -236,8 +236,6 @@ func (f *faults) abort(ctx context.Context) error {
 	})
 }
 
-// abortAndClose aborts the group if isFaulty is set, makes calls until one of them reports the
-// abort, and closes the group.
 func (f *faults) abortAndClose(
 	ctx context.Context, g *symmem.Group, s *symmem.Stream, b symmem.Buffer, isFaulty bool,
 ) error {

@@ -25,8 +25,8 @@ func newGroups(env *environment, d *choices, t *Tally) *groups {
 	}
 }
 
-// splits lists ways to split ranks into groups. Each function returns a rank's color and key for
-// Group.Split. A rank with a negative color joins no group.
+// Each function in splits returns a rank's color and key for Group.Split. A rank with a negative
+// color joins no group.
 var splits = []func(rank, ranks, random int) (color, key int){
 	func(rank, _, _ int) (color, key int) { return 0, rank },
 	func(rank, ranks, _ int) (color, key int) { return 0, ranks - rank },
@@ -60,8 +60,7 @@ func (gs *groups) split(ctx context.Context) error {
 
 func (gs *groups) drawIndex() int { return gs.choices.IntN(len(gs.all)) }
 
-// pathChoices lists the paths to draw from. The window and direct paths are listed twice, because
-// only they need correct placement.
+// Only the window and direct paths need correct placement, so they are listed twice.
 var pathChoices = []symmem.PathChoice{
 	symmem.PathWindow, symmem.PathWindow, symmem.PathDirect, symmem.PathDirect, symmem.PathAuto,
 	symmem.PathPlain,

@@ -9,18 +9,17 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording is a captured graph of calls. After each call, the graph copies the result to another
-// buffer. The calls' buffers can be freed earlier, but the pool must not reuse their memory until
-// the graph is closed.
+// recording is a captured graph of calls that also copies each result to another buffer. The calls'
+// buffers can be freed earlier, but the pool must not reuse their memory until the graph is closed.
 type recording struct {
 	graph graph
-	// capturedByLibrary is set if another library captured the graph. It is then launched on that
-	// library's streams, and pools can reuse the memory of freed buffers at once.
+	// capturedByLibrary is set if another library captured the graph, which is then launched on that
+	// library's streams. Pools can reuse the memory of freed buffers at once.
 	capturedByLibrary bool
 	group             int // index of the group
 	calls             []*testCall
-	resultCopies      []symmem.Buffer // buffers for copies of the results
-	liveBuffers       []symmem.Buffer // buffers of the calls that have not been freed yet
+	resultCopies      []symmem.Buffer
+	liveBuffers       []symmem.Buffer // buffers of the calls that have not been freed
 }
 
 type graph interface {

@@ -16,17 +16,13 @@ type Report struct {
 	FirstRound int    `json:"from_round"`
 	Rounds     int    `json:"rounds"` // completed
 	Tally
-	ElapsedMS float64 `json:"elapsed_ms"`
-	// Resources is empty if there were no rounds after the warm-up.
-	Resources []Resource `json:"resources"`
-	// Findings describes the first wrong results on this rank.
-	Findings []string `json:"findings"`
-	// FailedRound is the number of the round that failed with an error, or 0.
-	FailedRound int `json:"broke_off_round"`
+	ElapsedMS   float64    `json:"elapsed_ms"`
+	Resources   []Resource `json:"resources"`       // empty without rounds after the warm-up
+	Findings    []string   `json:"findings"`        // the first wrong results on this rank
+	FailedRound int        `json:"broke_off_round"` // round that failed with an error, or 0
 	// IsInconsistent is set if ranks diverged or memory was in use at the end of a round.
-	IsInconsistent bool `json:"differs"`
-	// FirstWrongRound is the number of the round with the first wrong result, or 0.
-	FirstWrongRound int `json:"first_wrong_round"`
+	IsInconsistent  bool `json:"differs"`
+	FirstWrongRound int  `json:"first_wrong_round"` // round with the first wrong result, or 0
 }
 
 func newReport(rt *symmem.Runtime, c *Config) *Report {
@@ -47,7 +43,7 @@ func (r *Report) Leaks() []Resource {
 	return leaks
 }
 
-// OK reports whether all results were right, ranks did not diverge, and no resource leaked.
+// OK reports whether the run found no problem.
 func (r *Report) OK() bool { return r.Wrong == 0 && !r.IsInconsistent && len(r.Leaks()) == 0 }
 
 // WriteText writes the report as text, with all resources of rank 0 and the leaked resources of

@@ -13,16 +13,14 @@ import (
 
 // Rank describes this rank and its process.
 type Rank struct {
-	// Open opens a Runtime for the rank. Run calls it once for each check level.
-	Open Open
-	// LocalRank is the number of the rank on its machine.
-	LocalRank int
-	// SharedProcess is set if the process also runs other ranks. Resource usage is then not compared.
+	Open      Open // called once for each check level
+	LocalRank int  // number of the rank on its machine
+	// SharedProcess is set if the process also runs other ranks, which prevents the comparison of
+	// resource usage.
 	SharedProcess bool
 	// OnRound, if set, is called after each round with a line about the progress.
 	OnRound func(line string)
-	// OnHang, if set, is called with the stacks of all goroutines if a round is still running long
-	// after its deadline.
+	// OnHang, if set, is called if a round is still running long after its deadline.
 	OnHang func(round int, stacks []byte)
 }
 
@@ -43,7 +41,7 @@ const warmUpRounds = 3
 
 // RoundError reports a round that failed.
 type RoundError struct {
-	Round int // number of the round
+	Round int
 	Seed  uint64
 	Cause error
 }
@@ -57,8 +55,7 @@ func (e *RoundError) Error() string {
 func (e *RoundError) Unwrap() error { return e.Cause }
 
 // Run runs random programs as one rank until a result is wrong. All ranks of the world must call
-// it. If a round fails, Run returns a *RoundError and a Report with the results so far. With other
-// errors, the Report may be nil.
+// it. If a round fails, Run returns a *RoundError and a Report with the results so far.
 func Run(ctx context.Context, c Config, rank Rank) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -128,8 +125,7 @@ func (r *runner) gatherFailure(
 }
 
 // A round hangs if it is still running hangAfterDeadline after its deadline, or hangAfterFault
-// after the world has failed. The latter is short, so that ranks report the hang before others give
-// up.
+// after the world has failed, which is before other ranks give up.
 const (
 	hangAfterDeadline = 30 * time.Second
 	hangAfterFault    = 15 * time.Second

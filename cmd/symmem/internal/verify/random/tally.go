@@ -11,10 +11,10 @@ type Tally struct {
 	Aborts  int64 `json:"aborts"`
 	Wrong   int64 `json:"wrong"` // wrong elements in results
 	Bytes   int64 `json:"bytes"` // total size of the checked results
-	// PeakBytes is the maximum size of a rank's mapped memory, measured before pools are closed.
+	// PeakBytes is the maximum size of a rank's mapped memory.
 	PeakBytes int64 `json:"peak_bytes"`
 
-	findings []string // descriptions of the first wrong results on this rank
+	findings []string // the first wrong results on this rank
 }
 
 const maxFindings = 8

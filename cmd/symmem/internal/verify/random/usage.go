@@ -30,8 +30,8 @@ var resourceNames = [resourceCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns how much the usage of each resource may grow. On GPUs, CUDA and NCCL open
-// files and load kernels on first use, which may be in any round.
+// tolerances returns how much the usage of each resource may grow. CUDA and NCCL open files and
+// load kernels on first use, which may be in any round.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
@@ -51,12 +51,12 @@ func (r *runner) tolerances() usage {
 	return allowed
 }
 
-// Resource holds a rank's usage of one resource at the beginning and at the end of a run.
+// Resource holds a rank's usage of one resource.
 type Resource struct {
 	Name      string `json:"name"`
 	Rank      int    `json:"rank"`
-	Start     int64  `json:"start"` // usage after the warm-up
-	End       int64  `json:"end"`   // usage after the last round
+	Start     int64  `json:"start"` // after the warm-up
+	End       int64  `json:"end"`   // after the last round
 	Tolerance int64  `json:"tolerance"`
 }
 
@@ -99,8 +99,7 @@ func sharedMappings() (count int64, err error) {
 	return count, err
 }
 
-// Resources of communicators are released in the background. releaseTime limits the wait for it,
-// and releasePoll is the time between measurements.
+// Resources of communicators are released in the background.
 const (
 	releaseTime = 20 * time.Second
 	releasePoll = 20 * time.Millisecond
