@@ -23,8 +23,6 @@
 //     context.
 //   - exit-live: Static destructors may free memory after Go or CUDA has shut down, so frees do
 //     nothing once the process exits.
-//   - exit-waiting: If a process exits while a thread waits in a call, other ranks get
-//     SYMMEM_ERR_RANK_LOST.
 //   - capture: During another library's capture, collectives are recorded in the graph, and
 //     registration returns SYMMEM_ERR_CAPTURING.
 //   - attach: A communicator may be destroyed before symmem is closed, so closing a group does not

@@ -4,7 +4,5 @@
 //
 // Every rank leads a process group, and the launcher signals whole groups. When a rank has exited,
 // the launcher kills the rest of its group before it reaps the rank, because the group ID may then
-// be reused. If the launcher dies, the kernel kills the ranks, but not their children. A process
-// that leaves its group is not controlled; if it keeps the rank's output open, it delays the
-// launcher by two seconds.
+// be reused. If the launcher dies, the kernel kills the ranks, but not their children.
 package launch

@@ -29,8 +29,8 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 	return env
 }
 
-// variables returns the variables that torchrun sets, and the store's address and token. With
-// TORCHELASTIC_USE_AGENT_STORE=False, rank 0 of a PyTorch program opens a store on MASTER_PORT.
+// With TORCHELASTIC_USE_AGENT_STORE=False, rank 0 of a PyTorch program opens a store on
+// MASTER_PORT.
 func (s *Spec) variables(rank int, store rendezvous.Endpoint) map[string]string {
 	size := strconv.Itoa(s.Ranks)
 	return map[string]string{

@@ -8,8 +8,8 @@ import (
 	"symmem/internal/sys"
 )
 
-// exitWatcher reports the ranks in the order in which they exit. When a rank is lost, others fail
-// within a millisecond, so only the order identifies it. Goroutines would not keep the order.
+// exitWatcher reports ranks in the order of their exits, which goroutines would not keep. When a
+// rank is lost, others fail within a millisecond, so only the order identifies it.
 type exitWatcher struct {
 	epoll   int
 	watched map[int]*os.File // pidfds by rank

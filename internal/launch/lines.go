@@ -15,8 +15,8 @@ const (
 	unterminatedDelay = 100 * time.Millisecond
 )
 
-// sink writes the output of all ranks to one destination. After an error, it discards output,
-// because the ranks would fail if their writes did.
+// sink writes the output of all ranks to one destination. After an error, it discards output, so
+// that the ranks do not fail.
 type sink struct {
 	// All sinks of one Run share mu, because they may write to the same terminal.
 	mu     *sync.Mutex
@@ -52,7 +52,7 @@ func (s *sink) writeLocked(b []byte) {
 }
 
 // endUnfinishedLine writes a newline if text would otherwise continue the line of another
-// lineWriter. It does not end a progress bar if text begins with \r. The caller must hold s.mu.
+// lineWriter. A progress bar does not end if text begins with \r. The caller must hold s.mu.
 func (s *sink) endUnfinishedLine(writer *lineWriter, text []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == writer {

@@ -19,12 +19,12 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Run starts the ranks and returns when all of them have exited. The Result reports failed ranks,
-// for which Run returns no error. A Result without ranks means that no process is running.
+// Run starts the ranks and returns when all of them have exited. Failed ranks are not an error of
+// Run. A Result without ranks means that no process is running.
 //
-// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result. An
-// error while writing the output also comes with a complete Result. If the reader of an output pipe
-// has closed it, the ranks get SIGTERM and Result.Signal is SIGPIPE.
+// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result, as it
+// does for errors of the output. If the reader of an output pipe has closed it, the ranks get
+// SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.validate()
 	if err != nil {
@@ -140,8 +140,8 @@ func (j *job) sinks() []*sink {
 	return []*sink{j.stdout, j.stderr}
 }
 
-// start starts all ranks, or none if one fails to start. The thread that forks the ranks waits
-// until run returns, because the kernel kills the ranks when it exits.
+// start starts all ranks or none. The thread that forks the ranks waits until run returns, because
+// the kernel kills the ranks when it exits.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -186,8 +186,8 @@ func (j *job) killRanks(n int) {
 	}
 }
 
-// reap sends the exit of each rank to j.exits. One goroutine per rank reads the rest of its output,
-// so that ranks do not delay each other.
+// reap sends the exit of each rank to j.exits. Ranks have a goroutine each, so that they do not
+// delay each other.
 func (j *job) reap(watcher *exitWatcher) {
 	defer watcher.close()
 	exitIndex := 0

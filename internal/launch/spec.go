@@ -17,8 +17,8 @@ type Spec struct {
 	Command []string // program, which is looked up in PATH, and its arguments
 	// Env is the base of the ranks' environment, by default this process's environment.
 	Env []string
-	// Stdin is rank 0's standard input, by default empty. If a read from Stdin still blocks when the
-	// ranks have exited, a goroutine leaks.
+	// Stdin is rank 0's standard input, by default empty. A goroutine leaks if a read from Stdin
+	// blocks forever.
 	Stdin io.Reader
 	// Stdout and Stderr receive the ranks' output. Writes are never concurrent, and contain complete
 	// lines unless a line stays unterminated for 100 ms.
@@ -27,8 +27,8 @@ type Spec struct {
 	OmitPrefix bool
 	MasterPort int    // MASTER_PORT, by default a free port
 	RunID      string // name of the job, by default random
-	// Grace is the time from the first failure to SIGTERM, by default 10 s. Other ranks can report
-	// the failure in this time. Negative means none.
+	// Grace is the time in which other ranks can report the first failure before they get SIGTERM, by
+	// default 10 s. Negative means none.
 	Grace time.Duration
 	// TermWait is the time from SIGTERM to SIGKILL, by default 5 s. Negative means none.
 	TermWait time.Duration

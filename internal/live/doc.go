@@ -7,11 +7,9 @@
 // process has exited.
 //
 // If an address is configured, the lowest running rank on a machine also serves the states of the
-// machine's ranks over TCP. Each other rank keeps a connection to the lowest rank. When it closes,
-// the rank looks for the lowest rank again, and serves the address if there is no lower rank.
+// machine's ranks over TCP. All other ranks keep a connection to it. When the connection closes,
+// they look for the lowest rank again.
 //
-// Only GET and HEAD are allowed, and no request changes anything. Over TCP, /metrics is public.
-// Other paths are served only at a loopback address, with the token of the job. The Host of a
-// request must be an IP address, localhost, or the name of this machine or of the configured
-// address. The number of connections and the size and duration of requests are limited.
+// No request changes anything. Over TCP, /metrics is public, and other paths are served only at a
+// loopback address, with the token of the job.
 package live

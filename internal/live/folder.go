@@ -104,8 +104,7 @@ func listenUnix(folder string, rank int) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Sweep removes the folders of this user's jobs whose ranks have exited. Other processes can do so
-// at the same time.
+// Sweep removes the folders of this user's jobs whose ranks have exited.
 func Sweep() {
 	jobs, _ := Jobs(Root())
 	for _, job := range jobs {

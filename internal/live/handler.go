@@ -121,8 +121,8 @@ func protect(h http.Handler) http.Handler {
 	})
 }
 
-// isAllowedHost reports whether the Host of a request is an IP address or a name of this machine.
-// Otherwise, a web page could read responses through DNS rebinding.
+// isAllowedHost prevents DNS rebinding: a web page must not read responses by making its domain
+// resolve to this machine.
 func isAllowedHost(host, configuredHost string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

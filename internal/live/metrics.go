@@ -135,8 +135,8 @@ func (r *rankCollector) collect() {
 	}
 	r.send(rankUp, 1)
 	r.collectWaits()
-	// A failed group and its successor, and their pools, may have the same names. The last group or
-	// pool with a name is collected.
+	// A failed group and its successor may have the same name, and so may their pools. The last one
+	// is collected.
 	groups := map[string]*Group{}
 	for i := range r.rank.Groups {
 		groups[r.rank.Groups[i].ID] = &r.rank.Groups[i]
@@ -244,8 +244,8 @@ func (r *rankCollector) collectPool(p *Pool) {
 	r.send(poolEvents, float64(p.Events), p.Domain, id)
 }
 
-// busFactor returns the factor from the size of a call on n ranks to its bus bandwidth, as in
-// nccl-tests and NCCL Inspector. ok is false if the operation moves no data.
+// busFactor returns the factor from the size of a call to its bus bandwidth in nccl-tests and NCCL
+// Inspector. ok is false if the operation moves no data.
 func busFactor(operation string, n int) (factor float64, ok bool) {
 	ranks := float64(n)
 	switch operation {

@@ -232,9 +232,9 @@ func (b *trackBuilder) addOlderBlocks(events []Placement) {
 	}
 }
 
-// segmentIndex returns the index of an event's segment in the track, or -1 without a segment. If
-// isInitial is set, the segment may have been mapped before the track begins; its size is then
-// unknown, so segmentIndex extends it to the end of its last block.
+// segmentIndex returns the index of an event's segment in the track, or -1. If isInitial is set,
+// the segment may be older than the track. Its size is then unknown, so segmentIndex extends it to
+// the end of its last block.
 func (b *trackBuilder) segmentIndex(e Placement, isInitial bool) int32 {
 	number := e[placementSegment]
 	if number < 0 {

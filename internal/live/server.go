@@ -60,8 +60,7 @@ const (
 	maxLocalConns  = 1024
 	maxConns       = 64
 	maxHeaderBytes = 8 << 10
-	// A client must send a request within requestTimeout and read the response within writeTimeout. A
-	// connection without requests is closed after idleTimeout.
+	// A client must send a request within requestTimeout and read the response within writeTimeout.
 	requestTimeout = 5 * time.Second
 	writeTimeout   = 20 * time.Second
 	idleTimeout    = 30 * time.Second

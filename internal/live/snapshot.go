@@ -57,8 +57,8 @@ type Group struct {
 	Windows        int     `json:"windows"`       // registered segments
 	Registrations  uint64  `json:"registrations"` // calls that registered segments
 	Agreements     uint64  `json:"agreements"`    // comparisons of histories without a difference
-	// Paths counts the group's collectives, including those in replays of CUDA graphs, by path (the
-	// way in which symmem executed them).
+	// Paths counts the group's collectives, including replays of CUDA graphs, by path (the way in
+	// which symmem executed them).
 	Paths    map[string]uint64 `json:"paths"`
 	Activity map[int]string    `json:"activity,omitempty"` // of other ranks, by world rank
 	Calls    []Calls           `json:"calls"`

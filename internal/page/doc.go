@@ -11,8 +11,8 @@
 //	12      n      header: the JSON object of a Page
 //	12+n           columns
 //
-// The header describes each column as [offset, length] in bytes, relative to the first column.
-// Readers ignore unknown columns and fields. The page accepts the data with or without gzip.
+// The header describes each column as [offset, length] in bytes, relative to the first column. The
+// data can be compressed with gzip.
 //
 // A track contains the events of one pool or group on one rank. Each of its columns has one value
 // per event:
@@ -38,6 +38,5 @@
 // The column stacks belongs to the page. For each stack, it contains the number of frames and the
 // indexes of the frames, innermost first.
 //
-// A request is an event of kind 1, 2 or 6. All ranks must make the same requests, so the horizontal
-// axis of the page counts them. The first request of a track has the number First.
+// A request is an event of kind 1, 2 or 6. All ranks must make the same requests.
 package page

@@ -177,8 +177,8 @@ func (b *Browser) markExited(err error) {
 	b.answers = map[int]chan message{}
 }
 
-// call sends a command to a session (a page) or, if session is empty, to the browser, and decodes
-// the answer into result, unless nil.
+// call sends a command to a session (a page) or, without session, to the browser, and decodes the
+// answer into result.
 func (b *Browser) call(session, method string, params, result any) error {
 	answer := make(chan message, 1)
 	b.mu.Lock()

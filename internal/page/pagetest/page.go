@@ -66,8 +66,7 @@ func (b *Browser) Open(t testing.TB, url string, s Screen) *Page {
 	return p
 }
 
-// Navigate navigates to a URL and waits until the page is ready. The server can remove the query by
-// a redirect.
+// Navigate navigates to a URL and waits until the page is ready.
 func (p *Page) Navigate(url string) {
 	p.t.Helper()
 	p.call("Page.navigate", object{"url": url}, nil)

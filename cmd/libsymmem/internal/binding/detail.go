@@ -17,8 +17,8 @@ type errorDetail struct {
 	Memory     *memoryDetail     `json:"memory,omitempty"`
 }
 
-// divergenceDetail describes how the calls or events of ranks differ. Positions count the calls or
-// events of each rank; the first difference is between FirstPosition and LastPosition.
+// divergenceDetail describes how calls or events differ. The first difference is between
+// FirstPosition and LastPosition in the ranks' sequences.
 type divergenceDetail struct {
 	Group         string          `json:"group"`
 	Kind          string          `json:"kind"`

@@ -87,8 +87,8 @@ func (t *groupTable) allGroups() []*group {
 	return slices.Collect(maps.Values(t.groups))
 }
 
-// nextID returns the id for a new group. The same ranks can open several groups with one name, so
-// the id ends with a counter, which is the same on all of these ranks.
+// nextID returns the id for a new group. It ends with a counter, because the same ranks can open
+// several groups with one name.
 func (t *groupTable) nextID(name string, ranks []int) string {
 	id := groupID(name, ranks)
 	t.mu.Lock()

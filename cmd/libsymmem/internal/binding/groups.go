@@ -28,8 +28,7 @@ func (gs *groups) OpenGroup(name string, ranks []int) (uint64, error) {
 	return gs.open(r, name, ranks, symmem.GroupOptions{})
 }
 
-// OpenGroupIn joins a group of any world; ranks are numbered within that world. It is collective
-// over the group's ranks. If timeoutMS is 0, the world's timeout applies.
+// OpenGroupIn is OpenGroup for any world. If timeoutMS is 0, the world's timeout applies.
 func (gs *groups) OpenGroupIn(
 	world uint64, name string, ranks []int, timeoutMS int64,
 ) (uint64, error) {

@@ -80,8 +80,7 @@ func (k *closedRankBuffers) isUnmapped(address uintptr) bool {
 	})
 }
 
-// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed. On
-// the host backend, other code may have mapped the addresses again.
+// checkNotFreed returns an error if the memory belonged to a closed rank and has been freed.
 func (k *closedRankBuffers) checkNotFreed(address uintptr, bytes int64, onHost bool) error {
 	if !k.isNonEmpty.Load() {
 		return nil

@@ -60,8 +60,8 @@ func (l *Library) openMain(ctx context.Context, o *Options, kind rankKind) error
 	return err
 }
 
-// Close leaves the main world and frees its memory. Unless force is set, Close fails if a buffer
-// is live. With force, Close waits at most a second for other ranks, and live buffers stay usable.
+// Close leaves the main world and frees its memory. It fails if a buffer is live. With force, live
+// buffers stay usable, and Close waits at most a second for other ranks.
 func (l *Library) Close(force bool) error {
 	l.openMu.Lock()
 	defer l.openMu.Unlock()

@@ -71,7 +71,7 @@ func PlugResult(err error) int {
 }
 
 // PlugRegister registers new memory of pool 0 with a communicator. It is collective if there is new
-// memory. During a graph capture, PlugRegister only prints a warning once.
+// memory. During a graph capture, it only prints a warning.
 func (p *plugin) PlugRegister(comm uintptr) error {
 	r, err := p.session.mainWorldRank()
 	if err != nil {

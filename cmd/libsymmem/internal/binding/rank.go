@@ -59,8 +59,8 @@ func (r *rank) installObserver() {
 	})
 }
 
-// close joins its error to poolErr. If force is set, it waits at most a second for other ranks. The
-// caller must have removed the rank from the session.
+// close waits at most a second for other ranks if force is set. The caller must have removed the
+// rank from the session.
 func (r *rank) close(poolErr error, force bool) error {
 	// Do not deregister memory: the other libraries may have destroyed their communicators already.
 	r.groupTable.forgetAttachments()

@@ -67,8 +67,8 @@ func (st *streams) Synchronize(handle uintptr) error {
 	return first
 }
 
-// checkCapture returns an error if a stream is being captured. It prefers a rank that uses the
-// stream, because on the host backend, a handle is not a CUDA stream.
+// checkCapture returns an error if a stream is being captured. It asks a rank that uses the stream,
+// because on the host backend, a handle is not a CUDA stream.
 func (st *streams) checkCapture(operation string, handle uintptr) error {
 	r, err := st.session.anyRank()
 	if err != nil {
@@ -255,8 +255,8 @@ type lastUse struct {
 	rank atomic.Pointer[rank] // nil if unknown; written with mu held
 }
 
-// waitForOthers makes a rank's next work on a foreign stream wait for the queued work of other
-// ranks. On the host backend, each rank has its own stream for the handle.
+// waitForOthers orders the work of ranks on a foreign stream. On the host backend, each rank has
+// its own stream for the handle.
 func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 	last.mu.Lock()
 	defer last.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 // registered with a group.
 type windows struct{ session *session }
 
-// ScopeEnd registers the new memory of all pools that a group's ranks share, with the group and
-// its attached communicators. It returns the value of Counters.Pending before the call. A larger
-// value later means that there may be more memory to register.
+// ScopeEnd registers the new memory of all pools that a group's ranks share. It returns the value
+// of Counters.Pending before the call. A larger value later means that there may be more memory to
+// register.
 func (ws *windows) ScopeEnd(handle uint64, stream uintptr) (pendingCount int64, err error) {
 	r, g, err := ws.session.group(handle)
 	if err != nil {

@@ -114,9 +114,9 @@ func (j *reportBuilder) accusers(rank int) (all []*RankResult) {
 	return all
 }
 
-// judgeErrors finds out whose fault the ranks' errors are. A rank whose error blames no other rank
-// is at fault, unless the deadline of the whole preflight has passed. A rank was late if more than
-// half of the other ranks with errors blame it.
+// judgeErrors adds faults for the ranks' errors. A rank whose error blames no other rank is at
+// fault, unless preflight's deadline has passed. A rank was late if more than half of the other
+// ranks with errors blame it.
 func (j *reportBuilder) judgeErrors() {
 	for rank, r := range j.results {
 		if r == nil {

@@ -23,9 +23,9 @@ const (
 	maxMeasurements = 3
 )
 
-// MeasureLinks measures the link between each pair of ranks. All ranks must call it. It returns the
-// links to ranks with higher numbers. memory must have at least 8 MiB. A link is measured again if
-// its speed is less than tolerance times the speed of fast links.
+// MeasureLinks measures the link between each pair of ranks, and repeats it for links slower than
+// tolerance times the speed of fast links. All ranks must call it. It returns the links to ranks
+// with higher numbers. memory must have at least 8 MiB.
 func MeasureLinks(
 	ctx context.Context, rt *symmem.Runtime, g *workload.Gatherer, memory symmem.Memory,
 	tolerance float64,
@@ -72,8 +72,8 @@ func MeasureLinks(
 // A pair holds two ranks in ascending order.
 type pair [2]int
 
-// pairsByRound lists all pairs of ranks in rounds. No rank occurs twice in a round, so all pairs of
-// a round can exchange messages at the same time.
+// pairsByRound lists all pairs of ranks in rounds, whose pairs can exchange messages at the same
+// time.
 func pairsByRound(ranks int) (pairs []pair) {
 	evenRanks := ranks + ranks%2 // if ranks is odd, one rank belongs to no pair of a round
 	rounds := evenRanks - 1
@@ -145,8 +145,8 @@ func (l *linkMeasurement) addResult(result Link) {
 	l.results = append(l.results, result)
 }
 
-// countWrongBytes exchanges a message with a peer and counts the wrong bytes that this rank
-// received. It is not timed, because the first exchange on a link is slower than later ones.
+// countWrongBytes exchanges a message with a peer. It is not timed, because the first exchange on a
+// link is slower than later ones.
 func (l *linkMeasurement) countWrongBytes(rank, peer int) (wrongBytes int64, err error) {
 	s := l.rt.DefaultStream()
 	if err := s.Copy(l.send, symmem.Host(messageContents(rank, peer, l.bytes))); err != nil {

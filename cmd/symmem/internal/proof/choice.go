@@ -22,8 +22,8 @@ var (
 	plainKernel     = regexp.MustCompile(`^Algo (\S+) proto (\S+) channel{Lo\.\.Hi}={\d+\.\.\d+}`)
 )
 
-// ParseChoice parses a message of NCCL's log, without its prefix. ok is false if the message is
-// not about a launch.
+// ParseChoice parses a message of NCCL's log, without its prefix. ok is false if it is not about a
+// launch.
 func ParseChoice(message string) (c Choice, ok bool) {
 	launch := launchLine.FindStringSubmatch(message)
 	if launch == nil {

@@ -33,8 +33,7 @@ func (p *Prover) AddCall(operation string, count int64, elementBytes int) {
 	}
 }
 
-// Write prints a line with a prefix for each call. Call it on rank 0, because other ranks have no
-// log.
+// Write prints a line with a prefix for each call. Only rank 0 has a log.
 func (p *Prover) Write(w io.Writer, prefix string) error {
 	if p.recorder == nil {
 		return nil

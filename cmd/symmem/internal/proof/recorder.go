@@ -18,9 +18,9 @@ type Recorder struct {
 	problem     string
 }
 
-// Start sets the environment variables that make NCCL log its choices, unless the user has set
-// them, and creates a file for the log. It must be called before this process first calls NCCL,
-// which caches the variables. The file has no name unless the user wants a log.
+// Start makes NCCL log its choices, to a file without a name unless the user wants a log. It keeps
+// variables that the user has set. It must be called before this process first calls NCCL, which
+// caches the variables.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
@@ -68,8 +68,8 @@ func (r *Recorder) createFile(s *settings) (err error) {
 // openTemporary is the flag __O_TMPFILE in asm-generic/fcntl.h.
 const openTemporary = 0x400000
 
-// createUnnamed creates a file without a name. The descriptor must stay open until the process
-// exits, because NCCL may open /proc/PID/fd/FD much later.
+// The descriptor of the unnamed file must stay open until the process exits, because NCCL may open
+// /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, 0o600)
@@ -164,8 +164,8 @@ func enablesTuning(subsystems string) bool {
 
 func escapePercent(name string) string { return strings.ReplaceAll(name, "%", "%%") }
 
-// expandPattern expands a file name as NCCL does (ncclDebugInit in src/debug.cc): %h is the host
-// name up to the first dot, %p is the process id, and %% is a percent sign.
+// expandPattern expands a file name as ncclDebugInit in NCCL's src/debug.cc does: %h is the host
+// name up to the first dot, and %p is the process id.
 func expandPattern(pattern, host string, pid int) string {
 	host, _, _ = strings.Cut(host, ".")
 	host = strings.NewReplacer("%", "-", "/", "-").Replace(host)

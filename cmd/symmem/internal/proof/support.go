@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// WhyNoWindows returns the reason why the last communicator in the log has no windows, or "" if it
-// has windows or the log does not say.
+// WhyNoWindows returns why the last communicator in the log has no windows, or "".
 func (r *Recorder) WhyNoWindows() (string, error) {
 	file, err := os.Open(r.file)
 	if err != nil {

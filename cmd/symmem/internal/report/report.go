@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Build returns a page for the result of a comparison. It calls progress, unless nil, with the
-// number of converted events and the number of all events.
+// Build returns a page for the result of a comparison. It calls progress, unless nil, with numbers
+// of events.
 func Build(r *diff.Report, progress func(done, total int)) *page.Page {
 	b := &builder{
 		page: &page.Page{

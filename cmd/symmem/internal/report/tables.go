@@ -78,8 +78,8 @@ func (b *builder) addTables(r *diff.Report, ranks []*history.Rank) {
 	}
 }
 
-// addRow adds a rank to the row with the given group and text, or adds a row. The time of a row is
-// the earliest time of its ranks.
+// addRow adds a rank to the row with the given group and text. The time of a row is the earliest
+// time of its ranks.
 func addRow(rows []page.Row, rank int, group, text string, time int64) []page.Row {
 	for i := range rows {
 		if row := &rows[i]; row.Group == group && row.Text == text {
@@ -117,7 +117,7 @@ func (b *builder) addWindow(rows map[windowKey]int, rank int, w *history.Window)
 }
 
 // addMissingWindows adds a pending row for each window that some ranks of a group have and others
-// never had. Ranks without any window of the group do not count.
+// never had.
 func (b *builder) addMissingWindows() {
 	isMember := map[string][]bool{} // by group and rank
 	for _, w := range b.page.Windows {

@@ -2,8 +2,8 @@ package verify
 
 import "math/rand/v2"
 
-// generator draws random allocations and frees, the same on every rank. There are only a few sizes,
-// so that the placement has to choose between free blocks in several segments.
+// generator draws allocations and frees, the same on every rank. They have only a few sizes, so
+// that the placement has to choose between free blocks.
 type generator struct {
 	random          *rand.Rand
 	sizes           []int64 // in elements

@@ -7,9 +7,8 @@ import (
 	"symmem"
 )
 
-// openGroups opens overlapping groups; all ranks must call it. Group 0 is the world. Each other
-// group contains slightly more than half of the ranks and begins one rank after the previous group.
-// A group without this rank is nil.
+// openGroups opens overlapping groups. All ranks must call it. Group 0 is the world. Each other
+// group contains slightly more than half of the ranks. A group without this rank is nil.
 func openGroups(
 	ctx context.Context, world *symmem.Group, count int,
 ) ([]*symmem.Group, error) {

@@ -128,8 +128,8 @@ func (r *runner) runNorm(
 	return nil
 }
 
-// normReport combines the findings of all ranks. A norm that did not run on all ranks of its group
-// counts only if a rank found a wrong output.
+// normReport counts a norm that did not run on all ranks of its group only if a rank found a wrong
+// output.
 func normReport(results []rankResult, ranks int) (report NormReport) {
 	outcomesByNorm := map[int][normFailed + 1]bool{} // whether each outcome occurred on any rank
 	for rank := range results {

@@ -10,8 +10,8 @@ import (
 
 type outcome int
 
-// The outcomes are in ascending order of severity. A severe outcome on one rank can cause others:
-// for example, when a rank is lost, others time out.
+// The outcomes are in ascending order of severity. When a rank is lost, for example, others time
+// out.
 const (
 	succeeded outcome = iota
 	groupAborted

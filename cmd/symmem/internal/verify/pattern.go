@@ -23,8 +23,8 @@ type finding struct {
 // unused.
 const tolerance = 1e-5
 
-// setFormula assigns an order of additions (formula), a type and a reduction to planned case i, if
-// a formula is configured. Cases use all types and reductions in turn.
+// setFormula prepares planned case i for a configured order of additions (formula). Cases use all
+// types and reductions in turn.
 func (c *Config) setFormula(r *plannedCase, i int) {
 	if c.Deterministic <= symmem.FormulaAny {
 		return

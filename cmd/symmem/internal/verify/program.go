@@ -79,8 +79,8 @@ func compose(config Config) *program {
 
 func (c *composer) addStep(s step) { c.program.steps = append(c.program.steps, s) }
 
-// largeFirstSegment returns an argument for workload.MapSegments with which no rank has to map
-// memory later. MapSegments maps 32 times as much, which is twice the needed memory.
+// largeFirstSegment returns a size with which workload.MapSegments, which maps 32 times as much,
+// maps twice the needed memory.
 func (c *composer) largeFirstSegment() int64 {
 	need := (int64(c.config.Cases)*c.config.Elements + c.generator.maxLiveElements) * elementBytes
 	return (need/16 + workload.FirstSegment - 1) / workload.FirstSegment * workload.FirstSegment
@@ -144,8 +144,8 @@ func (c *composer) addCases(round, group int) {
 	}
 }
 
-// maxValue is the largest input of a case, so that sums over a few hundred ranks are exact in
-// float32. The checks in addChurn use the next maxValue values.
+// Sums of inputs up to maxValue over a few hundred ranks are exact in float32. The checks in
+// addChurn use the next maxValue values.
 const maxValue = 997
 
 func (c *composer) addReduces(blocks []liveBlock, cases ...plannedCase) {

@@ -154,8 +154,8 @@ func (r *Report) addCase(c Case, notRunResult string) {
 	r.Cases = append(r.Cases, c)
 }
 
-// newCase combines the findings of all ranks for planned case i. A case that did not complete on
-// every rank counts as not run, unless a rank found a wrong element.
+// newCase combines the findings of all ranks. A case that did not complete on every rank counts as
+// not run, unless a rank found a wrong element.
 func newCase(r *plannedCase, i, ranks int, results []rankResult) Case {
 	c := Case{
 		Name: r.name, Round: r.round, Group: r.group, Churn: r.isChurn,

@@ -25,10 +25,9 @@ type runner struct {
 	progress func(completedSteps, allSteps int)
 }
 
-// Run executes the workload on this rank. All ranks of the world must call it. The Report, which is
-// the same on all ranks, contains failures of the workload. If ranks cannot exchange their results,
-// Run returns an error and a Report on this rank only; with other errors, the Report is nil.
-// progress, if set, is called after each step.
+// Run executes the workload on this rank. All ranks of the world must call it. The Report is the
+// same on all ranks and contains failures. If ranks cannot exchange their results, Run returns an
+// error and a Report on this rank. progress, if set, is called after each step.
 func Run(
 	ctx context.Context, rt *symmem.Runtime, c Config, progress func(completedSteps, allSteps int),
 ) (*Report, error) {

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Encode appends a number to dst as an element of type t. The type must be able to represent it.
+// Encode appends a number to dst as an element of type t, which must be able to represent it.
 func Encode(dst []byte, t symmem.DataType, value float64) []byte {
 	order := binary.NativeEndian
 	switch t {

@@ -11,16 +11,15 @@ import (
 	"symmem"
 )
 
-// Gatherer exchanges results between ranks. Its memory is never registered, so it works even if the
-// ranks place memory differently.
+// Gatherer exchanges results between ranks, even if they place memory differently.
 type Gatherer struct {
 	group  *symmem.Group
 	stream *symmem.Stream
 	pool   *symmem.Pool
 }
 
-// OpenGatherer returns a Gatherer with a new group and stream, which work even after others have
-// failed. All ranks of the world must call it.
+// OpenGatherer returns a Gatherer that works even after other groups have failed. All ranks of the
+// world must call it.
 func OpenGatherer(ctx context.Context, rt *symmem.Runtime) (*Gatherer, error) {
 	group, err := rt.World().Split(ctx, 0, rt.Rank())
 	if err != nil {

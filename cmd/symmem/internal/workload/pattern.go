@@ -10,8 +10,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Pattern defines the data that each rank of a group sends and must receive in one call. Values are
-// small integers, whose sums are exact in every type, and differ between ranks, offsets and calls.
+// Pattern defines the data of one call. Values are small integers, whose sums are exact in every
+// type, and differ between ranks, offsets and calls.
 type Pattern struct {
 	Operation symmem.Operation
 	DataType  symmem.DataType
@@ -103,7 +103,7 @@ func (p *Pattern) Tolerance() float64 {
 }
 
 // SendRecvCounts returns the number of elements that a rank sends and receives. OpSend means that
-// each rank sends to the next one and receives from the previous one.
+// each rank sends to the next one.
 func (p *Pattern) SendRecvCounts(rank int) (send, recv int64) {
 	if p.Operation == symmem.OpSend {
 		return p.Count, p.Count

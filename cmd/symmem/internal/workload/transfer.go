@@ -10,7 +10,7 @@ import (
 // Transfer holds the pattern of a call and this rank's send and receive buffers.
 type Transfer struct {
 	Pattern
-	// Group is nil on ranks outside the group. They fill and read the memory as well, because pools
+	// Group is nil on ranks outside the group. They still fill and read the memory, because pools
 	// must record the same uses on all ranks.
 	Group      *symmem.Group
 	Send, Recv symmem.Memory
@@ -63,7 +63,7 @@ func (t *Transfer) Read(s *symmem.Stream) error {
 
 // Launch makes the call on a stream. This rank must be a member of the group. For OpSend, each rank
 // sends to the next one and, on recvStream, receives from the previous one. In a graph, both
-// streams must be the same, and even ranks send first, because NCCL executes calls in order.
+// streams must be the same; even ranks then send first, because NCCL executes calls in order.
 func (t *Transfer) Launch(ctx context.Context, s, recvStream *symmem.Stream) error {
 	g, send, recv, count, dataType := t.Group, t.Send, t.Recv, t.Count, t.DataType
 	switch t.Operation {

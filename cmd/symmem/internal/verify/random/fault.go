@@ -31,8 +31,8 @@ const (
 	mistakeCount
 )
 
-// testFault calls fault with a new group of all ranks. fault must make the group fail and return a
-// buffer, which testFault uses in another new group.
+// testFault calls fault with a new group. fault must make the group fail and return a buffer, which
+// testFault uses in another new group.
 func (f *faults) testFault(
 	ctx context.Context, s *symmem.Stream, bytes int64, tag uint64,
 	fault func(*symmem.Group) (symmem.Buffer, error),
@@ -64,8 +64,8 @@ func (f *faults) testFault(
 	return errors.Join(g.Close(), b.Free())
 }
 
-// failInReplay replays two graphs in a group of all ranks, while one rank makes a mistake. All
-// ranks must get an error, and each result must be right or marked as invalid.
+// failInReplay replays two graphs while one rank makes a mistake. All ranks must get an error, and
+// each result must be right or marked as invalid.
 func (f *faults) failInReplay(ctx context.Context) error {
 	faultyRank, s := f.choices.IntN(f.env.rt.Size()), choose(f.choices, f.env.streams)
 	p := choose(f.choices, f.buffers.pools)

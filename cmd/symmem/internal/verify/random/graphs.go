@@ -128,8 +128,8 @@ func (gs *graphs) checkReplayedOutputs(rec *recording, times int, prefix string)
 	gs.tally.Replays += int64(times)
 }
 
-// replayConcurrently launches several graphs and a call on random streams, and then waits for them.
-// The program does not order these launches, so symmem must order the calls of each group.
+// replayConcurrently launches several graphs and a call on random streams. The program does not
+// order these launches, so symmem must order the calls of each group.
 func (gs *graphs) replayConcurrently(ctx context.Context) error {
 	if len(gs.recordings) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"symmem/cmd/symmem/internal/workload"
 )
 
-// recording is a captured graph of calls that also copies each result to another buffer. The calls'
+// recording is a captured graph of calls that copies each result to another buffer. The calls'
 // buffers can be freed earlier, but the pool must not reuse their memory until the graph is closed.
 type recording struct {
 	graph graph
@@ -83,8 +83,8 @@ func (rec *recording) queueCall(
 	return s.Copy(dst, call.Recv)
 }
 
-// useBuffers overwrites the output and copies a byte of the input to dst. Ranks outside the group
-// call it too, so that all ranks use the same buffers in the same order.
+// useBuffers is called even outside the group, so that all ranks use the same buffers in the same
+// order.
 func (call *testCall) useBuffers(dst symmem.Memory, s *symmem.Stream) error {
 	n := min(1, call.Send.Bytes(), dst.Bytes()) // 0 for calls that use only one buffer
 	src, srcErr := call.Send.Slice(0, n)

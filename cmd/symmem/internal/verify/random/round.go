@@ -90,8 +90,8 @@ func (r *round) newPool(ctx context.Context, i int) (*symmem.Pool, error) {
 	return p, workload.MapSegments(ctx, p, r.groups.worldGroup, r.config.MaxBytes*maxLiveMessages/8)
 }
 
-// allocateInScope allocates buffers in a scope of a group, and then ends or abandons the scope. On
-// a rank outside the group, it allocates them without a scope.
+// allocateInScope allocates buffers in a scope, and then ends or abandons the scope. Ranks outside
+// the group have no scope.
 func (r *round) allocateInScope(ctx context.Context) error {
 	p, g := choose(r.choices, r.buffers.pools), choose(r.choices, r.groups.all)
 	n, abandoned := 1+r.choices.IntN(4), r.choices.isOneIn(8)
@@ -210,8 +210,8 @@ func (r *round) reserve(ctx context.Context) error {
 	return p.Reserve(ctx, bytes, r.groups.worldGroup)
 }
 
-// isPlacedByAddress reports whether the run places blocks by address, which makes sums wrong. To
-// show the wrong sums, it skips steps that compare ranks even if checks are off.
+// isPlacedByAddress reports whether blocks are placed by address. To show the wrong sums, the run
+// then skips steps that always compare ranks.
 func (r *round) isPlacedByAddress() bool { return r.config.Placement == symmem.PlaceByAddress }
 
 func (r *round) trim(ctx context.Context) error {

@@ -99,8 +99,8 @@ func (r *runner) runRounds(ctx context.Context) error {
 	return r.compareUsage(ctx)
 }
 
-// gatherFailure adds the results of all ranks to the report of a failed round, because ranks
-// outside the failed group do not know why it failed. It returns cause, this rank's error.
+// gatherFailure adds the results of all ranks to the report, because ranks outside the failed group
+// do not know why it failed. It returns cause, this rank's error.
 func (r *runner) gatherFailure(
 	ctx context.Context, env *environment, number int, cause error,
 ) error {

@@ -7,9 +7,8 @@ import (
 	"symmem"
 )
 
-// suspend releases the memory of a pool, and sometimes of the world, and then allocates it again,
-// while graphs stay open. It does nothing if a graph contains NCCL's window kernels, because the
-// memory is then busy.
+// suspend releases memory and allocates it again, while graphs stay open. If a graph contains
+// NCCL's window kernels, the memory is busy.
 func (r *round) suspend(ctx context.Context) error {
 	p, withGroup := choose(r.choices, r.buffers.pools), r.choices.isOneIn(2)
 	if r.isPlacedByAddress() {

@@ -30,8 +30,7 @@ var resourceNames = [resourceCount]string{
 	"goroutines", "file descriptors", "shared mappings", "bytes in pools", "bytes of device memory",
 }
 
-// tolerances returns how much the usage of each resource may grow. CUDA and NCCL open files and
-// load kernels on first use, which may be in any round.
+// CUDA and NCCL open files and load kernels on first use, which may be in any round.
 func (r *runner) tolerances() usage {
 	if r.backend() != "nccl" {
 		return usage{}
