@@ -53,9 +53,9 @@ func goValue(value *C.struct_symmem_value, site C.uint32_t, number *C.int64_t) C
 		name := C.GoStringN(&value.name[0], C.int(value.name_length))
 		result, err := library.CombineNumber(uint64(value.group), int(value.operation), name,
 			int64(*number), uint32(site))
-		onlyCompares := value.operation == C.SYMMEM_VALUE_AGREE ||
+		isComparison := value.operation == C.SYMMEM_VALUE_AGREE ||
 			value.operation == C.SYMMEM_VALUE_AGREE_FLOAT
-		if err == nil && !onlyCompares {
+		if err == nil && !isComparison {
 			*number = C.int64_t(result)
 		}
 		return err

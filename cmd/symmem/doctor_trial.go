@@ -245,6 +245,6 @@ func (t *trial) recordKernel(c *doctor.TrialCall, earlierLaunches int) {
 	}
 	kernels := log[earlierLaunches:].KernelsOf(proof.CollectiveOf(c.Operation, c.Bytes/4, 4))
 	if kernels.Logged {
-		c.Kernel, c.UsedWindows = kernels.Description, kernels.UseWindows
+		c.Kernel, c.UsedWindows = kernels.Description, kernels.Windowed
 	}
 }

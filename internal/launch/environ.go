@@ -18,8 +18,8 @@ func (s *Spec) environ(rank int, store rendezvous.Endpoint) []string {
 		return isOwn || name == "TORCHELASTIC_ERROR_FILE"
 	})
 	// Without OMP_NUM_THREADS, OpenMP would start a thread per core in each rank.
-	setsThreads := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
-	if s.Ranks > 1 && !slices.ContainsFunc(env, setsThreads) {
+	isThreadCount := func(entry string) bool { return strings.HasPrefix(entry, "OMP_NUM_THREADS=") }
+	if s.Ranks > 1 && !slices.ContainsFunc(env, isThreadCount) {
 		env = append(env, "OMP_NUM_THREADS=1")
 	}
 	for name, value := range own {

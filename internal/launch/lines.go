@@ -52,7 +52,7 @@ func (s *sink) writeLocked(b []byte) {
 }
 
 // endUnfinishedLine writes a newline if text would otherwise continue the line of another
-// lineWriter. A progress bar does not end if text begins with \r. The caller must hold s.mu.
+// lineWriter. Text that begins with \r may replace a progress bar. The caller must hold s.mu.
 func (s *sink) endUnfinishedLine(writer *lineWriter, text []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == writer {
@@ -123,8 +123,8 @@ func (l *lineWriter) writeAfterDelay() {
 	l.writePending()
 }
 
-// writePending keeps a last carriage return, because a newline may follow. The caller must hold
-// sink.mu.
+// writePending does not write a trailing carriage return, because a newline may follow. The caller
+// must hold sink.mu.
 func (l *lineWriter) writePending() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {

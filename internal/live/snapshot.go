@@ -28,7 +28,7 @@ type Snapshot struct {
 	Library string    `json:"library,omitempty"`
 	Check   string    `json:"check"`             // level of checks
 	Formula string    `json:"formula"`           // order of additions in sums
-	Address string    `json:"address,omitempty"` // served TCP address, or empty
+	Address string    `json:"address,omitempty"` // TCP address that the rank serves, or empty
 	// Waits lists the calls that wait for other ranks, oldest first. Groups is sorted by ID.
 	Waits  []Wait  `json:"waits"`
 	Groups []Group `json:"groups"`

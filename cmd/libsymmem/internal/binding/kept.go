@@ -34,12 +34,12 @@ func (s addressRange) contains(address uintptr) bool { return address-s.start < 
 const maxUnmappedSegments = 1024
 
 func (k *closedRankBuffers) keepRank(rank symmem.Interop) {
-	if holdsBuffers(rank) {
+	if hasLiveBuffers(rank) {
 		k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop { return append(ranks, rank) })
 	}
 }
 
-func holdsBuffers(rank symmem.Interop) bool {
+func hasLiveBuffers(rank symmem.Interop) bool {
 	buffers, _ := rank.Live(nil)
 	return buffers > 0
 }
@@ -103,7 +103,7 @@ func (k *closedRankBuffers) freeBuffer(address uintptr) (bool, error) {
 		if err != nil {
 			continue
 		}
-		if !holdsBuffers(rank) {
+		if !hasLiveBuffers(rank) {
 			k.updateRanks(func(ranks []symmem.Interop) []symmem.Interop {
 				return slices.DeleteFunc(ranks, func(r symmem.Interop) bool { return r == rank })
 			})

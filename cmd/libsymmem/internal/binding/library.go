@@ -79,7 +79,7 @@ func (l *Library) IsAnyWorldOpen() bool { return len(l.ranks.allRanks()) > 0 }
 
 // RecordsCallSites reports whether any open world records call sites.
 func (l *Library) RecordsCallSites() bool {
-	return slices.ContainsFunc(l.ranks.allRanks(), func(r *rank) bool { return r.recordsCallSites })
+	return slices.ContainsFunc(l.ranks.allRanks(), func(r *rank) bool { return r.hasCallSites })
 }
 
 type worldDescription struct {

@@ -21,7 +21,7 @@ const LocalPool = -1
 type pool struct {
 	*symmem.Pool
 	owner        *rank
-	holdsSignals bool
+	isForSignals bool
 
 	mu        sync.Mutex
 	retired   []symmem.Buffer // guarded by mu
@@ -151,7 +151,7 @@ func (t *poolTable) openSignals(owner *rank, o symmem.PoolOptions) (*pool, error
 	defer t.mu.Unlock()
 	p, err := t.openLocked(owner, o)
 	if err == nil {
-		p.holdsSignals = true
+		p.isForSignals = true
 	}
 	return p, err
 }

@@ -11,11 +11,11 @@ import (
 
 // rank holds this process's state in one open world.
 type rank struct {
-	session          *session
-	rt               *symmem.Runtime
-	isAlone          bool
-	usesHostBackend  bool
-	recordsCallSites bool
+	session       *session
+	rt            *symmem.Runtime
+	isAlone       bool
+	isHostBackend bool
+	hasCallSites  bool
 
 	worldHandle uint64 // handle of the group of all ranks
 	groupTable  groupTable
@@ -28,8 +28,8 @@ type rank struct {
 
 func newRank(s *session, rt *symmem.Runtime, o *Options, kind rankKind) (*rank, error) {
 	r := &rank{
-		session: s, rt: rt, isAlone: kind == aloneRank, usesHostBackend: rt.Device().Ordinal < 0,
-		recordsCallSites: o.recordsCallSites(),
+		session: s, rt: rt, isAlone: kind == aloneRank, isHostBackend: rt.Device().Ordinal < 0,
+		hasCallSites: o.shouldRecordCallSites(),
 	}
 	r.groupTable.init(r)
 	r.installObserver()
@@ -98,7 +98,7 @@ func (r *rank) findStream(handle uintptr) (*symmem.Stream, error) {
 			return nil, err
 		}
 	}
-	if len(r.session.ranks.allRanks()) > 1 && r.usesHostBackend {
+	if len(r.session.ranks.allRanks()) > 1 && r.isHostBackend {
 		use := r.session.lastUses.findOrAdd(handle, &lastUse{})
 		return s, use.waitForOthers(streamUse{r, s}, handle)
 	}
@@ -142,7 +142,7 @@ func (r *rank) checkNotFreedElsewhere(address uintptr, bytes int64) error {
 			return err
 		}
 	}
-	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.usesHostBackend)
+	return r.session.closedRankBuffers.checkNotFreed(address, bytes, r.isHostBackend)
 }
 
 func (r *rank) register(g *group, p *pool, stream uintptr) error {

@@ -65,7 +65,7 @@ func (ws *windows) CloseSignalWords(address uintptr) error {
 		if err != nil || b.Address() != address {
 			continue
 		}
-		if p := ws.session.poolTable.findWrapper(b.Pool()); p != nil && p.holdsSignals {
+		if p := ws.session.poolTable.findWrapper(b.Pool()); p != nil && p.isForSignals {
 			return errors.Join(b.Free(), ws.session.poolTable.closeSignals(p))
 		}
 	}

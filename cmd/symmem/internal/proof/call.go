@@ -36,7 +36,7 @@ func (c Collective) String() string { return fmt.Sprintf("%s %d B", c.Operation,
 type Kernels struct {
 	Collective
 	Logged      bool   // the log contains the call
-	UseWindows  bool   // all kernels use windows
+	Windowed    bool   // all kernels use windows
 	Description string // such as "symmetric kernel AllReduce_RSxLD_AGxST"
 }
 
@@ -54,7 +54,7 @@ func (l Log) KernelsOf(c Collective) Kernels {
 		if launches[choice.Description]++; launches[choice.Description] == 1 {
 			distinct = append(distinct, choice.Description)
 		}
-		useWindows = useWindows && choice.UsesWindows
+		useWindows = useWindows && choice.Windowed
 	}
 	switch len(distinct) {
 	case 0:

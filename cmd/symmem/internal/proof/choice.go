@@ -12,7 +12,7 @@ type Choice struct {
 	// Description begins with "symmetric kernel " if the kernel uses windows, "copy engine, " for
 	// copies between windows, and otherwise "plain ".
 	Description string
-	UsesWindows bool
+	Windowed    bool
 }
 
 var (
@@ -36,7 +36,7 @@ func ParseChoice(message string) (c Choice, ok bool) {
 		if kernel == nil {
 			return c, false
 		}
-		c.Description, c.UsesWindows = "symmetric kernel "+kernel[1], true
+		c.Description, c.Windowed = "symmetric kernel "+kernel[1], true
 		if kernel[2] != "" { // NCCL 2.27 omits it
 			callsText = kernel[2]
 		}
@@ -47,7 +47,7 @@ func ParseChoice(message string) (c Choice, ok bool) {
 		}
 		c.Description = "plain " + kernel[1] + "/" + kernel[2]
 	default:
-		c.Description, c.UsesWindows = "copy engine, "+chosen, true
+		c.Description, c.Windowed = "copy engine, "+chosen, true
 	}
 	bytes, err := strconv.ParseInt(launch[3], 10, 64)
 	calls, callsErr := strconv.Atoi(callsText)

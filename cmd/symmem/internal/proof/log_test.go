@@ -42,7 +42,7 @@ func TestLogsOfEachVersion(t *testing.T) {
 func describeLog(l Log) string {
 	var b strings.Builder
 	for _, c := range l {
-		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.Description, c.UsesWindows,
+		fmt.Fprintf(&b, "%v: %s, windowed %v, %d works\n", c.Collective, c.Description, c.Windowed,
 			c.Calls)
 	}
 	return b.String()
@@ -59,7 +59,7 @@ func describeKernels(t *testing.T, l Log, input string) string {
 		}
 		a := l.KernelsOf(Collective{name, bytes})
 		verdict := "not windowed"
-		if a.UseWindows {
+		if a.Windowed {
 			verdict = "windowed"
 		}
 		fmt.Fprintf(&b, "%-12s %v\n", verdict, a)
@@ -96,7 +96,7 @@ func TestParseChoice(t *testing.T) {
 		}
 		kernel := name.Draw(t, "kernel")
 		var message string
-		if want.UsesWindows = rapid.Bool().Draw(t, "windowed"); want.UsesWindows {
+		if want.Windowed = rapid.Bool().Draw(t, "windowed"); want.Windowed {
 			want.Description, want.Calls = "symmetric kernel "+kernel, number.Draw(t, "works")
 			message = fmt.Sprintf(
 				"%s [Symmetric]: %d Bytes -> Kernel %s nchannels %d nthreads %d nWorks %d",

@@ -14,13 +14,12 @@ import (
 // Recorder makes NCCL write its log to a file.
 type Recorder struct {
 	file        string
-	isTemporary bool // unless the user has requested the log
+	isTemporary bool // the user has not requested a log
 	problem     string
 }
 
-// Start makes NCCL log its choices, to a file without a name unless the user wants a log. It keeps
-// variables that the user has set. It must be called before this process first calls NCCL, which
-// caches the variables.
+// Start makes NCCL log its choices, unless the user has set NCCL's log variables otherwise. It must
+// be called before this process first calls NCCL, which caches the variables.
 func Start() (*Recorder, error) {
 	s := newSettings(os.Getenv)
 	r := &Recorder{problem: s.problem}
@@ -48,7 +47,7 @@ func (r *Recorder) createFile(s *settings) (err error) {
 	case s.filePattern != "":
 		r.file = expandPattern(s.filePattern, host, os.Getpid())
 		return nil
-	case s.userWantsLog:
+	case s.isLogRequested:
 		folder, err := os.MkdirTemp("", "symmem-proof-")
 		if err != nil {
 			return err
@@ -68,8 +67,8 @@ func (r *Recorder) createFile(s *settings) (err error) {
 // openTemporary is the flag __O_TMPFILE in asm-generic/fcntl.h.
 const openTemporary = 0x400000
 
-// The descriptor of the unnamed file must stay open until the process exits, because NCCL may open
-// /proc/PID/fd/FD much later.
+// The descriptor that createUnnamed returns must stay open until the process exits, because NCCL
+// may open /proc/PID/fd/FD much later.
 func createUnnamed(folder string) (fd int, err error) {
 	const flags = syscall.O_RDWR | syscall.O_CLOEXEC
 	fd, err = syscall.Open(folder, flags|openTemporary|syscall.O_DIRECTORY, 0o600)
@@ -122,10 +121,10 @@ const (
 const defaultSubsystems = "INIT,TUNING,REG,ALLOC,NET"
 
 type settings struct {
-	variables    map[string]string
-	filePattern  string // the user's value of NCCL_DEBUG_FILE
-	userWantsLog bool
-	problem      string
+	variables      map[string]string
+	filePattern    string // the user's value of NCCL_DEBUG_FILE
+	isLogRequested bool
+	problem        string
 }
 
 // newSettings chooses values for the unset log variables, except NCCL_DEBUG_FILE.
@@ -139,20 +138,20 @@ func newSettings(getenv func(string) string) settings {
 		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or set it to INFO", levelVariable, level)
 	default:
-		s.userWantsLog = true
+		s.isLogRequested = true
 	}
 	switch {
 	case subsystems == "":
 		s.variables[subsystemsVariable] = defaultSubsystems
-	case !enablesTuning(subsystems) && s.problem == "":
+	case !isTuningEnabled(subsystems) && s.problem == "":
 		s.problem = fmt.Sprintf("%s is %s, so NCCL does not log which kernels it uses: unset "+
 			"it, or add TUNING", subsystemsVariable, subsystems)
 	}
 	return s
 }
 
-// enablesTuning reports whether a list of subsystems enables TUNING. A leading ^ inverts the list.
-func enablesTuning(subsystems string) bool {
+// isTuningEnabled reports whether a list of subsystems enables TUNING. A leading ^ inverts the list.
+func isTuningEnabled(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {
 		if strings.EqualFold(name, "TUNING") || strings.EqualFold(name, "ALL") {

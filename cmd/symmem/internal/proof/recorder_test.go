@@ -59,8 +59,8 @@ func TestSettingsKeepUserVariables(t *testing.T) {
 			if got := strings.Join(set, " "); got != tt.set {
 				t.Errorf("variables are %q, want %q", got, tt.set)
 			}
-			if s.filePattern != tt.pattern || s.userWantsLog != tt.wantsLog {
-				t.Errorf("pattern = %q, wants log = %v; want %q, %v", s.filePattern, s.userWantsLog,
+			if s.filePattern != tt.pattern || s.isLogRequested != tt.wantsLog {
+				t.Errorf("pattern = %q, wants log = %v; want %q, %v", s.filePattern, s.isLogRequested,
 					tt.pattern, tt.wantsLog)
 			}
 			if !strings.Contains(s.problem, tt.problem) || tt.problem == "" && s.problem != "" {

@@ -32,11 +32,11 @@ var (
 // support holds what a log contains about windows. A window between machines needs GIN, NCCL's
 // communication that kernels start.
 type support struct {
-	spansNodes   bool
-	fields       map[string]string // from unsupportedMessage, or nil
-	lacksPlugin  bool
-	lacksGDRCopy bool
-	skippedType  string // the NCCL_GIN_TYPE that excludes a plug-in
+	isMultiNode      bool
+	fields           map[string]string // from unsupportedMessage, or nil
+	isPluginMissing  bool
+	isGDRCopyMissing bool
+	skippedType      string // the NCCL_GIN_TYPE that excludes a plug-in
 }
 
 func whyNoWindows(log io.Reader) (string, error) {
@@ -56,7 +56,7 @@ func whyNoWindows(log io.Reader) (string, error) {
 
 func (s *support) add(message string) {
 	if nodes := nodesMessage.FindStringSubmatch(message); nodes != nil {
-		s.spansNodes = nodes[1] != "1"
+		s.isMultiNode = nodes[1] != "1"
 	}
 	switch {
 	case unsupportedMessage.MatchString(message):
@@ -67,9 +67,9 @@ func (s *support) add(message string) {
 	case strings.HasPrefix(message, "symmetricSupport "):
 		s.fields = nil
 	case strings.HasSuffix(message, "GIN/Plugin: Failed to initialize any GIN plugin"):
-		s.lacksPlugin = true
+		s.isPluginMissing = true
 	case strings.Contains(message, "RMA/Socket") && strings.Contains(message, "requires GDRCopy"):
-		s.lacksGDRCopy = true
+		s.isGDRCopyMissing = true
 	case strings.HasPrefix(message, "GIN/Plugin: Skipping plugin"):
 		if _, value, ok := strings.Cut(message, "NCCL_GIN_TYPE="); ok {
 			s.skippedType, _, _ = strings.Cut(value, " ")
@@ -87,15 +87,15 @@ func (s *support) reason() string {
 		return ""
 	case s.fields["cuMemEnable"] == "0":
 		return "cuMem is disabled (NCCL_CUMEM_ENABLE)"
-	case !s.spansNodes || !hasGIN || gin != "0":
+	case !s.isMultiNode || !hasGIN || gin != "0":
 		return "NCCL does not say why. Possible reasons: some GPUs of a machine cannot access each " +
 			"other's memory (P2P), or NCCL_WIN_ENABLE is 0"
-	case s.lacksGDRCopy:
+	case s.isGDRCopyMissing:
 		return "windows between machines need GIN, which over sockets needs GDRCopy (libgdrapi.so)"
 	case s.skippedType != "":
 		return "windows between machines need GIN, and NCCL_GIN_TYPE=" + s.skippedType +
 			" excludes a plug-in that NCCL has found"
-	case s.lacksPlugin:
+	case s.isPluginMissing:
 		return "windows between machines need GIN, and NCCL found no GIN plug-in"
 	case s.fields["cuMemGdrSupport"] == "0":
 		return "windows between machines need GIN, which needs GPUDirect RDMA with memory of cuMemCreate"

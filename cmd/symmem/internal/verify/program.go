@@ -47,8 +47,8 @@ type program struct {
 	cases []plannedCase
 	slots int // number of buffers, each of which has a slot
 
-	firstSegment int64 // in bytes
-	mapsSegments bool  // call workload.MapSegments before the first step
+	firstSegment    int64 // in bytes
+	mustMapSegments bool  // call workload.MapSegments before the first step
 }
 
 const elementBytes = 4
@@ -65,7 +65,7 @@ func compose(config Config) *program {
 	c := &composer{config: config, generator: newGenerator(config.Seed, config.Elements)}
 	c.program.firstSegment = workload.FirstSegment
 	if config.Placement == symmem.PlaceByAddress {
-		c.program.firstSegment, c.program.mapsSegments = c.largeFirstSegment(), true
+		c.program.firstSegment, c.program.mustMapSegments = c.largeFirstSegment(), true
 	}
 	for round := 1; round <= config.Rounds; round++ {
 		c.addChurn(round)

@@ -126,7 +126,7 @@ func TestPlacementByAddressMapsTwiceTheMemory(t *testing.T) {
 		for _, s := range p.steps {
 			m.step(s)
 		}
-		if prepared := 32 * p.firstSegment / elementBytes; !p.mapsSegments || 2*m.peak > prepared {
+		if prepared := 32 * p.firstSegment / elementBytes; !p.mustMapSegments || 2*m.peak > prepared {
 			t.Fatalf("up to %d elements are held at once, but only %d are mapped in advance",
 				m.peak, prepared)
 		}

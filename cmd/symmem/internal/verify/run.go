@@ -124,7 +124,7 @@ func (r *runner) prepare(ctx context.Context) (err error) {
 		Domain: r.rt.World(), Placement: r.config.Placement,
 		FirstSegment: r.program.firstSegment,
 	})
-	if err != nil || !r.program.mapsSegments {
+	if err != nil || !r.program.mustMapSegments {
 		return err
 	}
 	return workload.MapSegments(ctx, r.pool, r.rt.World(), r.program.firstSegment)

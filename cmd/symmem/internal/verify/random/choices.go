@@ -17,6 +17,7 @@ func newChoices(c *Config, round int) *choices {
 
 func choose[T any](d *choices, options []T) T { return options[d.IntN(len(options))] }
 
+// isOneIn returns true with a probability of 1/n.
 func (d *choices) isOneIn(n int) bool { return d.IntN(n) == 0 }
 
 func (d *choices) drawSize() int64 {

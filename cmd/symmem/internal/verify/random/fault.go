@@ -85,7 +85,7 @@ func (f *faults) failInReplay(ctx context.Context) error {
 				return b, err
 			}
 		}
-		direct, err := takesDirectPath(recs[0].calls[0])
+		direct, err := isOnDirectPath(recs[0].calls[0])
 		if err != nil {
 			return b, err
 		}
@@ -105,8 +105,8 @@ func (f *faults) failInReplay(ctx context.Context) error {
 	})
 }
 
-// takesDirectPath reports whether a call takes the direct path, whose kernels mark invalid results.
-func takesDirectPath(call *testCall) (bool, error) {
+// isOnDirectPath reports whether a call takes the direct path, whose kernels mark invalid results.
+func isOnDirectPath(call *testCall) (bool, error) {
 	explanation, err := call.Group.Explain(
 		call.Operation, call.Send, call.Recv, call.Count, call.DataType)
 	return explanation.Path == "direct", err
