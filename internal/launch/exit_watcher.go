@@ -23,7 +23,7 @@ func newExitWatcher() (*exitWatcher, error) {
 	return &exitWatcher{epoll: epoll, watched: map[int]*os.File{}}, nil
 }
 
-// add watches a rank's process, which must not be reaped before awaitExits has reported it.
+// add watches a rank's process, which must not be reaped before waitForExits has reported it.
 func (w *exitWatcher) add(number, pid int) error {
 	process, err := sys.Pidfd(pid)
 	if err != nil {
@@ -37,8 +37,8 @@ func (w *exitWatcher) add(number, pid int) error {
 	return nil
 }
 
-// awaitExits returns after the last exit.
-func (w *exitWatcher) awaitExits(report func(rank int)) error {
+// waitForExits returns after the last exit.
+func (w *exitWatcher) waitForExits(report func(rank int)) error {
 	for len(w.watched) > 0 {
 		var events [64]syscall.EpollEvent
 		n, err := syscall.EpollWait(w.epoll, events[:], -1)

@@ -41,13 +41,13 @@ func TestExitIsReportedOnce(t *testing.T) {
 	}
 	kill(0)
 	var exited []int
-	err = watcher.awaitExits(func(number int) {
+	err = watcher.waitForExits(func(number int) {
 		if exited = append(exited, number); len(exited) == 1 {
 			kill(1)
 		}
 	})
 	if err != nil || !slices.Equal(exited, []int{0, 1}) {
-		t.Errorf("awaitExits reported ranks %v and returned %v; want [0 1] and no error", exited, err)
+		t.Errorf("waitForExits reported ranks %v and returned %v; want [0 1] and no error", exited, err)
 	}
 	for _, c := range processes {
 		_ = c.Wait()

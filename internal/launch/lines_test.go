@@ -112,7 +112,7 @@ func TestPromptIsWrittenBeforeAnswer(t *testing.T) {
 			defer answer.Close()
 			spec.Stdin, spec.OmitPrefix = stdin, plain
 			done := startRun(testContext(t), spec)
-			out.await(t, 1, "go on? ")
+			out.waitFor(t, 1, "go on? ")
 			if _, err := io.WriteString(answer, "yes\n"); err != nil {
 				t.Fatal(err)
 			}

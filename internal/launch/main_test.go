@@ -318,8 +318,8 @@ func (p *transcript) read() (string, <-chan struct{}) {
 	return p.text.String(), p.changed
 }
 
-// await waits until the output contains substring n times, and returns the output.
-func (p *transcript) await(t *testing.T, n int, substring string) string {
+// waitFor waits until the output contains substring n times, and returns the output.
+func (p *transcript) waitFor(t *testing.T, n int, substring string) string {
 	t.Helper()
 	deadline := time.After(testTimeout)
 	for {
@@ -353,7 +353,7 @@ func processIDs(t *testing.T, text string) (processes []int) {
 	return processes
 }
 
-func awaitProcessEnd(t *testing.T, pid int) {
+func waitForProcessEnd(t *testing.T, pid int) {
 	t.Helper()
 	process, err := sys.Pidfd(pid)
 	if errors.Is(err, syscall.ESRCH) {

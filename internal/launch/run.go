@@ -22,9 +22,9 @@ import (
 // Run starts the ranks and returns when all of them have exited. Failed ranks are not an error of
 // Run. A Result without ranks means that no process is running.
 //
-// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result, as it
-// does for errors of the output. If the reader of an output pipe has closed it, the ranks get
-// SIGTERM and Result.Signal is SIGPIPE.
+// When ctx is done, Run kills all ranks and returns the cause of ctx with a complete Result. An
+// error while writing the output comes with a complete Result as well. If the reader of an output
+// pipe has closed it, the ranks get SIGTERM and Result.Signal is SIGPIPE.
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	path, err := spec.validate()
 	if err != nil {
@@ -141,7 +141,7 @@ func (j *job) sinks() []*sink {
 }
 
 // start starts all ranks or none. The thread that forks the ranks waits until run returns, because
-// the kernel kills the ranks when it exits.
+// the kernel kills the ranks when that thread exits.
 func (j *job) start() error {
 	started := make(chan error)
 	go func() {
@@ -191,7 +191,7 @@ func (j *job) killRanks(n int) {
 func (j *job) reap(watcher *exitWatcher) {
 	defer watcher.close()
 	exitIndex := 0
-	err := watcher.awaitExits(func(number int) {
+	err := watcher.waitForExits(func(number int) {
 		exitIndex++
 		go func(exitIndex int) { j.exits <- j.ranks[number].cleanUp(exitIndex) }(exitIndex)
 	})

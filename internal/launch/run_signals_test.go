@@ -22,24 +22,24 @@ func TestSignalsReachAllRanks(t *testing.T) {
 	signals := make(chan os.Signal, 2) // buffered, because Run stops reading when the job has ended
 	spec.Signals = signals
 	done := startRun(testContext(t), spec)
-	out.await(t, 3, "ready")
+	out.waitFor(t, 3, "ready")
 	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGINT} {
 		signals <- s
-		out.await(t, 3, "got "+s.String())
+		out.waitFor(t, 3, "got "+s.String())
 	}
 	signals <- syscall.SIGTERM
 	if o := <-done; o.err != nil || o.Code != 0 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
-	out.await(t, 3, "got terminated")
+	out.waitFor(t, 3, "got terminated")
 }
 
 func TestRunHandlesProcessSignals(t *testing.T) {
 	out := newTranscript()
 	done := startRun(testContext(t), newSpec("print signals", 2, out))
-	out.await(t, 2, "ready")
+	out.waitFor(t, 2, "ready")
 	kill(t, os.Getpid(), syscall.SIGHUP)
-	out.await(t, 2, "got hangup")
+	out.waitFor(t, 2, "got hangup")
 	kill(t, os.Getpid(), syscall.SIGTERM)
 	if o := <-done; o.err != nil || o.Code != 0 {
 		t.Fatalf("unexpected result of Run: %+v", o)
@@ -52,7 +52,7 @@ func TestSecondInterruptKills(t *testing.T) {
 	signals := make(chan os.Signal, 2) // buffered, because Run stops reading when the job has ended
 	spec.Signals = signals
 	done := startRun(testContext(t), spec)
-	out.await(t, 2, "ready")
+	out.waitFor(t, 2, "ready")
 	signals <- syscall.SIGINT
 	signals <- syscall.SIGINT
 	o := <-done
@@ -67,13 +67,13 @@ func TestStubbornRanksAreKilledAfterSIGTERM(t *testing.T) {
 	signals := make(chan os.Signal)
 	spec.Signals, spec.KillDelay = signals, 100*time.Millisecond
 	done := startRun(testContext(t), spec)
-	out.await(t, 2, "ready")
+	out.waitFor(t, 2, "ready")
 	signals <- syscall.SIGTERM
 	o := <-done
 	if o.err != nil || o.Code != 128+9 || o.Exits[1].Signal != syscall.SIGKILL {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
-	out.await(t, 1, "sending SIGKILL to the remaining ranks")
+	out.waitFor(t, 1, "sending SIGKILL to the remaining ranks")
 }
 
 // TestLauncherReportsDescriptorLimit checks the message that the launcher prints if it has too
@@ -90,7 +90,7 @@ func TestLauncherReportsDescriptorLimit(t *testing.T) {
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
 			}
-			out.await(t, 1, "raise the limit of open files (ulimit -n)")
+			out.waitFor(t, 1, "raise the limit of open files (ulimit -n)")
 			cancel()
 			_ = c.Wait() // fails if the launcher was killed
 		})
@@ -102,7 +102,7 @@ func TestStubbornRanksAreKilledAfterFailure(t *testing.T) {
 	spec := newSpec("ignore signals", 2, out)
 	spec.Grace, spec.TermWait = -1, -1
 	done := startRun(testContext(t), spec)
-	kill(t, processIDs(t, out.await(t, 2, "ready"))[0], syscall.SIGKILL)
+	kill(t, processIDs(t, out.waitFor(t, 2, "ready"))[0], syscall.SIGKILL)
 	if o := <-done; o.err != nil || o.Code != 128+9 {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
@@ -115,7 +115,7 @@ func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 	spec := newSpec("print signals", 2, out)
 	spec.Grace = -1
 	done := startRun(testContext(t), spec)
-	text := out.await(t, 2, "ready")
+	text := out.waitFor(t, 2, "ready")
 	processes := processIDs(t, text)
 	kill(t, processes[0], syscall.SIGSTOP)
 	var status syscall.WaitStatus
@@ -132,14 +132,14 @@ func TestStoppedRankIsNamedAndTerminated(t *testing.T) {
 		!strings.Contains(text, want) {
 		t.Errorf("got output %q, want a SIGTERM message with %q", text, want)
 	}
-	out.await(t, 1, "got terminated")
+	out.waitFor(t, 1, "got terminated")
 }
 
 func TestCanceledContextKillsGrandchildren(t *testing.T) {
 	out := newTranscript()
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	done := startRun(ctx, newSpec("start child", 2, out))
-	processes := processIDs(t, out.await(t, 2, "ready"))
+	processes := processIDs(t, out.waitFor(t, 2, "ready"))
 	if len(processes) != 4 {
 		t.Fatalf("got processes %v, want 4", processes)
 	}
@@ -150,7 +150,7 @@ func TestCanceledContextKillsGrandchildren(t *testing.T) {
 		t.Fatalf("unexpected result of Run: %+v", o)
 	}
 	for _, pid := range processes {
-		awaitProcessEnd(t, pid)
+		waitForProcessEnd(t, pid)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestRankExitKillsItsChildren(t *testing.T) {
 		t.Fatalf("got processes %v in %q, want 4", processes, text)
 	}
 	for _, pid := range processes {
-		awaitProcessEnd(t, pid)
+		waitForProcessEnd(t, pid)
 	}
 }
 
@@ -189,13 +189,13 @@ func TestRanksDieWithLauncher(t *testing.T) {
 		defer close(copied)
 		_, _ = io.Copy(out, r)
 	}()
-	processes := processIDs(t, out.await(t, 2, "ready"))
+	processes := processIDs(t, out.waitFor(t, 2, "ready"))
 	kill(t, cmd.Process.Pid, syscall.SIGKILL)
 	if err := cmd.Wait(); err == nil {
 		t.Fatal("the launcher exited with code 0 after SIGKILL")
 	}
 	for _, pid := range processes {
-		awaitProcessEnd(t, pid)
+		waitForProcessEnd(t, pid)
 	}
 	<-copied
 }
@@ -247,8 +247,8 @@ func TestClosedOutputReaderTerminatesRanks(t *testing.T) {
 		t.Fatalf("got processes %v, want 4", processes)
 	}
 	for _, pid := range processes {
-		awaitProcessEnd(t, pid)
+		waitForProcessEnd(t, pid)
 	}
-	out.await(t, 1, "the output of the launcher was closed: sending SIGTERM")
-	out.await(t, 1, "result signal: broken pipe")
+	out.waitFor(t, 1, "the output of the launcher was closed: sending SIGTERM")
+	out.waitFor(t, 1, "result signal: broken pipe")
 }

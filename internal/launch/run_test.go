@@ -211,12 +211,12 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 	defer feed.Close()
 	spec.Stdin = stdin
 	done := startRun(testContext(t), spec)
-	text := out.await(t, 2, "ready")
+	text := out.waitFor(t, 2, "ready")
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "[1]") {
 			lost := processIDs(t, line)[0]
 			kill(t, lost, syscall.SIGKILL)
-			awaitProcessEnd(t, lost)
+			waitForProcessEnd(t, lost)
 		}
 	}
 	// Rank 0 detects the loss only now, and must still be running to report it.
@@ -230,7 +230,7 @@ func TestRanksCanReportKilledRank(t *testing.T) {
 	if got := o.Exits[1].String(); !strings.Contains(got, "killed by signal 9 (killed)") {
 		t.Fatalf("String() = %q; want signal 9", got)
 	}
-	out.await(t, 1, "[0] rank 1 is lost: killed\n")
+	out.waitFor(t, 1, "[0] rank 1 is lost: killed\n")
 }
 
 func kill(t *testing.T, pid int, s syscall.Signal) {

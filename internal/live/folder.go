@@ -20,7 +20,7 @@ func Root() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("symmem-%d", os.Geteuid()))
 }
 
-// Jobs lists the folders of the jobs in root, a result of Root.
+// Jobs lists the folders of the jobs in root, which must be a result of Root.
 func Jobs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +118,7 @@ func Sweep() {
 		for _, rank := range ranks {
 			_ = os.Remove(socketPath(job, rank))
 		}
-		removeFolder(job)
+		removeFolderIfUnused(job)
 	}
 }
 
@@ -130,7 +130,7 @@ func isSocketDead(folder string, rank int) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-func removeFolder(folder string) {
+func removeFolderIfUnused(folder string) {
 	if ranks, err := Ranks(folder); err != nil || len(ranks) > 0 {
 		return
 	}

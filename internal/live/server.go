@@ -174,7 +174,7 @@ func (s *Server) Close() error {
 	_ = os.Remove(socketPath(s.folder, s.cfg.Rank))
 	err := s.local.Close()
 	s.tasks.Wait()
-	removeFolder(s.folder)
+	removeFolderIfUnused(s.folder)
 	return err
 }
 

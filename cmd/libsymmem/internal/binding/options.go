@@ -123,8 +123,7 @@ func (o PoolOptions) withDomain(domain *symmem.Group) (symmem.PoolOptions, error
 	return out, err
 }
 
-// shouldRecordCallSites reports whether to record call sites. SYMMEM_CALLSITES holds a boolean or the
-// maximum number of source lines for a call.
+// SYMMEM_CALLSITES holds a boolean or the maximum number of source lines for a call.
 func (o *Options) shouldRecordCallSites() bool {
 	if o.CallSites != nil {
 		return *o.CallSites

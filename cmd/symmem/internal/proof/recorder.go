@@ -150,7 +150,7 @@ func newSettings(getenv func(string) string) settings {
 	return s
 }
 
-// isTuningEnabled reports whether a list of subsystems enables TUNING. A leading ^ inverts the list.
+// isTuningEnabled parses a list of subsystems, which a leading ^ inverts.
 func isTuningEnabled(subsystems string) bool {
 	list, inverted := strings.CutPrefix(subsystems, "^")
 	for name := range strings.SplitSeq(list, ",") {

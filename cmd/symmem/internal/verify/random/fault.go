@@ -85,17 +85,17 @@ func (f *faults) failInReplay(ctx context.Context) error {
 				return b, err
 			}
 		}
-		direct, err := isOnDirectPath(recs[0].calls[0])
+		isDirect, err := isOnDirectPath(recs[0].calls[0])
 		if err != nil {
 			return b, err
 		}
-		if !direct {
+		if !isDirect {
 			kind = mistakeAbort // other kernels do not compare replays
 		}
 		if err := f.env.barrier(ctx); err != nil {
 			return b, err
 		}
-		if err := f.replayWithMistake(ctx, g, recs, kind, faultyRank == g.Rank(), direct); err != nil {
+		if err := f.replayWithMistake(ctx, g, recs, kind, faultyRank == g.Rank(), isDirect); err != nil {
 			return b, err
 		}
 		if err := f.env.barrier(ctx); err != nil {
@@ -128,7 +128,7 @@ func (f *faults) captureSum(
 // replayWithMistake replays the graphs, waits until the group has failed, and checks the results.
 // This rank makes the mistake if isFaulty is set.
 func (f *faults) replayWithMistake(
-	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, direct bool,
+	ctx context.Context, g *symmem.Group, recs [2]*recording, kind mistake, isFaulty, isDirect bool,
 ) error {
 	s := recs[0].calls[0].stream
 	order := []int{0, 1}
@@ -169,7 +169,7 @@ func (f *faults) replayWithMistake(
 		return err
 	}
 	for _, rec := range recs {
-		if direct {
+		if isDirect {
 			f.checkOutputAfterFault(rec.calls[0])
 		}
 	}

@@ -62,7 +62,7 @@ func (r *round) run(ctx context.Context) (err error) {
 		}
 		r.buffers.pools = append(r.buffers.pools, p)
 	}
-	// The world still has the path of an earlier round.
+	// The world still has the path setting of an earlier round.
 	if err := r.groups.worldGroup.SetPath(ctx, r.groups.drawPath()); err != nil {
 		return err
 	}
