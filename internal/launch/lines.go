@@ -32,7 +32,7 @@ type sink struct {
 func (s *sink) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.endUnfinishedLine(nil, b)
+	s.endUnfinishedLineLocked(nil, b)
 	s.writeLocked(b)
 }
 
@@ -51,9 +51,9 @@ func (s *sink) writeLocked(b []byte) {
 	}
 }
 
-// endUnfinishedLine writes a newline if text would otherwise continue the line of another
-// lineWriter. Text that begins with \r may replace a progress bar. The caller must hold s.mu.
-func (s *sink) endUnfinishedLine(writer *lineWriter, text []byte) {
+// endUnfinishedLineLocked writes a newline if text would otherwise continue the line of another
+// lineWriter. Text that begins with \r may replace a progress bar.
+func (s *sink) endUnfinishedLineLocked(writer *lineWriter, text []byte) {
 	last := s.unfinishedWriter
 	if last == nil || last == writer {
 		return
@@ -103,13 +103,13 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 		l.pending = append(l.pending, text...)
 		switch {
 		case isComplete:
-			l.addPendingLine()
+			l.addPendingLineLocked()
 		case len(after) > 0:
-			l.writePending()
+			l.writePendingLocked()
 		}
 		rest = after
 	}
-	l.writeBatch()
+	l.writeBatchLocked()
 	if len(l.pending) > 0 && l.timer == nil {
 		l.timer = time.AfterFunc(l.sink.delay, l.writeAfterDelay)
 	}
@@ -119,39 +119,37 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 func (l *lineWriter) writeAfterDelay() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
-	l.stopTimer()
-	l.writePending()
+	l.stopTimerLocked()
+	l.writePendingLocked()
 }
 
-// writePending does not write a trailing carriage return, because a newline may follow. The caller
-// must hold sink.mu.
-func (l *lineWriter) writePending() {
+// writePendingLocked does not write a trailing carriage return, because a newline may follow.
+func (l *lineWriter) writePendingLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
 	if len(text) == 0 {
 		return
 	}
-	l.addText(text)
+	l.addTextLocked(text)
 	l.pending = l.pending[:copy(l.pending, l.pending[len(text):])]
-	l.writeBatch()
+	l.writeBatchLocked()
 	l.sink.unfinishedWriter = l
 }
 
-// addPendingLine moves l.pending to l.batch and ends the line. The caller must hold sink.mu.
-func (l *lineWriter) addPendingLine() {
+// addPendingLineLocked moves l.pending to l.batch and ends the line.
+func (l *lineWriter) addPendingLineLocked() {
 	text := bytes.TrimSuffix(l.pending, []byte{'\r'})
-	l.addText(text)
+	l.addTextLocked(text)
 	l.batch = append(l.batch, l.pending[len(text):]...)
 	l.batch = append(l.batch, '\n')
 	l.pending, l.isProgressBar = l.pending[:0], false
-	l.stopTimer()
+	l.stopTimerLocked()
 	if l.sink.unfinishedWriter == l {
 		l.sink.unfinishedWriter = nil
 	}
 }
 
-// addText adds the prefix at the start of the line and after each carriage return. The caller must
-// hold sink.mu.
-func (l *lineWriter) addText(text []byte) {
+// addTextLocked adds the prefix at the start of the line and after each carriage return.
+func (l *lineWriter) addTextLocked(text []byte) {
 	first, rest, hasReturn := bytes.Cut(text, []byte{'\r'})
 	if l.sink.unfinishedWriter != l && (len(first) > 0 || !hasReturn) {
 		l.batch = append(l.batch, l.prefix...)
@@ -166,15 +164,15 @@ func (l *lineWriter) addText(text []byte) {
 	}
 }
 
-func (l *lineWriter) writeBatch() {
+func (l *lineWriter) writeBatchLocked() {
 	if len(l.batch) > 0 {
-		l.sink.endUnfinishedLine(l, l.batch)
+		l.sink.endUnfinishedLineLocked(l, l.batch)
 		l.sink.writeLocked(l.batch)
 		l.batch = l.batch[:0]
 	}
 }
 
-func (l *lineWriter) stopTimer() {
+func (l *lineWriter) stopTimerLocked() {
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
@@ -185,7 +183,7 @@ func (l *lineWriter) flush() {
 	l.sink.mu.Lock()
 	defer l.sink.mu.Unlock()
 	if len(l.pending) > 0 || l.sink.unfinishedWriter == l {
-		l.addPendingLine()
-		l.writeBatch()
+		l.addPendingLineLocked()
+		l.writeBatchLocked()
 	}
 }

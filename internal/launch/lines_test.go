@@ -92,7 +92,7 @@ func outputOf(steps []step) string {
 		}
 	}
 	for _, l := range outputs {
-		l.stopTimer()
+		l.stopTimerLocked()
 	}
 	return got.String()
 }

@@ -45,7 +45,7 @@ func TestPageInBrowser(t *testing.T) {
 	s := openChanging(t, 0, &differ)
 	openChanging(t, 1, &differ)
 	s.Start()
-	url := "http://" + awaitAddress(t, s) + "/?token=" + s.token
+	url := "http://" + waitForAddress(t, s) + "/?token=" + s.token
 	p := pagetest.Open(t).Open(t, url, pagetest.Screen{Width: 1000, Height: 800})
 	p.WaitUntilPainted()
 	if text := p.Text("#pending"); !strings.Contains(text, "AllReduce 7 of group") {

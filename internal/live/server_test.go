@@ -73,9 +73,9 @@ func openServer(t *testing.T, job string, rank int, address string) *Server {
 	return s
 }
 
-// await polls until condition returns true. If that takes longer than testTimeout, the test fails
+// waitFor polls until condition returns true. If that takes longer than testTimeout, the test fails
 // with a message that contains event.
-func await(t *testing.T, event string, condition func() bool) {
+func waitFor(t *testing.T, event string, condition func() bool) {
 	t.Helper()
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
@@ -86,9 +86,9 @@ func await(t *testing.T, event string, condition func() bool) {
 	}
 }
 
-func awaitAddress(t *testing.T, s *Server) string {
+func waitForAddress(t *testing.T, s *Server) string {
 	t.Helper()
-	await(t, fmt.Sprintf("the turn of rank %d to serve the address", s.cfg.Rank), func() bool {
+	waitFor(t, fmt.Sprintf("the turn of rank %d to serve the address", s.cfg.Rank), func() bool {
 		return s.Address() != ""
 	})
 	return s.Address()
@@ -141,7 +141,7 @@ func TestRequestsOverTCP(t *testing.T) {
 	useFolder(t)
 	s := openServer(t, "job", 0, "localhost:0")
 	s.Start()
-	address := awaitAddress(t, s)
+	address := waitForAddress(t, s)
 	token := s.token
 	for name, r := range map[string]request{
 		"metrics":               {path: metricsPath, status: 200, contains: "symmem_up{rank=\"0\"} 1"},
@@ -193,7 +193,7 @@ func TestTokenInURLBecomesCookie(t *testing.T) {
 	s := openServer(t, "job", 0, "localhost:0")
 	s.Start()
 	r := request{path: "/?token=" + s.token}
-	response, _ := r.send(t, awaitAddress(t, s))
+	response, _ := r.send(t, waitForAddress(t, s))
 	cookies := response.Cookies()
 	if response.StatusCode != http.StatusSeeOther || response.Header.Get("Location") != "/" ||
 		len(cookies) != 1 || cookies[0].Value != s.token || !cookies[0].HttpOnly ||
@@ -207,7 +207,7 @@ func TestOtherAddressesServeMetricsOnly(t *testing.T) {
 	useFolder(t)
 	s := openServer(t, "job", 0, "0.0.0.0:0")
 	s.Start()
-	_, port, _ := net.SplitHostPort(awaitAddress(t, s))
+	_, port, _ := net.SplitHostPort(waitForAddress(t, s))
 	address := net.JoinHostPort("127.0.0.1", port)
 	for path, status := range map[string]int{metricsPath: 200, jsonPath: 403, "/": 403} {
 		r := request{path: path, bearer: s.token}
@@ -249,7 +249,7 @@ func TestLowestRankServesAll(t *testing.T) {
 		server *Server
 		ranks  []int
 	}{{servers[1], []int{2, 7, 10}}, {servers[2], []int{7, 10}}, {servers[0], []int{10}}} {
-		m := readOver(t, awaitAddress(t, want.server), want.server.token)
+		m := readOver(t, waitForAddress(t, want.server), want.server.token)
 		var ranks []int
 		for i := range m.Ranks {
 			if m.Ranks[i].Error == "" {
@@ -314,9 +314,9 @@ func TestSlowClientsAreClosed(t *testing.T) {
 	useFolder(t)
 	s := openServer(t, "job", 0, "localhost:0")
 	s.Start()
-	address := awaitAddress(t, s)
+	address := waitForAddress(t, s)
 	stall(t, address, maxConns+8)
-	await(t, "a response to a client that sends a request", func() bool {
+	waitFor(t, "a response to a client that sends a request", func() bool {
 		response, err := http.Get("http://" + address + metricsPath)
 		if err != nil {
 			return false
@@ -332,7 +332,7 @@ func TestLargeHeaderIsRefused(t *testing.T) {
 	s := openServer(t, "job", 0, "localhost:0")
 	s.Start()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-		"http://"+awaitAddress(t, s)+metricsPath, nil)
+		"http://"+waitForAddress(t, s)+metricsPath, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

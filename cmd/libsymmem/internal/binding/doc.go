@@ -9,14 +9,12 @@
 //
 // PyTorch frees memory in an order that differs between ranks. Free therefore only retires a
 // buffer: calls no longer find it by its address, but it stays allocated. The next event that is
-// the same on all ranks, such as an allocation, frees the retired buffers in order of segment and
-// offset.
+// the same on all ranks, such as an allocation, frees the retired buffers in order of offset.
 //
 // # Worlds
 //
-// A process can be a rank of several worlds at once, each with its own ranks, timeout, groups and
-// pools. Open opens the main world, and OpenWorld opens others. Handles and pool numbers are unique
-// in the process.
+// A process can be a rank of several worlds at once, each with its own ranks, groups and pools.
+// Handles and pool numbers are unique in the process.
 //
 // # Concurrency
 //
