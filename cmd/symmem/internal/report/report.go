@@ -1,4 +1,4 @@
-// Package report makes a page from the histories that `symmem diff` compared and the result.
+// Package report makes a page from the histories and the result of `symmem diff`.
 package report
 
 import (
