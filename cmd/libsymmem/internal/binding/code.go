@@ -120,7 +120,7 @@ var adviceByCode = map[Code]string{
 	CodeCapturing:   "register or reserve before the capture begins",
 	CodeDivergence:  "ranks must make the same allocations and calls in the same order",
 	CodeTimeout: "find out why those ranks are late, or raise the timeout (of the process group in " +
-		"torch.distributed, timeout= of symmem.init in Python, or timeout_ms of symmem_open in C)",
+		"torch.distributed, symmem.init(timeout=...) in Python, or timeout_ms of symmem_open in C)",
 	CodeRankLost: "read the output of those ranks; their groups have failed",
 	CodePanic:    "please report this, with the message",
 }

@@ -222,8 +222,9 @@ func TestReportNamesPathAndReason(t *testing.T) {
 		{"the requested path", "window", []rankResult{windows, windows}, "window", ""},
 		{"another path", "window", []rankResult{noWindows, noWindows}, "plain", "there are no windows"},
 		{
-			"two paths", "window", []rankResult{windows, noWindows}, "plain, window",
-			"there are no windows",
+			"two paths", "window",
+			[]rankResult{windows, noWindows},
+			"plain, window", "there are no windows",
 		},
 		{"no requested path", "auto", []rankResult{noWindows, noWindows}, "plain", ""},
 		{"nothing ran", "window", []rankResult{{}, {}}, "", ""},
