@@ -135,7 +135,7 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 		case err != nil:
 			return err
 		}
-		return s.queue.WaitOnly(e)
+		return s.queue.WaitIgnoringErrors(e)
 	})
 	switch {
 	case isEnough:

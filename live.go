@@ -119,7 +119,7 @@ type clockKey struct {
 }
 
 type clockPair struct {
-	submitClock, runClock driver.Clock
+	submitClock, runClock driver.CallTimer
 	// isTimed is set if runClock has measurements.
 	isTimed atomic.Bool
 }
@@ -131,7 +131,7 @@ func (c *callClocks) addMeters(call *collective, path driver.Path) {
 	clock := value.(*clockPair)
 	call.submit = clock.submitClock.Meter(bytes)
 	if timedPlan, isTimed := call.plan.(driver.Timed); isTimed && !call.operation.PointToPoint() {
-		timedPlan.SetMeter(clock.runClock.MeterWithoutSum(bytes))
+		timedPlan.SetMeter(clock.runClock.MeterWithoutBytes(bytes))
 		clock.isTimed.Store(true)
 	}
 }
@@ -162,7 +162,7 @@ func (c *callClocks) summarize() []live.Calls {
 	return summaries
 }
 
-func newTimes(r driver.ClockReading) live.Times {
+func newTimes(r driver.CallTimes) live.Times {
 	return live.Times{
 		Samples: r.Samples, Seconds: r.Time.Seconds(), RecentSeconds: r.RecentTime.Seconds(),
 		RecentBytes: r.RecentBytes,

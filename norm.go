@@ -64,7 +64,7 @@ func (a *NormArgs) driverNorm() *driver.Norm {
 		Quant: a.Quant, OnlyQuantized: a.Quant != QuantNone && a.Output.Address() == 0,
 		Quantized: a.Quantized.Address(), Scales: a.Scales.Address(), ScaleStrides: a.ScaleStrides,
 	}
-	if norm.Quant.Computes() && norm.ScaleStrides == [2]int64{} {
+	if norm.Quant.ComputesScales() && norm.ScaleStrides == [2]int64{} {
 		norm.ScaleStrides = norm.DefaultScaleStrides()
 	}
 	return norm

@@ -143,13 +143,13 @@ func (s *Stream) Wait(e *Event) error {
 	return s.queue.Wait(e.mark)
 }
 
-// WaitOnly is like Wait, except that this stream does not fail if the work before the point has
-// failed.
-func (s *Stream) WaitOnly(e *Event) error {
+// WaitIgnoringErrors is like Wait, except that this stream does not fail if the work before the
+// point has failed.
+func (s *Stream) WaitIgnoringErrors(e *Event) error {
 	if !e.valid() {
 		return invalid("waiting for a nil or zero event")
 	}
-	return s.queue.WaitOnly(e.mark)
+	return s.queue.WaitIgnoringErrors(e.mark)
 }
 
 // Synchronize waits until the stream is idle and returns the first error of its work. A failed

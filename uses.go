@@ -119,7 +119,7 @@ func (u *uses) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	if useEnd == nil {
 		return nil
 	}
-	return s.queue.WaitOnly(useEnd)
+	return s.queue.WaitIgnoringErrors(useEnd)
 }
 
 // recordReturns records the blocks that have just become free in the core. The caller must hold mu.

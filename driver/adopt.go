@@ -2,10 +2,9 @@ package driver
 
 import "context"
 
-// AdoptedStream is a stream that belongs to another library, its owner. On GPUs, the owner can wait
-// for the stream without calling symmem. Communicator.Launch therefore returns the error of a
-// refused call immediately, even if earlier work is still queued. If a call fails later, the next
-// Launch or Synchronize returns the error.
+// AdoptedStream is a stream that belongs to another library, its owner. Its Launch returns the
+// error of a refused call immediately, even if earlier work is still queued, because the owner can
+// wait for the stream without calling symmem. The next Launch or Synchronize returns later errors.
 type AdoptedStream interface {
 	Stream
 	// IsCapturing reports whether the owner or symmem captures the stream. During a capture, only
@@ -13,7 +12,7 @@ type AdoptedStream interface {
 	// the work that symmem queued before the capture.
 	IsCapturing() (bool, error)
 	// Drop waits for the work that symmem queued, and closes the stream without using its handle,
-	// because the owner may already have destroyed it.
+	// which may already be invalid.
 	Drop() error
 }
 
@@ -22,10 +21,9 @@ type AdoptedStream interface {
 type AdoptedCommunicator interface {
 	Size() int
 	Rank() int
-	// Exchange sends payload, of at most MaxPayload bytes, to every rank and returns the payloads
-	// of all ranks.
+	// Exchange sends at most MaxPayload bytes to every rank and returns the payloads of all ranks.
 	Exchange(ctx context.Context, payload []byte) ([][]byte, error)
 	// Register makes a window over a segment. All ranks must register segments in the same order.
-	// After an error the communicator is unusable, and its owner must destroy it.
+	// After an error the communicator is unusable.
 	Register(ctx context.Context, segment Segment) (Window, error)
 }

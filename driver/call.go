@@ -16,15 +16,13 @@ type Plan interface {
 
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
-	// Refusal returns nil if the call can use the path, and otherwise an error that matches
-	// ErrUnsupported. A call cannot use a path whose results could differ from those of the group's
-	// Formula. Refusal returns the same on all ranks. It depends only on the operation, type,
-	// reduction, count, presence of windows, and alignment of the offsets in the windows. For
-	// PathWindow, Refusal assumes that SendWindow and RecvWindow are set.
+	// Refusal returns nil if the call can use the path with the results of the group's Formula, and
+	// otherwise an error that matches ErrUnsupported. Its result is the same on all ranks. For
+	// PathWindow, it assumes that SendWindow and RecvWindow are set.
 	Refusal(path Path) error
-	// Take returns a plan for a path for which Refusal has returned nil. The Offer must not be used
-	// afterwards. Take returns ErrOutOfRange if the path is PathWindow and a buffer is outside the
-	// group's windows.
+	// Take returns a plan for a path for which Refusal has returned nil, and ends the use of the
+	// Offer. It returns ErrOutOfRange if the path is PathWindow and a buffer is outside the group's
+	// windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
@@ -42,38 +40,34 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor must be the same on all ranks. Only PremulSum has a factor; for other reductions, it
-	// is 0.
+	// Factor is the factor of a PremulSum, the same on all ranks, and 0 for other reductions.
 	Factor float64
 	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
 	// ranks. Offer.Take sets both.
 	Path   Path
 	Digest uint64
-	// Root is the group rank (the number in the group) of the root. For Send and Recv, it is the
-	// group rank of the peer. For Recv, it may be AnySource.
+	// Root is the group rank (the number in the group) of the root or, for Send and Recv, of the
+	// peer. For Recv, it may be AnySource.
 	Root int
-	// Tag distinguishes messages between the same two ranks. The k-th Send with a tag from one rank
-	// to another matches the k-th Recv with that tag. A rank counts its calls on all streams
-	// together.
+	// Tag distinguishes messages between the same two ranks. The k-th Send with a tag matches the
+	// k-th Recv with that tag, counted on all streams together.
 	Tag int
 	// Count is the number of elements. For AllToAllV, it is 0. For AllGatherV and ReduceScatterV,
 	// it is this rank's count in Splits.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
 	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
-	// Later work on the stream waits until Arrived returns. Arrived must not call the backend. If
-	// Arrived panics, the group fails.
+	// Later work on the stream waits until it returns. It must not call the backend.
 	Arrived func(source int) `json:"-"`
 	// Send and Recv are the addresses of this rank's buffers.
 	Send, Recv uintptr
 	// SendWindow and RecvWindow contain the buffers. Both are nil on PathPlain, or if either buffer
-	// is outside all windows. In an AllToAllV, each rank may set SendWindow, to let peers read its
-	// send buffer. AllGatherV and ReduceScatterV set only the window of the buffer that is divided
-	// among the ranks.
+	// is outside all windows. An AllToAllV uses only SendWindow, and each rank may set it.
+	// AllGatherV and ReduceScatterV use only the window of the divided buffer.
 	SendWindow, RecvWindow Window `json:"-"`
 	// Norm is set only for AllReduceRMSNorm.
 	Norm *Norm `json:"-"`
-	// List describes all calls if this call represents several calls; see ListOf.
+	// List describes all calls if this call represents several; see ListOf.
 	List     string
 	Recorded Recorded
 	// Keep is an object, such as a Go slice, that stays reachable while the call is queued.
@@ -81,7 +75,7 @@ type Call struct {
 }
 
 // Spans returns the sizes in bytes of one rank's buffers. In Broadcast and Reduce, every rank has
-// both buffers: on the window path, each rank uses the offsets of its buffers to find the root's.
+// both, because the window path finds the root's buffer by their offsets.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	size := int64(c.DataType.Size())
 	src, dst := c.Operation.Extents()
@@ -98,7 +92,6 @@ func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	return send, recv
 }
 
-// elementCount returns the number of elements of a buffer, or 0 for BySplits.
 func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	if e == AllPartsOfRoot && rank != c.Root {
 		return 0
@@ -107,7 +100,7 @@ func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 }
 
 // InPlace reports whether both buffers are the same, or the smaller buffer is the rank's part of
-// the larger one. NCCL permits no other overlap of the buffers.
+// the larger one. NCCL permits no other overlap.
 func (c *Call) InPlace(rank int) bool {
 	part := int64(rank) * c.Count
 	if c.Splits != nil {
@@ -126,8 +119,8 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats. The result must
-// be NaN if any rank's element is NaN, whereas NCCL then returns the number of another rank.
+// IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats. NCCL, unlike
+// symmem, then ignores NaN if another rank has a number.
 func (c *Call) IsFloatMinOrMax() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
@@ -162,7 +155,7 @@ func sumCounts(counts []int64) (sum uint64) {
 	return sum
 }
 
-// Describe describes the call, but not the addresses of its buffers and the arguments of a norm.
+// Describe describes the call without addresses and the arguments of a norm.
 func (c *Call) Describe() event.Call {
 	op := c.Operation
 	d := event.Call{

@@ -7,7 +7,7 @@ import (
 )
 
 func TestClockTimesSomeCalls(t *testing.T) {
-	var c Clock
+	var c CallTimer
 	m := c.Meter(100)
 	for range 300 {
 		m.End(m.Begin())
@@ -20,7 +20,7 @@ func TestClockTimesSomeCalls(t *testing.T) {
 }
 
 func TestClockTimesLargeCalls(t *testing.T) {
-	var c Clock
+	var c CallTimer
 	m := c.Meter(alwaysTimedBytes)
 	for range 10 {
 		m.End(m.Begin() - int64(time.Millisecond))
@@ -32,7 +32,7 @@ func TestClockTimesLargeCalls(t *testing.T) {
 }
 
 func TestRecentTimeFollowsCalls(t *testing.T) {
-	var c Clock
+	var c CallTimer
 	m := c.Meter(alwaysTimedBytes)
 	now := func() int64 { return int64(time.Since(processStart)) }
 	m.End(now() - int64(time.Hour))
@@ -54,7 +54,7 @@ func TestZeroMeterIgnoresCalls(t *testing.T) {
 }
 
 func TestClockIsSafeForConcurrentUse(t *testing.T) {
-	var c Clock
+	var c CallTimer
 	var callers sync.WaitGroup
 	for range 4 {
 		callers.Go(func() {
@@ -72,7 +72,7 @@ func TestClockIsSafeForConcurrentUse(t *testing.T) {
 }
 
 func BenchmarkMeter(b *testing.B) {
-	var c Clock
+	var c CallTimer
 	for name, m := range map[string]Meter{
 		"off": {}, "small": c.Meter(64), "large": c.Meter(alwaysTimedBytes),
 	} {

@@ -11,26 +11,24 @@ import (
 
 // GroupConfig describes a group to connect.
 type GroupConfig struct {
-	// ID is the same on all ranks of the group, and different for other groups.
 	ID string
 	// Title, if not empty, replaces ID in error texts.
 	Title string
-	// Ranks lists the world ranks (numbers among all processes) of the group, in group order. Rank
-	// is the index of this rank in Ranks.
+	// Ranks lists the group's world ranks (numbers among all processes) in group order. Rank is the
+	// index of this rank in Ranks.
 	Ranks []int
 	Rank  int
 	// Check makes ranks compare the Digest of every call before they use its result.
 	Check bool
 	// Strict makes the group fail with a MessageError if a message is sent and received after
-	// different numbers of collectives. If Check is set, each collective compares how many messages
-	// the ranks have sent and received. Strict must be the same on every rank.
+	// different numbers of collectives. It must be the same on every rank.
 	Strict  bool
 	Formula Formula
-	// Timeout limits each wait for a peer without another deadline. If it is nil, Config.Timeout is
-	// the limit.
+	// Timeout limits each wait for a peer that has no other deadline. Its default is
+	// Config.Timeout.
 	Timeout *Limit
-	// Machines holds the host names of the ranks in group order. An unknown name is "". Machines is
-	// nil if all ranks share a machine.
+	// Machines holds the ranks' host names in group order, or "" for an unknown one. It is nil if
+	// all ranks share a machine.
 	Machines []string
 	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
 	Owner any
@@ -44,8 +42,7 @@ func (g GroupConfig) WithTimeout(fallback time.Duration) GroupConfig {
 	return g
 }
 
-// Fault wraps err, which made the group fail, in a Fault with the group's Owner. It returns err
-// itself if err is nil or already has this owner.
+// Fault wraps err, which made the group fail, in a Fault, unless it is nil or already wrapped.
 func (g GroupConfig) Fault(err error) error {
 	var f *Fault
 	if err == nil || g.Owner == nil || errors.As(err, &f) && f.Owner == g.Owner {
@@ -54,8 +51,7 @@ func (g GroupConfig) Fault(err error) error {
 	return &Fault{Owner: g.Owner, Err: err}
 }
 
-// Name returns the group's name for error texts. The name does not contain the prefix that
-// distinguishes IDs from Split and from Join.
+// Name returns the group's name for error texts.
 func (g GroupConfig) Name() string {
 	if g.Title != "" {
 		return g.Title
@@ -81,8 +77,7 @@ func (g GroupConfig) World(ranks []int) []int {
 	return world
 }
 
-// MachinesOf returns the known host names of world ranks. It returns nil if all ranks of the group
-// share a machine.
+// MachinesOf returns the known host names of world ranks, or nil if all ranks share a machine.
 func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
 	for _, rank := range world {
@@ -98,8 +93,7 @@ func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	return machines
 }
 
-// Mismatch returns the error for a call that differs between ranks. others lists the group ranks
-// whose calls differ from the call of this rank.
+// Mismatch returns the error for a call that differs from those of the given group ranks.
 func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *MismatchError {
 	return &MismatchError{
 		Number: number, Call: call, Others: g.World(others), Group: g.Name(), Members: g.Ranks,
@@ -111,43 +105,35 @@ type Lane int
 
 // The lanes of a communicator.
 const (
-	// LaneControl is for exchanges that a caller waits for.
-	LaneControl Lane = iota
-	// LaneBackground is for exchanges that no caller waits for.
-	LaneBackground
-	// LaneCalls is for data that ranks compare for each call, in call order.
-	LaneCalls
-	// LaneFault is for reports about the cause of a failure. An exchange on LaneFault makes the
-	// communicator fail, so that all waits on every rank end with ErrFault. The exchange does not
-	// wait for late or lost ranks.
+	LaneControl    Lane = iota // for exchanges that a caller waits for
+	LaneBackground             // for other exchanges
+	LaneCalls                  // for data that ranks compare for each call, in call order
+	// LaneFault carries reports about the cause of a failure. An exchange on it makes the
+	// communicator fail, and does not wait for late or lost ranks.
 	LaneFault
 	Lanes
 )
 
-// Communicator connects the ranks of a group. The ranks must make its collective calls in the same
-// order. A communicator fails at the first fault and never recovers. A failed communicator supports
-// only Decide, Departed, exchanges on LaneFault, and Close.
+// Communicator connects the ranks of a group, which must make its collective calls in the same
+// order. It fails at the first error and never recovers. It then supports only Decide, Departed,
+// exchanges on LaneFault, and Close.
 type Communicator interface {
 	// Exchange sends a payload of at most MaxPayload bytes to every rank and returns the payloads
 	// of all ranks, by group rank. On each lane, there must be at most one call at a time.
 	//
-	// On LaneFault, the entries of late or lost ranks are nil. On other lanes, Exchange returns a
-	// TimeoutError, a RankLostError, or ErrFault if a peer has failed. Any error on LaneControl,
-	// even a cancelled context, makes the communicator fail. An error on LaneBackground makes only
-	// that lane unusable.
+	// On LaneFault, the entries of late or lost ranks are nil. On LaneControl, any error makes the
+	// communicator fail. On LaneBackground, an error makes only that lane unusable.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
 	// Register makes a window over a segment. It is collective, and all ranks must have agreed on
-	// the key. If sizes differ between ranks, all ranks return an error and the key can be used
-	// again. Registering a key twice returns an error. While a stream is being captured, Register
-	// returns ErrCapturing. After an error, this rank has no window.
+	// the key, which must be new. If sizes differ between ranks, all ranks return an error. While a
+	// stream is being captured, it returns ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Offer returns an object that prepares a call for a path. It does not wait and has no side
-	// effects. The call must be valid, and its windows must contain its buffers.
+	// Offer returns an object that prepares a call for a path. The call must be valid, and its
+	// windows must contain its buffers.
 	Offer(call Call) Offer
 	// Launch queues a prepared collective. If the collective runs before Launch returns, Launch
-	// returns its error. If the collective runs later, Stream.Synchronize returns its error. For
-	// other libraries' streams, see AdoptedStream.
+	// returns its error. Otherwise, Stream.Synchronize does.
 	Launch(stream Stream, plan Plan) error
 	// Launched counts the calls on each path, including replays of graphs.
 	Launched() [Paths]uint64
@@ -156,27 +142,26 @@ type Communicator interface {
 	// Failed returns a channel that is closed when the communicator fails.
 	Failed() <-chan struct{}
 	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
-	// group's owner. If it makes a stream fail, the stream returns the same error.
+	// group's owner.
 	Cause() error
 	// CheckPeers makes the communicator fail if a peer has failed or is lost. It does not wait.
 	CheckPeers()
 	// Abort makes the communicator fail on all ranks. Waits on this rank end with cause, or with
 	// ErrAborted if cause is nil. Waits on other ranks end with ErrFault.
 	Abort(cause error)
-	// Close cancels this rank's queued collectives, waits for the running collective, and leaves
-	// the group without waiting for other ranks. It deregisters all windows.
+	// Close cancels this rank's queued collectives, waits for the running one, deregisters all
+	// windows, and leaves the group without waiting for other ranks.
 	Close() error
 }
 
 // Decisions lets the ranks of a failed group agree on one cause of the failure.
 type Decisions interface {
-	// Decide proposes a cause of at most MaxPayload bytes, and returns the decision, which is the
-	// first proposal of any rank. If proposal is nil and there is no decision yet, Decide returns
-	// nil. If the decision cannot be stored or read, Decide returns proposal. Decide does not wait
-	// for other ranks.
+	// Decide proposes a cause of at most MaxPayload bytes and returns the first proposal of any
+	// rank, without waiting. If proposal is nil and there is no other yet, it returns nil. If the
+	// decision cannot be stored or read, it returns proposal.
 	Decide(proposal []byte) (decision []byte)
 	// Departed returns the world ranks that will send no more messages to the group. Lost ranks
-	// have exited or disconnected without a call of Close or Abort. Departed does not wait.
+	// have exited or disconnected, and left ranks have called Close or Abort.
 	Departed() (lost, left []int)
 }
 
@@ -185,9 +170,8 @@ const MaxPayload = 1 << 20
 
 // SegmentKey identifies a segment on all ranks.
 type SegmentKey struct {
-	Pool uint64 // identifies the pool; the same on all ranks
-	// Ordinal is the segment's number in the pool. A pool never reuses a number.
-	Ordinal uint32
+	Pool    uint64 // identifies the pool; the same on all ranks
+	Ordinal uint32 // the segment's number in the pool, never reused
 }
 
 // Window is the registration of a segment with a communicator.

@@ -5,32 +5,29 @@ import (
 	"time"
 )
 
-// Backend opens devices. It is stateless.
+// Backend opens devices. It has no state.
 type Backend interface {
-	// Name returns a name such as "host", which selects the backend.
+	// Name returns the backend's name, such as "host".
 	Name() string
-	// Open opens this rank's device. Every rank of the world calls it once, with the same Store. If
-	// Open fails, it releases everything it acquired.
+	// Open opens this rank's device. Every rank of the world calls it once, with the same Store.
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
-// Config specifies which rank uses a device and how ranks find each other.
+// Config specifies a rank, its device, and how ranks find each other.
 type Config struct {
 	Rank, Size int
-	// LocalRank is this rank's number on its machine.
-	LocalRank int
-	// Device is the ordinal of the visible device to open, plus 1. If Device is 0, LocalRank
-	// selects the device.
+	LocalRank  int
+	// Device is the number of the visible device to open, plus 1. If it is 0, LocalRank selects the
+	// device.
 	Device int
 	Store  Store
-	// Timeout limits every wait for a peer without another deadline. It is positive.
+	// Timeout limits each wait for a peer that has no other deadline. It is positive.
 	Timeout time.Duration
 	Late    Late
-	// Scatter, if not 0, is the seed of random segment addresses. They reveal code that relies on
-	// the order of segments in memory. A backend without a window path may ignore Scatter.
+	// Scatter, if not 0, is the seed of random segment addresses for tests.
 	Scatter uint64
-	// Interrupted, if set, is called repeatedly during long waits for peers, possibly while locks
-	// are held. If it returns an error, which must wrap ErrInterrupted, the wait ends and its group
+	// Interrupted, if set, is called repeatedly during long waits for peers, possibly with locks
+	// held. If it returns an error, which must wrap ErrInterrupted, the wait ends and its group
 	// fails.
 	Interrupted func() error
 }
@@ -38,14 +35,14 @@ type Config struct {
 // Store is a key-value store that all ranks of the world share.
 type Store interface {
 	Set(ctx context.Context, key string, value []byte) error
-	// Get waits until the value has been written.
+	// Get waits until the key has a value.
 	Get(ctx context.Context, key string) ([]byte, error)
-	// Peek reports whether the value has been written. It does not wait.
+	// Peek is like Get, but does not wait.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the current value is expected, and returns the value after the
-	// call. An unwritten key has an empty value.
+	// CompareSet stores desired if the current value equals expected, and returns the value after
+	// the call. A missing key has an empty value.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
-	// ServedBy returns the world rank that serves the store, or -1 if unknown.
+	// ServedBy returns the world rank of the process that serves the store, or -1 if unknown.
 	ServedBy() int
 }
 
@@ -53,9 +50,9 @@ type Store interface {
 type Info struct {
 	Backend, Name string
 	Granularity   int64 // of segment sizes in bytes; a power of two
-	// Addressable is set if the processor can access device memory directly.
+	// Addressable is set if the CPU can access device memory directly.
 	Addressable bool
-	// CheckIsFree is set if comparing calls across ranks costs no extra communication.
+	// CheckIsFree is set if comparing calls across ranks needs no extra communication.
 	CheckIsFree bool
 }
 
@@ -66,8 +63,7 @@ type Device interface {
 	NewArena(bytes int64) (Arena, error)
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
-	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks. If
-	// Connect fails, this rank has no communicator.
+	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks.
 	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
 	// Close requires that all communicators, arenas and streams are closed.
 	Close() error
@@ -76,13 +72,11 @@ type Device interface {
 // Arena is a reserved range of addresses.
 type Arena interface {
 	Address() uintptr
-	// Map maps new memory, filled with zeros. The range must be free, and offset and bytes must be
-	// multiples of Info.Granularity. If Config.Scatter is set, Map chooses a random offset instead.
-	// Map returns an OutOfMemoryError if the device has too little memory.
+	// Map maps new memory, filled with zeros, at a free offset. offset and bytes are multiples of
+	// Info.Granularity. If Config.Scatter is set, Map chooses a random offset.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep keeps the given number of bytes at the start, and releases as many other addresses as
-	// possible. Nothing may be mapped at these. After Keep, the device may be closed before the
-	// arena.
+	// Keep releases all addresses but the given number of bytes at the start. The device may then
+	// be closed before the arena.
 	Keep(bytes int64) error
 	// Close releases the addresses. All segments must be unmapped.
 	Close() error
@@ -92,8 +86,8 @@ type Arena interface {
 type Segment interface {
 	Address() uintptr
 	Bytes() int64
-	// Keep ends the peers' access and releases everything except the memory, which stays mapped
-	// until Unmap. The segment must have no windows.
+	// Keep releases everything except the memory, which stays mapped until Unmap. The segment must
+	// have no windows.
 	Keep() error
 	// Unmap releases the memory. No window and no work may use the segment.
 	Unmap() error
@@ -101,53 +95,51 @@ type Segment interface {
 
 // Event marks a point in a stream that other streams and the host can wait for.
 type Event interface {
-	// Done reports whether the last recorded point has been reached. Before the first Record, Done
-	// returns true.
+	// Done reports whether the last recorded point has been reached. It is true before the first
+	// Record.
 	Done() bool
-	// Synchronize waits until the last recorded point has been reached. If the stream failed before
-	// this point, every call of Synchronize returns the stream's error.
+	// Synchronize waits until the last recorded point has been reached. It returns the stream's
+	// error if the stream failed before this point.
 	Synchronize(ctx context.Context) error
 }
 
-// Stream is an ordered, asynchronous queue of work. An idle stream may do work before the method
-// that queues this work returns.
+// Stream is an ordered, asynchronous queue of work. An idle stream may run work before the method
+// that queues it returns.
 //
-// A stream fails at the first error of its work. It works again when Synchronize has returned the
-// error. A failed stream drops its work. A dropped collective or message makes its communicator
-// fail with a PriorError. An event recorded on a failed stream is done and carries the error.
+// A stream fails at the first error of its work, and drops all work until Synchronize has returned
+// the error. A dropped collective or message makes its communicator fail with a PriorError. An
+// event recorded on a failed stream is done and has the error.
 type Stream interface {
 	Copy(dst, src uintptr, bytes int64) error
 	Fill(dst uintptr, value byte, bytes int64) error
 	// Host runs a function on the host. The function must not call symmem.
 	Host(work func()) error
-	// Record records an event after all queued work. On a closed stream, Record returns ErrClosed
-	// when the queued work is done.
+	// Record records an event after all queued work. On a closed stream, it returns ErrClosed when
+	// the queued work is done.
 	Record(Event) error
-	// Wait delays later work until the point that the event currently marks, without a deadline. If
-	// the work before that point fails, this stream fails with the same error.
+	// Wait delays later work until the event's last recorded point. If the work before that point
+	// fails, this stream fails with the same error.
 	Wait(Event) error
-	// WaitOnly is like Wait, but this stream does not fail if the work before the point fails.
-	// WaitOnly is for work that reuses the memory of this earlier work, but not its results.
-	WaitOnly(Event) error
+	// WaitIgnoringErrors is like Wait, but this stream does not fail with the other one. It is for
+	// reuse of the earlier work's memory.
+	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
 	// Synchronize returns this error once, but Close does not.
 	Fail(cause error)
-	// Synchronize waits until the stream is idle and returns the first error of its work. It
-	// returns each error only once.
+	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
-	// BeginCapture makes the stream record work instead of running it. During the capture, Wait
-	// refers to the point that the event marks at the time of the call. Unlike in CUDA, Wait does
+	// BeginCapture makes the stream record work instead of running it. Unlike in CUDA, Wait does
 	// not add the event's stream to the capture.
 	BeginCapture() error
 	EndCapture() (Graph, error)
 	Capturing() bool
-	// Close waits for queued work. After twice Config.Timeout, it abandons the work.
+	// Close waits for queued work, for up to twice Config.Timeout.
 	Close() error
 }
 
 // Graph is recorded work that can be run repeatedly.
 type Graph interface {
 	Launch(Stream) error
-	// Close releases the graph. The memory that the graph uses must stay valid until then.
+	// Close releases the graph. Until then, the memory that the graph uses must stay valid.
 	Close() error
 }

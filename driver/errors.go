@@ -13,12 +13,13 @@ import (
 
 // Errors of backends, possibly wrapped.
 var (
-	// ErrCapturing is returned by calls that are not allowed during a capture, which remains valid.
+	// ErrCapturing is returned by calls that are not allowed during a capture. The capture remains
+	// valid.
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
-	// ErrOutOfRange is returned if a count is too large, a buffer is too short, or a buffer of a
-	// call on the window path is outside the group's windows.
+	// ErrOutOfRange is returned if a count is too large, or a buffer is too short or not in a
+	// window of the group.
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	ErrClosed     = errors.New("closed")
 	// ErrFault matches every PeerError.
@@ -38,9 +39,9 @@ var (
 
 // TimeoutError reports which ranks did not arrive before the deadline.
 //
-// In all errors, lists of ranks contain world ranks. Members lists the ranks of the group in group
-// order, and is empty if there is no group. Machines holds the known host names of ranks, and is
-// empty if the group shares a machine. Activity describes what ranks are doing, if this is known.
+// In all errors, ranks are world ranks. Members lists the group's ranks in group order. Machines
+// holds the known host names of ranks, and is empty if the group shares a machine. Activity
+// describes what ranks are doing, if known.
 type TimeoutError struct {
 	// InCall names this rank's call, such as "AllReduce 12 of group world".
 	InCall   string
@@ -48,8 +49,8 @@ type TimeoutError struct {
 	Missing  []int
 	Machines map[int]string `json:",omitempty"`
 	Activity map[int]string
-	// Counts describes how many collectives of each kind each rank has launched, as counted by the
-	// library that runs them. It is empty if the counts agree or the library does not count.
+	// Counts describes how many collectives each rank has launched, as counted by the library that
+	// runs them. It is empty if the counts agree or are unknown.
 	Counts  string
 	Members []int
 }
@@ -70,18 +71,16 @@ func (e *TimeoutError) Error() string {
 // Timeout returns true, as net.Error requires.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// AbsentError reports the ranks that did not arrive at Open, Join or Split. errors.As can also
-// convert it to a TimeoutError.
+// AbsentError reports the ranks that did not arrive at Open, Join or Split. errors.As can convert
+// it to a TimeoutError.
 type AbsentError struct {
-	// InCall describes this rank's call, such as "joining group world".
 	InCall   string
 	Waited   time.Duration // 0 if unknown
 	Ranks    []int
 	Machines map[int]string `json:",omitempty"`
 	Activity map[int]string
 	Members  []int
-	// Err, if not nil, is the error that ended the wait.
-	Err error `json:"-"`
+	Err      error `json:"-"`
 }
 
 func (e *AbsentError) Error() string {
@@ -116,15 +115,13 @@ func (e *AbsentError) As(target any) bool {
 	return ok
 }
 
-// RankLostError reports ranks whose processes have exited, whose connections are broken, or which
-// have closed symmem.
+// RankLostError reports ranks that have exited, are disconnected, or have closed symmem.
 type RankLostError struct {
 	Ranks    []int
 	Machines map[int]string `json:",omitempty"`
 	InCall   string
 	Members  []int
-	// Left is set if all these ranks have closed symmem.
-	Left bool
+	Left     bool // all of these ranks have closed symmem
 }
 
 func (e *RankLostError) Error() string {
@@ -137,12 +134,12 @@ func (e *RankLostError) Error() string {
 }
 
 // PeerError reports that this rank's wait ended because other ranks of the group had failed. It
-// matches ErrFault. The ranks exchange the causes on LaneFault.
+// matches ErrFault.
 type PeerError struct {
 	InCall string
-	// Ranks lists the ranks that had failed by then, if known.
+	// Ranks lists the failed ranks, if known.
 	Ranks []int
-	// Aborted is set if one of these ranks has aborted the group. The error then also matches
+	// Aborted is set if one of these ranks has aborted the group. The error then matches
 	// ErrAborted.
 	Aborted bool
 	Members []int
@@ -164,8 +161,7 @@ func (e *PeerError) Is(target error) bool {
 	return target == ErrFault || target == ErrAborted && e.Aborted
 }
 
-// Fault wraps the error that made a communicator fail, so that a stream's error shows which group
-// has failed.
+// Fault wraps the error that made a communicator fail, and identifies its group.
 type Fault struct {
 	Owner any // GroupConfig.Owner
 	Err   error
@@ -179,11 +175,10 @@ func (e *Fault) Unwrap() error { return e.Err }
 // MismatchError reports that ranks launched different collectives, or that a Send and its Recv
 // differ. All ranks involved return one with the same Number, and none has written to a buffer.
 type MismatchError struct {
-	// Number is the sequence number, from 1, of the call in the group or of the message from one
-	// rank to another.
+	// Number is the number, from 1, of the call in the group or of the message from one rank to
+	// another.
 	Number uint64
-	// Launch is set if Number counts launches of the group's kernels instead, because the call's
-	// number is not known.
+	// Launch is set if Number counts launches of the group's kernels instead.
 	Launch  bool
 	Call    *Call // this rank's call
 	Others  []int // ranks whose calls differ from this rank's
@@ -212,8 +207,8 @@ func (e *MismatchError) Error() string {
 		RanksOf(e.Others, e.Members))
 }
 
-// DeadlockError reports that this rank's call can never complete, because ranks are waiting for
-// each other in different calls or have left the group.
+// DeadlockError reports that this rank's call can never complete, because ranks wait for each other
+// in different calls or have left the group.
 type DeadlockError struct {
 	InCall   string
 	Activity map[int]string
@@ -231,7 +226,7 @@ func (e *DeadlockError) Error() string {
 }
 
 // PriorError reports that a collective or message was dropped because earlier work on its stream
-// had failed. The group then fails, so that no rank receives data that was never computed.
+// had failed. Its group then fails.
 type PriorError struct {
 	InCall string
 	Rank   int // the world rank whose stream had failed
@@ -248,8 +243,7 @@ func (e *PriorError) Unwrap() error { return e.Cause }
 
 // OutOfMemoryError reports that the device has no memory for a segment.
 type OutOfMemoryError struct {
-	// Requested is the size of the segment in bytes.
-	Requested int64
+	Requested int64 // size of the segment in bytes
 	Cause     error
 }
 

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Formula selects the order in which a group's reductions combine the ranks' elements, and thus
-// every bit of the result.
+// Formula selects the order in which reductions combine the ranks' elements, and thus every bit of
+// the result.
 type Formula uint8
 
 // The formulas.
 const (
 	// AnyFormula leaves the order to the path of each call.
 	AnyFormula Formula = iota
-	// RankOrder combines the elements from left to right: ((x0 + x1) + x2) + x3. 16-bit floats are
-	// accumulated in float32 and rounded once. Other types are accumulated without conversion.
+	// RankOrder combines the elements from left to right: ((x0 + x1) + x2) + x3. It accumulates
+	// 16-bit floats in float32 and rounds once.
 	RankOrder
 	// Tree combines neighboring ranks, then neighboring pairs: (x0 + x1) + (x2 + x3). The number of
-	// ranks must be a power of two. Elements are accumulated as in RankOrder.
+	// ranks must be a power of two. It accumulates like RankOrder.
 	Tree
 	// RoundedTree is like Tree, but rounds every partial sum of 16-bit floats to 16 bits.
 	RoundedTree

@@ -6,8 +6,7 @@ import (
 )
 
 // Guard calls a user's function on another goroutine and waits for it. If the function panics or
-// calls runtime.Goexit, Guard returns an error. The caller may hold locks, because its stack is not
-// unwound.
+// calls runtime.Goexit, Guard returns an error. The caller may hold locks.
 func Guard(name string, f func()) error {
 	result := make(chan error)
 	go GuardHere(name, f, func(err error) { result <- err })
@@ -21,7 +20,7 @@ func PanicError(name string, value any) error {
 }
 
 // GuardHere is like Guard, but calls the function on the current goroutine and passes the result to
-// done. If the function calls runtime.Goexit, the goroutine exits after done returns.
+// done. After a runtime.Goexit, the goroutine exits when done returns.
 func GuardHere(name string, f func(), done func(error)) {
 	err := fmt.Errorf("%s called runtime.Goexit", name)
 	defer func() {

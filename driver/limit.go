@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Limit is a timeout that can be changed at any time, even concurrently. A change affects only
-// waits that begin afterwards.
+// Limit is a timeout that can be changed concurrently. A change affects only later waits.
 type Limit struct{ duration atomic.Int64 }
 
 // NewLimit returns a Limit with the value d.

@@ -4,14 +4,12 @@ import "strings"
 
 // Lister is implemented by a Communicator that can run several calls as one.
 type Lister interface {
-	// List returns a plan that runs two or more plans as one call, with one position in the group's
-	// order and one comparison. The calls may run in any order, so none may use the result of
-	// another. If the plans cannot be combined, List returns ErrUnsupported on all ranks.
+	// List returns a plan that runs two or more plans, in any order, as one call with one
+	// comparison. If the plans cannot be combined, it returns ErrUnsupported on all ranks.
 	List(plans []Plan) (Plan, error)
 }
 
-// ListOf returns a copy of the first call whose Digest and List cover all calls. It represents the
-// list in comparisons and descriptions.
+// ListOf returns a copy of the first call whose Digest and List cover all calls.
 func ListOf(plans []Plan) Call {
 	call := *plans[0].Prepared()
 	texts := make([]string, len(plans))

@@ -16,41 +16,41 @@ type MessageFault string
 
 // The kinds of a MessageError.
 const (
-	// MessagesUnmatched means that a Send has no Recv or a Recv has no Send. Sent and Received
-	// count calls.
+	// MessagesUnmatched means that a Send or a Recv has no counterpart. Sent and Received count
+	// calls.
 	MessagesUnmatched MessageFault = "unmatched"
 	// MessagesOutOfStep means that a Send and its Recv were called after different numbers of
 	// collectives, which are in Sent and Received.
 	MessagesOutOfStep MessageFault = "out of step"
 	// MessagesDiffer means that a Send and its Recv have different sizes, in bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer means that a Send and its Recv have different data types, which ranks
-	// detect only if they compare calls. Sent and Received are DataTypes.
+	// MessageTypesDiffer means that a Send and its Recv have different types. Sent and Received are
+	// DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
 	// SplitsDiffer means that a rank sends more or fewer elements in an AllToAllV than the receiver
 	// expects. Sent and Received count elements.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
-// MessageError reports messages whose two ends do not match.
+// MessageError reports messages whose Send and Recv do not match.
 type MessageError struct {
 	Fault MessageFault
 	// Group is the group's ID.
 	Group string
-	// Number is the sequence number, from 1, of the collective that detected the mismatch, or 0.
+	// Number is the number, from 1, of the collective that detected the mismatch, or 0.
 	Number uint64
 	Ends   []MessageEnds
 }
 
-// MessageEnds describes the Send and the Recv of one message, or those of all messages with the
-// same tag from one rank to another.
+// MessageEnds describes the Send and Recv of one message, or of all messages with a tag from one
+// rank to another.
 type MessageEnds struct {
 	// From and To are world ranks. From is AnySource for a Recv that has received no message.
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number is the number of the message, from 1, among those with the same From, To and Tag. It
-	// is 0 if the MessageEnds describes all of them.
+	// Number is the message's number, from 1, among those with the same From, To and Tag. It is 0
+	// if the MessageEnds describes all of them.
 	Number   uint64 `json:"number,omitempty"`
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`

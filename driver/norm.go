@@ -3,44 +3,41 @@ package driver
 import "fmt"
 
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
-// the sum of all ranks' inputs to the residual, and every rank stores the new residual. The output
-// is the new residual with each element multiplied by its weight and divided by the root mean
-// square of its row. The operation can quantize the output. Package formula defines the bits of all
-// results.
+// the sum of all ranks' inputs to the residual. The output is the new residual, with each element
+// multiplied by its weight and divided by the root mean square of its row. The operation can
+// quantize the output. Package formula defines the bits of all results.
 //
-// In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send is
-// the input and Recv the output; both may be the same memory. On the direct path, both must be in
-// windows if the rows do not fit into the communicator's exchange memory.
+// In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send and
+// Recv may be the same memory. On the direct path, both must be in windows if the rows do not fit
+// into the communicator's exchange memory.
 //
-// If a rank's call fails on the direct path, its outputs are filled with poison (bytes of value
-// 0xff). On other paths, its residual and quantized output are unchanged.
+// If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff. On
+// other paths, its residual and quantized output are unchanged.
 //
 // The other buffers must not overlap one another, the input or the output.
 type Norm struct {
-	// Hidden is the number of elements in each row, a multiple of NormUnit and, for QuantPerGroup,
-	// of QuantGroup.
+	// Hidden is the number of elements per row, a multiple of NormUnit and, for QuantPerGroup, of
+	// QuantGroup.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares.
 	Epsilon float32
-	// WeightBias is added to each weight. In Gemma's norm it is 1.
+	// WeightBias is added to each weight. Gemma uses 1.
 	WeightBias float32
-	// Residual has Rows*Hidden elements, which are read and overwritten. Weight has Hidden
-	// elements.
+	// Residual has Rows*Hidden elements, which are overwritten. Weight has Hidden elements.
 	Residual, Weight uintptr
 	Quant            Quant
 	// OnlyQuantized means that the caller needs only the quantized output. The call may still
 	// overwrite Recv.
 	OnlyQuantized bool
-	// Quantized receives Rows*Hidden 8-bit elements (e4m3). Scales points to float32 values.
-	// QuantStatic reads one scale; QuantPerRow and QuantPerGroup write all scales.
+	// Quantized receives Rows*Hidden e4m3 elements of 8 bits. Scales points to float32 values,
+	// which QuantStatic reads and other kinds write.
 	Quantized, Scales uintptr
-	// ScaleStrides holds two distances in elements: between the scales of neighboring rows, and
-	// between the scales of neighboring groups in a row.
+	// ScaleStrides holds the distances, in elements, between the scales of neighboring rows and of
+	// neighboring groups in a row.
 	ScaleStrides [2]int64
 }
 
-// Quant selects the scales with which a norm is quantized. An element is divided by its scale and
-// rounded.
+// Quant selects the scales of a quantized norm. An element is divided by its scale and rounded.
 type Quant uint8
 
 // The kinds of quantization.
@@ -48,9 +45,9 @@ const (
 	QuantNone Quant = iota
 	// QuantStatic uses one given scale for all elements.
 	QuantStatic
-	// QuantPerRow computes a row's scale: the row's largest magnitude divided by MaxE4M3.
+	// QuantPerRow computes one scale per row: its largest magnitude divided by MaxE4M3.
 	QuantPerRow
-	// QuantPerGroup computes a scale for each QuantGroup elements in a row.
+	// QuantPerGroup computes one scale per QuantGroup elements of a row.
 	QuantPerGroup
 )
 
@@ -62,20 +59,19 @@ func (q Quant) String() string {
 	return [...]string{"none", "static", "per row", "per group"}[q]
 }
 
-// Computes reports whether calls compute the scales. Otherwise, the scales are an input.
-func (q Quant) Computes() bool { return q == QuantPerRow || q == QuantPerGroup }
+// ComputesScales reports whether calls compute the scales. Otherwise, they are an input.
+func (q Quant) ComputesScales() bool { return q == QuantPerRow || q == QuantPerGroup }
 
-// NormAlign is the alignment of a Norm's buffers in bytes. The number of elements in a row is a
-// multiple of NormUnit and at most MaxHidden.
+// NormAlign is the alignment of a Norm's buffers in bytes. A row has a multiple of NormUnit
+// elements, at most MaxHidden.
 const (
 	NormAlign = 16
 	NormUnit  = 8
 	MaxHidden = 1 << 14
 )
 
-// QuantGroup is the number of elements that share a scale under QuantPerGroup. MaxE4M3 is the
-// largest finite e4m3 value. Scales are computed as if the largest magnitude were at least
-// MinMagnitude.
+// QuantGroup is the number of elements that share a scale in QuantPerGroup. MaxE4M3 is the largest
+// finite e4m3 value. MinMagnitude is the lower bound of the magnitude that determines a scale.
 const (
 	QuantGroup   = 128
 	MaxE4M3      = 448
@@ -114,9 +110,8 @@ func (n *Norm) Spans() [4]Span {
 	return spans
 }
 
-// scaleArrayLength returns the number of elements from the first to the last scale.
 func (n *Norm) scaleArrayLength() int64 {
-	if !n.Quant.Computes() {
+	if !n.Quant.ComputesScales() {
 		return 1
 	}
 	return (n.Rows-1)*n.ScaleStrides[0] + (n.groupsPerRow()-1)*n.ScaleStrides[1] + 1
@@ -161,9 +156,9 @@ func (n *Norm) validateQuant() error {
 	case n.Quant == QuantPerGroup && n.Hidden%QuantGroup != 0:
 		return invalidError("rows of %d elements cannot be divided into groups of %d", n.Hidden,
 			QuantGroup)
-	case !n.Quant.Computes() && n.ScaleStrides != [2]int64{}:
+	case !n.Quant.ComputesScales() && n.ScaleStrides != [2]int64{}:
 		return invalidError("scale strides are set, but the call computes no scales")
-	case !n.Quant.Computes() || n.Rows == 0:
+	case !n.Quant.ComputesScales() || n.Rows == 0:
 		return nil
 	case n.Quant == QuantPerRow && groupStride != 0:
 		return invalidError("rows have one scale, but the stride between groups is %d", groupStride)
@@ -177,8 +172,8 @@ func (n *Norm) validateQuant() error {
 	return nil
 }
 
-// isDisjoint reports whether no two elements of a matrix have the same address. For some layouts
-// with interleaved rows and columns, it returns false although the elements are disjoint.
+// isDisjoint reports whether no two elements of a matrix have the same address. It may be false for
+// disjoint layouts with interleaved rows and columns.
 func isDisjoint(rows, rowStride, columns, columnStride int64) bool {
 	if rows > 1 && rowStride < 1 || columns > 1 && columnStride < 1 {
 		return false
@@ -213,7 +208,7 @@ func (n *Norm) validateBuffers(c *Call) error {
 	return nil
 }
 
-// maxEpsilon and maxWeightBias limit Epsilon and WeightBias; no model uses larger values.
+// No model uses a larger epsilon or weight bias.
 const (
 	maxEpsilon     = 1
 	maxWeightBias  = 1
@@ -228,7 +223,7 @@ func (n *Norm) DefaultScaleStrides() [2]int64 {
 	return [2]int64{1, 0}
 }
 
-// Describe describes the arguments that must be the same on all ranks, except the shape.
+// Describe returns the arguments that must be the same on all ranks, except the shape.
 func (n *Norm) Describe() string {
 	text := fmt.Sprintf("epsilon %g", n.Epsilon)
 	if n.WeightBias != 0 {

@@ -6,8 +6,8 @@ import "slices"
 type Operation uint8
 
 // The collective operations. Their values are the numbers in symmem.h. Insert a new operation
-// before AllReduceRMSNorm, and add its row to operationTraits. Call.Count is in elements. For
-// AllGather, ReduceScatter and AllToAll, it is the size of one rank's part.
+// before AllReduceRMSNorm, and add its row to operationTraits. For AllGather, ReduceScatter and
+// AllToAll, Call.Count is the size of one rank's part.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -25,7 +25,7 @@ const (
 	// Gather and Scatter use the larger buffer only on the root.
 	Gather
 	Scatter
-	// AllReduceRMSNorm has a separate function in symmem.h, and no number; see Norm.
+	// AllReduceRMSNorm has no number, but a function in symmem.h; see Norm.
 	AllReduceRMSNorm
 	Operations = iota
 )
@@ -37,22 +37,17 @@ type Extent uint8
 const (
 	NoPart         Extent = iota // no buffer
 	OnePart                      // one part
-	AllParts                     // a part for each rank
+	AllParts                     // one part per rank
 	AllPartsOfRoot               // AllParts on the root, NoPart elsewhere
 	BySplits                     // as in Call.Splits
 )
 
-// traits describes an operation to backends, bindings and commands.
 type traits struct {
-	name       string
-	send, recv Extent
-	// hasRoot is set if Call.Root is the root of the operation. isMessage is set if Call.Root is
-	// the peer of a message.
+	name                        string
+	send, recv                  Extent
 	reduces, hasRoot, isMessage bool
-	// usesWindows is set if the call registers its buffers.
-	usesWindows bool
-	// waitsForAll is set if no rank can complete the operation before all ranks have started it.
-	waitsForAll bool
+	usesWindows                 bool
+	waitsForAll                 bool
 	// note describes restrictions on the use of the operation's number in symmem.h.
 	note  string
 	paths []Path

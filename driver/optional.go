@@ -29,8 +29,7 @@ import "context"
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
-	// Available returns an error with the reason if the backend does not work on this machine. It
-	// opens no device.
+	// Available returns an error with the reason if the backend does not work on this machine.
 	Available() error
 }
 
@@ -54,13 +53,12 @@ type Versioned interface {
 
 // Native is implemented by a Stream or Communicator that wraps an object of another library.
 type Native interface {
-	// Handle returns the CUstream or ncclComm_t. It returns 0 if there is no handle or the object
-	// has been closed.
+	// Handle returns the CUstream or ncclComm_t, or 0 if there is none or the object is closed.
 	Handle() uintptr
 }
 
-// Adopter is implemented by a Device that can use, but never destroys, streams and communicators of
-// other libraries in the same process.
+// Adopter is implemented by a Device that can use streams and communicators of other libraries in
+// the same process. It never destroys them.
 type Adopter interface {
 	// AdoptStream returns a Stream for another library's CUstream, or for CUDA's default stream if
 	// handle is 0. The owner must not destroy the CUstream before the Stream is closed.
@@ -71,72 +69,70 @@ type Adopter interface {
 
 // Recorder is implemented by a Communicator that supports captures of adopted streams.
 type Recorder interface {
-	// Record adds a prepared collective to the capture that the stream's owner has begun. Ranks
-	// compare the collective when they record it. They neither compare nor count replays.
+	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare the
+	// collective now, but not its replays.
 	//
 	// The call's windows and segments stay mapped until the graph and its executables are
-	// destroyed. After a window or segment is closed, replays produce no result.
+	// destroyed.
 	Record(stream Stream, plan Plan) error
 }
 
 // InlineLauncher is implemented by a Communicator whose calls can run on the waiting thread.
 type InlineLauncher interface {
 	// LaunchInline is like Launch, but the caller must next call Synchronize on the same stream,
-	// which may run the collective. Synchronize then ignores its context. The group's timeout and
-	// Config.Interrupted limit the wait.
+	// which may run the collective and then ignores its context.
 	LaunchInline(stream Stream, plan Plan) error
 }
 
 // LazyWindows is implemented by a Communicator whose Register does not create the library's
-// windows. Creating a window takes milliseconds, and the direct path needs no windows.
+// windows, which takes milliseconds.
 type LazyWindows interface {
-	// UseWindows creates the library's windows over all segments, including those registered later,
-	// so that calls can use the window path. It is collective. A second call does nothing. While a
-	// stream is being captured, UseWindows returns ErrCapturing. Other errors make the communicator
-	// fail.
+	// UseWindows creates the library's windows over all segments, even those registered later. It
+	// is collective. While a stream is being captured, it returns ErrCapturing. Other errors make
+	// the communicator fail.
 	UseWindows(ctx context.Context) error
 }
 
 // TwoLevels is implemented by a Communicator that supports PathTwoLevel.
 type TwoLevels interface {
-	// UseTwoLevels prepares the group for PathTwoLevel. If the group does not support the path,
-	// UseTwoLevels returns nil, and Offer.Refusal returns the reason. In other respects, it is like
-	// LazyWindows.UseWindows.
+	// UseTwoLevels prepares the group for PathTwoLevel and is like LazyWindows.UseWindows
+	// otherwise. If the group does not support the path, it returns nil, and Offer.Refusal returns
+	// the reason.
 	UseTwoLevels(ctx context.Context) error
 }
 
 // PeerMapper is implemented by a Window that maps all ranks' segments into this process.
 type PeerMapper interface {
-	// PeerAddresses returns the segments' addresses by group rank. They are valid until the window
-	// is deregistered. If any rank has not mapped all segments, PeerAddresses returns
-	// ErrUnsupported, with the reason, on every rank.
+	// PeerAddresses returns the segments' addresses by group rank, which are valid until the window
+	// is deregistered. If any rank has not mapped all segments, it returns ErrUnsupported on every
+	// rank.
 	PeerAddresses() ([]uintptr, error)
 }
 
 // NativeWindow is implemented by a Window that may wrap a window of another library.
 type NativeWindow interface {
-	// Handle returns the ncclWindow_t. If the library has no window for the segment, Handle returns
-	// ErrUnsupported with the reason.
+	// Handle returns the ncclWindow_t, or ErrUnsupported if the library has no window for the
+	// segment.
 	Handle() (uintptr, error)
 }
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.
 type MessageCounts interface {
 	// MessagesBefore returns how many messages this rank had sent and received when it called the
-	// collective with the given number, from 1. The collective must not have completed. Each entry
-	// has only this rank's value, Sent or Received.
+	// collective with the given number, which must not have completed. Each entry has only this
+	// rank's value, Sent or Received.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe its call.
 type Remarker interface {
-	// Remark describes the call on a path for which Refusal returns nil. The result may be empty.
+	// Remark describes the call on a path for which Refusal returns nil. It may be empty.
 	Remark(path Path) string
 }
 
 // EndObserver is implemented by a Communicator that detects when a rank's process exits.
 type EndObserver interface {
-	// EndedRanks lists the world ranks whose processes exited before they left the group. It does
+	// EndedRanks returns the world ranks whose processes exited before they left the group. It does
 	// not wait.
 	EndedRanks() []int
 }
@@ -147,12 +143,11 @@ type Inspector interface {
 	Inspect() Inspection
 }
 
-// Inspection describes the ranks of a group at a point in time.
+// Inspection describes the ranks of a group at one time.
 type Inspection struct {
 	// Waits describes this rank's waits, oldest first. Waits of a few milliseconds may be missing.
 	Waits []LateWarning
-	// Activity describes what each other rank is doing, by world rank. Ranks with unknown activity
-	// are missing.
+	// Activity describes what other ranks are doing, by world rank, if known.
 	Activity map[int]string
 }
 

@@ -17,8 +17,7 @@ func (r Recorded) String() string {
 	return fmt.Sprintf("call %d of capture %d", r.Call, r.Capture)
 }
 
-// RecordedAs returns a copy of the call with the given position. The Digest of the copy covers the
-// position, so that ranks can detect that they replay different captures.
+// RecordedAs returns a copy of the call with the given position, which its Digest covers.
 func (c Call) RecordedAs(position Recorded) Call {
 	c.Recorded = position
 	c.Digest = mix(mix(c.Digest^mix(position.Capture)) + position.Call)

@@ -9,34 +9,31 @@ import (
 
 //go:generate go run ./gen
 
-// ReduceOp selects how the elements of all ranks are combined, in a fixed order of group ranks.
-// Every rank gets the same bits in every run. Float16 and BFloat16 are accumulated in float32 and
-// rounded once.
+// ReduceOp selects how the elements of all ranks are combined. Float16 and BFloat16 are accumulated
+// in float32 and rounded once.
 type ReduceOp uint8
 
-// The reductions. Their values are the numbers in symmem.h: append a new reduction and add its row
-// to the table reductions.
+// The reductions. Their values are the numbers in symmem.h. Add a new one at the end, and its row
+// to reductions.
 const (
 	Sum ReduceOp = iota
 	Prod
 	Min
 	Max
-	// Avg divides the sum by the number of ranks; integers truncate towards zero.
+	// Avg divides the sum by the number of ranks. Integers truncate towards zero.
 	Avg
-	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend
-	// supports them.
+	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers on the host backend.
 	BAnd
 	BOr
 	BXor
-	// PremulSum multiplies every element by Call.Factor and adds the products. It applies only to
-	// floats. The host backend rounds the factor and the products to float32, or to float64 for
-	// Float64. NCCL rounds them to the element type.
+	// PremulSum multiplies every element by Call.Factor and adds the products. It is for floats
+	// only. The host backend rounds the factor and the products to float32, or to float64 for
+	// Float64, and NCCL to the element type.
 	PremulSum
 	ReduceOps = iota
 )
 
-// reduction describes a ReduceOp to backends, bindings and commands. ReduceOp's methods document
-// most fields.
+// ReduceOp's methods document most fields.
 type reduction struct {
 	name    string
 	alias   string
@@ -93,8 +90,8 @@ func (op ReduceOp) tableRow() *reduction {
 	return &unknownReduction
 }
 
-// Code is a number in another component's enumeration. The zero Code means that the enumeration has
-// no such entry. It differs from the Code of the number 0.
+// Code is a number in another component's enumeration, plus 1. The zero Code means that the
+// enumeration has no such entry.
 type Code uint8
 
 func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
@@ -126,8 +123,8 @@ func (op ReduceOp) Divides() bool { return op.tableRow().divides }
 // Scales reports whether the elements are multiplied by Call.Factor before they are combined.
 func (op ReduceOp) Scales() bool { return op.tableRow().scales }
 
-// Selects reports whether the result is always one of the inputs, so that the order of ranks does
-// not matter.
+// Selects reports whether the result is always one of the inputs, so the order of ranks does not
+// matter.
 func (op ReduceOp) Selects() bool { return op.tableRow().selects }
 
 // Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
@@ -150,8 +147,8 @@ func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 	return !op.ComparesUnsigned(t) // symmem's kernels reduce unsigned integers as signed ones
 }
 
-// ComparesUnsigned reports whether t is an unsigned type and the reduction compares or divides
-// elements, so that it must not treat them as signed.
+// ComparesUnsigned reports whether the reduction compares or divides elements of an unsigned type,
+// so that it must not treat them as signed.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.Selects() || op.Divides())
 }

@@ -2,7 +2,7 @@ package driver
 
 import "slices"
 
-// Splits divides a buffer, or both buffers for AllToAllV, into one part for each rank. Counts and
+// Splits divides a buffer, or both buffers of an AllToAllV, into one part per rank. Counts and
 // offsets are in elements and indexed by group rank.
 type Splits struct {
 	// SendCounts and SendOffsets divide Call.Send. They are nil for AllGatherV.
@@ -11,8 +11,7 @@ type Splits struct {
 	RecvCounts, RecvOffsets []int64
 }
 
-// countsAndOffsets returns the counts and offsets of the divided buffer. For AllToAllV, it returns
-// those of the send buffer.
+// countsAndOffsets returns those of the send buffer for AllToAllV.
 func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	if o == AllGatherV {
 		return s.RecvCounts, s.RecvOffsets
@@ -20,8 +19,8 @@ func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	return s.SendCounts, s.SendOffsets
 }
 
-// WithOffsets returns s or, if offsets are missing, a copy with offsets of contiguous parts in
-// group order.
+// WithOffsets returns s or, if s has no offsets, a copy with the offsets of adjacent parts in group
+// order.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil || (s.SendCounts == nil || s.SendOffsets != nil) &&
 		(s.RecvCounts == nil || s.RecvOffsets != nil) {
@@ -37,8 +36,6 @@ func (s *Splits) WithOffsets() *Splits {
 	return &filled
 }
 
-// contiguousOffsets returns the offsets of contiguous parts. The offsets may overflow if counts are
-// invalid.
 func contiguousOffsets(counts []int64) (offsets []int64) {
 	end := int64(0)
 	for _, n := range counts {
@@ -48,8 +45,8 @@ func contiguousOffsets(counts []int64) (offsets []int64) {
 	return offsets
 }
 
-// Total returns the number of elements in the divided buffer of AllGatherV or ReduceScatterV. For
-// other operations, it returns 0.
+// Total returns the number of elements in the divided buffer of AllGatherV or ReduceScatterV, and 0
+// for other operations.
 func (s *Splits) Total(o Operation) int64 {
 	counts, _ := s.countsAndOffsets(o)
 	if !o.SplitsOneBuffer() {
@@ -58,14 +55,14 @@ func (s *Splits) Total(o Operation) int64 {
 	return int64(sumCounts(counts))
 }
 
-// Contiguous reports whether the parts in AllGatherV or ReduceScatterV are contiguous and in group
+// Contiguous reports whether the parts of an AllGatherV or ReduceScatterV are adjacent and in group
 // order.
 func (s *Splits) Contiguous(o Operation) bool {
 	counts, offsets := s.countsAndOffsets(o)
 	return o.SplitsOneBuffer() && slices.Equal(offsets, contiguousOffsets(counts))
 }
 
-// CountOf returns the Call.Count of the given rank. The splits may be invalid.
+// CountOf returns the Call.Count of a rank. The splits may be invalid.
 func (s *Splits) CountOf(o Operation, rank int) int64 {
 	if counts, _ := s.countsAndOffsets(o); o.SplitsOneBuffer() && rank < len(counts) {
 		return counts[rank]
@@ -73,8 +70,6 @@ func (s *Splits) CountOf(o Operation, rank int) int64 {
 	return 0
 }
 
-// lastPartEnd returns the number of elements from the start of a buffer to the end of the last
-// part.
 func lastPartEnd(counts, offsets []int64) (elements int64) {
 	for i, n := range counts {
 		if n > 0 {
@@ -84,8 +79,8 @@ func lastPartEnd(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error unless every list that the operation uses has one entry per rank, and
-// other lists are empty. All counts and offsets must be between 0 and MaxCount.
+// Validate returns an error unless every list that the operation uses has one entry per rank, other
+// lists are empty, and all entries are between 0 and MaxCount.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
 	for _, buffer := range [...]struct {

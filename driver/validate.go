@@ -53,7 +53,6 @@ func (c *Call) validateRanks(ranks, rank int) error {
 	return nil
 }
 
-// validateExtras checks the fields that only some operations use.
 func (c *Call) validateExtras(ranks, rank int) error {
 	switch {
 	case c.Operation.Reduces() && c.ReduceOp.Scales() && !isValidFactor(c.Factor):
@@ -84,7 +83,6 @@ func isValidFactor(factor float64) bool {
 	return factor != 0 && !math.IsNaN(factor) && !math.IsInf(factor, 0)
 }
 
-// validateSplits checks the splits, and whether Count is this rank's count in the splits.
 func (c *Call) validateSplits(ranks, rank int) error {
 	if err := c.Splits.Validate(c.Operation, ranks); err != nil {
 		return err

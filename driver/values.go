@@ -8,27 +8,24 @@ import (
 
 // Values is implemented by a Communicator whose ranks can gather named numbers on the host.
 type Values interface {
-	// Named returns this rank's endpoint for a name, always the same one. It does not communicate.
-	// It returns ErrInvalid if the name is empty or longer than MaxValueName bytes, or if the group
-	// already has MaxValueNames names.
+	// Named returns this rank's endpoint for a name, always the same one. It returns ErrInvalid if
+	// the name is empty or too long, or if the group has too many names.
 	//
-	// If ordered is set, a rank that waits in Gather launches no collectives in the meantime.
-	// Gather then fails with a DeadlockError if another rank waits in a collective that the waiting
-	// ranks have not launched. ordered must be the same on all ranks, and only the first call for a
-	// name uses it.
+	// If ordered is set, Gather waits in order with the group's collectives: it fails with a
+	// DeadlockError if another rank waits in a collective that the waiting ranks have not launched.
+	// ordered must be the same on all ranks, and only the first call for a name uses it.
 	Named(name string, ordered bool) (Named, error)
 	// Collectives counts this rank's launches of collectives, including replays.
 	Collectives() uint64
 }
 
-// Named is a rank's endpoint for a name. Names are independent of each other.
+// Named is a rank's endpoint for a name.
 type Named interface {
 	// Gather sends this rank's words to all ranks, and stores the words of every rank in all, by
-	// group rank. The n-th Gather of a name matches the n-th Gather of this name on other ranks.
-	// There must be only one call at a time.
+	// group rank. The n-th Gather of a name matches the n-th on other ranks. There must be only one
+	// call at a time.
 	//
-	// The context's deadline bounds the wait. If there is none, the device's timeout bounds the
-	// wait. Gather returns the same errors as Exchange on LaneControl, and every error makes the
+	// The wait ends at the context's deadline or after the device's timeout. Every error makes the
 	// communicator fail.
 	Gather(ctx context.Context, own Words, all []Words) error
 }

@@ -10,7 +10,7 @@ import (
 var failureRequirements = []requirement{
 	{"a failed stream skips its work until Synchronize", testSkipped},
 	{"an event after a failure returns the stream's error to every caller", testEventFails},
-	{"Wait makes its stream fail with the earlier work, and WaitOnly does not", testWaitFails},
+	{"Wait makes its stream fail with the earlier work, and WaitIgnoringErrors does not", testWaitFails},
 	{"a skipped collective makes its group fail with a PriorError", testSkippedCollective},
 	{"a stream fails if a failed group refuses its collective", testRefusedCollective},
 	{"a failure in a capture makes every launch of the graph fail", testCapturedFailure},
@@ -79,7 +79,7 @@ func testWaitFails(t *testing.T, h Harness) {
 			failStream()
 		}
 		must(t, waitStream.Wait(e))
-		must(t, waitOnlyStream.WaitOnly(e))
+		must(t, waitOnlyStream.WaitIgnoringErrors(e))
 		if !afterFailure {
 			failStream()
 		}

@@ -128,7 +128,7 @@ func (s *smallStream) Wait(e driver.Event) error {
 	return s.do(func() error { <-p.done; return p.err })
 }
 
-func (s *smallStream) WaitOnly(e driver.Event) error {
+func (s *smallStream) WaitIgnoringErrors(e driver.Event) error {
 	p := e.(*smallEvent).point.Load()
 	return s.do(func() error { <-p.done; return nil })
 }

@@ -92,7 +92,7 @@ func (r *NormRow) quantize(q driver.Quant, row []float32, staticScale float32) {
 	}
 	for first := 0; first < len(row); first += group {
 		values, scale := row[first:first+group], staticScale
-		if q.Computes() {
+		if q.ComputesScales() {
 			scale = computeScale(values)
 			r.Scales = append(r.Scales, scale)
 		}

@@ -79,7 +79,7 @@ func (c *NormCase) String() string {
 }
 
 func (c *NormCase) drawStrides(random *rand.Rand) {
-	if c.Quant.Computes() {
+	if c.Quant.ComputesScales() {
 		c.ScaleStrides = c.DefaultScaleStrides()
 	}
 	if c.Quant == driver.QuantPerGroup && random.IntN(2) == 0 {

@@ -118,8 +118,8 @@ func (w *eventWait) skip(error) {}
 // fails too.
 func (s *stream) Wait(e driver.Event) error { return s.waitForEvent(e, false) }
 
-// WaitOnly is like Wait, but ignores errors of the work before the event.
-func (s *stream) WaitOnly(e driver.Event) error { return s.waitForEvent(e, true) }
+// WaitIgnoringErrors is like Wait, but ignores errors of the work before the event.
+func (s *stream) WaitIgnoringErrors(e driver.Event) error { return s.waitForEvent(e, true) }
 
 func (s *stream) waitForEvent(e driver.Event, ignoresFailure bool) error {
 	hostEvent, ok := e.(*event)

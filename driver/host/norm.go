@@ -116,7 +116,7 @@ func (n *normalizer) quantize(norm *driver.Norm, row int) {
 		values := n.row[first : first+group]
 		index := int64(row)*norm.ScaleStrides[0] + int64(first/group)*norm.ScaleStrides[1]
 		scale := (*float32)(unsafe.Add(pointer(norm.Scales), 4*index))
-		if norm.Quant.Computes() {
+		if norm.Quant.ComputesScales() {
 			*scale = computeScale(values)
 		}
 		factor := 1 / *scale

@@ -315,7 +315,7 @@ func (d *normBuffers) checkPoisoned(w *testGroup, m *testRank, s *formula.NormCa
 	if s.Quant != driver.QuantNone {
 		outputs[d.quantized] = s.Rows * s.Hidden
 	}
-	if s.Quant.Computes() {
+	if s.Quant.ComputesScales() {
 		outputs[d.scales] = 4
 	}
 	var errs []error

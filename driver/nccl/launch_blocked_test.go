@@ -90,8 +90,8 @@ func (m *testRank) useDuringLaunch(
 	}
 	go func() {
 		e := m.device.streams.NewEvent()
-		err := errors.Join(other.Host(func() {}), other.Record(e), other.Wait(e), other.WaitOnly(e),
-			other.BeginCapture())
+		err := errors.Join(other.Host(func() {}), other.Record(e), other.Wait(e),
+			other.WaitIgnoringErrors(e), other.BeginCapture())
 		g, endErr := other.EndCapture()
 		if endErr == nil {
 			endErr = g.Close()

@@ -126,7 +126,7 @@ func (m *testRank) queueWait(
 	case "a wait":
 		return s.Wait(e)
 	case "reused memory":
-		return s.WaitOnly(e)
+		return s.WaitIgnoringErrors(e)
 	case "a host function":
 		arrived := make(chan struct{})
 		return errors.Join(ahead.Host(func() { close(arrived) }), s.Host(func() { <-arrived }))

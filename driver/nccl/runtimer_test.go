@@ -14,12 +14,12 @@ const lateness = 300 * time.Millisecond
 
 // timeSums makes three all-reduces on a path, of which the second one is timed, and returns the
 // reading of each rank's clock. The last rank launches the second one late.
-func (w *twoLevelGroup) timeSums(path driver.Path) []driver.ClockReading {
+func (w *twoLevelGroup) timeSums(path driver.Path) []driver.CallTimes {
 	w.t.Helper()
 	last := len(w.ranks) - 1
 	var launching sync.WaitGroup
 	launching.Add(last)
-	readings := make([]driver.ClockReading, len(w.ranks))
+	readings := make([]driver.CallTimes, len(w.ranks))
 	w.must(func(m *testRank) error {
 		call := m.twoLevelCall(driver.AllReduce, driver.Float32, 1000)
 		call.Path = path
@@ -27,7 +27,7 @@ func (w *twoLevelGroup) timeSums(path driver.Path) []driver.ClockReading {
 		if err != nil {
 			return err
 		}
-		var clock driver.Clock
+		var clock driver.CallTimer
 		prepared.(driver.Timed).SetMeter(clock.Meter(4000))
 		for i := range 3 {
 			if i == 1 && m.rank == last {
@@ -80,7 +80,7 @@ func TestTimesWithoutRoomAreSkipped(t *testing.T) {
 	w.regroup()
 	w.must(func(m *testRank) error {
 		c := m.group.(*communicator)
-		var clocks [len(c.runTimer.samples) + 1]driver.Clock
+		var clocks [len(c.runTimer.samples) + 1]driver.CallTimer
 		var started []*runSample
 		for i := range clocks {
 			meter := clocks[i].Meter(1)

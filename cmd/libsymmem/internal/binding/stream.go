@@ -271,7 +271,7 @@ func (last *lastUse) waitForOthers(use streamUse, handle uintptr) error {
 		}
 		mark, err := streamUse{other, otherStream}.record()
 		if err == nil {
-			err = use.stream.WaitOnly(mark)
+			err = use.stream.WaitIgnoringErrors(mark)
 		}
 		if err != nil && !errors.Is(err, symmem.ErrClosed) { // the other world may be closing
 			return err

@@ -121,8 +121,8 @@ func (s *Stream) Record(e driver.Event) error {
 	})
 }
 
-// WaitOnly is the same as Wait, because CUDA events hold no errors.
-func (s *Stream) WaitOnly(e driver.Event) error { return s.Wait(e) }
+// WaitIgnoringErrors is the same as Wait, because CUDA events hold no errors.
+func (s *Stream) WaitIgnoringErrors(e driver.Event) error { return s.Wait(e) }
 
 // Wait makes later work, or each launch of a captured graph, wait for the event's last recorded
 // point. The event may belong to another Device of this process that uses the same GPU.
