@@ -2,14 +2,13 @@ package host
 
 import "symmem/internal/ranked"
 
-// abandonedWork keeps the device's memory mapped while closed streams still run work.
 type abandonedWork struct {
-	mu            ranked.Mutex[abandonedMu]
-	streamCount   int            // closed streams with running work; guarded by mu
-	delayedUnmaps []func() error // to be called, in order, when streamCount drops to 0; guarded by mu
+	mu            ranked.Mutex[abandonedMu] // guards all fields
+	streamCount   int                       // closed streams with running work
+	delayedUnmaps []func() error            // called in order when streamCount drops to 0
 }
 
-// unmapWhenIdle calls a function that unmaps memory, after all abandoned work has completed.
+// unmapWhenIdle calls unmap when no abandoned work is running.
 func (a *abandonedWork) unmapWhenIdle(unmap func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -28,16 +27,16 @@ func (a *abandonedWork) isRunning() bool {
 
 func (a *abandonedWork) waitFor(s *stream) {
 	s.mu.Lock()
-	busy := s.busy
+	period := s.busyPeriod
 	s.mu.Unlock()
-	if busy == nil {
+	if period == nil {
 		return
 	}
 	a.mu.Lock()
 	a.streamCount++
 	a.mu.Unlock()
 	go func() {
-		<-busy.ended
+		<-period.ended
 		a.removeStream()
 	}()
 }
@@ -49,7 +48,7 @@ func (a *abandonedWork) removeStream() {
 		return
 	}
 	for _, unmap := range a.delayedUnmaps {
-		_ = unmap() // the caller has already returned, so there is nowhere to report the error
+		_ = unmap() // the caller has already returned
 	}
 	a.delayedUnmaps = nil
 }

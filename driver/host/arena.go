@@ -16,14 +16,11 @@ type arena struct {
 	addresses *sys.Mapping
 }
 
-// Address returns the arena's first address.
 func (a *arena) Address() uintptr { return a.addresses.Address() }
 
-// Close releases the addresses.
 func (a *arena) Close() error { return a.device.abandoned.unmapWhenIdle(a.addresses.Close) }
 
-// Keep releases all addresses except the given number of bytes at the start. With Config.Scatter it
-// releases none, because segments may be anywhere in the range.
+// Keep releases no addresses with Config.Scatter, because segments may be anywhere in the range.
 func (a *arena) Keep(bytes int64) error {
 	if a.device.cfg.Scatter != 0 {
 		return nil
@@ -31,7 +28,6 @@ func (a *arena) Keep(bytes int64) error {
 	return a.addresses.Shrink(bytes)
 }
 
-// Map maps a new segment.
 func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	if bytes <= 0 || bytes%granularity != 0 || offset < 0 || offset%granularity != 0 {
 		return nil, fmt.Errorf("mapping %d bytes at offset %d: size and offset must be multiples "+
@@ -53,11 +49,10 @@ func (a *arena) Map(offset, bytes int64) (driver.Segment, error) {
 	return &segment{device: a.device, file: file, memory: memory}, nil
 }
 
-// createSegmentFile creates a segment's memory, of huge pages if possible: touching 64 MiB then
-// causes 32 page faults instead of 16,384.
+// createSegmentFile creates a segment's memory, of huge pages if possible, because these cause far
+// fewer page faults.
 //
-// It rejects sizes above the machine's memory, because the system would accept them for a sparse
-// file and kill the process later.
+// It rejects sizes above the machine's memory, for which the system would kill the process later.
 func createSegmentFile(bytes int64) (*os.File, error) {
 	if total, err := sys.Memory(); err != nil || bytes > total {
 		return nil, errors.Join(err, fmt.Errorf("the machine has only %d bytes of memory", total))
@@ -80,17 +75,15 @@ type segment struct {
 	file   *os.File
 	memory *sys.Mapping
 
-	mu            ranked.Mutex[segmentMu]
-	exportedKeys  map[handoff.Key]bool // guarded by mu
-	isUnmapped    bool                 // guarded by mu
-	isSuspended   bool                 // whether Suspend has discarded the pages; guarded by mu
-	savedContents []byte               // contents that Resume restores, or nil; guarded by mu
+	mu            ranked.Mutex[segmentMu] // guards the following fields
+	exportedKeys  map[handoff.Key]bool
+	isUnmapped    bool
+	isSuspended   bool   // Suspend has discarded the pages
+	savedContents []byte // what Resume restores, or nil
 }
 
-// Address returns the address of the mapping.
 func (s *segment) Address() uintptr { return s.memory.Address() }
 
-// Bytes returns the size of the segment.
 func (s *segment) Bytes() int64 { return s.memory.Bytes() }
 
 func (s *segment) exportFile(key handoff.Key) {
@@ -103,7 +96,7 @@ func (s *segment) exportFile(key handoff.Key) {
 	s.device.machine.Export(key, s.file)
 }
 
-// Keep closes the segment's file, which peers can then no longer request. The memory stays mapped.
+// Keep closes the segment's file, so that peers can no longer request it.
 func (s *segment) Keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +104,6 @@ func (s *segment) Keep() error {
 	return s.closeFile()
 }
 
-// Unmap releases the memory.
 func (s *segment) Unmap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,21 +8,21 @@ import (
 	"symmem/internal/control/shm"
 )
 
-// communicator moves data between the ranks of a group. It embeds shm.Group, whose steps
-// synchronize the ranks.
+// communicator moves data between the ranks of a group. It embeds shm.Group, which synchronizes
+// them.
 //
-// Launch gives each collective a ticket, its position in the group's order. Collectives run one at
-// a time in this order. Only the collective whose turn it is may use the steps, the mover, the
-// split exchange and the normalizer.
+// Launch gives each collective a ticket, its position in the group's order, and collectives run one
+// at a time in this order. Only the running collective may use the embedded group's steps, mover,
+// split and normalizer.
 type communicator struct {
 	shm.Group
 
-	// Every launch reads the first fields.
+	// Every launch reads these fields, so they share a cache line.
 
 	comparesCalls atomic.Bool
 	turns         turns
 	callCounts    [driver.Paths]uint64 // guarded by Mu
-	captureCount  atomic.Uint64        // number of captures that contain calls of the group
+	captureCount  atomic.Uint64        // captures that contain calls of the group
 
 	device   *Device
 	cfg      driver.GroupConfig
@@ -35,14 +35,12 @@ type communicator struct {
 	normalizer normalizer
 }
 
-// Launched returns the number of calls on each path.
 func (c *communicator) Launched() [driver.Paths]uint64 {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	return c.callCounts
 }
 
-// SetCheck enables or disables the comparison of calls.
 func (c *communicator) SetCheck(on bool) { c.comparesCalls.Store(on) }
 
 func (c *communicator) setBuffers() {

@@ -33,9 +33,9 @@ func (d *Device) Connect(
 	return c, nil
 }
 
-// Close leaves the group after the peers have received or stored all messages from this rank. Close
-// returns a timeout error if earlier work of this rank blocks a collective. The group's memory then
-// stays mapped until that work completes.
+// Close leaves the group after the peers have received or stored all messages from this rank. If
+// earlier work of this rank blocks a collective, Close returns a timeout error, and the group's
+// memory stays mapped until that work completes.
 func (c *communicator) Close() error {
 	sendErr := c.messages.waitUntilSent(c)
 	hadFailed := c.Cause() != nil
@@ -61,7 +61,7 @@ func (c *communicator) Close() error {
 	}
 	go func() {
 		c.turns.waitForTurn(lastTicket + 1)
-		_ = c.releaseMemory() // Close has already returned
+		_ = c.releaseMemory()
 	}()
 	return errors.Join(sendErr, unmatchedErr, &driver.TimeoutError{
 		InCall: "closing group " + c.cfg.Name() + ": earlier work of this rank still " +
@@ -101,8 +101,7 @@ func (c *communicator) PrepareSuspend() error {
 	return nil
 }
 
-// Suspend frees the pages of this rank's staging buffers and message frames. The system allocates
-// new pages at the next access.
+// Suspend frees the pages of this rank's staging buffers and message frames.
 func (c *communicator) Suspend(context.Context) (driver.Suspension, error) {
 	var s driver.Suspension
 	if err := c.BeginUse(); err != nil {

@@ -14,20 +14,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// granularity is the size of a huge page and the unit of segment sizes.
+// granularity is the unit of segment sizes.
 const granularity = sys.PageSize
 
 // Device provides the memory, streams and communicators of one rank. As in CUDA's global capture
-// mode, no segment can be registered while any stream is being captured.
+// mode, no segment can be registered during a capture.
 type Device struct {
 	cfg     driver.Config
 	info    driver.Info
 	machine *shm.Machine
 	scatter *scatter.Scatter
 
-	captureCount  atomic.Int32 // number of streams that are being captured
+	captureCount  atomic.Int32 // streams that are being captured
 	abandoned     abandonedWork
-	groupTimeouts sync.Map // timeouts of the open groups; the keys are *driver.Limit
+	groupTimeouts sync.Map // keys are the *driver.Limit of open groups
 }
 
 func open(ctx context.Context, cfg driver.Config) (*Device, error) {

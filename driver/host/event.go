@@ -9,7 +9,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// event holds the point that its last Record marked in a stream's work.
 type event struct {
 	mu        ranked.Mutex[eventMu]
 	lastPoint *point // nil before the first Record; guarded by mu
@@ -17,8 +16,8 @@ type event struct {
 
 // point is a position in a stream's work.
 type point struct {
-	reachedChannel chan struct{} // closed when the stream reaches the point
-	err            error         // error of earlier work; set before reachedChannel is closed
+	reachedChannel chan struct{}
+	err            error // error of earlier work; set before reachedChannel is closed
 }
 
 func (p *point) isReached() bool {
@@ -36,13 +35,11 @@ func (e *event) getLastPoint() *point {
 	return e.lastPoint
 }
 
-// Done reports whether the last recorded point has been reached.
 func (e *event) Done() bool {
 	p := e.getLastPoint()
 	return p == nil || p.isReached()
 }
 
-// Synchronize waits for the last recorded point, and returns the error of the work before it.
 func (e *event) Synchronize(ctx context.Context) error {
 	p := e.getLastPoint()
 	if p == nil {
@@ -72,25 +69,25 @@ func (p *point) skip(cause error) {
 	close(p.reachedChannel)
 }
 
-// Record records the event. On a closed stream, this fails unless earlier work is still queued.
+// Record is allowed on a closed stream while earlier work is queued.
 func (s *stream) Record(e driver.Event) error {
 	hostEvent, ok := e.(*event)
 	if !ok {
-		return errors.New("recording an event: it belongs to another backend")
+		return errors.New("the event to record belongs to another backend")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy == nil {
+	if s.busyPeriod == nil {
 		if err := s.checkOpen(); err != nil {
 			return err
 		}
 	}
 	if s.capture != nil {
-		s.capture.addStep(func(on *stream) error { return on.Record(hostEvent) })
+		s.capture.addReplay(func(target *stream) error { return target.Record(hostEvent) })
 		return nil
 	}
 	p := &point{reachedChannel: make(chan struct{})}
-	if s.busy == nil {
+	if s.busyPeriod == nil {
 		s.runOrSkip(p)
 	} else {
 		s.enqueue(p, false)
@@ -100,13 +97,13 @@ func (s *stream) Record(e driver.Event) error {
 }
 
 type eventWait struct {
-	point          *point
-	ignoresFailure bool
+	point         *point
+	ignoresErrors bool
 }
 
 func (w *eventWait) run() error {
 	<-w.point.reachedChannel
-	if w.ignoresFailure {
+	if w.ignoresErrors {
 		return nil
 	}
 	return w.point.err
@@ -114,21 +111,18 @@ func (w *eventWait) run() error {
 
 func (w *eventWait) skip(error) {}
 
-// Wait makes later work wait for the event. If the work before the event has failed, this stream
-// fails too.
 func (s *stream) Wait(e driver.Event) error { return s.waitForEvent(e, false) }
 
-// WaitIgnoringErrors is like Wait, but ignores errors of the work before the event.
 func (s *stream) WaitIgnoringErrors(e driver.Event) error { return s.waitForEvent(e, true) }
 
-func (s *stream) waitForEvent(e driver.Event, ignoresFailure bool) error {
+func (s *stream) waitForEvent(e driver.Event, ignoresErrors bool) error {
 	hostEvent, ok := e.(*event)
 	if !ok {
-		return errors.New("waiting for an event: it belongs to another backend")
+		return errors.New("the event to wait for belongs to another backend")
 	}
 	p := hostEvent.getLastPoint()
 	if p == nil {
 		return s.submit(hostWork(func() {}), alwaysReady)
 	}
-	return s.submit(&eventWait{point: p, ignoresFailure: ignoresFailure}, p.isReached)
+	return s.submit(&eventWait{point: p, ignoresErrors: ignoresErrors}, p.isReached)
 }

@@ -8,24 +8,21 @@ import (
 	"symmem/internal/ranked"
 )
 
-// graph holds recorded work. At each launch, its collectives get new positions in the group's order
-// of collectives.
 type graph struct {
-	mu       ranked.Mutex[graphMu]
-	steps    []step // guarded by the stream's mu during the capture, by mu afterwards
-	isClosed bool   // guarded by mu
-	// lastPositions holds the position of each communicator's last call. It is guarded like steps.
-	lastPositions map[*communicator]driver.Recorded
+	mu            ranked.Mutex[graphMu]
+	replays       []replayFunc                      // guarded by mu, or the stream's mu during the capture
+	isClosed      bool                              // guarded by mu
+	lastPositions map[*communicator]driver.Recorded // guarded like replays
 }
 
-// step queues recorded work on a stream.
-type step func(on *stream) error
+// replayFunc queues recorded work on a stream.
+type replayFunc func(target *stream) error
 
-// recordCall records a call. For a collective, it also records the position in the capture, which
-// ranks compare when they replay the call.
+// For a collective, recordCall stores its position in the capture, which ranks compare when they
+// replay the call.
 func (g *graph) recordCall(p *plan) {
 	if p.Operation.PointToPoint() {
-		g.addStep(p.queueOn)
+		g.addReplay(p.queueOn)
 		return
 	}
 	position := g.lastPositions[p.comm]
@@ -36,15 +33,14 @@ func (g *graph) recordCall(p *plan) {
 	g.lastPositions[p.comm] = position
 	recorded := *p
 	recorded.Call, recorded.callMeter = p.RecordedAs(position), driver.Meter{}
-	g.addStep(recorded.queueOn)
+	g.addReplay(recorded.queueOn)
 }
 
-// addStep records a step. The caller must hold the capturing stream's mu.
-func (g *graph) addStep(s step) { g.steps = append(g.steps, s) }
+// The caller of addReplay must hold the capturing stream's mu.
+func (g *graph) addReplay(s replayFunc) { g.replays = append(g.replays, s) }
 
-func (p *plan) queueOn(on *stream) error { return p.comm.Launch(on, p) }
+func (p *plan) queueOn(target *stream) error { return p.comm.Launch(target, p) }
 
-// BeginCapture makes the stream record work instead of running it.
 func (s *stream) BeginCapture() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,14 +52,13 @@ func (s *stream) BeginCapture() error {
 	}
 	s.capture = &graph{lastPositions: map[*communicator]driver.Recorded{}}
 	s.device.captureCount.Add(1)
-	if s.deferred { // during the capture, Synchronize cannot run the work
+	if s.deferred { // Synchronize cannot run the work during the capture
 		s.deferred = false
 		go s.drain()
 	}
 	return nil
 }
 
-// EndCapture ends the capture and returns the recorded work.
 func (s *stream) EndCapture() (driver.Graph, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,16 +71,14 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	return g, nil
 }
 
-// Capturing reports whether work is being recorded.
 func (s *stream) Capturing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.capture != nil
 }
 
-// Launch queues the recorded work on a stream.
-func (g *graph) Launch(on driver.Stream) error {
-	s, err := hostStream(on)
+func (g *graph) Launch(target driver.Stream) error {
+	s, err := hostStream(target)
 	if err != nil {
 		return err
 	}
@@ -97,17 +90,17 @@ func (g *graph) Launch(on driver.Stream) error {
 	if s.Capturing() { // s.capture would not keep g's buffers reachable
 		return fmt.Errorf("launching a graph: %w", driver.ErrCapturing)
 	}
-	if err := s.replayAll(g.steps); err != nil {
+	if err := s.replayAll(g.replays); err != nil {
 		return fmt.Errorf("launching a graph: %w", err)
 	}
 	return nil
 }
 
-// replayAll queues recorded steps and returns the first error. After an error, it still queues the
-// remaining steps, so that the failed stream passes the error to their events and groups.
-func (s *stream) replayAll(steps []step) error {
+// replayAll queues recorded work and returns the first error. After an error, it queues the rest,
+// so that the failed stream passes the error to its events and groups.
+func (s *stream) replayAll(replays []replayFunc) error {
 	var firstErr error
-	for _, queueOn := range steps {
+	for _, queueOn := range replays {
 		err := queueOn(s)
 		if errors.Is(err, driver.ErrClosed) {
 			return err
@@ -119,10 +112,9 @@ func (s *stream) replayAll(steps []step) error {
 	return firstErr
 }
 
-// Close discards the recorded work.
 func (g *graph) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.steps, g.isClosed = nil, true
+	g.replays, g.isClosed = nil, true
 	return nil
 }

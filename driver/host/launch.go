@@ -7,12 +7,10 @@ import (
 	"symmem/driver"
 )
 
-// Offer offers the plain path and the window path, but not the direct path.
 func (c *communicator) Offer(call driver.Call) driver.Offer {
 	return &plan{Call: call, comm: c, partCount: 1, isMessage: call.Operation.PointToPoint()}
 }
 
-// Launch queues a prepared collective on a stream.
 func (c *communicator) Launch(s driver.Stream, p driver.Plan) error { return c.launch(s, p, false) }
 
 // LaunchInline is like Launch, but the next Synchronize of the stream waits for the peers.
@@ -33,7 +31,6 @@ func (c *communicator) launch(s driver.Stream, p driver.Plan, inline bool) error
 	return rejectLaunch(c, target)
 }
 
-// List returns a plan that runs several plans with one ticket, its position in the group's order.
 func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	hostPlans := make([]*plan, len(plans))
 	for i, p := range plans {
@@ -48,8 +45,7 @@ func (c *communicator) List(plans []driver.Plan) (driver.Plan, error) {
 	return &list, nil
 }
 
-// rejectLaunch returns the fault of a failed communicator. It makes the stream fail, unless this
-// rank has closed the group.
+// rejectLaunch makes the stream fail, unless this rank has closed the group.
 func rejectLaunch(c *communicator, s *stream) error {
 	cause := c.Cause()
 	if !errors.Is(cause, driver.ErrClosed) {
@@ -58,18 +54,17 @@ func rejectLaunch(c *communicator, s *stream) error {
 	return cause
 }
 
-// deferredCall is a collective that runs after its launch.
 type deferredCall struct {
 	plan           *plan
 	ticket         uint64
-	comparesCalls  bool   // whether the group compared calls at the launch
-	isBegun        bool   // whether this rank has posted the first step
-	messageBalance uint64 // result of Counts.Balance at the launch; 0 if not compared
+	comparesCalls  bool   // whether the group compares calls
+	isBegun        bool   // this rank has posted the first step
+	messageBalance uint64 // result of Counts.Balance, or 0 if not compared
 	beginTime      int64  // result of Meter.Begin if isBegun is set
 }
 
-// assignTicket returns a collective's ticket and other fields for its deferredCall. It returns no
-// struct, so that the results stay in registers. The caller must hold c.Mu.
+// assignTicket returns fields for a deferredCall, but not as a struct, so that they stay in
+// registers. The caller must hold c.Mu.
 func (c *communicator) assignTicket(p *plan) (ticket uint64, compares bool, balance uint64) {
 	c.callCounts[p.Path]++
 	if compares = c.comparesCalls.Load(); compares {
@@ -91,8 +86,8 @@ func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
 }
 
 // runOrDefer runs a collective on the caller's thread if it is the collective's turn and the peers
-// arrive soon. Otherwise, runOrDefer returns work to queue. runOrDefer waits without c.Mu, because
-// Close and Abort, which lock c.Mu, must be able to end the wait.
+// arrive soon. Otherwise, it returns work to queue. It waits without c.Mu, because Close and Abort
+// must be able to end the wait.
 func (c *communicator) runOrDefer(p *plan) (work, error) {
 	c.Mu.Lock()
 	if c.HasFailed() {
@@ -140,8 +135,8 @@ func (p *deferredCall) run() error {
 	return c.runDeferred(p)
 }
 
-// skip makes the group fail, because this rank has not computed its input. To not affect earlier
-// collectives, skip waits for the collective's turn.
+// skip makes the group fail, because this rank has not computed its input. It waits for the
+// collective's turn, so that earlier collectives can complete.
 func (p *deferredCall) skip(cause error) {
 	c := p.plan.comm
 	c.turns.waitForTurn(p.ticket)
@@ -151,7 +146,6 @@ func (p *deferredCall) skip(cause error) {
 	})
 }
 
-// runDeferred runs a collective whose turn it is.
 func (c *communicator) runDeferred(p *deferredCall) error {
 	if c.HasFailed() {
 		return c.Cause()
@@ -184,8 +178,7 @@ func (c *communicator) postFirstStep(call *plan) {
 	c.mover.stageAndPost(call, 0)
 }
 
-// completeList completes a collective, and runs the other calls of a list. All ranks must have
-// posted the first step.
+// All ranks must have posted the first step before completeList.
 func (c *communicator) completeList(call *plan, ticket uint64) error {
 	err := c.completeOne(call, ticket)
 	for _, next := range call.otherCalls {

@@ -23,8 +23,7 @@ func (d *Device) NewArena(bytes int64) (driver.Arena, error) {
 // NewStream returns a new stream.
 func (d *Device) NewStream() (driver.Stream, error) { return &stream{device: d}, nil }
 
-// AdoptStream returns a new stream. It ignores the handle, because there are no foreign streams
-// on the host.
+// AdoptStream returns a new stream and ignores the handle.
 func (d *Device) AdoptStream(uintptr) (driver.AdoptedStream, error) {
 	return &stream{device: d}, nil
 }

@@ -10,11 +10,11 @@ import (
 	"symmem/internal/spin"
 )
 
-// messages transfers a communicator's messages in frames and matches Sends with Recvs.
+// messages matches Sends with Recvs and transfers their data in frames.
 //
-// Frames that arrive before their Recv runs are stored on the receiver's heap. If the receiver does
-// not read frames, the sender copies the rest of the message to its heap, and a goroutine sends it.
-// A stream therefore never waits for a Recv that is queued after other work.
+// The receiver stores frames that arrive before their Recv on its heap. If the receiver reads no
+// frames, the sender copies the rest of the message to its heap, and a goroutine sends it. A stream
+// therefore never waits for a Recv that is queued after other work.
 type messages struct {
 	sendPipes []sendPipe // by group rank
 	recvPipes []recvPipe // by group rank
@@ -36,11 +36,10 @@ func (m *messages) init(c *communicator, ranks int) {
 type messageCall struct {
 	comm             *communicator
 	plan             *plan
-	priorCollectives uint64 // number of this rank's collectives before this message
-	comparesCalls    bool   // whether the group compared calls at the time of this call
+	priorCollectives uint64 // this rank's collectives before this message
+	comparesCalls    bool   // whether the group compares calls
 }
 
-// newMessageWork counts the plan's message and returns this rank's end of it.
 func (p *plan) newMessageWork() (messageEnd, error) {
 	c := p.comm
 	c.Mu.Lock()
@@ -53,7 +52,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 		comm: c, plan: p, priorCollectives: c.Tickets(), comparesCalls: c.comparesCalls.Load(),
 	}
 	if p.Operation == driver.Send {
-		// A receiver that sees the next collective must also see this count.
+		// A receiver that sees the next collective must see this count, too.
 		shared := c.pipe(c.cfg.Rank, p.Root)
 		spin.StoreRelease64(&shared.sendCount, shared.sendCount+1)
 	}
@@ -64,11 +63,9 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 	return c.messages.newReceive(call), nil
 }
 
-// messageEnd is one end of a message.
 type messageEnd interface {
 	work
-	// transferNow transfers as much as possible without waiting. It reports whether the message is
-	// complete.
+	// transferNow transfers as much as possible without waiting.
 	transferNow() (done bool, err error)
 }
 
@@ -102,9 +99,9 @@ func assignMessages(claims []message.Claim[*recvCall]) {
 	}
 }
 
-// unmatchedError returns an error if a message has no Recv, a Recv has no message, or a peer left
-// before it had read its messages. This rank must already have left the group. A peer that sends to
-// this rank later then reports its message as unmatched.
+// unmatchedError returns an error for messages without a Recv, Recvs without a message, and
+// messages that a peer had not read when it left. This rank must already have left the group, so
+// that later senders report their messages.
 func (m *messages) unmatchedError(c *communicator) error {
 	for source := range m.recvPipes {
 		if err := m.recvPipes[source].readFrames(nil); err != nil {
@@ -129,9 +126,8 @@ func (m *messages) unmatchedError(c *communicator) error {
 	return control.UnmatchedError(&c.cfg, unclaimed, awaitedRecvs, unreadMessages)
 }
 
-// waitUntilSent waits until all messages on the sender's heap have been sent. If a receiver reads
-// nothing, waitUntilSent stops after at most two timeouts. It returns the group's fault if the
-// group fails in the meantime.
+// waitUntilSent waits for the backlogs of all pipes, at most two timeouts if a receiver reads
+// nothing. If the group fails in the meantime, it returns the fault.
 func (m *messages) waitUntilSent(c *communicator) error {
 	m.isClosing.Store(true)
 	earlierFault, hasWaited := c.Cause(), false

@@ -9,12 +9,11 @@ import (
 	"symmem/internal/spin"
 )
 
-// Staged collectives work on any memory. In each step, every rank copies a chunk of its input to a
-// staging buffer, posts the step, waits for the other ranks, and reads its share from their
-// buffers. Ranks alternate between two buffers, so one barrier per step is enough. A rank posts a
-// step by writing a cache line that peers read. An input that fits into this line is not staged.
+// Staged collectives work on any memory. In each step, every rank copies a chunk of its input to
+// its staging buffer, posts the step by writing a cache line, waits for the other ranks, and reads
+// its share from their buffers. Ranks alternate between two buffers, so one barrier per step is
+// enough. An input that fits into the cache line is not staged.
 
-// mover moves and reduces the data of collectives, one collective at a time.
 type mover struct {
 	group *shm.Group
 	cfg   *driver.GroupConfig
@@ -41,8 +40,8 @@ func (m *mover) init(g *shm.Group, cfg *driver.GroupConfig) {
 	m.ownStage = m.stages[m.rank]
 }
 
-// stage returns a rank's staging buffer for a step. Reading the address from a struct would be
-// slower, because Go's nil check would load a cache line that a peer is about to write.
+// Reading the address from a struct would be slower, because Go's nil check would load a cache line
+// that a peer is about to write.
 func (m *mover) stage(rank int, step uint64) unsafe.Pointer {
 	return unsafe.Add(m.stages[rank], (step&1)*stageBytes)
 }
@@ -97,7 +96,6 @@ func (m *mover) finishStaged(call *plan, ticket uint64) error {
 	return nil
 }
 
-// inputAddress returns the address of a rank's input for the current step.
 func (m *mover) inputAddress(call *plan, rank int) unsafe.Pointer {
 	switch {
 	case !call.fitsLine:
@@ -109,9 +107,9 @@ func (m *mover) inputAddress(call *plan, rank int) unsafe.Pointer {
 	}
 }
 
-// copyPayloads copies the peers' payloads from their lines, because reductions read whole vectors
-// and would otherwise read past a line into another rank's line. This rank's line is skipped:
-// loading it would stall until its last store has reached the peers.
+// copyPayloads copies the peers' payloads from their lines, because reductions read whole vectors,
+// past the end of a line. It skips this rank's line: loading it would stall until its last store
+// has reached the peers.
 func (m *mover) copyPayloads() {
 	for r := range len(m.stages) {
 		if r != m.rank {
@@ -156,9 +154,9 @@ func (m *mover) compute(call *plan, first int64) {
 	}
 }
 
-// collectStaged copies up to stride elements, at the given offset in bytes, from every rank's
-// chunk. The chunks begin at element first, and recv is the address of that element in the first
-// part of the receive buffer.
+// collectStaged copies up to stride elements from every rank's chunk, which begins at element
+// first. offset is in bytes. recv is the address of that element in the first part of the receive
+// buffer.
 func (m *mover) collectStaged(call *plan, recv unsafe.Pointer, offset, first, stride int64) {
 	for r := range len(m.stages) {
 		partStart, count := call.recvPart(r)
@@ -181,8 +179,8 @@ func (m *mover) reduceStaged(call *plan, recv unsafe.Pointer, offset, count int6
 	m.reduce(call, len(m.stages), 1, count, 0)
 }
 
-// move runs a collective over windows, segments that are mapped into all ranks. Ranks access the
-// peers' buffers directly, but only between a barrier before move and one after it.
+// move runs a collective over windows, which map the segments of all ranks. The caller must
+// synchronize the ranks before and after it.
 func (m *mover) move(call *plan) {
 	size := call.elementSize
 	switch call.Operation {
@@ -214,7 +212,7 @@ func (m *mover) move(call *plan) {
 			m.copyFromPeer(call, r, int64(m.rank)*part, int64(r)*part, part,
 				part*int64(len(m.stages)))
 		}
-	// never use windows
+	// without windows
 	case driver.AllGatherV, driver.ReduceScatterV, driver.Gather, driver.Scatter:
 	case driver.Barrier, driver.Send, driver.Recv, driver.AllToAllV:
 	}
@@ -238,7 +236,7 @@ func (m *mover) copyFromPeer(call *plan, r int, srcOffset, dstOffset, bytes, tot
 	}
 }
 
-// reduceSlice reduces this rank's slice of all buffers. It stores the result on the root if
+// reduceSlice reduces this rank's slice of all buffers, and stores the result on the root if
 // receivers is 1, and otherwise on all ranks. The call may be in place, because no other rank
 // accesses this slice.
 func (m *mover) reduceSlice(call *plan, receivers int) {
@@ -260,7 +258,6 @@ func (m *mover) reduceSlice(call *plan, receivers int) {
 	m.reduce(call, len(m.stages), receivers, count, call.Count*call.elementSize)
 }
 
-// reduceAll reduces the whole buffers and stores the result only on this rank.
 func (m *mover) reduceAll(call *plan) {
 	for r := range len(m.stages) {
 		m.sources[r] = call.send.addressOn(r, call.Send)
@@ -292,7 +289,6 @@ func (m *mover) reducePart(call *plan) {
 	m.reduce(call, len(m.stages), 1, call.Count, part*int64(len(m.stages)))
 }
 
-// prefetchStage prefetches the staging buffer for the next step, which no peer still reads.
 func (m *mover) prefetchStage() {
 	spin.PrefetchWrite(unsafe.Add(m.ownStage, ((m.group.Step()+1)&1)*stageBytes))
 }

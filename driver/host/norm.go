@@ -8,22 +8,20 @@ import (
 	"symmem/internal/reduce"
 )
 
-// normalizer computes the steps of an AllReduceRMSNorm that follow the all-reduce. Its results are
-// bit-identical to those of package formula.
+// normalizer computes what follows the all-reduce in an AllReduceRMSNorm, with the same bits as
+// package formula.
 type normalizer struct {
-	row, residuals, weights []float32 // each for one row
+	row, residuals, weights []float32 // one row each
 	roundedRow              []uint16
 	squareSums              [threadCount]float32 // by thread of the GPU's kernels
 }
 
-// In the GPU's kernels, threadCount threads add up a row's squares.
+// The GPU's kernels use threadCount threads to add up a row's squares.
 const (
 	threadCount    = 512
 	threadsPerWarp = 32
 )
 
-// normalize replaces the sums in Recv by the output, and writes the residual, the quantized output
-// and the computed scales.
 func (n *normalizer) normalize(call *plan) {
 	norm, t := call.Norm, call.DataType
 	hidden := int(norm.Hidden)
@@ -58,7 +56,6 @@ func matrixRow[T uint8 | uint16](matrix uintptr, row, hidden int) []T {
 	return unsafe.Slice((*T)(unsafe.Add(pointer(matrix), row*bytes)), hidden)
 }
 
-// addResidual adds a row of sums to the residual, and sets n.row to the result.
 func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	toFloat32(t, n.row, sums)
 	toFloat32(t, n.residuals, residual)
@@ -68,8 +65,6 @@ func (n *normalizer) addResidual(t driver.DataType, sums, residual []uint16) {
 	roundRow(t, n.row, residual)
 }
 
-// scaleRow normalizes n.row, multiplies it by the weights, and rounds it. It stores the results in
-// n.row and output.
 func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint16) {
 	meanSquare := float32(n.sumSquares() * float32(1/float32(len(n.row))))
 	factor := 1 / float32(math.Sqrt(float64(meanSquare+epsilon)))
@@ -79,15 +74,15 @@ func (n *normalizer) scaleRow(t driver.DataType, epsilon float32, output []uint1
 	roundRow(t, n.row, output)
 }
 
-// sumSquares adds up the squares of n.row in the order of the GPU's kernels. Each of threadCount
-// threads adds the squares of every 512th pack of 8 elements. Trees then combine the threads' sums.
+// sumSquares adds the squares of n.row in the order of the GPU's kernels: each thread adds those of
+// every 512th pack of 8 elements, and trees combine the threads' sums.
 func (n *normalizer) sumSquares() float32 {
 	sums := &n.squareSums
 	clear(sums[:])
 	for first := 0; first < len(n.row); first += driver.NormUnit {
 		sum := &sums[first/driver.NormUnit%threadCount]
 		for _, v := range n.row[first : first+driver.NormUnit] {
-			// The square has at most 22 bits, so this code rounds like a fused multiply-add.
+			// The square has at most 22 bits, so this rounds like a fused multiply-add.
 			*sum = float32(float64(v)*float64(v) + float64(*sum))
 		}
 	}
@@ -139,7 +134,7 @@ func computeScale(values []float32) float32 {
 	return largest / driver.MaxE4M3
 }
 
-// canonicalNaN is the NaN in all float32 results. canonicalNaN16 is its value in both 16-bit types.
+// canonicalNaN is the NaN in all float32 results, and canonicalNaN16 in both 16-bit types.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
 const canonicalNaN16 = 0x7fff
@@ -156,7 +151,7 @@ func toFloat32(t driver.DataType, dst []float32, src []uint16) {
 	}
 }
 
-// roundRow rounds elements to a 16-bit type, and stores the results in row and dst.
+// roundRow rounds row to a 16-bit type and stores it in dst.
 func roundRow(t driver.DataType, row []float32, dst []uint16) {
 	for i, v := range row {
 		switch {

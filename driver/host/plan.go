@@ -8,36 +8,31 @@ import (
 	"symmem/internal/spin"
 )
 
-// plan describes how a call runs. It implements driver.Offer and, after Take, driver.Plan.
+// plan implements driver.Offer and, after Take, driver.Plan.
 type plan struct {
 	driver.Call
-	comm *communicator
-	// send and recv are set on the window path.
-	send, recv  *window
-	elementSize int64 // in bytes
-	partCount   int64 // number of parts that this rank contributes
-	bytes       int64 // size of these parts; in an AllToAllV, size of the send buffer
-	longestPart int64 // in elements
-	chunkLength int64 // number of elements of each part that are staged in one step
-	// fitsLine is set if the input fits into the cache line that each rank posts in every step.
-	// isPairwise is set if the sizes of parts can differ between pairs of ranks.
-	fitsLine, isPairwise bool
-	usesWindows          bool // whether peers read the buffers in windows, without staging
-	// reducesWhole is set if every rank reduces the whole buffer.
-	reducesWhole bool
-	// yieldsProcessor is set if the first barrier does not poll, but yields the processor.
-	yieldsProcessor bool
-	otherCalls      []*plan // the other calls of a list
+	comm            *communicator
+	send, recv      *window
+	elementSize     int64   // in bytes
+	partCount       int64   // parts that this rank contributes
+	bytes           int64   // size of these parts or, in an AllToAllV, of the send buffer
+	longestPart     int64   // in elements
+	chunkLength     int64   // elements of each part that are staged in one step
+	fitsLine        bool    // the input fits into the line that each rank posts
+	isPairwise      bool    // parts can differ in size between pairs of ranks
+	usesWindows     bool    // peers read the buffers in windows, without staging
+	reducesWhole    bool    // every rank reduces the whole buffer
+	yieldsProcessor bool    // the first barrier yields the processor instead of polling
+	otherCalls      []*plan // of a list
 	isMessage       bool
 	callMeter       driver.Meter
 }
 
-// SetMeter makes the communicator report to m when the call runs, unless the call is a message.
+// SetMeter has no effect on messages.
 func (p *plan) SetMeter(m driver.Meter) { p.callMeter = m }
 
 var errNoKernels = fmt.Errorf("the host backend has no GPU kernels: %w", driver.ErrUnsupported)
 
-// Refusal returns an error for the direct and the two-level path.
 func (p *plan) Refusal(path driver.Path) error {
 	if path == driver.PathDirect || path == driver.PathTwoLevel {
 		return errNoKernels
@@ -45,10 +40,8 @@ func (p *plan) Refusal(path driver.Path) error {
 	return nil
 }
 
-// Prepared returns the call.
 func (p *plan) Prepared() *driver.Call { return &p.Call }
 
-// Take prepares the call for a path and chooses its algorithm.
 func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	p.SetPath(path, digest)
 	p.setParts()
@@ -73,7 +66,7 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	return p, nil
 }
 
-// setParts sets the sizes, which are the same on all ranks except in an AllToAllV.
+// All ranks get the same sizes, except in an AllToAllV.
 func (p *plan) setParts() {
 	p.elementSize, p.longestPart = int64(p.DataType.Size()), p.Count
 	isUneven := p.Operation.SplitsOneBuffer()
@@ -138,8 +131,6 @@ func (p *plan) groupWindow(w driver.Window) (*window, error) {
 	return own, nil
 }
 
-// setSplitWindow sets the size of an AllToAllV and, if other ranks read its send buffer in a
-// window, this window.
 func (p *plan) setSplitWindow() error {
 	p.bytes, _ = p.Spans(p.comm.Size(), p.comm.cfg.Rank)
 	if p.SendWindow == nil || p.bytes <= p.comm.tuning.maxStagedInWindow || p.Send == p.Recv {

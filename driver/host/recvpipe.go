@@ -15,13 +15,13 @@ import (
 	"symmem/internal/spin"
 )
 
-// recvPipe reads the pipe from a peer, a ring of frames in shared memory. A goroutine that waits
-// for a message reads all frames that have arrived, even those of other messages.
+// recvPipe reads frames from a peer. A goroutine that waits for a message reads all frames that
+// have arrived, even those of other messages.
 type recvPipe struct {
 	comm   *communicator
 	source int // group rank
 
-	lastFrame atomic.Uint64 // number of the last frame that was read
+	lastFrame atomic.Uint64
 
 	mu            ranked.Mutex[recvPipeMu]
 	incoming      map[messageKey]*incomingMessage // guarded by mu
@@ -33,24 +33,23 @@ type messageKey struct {
 	number uint64
 }
 
-// incomingMessage is incomplete: its first frame has arrived, its Recv is running, or both.
+// incomingMessage is a message whose first frame has arrived or whose Recv is running, but which is
+// incomplete.
 type incomingMessage struct {
-	begun    bool        // whether the first frame has arrived
-	header   frameHeader // of the first frame
-	received int64       // in bytes
-	heap     []byte      // data that arrived before the Recv ran
-	receiver *recvCall   // the running Recv, or nil
+	hasBegun      bool        // the first frame has arrived
+	header        frameHeader // of the first frame
+	receivedBytes int64
+	heap          []byte    // data that arrived before the Recv ran
+	receiver      *recvCall // the running Recv, or nil
 }
 
 type recvCall struct {
 	messageCall
-	claimed atomic.Bool // whether source and number are set
-	source  int
-	number  uint64
-	// attached is set if frames are copied directly to the Recv's buffer. Only the thread that runs
-	// the Recv uses it.
-	attached bool
-	complete atomic.Bool // whether the whole message has been received or err is set
+	claimed  atomic.Bool // source and number are set
+	source   int
+	number   uint64
+	attached bool        // frames are copied directly to the Recv's buffer; used by the Recv's thread
+	complete atomic.Bool // the whole message has been received or err is set
 	err      error
 }
 
@@ -145,7 +144,7 @@ func (r *recvCall) attach() {
 	key := messageKey{r.plan.Tag, r.number}
 	msg := pipe.findIncoming(key)
 	msg.receiver = r
-	if !msg.begun {
+	if !msg.hasBegun {
 		return
 	}
 	if r.fits(msg) {
@@ -167,7 +166,7 @@ func (r *recvCall) detach() {
 	delete(pipe.incoming, messageKey{r.plan.Tag, r.number})
 }
 
-// fits reports whether the Recv matches a message, and otherwise sets r.err.
+// If a message does not match the Recv, fits sets r.err.
 func (r *recvCall) fits(msg *incomingMessage) bool {
 	h := &msg.header
 	sent := control.MessageEnd{
@@ -183,7 +182,6 @@ func (r *recvCall) fits(msg *incomingMessage) bool {
 	return r.err == nil
 }
 
-// nextFrame describes the wait for the next frame.
 func (r *recvCall) nextFrame() shm.MessageWait {
 	c := r.comm
 	var w shm.MessageWait
@@ -232,8 +230,8 @@ func (pipe *recvPipe) arrived() bool {
 	return spin.LoadAcquire64(&pipe.frameAt(next).posted) == next
 }
 
-// readFrames reads the frames that have arrived. If wanted is set, readFrames stops when that Recv
-// is complete.
+// readFrames reads the frames that have arrived, or those up to the end of the wanted Recv's
+// message.
 func (pipe *recvPipe) readFrames(wanted *recvCall) error {
 	if !pipe.arrived() {
 		return nil
@@ -253,9 +251,8 @@ func (pipe *recvPipe) readFrames(wanted *recvCall) error {
 	return nil
 }
 
-// readFrame copies one frame's data to the buffer of its Recv or to the heap. It reads each word of
-// the header only once and checks it before use, because the peer might change it. The caller must
-// hold pipe.mu.
+// readFrame reads each word of the header only once and checks it before use, because the peer
+// might change it. The caller must hold pipe.mu.
 func (pipe *recvPipe) readFrame(f *frame) error {
 	h := frameHeader{
 		tag: spin.LoadAcquire64(&f.header.tag), number: spin.LoadAcquire64(&f.header.number),
@@ -269,30 +266,29 @@ func (pipe *recvPipe) readFrame(f *frame) error {
 	}
 	key := messageKey{int(h.tag), h.number}
 	msg := pipe.findIncoming(key)
-	if h.offset != uint64(msg.received) ||
-		msg.begun && (h.total != msg.header.total || h.offset == h.total) {
+	if h.offset != uint64(msg.receivedBytes) ||
+		msg.hasBegun && (h.total != msg.header.total || h.offset == h.total) {
 		return pipe.errInvalidFrame(&h)
 	}
-	if !msg.begun {
-		msg.begun, msg.header = true, h
+	if !msg.hasBegun {
+		msg.hasBegun, msg.header = true, h
 		pipe.messagesBegun++
 		pipe.matchArrival(key, msg)
 	}
-	bytes := min(int64(h.total)-msg.received, frameBytes)
+	bytes := min(int64(h.total)-msg.receivedBytes, frameBytes)
 	data := unsafe.Pointer(&f.data)
 	switch {
 	case msg.receiver == nil:
 		msg.heap = append(msg.heap, unsafe.Slice((*byte)(data), bytes)...)
 	case msg.receiver.err == nil:
-		dst := unsafe.Add(pointer(msg.receiver.plan.Recv), msg.received)
+		dst := unsafe.Add(pointer(msg.receiver.plan.Recv), msg.receivedBytes)
 		reduce.Copy(dst, data, int(bytes), reduce.Hint{})
 	}
-	msg.received += bytes
+	msg.receivedBytes += bytes
 	pipe.finish(key, msg)
 	return nil
 }
 
-// matchArrival compares a message with its Recv, or adds it to the matcher if there is none.
 func (pipe *recvPipe) matchArrival(key messageKey, msg *incomingMessage) {
 	if msg.receiver != nil {
 		msg.receiver.fits(msg)
@@ -327,10 +323,10 @@ func (pipe *recvPipe) findIncoming(key messageKey) *incomingMessage {
 // pipe.mu.
 func (pipe *recvPipe) finish(key messageKey, msg *incomingMessage) {
 	r := msg.receiver
-	if r == nil || r.err == nil && msg.received < int64(msg.header.total) {
+	if r == nil || r.err == nil && msg.receivedBytes < int64(msg.header.total) {
 		return
 	}
-	if msg.received == int64(msg.header.total) {
+	if msg.receivedBytes == int64(msg.header.total) {
 		delete(pipe.incoming, key)
 	}
 	r.complete.Store(true)
@@ -361,9 +357,9 @@ func (r *recvCall) cannotArrive() error {
 	return nil
 }
 
-// mayArrive reports whether a message from the source may still match. If the source has called the
-// next collective, only messages that it sent before can match. The source publishes its count of
-// messages before it calls the collective, so mayArrive must read the ticket before the count.
+// mayArrive reports whether a message from the source may still match. After the next collective,
+// only messages that the source sent before it can match. The source publishes its count of
+// messages before it calls the collective, so mayArrive must read the ticket first.
 func (r *recvCall) mayArrive(source int) bool {
 	c := r.comm
 	if c.TicketsOf(source) <= r.priorCollectives {
@@ -380,5 +376,5 @@ func (r *recvCall) mayArrive(source int) bool {
 		return false
 	}
 	msg := pipe.incoming[messageKey{r.plan.Tag, r.number}]
-	return r.source != source || msg != nil && msg.begun
+	return r.source != source || msg != nil && msg.hasBegun
 }

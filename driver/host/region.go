@@ -11,29 +11,29 @@ import (
 // a pipe for each pair of ranks.
 const (
 	// lineStride is the distance between lines that different ranks write. It spans two cache
-	// lines, because processors fetch lines in pairs.
+	// lines, because CPUs fetch lines in pairs.
 	lineStride = 128
 	maxRanks   = shm.MaxRanks
-	// stageBytes is the size of a staging buffer. It is large enough to amortize the cost of a
-	// step, and small enough for the second-level cache.
+	// stageBytes is large enough to amortize the cost of a step, and small enough for the
+	// second-level cache.
 	stageBytes = 512 << 10
 )
 
 // A single reduction must be able to read the buffers of all ranks of a group.
 var _ [reduce.MaxSources - maxRanks]struct{}
 
-// sharedPipe is the pipe from one rank to another. The receiver writes only the field read.
+// sharedPipe is the pipe from one rank to another. The receiver writes only read.
 type sharedPipe struct {
-	sendCount uint64 // number of calls to Send
+	sendCount uint64
 	_         [lineStride - 8]byte
-	read      uint64 // the last frame that the receiver has read
+	read      uint64 // number of the last frame that the receiver has read
 	_         [lineStride - 8]byte
 	frames    [pipeFrames]frame
 }
 
 // frame is a part of a message. Frame number n, from 1, has the index n % pipeFrames.
 type frame struct {
-	// posted is the frame's number. The sender writes it after the other fields.
+	// The sender writes posted, the frame's number, after the other fields.
 	posted uint64
 	header frameHeader
 	_      [lineStride/2 - 8 - frameHeaderBytes]byte
@@ -41,15 +41,12 @@ type frame struct {
 	_      [lineStride / 2]byte
 }
 
-// frameHeader identifies a frame's message. offset is the position, in bytes, of the frame's data
-// in the message.
 type frameHeader struct {
 	tag, number, total uint64
-	offset             uint64
-	// digest covers the arguments of the Send. after is the number of collectives that the sender
-	// called before the Send.
-	digest, priorCollectives uint64
-	dataType                 uint64
+	offset             uint64 // of the frame's data in the message, in bytes
+	digest             uint64 // covers the arguments of the Send
+	priorCollectives   uint64 // collectives that the sender called before
+	dataType           uint64
 }
 
 const (

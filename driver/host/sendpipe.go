@@ -12,17 +12,16 @@ import (
 	"symmem/internal/sys"
 )
 
-// sendPipe writes to the pipe to a peer, a ring of frames in shared memory. Frames of Sends on
-// different streams may be interleaved.
+// sendPipe writes frames to a peer. Frames of Sends on different streams may be interleaved.
 type sendPipe struct {
-	mu            ranked.Mutex[sendPipeMu]
-	lastFrame     uint64                   // the last posted frame; guarded by mu
-	frameMessages [pipeFrames]frameMessage // the message of each frame; guarded by mu
-	lastReadFrame uint64                   // the receiver's last frame at fullSince; guarded by mu
-	fullSince     uint64                   // when a Send found the pipe full; guarded by mu
-	backlog       []*sendCall              // Sends that sendBacklog must finish; guarded by mu
-	backlogBytes  int64                    // guarded by mu
-	backlogSent   chan struct{}            // nil without a backlog; guarded by mu
+	mu            ranked.Mutex[sendPipeMu] // guards the other fields
+	lastFrame     uint64
+	frameMessages [pipeFrames]frameMessage
+	lastReadFrame uint64      // the receiver's last frame at fullSince
+	fullSince     uint64      // when a Send found the pipe full
+	backlog       []*sendCall // Sends that sendBacklog must finish
+	backlogBytes  int64
+	backlogSent   chan struct{} // nil without a backlog
 }
 
 type frameMessage struct {
@@ -38,13 +37,13 @@ type sendCall struct {
 	data        unsafe.Pointer
 	dataOffset  int64
 	copiedData  []byte
-	postedBytes int64 // bytes in posted frames
-	hasBegun    bool  // whether the first frame has been posted
+	postedBytes int64
+	hasBegun    bool // the first frame has been posted
 }
 
 func (s *sendCall) isPosted() bool { return s.hasBegun && s.postedBytes == s.plan.bytes }
 
-// shared returns the pipe to the receiver. The caller must have called BeginUse.
+// The caller must have called BeginUse.
 func (s *sendCall) shared() *sharedPipe {
 	return s.comm.pipe(s.comm.cfg.Rank, s.plan.Root)
 }
@@ -124,8 +123,8 @@ func (s *sendCall) run() error {
 	return nil
 }
 
-// shouldDefer reports whether a Send should leave the rest of its message to sendBacklog. waitBegin
-// is the time at which the Send began to wait, or 0 if it has not waited yet.
+// shouldDefer reports whether sendBacklog should send the rest of the message. waitBegin is 0
+// before the Send has waited.
 func (s *sendCall) shouldDefer(shared *sharedPipe, waitBegin uint64) bool {
 	now, timeout := sys.Monotonic(), s.comm.cfg.Timeout.Get()
 	if waitBegin != 0 && now-waitBegin > uint64(timeout/4) {
@@ -147,17 +146,15 @@ func (s *sendCall) waitForRoom(shared *sharedPipe, shouldDefer func() bool) erro
 }
 
 const (
-	// minSendWait is the shortest time that Sends wait for a receiver that reads no frames. The wait
-	// begins when a Send finds the pipe full. All Sends together wait only once, even if two ranks
-	// send each other many messages before they receive any.
+	// minSendWait is the shortest time that Sends wait for a receiver that reads no frames, counted
+	// from the time at which a Send finds the pipe full. All Sends together wait only once, even if
+	// two ranks send each other many messages before they receive any.
 	minSendWait = time.Millisecond
-	// copyTimePerByte is about the time to copy a byte to new memory, which a Send must do if it
-	// does not wait. A Send waits for as long as that copy would take.
+	// A Send waits for about as long as it would take to copy the rest of its message.
 	copyTimePerByte = time.Nanosecond
-	// longestSendWait limits the wait for large messages and large backlogs.
 	longestSendWait = time.Second
-	// backlogUnit is the number of bytes of backlog for which the wait doubles, to slow down a
-	// sender that is always ahead of its receiver.
+	// The wait doubles for each backlogUnit bytes of backlog, to slow down a sender that is always
+	// ahead of its receiver.
 	backlogUnit = 64 << 20
 )
 
@@ -176,8 +173,7 @@ func (pipe *sendPipe) waitDeadline(
 	return pipe.fullSince + uint64(min(wait, longestSendWait, timeout/16))
 }
 
-// deferRest copies the rest of the message, so that the stream can continue while sendBacklog sends
-// the copy.
+// deferRest copies the rest of the message, which sendBacklog then sends.
 func (s *sendCall) deferRest() error {
 	restBytes := s.plan.bytes - s.postedBytes
 	s.copiedData = make([]byte, max(1, restBytes))
@@ -225,8 +221,7 @@ func (pipe *sendPipe) sendBacklog() {
 	}
 }
 
-// sendRest posts the rest of the message. No stream waits for the message, so the receiver may be
-// arbitrarily late: sendRest ignores timeouts unless the group is closing.
+// sendRest ignores timeouts unless the group is closing, because no stream waits for the message.
 func (s *sendCall) sendRest() {
 	shared := s.shared()
 	for !s.postFrames(shared) {

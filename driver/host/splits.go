@@ -10,14 +10,13 @@ import (
 )
 
 // An AllToAllV copies data in steps through the ranks' staging buffers. In the first step, every
-// rank also publishes its splits. From the splits, all ranks compute what each rank stages in each
-// step. A rank whose send buffer is in a window, a segment mapped into all ranks, stages no data,
-// but publishes the buffer's position.
+// rank publishes its splits, from which all ranks compute what each rank stages in each step. A
+// rank whose send buffer is in a window stages no data, but publishes the buffer's position.
 
-// splitTable holds a rank's splits at the start of its staging buffer.
+// splitTable is at the start of a rank's staging buffer.
 type splitTable struct {
-	// isInWindow is 1 if the other ranks read the send buffer in a window. Then pool and segment
-	// identify the window, and offset is the buffer's offset in this window.
+	// If isInWindow is 1, the other ranks read the send buffer at offset in the window of pool and
+	// segment.
 	isInWindow    uint64
 	pool, segment uint64
 	offset        uint64
@@ -28,12 +27,11 @@ type splitTable struct {
 // elements, is the position of the sent part in the send buffer.
 type splitRow struct{ send, recv, sendOffset uint64 }
 
-// splitExchange runs an AllToAllV.
 type splitExchange struct {
 	mover          *mover
 	registry       *registry
-	source         unsafe.Pointer // the send buffer, or a copy if the call is in place
-	unstagedCounts []int64        // elements not staged yet, by sender and receiver
+	source         unsafe.Pointer // the send buffer, or a copy of it in an in-place call
+	unstagedCounts []int64        // by sender and receiver
 	partsOffset    int64          // of the first part in a staging buffer
 }
 
@@ -143,9 +141,8 @@ func (s *splitExchange) completeExchange(call *plan, ticket uint64) error {
 	return m.waitForStep(&call.Call, ticket)
 }
 
-// compareCounts compares the counts that ranks send with those that their peers expect, and stores
-// them in s.unstagedCounts. If the group compares calls, compareCounts checks the counts of all
-// ranks, so that all ranks get the same error.
+// compareCounts stores the send counts in s.unstagedCounts. If the group compares calls, it checks
+// the counts of all ranks, so that all ranks get the same error.
 func (s *splitExchange) compareCounts(call *plan, ticket uint64) error {
 	m := s.mover
 	ranks, ownRank := len(m.stages), m.rank
@@ -182,8 +179,6 @@ func (s *splitExchange) compareCounts(call *plan, ticket uint64) error {
 // maxSplitCount is the largest count that Splits.Validate accepts.
 const maxSplitCount = 1 << 48
 
-// copyFromWindows copies this rank's parts from send buffers in windows. It reports whether there
-// are such buffers.
 func (s *splitExchange) copyFromWindows(call *plan, step uint64) (usedWindows bool, err error) {
 	m := s.mover
 	for i := range len(m.stages) {
@@ -224,8 +219,7 @@ func (s *splitExchange) partInWindow(
 	return unsafe.Add(w.bases[rank], offset+first*size), nil
 }
 
-// copyStaged copies this rank's parts of the staged data, and reports whether the ranks have more
-// data to stage.
+// copyStaged copies this rank's parts of the staged data.
 func (s *splitExchange) copyStaged(call *plan) (hasMore bool) {
 	m := s.mover
 	ranks, ownRank := len(m.stages), m.rank

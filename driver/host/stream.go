@@ -13,25 +13,24 @@ import (
 
 // stream runs work in order.
 //
-// A stream is idle, or busy while a worker goroutine runs its queue. To avoid a goroutine switch,
-// an idle stream uses the caller's thread for work that need not wait. A capturing stream records
-// new work while queued work continues.
+// A busy stream has a worker goroutine that runs its queue. An idle stream uses the caller's thread
+// for work that does not wait. A capturing stream records new work while queued work continues.
 //
-// A busy stream without a worker is deferred: the goroutine that queued the work is about to call
+// A deferred stream is busy without a worker: the goroutine that queued the work is about to call
 // Synchronize, which will run it.
 //
 // The first work that fails sets err. The stream then skips all work until Synchronize clears err.
 type stream struct {
 	device *Device
 
-	mu       ranked.Spin[streamMu]
-	queue    []work      // guarded by mu
-	busy     *busyPeriod // nil while idle; guarded by mu
-	deferred bool        // guarded by mu
-	err      error       // guarded by mu
-	reported bool        // whether a call has already returned err; guarded by mu
-	capture  *graph      // guarded by mu
-	closed   bool        // guarded by mu
+	mu         ranked.Spin[streamMu] // guards the following fields
+	queue      []work
+	busyPeriod *busyPeriod // nil while idle
+	deferred   bool
+	err        error
+	reported   bool // a call has already returned err
+	capture    *graph
+	closed     bool
 }
 
 type busyPeriod struct {
@@ -39,14 +38,11 @@ type busyPeriod struct {
 	err   error         // the stream's error; set before ended is closed
 }
 
-// IsCapturing reports whether the stream is being captured.
 func (s *stream) IsCapturing() (bool, error) { return s.Capturing(), nil }
 
-// Drop closes the stream. A host stream has no other owner.
 func (s *stream) Drop() error { return s.Close() }
 
-// submit queues or records work. An idle stream runs the work directly if quick reports that the
-// work need not wait.
+// submit queues or records work. An idle stream runs the work directly if needsNoWait returns true.
 func (s *stream) submit(w work, needsNoWait func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,10 +50,10 @@ func (s *stream) submit(w work, needsNoWait func() bool) error {
 		return err
 	}
 	if s.capture != nil {
-		s.capture.addStep(func(on *stream) error { return on.submit(w, needsNoWait) })
+		s.capture.addReplay(func(target *stream) error { return target.submit(w, needsNoWait) })
 		return nil
 	}
-	if s.busy == nil && needsNoWait() {
+	if s.busyPeriod == nil && needsNoWait() {
 		s.runOrSkip(w)
 		return nil
 	}
@@ -80,25 +76,25 @@ func (s *stream) checkOpen() error {
 	return nil
 }
 
-// enqueue queues work. On an idle stream, it also starts the worker or, if inline is set, leaves
-// the work to the next Synchronize. The caller must hold s.mu.
+// On an idle stream, enqueue starts the worker or, if inline is set, leaves the work to the next
+// Synchronize. The caller must hold s.mu.
 func (s *stream) enqueue(w work, inline bool) {
 	s.queue = append(s.queue, w)
-	if s.busy != nil {
+	if s.busyPeriod != nil {
 		return
 	}
-	s.busy = &busyPeriod{ended: make(chan struct{})}
+	s.busyPeriod = &busyPeriod{ended: make(chan struct{})}
 	if s.deferred = inline; !inline {
 		go s.drain()
 	}
 }
 
-// runDeferred runs the first work of a deferred stream, and starts a worker for any other work. The
+// runDeferred runs the first work of a deferred stream, and starts a worker for the rest. The
 // caller must hold s.mu, which runDeferred releases during the work.
 func (s *stream) runDeferred() {
 	s.deferred = false
 	s.runFirst()
-	if s.busy != nil {
+	if s.busyPeriod != nil {
 		go s.drain()
 	}
 }
@@ -106,13 +102,12 @@ func (s *stream) runDeferred() {
 func (s *stream) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.busy != nil {
+	for s.busyPeriod != nil {
 		s.runFirst()
 	}
 }
 
-// runFirst runs the first work, or skips it if the stream has failed. The caller must hold s.mu,
-// which runFirst releases during the work.
+// The caller of runFirst must hold s.mu, which runFirst releases during the work.
 func (s *stream) runFirst() {
 	w := s.queue[0]
 	s.queue[0] = nil
@@ -132,20 +127,20 @@ func (s *stream) runFirst() {
 	}
 	if len(s.queue) == 0 {
 		s.queue = nil
-		s.busy.err = s.err
-		close(s.busy.ended)
-		s.busy = nil
+		s.busyPeriod.err = s.err
+		close(s.busyPeriod.ended)
+		s.busyPeriod = nil
 	}
 }
 
-// launch runs or queues a collective. In the usual case, on an idle stream, it only acquires two
-// uncontended locks. inline is set if the caller is about to call Synchronize.
+// launch runs or queues a collective. On an idle stream, it usually acquires only two uncontended
+// locks. inline is set if the caller is about to call Synchronize.
 func (s *stream) launch(p *plan, inline bool) error {
 	s.mu.Lock()
-	if s.busy != nil && s.capture == nil {
-		s.awaitIdleBriefly()
+	if s.busyPeriod != nil && s.capture == nil {
+		s.waitBrieflyForIdle()
 	}
-	if s.busy != nil || s.capture != nil || s.closed || s.err != nil || p.isMessage {
+	if s.busyPeriod != nil || s.capture != nil || s.closed || s.err != nil || p.isMessage {
 		s.mu.Unlock()
 		return s.launchLater(p, inline)
 	}
@@ -162,11 +157,10 @@ func (s *stream) launch(p *plan, inline bool) error {
 
 const launchWait = time.Millisecond
 
-// awaitIdleBriefly waits up to launchWait for the worker. Callers can launch work faster than a
-// worker completes it, so without the wait the queue would keep growing. The caller must hold s.mu,
-// which is released during the wait.
-func (s *stream) awaitIdleBriefly() {
-	idle := s.busy.ended
+// waitBrieflyForIdle waits up to launchWait for the worker, because the queue would otherwise keep
+// growing if launches are faster. The caller must hold s.mu, which is released during the wait.
+func (s *stream) waitBrieflyForIdle() {
+	idle := s.busyPeriod.ended
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	timer := time.NewTimer(launchWait)
@@ -177,7 +171,6 @@ func (s *stream) awaitIdleBriefly() {
 	}
 }
 
-// launchLater records or queues a collective, or starts a message.
 func (s *stream) launchLater(p *plan, inline bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +198,7 @@ func (s *stream) message(p *plan, inline bool) error {
 	if err != nil {
 		return s.refuse(err)
 	}
-	if s.busy == nil && s.err == nil {
+	if s.busyPeriod == nil && s.err == nil {
 		if done, err := t.transferNow(); done || err != nil {
 			s.err, s.reported = err, true
 			return err
@@ -215,8 +208,8 @@ func (s *stream) message(p *plan, inline bool) error {
 	return nil
 }
 
-// refuse makes the stream fail with a group's fault. If this rank has closed the group, however,
-// the call is the caller's mistake, and the stream stays usable. The caller must hold s.mu.
+// refuse makes the stream fail, unless this rank has closed the group, which is the caller's
+// mistake. The caller must hold s.mu.
 func (s *stream) refuse(err error) error {
 	if !errors.Is(err, driver.ErrClosed) {
 		s.fail(err)
@@ -224,27 +217,26 @@ func (s *stream) refuse(err error) error {
 	return err
 }
 
-// Fail makes the stream fail once the queued work is done.
 func (s *stream) Fail(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail(cause)
 }
 
-// fail makes the stream fail once the queued work is done. During a capture, it records the failure
-// instead. The caller must hold s.mu.
+// fail makes the stream fail once the queued work is done. The caller must hold s.mu.
 func (s *stream) fail(cause error) {
 	switch {
 	case s.capture != nil:
-		s.capture.addStep(func(on *stream) error { return on.submit(failure{cause}, neverReady) })
-	case s.busy != nil:
+		s.capture.addReplay(func(target *stream) error {
+			return target.submit(failure{cause}, neverReady)
+		})
+	case s.busyPeriod != nil:
 		s.enqueue(failure{cause}, false)
 	case s.err == nil:
 		s.err, s.reported = cause, true
 	}
 }
 
-// Copy copies bytes between device addresses.
 func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes: %w", bytes, driver.ErrOutOfRange)
@@ -256,7 +248,6 @@ func (s *stream) Copy(dst, src uintptr, bytes int64) error {
 	}), alwaysReady)
 }
 
-// Fill sets each of the bytes that start at dst to value.
 func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes: %w", bytes, driver.ErrOutOfRange)
@@ -265,10 +256,8 @@ func (s *stream) Fill(dst uintptr, value byte, bytes int64) error {
 	return s.submit(memoryWork(func() { reduce.Fill(memory, value, int(bytes)) }), alwaysReady)
 }
 
-// Host runs a function in stream order.
 func (s *stream) Host(f func()) error { return s.submit(hostWork(f), neverReady) }
 
-// Synchronize waits until the stream is idle, and returns and clears its error.
 func (s *stream) Synchronize(ctx context.Context) error {
 	if s.Capturing() {
 		return fmt.Errorf("synchronizing a stream: %w", driver.ErrCapturing)
@@ -277,18 +266,18 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	return err
 }
 
-// finish waits until the stream is idle, and returns and clears its error. reported is set if an
-// earlier call has returned the error. Concurrent callers all get the error.
+// finish waits until the stream is idle, and returns and clears its error, which all concurrent
+// callers get. reported is set if an earlier call has returned the error.
 func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var seen error
-	for s.busy != nil {
+	for s.busyPeriod != nil {
 		if s.deferred {
 			s.runDeferred()
 			continue
 		}
-		busy := s.busy
+		busy := s.busyPeriod
 		s.mu.Unlock()
 		select {
 		case <-busy.ended:
@@ -312,9 +301,9 @@ func (s *stream) finish(ctx context.Context) (reported bool, err error) {
 	return reported, err
 }
 
-// Close waits for the work and returns its first error, unless an earlier call has returned it.
-// After twice the longest timeout of the device and its groups, Close abandons the work, and the
-// device's memory then stays mapped.
+// Close returns the first error of the work, unless an earlier call has returned it. After twice
+// the longest timeout of the device and its groups, it abandons the work, and the device's memory
+// stays mapped.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {

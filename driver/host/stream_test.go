@@ -104,8 +104,8 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 		if err := d.groups[0].(driver.InlineLauncher).LaunchInline(s, p); err != nil {
 			return err
 		}
-		busy := s.busy
-		if busy == nil || !s.deferred {
+		period := s.busyPeriod
+		if period == nil || !s.deferred {
 			return errors.New("LaunchInline did not leave its work to Synchronize")
 		}
 		if err := s.BeginCapture(); err != nil {
@@ -116,7 +116,7 @@ func TestCaptureStartsDeferredWork(t *testing.T) {
 			return fmt.Errorf("Synchronize() = %w; want ErrCapturing", err)
 		}
 		select {
-		case <-busy.ended:
+		case <-period.ended:
 		case <-time.After(processTimeout):
 			return errors.New("the work did not run during the capture")
 		}

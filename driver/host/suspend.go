@@ -33,8 +33,7 @@ func (s *segment) PrepareSuspend(save bool) error {
 	return nil
 }
 
-// Suspend makes this rank's mapping inaccessible and frees the pages of the file, even if peers
-// have mapped them.
+// Suspend frees the pages even if peers have mapped them.
 func (s *segment) Suspend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +47,6 @@ func (s *segment) Suspend() error {
 	return sys.Discard(s.file, 0, s.Bytes())
 }
 
-// Resume makes the mapping accessible and restores the saved contents.
 func (s *segment) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +67,7 @@ func (s *segment) Resume() error {
 	return nil
 }
 
-// checkSuspendable returns an error if the segment is unmapped or suspended. The caller must hold
-// s.mu.
+// The caller of checkSuspendable must hold s.mu.
 func (s *segment) checkSuspendable() error {
 	switch {
 	case s.isUnmapped || s.file == nil:
@@ -85,13 +82,10 @@ func (s *segment) contents() []byte {
 	return unsafe.Slice((*byte)(s.memory.Base()), s.Bytes())
 }
 
-// PrepareSuspend returns nil.
 func (w *window) PrepareSuspend() error { return nil }
 
-// Suspend makes this rank's mappings of the peers' segments inaccessible.
 func (w *window) Suspend() error { return w.setAccess(false) }
 
-// Resume makes the mappings accessible after all ranks have resumed their own segments.
 func (w *window) Resume(ctx context.Context) error {
 	registry := w.registry
 	if err := registry.group.BeginUse(); err != nil {

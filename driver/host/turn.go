@@ -8,22 +8,20 @@ import (
 	"symmem/internal/spin"
 )
 
-// turns makes the collectives of a communicator run one at a time, in the order of their tickets,
-// the numbers that Launch assigns to them.
+// turns makes the collectives of a communicator run one at a time, in the order of the tickets
+// (numbers) that Launch assigns.
 type turns struct {
 	waiterCount   atomic.Int32
-	lastCompleted atomic.Uint64 // last completed ticket
+	lastCompleted atomic.Uint64 // ticket
 	mu            sync.Locker   // Group.Mu
-	// passedChannel is closed and replaced when lastCompleted changes while calls wait. It is
-	// guarded by mu.
-	passedChannel chan struct{}
+	passedChannel chan struct{} // replaced when closed, to wake waiters; guarded by mu
 }
 
 func (t *turns) isTurn(ticket uint64) bool { return t.lastCompleted.Load() == ticket-1 }
 
-// endTurn ends a ticket's turn. A locked instruction would stall until this rank's last post has
-// reached the other ranks, so endTurn uses a plain store. A waiter may therefore miss the wake-up
-// and notice the change up to turnSlice later.
+// endTurn uses a plain store, because a locked instruction would stall until this rank's last post
+// has reached the other ranks. A waiter may therefore miss the wake-up and notice the change up to
+// turnSlice later.
 func (t *turns) endTurn(ticket uint64) {
 	spin.Publish64(&t.lastCompleted, ticket)
 	if t.waiterCount.Load() != 0 {
@@ -43,8 +41,6 @@ const turnSlice = time.Millisecond
 
 func (t *turns) waitForTurn(ticket uint64) { t.waitForTurnUntil(ticket, nil) }
 
-// waitForTurnUntil waits for a ticket's turn or until done is closed. It reports whether the
-// ticket's turn has come.
 func (t *turns) waitForTurnUntil(ticket uint64, done <-chan struct{}) bool {
 	t.waiterCount.Add(1)
 	defer t.waiterCount.Add(-1)

@@ -24,7 +24,7 @@ func (reg *registry) setGroup(d *Device, group *shm.Group, cfg *driver.GroupConf
 	reg.device, reg.group, reg.cfg, reg.windows = d, group, cfg, map[driver.SegmentKey]*window{}
 }
 
-// window holds the segments that all ranks registered under one key, mapped into this process.
+// window maps the segments that all ranks registered under one key.
 type window struct {
 	registry     *registry
 	key          driver.SegmentKey
@@ -33,7 +33,6 @@ type window struct {
 	peerMappings []*sys.Mapping   // by group rank; nil for this rank
 }
 
-// Register makes a window from the segments that the ranks pass under the same key.
 func (reg *registry) Register(
 	ctx context.Context, key driver.SegmentKey, s driver.Segment,
 ) (driver.Window, error) {
@@ -86,14 +85,13 @@ func (reg *registry) unmapAll() error {
 	return errors.Join(errs...)
 }
 
-// fileKey returns the key under which processes exchange a segment. The key does not depend on
-// the group, because all groups map the same memory.
+// The key does not depend on the group, because all groups map the same memory.
 func (reg *registry) fileKey(key driver.SegmentKey) handoff.Key {
 	return handoff.Key{Namespace: key.Pool ^ handoff.NamespaceOf("pool"), Number: key.Ordinal}
 }
 
-// mapWindow maps the segments of all ranks. After an error, the caller must first inform the other
-// ranks and then unmap the incomplete window.
+// After an error of mapWindow, the caller must first inform the other ranks and then unmap the
+// incomplete window.
 func (reg *registry) mapWindow(
 	ctx context.Context, key driver.SegmentKey, ownSegment *segment,
 ) (*window, error) {
@@ -130,8 +128,7 @@ func (reg *registry) mapPeer(
 	return sys.Map(f, 0, bytes)
 }
 
-// agreeOnMapping returns an error on every rank if mapping failed on any rank, so that the
-// operation takes effect on all ranks or on none.
+// agreeOnMapping returns an error on every rank if mapping failed on any rank.
 func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapErr error) error {
 	all, err := reg.group.Exchange(ctx, driver.LaneControl, control.EncodeFailure(mapErr))
 	if mapErr != nil || err != nil {
@@ -140,7 +137,6 @@ func (reg *registry) agreeOnMapping(ctx context.Context, operation string, mapEr
 	return control.DecodeFailures(reg.cfg.Ranks, all, operation)
 }
 
-// Deregister removes the registration on this rank.
 func (w *window) Deregister() error {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
@@ -165,7 +161,6 @@ func (w *window) unmap() error {
 	return errors.Join(errs...)
 }
 
-// PeerAddresses returns the address of each rank's segment, by group rank.
 func (w *window) PeerAddresses() ([]uintptr, error) {
 	w.registry.group.Mu.Lock()
 	defer w.registry.group.Mu.Unlock()
@@ -179,8 +174,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// addressOn returns the address of rank r's buffer. It assumes that the buffers of both ranks have
-// the same offset in their segments.
+// addressOn returns the address of rank r's buffer, which must have the same offset as this rank's.
 func (w *window) addressOn(r int, ownAddress uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], ownAddress-uintptr(w.bases[w.registry.cfg.Rank]))
 }

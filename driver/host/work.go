@@ -3,7 +3,6 @@ package host
 import "symmem/driver"
 
 type work interface {
-	// run does the work, including all its waits.
 	run() error
 	// skip is called instead of run after the stream has failed. It may wait for earlier
 	// collectives.
@@ -26,7 +25,7 @@ func (f memoryWork) run() error {
 
 func (f memoryWork) skip(error) {}
 
-// hostWork calls a user's function. If the function panics or calls Goexit, the stream fails.
+// If the function panics or calls Goexit, the stream fails.
 type hostWork func()
 
 func (f hostWork) run() error { return driver.Guard("work on a stream", f) }
