@@ -61,7 +61,7 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	const pairs = 14 * 14
 	in, size := make([][]byte, 2), c.dataType.Size()
 	for r := range in {
-		in[r] = formula.Specials(c.dataType, r, pairs)
+		in[r] = formula.SpecialInput(c.dataType, r, pairs)
 	}
 	got, before := make([]byte, len(in[0])), c.World().Stats().Paths
 	send, err := send.Slice(0, int64(len(got)))

@@ -10,16 +10,15 @@ const (
 	Prod = driver.Prod
 	Min  = driver.Min
 	Max  = driver.Max
-	// Avg divides the sum by the number of ranks; integers truncate towards zero.
+	// Avg divides the sum by the number of ranks. Integers truncate towards zero.
 	Avg = driver.Avg
-	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers. Only the host backend
-	// supports them.
+	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers on the host backend.
 	BAnd = driver.BAnd
 	BOr  = driver.BOr
 	BXor = driver.BXor
-	// PremulSum multiplies every element by Call.Factor and adds the products. It applies only to
-	// floats. The host backend rounds the factor and the products to float32, or to float64 for
-	// Float64. NCCL rounds them to the element type.
+	// PremulSum multiplies every element by Call.Factor and adds the products. It is for floats
+	// only. The host backend rounds the factor and the products to float32, or to float64 for
+	// Float64, and NCCL to the element type.
 	PremulSum = driver.PremulSum
 )
 

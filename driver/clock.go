@@ -26,14 +26,14 @@ var processStart = time.Now()
 
 // Meter reports calls of one size to a CallTimer. The zero Meter does nothing.
 type Meter struct {
-	timer       *CallTimer
-	bytes       int64
-	countsBytes bool // to CallTimer.bytes
+	timer      *CallTimer
+	bytes      int64
+	addToTotal bool // to CallTimer.bytes
 }
 
 // Meter returns a Meter for calls of the given size in bytes.
 func (c *CallTimer) Meter(bytes int64) Meter {
-	return Meter{timer: c, bytes: bytes, countsBytes: true}
+	return Meter{timer: c, bytes: bytes, addToTotal: true}
 }
 
 // MeterWithoutBytes is a faster Meter whose calls do not add to CallTimes.Bytes.
@@ -47,7 +47,7 @@ func (m *Meter) Count() {
 }
 
 func (m *Meter) countCall() uint64 {
-	if m.countsBytes {
+	if m.addToTotal {
 		m.timer.bytes.Add(uint64(m.bytes))
 	}
 	return m.timer.calls.Add(1)

@@ -39,7 +39,7 @@ func (r *rank) register(c driver.Communicator, key driver.SegmentKey, b buffer) 
 	return w
 }
 
-// nextKey returns a new segment key. The n-th call of nextKey returns the same key on every rank.
+// The n-th call of nextKey returns the same key on every rank.
 func (r *rank) nextKey() driver.SegmentKey {
 	r.keyCount++
 	return driver.SegmentKey{Pool: 7, Ordinal: r.keyCount}
@@ -56,8 +56,7 @@ func (r *rank) write(deviceAddress uintptr, data []byte) {
 	runtime.KeepAlive(staging)
 }
 
-// stagingBuffer returns host memory for a copy. It reuses the memory, because allocations would
-// dominate the time of tests under the race detector.
+// stagingBuffer reuses host memory, because allocations are slow under the race detector.
 func (r *rank) stagingBuffer(count int) []byte {
 	if len(r.staging) < count {
 		r.staging = r.world.harness.Host(count)
@@ -65,7 +64,7 @@ func (r *rank) stagingBuffer(count int) []byte {
 	return r.staging[:count]
 }
 
-// read copies bytes from the device. The result is valid until the rank's next read or write.
+// The result of read is valid until the rank's next read or write.
 func (r *rank) read(deviceAddress uintptr, count int64) []byte {
 	if count == 0 {
 		return nil

@@ -20,7 +20,7 @@ var captureRequirements = []requirement{
 }
 
 func testCaptureStates(t *testing.T, h Harness) {
-	s := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0].stream
+	s := newWorld(t, h, 1, options{noGroup: true}).ranks[0].stream
 	_, err := s.EndCapture()
 	wantError(t, "EndCapture without BeginCapture", err, driver.ErrNotCapturing)
 	must(t, s.BeginCapture())
@@ -84,7 +84,7 @@ func testCapturedWaits(t *testing.T, h Harness) {
 }
 
 func testGraphStreams(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
 	g := r.capture(func() { r.must(r.stream.Copy(b.addressAt(64), b.addressAt(0), 64)) })
 	other := r.newStream()
@@ -100,7 +100,7 @@ func testGraphStreams(t *testing.T, h Harness) {
 }
 
 func testGraphEvents(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	g := r.capture(func() { r.must(r.stream.Record(e)) })
 	if !e.Done() {
@@ -120,7 +120,7 @@ func testGraphEvents(t *testing.T, h Harness) {
 // testReplays replays a graph that sums the ranks' values and, between replays, makes the same call
 // on another path.
 func testReplays(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 3, 1<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { checkReplays(bw, r) })
 }
 
@@ -150,8 +150,6 @@ func checkReplays(bw *bufferWorld, r *rank) {
 	}
 }
 
-// replayStep changes the input and launches the graph. Every third step also makes directCall, and
-// every thirtieth step checks the results.
 func replayStep(bw *bufferWorld, r *rank, g driver.Graph, directCall driver.Call, i int) {
 	value := byte(i%20 + r.number)
 	r.must(r.stream.Fill(bw.send[r.number].addressAt(0), value, 16000))
@@ -167,7 +165,7 @@ func replayStep(bw *bufferWorld, r *rank, g driver.Graph, directCall driver.Call
 }
 
 func testRegisterCapturing(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	tr := trial{operation: driver.AllReduce, dataType: driver.Float32, count: 5000}
 	tr.prepare(h, 2)
 	bw.onEachRank(func(r *rank) {
@@ -197,7 +195,7 @@ func testCloseCapturing(t *testing.T, h Harness) {
 }
 
 func testGraphClosed(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.capture(func() {})
 	must(t, g.Close())
 	wantError(t, "launching", g.Launch(r.stream), driver.ErrClosed)

@@ -75,7 +75,7 @@ var waitingCalls = map[string]func(r *rank, b buffer) error{
 func testCloseOwnWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{expectsFaults: true})
+			w := newWorld(t, h, 2, options{allowFaults: true})
 			r, result := w.ranks[0], make(chan error)
 			b := r.newBuffer(1)
 			go func() { result <- wait(r, b) }()
@@ -88,7 +88,7 @@ func testCloseOwnWaits(t *testing.T, h Harness) {
 func testCloseOthersWaits(t *testing.T, h Harness) {
 	for name, wait := range waitingCalls {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, h, 2, options{expectsFaults: true})
+			w := newWorld(t, h, 2, options{allowFaults: true})
 			w.onEachRank(func(r *rank) {
 				if r.number == 1 {
 					r.must(r.group.Close())
@@ -103,10 +103,9 @@ func testCloseOthersWaits(t *testing.T, h Harness) {
 	}
 }
 
-// testCloseAnytime closes and aborts groups while the ranks repeat various calls.
 func testCloseAnytime(t *testing.T, h Harness) {
 	h.require(t, Anytime)
-	w := newWorld(t, h, 2, options{withoutGroup: true, expectsFaults: true})
+	w := newWorld(t, h, 2, options{noGroup: true, allowFaults: true})
 	for round := range 60 {
 		w.onEachRank(func(r *rank) { closeGroupInUse(r, fmt.Sprint("round ", round), round) })
 	}
@@ -142,7 +141,7 @@ func closeGroupInUse(r *rank, id string, round int) {
 func testReopen(t *testing.T, h Harness) {
 	for range 5 {
 		t.Run("open", func(t *testing.T) {
-			w := newWorld(t, h, 3, options{comparesCalls: true})
+			w := newWorld(t, h, 3, options{checkCalls: true})
 			w.onEachRank(func(r *rank) {
 				r.checkSum(r.group, r.newWindow(1), 4)
 			})

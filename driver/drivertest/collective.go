@@ -30,7 +30,6 @@ var elementCounts = []int64{0, 1, 2, 3, 7, 12, 13, 47, 100, 1023, 4097, 70001}
 
 var dataTypes = reduce.DataTypes()
 
-// bufferWorld is a world with a send and a receive buffer on every rank.
 type bufferWorld struct {
 	*world
 	send, recv []buffer
@@ -55,8 +54,8 @@ func (bw *bufferWorld) tryCollective(tr *trial) {
 	}
 }
 
-// tryAllVariants runs a trial on each path, in place and out of place. On the direct path, it also
-// runs the trial with unregistered buffers.
+// tryAllVariants runs a trial on each path, in place and out of place, and on the direct path with
+// unregistered buffers.
 func (bw *bufferWorld) tryAllVariants(tr trial) {
 	bw.t.Helper()
 	if !bw.harness.hasOperation(tr.operation) || !bw.isExact(&tr) {
@@ -95,18 +94,18 @@ func (bw *bufferWorld) isExact(tr *trial) bool {
 	return !bw.harness.Unordered || !tr.op.Divides() || n&(n-1) == 0
 }
 
-// testRankCount tests all operations on n ranks with every type and count. For three types, it
-// tests AllReduce with every reduction. Otherwise, successive calls use different reductions.
+// testRankCount tests all operations on n ranks with every type and count, and AllReduce with every
+// reduction of three types. Otherwise, successive calls use different reductions.
 func testRankCount(n int) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
-		bw := newBufferWorld(t, h, n, 4<<20, options{comparesCalls: true})
+		bw := newBufferWorld(t, h, n, 4<<20, options{checkCalls: true})
 		for _, dataType := range dataTypes {
 			for i, count := range elementCounts {
 				if h.skipsTrial(n + i + int(dataType)) {
 					continue
 				}
 				bw.tryReductions(dataType, count, i)
-				bw.coverOthers(dataType, count, i)
+				bw.tryOtherOperations(dataType, count, i)
 			}
 		}
 	}
@@ -128,8 +127,9 @@ func (bw *bufferWorld) tryReductions(dataType driver.DataType, count int64, inde
 	}
 }
 
-// coverOthers tries the operations other than AllReduce, but the largest count only for two types.
-func (bw *bufferWorld) coverOthers(dataType driver.DataType, count int64, index int) {
+// tryOtherOperations tries the operations other than AllReduce, but the largest count only for two
+// types.
+func (bw *bufferWorld) tryOtherOperations(dataType driver.DataType, count int64, index int) {
 	bw.t.Helper()
 	ops := driver.ReductionsOf(dataType)
 	op := ops[(index+int(dataType))%len(ops)]
@@ -147,7 +147,7 @@ func (bw *bufferWorld) coverOthers(dataType driver.DataType, count int64, index 
 
 func testRoots(t *testing.T, h Harness) {
 	const n = 4
-	bw := newBufferWorld(t, h, n, 2<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, n, 2<<20, options{checkCalls: true})
 	for root := range n {
 		for _, count := range []int64{3, 1000, 70001} {
 			for _, o := range []driver.Operation{
@@ -161,7 +161,7 @@ func testRoots(t *testing.T, h Harness) {
 }
 
 func testMisalignment(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 3, 2<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, 3, 2<<20, options{checkCalls: true})
 	for i, shift := range []int64{1, 5, 31} {
 		for j, dataType := range []driver.DataType{driver.Float32, driver.Float16, driver.Int8} {
 			for k, count := range []int64{13, 1001, 40001} {
@@ -181,10 +181,9 @@ func testMisalignment(t *testing.T, h Harness) {
 	}
 }
 
-// testBarrier makes every rank set a flag before it enters the barrier.
 func testBarrier(t *testing.T, h Harness) {
 	const n, rounds = 4, 200
-	bw := newBufferWorld(t, h, n, 1<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true})
 	hasEntered := make([][n]atomic.Bool, rounds)
 	bw.onEachRank(func(r *rank) {
 		for round := range rounds {
@@ -201,11 +200,10 @@ func testBarrier(t *testing.T, h Harness) {
 	})
 }
 
-// testTwoStreams alternates between two streams. Each call sends the data that the previous call
-// received on the other stream.
+// Each call of testTwoStreams sends the data that the previous call received on the other stream.
 func testTwoStreams(t *testing.T, h Harness) {
 	const n, count, rounds = 3, 3000, 20
-	bw := newBufferWorld(t, h, n, 1<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) {
 		bw.alternateStreams(r, [2]driver.Stream{r.stream, r.newStream()}, count, rounds)
 	})

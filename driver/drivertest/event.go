@@ -11,14 +11,14 @@ import (
 var eventRequirements = []requirement{
 	{"an event that has never been recorded is done", testNeverRecorded},
 	{"after each Record, an event is done when its stream reaches it", testEventDone},
-	{"Wait refers to the last Record before it", testEventPoint},
+	{"Wait waits for the last Record before the call", testWaitUsesLastRecord},
 	{"Synchronize returns when its context is canceled", testEventContext},
-	{"two streams can alternately wait for each other", testPingPong},
+	{"two streams can alternately wait for each other", testAlternatingWaits},
 	{"a failed Record does not change the event", testFailedRecord},
 }
 
 func testNeverRecorded(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	if !e.Done() {
 		t.Error("Done() = false for an event that was never recorded, want true")
@@ -29,7 +29,7 @@ func testNeverRecorded(t *testing.T, h Harness) {
 }
 
 func testEventDone(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	for range 3 {
 		gate := r.blockStream(r.stream)
@@ -53,24 +53,24 @@ func testEventDone(t *testing.T, h Harness) {
 	}
 }
 
-func testEventPoint(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+func testWaitUsesLastRecord(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
 	first := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	must(t, other.Wait(e))
-	hasRunChannel := make(chan struct{})
-	must(t, other.Host(func() { close(hasRunChannel) }))
+	ran := make(chan struct{})
+	must(t, other.Host(func() { close(ran) }))
 	second := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
 	select {
-	case <-hasRunChannel:
+	case <-ran:
 		t.Error("the other stream did not wait for the event")
 	default:
 	}
 	first.open()
 	must(t, other.Synchronize(r.world.ctx))
-	<-hasRunChannel
+	<-ran
 	if e.Done() {
 		t.Error("the event is done before its stream reached the second Record")
 	}
@@ -79,7 +79,7 @@ func testEventPoint(t *testing.T, h Harness) {
 }
 
 func testEventContext(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e := r.newEvent()
 	gate := r.blockStream(r.stream)
 	must(t, r.stream.Record(e))
@@ -90,8 +90,8 @@ func testEventContext(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-func testPingPong(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+func testAlternatingWaits(t *testing.T, h Harness) {
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	streams := []driver.Stream{r.stream, r.newStream()}
 	turn := r.newEvent()
 	var order []int
@@ -111,7 +111,7 @@ func testPingPong(t *testing.T, h Harness) {
 }
 
 func testFailedRecord(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	e, other := r.newEvent(), r.newStream()
 	must(t, other.Close())
 	wantError(t, "recording", other.Record(e), driver.ErrClosed)

@@ -26,7 +26,7 @@ func testPayloads(t *testing.T, h Harness) {
 		})
 	}
 	faultWorld := newWorld(t, h, 3, options{})
-	faultWorld.expectsFaults = true
+	faultWorld.allowFaults = true
 	faultWorld.onEachRank(func(r *rank) {
 		for round, n := range []int{1, 8<<10 + 1} {
 			r.must(r.exchangePayloads(driver.LaneFault, round, []int{n, n, n}))
@@ -58,10 +58,10 @@ func testPayloadTooLarge(t *testing.T, h Harness) {
 	})
 }
 
-// testLanes makes rank 0 wait on the background lane, and checks that other calls complete in the
-// meantime.
+// testLanes makes rank 0 wait on the background lane (channel for small messages), and checks that
+// other calls complete in the meantime.
 func testLanes(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w := newWorld(t, h, 2, options{checkCalls: true})
 	release := make(chan struct{})
 	background := func(r *rank) error {
 		if r.number == 1 {
@@ -84,7 +84,7 @@ func testLanes(t *testing.T, h Harness) {
 }
 
 func testMixed(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{comparesCalls: true})
+	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		for round := range 200 {
 			r.must(r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
@@ -94,10 +94,9 @@ func testMixed(t *testing.T, h Harness) {
 	})
 }
 
-// testExchangeCanceled cancels rank 0's exchange before rank 1 joins it.
 func testExchangeCanceled(t *testing.T, h Harness) {
 	w := newWorld(t, h, 2, options{})
-	w.expectsFaults = true
+	w.allowFaults = true
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	_, err := w.ranks[0].group.Exchange(ctx, driver.LaneControl, nil)

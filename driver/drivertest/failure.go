@@ -10,7 +10,7 @@ import (
 var failureRequirements = []requirement{
 	{"a failed stream skips its work until Synchronize", testSkipped},
 	{"an event after a failure returns the stream's error to every caller", testEventFails},
-	{"Wait makes its stream fail with the earlier work, and WaitIgnoringErrors does not", testWaitFails},
+	{"Wait makes its stream fail with the earlier work", testWaitFails},
 	{"a skipped collective makes its group fail with a PriorError", testSkippedCollective},
 	{"a stream fails if a failed group refuses its collective", testRefusedCollective},
 	{"a failure in a capture makes every launch of the graph fail", testCapturedFailure},
@@ -32,7 +32,7 @@ func newFailingStream(r *rank) (driver.Stream, *gate) {
 }
 
 func testSkipped(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, gate := newFailingStream(r)
 	b := r.newBuffer(64)
 	hasRun := false
@@ -51,7 +51,7 @@ func testSkipped(t *testing.T, h Harness) {
 }
 
 func testEventFails(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, gate := newFailingStream(r)
 	e := r.newEvent()
 	must(t, s.Record(e))
@@ -65,11 +65,12 @@ func testEventFails(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
+// testWaitFails checks, too, that WaitIgnoringErrors does not make its stream fail.
 func testWaitFails(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for _, afterFailure := range []bool{false, true} {
 		s, gate := newFailingStream(r)
-		e, waitStream, waitOnlyStream := r.newEvent(), r.newStream(), r.newStream()
+		e, waitStream, ignoringStream := r.newEvent(), r.newStream(), r.newStream()
 		must(t, s.Record(e))
 		failStream := func() {
 			gate.open()
@@ -79,17 +80,17 @@ func testWaitFails(t *testing.T, h Harness) {
 			failStream()
 		}
 		must(t, waitStream.Wait(e))
-		must(t, waitOnlyStream.WaitIgnoringErrors(e))
+		must(t, ignoringStream.WaitIgnoringErrors(e))
 		if !afterFailure {
 			failStream()
 		}
 		wantError(t, "waiting", waitStream.Synchronize(r.world.ctx), errOnPurpose)
-		must(t, waitOnlyStream.Synchronize(r.world.ctx))
+		must(t, ignoringStream.Synchronize(r.world.ctx))
 	}
 }
 
 func testSkippedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{expectsFaults: true})
+	w := newWorld(t, h, 2, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
 		s := r.stream
 		if r.number == 0 {
@@ -112,7 +113,6 @@ func testSkippedCollective(t *testing.T, h Harness) {
 	})
 }
 
-// faultOwner returns the owner of a fault, or nil if err is not a fault.
 func faultOwner(err error) any {
 	var fault *driver.Fault
 	if !errors.As(err, &fault) {
@@ -122,7 +122,7 @@ func faultOwner(err error) any {
 }
 
 func testRefusedCollective(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{expectsFaults: true})
+	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
 	r.group.Abort(nil)
 	wantError(t, "launching", r.queueCall(r.group, r.stream, barrier), driver.ErrAborted)
@@ -132,7 +132,7 @@ func testRefusedCollective(t *testing.T, h Harness) {
 }
 
 func testCapturedFailure(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.capture(func() { r.stream.Fail(errOnPurpose) })
 	must(t, r.stream.Synchronize(r.world.ctx))
 	for range 2 {
@@ -141,10 +141,9 @@ func testCapturedFailure(t *testing.T, h Harness) {
 	}
 }
 
-// testRefusedGraph replays a graph before and after its group fails. The graph's event must no
-// longer refer to the first replay.
+// testRefusedGraph replays a graph before and after its group fails.
 func testRefusedGraph(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{expectsFaults: true})
+	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
 	e := r.newEvent()
 	g := r.capture(func() {
@@ -161,22 +160,22 @@ func testRefusedGraph(t *testing.T, h Harness) {
 }
 
 func testLaunchDoesNotWait(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	busy, e := r.newStream(), r.newEvent()
 	gate := r.blockStream(busy)
 	must(t, busy.Record(e))
-	hasRunChannel := make(chan struct{})
+	ran := make(chan struct{})
 	g := r.capture(func() {
 		must(t, r.stream.Wait(e))
-		must(t, r.stream.Host(func() { close(hasRunChannel) }))
+		must(t, r.stream.Host(func() { close(ran) }))
 	})
 	must(t, g.Launch(r.stream)) // while the event's stream is blocked
 	select {
-	case <-hasRunChannel:
+	case <-ran:
 		t.Error("the stream ran work before the event it must wait for")
 	default:
 	}
 	gate.open()
 	must(t, r.stream.Synchronize(r.world.ctx))
-	<-hasRunChannel
+	<-ran
 }

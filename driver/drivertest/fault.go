@@ -27,7 +27,7 @@ var faultRequirements = []requirement{
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
 func testAbort(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{expectsFaults: true})
+	w := newWorld(t, h, 3, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
 		if r.number == 0 {
 			r.group.Abort(nil)
@@ -81,7 +81,7 @@ func testAbsentCollective(t *testing.T, h Harness) {
 		for _, count := range []int64{0, 5, 1 << 14} {
 			t.Run(fmt.Sprint(path, " ", count), func(t *testing.T) {
 				bw := newBufferWorld(t, h, 3, 1<<20, options{
-					timeout: shortTimeout, comparesCalls: true, expectsFaults: true,
+					timeout: shortTimeout, checkCalls: true, allowFaults: true,
 				})
 				tr := trial{operation: driver.AllReduce, count: count, path: path}
 				checkAbsentRank(t, bw.world, func(r *rank) error {
@@ -136,7 +136,7 @@ func testAbsentBackground(t *testing.T, h Harness) {
 }
 
 func testAbsentRegister(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{timeout: shortTimeout, expectsFaults: true})
+	w := newWorld(t, h, 3, options{timeout: shortTimeout, allowFaults: true})
 	checkAbsentRank(t, w, func(r *rank) error {
 		b := r.newBuffer(1)
 		_, err := r.group.Register(context.Background(), r.nextKey(), b.segment)
@@ -146,7 +146,7 @@ func testAbsentRegister(t *testing.T, h Harness) {
 
 func testAbsentReceiver(t *testing.T, h Harness) {
 	h.require(t, Messages)
-	bw := newBufferWorld(t, h, 2, 4<<20, options{timeout: shortTimeout, expectsFaults: true})
+	bw := newBufferWorld(t, h, 2, 4<<20, options{timeout: shortTimeout, allowFaults: true})
 	checkAbsentRank(t, bw.world, func(r *rank) error {
 		call := messageCall(driver.Send, 1-r.number, 0, bw.send[r.number], 0, 3<<20)
 		if err := r.launchAndWait(r.group, r.stream, call); err != nil {
@@ -162,7 +162,7 @@ func testAbsentReceiver(t *testing.T, h Harness) {
 func testDeadlock(t *testing.T, h Harness) {
 	for _, exchangingRank := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", exchangingRank), func(t *testing.T) {
-			w := newWorld(t, h, 3, options{expectsFaults: true})
+			w := newWorld(t, h, 3, options{allowFaults: true})
 			errs := w.errorsByRank(func(r *rank) error {
 				return exchangeOrBarrier(r,
 					exchangingRank)
@@ -182,7 +182,7 @@ func exchangeOrBarrier(r *rank, exchangingRank int) error {
 
 // testDeadlockWithBusyLane makes the ranks deadlock while they exchange payloads on another lane.
 func testDeadlockWithBusyLane(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{expectsFaults: true})
+	w := newWorld(t, h, 2, options{allowFaults: true})
 	controltest.CheckDeadlocks(t, w.errorsByRank(func(r *rank) error {
 		result := make(chan error, 1)
 		go func() { result <- exchangeOrBarrier(r, 0) }()
@@ -196,7 +196,7 @@ func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 
 // testFaultLaneCalls makes rank 0 exchange on the fault lane while the other ranks wait.
 func testFaultLaneCalls(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{expectsFaults: true})
+	w := newWorld(t, h, 3, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
 		var err error
 		switch r.number {
@@ -218,7 +218,7 @@ func testFaultLaneAbsent(t *testing.T, h Harness) {
 	for _, size := range []int{7, 20000} {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
 			w := newWorld(t, h, 3, options{})
-			w.expectsFaults = true
+			w.allowFaults = true
 			report := func(r *rank, presentRank ...bool) {
 				ctx, cancel := context.WithTimeout(w.ctx, shortTimeout)
 				defer cancel()
@@ -238,7 +238,7 @@ func testFaultLaneAbsent(t *testing.T, h Harness) {
 }
 
 func testNewGroup(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{expectsFaults: true})
+	w := newWorld(t, h, 2, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {
 		r.must(r.group.Cause())
 		select {

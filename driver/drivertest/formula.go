@@ -15,10 +15,10 @@ var formulaRequirements = []requirement{
 	{"reductions in rank order match bit for bit", testFormula(driver.RankOrder)},
 	{"reductions in tree order match bit for bit", testFormula(driver.Tree)},
 	{"reductions in rounded tree order match bit for bit", testFormula(driver.RoundedTree)},
-	{"reductions of special values without a formula", testSpecials(driver.AnyFormula)},
-	{"reductions of special values in rank order", testSpecials(driver.RankOrder)},
-	{"reductions of special values in tree order", testSpecials(driver.Tree)},
-	{"reductions of special values in rounded tree order", testSpecials(driver.RoundedTree)},
+	{"reductions of special values without a formula", testSpecialValues(driver.AnyFormula)},
+	{"reductions of special values in rank order", testSpecialValues(driver.RankOrder)},
+	{"reductions of special values in tree order", testSpecialValues(driver.Tree)},
+	{"reductions of special values in rounded tree order", testSpecialValues(driver.RoundedTree)},
 }
 
 // formulaTestSize returns the number of elements to try for each type and reduction, and the
@@ -34,8 +34,8 @@ func (h Harness) formulaTestSize() (elementCount, maxCount int64) {
 	}
 }
 
-// testFormula tries every type and reduction on several numbers of ranks. All other arguments are
-// random. Paths that do not support the formula are skipped.
+// testFormula tries every type and reduction on several numbers of ranks with random arguments, on
+// the paths that support the formula.
 func testFormula(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		seed := uint64(time.Now().UnixNano())
@@ -54,14 +54,14 @@ func testFormula(f driver.Formula) func(*testing.T, Harness) {
 func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	elementCount, maxCount := h.formulaTestSize()
 	bw := newBufferWorld(t, h, n, 8*maxCount+4096, options{
-		comparesCalls: true, formula: f, lifetime: longTimeout * time.Duration(1+elementCount/1e5),
+		checkCalls: true, formula: f, lifetime: longTimeout * time.Duration(1+elementCount/1e5),
 	})
 	random := rand.New(rand.NewPCG(seed, uint64(n)))
 	triedCalls := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
 			for triedElements := int64(0); triedElements < elementCount; {
-				tr := drawReduction(random, n, maxCount)
+				tr := randomReduction(random, n, maxCount)
 				tr.dataType, tr.op, tr.formula, tr.seed = dataType, op, f, random.Uint64()
 				triedCalls += tryPaths(bw, &tr)
 				triedElements += tr.count * int64(n)
@@ -74,23 +74,22 @@ func tryFormula(t *testing.T, h Harness, f driver.Formula, n int, seed uint64) {
 	t.Logf("%d calls", triedCalls)
 }
 
-// testSpecials reduces special values on every path that supports the group's formula.
-func testSpecials(f driver.Formula) func(*testing.T, Harness) {
+func testSpecialValues(f driver.Formula) func(*testing.T, Harness) {
 	return func(t *testing.T, h Harness) {
 		if f == driver.AnyFormula && h.Unordered {
 			t.Skip(fmt.Errorf("special values without a formula: %w", driver.ErrUnsupported))
 		}
 		for _, n := range []int{2, 3, 4} {
 			if f.Fits(n) == nil {
-				t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) { trySpecials(t, h, f, n) })
+				t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) { trySpecialValues(t, h, f, n) })
 			}
 		}
 	}
 }
 
-func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
+func trySpecialValues(t *testing.T, h Harness, f driver.Formula, n int) {
 	const combinations = 14 * 14 * 14
-	bw := newBufferWorld(t, h, n, 8*combinations+4096, options{comparesCalls: true, formula: f})
+	bw := newBufferWorld(t, h, n, 8*combinations+4096, options{checkCalls: true, formula: f})
 	triedCalls := 0
 	for _, dataType := range dataTypes {
 		for _, op := range driver.ReductionsOf(dataType) {
@@ -106,8 +105,8 @@ func trySpecials(t *testing.T, h Harness, f driver.Formula, n int) {
 	}
 }
 
-// drawReduction leaves the data type, the ReduceOp and the formula to the caller.
-func drawReduction(random *rand.Rand, n int, maxCount int64) trial {
+// randomReduction leaves the data type, the ReduceOp and the formula to the caller.
+func randomReduction(random *rand.Rand, n int, maxCount int64) trial {
 	operations := []driver.Operation{driver.AllReduce, driver.ReduceScatter, driver.Reduce}
 	tr := trial{
 		operation: operations[random.IntN(len(operations))],

@@ -29,9 +29,8 @@ func checkAllGather(r *rank, c driver.Communicator, members []int, b buffer) {
 	r.expectBytes(b.addressAt(64), want)
 }
 
-// testSubgroups makes each rank use its half and a group of all ranks alternately.
 func testSubgroups(t *testing.T, h Harness) {
-	w := newWorld(t, h, 4, options{comparesCalls: true})
+	w := newWorld(t, h, 4, options{checkCalls: true})
 	halves := [][]int{{0, 2}, {1, 3}}
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
@@ -45,7 +44,7 @@ func testSubgroups(t *testing.T, h Harness) {
 }
 
 func testGroupOrder(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{withoutGroup: true})
+	w := newWorld(t, h, 3, options{noGroup: true})
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		members := []int{2, 0, 1}
@@ -55,7 +54,7 @@ func testGroupOrder(t *testing.T, h Harness) {
 }
 
 func testReconnect(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{withoutGroup: true})
+	w := newWorld(t, h, 2, options{noGroup: true})
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1 << 20)
 		for generation := range 3 {
@@ -67,7 +66,7 @@ func testReconnect(t *testing.T, h Harness) {
 }
 
 func testNotMember(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{withoutGroup: true})
+	w := newWorld(t, h, 1, options{noGroup: true})
 	for _, cfg := range []driver.GroupConfig{
 		{ID: "empty"},
 		{ID: "negative", Ranks: []int{0}, Rank: -1},

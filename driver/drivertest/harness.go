@@ -12,7 +12,7 @@ import (
 // Part names an optional part of the contract.
 type Part string
 
-// The optional parts. Harness.Paths and Harness.Ranks also limit the contract.
+// The optional parts.
 const (
 	// Messages covers Send and Recv.
 	Messages Part = "messages"
@@ -20,15 +20,13 @@ const (
 	Splits Part = "splits"
 	// Scatter covers Config.Scatter.
 	Scatter Part = "scatter"
-	// Failures means that a failed stream skips its work, and that events carry its error. A
-	// backend without control over queued GPU kernels cannot do this.
+	// Failures means that a failed stream skips its work, and that its events have its error.
 	Failures Part = "failures"
 	// Anytime means that Close and Abort return even while other groups connect or wait for peers.
-	// Ranks that share a CUDA context cannot guarantee this. To free memory, the context waits
-	// until all its kernels have completed. In the meantime, it launches no other kernel.
+	// Ranks that share a CUDA context cannot guarantee this, because freeing memory waits for all
+	// kernels of the context.
 	Anytime Part = "closing at any time"
-	// Suspension means that segments are driver.SuspendableSegments and windows are
-	// driver.SuspendableWindows.
+	// Suspension covers driver.SuspendableSegment and driver.SuspendableWindow.
 	Suspension Part = "suspension"
 	// Norms covers AllReduceRMSNorm.
 	Norms Part = "fused norms"
@@ -38,21 +36,20 @@ const (
 type Harness struct {
 	// Open is like driver.Backend.Open.
 	Open func(ctx context.Context, cfg driver.Config) (driver.Device, error)
-	// Host allocates zeroed host memory that Stream.Copy can access. If Host is nil, tests use Go
-	// memory.
+	// Host allocates zeroed host memory that Stream.Copy can access. The default is Go memory.
 	Host func(bytes int) []byte
 	// Ranks is the size of the largest world. Tests that need more ranks are skipped.
 	Ranks int
-	// Paths lists the backend's paths, the ways to run collectives. The default is plain and
-	// window. If a path does not support a call, most tests use the first path of the list.
+	// Paths lists the backend's paths (ways to run collectives). The default is plain and window.
+	// If a path does not support a call, most tests use the first one.
 	Paths []driver.Path
-	// Reductions maps each data type to the reductions that the first path supports, separated by
-	// spaces. If Reductions is nil, the first path supports all reductions.
+	// Reductions lists, separated by spaces, the reductions of each type that the first path
+	// supports. If it is nil, the path supports all reductions.
 	Reductions map[driver.DataType]string
 	// Missing maps each missing part to the reason, which skipped tests print.
 	Missing map[Part]string
-	// Unordered means that the order in which reductions combine ranks is unspecified. Tests then
-	// use numbers whose sums and products are exact.
+	// Unordered means that reductions combine ranks in any order. Tests then use numbers whose sums
+	// and products are exact.
 	Unordered bool
 	// Slow makes tests try only a third of the combinations of types and counts.
 	Slow bool
@@ -96,7 +93,7 @@ func (h Harness) hasOperation(o driver.Operation) bool {
 type chapter struct {
 	name         string
 	requirements []requirement
-	part         Part // the optional part that the chapter tests, or ""
+	part         Part // optional part that the chapter tests
 }
 
 // requirement is a sentence of the contract and its test.

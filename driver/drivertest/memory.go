@@ -17,7 +17,7 @@ var memoryRequirements = []requirement{
 }
 
 func testZeros(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	bytes := 2 * r.granularity()
 	for range 3 {
 		s, err := r.arena.Map(0, bytes)
@@ -30,7 +30,7 @@ func testZeros(t *testing.T, h Harness) {
 }
 
 func testAddresses(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
 	for i, bytes := range []int64{g, 3 * g, 2 * g} {
 		offset := int64(10*i) * g
@@ -48,7 +48,7 @@ func testAddresses(t *testing.T, h Harness) {
 }
 
 func testAlignment(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	g := r.granularity()
 	if g <= 0 || g&(g-1) != 0 {
 		t.Fatalf("granularity %d is not a power of two", g)
@@ -70,7 +70,7 @@ func testAlignment(t *testing.T, h Harness) {
 }
 
 func testUnmapTwice(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, err := r.arena.Map(0, r.granularity())
 	must(t, err)
 	must(t, s.Unmap())
@@ -81,7 +81,7 @@ func testUnmapTwice(t *testing.T, h Harness) {
 const excessiveBytes = 32 << 40
 
 func testOutOfMemory(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	arena, err := r.device.NewArena(excessiveBytes)
 	must(t, err)
 	defer func() { must(t, arena.Close()) }()
@@ -103,7 +103,7 @@ func testOutOfMemory(t *testing.T, h Harness) {
 
 func testScatter(t *testing.T, h Harness) {
 	h.require(t, Scatter)
-	w := newWorld(t, h, 2, options{scatter: 4711, withoutGroup: true})
+	w := newWorld(t, h, 2, options{scatter: 4711, noGroup: true})
 	w.onEachRank(func(r *rank) {
 		g := r.granularity()
 		for i := range 16 {

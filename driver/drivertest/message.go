@@ -17,7 +17,7 @@ var messageRequirements = []requirement{
 	{"a Recv from any source accepts all ranks' messages and reports the source", testAnySource},
 	{"a Recv from any source does not wait for a blocked Send", testAnySourceOrder},
 	{"closing a group with unmatched messages returns an error", testUnmatchedClose},
-	{"in strict groups a forgotten Send or Recv is detected at the next collective", testForgotten},
+	{"in strict groups a forgotten Send or Recv is detected at the next collective", testOmittedCall},
 	{"in strict groups a Recv does not wait for a missing Send", testMissingSend},
 	{"in strict groups a message cannot cross a collective", testOutOfStep},
 	{"in other groups a message can cross a collective", testNonStrict},
@@ -43,7 +43,7 @@ func messageCall(o driver.Operation, peer, tag int, b buffer, offset, bytes int6
 func testCallOrder(t *testing.T, h Harness) {
 	for late := range 2 {
 		for _, sizes := range [][2]int64{{1000, 1000}, {1000, 500}, {3 << 20, 100}} {
-			bw := newBufferWorld(t, h, 2, 8<<20, options{comparesCalls: true})
+			bw := newBufferWorld(t, h, 2, 8<<20, options{checkCalls: true})
 			bw.onEachRank(func(r *rank) { bw.checkCallOrder(r, late, sizes) })
 		}
 	}
@@ -84,7 +84,7 @@ func (bw *bufferWorld) checkCallOrder(r *rank, late int, sizes [2]int64) {
 func testSwap(t *testing.T, h Harness) {
 	for _, bytes := range []int64{1, 1 << 20, 9<<20 + 1} {
 		for _, n := range []int{2, 3} {
-			newBufferWorld(t, h, n, 10<<20, options{comparesCalls: true}).sendAround(bytes, 1)
+			newBufferWorld(t, h, n, 10<<20, options{checkCalls: true}).sendAround(bytes, 1)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func (bw *bufferWorld) sendAround(bytes int64, streams int) {
 func testSizes(t *testing.T, h Harness) {
 	for _, sizes := range [][2]int64{{100, 99}, {99, 100}, {0, 1}, {1 << 20, 1}} {
 		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
-			bw := newBufferWorld(t, h, 2, 2<<20, options{expectsFaults: true})
+			bw := newBufferWorld(t, h, 2, 2<<20, options{allowFaults: true})
 			recv := bw.recv[1]
 			must(t, bw.ranks[1].stream.Fill(recv.addressAt(0), canary, 2<<20))
 			errs := bw.errorsByRank(func(r *rank) error {
@@ -172,7 +172,7 @@ func (bw *bufferWorld) expectUntouched(number int) {
 }
 
 func testTags(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 8<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, 2, 8<<20, options{checkCalls: true})
 	tags := []int{0, 7, driver.MaxTag}
 	for _, bytes := range []int64{10, 500 << 10} {
 		bw.onEachRank(func(r *rank) {
@@ -204,7 +204,7 @@ func testTags(t *testing.T, h Harness) {
 // Some Recvs are on a stream that is blocked until all Recvs have been queued.
 func testAnySource(t *testing.T, h Harness) {
 	const n, each = 4, 5
-	bw := newBufferWorld(t, h, n, 1<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) {
 		if r.number > 0 {
 			bw.sendNumbers(r, each)
@@ -263,7 +263,7 @@ func (bw *bufferWorld) receiveNumbers(r *rank, messages int) {
 // testAnySourceOrder makes rank 1 send first, but on a stream that is blocked until rank 0 has
 // received the message from rank 2.
 func testAnySourceOrder(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 3, 1<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, 3, 1<<20, options{checkCalls: true})
 	blocked := bw.ranks[1]
 	gate := blocked.blockStream(blocked.stream)
 	call := messageCall(driver.Send, 0, 3, bw.send[1], 0, 4)
@@ -288,7 +288,7 @@ func testAnySourceOrder(t *testing.T, h Harness) {
 func testUnmatchedClose(t *testing.T, h Harness) {
 	for first := range 2 {
 		t.Run(fmt.Sprint("rank ", first, " first"), func(t *testing.T) {
-			bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
+			bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 			groups := make([]driver.Communicator, 2)
 			bw.onEachRank(func(r *rank) {
 				var err error
@@ -314,7 +314,7 @@ func testUnmatchedClose(t *testing.T, h Harness) {
 
 func testCapturedMessages(t *testing.T, h Harness) {
 	const rounds = 20
-	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true, isStrict: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, isStrict: true})
 	bw.onEachRank(func(r *rank) {
 		o, buf := driver.Send, bw.send[0]
 		if r.number == 1 {

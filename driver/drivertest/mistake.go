@@ -33,8 +33,7 @@ func misplacedCall(bw *bufferWorld, r *rank, path driver.Path, count int64) driv
 	})
 }
 
-// testUncheckedBuffers sums numbers that depend on the offset, so that misplaced buffers change the
-// sum.
+// testUncheckedBuffers sums numbers that depend on the offset.
 func testUncheckedBuffers(t *testing.T, h Harness) {
 	if !slices.Contains(h.Paths, driver.PathWindow) {
 		t.Skip("the backend has no window path")
@@ -57,13 +56,13 @@ func testUncheckedBuffers(t *testing.T, h Harness) {
 }
 
 // checkMismatch makes two valid calls and then a third call that differs between the ranks. Every
-// rank must get a MismatchError. The call must not write the receive buffers, except that kernels
-// of the direct path may poison their output.
+// rank must get a MismatchError, and the call must not write the receive buffers, except that
+// direct kernels may poison their output.
 func checkMismatch(
 	t *testing.T, h Harness, ranks int, call func(bw *bufferWorld, r *rank) driver.Call,
 ) []*driver.MismatchError {
 	t.Helper()
-	bw := newBufferWorld(t, h, ranks, 1<<20, options{comparesCalls: true, expectsFaults: true})
+	bw := newBufferWorld(t, h, ranks, 1<<20, options{checkCalls: true, allowFaults: true})
 	mismatches := make([]*driver.MismatchError, len(bw.ranks))
 	calls := make([]driver.Call, len(bw.ranks))
 	bw.onEachRank(func(r *rank) {
@@ -105,8 +104,7 @@ func expectNoResult(r *rank, path driver.Path, output uintptr, before byte, byte
 // poison is the byte with which an aborted kernel fills its output.
 const poison = 0xff
 
-// mismatchRankCount returns 3, or 2 if the backend supports no third rank. The third rank is not
-// involved in the mistake.
+// If possible, mismatchRankCount includes a third rank that is not involved in the mistake.
 func mismatchRankCount(h Harness) int { return max(2, min(3, h.Ranks)) }
 
 func testCheckedMistake(t *testing.T, h Harness) {
@@ -169,7 +167,7 @@ func testMismatchNames(t *testing.T, h Harness) {
 }
 
 func testCheckOff(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	tr := trial{operation: driver.AllReduce, count: 5000}
 	tr.prepare(h, 2)
 	bw.onEachRank(func(r *rank) {
@@ -183,7 +181,7 @@ func testCheckOff(t *testing.T, h Harness) {
 }
 
 func testCheckOrder(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true, expectsFaults: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
 	bw.onEachRank(func(r *rank) {
 		gate := r.blockStream(r.stream)
 		barrier := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
@@ -198,7 +196,7 @@ func testCheckOrder(t *testing.T, h Harness) {
 
 func testMessageMismatch(t *testing.T, h Harness) {
 	h.require(t, Messages)
-	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true, expectsFaults: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
 	must(t, bw.ranks[1].stream.Fill(bw.recv[1].addressAt(0), canary, 256))
 	err := bw.errorsByRank(func(r *rank) error {
 		call := messageCall(driver.Send, 1, 0, bw.send[0], 0, 100)
@@ -215,7 +213,7 @@ func testMessageMismatch(t *testing.T, h Harness) {
 }
 
 func testMismatchFinal(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true, expectsFaults: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true, allowFaults: true})
 	bw.onEachRank(func(r *rank) {
 		call := driver.Call{Operation: driver.Barrier, Digest: uint64(r.number)}
 		launchErr := r.launchAndWait(r.group, r.stream, call)

@@ -21,7 +21,6 @@ const (
 	maxNormRows = 24
 )
 
-// normTrial is a norm on one path. Arrays other than Send and Recv are in an extra buffer.
 type normTrial struct {
 	*formula.NormCase
 	path           driver.Path
@@ -61,7 +60,6 @@ func (tr *normTrial) call(bw *bufferWorld, r *rank) driver.Call {
 	return call
 }
 
-// writeInputs writes the inputs, and surrounds all outputs with canaries.
 func (tr *normTrial) writeInputs(r *rank, call *driver.Call) {
 	_, bytes := call.Spans(len(r.world.ranks), r.number)
 	r.must(r.stream.Fill(call.Recv-canaryCount, canary, bytes+2*canaryCount))
@@ -75,7 +73,6 @@ func (tr *normTrial) writeInputs(r *rank, call *driver.Call) {
 	}
 }
 
-// checkOutputs checks all outputs and the bytes around them.
 func (tr *normTrial) checkOutputs(r *rank, call *driver.Call) {
 	expect := func(output uintptr, want []byte) {
 		r.expectBytes(output, want)
@@ -111,15 +108,15 @@ func testNorms(f driver.Formula) func(*testing.T, Harness) {
 
 func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Rand) {
 	t.Helper()
-	bw, extraBuffers := newNormWorld(t, h, n, options{comparesCalls: true, formula: f})
+	bw, extraBuffers := newNormWorld(t, h, n, options{checkCalls: true, formula: f})
 	triedCalls := 0
 	for i := range 8 {
-		c := formula.RandomNorm(random, n, maxNormRows)
+		c := formula.RandomNormCase(random, n, maxNormRows)
 		if i%3 == 0 {
-			c.DrawSpecials(random)
+			c.AddSpecialValues(random)
 		}
 		if f != driver.AnyFormula {
-			c.Expect(f)
+			c.SetWant(f)
 		}
 		if h.skipsTrial(i) {
 			continue
@@ -135,7 +132,7 @@ func tryNorms(t *testing.T, h Harness, f driver.Formula, n int, random *rand.Ran
 	}
 }
 
-// run makes the call unless its path refuses the call. It returns the number of calls made.
+// run makes the call unless its path refuses the call. It returns the number of calls.
 func (tr *normTrial) run(bw *bufferWorld) int {
 	bw.t.Helper()
 	first := bw.ranks[0]
@@ -155,7 +152,6 @@ func (tr *normTrial) run(bw *bufferWorld) int {
 	return 1
 }
 
-// setSupportedPath selects the first path that supports the norm.
 func (tr *normTrial) setSupportedPath(bw *bufferWorld) {
 	bw.t.Helper()
 	first := bw.ranks[0]
@@ -168,10 +164,10 @@ func (tr *normTrial) setSupportedPath(bw *bufferWorld) {
 }
 
 func testCapturedNorm(t *testing.T, h Harness) {
-	bw, extraBuffers := newNormWorld(t, h, min(3, h.Ranks), options{comparesCalls: true})
+	bw, extraBuffers := newNormWorld(t, h, min(3, h.Ranks), options{checkCalls: true})
 	random := rand.New(rand.NewPCG(3, 3))
 	tr := &normTrial{
-		NormCase: formula.DrawNorm(random, len(bw.ranks), 5, 1024, driver.Float16,
+		NormCase: formula.NewNormCase(random, len(bw.ranks), 5, 1024, driver.Float16,
 			driver.QuantPerGroup),
 		extraBuffers: extraBuffers,
 	}
@@ -189,13 +185,12 @@ func testCapturedNorm(t *testing.T, h Harness) {
 	})
 }
 
-// testNormsDiffer changes the digest, a hash of the call, on one rank.
 func testNormsDiffer(t *testing.T, h Harness) {
-	o := options{comparesCalls: true, expectsFaults: true}
+	o := options{checkCalls: true, allowFaults: true}
 	bw, extraBuffers := newNormWorld(t, h, mismatchRankCount(h), o)
 	random := rand.New(rand.NewPCG(4, 4))
 	tr := &normTrial{
-		NormCase: formula.DrawNorm(random, len(bw.ranks), 40, 1024, driver.BFloat16,
+		NormCase: formula.NewNormCase(random, len(bw.ranks), 40, 1024, driver.BFloat16,
 			driver.QuantPerRow),
 		extraBuffers: extraBuffers,
 	}

@@ -10,7 +10,6 @@ import (
 	"symmem/internal/reduce"
 )
 
-// testEqualRefusals prepares calls of all kinds on every path, unless the path refuses the call.
 func testEqualRefusals(t *testing.T, h Harness) {
 	bw := newBufferWorld(t, h, 2, 4<<20, options{})
 	refusals := make([]string, 2)

@@ -14,8 +14,8 @@ type plannedMessage struct {
 	contents               int // seed of the contents
 }
 
-// testRandomMessages draws a list of messages. Each rank sends and receives its messages in the
-// order of the list, on random streams.
+// testRandomMessages makes each rank send and receive random messages in the order of a list, on
+// random streams.
 func testRandomMessages(t *testing.T, h Harness) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -33,7 +33,7 @@ func testRandomMessages(t *testing.T, h Harness) {
 			}
 			messages[i] = p
 		}
-		bw := newBufferWorld(t, h, n, 8<<20, options{comparesCalls: round != 1})
+		bw := newBufferWorld(t, h, n, 8<<20, options{checkCalls: round != 1})
 		if !bw.tryOnEachRank(func(r *rank) { sendAndReceiveAll(bw, r, messages, streamCount) }) {
 			t.Fatalf("seed %d, round %d", seed, round)
 		}

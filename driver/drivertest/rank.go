@@ -16,15 +16,15 @@ import (
 type rank struct {
 	world         *world
 	number        int
-	isInGoroutine bool   // in a separate goroutine
-	step          string // describes the current step in failure messages
+	isInGoroutine bool
+	step          string // for failure messages
 	device        driver.Device
 	arena         driver.Arena
 	stream        driver.Stream
 	group         driver.Communicator
-	mappedBytes   int64  // bytes of the arena in use
-	keyCount      uint32 // number of segment keys in use
-	launchCount   int    // number of calls of launchAndWait
+	mappedBytes   int64 // of the arena
+	keyCount      uint32
+	launchCount   int    // calls of launchAndWait
 	staging       []byte // host memory for copies
 	closeFuncs    []func() error
 }
@@ -61,15 +61,15 @@ func (r *rank) open(store driver.Store) {
 	r.arena, err = r.device.NewArena(arenaGranules * r.granularity())
 	r.must(err)
 	r.onClose(r.arena.Close)
-	if !w.withoutGroup {
-		r.group = r.connect("world", firstNumbers(n), w.comparesCalls)
+	if !w.noGroup {
+		r.group = r.connect("world", firstNumbers(n), w.checkCalls)
 	}
 	r.stream = r.newStream()
 }
 
-func (r *rank) connect(id string, ranks []int, comparesCalls bool) driver.Communicator {
+func (r *rank) connect(id string, ranks []int, checkCalls bool) driver.Communicator {
 	c, err := r.device.Connect(r.world.ctx, driver.GroupConfig{
-		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: comparesCalls,
+		ID: id, Ranks: ranks, Rank: slices.Index(ranks, r.number), Check: checkCalls,
 		Strict: r.world.isStrict, Formula: r.world.formula,
 		Owner: id,
 	})
@@ -105,7 +105,7 @@ func (r *rank) capture(queueWork func()) driver.Graph {
 	return g
 }
 
-// onClose registers a function to be called, in reverse order, when the world is closed.
+// onClose registers a function that is called, in reverse order, when the world is closed.
 func (r *rank) onClose(f func() error) { r.closeFuncs = append(r.closeFuncs, f) }
 
 func (r *rank) close() error {
@@ -118,13 +118,13 @@ func (r *rank) close() error {
 
 // blockStream queues a gate on a stream. The gate opens at the latest when the world is closed.
 func (r *rank) blockStream(s driver.Stream) *gate {
-	g := &gate{openedChannel: make(chan struct{})}
+	g := &gate{opened: make(chan struct{})}
 	r.onClose(func() error { g.open(); return nil })
-	r.must(s.Host(func() { <-g.openedChannel }))
+	r.must(s.Host(func() { <-g.opened }))
 	return g
 }
 
-// onSupportedPath replaces the path by the harness's first path if c does not support call.Path.
+// onSupportedPath selects the harness's first path if c does not support call.Path.
 func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.Call {
 	if !call.Operation.SupportsPath(call.Path) || c.Offer(call).Refusal(call.Path) != nil {
 		call.Path = r.world.harness.Paths[0]
@@ -132,8 +132,8 @@ func (r *rank) onSupportedPath(c driver.Communicator, call driver.Call) driver.C
 	return call
 }
 
-// launchAndWait prepares and launches a call and waits for it. After an error, the stream stays
-// usable. If the backend implements InlineLauncher, every second launch is inline.
+// launchAndWait prepares and launches a call and waits for it. Every second launch is inline, if
+// possible.
 func (r *rank) launchAndWait(c driver.Communicator, s driver.Stream, call driver.Call) error {
 	launchCall := c.Launch
 	if inline, ok := c.(driver.InlineLauncher); ok && r.launchCount%2 == 1 {
@@ -159,7 +159,7 @@ func (r *rank) queueCall(c driver.Communicator, s driver.Stream, call driver.Cal
 	return c.Launch(s, plan)
 }
 
-// exchangePayloads exchanges payloads and checks them. The size of rank i's payload is sizes[i].
+// The size of rank i's payload is sizes[i].
 func (r *rank) exchangePayloads(lane driver.Lane, round int, sizes []int) error {
 	return controltest.ExchangeAndCheck(func(payload []byte) ([][]byte, error) {
 		return r.group.Exchange(r.world.ctx, lane, payload)

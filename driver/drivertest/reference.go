@@ -9,11 +9,10 @@ import (
 	"symmem/driver/formula"
 )
 
-// inputPeriod is the number of elements after which inputs repeat, because drawing more numbers
-// would take long. It is prime, so that data at a wrong offset differs from the expected data.
+// inputPeriod is the number of elements after which inputs repeat, to save time. It is prime, so
+// that data at a wrong offset differs from the expected data.
 const inputPeriod = 65521
 
-// inputCache caches the results of input.
 var inputCache sync.Map
 
 // input returns the numbers that a rank contributes. They are the same in every run, and callers
@@ -35,14 +34,14 @@ func input(h Harness, t driver.DataType, rank int, count int64) []byte {
 
 func newInput(h Harness, t driver.DataType, rank int, count int64) []byte {
 	random := rand.New(rand.NewPCG(uint64(rank)+1, uint64(t)<<32|uint64(count)))
-	data := drawNumbers(h, t, int(min(count, inputPeriod)), random)
+	data := randomNumbers(h, t, int(min(count, inputPeriod)), random)
 	if count <= inputPeriod {
 		return data
 	}
 	return bytes.Repeat(data, int(count/inputPeriod)+1)[:count*int64(t.Size())]
 }
 
-func drawNumbers(h Harness, t driver.DataType, n int, random *rand.Rand) []byte {
+func randomNumbers(h Harness, t driver.DataType, n int, random *rand.Rand) []byte {
 	numbers := make([]byte, 0, n*t.Size())
 	for range n {
 		switch {

@@ -13,19 +13,18 @@ var splitRequirements = []requirement{
 	{"AllToAllV writes every part to its offset and nothing else", testSplits},
 	{"a captured AllToAllV can be replayed", testCapturedSplits},
 	{"inconsistent splits cause the same MessageError on all ranks and no result", testSplitsDiffer},
-	{"AllToAll on one rank and AllToAllV on another cause a MismatchError", testOtherExchange},
+	{"AllToAll on one rank and AllToAllV on another cause a MismatchError", testDifferentAllToAlls},
 }
 
 type splitExchange struct {
-	counts [][]int64 // numbers of elements by sender and receiver
-	// sendOffsets and recvOffsets are the positions of parts in the buffers, by rank and peer.
-	sendOffsets, recvOffsets [][]int64
+	counts                   [][]int64 // by sender and receiver
+	sendOffsets, recvOffsets [][]int64 // of parts in the buffers, by rank and peer
 	dataType                 driver.DataType
 }
 
-// drawExchange draws an AllToAllV in which each rank sends at most maxCount elements to each rank.
-// In the buffers, the parts are in random order and have gaps between them.
-func drawExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType) *splitExchange {
+// randomExchange returns an AllToAllV in which each rank sends at most maxCount elements to each
+// rank. In the buffers, the parts are in random order and have gaps between them.
+func randomExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType) *splitExchange {
 	ex := &splitExchange{dataType: t}
 	for range n {
 		row := make([]int64, n)
@@ -41,13 +40,13 @@ func drawExchange(random *rand.Rand, n int, maxCount int64, t driver.DataType) *
 		for src := range column {
 			column[src] = ex.counts[src][r]
 		}
-		ex.sendOffsets = append(ex.sendOffsets, drawOffsets(random, ex.counts[r]))
-		ex.recvOffsets = append(ex.recvOffsets, drawOffsets(random, column))
+		ex.sendOffsets = append(ex.sendOffsets, randomOffsets(random, ex.counts[r]))
+		ex.recvOffsets = append(ex.recvOffsets, randomOffsets(random, column))
 	}
 	return ex
 }
 
-func drawOffsets(random *rand.Rand, counts []int64) []int64 {
+func randomOffsets(random *rand.Rand, counts []int64) []int64 {
 	offsets, end := make([]int64, len(counts)), int64(0)
 	for _, i := range random.Perm(len(counts)) {
 		end += random.Int64N(2) * 3
@@ -72,12 +71,12 @@ func (ex *splitExchange) inputOfPart(h Harness, src, dst int) []byte {
 	return input(h, ex.dataType, 100+len(ex.counts)*src+dst, ex.counts[src][dst])
 }
 
-func (ex *splitExchange) call(r *rank, send, recv buffer, usesWindow bool) driver.Call {
+func (ex *splitExchange) call(r *rank, send, recv buffer, useWindow bool) driver.Call {
 	call := driver.Call{
 		Operation: driver.AllToAllV, DataType: ex.dataType, Splits: ex.splits(r.number),
 		Send: send.addressAt(0), Recv: recv.addressAt(canaryCount), Digest: 5,
 	}
-	if usesWindow {
+	if useWindow {
 		call.SendWindow = send.window
 	}
 	return call
@@ -102,10 +101,10 @@ func (ex *splitExchange) checkResult(h Harness, r *rank, recv buffer) {
 	r.expectBytes(recv.addressAt(0), want)
 }
 
-func (ex *splitExchange) run(bw *bufferWorld, r *rank, usesWindow bool) {
+func (ex *splitExchange) run(bw *bufferWorld, r *rank, useWindow bool) {
 	send, recv := bw.send[r.number], bw.recv[r.number]
 	ex.writeBuffers(bw.harness, r, send, recv)
-	r.must(r.launchAndWait(r.group, r.stream, ex.call(r, send, recv, usesWindow)))
+	r.must(r.launchAndWait(r.group, r.stream, ex.call(r, send, recv, useWindow)))
 	ex.checkResult(bw.harness, r, recv)
 }
 
@@ -116,10 +115,10 @@ func testSplits(t *testing.T, h Harness) {
 		if n > h.Ranks {
 			continue
 		}
-		bw := newBufferWorld(t, h, n, 4<<20, options{comparesCalls: true})
+		bw := newBufferWorld(t, h, n, 4<<20, options{checkCalls: true})
 		for i, maxCount := range []int64{0, 1, 40, 5000, 120 << 10} {
 			types := []driver.DataType{driver.Uint8, driver.Float16, driver.Int32, driver.Float64}
-			ex := drawExchange(random, n, maxCount, types[(i+n)%len(types)])
+			ex := randomExchange(random, n, maxCount, types[(i+n)%len(types)])
 			windows := random.IntN(1 << n)
 			if !bw.tryOnEachRank(func(r *rank) { ex.run(bw, r, windows>>r.number&1 == 1) }) {
 				t.Fatalf("seed %d, %d ranks, %d elements, windows %b", seed, n, maxCount, windows)
@@ -129,8 +128,8 @@ func testSplits(t *testing.T, h Harness) {
 }
 
 func testCapturedSplits(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, min(3, h.Ranks), 2<<20, options{comparesCalls: true})
-	ex := drawExchange(rand.New(rand.NewPCG(4, 4)), len(bw.ranks), 60<<10, driver.Int32)
+	bw := newBufferWorld(t, h, min(3, h.Ranks), 2<<20, options{checkCalls: true})
+	ex := randomExchange(rand.New(rand.NewPCG(4, 4)), len(bw.ranks), 60<<10, driver.Int32)
 	bw.onEachRank(func(r *rank) {
 		send, recv := bw.send[r.number], bw.recv[r.number]
 		g := r.capture(func() {
@@ -147,8 +146,8 @@ func testCapturedSplits(t *testing.T, h Harness) {
 
 func testSplitsDiffer(t *testing.T, h Harness) {
 	n := mismatchRankCount(h)
-	bw := newBufferWorld(t, h, n, 1<<20, options{comparesCalls: true, expectsFaults: true})
-	ex := drawExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
+	bw := newBufferWorld(t, h, n, 1<<20, options{checkCalls: true, allowFaults: true})
+	ex := randomExchange(rand.New(rand.NewPCG(7, 7)), n, 20<<10, driver.Int32)
 	expected := uint64(ex.counts[0][1] + 1)
 	errs := bw.errorsByRank(func(r *rank) error {
 		send, recv := bw.send[r.number], bw.recv[r.number]
@@ -169,14 +168,14 @@ func testSplitsDiffer(t *testing.T, h Harness) {
 	}
 }
 
-func testOtherExchange(t *testing.T, h Harness) {
+func testDifferentAllToAlls(t *testing.T, h Harness) {
 	checkMismatch(t, h, mismatchRankCount(h), func(bw *bufferWorld, r *rank) driver.Call {
 		tr := trial{operation: driver.AllToAll, dataType: driver.Int32, count: 100}
 		call := tr.call(r, bw.send[r.number], bw.recv[r.number])
 		if r.number != 1 {
 			return call
 		}
-		ex := drawExchange(rand.New(rand.NewPCG(9, 9)), len(bw.ranks), 100, driver.Int32)
+		ex := randomExchange(rand.New(rand.NewPCG(9, 9)), len(bw.ranks), 100, driver.Int32)
 		return ex.call(r, bw.send[r.number], bw.recv[r.number], false)
 	})
 }

@@ -7,15 +7,14 @@ import (
 	"sync"
 )
 
-// Store is a driver.Store in the memory of one process. The zero value is empty. It is safe for
-// concurrent use.
+// Store is a driver.Store in the memory of one process. It is safe for concurrent use.
 type Store struct {
-	mu             sync.Mutex
-	values         map[string][]byte // guarded by mu
-	changedChannel chan struct{}     // closed by the next Set; guarded by mu
+	mu      sync.Mutex
+	values  map[string][]byte // guarded by mu
+	changed chan struct{}     // closed by the next Set; guarded by mu
 }
 
-// Set writes a value and wakes all waiters.
+// Set stores a value and wakes all waiters.
 func (s *Store) Set(_ context.Context, key string, value []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,9 +27,9 @@ func (s *Store) set(key string, value []byte) {
 		s.values = map[string][]byte{}
 	}
 	s.values[key] = slices.Clone(value)
-	if s.changedChannel != nil {
-		close(s.changedChannel)
-		s.changedChannel = nil
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
 	}
 }
 
@@ -49,34 +48,34 @@ func (s *Store) CompareSet(
 // Get waits for a value and returns it.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	for {
-		value, isSet, changedChannel := s.lookup(key)
+		value, isSet, changed := s.lookup(key)
 		if isSet {
 			return value, nil
 		}
 		select {
-		case <-changedChannel:
+		case <-changed:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-// Peek returns a value and whether it is set, without waiting.
+// Peek returns a value and whether it is set.
 func (s *Store) Peek(_ context.Context, key string) (value []byte, isSet bool, err error) {
 	value, isSet, _ = s.lookup(key)
 	return value, isSet, nil
 }
 
-// ServedBy returns -1 because no rank serves the store.
+// ServedBy returns -1.
 func (s *Store) ServedBy() int { return -1 }
 
 // lookup returns a value or, if there is none, a channel that the next Set closes.
-func (s *Store) lookup(key string) (value []byte, isSet bool, changedChannel chan struct{}) {
+func (s *Store) lookup(key string) (value []byte, isSet bool, changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	value, isSet = s.values[key]
-	if !isSet && s.changedChannel == nil {
-		s.changedChannel = make(chan struct{})
+	if !isSet && s.changed == nil {
+		s.changed = make(chan struct{})
 	}
-	return slices.Clone(value), isSet, s.changedChannel
+	return slices.Clone(value), isSet, s.changed
 }

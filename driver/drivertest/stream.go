@@ -19,7 +19,7 @@ var streamRequirements = []requirement{
 }
 
 func testStreamOrder(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1 << 20)
 	gate := r.blockStream(r.stream)
 	const n = 100
@@ -35,7 +35,7 @@ func testStreamOrder(t *testing.T, h Harness) {
 }
 
 func testHostOrder(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	var order []int
 	const n = 100
 	for i := range n {
@@ -51,7 +51,7 @@ func testHostOrder(t *testing.T, h Harness) {
 }
 
 func testErrorOnce(t *testing.T, h Harness) {
-	w := newWorld(t, h, 1, options{expectsFaults: true})
+	w := newWorld(t, h, 1, options{allowFaults: true})
 	r := w.ranks[0]
 	gate := r.blockStream(r.stream)
 	must(t, r.queueCall(r.group, r.stream, driver.Call{Operation: driver.Barrier}))
@@ -67,7 +67,7 @@ func testErrorOnce(t *testing.T, h Harness) {
 }
 
 func testSynchronizeContext(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	must(t, r.stream.Synchronize(r.world.ctx))
 	gate := r.blockStream(r.stream)
 	ctx, cancel := context.WithCancel(r.world.ctx)
@@ -83,7 +83,7 @@ func testSynchronizeContext(t *testing.T, h Harness) {
 }
 
 func testStreamClose(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	s, err := r.device.NewStream()
 	must(t, err)
 	gate := r.blockStream(s)
@@ -127,7 +127,7 @@ func testStreamClosed(t *testing.T, h Harness) {
 }
 
 func testNegativeSize(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(1)
 	if r.stream.Copy(b.addressAt(0), b.addressAt(64), -1) == nil {
 		t.Error("copying -1 bytes succeeded, want an error")

@@ -8,12 +8,12 @@ import (
 	"symmem/driver"
 )
 
-func testForgotten(t *testing.T, h Harness) {
+func testOmittedCall(t *testing.T, h Harness) {
 	for _, omitted := range []driver.Operation{driver.Send, driver.Recv} {
 		t.Run(omitted.String(), func(t *testing.T) {
 			bw := newBufferWorld(t, h, 3, 1<<20, options{
-				comparesCalls: true, isStrict: true,
-				expectsFaults: true,
+				checkCalls: true, isStrict: true,
+				allowFaults: true,
 			})
 			errs := bw.errorsByRank(func(r *rank) error {
 				for step := range 4 {
@@ -58,13 +58,13 @@ func sendExceptOne(bw *bufferWorld, r *rank, step int, omitted driver.Operation)
 	return r.launchAndWait(r.group, r.stream, driver.Call{Operation: driver.Barrier, Digest: 1})
 }
 
-// testMissingSend omits a Send. Its Recv then keeps the receiver from the collective that compares
-// message counts. Rank 0 sends another message that is never received, so that the total numbers of
-// Sends and Recvs are the same.
+// testMissingSend omits a Send, whose Recv then keeps the receiver from the collective that
+// compares message counts. Another message is never received, so the total numbers of Sends and
+// Recvs are the same.
 func testMissingSend(t *testing.T, h Harness) {
 	for _, source := range []int{0, driver.AnySource} {
 		t.Run(fmt.Sprint("from ", source), func(t *testing.T) {
-			bw := newBufferWorld(t, h, 3, 1<<20, options{isStrict: true, expectsFaults: true})
+			bw := newBufferWorld(t, h, 3, 1<<20, options{isStrict: true, allowFaults: true})
 			errs := bw.errorsByRank(func(r *rank) error {
 				var call driver.Call
 				switch r.number {
@@ -90,7 +90,7 @@ func testMissingSend(t *testing.T, h Harness) {
 }
 
 func testOutOfStep(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 1<<20, options{isStrict: true, expectsFaults: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{isStrict: true, allowFaults: true})
 	must(t, bw.ranks[1].stream.Fill(bw.recv[1].addressAt(0), canary, 256))
 	errs := bw.errorsByRank(func(r *rank) error { return sendAcrossBarrier(bw, r) })
 	checkMessageEnds(t, firstMessageError(errs), driver.MessagesOutOfStep, driver.MessageEnds{
@@ -117,6 +117,6 @@ func sendAcrossBarrier(bw *bufferWorld, r *rank) error {
 }
 
 func testNonStrict(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 1<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, 2, 1<<20, options{checkCalls: true})
 	bw.onEachRank(func(r *rank) { r.must(sendAcrossBarrier(bw, r)) })
 }

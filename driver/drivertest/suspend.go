@@ -31,7 +31,7 @@ func suspendSegment(r *rank, s driver.Segment, save bool) driver.SuspendableSegm
 }
 
 func testResumedZeros(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
 	for range 3 {
 		address, bytes := b.segment.Address(), b.segment.Bytes()
@@ -46,7 +46,7 @@ func testResumedZeros(t *testing.T, h Harness) {
 }
 
 func testResumedContents(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	b := r.newBuffer(2 * r.granularity())
 	for round := range byte(3) {
 		r.must(r.stream.Fill(b.addressAt(0), round+1, b.segment.Bytes()))
@@ -54,7 +54,7 @@ func testResumedContents(t *testing.T, h Harness) {
 		r.must(suspendSegment(r, b.segment, true).Resume())
 		r.expectFilled(b.addressAt(0), round+1, b.segment.Bytes())
 	}
-	// If the segment was not suspended, Resume does not restore the saved contents.
+	// Resume does not restore the saved contents of a segment that is not suspended.
 	r.must(asSuspendable(r, b.segment).PrepareSuspend(true))
 	r.must(r.stream.Fill(b.addressAt(0), 9, b.segment.Bytes()))
 	r.must(r.stream.Synchronize(r.world.ctx))
@@ -63,7 +63,7 @@ func testResumedContents(t *testing.T, h Harness) {
 }
 
 func testUnmapSuspended(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for range 3 {
 		s, err := r.arena.Map(0, r.granularity())
 		must(t, err)
@@ -77,7 +77,7 @@ func testUnmapSuspended(t *testing.T, h Harness) {
 }
 
 func testSuspendTwice(t *testing.T, h Harness) {
-	r := newWorld(t, h, 1, options{withoutGroup: true}).ranks[0]
+	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	segment := suspendSegment(r, r.newBuffer(1).segment, false)
 	wantError(t, "preparing again", segment.PrepareSuspend(false), driver.ErrSuspended)
 	wantError(t, "suspending again", segment.Suspend(), driver.ErrSuspended)
@@ -107,7 +107,7 @@ func waitForAll(r *rank) {
 }
 
 func testSuspendCycles(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{comparesCalls: true})
+	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		const count = 20000
 		b := r.newWindow(2*count + 96)
@@ -144,7 +144,7 @@ func onCapturablePath(r *rank, call driver.Call) driver.Call {
 }
 
 func testDeregisterSuspended(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		b := r.newWindow(1)
 		suspendWindow(r, b)

@@ -16,7 +16,7 @@ var transferRequirements = []requirement{
 var messageSizes = []int64{1, 0, 48, 49, 8 << 10, 64 << 10, 64<<10 + 1, 5, 3<<20 + 7, 1}
 
 func testTransferSizes(t *testing.T, h Harness) {
-	bw := newBufferWorld(t, h, 2, 4<<20, options{comparesCalls: true})
+	bw := newBufferWorld(t, h, 2, 4<<20, options{checkCalls: true})
 	for i, bytes := range messageSizes {
 		sender, data := i%2, input(h, driver.Uint8, i, bytes)
 		bw.onEachRank(func(r *rank) {
@@ -40,10 +40,10 @@ func testTransferSizes(t *testing.T, h Harness) {
 
 func testBothDirections(t *testing.T, h Harness) {
 	for _, bytes := range []int64{4, 64<<10 + 1, 2<<20 + 1} {
-		newBufferWorld(t, h, 2, 4<<20, options{comparesCalls: true}).sendAround(bytes, 2)
+		newBufferWorld(t, h, 2, 4<<20, options{checkCalls: true}).sendAround(bytes, 2)
 	}
 }
 
 func testRing(t *testing.T, h Harness) {
-	newBufferWorld(t, h, 4, 1<<20, options{comparesCalls: true}).sendAround(200<<10, 2)
+	newBufferWorld(t, h, 4, 1<<20, options{checkCalls: true}).sendAround(200<<10, 2)
 }

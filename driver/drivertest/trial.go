@@ -10,31 +10,25 @@ import (
 	"symmem/driver/formula"
 )
 
-// trial describes a collective and its expected result.
 type trial struct {
-	operation driver.Operation
-	dataType  driver.DataType
-	op        driver.ReduceOp
-	count     int64
-	root      int
-	path      driver.Path
-	isInPlace bool
-	// isUnregistered means that the call sets no windows.
-	isUnregistered bool
-	// shift is the number of elements before the start of each buffer.
-	shift int64
-	// formula is the group's formula, the order in which it reduces the ranks' numbers. Unless it
-	// is AnyFormula, different formulas give different results for the inputs, which are drawn from
-	// seed.
+	operation      driver.Operation
+	dataType       driver.DataType
+	op             driver.ReduceOp
+	count          int64
+	root           int
+	path           driver.Path
+	isInPlace      bool
+	isUnregistered bool  // the call has no windows
+	shift          int64 // elements before the start of each buffer
+	// Each formula (order of additions) other than AnyFormula gives a different result for the
+	// inputs that Input draws from seed.
 	formula          driver.Formula
 	seed             uint64
-	hasSpecialInputs bool // whether the inputs are special values
-	isReplayed       bool // whether the call is captured and replayed
+	hasSpecialInputs bool
+	isReplayed       bool // the call is captured and replayed
 
-	inputs [][]byte // by rank
-	// wantResults holds the expected contents of receive buffers. An entry is nil if the call does
-	// not write the buffer.
-	wantResults [][]byte
+	inputs      [][]byte // by rank
+	wantResults [][]byte // contents of receive buffers, or nil if the call does not write them
 }
 
 func (tr *trial) String() string {
@@ -60,7 +54,7 @@ func (tr *trial) prepare(h Harness, n int) {
 		send, _ := shape.Spans(n, r)
 		switch {
 		case tr.hasSpecialInputs:
-			tr.inputs = append(tr.inputs, formula.Specials(tr.dataType, r, send))
+			tr.inputs = append(tr.inputs, formula.SpecialInput(tr.dataType, r, send))
 		case tr.formula == driver.AnyFormula:
 			tr.inputs = append(tr.inputs, input(h, tr.dataType, r, send))
 		default:
@@ -103,8 +97,7 @@ func (tr *trial) prepare(h Harness, n int) {
 	}
 }
 
-// splitCounts returns the counts and offsets of n parts. Some parts are empty, and no part has more
-// elements than the trial's count.
+// In splitCounts, some parts are empty, and no part has more elements than the trial's count.
 func (tr *trial) splitCounts(n int) (counts, offsets []int64) {
 	end := int64(0)
 	for r := range n {
@@ -146,7 +139,7 @@ const (
 	canaryCount = 64
 )
 
-// call returns a rank's call on the trial's path or, if that path does not support the call, on the
+// call returns a rank's call on the trial's path or, if it does not support the call, on the
 // harness's first path.
 func (tr *trial) call(r *rank, send, recv buffer) driver.Call {
 	call := r.onSupportedPath(r.group, tr.uncheckedCall(r, send, recv))
@@ -220,8 +213,7 @@ func (tr *trial) launchOrReplay(r *rank, call driver.Call) {
 	r.must(errors.Join(err, r.stream.Synchronize(r.world.ctx), graph.Close()))
 }
 
-// checkResult checks the receive buffer and the bytes around it. oldContents holds the buffer's
-// contents before an in-place call.
+// oldContents holds the buffer's contents before an in-place call.
 func (tr *trial) checkResult(r *rank, call driver.Call, oldContents []byte) {
 	want := tr.wantResults[r.number]
 	switch _, recvBytes := call.Spans(len(r.world.ranks), r.number); {

@@ -18,7 +18,7 @@ var windowRequirements = []requirement{
 }
 
 func testReregister(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1)
 		for round := range uint32(5) {
@@ -40,7 +40,7 @@ func testDeregisterTwice(t *testing.T, h Harness) {
 }
 
 func testRegisterTwice(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		b := r.newBuffer(1)
 		key := r.nextKey()
@@ -74,10 +74,8 @@ func testNoWindow(t *testing.T, h Harness) {
 	}
 }
 
-// testSizesDiffer registers segments of different sizes under one key, and then segments of the
-// same size under this key.
 func testSizesDiffer(t *testing.T, h Harness) {
-	w := newWorld(t, h, 3, options{comparesCalls: true})
+	w := newWorld(t, h, 3, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		bytes := r.granularity()
 		if r.number == 1 {
@@ -95,7 +93,7 @@ func testSizesDiffer(t *testing.T, h Harness) {
 }
 
 func testTwoGroups(t *testing.T, h Harness) {
-	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		secondGroup := r.connect("second", []int{1, 0}, true)
 		b := r.newWindow(1)
@@ -117,7 +115,7 @@ func testTwoGroups(t *testing.T, h Harness) {
 
 func testManyWindows(t *testing.T, h Harness) {
 	const n = 100
-	w := newWorld(t, h, 2, options{comparesCalls: true})
+	w := newWorld(t, h, 2, options{checkCalls: true})
 	w.onEachRank(func(r *rank) {
 		var buffers []buffer
 		for range n {

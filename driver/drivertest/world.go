@@ -16,7 +16,7 @@ import (
 const (
 	// longTimeout expires only if a test hangs.
 	longTimeout = 2 * time.Minute
-	// shortTimeout limits waits that are expected to time out.
+	// shortTimeout limits waits that should time out.
 	shortTimeout  = 500 * time.Millisecond
 	arenaGranules = 256 // size of a rank's arena in units of Info.Granularity
 )
@@ -31,21 +31,19 @@ type world struct {
 }
 
 type options struct {
-	timeout       time.Duration // Config.Timeout; 0 means longTimeout
-	lifetime      time.Duration // limit for the whole test; 0 means longTimeout
-	scatter       uint64
-	comparesCalls bool
-	isStrict      bool
-	formula       driver.Formula
-	// withoutGroup leaves the ranks without a communicator.
-	withoutGroup bool
-	// expectsFaults permits errors when the world is closed.
-	expectsFaults bool
+	timeout     time.Duration // Config.Timeout; 0 means longTimeout
+	lifetime    time.Duration // limit for the whole test; 0 means longTimeout
+	scatter     uint64
+	checkCalls  bool
+	isStrict    bool
+	formula     driver.Formula
+	noGroup     bool // no communicator
+	allowFaults bool // errors when the world is closed
 }
 
-// newWorld opens n ranks and closes them when the test ends. A test that makes several worlds fail
-// must use a subtest for each. Without Anytime, the groups of a failed world must be closed before
-// the next world connects.
+// newWorld opens n ranks and closes them when the test ends. Without Anytime, the groups of a
+// failed world must be closed before the next world connects, so such worlds need separate
+// subtests.
 func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Helper()
 	if n > h.Ranks {
@@ -59,7 +57,7 @@ func newWorld(t *testing.T, h Harness, n int, o options) *world {
 	t.Cleanup(func() {
 		defer cancel()
 		err := errors.Join(w.errorsByRank(func(r *rank) error { return r.close() })...)
-		if err != nil && !w.expectsFaults {
+		if err != nil && !w.allowFaults {
 			t.Errorf("closing the world: %v", err)
 		}
 	})
@@ -114,11 +112,11 @@ func firstNumbers(n int) []int {
 
 // gate blocks a stream until it is opened.
 type gate struct {
-	openedChannel chan struct{}
-	once          sync.Once
+	opened chan struct{}
+	once   sync.Once
 }
 
-func (g *gate) open() { g.once.Do(func() { close(g.openedChannel) }) }
+func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
 func must(t *testing.T, err error) {
 	t.Helper()

@@ -10,8 +10,7 @@ import (
 )
 
 // Reduce returns the reduction of the ranks' inputs, which are in group order and native byte
-// order. The result of a single rank is its input, multiplied by the factor if the reduction has
-// one.
+// order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
 	if len(inputs) == 1 && !op.Scales() {
 		return bytes.Clone(inputs[0])
@@ -45,11 +44,9 @@ func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]
 	panic("formula: no reduction of " + t.String())
 }
 
-// canonicalNaN is the NaN in all float32 results. Rounded to a 16-bit type, it is the NaN in the
-// results of that type.
+// canonicalNaN is the NaN in all float32 results and, rounded, in results of 16-bit types.
 var canonicalNaN = math.Float32frombits(0x7FFFFFFF)
 
-// reduceElements replaces NaNs with canonicalNaN.
 func reduceElements[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte, canonicalNaN T,
 ) []byte {
@@ -64,7 +61,6 @@ func reduceElements[T reduce.Number](
 	return output
 }
 
-// reduceHalves reduces 16-bit floats in float32.
 func reduceHalves(
 	f driver.Formula, op driver.ReduceOp, inputs [][]byte,
 	toFloat32 func(uint16) float32, to16Bits func(float32) uint16,
@@ -93,7 +89,7 @@ func elementsOfAll[T any](inputs [][]byte) [][]T {
 	return elementsByRank
 }
 
-// elementsOf returns bytes as a slice of elements. The bytes must be aligned to an element.
+// The bytes must be aligned to an element.
 func elementsOf[T any](b []byte) []T {
 	var element T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))),

@@ -1,6 +1,7 @@
 // Package formula defines the result of a reduction in a deterministic group, one element at a
 // time. Tests and "symmem verify --deterministic" compare results with it, so its code is simple
-// rather than fast. docs/reference/deterministic.md describes the formulas.
+// rather than fast. docs/reference/deterministic.md describes the formulas (the orders in which
+// elements are combined).
 package formula
 
 import (
@@ -11,8 +12,8 @@ import (
 	"symmem/internal/reduce"
 )
 
-// combine combines one element of each rank, in group order. In a tree, it applies round to every
-// partial result.
+// combine combines one element of each rank, in group order. In a tree, it rounds every partial
+// result.
 func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, round func(T) T) T {
 	if half := len(values) / 2; half > 0 && (f == driver.Tree || f == driver.RoundedTree) {
 		left, right := combine(f, op, values[:half], round), combine(f, op, values[half:], round)
@@ -26,14 +27,13 @@ func combine[T reduce.Number](f driver.Formula, op driver.ReduceOp, values []T, 
 }
 
 // Pair combines two elements. It rounds to nearest even, keeps subnormal numbers, and computes
-// minimum and maximum as IEEE 754-2019 defines them. Integers wrap around. For Avg, Pair returns
-// the sum.
+// minimum and maximum as in IEEE 754-2019. Integers wrap around.
 func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 	return reduce.Combine(op.Combine(), a, b)
 }
 
-// Factor returns the factor that Reduce uses, or 0 if the reduction has no factor. Products of the
-// factor and small integers are exact in every type.
+// Factor returns the factor that Reduce uses, or 0. Its products with small integers are exact in
+// every type.
 func Factor(op driver.ReduceOp) float64 {
 	if op.Scales() {
 		return 0.75
@@ -48,7 +48,6 @@ func multiplyByFactor[T reduce.Number](op driver.ReduceOp, value T) T {
 	return value
 }
 
-// result evaluates the formula for one element, without the final rounding of 16-bit floats.
 func result[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, values []T, round func(T) T, canonicalNaN T,
 ) T {
@@ -62,8 +61,8 @@ func result[T reduce.Number](
 	return acc
 }
 
-// average divides a sum by the number of ranks. If the sum is not finite, average scales the
-// elements down and adds them again, so that finite elements do not overflow.
+// If the sum is not finite, average scales the elements down first, so that finite elements do not
+// overflow.
 func average[T reduce.Number](f driver.Formula, values []T, sum T, round func(T) T) T {
 	n := T(len(values))
 	if !math.IsNaN(float64(sum)) && !math.IsInf(float64(sum), 0) {

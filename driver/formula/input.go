@@ -9,10 +9,9 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Input returns a rank's input for testing a formula, which is the same in every run. Integers have
-// random bits. Most floating-point elements have the values x and -x on two ranks, and small values
-// on the other ranks. The sum then depends on the order of additions. The remaining elements are
-// numbers of any magnitude, random bits, or special values.
+// Input returns a rank's test input, which is the same in every run. Integers have random bits.
+// Most floats are x and -x on two ranks and small on the others, so the sum depends on the order of
+// additions. The others have any magnitude, random bits, or special values.
 func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte {
 	sharedRandom := rand.New(rand.NewPCG(seed, uint64(t)))
 	rankRandom := rand.New(rand.NewPCG(seed, uint64(t)<<32|uint64(rank)+1))
@@ -38,10 +37,10 @@ func Input(t driver.DataType, seed uint64, rank, ranks int, count int64) []byte 
 	return input
 }
 
-// Specials returns a rank's input for testing special values, which is the same in every run.
-// Together, ranks 0 to 2 repeat all combinations of three special values. Rank n+3 has the values
-// of rank n, shifted by one position in specialValues.
-func Specials(t driver.DataType, rank int, count int64) []byte {
+// SpecialInput returns a rank's input of special values, which is the same in every run. Ranks 0 to
+// 2 have all combinations of three special values. Rank n+3 has the values of rank n, shifted by
+// one position in specialValues.
+func SpecialInput(t driver.DataType, rank int, count int64) []byte {
 	values := specialValues[t]
 	input := make([]byte, 0, count*int64(t.Size()))
 	for i := range count {
@@ -58,8 +57,7 @@ var smallExponent = map[driver.DataType]int{
 	driver.Float64: 20, driver.Float32: 10, driver.Float16: 18, driver.BFloat16: 20,
 }
 
-// cancelingValue returns a rank's value for an element in which the values of two ranks cancel. The
-// random number choice must be the same on all ranks.
+// choice must be the same on all ranks.
 func cancelingValue(
 	t driver.DataType, choice uint64, smallFactor float64, rank, ranks int,
 ) float64 {
@@ -104,9 +102,9 @@ func AppendBits(dst []byte, t driver.DataType, bits uint64) []byte {
 	}
 }
 
-// specialValues holds the bits of zeros, of the smallest and largest subnormal and normal numbers,
-// of one, infinities, and quiet and signaling NaNs. For integers, it holds the values at which
-// arithmetic wraps.
+// specialValues holds zeros, the smallest and largest subnormal and normal numbers, one,
+// infinities, and quiet and signaling NaNs. For integers, it holds the values at which arithmetic
+// wraps.
 var specialValues = map[driver.DataType][]uint64{
 	driver.Float64: {
 		0, 1 << 63, 1, 1<<63 | 1, 0x000FFFFFFFFFFFFF, 0x0010000000000000, 0x8010000000000001,

@@ -7,15 +7,15 @@ import (
 	"symmem/internal/reduce"
 )
 
-// NormRow holds one row of the results of AllReduceRMSNorm, with elements as bits.
+// NormRow holds one row of the results of AllReduceRMSNorm. Elements are stored as bits.
 type NormRow struct {
 	Residual, Output []uint16
 	Quantized        []uint8
 	Scales           []float32 // only if the call computes scales
 }
 
-// Norm computes a row from the rounded sums of all ranks' inputs. staticScale is the scale for
-// driver.QuantStatic.
+// Norm computes a row from the rounded sums of all ranks' inputs. driver.QuantStatic uses
+// staticScale.
 func Norm(
 	n *driver.Norm, t driver.DataType, sums, residual, weight []uint16, staticScale float32,
 ) NormRow {
@@ -47,21 +47,21 @@ func Norm(
 	return r
 }
 
-// A GPU kernel distributes a row among the lanes (threads) of its warps in packs of elements.
+// A GPU kernel distributes packs of a row's elements among the lanes (threads) of its warps.
 const (
 	packSize     = driver.NormUnit
 	lanesPerWarp = 32
 	warpCount    = 16
 )
 
-// sumSquares adds up the squares of a row in the same order as the kernel. Each thread adds the
-// squares of its packs. A tree adds up the lanes of each warp, and another tree adds up the warps.
+// sumSquares adds the squares of a row in the order of the GPU kernel: each thread adds those of
+// its packs, and trees add up the lanes of each warp and then the warps.
 func sumSquares(row []float32) float32 {
 	var sums [warpCount][lanesPerWarp]float32
 	for i, v := range row {
 		thread := i / packSize % (warpCount * lanesPerWarp)
 		sum := &sums[thread/lanesPerWarp][thread%lanesPerWarp]
-		// The square has at most 22 bits, so this code rounds like a fused multiply-add.
+		// The square has at most 22 bits, so this rounds like a fused multiply-add.
 		*sum = float32(float64(v)*float64(v) + float64(*sum))
 	}
 	var totals [warpCount]float32

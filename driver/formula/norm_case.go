@@ -10,26 +10,24 @@ import (
 )
 
 // NormCase holds the inputs of an AllReduceRMSNorm on all ranks, and the outputs that every rank
-// must get. 16-bit elements are stored as raw bits. The embedded Norm has no addresses.
+// must get. 16-bit elements are stored as bits. The addresses in Norm are not set.
 type NormCase struct {
 	driver.Norm
 	DataType driver.DataType
-	// InPlace is set if the output replaces the input. It is always set if OnlyQuantized is set.
-	InPlace bool
-	// Inputs holds the rows of each rank. ResidualBefore and Weights are the same on all ranks.
+	InPlace  bool // the output replaces the input, as always if OnlyQuantized is set
+	// Inputs holds each rank's rows. ResidualBefore and Weights are the same on all ranks.
 	Inputs                  [][]uint16
 	ResidualBefore, Weights []uint16
 	Scale                   float32 // for QuantStatic
-	// Want holds the outputs of all rows. The positions of its scales are given by ScaleStrides.
-	Want NormRow
+	Want                    NormRow // all rows
 }
 
-// UnwrittenScale is the value of all scales before a call, except for QuantStatic. After the call,
-// the gaps between the scales must still have this value.
+// UnwrittenScale is the value before a call of the scales, except for QuantStatic, and of the gaps
+// between them.
 const UnwrittenScale = -1
 
-// DrawNorm draws a case with the given shape for a group without a formula.
-func DrawNorm(
+// NewNormCase returns a case of the given shape with random values and sums in rank order.
+func NewNormCase(
 	random *rand.Rand, ranks, rows, hidden int, t driver.DataType, quant driver.Quant,
 ) *NormCase {
 	c := &NormCase{
@@ -41,17 +39,18 @@ func DrawNorm(
 		DataType: t, Scale: float32(random.Float64()),
 	}
 	c.InPlace = c.OnlyQuantized || random.IntN(2) == 0
-	c.drawStrides(random)
+	c.setRandomStrides(random)
 	for range ranks {
-		c.Inputs = append(c.Inputs, c.drawElements(random, rows*hidden))
+		c.Inputs = append(c.Inputs, c.randomElements(random, rows*hidden))
 	}
-	c.ResidualBefore, c.Weights = c.drawElements(random, rows*hidden), c.drawElements(random, hidden)
-	c.Expect(driver.RankOrder)
+	c.ResidualBefore = c.randomElements(random, rows*hidden)
+	c.Weights = c.randomElements(random, hidden)
+	c.SetWant(driver.RankOrder)
 	return c
 }
 
-// RandomNorm draws a case of random shape with at most maxRows rows.
-func RandomNorm(random *rand.Rand, ranks, maxRows int) *NormCase {
+// RandomNormCase returns a case of random shape with at most maxRows rows.
+func RandomNormCase(random *rand.Rand, ranks, maxRows int) *NormCase {
 	hidden := driver.NormUnit * (1 + random.IntN(600))
 	switch random.IntN(4) {
 	case 0:
@@ -69,16 +68,15 @@ func RandomNorm(random *rand.Rand, ranks, maxRows int) *NormCase {
 		quant = driver.QuantPerRow
 	}
 	rows := min(random.IntN(1<<random.IntN(8)+1), maxRows)
-	return DrawNorm(random, ranks, rows, hidden, t, quant)
+	return NewNormCase(random, ranks, rows, hidden, t, quant)
 }
 
-// String describes the case.
 func (c *NormCase) String() string {
 	return fmt.Sprintf("%d rows of %d %v on %d ranks, in place: %v, %s", c.Rows, c.Hidden, c.DataType,
 		len(c.Inputs), c.InPlace, c.Describe())
 }
 
-func (c *NormCase) drawStrides(random *rand.Rand) {
+func (c *NormCase) setRandomStrides(random *rand.Rand) {
 	if c.Quant.ComputesScales() {
 		c.ScaleStrides = c.DefaultScaleStrides()
 	}
@@ -87,7 +85,7 @@ func (c *NormCase) drawStrides(random *rand.Rand) {
 	}
 }
 
-func (c *NormCase) drawElements(random *rand.Rand, n int) []uint16 {
+func (c *NormCase) randomElements(random *rand.Rand, n int) []uint16 {
 	encode := reduce.BFloat16Bits
 	if c.DataType == driver.Float16 {
 		encode = reduce.Float16Bits
@@ -99,9 +97,9 @@ func (c *NormCase) drawElements(random *rand.Rand, n int) []uint16 {
 	return values
 }
 
-// DrawSpecials replaces about one in eight elements of the inputs and the residual by a special
-// value. Every fourth row stays unchanged.
-func (c *NormCase) DrawSpecials(random *rand.Rand) {
+// AddSpecialValues replaces one in eight elements of the inputs and the residual with a special
+// value, except in every fourth row.
+func (c *NormCase) AddSpecialValues(random *rand.Rand) {
 	values := specialValues[c.DataType]
 	for _, rows := range append(c.Inputs, c.ResidualBefore) {
 		for i := range rows {
@@ -110,11 +108,11 @@ func (c *NormCase) DrawSpecials(random *rand.Rand) {
 			}
 		}
 	}
-	c.Expect(driver.RankOrder)
+	c.SetWant(driver.RankOrder)
 }
 
-// Expect sets Want to the outputs in a group that adds with the given formula.
-func (c *NormCase) Expect(f driver.Formula) {
+// SetWant sets Want to the outputs in a group with the given formula.
+func (c *NormCase) SetWant(f driver.Formula) {
 	c.Want = NormRow{}
 	var inputs [][]byte
 	for _, rows := range c.Inputs {
@@ -159,8 +157,8 @@ func Bytes[T uint8 | uint16 | float32](elements []T) []byte {
 		len(elements)*int(unsafe.Sizeof(element)))
 }
 
-// SetCanonicalNaNs replaces each NaN in float32 values with the NaN that Norm returns. The bits of
-// a NaN from a division depend on the hardware.
+// SetCanonicalNaNs replaces each NaN in float32 values with the NaN that Norm returns, because the
+// bits of a NaN depend on the hardware.
 func SetCanonicalNaNs(values []byte) {
 	elements := elementsOf[float32](values)
 	for i, v := range elements {

@@ -39,15 +39,14 @@ var templateOfFile = map[string]string{
 	headerPath:                      "header.tmpl",
 }
 
-// term holds the names of a reduction or an operation in all languages.
 type term struct {
 	Go              string // in package driver
 	Name            string // in Python and, in capitals, in C
-	Alias           string // in PyTorch, if it differs from Name
+	Alias           string // in PyTorch, if different
 	Note            string // restricts the use of the term
-	Doc             string // the constant's comment in package driver
+	Doc             string // in package driver
 	Number          int
-	Logical         string // the equivalent reduction for booleans, which are stored as bytes
+	Logical         string // the equivalent for booleans, which are stored as bytes
 	Numbered, Tuned bool
 }
 
@@ -76,7 +75,6 @@ func generate(root string) (map[string][]byte, error) {
 	return all, err
 }
 
-// loadTerms combines the tables of package driver with the names of its constants.
 func loadTerms(folder string) (*terms, error) {
 	var data terms
 	reductions, err := constantsBefore(filepath.Join(folder, "reduction.go"), "ReduceOps")
@@ -110,7 +108,6 @@ func toSnakeCase(name string) string {
 
 type constant struct{ name, doc string }
 
-// constantsBefore returns the constants that precede the constant named end in its block.
 func constantsBefore(path, end string) ([]constant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
@@ -133,8 +130,7 @@ func constantsBefore(path, end string) ([]constant, error) {
 	return nil, fmt.Errorf("%s has no constant %s", path, end)
 }
 
-// replaceEnumerations returns the C header at path with new generated enumerations. Each generated
-// enumeration follows a comment that names the generator, and ends with "};".
+// Each generated enumeration follows a comment that names the generator, and ends with "};".
 func replaceEnumerations(path string, enumerations []byte) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Command gen generates the names and numbers of reductions and operations, in the root package,
-// the C header, the Python package and tuning tables, from the tables in package driver. Run it
-// with "go generate" in the directory of package driver.
+// the C header, the Python package and tuning tables, from package driver. Run it with "go
+// generate" in the directory of package driver.
 package main
 
 import (

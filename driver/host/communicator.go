@@ -19,10 +19,10 @@ type communicator struct {
 
 	// Every launch reads these fields, so they share a cache line.
 
-	comparesCalls atomic.Bool
-	turns         turns
-	callCounts    [driver.Paths]uint64 // guarded by Mu
-	captureCount  atomic.Uint64        // captures that contain calls of the group
+	checkCalls   atomic.Bool
+	turns        turns
+	callCounts   [driver.Paths]uint64 // guarded by Mu
+	captureCount atomic.Uint64        // captures that contain calls of the group
 
 	device   *Device
 	cfg      driver.GroupConfig
@@ -41,7 +41,7 @@ func (c *communicator) Launched() [driver.Paths]uint64 {
 	return c.callCounts
 }
 
-func (c *communicator) SetCheck(on bool) { c.comparesCalls.Store(on) }
+func (c *communicator) SetCheck(on bool) { c.checkCalls.Store(on) }
 
 func (c *communicator) setBuffers() {
 	c.mover.init(&c.Group, &c.cfg)

@@ -19,11 +19,11 @@ func (d *Device) Connect(
 	n := len(group.Ranks)
 	group = group.WithTimeout(d.cfg.Timeout)
 	c := &communicator{device: d, cfg: group}
-	c.turns.mu, c.turns.passedChannel = &c.Mu, make(chan struct{})
+	c.turns.mu, c.turns.passed = &c.Mu, make(chan struct{})
 	c.registry.setGroup(d, &c.Group, &c.cfg)
 	c.messages.init(c, n)
 	c.split.mover, c.split.registry = &c.mover, &c.registry
-	c.comparesCalls.Store(group.Check)
+	c.checkCalls.Store(group.Check)
 	if err := c.Join(ctx, d.machine, group, dataBytes(n)); err != nil {
 		return nil, group.JoinError(err)
 	}

@@ -16,13 +16,13 @@ type event struct {
 
 // point is a position in a stream's work.
 type point struct {
-	reachedChannel chan struct{}
-	err            error // error of earlier work; set before reachedChannel is closed
+	reached chan struct{}
+	err     error // error of earlier work; set before reached is closed
 }
 
 func (p *point) isReached() bool {
 	select {
-	case <-p.reachedChannel:
+	case <-p.reached:
 		return true
 	default:
 		return false
@@ -46,7 +46,7 @@ func (e *event) Synchronize(ctx context.Context) error {
 		return nil
 	}
 	select {
-	case <-p.reachedChannel:
+	case <-p.reached:
 		return p.err
 	case <-ctx.Done():
 		return fmt.Errorf("synchronizing an event: %w", context.Cause(ctx))
@@ -60,13 +60,13 @@ func (e *event) setPoint(p *point) {
 }
 
 func (p *point) run() error {
-	close(p.reachedChannel)
+	close(p.reached)
 	return nil
 }
 
 func (p *point) skip(cause error) {
 	p.err = cause
-	close(p.reachedChannel)
+	close(p.reached)
 }
 
 // Record is allowed on a closed stream while earlier work is queued.
@@ -86,7 +86,7 @@ func (s *stream) Record(e driver.Event) error {
 		s.capture.addReplay(func(target *stream) error { return target.Record(hostEvent) })
 		return nil
 	}
-	p := &point{reachedChannel: make(chan struct{})}
+	p := &point{reached: make(chan struct{})}
 	if s.busyPeriod == nil {
 		s.runOrSkip(p)
 	} else {
@@ -97,13 +97,13 @@ func (s *stream) Record(e driver.Event) error {
 }
 
 type eventWait struct {
-	point         *point
-	ignoresErrors bool
+	point        *point
+	ignoreErrors bool
 }
 
 func (w *eventWait) run() error {
-	<-w.point.reachedChannel
-	if w.ignoresErrors {
+	<-w.point.reached
+	if w.ignoreErrors {
 		return nil
 	}
 	return w.point.err
@@ -115,7 +115,7 @@ func (s *stream) Wait(e driver.Event) error { return s.waitForEvent(e, false) }
 
 func (s *stream) WaitIgnoringErrors(e driver.Event) error { return s.waitForEvent(e, true) }
 
-func (s *stream) waitForEvent(e driver.Event, ignoresErrors bool) error {
+func (s *stream) waitForEvent(e driver.Event, ignoreErrors bool) error {
 	hostEvent, ok := e.(*event)
 	if !ok {
 		return errors.New("the event to wait for belongs to another backend")
@@ -124,5 +124,5 @@ func (s *stream) waitForEvent(e driver.Event, ignoresErrors bool) error {
 	if p == nil {
 		return s.submit(hostWork(func() {}), alwaysReady)
 	}
-	return s.submit(&eventWait{point: p, ignoresErrors: ignoresErrors}, p.isReached)
+	return s.submit(&eventWait{point: p, ignoreErrors: ignoreErrors}, p.isReached)
 }

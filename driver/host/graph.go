@@ -10,7 +10,7 @@ import (
 
 type graph struct {
 	mu            ranked.Mutex[graphMu]
-	replays       []replayFunc                      // guarded by mu, or the stream's mu during the capture
+	replays       []replayFunc                      // guarded by mu or, in a capture, the stream's mu
 	isClosed      bool                              // guarded by mu
 	lastPositions map[*communicator]driver.Recorded // guarded like replays
 }

@@ -57,7 +57,7 @@ func rejectLaunch(c *communicator, s *stream) error {
 type deferredCall struct {
 	plan           *plan
 	ticket         uint64
-	comparesCalls  bool   // whether the group compares calls
+	checkCalls     bool   // whether the group compares calls
 	isBegun        bool   // this rank has posted the first step
 	messageBalance uint64 // result of Counts.Balance, or 0 if not compared
 	beginTime      int64  // result of Meter.Begin if isBegun is set
@@ -67,7 +67,7 @@ type deferredCall struct {
 // registers. The caller must hold c.Mu.
 func (c *communicator) assignTicket(p *plan) (ticket uint64, compares bool, balance uint64) {
 	c.callCounts[p.Path]++
-	if compares = c.comparesCalls.Load(); compares {
+	if compares = c.checkCalls.Load(); compares {
 		balance = c.Counts.Balance()
 	}
 	return c.Ticket(), compares, balance
@@ -81,7 +81,7 @@ func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
 	}
 	ticket, compares, balance := c.assignTicket(p)
 	return &deferredCall{
-		plan: p, ticket: ticket, comparesCalls: compares, messageBalance: balance,
+		plan: p, ticket: ticket, checkCalls: compares, messageBalance: balance,
 	}, nil
 }
 
@@ -98,15 +98,15 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 	c.Mu.Unlock()
 	if !c.turns.isTurn(ticket) {
 		return &deferredCall{
-			plan: p, ticket: ticket, comparesCalls: compares, messageBalance: balance,
+			plan: p, ticket: ticket, checkCalls: compares, messageBalance: balance,
 		}, nil
 	}
 	beginTime := p.callMeter.Begin()
 	c.Begin(compares, balance)
 	c.postFirstStep(p)
-	if !c.ArriveBriefly(!p.yieldsProcessor) {
+	if !c.ArriveBriefly(!p.yieldProcessor) {
 		return &deferredCall{
-			plan: p, ticket: ticket, comparesCalls: compares, messageBalance: balance,
+			plan: p, ticket: ticket, checkCalls: compares, messageBalance: balance,
 			isBegun: true, beginTime: beginTime,
 		}, nil
 	}
@@ -152,7 +152,7 @@ func (c *communicator) runDeferred(p *deferredCall) error {
 	}
 	if !p.isBegun {
 		p.beginTime = p.plan.callMeter.Begin()
-		c.Begin(p.comparesCalls, p.messageBalance)
+		c.Begin(p.checkCalls, p.messageBalance)
 		c.postFirstStep(p.plan)
 	}
 	err := c.mover.waitForStep(&p.plan.Call, p.ticket)
@@ -171,7 +171,7 @@ func (c *communicator) postFirstStep(call *plan) {
 		c.split.postSplits(call)
 		return
 	}
-	if call.usesWindows {
+	if call.useWindows {
 		c.Post(call.Digest, nil, 0)
 		return
 	}
@@ -213,7 +213,7 @@ func (c *communicator) moveData(call *plan, ticket uint64) error {
 	if call.isPairwise {
 		return c.split.completeExchange(call, ticket)
 	}
-	if !call.usesWindows {
+	if !call.useWindows {
 		return c.mover.finishStaged(call, ticket)
 	}
 	c.mover.move(call)

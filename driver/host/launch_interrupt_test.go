@@ -36,7 +36,7 @@ func interruptCaller(t *testing.T, interrupt func() error) {
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
 		failIfErr(t, err)
 		plans[rank] = p.(*plan)
-		plans[rank].usesWindows = true // adds a second step
+		plans[rank].useWindows = true // adds a second step
 	}
 	d.groups[1].(*communicator).postFirstStep(plans[1])
 	s, err := d.devices[0].NewStream()

@@ -37,7 +37,7 @@ type messageCall struct {
 	comm             *communicator
 	plan             *plan
 	priorCollectives uint64 // this rank's collectives before this message
-	comparesCalls    bool   // whether the group compares calls
+	checkCalls       bool   // whether the group compares calls
 }
 
 func (p *plan) newMessageWork() (messageEnd, error) {
@@ -49,7 +49,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 	}
 	c.callCounts[p.Path]++
 	call := messageCall{
-		comm: c, plan: p, priorCollectives: c.Tickets(), comparesCalls: c.comparesCalls.Load(),
+		comm: c, plan: p, priorCollectives: c.Tickets(), checkCalls: c.checkCalls.Load(),
 	}
 	if p.Operation == driver.Send {
 		// A receiver that sees the next collective must see this count, too.

@@ -64,7 +64,7 @@ func (m *mover) stageAndPost(call *plan, first int64) {
 		return
 	}
 	send := pointer(call.Send)
-	if call.fitsLine {
+	if call.isLineSized {
 		m.group.Post(call.Digest, send, int(call.bytes))
 		return
 	}
@@ -98,7 +98,7 @@ func (m *mover) finishStaged(call *plan, ticket uint64) error {
 
 func (m *mover) inputAddress(call *plan, rank int) unsafe.Pointer {
 	switch {
-	case !call.fitsLine:
+	case !call.isLineSized:
 		return m.stage(rank, m.group.Step())
 	case rank == m.rank:
 		return pointer(call.Send)
@@ -125,7 +125,7 @@ func (m *mover) compute(call *plan, first int64) {
 	stride, size := min(call.chunkLength, call.longestPart-first), call.elementSize
 	count := min(stride, call.Count-first)
 	recv := unsafe.Add(pointer(call.Recv), first*size)
-	if call.fitsLine {
+	if call.isLineSized {
 		m.copyPayloads()
 	}
 	switch call.Operation {
@@ -185,7 +185,7 @@ func (m *mover) move(call *plan) {
 	size := call.elementSize
 	switch call.Operation {
 	case driver.AllReduce, driver.AllReduceRMSNorm:
-		if call.reducesWhole {
+		if call.reduceWhole {
 			m.reduceAll(call)
 		} else {
 			m.reduceSlice(call, len(m.stages))

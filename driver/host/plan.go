@@ -11,21 +11,21 @@ import (
 // plan implements driver.Offer and, after Take, driver.Plan.
 type plan struct {
 	driver.Call
-	comm            *communicator
-	send, recv      *window
-	elementSize     int64   // in bytes
-	partCount       int64   // parts that this rank contributes
-	bytes           int64   // size of these parts or, in an AllToAllV, of the send buffer
-	longestPart     int64   // in elements
-	chunkLength     int64   // elements of each part that are staged in one step
-	fitsLine        bool    // the input fits into the line that each rank posts
-	isPairwise      bool    // parts can differ in size between pairs of ranks
-	usesWindows     bool    // peers read the buffers in windows, without staging
-	reducesWhole    bool    // every rank reduces the whole buffer
-	yieldsProcessor bool    // the first barrier yields the processor instead of polling
-	otherCalls      []*plan // of a list
-	isMessage       bool
-	callMeter       driver.Meter
+	comm           *communicator
+	send, recv     *window
+	elementSize    int64   // in bytes
+	partCount      int64   // parts that this rank contributes
+	bytes          int64   // size of these parts or, in an AllToAllV, of the send buffer
+	longestPart    int64   // in elements
+	chunkLength    int64   // elements of each part that are staged in one step
+	isLineSized    bool    // the input fits into the line that each rank posts
+	isPairwise     bool    // parts can differ in size between pairs of ranks
+	useWindows     bool    // peers read the buffers in windows, without staging
+	reduceWhole    bool    // every rank reduces the whole buffer
+	yieldProcessor bool    // the first barrier yields the processor instead of polling
+	otherCalls     []*plan // of a list
+	isMessage      bool
+	callMeter      driver.Meter
 }
 
 // SetMeter has no effect on messages.
@@ -56,12 +56,12 @@ func (p *plan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 		return nil, fmt.Errorf("preparing %v of %d %v: %w", p.Operation, p.Count, p.DataType, err)
 	}
 	p.chunkLength = max(1, stageBytes/(p.partCount*p.elementSize))
-	p.yieldsProcessor = p.bytes > p.comm.tuning.maxPolledBytes
+	p.yieldProcessor = p.bytes > p.comm.tuning.maxPolledBytes
 	if path == driver.PathWindow && p.bytes > p.comm.tuning.maxStagedInWindow &&
 		!p.overwritesInput() {
-		p.usesWindows = true
+		p.useWindows = true
 		isSum := p.Operation == driver.AllReduce || p.Operation == driver.AllReduceRMSNorm
-		p.reducesWhole = isSum && p.bytes <= p.comm.tuning.maxReducedWhole && p.Send != p.Recv
+		p.reduceWhole = isSum && p.bytes <= p.comm.tuning.maxReducedWhole && p.Send != p.Recv
 	}
 	return p, nil
 }
@@ -79,7 +79,7 @@ func (p *plan) setParts() {
 	case driver.NoPart, driver.OnePart:
 	}
 	p.bytes = p.partCount * p.longestPart * p.elementSize
-	p.fitsLine = p.bytes <= spin.LinePayload && !isUneven
+	p.isLineSized = p.bytes <= spin.LinePayload && !isUneven
 	p.isPairwise = p.Operation == driver.AllToAllV
 }
 

@@ -178,7 +178,7 @@ func (r *recvCall) fits(msg *incomingMessage) bool {
 		Type: r.plan.DataType,
 	}
 	r.err = control.CompareEnds(&r.comm.cfg, sent, received, &r.plan.Call, r.source, r.number,
-		r.comparesCalls)
+		r.checkCalls)
 	return r.err == nil
 }
 
@@ -262,13 +262,13 @@ func (pipe *recvPipe) readFrame(f *frame) error {
 		dataType:         spin.LoadAcquire64(&f.header.dataType),
 	}
 	if h.tag > driver.MaxTag || h.number == 0 || h.total > 1<<62 || h.offset > h.total {
-		return pipe.errInvalidFrame(&h)
+		return pipe.invalidFrameError(&h)
 	}
 	key := messageKey{int(h.tag), h.number}
 	msg := pipe.findIncoming(key)
 	if h.offset != uint64(msg.receivedBytes) ||
 		msg.hasBegun && (h.total != msg.header.total || h.offset == h.total) {
-		return pipe.errInvalidFrame(&h)
+		return pipe.invalidFrameError(&h)
 	}
 	if !msg.hasBegun {
 		msg.hasBegun, msg.header = true, h
@@ -333,7 +333,7 @@ func (pipe *recvPipe) finish(key messageKey, msg *incomingMessage) {
 	r.comm.Wake(r.comm.cfg.Rank)
 }
 
-func (pipe *recvPipe) errInvalidFrame(h *frameHeader) error {
+func (pipe *recvPipe) invalidFrameError(h *frameHeader) error {
 	cfg := &pipe.comm.cfg
 	return fmt.Errorf("rank %d of the world sent an invalid frame in group %s: offset %d in message "+
 		"%d with tag %d and %d bytes", cfg.Ranks[pipe.source], cfg.Name(), h.offset, h.number, h.tag,

@@ -14,7 +14,7 @@ type turns struct {
 	waiterCount   atomic.Int32
 	lastCompleted atomic.Uint64 // ticket
 	mu            sync.Locker   // Group.Mu
-	passedChannel chan struct{} // replaced when closed, to wake waiters; guarded by mu
+	passed        chan struct{} // replaced when closed, to wake waiters; guarded by mu
 }
 
 func (t *turns) isTurn(ticket uint64) bool { return t.lastCompleted.Load() == ticket-1 }
@@ -31,8 +31,8 @@ func (t *turns) endTurn(ticket uint64) {
 
 func (t *turns) wakeWaiters() {
 	t.mu.Lock()
-	close(t.passedChannel)
-	t.passedChannel = make(chan struct{})
+	close(t.passed)
+	t.passed = make(chan struct{})
 	t.mu.Unlock()
 }
 
@@ -48,13 +48,13 @@ func (t *turns) waitForTurnUntil(ticket uint64, done <-chan struct{}) bool {
 	defer timer.Stop()
 	for {
 		t.mu.Lock()
-		passedChannel := t.passedChannel
+		passed := t.passed
 		t.mu.Unlock()
 		if t.isTurn(ticket) {
 			return true
 		}
 		select {
-		case <-passedChannel:
+		case <-passed:
 		case <-timer.C:
 		case <-done:
 			return false

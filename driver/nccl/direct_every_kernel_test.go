@@ -38,7 +38,7 @@ func TestEveryKernelOnce(t *testing.T) {
 			for _, dataType := range []driver.DataType{driver.BFloat16, driver.Float16} {
 				for _, shape := range [][2]int{{1, 1024}, {200, 1024}, {1, driver.MaxHidden}} {
 					p.normalize(buffers,
-						formula.DrawNorm(random, len(members), shape[0], shape[1], dataType, quant))
+						formula.NewNormCase(random, len(members), shape[0], shape[1], dataType, quant))
 				}
 			}
 		}

@@ -19,7 +19,7 @@ import (
 
 // plainNormCase draws an out-of-place case for 2 ranks without quantization.
 func plainNormCase(random *rand.Rand, rows, hidden int) *formula.NormCase {
-	s := formula.DrawNorm(random, 2, rows, hidden, driver.BFloat16, driver.QuantNone)
+	s := formula.NewNormCase(random, 2, rows, hidden, driver.BFloat16, driver.QuantNone)
 	s.InPlace = false
 	return s
 }
@@ -133,9 +133,9 @@ func TestNormsAreCorrect(t *testing.T) {
 	for _, members := range memberLists(t) {
 		w.regroup(members...)
 		for i := range trials {
-			s := formula.RandomNorm(random, len(members), 128)
+			s := formula.RandomNormCase(random, len(members), 128)
 			if i%3 == 0 {
-				s.DrawSpecials(random)
+				s.AddSpecialValues(random)
 			}
 			w.normalize(buffers, s)
 		}
@@ -337,8 +337,8 @@ func TestNormTimesOut(t *testing.T) {
 	w, buffers := newNormGroup(t, 2, time.Second)
 	for _, s := range []*formula.NormCase{
 		plainNormCase(random, 1, 1024), plainNormCase(random, 200, 1024),
-		formula.DrawNorm(random, 2, 3, 1024, driver.Float16, driver.QuantPerRow),
-		formula.DrawNorm(random, 2, 3, 1024, driver.BFloat16, driver.QuantPerGroup),
+		formula.NewNormCase(random, 2, 3, 1024, driver.Float16, driver.QuantPerRow),
+		formula.NewNormCase(random, 2, 3, 1024, driver.BFloat16, driver.QuantPerGroup),
 	} {
 		w.regroup(0, 1)
 		errs := w.each(func(m *testRank) error {

@@ -45,9 +45,9 @@ func (r *runner) drawNorm(group, i, ranks int) *workload.Norm {
 		t = driver.Float16
 	}
 	random := rand.New(rand.NewPCG(r.config.Seed, uint64(normsPerGroup*group+i)))
-	c := formula.DrawNorm(random, ranks, normRows, normHidden, t, driver.Quant(i/2))
+	c := formula.NewNormCase(random, ranks, normRows, normHidden, t, driver.Quant(i/2))
 	if r.config.Deterministic > symmem.FormulaAny {
-		c.Expect(driver.Formula(r.config.Deterministic - symmem.FormulaAny))
+		c.SetWant(driver.Formula(r.config.Deterministic - symmem.FormulaAny))
 	}
 	return &workload.Norm{NormCase: c}
 }

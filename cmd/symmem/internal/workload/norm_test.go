@@ -25,7 +25,7 @@ func TestWrongFindsChangedElement(t *testing.T) {
 		}
 	}()
 	random := rand.New(rand.NewPCG(1, 1))
-	n := &Norm{NormCase: formula.DrawNorm(random, 1, 3, 256, driver.BFloat16, driver.QuantPerGroup)}
+	n := &Norm{NormCase: formula.NewNormCase(random, 1, 3, 256, driver.BFloat16, driver.QuantPerGroup)}
 	n.OnlyQuantized = false
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {

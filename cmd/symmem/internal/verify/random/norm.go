@@ -66,13 +66,13 @@ func (r *round) drawNorm(g *symmem.Group, drawnBuffers []liveBuffer) *workload.N
 	}
 	rows := 1 + r.choices.IntN(max(1, min(int(capacity)/8, maxNormElements)/hidden))
 	t := choose(r.choices, []driver.DataType{driver.BFloat16, driver.Float16})
-	// The group may have a different size on other ranks, so DrawNorm may draw more or fewer numbers
-	// there. It therefore gets its own generator.
+	// The group may have a different size on other ranks, so NewNormCase may draw more or fewer
+	// numbers there. Give it a separate generator.
 	normRandom, ranks := rand.New(rand.NewPCG(r.choices.Uint64(), 1)), r.env.rt.Size()
 	if g != nil {
 		ranks = g.Size()
 	}
-	return &workload.Norm{NormCase: formula.DrawNorm(normRandom, ranks, rows, hidden, t, quant)}
+	return &workload.Norm{NormCase: formula.NewNormCase(normRandom, ranks, rows, hidden, t, quant)}
 }
 
 func (r *round) checkNorm(g *symmem.Group, n *workload.Norm) {
