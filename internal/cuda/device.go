@@ -17,7 +17,7 @@ type Device struct {
 // Ordinal returns the device's number among the visible GPUs.
 func (d Device) Ordinal() int { return int(d.ordinal) }
 
-// Name returns the vendor's name of the device.
+// Name returns NVIDIA's name of the device.
 func (d Device) Name() (string, error) {
 	text := dl.NewCell([128]byte{})
 	err := d.driver.call(deviceGetName, text.Address(), 128, uintptr(d.handle))
@@ -36,9 +36,8 @@ func trimNUL(text [128]byte) string {
 	return string(before)
 }
 
-// UUID returns the device's UUID in the format of nvidia-smi, without the prefix. For a MIG
-// instance (a part of a GPU), it returns the instance's UUID if the driver supports CUDA 11.4 or
-// newer.
+// UUID returns the device's UUID in the format of nvidia-smi, without the prefix. Since CUDA 11.4,
+// it is that of the MIG instance (part of a GPU), if there is one.
 func (d Device) UUID() (string, error) {
 	f := deviceGetUUID
 	if d.driver.symbols[deviceGetUUID2] != 0 {
@@ -58,7 +57,7 @@ func (d Device) TotalMem() (int64, error) {
 // Attribute identifies a property of a device (CUdevice_attribute).
 type Attribute int32
 
-// The attributes that symmem reads. An attribute whose name ends in Supported is 0 or 1.
+// The attributes that symmem reads.
 const (
 	AttributeMultiprocessorCount    Attribute = 16
 	AttributeComputeMode            Attribute = 20
@@ -68,10 +67,10 @@ const (
 	AttributePosixFDSupported       Attribute = 103 // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
 	AttributeRDMAWithVMMSupported   Attribute = 110 // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 	AttributeFabricSupported        Attribute = 128 // HANDLE_TYPE_FABRIC_SUPPORTED
-	AttributeMulticastSupported     Attribute = 132 // for reports only; symmem never uses multicast
+	AttributeMulticastSupported     Attribute = 132 // only for reports
 )
 
-// Attribute returns a property, or ErrInvalidValue if the driver does not know the attribute.
+// Attribute returns a property, or ErrInvalidValue if the driver does not know it.
 func (d Device) Attribute(attribute Attribute) (int, error) {
 	value, err := getValue[int32](&d.driver.table, deviceGetAttribute, uintptr(attribute),
 		uintptr(d.handle))
@@ -87,7 +86,7 @@ func (d Device) ComputeCapability() (major, minor int, err error) {
 	return major, minor, err
 }
 
-// CanAccessPeer reports whether kernels and copies on this device can access the memory of peer.
+// CanAccessPeer reports whether work on this device can access the memory of peer.
 func (d Device) CanAccessPeer(peer Device) (bool, error) {
 	canAccess, err := getValue[int32](&d.driver.table, deviceCanAccessPeer, uintptr(d.handle),
 		uintptr(peer.handle))
@@ -99,7 +98,7 @@ type P2PAttribute int32
 
 // The link properties that symmem reads.
 const (
-	P2PPerformanceRank       P2PAttribute = 1 // a smaller value means a faster link
+	P2PPerformanceRank       P2PAttribute = 1 // lower is faster
 	P2PNativeAtomicSupported P2PAttribute = 3
 )
 
@@ -110,15 +109,14 @@ func (d Device) P2PAttribute(attribute P2PAttribute, peer Device) (int, error) {
 	return int(value), err
 }
 
-// RetainPrimary returns the device's primary context, which the CUDA runtime, PyTorch and NCCL also
-// use. The first call in a process creates the context, which takes several hundred milliseconds.
-// Each RetainPrimary must be paired with a ReleasePrimary.
+// RetainPrimary returns the device's primary context, which CUDA's runtime, PyTorch and NCCL use.
+// The first call creates it, in several hundred milliseconds. Each call needs a ReleasePrimary.
 func (d Device) RetainPrimary() (Context, error) {
 	return getValue[Context](&d.driver.table, devicePrimaryCtxRetain, uintptr(d.handle))
 }
 
-// ReleasePrimary undoes one RetainPrimary. Once all libraries in the process have released the
-// context, CUDA destroys it and everything in it.
+// ReleasePrimary undoes one RetainPrimary. CUDA destroys the context when all users in the process
+// have released it.
 func (d Device) ReleasePrimary() error {
 	return d.driver.call(devicePrimaryCtxRelease, uintptr(d.handle))
 }

@@ -23,12 +23,11 @@ func newDriver(t table) *Driver {
 	return &Driver{t, memory{t}, streams{t}, graphs{t}, modules{t}}
 }
 
-// Load opens and initialises libcuda. If no paths are given, it opens the file named by SYMMEM_CUDA
-// or, if that variable is not set, libcuda.so.1. If the process has already loaded libcuda, Load
-// uses the loaded copy. Load needs no CUDA context and creates none.
+// Load opens and initialises libcuda. The default path is $SYMMEM_CUDA or libcuda.so.1. If the
+// process has already loaded libcuda, Load uses that copy. It needs no CUDA context.
 //
 // If there is no suitable library, the error matches ErrNoDriver. If cuInit fails, the error
-// matches cuInit's Code, such as ErrNoDevice.
+// matches its Code, such as ErrNoDevice.
 func Load(paths ...string) (*Driver, error) {
 	if len(paths) == 0 {
 		paths = []string{"libcuda.so.1"}
@@ -60,13 +59,13 @@ func (d *Driver) Version() (int, error) {
 	return int(version), err
 }
 
-// DeviceCount returns the number of GPUs that the process sees.
+// DeviceCount returns the number of visible GPUs.
 func (d *Driver) DeviceCount() (int, error) {
 	count, err := getValue[int32](&d.table, deviceGetCount)
 	return int(count), err
 }
 
-// Device returns the GPU with the given number, counted from 0.
+// Device returns the visible GPU with the given number, from 0.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	handle, err := getValue[int32](&d.table, deviceGet, uintptr(ordinal))
 	return Device{d, int32(ordinal), handle}, err
@@ -80,17 +79,15 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// In returns a Driver that makes a context current before each call, so that goroutines need not
-// lock their threads. This is much cheaper than a separate SetCurrent. Do not use the returned
-// Driver for calls that have to run on the same thread as an earlier call.
+// In returns a Driver that makes a context current before each call, so that goroutines do not have
+// to lock their threads. It is not for calls that must run on the same thread as an earlier call.
 func (d *Driver) In(context Context) *Driver {
 	functions := d.table
 	functions.stepBefore = d.ContextStep(context)
 	return newDriver(functions)
 }
 
-// ContextStep returns a call that makes a context current, for use before calls of other C
-// libraries.
+// ContextStep returns a step that makes a context current before a call of another C library.
 func (d *Driver) ContextStep(context Context) dl.Step {
 	return dl.Step{
 		Function: d.symbols[ctxSetCurrent], Argument: uintptr(context),
@@ -98,13 +95,12 @@ func (d *Driver) ContextStep(context Context) dl.Step {
 	}
 }
 
-// Current returns the current context of the calling thread, or 0.
+// Current returns the calling thread's context, or 0.
 func (d *Driver) Current() (Context, error) {
 	return getValue[Context](&d.table, ctxGetCurrent)
 }
 
-// MemGetInfo returns the free and total memory of the current device in bytes. Memory of other
-// processes is not free.
+// MemGetInfo returns the free and total memory of the current device in bytes.
 func (d *Driver) MemGetInfo() (free, total int64, err error) {
 	freeCell, totalCell := dl.NewCell(int64(0)), dl.NewCell(int64(0))
 	err = d.call(memGetInfo, freeCell.Address(), totalCell.Address())

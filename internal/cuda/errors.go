@@ -32,8 +32,7 @@ const (
 
 func (c Code) Error() string { return fmt.Sprintf("CUDA result %d", int32(c)) }
 
-// Is makes ErrOutOfMemory match the error of the same name in package driver, which this package
-// must not import.
+// Is makes ErrOutOfMemory match the error of the same name in package driver.
 func (c Code) Is(target error) bool {
 	memory, ok := target.(interface{ OutOfMemory() bool })
 	return ok && memory.OutOfMemory() && c == ErrOutOfMemory
@@ -43,8 +42,7 @@ func (c Code) Is(target error) bool {
 type Error struct {
 	Call string // the C function's name
 	Code Code
-	// Name and Text are CUDA's name and description of the result, such as CUDA_ERROR_OUT_OF_MEMORY
-	// and "out of memory". They are empty if the driver does not know the result.
+	// Name and Text are CUDA's name and description of the result, or empty.
 	Name, Text string
 }
 
@@ -55,13 +53,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (%d): %s", e.Call, e.Name, int32(e.Code), e.Text)
 }
 
-// Unwrap makes errors.Is match the code.
+// Unwrap returns the code.
 func (e *Error) Unwrap() error { return e.Code }
 
 // MissingError is returned for a function that the installed driver lacks.
 type MissingError struct {
 	Function string
-	Path     string // path of the library
+	Path     string // of the library
 }
 
 func (e *MissingError) Error() string {

@@ -12,7 +12,7 @@ type Graph uintptr
 // GraphExec is a graph that can be launched (CUgraphExec).
 type GraphExec uintptr
 
-// Node is a graph node (CUgraphNode). It is valid as long as the graph exists.
+// Node is a graph node (CUgraphNode), which exists as long as the graph.
 type Node uintptr
 
 type graphs struct{ table }
@@ -22,17 +22,16 @@ func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
 	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
 }
 
-// GraphLaunch queues a graph's work. Launches of the same GraphExec never overlap.
+// Launches of the same GraphExec never overlap.
 func (g *graphs) GraphLaunch(exec GraphExec, stream Stream) error {
 	return g.call(graphLaunch, uintptr(exec), uintptr(stream))
 }
 
-// GraphExecDestroy destroys a GraphExec. Queued launches still run.
+// Queued launches still run after GraphExecDestroy.
 func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 	return g.call(graphExecDestroy, uintptr(exec))
 }
 
-// GraphDestroy destroys a graph.
 func (g *graphs) GraphDestroy(graph Graph) error { return g.call(graphDestroy, uintptr(graph)) }
 
 // GraphAddEventRecord adds a node that records an event after the given nodes have run.
@@ -43,8 +42,7 @@ func (g *graphs) GraphAddEventRecord(graph Graph, nodes []Node, event Event) (No
 	return node, err
 }
 
-// addressOf returns the address of the first node, or 0 if there is none. The caller must keep the
-// slice alive.
+// The caller of addressOf must keep the slice alive.
 func addressOf(nodes []Node) uintptr {
 	if len(nodes) == 0 {
 		return 0
@@ -57,14 +55,12 @@ func (g *graphs) GraphAddDependencies(graph Graph, nodes, successors []Node) err
 	return g.changeDependencies(graphAddDependencies, graphAddDependencies2, graph, nodes, successors)
 }
 
-// GraphRemoveDependencies undoes GraphAddDependencies.
 func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) error {
 	return g.changeDependencies(graphRemoveDependencies, graphRemoveDependencies2, graph, nodes,
 		successors)
 }
 
-// changeDependencies calls newFunction, which has an extra argument for edge data, if the driver
-// has it, and oldFunction otherwise.
+// newFunction has one more argument, for edge data. Some drivers lack it.
 func (g *graphs) changeDependencies(
 	oldFunction, newFunction function, graph Graph, nodes, successors []Node,
 ) error {
@@ -85,14 +81,13 @@ const (
 	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE
 )
 
-// AtGraphEnd makes CUDA call end once, after all objects that refer to the graph have been
-// destroyed: the graph itself, its clones, each GraphExec, parent graphs, and unfinished launches.
-// The caller can still be capturing the graph.
+// AtGraphEnd makes CUDA call end once, after the graph, its clones, GraphExecs, parent graphs and
+// launches have ended. The caller can still be capturing the graph.
 //
 // end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that does,
 // and must not panic. If AtGraphEnd returns an error, end is not called.
 //
-// If the driver has no user objects (before CUDA 11.3), the error is a *MissingError.
+// Before CUDA 11.3, the error is a *MissingError.
 func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
 	for _, f := range []function{userObjectCreate, userObjectRelease, graphRetainUserObject} {
 		if g.symbols[f] == 0 {

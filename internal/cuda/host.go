@@ -6,11 +6,10 @@ import (
 	"symmem/internal/dl"
 )
 
-// HostFunc identifies a Go function that streams can call. It is invalid after Release.
+// HostFunc identifies a Go function that streams can call, until Release.
 type HostFunc uintptr
 
-// hostFuncs maps HostFuncs to Go functions. There is only one callback for C, because it can never
-// be freed.
+// All HostFuncs use one C callback, because callbacks can never be freed.
 var hostFuncs struct {
 	mu   sync.Mutex
 	work map[HostFunc]hostWork // guarded by mu
@@ -41,15 +40,15 @@ func lookUpHost(h HostFunc) func() {
 	return w.run
 }
 
-// NewHostFunc returns a HostFunc that can run any number of times, for example in each launch of a
-// graph. The caller must release it once nothing uses it any more.
+// NewHostFunc returns a HostFunc that can run any number of times. The caller must release it once
+// nothing uses it any more.
 //
 // The function runs on a CUDA thread while the stream waits for it. It must not call CUDA or NCCL,
 // must not wait for a thread that does, and must not panic.
 func NewHostFunc(work func()) HostFunc { return addHost(hostWork{work, false}) }
 
-// NewHostFuncOnce returns a HostFunc that is released when it runs. If it never runs, the caller
-// must release it. This happens if LaunchHostFunc or earlier work on the stream fails.
+// NewHostFuncOnce returns a HostFunc that is released when it runs. If it never runs, for example
+// because earlier work on the stream fails, the caller must release it.
 func NewHostFuncOnce(work func()) HostFunc { return addHost(hostWork{work, true}) }
 
 func addHost(w hostWork) HostFunc {

@@ -7,13 +7,11 @@ import (
 	"symmem/internal/dl"
 )
 
-// Handle refers to a physical allocation (CUmemGenericAllocationHandle), which has no address until
-// it is mapped. The memory is freed once all processes have released all of their handles and
-// removed all of their mappings.
+// Handle refers to physical memory (CUmemGenericAllocationHandle), which is freed once all
+// processes have released their handles and removed their mappings.
 type Handle uint64
 
-// HandleTypes is a set of ways to share an allocation with another process: a bit mask of
-// CUmemAllocationHandleType values.
+// HandleTypes is a set of ways to share memory with another process (CUmemAllocationHandleType).
 type HandleTypes int32
 
 // The members of HandleTypes.
@@ -38,14 +36,14 @@ type AllocationProp struct {
 	RequestedHandles     HandleTypes
 	Location             Location
 	win32Metadata        uintptr
-	CompressionType      uint8 // 0 for uncompressed memory
-	GPUDirectRDMACapable uint8 // 1 for memory that network cards can access
+	CompressionType      uint8 // 0 for none
+	GPUDirectRDMACapable uint8 // 1 if network cards can access the memory
 	Usage                uint16
 	_                    [4]uint8
 }
 
-// PinnedMemory returns the properties of device memory that can be shared with the given handle
-// types and, if rdma is set, accessed by network cards.
+// PinnedMemory returns the properties of device memory that can be shared as the given handle types
+// and, if rdma is set, accessed by network cards.
 func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp {
 	p := AllocationProp{
 		Type:             1,
@@ -60,8 +58,8 @@ func PinnedMemory(device Device, handles HandleTypes, rdma bool) AllocationProp 
 
 type memory struct{ table }
 
-// Granularity returns the unit of sizes and addresses of allocations in bytes. If recommended is
-// set, it returns the larger unit that the driver recommends for speed. It needs no CUDA context.
+// Granularity returns the unit of sizes and addresses of allocations in bytes: the minimum or, if
+// recommended is set, a larger one for speed. It needs no CUDA context.
 func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, error) {
 	size, properties := dl.NewCell(int64(0)), dl.NewCell(prop)
 	option := uintptr(0) // CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -73,19 +71,18 @@ func (m *memory) Granularity(prop AllocationProp, recommended bool) (int64, erro
 	return size.Take(), err
 }
 
-// AddressReserve reserves addresses for all devices without allocating memory. align must be a
-// power of two, or 0 for the driver's choice.
+// AddressReserve reserves addresses without memory. align is a power of two, or 0 for the driver's
+// choice.
 func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
 
-// AddressFree frees a whole reserved range, in which nothing may be mapped.
+// Nothing may be mapped in the range of AddressFree.
 func (m *memory) AddressFree(address uintptr, bytes int64) error {
 	return m.call(memAddressFree, address, uintptr(bytes))
 }
 
-// Create allocates physical memory. bytes must be a multiple of Granularity. If the device does not
-// have enough memory, the error is ErrOutOfMemory.
+// Create allocates physical memory. bytes must be a multiple of Granularity.
 func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	handle, properties := dl.NewCell(Handle(0)), dl.NewCell(prop)
 	err := m.call(memCreate, handle.Address(), uintptr(bytes), properties.Address(), 0)
@@ -93,11 +90,10 @@ func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	return handle.Take(), err
 }
 
-// Release releases a handle. Mappings of the memory are not affected.
+// Release does not affect mappings of the memory.
 func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
-// Retain returns another handle to the allocation mapped at an address. The caller must release the
-// handle.
+// Retain returns another handle for the memory at an address. The caller must release it.
 func (m *memory) Retain(address uintptr) (Handle, error) {
 	return getValue[Handle](&m.table, memRetainAllocationHandle, address)
 }
@@ -107,13 +103,13 @@ func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
 	return m.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
 }
 
-// Unmap removes a mapping. The addresses stay reserved. All work that uses the memory must have
-// completed, because Unmap does not wait.
+// Unmap removes a mapping, but keeps the addresses reserved. It does not wait, so all work that
+// uses the memory must have completed.
 func (m *memory) Unmap(address uintptr, bytes int64) error {
 	return m.call(memUnmap, address, uintptr(bytes))
 }
 
-// accessGrant allows a device to access memory (CUmemAccessDesc).
+// accessGrant is CUmemAccessDesc.
 type accessGrant struct {
 	location Location
 	flags    int32
@@ -121,8 +117,7 @@ type accessGrant struct {
 
 const readWrite = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
-// SetAccess allows devices to read and write a mapped range. It fails if one of them has no peer
-// access to the device whose memory is mapped.
+// SetAccess lets devices read and write a mapped range. It fails if one of them has no peer access.
 func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) error {
 	if len(devices) == 0 {
 		return nil
@@ -137,8 +132,8 @@ func (m *memory) SetAccess(address uintptr, bytes int64, devices ...Device) erro
 	return err
 }
 
-// ExportFD returns a file descriptor that other processes on this machine can import. The memory
-// stays allocated until the caller closes the descriptor.
+// ExportFD returns a file descriptor for other processes on this machine. The memory stays
+// allocated until the caller closes it.
 func (m *memory) ExportFD(handle Handle) (int, error) {
 	fd := dl.NewCell(int32(-1))
 	err := m.call(memExportToShareableHandle,
@@ -146,19 +141,17 @@ func (m *memory) ExportFD(handle Handle) (int, error) {
 	return int(fd.Take()), err
 }
 
-// ImportFD returns a handle for a descriptor that another process exported. The caller can then
-// close the descriptor.
+// ImportFD returns a handle for another process's descriptor, which the caller can then close.
 func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
 
-// ExportFabric returns a handle that any process in the same NVLink fabric can import.
+// ExportFabric returns a handle for processes in the same NVLink fabric.
 func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
 	return getValue[FabricHandle](&m.table, memExportToShareableHandle, uintptr(handle),
 		uintptr(HandleFabric), 0)
 }
 
-// ImportFabric returns a handle for the memory that another process exported with ExportFabric.
 func (m *memory) ImportFabric(fabric FabricHandle) (Handle, error) {
 	exported := dl.NewCell(fabric)
 	defer exported.Take()
@@ -169,14 +162,14 @@ func (m *memory) importHandle(exported uintptr, handleType HandleTypes) (Handle,
 	return getValue[Handle](&m.table, memImportFromShareableHandle, exported, uintptr(handleType))
 }
 
-// These declarations compile only if the sizes match cuda.h.
+// The sizes must match cuda.h.
 var (
 	_ [32]byte = [unsafe.Sizeof(AllocationProp{})]byte{}
 	_ [12]byte = [unsafe.Sizeof(accessGrant{})]byte{}
 )
 
-// MemcpyAsync queues a copy between device or host addresses. For host memory that is not
-// page-locked, the call waits until the copy has completed.
+// MemcpyAsync queues a copy between device or host addresses. If host memory is not page-locked,
+// the call waits for the copy.
 func (m *memory) MemcpyAsync(dst, src uintptr, bytes int64, stream Stream) error {
 	return m.call(memcpyAsync, dst, src, uintptr(bytes), uintptr(stream))
 }
@@ -188,7 +181,6 @@ func (m *memory) CheckAddress(address uintptr) error {
 	return m.call(memGetAddressRange, base.Address(), 0, address)
 }
 
-// MemsetD8Async queues work that sets bytes of device memory to a value.
 func (m *memory) MemsetD8Async(dst uintptr, value byte, bytes int64, stream Stream) error {
 	return m.call(memsetD8Async, dst, uintptr(value), uintptr(bytes), uintptr(stream))
 }
@@ -198,17 +190,16 @@ func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocHost, uintptr(bytes))
 }
 
-// MemFreeHost frees memory that MemAllocHost returned. It waits for queued work.
+// MemFreeHost waits for queued work.
 func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
-// MemHostRegister page-locks host memory, and lets kernels in all contexts access it. The memory
-// must not belong to the Go heap.
+// MemHostRegister page-locks host memory outside the Go heap, and lets kernels in all contexts
+// access it.
 func (m *memory) MemHostRegister(address uintptr, bytes int64) error {
 	const portable, deviceMap = 1, 2 // CU_MEMHOSTREGISTER_...
 	return m.call(memHostRegister, address, uintptr(bytes), portable|deviceMap)
 }
 
-// MemHostUnregister undoes MemHostRegister.
 func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
@@ -218,13 +209,12 @@ func (m *memory) MemHostDeviceAddress(address uintptr) (uintptr, error) {
 	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }
 
-// MemAllocAsync allocates memory in stream order from the current device's memory pool. During a
-// capture, the allocation becomes a node of the graph.
+// MemAllocAsync allocates memory in stream order. During a capture, the allocation becomes a node
+// of the graph.
 func (m *memory) MemAllocAsync(bytes int64, stream Stream) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocAsync, uintptr(bytes), uintptr(stream))
 }
 
-// MemFreeAsync frees memory that MemAllocAsync returned, in stream order.
 func (m *memory) MemFreeAsync(address uintptr, stream Stream) error {
 	return m.call(memFreeAsync, address, uintptr(stream))
 }

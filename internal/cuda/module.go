@@ -14,13 +14,13 @@ import (
 // Module is loaded code (CUmodule).
 type Module uintptr
 
-// Function is a kernel of a module (CUfunction). It is valid as long as the module is loaded.
+// Function is a kernel of a module (CUfunction), which exists as long as the module.
 type Function uintptr
 
 type modules struct{ table }
 
-// ModuleLoadData loads PTX, which the driver compiles, or a cubin (machine code) into the current
-// context. The code must end with a zero byte, because PTX is a C string.
+// ModuleLoadData loads PTX, which the driver compiles, or machine code (a cubin) into the current
+// context. The code must end with a zero byte.
 func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	if len(image) == 0 || image[len(image)-1] != 0 {
 		return 0, errors.New("loading a module: the code does not end with a zero byte")
@@ -30,7 +30,6 @@ func (m *modules) ModuleLoadData(image []byte) (Module, error) {
 	return module, err
 }
 
-// ModuleGetFunction looks up a kernel by name.
 func (m *modules) ModuleGetFunction(module Module, name string) (Function, error) {
 	text := dl.CString(name)
 	function, err := getValue[Function](&m.table, moduleGetFunction, uintptr(module),
@@ -39,10 +38,9 @@ func (m *modules) ModuleGetFunction(module Module, name string) (Function, error
 	return function, err
 }
 
-// ModuleLoadFunctions loads all kernels of a module onto the device. By default, CUDA loads each
-// kernel at its first launch (CUDA_MODULE_LOADING=LAZY). That launch may wait until all running
-// kernels of the context have exited (CUDA C++ Programming Guide, "Lazy Loading"). With drivers
-// before CUDA 12.4, ModuleLoadFunctions does nothing.
+// ModuleLoadFunctions loads all kernels of a module onto the device. Otherwise, CUDA loads each
+// kernel at its first launch, which may wait for all running kernels (CUDA C++ Programming Guide,
+// "Lazy Loading"). Before CUDA 12.4, it does nothing.
 func (m *modules) ModuleLoadFunctions(module Module) error {
 	for _, f := range []function{moduleGetFunctionCount, moduleEnumerateFunctions, funcLoad} {
 		if m.symbols[f] == 0 {
@@ -61,14 +59,13 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	return err
 }
 
-// ModuleUnload unloads code. Neither queued work nor a graph must use the code.
+// No queued work and no graph may use the code after ModuleUnload.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
 // Params holds a kernel's arguments as the bytes of a structure.
 type Params struct{ packed []byte }
 
-// ParamsOf copies a structure, which must have the same layout in C and Go. The structure must
-// contain only numbers, because a Go pointer in the copy would not keep its target reachable.
+// ParamsOf copies a structure with the same layout in C and Go, which must contain only numbers.
 func ParamsOf[T any](structure *T) Params {
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(structure)), unsafe.Sizeof(*structure))
 	return Params{slices.Clone(bytes)}
@@ -81,10 +78,9 @@ func (p *Params) WithUint64(offset int, v uint64) Params {
 	return Params{packed}
 }
 
-// MaxParams is the largest number of argument bytes that every device supports.
+// MaxParams is the number of argument bytes that every device supports.
 const MaxParams = 4096
 
-// launchArguments holds the arguments of cuLaunchKernel or cuLaunchKernelEx in C's layout.
 type launchArguments struct {
 	extra  [5]uintptr // names and values of options
 	size   uint64
@@ -107,7 +103,7 @@ func (l *launchArguments) setParams(params *Params) {
 
 var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 
-// The CU_LAUNCH_PARAM constants of cuda.h.
+// These are CU_LAUNCH_PARAM constants.
 const (
 	launchParamEnd     = 0
 	launchParamPointer = 1
@@ -132,7 +128,7 @@ type launchAttribute struct {
 // attributeOverlap is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
 const attributeOverlap = 6
 
-// These declarations compile only if the sizes match cuda.h.
+// The sizes must match cuda.h.
 var (
 	_ [56]byte = [unsafe.Sizeof(launchConfig{})]byte{}
 	_ [72]byte = [unsafe.Sizeof(launchAttribute{})]byte{}
@@ -151,10 +147,9 @@ func (d Device) CanOverlapLaunches() (bool, error) {
 	return major >= 9 && version >= minOverlapVersion, err
 }
 
-// LaunchOverlapping queues a kernel like LaunchKernel, but the kernel may start before its
-// predecessor in the stream has completed (programmatic dependent launch). The kernel must itself
-// wait for its predecessor with griddepcontrol.wait of PTX. CanOverlapLaunches must be true for the
-// device.
+// LaunchOverlapping is like LaunchKernel, but the kernel may start before its predecessor in the
+// stream has completed (programmatic dependent launch). It must wait for the predecessor with
+// griddepcontrol.wait of PTX. The device must support CanOverlapLaunches.
 func (m *modules) LaunchOverlapping(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {
@@ -169,8 +164,8 @@ func (m *modules) LaunchOverlapping(
 	return m.call(launchKernelEx, dl.AddressOf(&l.config), uintptr(f), 0, dl.AddressOf(&l.extra))
 }
 
-// LaunchKernel queues a kernel with a one-dimensional grid and no dynamic shared memory. It copies
-// the arguments. If they exceed MaxParams bytes, it panics.
+// LaunchKernel queues a kernel with a one-dimensional grid and copies the arguments. If they exceed
+// MaxParams bytes, it panics.
 func (m *modules) LaunchKernel(
 	f Function, blocks, threads int, stream Stream, params *Params,
 ) error {

@@ -8,7 +8,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Stream is a CUDA stream (CUstream or cudaStream_t). 0 is the legacy default stream.
+// Stream is a CUDA stream (CUstream). 0 is the legacy default stream.
 type Stream uintptr
 
 type streams struct{ table }
@@ -19,7 +19,7 @@ func (s *streams) StreamCreate() (Stream, error) {
 	return getValue[Stream](&s.table, streamCreate, nonBlocking)
 }
 
-// StreamDestroy destroys a stream. Its queued work still runs.
+// Queued work still runs after StreamDestroy.
 func (s *streams) StreamDestroy(stream Stream) error {
 	return s.call(streamDestroy, uintptr(stream))
 }
@@ -34,15 +34,15 @@ func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
 
-// StreamWaitEvent makes later work on a stream wait until the event's last EventRecord is reached.
+// StreamWaitEvent makes later work wait for the event's last EventRecord.
 func (s *streams) StreamWaitEvent(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), 0)
 }
 
 const waitExternal = 1 // CU_EVENT_WAIT_EXTERNAL
 
-// StreamWaitEventExternal makes captured work wait for an event that is recorded outside the
-// capture. Each launch of the graph waits for the last EventRecord before that launch.
+// StreamWaitEventExternal makes each launch of a captured graph wait for an event that is recorded
+// outside the capture.
 func (s *streams) StreamWaitEventExternal(stream Stream, event Event) error {
 	return s.call(streamWaitEvent, uintptr(stream), uintptr(event), waitExternal)
 }
@@ -57,16 +57,16 @@ const (
 	WaitEqual          WaitFlags = 1
 )
 
-// StreamWaitValue makes later work on a stream wait until a word of device memory or page-locked
-// host memory satisfies the condition.
+// StreamWaitValue makes later work wait until a word of device memory or page-locked host memory
+// satisfies the condition.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
 	return s.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue makes a stream write a word of memory, which may belong to a peer device. A
-// thread that reads the new value also sees the writes of earlier work on the stream.
+// StreamWriteValue makes a stream write a word, which may be in a peer's memory. A thread that
+// reads the new value sees the writes of earlier work on the stream.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
@@ -85,7 +85,7 @@ type EventFlags uint32
 // EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
 const EventDisableTiming EventFlags = 2
 
-// EventCreate creates an event. Until the event is recorded, EventQuery returns true.
+// EventQuery returns true until the new event is recorded.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
@@ -95,35 +95,31 @@ func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }
 
-// EventQuery reports whether the work before the last EventRecord has completed. While any stream
-// is being captured in mode CaptureGlobal, EventQuery fails and invalidates that capture, unless
-// the calling thread's own mode is CaptureRelaxed.
+// EventQuery reports whether the work before the last EventRecord has completed. It fails and
+// invalidates captures in mode CaptureGlobal, unless the calling thread's mode is CaptureRelaxed.
 func (s *streams) EventQuery(event Event) (done bool, err error) {
 	return s.query(eventQuery, uintptr(event))
 }
 
-// EventDestroy destroys an event. Streams that wait for the event are not affected.
 func (s *streams) EventDestroy(event Event) error { return s.call(eventDestroy, uintptr(event)) }
 
-// EventElapsedTime returns the time between two events created without EventDisableTiming. The
-// resolution is about half a microsecond. If EventQuery returns false for either, the error is
-// ErrNotReady.
+// EventElapsedTime returns the time between two events created without EventDisableTiming. If
+// either has not been reached, the error is ErrNotReady.
 func (s *streams) EventElapsedTime(start, end Event) (time.Duration, error) {
 	milliseconds := dl.NewCell(float32(0))
 	err := s.call(eventElapsedTime, milliseconds.Address(), uintptr(start), uintptr(end))
 	return time.Duration(float64(milliseconds.Take()) * float64(time.Millisecond)), err
 }
 
-// CaptureMode selects where unsafe calls fail and invalidate the capture while a stream is being
-// captured (CUstreamCaptureMode). Unsafe calls are those that could wait for captured work, such as
-// EventQuery.
+// CaptureMode selects which unsafe calls fail and invalidate a capture (CUstreamCaptureMode).
+// Unsafe calls, such as EventQuery, could wait for captured work.
 type CaptureMode int32
 
 // The capture modes.
 const (
-	CaptureGlobal      CaptureMode = 0 // unsafe calls of every thread fail and invalidate the capture
-	CaptureThreadLocal CaptureMode = 1 // only unsafe calls of the thread that captures do so
-	CaptureRelaxed     CaptureMode = 2 // unsafe calls succeed
+	CaptureGlobal      CaptureMode = 0 // those of all threads
+	CaptureThreadLocal CaptureMode = 1 // those of the capturing thread
+	CaptureRelaxed     CaptureMode = 2 // none
 )
 
 // CaptureStatus is the capture state of a stream (CUstreamCaptureStatus).
@@ -136,22 +132,22 @@ const (
 	CaptureInvalidated CaptureStatus = 2
 )
 
-// BeginCapture makes a stream record work into a graph instead of running it. Unless the mode is
-// CaptureRelaxed, the same thread must call EndCapture.
+// BeginCapture makes a stream record work into a graph. Unless the mode is CaptureRelaxed, the same
+// thread must call EndCapture.
 func (s *streams) BeginCapture(stream Stream, mode CaptureMode) error {
 	return s.call(streamBeginCapture, uintptr(stream), uintptr(mode))
 }
 
-// EndCapture ends the capture and returns the graph, which the caller owns. If the capture was
-// invalidated, EndCapture returns an error such as ErrCaptureInvalidated.
+// EndCapture returns the graph, which the caller owns. If the capture was invalidated, it returns
+// an error such as ErrCaptureInvalidated.
 func (s *streams) EndCapture(stream Stream) (Graph, error) {
 	graph := dl.NewCell(Graph(0))
 	err := s.call(streamEndCapture, uintptr(stream), graph.Address())
 	return graph.Take(), err
 }
 
-// CaptureStatus returns the capture state of a stream. The call invalidates no capture. For the
-// default stream, CaptureStatus returns ErrCaptureImplicit while another stream is being captured.
+// CaptureStatus never invalidates a capture. For the default stream, it returns ErrCaptureImplicit
+// while another stream is being captured.
 func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 	status := dl.NewCell(CaptureNone)
 	err := s.call(streamIsCapturing, uintptr(stream), status.Address())
@@ -162,20 +158,18 @@ func (s *streams) CaptureStatus(stream Stream) (CaptureStatus, error) {
 type Capture struct {
 	Status CaptureStatus
 	ID     uint64 // unique among the captures of the process; 0 if there is none
-	// Graph is the graph under capture, or 0. The caller must not destroy it, but can add nodes and
-	// dependencies.
+	// The caller may add nodes and dependencies to Graph, but must not destroy it.
 	Graph        Graph
-	Dependencies []Node // nodes on which the stream's next work will depend
+	Dependencies []Node // nodes on which the stream's next work depends
 }
 
-// CaptureInfo describes the capture of a stream.
 func (s *streams) CaptureInfo(stream Stream) (Capture, error) {
 	status, id := dl.NewCell(CaptureNone), dl.NewCell(uint64(0))
 	graph, nodes := dl.NewCell(Graph(0)), dl.NewCell(uintptr(0))
 	count, edges := dl.NewCell(uint64(0)), dl.NewCell(uintptr(0))
 	var err error
 	if s.symbols[streamGetCaptureInfo3] != 0 {
-		// If edges of the captured graph have data, the call fails without the argument edges.
+		// The call fails without the argument edges if edges of the captured graph have data.
 		err = s.call(streamGetCaptureInfo3, uintptr(stream), status.Address(), id.Address(),
 			graph.Address(), nodes.Address(), edges.Address(), count.Address())
 	} else {
@@ -213,8 +207,8 @@ func (s *streams) AddCaptureDependencies(stream Stream, nodes []Node) error {
 	return s.call(streamUpdateCapture, uintptr(stream), address, n, add)
 }
 
-// ThreadExchangeCaptureMode sets the capture mode of the calling thread and returns the previous
-// mode, which the caller should restore.
+// ThreadExchangeCaptureMode sets the calling thread's capture mode and returns the previous one,
+// which the caller should restore.
 func (s *streams) ThreadExchangeCaptureMode(mode CaptureMode) (CaptureMode, error) {
 	cell := dl.NewCell(mode)
 	err := s.call(threadExchangeStreamCaptureMode, cell.Address())

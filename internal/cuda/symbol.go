@@ -10,8 +10,7 @@ func declare(name string) function {
 	return function(len(names) - 1)
 }
 
-// Suffixes such as _v2, which cuda.h adds by macros, mark functions whose parameters have changed.
-// The variants for per-thread default streams (_ptsz, _ptds) are not used.
+// Suffixes such as _v2 mark functions whose parameters have changed; macros in cuda.h add them.
 var (
 	initialize                      = declare("cuInit")
 	driverGetVersion                = declare("cuDriverGetVersion")

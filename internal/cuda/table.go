@@ -6,15 +6,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// table holds the addresses of libcuda's functions.
 type table struct {
-	library *dl.Library
-	symbols []dl.Symbol // indexed by function
-	// stepBefore runs before each call, on the same thread.
-	stepBefore dl.Step
+	library    *dl.Library
+	symbols    []dl.Symbol // indexed by function
+	stepBefore dl.Step     // runs before each call, on the same thread
 }
 
-// findSymbols looks up all functions. The error lists the missing functions, except optional ones.
+// The error of findSymbols lists the missing functions, except optional ones.
 func (t *table) findSymbols() error {
 	var missing []error
 	for f, name := range names {
@@ -27,7 +25,7 @@ func (t *table) findSymbols() error {
 	return errors.Join(missing...)
 }
 
-// call calls a function. It allocates memory only if the function fails.
+// call allocates memory only if the function fails.
 func (t *table) call(f function, args ...uintptr) error {
 	status, ok := t.symbols[f].CallAfterStep(&t.stepBefore, args...)
 	if !ok || Code(status) != Success {
@@ -36,7 +34,7 @@ func (t *table) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// getValue calls a function whose first argument is the address of its result. args are the others.
+// The first argument of the function is the address of the result. args are the others.
 func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	var zero T
 	cell := dl.NewCell(zero)
@@ -45,8 +43,8 @@ func getValue[T any](t *table, f function, args ...uintptr) (T, error) {
 	return cell.Take(), err
 }
 
-// callError returns the error for a status that CallAfterStep returned. If ok is false, the status
-// is that of stepBefore.
+// callError returns the error for a status of CallAfterStep. If ok is false, the status is that of
+// stepBefore.
 func (t *table) callError(f function, status int32, ok bool) error {
 	if !ok {
 		return t.stepBefore.NewError(status)
@@ -54,7 +52,7 @@ func (t *table) callError(f function, status int32, ok bool) error {
 	return t.newError(f, Code(status))
 }
 
-// query calls a function, and returns false without an error if the result is ErrNotReady.
+// query returns false without an error if the result is ErrNotReady.
 func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	status, ok := t.symbols[f].CallAfterStep(&t.stepBefore, handle)
 	switch {
@@ -67,7 +65,6 @@ func (t *table) query(f function, handle uintptr) (done bool, err error) {
 	}
 }
 
-// newError returns an Error with the driver's description of a code. It needs no CUDA context.
 func (t *table) newError(f function, code Code) error {
 	return &Error{
 		Call: names[f], Code: code,
@@ -75,8 +72,6 @@ func (t *table) newError(f function, code Code) error {
 	}
 }
 
-// describeCode calls getErrorName or getErrorString. It returns "" if the driver does not know the
-// code.
 func (t *table) describeCode(f function, code Code) string {
 	text := dl.NewCell(uintptr(0))
 	result := Code(t.symbols[f].Call(uintptr(code), text.Address()))

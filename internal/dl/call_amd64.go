@@ -9,15 +9,15 @@ import (
 
 const directArguments = maxPrepared
 
-// stepFailed is set in the status of a failed step. Libraries return no status with this bit.
+// stepFailed marks the status of a failed step. Libraries return no status with this bit.
 const stepFailed = 1 << 30
 
-// results holds result variables for reuse. They cannot be on the stack, because the stack may move
-// if C calls back into Go.
+// results holds result variables for reuse. They cannot be on the stack, which may move if C calls
+// back into Go.
 var results = sync.Pool{New: func() any { return new(uintptr) }}
 
 // cgocall runs a C function on a system stack and informs the scheduler. The Go runtime keeps its
-// name and signature stable for packages that call C without cgo (go.dev/issue/67401).
+// name and signature stable (go.dev/issue/67401).
 //
 //go:linkname cgocall runtime.cgocall
 //go:noescape

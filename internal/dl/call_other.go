@@ -2,7 +2,7 @@
 
 package dl
 
-// directArguments is -1, so that callDirectly is never used.
+// callDirectly is never used.
 const directArguments = -1
 
 func callDirectly(Symbol, []uintptr) uintptr { panic("dl: no direct calls on this platform") }

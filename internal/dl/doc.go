@@ -3,11 +3,11 @@
 //
 // Callers must follow three rules:
 //
-//   - A goroutine's stack may move, so C must never get the address of a local variable. Pass
-//     memory to C in a Cell, or take its address with AddressOf. Both put the memory on the heap.
+//   - C must never get the address of a local variable, because a goroutine's stack may move. Use a
+//     Cell or AddressOf, which put memory on the heap.
 //   - Memory must stay reachable from Go for as long as C uses it.
-//   - Calls that rely on a library's state per thread (the current CUDA context, NCCL's groups)
-//     must run between runtime.LockOSThread and runtime.UnlockOSThread.
+//   - Calls that rely on a library's state per thread, such as the current CUDA context, need
+//     runtime.LockOSThread.
 //
 // Libraries are never closed, because CUDA and NCCL have threads and exit handlers.
 package dl

@@ -7,10 +7,8 @@ import (
 	"runtime"
 )
 
-// Setenv sets a variable in Go's environment and in that of libc, which C libraries read.
-//
-// Libraries such as NCCL cache variables, so Setenv must be called before they read them. During
-// the call, no other thread may read the environment in C, because libc has no lock for it.
+// Setenv sets a variable in the environments of Go and of libc. It must be called before libraries
+// such as NCCL read and cache the variable, and while no thread reads the environment in C.
 func Setenv(name, value string) error {
 	if err := os.Setenv(name, value); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package dl
 
-// maxPrepared is the maximum number of arguments of an Invocation and of a direct call. C passes
-// six of them in registers.
+// C passes six of the arguments in registers.
 const maxPrepared = 12
 
 // frame describes a call to the assembly code in call_amd64.s.
@@ -9,20 +8,19 @@ type frame struct {
 	function  uintptr
 	arguments [maxPrepared]uintptr
 	step      uintptr // function to call before, or 0
-	argument  uintptr // argument of step
-	result    uintptr // address at which the 64-bit result is stored, or 0
+	argument  uintptr // of step
+	result    uintptr // where to store the 64-bit result, or 0
 }
 
-// Invocation is a prepared call of CallAfterStep, for repeated calls with nearly the same
-// arguments. It enters C directly, which saves time if the instruction caches are cold. It is not
-// safe for concurrent use.
+// Invocation is a prepared CallAfterStep, for repeated calls with nearly the same arguments. It is
+// not safe for concurrent use.
 type Invocation struct {
 	frame frame
 	count int
 }
 
-// Prepare returns an Invocation, whose calls must satisfy the preconditions of CallAfterStep. It
-// panics if there are more than twelve arguments.
+// Prepare returns an Invocation with the preconditions of CallAfterStep. It panics if there are
+// more than twelve arguments.
 func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 	if len(args) > maxPrepared {
 		panic("dl: too many arguments for an invocation")
@@ -37,7 +35,7 @@ func (s Symbol) Prepare(step *Step, args ...uintptr) Invocation {
 // IsSet reports whether i is not the zero value.
 func (i *Invocation) IsSet() bool { return i.frame.function != 0 }
 
-// Set sets argument n, counted from 0. It may add one argument after the last.
+// Set sets argument n, from 0, of which the last may be new.
 func (i *Invocation) Set(n int, value uintptr) {
 	i.frame.arguments[n] = value
 	i.count = max(i.count, n+1)

@@ -9,14 +9,13 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// rtldNoload makes dlopen return only libraries that the process has already loaded. glibc and musl
-// use the same value.
+// rtldNoload makes dlopen return only loaded libraries, in glibc and musl.
 const rtldNoload = 0x4
 
 // rtldLinkMap makes dlinfo return a library's entry in the loader's list (glibc's dlfcn.h).
 const rtldLinkMap = 2
 
-// Library is a shared object, which stays loaded until the process exits. It is safe for concurrent
+// Library is a shared object that stays loaded until the process exits. It is safe for concurrent
 // use.
 type Library struct {
 	handle uintptr
@@ -24,9 +23,8 @@ type Library struct {
 	path   string
 }
 
-// Open opens the first of the named shared objects that can be loaded. The system's loader searches
-// its path for a name without a slash. If the process has already loaded a library with that name,
-// Open returns the loaded library instead of a second copy.
+// Open opens the first of the named shared objects that can be loaded. It returns an already loaded
+// library of that name instead of a second copy.
 func Open(names ...string) (*Library, error) {
 	var errs []error
 	for _, name := range names {
@@ -54,8 +52,7 @@ func FindLoaded(name string) (l *Library, ok bool) {
 	return newLibrary(handle, name), true
 }
 
-// open calls dlopen. It locks the goroutine to the thread, because dlerror returns the thread's
-// last error.
+// open locks the thread, because dlerror returns the thread's last error.
 func open(name string, mode int) (uintptr, error) {
 	if name == "" {
 		return 0, errors.New("the name is empty") // dlopen would return the main program
@@ -91,8 +88,8 @@ func pathOf(handle uintptr, name string) string {
 	return name
 }
 
-// Path returns the absolute path of the library's file, with symbolic links resolved. If the loader
-// does not report the path, Path returns the library's name.
+// Path returns the absolute path of the library's file without symbolic links, or, if unknown, its
+// name.
 func (l *Library) Path() string { return l.path }
 
 // Name returns the name under which the library was opened.

@@ -8,19 +8,17 @@ import (
 
 const cellBytes = 128
 
-// cellMemory is heap memory for a Cell, aligned for all types.
+// cellMemory is aligned for all types.
 type cellMemory [cellBytes / 8]uint64
 
 var unusedCells = sync.Pool{New: func() any { return new(cellMemory) }}
 
-// Cell is heap memory for a value that C reads or writes. Take releases the cell for reuse. It must
-// be called at most once, after C has used the memory for the last time.
+// Cell is heap memory for a value that C reads or writes.
 //
-// T must be a number, or consist of arrays and structures of numbers, because the garbage collector
-// does not see Go pointers in a cell.
+// T must consist of numbers, because the garbage collector does not see Go pointers in a cell.
 type Cell[T any] struct{ address *cellMemory }
 
-// NewCell returns a cell that holds a value. It panics if T has more than 128 bytes.
+// NewCell returns a cell that holds a value of at most 128 bytes.
 func NewCell[T any](value T) Cell[T] {
 	if unsafe.Sizeof(value) > cellBytes {
 		panic("dl: the value is larger than a cell")
@@ -35,23 +33,23 @@ func (c Cell[T]) value() *T { return (*T)(unsafe.Pointer(c.address)) }
 // Address returns the address of the value.
 func (c Cell[T]) Address() uintptr { return uintptr(unsafe.Pointer(c.address)) }
 
-// Take returns the value and releases the cell. If Take is called after C returns, the cell stays
-// reachable during the call of C.
+// Take returns the value and releases the cell. It must be called once, after C has used the
+// memory.
 func (c Cell[T]) Take() T {
 	value := *c.value()
 	unusedCells.Put(c.address)
 	return value
 }
 
-// The compiler cannot know that alwaysFalse is never set. The assignment to escapedPointer in
-// AddressOf therefore makes the compiler place the argument in heap memory.
+// The compiler cannot know that alwaysFalse is never set, so it places arguments of AddressOf in
+// heap memory.
 var (
 	alwaysFalse    bool
 	escapedPointer unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable for C. The compiler places the variable in heap
-// memory. The caller must keep the variable reachable for as long as C uses it.
+// AddressOf returns the address of a variable in heap memory for C. The caller must keep the
+// variable reachable for as long as C uses it.
 func AddressOf[T any](p *T) uintptr {
 	if alwaysFalse {
 		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))
@@ -71,12 +69,12 @@ func pointerTo(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
 
-// Bytes returns readable memory of C as a slice, which is valid until C frees the memory.
+// Bytes returns C memory as a slice, which is valid until C frees the memory.
 func Bytes(address uintptr, length int) []byte {
 	return unsafe.Slice((*byte)(pointerTo(address)), length)
 }
 
-// GoString returns a copy of the zero-terminated C string at an address, or "" for address 0.
+// GoString returns a copy of a C string, or "" for address 0.
 func GoString(address uintptr) string {
 	if address == 0 {
 		return ""
@@ -88,5 +86,5 @@ func GoString(address uintptr) string {
 	return string(Bytes(address, length))
 }
 
-// Load returns a copy of the value at a C address, which must be readable and aligned for T.
+// Load returns the value at a C address, which must be readable and aligned for T.
 func Load[T any](address uintptr) T { return *(*T)(pointerTo(address)) }

@@ -13,15 +13,14 @@ const MaxArguments = 32
 // Symbol is the address of a C function. It stays valid until the process exits.
 type Symbol uintptr
 
-// argumentLists holds argument lists for reuse, because purego needs them in heap memory.
+// purego needs argument lists in heap memory.
 var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr) }}
 
-// Call calls the function and returns the 64-bit register that holds the result. Only the bits of
-// the function's result type are meaningful. Call blocks the thread while C runs, and does not
-// allocate memory. It panics if there are more than MaxArguments arguments.
+// Call returns the 64-bit result register, of which only the bits of the result's type are
+// meaningful. It panics if there are more than MaxArguments arguments.
 //
-// The arguments must match the function's declaration and be integers or addresses. Addresses of Go
-// memory must come from a Cell or AddressOf.
+// The arguments must be integers or addresses, as the function's declaration requires. Addresses of
+// Go memory must come from a Cell or AddressOf.
 func (s Symbol) Call(args ...uintptr) uintptr {
 	if len(args) <= directArguments {
 		return callDirectly(s, args)
@@ -41,7 +40,7 @@ func callWithPurego(s Symbol, args []uintptr) uintptr {
 }
 
 // Step describes a C call that must precede another one, for example to make a CUDA context
-// current. Function takes one argument and returns 0 on success. The zero Step does nothing.
+// current. Function takes Argument and returns 0 on success. The zero Step does nothing.
 type Step struct {
 	Function Symbol
 	Argument uintptr
@@ -49,12 +48,11 @@ type Step struct {
 	NewError func(status int32) error
 }
 
-// CallAfterStep calls step and then s, which returns a 32-bit status, on the same thread. It takes
-// little longer than a single call, because it enters C only once. If step fails, CallAfterStep
-// returns the status of step and false, and does not call s.
+// CallAfterStep calls step and then s, which returns a 32-bit status, on the same thread. If step
+// fails, it returns step's status and false, and does not call s.
 //
-// The preconditions are those of Call. Neither status must be negative or have bit 30 set. step
-// must not call back into Go, because that could move the stack that holds the arguments.
+// The preconditions are those of Call. A status must not be negative or have bit 30 set. step must
+// not call back into Go, which could move the stack that holds the arguments.
 func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{

@@ -2,23 +2,20 @@ package nccl
 
 import "symmem/internal/dl"
 
-// binding holds the addresses of the functions of a loaded libnccl. It is immutable.
 type binding struct {
-	library *dl.Library
-	symbols []dl.Symbol // indexed by function
-	version int
-	// stepBefore runs before each call, on the same thread.
-	stepBefore dl.Step
+	library    *dl.Library
+	symbols    []dl.Symbol // indexed by function
+	version    int
+	stepBefore dl.Step // runs before each call, on the same thread
 }
 
-// Version returns the library's version as a number, such as 22809, and as text, such as "2.28.9".
+// Version returns the version as a number, such as 22809, and as text, such as "2.28.9".
 func (b *binding) Version() (code int, text string) { return b.version, VersionText(b.version) }
 
-// Path returns the path of the library's file.
 func (b *binding) Path() string { return b.library.Path() }
 
-// checkAvailable returns an error if the library lacks a function or is older than the function's
-// first version.
+// checkAvailable returns an error if the library lacks a function or is older than its first
+// version.
 func (b *binding) checkAvailable(f function) error {
 	if minVersion := table[f].since; b.symbols[f] == 0 || b.version < minVersion {
 		return &VersionError{table[f].name, minVersion, b.version, b.Path()}
@@ -34,7 +31,7 @@ func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	return i
 }
 
-// call calls a function. It allocates memory only if the function fails.
+// call allocates memory only if the function fails.
 func (b *binding) call(f function, args ...uintptr) error {
 	symbol := b.symbols[f]
 	if symbol == 0 {
@@ -47,8 +44,8 @@ func (b *binding) call(f function, args ...uintptr) error {
 	return nil
 }
 
-// callError returns the error for a status that CallAfterStep returned. If ok is false, the status
-// is that of stepBefore.
+// callError returns the error for a status of CallAfterStep. If ok is false, the status is that of
+// stepBefore.
 func (b *binding) callError(f function, status int32, ok bool) error {
 	if !ok {
 		return b.stepBefore.NewError(status)
@@ -60,7 +57,7 @@ func (b *binding) newError(f function, result Result) error {
 	return &Error{table[f].name, result, b.ErrorString(result), b.LastError()}
 }
 
-// ErrorString returns NCCL's description of a result. Any thread can call it.
+// Any thread can call ErrorString.
 func (b *binding) ErrorString(result Result) string {
 	symbol := b.symbols[getErrorString]
 	if symbol == 0 {
@@ -69,8 +66,7 @@ func (b *binding) ErrorString(result Result) string {
 	return dl.GoString(symbol.Call(uintptr(result)))
 }
 
-// LastError returns the last warning that NCCL issued in this process on any thread, or "". Any
-// thread can call it.
+// LastError returns the last warning of NCCL in this process, or "". Any thread can call it.
 func (b *binding) LastError() string {
 	symbol := b.symbols[getLastError]
 	if symbol == 0 {

@@ -7,12 +7,11 @@ import "sync"
 type cells struct {
 	mu     sync.Mutex
 	blocks [][]uintptr // guarded by mu
-	used   int         // number of used cells in the last block; guarded by mu
+	used   int         // in the last block; guarded by mu
 }
 
 const cellsPerBlock = 512
 
-// take returns a cell that holds 0.
 func (c *cells) take() *uintptr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

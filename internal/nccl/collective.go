@@ -5,19 +5,19 @@ import (
 	"symmem/internal/dl"
 )
 
-// Invocation is a collective, a Send or a Recv that On can queue repeatedly. An Invocation is not
-// safe for concurrent use.
+// Invocation is a call of a collective that On can queue repeatedly. It is not safe for concurrent
+// use.
 type Invocation struct {
 	binding     *binding
 	function    function
-	streamIndex int // index of the stream in the arguments
+	streamIndex int // of the stream in the arguments
 	invocation  dl.Invocation
 }
 
 // Prepared reports whether i is not the zero value.
 func (i *Invocation) Prepared() bool { return i.binding != nil }
 
-// On queues the call on a stream. It allocates memory only if NCCL returns an error.
+// On queues the call on a stream.
 func (i *Invocation) On(stream cuda.Stream) error {
 	if !i.invocation.IsSet() {
 		return i.binding.checkAvailable(i.function)
@@ -30,8 +30,7 @@ func (i *Invocation) On(stream cuda.Stream) error {
 	return nil
 }
 
-// AllReduce reduces count elements of all ranks into recvAddress on every rank. The addresses can
-// be equal.
+// AllReduce reduces count elements of all ranks into recvAddress, which may equal sendAddress.
 func (l *Library) AllReduce(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -39,16 +38,16 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather concatenates count elements from each rank at recvAddress on every rank. sendAddress
-// can be the address of this rank's part of the result.
+// AllGather concatenates count elements from each rank at recvAddress. sendAddress can be the
+// address of this rank's part of the result.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces count elements for each rank into that rank's recvAddress. recvAddress can
-// be the address of this rank's part of the input.
+// ReduceScatter reduces count elements for each rank into that rank's recvAddress, which can be the
+// address of this rank's part of the input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -56,7 +55,7 @@ func (l *Library) ReduceScatter(
 		uintptr(comm))
 }
 
-// Broadcast copies count elements from the root's sendAddress to recvAddress on every rank.
+// Broadcast copies count elements from the root's sendAddress to every rank's recvAddress.
 func (l *Library) Broadcast(
 	sendAddress, recvAddress uintptr, count int64, t DataType, root int, comm Comm,
 ) Invocation {
@@ -72,16 +71,16 @@ func (l *Library) Reduce(
 		uintptr(root), uintptr(comm))
 }
 
-// AlltoAll sends count elements to each rank and receives count elements from each. The two
-// addresses must differ. AlltoAll requires NCCL 2.28.3.
+// AlltoAll sends count elements to each rank and receives as many. The addresses must differ. It
+// requires NCCL 2.28.3.
 func (l *Library) AlltoAll(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(alltoAll, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// Send sends count elements to a peer, whose Recv must have the same count and type. Send and Recv
-// calls that depend on each other must be in the same group (see GroupStart).
+// Send sends count elements to a peer, whose Recv must have the same count and type. Sends and
+// Recvs that depend on each other must be in the same group (see GroupStart).
 func (l *Library) Send(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

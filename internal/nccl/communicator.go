@@ -2,23 +2,23 @@ package nccl
 
 import "symmem/internal/dl"
 
-// UniqueID identifies a communicator to be created (ncclUniqueId). It contains the address of the
-// process that created it, so only ranks of the job should see it.
+// UniqueID identifies a new communicator (ncclUniqueId). It contains a process's address, so only
+// ranks of the job should see it.
 type UniqueID [128]byte
 
 // Comm is one rank's handle of a communicator (ncclComm_t).
 type Comm uintptr
 
-// UniqueID creates an ID, which the caller sends to the other ranks. This process must stay alive
-// until the other ranks have created their communicators, because they connect to it.
+// UniqueID creates an ID, which the caller sends to the other ranks. They connect to this process,
+// which must stay alive until they have created their communicators.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
 	return id.Take(), err
 }
 
-// CommInitRank creates this rank's communicator on the thread's current device. It blocks until all
-// ranks have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
+// CommInitRank creates this rank's communicator on the thread's device and blocks until all ranks
+// have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
@@ -27,16 +27,16 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	return Comm(*comm), err
 }
 
-// CommAbort aborts a communicator and its work without waiting for other ranks, and frees it. Any
-// thread can call CommAbort. Calls in which other threads are blocked then fail.
+// CommAbort aborts a communicator and its work and frees it. Any thread can call it. Calls in which
+// other threads are blocked then fail.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// CommDestroy waits, without a deadline, until the communicator's work has ended and NCCL has sent
-// the last data to other machines, and then frees the communicator.
+// CommDestroy frees a communicator when its work has ended and NCCL has sent the last data to other
+// machines. The wait has no deadline.
 func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
 
-// AsyncError returns the state of a communicator: nil, ErrInProgress during a nonblocking call, or
-// an error such as ErrRemote. Any thread can call AsyncError, which does not block.
+// AsyncError returns a communicator's state: nil, ErrInProgress during a nonblocking call, or an
+// error such as ErrRemote. Any thread can call it.
 func (l *Library) AsyncError(comm Comm) error {
 	state := dl.NewCell(Success)
 	err := l.call(commGetAsyncError, uintptr(comm), state.Address())
@@ -49,7 +49,7 @@ func (l *Library) AsyncError(comm Comm) error {
 // Count returns the communicator's number of ranks.
 func (l *Library) Count(comm Comm) (int, error) { return l.getInt(commCount, comm) }
 
-// Device returns the ordinal of the communicator's device.
+// Device returns the number of the communicator's device.
 func (l *Library) Device(comm Comm) (int, error) { return l.getInt(commCuDevice, comm) }
 
 // UserRank returns the caller's rank in the communicator.
@@ -64,8 +64,8 @@ func (l *Library) getInt(f function, comm Comm) (int, error) {
 const hostImmediate = 1 // ncclScalarHostImmediate
 
 // CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor before it
-// adds them. The low bytes of factorBits hold the factor as an element of the type. The reduction
-// works only with this communicator and type. The caller frees it with DestroyReduceOp.
+// adds them. The low bytes of factorBits hold the factor in type t. The caller frees the reduction
+// with DestroyReduceOp.
 func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
 	op, scalar := dl.NewCell(ReduceOp(0)), dl.NewCell(factorBits)
 	err := l.call(createPreMulSum, op.Address(), scalar.Address(), uintptr(t), hostImmediate,
@@ -74,15 +74,15 @@ func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (Red
 	return op.Take(), err
 }
 
-// DestroyReduceOp frees a created reduction. Earlier calls with it are not affected.
+// DestroyReduceOp frees a created reduction, even if calls with it are queued.
 func (l *Library) DestroyReduceOp(op ReduceOp, comm Comm) error {
 	return l.call(redOpDestroy, uintptr(op), uintptr(comm))
 }
 
 const suspendMemory = 1 // NCCL_SUSPEND_MEM
 
-// CommSuspend releases the communicator's device memory until CommResume. All ranks must call it.
-// No work of the communicator must be running.
+// CommSuspend releases the communicator's device memory until CommResume. All ranks must call it
+// while no work is running.
 func (l *Library) CommSuspend(comm Comm) error {
 	if err := l.checkAvailable(commSuspend); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (l *Library) CommSuspend(comm Comm) error {
 	return l.call(commSuspend, uintptr(comm), suspendMemory)
 }
 
-// CommResume reallocates the memory that CommSuspend released. All ranks must call it.
+// CommResume reallocates the memory. All ranks must call it.
 func (l *Library) CommResume(comm Comm) error {
 	if err := l.checkAvailable(commResume); err != nil {
 		return err
@@ -98,12 +98,12 @@ func (l *Library) CommResume(comm Comm) error {
 	return l.call(commResume, uintptr(comm))
 }
 
-// GroupStart opens a group on the calling thread, which must also call GroupEnd. Groups can be
+// GroupStart opens a group of calls on the calling thread, which must call GroupEnd. Groups can be
 // nested.
 func (l *Library) GroupStart() error { return l.call(groupStart) }
 
-// GroupEnd executes the calls in the group. It blocks if one of them blocks. If a window
-// registration in a group fails, the communicator must be aborted.
+// GroupEnd executes the calls in the group. If a window registration in a group fails, the
+// communicator must be aborted.
 func (l *Library) GroupEnd() error { return l.call(groupEnd) }
 
 // Window is the handle of memory registered with all ranks of a communicator (ncclWindow_t), or 0.
@@ -111,14 +111,13 @@ type Window uintptr
 
 const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 
-// WindowRegister registers memory with all ranks, which must register their memory in the same
-// order and with the same sizes. WindowRegister blocks, usually for a few milliseconds. If the
-// communicator does not support windows, WindowRegister returns 0 without an error.
+// WindowRegister registers memory with all ranks, which must use the same order and sizes. It
+// blocks, usually for a few milliseconds. If the communicator does not support windows, it returns
+// 0 without an error.
 //
-// The memory must be allocated by cuMemCreate with an exportable handle type and be completely
-// mapped. It must not overlap another window of the communicator. The thread must have no open
-// group, because NCCL would not return the window before GroupEnd. Before NCCL 2.30.7, no stream
-// must be capturing during the call.
+// The memory must be a whole mapped allocation of cuMemCreate with an exportable handle type,
+// outside other windows of the communicator. The thread must have no open group, because NCCL would
+// not return the window before GroupEnd. Before NCCL 2.30.7, no stream must be capturing.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	if err := l.checkAvailable(commWindowRegister); err != nil {
 		return 0, err
@@ -129,9 +128,9 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 	return Window(*window), err
 }
 
-// WindowDeregister deregisters a window on this rank, without waiting for other ranks or streams.
-// All work that uses the window must have completed on all ranks, and all ranks must deregister
-// their windows in the same order. For window 0, WindowDeregister does nothing.
+// WindowDeregister deregisters a window on this rank, without waiting. Work that uses it must have
+// completed on all ranks, which must deregister their windows in the same order. It ignores window
+// 0.
 func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	if window == 0 {
 		return nil

@@ -20,7 +20,7 @@ const (
 // ReduceOp is a reduction operation (ncclRedOp_t).
 type ReduceOp int32
 
-// The reduction operations have the values of ncclRedOp_t.
+// The reduction operations.
 const (
 	Sum  ReduceOp = 0
 	Prod ReduceOp = 1

@@ -7,9 +7,9 @@ import (
 
 // Defect describes a known defect of some NCCL versions.
 type Defect struct {
-	Since      int // first affected version, or 0 if all earlier versions are affected
-	FixedIn    int // first version in which the defect is fixed
-	Major      int // lowest affected major compute capability, or 0 for all GPUs
+	Since      int // first affected version, or 0
+	FixedIn    int // first version without it
+	Major      int // lowest affected major compute capability, or 0
 	Effect     string
 	Workaround string // how symmem avoids the effect
 	Source     string // evidence of the defect
@@ -17,8 +17,8 @@ type Defect struct {
 
 // The known defects that matter to symmem.
 var (
-	// ShiftedLoads occurs because NCCL's function loadPack shifts data from beyond a pack, its unit
-	// of loading, into the pack's last word.
+	// ShiftedLoads: NCCL's loadPack shifts data from beyond a pack, its unit of loading, into the
+	// pack's last word.
 	ShiftedLoads = &Defect{
 		Since: 22703, FixedIn: 23003,
 		Effect: "window kernels give wrong results for inputs of 1- and 2-byte types that are not " +
@@ -26,22 +26,21 @@ var (
 		Workaround: "symmem uses the plain path for them",
 		Source:     "the contract suite on 4 H200, and loadPack in the sources",
 	}
-	// MachinesWithoutWindows affects communicators that span machines.
 	MachinesWithoutWindows = &Defect{
 		Since: 22703, FixedIn: 22902,
 		Effect:     "communicators across machines get windows that no kernel uses",
 		Workaround: "symmem uses the plain path between machines",
 		Source:     "the sources; later versions return a NULL window",
 	}
-	// AverageWithoutKernel occurs because NCCL looks for a suitable kernel under one condition, and
-	// selects the kernel under another.
+	// AverageWithoutKernel: NCCL looks for a kernel under one condition, and selects it under
+	// another.
 	AverageWithoutKernel = &Defect{
 		Since: 23003, FixedIn: 23008,
 		Effect:     "AllReduce with avg does not use window kernels",
 		Workaround: "symmem uses the plain path for it, in all versions",
 		Source:     "the sources of 2.30.3 to 2.30.7",
 	}
-	// SkippedTail occurs because NCCL rounds down when it divides the elements among its blocks.
+	// SkippedTail: NCCL rounds down when it divides the elements among its blocks.
 	SkippedTail = &Defect{
 		FixedIn: 22907,
 		Effect: "a reduction in a communicator of one rank that multiplies by a factor (premul_sum) " +
@@ -49,8 +48,8 @@ var (
 		Workaround: "symmem uses a second call for them",
 		Source:     "the contract suite on 2 H200, and oneRankReduce in the sources",
 	}
-	// CapturesInvalidated occurs because a thread of NCCL calls cudaFreeHost without switching to
-	// relaxed mode (cudaThreadExchangeStreamCaptureMode).
+	// CapturesInvalidated: a thread of NCCL calls cudaFreeHost without switching to relaxed mode
+	// (cudaThreadExchangeStreamCaptureMode).
 	CapturesInvalidated = &Defect{
 		FixedIn: Unfixed,
 		Effect: "freeing a communicator that spans machines invalidates captures in global mode " +
@@ -60,8 +59,8 @@ var (
 		Source: "verify --for on 4 H200 with 2.28.9, 2.30.7 and 2.32.3, and ncclCudaHostFree in the " +
 			"sources",
 	}
-	// LostByAbort occurs because an abort also ends NCCL's network thread, while peers may still
-	// wait for data that the finished kernel has handed to it.
+	// LostByAbort: an abort ends NCCL's network thread, while peers may still wait for data that
+	// the finished kernel has handed to it.
 	LostByAbort = &Defect{
 		FixedIn: Unfixed,
 		Effect: "aborting a communicator that spans machines after its last collective can make that " +
@@ -69,9 +68,8 @@ var (
 		Workaround: "symmem uses CommDestroy instead if its group was closed without a fault",
 		Source:     "TestFirstCallsAreCapturedBetweenMachines on 4 H200 with 2.30.7, and the sources",
 	}
-	// EarlyStart occurs because window kernels are launched with programmatic stream serialization,
-	// but do not wait for earlier work in the stream (griddepcontrol.wait). A caller cannot detect
-	// whether the previous kernel triggers their launch early.
+	// EarlyStart: window kernels are launched with programmatic stream serialization, but do not
+	// wait for earlier work in the stream (griddepcontrol.wait).
 	EarlyStart = &Defect{
 		Since: 22803, FixedIn: 23007, Major: 9,
 		Effect: "window kernels may start before their predecessor in the stream has ended, if it " +
@@ -81,7 +79,6 @@ var (
 			"with communicators of other libraries",
 		Source: "sglang #37768; the wait is in 2.27.7, and in 2.30.7 again",
 	}
-	// KeptByAbort leaks the memory of windows.
 	KeptByAbort = &Defect{
 		FixedIn: 22907,
 		Effect: "after an abort that ends kernels, the memory of their windows is not freed until the " +
@@ -100,8 +97,8 @@ var Defects = []*Defect{
 	MachinesWithoutWindows, AverageWithoutKernel, KeptByAbort,
 }
 
-// MultipliedCount returns how many of count elements are multiplied by a version with the defect
-// SkippedTail. elementBytes is the size of an element.
+// MultipliedCount returns how many of count elements a version with the defect SkippedTail
+// multiplies.
 func MultipliedCount(count, elementBytes int64) int64 {
 	const blockBytes, packBytes, maxBlocks = 16 << 10, 16, 32
 	if count == 0 {

@@ -18,7 +18,7 @@ type Result int32
 const (
 	Success         Result = 0
 	ErrInvalidUsage Result = 5
-	ErrRemote       Result = 6 // a peer has failed or exited
+	ErrRemote       Result = 6 // a peer has failed
 	ErrInProgress   Result = 7 // only for nonblocking communicators
 )
 
@@ -29,8 +29,8 @@ type Error struct {
 	Call string // the C function's name
 	Code Result
 	Text string // NCCL's description of Code
-	// Last is NCCL's last warning, which usually explains the error. It may come from another
-	// thread's call, because NCCL keeps only one warning per process.
+	// Last is NCCL's last warning, which usually explains the error, but may come from another
+	// thread's call.
 	Last string
 }
 
@@ -42,16 +42,15 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap makes errors.Is match the result.
+// Unwrap returns the result.
 func (e *Error) Unwrap() error { return e.Code }
 
-// VersionError is returned for a function that the library lacks, or that is unusable because of a
-// defect.
+// VersionError reports a function that the library lacks or that has a defect.
 type VersionError struct {
 	Call string // the C function's name
-	Need int    // first version with the function, in NCCL's encoding
+	Need int    // first version with the function
 	Have int    // the library's version
-	Path string // path of the library's file
+	Path string // of the library
 }
 
 func (e *VersionError) Error() string {
@@ -62,5 +61,4 @@ func (e *VersionError) Error() string {
 		e.Call, VersionText(e.Need), e.Path, VersionText(e.Have))
 }
 
-// Unwrap makes the error match ErrUnsupported.
 func (e *VersionError) Unwrap() error { return ErrUnsupported }

@@ -6,7 +6,7 @@ import (
 	"symmem/internal/dl"
 )
 
-// Library is a loaded NCCL. It is immutable. See the package comment for rules on threads.
+// Library is a loaded NCCL. The package comment has rules for threads.
 type Library struct {
 	binding
 	origin string
@@ -31,8 +31,7 @@ func newLibrary(library *dl.Library, origin string) (*Library, error) {
 	return l, nil
 }
 
-// WithStep returns a Library that runs a step before each call, on the same thread. If the step
-// makes a context current, goroutines need not lock their threads. The returned Library does not
+// WithStep returns a Library that runs a step before each call, on the same thread. It does not
 // support groups, because NCCL keeps groups per thread.
 func (l *Library) WithStep(step dl.Step) *Library {
 	copied := *l
@@ -43,8 +42,8 @@ func (l *Library) WithStep(step dl.Step) *Library {
 // Origin describes where Load found the library.
 func (l *Library) Origin() string { return l.origin }
 
-// HasWindows reports whether the library can register windows, which requires NCCL 2.27.3. Even
-// then, a communicator may not support windows.
+// HasWindows reports whether the library can register windows, which requires NCCL 2.27.3. A
+// communicator may still not support them.
 func (l *Library) HasWindows() bool { return l.checkAvailable(commWindowRegister) == nil }
 
 // CanSuspend reports whether the library can suspend communicators, which requires NCCL 2.29.7.

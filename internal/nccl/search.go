@@ -12,13 +12,13 @@ import (
 	"symmem/internal/dl"
 )
 
-// PathVariable is the environment variable that holds the path of the libnccl to open.
+// PathVariable is the environment variable that holds the path of libnccl.
 const PathVariable = "SYMMEM_NCCL"
 
 const soname = "libnccl.so.2"
 
-// wheelPatterns lists the paths of NCCL in the pip packages nvidia-nccl-cu12 and nvidia-nccl-cu13,
-// relative to the folder of a Python installation.
+// wheelPatterns lists the paths of NCCL in pip packages, relative to the folder of a Python
+// installation.
 var wheelPatterns = []string{
 	"lib/python3*/site-packages/nvidia/nccl/lib/" + soname,
 	"lib64/python3*/site-packages/nvidia/nccl/lib/" + soname,
@@ -27,21 +27,19 @@ var wheelPatterns = []string{
 }
 
 type location struct {
-	origin       string // description of the location
-	mustBeLoaded bool   // whether to use only a library that is already loaded
+	origin       string
+	mustBeLoaded bool // ignore files that are not loaded
 	paths        []string
 }
 
-// Load opens the first copy of NCCL that can be opened. It tries, in this order, the copy that the
-// process has already loaded, the file named by SYMMEM_NCCL, the Python environment ($VIRTUAL_ENV,
-// $CONDA_PREFIX, the python3 in $PATH), and the system's loader. Environment variables that NCCL
-// reads must be set before.
+// Load opens the first copy of NCCL that can be opened: the one that the process has loaded, the
+// file named by SYMMEM_NCCL, one of the Python environment ($VIRTUAL_ENV, $CONDA_PREFIX, the
+// python3 in $PATH), or that of the system's loader.
 //
-// If no copy can be opened, the error matches ErrNoLibrary and lists all attempts.
+// If there is none, the error matches ErrNoLibrary and lists all attempts.
 func Load() (*Library, error) { return open(locations(os.Getenv, pythonPrefixes(os.Getenv))) }
 
-// locations lists the locations to search. If SYMMEM_NCCL is set, it lists no other file, so that a
-// misspelt path causes an error.
+// If SYMMEM_NCCL is set, locations lists no other file, so that a misspelt path causes an error.
 func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	locations := []location{{
 		origin: "the copy that this process has loaded", mustBeLoaded: true,
@@ -56,7 +54,6 @@ func locations(getenv func(string) string, prefixes []pythonPrefix) []location {
 	return append(locations, location{origin: "the system's loader", paths: []string{soname}})
 }
 
-// pythonPrefix is the folder of a Python installation and its description.
 type pythonPrefix struct{ origin, folder string }
 
 // listLibraries returns the copies of NCCL in a Python installation, beginning with the newest
@@ -82,9 +79,8 @@ func newestFirst(a, b string) int {
 	return strings.Compare(b, a)
 }
 
-// pythonPrefixes returns the Python installations of the environment. The python3 of a virtual
-// environment is a symbolic link, so pythonPrefixes returns the prefix of the link and the prefix
-// of its target.
+// The python3 of a virtual environment is a symbolic link, so pythonPrefixes returns the prefixes
+// of the link and of its target.
 func pythonPrefixes(getenv func(string) string) []pythonPrefix {
 	prefixes := []pythonPrefix{}
 	add := func(origin, folder string) {

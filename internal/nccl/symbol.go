@@ -1,11 +1,11 @@
 package nccl
 
-// function is a function of libnccl: an index into table.
+// function is an index into table.
 type function uint8
 
 type entry struct {
 	name  string
-	since int // first version with the function, or 0 if all versions in use have it
+	since int // first version with the function, or 0
 }
 
 var table []entry

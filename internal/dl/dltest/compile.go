@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Compile builds a shared object with the given name from C source, in a temporary folder.
+// Compile builds a shared object from C source with gcc, in a temporary folder.
 func Compile(t testing.TB, name, source string, flags ...string) string {
 	t.Helper()
 	folder := t.TempDir()

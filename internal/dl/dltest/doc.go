@@ -1,4 +1,3 @@
-// Package dltest builds shared objects with gcc, for testing bindings to C libraries. Such an
-// object implements the functions of a C header. They record their arguments and return results
-// that the test has set.
+// Package dltest builds shared objects that stand in for C libraries in tests. Their functions
+// record their arguments and return results that the test has set.
 package dltest

@@ -10,7 +10,6 @@ import (
 	"symmem/internal/dl"
 )
 
-// recorder is C code that records the last call of a function, and sets the function's results.
 const recorder = `
 #include <stddef.h>
 #include <stdint.h>
@@ -54,10 +53,9 @@ void *recorder_last_call(void) { return &last_call; }
 // declaration matches a declaration such as "int f(int a, void *b)".
 var declaration = regexp.MustCompile(`^\s*(\w+)\s+(\w+)\s*\((.*)\)$`)
 
-// Source returns C code that defines the declared functions. Each of them records its calls.
-// declarations are function declarations from the C header of a library, and prelude contains the C
-// types that they use. All functions must return int. Each declaration starts on a new line, and
-// can be wrapped after a comma.
+// Source returns C code that defines the declared functions, which record their calls. All must
+// return int, and each declaration starts on a new line. prelude contains the C types that they
+// use.
 func Source(t testing.TB, prelude, declarations string) string {
 	t.Helper()
 	var code strings.Builder
@@ -112,8 +110,8 @@ type lastCall struct {
 // Call is a recorded call.
 type Call struct {
 	Name   string
-	Args   []int64       // each truncated to the width of its declared type
-	Memory [16][256]byte // where the arguments selected by RecordMemory pointed
+	Args   []int64       // truncated to the declared types
+	Memory [16][256]byte // of the arguments selected by RecordMemory
 }
 
 // Open opens the shared object at a path and resets it.
@@ -137,7 +135,7 @@ func (r *Recorder) call(name string, args ...uintptr) uintptr {
 	return symbol.Call(args...)
 }
 
-// Reset forgets the last call, and undoes SetResult, SetOutput and RecordMemory.
+// Reset deletes the last call and all settings.
 func (r *Recorder) Reset() { r.t.Helper(); r.call("recorder_reset") }
 
 // SetResult sets the value that all functions return.
