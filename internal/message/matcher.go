@@ -8,19 +8,18 @@ import (
 // Any is the source of a receive that accepts messages from all ranks.
 const Any = -1
 
-// Matcher assigns arriving messages to the receives of one rank. Values of type R represent the
-// receives. The zero value is ready to use.
+// Matcher assigns arriving messages to the receives of one rank, which values of type R represent.
+// The zero value is ready to use.
 type Matcher[R any] struct {
 	tags   map[int]*queue[R]
-	claims []Claim[R] // result of the latest call of Post or Arrive
+	claims []Claim[R] // result of the latest call
 }
 
 // Claim is a message that has been assigned to a receive.
 type Claim[R any] struct {
 	Receive R
-	Source  int // rank that sent the message
-	// Number is counted from 1 for each source and tag.
-	Number uint64
+	Source  int    // rank that sent the message
+	Number  uint64 // from 1, for each source and tag
 }
 
 // Arrival describes a message that has arrived.
@@ -28,16 +27,15 @@ type Arrival struct {
 	Source, Tag int
 	Number      uint64
 	// Segment is the number of collectives that the source called before the Send, or 0 if messages
-	// are not ordered with respect to collectives.
+	// are not ordered with collectives.
 	Segment uint64
 }
 
-// queue holds the messages and receives of one tag.
 type queue[R any] struct {
-	claimedCounts   map[int]uint64         // number of claimed messages, by source
-	waitingReceives []waitingReceive[R]    // receives without a claim, in the order of calls
-	arrivals        []Arrival              // in order; some claimed messages have been removed
-	unclaimed       map[messageID]struct{} // ids of the arrivals that have not been claimed
+	claimedCounts   map[int]uint64      // by source
+	waitingReceives []waitingReceive[R] // in the order of calls
+	arrivals        []Arrival           // in order; some claimed messages have been removed
+	unclaimed       map[messageID]struct{}
 }
 
 // messageID identifies a message within a tag.
@@ -64,10 +62,9 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 	return q
 }
 
-// Post records a receive from a source, which may be Any. It returns the resulting claims, which
+// Post records a receive from a source, which may be Any, and returns the resulting claims, which
 // are valid until the next call. A receive from Any accepts only messages with the same segment
-// (the number of preceding collectives), because a faster rank may already have sent later
-// messages.
+// (number of preceding collectives), because a faster rank may have sent later messages.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
 	q.waitingReceives = append(q.waitingReceives, waitingReceive[R]{r, source, segment})
@@ -75,7 +72,7 @@ func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 }
 
 // Arrive records that a message has arrived or has begun to arrive, and returns the resulting
-// claims. It ignores messages that have been recorded before.
+// claims. It ignores duplicates.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
 	id := messageID{a.Source, a.Number}
@@ -87,8 +84,7 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claimMessages(q)
 }
 
-// claimMessages assigns messages to the waiting receives of a tag. It stops at the first receive
-// for which no message has arrived.
+// claimMessages stops at the first receive for which no message has arrived.
 func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
 	claimedCount := 0
@@ -119,7 +115,7 @@ func (q *queue[R]) removeClaimed(id messageID) {
 func (q *queue[R]) isClaimed(a Arrival) bool { return a.Number <= q.claimedCounts[a.Source] }
 
 // nextSource returns the source of the first arrival that is the next message of its source and has
-// the given segment. If there is none, it returns Any.
+// the given segment, or Any.
 func (q *queue[R]) nextSource(segment uint64) (source int) {
 	for _, a := range q.arrivals {
 		if a.Segment == segment && a.Number == q.claimedCounts[a.Source]+1 {

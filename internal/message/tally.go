@@ -12,22 +12,20 @@ type Tally struct{ histories map[Key]*callHistory }
 type Key struct{ Peer, Tag int }
 
 type callHistory struct {
-	count uint64 // number of calls so far
-	// segmentEnds has one element for each segment (the time between two collectives) that contains
-	// calls.
+	count uint64
+	// segmentEnds has one element for each segment (the time between two collectives) with calls.
 	segmentEnds []segmentEnd
 	pruneLength int // length at which segmentEnds is pruned
 }
 
-// segmentEnd holds the number of calls up to the end of a segment. The segment starts after the
-// given number of collectives.
+// segmentEnd holds the number of calls up to the end of the segment that starts after the given
+// number of collectives.
 type segmentEnd struct{ collectives, count uint64 }
 
 const minPruneLength = 32
 
-// Count records a call that follows the given number of collectives. It returns the number of calls
-// with this key so far. completed is the number of completed collectives, which later calls of
-// Before must not refer to.
+// Count records a call after the given number of collectives, and returns the number of calls with
+// this key. completed is the number of completed collectives, which are no longer passed to Before.
 func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	r := t.histories[k]
 	if r == nil {
@@ -49,7 +47,6 @@ func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	return r.count
 }
 
-// prune removes the elements of segmentEnds that Before no longer needs.
 func (r *callHistory) prune(completed uint64) {
 	unneeded := 0
 	for unneeded+1 < len(r.segmentEnds) && r.segmentEnds[unneeded+1].collectives <= completed {
@@ -65,9 +62,8 @@ type CallCount struct {
 	Calls uint64
 }
 
-// Before returns, for each key, the number of calls that preceded a collective. It omits keys
-// without calls and orders the others by peer and tag. Collectives are numbered from 1. The given
-// collective must not have completed.
+// Before returns, for each key with calls, how many calls preceded a collective, ordered by peer
+// and tag. The collective, numbered from 1, must not have completed.
 func (t *Tally) Before(collective uint64) []CallCount {
 	var all []CallCount
 	for k, r := range t.histories {
@@ -87,9 +83,9 @@ func (t *Tally) Before(collective uint64) []CallCount {
 	return all
 }
 
-// Weight returns the weight of a message. Each rank keeps a balance: a Send adds the weight, and a
-// Recv subtracts it. If the balances of all ranks add up to 0, all messages have been received,
-// except with a probability of 2^-64.
+// Weight returns the weight of a message. A rank's balance adds the weights of its Sends and
+// subtracts those of its Recvs. If the balances of all ranks add up to 0, all messages have been
+// received, except with a probability of 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := uint64(receiver)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

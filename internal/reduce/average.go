@@ -7,9 +7,9 @@ import (
 )
 
 // division describes how a kernel divides or multiplies a sum before it rounds the result. Kernels
-// depend on the layout of division.
+// depend on its layout.
 type division struct {
-	operand uint64 // bits of the divisor or factor, from operandBits
+	operand uint64 // the divisor or factor, from operandBits
 	// stopOffset is the byte offset of the first block that has an infinite or NaN sum. The kernel
 	// sets it and returns before it stores any byte of the block.
 	stopOffset int
@@ -18,8 +18,7 @@ type division struct {
 
 type divisionMode uint8
 
-// The flags that kernels test. With stopAtInfinity, a kernel stops at a block with an infinite or
-// NaN sum.
+// The flags of kernels. With stopAtInfinity, a kernel stops at a block with an infinite or NaN sum.
 const (
 	noDivision     divisionMode = 0
 	multiplySum    divisionMode = 2
@@ -27,8 +26,8 @@ const (
 	stopAtInfinity divisionMode = 8
 )
 
-// newDivision returns the division for an average. If the number of sources is a power of two, the
-// division multiplies by the reciprocal, which is exact and faster.
+// If the number of sources is a power of two, the division multiplies by the reciprocal, which is
+// exact and faster.
 func newDivision(t DataType, terms *averageTerms) division {
 	n := len(terms.srcs)
 	f, mode := float64(n), divideSum
@@ -41,8 +40,7 @@ func newDivision(t DataType, terms *averageTerms) division {
 	return division{mode: mode, operand: operandBits(t, f)}
 }
 
-// operandBits returns the bits of f, converted to the type in which elements of type t are
-// combined.
+// operandBits returns the bits of f in the type in which elements of type t are combined.
 func operandBits(t DataType, f float64) uint64 {
 	if t == Float64 {
 		return math.Float64bits(f)
@@ -58,7 +56,6 @@ func operandOf[T float32 | float64](bits uint64) T {
 	return T(math.Float32frombits(uint32(bits)))
 }
 
-// averageTerms holds the sources of an average.
 type averageTerms struct {
 	t                 DataType
 	srcs              []unsafe.Pointer
@@ -66,9 +63,8 @@ type averageTerms struct {
 	isTree, isRounded bool
 }
 
-// meanOf returns the mean of element i of all sources, given the sum of these elements. If the sum
-// is infinite or a NaN, meanOf scales the elements down and adds them again, so that they do not
-// overflow.
+// meanOf returns the mean of element i, given the sum. If the sum is infinite or a NaN, it scales
+// the elements down and adds them again, so that they do not overflow.
 func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 	n := T(len(terms.srcs))
 	if difference := sum - sum; difference == 0 { //nolint:gocritic // It is NaN unless sum is finite.
@@ -78,7 +74,6 @@ func meanOf[T float32 | float64](terms *averageTerms, sum T, i int) T {
 	return scaledSum(terms, terms.srcs, terms.first+i, scale) / (n * scale)
 }
 
-// scaledSum adds element i of the given sources, multiplied by scale.
 func scaledSum[T float32 | float64](
 	terms *averageTerms, srcs []unsafe.Pointer, i int, scale T,
 ) T {
@@ -115,7 +110,6 @@ func loadElement[T float32 | float64](t DataType, src unsafe.Pointer, i int) T {
 	}
 }
 
-// roundTo rounds v to t if t is a 16-bit type.
 func roundTo[T float32 | float64](t DataType, v T) T {
 	switch t {
 	case Float16:
@@ -127,7 +121,7 @@ func roundTo[T float32 | float64](t DataType, v T) T {
 	}
 }
 
-// averageIntegers sums and divides one block after another, while the block is in the L1 cache.
+// averageIntegers sums and divides one block after another, while it is in the L1 cache.
 func averageIntegers[T integer](j job, size int) {
 	const blockBytes = 4 << 10
 	dsts := j.dsts

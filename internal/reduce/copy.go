@@ -2,7 +2,7 @@ package reduce
 
 import "unsafe"
 
-// Copy copies size bytes from src to dst. The ranges must not overlap unless they are the same.
+// Copy copies size bytes. The ranges must not overlap unless they are the same.
 func Copy(dst, src unsafe.Pointer, size int, hint Hint) {
 	if dst == src || size <= 0 {
 		return
@@ -20,7 +20,7 @@ func Copy(dst, src unsafe.Pointer, size int, hint Hint) {
 	}
 	fence()
 	if end < size {
-		// Do not form a pointer past the end of a Go slice, even for an empty copy.
+		// A pointer past the end of a Go slice is invalid, even for an empty copy.
 		copy(elements[byte](dst, end, size), elements[byte](src, end, size))
 	}
 }
@@ -35,7 +35,7 @@ func Fill(dst unsafe.Pointer, value byte, size int) {
 		clear(bytes)
 		return
 	}
-	// The filled part doubles until it has pattern bytes, which fit into the L1 cache.
+	// The filled part doubles until it has patternBytes, which fit into the L1 cache.
 	const patternBytes = 8 << 10
 	bytes[0] = value
 	for filledBytes := 1; filledBytes < size; {

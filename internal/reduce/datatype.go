@@ -8,12 +8,12 @@ import (
 // DataType identifies the element type of a collective. The zero value is Float32.
 type DataType uint8
 
-// The element types that package reduce combines.
+// The element types.
 const (
-	Float32  DataType = iota // IEEE binary32
-	Float64                  // IEEE binary64
-	Float16                  // IEEE binary16
-	BFloat16                 // the upper half of a binary32
+	Float32 DataType = iota
+	Float64
+	Float16
+	BFloat16 // upper half of a binary32
 	Int8
 	Uint8
 	Int32
@@ -41,7 +41,7 @@ func DataTypes() []DataType {
 	return all
 }
 
-// ParseDataType returns the element type whose String is name.
+// ParseDataType returns the element type with this name.
 func ParseDataType(name string) (DataType, error) {
 	if t := slices.Index(dataTypeNames[:], name); t >= 0 {
 		return DataType(t), nil
@@ -49,10 +49,10 @@ func ParseDataType(name string) (DataType, error) {
 	return 0, fmt.Errorf("parsing data type %q: want one of %v", name, dataTypeNames)
 }
 
-// Valid reports whether t is one of the declared element types.
+// Valid reports whether t is one of the element types.
 func (t DataType) Valid() bool { return t < dataTypes }
 
-// Size returns the size of one element in bytes. It panics if t is not valid.
+// Size returns the size of an element in bytes.
 func (t DataType) Size() int { return int(dataTypeSizes[t]) }
 
 // Float reports whether t is a floating-point type.

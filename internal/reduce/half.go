@@ -3,15 +3,14 @@ package reduce
 import "math"
 
 const (
-	float32QuietBit = 1 << 22    // set in a quiet float32 NaN, clear in a signaling one
-	float32Infinity = 0xFF << 23 // the bits of the float32 infinity
+	float32QuietBit = 1 << 22 // set in a quiet float32 NaN
+	float32Infinity = 0xFF << 23
 
 	float16Infinity = 0x7C00
 	float16QuietBit = 0x0200
 )
 
-// Float16Value converts a binary16 number to float32, which is exact. A signaling NaN becomes
-// quiet.
+// Float16Value converts a binary16 number to float32. A signaling NaN becomes quiet.
 func Float16Value(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exponent, mantissa := uint32(h>>10)&0x1F, uint32(h)&0x3FF
@@ -20,7 +19,7 @@ func Float16Value(h uint16) float32 {
 		return math.Float32frombits(sign | float32Infinity | float32QuietBit | mantissa<<13)
 	case exponent == 0x1F:
 		return math.Float32frombits(sign | float32Infinity)
-	case exponent == 0: // zero or subnormal: a multiple of 2^-24, which is exact in a float32
+	case exponent == 0: // zero or subnormal: a multiple of 2^-24
 		magnitude := float32(mantissa) * (1.0 / (1 << 24))
 		return math.Float32frombits(sign | math.Float32bits(magnitude))
 	}
@@ -47,8 +46,7 @@ func Float16Bits(f float32) uint16 {
 	return sign | uint16((rebiased+0xFFF+rebiased>>13&1)>>13)
 }
 
-// BFloat16Value converts a bfloat16 number to float32 by appending zero bits. A signaling NaN stays
-// signaling.
+// BFloat16Value converts a bfloat16 number to float32. A signaling NaN stays signaling.
 func BFloat16Value(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 
 // BFloat16Bits rounds f to the nearest bfloat16, with ties to even. Overflow gives infinity. A NaN
@@ -61,13 +59,13 @@ func BFloat16Bits(f float32) uint16 {
 	return uint16((bits + 0x7FFF + bits>>16&1) >> 16)
 }
 
-// Float8Bits rounds f to the nearest float8 (e4m3), with ties to even. The format has no
-// infinities, so larger magnitudes become 448. Every NaN becomes 0x7f.
+// Float8Bits rounds f to the nearest float8 (e4m3), with ties to even. Larger magnitudes become
+// 448, and NaNs 0x7f.
 func Float8Bits(f float32) uint8 {
 	const (
 		largestFloat8  = 0x43e00000 // 448
-		smallestNormal = 0x3c800000 // 2^-6, the smallest normal number
-		biasDifference = 120 << 3   // the difference of the exponents' biases
+		smallestNormal = 0x3c800000 // 2^-6
+		biasDifference = 120 << 3   // of the exponents
 	)
 	bits := math.Float32bits(f)
 	sign, magnitude := uint8(bits>>24&0x80), bits&0x7FFFFFFF

@@ -37,7 +37,7 @@ func (j *job) reduceRange(from, to int, stream bool) {
 // stoppedBlockBytes limits how many bytes the portable code computes after a kernel has stopped.
 const stoppedBlockBytes = 512
 
-// reduceStoppedBlock reduces the block at which a kernel has stopped. It returns the offset at
+// reduceStoppedBlock reduces the block at which a kernel has stopped, and returns the offset at
 // which the kernel can continue.
 func (j *job) reduceStoppedBlock(to int) int {
 	end := min(j.division.stopOffset+stoppedBlockBytes, to)
@@ -64,11 +64,10 @@ const vectorBytes = 32 // of AVX2
 
 type vector [vectorBytes]byte
 
-// For up to smallSourceCount sources, reduceTail uses a smaller buffer, which takes less time to
-// clear.
+// A smaller buffer takes less time to clear.
 const smallSourceCount = 8
 
-// reduceTail reduces a range that is shorter than a vector. It pads the range with zeros.
+// reduceTail reduces a range that is shorter than a vector, padded with zeros.
 func (j *job) reduceTail(from, to int) {
 	if len(j.srcs) <= smallSourceCount {
 		reducePadded[[smallSourceCount]vector, [smallSourceCount]unsafe.Pointer](j, from, to)
@@ -100,8 +99,7 @@ func reducePadded[
 	}
 }
 
-// kernelIndex returns an index into the tables of kernels.
 func kernelIndex(op Op, t DataType) uint32 { return uint32(op)*dataTypes + uint32(t) }
 
-// flagStream requests streamed stores. A kernel's other flags are a divisionMode.
+// A kernel's other flags are a divisionMode.
 const flagStream = 1

@@ -7,7 +7,7 @@ import (
 
 //go:generate go run ./gen
 
-// activeLevel is the level in use, which tests may change.
+// Tests may change activeLevel.
 var activeLevel = detectLevel()
 
 // reduceAVX512 reduces the bytes in [from, to) with a kernel. last may be nil if the flags request
@@ -17,7 +17,7 @@ var activeLevel = detectLevel()
 func reduceAVX512(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
 	from, to int, flags uint64, last *division)
 
-// reduceAVX2 is like reduceAVX512, but to-from must be a multiple of 32.
+// In reduceAVX2, to-from must be a multiple of 32.
 //
 //go:noescape
 func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Pointer, nsrc int,
@@ -26,14 +26,14 @@ func reduceAVX2(kernel uint32, dsts *unsafe.Pointer, ndst int, srcs *unsafe.Poin
 // fence orders streamed stores before all later stores.
 func fence()
 
-// streamLines copies size bytes, bypassing the caches. dst must be aligned to a line, and size must
-// be a multiple of lineBytes.
+// streamLines copies size bytes, bypassing the caches. dst must be aligned to a line, and size a
+// multiple of lineBytes.
 //
 //go:noescape
 func streamLines(dst, src unsafe.Pointer, size int)
 
-// portableExact uses IEEE 754 arithmetic even if the thread, which Go may not have created,
-// flushes subnormal numbers to zero. Kernels do the same.
+// portableExact uses IEEE 754 arithmetic even if the thread flushes subnormal numbers to zero, as
+// kernels do.
 func portableExact(j *job, from, to int) {
 	if !j.dataType.Float() {
 		portable(j, from, to)

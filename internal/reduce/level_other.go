@@ -17,7 +17,6 @@ func reduceAVX2(
 ) {
 }
 
-// portableExact uses the thread's arithmetic settings.
 func portableExact(j *job, from, to int) { portable(j, from, to) }
 
 func fence() {}

@@ -9,7 +9,7 @@ const (
 	Prod
 	Min
 	Max
-	// BAnd, BOr and BXor are bitwise and only for integers. Accepts relies on their being last.
+	// BAnd, BOr and BXor are bitwise and only for integers. They must be last.
 	BAnd
 	BOr
 	BXor
@@ -29,8 +29,7 @@ type Number interface {
 }
 
 // Combine combines two elements. The built-in functions min and max order zeros and propagate NaNs
-// as IEEE 754-2019 specifies. A result may be a NaN other than the one that the package comment
-// requires.
+// as in IEEE 754-2019. A NaN may differ from the one that the package comment requires.
 func Combine[T Number](op Op, a, b T) T {
 	switch op {
 	case Sum:
@@ -47,7 +46,7 @@ func Combine[T Number](op Op, a, b T) T {
 		return T(int64(a) | int64(b))
 	case BXor:
 		return T(int64(a) ^ int64(b))
-	case opScaledSum: // invalid here, because it needs a factor
+	case opScaledSum: // needs a factor
 	}
 	panic("reduce: invalid operation")
 }

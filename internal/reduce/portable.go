@@ -5,12 +5,12 @@ import (
 	"unsafe"
 )
 
-// The portable code reads batchLength elements of all sources before it writes any of them. A
-// destination can therefore also be a source.
+// The portable code reads batchLength elements of all sources before it writes any, because a
+// destination may be a source.
 const batchLength = 64
 
-// canonical32 and canonical64 replace every NaN. Rounded to a 16-bit type, canonical32 is that
-// type's canonical NaN.
+// These NaNs replace all others. Rounded to a 16-bit type, canonicalNaN32 is that type's canonical
+// NaN.
 var (
 	canonicalNaN32 = math.Float32frombits(0x7FFFFFFF)
 	canonicalNaN64 = math.Float64frombits(0x7FFFFFFFFFFFFFFF)
@@ -20,7 +20,7 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// portable reduces the bytes in [from, to). Its results are the same as those of the kernels.
+// portable has the same results as the kernels.
 func portable(j *job, from, to int) {
 	switch j.dataType {
 	case Float32:
@@ -74,7 +74,6 @@ func reduceIntegers[T integer](j *job, from, to int) {
 	}
 }
 
-// combine sets each acc[i] to acc[i] op src[i].
 func combine[T Number](op Op, acc, src []T) {
 	src = src[:len(acc)]
 	if op == Sum { // avoids a switch for each element
@@ -168,8 +167,8 @@ func to16Bits(t DataType, values16 []uint16, values32 []float32) {
 	}
 }
 
-// finishElements divides the sums of an average, and makes every NaN canonical. first is the index
-// of acc[0] in the job's range.
+// finishElements divides the sums of an average, and makes NaNs canonical. first is the index of
+// acc[0] in the job's range.
 func finishElements[T float32 | float64](j *job, acc []T, first int, canonicalNaN T) {
 	for i, a := range acc {
 		if j.division.mode != noDivision {

@@ -3,7 +3,7 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources limits the sources of one call. Machines have far fewer ranks.
+	// MaxSources limits the sources of one call.
 	MaxSources = 64
 	// MaxDestinations limits the destinations of one call.
 	MaxDestinations = 64
@@ -14,23 +14,21 @@ const (
 	// cache.
 	strideBytes = 256 << 10
 
-	lineBytes = 64 // size of a cache line, the unit of streamed stores
+	lineBytes = 64 // of a cache line, the unit of streamed stores
 )
 
 // Hint describes the use of the destinations. It never changes a result.
 type Hint struct {
-	// Stream requests stores that bypass the caches. Such stores are faster for destinations that
-	// do not fit into the cache and are not read soon. Stream has an effect only if the
-	// destinations have at least 128 bytes, are aligned to the element size, and have the same
-	// address modulo 64. Averages of integers ignore Stream.
+	// Stream requests stores that bypass the caches, for destinations that do not fit into the
+	// cache and are not read soon. It has an effect only if the destinations have at least 128
+	// bytes, are aligned to the element size, and have the same address modulo 64.
 	Stream bool
 }
 
-// Reduce stores src[0][i] op src[1][i] op ... in every destination, for each i below count. The
-// package comment specifies the order, the values and the permitted overlaps.
+// Reduce stores src[0][i] op src[1][i] op ... in every destination, for each i below count.
 //
-// It panics, before it accesses memory, unless op and t are valid, there are 1 to 64 sources and 1
-// to 64 destinations, and count is not negative.
+// It panics, before it accesses memory, if op or t is invalid, count is negative, or there are not
+// 1 to 64 sources and destinations.
 func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	checkArguments(op, t, dsts, srcs, count)
 	size := count * t.Size()
@@ -38,12 +36,12 @@ func Reduce(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint
 		reduceAny(op, t, dsts, srcs, size, hint)
 		return
 	}
-	// This call avoids a job, whose creation takes longer than reducing a few hundred bytes.
+	// Creating a job takes longer than reducing a few hundred bytes.
 	reduceAVX512(kernelIndex(op, t), unsafe.SliceData(dsts), len(dsts), unsafe.SliceData(srcs),
 		len(srcs), 0, size, 0, nil)
 }
 
-// reduceAny is Reduce with a job. It is not inlined, so that the stack frame of Reduce stays small.
+// reduceAny is not inlined, so that the stack frame of Reduce stays small.
 //
 //go:noinline
 func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hint) {
@@ -58,7 +56,7 @@ func reduceAny(op Op, t DataType, dsts, srcs []unsafe.Pointer, size int, hint Hi
 }
 
 // ScaledSum multiplies every source by a factor and stores the sum of the products in every
-// destination. t must be a floating-point type. Other preconditions are those of Reduce.
+// destination. t must be a floating-point type.
 func ScaledSum(
 	t DataType, dsts, srcs []unsafe.Pointer, count int, factor float64, hint Hint,
 ) {
@@ -71,8 +69,7 @@ func ScaledSum(
 	j.run(count*t.Size(), hint)
 }
 
-// Average stores the sum of the sources divided by their number in every destination. The
-// preconditions are those of Reduce.
+// Average stores the mean of the sources in every destination.
 func Average(t DataType, dsts, srcs []unsafe.Pointer, count int, hint Hint) {
 	checkArguments(Sum, t, dsts, srcs, count)
 	if len(srcs) == 1 {
@@ -119,7 +116,6 @@ func checkArguments(op Op, t DataType, dsts, srcs []unsafe.Pointer, count int) {
 	}
 }
 
-// job describes one reduction.
 type job struct {
 	op       Op
 	dataType DataType
@@ -129,8 +125,7 @@ type job struct {
 	terms    averageTerms // only for averages
 }
 
-// run reduces size bytes. With Hint.Stream, it streams only the whole cache lines of each
-// destination.
+// With Hint.Stream, run streams only the whole cache lines of each destination.
 func (j *job) run(size int, hint Hint) {
 	if !hint.Stream || !j.canStream(size) {
 		j.reduceStrides(0, size, false)
@@ -144,8 +139,8 @@ func (j *job) run(size int, hint Hint) {
 	j.reduceStrides(headBytes+streamedBytes, size, false)
 }
 
-// canStream reports whether all destinations contain at least one whole cache line, and their first
-// whole lines begin at the same element.
+// canStream reports whether all destinations contain a whole cache line, and their first ones begin
+// at the same element.
 func (j *job) canStream(size int) bool {
 	first := uintptr(j.dsts[0])
 	for _, dst := range j.dsts[1:] {

@@ -2,35 +2,34 @@ package reduce
 
 import "unsafe"
 
-// Tree recursively combines each half of the sources, and then combines the two results. For
-// integers, Min and Max, the functions Reduce and Average give the same results in less time.
+// Tree recursively combines each half of the sources, and then the two results. For integers and
+// for Min and Max, Reduce and Average are faster and give the same results.
 type Tree struct {
 	Op       Op
 	DataType DataType
-	// IsRounded means that every intermediate result is rounded to DataType. Otherwise,
-	// intermediate results of 16-bit floats are float32.
+	// IsRounded means that intermediate results are rounded to DataType. Otherwise, those of 16-bit
+	// floats are float32.
 	IsRounded bool
-	// IsScaled means that every element is multiplied by Factor, as in the function ScaledSum. Op
-	// must be Sum. If IsRounded is set, the products are rounded to DataType.
+	// IsScaled means that every element is multiplied by Factor, as in ScaledSum. Op must be Sum.
+	// If IsRounded is set, the products are rounded to DataType.
 	IsScaled bool
 	Factor   float64
 	// IsAverage means that the result is divided by the number of sources. Op must be Sum.
 	IsAverage bool
 }
 
-// treeBlock is the number of bytes that are reduced together. Their intermediate results stay in
-// the L1 cache.
+// Intermediate results of treeBlock bytes stay in the L1 cache.
 const treeBlock = 2 << 10
 
 type treeBuffer [2 * treeBlock]byte
 
-// Reduce combines the sources and stores the result in every destination. The number of sources
-// must be a power of two. Other preconditions are those of the function Reduce.
+// Reduce stores the result in every destination. The number of sources must be a power of two.
+// Other preconditions are those of the function Reduce.
 func (tr Tree) Reduce(dsts, srcs []unsafe.Pointer, count int) {
 	checkArguments(tr.Op, tr.DataType, dsts, srcs, count)
 	if len(srcs)&(len(srcs)-1) != 0 || (tr.IsAverage || tr.IsScaled) && tr.Op != Sum {
-		panic("reduce: the number of sources is not a power of two, or an average or scaled " +
-			"reduction is not a sum")
+		panic("reduce: the number of sources must be a power of two, and an average or scaled " +
+			"reduction must be a sum")
 	}
 	switch {
 	case len(srcs) == 1 && tr.IsScaled:
@@ -56,8 +55,8 @@ func (tr *Tree) usesFloat32() bool {
 	return (tr.DataType == Float16 || tr.DataType == BFloat16) && !tr.IsRounded
 }
 
-// accumulatorType returns the type in which elements are combined, and the size in that type of the
-// given number of bytes.
+// accumulatorType returns the type in which elements are combined, and the size that elements of
+// the given total size have in this type.
 func (tr *Tree) accumulatorType(bytes int) (DataType, int) {
 	if tr.usesFloat32() {
 		return Float32, 2 * bytes
@@ -79,8 +78,6 @@ func (tr *Tree) combineSources(acc unsafe.Pointer, srcs []unsafe.Pointer, from, 
 	Reduce(tr.Op, t, dsts[:], pair[:], bytes/t.Size(), Hint{})
 }
 
-// loadSource converts the elements of one source to the accumulator type and, in a scaled sum,
-// multiplies them by the factor.
 func (tr *Tree) loadSource(acc, src unsafe.Pointer, size int) {
 	t, bytes := tr.accumulatorType(size)
 	if tr.usesFloat32() {

@@ -8,8 +8,7 @@ import (
 	"sync"
 )
 
-// Scatter draws offsets. It is safe for concurrent use. If the seed is 0, Draw returns the offset
-// that the caller passes.
+// Scatter draws offsets. It is safe for concurrent use.
 type Scatter struct {
 	granule int64
 
@@ -32,7 +31,8 @@ func New(seed uint64, rank int, granule int64) *Scatter {
 // maxTries limits how often Draw tries to find a free range.
 const maxTries = 1000
 
-// Draw returns an offset for a new segment in a range of space bytes at base.
+// Draw returns an offset for a new segment in a range of space bytes at base, or offset if the seed
+// is 0.
 func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) {
 	if s.draws == nil {
 		return offset, nil
@@ -49,8 +49,8 @@ func (s *Scatter) Draw(base uintptr, space, offset, bytes int64) (int64, error) 
 	return 0, fmt.Errorf("no free range of %d bytes in an arena of %d bytes", bytes, space)
 }
 
-// take claims all granules of a range if all of them are free, and reports whether it did. Granules
-// are never released, because addresses must not be reused.
+// take claims a range if all of it is free. Granules are never released, because addresses must not
+// be reused.
 func (s *Scatter) take(base uintptr, bytes int64) bool {
 	for b := int64(0); b < bytes; b += s.granule {
 		if s.taken[base+uintptr(b)] {

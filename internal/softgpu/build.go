@@ -17,23 +17,22 @@ import (
 var sources embed.FS
 
 // Build returns the paths of the software CUDA driver, which contains symmem's kernels, and of the
-// software NCCL. If the user's cache lacks them, Build compiles them with gcc and g++.
+// software NCCL. If the user's cache lacks them, it compiles them with gcc and g++.
 //
-// A process must load cuda before nccl, because the loader then finds the driver by its name. The
-// process must not load any other CUDA driver.
+// A process must load cuda before nccl, and no other CUDA driver.
 func Build() (cuda, nccl string, err error) {
 	dir, err := cachedFolder(nil, func(dir string) error { return build(dir) })
 	return filepath.Join(dir, cudaName), filepath.Join(dir, ncclName), err
 }
 
-// The sonames of the libraries, which are also their file names.
+// The sonames are also the file names.
 const (
 	cudaName = "libcuda.so.1"
 	ncclName = "libnccl.so.2"
 )
 
-// cachedFolder returns the folder in the user's cache for the flags, the embedded sources and
-// extraSources. If it does not exist, create must write its contents.
+// cachedFolder returns the folder for the flags, the embedded sources and extraSources. If it does
+// not exist, create must write its contents.
 func cachedFolder(
 	flags []string, create func(dir string) error, extraSources ...fs.FS,
 ) (string, error) {
@@ -48,7 +47,6 @@ func cachedFolder(
 	return userFolder.findOrCreate(key, create)
 }
 
-// build compiles the libraries into dir with additional flags.
 func build(dir string, flags ...string) error {
 	for target, source := range map[string]embed.FS{dir: sources, kernelsIn(dir): kernels.Sources} {
 		if err := unpack(target, source); err != nil {
@@ -83,8 +81,7 @@ func unpack(dir string, source embed.FS) error {
 	})
 }
 
-// compile builds a library from a folder of C sources. The compiler gets the flags after the
-// sources, because flags that name libraries must be last.
+// The flags come after the sources, because flags that name libraries must be last.
 func compile(dir, folder, library string, flags []string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "src", folder, "*.c"))
 	if err != nil {
@@ -98,8 +95,8 @@ func compile(dir, folder, library string, flags []string) error {
 	return err
 }
 
-// runCompiler runs a compiler and returns its output. Errors contain the name of the compiled part.
-// Temporary files are in dir, so that they are removed with dir even if the compiler is killed.
+// runCompiler returns the compiler's output. Temporary files are in dir, so that they are removed
+// with dir even if the compiler is killed.
 func runCompiler(dir, part, compiler string, args []string) (string, error) {
 	command := exec.Command(compiler, args...)
 	if dir != "" {

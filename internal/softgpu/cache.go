@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// buildCode holds the Go code that compiles the libraries. Its changes require a new build.
+// buildCode is the code that compiles the libraries.
 //
 //go:embed build.go kernel.go
 var buildCode embed.FS
@@ -23,14 +23,14 @@ var buildCode embed.FS
 type cache struct{ dir string }
 
 const (
-	unfinishedPrefix = "unfinished-"      // prefix of the names of incomplete folders
-	completeFile     = "complete"         // file that marks a complete folder
-	unusedLimit      = 7 * 24 * time.Hour // time after which an unused folder is removed
-	compileTimeout   = 10 * time.Minute   // limit of the wait for another process that compiles
+	unfinishedPrefix = "unfinished-"      // of incomplete folders
+	completeFile     = "complete"         // in complete folders
+	unusedLimit      = 7 * 24 * time.Hour // age of unused folders that are removed
+	compileTimeout   = 10 * time.Minute   // of another process
 )
 
-// userCache returns the cache of this user. If the user's home directory is missing or read-only,
-// the cache is in the folder for temporary files, where it must belong to this user.
+// If the home directory is missing or read-only, the cache is in the folder for temporary files,
+// where it must belong to this user.
 func userCache() (cache, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		c := cache{filepath.Join(dir, "symmem-softgpu")}
@@ -55,8 +55,7 @@ func userCache() (cache, error) {
 
 const writable = 2 // W_OK of access(2)
 
-// findOrCreate returns the subfolder for a key. If it does not exist, create must write its
-// contents.
+// If the subfolder for key does not exist, create must write its contents.
 func (c cache) findOrCreate(key string, create func(dir string) error) (string, error) {
 	unlock, err := c.lock()
 	if err != nil {
@@ -113,8 +112,6 @@ func flock(f *os.File) error {
 	}
 }
 
-// removeOldFolders removes folders that have not been used for unusedLimit, and unfinished folders
-// of killed processes.
 func (c cache) removeOldFolders() {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {
@@ -127,7 +124,6 @@ func (c cache) removeOldFolders() {
 	}
 }
 
-// keyOf returns a hash of the sources, the flags and the versions of the installed compilers.
 func keyOf(flags []string, sources ...fs.FS) (string, error) {
 	hash := sha256.New()
 	for _, compiler := range []string{"gcc", "g++"} {

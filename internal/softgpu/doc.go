@@ -1,61 +1,48 @@
-// Package softgpu builds a software GPU: it compiles C sources with gcc to replacements for
-// libcuda.so.1 and libnccl.so.2 that have the same binary interface. With them, tests can run the
-// whole nccl backend on machines without a GPU. A test may use several devices, in one process or
-// in several.
-//
-// The software GPU imitates the real libraries, including their mistakes. A program that works on
-// the software GPU may still fail on a real one, and its speed says nothing about real GPUs. Only
-// tests are allowed to import this package.
+// Package softgpu builds a software GPU for tests: it compiles C sources with gcc to replacements
+// for libcuda.so.1 and libnccl.so.2 that have the same binary interface. A test sets SYMMEM_CUDA
+// and SYMMEM_NCCL to the paths that Build returns, and can then run the whole nccl backend without
+// a GPU. A program that works on the software GPU may still fail on a real one.
 //
 // Each allocation of device memory is a memfd, mapped where the program requests it. Each stream is
-// a thread with a queue. The kernels of package kernels are compiled for the processor, and their
-// threads run as coroutines on the stream's thread. The ranks of a communicator share a memfd of
-// the process that created the unique ID. The interfaces follow cuda.h (CUDA 12 and 13), nccl.h
-// (2.27 to 2.30) and the behavior observed on GPUs with NCCL 2.28.9.
-//
-// Build compiles the libraries. A test then sets SYMMEM_CUDA and SYMMEM_NCCL to their paths. The
-// libraries are cached in ~/.cache/symmem-softgpu until they have not been used for a week. src/abi
-// contains the C interface, src/cuda the driver, src/nccl the collectives, and src/gpu the device
-// as kernels see it.
+// a thread with a queue. The kernels of package kernels are compiled for the CPU, and their threads
+// run as coroutines on the stream's thread. The interfaces follow cuda.h (CUDA 12 and 13), nccl.h
+// (2.27 to 2.30) and the behavior observed on GPUs with NCCL 2.28.9. src/abi contains the C
+// interface, src/cuda the driver, src/nccl the collectives, and src/gpu the device as kernels see
+// it.
 //
 // # Behavior
 //
 //   - Copies and fills of memory to which the stream's device has no access cause error 700, which
 //     is permanent for the CUDA context. The CPU can read all memory that any device can access.
-//   - All work on streams is asynchronous, except copies of pageable memory.
 //   - cuModuleLoadData accepts any image and finds kernels by name. The call that loads a kernel
 //     waits until no other kernel of the process runs on the device.
 //   - Captures follow CUDA's rules for modes, threads, joined streams and forbidden calls (codes
-//     900 to 908). A wait in a graph waits for the last record of the event before the launch (seen
-//     on an H100).
-//   - The process that created the unique ID must live until all ranks have connected.
-//   - Collectives on memory outside windows (memory registered on all ranks) copy through shared
-//     memory. A send buffer whose last 4-byte word is not inside its allocation causes error 700,
-//     because NCCL reads whole words.
+//     900 to 908). A wait in a graph waits for the last record of the event before the launch.
+//   - Collectives outside windows (memory registered on all ranks) copy through shared memory. A
+//     send buffer whose last 4-byte word is not inside its allocation causes error 700, because
+//     NCCL reads whole words.
 //   - Collectives on windows reduce f32, f16 and bf16 if the emulated NCCL version does so, and
 //     gather any type. They add in the order of ranks, and add 16-bit types in float32.
 //   - Init, the first collective, registrations and kernels wait for a missing rank until
-//     ncclCommAbort. Destroy, finalize and abort wait for graphs. Abort also waits for all work on
-//     the device, and until then blocks other calls in that context except queries (seen on an
-//     H100).
+//     ncclCommAbort. Destroy, finalize and abort wait for graphs. Abort waits for all work on the
+//     device, and until then blocks other calls in that context except queries.
 //   - The nth windows of all ranks belong together. If their sizes differ, every rank gets code 1.
-//     A registration during a capture returns code 1 and invalidates the capture (before 2.30.7). A
-//     buffer that extends past its allocation, or the launch of a graph after its window was
-//     deregistered, causes an illegal access.
-//   - Unsupported entry points return code 801.
+//     A registration during a capture returns code 1 and invalidates the capture. A buffer that
+//     extends past its allocation, or the launch of a graph after its window was deregistered,
+//     causes an illegal access.
+//   - Unsupported functions return code 801.
 //   - softgpu_runs(name) returns how often a kernel has been started in the process.
 //
 // # Kernels
 //
-// src/gpu/device.h replaces the header of the same name in package kernels. A launch runs on the
-// thread of its stream, with at most 2048 warps at the same time. Each GPU thread has a stack of 16
-// KiB, and runs until it waits for its warp or block, returns, or calls dev::pause. A kernel that
-// polls memory must call dev::pause, or it never finishes.
+// src/gpu/device.h replaces the header of the same name in package kernels. At most 2048 warps run
+// at the same time. Each GPU thread has a stack of 16 KiB, and runs until it waits for its warp or
+// block, returns, or calls dev::pause. A kernel that polls memory must call dev::pause, or it never
+// finishes.
 //
-// Accesses to an aligned line of 128 bytes are atomic: the last word of the line is written last
-// and read first. Misaligned accesses kill the process. Arithmetic is that of the device: no
-// fused multiply-add, rounding to nearest even, NaNs 0x7fffffff and 0x7fff, and the minimum and
-// maximum of IEEE 754-2019.
+// Accesses to an aligned line of 128 bytes are atomic. Misaligned accesses kill the process.
+// Arithmetic is that of the device: no fused multiply-add, rounding to nearest even, NaNs
+// 0x7fffffff and 0x7fff, and the minimum and maximum of IEEE 754-2019.
 //
 // # Environment
 //
@@ -82,7 +69,9 @@
 //   - NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE: with subsystem TUNING, rank 0 logs the
 //     path of each call.
 //
-// # Not emulated
+// # Limits
+//
+// Not emulated:
 //
 //   - kernels other than ours, shared memory, cooperative launches, multicast, memory pools,
 //     managed memory, contexts other than the primary one

@@ -11,10 +11,9 @@ import (
 
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// kernelFlags returns the flags for compiling kernels. The header that emulates the device takes
-// precedence over the kernels' header of the same name. Contraction is disabled, as on the device,
-// and unaligned accesses kill the process. Warnings are disabled, because builds for GPUs report
-// them.
+// The emulating header takes precedence over the kernels' header of the same name. As on the
+// device, multiply-add is not contracted, and unaligned accesses kill the process. Warnings are
+// disabled, because builds for GPUs report them.
 func kernelFlags(dir string) []string {
 	return []string{
 		"-x", "c++", "-std=c++17", "-O2", "-g", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti",
@@ -25,7 +24,7 @@ func kernelFlags(dir string) []string {
 	}
 }
 
-// compileKernels compiles all kernels together with a table of them. It returns the path of the
+// compileKernels compiles all kernels together with a table of them, and returns the path of the
 // object file.
 func compileKernels(dir string, flags []string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(kernelsIn(dir), "src", "*.cu"))
@@ -60,8 +59,8 @@ func includes(files []string) string {
 	return b.String()
 }
 
-// kernelMark precedes each kernel in the output of the preprocessor. The table is generated from
-// this output, because macros generate the names of kernels.
+// kernelMark precedes each kernel in the output of the preprocessor, because macros generate the
+// kernels' names.
 const kernelMark = "SOFTGPU_KERNEL"
 
 var kernelName = regexp.MustCompile(`\b` + kernelMark + `\s+(\w+)\s*\(`)

@@ -7,36 +7,34 @@ import (
 	"sync/atomic"
 )
 
-// Gate counts the calls between Enter and Leave. After Close, Enter admits no more calls, and Empty
-// reports whether all admitted calls have ended. The zero Gate is open. A Gate must not be copied
-// after first use.
+// Gate counts the calls between Enter and Leave. After Close, Enter returns false, and Empty
+// reports whether all calls have ended. The zero Gate is open. A Gate must not be copied after
+// first use.
 //
 // A Gate can be biased towards its owner, the goroutine that calls Enter most often. The owner
-// counts its calls with plain stores in a word that only the owner writes. Other goroutines count
-// their calls in an atomic word. Close withdraws the bias and makes every processor execute a
-// memory barrier. After the barrier, either the owner has seen the withdrawal or Close sees the
-// owner's count.
+// counts its calls with plain stores in a word that only it writes, and other goroutines in an
+// atomic word. Close withdraws the bias and makes every processor execute a memory barrier. Then
+// either the owner has seen the withdrawal or Close sees the owner's count.
 type Gate struct {
 	bias          atomic.Pointer[bias]
-	unbiasedCount atomic.Int64   // number of calls of other goroutines, plus closedUnit for each Close
+	unbiasedCount atomic.Int64   // calls of other goroutines, plus closedUnit for each Close
 	lastUnbiased  atomic.Uintptr // goroutine of the last call in unbiasedCount
-	repeatCount   atomic.Int32   // number of consecutive such calls by lastUnbiased
+	repeatCount   atomic.Int32   // consecutive calls by lastUnbiased
 
-	biasMu     sync.Mutex // held while the bias changes; no other lock is acquired meanwhile
-	latestBias *bias      // latest bias, even after its withdrawal; guarded by biasMu
+	biasMu     sync.Mutex // held while the bias changes, without other locks
+	latestBias *bias      // even after its withdrawal; guarded by biasMu
 }
 
 // Pass is the result of Gate.Enter, for Gate.Leave.
 type Pass struct{ bias *bias }
 
 const (
-	closedUnit = 1 << 32 // larger than the number of calls
-	// gateOwnerThreshold is the number of consecutive calls that make a goroutine the owner.
+	closedUnit         = 1 << 32 // larger than the number of calls
 	gateOwnerThreshold = 1000
 )
 
-// Enter begins a call, or returns false if the gate is closed. The same goroutine must end the call
-// with Leave. Calls can be nested.
+// Enter begins a call, or returns false if the gate is closed. The same goroutine must call Leave.
+// Calls can be nested.
 func (g *Gate) Enter() (Pass, bool) {
 	if p := g.EnterAs(Self()); p != (Pass{}) {
 		return p, true
@@ -44,9 +42,9 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterUnbiased()
 }
 
-// EnterAs begins a call if me, the running goroutine, is the gate's owner. Otherwise it returns the
-// zero Pass, and the caller must call Enter. EnterAs is small enough for Go to inline. For the
-// order of its stores and loads, see Lock.Lock.
+// EnterAs is a faster Enter for the owner, which Go can inline. If me, the running goroutine, is
+// not the owner, it returns the zero Pass, and the caller must call Enter. For the order of its
+// stores and loads, see Lock.Lock.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -60,7 +58,7 @@ func (g *Gate) EnterAs(me Goroutine) Pass {
 	return Pass{b}
 }
 
-// Goroutine identifies one of the running goroutines.
+// Goroutine identifies a running goroutine.
 type Goroutine uintptr
 
 // Self returns the running goroutine.
@@ -105,8 +103,8 @@ func (g *Gate) setOwner(owner uintptr) {
 	g.bias.Store(g.latestBias)
 }
 
-// withdraw ends the bias. This goroutine can then read the owner's calls from latestBias.busy. The
-// caller must hold biasMu.
+// After withdraw, this goroutine can read the owner's calls from latestBias.busy. The caller must
+// hold biasMu.
 func (g *Gate) withdraw() {
 	if g.bias.Load() != nil {
 		g.bias.Store(nil)
@@ -114,7 +112,7 @@ func (g *Gate) withdraw() {
 	}
 }
 
-// Close closes the gate until Open has been called once for every Close.
+// Close closes the gate until Open has been called as often.
 func (g *Gate) Close() {
 	g.unbiasedCount.Add(closedUnit)
 	g.biasMu.Lock()
@@ -128,7 +126,7 @@ func (g *Gate) Open() { g.unbiasedCount.Add(-closedUnit) }
 // Closed reports whether the gate is closed.
 func (g *Gate) Closed() bool { return g.unbiasedCount.Load() >= closedUnit }
 
-// Empty reports whether all admitted calls have ended. The gate must be closed.
+// Empty reports whether all calls have ended. The gate must be closed.
 func (g *Gate) Empty() bool {
 	g.biasMu.Lock()
 	defer g.biasMu.Unlock()

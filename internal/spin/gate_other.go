@@ -4,11 +4,10 @@ package spin
 
 import "sync/atomic"
 
-// Gate counts the calls that are inside a section of code. After Close, Enter refuses calls, and
-// Empty reports whether all calls have left. The zero Gate is open. A Gate must not be copied after
-// first use.
+// Gate counts the calls between Enter and Leave. After Close, Enter returns false, and Empty
+// reports whether all calls have ended. The zero Gate is open.
 type Gate struct {
-	calls atomic.Int64 // number of calls inside, plus closedUnit for each Close
+	calls atomic.Int64 // plus closedUnit for each Close
 }
 
 // Pass is the result of Gate.Enter, for Gate.Leave.
@@ -16,7 +15,7 @@ type Pass struct{}
 
 const closedUnit = 1 << 32
 
-// Enter begins a call, or returns false if the gate is closed. Leave ends the call.
+// Enter begins a call, or returns false if the gate is closed. Leave ends it.
 func (g *Gate) Enter() (Pass, bool) {
 	if g.calls.Add(1) >= closedUnit {
 		g.calls.Add(-1)
@@ -28,7 +27,7 @@ func (g *Gate) Enter() (Pass, bool) {
 // EnterAs returns the zero Pass, because this Gate has no bias.
 func (g *Gate) EnterAs(Goroutine) Pass { return Pass{} }
 
-// Goroutine identifies one of the running goroutines.
+// Goroutine identifies a running goroutine.
 type Goroutine struct{}
 
 // Self returns the running goroutine.
@@ -37,14 +36,14 @@ func Self() Goroutine { return Goroutine{} }
 // Leave ends a call.
 func (g *Gate) Leave(Pass) { g.calls.Add(-1) }
 
-// Close makes the gate refuse calls until Open has been called once for every Close.
+// Close closes the gate until Open has been called as often.
 func (g *Gate) Close() { g.calls.Add(closedUnit) }
 
 // Open undoes one Close.
 func (g *Gate) Open() { g.calls.Add(-closedUnit) }
 
-// Closed reports whether calls are refused.
+// Closed reports whether the gate is closed.
 func (g *Gate) Closed() bool { return g.calls.Load() >= closedUnit }
 
-// Empty reports whether no call is inside. The gate must be closed.
+// Empty reports whether all calls have ended. The gate must be closed.
 func (g *Gate) Empty() bool { return g.calls.Load()%closedUnit == 0 }

@@ -1,7 +1,8 @@
 package spin
 
-// A line has a sequence number at offset 0, a digest at offset 8, and the payload at offset 16.
+// A line is a cache line with a sequence number at offset 0, a digest at offset 8, and the payload
+// at offset 16.
 const (
-	LineBytes   = 64 // size and alignment of a line in bytes
-	LinePayload = 48 // payload of a line in bytes
+	LineBytes   = 64 // size and alignment
+	LinePayload = 48
 )

@@ -10,56 +10,52 @@ import (
 	"time"
 )
 
-// Lock is a mutual exclusion lock that one goroutine acquires often and others acquire rarely.
-// Goroutines that wait long for the lock use little CPU time. The zero Lock is unlocked. A Lock
-// must not be copied after first use, and its holder must not acquire it again.
+// Lock is a mutual exclusion lock that one goroutine acquires often and others acquire rarely. The
+// zero Lock is unlocked. A Lock must not be copied after first use.
 //
-// A goroutine that has acquired the lock lockOwnerThreshold times in a row becomes its owner: the
-// lock is then biased. The owner acquires the lock by a plain store to busy, which is faster than
-// an atomic instruction. Without a bias, a goroutine acquires the lock by a compare-and-swap of
-// held. Any other goroutine that acquires the lock ends the bias. It sets held, clears bias, makes
-// every processor that runs a thread of this process execute a memory barrier (membarrier(2)), and
-// waits until busy is 0. The owner sets busy before it checks bias. After the barrier, either the
-// owner has seen that bias is nil, or the other goroutine sees busy. A TryLock that sees busy
-// restores bias before it clears held. Each bias is a new variable, so that a former owner cannot
-// disturb the next one.
+// A goroutine that acquires the lock lockOwnerThreshold times in a row becomes its owner, and the
+// lock is biased. The owner acquires it by a plain store to busy. Any other goroutine ends the
+// bias: it sets held by a compare-and-swap, clears bias, makes every processor that runs this
+// process execute a memory barrier (membarrier(2)), and waits until busy is 0. The owner sets busy
+// before it checks bias, so after the barrier either the owner has seen that bias is nil, or the
+// other goroutine sees busy. A TryLock that sees busy restores bias before it clears held. Each
+// bias is a new variable, so that a former owner cannot disturb the next one.
 //
-// Waiting goroutines yield and then sleep briefly, so that Unlock need not wake them. If
-// membarrier(2) is not available, the lock never has a bias.
+// Waiting goroutines yield and then sleep briefly, so Unlock does not wake them. Without
+// membarrier(2), the lock never has a bias.
 type Lock struct {
 	bias        atomic.Pointer[bias]
-	heldBias    *bias   // bias through which the holder acquired the lock; nil if it set held
+	heldBias    *bias   // the holder's bias; nil if it set held
 	held        uint32  // 1 if a goroutine holds the lock without a bias, or waits for the owner
-	repeatCount uint32  // number of consecutive acquisitions by lastHolder; guarded by held
+	repeatCount uint32  // consecutive acquisitions by lastHolder; guarded by held
 	lastHolder  uintptr // goroutine that set held last; guarded by held
 }
 
 type bias struct {
 	owner uintptr // goroutine
-	busy  uint32  // number of the owner's calls in the Gate; for a Lock, 0 or 1
+	busy  uint32  // the owner's calls in the Gate; for a Lock, 0 or 1
 	_     [LineBytes]byte
 }
 
 const (
-	// lockOwnerThreshold is the number of consecutive acquisitions that make a goroutine the owner.
-	// To end a bias takes a few microseconds.
+	// Ending a bias takes a few microseconds.
 	lockOwnerThreshold = 200
-	// A waiting goroutine yields yieldRounds times and then sleeps, at first for firstSleep. After
-	// every sleepsPerStep sleeps, the length of a sleep doubles, up to maxDoublings times.
+	// A waiting goroutine yields yieldRounds times and then sleeps. After every sleepsPerStep
+	// sleeps, the length of a sleep doubles, up to maxDoublings times.
 	yieldRounds   = 100
 	firstSleep    = 50 * time.Microsecond
 	sleepsPerStep = 20
 	maxDoublings  = 4
 )
 
-// goroutine returns an identifier that is unique among the running goroutines.
+// goroutine returns an identifier of the running goroutine.
 func goroutine() uintptr
 
 // Lock acquires the lock.
 //
-// Lock and Unlock write busy with plain stores. That is safe because Go's compiler keeps stores in
-// program order, and moves no load past a later store, an atomic load or a call. amd64 makes stores
-// visible in that order, after all earlier loads.
+// Lock and Unlock write busy with plain stores: Go's compiler keeps stores in program order, and
+// moves no load past a later store, an atomic load or a call. amd64 makes stores visible in that
+// order, after all earlier loads.
 func (l *Lock) Lock() {
 	if b := l.bias.Load(); b != nil {
 		if b.owner == goroutine() && l.lockBiased(b) {
@@ -69,9 +65,8 @@ func (l *Lock) Lock() {
 	l.lockUnbiased()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it did. It never waits. It may fail
-// while another goroutine is trying to acquire the lock. If the lock has another owner, TryLock
-// takes a microsecond or two.
+// TryLock acquires the lock if it is free, and reports whether it did. It never waits, but may fail
+// while another goroutine is trying to acquire the lock.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -89,7 +84,7 @@ func (l *Lock) TryLock() bool {
 		l.heldBias = nil
 		return true
 	}
-	// The owner holds the lock. The next goroutine that sets held must see the bias.
+	// The next goroutine that sets held must see the bias.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
 	return false
@@ -131,8 +126,8 @@ func (l *Lock) lockUnbiased() {
 	}
 }
 
-// withdraw ends the bias and returns it, or nil if there is none. The caller must have set held.
-// Afterwards, either the owner has seen that bias is nil, or this goroutine can see busy.
+// The caller of withdraw must have set held. Afterwards, either the owner has seen that bias is
+// nil, or this goroutine can see busy.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
@@ -152,7 +147,6 @@ func (l *Lock) unlockUnbiased() {
 	StoreRelease32(&l.held, 0)
 }
 
-// pause yields in early rounds, and sleeps in later rounds.
 func pause(round int) {
 	if round < yieldRounds {
 		runtime.Gosched()
@@ -161,7 +155,6 @@ func pause(round int) {
 	time.Sleep(firstSleep << min((round-yieldRounds)/sleepsPerStep, maxDoublings))
 }
 
-// The system call membarrier(2) and its commands.
 const (
 	membarrierCall      = 324
 	membarrierExpedited = 1 << 3
@@ -174,8 +167,8 @@ var canBarrier = sync.OnceValue(func() bool {
 	return errno == 0
 })
 
-// barrier makes every running thread of this process execute a full memory barrier. canBarrier must
-// have returned true. barrier panics on errors, which would break mutual exclusion.
+// barrier makes every running thread of this process execute a full memory barrier. It panics on
+// errors, which would break mutual exclusion.
 func barrier() {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierExpedited, 0, 0)
 	if errno != 0 {

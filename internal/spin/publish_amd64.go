@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// Publish64 stores v in a variable of this process. There may be concurrent readers, but only one
-// writer at a time. A reader that loads v sees all earlier stores.
+// Publish64 stores v for concurrent readers in this process. There must be only one writer at a
+// time. A reader that loads v sees all earlier stores.
 func Publish64(p *atomic.Uint64, v uint64) { *(*uint64)(unsafe.Pointer(p)) = v }
 
 // Publish is like Publish64, but for a pointer.

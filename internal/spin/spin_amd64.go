@@ -24,12 +24,12 @@ func LoadAcquire64(p *uint64) uint64
 //go:noescape
 func LoadAcquire32(p *uint32) uint32
 
-// Pause executes n PAUSE instructions. Each takes 40 to 140 cycles on current processors.
+// Pause executes n PAUSE instructions of 40 to 140 cycles each.
 func Pause(n uint32)
 
-// Until64 polls until *p is want: first up to tight times without a pause, and then up to paused
-// times with a PAUSE after each poll. It returns false if no poll finds want. The load that finds
-// want has acquire order.
+// Until64 polls until *p is want: up to tight times without a pause, and then up to paused times
+// with a PAUSE after each poll. It returns false if no poll finds want. The load that finds want
+// has acquire order.
 //
 //go:noescape
 func Until64(p *uint64, want uint64, tight, paused uint32) bool
@@ -39,22 +39,18 @@ func Until64(p *uint64, want uint64, tight, paused uint32) bool
 //go:noescape
 func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool
 
-// PutLine writes a message to the line at dst, which must be aligned to 64 bytes. It writes n bytes
-// of payload from src to dst+16, then digest to dst+8, and finally seq to dst, with release order.
-// A thread that loads seq with acquire order sees the rest of the line. Payload bytes beyond n keep
-// their values. PutLine writes at most LinePayload bytes of payload.
+// PutLine writes a message to the line at dst: n bytes of payload from src, at most LinePayload,
+// then digest, and finally seq, with release order. Payload bytes beyond n keep their values.
 //
 //go:noescape
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int)
 
-// PrefetchWrite is a hint that a line is about to be written. It changes no memory, and an unmapped
-// address causes no fault. If another thread is still polling the line, the prefetch costs both
-// threads an additional transfer of the line.
+// PrefetchWrite is a hint that a line is about to be written. If another thread is still polling
+// the line, both threads need an additional transfer of the line.
 //
 //go:noescape
 func PrefetchWrite(line unsafe.Pointer)
 
-// Ticks returns the processor's time-stamp counter, whose frequency is unknown. The counter may
-// change its speed if it is not invariant, and may jump back if the processors' counters are not
-// synchronized.
+// Ticks returns the processor's time-stamp counter, whose frequency is unknown and may change. It
+// may jump back if the processors' counters are not synchronized.
 func Ticks() uint64

@@ -19,7 +19,7 @@ func LoadAcquire64(p *uint64) uint64 { return atomic.LoadUint64(p) }
 // LoadAcquire32 loads *p with acquire order.
 func LoadAcquire32(p *uint32) uint32 { return atomic.LoadUint32(p) }
 
-// Pause waits for a short time that is proportional to n. It does not access shared memory.
+// Pause waits for a short time that is proportional to n, without access to shared memory.
 func Pause(n uint32) {
 	const roundsPerPause = 32
 	var local atomic.Uint32
@@ -28,8 +28,8 @@ func Pause(n uint32) {
 	}
 }
 
-// Until64 polls until *p is want: first up to tight times without a pause, and then up to paused
-// times with a pause after each poll. It returns false if no poll finds want.
+// Until64 polls until *p is want: up to tight times without a pause, and then up to paused times
+// with a pause after each poll. It returns false if no poll finds want.
 func Until64(p *uint64, want uint64, tight, paused uint32) bool {
 	for range tight {
 		if atomic.LoadUint64(p) == want {
@@ -61,8 +61,8 @@ func UntilAtLeast64(p *uint64, want uint64, tight, paused uint32) bool {
 	return false
 }
 
-// PutLine writes a message to the line at dst, which must be aligned to 64 bytes: the payload of at
-// most LinePayload bytes, then digest, and finally seq, with release order.
+// PutLine writes a message to the line at dst: n bytes of payload from src, at most LinePayload,
+// then digest, and finally seq, with release order.
 func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) {
 	n = min(n, LinePayload)
 	if n > 0 {
@@ -72,7 +72,7 @@ func PutLine(dst unsafe.Pointer, seq, digest uint64, src unsafe.Pointer, n int) 
 	atomic.StoreUint64((*uint64)(dst), seq)
 }
 
-// PrefetchWrite is a hint that a line is about to be written. It does nothing in this build.
+// PrefetchWrite does nothing in this build.
 func PrefetchWrite(unsafe.Pointer) {}
 
 // Ticks returns 0 in this build.

@@ -2,7 +2,6 @@ package main
 
 import "fmt"
 
-// avx2 generates code for AVX2 and F16C.
 type avx2 struct{}
 
 func (avx2) setName() string            { return "AVX2" }
@@ -11,8 +10,8 @@ func (avx2) hasMasks() bool             { return false }
 func (avx2) cleanUpInstruction() string { return "VZEROUPPER" }
 func (avx2) registerName(i int) string  { return ymm(i) }
 
-// ymm returns the name of vector register i, as numbered in main.go. xmm returns the name of the
-// register's lower half.
+// ymm returns the name of vector register i, as numbered in main.go, and xmm that of its lower
+// half.
 func ymm(i int) string { return fmt.Sprintf("Y%d", i) }
 func xmm(i int) string { return fmt.Sprintf("X%d", i) }
 
@@ -42,7 +41,6 @@ func (avx2) loadOperand(p *program, k kernel, address string) {
 	p.emit("VPBROADCAST"+suffix, address, ymm(15))
 }
 
-// jumpIfNotFinite is like avx512.jumpIfNotFinite.
 func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
@@ -58,7 +56,6 @@ func (avx2) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	p.emit("JNE", label)
 }
 
-// loadAsFloat32 is like avx512.loadAsFloat32.
 func (avx2) loadAsFloat32(p *program, k kernel, address string, low, high int) {
 	if k.element.name == "Float16" {
 		p.emit("VCVTPH2PS", address, ymm(low))
@@ -102,7 +99,7 @@ func (s avx2) lanes(p *program, k kernel, operand string, acc int) {
 	case k.element.isFloat && (k.operation.name == "Min" || k.operation.name == "Max"):
 		s.minOrMax(p, k, operand, ymm(acc))
 	case k.operation.name == "Prod" && k.element.size == 1:
-		// This code is like avx512.lanes, but the highest bit of each byte selects the blend.
+		// The code is like avx512.lanes, but the highest bit of each byte selects the blend.
 		p.emit("VPMULLW", operand, ymm(acc), ymm(10))
 		p.emit("VPSRLW", "$8", ymm(acc), ymm(acc))
 		p.emit("VPAND", operand, ymm(12), operand)
@@ -135,9 +132,9 @@ func (avx2) minOrMaxUint64(p *program, k kernel, operand, acc string) {
 	p.emit("VBLENDVPD", ymm(10), operand, acc, acc)
 }
 
-// minOrMax computes the result with both orders of the operands. The two results differ only for
-// zeros, from which OR gives -0 and AND gives +0. If a lane has a NaN, its operands are added, so
-// that the result is a NaN.
+// minOrMax computes the result with both orders of the operands, which differ only for zeros: OR
+// gives -0 and AND gives +0. If a lane has a NaN, its operands are added, so that the result is a
+// NaN.
 func (avx2) minOrMax(p *program, k kernel, operand, acc string) {
 	instruction := map[string]string{
 		"Min": "VMIN",
@@ -152,8 +149,7 @@ func (avx2) minOrMax(p *program, k kernel, operand, acc string) {
 	p.emit("VBLENDV"+k.element.laneSuffix, ymm(11), acc, ymm(10), acc)
 }
 
-// multiply64 computes 64-bit products from products of 32-bit halves: low*low + (low*high +
-// high*low)<<32.
+// multiply64 computes 64-bit products from 32-bit halves: low*low + (low*high + high*low)<<32.
 func (avx2) multiply64(p *program, operand, acc string) {
 	p.emit("VPSRLQ", "$32", acc, ymm(10))
 	p.emit("VPMULUDQ", operand, ymm(10), ymm(10))
@@ -165,7 +161,6 @@ func (avx2) multiply64(p *program, operand, acc string) {
 	p.emit("VPADDQ", ymm(10), acc, acc)
 }
 
-// jumpIfNaN is like avx512.jumpIfNaN.
 func (avx2) jumpIfNaN(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	n := k.registers(units)
@@ -202,7 +197,7 @@ func (avx2) packAccumulators(p *program, k kernel, unit int) {
 		p.emit("VCVTPS2PH", "$0", ymm(high), xmm(high))
 		p.emit("VINSERTI128", "$1", xmm(high), ymm(low), ymm(low))
 	case "BFloat16":
-		// This code is like avx512.packAccumulators.
+		// The code is like avx512.packAccumulators.
 		for _, acc := range []int{low, high} {
 			p.emit("VPSRLD", "$16", ymm(acc), ymm(8))
 			p.emit("VPAND", ymm(13), ymm(8), ymm(8))

@@ -11,8 +11,8 @@ func (avx512) hasMasks() bool             { return true }
 func (avx512) cleanUpInstruction() string { return "" }
 func (avx512) registerName(i int) string  { return zmm(i) }
 
-// zmm returns the name of vector register i, as numbered in main.go. lowerHalf returns the name of
-// the register's lower half.
+// zmm returns the name of vector register i, as numbered in main.go, and lowerHalf that of its
+// lower half.
 func zmm(i int) string       { return fmt.Sprintf("Z%d", 16+i) }
 func lowerHalf(i int) string { return fmt.Sprintf("Y%d", 16+i) }
 
@@ -37,8 +37,7 @@ func (avx512) loadOperand(p *program, k kernel, address string) {
 	p.emit("VPBROADCAST"+suffix, address, zmm(15))
 }
 
-// jumpIfNotFinite subtracts each accumulator from itself. The result is a NaN unless the
-// accumulator is finite.
+// jumpIfNotFinite subtracts each accumulator from itself, which gives a NaN unless it is finite.
 func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	const unordered = "$3"
 	for i := range k.registers(units) {
@@ -54,7 +53,6 @@ func (avx512) jumpIfNotFinite(p *program, k kernel, units int, label string) {
 	p.emit("JNE", label)
 }
 
-// loadVector loads a vector from memory without converting its elements.
 func (avx512) loadVector(p *program, k kernel, address, register string, mode access) {
 	move := fmt.Sprintf("VMOVDQU%d", 8*k.element.size)
 	if mode == accessMasked {
@@ -64,8 +62,8 @@ func (avx512) loadVector(p *program, k kernel, address, register string, mode ac
 	p.emit(move, address, register)
 }
 
-// loadAsFloat32 loads a vector of 16-bit floats into two registers of float32. For BFloat16, the
-// low register gets the even elements and the high register the odd ones, which avoids a shuffle.
+// For BFloat16, the low register gets the even elements and the high register the odd ones, which
+// avoids a shuffle.
 func (s avx512) loadAsFloat32(p *program, k kernel, address string, low, high int, mode access) {
 	if mode == accessMasked {
 		s.loadVector(p, k, address, zmm(11), mode)
@@ -122,8 +120,8 @@ func needsRegister(k kernel) bool {
 func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	switch {
 	case k.element.isFloat && (k.operation.name == "Min" || k.operation.name == "Max"):
-		// Bit 2 of rangeControl makes the instruction order -0 before +0. If a lane has a NaN, its
-		// operands are added, so that the result is a NaN.
+		// Bit 2 of rangeControl orders -0 before +0. If a lane has a NaN, its operands are added,
+		// so that the result is a NaN.
 		rangeControl := map[string]string{"Min": "$4", "Max": "$5"}[k.operation.name]
 		p.emit("VCMP"+k.element.laneSuffix, "$3", operand, zmm(acc), "K2")
 		p.emit("VRANGE"+k.element.laneSuffix, rangeControl, operand, zmm(acc), zmm(10))
@@ -141,9 +139,9 @@ func (avx512) lanes(p *program, k kernel, operand string, acc int) {
 	}
 }
 
-// jumpIfNaN compares accumulators in pairs. Two lanes are unordered if either of them is a NaN.
+// Two lanes are unordered if either of them is a NaN.
 func (avx512) jumpIfNaN(p *program, k kernel, units int, label string) {
-	const ordered = "$7" // neither operand is a NaN
+	const ordered = "$7"
 	n := k.registers(units)
 	testInstruction := map[bool]string{true: "KORTESTB", false: "KORTESTW"}[k.element.size == 8]
 	for i := 0; i < n; i += 2 {
@@ -177,7 +175,7 @@ func (avx512) packAccumulators(p *program, k kernel, unit int) {
 		p.emit("VCVTPS2PH", "$0", zmm(high), lowerHalf(high))
 		p.emit("VINSERTI64X4", "$1", lowerHalf(high), zmm(low), zmm(low))
 	case "BFloat16":
-		// To round to nearest even, the code adds 0x7FFF plus the last bit that is kept.
+		// Adding 0x7FFF plus the last bit that is kept rounds to nearest even.
 		for _, acc := range []int{low, high} {
 			p.emit("VPSRLD", "$16", zmm(acc), zmm(8))
 			p.emit("VPANDD", zmm(13), zmm(8), zmm(8))

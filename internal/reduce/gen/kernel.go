@@ -14,7 +14,6 @@ type kernel struct {
 // accumulators is the number of vector registers that hold a block.
 const accumulators = 8
 
-// access selects how a vector in memory is loaded or stored.
 type access int
 
 const (
@@ -23,13 +22,13 @@ const (
 	accessStreamed        // bypassing the caches
 )
 
-// instructionSet generates code for one instruction set. A unit is one vector in memory, which has
-// one accumulator, or two if its elements are 16-bit floats.
+// instructionSet generates code for one instruction set. A unit is one vector in memory. It has one
+// accumulator, or two if its elements are 16-bit floats.
 type instructionSet interface {
 	setName() string
-	vectorBytes() int           // size of a vector
-	hasMasks() bool             // whether the last line is processed with masks
-	cleanUpInstruction() string // instruction before the return, or ""
+	vectorBytes() int
+	hasMasks() bool             // the last line is processed with masks
+	cleanUpInstruction() string // before the return, or ""
 	registerName(i int) string
 	loadConstants(p *program, k kernel)
 	load(p *program, k kernel, unit int, address string, mode access)
@@ -39,7 +38,6 @@ type instructionSet interface {
 	// jumpIfNotFinite jumps if an accumulator of the first units holds an infinity or a NaN.
 	jumpIfNotFinite(p *program, k kernel, units int, label string)
 	jumpIfNaN(p *program, k kernel, units int, label string)
-	// replaceNaNs replaces every NaN in the accumulators of the first units.
 	replaceNaNs(p *program, k kernel, units int)
 	packAccumulators(p *program, k kernel, unit int)
 	store(p *program, k kernel, unit int, address string, mode access)
@@ -61,8 +59,8 @@ func fileName(set instructionSet) string {
 	return "kernels_" + strings.ToLower(set.setName()) + "_amd64.s"
 }
 
-// symbol returns the name of the kernel's function. Integers of the same size share a function if
-// their results have the same bits, and all integers share bitwise operations.
+// Integers of the same size share a function if their results have the same bits, and all integers
+// share bitwise operations.
 func (k kernel) symbol(set instructionSet) string {
 	name := k.element.name
 	switch {
@@ -81,8 +79,7 @@ func (k kernel) registers(units int) int {
 	return units
 }
 
-// canonicalNaN returns the bits that replace every NaN. For BFloat16, the bits that rounding
-// removes are zero, so that rounding does not carry.
+// For BFloat16, the bits that rounding removes are zero, so that rounding does not carry.
 func (k kernel) canonicalNaN() uint64 {
 	switch k.element.name {
 	case "Float64":
@@ -128,8 +125,8 @@ func assemble(set instructionSet) []byte {
 }
 
 // writeEntry writes the function that Go calls, which jumps to a kernel. If the thread has unusual
-// arithmetic settings, the function changes the settings for the kernel and restores them
-// afterwards. It saves the settings in the stack space of arguments that it has already read.
+// arithmetic settings, it changes them for the kernel. It saves the settings in the stack space of
+// arguments that it has already read.
 func writeEntry(p *program, set instructionSet) {
 	fmt.Fprintf(p, "// func reduce%s(kernel uint32, dsts *unsafe.Pointer, ndst int, "+
 		"srcs *unsafe.Pointer, nsrc int, from, to int, flags uint64, last *division)\n",
@@ -174,9 +171,8 @@ func writeEntry(p *program, set instructionSet) {
 }
 
 // testAddition contains two vectors, and their sum according to IEEE 754. The first lane detects
-// whether the thread flushes subnormal numbers to zero, as after torch.set_flush_denormal. The
-// other lanes detect whether it rounds to nearest even. Reading MXCSR instead would take about 20
-// ns.
+// whether the thread flushes subnormal numbers to zero, and the others whether it rounds to nearest
+// even. Reading MXCSR instead would take about 20 ns.
 var testAddition = [3][4]uint32{
 	{1, 0x3F800000, 0xBF800000, 0x3F800001},
 	{1, 0x33800000, 0xB3800000, 0x33800000},
@@ -243,21 +239,19 @@ func lastLanes(p *program, set instructionSet, k kernel) {
 	p.emit("KMOVQ", "AX", "K1")
 }
 
-// stage generates the code that processes one block.
 type stage struct {
 	*program
-	late   *program // code that is placed after the return
+	late   *program // placed after the return
 	set    instructionSet
 	kernel kernel
-	prefix string // prefix of the stage's labels
+	prefix string // of the stage's labels
 	units  int
 	access access
 }
 
-// twoSourceLoops writes loops for the most common calls, which have two sources and one or two
-// destinations. Keeping the pointers in registers makes calls with one destination up to a third
-// faster if the data is in the L1 cache. Storing vectors to two destinations alternately is 7 %
-// faster if the data is in the L2 cache.
+// twoSourceLoops writes loops for two sources and one or two destinations, the most common calls.
+// With pointers in registers, calls with one destination are up to a third faster if the data is in
+// the L1 cache. Alternate stores to two destinations are 7 % faster if the data is in the L2 cache.
 func (s *stage) twoSourceLoops() {
 	s.emit("CMPQ", "R9", "$2")
 	s.emit("JNE", "block")
@@ -280,8 +274,8 @@ func (s *stage) twoSourceLoops() {
 	s.late.Write(later.Bytes())
 }
 
-// twoSourceLoop writes one loop. Unless results must first be packed, the loop stores them before
-// it checks for NaNs, so that loads and stores alternate. If there are NaNs, it stores them again.
+// twoSourceLoop stores results before it checks for NaNs, unless they must first be packed, so that
+// loads and stores alternate. If there are NaNs, it stores them again.
 func (s *stage) twoSourceLoop(label string, results ...string) {
 	s.label(label)
 	for unit := range s.units {
@@ -367,8 +361,8 @@ func (s *stage) replaceNaNs(label string, results []string) {
 	s.late.emit("JMP", label+"Clear")
 }
 
-// prefetch is only for 16-bit floats. Their kernels execute so much code per line that the
-// processor does not prefetch the next lines in time.
+// Kernels of 16-bit floats execute so much code per line that the processor does not prefetch the
+// next lines in time.
 func (s *stage) prefetch(address string) {
 	const distance = 1024
 	if s.kernel.element.is16Bit && s.access == accessWhole {
@@ -376,8 +370,8 @@ func (s *stage) prefetch(address string) {
 	}
 }
 
-// divideOrMultiply places code for rare cases after the return, so that in the common case, the
-// only branch taken is the one to the next block.
+// Code for rare cases is after the return, so that the only common branch is the one to the next
+// block.
 func (s *stage) divideOrMultiply() {
 	s.emit("TESTL", "$6", "BX")
 	s.emit("JNE", s.prefix+"Multiply")
@@ -412,8 +406,7 @@ func (s *stage) divideOrMultiplyAll(instruction string) {
 	}
 }
 
-// store writes the loop over destinations. A streamed range consists of whole lines, so it needs no
-// mask.
+// A streamed range consists of whole lines, so it needs no mask.
 func (s *stage) store() {
 	s.emit("XORL", "CX", "CX")
 	s.label(s.prefix + "Destination")

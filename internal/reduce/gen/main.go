@@ -7,8 +7,7 @@
 // A kernel processes the byte offsets in [from, to). It loads a block of the first source into
 // accumulators, and combines the same block of every further source with them in order. It then may
 // multiply or divide, packs the accumulators into the element type, and stores the block to every
-// destination. A block is read from all sources before it is stored, so that a destination may also
-// be a source. AVX-512 kernels process the remaining bytes one masked line at a time. AVX2 kernels
+// destination. AVX-512 kernels process the remaining bytes one masked line at a time. AVX2 kernels
 // process only whole vectors.
 //
 // # Registers

@@ -4,23 +4,20 @@ import "strings"
 
 type element struct {
 	name       string
-	laneSuffix string // suffix of instructions on accumulator lanes: PS, PD, B, W, D or Q
+	laneSuffix string // of instructions on accumulator lanes: PS, PD, B, W, D or Q
 	size       int    // in memory, in bytes
 	isFloat    bool
-	is16Bit    bool // whether elements are 16-bit floats, so that a vector needs two accumulators
+	is16Bit    bool // 16-bit floats, of which a vector needs two accumulators
 }
 
 type operation struct {
 	name string
-	// integers and floats are names of instructions, without the suffix for the element type, as in
-	// VPADDB and VADDPS. Types without such an instruction need a case in the method lanes.
+	// integers and floats are names of instructions without the suffix for the type. Types without
+	// such an instruction need a case in the method lanes.
 	integers, floats string
-	// isBitwise means that all integers have the same instruction.
-	isBitwise bool
-	// isScaled means that every source, a float, is multiplied by vector register 15.
-	isScaled bool
-	// dependsOnSign means that signed and unsigned integers have different instructions.
-	dependsOnSign bool
+	isBitwise        bool // all integers have the same instruction
+	isScaled         bool // every source, a float, is multiplied by vector register 15
+	dependsOnSign    bool // signed and unsigned integers have different instructions
 }
 
 // operations and elements are in the order of the constants in package reduce.
@@ -58,8 +55,7 @@ func (k kernel) exists() bool {
 		!k.element.isFloat)
 }
 
-// instruction returns the instruction that implements the whole operation. Bitwise instructions get
-// the given suffix.
+// Bitwise instructions get the given suffix.
 func (k kernel) instruction(bitwiseSuffix string) string {
 	name := k.operation.integers
 	if k.element.isFloat {
