@@ -12,13 +12,13 @@ const (
 	Max  = driver.Max
 	// Avg divides the sum by the number of ranks. Integers truncate towards zero.
 	Avg = driver.Avg
-	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers on the host backend.
+	// BAnd, BOr and BXor are bitwise operations on integers, only on the host backend.
 	BAnd = driver.BAnd
 	BOr  = driver.BOr
 	BXor = driver.BXor
-	// PremulSum multiplies every element by Call.Factor and adds the products. It is for floats
-	// only. The host backend rounds the factor and the products to float32, or to float64 for
-	// Float64, and NCCL to the element type.
+	// PremulSum multiplies every float by Call.Factor and adds the products. The host backend
+	// rounds the factor and the products to float32, or to float64 for Float64, and NCCL to the
+	// element type.
 	PremulSum = driver.PremulSum
 )
 

@@ -2,17 +2,16 @@ package driver
 
 import "context"
 
-// AdoptedStream is a stream that belongs to another library, its owner. Its Launch returns the
-// error of a refused call immediately, even if earlier work is still queued, because the owner can
-// wait for the stream without calling symmem. The next Launch or Synchronize returns later errors.
+// AdoptedStream is a stream that belongs to another library, its owner. Launch returns the error of
+// a refused call immediately, even if earlier work is still queued. The next Launch or Synchronize
+// returns later errors.
 type AdoptedStream interface {
 	Stream
 	// IsCapturing reports whether the owner or symmem captures the stream. During a capture, only
 	// Recorder.Record can add work, Synchronize returns ErrCapturing, and a recorded event marks
-	// the work that symmem queued before the capture.
+	// earlier work of symmem.
 	IsCapturing() (bool, error)
-	// Drop waits for the work that symmem queued, and closes the stream without using its handle,
-	// which may already be invalid.
+	// Drop waits for the work that symmem queued, and closes the stream without using its handle.
 	Drop() error
 }
 
@@ -23,7 +22,7 @@ type AdoptedCommunicator interface {
 	Rank() int
 	// Exchange sends at most MaxPayload bytes to every rank and returns the payloads of all ranks.
 	Exchange(ctx context.Context, payload []byte) ([][]byte, error)
-	// Register makes a window over a segment. All ranks must register segments in the same order.
-	// After an error the communicator is unusable.
+	// Register makes a window over a segment. All ranks must use the same order. After an error,
+	// the communicator is unusable.
 	Register(ctx context.Context, segment Segment) (Window, error)
 }

@@ -8,25 +8,24 @@ import (
 	"symmem/internal/reduce"
 )
 
-// Plan is a prepared call of one communicator. It is immutable, can be launched any number of
-// times, and is valid until one of the call's windows is deregistered.
+// Plan is a prepared call of one communicator. It can be launched any number of times, and is valid
+// until one of the call's windows is deregistered.
 type Plan interface {
 	Prepared() *Call
 }
 
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
-	// Refusal returns nil if the call can use the path with the results of the group's Formula, and
-	// otherwise an error that matches ErrUnsupported. Its result is the same on all ranks. For
-	// PathWindow, it assumes that SendWindow and RecvWindow are set.
+	// Refusal returns nil if the path supports the call, and otherwise an error that matches
+	// ErrUnsupported, the same on all ranks. PathWindow requires that SendWindow and RecvWindow are
+	// set.
 	Refusal(path Path) error
-	// Take returns a plan for a path for which Refusal has returned nil, and ends the use of the
-	// Offer. It returns ErrOutOfRange if the path is PathWindow and a buffer is outside the group's
-	// windows.
+	// Take returns a plan for a path that Refusal permits, after which the Offer must not be used.
+	// On PathWindow, it returns ErrOutOfRange if a buffer is outside the group's windows.
 	Take(path Path, digest uint64) (Plan, error)
 }
 
-// Prepare returns a plan for a call. The call's Path and Digest must be set.
+// Prepare returns a plan for a call with a Path and a Digest.
 func Prepare(c Communicator, call Call) (Plan, error) {
 	offer := c.Offer(call)
 	if err := offer.Refusal(call.Path); err != nil {
@@ -40,33 +39,30 @@ type Call struct {
 	Operation Operation
 	DataType  DataType
 	ReduceOp  ReduceOp
-	// Factor is the factor of a PremulSum, the same on all ranks, and 0 for other reductions.
+	// Factor is for PremulSum, and 0 for other reductions.
 	Factor float64
 	// Path selects how the call runs. Digest is a hash of everything that must be the same on all
 	// ranks. Offer.Take sets both.
 	Path   Path
 	Digest uint64
-	// Root is the group rank (the number in the group) of the root or, for Send and Recv, of the
-	// peer. For Recv, it may be AnySource.
+	// Root is the group rank of the root or, for Send and Recv, of the peer. For Recv, it may be
+	// AnySource.
 	Root int
-	// Tag distinguishes messages between the same two ranks. The k-th Send with a tag matches the
-	// k-th Recv with that tag, counted on all streams together.
+	// Tag identifies messages between two ranks. The k-th Send with a tag matches the k-th Recv.
 	Tag int
-	// Count is the number of elements. For AllToAllV, it is 0. For AllGatherV and ReduceScatterV,
-	// it is this rank's count in Splits.
+	// Count is in elements. For AllToAllV, it is 0. For AllGatherV and ReduceScatterV, it is this
+	// rank's count in Splits.
 	Count  int64
 	Splits *Splits // only for AllToAllV, AllGatherV and ReduceScatterV
-	// Arrived, if set, is called with the sender's group rank when a Recv has received its message.
-	// Later work on the stream waits until it returns. It must not call the backend.
-	Arrived func(source int) `json:"-"`
-	// Send and Recv are the addresses of this rank's buffers.
-	Send, Recv uintptr
+	// Arrived, if set, is called with the sender's group rank when a Recv has received its message,
+	// before later work on the stream. It must not call the backend.
+	Arrived    func(source int) `json:"-"`
+	Send, Recv uintptr          // addresses of this rank's buffers
 	// SendWindow and RecvWindow contain the buffers. Both are nil on PathPlain, or if either buffer
-	// is outside all windows. An AllToAllV uses only SendWindow, and each rank may set it.
-	// AllGatherV and ReduceScatterV use only the window of the divided buffer.
+	// is outside all windows. An AllToAllV uses only SendWindow. AllGatherV and ReduceScatterV use
+	// only the window of the divided buffer.
 	SendWindow, RecvWindow Window `json:"-"`
-	// Norm is set only for AllReduceRMSNorm.
-	Norm *Norm `json:"-"`
+	Norm                   *Norm  `json:"-"`
 	// List describes all calls if this call represents several; see ListOf.
 	List     string
 	Recorded Recorded
@@ -75,7 +71,7 @@ type Call struct {
 }
 
 // Spans returns the sizes in bytes of one rank's buffers. In Broadcast and Reduce, every rank has
-// both, because the window path finds the root's buffer by their offsets.
+// both.
 func (c *Call) Spans(ranks, rank int) (send, recv int64) {
 	size := int64(c.DataType.Size())
 	src, dst := c.Operation.Extents()
@@ -99,8 +95,8 @@ func (c *Call) elementCount(e Extent, ranks, rank int) int64 {
 	return e.Parts(ranks) * c.Count
 }
 
-// InPlace reports whether both buffers are the same, or the smaller buffer is the rank's part of
-// the larger one. NCCL permits no other overlap.
+// InPlace reports whether the buffers are the same, or the smaller is the rank's part of the
+// larger. NCCL permits no other overlap.
 func (c *Call) InPlace(rank int) bool {
 	part := int64(rank) * c.Count
 	if c.Splits != nil {
@@ -119,13 +115,13 @@ func (c *Call) InPlace(rank int) bool {
 	}
 }
 
-// IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats. NCCL, unlike
-// symmem, then ignores NaN if another rank has a number.
+// IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats, in which NCCL
+// ignores NaNs.
 func (c *Call) IsFloatMinOrMax() bool {
 	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
 }
 
-// FactorBits returns the bits of the factor, converted to the call's data type.
+// FactorBits returns the bits of the factor in the call's data type.
 func (c *Call) FactorBits() uint64 {
 	switch c.DataType {
 	case Float64:
@@ -139,8 +135,7 @@ func (c *Call) FactorBits() uint64 {
 	}
 }
 
-// SetPath sets the path and the digest for Offer.Take, and clears windows that the path does not
-// use.
+// SetPath sets the path and the digest, and clears windows that the path does not use.
 func (c *Call) SetPath(path Path, digest uint64) {
 	c.Path, c.Digest = path, digest
 	if path == PathPlain && c.Operation.SupportsPath(PathDirect) {
@@ -165,7 +160,7 @@ func (c *Call) Describe() event.Call {
 	}
 	if op.Reduces() {
 		d.ReduceOp = c.ReduceOp.String()
-		if c.ReduceOp.Scales() { // the text has at most 28 bytes
+		if c.ReduceOp.Scales() { // at most 28 bytes
 			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', -1, 64) + "*sum"
 		}
 	}

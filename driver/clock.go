@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	callsPerSample = 128 // a power of two
-	// Reading the timer twice takes less than 1% of the time of a call of this size.
+	callsPerSample = 128
+	// Reading the clock twice takes less than 1% of the time of a call of this size.
 	alwaysTimedBytes = 1 << 20
 	averagedSamples  = 16
 )
@@ -28,7 +28,7 @@ var processStart = time.Now()
 type Meter struct {
 	timer      *CallTimer
 	bytes      int64
-	addToTotal bool // to CallTimer.bytes
+	addToTotal bool // of CallTimer.bytes
 }
 
 // Meter returns a Meter for calls of the given size in bytes.
@@ -36,7 +36,7 @@ func (c *CallTimer) Meter(bytes int64) Meter {
 	return Meter{timer: c, bytes: bytes, addToTotal: true}
 }
 
-// MeterWithoutBytes is a faster Meter whose calls do not add to CallTimes.Bytes.
+// MeterWithoutBytes is faster than Meter, but leaves CallTimes.Bytes unchanged.
 func (c *CallTimer) MeterWithoutBytes(bytes int64) Meter { return Meter{timer: c, bytes: bytes} }
 
 // Count counts a call without timing it.
@@ -68,7 +68,7 @@ func (m *Meter) begin() int64 {
 	return int64(time.Since(processStart))
 }
 
-// End records the end of a call. begin is the result of Begin.
+// End records the end of a call that Begin counted.
 func (m *Meter) End(begin int64) {
 	if begin != 0 {
 		m.end(begin)
@@ -79,8 +79,7 @@ func (m *Meter) end(begin int64) {
 	m.Add(time.Duration(int64(time.Since(processStart)) - begin))
 }
 
-// Sample counts a call, and reports whether the caller should pass the call's time to Add. It skips
-// the first call, because that may load code.
+// Sample counts a call, and reports whether the caller should pass its time to Add.
 func (m *Meter) Sample() bool {
 	return m.timer != nil && m.countCall()&(callsPerSample-1) == 2
 }
@@ -103,10 +102,11 @@ func updateAverage(recent *atomic.Uint64, value uint64, isFirst bool) {
 	recent.Store(oldAverage - oldAverage/averagedSamples + value)
 }
 
-// CallTimes holds the values of a CallTimer. RecentTime and RecentBytes are moving averages.
+// CallTimes holds the values of a CallTimer.
 type CallTimes struct {
 	Calls, Bytes uint64
-	// Samples counts the timed calls. Time is their total time.
+	// Samples counts the timed calls, and Time is their total time. RecentTime and RecentBytes are
+	// moving averages.
 	Samples     uint64
 	Time        time.Duration
 	RecentTime  time.Duration

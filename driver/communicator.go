@@ -21,16 +21,15 @@ type GroupConfig struct {
 	// Check makes ranks compare the Digest of every call before they use its result.
 	Check bool
 	// Strict makes the group fail with a MessageError if a message is sent and received after
-	// different numbers of collectives. It must be the same on every rank.
+	// different numbers of collectives. It is the same on every rank.
 	Strict  bool
 	Formula Formula
-	// Timeout limits each wait for a peer that has no other deadline. Its default is
-	// Config.Timeout.
+	// Timeout limits each wait for a peer without another deadline. It defaults to Config.Timeout.
 	Timeout *Limit
-	// Machines holds the ranks' host names in group order, or "" for an unknown one. It is nil if
-	// all ranks share a machine.
+	// Machines holds the ranks' host names in group order, "" if unknown, or is nil on a single
+	// machine.
 	Machines []string
-	// Owner identifies the group in its Faults. If it is nil, errors are not wrapped.
+	// Owner, if not nil, identifies the group in its Faults.
 	Owner any
 }
 
@@ -59,7 +58,7 @@ func (g GroupConfig) Name() string {
 	return strings.TrimPrefix(strings.TrimLeft(g.ID, "/"), " ")
 }
 
-// JoinError adds "joining group NAME" to an error, unless the error's text begins with it.
+// JoinError adds "joining group NAME" to an error, unless its text begins with it.
 func (g GroupConfig) JoinError(err error) error {
 	call := "joining group " + g.Name()
 	if strings.HasPrefix(err.Error(), call) {
@@ -77,7 +76,7 @@ func (g GroupConfig) World(ranks []int) []int {
 	return world
 }
 
-// MachinesOf returns the known host names of world ranks, or nil if all ranks share a machine.
+// MachinesOf returns the known host names of world ranks, or nil on a single machine.
 func (g GroupConfig) MachinesOf(world []int) map[int]string {
 	var machines map[int]string
 	for _, rank := range world {
@@ -100,7 +99,7 @@ func (g GroupConfig) Mismatch(number uint64, call *Call, others ...int) *Mismatc
 	}
 }
 
-// Lane identifies one of a communicator's independent channels for small messages.
+// Lane is one of a communicator's independent channels for small messages.
 type Lane int
 
 // The lanes of a communicator.
@@ -108,46 +107,44 @@ const (
 	LaneControl    Lane = iota // for exchanges that a caller waits for
 	LaneBackground             // for other exchanges
 	LaneCalls                  // for data that ranks compare for each call, in call order
-	// LaneFault carries reports about the cause of a failure. An exchange on it makes the
-	// communicator fail, and does not wait for late or lost ranks.
+	// LaneFault is for causes of failures. An exchange on it makes the communicator fail.
 	LaneFault
 	Lanes
 )
 
 // Communicator connects the ranks of a group, which must make its collective calls in the same
-// order. It fails at the first error and never recovers. It then supports only Decide, Departed,
-// exchanges on LaneFault, and Close.
+// order. After its first error, it supports only Decide, Departed, exchanges on LaneFault, and
+// Close.
 type Communicator interface {
-	// Exchange sends a payload of at most MaxPayload bytes to every rank and returns the payloads
-	// of all ranks, by group rank. On each lane, there must be at most one call at a time.
+	// Exchange sends at most MaxPayload bytes to every rank and returns the payloads of all ranks,
+	// by group rank. Each lane allows one call at a time.
 	//
 	// On LaneFault, the entries of late or lost ranks are nil. On LaneControl, any error makes the
 	// communicator fail. On LaneBackground, an error makes only that lane unusable.
 	Exchange(ctx context.Context, lane Lane, payload []byte) ([][]byte, error)
 	Decisions
-	// Register makes a window over a segment. It is collective, and all ranks must have agreed on
-	// the key, which must be new. If sizes differ between ranks, all ranks return an error. While a
-	// stream is being captured, it returns ErrCapturing.
+	// Register makes a window over a segment. It is collective, with a new key that all ranks have
+	// agreed on. If sizes differ, all ranks return an error. During a capture, it returns
+	// ErrCapturing.
 	Register(ctx context.Context, key SegmentKey, segment Segment) (Window, error)
-	// Offer returns an object that prepares a call for a path. The call must be valid, and its
-	// windows must contain its buffers.
+	// Offer prepares a call. The call must be valid, and its windows must contain its buffers.
 	Offer(call Call) Offer
-	// Launch queues a prepared collective. If the collective runs before Launch returns, Launch
-	// returns its error. Otherwise, Stream.Synchronize does.
+	// Launch queues a prepared collective. It returns the collective's error if that runs
+	// immediately. Otherwise, Stream.Synchronize returns the error.
 	Launch(stream Stream, plan Plan) error
 	// Launched counts the calls on each path, including replays of graphs.
 	Launched() [Paths]uint64
-	// SetCheck changes GroupConfig.Check, starting with the next call.
+	// SetCheck changes GroupConfig.Check for later calls.
 	SetCheck(on bool)
 	// Failed returns a channel that is closed when the communicator fails.
 	Failed() <-chan struct{}
-	// Cause returns the first fault that this rank detected, or nil. The fault is a Fault with the
-	// group's owner.
+	// Cause returns the first error that this rank detected, as a Fault with the group's owner, or
+	// nil.
 	Cause() error
 	// CheckPeers makes the communicator fail if a peer has failed or is lost. It does not wait.
 	CheckPeers()
 	// Abort makes the communicator fail on all ranks. Waits on this rank end with cause, or with
-	// ErrAborted if cause is nil. Waits on other ranks end with ErrFault.
+	// ErrAborted if it is nil. Waits on other ranks end with ErrFault.
 	Abort(cause error)
 	// Close cancels this rank's queued collectives, waits for the running one, deregisters all
 	// windows, and leaves the group without waiting for other ranks.
@@ -157,10 +154,9 @@ type Communicator interface {
 // Decisions lets the ranks of a failed group agree on one cause of the failure.
 type Decisions interface {
 	// Decide proposes a cause of at most MaxPayload bytes and returns the first proposal of any
-	// rank, without waiting. If proposal is nil and there is no other yet, it returns nil. If the
-	// decision cannot be stored or read, it returns proposal.
+	// rank, if it can be stored and read. It does not wait. A nil proposal only reads the decision.
 	Decide(proposal []byte) (decision []byte)
-	// Departed returns the world ranks that will send no more messages to the group. Lost ranks
+	// Departed returns the world ranks that will send no more messages to the group: lost ranks
 	// have exited or disconnected, and left ranks have called Close or Abort.
 	Departed() (lost, left []int)
 }
@@ -170,13 +166,13 @@ const MaxPayload = 1 << 20
 
 // SegmentKey identifies a segment on all ranks.
 type SegmentKey struct {
-	Pool    uint64 // identifies the pool; the same on all ranks
-	Ordinal uint32 // the segment's number in the pool, never reused
+	Pool    uint64 // the same on all ranks
+	Ordinal uint32 // number in the pool, never reused
 }
 
 // Window is the registration of a segment with a communicator.
 type Window interface {
 	// Deregister removes this rank's registration. No queued work and no live graph may use the
-	// window. After Communicator.Close, Deregister has no effect.
+	// window.
 	Deregister() error
 }

@@ -9,26 +9,24 @@ import (
 type Backend interface {
 	// Name returns the backend's name, such as "host".
 	Name() string
-	// Open opens this rank's device. Every rank of the world calls it once, with the same Store.
+	// Open opens this rank's device. Every rank calls it once, with the same Store.
 	Open(ctx context.Context, cfg Config) (Device, error)
 }
 
-// Config specifies a rank, its device, and how ranks find each other.
+// Config specifies a rank and its device.
 type Config struct {
 	Rank, Size int
 	LocalRank  int
-	// Device is the number of the visible device to open, plus 1. If it is 0, LocalRank selects the
-	// device.
+	// Device is the number of the visible device, plus 1, or 0 for that of LocalRank.
 	Device int
 	Store  Store
-	// Timeout limits each wait for a peer that has no other deadline. It is positive.
+	// Timeout limits each wait for a peer without another deadline. It is positive.
 	Timeout time.Duration
 	Late    Late
 	// Scatter, if not 0, is the seed of random segment addresses for tests.
 	Scatter uint64
-	// Interrupted, if set, is called repeatedly during long waits for peers, possibly with locks
-	// held. If it returns an error, which must wrap ErrInterrupted, the wait ends and its group
-	// fails.
+	// Interrupted, if set, is called repeatedly during long waits, possibly with locks held. If it
+	// returns an error, which must wrap ErrInterrupted, the wait ends and its group fails.
 	Interrupted func() error
 }
 
@@ -39,10 +37,10 @@ type Store interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	// Peek is like Get, but does not wait.
 	Peek(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// CompareSet stores desired if the current value equals expected, and returns the value after
-	// the call. A missing key has an empty value.
+	// CompareSet stores desired if the current value equals expected, and returns the value
+	// afterwards. A missing key has an empty value.
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
-	// ServedBy returns the world rank of the process that serves the store, or -1 if unknown.
+	// ServedBy returns the world rank that serves the store, or -1 if unknown.
 	ServedBy() int
 }
 
@@ -50,7 +48,7 @@ type Store interface {
 type Info struct {
 	Backend, Name string
 	Granularity   int64 // of segment sizes in bytes; a power of two
-	// Addressable is set if the CPU can access device memory directly.
+	// Addressable is set if the CPU can access device memory.
 	Addressable bool
 	// CheckIsFree is set if comparing calls across ranks needs no extra communication.
 	CheckIsFree bool
@@ -59,26 +57,26 @@ type Info struct {
 // Device provides one rank's memory, streams and communicators.
 type Device interface {
 	Info() Info
-	// NewArena reserves a range of addresses without mapping memory.
+	// NewArena reserves a range of addresses.
 	NewArena(bytes int64) (Arena, error)
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
 	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks.
 	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
-	// Close requires that all communicators, arenas and streams are closed.
+	// All communicators, arenas and streams must be closed before Close.
 	Close() error
 }
 
 // Arena is a reserved range of addresses.
 type Arena interface {
 	Address() uintptr
-	// Map maps new memory, filled with zeros, at a free offset. offset and bytes are multiples of
-	// Info.Granularity. If Config.Scatter is set, Map chooses a random offset.
+	// Map maps zeroed memory at a free offset. offset and bytes are multiples of Info.Granularity.
+	// If Config.Scatter is set, Map chooses a random offset.
 	Map(offset, bytes int64) (Segment, error)
-	// Keep releases all addresses but the given number of bytes at the start. The device may then
-	// be closed before the arena.
+	// Keep releases all addresses except the given number of bytes at the start. The device may
+	// then be closed before the arena.
 	Keep(bytes int64) error
-	// Close releases the addresses. All segments must be unmapped.
+	// All segments must be unmapped before Close.
 	Close() error
 }
 
@@ -89,42 +87,39 @@ type Segment interface {
 	// Keep releases everything except the memory, which stays mapped until Unmap. The segment must
 	// have no windows.
 	Keep() error
-	// Unmap releases the memory. No window and no work may use the segment.
+	// No window and no work may use the segment after Unmap.
 	Unmap() error
 }
 
-// Event marks a point in a stream that other streams and the host can wait for.
+// Event marks a point in a stream's work.
 type Event interface {
-	// Done reports whether the last recorded point has been reached. It is true before the first
-	// Record.
+	// Done reports whether the last recorded point, if there is one, has been reached.
 	Done() bool
 	// Synchronize waits until the last recorded point has been reached. It returns the stream's
-	// error if the stream failed before this point.
+	// error if the stream failed before it.
 	Synchronize(ctx context.Context) error
 }
 
-// Stream is an ordered, asynchronous queue of work. An idle stream may run work before the method
-// that queues it returns.
+// Stream is an ordered, asynchronous queue of work. An idle stream may run work immediately.
 //
-// A stream fails at the first error of its work, and drops all work until Synchronize has returned
-// the error. A dropped collective or message makes its communicator fail with a PriorError. An
-// event recorded on a failed stream is done and has the error.
+// A stream fails at the first error, and drops all work until Synchronize has returned the error. A
+// dropped collective or message makes its communicator fail with a PriorError. An event recorded on
+// a failed stream is done and has the error.
 type Stream interface {
 	Copy(dst, src uintptr, bytes int64) error
 	Fill(dst uintptr, value byte, bytes int64) error
-	// Host runs a function on the host. The function must not call symmem.
+	// Host runs a function, which must not call symmem, on the host.
 	Host(work func()) error
-	// Record records an event after all queued work. On a closed stream, it returns ErrClosed when
-	// the queued work is done.
+	// Record records an event after all queued work. A closed stream accepts it only while work is
+	// queued.
 	Record(Event) error
-	// Wait delays later work until the event's last recorded point. If the work before that point
-	// fails, this stream fails with the same error.
+	// Wait delays later work until the event's last recorded point. If earlier work of that stream
+	// failed, this stream fails with the same error.
 	Wait(Event) error
-	// WaitIgnoringErrors is like Wait, but this stream does not fail with the other one. It is for
-	// reuse of the earlier work's memory.
+	// WaitIgnoringErrors is like Wait, but this stream does not fail.
 	WaitIgnoringErrors(Event) error
 	// Fail makes the stream fail, in stream order, with an error that the caller already knows.
-	// Synchronize returns this error once, but Close does not.
+	// Synchronize returns it once, but Close does not.
 	Fail(cause error)
 	// Synchronize waits until the stream is idle and returns the first error of its work, once.
 	Synchronize(ctx context.Context) error
@@ -140,6 +135,6 @@ type Stream interface {
 // Graph is recorded work that can be run repeatedly.
 type Graph interface {
 	Launch(Stream) error
-	// Close releases the graph. Until then, the memory that the graph uses must stay valid.
+	// The memory that the graph uses must stay valid until Close.
 	Close() error
 }

@@ -13,13 +13,12 @@ import (
 
 // Errors of backends, possibly wrapped.
 var (
-	// ErrCapturing is returned by calls that are not allowed during a capture. The capture remains
-	// valid.
+	// ErrCapturing is returned by calls that are not allowed during a capture, which remains valid.
 	ErrCapturing = errors.New("a stream is being captured")
 	// ErrNotCapturing is returned by EndCapture without BeginCapture.
 	ErrNotCapturing = errors.New("the stream is not being captured")
 	// ErrOutOfRange is returned if a count is too large, or a buffer is too short or not in a
-	// window of the group.
+	// window.
 	ErrOutOfRange = errors.New("buffer runs past its window")
 	ErrClosed     = errors.New("closed")
 	// ErrFault matches every PeerError.
@@ -29,7 +28,7 @@ var (
 	ErrOutOfMemory error = outOfMemory{}
 	ErrInvalid           = errors.New("invalid argument")
 	ErrUnsupported       = errors.New("not supported by this backend")
-	// ErrBusy is returned if memory cannot be released because running work may use it.
+	// ErrBusy is returned if running work may use the memory to be released.
 	ErrBusy = errors.New("work is in progress")
 	// ErrSuspended is returned by calls that use memory of a suspended pool.
 	ErrSuspended = errors.New("suspended")
@@ -39,8 +38,8 @@ var (
 
 // TimeoutError reports which ranks did not arrive before the deadline.
 //
-// In all errors, ranks are world ranks. Members lists the group's ranks in group order. Machines
-// holds the known host names of ranks, and is empty if the group shares a machine. Activity
+// In all errors, ranks are world ranks, and Members lists the group's ranks in group order.
+// Machines holds the known host names of ranks, or nothing if the group shares a machine. Activity
 // describes what ranks are doing, if known.
 type TimeoutError struct {
 	// InCall names this rank's call, such as "AllReduce 12 of group world".
@@ -49,8 +48,7 @@ type TimeoutError struct {
 	Missing  []int
 	Machines map[int]string `json:",omitempty"`
 	Activity map[int]string
-	// Counts describes how many collectives each rank has launched, as counted by the library that
-	// runs them. It is empty if the counts agree or are unknown.
+	// Counts describes how many collectives the library has launched on each rank, if they differ.
 	Counts  string
 	Members []int
 }
@@ -68,11 +66,10 @@ func (e *TimeoutError) Error() string {
 	return b.String()
 }
 
-// Timeout returns true, as net.Error requires.
+// Timeout implements net.Error.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// AbsentError reports the ranks that did not arrive at Open, Join or Split. errors.As can convert
-// it to a TimeoutError.
+// AbsentError reports the ranks that did not arrive at Open, Join or Split.
 type AbsentError struct {
 	InCall   string
 	Waited   time.Duration // 0 if unknown
@@ -97,13 +94,13 @@ func (e *AbsentError) Error() string {
 	return b.String()
 }
 
-// Timeout returns true, as net.Error requires.
+// Timeout implements net.Error.
 func (e *AbsentError) Timeout() bool { return true }
 
 // Unwrap returns the error that ended the wait.
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// As makes errors.As find a TimeoutError that lists the same ranks.
+// As converts the error to a TimeoutError.
 func (e *AbsentError) As(target any) bool {
 	timeout, ok := target.(**TimeoutError)
 	if ok {
@@ -173,15 +170,14 @@ func (e *Fault) Error() string { return e.Err.Error() }
 func (e *Fault) Unwrap() error { return e.Err }
 
 // MismatchError reports that ranks launched different collectives, or that a Send and its Recv
-// differ. All ranks involved return one with the same Number, and none has written to a buffer.
+// differ. All ranks involved return one, and none has written to a buffer.
 type MismatchError struct {
-	// Number is the number, from 1, of the call in the group or of the message from one rank to
-	// another.
+	// Number is the number, from 1, of the call in the group or of the message between two ranks.
 	Number uint64
 	// Launch is set if Number counts launches of the group's kernels instead.
 	Launch  bool
-	Call    *Call // this rank's call
-	Others  []int // ranks whose calls differ from this rank's
+	Call    *Call
+	Others  []int // ranks with different calls
 	Group   string
 	Members []int
 }
@@ -226,10 +222,10 @@ func (e *DeadlockError) Error() string {
 }
 
 // PriorError reports that a collective or message was dropped because earlier work on its stream
-// had failed. Its group then fails.
+// had failed.
 type PriorError struct {
 	InCall string
-	Rank   int // the world rank whose stream had failed
+	Rank   int // world rank of the stream
 	Cause  error
 }
 
@@ -243,7 +239,7 @@ func (e *PriorError) Unwrap() error { return e.Cause }
 
 // OutOfMemoryError reports that the device has no memory for a segment.
 type OutOfMemoryError struct {
-	Requested int64 // size of the segment in bytes
+	Requested int64 // of the segment, in bytes
 	Cause     error
 }
 
@@ -251,7 +247,7 @@ func (e *OutOfMemoryError) Error() string {
 	return fmt.Sprintf("no device memory for a segment of %d bytes: %v", e.Requested, e.Cause)
 }
 
-// Is makes errors.Is(err, ErrOutOfMemory) true.
+// Is reports whether target is ErrOutOfMemory.
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
 // Unwrap returns the system's error.
@@ -261,5 +257,5 @@ type outOfMemory struct{}
 
 func (outOfMemory) Error() string { return "out of memory" }
 
-// OutOfMemory marks the error for packages that cannot import ErrOutOfMemory.
+// OutOfMemory identifies the error in packages that cannot import driver.
 func (outOfMemory) OutOfMemory() bool { return true }

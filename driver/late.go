@@ -13,9 +13,9 @@ type LateWarning struct {
 	// InCall names this rank's call, such as "AllReduce 12 of group world".
 	InCall string
 	Waited time.Duration
-	// Ranks lists the world ranks that are late, and Members the group's world ranks in group
-	// order. Machines holds the known host names of the late ranks, and is empty if the group
-	// shares a machine. Activity describes what the late ranks are doing, if known.
+	// Ranks lists the late world ranks, and Members all ranks of the group in group order. Machines
+	// holds the known host names of the late ranks, or nothing if the group shares a machine.
+	// Activity describes what the late ranks are doing, if known.
 	Ranks    []int
 	Machines map[int]string
 	Activity map[int]string
@@ -34,15 +34,15 @@ func (w *LateWarning) String() string {
 
 // Late configures warnings about late ranks. The zero value disables them.
 type Late struct {
-	// After is how long a wait lasts before its first warning. Further warnings follow every
-	// 2*After. 0 disables warnings.
+	// After is how long a wait lasts before its first warning, or 0 for none. Further warnings
+	// follow every 2*After.
 	After time.Duration
 	// Warn may be called concurrently. It must return quickly and must not call symmem.
 	Warn func(LateWarning)
 }
 
-// Next returns the time until a wait's next warning, which is negative if warnings are disabled.
-// since is the time since the group's last warning, or negative if there was none.
+// Next returns the time until a wait's next warning, or a negative value if there is none. since is
+// the time since the group's last warning, or negative if there was none.
 func (l Late) Next(waited, since time.Duration) time.Duration {
 	switch {
 	case l.After <= 0 || l.Warn == nil:

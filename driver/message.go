@@ -7,35 +7,30 @@ import (
 	"strings"
 )
 
-// AnySource is the Root of a Recv that matches the first message with its tag from any rank.
+// AnySource is the Root of a Recv that accepts messages from any rank.
 const AnySource = -1
 
-// MessageFault is the kind of a MessageError. It determines the meaning of MessageEnds.Sent and
-// MessageEnds.Received.
+// MessageFault is the kind of a MessageError. It determines the meaning of Sent and Received.
 type MessageFault string
 
 // The kinds of a MessageError.
 const (
-	// MessagesUnmatched means that a Send or a Recv has no counterpart. Sent and Received count
-	// calls.
+	// MessagesUnmatched: a Send or a Recv has no counterpart. Sent and Received count calls.
 	MessagesUnmatched MessageFault = "unmatched"
-	// MessagesOutOfStep means that a Send and its Recv were called after different numbers of
-	// collectives, which are in Sent and Received.
+	// MessagesOutOfStep: a Send and its Recv were called after different numbers of collectives,
+	// which are in Sent and Received.
 	MessagesOutOfStep MessageFault = "out of step"
-	// MessagesDiffer means that a Send and its Recv have different sizes, in bytes.
+	// MessagesDiffer: a Send and its Recv have different sizes, in bytes.
 	MessagesDiffer MessageFault = "sizes differ"
-	// MessageTypesDiffer means that a Send and its Recv have different types. Sent and Received are
-	// DataTypes.
+	// MessageTypesDiffer: a Send and its Recv have different types, as DataTypes.
 	MessageTypesDiffer MessageFault = "types differ"
-	// SplitsDiffer means that a rank sends more or fewer elements in an AllToAllV than the receiver
-	// expects. Sent and Received count elements.
+	// SplitsDiffer: a rank sends more or fewer elements in an AllToAllV than the receiver expects.
 	SplitsDiffer MessageFault = "splits differ"
 )
 
 // MessageError reports messages whose Send and Recv do not match.
 type MessageError struct {
 	Fault MessageFault
-	// Group is the group's ID.
 	Group string
 	// Number is the number, from 1, of the collective that detected the mismatch, or 0.
 	Number uint64
@@ -45,12 +40,11 @@ type MessageError struct {
 // MessageEnds describes the Send and Recv of one message, or of all messages with a tag from one
 // rank to another.
 type MessageEnds struct {
-	// From and To are world ranks. From is AnySource for a Recv that has received no message.
+	// From and To are world ranks. From can be AnySource if no message has been received.
 	From int `json:"from"`
 	To   int `json:"to"`
 	Tag  int `json:"tag"`
-	// Number is the message's number, from 1, among those with the same From, To and Tag. It is 0
-	// if the MessageEnds describes all of them.
+	// Number is the message's number, from 1, for this From, To and Tag, or 0 for all of them.
 	Number   uint64 `json:"number,omitempty"`
 	Sent     uint64 `json:"sent"`
 	Received uint64 `json:"received"`

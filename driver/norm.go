@@ -4,40 +4,35 @@ import "fmt"
 
 // Norm holds the arguments of AllReduceRMSNorm in addition to those of a Call. The operation adds
 // the sum of all ranks' inputs to the residual. The output is the new residual, with each element
-// multiplied by its weight and divided by the root mean square of its row. The operation can
-// quantize the output. Package formula defines the bits of all results.
+// multiplied by its weight and divided by the root mean square of its row, and can be quantized.
+// Package formula defines the bits of all results.
 //
 // In the Call, Count is Rows*Hidden, DataType is BFloat16 or Float16, and ReduceOp is Sum. Send and
-// Recv may be the same memory. On the direct path, both must be in windows if the rows do not fit
-// into the communicator's exchange memory.
+// Recv may be the same memory. The other buffers must not overlap.
 //
 // If a rank's call fails on the direct path, its outputs are filled with bytes of value 0xff. On
 // other paths, its residual and quantized output are unchanged.
-//
-// The other buffers must not overlap one another, the input or the output.
 type Norm struct {
 	// Hidden is the number of elements per row, a multiple of NormUnit and, for QuantPerGroup, of
 	// QuantGroup.
 	Rows, Hidden int64
-	// Epsilon is added to the mean of the squares.
-	Epsilon float32
-	// WeightBias is added to each weight. Gemma uses 1.
+	// Epsilon is added to the mean of the squares, and WeightBias to each weight.
+	Epsilon    float32
 	WeightBias float32
 	// Residual has Rows*Hidden elements, which are overwritten. Weight has Hidden elements.
 	Residual, Weight uintptr
 	Quant            Quant
-	// OnlyQuantized means that the caller needs only the quantized output. The call may still
-	// overwrite Recv.
+	// If OnlyQuantized is set, Recv is undefined after the call.
 	OnlyQuantized bool
-	// Quantized receives Rows*Hidden e4m3 elements of 8 bits. Scales points to float32 values,
-	// which QuantStatic reads and other kinds write.
+	// Quantized receives Rows*Hidden bytes (e4m3). Scales points to float32 values, which
+	// QuantStatic reads and other kinds write.
 	Quantized, Scales uintptr
-	// ScaleStrides holds the distances, in elements, between the scales of neighboring rows and of
-	// neighboring groups in a row.
+	// ScaleStrides holds the distances, in elements, between the scales of neighboring rows and
+	// groups.
 	ScaleStrides [2]int64
 }
 
-// Quant selects the scales of a quantized norm. An element is divided by its scale and rounded.
+// Quant selects the scales by which a norm's output is divided before it is rounded.
 type Quant uint8
 
 // The kinds of quantization.
@@ -71,7 +66,7 @@ const (
 )
 
 // QuantGroup is the number of elements that share a scale in QuantPerGroup. MaxE4M3 is the largest
-// finite e4m3 value. MinMagnitude is the lower bound of the magnitude that determines a scale.
+// finite e4m3 value. MinMagnitude is the smallest magnitude used for a scale.
 const (
 	QuantGroup   = 128
 	MaxE4M3      = 448
@@ -86,8 +81,8 @@ type Span struct {
 	Align   uintptr
 }
 
-// Spans returns the residual, the weight, the quantized output and the scales. Their sizes are 0 if
-// n is nil or has no rows.
+// Spans returns the residual, the weight, the quantized output and the scales, without memory if n
+// is nil or has no rows.
 func (n *Norm) Spans() [4]Span {
 	spans := [4]Span{
 		{Name: "residual"}, {Name: "weight"}, {Name: "quantized output"}, {Name: "scales"},
@@ -95,7 +90,7 @@ func (n *Norm) Spans() [4]Span {
 	if n == nil {
 		return spans
 	}
-	const size = 2 // bytes per element of either type
+	const size = 2 // bytes per element
 	for i, address := range []uintptr{n.Residual, n.Weight, n.Quantized, n.Scales} {
 		spans[i].Address, spans[i].Align = address, NormAlign
 	}
@@ -172,8 +167,7 @@ func (n *Norm) validateQuant() error {
 	return nil
 }
 
-// isDisjoint reports whether no two elements of a matrix have the same address. It may be false for
-// disjoint layouts with interleaved rows and columns.
+// isDisjoint may be false for disjoint layouts with interleaved rows and columns.
 func isDisjoint(rows, rowStride, columns, columnStride int64) bool {
 	if rows > 1 && rowStride < 1 || columns > 1 && columnStride < 1 {
 		return false
@@ -215,7 +209,7 @@ const (
 	maxScaleStride = 1 << 32
 )
 
-// DefaultScaleStrides returns the strides of scales that are stored row by row without gaps.
+// DefaultScaleStrides returns the strides of scales that are stored row by row.
 func (n *Norm) DefaultScaleStrides() [2]int64 {
 	if n.Quant == QuantPerGroup {
 		return [2]int64{n.groupsPerRow(), 1}

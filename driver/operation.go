@@ -5,9 +5,9 @@ import "slices"
 // Operation identifies a collective operation.
 type Operation uint8
 
-// The collective operations. Their values are the numbers in symmem.h. Insert a new operation
-// before AllReduceRMSNorm, and add its row to operationTraits. For AllGather, ReduceScatter and
-// AllToAll, Call.Count is the size of one rank's part.
+// The values of operations are the numbers in symmem.h. Insert a new operation before
+// AllReduceRMSNorm, and add a row to operationTraits. For AllGather, ReduceScatter and AllToAll,
+// Call.Count is the size of one rank's part.
 const (
 	AllReduce Operation = iota
 	AllGather
@@ -25,7 +25,7 @@ const (
 	// Gather and Scatter use the larger buffer only on the root.
 	Gather
 	Scatter
-	// AllReduceRMSNorm has no number, but a function in symmem.h; see Norm.
+	// AllReduceRMSNorm has a function in symmem.h instead of a number; see Norm.
 	AllReduceRMSNorm
 	Operations = iota
 )
@@ -35,11 +35,11 @@ type Extent uint8
 
 // The extents of buffers. A part has Call.Count elements.
 const (
-	NoPart         Extent = iota // no buffer
-	OnePart                      // one part
-	AllParts                     // one part per rank
-	AllPartsOfRoot               // AllParts on the root, NoPart elsewhere
-	BySplits                     // as in Call.Splits
+	NoPart Extent = iota
+	OnePart
+	AllParts       // one part per rank
+	AllPartsOfRoot // AllParts on the root, NoPart elsewhere
+	BySplits       // as in Call.Splits
 )
 
 type traits struct {
@@ -48,9 +48,8 @@ type traits struct {
 	reduces, hasRoot, isMessage bool
 	usesWindows                 bool
 	waitsForAll                 bool
-	// note describes restrictions on the use of the operation's number in symmem.h.
-	note  string
-	paths []Path
+	note                        string
+	paths                       []Path
 }
 
 var operationTraits = [Operations]traits{
@@ -138,20 +137,19 @@ func (o Operation) HasRoot() bool { return o.traits().hasRoot }
 // UsesWindows reports whether a call registers its buffers and uses their windows.
 func (o Operation) UsesWindows() bool { return o.traits().usesWindows }
 
-// HasTuningRules reports whether tuning tables have rules that choose the operation's path by size.
+// HasTuningRules reports whether tuning tables choose the operation's path by size.
 // AllReduceRMSNorm uses the rules of AllReduce.
 func (o Operation) HasTuningRules() bool {
 	return o.traits().usesWindows && len(o.traits().paths) > 1 && o.HasNumber()
 }
 
-// WaitsForAllRanks reports whether no rank can complete the operation before all ranks have started
-// it.
+// WaitsForAllRanks reports whether no rank can complete the operation before all have started it.
 func (o Operation) WaitsForAllRanks() bool { return o.traits().waitsForAll }
 
 // HasNumber reports whether symmem.h and Python have a number for the operation.
 func (o Operation) HasNumber() bool { return o < AllReduceRMSNorm }
 
-// Note describes restrictions on the use of the operation's number in symmem.h, or is empty.
+// Note describes limits on the use of the operation's number in symmem.h, or is empty.
 func (o Operation) Note() string { return o.traits().note }
 
 // HasSplits reports whether a call of the operation needs Splits.
@@ -160,8 +158,8 @@ func (o Operation) HasSplits() bool {
 	return send == BySplits || recv == BySplits
 }
 
-// SplitsOneBuffer reports whether Splits divides exactly one of the buffers. The counts are then
-// the same on every rank.
+// SplitsOneBuffer reports whether Splits divides only one buffer. All ranks then have the same
+// counts.
 func (o Operation) SplitsOneBuffer() bool {
 	send, recv := o.Extents()
 	return (send == BySplits) != (recv == BySplits)
@@ -176,8 +174,7 @@ func (o Operation) HasInPlace() bool {
 	return send == OnePart && recv != NoPart || recv == OnePart && send != NoPart
 }
 
-// Parts returns the number of parts in a buffer. For AllPartsOfRoot, it returns the number on the
-// root. For BySplits, it returns 0.
+// Parts returns the number of parts in a buffer, or 0 for BySplits.
 func (e Extent) Parts(ranks int) int64 {
 	switch e {
 	case OnePart:
@@ -199,12 +196,11 @@ type Path uint8
 const (
 	// PathPlain copies through shared staging buffers, so it works on any memory.
 	PathPlain Path = iota
-	// PathWindow requires registered memory, which peers access directly.
+	// PathWindow lets peers access registered memory.
 	PathWindow
-	// PathDirect runs symmem's own GPU kernels, which access peers' memory.
+	// PathDirect runs symmem's GPU kernels, which access peers' memory.
 	PathDirect
-	// PathTwoLevel runs symmem's GPU kernels within each machine, and a library such as NCCL
-	// between machines.
+	// PathTwoLevel runs symmem's GPU kernels within each machine, and NCCL between machines.
 	PathTwoLevel
 	Paths
 )

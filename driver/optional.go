@@ -21,11 +21,11 @@ import "context"
 //	MessageCounts  a MessageError lists no messages
 //	Remarker       there are no remarks
 //	EndObserver    only waiting ranks notice that a process has ended
-//	Inspector      the live view shows no waits
+//	Inspector      the status page shows no waits
 //	Timed          runs are not timed
 //	Values         Group.Agree and related calls are refused
-//	Chooser        each rank has a separate live view
-//	Suspendable…   the memory cannot be suspended; see suspend.go
+//	Chooser        each rank has a separate status page
+//	Suspendable*   the memory cannot be suspended; see suspend.go
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
@@ -35,7 +35,7 @@ type Availability interface {
 
 // RankLimit is implemented by a Backend that limits the ranks on a machine.
 type RankLimit interface {
-	// LocalRanks returns the limit, or 0 if there is no limit.
+	// LocalRanks returns the limit, or 0 for none.
 	LocalRanks() (int, error)
 }
 

@@ -16,12 +16,10 @@ func Ranks(ranks []int) string { return ranklist.Ranks(ranks) }
 func Spans(numbers []int) string { return ranklist.Spans(numbers) }
 
 // RanksOf formats world ranks together with their numbers in a group, such as "world rank 5 (rank 2
-// of the group)". members lists the group's world ranks in group order. RanksOf omits the numbers
-// if they are the same or if members is empty.
+// of the group)", unless the numbers are the same or members is empty.
 func RanksOf(world, members []int) string { return ranklist.RanksOf(world, members) }
 
-// RanksOn is like RanksOf, but adds host names, such as "ranks 4-7 on node-b" or "ranks 4-6 (4-5 on
-// node-b, 6 on node-c)". machines maps world ranks to host names.
+// RanksOn is like RanksOf, but adds host names, such as "ranks 4-7 on node-b".
 func RanksOn(world, members []int, machines map[int]string) string {
 	return ranklist.RanksOn(world, members, machines)
 }

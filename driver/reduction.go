@@ -13,7 +13,7 @@ import (
 // in float32 and rounded once.
 type ReduceOp uint8
 
-// The reductions. Their values are the numbers in symmem.h. Add a new one at the end, and its row
+// The values of reductions are the numbers in symmem.h. Add a new reduction at the end, and a row
 // to reductions.
 const (
 	Sum ReduceOp = iota
@@ -22,18 +22,17 @@ const (
 	Max
 	// Avg divides the sum by the number of ranks. Integers truncate towards zero.
 	Avg
-	// BAnd, BOr and BXor are the bitwise AND, OR and XOR of integers on the host backend.
+	// BAnd, BOr and BXor are bitwise operations on integers, only on the host backend.
 	BAnd
 	BOr
 	BXor
-	// PremulSum multiplies every element by Call.Factor and adds the products. It is for floats
-	// only. The host backend rounds the factor and the products to float32, or to float64 for
-	// Float64, and NCCL to the element type.
+	// PremulSum multiplies every float by Call.Factor and adds the products. The host backend
+	// rounds the factor and the products to float32, or to float64 for Float64, and NCCL to the
+	// element type.
 	PremulSum
 	ReduceOps = iota
 )
 
-// ReduceOp's methods document most fields.
 type reduction struct {
 	name    string
 	alias   string
@@ -90,8 +89,7 @@ func (op ReduceOp) tableRow() *reduction {
 	return &unknownReduction
 }
 
-// Code is a number in another component's enumeration, plus 1. The zero Code means that the
-// enumeration has no such entry.
+// Code is a number in another component's enumeration, plus 1, or 0 if there is none.
 type Code uint8
 
 func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
@@ -99,7 +97,7 @@ func codeOf[T ~int | ~uint8](number T) Code { return Code(number) + 1 }
 // Number returns the number. ok is false for the zero Code.
 func (c Code) Number() (number uint8, ok bool) { return uint8(c - 1), c != 0 }
 
-// String returns the reduction's name, as nccl-tests writes it.
+// String returns the reduction's name in nccl-tests.
 func (op ReduceOp) String() string { return op.tableRow().name }
 
 // Alias returns PyTorch's name of the reduction if it differs from String.
@@ -123,8 +121,7 @@ func (op ReduceOp) Divides() bool { return op.tableRow().divides }
 // Scales reports whether the elements are multiplied by Call.Factor before they are combined.
 func (op ReduceOp) Scales() bool { return op.tableRow().scales }
 
-// Selects reports whether the result is always one of the inputs, so the order of ranks does not
-// matter.
+// Selects reports whether the result is always one of the inputs.
 func (op ReduceOp) Selects() bool { return op.tableRow().selects }
 
 // Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
@@ -144,11 +141,10 @@ func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 	case t == Int16 || t == Uint16:
 		return false // NCCL has no such types
 	}
-	return !op.ComparesUnsigned(t) // symmem's kernels reduce unsigned integers as signed ones
+	return !op.ComparesUnsigned(t) // symmem's kernels treat unsigned integers as signed
 }
 
-// ComparesUnsigned reports whether the reduction compares or divides elements of an unsigned type,
-// so that it must not treat them as signed.
+// ComparesUnsigned reports whether the reduction depends on t being unsigned.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
 	return t.Unsigned() && (op.Selects() || op.Divides())
 }

@@ -5,9 +5,9 @@ import "slices"
 // Splits divides a buffer, or both buffers of an AllToAllV, into one part per rank. Counts and
 // offsets are in elements and indexed by group rank.
 type Splits struct {
-	// SendCounts and SendOffsets divide Call.Send. They are nil for AllGatherV.
+	// SendCounts and SendOffsets are nil for AllGatherV.
 	SendCounts, SendOffsets []int64
-	// RecvCounts and RecvOffsets divide Call.Recv. They are nil for ReduceScatterV.
+	// RecvCounts and RecvOffsets are nil for ReduceScatterV.
 	RecvCounts, RecvOffsets []int64
 }
 
@@ -19,8 +19,7 @@ func (s *Splits) countsAndOffsets(o Operation) (counts, offsets []int64) {
 	return s.SendCounts, s.SendOffsets
 }
 
-// WithOffsets returns s or, if s has no offsets, a copy with the offsets of adjacent parts in group
-// order.
+// WithOffsets returns s or, if s has no offsets, a copy with adjacent parts in group order.
 func (s *Splits) WithOffsets() *Splits {
 	if s == nil || (s.SendCounts == nil || s.SendOffsets != nil) &&
 		(s.RecvCounts == nil || s.RecvOffsets != nil) {
@@ -45,8 +44,7 @@ func contiguousOffsets(counts []int64) (offsets []int64) {
 	return offsets
 }
 
-// Total returns the number of elements in the divided buffer of AllGatherV or ReduceScatterV, and 0
-// for other operations.
+// Total returns the number of elements in the divided buffer of AllGatherV or ReduceScatterV.
 func (s *Splits) Total(o Operation) int64 {
 	counts, _ := s.countsAndOffsets(o)
 	if !o.SplitsOneBuffer() {
@@ -55,8 +53,7 @@ func (s *Splits) Total(o Operation) int64 {
 	return int64(sumCounts(counts))
 }
 
-// Contiguous reports whether the parts of an AllGatherV or ReduceScatterV are adjacent and in group
-// order.
+// Contiguous reports whether the parts are adjacent and in group order.
 func (s *Splits) Contiguous(o Operation) bool {
 	counts, offsets := s.countsAndOffsets(o)
 	return o.SplitsOneBuffer() && slices.Equal(offsets, contiguousOffsets(counts))
@@ -79,8 +76,8 @@ func lastPartEnd(counts, offsets []int64) (elements int64) {
 	return elements
 }
 
-// Validate returns an error unless every list that the operation uses has one entry per rank, other
-// lists are empty, and all entries are between 0 and MaxCount.
+// Validate returns an error unless each list that the operation uses has one entry per rank, each
+// other list is empty, and all entries are between 0 and MaxCount.
 func (s *Splits) Validate(o Operation, ranks int) error {
 	send, recv := o.Extents()
 	for _, buffer := range [...]struct {

@@ -8,8 +8,8 @@ type SuspendableSegment interface {
 	// PrepareSuspend returns an error if the memory cannot be released now. If save is set, it
 	// copies the contents to host memory.
 	PrepareSuspend(save bool) error
-	// Suspend releases the memory after a successful PrepareSuspend. The windows on this rank must
-	// be suspended, and no work may use the segment until Resume.
+	// Suspend releases the memory after PrepareSuspend. The windows on this rank must be suspended,
+	// and no work may use the segment until Resume.
 	Suspend() error
 	// Resume maps new memory at the same addresses with the saved contents, or zeros. On an
 	// OutOfMemoryError, the segment stays suspended.
@@ -19,25 +19,23 @@ type SuspendableSegment interface {
 // SuspendableWindow is implemented by a Window that can be suspended with its segments.
 type SuspendableWindow interface {
 	PrepareSuspend() error
-	// Suspend ends this rank's access to its peers' segments. The addresses stay reserved.
+	// Suspend ends this rank's access to its peers' segments, but keeps the addresses.
 	Suspend() error
-	// Resume restores the access at the same addresses. It is collective, and every rank must have
-	// resumed the segment. An error makes the group fail.
+	// Resume restores the access after every rank has resumed the segment. It is collective. An
+	// error makes the group fail.
 	Resume(ctx context.Context) error
 }
 
 // SuspendableCommunicator is implemented by a Communicator that can release its memory. While it is
 // suspended, only Exchange, Abort and Close work.
 type SuspendableCommunicator interface {
-	// PrepareSuspend returns an error if the memory cannot be released now, for example because a
-	// message has not been received.
+	// PrepareSuspend returns an error if the memory cannot be released now.
 	PrepareSuspend() error
-	// Suspend releases the memory, but not its addresses. It is collective. PrepareSuspend must
-	// have succeeded on all ranks, and no work may be queued or running. An error makes the
-	// communicator fail.
+	// Suspend releases the memory after PrepareSuspend on all ranks, while no work is queued or
+	// running. It is collective. An error makes the communicator fail.
 	Suspend(ctx context.Context) (Suspension, error)
 	// Resume allocates the memory again. It is collective. If any rank has too little memory, all
-	// ranks return an error, and the communicator stays suspended. Other errors make it fail.
+	// ranks return an error, and the communicator stays suspended.
 	Resume(ctx context.Context) error
 }
 

@@ -8,12 +8,12 @@ import (
 
 // Values is implemented by a Communicator whose ranks can gather named numbers on the host.
 type Values interface {
-	// Named returns this rank's endpoint for a name, always the same one. It returns ErrInvalid if
-	// the name is empty or too long, or if the group has too many names.
+	// Named returns this rank's endpoint for a name. It returns ErrInvalid if the name is empty or
+	// too long, or if the group has too many names.
 	//
-	// If ordered is set, Gather waits in order with the group's collectives: it fails with a
-	// DeadlockError if another rank waits in a collective that the waiting ranks have not launched.
-	// ordered must be the same on all ranks, and only the first call for a name uses it.
+	// If ordered is set on all ranks, Gather waits in order with the group's collectives: it fails
+	// with a DeadlockError if another rank waits in a collective that the waiting ranks have not
+	// launched.
 	Named(name string, ordered bool) (Named, error)
 	// Collectives counts this rank's launches of collectives, including replays.
 	Collectives() uint64

@@ -11,6 +11,8 @@
 // Ranks trust each other to write each other's segments. Message frames and tables of splits are
 // read once and checked before they are used to compute an address.
 //
+// # Lock order
+//
 // Locks are acquired in this order, those of control/shm last:
 //
 //	graph.mu

@@ -147,6 +147,7 @@ func (l *Lock) unlockUnbiased() {
 	StoreRelease32(&l.held, 0)
 }
 
+// pause yields in early rounds, and sleeps in later rounds.
 func pause(round int) {
 	if round < yieldRounds {
 		runtime.Gosched()
