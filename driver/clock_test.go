@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestClockTimesSomeCalls(t *testing.T) {
+func TestCallTimerTimesSomeCalls(t *testing.T) {
 	var c CallTimer
 	m := c.Meter(100)
 	for range 300 {
@@ -19,7 +19,7 @@ func TestClockTimesSomeCalls(t *testing.T) {
 	}
 }
 
-func TestClockTimesLargeCalls(t *testing.T) {
+func TestCallTimerTimesLargeCalls(t *testing.T) {
 	var c CallTimer
 	m := c.Meter(alwaysTimedBytes)
 	for range 10 {
@@ -53,7 +53,7 @@ func TestZeroMeterIgnoresCalls(t *testing.T) {
 	m.End(0)
 }
 
-func TestClockIsSafeForConcurrentUse(t *testing.T) {
+func TestCallTimerIsSafeForConcurrentUse(t *testing.T) {
 	var c CallTimer
 	var callers sync.WaitGroup
 	for range 4 {

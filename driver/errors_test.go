@@ -96,7 +96,7 @@ func TestPeerErrorMatchesErrAbortedAfterAbort(t *testing.T) {
 }
 
 func TestErrorsSurviveJSON(t *testing.T) {
-	activity := map[int]string{5: "in no call"}
+	activity := map[int]string{5: "not in a call"}
 	call := &Call{Operation: Recv, Count: 7, DataType: Int8, Keep: func() {}, Norm: &Norm{}}
 	for _, err := range []error{
 		&TimeoutError{InCall: "a", Waited: 7, Missing: pair, Activity: activity, Members: pair},

@@ -52,7 +52,7 @@ func allGatherV(change func(*Call)) Call {
 }
 
 func TestSpans(t *testing.T) {
-	byRoot := func(o Operation, root int) Call {
+	rooted := func(o Operation, root int) Call {
 		return allReduce(func(c *Call) { c.Operation, c.Root, c.Count = o, root, 10 })
 	}
 	for name, row := range map[string]struct {
@@ -64,10 +64,10 @@ func TestSpans(t *testing.T) {
 		"empty splits":       {allToAllV(func(c *Call) { c.Splits.SendCounts = []int64{0, 0} }), 0, 4},
 		"AllGatherV":         {allGatherV(func(*Call) {}), 5, 7},
 		"parts with gaps":    {allGatherV(func(c *Call) { c.Splits.RecvOffsets[1] = 100 }), 5, 105},
-		"Gather on the root": {byRoot(Gather, 1), 10, 20}, "Gather elsewhere": {byRoot(Gather, 0), 10, 0},
-		"Scatter on the root": {byRoot(Scatter, 1), 20, 10},
-		"Scatter elsewhere":   {byRoot(Scatter, 0), 0, 10},
-		"Reduce":              {byRoot(Reduce, 0), 10, 10},
+		"Gather on the root": {rooted(Gather, 1), 10, 20}, "Gather elsewhere": {rooted(Gather, 0), 10, 0},
+		"Scatter on the root": {rooted(Scatter, 1), 20, 10},
+		"Scatter elsewhere":   {rooted(Scatter, 0), 0, 10},
+		"Reduce":              {rooted(Reduce, 0), 10, 10},
 	} {
 		if send, recv := row.call.Spans(2, 1); send != 4*row.send || recv != 4*row.recv {
 			t.Errorf("%s: Spans(2, 1) = %d, %d; want %d, %d", name, send, recv, 4*row.send, 4*row.recv)
@@ -77,39 +77,39 @@ func TestSpans(t *testing.T) {
 
 func TestValidateRejectsInvalidCalls(t *testing.T) {
 	for name, c := range map[string]Call{
-		"unknown operation": allReduce(func(c *Call) { c.Operation = 200 }),
-		"unknown type":      allReduce(func(c *Call) { c.DataType = 200 }),
-		"unknown reduction": allReduce(func(c *Call) { c.ReduceOp = 200 }),
-		"band of floats":    allReduce(func(c *Call) { c.ReduceOp = BAnd }),
-		"a factor of a sum": allReduce(func(c *Call) { c.Factor = 2 }),
-		"a factor of a copy": allReduce(func(c *Call) {
+		"unknown operation":  allReduce(func(c *Call) { c.Operation = 200 }),
+		"unknown type":       allReduce(func(c *Call) { c.DataType = 200 }),
+		"unknown reduction":  allReduce(func(c *Call) { c.ReduceOp = 200 }),
+		"bitwise of floats":  allReduce(func(c *Call) { c.ReduceOp = BAnd }),
+		"a factor for a sum": allReduce(func(c *Call) { c.Factor = 2 }),
+		"a factor for a copy": allReduce(func(c *Call) {
 			c.Operation, c.ReduceOp, c.Factor = AllGather, PremulSum, 2
 		}),
-		"no factor":                premulSum(func(c *Call) { c.Factor = 0 }),
-		"a factor of NaN":          premulSum(func(c *Call) { c.Factor = math.NaN() }),
-		"a factor of Inf":          premulSum(func(c *Call) { c.Factor = math.Inf(-1) }),
-		"a factor of int32":        premulSum(func(c *Call) { c.DataType = Int32 }),
-		"negative count":           allReduce(func(c *Call) { c.Count = -1 }),
-		"negative root":            allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, -1 }),
-		"large root":               allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, 2 }),
-		"large peer":               allReduce(func(c *Call) { c.Operation, c.Root = Send, 2 }),
-		"message to itself":        allReduce(func(c *Call) { c.Operation, c.Root = Send, 1 }),
-		"send to AnySource":        allReduce(func(c *Call) { c.Operation, c.Root = Send, AnySource }),
-		"negative tag":             allReduce(func(c *Call) { c.Operation, c.Tag = Recv, -1 }),
-		"large tag":                allReduce(func(c *Call) { c.Operation, c.Tag = Recv, MaxTag+1 }),
-		"tag of a sum":             allReduce(func(c *Call) { c.Tag = 1 }),
-		"Arrived of a sum":         allReduce(func(c *Call) { c.Arrived = func(int) {} }),
-		"overlapping buffers":      allReduce(func(c *Call) { c.Recv = c.Send + 4 }),
-		"another rank's count":     allGatherV(func(c *Call) { c.Count = 2 }),
-		"no counts":                allGatherV(func(c *Call) { c.Splits = nil }),
-		"counts of a sum":          allGatherV(func(c *Call) { c.Operation = AllReduce }),
-		"lists of AllToAllV":       allGatherV(func(c *Call) { c.Splits.SendCounts = []int64{2, 5} }),
-		"one offset":               allGatherV(func(c *Call) { c.Splits.RecvOffsets = []int64{0} }),
-		"splits of another buffer": allGatherV(func(c *Call) { c.Operation = ReduceScatterV }),
+		"no factor":                   premulSum(func(c *Call) { c.Factor = 0 }),
+		"a NaN as factor":             premulSum(func(c *Call) { c.Factor = math.NaN() }),
+		"an infinite factor":          premulSum(func(c *Call) { c.Factor = math.Inf(-1) }),
+		"a factor for int32":          premulSum(func(c *Call) { c.DataType = Int32 }),
+		"negative count":              allReduce(func(c *Call) { c.Count = -1 }),
+		"negative root":               allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, -1 }),
+		"root outside the group":      allReduce(func(c *Call) { c.Operation, c.Root = Broadcast, 2 }),
+		"peer outside the group":      allReduce(func(c *Call) { c.Operation, c.Root = Send, 2 }),
+		"message to this rank":        allReduce(func(c *Call) { c.Operation, c.Root = Send, 1 }),
+		"send to AnySource":           allReduce(func(c *Call) { c.Operation, c.Root = Send, AnySource }),
+		"negative tag":                allReduce(func(c *Call) { c.Operation, c.Tag = Recv, -1 }),
+		"large tag":                   allReduce(func(c *Call) { c.Operation, c.Tag = Recv, MaxTag+1 }),
+		"tag for a sum":               allReduce(func(c *Call) { c.Tag = 1 }),
+		"Arrived for a sum":           allReduce(func(c *Call) { c.Arrived = func(int) {} }),
+		"overlapping buffers":         allReduce(func(c *Call) { c.Recv = c.Send + 4 }),
+		"another rank's count":        allGatherV(func(c *Call) { c.Count = 2 }),
+		"no counts":                   allGatherV(func(c *Call) { c.Splits = nil }),
+		"counts for a sum":            allGatherV(func(c *Call) { c.Operation = AllReduce }),
+		"lists of AllToAllV":          allGatherV(func(c *Call) { c.Splits.SendCounts = []int64{2, 5} }),
+		"one offset":                  allGatherV(func(c *Call) { c.Splits.RecvOffsets = []int64{0} }),
+		"splits for the wrong buffer": allGatherV(func(c *Call) { c.Operation = ReduceScatterV }),
 		"in place in another part": allReduce(func(c *Call) {
 			c.Operation, c.Send = AllGather, c.Recv
 		}),
-		"splits of a sum":  allToAllV(func(c *Call) { c.Operation = AllReduce }),
+		"splits for a sum": allToAllV(func(c *Call) { c.Operation = AllReduce }),
 		"no splits":        allToAllV(func(c *Call) { c.Splits = nil }),
 		"splits and count": allToAllV(func(c *Call) { c.Count = 1 }),
 		"too many counts": allToAllV(func(c *Call) {
@@ -118,7 +118,7 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 		"negative part":               allToAllV(func(c *Call) { c.Splits.SendCounts[0] = -1 }),
 		"large offset":                allToAllV(func(c *Call) { c.Splits.RecvOffsets[1] = 1 << 60 }),
 		"no norm":                     norm(func(c *Call) { c.Norm = nil }),
-		"norm of a sum":               norm(func(c *Call) { c.Operation = AllReduce }),
+		"norm for a sum":              norm(func(c *Call) { c.Operation = AllReduce }),
 		"norm of floats":              norm(func(c *Call) { c.DataType = Float32 }),
 		"rows of 60 values":           norm(func(c *Call) { c.Norm.Hidden, c.Count = 60, 120 }),
 		"empty rows":                  norm(func(c *Call) { c.Norm.Hidden, c.Count = 0, 0 }),
@@ -133,7 +133,7 @@ func TestValidateRejectsInvalidCalls(t *testing.T) {
 		"rows without whole groups": norm(func(c *Call) {
 			c.Norm.Quant, c.Norm.ScaleStrides = QuantPerGroup, [2]int64{1, 1}
 		}),
-		"scales in one place": norm(func(c *Call) {
+		"overlapping scales": norm(func(c *Call) {
 			c.Norm.Quant, c.Norm.Quantized, c.Norm.Scales = QuantPerRow, 5<<20, 6<<20
 		}),
 		"misaligned residual": norm(func(c *Call) { c.Norm.Residual += 8 }),

@@ -93,13 +93,13 @@ type smallPlan struct {
 
 func (c *smallGroup) Offer(call driver.Call) driver.Offer { return &smallPlan{call, c} }
 
-var errSmall = fmt.Errorf("the small backend lacks this call: %w", driver.ErrUnsupported)
+var errUnsupportedCall = fmt.Errorf("the small backend lacks this call: %w", driver.ErrUnsupported)
 
 func (p *smallPlan) Refusal(path driver.Path) error {
-	inOrder := p.c.cfg.Formula <= driver.RankOrder || !p.Operation.Reduces()
-	if path != driver.PathPlain || p.Operation.PointToPoint() || p.Splits != nil || !inOrder ||
+	isRankOrder := p.c.cfg.Formula <= driver.RankOrder || !p.Operation.Reduces()
+	if path != driver.PathPlain || p.Operation.PointToPoint() || p.Splits != nil || !isRankOrder ||
 		p.Operation == driver.AllReduceRMSNorm {
-		return errSmall
+		return errUnsupportedCall
 	}
 	return nil
 }
@@ -111,12 +111,12 @@ func (p *smallPlan) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 
 func (p *smallPlan) Prepared() *driver.Call { return &p.Call }
 
-func (c *smallGroup) Launch(on driver.Stream, p driver.Plan) error {
+func (c *smallGroup) Launch(target driver.Stream, p driver.Plan) error {
 	plan, ok := p.(*smallPlan)
 	if !ok || plan.c != c {
 		return errors.New("the plan belongs to another group")
 	}
-	return on.(*smallStream).queue(plan.launch)
+	return target.(*smallStream).queue(plan.launch)
 }
 
 // launch assigns the next ticket, which is the call's position in the group's order, and returns
@@ -186,24 +186,24 @@ func (p *smallPlan) run(ticket uint64, check bool) error {
 }
 
 func (p *smallPlan) computeOutput(dst []byte, inputs [][]byte) {
-	me, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
+	rank, part := p.c.cfg.Rank, int(p.Count)*p.DataType.Size()
 	parts := make([][]byte, len(inputs)) // the part of each input that is for this rank
 	for r, in := range inputs {
 		switch p.Operation {
 		case driver.ReduceScatter, driver.AllToAll:
-			parts[r] = in[me*part : (me+1)*part]
+			parts[r] = in[rank*part : (rank+1)*part]
 		default:
 			parts[r] = in
 		}
 	}
 	switch {
-	case len(dst) == 0 || p.Operation == driver.Reduce && me != p.Root:
+	case len(dst) == 0 || p.Operation == driver.Reduce && rank != p.Root:
 	case p.Operation.Reduces():
 		p.reduce(dst, parts)
 	case p.Operation == driver.Broadcast:
 		copy(dst, parts[p.Root])
 	case p.Operation == driver.Scatter:
-		copy(dst, parts[p.Root][me*part:])
+		copy(dst, parts[p.Root][rank*part:])
 	default:
 		copy(dst, slices.Concat(parts...))
 	}

@@ -69,8 +69,8 @@ func (s *smallStream) enqueue(step smallStep) error {
 	return err
 }
 
-// do queues work that a failed stream skips.
-func (s *smallStream) do(work func() error) error {
+// queueWork queues work that a failed stream skips.
+func (s *smallStream) queueWork(work func() error) error {
 	return s.queue(func() (smallWork, error) {
 		return func(failed error) (err error) {
 			if failed == nil {
@@ -85,14 +85,14 @@ func (s *smallStream) Copy(dst, src uintptr, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("copying %d bytes", bytes)
 	}
-	return s.do(func() error { copy(memoryAt(dst, bytes), memoryAt(src, bytes)); return nil })
+	return s.queueWork(func() error { copy(memoryAt(dst, bytes), memoryAt(src, bytes)); return nil })
 }
 
 func (s *smallStream) Fill(dst uintptr, value byte, bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("filling %d bytes", bytes)
 	}
-	return s.do(func() error {
+	return s.queueWork(func() error {
 		for i, memory := 0, memoryAt(dst, bytes); i < len(memory); i++ {
 			memory[i] = value
 		}
@@ -100,10 +100,12 @@ func (s *smallStream) Fill(dst uintptr, value byte, bytes int64) error {
 	})
 }
 
-func (s *smallStream) Host(work func()) error { return s.do(func() error { work(); return nil }) }
+func (s *smallStream) Host(work func()) error {
+	return s.queueWork(func() error { work(); return nil })
+}
 
 func (s *smallStream) Fail(cause error) {
-	_ = s.do(func() error {
+	_ = s.queueWork(func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.reported = true
@@ -125,12 +127,12 @@ func (s *smallStream) Record(e driver.Event) error {
 
 func (s *smallStream) Wait(e driver.Event) error {
 	p := e.(*smallEvent).point.Load()
-	return s.do(func() error { <-p.done; return p.err })
+	return s.queueWork(func() error { <-p.done; return p.err })
 }
 
 func (s *smallStream) WaitIgnoringErrors(e driver.Event) error {
 	p := e.(*smallEvent).point.Load()
-	return s.do(func() error { <-p.done; return nil })
+	return s.queueWork(func() error { <-p.done; return nil })
 }
 
 func (s *smallStream) Synchronize(ctx context.Context) error {
@@ -203,8 +205,8 @@ type smallGraph struct {
 	closed atomic.Bool
 }
 
-func (g *smallGraph) Launch(on driver.Stream) error {
-	s := on.(*smallStream)
+func (g *smallGraph) Launch(target driver.Stream) error {
+	s := target.(*smallStream)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -172,15 +172,15 @@ func TestHostKernelsComputeFormula(t *testing.T) {
 			for _, op := range driver.ReductionsOf(dt) {
 				name := fmt.Sprintf("%v %v of %d", op, dt, ranks)
 				want := formula.Reduce(driver.RankOrder, op, dt, inputs)
-				if got := kernel(op, dt, inputs); !bytes.Equal(got, want) {
+				if got := reduceWithKernels(op, dt, inputs); !bytes.Equal(got, want) {
 					t.Errorf("%s: the kernels' result differs from the formula", name)
 				}
 				checkTrees(t, name, op, dt, inputs)
 				reversed := slices.Clone(inputs)
 				slices.Reverse(reversed)
-				share := shareOfDifferences(want, formula.Reduce(driver.RankOrder, op, dt, reversed), dt)
+				share := differingShare(want, formula.Reduce(driver.RankOrder, op, dt, reversed), dt)
 				if op == driver.Sum && dt.Float() && ranks > 2 && share < 0.1 {
-					t.Errorf("%s: a share of %.3f differs in reverse order, want at least 0.1", name,
+					t.Errorf("%s: a fraction %.3f of the elements differs in reverse order, want 0.1", name,
 						share)
 				}
 			}
@@ -219,7 +219,7 @@ func pointers(buffers [][]byte) (all []unsafe.Pointer) {
 	return all
 }
 
-func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
+func reduceWithKernels(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	out := make([]byte, len(inputs[0]))
 	srcs := pointers(inputs)
 	dsts, count := []unsafe.Pointer{unsafe.Pointer(&out[0])}, len(out)/dt.Size()
@@ -234,7 +234,7 @@ func kernel(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) []byte {
 	return out
 }
 
-func shareOfDifferences(a, b []byte, dt driver.DataType) float64 {
+func differingShare(a, b []byte, dt driver.DataType) float64 {
 	size, n := dt.Size(), 0
 	for i := 0; i < len(a); i += size {
 		if !bytes.Equal(a[i:i+size], b[i:i+size]) {

@@ -78,7 +78,7 @@ func (d *rankPair) connect() {
 }
 
 func pairGroup(rank int) driver.GroupConfig {
-	return driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}, Rank: rank, Check: true}
+	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank, Check: true}
 }
 
 // segment maps a segment of the given number of granules on a rank.

@@ -13,13 +13,13 @@ import (
 func TestLaunchWakesSleepingRank(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	waker := d.groups[0].(*communicator)
+	group0 := d.groups[0].(*communicator)
 	for _, err := range d.runOnBoth(func(rank int) error {
 		s, err := d.devices[rank].NewStream()
 		if err != nil {
 			return err
 		}
-		for rank == 0 && !waker.Asleep(1) {
+		for rank == 0 && !group0.Asleep(1) {
 			runtime.Gosched()
 		}
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
@@ -36,7 +36,7 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 	}) {
 		failIfErr(t, err)
 	}
-	if waker.Asleep(1) {
+	if group0.Asleep(1) {
 		t.Error("rank 1 is still marked as asleep")
 	}
 }
@@ -75,14 +75,14 @@ func TestCollectiveOnIdleStreamDoesNotAllocate(t *testing.T) {
 func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
-	late := d.groups[1].(*communicator)
+	group1 := d.groups[1].(*communicator)
 	for _, err := range d.runOnBoth(func(rank int) error {
 		device, err := d.devices[rank].NewStream()
 		if err != nil {
 			return err
 		}
 		s, ran := device.(*stream), false
-		for rank == 1 && !late.Asleep(0) {
+		for rank == 1 && !group1.Asleep(0) {
 			runtime.Gosched()
 		}
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})

@@ -51,10 +51,10 @@ func startProcesses(t *testing.T, size int, program string, timeout time.Duratio
 		}))
 	}
 	for _, p := range f.processes {
-		p.address = p.await("open").Address
+		p.address = p.waitFor("open").Address
 	}
 	for _, p := range f.processes {
-		p.await("running")
+		p.waitFor("running")
 	}
 	return f
 }
@@ -90,8 +90,9 @@ func start(t *testing.T, rank int, environment []string) *process {
 	return p
 }
 
-// await reads the rank's outputs up to the first one with the given event, and returns that output.
-func (p *process) await(event string) output {
+// waitFor reads the rank's outputs up to the first one with the given event, and returns that
+// output.
+func (p *process) waitFor(event string) output {
 	p.t.Helper()
 	for p.lines.Scan() {
 		var n output
@@ -116,12 +117,12 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// checkVictimNamed checks the outcomes of all ranks except the victim. At least one rank must have
-// an error of the given kind that names the victim; the others may have learned of the fault from
-// that rank. All of them must have completed an exchange on the fault lane without the victim.
-func (f *processes) checkVictimNamed(kind string, victim int) {
+// checkErrorsNameVictim checks the outcomes of all ranks except the victim. At least one rank must
+// have an error of the given kind that names the victim; the others may have learned of the fault
+// from that rank. All of them must have completed an exchange on the fault lane without the victim.
+func (f *processes) checkErrorsNameVictim(kind string, victim int) {
 	f.t.Helper()
-	named := 0
+	namingErrors := 0
 	present := make([]bool, len(f.processes))
 	for r := range present {
 		present[r] = r != victim
@@ -130,10 +131,10 @@ func (f *processes) checkVictimNamed(kind string, victim int) {
 		if p.rank == victim {
 			continue
 		}
-		n := p.await("outcome")
+		n := p.waitFor("outcome")
 		switch {
 		case n.Kind == kind && slices.Equal(n.Ranks, []int{victim}):
-			named++
+			namingErrors++
 		case n.Kind != "fault":
 			f.t.Errorf("rank %d got a %q error that names ranks %v (%s), want a %q error for rank %d",
 				p.rank, n.Kind, n.Ranks, n.Text, kind, victim)
@@ -143,7 +144,7 @@ func (f *processes) checkVictimNamed(kind string, victim int) {
 				present)
 		}
 	}
-	if named == 0 {
+	if namingErrors == 0 {
 		f.t.Errorf("no rank returned a %q error naming rank %d", kind, victim)
 	}
 }
@@ -176,7 +177,7 @@ func TestErrorNamesKilledRank(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			f := startProcesses(t, 3, program, processTimeout)
 			f.processes[1].signal(syscall.SIGKILL)
-			f.checkVictimNamed("lost", 1)
+			f.checkErrorsNameVictim("lost", 1)
 			f.checkNoLeaks()
 		})
 	}
@@ -185,9 +186,9 @@ func TestErrorNamesKilledRank(t *testing.T) {
 func TestErrorNamesStoppedRank(t *testing.T) {
 	f := startProcesses(t, 3, "collectives", 1500*time.Millisecond)
 	f.processes[2].signal(syscall.SIGSTOP)
-	f.checkVictimNamed("late", 2)
+	f.checkErrorsNameVictim("late", 2)
 	f.processes[2].signal(syscall.SIGCONT)
-	if n := f.processes[2].await("outcome"); n.Kind == "close" || n.Kind == "start" {
+	if n := f.processes[2].waitFor("outcome"); n.Kind == "close" || n.Kind == "start" {
 		t.Errorf("the stopped rank got a %q error (%s), want a fault", n.Kind, n.Text)
 	}
 	f.checkNoLeaks()

@@ -58,10 +58,10 @@ type rankProcess struct {
 // programs maps the name of each program to a function that runs one round of it. Ranks repeat
 // rounds until there is a fault.
 var programs = map[string]func(a *rankProcess, round int) error{
-	"collectives":   (*rankProcess).collective,
-	"registrations": (*rankProcess).registration,
+	"collectives":   (*rankProcess).runCollective,
+	"registrations": (*rankProcess).register,
 	"exchanges":     (*rankProcess).exchange,
-	"messages":      (*rankProcess).message,
+	"messages":      (*rankProcess).passMessage,
 }
 
 // roundsToRun is the number of rounds after which a rank reports that it is running.
@@ -140,9 +140,9 @@ func (a *rankProcess) join() (err error) {
 	return err
 }
 
-// collective alternates between the two paths, and between sizes that need one step and sizes that
-// need many.
-func (a *rankProcess) collective(round int) error {
+// runCollective alternates between the two paths, and between sizes that need one step and sizes
+// that need many.
+func (a *rankProcess) runCollective(round int) error {
 	return a.launch(driver.Call{
 		Operation: driver.AllReduce, DataType: driver.Float32, Path: driver.Path(round % 2),
 		Count: []int64{4, 2000, 500_000}[round%3], Send: a.segment.Address(),
@@ -161,7 +161,7 @@ func (a *rankProcess) launch(call driver.Call) error {
 	return a.stream.Synchronize(context.Background())
 }
 
-func (a *rankProcess) registration(round int) error {
+func (a *rankProcess) register(round int) error {
 	key := driver.SegmentKey{Pool: 2, Ordinal: uint32(round)}
 	w, err := a.group.Register(context.Background(), key, a.segment)
 	if err != nil {
@@ -176,8 +176,8 @@ func (a *rankProcess) exchange(round int) error {
 	return err
 }
 
-// message sends a message around the ring. Rank 0 sends first; the others receive first.
-func (a *rankProcess) message(round int) error {
+// passMessage sends a message around the ring. Rank 0 sends first; the others receive first.
+func (a *rankProcess) passMessage(round int) error {
 	steps := []driver.Operation{driver.Recv, driver.Send}
 	if a.rank == 0 {
 		steps = []driver.Operation{driver.Send, driver.Recv}

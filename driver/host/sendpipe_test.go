@@ -25,8 +25,8 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 		}
 		failIfErr(t, d.send(0, driver.Call{Count: size}, data))
 	}
-	o := &d.groups[0].(*communicator).messages.sendPipes[1]
-	idle := o.backlogSentChannel()
+	pipe := &d.groups[0].(*communicator).messages.sendPipes[1]
+	idle := pipe.backlogSentChannel()
 	if idle == nil {
 		t.Fatal("no message is buffered for the receiver")
 	}
@@ -41,11 +41,11 @@ func TestSendsWithoutReceiverAreStored(t *testing.T) {
 		}
 	}
 	<-idle
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.backlogBytes != 0 || o.backlog != nil {
-		t.Errorf("the sender stores %d bytes in %d messages, want none", o.backlogBytes,
-			len(o.backlog))
+	pipe.mu.Lock()
+	defer pipe.mu.Unlock()
+	if pipe.backlogBytes != 0 || pipe.backlog != nil {
+		t.Errorf("the sender stores %d bytes in %d messages, want none", pipe.backlogBytes,
+			len(pipe.backlog))
 	}
 	if n := len(d.groups[1].(*communicator).messages.recvPipes[0].incoming); n != 0 {
 		t.Errorf("the receiver stores %d messages, want none", n)
@@ -68,12 +68,12 @@ func TestMessageDuringCloseIsReported(t *testing.T) {
 	}()
 	<-locked
 	go func() { closed <- receiver.Close() }()
-	closing := func() bool {
+	isClosing := func() bool {
 		receiver.Mu.Lock()
 		defer receiver.Mu.Unlock()
 		return receiver.Closed()
 	}
-	for deadline := time.Now().Add(processTimeout); !closing(); runtime.Gosched() {
+	for deadline := time.Now().Add(processTimeout); !isClosing(); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("the receiver did not begin to close")
 		}
@@ -105,7 +105,7 @@ func TestCloseSendsStoredMessages(t *testing.T) {
 
 func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 	const ms = uint64(time.Millisecond)
-	o := &sendPipe{}
+	pipe := &sendPipe{}
 	for _, c := range []struct {
 		read, now     uint64
 		rest, backlog int64
@@ -121,8 +121,8 @@ func TestSendWaitRestartsWhenReceiverReadsFrame(t *testing.T) {
 		{1, 800 * ms, 0, 1 << 50, time.Minute, 1500 * ms},
 		{1, 800 * ms, 0, 1 << 50, 160 * time.Millisecond, 510 * ms},
 	} {
-		o.backlogBytes = c.backlog
-		if got := o.waitDeadline(c.read, c.now, c.rest, c.timeout); got != c.want {
+		pipe.backlogBytes = c.backlog
+		if got := pipe.waitDeadline(c.read, c.now, c.rest, c.timeout); got != c.want {
 			t.Errorf("waitDeadline(%d, %d, %d, %v) = %v with a backlog of %d bytes, want %v", c.read,
 				c.now, c.rest, c.timeout, time.Duration(got), c.backlog, time.Duration(c.want))
 		}
@@ -135,8 +135,8 @@ func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 	const messages, size = 100, 1 << 18
 	d := newRankPair(t)
 	d.connect()
-	o := &d.groups[0].(*communicator).messages.sendPipes[1]
-	o.backlogBytes = 1 << 50
+	pipe := &d.groups[0].(*communicator).messages.sendPipes[1]
+	pipe.backlogBytes = 1 << 50
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
 	for _, err := range d.runOnBoth(func(rank int) error {
 		if rank == 0 {
@@ -154,16 +154,16 @@ func TestThrottledSendsDoNotDelayCollective(t *testing.T) {
 }
 
 func TestStoredMessageMayBeReceivedLate(t *testing.T) {
-	var pushing atomic.Bool
+	var isSending atomic.Bool
 	var polls atomic.Int32
 	waitingAgain := make(chan struct{})
 	d := newRankPairWithWaitHook(t, func() error {
-		if !pushing.Load() {
+		if !isSending.Load() {
 			return nil
 		}
 		switch polls.Add(1) {
-		case 1: // end the wait as a timeout would
-			return &driver.TimeoutError{InCall: "pushing"}
+		case 1: // end the wait like a timeout
+			return &driver.TimeoutError{InCall: "sending"}
 		case 2:
 			close(waitingAgain)
 		}
@@ -173,7 +173,7 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	const size = 1 << 20
 	data, got := bytes.Repeat([]byte{7}, size), make([]byte, size)
 	failIfErr(t, d.send(0, driver.Call{Count: size}, data))
-	pushing.Store(true)
+	isSending.Store(true)
 	select {
 	case <-waitingAgain:
 	case <-d.groups[0].Failed():
@@ -187,9 +187,9 @@ func TestStoredMessageMayBeReceivedLate(t *testing.T) {
 	}
 }
 
-// TestPushStopsWhenGroupFails makes a group fail, as the timeout of a collective would, while a
-// message is in the backlog.
-func TestPushStopsWhenGroupFails(t *testing.T) {
+// TestSendingBacklogStopsWhenGroupFails makes a group fail, as the timeout of a collective would,
+// while a message is in the backlog.
+func TestSendingBacklogStopsWhenGroupFails(t *testing.T) {
 	d := newRankPair(t)
 	d.connect()
 	const size = 1 << 20
@@ -202,7 +202,7 @@ func TestPushStopsWhenGroupFails(t *testing.T) {
 	select {
 	case <-idle:
 	case <-d.ctx.Done():
-		t.Error("push did not return after the group had failed")
+		t.Error("the sender did not stop after the group had failed")
 	}
 	d.groups[1].(*communicator).CheckPeers()
 }

@@ -9,7 +9,7 @@ import (
 
 // eagerLoading implements the functions that load kernels eagerly. The last hexadecimal digit of
 // a module's handle is the number of kernels in the module. A kernel's handle is the module's
-// handle plus a multiple of 16. fail is the number of the call that fails.
+// handle plus a multiple of 16. failing is the number of the call that fails.
 const eagerLoading = `
 static int64_t loaded[8], count, calls, failing;
 static CUresult step(void) { return ++calls == failing ? 2 : 0; }

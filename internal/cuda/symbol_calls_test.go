@@ -98,7 +98,7 @@ var calls = map[string]struct {
 		[]int64{int64(stream)},
 	},
 	"querying a stream": {
-		func(d *Driver) error { return done(d.StreamQuery(stream)) },
+		func(d *Driver) error { return errIfFalse(d.StreamQuery(stream)) },
 		"cuStreamQuery",
 		[]int64{int64(stream)},
 	},
@@ -133,7 +133,7 @@ var calls = map[string]struct {
 		[]int64{int64(event), int64(stream)},
 	},
 	"querying an event": {
-		func(d *Driver) error { return done(d.EventQuery(event)) },
+		func(d *Driver) error { return errIfFalse(d.EventQuery(event)) },
 		"cuEventQuery",
 		[]int64{int64(event)},
 	},
@@ -193,7 +193,7 @@ var calls = map[string]struct {
 
 func device(d *Driver, handle int32) Device { return Device{d, handle, handle} }
 
-func done(ok bool, err error) error {
+func errIfFalse(ok bool, err error) error {
 	if err == nil && !ok {
 		return fmt.Errorf("the method returned false")
 	}
@@ -209,10 +209,10 @@ func TestMethodsPassAllArguments(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := recorder.LastCall()
-			same := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
+			isSame := slices.EqualFunc(got.Args, c.args, func(got, want int64) bool {
 				return got == want || want == anyAddress && got != 0
 			})
-			if got.Name != c.name || !same {
+			if got.Name != c.name || !isSame {
 				t.Errorf("called %s%#x, want %s%#x", got.Name, got.Args, c.name, c.args)
 			}
 			recorder.SetResult(2)

@@ -16,7 +16,7 @@ func TestSetenvChangesGoAndLibc(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := dl.CString(name)
-		address := libc(t, "getenv").Call(dl.AddressOf(key))
+		address := libcFunction(t, "getenv").Call(dl.AddressOf(key))
 		runtime.KeepAlive(key)
 		if address == 0 || dl.GoString(address) != value || os.Getenv(name) != value {
 			t.Errorf("libc has %q and Go has %q, want %q", dl.GoString(address), os.Getenv(name), value)

@@ -11,7 +11,7 @@ import (
 	"symmem/internal/dl/dltest"
 )
 
-func libc(t testing.TB, name string) dl.Symbol {
+func libcFunction(t testing.TB, name string) dl.Symbol {
 	t.Helper()
 	library, err := dl.Open("libc.so.6")
 	if err != nil {
@@ -84,29 +84,29 @@ func TestOpenRefusesEmptyNames(t *testing.T) {
 	}
 }
 
-func TestOpenedLibraryIsResident(t *testing.T) {
+func TestOpenReturnsLoadedLibrary(t *testing.T) {
 	soname := "libsymmem_" + rand.Text() + ".so.1" // unique, because libraries are never unloaded
 	path := dltest.Compile(t, "libresident.so", "int answer(void) { return 42; }",
 		"-Wl,-soname,"+soname)
 	if _, ok := dl.FindLoaded(path); ok {
-		t.Fatal("the library was resident before Open")
+		t.Fatal("the library was loaded before Open")
 	}
 	opened, err := dl.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Open now accepts the soname, although there is no file with this name.
-	resident, err := dl.Open(soname)
+	loaded, err := dl.Open(soname)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resident.Path() != opened.Path() {
-		t.Errorf("the resident library has path %s, want %s", resident.Path(), opened.Path())
+	if loaded.Path() != opened.Path() {
+		t.Errorf("the loaded library has path %s, want %s", loaded.Path(), opened.Path())
 	}
 	a, _ := opened.Find("answer")
-	b, _ := resident.Find("answer")
+	b, _ := loaded.Find("answer")
 	if a != b || a.Call() != 42 {
-		t.Errorf("Find = %#x in the opened library, %#x in the resident one; want the same", a, b)
+		t.Errorf("Find = %#x in the opened library, %#x in the loaded one; want the same", a, b)
 	}
 }
 

@@ -12,16 +12,16 @@ import (
 )
 
 func TestCallReturnsResult(t *testing.T) {
-	if got := int(libc(t, "getpid").Call()); got != os.Getpid() {
+	if got := int(libcFunction(t, "getpid").Call()); got != os.Getpid() {
 		t.Errorf("getpid() = %d, want %d", got, os.Getpid())
 	}
 	text := dl.CString("seven letters, or more")
-	length := libc(t, "strlen").Call(dl.AddressOf(text))
+	length := libcFunction(t, "strlen").Call(dl.AddressOf(text))
 	runtime.KeepAlive(text)
 	if length != 22 {
 		t.Errorf("strlen() = %d, want 22", length)
 	}
-	if got := int32(libc(t, "abs").Call(uintptr(0xffff_ffff_ffff_fff9))); got != 7 {
+	if got := int32(libcFunction(t, "abs").Call(uintptr(0xffff_ffff_ffff_fff9))); got != 7 {
 		t.Errorf("abs(-7) = %d, want 7", got)
 	}
 }
@@ -49,12 +49,12 @@ func TestTooManyArgumentsPanic(t *testing.T) {
 			t.Error("Call with too many arguments did not panic")
 		}
 	}()
-	libc(t, "getpid").Call(make([]uintptr, dl.MaxArguments+1)...)
+	libcFunction(t, "getpid").Call(make([]uintptr, dl.MaxArguments+1)...)
 }
 
 func TestCWritesGoMemory(t *testing.T) {
 	src, dst := bytes.Repeat([]byte("symmem"), 9), make([]byte, 54)
-	libc(t, "memcpy").Call(dl.AddressOf(&dst[0]), dl.AddressOf(&src[0]), 54)
+	libcFunction(t, "memcpy").Call(dl.AddressOf(&dst[0]), dl.AddressOf(&src[0]), 54)
 	runtime.KeepAlive(src)
 	if !bytes.Equal(src, dst) {
 		t.Errorf("memcpy copied %q, want %q", dst, src)
@@ -164,7 +164,7 @@ int called(void) { return calls; }`)
 				prepared.Set(11, 22)
 				status, ok := prepared.Call()
 				if want := c.want + 120; ok && status != want || ok != c.ok {
-					t.Errorf("Status = %d, %v; want %d, %v", status, ok, want, c.ok)
+					t.Errorf("Call = %d, %v; want %d, %v", status, ok, want, c.ok)
 				}
 			}
 			if (called.Call() > before) != c.ok {

@@ -14,14 +14,14 @@ type step struct {
 	want  string
 }
 
-func post(r string, tag, source int, want string) step {
+func postStep(r string, tag, source int, want string) step {
 	return step{
 		fmt.Sprintf("receive %s with tag %d from %d", r, tag, source),
 		func(m *Matcher[string]) []Claim[string] { return m.Post(r, tag, source, 0) }, want,
 	}
 }
 
-func arrive(source, tag int, number uint64, want string) step {
+func arriveStep(source, tag int, number uint64, want string) step {
 	return step{
 		fmt.Sprintf("message %d from %d with tag %d", number, source, tag),
 		func(m *Matcher[string]) []Claim[string] {
@@ -30,6 +30,7 @@ func arrive(source, tag int, number uint64, want string) step {
 	}
 }
 
+// formatClaims returns, for example, "a=3:1 " if receive a claims message 1 from source 3.
 func formatClaims(claims []Claim[string]) string {
 	var all string
 	for _, c := range claims {
@@ -45,33 +46,33 @@ func TestMessagesAreClaimedInCallOrder(t *testing.T) {
 		unclaimed string
 	}{
 		{"a receive from a source claims its next number before it arrives", []step{
-			post("a", 0, 3, "a=3:1 "), post("b", 0, 3, "b=3:2 "), arrive(3, 0, 1, ""),
-			arrive(3, 0, 2, ""), arrive(3, 0, 3, ""), post("c", 0, 3, "c=3:3 "),
+			postStep("a", 0, 3, "a=3:1 "), postStep("b", 0, 3, "b=3:2 "), arriveStep(3, 0, 1, ""),
+			arriveStep(3, 0, 2, ""), arriveStep(3, 0, 3, ""), postStep("c", 0, 3, "c=3:3 "),
 		}, "[]"},
 		{"tags and sources are numbered separately", []step{
-			post("a", 0, 1, "a=1:1 "), post("b", 7, 1, "b=1:1 "), post("c", 0, 2, "c=2:1 "),
+			postStep("a", 0, 1, "a=1:1 "), postStep("b", 7, 1, "b=1:1 "), postStep("c", 0, 2, "c=2:1 "),
 		}, "[]"},
 		{"a receive from any source claims the first arrival", []step{
-			arrive(2, 0, 1, ""), arrive(1, 0, 1, ""), post("a", 0, Any, "a=2:1 "),
-			post("b", 0, Any, "b=1:1 "),
+			arriveStep(2, 0, 1, ""), arriveStep(1, 0, 1, ""), postStep("a", 0, Any, "a=2:1 "),
+			postStep("b", 0, Any, "b=1:1 "),
 		}, "[]"},
 		{"a receive from any source waits for a message", []step{
-			post("a", 0, Any, ""), arrive(1, 5, 1, ""), arrive(1, 0, 1, "a=1:1 "),
+			postStep("a", 0, Any, ""), arriveStep(1, 5, 1, ""), arriveStep(1, 0, 1, "a=1:1 "),
 		}, "[{1 5 1 0}]"},
 		{"a source's messages are claimed by number, not by arrival", []step{
-			post("a", 0, Any, ""), arrive(1, 0, 2, ""), arrive(2, 0, 3, ""), arrive(1, 0, 1, "a=1:1 "),
-			post("b", 0, Any, "b=1:2 "),
+			postStep("a", 0, Any, ""), arriveStep(1, 0, 2, ""), arriveStep(2, 0, 3, ""), arriveStep(1, 0, 1, "a=1:1 "),
+			postStep("b", 0, Any, "b=1:2 "),
 		}, "[{2 0 3 0}]"},
 		{"later receives of a tag wait for a receive from any source", []step{
-			post("a", 0, Any, ""), post("b", 0, 1, ""), post("c", 4, 1, "c=1:1 "),
-			arrive(1, 0, 1, "a=1:1 b=1:2 "), arrive(1, 0, 2, ""),
+			postStep("a", 0, Any, ""), postStep("b", 0, 1, ""), postStep("c", 4, 1, "c=1:1 "),
+			arriveStep(1, 0, 1, "a=1:1 b=1:2 "), arriveStep(1, 0, 2, ""),
 		}, "[]"},
 		{"a message for the first receive also unblocks later receives", []step{
-			post("a", 0, Any, ""), post("b", 0, 2, ""), post("c", 0, Any, ""), arrive(1, 0, 2, ""),
-			arrive(1, 0, 1, "a=1:1 b=2:1 c=1:2 "),
+			postStep("a", 0, Any, ""), postStep("b", 0, 2, ""), postStep("c", 0, Any, ""), arriveStep(1, 0, 2, ""),
+			arriveStep(1, 0, 1, "a=1:1 b=2:1 c=1:2 "),
 		}, "[]"},
 		{"a duplicate message is ignored", []step{
-			arrive(1, 0, 1, ""), arrive(1, 0, 1, ""), post("a", 0, 1, "a=1:1 "), arrive(1, 0, 1, ""),
+			arriveStep(1, 0, 1, ""), arriveStep(1, 0, 1, ""), postStep("a", 0, 1, "a=1:1 "), arriveStep(1, 0, 1, ""),
 		}, "[]"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

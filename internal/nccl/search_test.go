@@ -16,7 +16,7 @@ func environment(variables map[string]string) func(string) string {
 	return func(name string) string { return variables[name] }
 }
 
-func wheel(t *testing.T, folder, python string) string {
+func writeWheel(t *testing.T, folder, python string) string {
 	t.Helper()
 	path := filepath.Join(folder, "lib", python, "site-packages/nvidia/nccl/lib", soname)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -28,7 +28,7 @@ func wheel(t *testing.T, folder, python string) string {
 	return path
 }
 
-func interpreter(t *testing.T, prefix, target string) string {
+func writeInterpreter(t *testing.T, prefix, target string) string {
 	t.Helper()
 	path := filepath.Join(prefix, "bin/python3")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -47,8 +47,8 @@ func interpreter(t *testing.T, prefix, target string) string {
 func TestLocationsAreInOrder(t *testing.T) {
 	root := t.TempDir()
 	venv, conda := filepath.Join(root, "venv"), filepath.Join(root, "conda")
-	old, recent := wheel(t, venv, "python3.9"), wheel(t, venv, "python3.12")
-	inConda := wheel(t, conda, "python3.11")
+	old, recent := writeWheel(t, venv, "python3.9"), writeWheel(t, venv, "python3.12")
+	inConda := writeWheel(t, conda, "python3.11")
 	empty := filepath.Join(root, "empty")
 	prefixes := []pythonPrefix{{"$VIRTUAL_ENV", venv}, {"$CONDA_PREFIX", conda}, {"python3", empty}}
 	for name, c := range map[string]struct {
@@ -77,7 +77,7 @@ func TestLocationsAreInOrder(t *testing.T) {
 					strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 			if !locations[0].mustBeLoaded || locations[len(locations)-1].mustBeLoaded {
-				t.Error("the resident copy is not the first location")
+				t.Error("the loaded copy is not the first location")
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	base, venv := filepath.Join(root, "base"), filepath.Join(root, "venv")
-	interpreter(t, venv, interpreter(t, base, ""))
+	writeInterpreter(t, venv, writeInterpreter(t, base, ""))
 	t.Setenv("PATH", filepath.Join(venv, "bin"))
 	for name, c := range map[string]struct {
 		variables map[string]string
@@ -115,9 +115,9 @@ func TestPythonPrefixesFollowLinks(t *testing.T) {
 
 func TestOpenErrorListsAllAttempts(t *testing.T) {
 	folder := t.TempDir()
-	broken := wheel(t, folder, "python3.12")
+	broken := writeWheel(t, folder, "python3.12")
 	_, err := open([]location{
-		{origin: "the resident copy", mustBeLoaded: true, paths: []string{"libabsent.so.2"}},
+		{origin: "the loaded copy", mustBeLoaded: true, paths: []string{"libabsent.so.2"}},
 		{origin: "a wheel", paths: []string{broken}},
 		{origin: "the loader", paths: []string{"libabsent.so.2"}},
 	})
@@ -125,7 +125,7 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 		t.Fatalf("open = %v, want ErrNoLibrary", err)
 	}
 	for _, want := range []string{
-		"the resident copy: libabsent.so.2 is not loaded", "a wheel: opening " + broken,
+		"the loaded copy: libabsent.so.2 is not loaded", "a wheel: opening " + broken,
 		"the loader: opening libabsent.so.2", "pip install", "$" + PathVariable,
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -135,7 +135,7 @@ func TestOpenErrorListsAllAttempts(t *testing.T) {
 }
 
 func TestOpenSkipsBrokenLibraries(t *testing.T) {
-	broken, good := wheel(t, t.TempDir(), "python3.12"), compile(t, "22809", declarations)
+	broken, good := writeWheel(t, t.TempDir(), "python3.12"), compile(t, "22809", declarations)
 	library, err := open([]location{{origin: "wheels", paths: []string{broken, good}}})
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func TestOlderVersionsLackFunctions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			library, recorder := load(t, c.version, c.declarations)
 			if library.HasWindows() != c.windows {
-				t.Errorf("Windows() = %v, want %v", library.HasWindows(), c.windows)
+				t.Errorf("HasWindows() = %v, want %v", library.HasWindows(), c.windows)
 			}
 			if err := queue(library.AllReduce(1, 2, 3, Float32, Sum, comm)); err != nil {
 				t.Errorf("AllReduce = %v, want nil", err)

@@ -44,7 +44,7 @@ func BenchmarkOperations(b *testing.B) {
 	const size = 16 << 10
 	srcs := []unsafe.Pointer{newPages(size), newPages(size)}
 	dsts := []unsafe.Pointer{newPages(size)}
-	eachTypeAndOp(func(t DataType, op Op) {
+	forEachTypeAndOp(func(t DataType, op Op) {
 		benchmark(b, fmt.Sprintf("%v/%v", op, t), size, func() {
 			Reduce(op, t, dsts, srcs, size/t.Size(), Hint{})
 		})

@@ -8,7 +8,7 @@ import (
 
 func TestReduceDoesNotAllocate(t *testing.T) {
 	var a, b, c [600]byte
-	eachLevel(func(name string) {
+	forEachLevel(func(name string) {
 		for _, typ := range DataTypes() {
 			allocations := testing.AllocsPerRun(10, func() {
 				srcs := [2]unsafe.Pointer{unsafe.Pointer(&a), unsafe.Pointer(&b)}

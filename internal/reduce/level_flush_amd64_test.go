@@ -48,7 +48,7 @@ func checkFlushedTree(t *testing.T, typ DataType, sources [][]byte, want []byte)
 	got := make([]byte, len(sources[0]))
 	srcs := []unsafe.Pointer{unsafe.Pointer(&sources[0][0]), unsafe.Pointer(&sources[1][0])}
 	dsts := []unsafe.Pointer{unsafe.Pointer(&got[0])}
-	eachLevel(func(name string) {
+	forEachLevel(func(name string) {
 		Tree{DataType: typ, IsAverage: true}.Reduce(dsts, srcs, len(got)/typ.Size())
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s: a tree of %v differs from the reference", name, typ)

@@ -2,5 +2,5 @@
 
 package reduce
 
-// eachLevel calls run with the portable code, the only implementation.
-func eachLevel(run func(name string)) { run("portable") }
+// forEachLevel calls run with the portable code, the only implementation.
+func forEachLevel(run func(name string)) { run("portable") }

@@ -268,13 +268,13 @@ func draw(r *rand.Rand, t DataType) uint64 {
 	case 0:
 		return special[r.IntN(len(special))]
 	case 1:
-		return drawNearOne(r, t)
+		return randomNearOne(r, t)
 	}
 	return r.Uint64()
 }
 
-// drawNearOne returns a float near 1 or -1, or an integer with random bits.
-func drawNearOne(r *rand.Rand, t DataType) uint64 {
+// randomNearOne returns a float near 1 or -1, or an integer with random bits.
+func randomNearOne(r *rand.Rand, t DataType) uint64 {
 	f := math.Ldexp(r.NormFloat64(), r.IntN(12)-6)
 	switch {
 	case t == Float64:

@@ -10,16 +10,16 @@ import (
 )
 
 func ops(t DataType) []Op {
-	var everyValue []Op
+	var all []Op
 	for op := range Op(OpCount) {
 		if op.Accepts(t) {
-			everyValue = append(everyValue, op)
+			all = append(all, op)
 		}
 	}
-	return everyValue
+	return all
 }
 
-func eachTypeAndOp(run func(t DataType, op Op)) {
+func forEachTypeAndOp(run func(t DataType, op Op)) {
 	for _, t := range DataTypes() {
 		for _, op := range ops(t) {
 			run(t, op)
@@ -30,7 +30,7 @@ func eachTypeAndOp(run func(t DataType, op Op)) {
 func TestReduceAgreesWithReferenceAtEverySmallCount(t *testing.T) {
 	const maxCount = 130
 	r := rand.New(rand.NewPCG(1, 2))
-	eachTypeAndOp(func(typ DataType, op Op) {
+	forEachTypeAndOp(func(typ DataType, op Op) {
 		for _, sourceCount := range []int{1, 2, 3, 4, 5, 8, 9} {
 			sources := randomBuffers(r, typ, sourceCount, maxCount)
 			want := reference(op, typ, sources, false)
@@ -51,7 +51,7 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 	// number of elements in a stride, so strides contain different data.
 	const period = 1021
 	r := rand.New(rand.NewPCG(3, 4))
-	eachTypeAndOp(func(typ DataType, op Op) {
+	forEachTypeAndOp(func(typ DataType, op Op) {
 		count := (strideBytes+strideBytes/8)/typ.Size() + 77
 		sources := randomBuffers(r, typ, 2, period)
 		repeat := func(short []byte) []byte {
@@ -74,7 +74,7 @@ func TestReduceAgreesWithReferenceBeyondOneStride(t *testing.T) {
 // calls with one destination and another loop for calls with two destinations.
 func TestTwoSourcesAgreeWithReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
-	eachTypeAndOp(func(typ DataType, op Op) {
+	forEachTypeAndOp(func(typ DataType, op Op) {
 		for _, bytes := range []int{512, 1536, 2000} {
 			sources := randomBuffers(r, typ, 2, bytes/typ.Size())
 			want := reference(op, typ, sources, false)
@@ -137,7 +137,7 @@ func TestAverageOfFewOverflowingSums(t *testing.T) {
 			for s := range sources {
 				sources[s] = make([]byte, count*typ.Size())
 				for e := range count {
-					put(typ, sources[s], e, drawNearOne(r, typ))
+					put(typ, sources[s], e, randomNearOne(r, typ))
 				}
 			}
 			for range i % 4 {
@@ -223,10 +223,10 @@ func TestReduceOfAnyShape(t *testing.T) {
 func TestResultDoesNotDependOnSlicing(t *testing.T) {
 	const count = 333
 	r := rand.New(rand.NewPCG(11, 12))
-	eachTypeAndOp(func(typ DataType, op Op) {
+	forEachTypeAndOp(func(typ DataType, op Op) {
 		sources := randomBuffers(r, typ, 3, count)
 		want := reference(op, typ, sources, false)
-		eachLevel(func(name string) {
+		forEachLevel(func(name string) {
 			got := make([]byte, len(want))
 			for from := 0; from < count; {
 				to := min(from+1+r.IntN(70), count)

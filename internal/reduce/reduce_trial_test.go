@@ -16,7 +16,7 @@ type trial struct {
 	destinationCount  int
 	inPlace           int // index of the source that is also the first destination, or -1
 	misalignment      int // bytes between a line boundary and the first destination
-	addedMisalignment int // additional misplacement of each further destination, in bytes
+	addedMisalignment int // bytes added for each further destination
 	hint              Hint
 }
 
@@ -27,9 +27,9 @@ func (tr trial) String() string {
 		tr.factor)
 }
 
-func (tr trial) check(t fataler, want []byte) {
+func (tr trial) check(t testReporter, want []byte) {
 	t.Helper()
-	eachLevel(func(name string) { tr.checkActive(t, name, want) })
+	forEachLevel(func(name string) { tr.checkActive(t, name, want) })
 }
 
 func (tr trial) want() []byte {
@@ -39,17 +39,17 @@ func (tr trial) want() []byte {
 	return reference(tr.op, tr.t, tr.sources, tr.average)
 }
 
-type fataler interface {
+type testReporter interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-func (tr trial) checkActive(t fataler, name string, want []byte) {
+func (tr trial) checkActive(t testReporter, name string, want []byte) {
 	t.Helper()
 	size := len(tr.sources[0])
 	srcs, inputs := make([]unsafe.Pointer, 0, len(tr.sources)), make([]guarded, 0, len(tr.sources))
-	destinationCount, outputs := make([]unsafe.Pointer, 0, tr.destinationCount), make([]guarded, 0,
-		tr.destinationCount)
+	var dsts []unsafe.Pointer
+	var outputs []guarded
 	for i, source := range tr.sources {
 		g := newGuarded(size, (tr.misalignment+3*i*tr.t.Size())%lineBytes)
 		copy(g.data, source)
@@ -60,20 +60,20 @@ func (tr trial) checkActive(t fataler, name string, want []byte) {
 		if i == 0 && tr.inPlace >= 0 {
 			g = inputs[tr.inPlace]
 		}
-		outputs, destinationCount = append(outputs, g), append(destinationCount, g.pointer())
+		outputs, dsts = append(outputs, g), append(dsts, g.pointer())
 	}
 	switch count := size / tr.t.Size(); {
 	case tr.factor != 0:
-		ScaledSum(tr.t, destinationCount, srcs, count, tr.factor, tr.hint)
+		ScaledSum(tr.t, dsts, srcs, count, tr.factor, tr.hint)
 	case tr.average:
-		Average(tr.t, destinationCount, srcs, count, tr.hint)
+		Average(tr.t, dsts, srcs, count, tr.hint)
 	default:
-		Reduce(tr.op, tr.t, destinationCount, srcs, count, tr.hint)
+		Reduce(tr.op, tr.t, dsts, srcs, count, tr.hint)
 	}
 	tr.compare(t, name, inputs, outputs, want)
 }
 
-func (tr trial) compare(t fataler, name string, inputs, outputs []guarded, want []byte) {
+func (tr trial) compare(t testReporter, name string, inputs, outputs []guarded, want []byte) {
 	t.Helper()
 	for d, g := range outputs {
 		if !g.intact() {

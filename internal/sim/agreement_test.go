@@ -71,9 +71,9 @@ type Result struct {
 	Elapsed time.Duration
 }
 
-// Agreement runs a scenario until it has an outcome. It returns ErrSplit if ranks reach different
+// RunAgreement runs a scenario until it has an outcome. It returns ErrSplit if ranks reach different
 // outcomes.
-func Agreement(s Scenario) (Result, error) {
+func RunAgreement(s Scenario) (Result, error) {
 	machines, err := s.machines()
 	if err != nil {
 		return Result{}, err

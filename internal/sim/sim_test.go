@@ -24,7 +24,7 @@ import (
 
 func run(t testing.TB, s Scenario) Result {
 	t.Helper()
-	r, err := Agreement(s)
+	r, err := RunAgreement(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestReportListsDeviatingRank(t *testing.T) {
 	}
 }
 
-func TestDroppedEventsAreNarrowedToStride(t *testing.T) {
+func TestDivergenceInDiscardedEventsIsRange(t *testing.T) {
 	r := run(t, Scenario{
 		Ranks: 512, History: History(100_000, 3), Kept: 1024,
 		Deviations: []Deviation{{Ranks: []int{9}, Position: 5000, Change: Resize}},
@@ -106,17 +106,17 @@ func TestReportListsMissingRanks(t *testing.T) {
 }
 
 func TestInvalidScenarioIsRefused(t *testing.T) {
-	if _, err := Agreement(Scenario{Ranks: 1, Missing: []int{0}}); !errors.Is(
+	if _, err := RunAgreement(Scenario{Ranks: 1, Missing: []int{0}}); !errors.Is(
 		err, agreement.ErrProtocol) {
-		t.Errorf("Agreement without ranks = %v; want ErrProtocol", err)
+		t.Errorf("RunAgreement without ranks = %v; want ErrProtocol", err)
 	}
 	s := Scenario{Ranks: 1, Deviations: []Deviation{{Position: 1, Change: Drop}}}
-	if _, err := Agreement(s); err == nil {
-		t.Error("Agreement accepted a deviation beyond the end of the history")
+	if _, err := RunAgreement(s); err == nil {
+		t.Error("RunAgreement accepted a deviation beyond the end of the history")
 	}
 }
 
-// TestAllRanksReachSameOutcome runs random scenarios. Agreement checks that all ranks reach the
+// TestAllRanksReachSameOutcome runs random scenarios. RunAgreement checks that all ranks reach the
 // same outcome. The test checks that the outcome lists the absent ranks, and that ranks without
 // deviations do not diverge.
 func TestAllRanksReachSameOutcome(t *testing.T) {

@@ -68,15 +68,15 @@ func TestIncompleteFolderIsFilledAgain(t *testing.T) {
 
 func TestConcurrentCallsFillOnce(t *testing.T) {
 	c, f := cache{t.TempDir()}, &filler{}
-	var root sync.WaitGroup
+	var callers sync.WaitGroup
 	for range 8 {
-		root.Go(func() {
+		callers.Go(func() {
 			if _, err := c.findOrCreate("key", f.fill); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	root.Wait()
+	callers.Wait()
 	c.checkFolder(t, f, "key", 1)
 }
 
