@@ -63,7 +63,7 @@ type Device interface {
 	NewEvent() (Event, error)
 	// Connect joins a group. Every rank of the group calls it with the same ID and Ranks.
 	Connect(ctx context.Context, group GroupConfig) (Communicator, error)
-	// All communicators, arenas and streams must be closed before Close.
+	// Close requires that all communicators, arenas and streams are closed.
 	Close() error
 }
 
@@ -76,7 +76,7 @@ type Arena interface {
 	// Keep releases all addresses except the given number of bytes at the start. The device may
 	// then be closed before the arena.
 	Keep(bytes int64) error
-	// All segments must be unmapped before Close.
+	// Close releases the addresses. All segments must be unmapped.
 	Close() error
 }
 
@@ -87,7 +87,7 @@ type Segment interface {
 	// Keep releases everything except the memory, which stays mapped until Unmap. The segment must
 	// have no windows.
 	Keep() error
-	// No window and no work may use the segment after Unmap.
+	// Unmap releases the memory, which no window and no work may use.
 	Unmap() error
 }
 
@@ -135,6 +135,6 @@ type Stream interface {
 // Graph is recorded work that can be run repeatedly.
 type Graph interface {
 	Launch(Stream) error
-	// The memory that the graph uses must stay valid until Close.
+	// Close releases the graph. The memory that it uses must stay valid until then.
 	Close() error
 }

@@ -22,12 +22,12 @@ func (g *graphs) GraphInstantiate(graph Graph) (GraphExec, error) {
 	return getValue[GraphExec](&g.table, graphInstantiate, uintptr(graph), 0)
 }
 
-// Launches of the same GraphExec never overlap.
+// GraphLaunch queues a graph's work. Launches of one GraphExec never overlap.
 func (g *graphs) GraphLaunch(exec GraphExec, stream Stream) error {
 	return g.call(graphLaunch, uintptr(exec), uintptr(stream))
 }
 
-// Queued launches still run after GraphExecDestroy.
+// GraphExecDestroy destroys a GraphExec. Queued launches still run.
 func (g *graphs) GraphExecDestroy(exec GraphExec) error {
 	return g.call(graphExecDestroy, uintptr(exec))
 }
@@ -60,7 +60,7 @@ func (g *graphs) GraphRemoveDependencies(graph Graph, nodes, successors []Node) 
 		successors)
 }
 
-// newFunction has one more argument, for edge data. Some drivers lack it.
+// newFunction takes edge data, too. Some drivers lack it.
 func (g *graphs) changeDependencies(
 	oldFunction, newFunction function, graph Graph, nodes, successors []Node,
 ) error {

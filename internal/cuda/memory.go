@@ -77,7 +77,7 @@ func (m *memory) AddressReserve(bytes, align int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAddressReserve, uintptr(bytes), uintptr(align), 0, 0)
 }
 
-// Nothing may be mapped in the range of AddressFree.
+// AddressFree frees a reserved range without mappings.
 func (m *memory) AddressFree(address uintptr, bytes int64) error {
 	return m.call(memAddressFree, address, uintptr(bytes))
 }
@@ -90,7 +90,7 @@ func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	return handle.Take(), err
 }
 
-// Release does not affect mappings of the memory.
+// Release releases a handle. Mappings remain.
 func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
 // Retain returns another handle for the memory at an address. The caller must release it.
@@ -190,7 +190,7 @@ func (m *memory) MemAllocHost(bytes int64) (uintptr, error) {
 	return getValue[uintptr](&m.table, memAllocHost, uintptr(bytes))
 }
 
-// MemFreeHost waits for queued work.
+// MemFreeHost frees memory of MemAllocHost. It waits for queued work.
 func (m *memory) MemFreeHost(address uintptr) error { return m.call(memFreeHost, address) }
 
 // MemHostRegister page-locks host memory outside the Go heap, and lets kernels in all contexts

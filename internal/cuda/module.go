@@ -59,7 +59,7 @@ func (m *modules) ModuleLoadFunctions(module Module) error {
 	return err
 }
 
-// No queued work and no graph may use the code after ModuleUnload.
+// ModuleUnload unloads code, which no queued work and no graph may use.
 func (m *modules) ModuleUnload(module Module) error { return m.call(moduleUnload, uintptr(module)) }
 
 // Params holds a kernel's arguments as the bytes of a structure.
@@ -103,7 +103,6 @@ func (l *launchArguments) setParams(params *Params) {
 
 var launchPool = sync.Pool{New: func() any { return new(launchArguments) }}
 
-// These are CU_LAUNCH_PARAM constants.
 const (
 	launchParamEnd     = 0
 	launchParamPointer = 1

@@ -19,7 +19,7 @@ func (s *streams) StreamCreate() (Stream, error) {
 	return getValue[Stream](&s.table, streamCreate, nonBlocking)
 }
 
-// Queued work still runs after StreamDestroy.
+// StreamDestroy destroys a stream. Queued work still runs.
 func (s *streams) StreamDestroy(stream Stream) error {
 	return s.call(streamDestroy, uintptr(stream))
 }
@@ -52,21 +52,20 @@ type WaitFlags uint32
 
 // The wait conditions.
 const (
-	// WaitGreaterOrEqual waits until int32(word-value) >= 0, which allows a counter to wrap around.
+	// WaitGreaterOrEqual waits until int32(word-value) >= 0, so a counter may wrap around.
 	WaitGreaterOrEqual WaitFlags = 0
 	WaitEqual          WaitFlags = 1
 )
 
-// StreamWaitValue makes later work wait until a word of device memory or page-locked host memory
-// satisfies the condition.
+// StreamWaitValue makes later work wait until a word of device or page-locked memory satisfies the
+// condition.
 func (s *streams) StreamWaitValue(
 	stream Stream, word uintptr, value uint32, flags WaitFlags,
 ) error {
 	return s.call(streamWaitValue32, uintptr(stream), word, uintptr(value), uintptr(flags))
 }
 
-// StreamWriteValue makes a stream write a word, which may be in a peer's memory. A thread that
-// reads the new value sees the writes of earlier work on the stream.
+// StreamWriteValue makes a stream write a word, even in a peer's memory, after earlier writes.
 func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) error {
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
@@ -85,7 +84,7 @@ type EventFlags uint32
 // EventDisableTiming makes an event cheaper, but unusable for EventElapsedTime.
 const EventDisableTiming EventFlags = 2
 
-// EventQuery returns true until the new event is recorded.
+// EventCreate creates an event, for which EventQuery returns true until it is recorded.
 func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }

@@ -88,7 +88,7 @@ func pathOf(handle uintptr, name string) string {
 	return name
 }
 
-// Path returns the absolute path of the library's file without symbolic links, or, if unknown, its
+// Path returns the absolute path of the library's file without symbolic links or, if unknown, its
 // name.
 func (l *Library) Path() string { return l.path }
 

@@ -41,15 +41,15 @@ func (c Cell[T]) Take() T {
 	return value
 }
 
-// The compiler cannot know that alwaysFalse is never set, so it places arguments of AddressOf in
-// heap memory.
+// The compiler cannot know that alwaysFalse is never set, so AddressOf's argument is in heap
+// memory.
 var (
 	alwaysFalse    bool
 	escapedPointer unsafe.Pointer
 )
 
-// AddressOf returns the address of a variable in heap memory for C. The caller must keep the
-// variable reachable for as long as C uses it.
+// AddressOf returns the address of a variable in heap memory, which the caller must keep reachable
+// while C uses it.
 func AddressOf[T any](p *T) uintptr {
 	if alwaysFalse {
 		atomic.StorePointer(&escapedPointer, unsafe.Pointer(p))
@@ -57,8 +57,8 @@ func AddressOf[T any](p *T) uintptr {
 	return uintptr(unsafe.Pointer(p))
 }
 
-// CString returns a zero-terminated copy of s, which the caller must keep reachable for as long as
-// C uses it.
+// CString returns a zero-terminated copy of s, which the caller must keep reachable while C uses
+// it.
 func CString(s string) *byte {
 	b := make([]byte, len(s)+1)
 	copy(b, s)

@@ -19,8 +19,8 @@ var argumentLists = sync.Pool{New: func() any { return new([MaxArguments]uintptr
 // Call returns the 64-bit result register, of which only the bits of the result's type are
 // meaningful. It panics if there are more than MaxArguments arguments.
 //
-// The arguments must be integers or addresses, as the function's declaration requires. Addresses of
-// Go memory must come from a Cell or AddressOf.
+// The arguments must be integers or addresses. Addresses of Go memory must come from a Cell or
+// AddressOf.
 func (s Symbol) Call(args ...uintptr) uintptr {
 	if len(args) <= directArguments {
 		return callDirectly(s, args)
@@ -39,20 +39,19 @@ func callWithPurego(s Symbol, args []uintptr) uintptr {
 	return result
 }
 
-// Step describes a C call that must precede another one, for example to make a CUDA context
-// current. Function takes Argument and returns 0 on success. The zero Step does nothing.
+// Step is a C call that must precede another one, for example to make a CUDA context current.
+// Function returns 0 on success. The zero Step does nothing.
 type Step struct {
 	Function Symbol
 	Argument uintptr
-	// NewError converts the status of a failed step to an error.
 	NewError func(status int32) error
 }
 
 // CallAfterStep calls step and then s, which returns a 32-bit status, on the same thread. If step
-// fails, it returns step's status and false, and does not call s.
+// fails, it returns step's status and false.
 //
 // The preconditions are those of Call. A status must not be negative or have bit 30 set. step must
-// not call back into Go, which could move the stack that holds the arguments.
+// not call back into Go.
 func (s Symbol) CallAfterStep(step *Step, args ...uintptr) (status int32, ok bool) {
 	if len(args) <= directArguments {
 		f := frame{

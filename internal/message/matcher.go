@@ -64,15 +64,15 @@ func (m *Matcher[R]) queue(tag int) *queue[R] {
 
 // Post records a receive from a source, which may be Any, and returns the resulting claims, which
 // are valid until the next call. A receive from Any accepts only messages with the same segment
-// (number of preceding collectives), because a faster rank may have sent later messages.
+// (number of earlier collectives), because a faster rank may have sent later messages.
 func (m *Matcher[R]) Post(r R, tag, source int, segment uint64) []Claim[R] {
 	q := m.queue(tag)
 	q.waitingReceives = append(q.waitingReceives, waitingReceive[R]{r, source, segment})
 	return m.claimMessages(q)
 }
 
-// Arrive records that a message has arrived or has begun to arrive, and returns the resulting
-// claims. It ignores duplicates.
+// Arrive records that a message has begun to arrive, and returns the resulting claims. It ignores
+// duplicates.
 func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	q := m.queue(a.Tag)
 	id := messageID{a.Source, a.Number}

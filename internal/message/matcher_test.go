@@ -60,7 +60,8 @@ func TestMessagesAreClaimedInCallOrder(t *testing.T) {
 			postStep("a", 0, Any, ""), arriveStep(1, 5, 1, ""), arriveStep(1, 0, 1, "a=1:1 "),
 		}, "[{1 5 1 0}]"},
 		{"a source's messages are claimed by number, not by arrival", []step{
-			postStep("a", 0, Any, ""), arriveStep(1, 0, 2, ""), arriveStep(2, 0, 3, ""), arriveStep(1, 0, 1, "a=1:1 "),
+			postStep("a", 0, Any, ""), arriveStep(1, 0, 2, ""), arriveStep(2, 0, 3, ""),
+			arriveStep(1, 0, 1, "a=1:1 "),
 			postStep("b", 0, Any, "b=1:2 "),
 		}, "[{2 0 3 0}]"},
 		{"later receives of a tag wait for a receive from any source", []step{
@@ -68,11 +69,13 @@ func TestMessagesAreClaimedInCallOrder(t *testing.T) {
 			arriveStep(1, 0, 1, "a=1:1 b=1:2 "), arriveStep(1, 0, 2, ""),
 		}, "[]"},
 		{"a message for the first receive also unblocks later receives", []step{
-			postStep("a", 0, Any, ""), postStep("b", 0, 2, ""), postStep("c", 0, Any, ""), arriveStep(1, 0, 2, ""),
+			postStep("a", 0, Any, ""), postStep("b", 0, 2, ""), postStep("c", 0, Any, ""),
+			arriveStep(1, 0, 2, ""),
 			arriveStep(1, 0, 1, "a=1:1 b=2:1 c=1:2 "),
 		}, "[]"},
 		{"a duplicate message is ignored", []step{
-			arriveStep(1, 0, 1, ""), arriveStep(1, 0, 1, ""), postStep("a", 0, 1, "a=1:1 "), arriveStep(1, 0, 1, ""),
+			arriveStep(1, 0, 1, ""), arriveStep(1, 0, 1, ""), postStep("a", 0, 1, "a=1:1 "),
+			arriveStep(1, 0, 1, ""),
 		}, "[]"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -25,7 +25,7 @@ type segmentEnd struct{ collectives, count uint64 }
 const minPruneLength = 32
 
 // Count records a call after the given number of collectives, and returns the number of calls with
-// this key. completed is the number of completed collectives, which are no longer passed to Before.
+// this key. Before no longer needs the completed collectives.
 func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	r := t.histories[k]
 	if r == nil {
@@ -83,9 +83,8 @@ func (t *Tally) Before(collective uint64) []CallCount {
 	return all
 }
 
-// Weight returns the weight of a message. A rank's balance adds the weights of its Sends and
-// subtracts those of its Recvs. If the balances of all ranks add up to 0, all messages have been
-// received, except with a probability of 2^-64.
+// Weight returns the weight of a message. If the ranks' sums of sent weights minus received weights
+// add up to 0, all messages have been received, except with a probability of 2^-64.
 func Weight(receiver, tag int) uint64 {
 	x := uint64(receiver)<<32 ^ uint64(tag) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -57,7 +57,7 @@ func (b *binding) newError(f function, result Result) error {
 	return &Error{table[f].name, result, b.ErrorString(result), b.LastError()}
 }
 
-// Any thread can call ErrorString.
+// ErrorString describes a result. Any thread can call it.
 func (b *binding) ErrorString(result Result) string {
 	symbol := b.symbols[getErrorString]
 	if symbol == 0 {

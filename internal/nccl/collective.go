@@ -38,16 +38,16 @@ func (l *Library) AllReduce(
 		uintptr(comm))
 }
 
-// AllGather concatenates count elements from each rank at recvAddress. sendAddress can be the
-// address of this rank's part of the result.
+// AllGather concatenates count elements from each rank at recvAddress. sendAddress can be this
+// rank's part of the result.
 func (l *Library) AllGather(
 	sendAddress, recvAddress uintptr, count int64, t DataType, comm Comm,
 ) Invocation {
 	return l.prepare(allGather, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// ReduceScatter reduces count elements for each rank into that rank's recvAddress, which can be the
-// address of this rank's part of the input.
+// ReduceScatter reduces count elements for each rank into that rank's recvAddress, which can be its
+// part of the input.
 func (l *Library) ReduceScatter(
 	sendAddress, recvAddress uintptr, count int64, t DataType, op ReduceOp, comm Comm,
 ) Invocation {
@@ -79,8 +79,8 @@ func (l *Library) AlltoAll(
 	return l.prepare(alltoAll, sendAddress, recvAddress, uintptr(count), uintptr(t), uintptr(comm))
 }
 
-// Send sends count elements to a peer, whose Recv must have the same count and type. Sends and
-// Recvs that depend on each other must be in the same group (see GroupStart).
+// Send sends count elements to a peer's Recv with the same count and type. Sends and Recvs that
+// depend on each other must be in one group (see GroupStart).
 func (l *Library) Send(
 	address uintptr, count int64, t DataType, peer int, comm Comm,
 ) Invocation {

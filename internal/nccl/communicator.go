@@ -9,16 +9,16 @@ type UniqueID [128]byte
 // Comm is one rank's handle of a communicator (ncclComm_t).
 type Comm uintptr
 
-// UniqueID creates an ID, which the caller sends to the other ranks. They connect to this process,
-// which must stay alive until they have created their communicators.
+// UniqueID creates an ID for all ranks. This process must stay alive until they have created their
+// communicators.
 func (l *Library) UniqueID() (UniqueID, error) {
 	id := dl.NewCell(UniqueID{})
 	err := l.call(getUniqueID, id.Address())
 	return id.Take(), err
 }
 
-// CommInitRank creates this rank's communicator on the thread's device and blocks until all ranks
-// have called it. It requires NCCL 2.23.4, because older functions take the ID by value.
+// CommInitRank creates this rank's communicator on the thread's device, after all ranks have called
+// it. It requires NCCL 2.23.4, because older functions take the ID by value.
 func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	ids, comm := dl.NewCell(id), l.cells.take()
 	err := l.call(commInitRankScalable, dl.AddressOf(comm), uintptr(ranks), uintptr(rank), 1,
@@ -27,12 +27,12 @@ func (l *Library) CommInitRank(ranks, rank int, id UniqueID) (Comm, error) {
 	return Comm(*comm), err
 }
 
-// CommAbort aborts a communicator and its work and frees it. Any thread can call it. Calls in which
-// other threads are blocked then fail.
+// CommAbort aborts a communicator and frees it. Any thread can call it. Blocked calls of other
+// threads then fail.
 func (l *Library) CommAbort(comm Comm) error { return l.call(commAbort, uintptr(comm)) }
 
-// CommDestroy frees a communicator when its work has ended and NCCL has sent the last data to other
-// machines. The wait has no deadline.
+// CommDestroy frees a communicator when its work has ended and all data has been sent, without a
+// deadline.
 func (l *Library) CommDestroy(comm Comm) error { return l.call(commDestroy, uintptr(comm)) }
 
 // AsyncError returns a communicator's state: nil, ErrInProgress during a nonblocking call, or an
@@ -63,9 +63,8 @@ func (l *Library) getInt(f function, comm Comm) (int, error) {
 
 const hostImmediate = 1 // ncclScalarHostImmediate
 
-// CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor before it
-// adds them. The low bytes of factorBits hold the factor in type t. The caller frees the reduction
-// with DestroyReduceOp.
+// CreatePreMulSum creates a reduction that multiplies this rank's elements by a factor and adds the
+// products. factorBits holds the factor in type t. The caller must call DestroyReduceOp.
 func (l *Library) CreatePreMulSum(factorBits uint64, t DataType, comm Comm) (ReduceOp, error) {
 	op, scalar := dl.NewCell(ReduceOp(0)), dl.NewCell(factorBits)
 	err := l.call(createPreMulSum, op.Address(), scalar.Address(), uintptr(t), hostImmediate,
@@ -111,13 +110,12 @@ type Window uintptr
 
 const windowSymmetric = 1 // NCCL_WIN_COLL_SYMMETRIC
 
-// WindowRegister registers memory with all ranks, which must use the same order and sizes. It
-// blocks, usually for a few milliseconds. If the communicator does not support windows, it returns
-// 0 without an error.
+// WindowRegister registers memory with all ranks, in the same order and with the same sizes. It
+// blocks. If the communicator does not support windows, it returns 0 without an error.
 //
-// The memory must be a whole mapped allocation of cuMemCreate with an exportable handle type,
-// outside other windows of the communicator. The thread must have no open group, because NCCL would
-// not return the window before GroupEnd. Before NCCL 2.30.7, no stream must be capturing.
+// The memory must be a whole mapped allocation of cuMemCreate with an exportable handle type. The
+// thread must have no open group, because NCCL would not return the window before GroupEnd. Before
+// NCCL 2.30.7, no stream must be capturing.
 func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Window, error) {
 	if err := l.checkAvailable(commWindowRegister); err != nil {
 		return 0, err
@@ -128,9 +126,8 @@ func (l *Library) WindowRegister(comm Comm, address uintptr, bytes int64) (Windo
 	return Window(*window), err
 }
 
-// WindowDeregister deregisters a window on this rank, without waiting. Work that uses it must have
-// completed on all ranks, which must deregister their windows in the same order. It ignores window
-// 0.
+// WindowDeregister deregisters a window on this rank. Work that uses it must have completed on all
+// ranks, which must use the same order. It ignores window 0.
 func (l *Library) WindowDeregister(comm Comm, window Window) error {
 	if window == 0 {
 		return nil

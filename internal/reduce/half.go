@@ -65,7 +65,7 @@ func Float8Bits(f float32) uint8 {
 	const (
 		largestFloat8  = 0x43e00000 // 448
 		smallestNormal = 0x3c800000 // 2^-6
-		biasDifference = 120 << 3   // of the exponents
+		biasDifference = 120 << 3
 	)
 	bits := math.Float32bits(f)
 	sign, magnitude := uint8(bits>>24&0x80), bits&0x7FFFFFFF

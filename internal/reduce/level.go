@@ -12,7 +12,7 @@ const (
 )
 
 // reduceRange reduces the bytes in [from, to). If stream is set, stores bypass the caches, and the
-// range must consist of whole cache lines of every destination.
+// range must consist of whole cache lines.
 func (j *job) reduceRange(from, to int, stream bool) {
 	if activeLevel == levelPortable {
 		portableExact(j, from, to)

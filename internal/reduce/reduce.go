@@ -3,18 +3,15 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources limits the sources of one call.
-	MaxSources = 64
-	// MaxDestinations limits the destinations of one call.
+	// MaxSources and MaxDestinations limit the arguments of one call.
+	MaxSources      = 64
 	MaxDestinations = 64
 
-	// strideBytes is the number of bytes of a destination that one kernel call computes. The Go
-	// runtime cannot preempt a kernel, so a long call would delay a garbage collection. A call
-	// takes tens of microseconds for two sources, and milliseconds for 64 sources outside the
-	// cache.
+	// The Go runtime cannot preempt a kernel, so a call computes only strideBytes of a destination,
+	// in tens of microseconds for two sources, and milliseconds for 64 sources outside the cache.
 	strideBytes = 256 << 10
 
-	lineBytes = 64 // of a cache line, the unit of streamed stores
+	lineBytes = 64 // size of a cache line
 )
 
 // Hint describes the use of the destinations. It never changes a result.

@@ -71,8 +71,8 @@ type Result struct {
 	Elapsed time.Duration
 }
 
-// RunAgreement runs a scenario until it has an outcome. It returns ErrSplit if ranks reach different
-// outcomes.
+// RunAgreement runs a scenario until it has an outcome. It returns ErrSplit if ranks reach
+// different outcomes.
 func RunAgreement(s Scenario) (Result, error) {
 	machines, err := s.machines()
 	if err != nil {

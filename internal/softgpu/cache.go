@@ -23,10 +23,10 @@ var buildCode embed.FS
 type cache struct{ dir string }
 
 const (
-	unfinishedPrefix = "unfinished-"      // of incomplete folders
-	completeFile     = "complete"         // in complete folders
+	unfinishedPrefix = "unfinished-"      // names of incomplete folders
+	completeFile     = "complete"         // exists in complete folders
 	unusedLimit      = 7 * 24 * time.Hour // age of unused folders that are removed
-	compileTimeout   = 10 * time.Minute   // of another process
+	compileTimeout   = 10 * time.Minute
 )
 
 // If the home directory is missing or read-only, the cache is in the folder for temporary files,

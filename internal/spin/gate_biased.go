@@ -8,21 +8,20 @@ import (
 )
 
 // Gate counts the calls between Enter and Leave. After Close, Enter returns false, and Empty
-// reports whether all calls have ended. The zero Gate is open. A Gate must not be copied after
-// first use.
+// reports whether all calls have ended. The zero Gate is open. A Gate must not be copied.
 //
-// A Gate can be biased towards its owner, the goroutine that calls Enter most often. The owner
-// counts its calls with plain stores in a word that only it writes, and other goroutines in an
-// atomic word. Close withdraws the bias and makes every processor execute a memory barrier. Then
-// either the owner has seen the withdrawal or Close sees the owner's count.
+// A Gate can be biased towards the goroutine that calls Enter most often, its owner. The owner
+// counts its calls with plain stores in its own word, and other goroutines in an atomic word. Close
+// withdraws the bias and makes every processor execute a memory barrier. Then either the owner has
+// seen the withdrawal or Close sees the owner's count.
 type Gate struct {
 	bias          atomic.Pointer[bias]
-	unbiasedCount atomic.Int64   // calls of other goroutines, plus closedUnit for each Close
+	unbiasedCount atomic.Int64   // of other goroutines, plus closedUnit for each Close
 	lastUnbiased  atomic.Uintptr // goroutine of the last call in unbiasedCount
 	repeatCount   atomic.Int32   // consecutive calls by lastUnbiased
 
 	biasMu     sync.Mutex // held while the bias changes, without other locks
-	latestBias *bias      // even after its withdrawal; guarded by biasMu
+	latestBias *bias      // guarded by biasMu; remains after its withdrawal
 }
 
 // Pass is the result of Gate.Enter, for Gate.Leave.
@@ -42,9 +41,8 @@ func (g *Gate) Enter() (Pass, bool) {
 	return g.enterUnbiased()
 }
 
-// EnterAs is a faster Enter for the owner, which Go can inline. If me, the running goroutine, is
-// not the owner, it returns the zero Pass, and the caller must call Enter. For the order of its
-// stores and loads, see Lock.Lock.
+// EnterAs is a faster Enter that Go can inline. Unless me, the running goroutine, is the owner, it
+// returns the zero Pass, and the caller must call Enter.
 func (g *Gate) EnterAs(me Goroutine) Pass {
 	b := g.bias.Load()
 	if b == nil || b.owner != uintptr(me) {
@@ -112,7 +110,7 @@ func (g *Gate) withdraw() {
 	}
 }
 
-// Close closes the gate until Open has been called as often.
+// Close closes the gate. Each Close needs an Open.
 func (g *Gate) Close() {
 	g.unbiasedCount.Add(closedUnit)
 	g.biasMu.Lock()

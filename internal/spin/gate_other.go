@@ -36,7 +36,7 @@ func Self() Goroutine { return Goroutine{} }
 // Leave ends a call.
 func (g *Gate) Leave(Pass) { g.calls.Add(-1) }
 
-// Close closes the gate until Open has been called as often.
+// Close closes the gate. Each Close needs an Open.
 func (g *Gate) Close() { g.calls.Add(closedUnit) }
 
 // Open undoes one Close.

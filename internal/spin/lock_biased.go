@@ -11,7 +11,7 @@ import (
 )
 
 // Lock is a mutual exclusion lock that one goroutine acquires often and others acquire rarely. The
-// zero Lock is unlocked. A Lock must not be copied after first use.
+// zero Lock is unlocked. A Lock must not be copied.
 //
 // A goroutine that acquires the lock lockOwnerThreshold times in a row becomes its owner, and the
 // lock is biased. The owner acquires it by a plain store to busy. Any other goroutine ends the
@@ -25,7 +25,7 @@ import (
 // membarrier(2), the lock never has a bias.
 type Lock struct {
 	bias        atomic.Pointer[bias]
-	heldBias    *bias   // the holder's bias; nil if it set held
+	heldBias    *bias   // of the holder; nil if it set held
 	held        uint32  // 1 if a goroutine holds the lock without a bias, or waits for the owner
 	repeatCount uint32  // consecutive acquisitions by lastHolder; guarded by held
 	lastHolder  uintptr // goroutine that set held last; guarded by held
@@ -51,7 +51,9 @@ const (
 // goroutine returns an identifier of the running goroutine.
 func goroutine() uintptr
 
-// Lock acquires the lock.
+// Lock acquires the lock. It writes busy with a plain store: Go's compiler keeps stores in program
+// order, and moves no load past a later store, an atomic load or a call. amd64 makes stores visible
+// in that order, after all earlier loads.
 //
 // Lock and Unlock write busy with plain stores: Go's compiler keeps stores in program order, and
 // moves no load past a later store, an atomic load or a call. amd64 makes stores visible in that
@@ -65,8 +67,8 @@ func (l *Lock) Lock() {
 	l.lockUnbiased()
 }
 
-// TryLock acquires the lock if it is free, and reports whether it did. It never waits, but may fail
-// while another goroutine is trying to acquire the lock.
+// TryLock acquires the lock if it is free, without waiting. It may fail while another goroutine is
+// trying to acquire the lock.
 func (l *Lock) TryLock() bool {
 	if b := l.bias.Load(); b != nil && b.owner == goroutine() {
 		if b.busy != 0 {
@@ -90,7 +92,7 @@ func (l *Lock) TryLock() bool {
 	return false
 }
 
-// lockBiased acquires the lock for the owner of bias b, unless another goroutine ends the bias.
+// lockBiased fails if another goroutine ends the bias.
 func (l *Lock) lockBiased(b *bias) bool {
 	b.busy = 1
 	if l.bias.Load() != b {
@@ -126,8 +128,7 @@ func (l *Lock) lockUnbiased() {
 	}
 }
 
-// The caller of withdraw must have set held. Afterwards, either the owner has seen that bias is
-// nil, or this goroutine can see busy.
+// The caller of withdraw must have set held.
 func (l *Lock) withdraw() *bias {
 	b := l.bias.Load()
 	if b != nil {
