@@ -118,7 +118,7 @@ func (c *Call) InPlace(rank int) bool {
 // IsFloatMinOrMax reports whether the call computes a minimum or maximum of floats, in which NCCL
 // ignores NaNs.
 func (c *Call) IsFloatMinOrMax() bool {
-	return c.Operation.Reduces() && c.ReduceOp.Selects() && c.DataType.Float()
+	return c.Operation.Reduces() && c.ReduceOp.IsMinOrMax() && c.DataType.Float()
 }
 
 // FactorBits returns the bits of the factor in the call's data type.
@@ -160,7 +160,7 @@ func (c *Call) Describe() event.Call {
 	}
 	if op.Reduces() {
 		d.ReduceOp = c.ReduceOp.String()
-		if c.ReduceOp.Scales() { // at most 28 bytes
+		if c.ReduceOp.HasFactor() { // at most 28 bytes
 			d.ReduceOp = strconv.FormatFloat(c.Factor, 'g', -1, 64) + "*sum"
 		}
 	}

@@ -34,16 +34,16 @@ const (
 )
 
 type reduction struct {
-	name    string
-	alias   string
-	note    string
-	combine reduce.Op
-	divides bool
-	scales  bool
-	selects bool
-	logical Code
-	nccl    Code
-	kernel  Code // in enum Op of driver/nccl/kernels/src/call.h
+	name       string
+	alias      string
+	note       string
+	combine    reduce.Op
+	isAverage  bool
+	hasFactor  bool
+	isMinOrMax bool
+	logical    Code
+	nccl       Code
+	kernel     Code // in enum Op of driver/nccl/kernels/src/call.h
 }
 
 var reductions = [ReduceOps]reduction{
@@ -55,14 +55,14 @@ var reductions = [ReduceOps]reduction{
 		kernel: codeOf(3),
 	},
 	Min: {
-		name: "min", combine: reduce.Min, selects: true, logical: codeOf(Min), nccl: codeOf(3),
+		name: "min", combine: reduce.Min, isMinOrMax: true, logical: codeOf(Min), nccl: codeOf(3),
 		kernel: codeOf(1),
 	},
 	Max: {
-		name: "max", combine: reduce.Max, selects: true, logical: codeOf(Max), nccl: codeOf(2),
+		name: "max", combine: reduce.Max, isMinOrMax: true, logical: codeOf(Max), nccl: codeOf(2),
 		kernel: codeOf(2),
 	},
-	Avg: {name: "avg", combine: reduce.Sum, divides: true, nccl: codeOf(4), kernel: codeOf(0)},
+	Avg: {name: "avg", combine: reduce.Sum, isAverage: true, nccl: codeOf(4), kernel: codeOf(0)},
 	BAnd: {
 		name: "band", note: "bitwise, of integers, on the host backend", combine: reduce.BAnd,
 		logical: codeOf(Min),
@@ -76,7 +76,7 @@ var reductions = [ReduceOps]reduction{
 		logical: codeOf(BXor),
 	},
 	PremulSum: {
-		name: "premul_sum", note: "for symmem_premul_sum", combine: reduce.Sum, scales: true,
+		name: "premul_sum", note: "for symmem_premul_sum", combine: reduce.Sum, hasFactor: true,
 	},
 }
 
@@ -109,20 +109,20 @@ func (op ReduceOp) Note() string { return op.tableRow().note }
 // Accepts reports whether the reduction is defined for a type.
 func (op ReduceOp) Accepts(t DataType) bool {
 	return op < ReduceOps && reductions[op].combine.Accepts(t) &&
-		(t.Float() || !reductions[op].scales)
+		(t.Float() || !reductions[op].hasFactor)
 }
 
 // Combine returns the operation that combines two elements.
 func (op ReduceOp) Combine() reduce.Op { return op.tableRow().combine }
 
-// Divides reports whether the combined elements are divided by the number of ranks.
-func (op ReduceOp) Divides() bool { return op.tableRow().divides }
+// IsAverage reports whether the combined elements are divided by the number of ranks.
+func (op ReduceOp) IsAverage() bool { return op.tableRow().isAverage }
 
-// Scales reports whether the elements are multiplied by Call.Factor before they are combined.
-func (op ReduceOp) Scales() bool { return op.tableRow().scales }
+// HasFactor reports whether the elements are multiplied by Call.Factor before they are combined.
+func (op ReduceOp) HasFactor() bool { return op.tableRow().hasFactor }
 
-// Selects reports whether the result is always one of the inputs.
-func (op ReduceOp) Selects() bool { return op.tableRow().selects }
+// IsMinOrMax reports whether the result is always one of the inputs.
+func (op ReduceOp) IsMinOrMax() bool { return op.tableRow().isMinOrMax }
 
 // Logical returns the reduction of bytes 0 and 1 that gives PyTorch's result for booleans.
 func (op ReduceOp) Logical() Code { return op.tableRow().logical }
@@ -146,7 +146,7 @@ func (op ReduceOp) IsSupportedEverywhere(t DataType) bool {
 
 // ComparesUnsigned reports whether the reduction depends on t being unsigned.
 func (op ReduceOp) ComparesUnsigned(t DataType) bool {
-	return t.Unsigned() && (op.Selects() || op.Divides())
+	return t.Unsigned() && (op.IsMinOrMax() || op.IsAverage())
 }
 
 // ReductionsOf returns the reductions that are defined for a type, in ascending order.

@@ -7,10 +7,10 @@ func TestEveryReductionHasItsOwnRow(t *testing.T) {
 	for op := range ReduceOp(ReduceOps) {
 		row := &reductions[op]
 		if row.name == "" || names[row.name] || row.nccl != 0 && numbers[row.nccl] ||
-			row.kernel != 0 && !row.divides && kernels[row.kernel] {
+			row.kernel != 0 && !row.isAverage && kernels[row.kernel] {
 			t.Errorf("reduction %d has row %+v, want a row with a name and unique codes", op, row)
 		}
-		if got, want := op.Accepts(Int32), !op.Scales(); got != want {
+		if got, want := op.Accepts(Int32), !op.HasFactor(); got != want {
 			t.Errorf("%v.Accepts(Int32) = %v, want %v", op, got, want)
 		}
 		names[row.name], numbers[row.nccl], kernels[row.kernel] = true, true, true

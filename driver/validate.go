@@ -55,9 +55,9 @@ func (c *Call) validateRanks(ranks, rank int) error {
 
 func (c *Call) validateExtras(ranks, rank int) error {
 	switch {
-	case c.Operation.Reduces() && c.ReduceOp.Scales() && !isValidFactor(c.Factor):
+	case c.Operation.Reduces() && c.ReduceOp.HasFactor() && !isValidFactor(c.Factor):
 		return invalidError("factor %v: %v needs a finite factor other than 0", c.Factor, c.ReduceOp)
-	case c.Factor != 0 && !(c.Operation.Reduces() && c.ReduceOp.Scales()):
+	case c.Factor != 0 && !(c.Operation.Reduces() && c.ReduceOp.HasFactor()):
 		return invalidError("factor %v: only %v accepts a factor", c.Factor, PremulSum)
 	case c.Tag < 0 || c.Tag > MaxTag:
 		return invalidError("tag %d is not between 0 and %d", c.Tag, MaxTag)

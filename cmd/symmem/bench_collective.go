@@ -79,7 +79,7 @@ type collectiveFlags struct {
 // parseUnscaledOp parses the name of a reduction without a factor.
 func parseUnscaledOp(name string) (symmem.ReduceOp, error) {
 	op, err := driver.ParseReduceOp(name)
-	if err == nil && op.Scales() {
+	if err == nil && op.HasFactor() {
 		err = fmt.Errorf("%v needs a factor, which the benchmark does not pass", op)
 	}
 	return op, err

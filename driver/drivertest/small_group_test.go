@@ -216,9 +216,9 @@ func (p *smallPlan) reduce(dst []byte, parts [][]byte) {
 	}
 	dsts, count := []unsafe.Pointer{unsafe.Pointer(unsafe.SliceData(dst))}, int(p.Count)
 	switch {
-	case p.ReduceOp.Divides():
+	case p.ReduceOp.IsAverage():
 		reduce.Average(p.DataType, dsts, sources, count, reduce.Hint{})
-	case p.ReduceOp.Scales():
+	case p.ReduceOp.HasFactor():
 		reduce.ScaledSum(p.DataType, dsts, sources, count, p.Factor, reduce.Hint{})
 	default:
 		reduce.Reduce(p.ReduceOp.Combine(), p.DataType, dsts, sources, count, reduce.Hint{})

@@ -12,7 +12,7 @@ import (
 // Reduce returns the reduction of the ranks' inputs, which are in group order and native byte
 // order.
 func Reduce(f driver.Formula, op driver.ReduceOp, t driver.DataType, inputs [][]byte) []byte {
-	if len(inputs) == 1 && !op.Scales() {
+	if len(inputs) == 1 && !op.HasFactor() {
 		return bytes.Clone(inputs[0])
 	}
 	switch t {

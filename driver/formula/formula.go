@@ -35,14 +35,14 @@ func Pair[T reduce.Number](op driver.ReduceOp, a, b T) T {
 // Factor returns the factor that Reduce uses, or 0. Its products with small integers are exact in
 // every type.
 func Factor(op driver.ReduceOp) float64 {
-	if op.Scales() {
+	if op.HasFactor() {
 		return 0.75
 	}
 	return 0
 }
 
 func multiplyByFactor[T reduce.Number](op driver.ReduceOp, value T) T {
-	if op.Scales() {
+	if op.HasFactor() {
 		return value * T(Factor(op))
 	}
 	return value
@@ -52,7 +52,7 @@ func result[T reduce.Number](
 	f driver.Formula, op driver.ReduceOp, values []T, round func(T) T, canonicalNaN T,
 ) T {
 	acc := combine(f, op, values, round)
-	if op.Divides() {
+	if op.IsAverage() {
 		acc = average(f, values, acc, round)
 	}
 	if math.IsNaN(float64(acc)) {

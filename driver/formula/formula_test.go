@@ -203,7 +203,7 @@ func checkTrees(
 		srcs := pointers(copies)
 		tree := reduce.Tree{
 			Op: op.Combine(), DataType: dt, IsRounded: f == driver.RoundedTree,
-			IsAverage: op.Divides(), IsScaled: op.Scales(), Factor: formula.Factor(op),
+			IsAverage: op.IsAverage(), IsScaled: op.HasFactor(), Factor: formula.Factor(op),
 		}
 		tree.Reduce(srcs[1:2], srcs, len(inputs[0])/dt.Size())
 		if !bytes.Equal(copies[1], formula.Reduce(f, op, dt, inputs)) {
@@ -224,9 +224,9 @@ func reduceWithKernels(op driver.ReduceOp, dt driver.DataType, inputs [][]byte) 
 	srcs := pointers(inputs)
 	dsts, count := []unsafe.Pointer{unsafe.Pointer(&out[0])}, len(out)/dt.Size()
 	switch {
-	case op.Divides():
+	case op.IsAverage():
 		reduce.Average(dt, dsts, srcs, count, reduce.Hint{})
-	case op.Scales():
+	case op.HasFactor():
 		reduce.ScaledSum(dt, dsts, srcs, count, formula.Factor(op), reduce.Hint{})
 	default:
 		reduce.Reduce(op.Combine(), dt, dsts, srcs, count, reduce.Hint{})

@@ -310,9 +310,9 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 		return
 	}
 	switch {
-	case call.ReduceOp.Divides():
+	case call.ReduceOp.IsAverage():
 		reduce.Average(call.DataType, dsts, srcs, int(count), hint)
-	case call.ReduceOp.Scales():
+	case call.ReduceOp.HasFactor():
 		reduce.ScaledSum(call.DataType, dsts, srcs, int(count), call.Factor, hint)
 	default:
 		reduce.Reduce(call.ReduceOp.Combine(), call.DataType, dsts, srcs, int(count), hint)
@@ -321,8 +321,8 @@ func (m *mover) reduce(call *plan, sources, destinations int, count, total int64
 
 func (m *mover) reduceTree(call *plan, dsts, srcs []unsafe.Pointer, count int) {
 	tree := reduce.Tree{
-		Op: call.ReduceOp.Combine(), IsAverage: call.ReduceOp.Divides(), DataType: call.DataType,
-		IsRounded: m.cfg.Formula == driver.RoundedTree, IsScaled: call.ReduceOp.Scales(),
+		Op: call.ReduceOp.Combine(), IsAverage: call.ReduceOp.IsAverage(), DataType: call.DataType,
+		IsRounded: m.cfg.Formula == driver.RoundedTree, IsScaled: call.ReduceOp.HasFactor(),
 		Factor: call.Factor,
 	}
 	tree.Reduce(dsts, srcs, count)

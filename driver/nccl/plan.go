@@ -119,7 +119,7 @@ func (p *plan) refuseFormula() error {
 
 func checkTypes(call *driver.Call) error {
 	_, hasOp := call.ReduceOp.NCCL().Number()
-	hasOp = hasOp || call.ReduceOp.Scales()
+	hasOp = hasOp || call.ReduceOp.HasFactor()
 	reduces := hasOp && !slices.Contains(movedTypes, call.DataType)
 	if _, hasType := dataTypes[call.DataType]; hasType && (!call.Operation.Reduces() || reduces) {
 		return nil
@@ -323,7 +323,7 @@ func (p *plan) queue(s *stream.Stream, gpu *cuda.Driver) error {
 
 // hasFactor reports whether NCCL multiplies the call's input by a factor.
 func (p *plan) hasFactor() bool {
-	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.Scales()
+	return p.kernel == nil && p.Operation.Reduces() && p.ReduceOp.HasFactor()
 }
 
 func copyLocally(p *plan, s cuda.Stream, gpu *cuda.Driver) error {

@@ -37,7 +37,7 @@ func (l *Launch) setReduction() (err error) {
 	}
 	elementType := types[l.DataType]
 	op, _ := l.ReduceOp.Kernel().Number()
-	if l.reduction = uint32(op); l.ReduceOp.Divides() {
+	if l.reduction = uint32(op); l.ReduceOp.IsAverage() {
 		l.divisor = uint32(l.Ranks)
 	}
 	orderBits := uint32(0)
@@ -66,9 +66,9 @@ func (l *Launch) findOrderBits() (uint32, error) {
 	}
 	roundsSums := l.Formula == driver.RoundedTree && l.DataType.Size() == 2
 	switch {
-	case !l.DataType.Float(), l.ReduceOp.Selects():
+	case !l.DataType.Float(), l.ReduceOp.IsMinOrMax():
 		return 0, nil
-	case roundsSums && (l.Ranks > 2 || l.ReduceOp.Divides()):
+	case roundsSums && (l.Ranks > 2 || l.ReduceOp.IsAverage()):
 		return orderTree | orderRounded, nil
 	case l.Ranks > 2:
 		return orderTree, nil

@@ -83,7 +83,7 @@ func (p *Pattern) reducedValue(i int64) float64 {
 	for rank := 1; rank < p.Ranks; rank++ {
 		result = formula.Pair(p.ReduceOp, result, p.inputValue(rank, i))
 	}
-	if !p.ReduceOp.Divides() {
+	if !p.ReduceOp.IsAverage() {
 		return result
 	}
 	if result /= float64(p.Ranks); !isFloat(p.DataType) {
@@ -96,7 +96,7 @@ func (p *Pattern) reducedValue(i int64) float64 {
 // number of ranks is a power of two.
 func (p *Pattern) Tolerance() float64 {
 	isPowerOfTwo := p.Ranks&(p.Ranks-1) == 0
-	if p.Operation.Reduces() && p.ReduceOp.Divides() && isFloat(p.DataType) && !isPowerOfTwo {
+	if p.Operation.Reduces() && p.ReduceOp.IsAverage() && isFloat(p.DataType) && !isPowerOfTwo {
 		return 1.0 / 32
 	}
 	return 0
