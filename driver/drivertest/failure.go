@@ -65,7 +65,7 @@ func testEventFails(t *testing.T, h Harness) {
 	must(t, e.Synchronize(r.world.ctx))
 }
 
-// testWaitFails checks, too, that WaitIgnoringErrors does not make its stream fail.
+// testWaitFails checks that WaitIgnoringErrors, unlike Wait, does not make its stream fail.
 func testWaitFails(t *testing.T, h Harness) {
 	r := newWorld(t, h, 1, options{noGroup: true}).ranks[0]
 	for _, afterFailure := range []bool{false, true} {

@@ -194,7 +194,8 @@ func testDeadlockWithBusyLane(t *testing.T, h Harness) {
 	}))
 }
 
-// testFaultLaneCalls makes rank 0 exchange on the fault lane while the other ranks wait.
+// testFaultLaneCalls makes rank 0 exchange on the fault lane (the channel for reports of failures)
+// while the other ranks wait.
 func testFaultLaneCalls(t *testing.T, h Harness) {
 	w := newWorld(t, h, 3, options{allowFaults: true})
 	w.onEachRank(func(r *rank) {

@@ -10,8 +10,8 @@ import (
 )
 
 var normRequirements = []requirement{
-	{"norms without a formula match bit by bit", testNorms(driver.AnyFormula)},
-	{"norms of sums in tree order match bit by bit", testNorms(driver.Tree)},
+	{"norms of sums in any order match bit for bit", testNorms(driver.AnyFormula)},
+	{"norms of sums in tree order match bit for bit", testNorms(driver.Tree)},
 	{"a captured norm can be replayed", testCapturedNorm},
 	{"norms that differ cause a MismatchError and no result", testNormsDiffer},
 }

@@ -12,12 +12,12 @@ import (
 // them.
 //
 // Launch gives each collective a ticket, its position in the group's order, and collectives run one
-// at a time in this order. Only the running collective may use the embedded group's steps, mover,
-// split and normalizer.
+// at a time in this order. Only the running collective may use the steps of shm.Group and the
+// fields mover, split and normalizer.
 type communicator struct {
 	shm.Group
 
-	// Every launch reads these fields, so they share a cache line.
+	// Every launch reads the first fields.
 
 	checkCalls   atomic.Bool
 	turns        turns

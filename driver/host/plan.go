@@ -23,7 +23,7 @@ type plan struct {
 	useWindows     bool    // peers read the buffers in windows, without staging
 	reduceWhole    bool    // every rank reduces the whole buffer
 	yieldProcessor bool    // the first barrier yields the processor instead of polling
-	otherCalls     []*plan // of a list
+	otherCalls     []*plan // the other calls of a list
 	isMessage      bool
 	callMeter      driver.Meter
 }

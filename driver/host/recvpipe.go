@@ -39,7 +39,7 @@ type incomingMessage struct {
 	hasBegun      bool        // the first frame has arrived
 	header        frameHeader // of the first frame
 	receivedBytes int64
-	heap          []byte    // data that arrived before the Recv ran
+	earlyData     []byte    // data that arrived before the Recv ran
 	receiver      *recvCall // the running Recv, or nil
 }
 
@@ -85,7 +85,7 @@ func (r *recvCall) run() error {
 	for {
 		done, err := r.readArrived()
 		if err == nil && !done {
-			if err = r.comm.AwaitMessage(r.nextFrame()); err == nil {
+			if err = r.comm.AwaitMessage(r.nextFrameWait()); err == nil {
 				continue
 			}
 			r.detach()
@@ -148,10 +148,10 @@ func (r *recvCall) attach() {
 		return
 	}
 	if r.fits(msg) {
-		reduce.Copy(pointer(r.plan.Recv), unsafe.Pointer(unsafe.SliceData(msg.heap)), len(msg.heap),
+		reduce.Copy(pointer(r.plan.Recv), unsafe.Pointer(unsafe.SliceData(msg.earlyData)), len(msg.earlyData),
 			reduce.Hint{})
 	}
-	msg.heap = nil
+	msg.earlyData = nil
 	pipe.finish(key, msg)
 }
 
@@ -182,21 +182,21 @@ func (r *recvCall) fits(msg *incomingMessage) bool {
 	return r.err == nil
 }
 
-func (r *recvCall) nextFrame() shm.MessageWait {
+func (r *recvCall) nextFrameWait() shm.MessageWait {
 	c := r.comm
 	var w shm.MessageWait
 	if r.claimed.Load() {
 		pipe := &c.messages.recvPipes[r.source]
 		w = r.messageWait(func() bool { return r.complete.Load() || pipe.arrived() }, r.source)
 	} else {
-		w = r.anyFrame()
+		w = r.anyFrameWait()
 	}
 	w.Why = r.cannotArrive
 	return w
 }
 
-// anyFrame describes the wait of a Recv without a matching message, for ranks that have not left.
-func (r *recvCall) anyFrame() shm.MessageWait {
+// anyFrameWait describes the wait of a Recv without a matching message, for ranks that have not left.
+func (r *recvCall) anyFrameWait() shm.MessageWait {
 	c := r.comm
 	present := c.OthersPresent()
 	sources := present
@@ -279,7 +279,7 @@ func (pipe *recvPipe) readFrame(f *frame) error {
 	data := unsafe.Pointer(&f.data)
 	switch {
 	case msg.receiver == nil:
-		msg.heap = append(msg.heap, unsafe.Slice((*byte)(data), bytes)...)
+		msg.earlyData = append(msg.earlyData, unsafe.Slice((*byte)(data), bytes)...)
 	case msg.receiver.err == nil:
 		dst := unsafe.Add(pointer(msg.receiver.plan.Recv), msg.receivedBytes)
 		reduce.Copy(dst, data, int(bytes), reduce.Hint{})

@@ -22,7 +22,7 @@ const (
 // A single reduction must be able to read the buffers of all ranks of a group.
 var _ [reduce.MaxSources - maxRanks]struct{}
 
-// sharedPipe is the pipe from one rank to another. The receiver writes only read.
+// sharedPipe is the pipe from one rank to another. The receiver writes only the field read.
 type sharedPipe struct {
 	sendCount uint64
 	_         [lineStride - 8]byte

@@ -180,7 +180,7 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 	case s.capture != nil:
 		s.capture.recordCall(p)
 	case p.Operation.PointToPoint():
-		return s.message(p, inline)
+		return s.startMessage(p, inline)
 	default:
 		w, err := p.comm.newDeferredCall(p)
 		if err != nil {
@@ -191,9 +191,9 @@ func (s *stream) launchLater(p *plan, inline bool) error {
 	return nil
 }
 
-// message transfers as much as possible of a message without waiting, and queues the rest. The
+// startMessage transfers as much as possible of a message without waiting, and queues the rest. The
 // caller must hold s.mu.
-func (s *stream) message(p *plan, inline bool) error {
+func (s *stream) startMessage(p *plan, inline bool) error {
 	t, err := p.newMessageWork()
 	if err != nil {
 		return s.refuse(err)

@@ -12,7 +12,7 @@ import (
 // (numbers) that Launch assigns.
 type turns struct {
 	waiterCount   atomic.Int32
-	lastCompleted atomic.Uint64 // ticket
+	lastCompleted atomic.Uint64 // last completed ticket
 	mu            sync.Locker   // Group.Mu
 	passed        chan struct{} // replaced when closed, to wake waiters; guarded by mu
 }
