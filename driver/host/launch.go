@@ -57,7 +57,7 @@ func rejectLaunch(c *communicator, s *stream) error {
 type deferredCall struct {
 	plan           *plan
 	ticket         uint64
-	checkCalls     bool   // whether the group compares calls
+	checkCalls     bool   // whether the group check calls
 	isBegun        bool   // this rank has posted the first step
 	messageBalance uint64 // result of Counts.Balance, or 0 if not compared
 	beginTime      int64  // result of Meter.Begin if isBegun is set
@@ -65,12 +65,12 @@ type deferredCall struct {
 
 // assignTicket returns fields for a deferredCall, but not as a struct, so that they stay in
 // registers. The caller must hold c.Mu.
-func (c *communicator) assignTicket(p *plan) (ticket uint64, compares bool, balance uint64) {
+func (c *communicator) assignTicket(p *plan) (ticket uint64, check bool, balance uint64) {
 	c.callCounts[p.Path]++
-	if compares = c.checkCalls.Load(); compares {
+	if check = c.checkCalls.Load(); check {
 		balance = c.Counts.Balance()
 	}
-	return c.Ticket(), compares, balance
+	return c.Ticket(), check, balance
 }
 
 func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
@@ -79,9 +79,9 @@ func (c *communicator) newDeferredCall(p *plan) (*deferredCall, error) {
 	if c.Closed() {
 		return nil, c.Cause()
 	}
-	ticket, compares, balance := c.assignTicket(p)
+	ticket, check, balance := c.assignTicket(p)
 	return &deferredCall{
-		plan: p, ticket: ticket, checkCalls: compares, messageBalance: balance,
+		plan: p, ticket: ticket, checkCalls: check, messageBalance: balance,
 	}, nil
 }
 
@@ -94,19 +94,19 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 		c.Mu.Unlock()
 		return nil, c.Cause()
 	}
-	ticket, compares, balance := c.assignTicket(p)
+	ticket, check, balance := c.assignTicket(p)
 	c.Mu.Unlock()
 	if !c.turns.isTurn(ticket) {
 		return &deferredCall{
-			plan: p, ticket: ticket, checkCalls: compares, messageBalance: balance,
+			plan: p, ticket: ticket, checkCalls: check, messageBalance: balance,
 		}, nil
 	}
 	beginTime := p.callMeter.Begin()
-	c.Begin(compares, balance)
+	c.Begin(check, balance)
 	c.postFirstStep(p)
 	if !c.ArriveBriefly(!p.yieldProcessor) {
 		return &deferredCall{
-			plan: p, ticket: ticket, checkCalls: compares, messageBalance: balance,
+			plan: p, ticket: ticket, checkCalls: check, messageBalance: balance,
 			isBegun: true, beginTime: beginTime,
 		}, nil
 	}

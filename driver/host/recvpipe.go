@@ -148,8 +148,8 @@ func (r *recvCall) attach() {
 		return
 	}
 	if r.fits(msg) {
-		reduce.Copy(pointer(r.plan.Recv), unsafe.Pointer(unsafe.SliceData(msg.earlyData)), len(msg.earlyData),
-			reduce.Hint{})
+		reduce.Copy(pointer(r.plan.Recv), unsafe.Pointer(unsafe.SliceData(msg.earlyData)),
+			len(msg.earlyData), reduce.Hint{})
 	}
 	msg.earlyData = nil
 	pipe.finish(key, msg)
@@ -195,7 +195,7 @@ func (r *recvCall) nextFrameWait() shm.MessageWait {
 	return w
 }
 
-// anyFrameWait describes the wait of a Recv without a matching message, for ranks that have not left.
+// anyFrameWait describes the wait of a Recv without a matching message for the other ranks.
 func (r *recvCall) anyFrameWait() shm.MessageWait {
 	c := r.comm
 	present := c.OthersPresent()

@@ -3,8 +3,9 @@ package reduce
 import "unsafe"
 
 const (
-	// MaxSources and MaxDestinations limit the arguments of one call.
-	MaxSources      = 64
+	// MaxSources limits the sources of one call.
+	MaxSources = 64
+	// MaxDestinations limits the destinations of one call.
 	MaxDestinations = 64
 
 	// The Go runtime cannot preempt a kernel, so a call computes only strideBytes of a destination,
