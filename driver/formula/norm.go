@@ -47,10 +47,9 @@ func Norm(
 	return r
 }
 
-// A GPU kernel distributes packs of a row's elements among the lanes (threads) of its warps.
 const (
 	packSize     = driver.NormUnit
-	lanesPerWarp = 32
+	lanesPerWarp = 32 // a lane is a thread of a warp
 	warpCount    = 16
 )
 

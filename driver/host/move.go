@@ -301,7 +301,6 @@ func (m *mover) waitForStep(call *driver.Call, ticket uint64) error {
 	return m.group.ArriveSlowly(call, ticket)
 }
 
-// reduce reduces the first entries of m.sources into the first entries of m.destinations.
 func (m *mover) reduce(call *plan, sources, destinations int, count, total int64) {
 	dsts, srcs := m.destinations[:destinations], m.sources[:sources]
 	hint := reduce.Hint{Stream: total >= streamBytes}

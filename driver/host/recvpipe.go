@@ -135,7 +135,6 @@ func (r *recvCall) end() (done bool, err error) {
 	return true, r.err
 }
 
-// attach makes the Recv's buffer the destination of the message.
 func (r *recvCall) attach() {
 	pipe := &r.comm.messages.recvPipes[r.source]
 	pipe.mu.Lock()

@@ -174,7 +174,7 @@ func (w *window) PeerAddresses() ([]uintptr, error) {
 	return addresses, nil
 }
 
-// addressOn returns the address of rank r's buffer, which must have the same offset as this rank's.
+// The buffers of both ranks must have the same offset in their segments.
 func (w *window) addressOn(r int, ownAddress uintptr) unsafe.Pointer {
 	return unsafe.Add(w.bases[r], ownAddress-uintptr(w.bases[w.registry.cfg.Rank]))
 }

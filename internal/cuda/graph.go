@@ -50,7 +50,6 @@ func addressOf(nodes []Node) uintptr {
 	return dl.AddressOf(&nodes[0])
 }
 
-// GraphAddDependencies makes each successors[i] depend on nodes[i].
 func (g *graphs) GraphAddDependencies(graph Graph, nodes, successors []Node) error {
 	return g.changeDependencies(graphAddDependencies, graphAddDependencies2, graph, nodes, successors)
 }

@@ -90,7 +90,6 @@ func (m *memory) Create(bytes int64, prop AllocationProp) (Handle, error) {
 	return handle.Take(), err
 }
 
-// Release releases a handle. Mappings remain.
 func (m *memory) Release(handle Handle) error { return m.call(memRelease, uintptr(handle)) }
 
 // Retain returns another handle for the memory at an address. The caller must release it.
@@ -98,7 +97,7 @@ func (m *memory) Retain(address uintptr) (Handle, error) {
 	return getValue[Handle](&m.table, memRetainAllocationHandle, address)
 }
 
-// Map maps a whole allocation at a reserved address. Devices can access it after SetAccess.
+// Map maps a whole allocation. Devices can access it after SetAccess.
 func (m *memory) Map(address uintptr, bytes int64, handle Handle) error {
 	return m.call(memMap, address, uintptr(bytes), 0, uintptr(handle), 0)
 }
@@ -146,7 +145,6 @@ func (m *memory) ImportFD(fd int) (Handle, error) {
 	return m.importHandle(uintptr(fd), HandlePosixFD)
 }
 
-// ExportFabric returns a handle for processes in the same NVLink fabric.
 func (m *memory) ExportFabric(handle Handle) (FabricHandle, error) {
 	return getValue[FabricHandle](&m.table, memExportToShareableHandle, uintptr(handle),
 		uintptr(HandleFabric), 0)
@@ -204,7 +202,6 @@ func (m *memory) MemHostUnregister(address uintptr) error {
 	return m.call(memHostUnregister, address)
 }
 
-// MemHostDeviceAddress returns the device address of page-locked host memory.
 func (m *memory) MemHostDeviceAddress(address uintptr) (uintptr, error) {
 	return getValue[uintptr](&m.table, memHostGetDevicePointer, address, 0)
 }

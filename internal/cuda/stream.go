@@ -24,12 +24,10 @@ func (s *streams) StreamDestroy(stream Stream) error {
 	return s.call(streamDestroy, uintptr(stream))
 }
 
-// StreamQuery reports whether all queued work has run.
 func (s *streams) StreamQuery(stream Stream) (done bool, err error) {
 	return s.query(streamQuery, uintptr(stream))
 }
 
-// StreamSynchronize blocks the thread until all queued work has run.
 func (s *streams) StreamSynchronize(stream Stream) error {
 	return s.call(streamSynchronize, uintptr(stream))
 }
@@ -70,7 +68,6 @@ func (s *streams) StreamWriteValue(stream Stream, word uintptr, value uint32) er
 	return s.call(streamWriteValue32, uintptr(stream), word, uintptr(value), 0)
 }
 
-// LaunchHostFunc queues a host function, which delays the stream by tens of microseconds.
 func (s *streams) LaunchHostFunc(stream Stream, work HostFunc) error {
 	return s.call(launchHostFunc, uintptr(stream), hostCallback(), uintptr(work))
 }
@@ -89,7 +86,6 @@ func (s *streams) EventCreate(flags EventFlags) (Event, error) {
 	return getValue[Event](&s.table, eventCreate, uintptr(flags))
 }
 
-// EventRecord makes an event mark the end of the work queued on a stream so far.
 func (s *streams) EventRecord(event Event, stream Stream) error {
 	return s.call(eventRecord, uintptr(event), uintptr(stream))
 }

@@ -25,7 +25,6 @@ func (t *table) findSymbols() error {
 	return errors.Join(missing...)
 }
 
-// call allocates memory only if the function fails.
 func (t *table) call(f function, args ...uintptr) error {
 	status, ok := t.symbols[f].CallAfterStep(&t.stepBefore, args...)
 	if !ok || Code(status) != Success {

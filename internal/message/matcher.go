@@ -38,7 +38,6 @@ type queue[R any] struct {
 	unclaimed       map[messageID]struct{}
 }
 
-// messageID identifies a message within a tag.
 type messageID struct {
 	source int
 	number uint64
@@ -84,7 +83,6 @@ func (m *Matcher[R]) Arrive(a Arrival) []Claim[R] {
 	return m.claimMessages(q)
 }
 
-// claimMessages stops at the first receive for which no message has arrived.
 func (m *Matcher[R]) claimMessages(q *queue[R]) []Claim[R] {
 	m.claims = m.claims[:0]
 	claimedCount := 0

@@ -31,7 +31,6 @@ func (b *binding) prepare(f function, args ...uintptr) Invocation {
 	return i
 }
 
-// call allocates memory only if the function fails.
 func (b *binding) call(f function, args ...uintptr) error {
 	symbol := b.symbols[f]
 	if symbol == 0 {

@@ -2,7 +2,6 @@ package reduce
 
 import "unsafe"
 
-// instructionLevel identifies the instructions that reductions use.
 type instructionLevel uint8
 
 const (
@@ -67,7 +66,6 @@ type vector [vectorBytes]byte
 // A smaller buffer takes less time to clear.
 const smallSourceCount = 8
 
-// reduceTail reduces a range that is shorter than a vector, padded with zeros.
 func (j *job) reduceTail(from, to int) {
 	if len(j.srcs) <= smallSourceCount {
 		reducePadded[[smallSourceCount]vector, [smallSourceCount]unsafe.Pointer](j, from, to)

@@ -20,7 +20,6 @@ type integer interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
-// portable has the same results as the kernels.
 func portable(j *job, from, to int) {
 	switch j.dataType {
 	case Float32:

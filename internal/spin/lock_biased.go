@@ -48,7 +48,6 @@ const (
 	maxDoublings  = 4
 )
 
-// goroutine returns an identifier of the running goroutine.
 func goroutine() uintptr
 
 // Lock acquires the lock. It writes busy with a plain store: Go's compiler keeps stores in program
@@ -86,7 +85,6 @@ func (l *Lock) TryLock() bool {
 		l.heldBias = nil
 		return true
 	}
-	// The next goroutine that sets held must see the bias.
 	l.bias.Store(b)
 	StoreRelease32(&l.held, 0)
 	return false
@@ -163,7 +161,6 @@ const (
 	membarrierRegister  = 1 << 4
 )
 
-// canBarrier registers this process for membarrier(2) and reports whether barrier works.
 var canBarrier = sync.OnceValue(func() bool {
 	_, _, errno := syscall.RawSyscall(membarrierCall, membarrierRegister, 0, 0)
 	return errno == 0

@@ -149,7 +149,6 @@ func (avx2) minOrMax(p *program, k kernel, operand, acc string) {
 	p.emit("VBLENDV"+k.element.laneSuffix, ymm(11), acc, ymm(10), acc)
 }
 
-// multiply64 computes 64-bit products from 32-bit halves: low*low + (low*high + high*low)<<32.
 func (avx2) multiply64(p *program, operand, acc string) {
 	p.emit("VPSRLQ", "$32", acc, ymm(10))
 	p.emit("VPMULUDQ", operand, ymm(10), ymm(10))

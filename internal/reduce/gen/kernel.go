@@ -90,7 +90,6 @@ func (k kernel) canonicalNaN() uint64 {
 	return 0x7FFFFFFF
 }
 
-// canDivide reports whether the kernel can divide or multiply at the end, as averages require.
 func (k kernel) canDivide() bool { return k.element.isFloat && k.operation.name == "Sum" }
 
 func (k kernel) units() int {
