@@ -2,9 +2,8 @@ package driver
 
 import "context"
 
-// Backends may implement these optional interfaces:
+// Backends may implement these optional interfaces. Without an interface:
 //
-//	interface      if it is missing
 //	Availability   the backend works on every machine
 //	RankLimit      a machine can run any number of ranks
 //	Numbered       devices have no numbers
@@ -29,7 +28,7 @@ import "context"
 
 // Availability is implemented by a Backend that does not work on every machine.
 type Availability interface {
-	// Available returns an error with the reason if the backend does not work on this machine.
+	// Available returns the reason if the backend does not work on this machine.
 	Available() error
 }
 
@@ -41,7 +40,7 @@ type RankLimit interface {
 
 // Numbered is implemented by a Device that has a number.
 type Numbered interface {
-	// Ordinal returns the number, from 0, among the devices visible to the process.
+	// Ordinal returns the number, from 0, among the visible devices.
 	Ordinal() int
 }
 
@@ -53,15 +52,15 @@ type Versioned interface {
 
 // Native is implemented by a Stream or Communicator that wraps an object of another library.
 type Native interface {
-	// Handle returns the CUstream or ncclComm_t, or 0 if there is none or the object is closed.
+	// Handle returns the CUstream or ncclComm_t, or 0 if there is none.
 	Handle() uintptr
 }
 
 // Adopter is implemented by a Device that can use streams and communicators of other libraries in
-// the same process. It never destroys them.
+// the same process.
 type Adopter interface {
-	// AdoptStream returns a Stream for another library's CUstream, or for CUDA's default stream if
-	// handle is 0. The owner must not destroy the CUstream before the Stream is closed.
+	// AdoptStream returns a Stream for another library's CUstream, which must stay valid until the
+	// Stream is closed. If handle is 0, it is CUDA's default stream.
 	AdoptStream(handle uintptr) (AdoptedStream, error)
 	// AdoptCommunicator adopts an ncclComm_t of the copy of NCCL that symmem uses.
 	AdoptCommunicator(handle uintptr) (AdoptedCommunicator, error)
@@ -69,11 +68,8 @@ type Adopter interface {
 
 // Recorder is implemented by a Communicator that supports captures of adopted streams.
 type Recorder interface {
-	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare the
-	// collective now, but not its replays.
-	//
-	// The call's windows and segments stay mapped until the graph and its executables are
-	// destroyed.
+	// Record adds a collective to the capture that the stream's owner has begun. Ranks compare it
+	// now, but not at replays. Its windows and segments stay mapped until the graph is destroyed.
 	Record(stream Stream, plan Plan) error
 }
 
@@ -84,75 +80,68 @@ type InlineLauncher interface {
 	LaunchInline(stream Stream, plan Plan) error
 }
 
-// LazyWindows is implemented by a Communicator whose Register does not create the library's
-// windows, which takes milliseconds.
+// LazyWindows is implemented by a Communicator that creates the library's windows on demand,
+// because that takes milliseconds.
 type LazyWindows interface {
-	// UseWindows creates the library's windows over all segments, even those registered later. It
-	// is collective. While a stream is being captured, it returns ErrCapturing. Other errors make
-	// the communicator fail.
+	// UseWindows creates windows over all segments, even those registered later. It is collective.
+	// During a capture, it returns ErrCapturing. Other errors make the communicator fail.
 	UseWindows(ctx context.Context) error
 }
 
 // TwoLevels is implemented by a Communicator that supports PathTwoLevel.
 type TwoLevels interface {
-	// UseTwoLevels prepares the group for PathTwoLevel and is like LazyWindows.UseWindows
-	// otherwise. If the group does not support the path, it returns nil, and Offer.Refusal returns
-	// the reason.
+	// UseTwoLevels prepares the group for PathTwoLevel, like LazyWindows.UseWindows. If the group
+	// does not support the path, it returns nil, and Offer.Refusal returns the reason.
 	UseTwoLevels(ctx context.Context) error
 }
 
 // PeerMapper is implemented by a Window that maps all ranks' segments into this process.
 type PeerMapper interface {
-	// PeerAddresses returns the segments' addresses by group rank, which are valid until the window
-	// is deregistered. If any rank has not mapped all segments, it returns ErrUnsupported on every
-	// rank.
+	// PeerAddresses returns the segments' addresses by group rank until the window is deregistered,
+	// or ErrUnsupported on every rank if any rank has not mapped all segments.
 	PeerAddresses() ([]uintptr, error)
 }
 
 // NativeWindow is implemented by a Window that may wrap a window of another library.
 type NativeWindow interface {
-	// Handle returns the ncclWindow_t, or ErrUnsupported if the library has no window for the
-	// segment.
+	// Handle returns the ncclWindow_t, or ErrUnsupported if there is none.
 	Handle() (uintptr, error)
 }
 
 // MessageCounts is implemented by a Communicator that counts this rank's messages.
 type MessageCounts interface {
-	// MessagesBefore returns how many messages this rank had sent and received when it called the
-	// collective with the given number, which must not have completed. Each entry has only this
-	// rank's value, Sent or Received.
+	// MessagesBefore returns how many messages this rank had sent and received before a collective,
+	// which must not have completed. Each entry has only Sent or Received.
 	MessagesBefore(collective uint64) []MessageEnds
 }
 
 // Remarker is implemented by an Offer that can describe its call.
 type Remarker interface {
-	// Remark describes the call on a path for which Refusal returns nil. It may be empty.
+	// Remark describes the call on a supported path. It may be empty.
 	Remark(path Path) string
 }
 
 // EndObserver is implemented by a Communicator that detects when a rank's process exits.
 type EndObserver interface {
-	// EndedRanks returns the world ranks whose processes exited before they left the group. It does
-	// not wait.
+	// EndedRanks returns the world ranks whose processes exited before they left the group.
 	EndedRanks() []int
 }
 
 // Inspector is implemented by a Communicator that can describe its waits for peers.
 type Inspector interface {
-	// Inspect describes the current waits. It does not wait for other ranks.
+	// Inspect describes the current waits, without waiting.
 	Inspect() Inspection
 }
 
-// Inspection describes the ranks of a group at one time.
+// Inspection describes the ranks of a group.
 type Inspection struct {
-	// Waits describes this rank's waits, oldest first. Waits of a few milliseconds may be missing.
+	// Waits describes this rank's waits, oldest first. Short ones may be missing.
 	Waits []LateWarning
 	// Activity describes what other ranks are doing, by world rank, if known.
 	Activity map[int]string
 }
 
-// Timed is implemented by a Plan whose runs the backend can time, including the wait for other
-// ranks.
+// Timed is implemented by a Plan whose runs the backend can time.
 type Timed interface {
 	// SetMeter makes the backend report runs, except replays of graphs, to m. It must be called
 	// before the plan is launched.
