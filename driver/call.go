@@ -17,8 +17,8 @@ type Plan interface {
 // Offer prepares one call of a communicator for a path. It is not safe for concurrent use.
 type Offer interface {
 	// Refusal returns nil if the path supports the call, and otherwise an error that matches
-	// ErrUnsupported, the same on all ranks. PathWindow requires that SendWindow and RecvWindow are
-	// set.
+	// ErrUnsupported, the same on all ranks. For PathWindow, it assumes that SendWindow and
+	// RecvWindow are set.
 	Refusal(path Path) error
 	// Take returns a plan for a path that Refusal permits, after which the Offer must not be used.
 	// On PathWindow, it returns ErrOutOfRange if a buffer is outside the group's windows.

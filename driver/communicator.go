@@ -154,7 +154,8 @@ type Communicator interface {
 // Decisions lets the ranks of a failed group agree on one cause of the failure.
 type Decisions interface {
 	// Decide proposes a cause of at most MaxPayload bytes and returns the first proposal of any
-	// rank, if it can be stored and read. It does not wait. A nil proposal only reads the decision.
+	// rank, without waiting. If that cannot be stored or read, it returns proposal. A nil proposal
+	// only reads the decision.
 	Decide(proposal []byte) (decision []byte)
 	// Departed returns the world ranks that will send no more messages to the group: lost ranks
 	// have exited or disconnected, and left ranks have called Close or Abort.

@@ -93,7 +93,8 @@ type Segment interface {
 
 // Event marks a point in a stream's work.
 type Event interface {
-	// Done reports whether the last recorded point, if there is one, has been reached.
+	// Done reports whether the last recorded point has been reached. It is true before the first
+	// Record.
 	Done() bool
 	// Synchronize waits until the last recorded point has been reached. It returns the stream's
 	// error if the stream failed before it.

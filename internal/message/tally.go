@@ -25,7 +25,7 @@ type segmentEnd struct{ collectives, count uint64 }
 const minPruneLength = 32
 
 // Count records a call after the given number of collectives, and returns the number of calls with
-// this key. Before no longer needs the completed collectives.
+// this key. completed is the number of completed collectives, for which Before is no longer called.
 func (t *Tally) Count(k Key, collectives, completed uint64) uint64 {
 	r := t.histories[k]
 	if r == nil {
