@@ -2,7 +2,7 @@
 // time, without cgo. Names, numbers and layouts match cuda.h of CUDA 12.9.
 //
 // Methods use the calling thread's current context unless they state otherwise: call
-// runtime.LockOSThread and Driver.SetCurrent first, or use Driver.In.
+// runtime.LockOSThread and Driver.SetCurrent first, or use Driver.InContext.
 //
 // The caller that creates a handle owns it. Methods may be called concurrently as far as CUDA
 // permits it.

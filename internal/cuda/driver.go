@@ -79,9 +79,10 @@ func (d *Driver) SetCurrent(context Context) error {
 	return d.call(ctxSetCurrent, uintptr(context))
 }
 
-// In returns a Driver that makes a context current before each call, so that goroutines do not have
-// to lock their threads. It is not for calls that must run on the same thread as an earlier call.
-func (d *Driver) In(context Context) *Driver {
+// InContext returns a Driver that makes a context current before each call, so that goroutines do
+// not have to lock their threads. It is not for calls that must run on the same thread as an
+// earlier call.
+func (d *Driver) InContext(context Context) *Driver {
 	functions := d.table
 	functions.stepBefore = d.ContextStep(context)
 	return newDriver(functions)

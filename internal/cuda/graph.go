@@ -80,14 +80,14 @@ const (
 	moveReferences   = 1 // CU_GRAPH_USER_OBJECT_MOVE
 )
 
-// AtGraphEnd makes CUDA call end once, after the graph, its clones, GraphExecs, parent graphs and
-// launches have ended. The caller can still be capturing the graph.
+// CallAfterGraph makes CUDA call end once, after the graph, its clones, GraphExecs, parent graphs
+// and launches have ended. The caller can still be capturing the graph.
 //
 // end runs on a CUDA thread. It must not call CUDA or NCCL, must not wait for a thread that does,
-// and must not panic. If AtGraphEnd returns an error, end is not called.
+// and must not panic. If CallAfterGraph returns an error, end is not called.
 //
 // Before CUDA 11.3, the error is a *MissingError.
-func (g *graphs) AtGraphEnd(graph Graph, end func()) error {
+func (g *graphs) CallAfterGraph(graph Graph, end func()) error {
 	for _, f := range []function{userObjectCreate, userObjectRelease, graphRetainUserObject} {
 		if g.symbols[f] == 0 {
 			return &MissingError{names[f], g.library.Path()}

@@ -37,10 +37,10 @@ void end_graph(void) { cuUserObjectRelease(0, 1); }
 
 const graph Graph = 0x7700_0000_0040
 
-func TestAtGraphEndCallsFunctionOnce(t *testing.T) {
+func TestCallAfterGraphCallsFunctionOnce(t *testing.T) {
 	driver, _ := load(t, declarations, userObjects)
 	ended := 0
-	if err := driver.AtGraphEnd(graph, func() { ended++ }); err != nil {
+	if err := driver.CallAfterGraph(graph, func() { ended++ }); err != nil {
 		t.Fatal(err)
 	}
 	if ended != 0 {
@@ -53,13 +53,13 @@ func TestAtGraphEndCallsFunctionOnce(t *testing.T) {
 	}
 }
 
-func TestAtGraphEndReleasesAfterError(t *testing.T) {
+func TestCallAfterGraphReleasesAfterError(t *testing.T) {
 	driver, _ := load(t, declarations, userObjects)
 	for name, call := range map[string]uintptr{"no object": 1, "not retained": 2} {
 		invoke(driver, "refuse_at", call)
-		err := driver.AtGraphEnd(graph, func() { t.Errorf("%s: the function was called", name) })
+		err := driver.CallAfterGraph(graph, func() { t.Errorf("%s: the function was called", name) })
 		if !errors.Is(err, ErrInvalidValue) {
-			t.Errorf("%s: AtGraphEnd = %v, want %v", name, err, ErrInvalidValue)
+			t.Errorf("%s: CallAfterGraph = %v, want %v", name, err, ErrInvalidValue)
 		}
 		if remaining := invoke(driver, "references_left"); remaining != 0 || len(hostFuncs.work) != 0 {
 			t.Errorf("%s: %d references and %d host functions remain, want none", name, remaining,
@@ -68,10 +68,10 @@ func TestAtGraphEndReleasesAfterError(t *testing.T) {
 	}
 }
 
-func TestAtGraphEndWithoutUserObjects(t *testing.T) {
+func TestCallAfterGraphWithoutUserObjects(t *testing.T) {
 	driver, _ := load(t, declarations)
 	var missing *MissingError
-	if err := driver.AtGraphEnd(graph, func() {}); !errors.As(err, &missing) {
-		t.Errorf("AtGraphEnd = %v, want a MissingError", err)
+	if err := driver.CallAfterGraph(graph, func() {}); !errors.As(err, &missing) {
+		t.Errorf("CallAfterGraph = %v, want a MissingError", err)
 	}
 }

@@ -35,7 +35,7 @@ func NewLibrary(rt *symmem.Runtime, streams int) (l *Library, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l.gpu = gpu.In(primary)
+	l.gpu = gpu.InContext(primary)
 	if rt.World().Stats().Tuning.Machines > 1 {
 		l.captureMode = cuda.CaptureThreadLocal // NCCL's defect CapturesInvalidated excludes global mode
 	}

@@ -43,7 +43,7 @@ func retain(library *cuda.Driver, device cuda.Device) (*GPU, error) {
 		return nil, err
 	}
 	return &GPU{
-		Device: device, CUDA: library, anyThreadDriver: library.In(context), context: context,
+		Device: device, CUDA: library, anyThreadDriver: library.InContext(context), context: context,
 		referenceCount: 1,
 	}, nil
 }

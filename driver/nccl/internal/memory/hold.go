@@ -55,7 +55,7 @@ func (h *Hold) begin(graph cuda.Graph) error {
 	hs.holdsByCapture[h.captureID] = h
 	hs.activeHolds.Add(1)
 	uc.mu.Unlock()
-	err := uc.gpu.CUDA.AtGraphEnd(graph, h.end)
+	err := uc.gpu.CUDA.CallAfterGraph(graph, h.end)
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
 		uc.mu.Lock()
 		uc.holdsUntilClose = append(uc.holdsUntilClose, h)

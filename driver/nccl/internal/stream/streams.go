@@ -80,7 +80,7 @@ func (streams *Streams) keepInCapture(stream cuda.Stream, p *Point) error {
 	if err != nil || capture.Graph == 0 {
 		return err
 	}
-	err = streams.GPU.CUDA.AtGraphEnd(capture.Graph, func() { runtime.KeepAlive(p) })
+	err = streams.GPU.CUDA.CallAfterGraph(capture.Graph, func() { runtime.KeepAlive(p) })
 	if missing := (*cuda.MissingError)(nil); errors.As(err, &missing) {
 		streams.mu.Lock()
 		defer streams.mu.Unlock()
