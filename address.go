@@ -10,7 +10,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// memoryAt returns memory that the pools do not track.
 func memoryAt(address uintptr, bytes int64) Memory {
 	start := *(*unsafe.Pointer)(unsafe.Pointer(&address))
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
@@ -20,8 +19,8 @@ func freedError(address uintptr) error {
 	return fmt.Errorf("memory at %#x: %w", address, ErrFreed)
 }
 
-// poolRanges lists the address ranges of a Runtime's pools. The list is replaced rather than
-// modified, so lookups need no lock.
+// poolRanges lists the address ranges of a Runtime's pools. The list is replaced, never modified,
+// so lookups need no lock.
 type poolRanges struct {
 	list atomic.Pointer[[]poolRange]
 }
@@ -41,7 +40,7 @@ func (r *poolRanges) find(address uintptr) *Pool {
 	return nil
 }
 
-// all returns the list, which callers must not modify.
+// all returns a list that callers must not modify.
 func (r *poolRanges) all() []poolRange {
 	if list := r.list.Load(); list != nil {
 		return *list
@@ -49,8 +48,7 @@ func (r *poolRanges) all() []poolRange {
 	return nil
 }
 
-// set records the size of a pool's address range, or removes the range if bytes is 0. The caller
-// must hold Runtime.mu.
+// set changes a pool's range, or removes it if bytes is 0. The caller must hold Runtime.mu.
 func (r *poolRanges) set(p *Pool, bytes int64) {
 	list := slices.DeleteFunc(slices.Clone(r.all()), func(r poolRange) bool { return r.pool == p })
 	if bytes > 0 {
@@ -59,7 +57,6 @@ func (r *poolRanges) set(p *Pool, bytes int64) {
 	r.list.Store(&list)
 }
 
-// addresses finds the live buffers of a pool by address.
 type addresses struct {
 	mu      *ranked.Spin[poolMu]
 	pool    *Pool
@@ -69,8 +66,8 @@ type addresses struct {
 	index   addressIndex // guarded by mu
 }
 
-// memory returns the range [address, address+bytes), which must lie in a live buffer. The caller
-// must keep the buffer alive, because the pool does not record uses of the returned Memory.
+// memory returns the range [address, address+bytes) of a live buffer. The caller must keep the
+// buffer alive, because the pool does not record uses of the returned Memory.
 func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	a.mu.Lock()
 	b, isFound := a.indexOrBuild().find(address)
@@ -102,7 +99,6 @@ func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
-// findAndRemove removes the buffer that begins at address from the index and returns it.
 func (a *addresses) findAndRemove(address uintptr) (Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,7 +118,7 @@ func (a *addresses) live() (buffers int, bytes int64) {
 	return index.count, index.bytes
 }
 
-// indexOrBuild returns the index, which it builds if necessary. The caller must hold mu.
+// indexOrBuild requires that the caller holds mu.
 func (a *addresses) indexOrBuild() *addressIndex {
 	if !a.isBuilt {
 		a.build()
@@ -140,7 +136,7 @@ func (a *addresses) build() {
 	a.isBuilt, a.events.active = true, true
 }
 
-// noteAlloc requires that the caller holds mu, as does noteFree.
+// recordAlloc requires that the caller holds mu, as does recordFree.
 func (a *addresses) noteAlloc(b Buffer) {
 	if a.isBuilt {
 		a.index.insert(b)
@@ -157,10 +153,10 @@ func (a *addresses) noteFree(b alloc.Block) {
 	}
 }
 
-// addressIndex holds the live buffers of a pool in address order. Pool.mu guards it.
+// addressIndex holds the live buffers in address order. Pool.mu guards it.
 type addressIndex struct {
-	chunks     [][]Buffer // no chunk is empty, unless it is the only one
-	emptyChunk []Buffer   // reused by the next split, or nil
+	chunks     [][]Buffer // only a single chunk may be empty
+	emptyChunk []Buffer   // reused by the next split
 	count      int
 	bytes      int64
 }
@@ -179,7 +175,7 @@ func (a *addressIndex) find(address uintptr) (Buffer, bool) {
 	return chunk[i], true
 }
 
-// findChunk returns the index of the last chunk that begins at or before an address, or 0.
+// findChunk returns the last chunk that begins at or before an address, or the first chunk.
 func (a *addressIndex) findChunk(address uintptr) int {
 	low, high := 0, len(a.chunks)
 	for high-low > 1 {
@@ -192,7 +188,6 @@ func (a *addressIndex) findChunk(address uintptr) int {
 	return low
 }
 
-// countStartingUpTo counts the buffers that begin at or before an address.
 func countStartingUpTo(chunk []Buffer, address uintptr) int {
 	low, high := 0, len(chunk)
 	for low < high {

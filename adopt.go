@@ -6,26 +6,24 @@ import (
 	"symmem/driver"
 )
 
-// AdoptStream returns a Stream for a stream that another library has created. The handle is a
-// CUstream or cudaStream_t; the host backend accepts any number. A Runtime can create and adopt at
-// most 65,535 streams, so adopt each stream once.
+// AdoptStream returns a Stream for another library's stream: a CUstream or cudaStream_t, or any
+// number for the host backend. Adopt each stream once, because a Runtime can create and adopt at
+// most 65,535 streams.
 //
-// The owner may capture the stream. The capture then includes collectives, which take a path
-// without windows if their memory is not registered. Once a collective has been captured, this rank
-// cannot register memory until the capture ends. Freed memory is reused, so free the buffers that
-// the graph uses only after the graph and all its instances have been destroyed. If the program
-// trims or closes pools, groups or the Runtime earlier, later replays complete without producing a
-// result.
+// The owner may capture the stream. The graph then contains collectives; they take a path without
+// windows if their memory is not registered. Once it contains a collective, this rank cannot
+// register memory until the capture ends. Destroy the graph and its instances before you free the
+// buffers that they use. If pools, groups or the Runtime are trimmed or closed before that, later
+// replays produce no result.
 //
 // The stream must exist until ForgetStream returns or the Runtime is closed. Pool.Trim and
-// Runtime.Close wait for the stream's work, unless SetIdle(true) is in effect. Allocations,
-// registrations and collectives may query the stream.
+// Runtime.Close wait for its work, unless SetIdle(true) is in effect. Allocations, registrations
+// and collectives may query the stream.
 //
-// symmem's background work never invalidates a capture. However, while another thread is inside the
-// CUDA function that begins or ends a capture of the stream, do not use the stream or wait for it:
-// the CUDA driver (580.159.04) may then crash. Synchronize, ForgetStream, Pool.Trim and Pool.Close
-// may wait for the stream. So may Alloc when memory is short, and Free of another stream's Buffer
-// that was used on this stream.
+// symmem's background work never invalidates a capture. However, the CUDA driver (580.159.04) may
+// crash if a thread uses or waits for the stream while another begins or ends a capture of it.
+// Synchronize, ForgetStream, Pool.Trim and Pool.Close may wait for the stream. So may Alloc when
+// memory is short, and Free of another stream's Buffer that was used on this stream.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -38,10 +36,9 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle declares, if idle is true, that all work queued on adopted streams has finished. The
-// owners are then allowed to destroy their streams without ForgetStream. Until SetIdle(false),
-// Pool.Trim and Runtime.Close do not query adopted streams, and other streams do not get memory
-// that was freed on an adopted stream.
+// SetIdle(true) declares that all work on adopted streams has finished, so their owners may destroy
+// them without ForgetStream. Until SetIdle(false), Pool.Trim and Runtime.Close do not query adopted
+// streams, and other streams do not get memory that was freed on an adopted stream.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.adoptedIdle.Store(idle)
@@ -50,8 +47,7 @@ func (i Interop) SetIdle(idle bool) {
 	}
 }
 
-// IsCapturing reports whether a stream of another library is being captured. If the answer is
-// unknown, it returns true.
+// IsCapturing reports whether another library's stream is being captured, or true if unknown.
 func (i Interop) IsCapturing(handle uintptr) bool {
 	adopter, ok := i.rt.device.(driver.Adopter)
 	if !ok {
@@ -65,9 +61,8 @@ func (i Interop) IsCapturing(handle uintptr) bool {
 	return capturing || err != nil
 }
 
-// ForgetStream ends the use of an adopted stream. It must be called before the owner destroys the
-// stream. It waits for the stream's work, but at most for twice Options.Timeout. Later calls on s
-// return ErrClosed.
+// ForgetStream ends the use of an adopted stream, before its owner destroys it. ForgetStream waits
+// for the stream's work, at most for twice Options.Timeout. Later calls on s return ErrClosed.
 func (i Interop) ForgetStream(s *Stream) {
 	if s != nil && s.adopted != nil {
 		_ = s.forget(driver.AdoptedStream.Close) // the next call of a failed group returns the error
@@ -79,7 +74,7 @@ func (s *Stream) forget(end func(driver.AdoptedStream) error) error {
 	return end(s.adopted)
 }
 
-// isCapturing is like Interop.IsCapturing, but returns false for a stream that symmem created.
+// isCapturing always returns false for a stream that symmem created.
 func (s *Stream) isCapturing() bool {
 	if s.adopted == nil {
 		return false

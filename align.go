@@ -13,9 +13,8 @@ import (
 )
 
 // aligner realigns a group's pools after a fault, so that all ranks again place buffers
-// identically. This is necessary because one rank may have made calls that another rank never made.
-// A rank that detects a fault marks the pools suspect. Before the ranks next compare the history of
-// a suspect pool, they realign the pool; see docs/design/faults.md.
+// identically: one rank may have made calls that another rank never made. A rank that detects a
+// fault marks the pools suspect, and the ranks realign them before they next compare histories.
 type aligner struct {
 	roster
 	rt         *Runtime
@@ -24,27 +23,22 @@ type aligner struct {
 	comparison *comparison
 }
 
-// suspicion records whether a pool is suspect, which means that it may place buffers differently on
-// other ranks. mu guards the fields from raised on.
+// suspicion records whether a pool may place buffers differently on other ranks. mu guards the
+// fields from isRaised on.
 type suspicion struct {
-	mu       *ranked.Spin[poolMu]
-	domain   *Group
-	isRaised bool // the pool is suspect
-	// failedGroups holds the groups whose faults made the pool suspect.
-	failedGroups map[*lifetime]bool
-	// alignedRanks lists the world ranks with which this rank has realigned the pool.
-	alignedRanks []int
-	// blocksBeforeFault lists the blocks that were live when raised was set. These blocks are the
-	// same on all ranks.
+	mu           *ranked.Spin[poolMu]
+	domain       *Group
+	isRaised     bool
+	failedGroups map[*lifetime]bool // their faults made the pool suspect
+	alignedRanks []int              // world ranks with which this rank has realigned the pool
+	// blocksBeforeFault were live when isRaised was set. They are the same on all ranks.
 	blocksBeforeFault []alloc.View
-	rebuilds          int // number of realignments; each one drops all reservations
-	// outsideGroups holds the full ids of groups that use the pool and have ranks outside the
-	// pool's domain.
+	rebuilds          int // each realignment drops all reservations
+	// outsideGroups holds the full ids of groups that use the pool and are not part of its domain.
 	outsideGroups map[string]bool
 }
 
-// raisedFor reports whether the pool may place buffers differently on other ranks of g. The caller
-// must hold mu.
+// isRaisedFor requires that the caller holds mu. It ignores ranks that have realigned the pool.
 func (s *suspicion) raisedFor(g *roster) bool {
 	return s.isRaised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(s.alignedRanks, r)
@@ -90,7 +84,7 @@ func (s *suspicion) isAffectedBy(g *roster) bool {
 	return s.domain.contains(g) || s.outsideGroups[g.full]
 }
 
-// noteRealigned records that the ranks of g have realigned the pool. The caller must hold mu.
+// recordRealigned requires that the caller holds mu.
 func (s *suspicion) noteRealigned(g *roster) {
 	s.rebuilds++
 	for failedGroup := range s.failedGroups {
@@ -99,7 +93,7 @@ func (s *suspicion) noteRealigned(g *roster) {
 		}
 	}
 	switch {
-	case len(s.failedGroups) > 0: // the pool stays suspect because of another fault
+	case len(s.failedGroups) > 0: // another fault remains
 	case g.contains(&s.domain.roster):
 		s.isRaised, s.alignedRanks, s.blocksBeforeFault = false, nil, nil
 	default:
@@ -107,24 +101,20 @@ func (s *suspicion) noteRealigned(g *roster) {
 	}
 }
 
-// alignedCall describes a call that realigns pools if necessary and then compares histories.
 type alignedCall struct {
-	tag string // identifies the operation, to detect ranks that make different calls
-	// A pool is realigned if it is suspect on some rank, or if that rank's needsAlign returns true.
+	tag string // identifies the operation, so that ranks in different calls differ
+	// A pool is realigned if some rank suspects it or if needsAlign returns true on some rank.
 	pools      []*Pool
-	needsAlign func(*Pool) bool          // set to nil after a realignment
-	ledgers    func() []agreement.Ledger // returns the histories to compare
+	needsAlign func(*Pool) bool // nil after a realignment
+	ledgers    func() []agreement.Ledger
 }
 
-// maxRealignments limits the realignments in a call. Several are needed only if other goroutines
-// change the pools concurrently.
+// Several realignments are needed only if other goroutines change the pools concurrently.
 const maxRealignments = 3
 
-// realignFlag is a flag of an agreement. A rank that sets it requests a realignment.
 const realignFlag = 1
 
-// alignAndCompare realigns pools if some rank requests it, and compares histories. The caller must
-// hold Group.mu.
+// alignAndCompare requires that the caller holds Group.mu.
 func (a *aligner) alignAndCompare(ctx context.Context, c *alignedCall) error {
 	for range maxRealignments {
 		if err := a.life.cause(ctx); err != nil {
@@ -168,14 +158,13 @@ func (c *alignedCall) shouldAlign(g *roster, p *Pool) bool {
 	return p.suspicion.isSuspectFor(g) || c.needsAlign != nil && c.needsAlign(p)
 }
 
-// realignError reports why pools could not be realigned. All ranks return it, and the group
-// remains usable.
+// realignError is returned by all ranks, and the group remains usable.
 type realignError struct{ error }
 
 func (e *realignError) Unwrap() error { return e.error }
 
-// leavesMemoryUnused reports whether a pool leaves memory unused because, at a realignment, only
-// some ranks were using this memory.
+// leavesMemoryUnused reports whether a realignment has withdrawn memory that only some ranks were
+// using.
 func leavesMemoryUnused(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,8 +177,8 @@ func (a *aligner) hasSuspectPools() bool {
 	})
 }
 
-// realignNewGroup realigns the pools of a new group if hasSuspectPools is true, which must be the
-// same on all ranks. If the realignment fails, the first call that uses the pools tries again.
+// realignNewGroup does not fail if the pools cannot be realigned: the first call that uses them
+// tries again. hasSuspectPools must be the same on all ranks.
 func (a *aligner) realignNewGroup(ctx context.Context, hasSuspectPools bool) error {
 	if !hasSuspectPools {
 		return nil

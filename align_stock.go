@@ -13,25 +13,23 @@ import (
 	"symmem/internal/alloc"
 )
 
-// rankInventory holds the state of a rank's pools, which the ranks exchange before a realignment.
+// rankInventory is the state of a rank's pools. The ranks exchange it before a realignment.
 type rankInventory struct {
-	Capturing bool     // the rank is capturing a stream
-	Trouble   string   // another reason why the rank cannot change its pools, or ""
-	Faults    []uint64 // keys of the groups whose faults the rank has returned
+	Capturing bool
+	Trouble   string   // why the rank cannot change its pools, or ""
+	Faults    []uint64 // keys of the groups whose faults the rank's program has seen
 	Pools     []poolInventory
 }
 
-// poolInventory is a rank's inventory of one pool.
 type poolInventory struct {
 	Pool     uint64
-	Wanted   bool   // the rank requests a realignment
+	Wanted   bool   // a realignment
 	Position uint64 // number of events in the pool's history
 	Start    uint64 // lowest position at which the rank's history can restart
 	alloc.Inventory
 }
 
-// realign realigns the pools of a call. If pools cannot be changed, it returns the same
-// realignError on all ranks.
+// realign returns the same realignError on all ranks if pools cannot be changed.
 func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
 	own := a.takeInventory(ctx, c)
 	payload, err := json.Marshal(own)
@@ -51,8 +49,8 @@ func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
 	return a.realignWith(ctx, all, c.pools)
 }
 
-// exchangeInParts exchanges payloads of any size between all ranks. It splits them into chunks,
-// each of which begins with a byte that is 1 if another chunk follows.
+// exchangeInParts splits a payload of any size into chunks. The first byte of a chunk is 1 if
+// another chunk follows.
 func exchangeInParts(
 	ctx context.Context, exchange agreement.Exchange, payload []byte,
 ) (payloads [][]byte, err error) {
@@ -80,7 +78,7 @@ func exchangeInParts(
 	return payloads, nil
 }
 
-// takeInventory waits for this rank's queued work and returns the inventories of its pools.
+// takeInventory waits for this rank's queued work.
 func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
@@ -174,8 +172,7 @@ func (a *aligner) resolveFaults(all []rankInventory) {
 	}
 }
 
-// poolInventories returns all ranks' inventories of a pool. It returns nil if no rank requests a
-// realignment of the pool or some rank lacks the pool.
+// poolInventories returns nil if no rank wants a realignment of the pool or some rank lacks it.
 func poolInventories(pool uint64, all []rankInventory) []poolInventory {
 	var inventories []poolInventory
 	isWanted := false
@@ -212,8 +209,8 @@ func removesSegment(layout alloc.Arrangement, inventories []poolInventory) bool 
 	return false
 }
 
-// unmapRemoved unmaps the segments that the new layouts lack. It first waits until all ranks have
-// deregistered these segments, because until then, other ranks may read them.
+// unmapRemoved unmaps segments only after all ranks have deregistered them, because other ranks
+// may read them until then.
 func (a *aligner) unmapRemoved(
 	ctx context.Context, pools []*Pool, removedSegments map[*Pool][]*segment,
 ) error {

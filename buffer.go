@@ -8,18 +8,16 @@ import (
 	"symmem/internal/alloc"
 )
 
-// Buffer refers to a block of memory that Pool.Alloc has returned. Copies refer to the same block,
-// and the zero Buffer refers to none. A copy that is used after Free may refer to another buffer's
-// memory.
+// Buffer refers to a block of memory from Pool.Alloc, or to none if it is the zero Buffer. After
+// Free, a copy of the Buffer may refer to another buffer's memory.
 type Buffer struct{ memory Memory }
 
 // Memory is a range of memory that work reads or writes: part of a Buffer, or memory that symmem
-// does not own. It has only four words, because the compiler keeps at most four in registers.
+// does not own. It has four words, the most that the compiler keeps in registers.
 type Memory struct {
-	pool   *Pool        // nil for memory that symmem does not own
-	handle alloc.Handle // of the buffer's block
-	// start is the address. If it points into a Go slice, it keeps the slice reachable.
-	start  unsafe.Pointer
+	pool   *Pool // nil for memory that symmem does not own
+	handle alloc.Handle
+	start  unsafe.Pointer // keeps a Go slice reachable
 	extent extent
 }
 
@@ -50,12 +48,12 @@ func (e extent) onOtherStream(current alloc.Stream) bool {
 // Address returns the buffer's address on this rank.
 func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 
-// Size returns the size of the buffer in bytes, which is the requested size or slightly more.
+// Size returns the size of the buffer in bytes: the requested size or slightly more.
 func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment returns the number of the buffer's segment (a part of the pool that was mapped at once),
-// or -1 if the buffer has been freed. Segment and Offset are the same on every rank of the pool's
-// domain.
+// Segment returns the number of the buffer's segment, a part of the pool that was mapped at once.
+// It returns -1 if the buffer has been freed. Segment and Offset are the same on every rank of the
+// pool's domain.
 func (b Buffer) Segment() int {
 	segment, _ := b.segmentAndOffset()
 	return segment
@@ -78,27 +76,26 @@ func (b Buffer) segmentAndOffset() (segment int, offset int64) {
 	return int(block.Segment), block.Offset
 }
 
-// Pool returns the pool that the buffer was allocated from.
+// Pool returns the buffer's pool.
 func (b Buffer) Pool() *Pool { return b.memory.pool }
 
-// Memory returns the whole buffer as an argument of collectives and copies.
+// Memory returns the whole buffer, for collectives and copies.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free returns the buffer to its pool, or ErrDoubleFree if it was freed before. Work that is queued
-// on the buffer's own stream can still use it; for other streams, see UseOn. After Pool.Close,
-// freeing the last buffer of a segment unmaps the segment, so no queued work may still use it.
+// Free returns the buffer to its pool. A second Free returns ErrDoubleFree. Work queued on the
+// buffer's own stream may still use it; for other streams, see UseOn. After Pool.Close, freeing the
+// last buffer of a segment unmaps the segment, so no queued work may still use it.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
 
-// UseOn records that stream s uses the buffer. After Free, the memory is not reused until this use
-// has completed or, if s is being captured, until the graph is closed. Collectives, Copy and Fill
-// call UseOn implicitly.
+// UseOn records that stream s uses the buffer. After Free, the memory is reused only when this use
+// has completed or, in a capture, when the graph is closed. Collectives, Copy and Fill call UseOn.
 //
 // Uses determine where later buffers are placed, so all ranks of the pool's domain must record the
-// same uses. If only some ranks use a buffer on another stream or in a capture, the others must
-// call UseOn. All ranks must also synchronize that stream, or close a graph, at the same points of
-// the program.
+// same uses: if only some ranks use a buffer on another stream or in a capture, the others must
+// call UseOn. All ranks must synchronize that stream, or close a graph, at the same points of the
+// program.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -114,7 +111,7 @@ func (b Buffer) UseOn(s *Stream) error {
 	return s.use(b.memory)
 }
 
-// Host returns the memory of a Go slice, for copies and, if the device is the CPU, for collectives.
+// Host returns the memory of a Go slice, for copies, and for collectives if the device is the CPU.
 // The slice stays reachable while queued work uses it.
 func Host[T Element](s []T) Memory {
 	var zero T

@@ -8,13 +8,12 @@ import (
 	"symmem/internal/spin"
 )
 
-// poolUse represents a call that uses memory of one or two pools. The memory stays mapped and
-// registered from enter to leave.
+// poolUse keeps the memory of one or two pools mapped and registered until leave.
 type poolUse struct{ first, second spin.Pass }
 
-// enterPools begins a call that uses memory of the pools a and b, which may be nil or the same. If
-// a pool is closing or suspended, enter returns ErrClosed or ErrSuspended; otherwise, the caller
-// must call leave.
+// enterPools begins a call that uses memory of a and b, which may be nil or the same. If a pool is
+// closing or suspended, it returns ErrClosed or ErrSuspended; otherwise, the caller must call
+// leave.
 func enterPools(a, b *Pool) (use poolUse, err error) {
 	caller := spin.Self()
 	var isOpen bool
@@ -37,7 +36,7 @@ func enterPools(a, b *Pool) (use poolUse, err error) {
 	return use, nil
 }
 
-// leave ends the call. The arguments must be those of enter.
+// leave requires the arguments of enterPools.
 func (u poolUse) leave(a, b *Pool) {
 	if a != nil {
 		a.calls.Leave(u.first)
@@ -49,8 +48,7 @@ func (u poolUse) leave(a, b *Pool) {
 
 var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
-// errPoolChanging is returned if Resume or a failed Close ends just after the pool has refused a
-// call.
+// errPoolChanging is returned if a Resume or a failed Close ends just after a call was refused.
 var errPoolChanging = &refusalError{
 	"pool: it was suspended or being closed when the call began: try again", ErrBusy,
 }
@@ -60,7 +58,7 @@ func callRefusal(p *Pool) error {
 	return unlockAndRefuse(p)
 }
 
-// unlockAndRefuse unlocks Pool.mu and returns the reason why the pool has refused a call.
+// unlockAndRefuse unlocks Pool.mu and returns the reason for a refused call.
 func unlockAndRefuse(p *Pool) error {
 	defer p.mu.Unlock()
 	switch {
@@ -72,8 +70,8 @@ func unlockAndRefuse(p *Pool) error {
 	return errPoolChanging
 }
 
-// refuse makes further calls fail and waits for calls in progress. If the context ends first,
-// refuse permits further calls again.
+// refuse makes further calls fail and waits for those in progress. It readmits calls if the context
+// ends first.
 func refuse(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {

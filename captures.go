@@ -10,32 +10,30 @@ import (
 	"symmem/internal/ranked"
 )
 
-// captures prevents captures of streams while memory is being registered, and vice versa, because a
-// registration would invalidate a capture. mu guards the fields from ownCaptureCount on.
+// captures keeps registrations and captures of streams apart, because a registration would
+// invalidate a capture. mu guards the fields from ownCaptureCount on.
 type captures struct {
 	mu              *ranked.Mutex[runtimeMu]
-	timeout         time.Duration // limits a wait for registrations
+	timeout         time.Duration // of a wait for registrations
 	ownCaptureCount int           // captures of streams that symmem created
-	// adopted lists adopted streams (streams of other libraries) whose captures contain calls of
-	// symmem and may not have ended. The list is replaced, never modified.
+	// adopted lists other libraries' streams whose captures contain calls of symmem and may not have
+	// ended. The list is replaced, never modified.
 	adopted           []*Stream
-	registrationCount int           // number of registrations in progress
+	registrationCount int
 	registrationsDone chan struct{} // closed when registrationCount becomes 0
 }
 
-// sharedCaptures is the set of *captures of the GPU worlds that Open created in this process. A
-// registration in one world would invalidate a capture in another world, too. Worlds of OpenLocal
-// are not in it: their ranks stand for separate processes.
+// sharedCaptures is the set of *captures of this process's worlds on GPUs, because a registration
+// in one world would invalidate a capture in another. Worlds of OpenLocal are not in it: their
+// ranks stand for separate processes.
 var sharedCaptures sync.Map
 
-// share adds c to sharedCaptures: during captures of c's world, registrations in the other worlds
-// of the set fail, and during their captures, registrations in c's world fail.
 func (c *captures) share() { sharedCaptures.Store(c, nil) }
 
 func (c *captures) unshare() { sharedCaptures.Delete(c) }
 
-// runOutside runs step, which must not run while any rank is capturing a stream. If some rank is
-// capturing a stream, all ranks return ErrCapturing instead. runOutside is collective.
+// runOutside runs step only if no rank is capturing a stream. Otherwise, all ranks return
+// ErrCapturing. All ranks must call it.
 func (c *captures) runOutside(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {
@@ -57,8 +55,7 @@ func (c *captures) runOutside(
 	return step()
 }
 
-// postpone makes new captures wait until release is called. isCapturing reports whether this rank
-// is already capturing a stream.
+// postpone makes new captures wait until release is called.
 func (c *captures) postpone() (isCapturing bool, release func()) {
 	c.mu.Lock()
 	if c.registrationCount++; c.registrationCount == 1 {
@@ -75,9 +72,9 @@ func (c *captures) postpone() (isCapturing bool, release func()) {
 	}
 }
 
-// inProgress reports whether this rank is capturing a stream. current is the stream of the current
-// call, or nil. Of the other adopted streams, inProgress queries only those in c.adopted, because
-// the owners of the others may have destroyed them.
+// isAnyCapturing reports whether this rank is capturing a stream. current is the stream of the
+// call, or nil. Adopted streams outside c.adopted are not queried, because their owners may have
+// destroyed them.
 func (c *captures) inProgress(current *Stream) bool {
 	if c.inWorld(current) {
 		return true
@@ -93,7 +90,6 @@ func (c *captures) inProgress(current *Stream) bool {
 	return false
 }
 
-// inWorld is like inProgress, without the other worlds of the process.
 func (c *captures) inWorld(current *Stream) bool {
 	c.mu.Lock()
 	hasOwn, adopted := c.ownCaptureCount > 0, c.adopted
@@ -106,7 +102,7 @@ func (c *captures) inWorld(current *Stream) bool {
 			return true
 		}
 		c.updateAdopted(s, false)
-		if s.isCapturing() { // a call may have found the stream listed and begun to use it
+		if s.isCapturing() { // a call may just have begun to use the stream
 			c.updateAdopted(s, true)
 			return true
 		}
@@ -114,7 +110,7 @@ func (c *captures) inWorld(current *Stream) bool {
 	return false
 }
 
-// begin waits for registrations in progress, and counts a new capture until end is called.
+// begin waits for registrations in progress. The new capture counts until end.
 func (c *captures) begin() error {
 	return c.afterRegistrations("beginning a capture", func() { c.ownCaptureCount++ })
 }
@@ -125,19 +121,17 @@ func (c *captures) end() {
 	c.ownCaptureCount--
 }
 
-// beginAdopted is like begin, for a capture of an adopted stream.
 func (c *captures) beginAdopted(operation string, s *Stream) error {
 	return c.afterRegistrations(operation, func() { c.setAdopted(s, true) })
 }
 
-// updateAdopted adds a stream to the list of adopted streams, or removes it.
 func (c *captures) updateAdopted(s *Stream, isListed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setAdopted(s, isListed)
 }
 
-// setAdopted is like updateAdopted, but requires that the caller holds mu.
+// setAdopted requires that the caller holds mu.
 func (c *captures) setAdopted(s *Stream, isListed bool) {
 	if slices.Contains(c.adopted, s) == isListed {
 		return
@@ -155,7 +149,7 @@ func (c *captures) forget() {
 	c.adopted = nil
 }
 
-// afterRegistrations waits until no registration is in progress, and then runs step with mu held.
+// afterRegistrations runs step with mu held while no registration is in progress.
 func (c *captures) afterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time
 	for {

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts the calls that create a group, pool or stream, so that Runtime.Close can wait for
-// these calls and close the created objects.
+// creation counts the calls that create groups, pools and streams. Runtime.Close waits for them and
+// then closes the created objects.
 type creation struct {
 	mu     *ranked.Mutex[runtimeMu]
 	calls  sync.WaitGroup  // incremented with mu held, and only before Runtime.Close begins
@@ -22,7 +22,7 @@ type creation struct {
 // closedError returns ErrClosed once Runtime.Close has begun.
 func (c *creation) closedError() error { return context.Cause(c.life) }
 
-// beginCall counts a call until done is called.
+// beginCall requires a later endCall, unless it returns an error.
 func (c *creation) beginCall() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,9 +35,8 @@ func (c *creation) beginCall() error {
 
 func (c *creation) endCall() { c.calls.Done() }
 
-// beginJoin is like begin, for a call that creates a group. Runtime.Close cancels joinCtx. At its
-// end, the call must pass its error to done and return the result of done. If Runtime.Close has
-// begun, done replaces the error by ErrClosed.
+// beginJoin is like beginCall, for a call that creates a group. Runtime.Close cancels joinCtx. The
+// call must end with `return done(err)`: done replaces the error by ErrClosed if Close has begun.
 func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -57,7 +56,7 @@ func (c *creation) beginJoin(
 	}, nil
 }
 
-// close cancels life. It returns false if close has been called before.
+// close returns false if it has been called before.
 func (c *creation) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,8 +65,8 @@ func (c *creation) close() bool {
 	return !wasClosed
 }
 
-// await waits for the calls in progress, but only until the deadline. Runtime.Close may run in a
-// signal handler that has interrupted one of these calls.
+// await has a deadline, because Runtime.Close may run in a signal handler that has interrupted one
+// of these calls.
 func (c *creation) await(deadline time.Time) {
 	done := make(chan struct{})
 	go func() {

@@ -10,14 +10,13 @@ import (
 	"symmem/driver"
 )
 
-// decision encodes the cause on which the ranks of a failed group have agreed.
+// decision is the cause of a fault on which the ranks of a group have agreed.
 type decision struct {
-	Text   string `json:"text"` // may be longer than Report.Text
+	Text   string `json:"text"` // not cut like Report.Text
 	Report report `json:"report"`
 }
 
-// maxDecisionText is the size in bytes to which the text of a cause is cut, if the decision is too
-// large for one message.
+// maxDecisionText limits a cause's text, in bytes, if the decision is too large for one message.
 const maxDecisionText = 64 << 10
 
 func encodeDecision(cause error) []byte {
@@ -40,9 +39,8 @@ func (inq *inquiry) decide(cause error) error {
 	return decisionError(cause, result)
 }
 
-// decisionError returns the error that an encoded decision describes. If both this error and
-// ownCause are MismatchErrors for the same call, it returns ownCause, which describes this rank's
-// call as well.
+// decisionError decodes a decision. If it and ownCause are mismatches of the same call, it returns
+// ownCause, which describes this rank's call as well.
 func decisionError(ownCause error, encoded []byte) error {
 	var d decision
 	if json.Unmarshal(encoded, &d) != nil || !d.Report.hasRequiredFields() {
@@ -62,9 +60,8 @@ func decisionError(ownCause error, encoded []byte) error {
 
 const reportCheckInterval = 20 * time.Millisecond
 
-// awaitReports waits for missing reports until some rank knows a cause, the process of a missing
-// rank has ended, all missing ranks have left the group, or three quarters of the group's timeout
-// have passed since begin.
+// awaitReports waits until some rank knows a cause, the processes of missing ranks have ended, all
+// missing ranks have left the group, or three quarters of the group's timeout have passed.
 func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed()
@@ -79,7 +76,7 @@ func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	}
 }
 
-// hasCause reports whether some rank has reported a cause. A PeerError does not count as a cause.
+// hasCause ignores PeerErrors.
 func (all *reports) hasCause() bool {
 	for kind := range all.byKind {
 		if kind != kindPeer {

@@ -26,9 +26,9 @@ const (
 	DivergedValue DivergenceKind = "value"
 )
 
-// DivergenceError reports that ranks that must behave identically have diverged. It describes the
-// first difference and what each rank did. Every rank of the group returns the same error, which
-// can be encoded as JSON without loss. All ranks in it are world ranks.
+// DivergenceError reports that ranks that must behave identically have diverged, and what each rank
+// did. Every rank of the group returns the same error, which can be encoded as JSON without loss.
+// All ranks in it are numbers in the world.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the group's ranks in group order.
@@ -39,17 +39,16 @@ type DivergenceError struct {
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
 	// Position is the index of the first differing event in the pool's history, for
-	// DivergedPlacement. If part of the history has been discarded, the index is unknown, but it is
-	// between Position and Last. Otherwise, Last is 0.
+	// DivergedPlacement. If part of the history was discarded, the index is between Position and
+	// Last; otherwise, Last is 0.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
-	// Sides has one entry for each distinct observation, but at most 16.
+	// Sides lists the distinct observations, at most 16.
 	Sides []Side `json:"sides"`
-	// Others lists the ranks whose observations did not fit into Sides.
+	// Others lists the ranks whose observations are not in Sides.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority of the ranks that took part, or is
-	// empty if there is no majority. If ranks are in different calls, ranks that are in no call do
-	// not count.
+	// Deviant lists the ranks that differ from the majority of the ranks that took part, if there
+	// is a majority. If ranks are in different calls, ranks outside any call do not count.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`
@@ -63,11 +62,9 @@ type Side struct {
 	Ranks []int `json:"ranks"`
 	// Event describes what the ranks observed: an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
-	// Site is the location of the call, as file:line. Except for values, it requires
-	// Options.CallSites.
+	// Site is the call's file:line. Except for values, it requires Options.CallSites.
 	Site string `json:"site"`
-	// Before describes up to ten earlier values and their call sites, latest first, for
-	// DivergedValue.
+	// Before describes up to ten earlier values, latest first, for DivergedValue.
 	Before []string `json:"before,omitempty"`
 }
 
@@ -90,8 +87,8 @@ func (d *DivergenceError) Ranks() map[int]Side {
 	return all
 }
 
-// divergenceOf converts the divergence in an outcome to an error. It returns nil if the ranks
-// agreed. members maps group ranks to world ranks; if members is nil, ranks are not converted.
+// divergenceOf returns nil if the ranks agreed. members maps group ranks to world ranks, unless it
+// is nil.
 func divergenceOf(outcome *agreement.Outcome, group string, members []int) error {
 	source := outcome.Divergence
 	if source == nil {
@@ -115,7 +112,6 @@ func divergenceOf(outcome *agreement.Outcome, group string, members []int) error
 	return d
 }
 
-// worldRanks converts group ranks to sorted world ranks.
 func worldRanks(groupRanks, members []int) []int {
 	ranks := make([]int, 0, len(groupRanks))
 	for _, r := range groupRanks {

@@ -7,13 +7,12 @@
 // A [Runtime] represents this process as a rank. The ranks of a [Group] communicate with each
 // other. The first group is the world, and [Group.Split] creates more. A [Pool] allocates [Buffer]s
 // in segments. The ranks of its domain, a group, must make the same allocations in the same order.
-// Registering a segment with a group creates a window. A collective takes one of several paths: the
-// window path needs windows, the direct path needs GPUs, and the plain path accepts any memory.
+// Registering a segment with a group creates a window. A collective runs on one of several paths:
+// the window path needs windows, the direct path needs GPUs, and the plain path accepts any memory.
 // [Group.Explain] returns the path and the reason for it.
 //
-// Work is queued on a [Stream] and may be captured into a [Graph]. [Runtime.Interop] serves
-// bindings for other languages, and programs that share streams, communicators or memory with
-// another library.
+// Work is queued on a [Stream] and may be captured into a [Graph]. [Runtime.Interop] is for
+// bindings, and for programs that share streams, communicators or memory with another library.
 //
 // # Collectives
 //
@@ -23,8 +22,8 @@
 // the other buffer.
 //
 // If a call needs to register memory first, it waits for the other ranks to do the same. The
-// context of a collective limits only this wait; if the context ends first, the call is not queued.
-// Queued work runs until it completes or until [Options].Timeout expires. A nil context stands for
+// context of a collective limits only this wait; if it ends first, the call is not queued. Queued
+// work runs until it completes or until [Options].Timeout expires. A nil context stands for
 // context.Background.
 //
 // If a call returns [ErrOutOfRange], [ErrInvalid] or [ErrUnsupported], nothing is queued and the
@@ -36,16 +35,14 @@
 //
 // [Group.SendTagged] and [Group.RecvTagged] transfer a message between two ranks. For each pair of
 // ranks and each tag, the k-th Send matches the k-th Recv, on any streams. Messages are buffered,
-// so Send does not block its stream until Recv is called. If messages are unmatched when the group
-// closes, Close returns a MessageError. Unless Options.UnorderedMessages is set, the next
-// collective already returns this error.
+// so Send does not block its stream until Recv is called. Unmatched messages make Group.Close and,
+// unless Options.UnorderedMessages is set, the next collective return a MessageError.
 //
 // GPUs that exchange messages must belong to one machine. A message waits in the memory of the
-// sender's GPU; if there is not enough memory, Send returns ErrOutOfMemory. After 1024 messages
-// that a peer has not received, the next Send to it waits. A Send in a graph reserves memory and
-// one of these 1024 slots until the graph is closed, and a replay waits on its stream until the
-// previous message has been received. If graphs have reserved all slots, Send returns
-// ErrUnsupported.
+// sender's GPU; if there is not enough, Send returns ErrOutOfMemory. While a peer has not received
+// 1024 messages, the next Send to it waits. A Send in a graph reserves memory and one of these 1024
+// slots until the graph is closed, and a replay waits on its stream until the previous message has
+// been received. If graphs have reserved all slots, Send returns ErrUnsupported.
 //
 // # Comparison and faults
 //
@@ -54,10 +51,10 @@
 // collective before its result is used. If ranks differ, all of them return the same
 // [DivergenceError].
 //
-// No wait for another rank lasts forever. If a rank does not make a call, the other ranks log a
-// warning and, after the timeout, return a [TimeoutError]. If a rank's process ends, they return a
-// [RankLostError]. A fault is final for its group: on every rank, all later calls of the group
-// return this fault. To continue, create a new group.
+// No wait for another rank lasts forever. If a rank does not make a call, the others log a warning
+// and, after the timeout, return a [TimeoutError]. If a rank's process ends, they return a
+// [RankLostError]. A fault is final: on every rank, all later calls of the group return it. To
+// continue, create a new group.
 //
 // A [Stream] whose work has failed does not run later work until [Stream.Synchronize] has returned
 // the error. If a collective is skipped for this reason, its group fails with a [PriorError].
@@ -65,8 +62,8 @@
 //
 // # Lock order
 //
-// A goroutine acquires the locks of this package in the order below, and before those of a backend.
-// Builds with the tag invariants panic if a goroutine violates this order.
+// Goroutines acquire the locks of this package in this order, and before those of a backend. Builds
+// with the tag invariants panic otherwise.
 //
 //	AdoptedCommunicator.mu
 //	Group.mu
@@ -80,11 +77,10 @@
 //	Group.state
 //	callSites.mu
 //
-// A goroutine is allowed to wait for other ranks while it holds one of the first four locks, but
-// not while it holds any of the others. An allocation thus does not wait for a registration.
+// A goroutine may wait for other ranks while it holds one of the first four locks, but not while it
+// holds another. An allocation thus does not wait for a registration.
 //
-// There is one exception. If another stream has used a buffer, a call that frees the buffer, or
-// allocates its memory again, holds Pool.mu while it acquires the backend's lock of that stream. A
-// goroutine that is launching a collective may hold that lock until the other ranks have launched
-// it or the timeout expires.
+// There is one exception. To free a buffer that another stream has used, or to allocate its memory
+// again, a call acquires the backend's lock of that stream with Pool.mu held. A goroutine that
+// launches a collective may hold that lock until the other ranks launch it or the timeout expires.
 package symmem

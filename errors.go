@@ -21,8 +21,7 @@ var (
 
 // Errors about memory.
 var (
-	// ErrOutOfMemory is returned if the device, CUDA or the system is out of memory. It matches
-	// every OutOfMemoryError.
+	// ErrOutOfMemory is returned if the device, CUDA or the system is out of memory.
 	ErrOutOfMemory = driver.ErrOutOfMemory
 	// ErrSize is returned for a size that is zero, negative or too large for any pool.
 	ErrSize = alloc.ErrSize
@@ -30,8 +29,7 @@ var (
 	ErrDoubleFree = alloc.ErrDoubleFree
 	// ErrFreed is returned for a buffer that has been freed.
 	ErrFreed = alloc.ErrFreed
-	// ErrBusy is returned by Suspend if work on a rank may still use the memory. The error names
-	// the rank.
+	// ErrBusy is returned by Suspend if work may still use the memory. The error names the rank.
 	ErrBusy = driver.ErrBusy
 	// ErrSuspended is returned for a pool or group between Suspend and Resume.
 	ErrSuspended = driver.ErrSuspended
@@ -54,7 +52,7 @@ var (
 )
 
 // OutOfMemoryError reports that a stream has too little free memory for a request and that the pool
-// cannot map more memory. Sizes are in bytes. The error matches ErrOutOfMemory.
+// cannot map more. Sizes are in bytes. The error matches ErrOutOfMemory.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
 	// Free is the total size of the stream's free blocks.
@@ -62,7 +60,7 @@ type OutOfMemoryError struct {
 	LargestFree int64 `json:"largest_free"`
 	// Capacity is the limit of the pool, or 0 if it has none.
 	Capacity int64 `json:"capacity"`
-	// Device is the device's error, or nil if the pool reached its capacity.
+	// Device is the device's error, or nil if the pool has reached its capacity.
 	Device error `json:"-"`
 }
 
@@ -86,8 +84,7 @@ func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemo
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an error of the allocator. device is nil if the pool reached its
-// capacity.
+// newOutOfMemoryError converts an error of the allocator. device is nil if the pool is full.
 func newOutOfMemoryError(err, device error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -101,33 +98,28 @@ func newOutOfMemoryError(err, device error) error {
 
 // Errors of waits, and of calls that differ between ranks.
 type (
-	// TimeoutError reports which ranks did not make a call in time, and what they did instead. See
-	// [driver.TimeoutError].
+	// TimeoutError reports which ranks did not make a call in time, and what they did instead.
 	TimeoutError = driver.TimeoutError
-	// AbsentError reports which ranks did not call Open, Join or Split. It may contain a
-	// TimeoutError. See [driver.AbsentError].
+	// AbsentError reports which ranks did not call Open, Join or Split. It may wrap a TimeoutError.
 	AbsentError = driver.AbsentError
 	// RankLostError reports ranks whose processes have ended or that have closed their Runtime.
-	// See [driver.RankLostError].
 	RankLostError = driver.RankLostError
 	// PriorError reports that a rank skipped a collective or a message because earlier work on its
-	// stream had failed. See [driver.PriorError].
+	// stream had failed.
 	PriorError = driver.PriorError
 	// DeadlockError reports that ranks wait for each other in distinct calls, or have left the
-	// group. See [driver.DeadlockError].
+	// group.
 	DeadlockError = driver.DeadlockError
 	// MismatchError reports that the ranks' calls of a collective differ, or that the Send and the
-	// Recv of a message differ. Usually, ranks find the difference and return a DivergenceError
-	// instead. See [driver.MismatchError].
+	// Recv of a message differ. Usually, ranks find the difference earlier and return a
+	// DivergenceError.
 	MismatchError = driver.MismatchError
-	// PeerError reports that other ranks failed first, for a reason that could not be determined.
-	// See [driver.PeerError].
+	// PeerError reports that other ranks failed first, for an unknown reason.
 	PeerError = driver.PeerError
-	// MessageError reports that the Sends and Recvs of messages do not match. See
-	// [driver.MessageError].
+	// MessageError reports that the Sends and Recvs of messages do not match.
 	MessageError = driver.MessageError
 	// MessageEnds describes the Send and the Recv of a message, or of all messages with one tag
-	// between two ranks. See [driver.MessageEnds].
+	// between two ranks.
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault
@@ -152,8 +144,8 @@ func asAbsentError(err error) error {
 	}
 }
 
-// absentErrorWithText is an AbsentError with the text of the wrapped error, which already names the
-// ranks and the address of the store.
+// absentErrorWithText has the text of the wrapped error, which already names the ranks and the
+// address of the store.
 type absentErrorWithText struct{ AbsentError }
 
 func (e *absentErrorWithText) Error() string { return e.Err.Error() }
@@ -166,8 +158,7 @@ func (e *absentErrorWithText) As(target any) bool {
 	return e.AbsentError.As(target)
 }
 
-// joinWithoutDuplicates joins errors whose texts differ, because one cause often prevents several
-// releases.
+// joinWithoutDuplicates drops errors with the same text: one cause often prevents several releases.
 func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
@@ -180,7 +171,7 @@ func joinWithoutDuplicates(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// parts returns the errors that errors.Join joined into err.
+// parts undoes errors.Join.
 func parts(err error) []error {
 	if err == nil {
 		return nil

@@ -20,14 +20,14 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
-	// ctx is canceled when the group is closed, or when its ranks have determined the cause of a
-	// fault. context.Cause(ctx) then returns that cause, which is the same on all ranks.
+	// ctx is canceled when the group is closed, or when its ranks have agreed on the cause of a
+	// fault, which context.Cause(ctx) then returns on all ranks.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// failing is closed when this rank has detected a fault, before ctx is canceled.
+	// failing is closed, before ctx is canceled, when this rank detects a fault.
 	failing    chan struct{}
-	fault      atomic.Int32   // faultNotReturned, faultReturned or faultRepaired
-	background sync.WaitGroup // goroutines of the group
+	fault      atomic.Int32 // faultNotReturned, faultReturned or faultRepaired
+	background sync.WaitGroup
 }
 
 func newLifetime() *lifetime {
@@ -36,24 +36,22 @@ func newLifetime() *lifetime {
 	return l
 }
 
-// The values of lifetime.fault.
+// Values of lifetime.fault.
 const (
 	faultNotReturned int32 = iota
 	// faultReturned means that a call has returned the fault. Later calls still record the buffers
-	// that they use, because another rank may have queued the same calls before it detected the
-	// fault.
+	// that they use: another rank may have queued the same calls before it detected the fault.
 	faultReturned
-	// faultRepaired means that, since the fault, the ranks have restored the same state of the
-	// group's pools. Later calls do not record the buffers that they use.
+	// faultRepaired means that the ranks have since restored the same state of the group's pools.
+	// Later calls do not record the buffers that they use.
 	faultRepaired
 )
 
-// err returns the cause of the fault that ended the group, or nil until the ranks have determined
-// it.
+// err returns the cause of the fault that ended the group, or nil until the ranks agree on it.
 func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
 
-// cause is like err, but if this rank has detected a fault, it waits until the ranks have
-// determined the cause, or until the context ends.
+// cause is like err, but if this rank has detected a fault, it first waits for the agreement or the
+// end of the context.
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
@@ -70,7 +68,7 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch waits for a fault of the group and then determines its cause together with the other ranks.
+// watch waits for a fault and then determines its cause together with the other ranks.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -83,7 +81,7 @@ func (l *lifetime) watch() {
 			if l.ctx.Err() == nil {
 				close(l.failing)
 				cause := l.comm.Cause()
-				if !errors.Is(cause, ErrClosed) { // a rank that has left the group does not ask others
+				if !errors.Is(cause, ErrClosed) { // this rank has left the group
 					cause = l.inquiry.run(cause)
 				}
 				l.cancel(cause)
@@ -98,14 +96,13 @@ func (l *lifetime) watch() {
 
 const maxPeerCheckInterval = time.Second
 
-// peerCheckInterval returns how often a group without calls checks its peers. It is at most a
-// quarter of the timeout, so that every rank helps to determine a cause in time.
+// peerCheckInterval is at most a quarter of the timeout, so that every rank, even without calls,
+// helps to determine a cause in time.
 func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
 
-// awaitFault replaces a fault of this group by the cause that the ranks determine together. It
-// returns other errors unchanged.
+// awaitFault replaces a fault of this group by the cause that the ranks agree on.
 func (l *lifetime) awaitFault(err error) error {
 	if err == nil || errors.Is(err, driver.ErrInterrupted) || !l.isOwnFault(err) {
 		return err // an interrupted caller must not wait again
@@ -119,8 +116,8 @@ func (l *lifetime) isOwnFault(err error) bool {
 	return l.comm.Cause() != nil && (lifetimeOf(err) == l || errors.Is(err, driver.ErrFault))
 }
 
-// lifetimeOf returns the lifetime of the group that a backend's error belongs to, or nil. A
-// PriorError belongs to the group whose call was skipped.
+// lifetimeOf returns the lifetime of the group whose fault err is, or nil. A PriorError belongs to
+// the group whose call was skipped.
 func lifetimeOf(err error) *lifetime {
 	if err == nil {
 		return nil // errors.As would allocate
@@ -133,8 +130,8 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// noteFault records that err is about to be returned to the program, and returns err. The first
-// fault of the group marks its pools suspect, because they may differ between the ranks.
+// recordFault must be called before err is returned to the program. The first fault of the group
+// marks its pools suspect, because they may differ between the ranks.
 func (l *lifetime) noteFault(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultNotReturned {
 		return err
@@ -148,8 +145,7 @@ func (l *lifetime) noteFault(err error) error {
 	return err
 }
 
-// noteFaultOfCommunicator is like noteFault for a fault that the backend has detected. It reports
-// whether there is such a fault.
+// recordFaultOfCommunicator reports whether the backend has detected a fault.
 func (l *lifetime) noteFaultOfCommunicator() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
@@ -161,15 +157,15 @@ func (l *lifetime) noteFaultOfCommunicator() bool {
 
 func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAborted)) }
 
-// resolve marks the group's fault resolved. A group that has not failed on this rank fails first.
+// resolve makes the group fail if it has not failed on this rank.
 func (l *lifetime) resolve() {
 	l.abort()
 	_ = l.noteFault(ErrAborted)
 	l.fault.Store(faultRepaired)
 }
 
-// failStream returns err. If the group has failed, failStream makes the stream fail, because later
-// work on the stream may need the result of the refused call.
+// failStream returns err. If the group has failed, so does the stream, because later work on it may
+// need the result of the refused call.
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
@@ -178,7 +174,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 	return err
 }
 
-// close closes the group and reports whether it had failed before.
+// close reports whether the group had failed before.
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may need this one to determine the cause

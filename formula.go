@@ -7,12 +7,11 @@ import (
 )
 
 // Formula selects the order in which reductions combine the values of the ranks. With any formula
-// but FormulaAny, a reduction returns the same bits for every size, kind of memory and path; see
-// docs/reference/deterministic.md.
+// but FormulaAny, a reduction returns the same bits for every size, kind of memory and path (the
+// way in which a collective is executed); see docs/reference/deterministic.md.
 type Formula int
 
-// The formulas. A reduction that does not support the selected order returns an error; see
-// Options.Deterministic.
+// The formulas. Reductions that do not support the order return an error.
 const (
 	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
 	FormulaDefault Formula = iota
@@ -41,8 +40,7 @@ func (f Formula) String() string {
 	return f.driver().String()
 }
 
-// ParseFormula parses a name that String returns. It also accepts 0 for FormulaAny and 1 for
-// FormulaRankOrder.
+// ParseFormula parses a name that String returns, 0 (FormulaAny) or 1 (FormulaRankOrder).
 func ParseFormula(name string) (Formula, error) {
 	switch name {
 	case "default":
@@ -59,11 +57,11 @@ func ParseFormula(name string) (Formula, error) {
 	return FormulaAny + Formula(f), nil
 }
 
-// driver converts the formula for backends. f must not be FormulaDefault.
+// driver requires that f is not FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if the formula does not support the number of ranks, or if no path
-// of the backend can compute a float32 sum with the formula. All ranks get the same result.
+// checkFormula returns an error if the formula does not support the number of ranks or no path of
+// the backend can compute a float32 sum with it. All ranks get the same result.
 func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -80,8 +78,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		"not direct: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic returns an error if reductions must be deterministic, because the given
-// operation would let NCCL run them.
+// rejectDeterministic returns an error if reductions must be deterministic, for operations that
+// leave them to NCCL.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

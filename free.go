@@ -17,8 +17,8 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// usable returns ErrClosed or ErrSuspended if the pool refuses calls. Calls that have entered the
-// pool need not check, because Close waits for them.
+// checkOpen returns ErrClosed or ErrSuspended if the pool refuses calls. A call that has entered
+// the pool can omit it, because Close waits for the call.
 func (p *Pool) usable() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
@@ -26,7 +26,7 @@ func (p *Pool) usable() error {
 	return nil
 }
 
-// free must be fast. p is nil for the zero buffer.
+// free is fast if the memory is not in use. p is nil for the zero buffer.
 func (p *Pool) free(b Buffer) error {
 	if p == nil {
 		return fmt.Errorf("freeing the zero buffer: %w", ErrForeign)
@@ -51,8 +51,7 @@ func (p *Pool) free(b Buffer) error {
 	return nil
 }
 
-// freeSlowly completes a free that has failed, or whose memory may still be in use. It unlocks
-// p.mu.
+// freeSlowly handles an error and memory that may still be in use. It unlocks p.mu.
 func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error {
 	defer p.events.release()
 	if err != nil {

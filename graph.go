@@ -9,17 +9,15 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work that can be launched repeatedly.
-//
-// If a buffer that the work uses is freed, its memory returns to the pool only when the graph is
-// closed. Close the graph before the groups whose collectives it contains, because Group.Close
-// removes the registrations that these collectives need.
+// Graph is captured work that can be launched repeatedly. The memory of a freed buffer returns to
+// the pool only when the graphs that use it are closed. Close a graph before the groups whose
+// collectives it contains, because Group.Close removes registrations that these need.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
 
-	pools  []*Pool  // pools whose memory the work uses
-	groups []*Group // groups whose collectives the work contains
+	pools  []*Pool  // used by the work
+	groups []*Group // whose collectives the work contains
 
 	mu           ranked.Mutex[graphMu]
 	pinnedMemory []Memory // guarded by mu
@@ -28,10 +26,8 @@ type Graph struct {
 
 // BeginCapture starts recording the stream's work instead of running it. Until EndCapture,
 // registrations with this rank's groups return ErrCapturing on all ranks, and collectives on
-// unregistered memory take a path that needs no registration.
-//
-// BeginCapture waits for registrations in progress on this rank, and returns a TimeoutError if they
-// take more than twice Options.Timeout.
+// unregistered memory take a path that needs no registration. BeginCapture waits for registrations
+// in progress on this rank, at most for twice Options.Timeout.
 func (s *Stream) BeginCapture() error {
 	err := s.rt.captures.begin()
 	if err != nil {
@@ -63,9 +59,8 @@ func (s *Stream) beginCapture() error {
 	return nil
 }
 
-// recordEvent records an event after the stream's queued work. While the stream is being captured,
-// it returns the event at the beginning of the capture. This is sufficient, because captured work
-// pins its buffers.
+// recordEvent records an event after the queued work. During a capture, it returns the event at the
+// capture's beginning; this suffices, because captured work pins its buffers.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -75,8 +70,7 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	return s.recordNewEvent()
 }
 
-// recordNewEvent is like recordEvent, for a stream that is not being captured. The caller must hold
-// s.recording.
+// recordNewEvent requires that the caller holds s.recording and that the stream is not capturing.
 func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
@@ -85,8 +79,7 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture ends the capture and returns the recorded graph. The capture ends even if EndCapture
-// returns an error.
+// EndCapture returns the recorded graph. The capture ends even if EndCapture returns an error.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -105,7 +98,7 @@ func (s *Stream) EndCapture() (*Graph, error) {
 	return g, nil
 }
 
-// endQueueCapture ends the capture of s.queue. The caller must hold s.pinning.
+// endQueueCapture requires that the caller holds s.pinning.
 func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -120,8 +113,7 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	return work, err
 }
 
-// pin keeps the block of m allocated until the graph is closed. It returns false if the stream is
-// not being captured.
+// pin keeps m's block allocated until the graph is closed. Without a capture, it returns false.
 func (s *Stream) pin(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -152,8 +144,8 @@ func (s *Stream) noteUntracked(p *Pool) {
 }
 
 // Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed or
-// ErrSuspended if the graph, or a pool or group that the work uses, is closed or suspended. It
-// returns ErrCapturing if the stream is being captured.
+// ErrSuspended if the graph, or a pool or group that it uses, is closed or suspended, and
+// ErrCapturing if the stream is being captured.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -185,9 +177,9 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close discards the recorded work. It does not wait, so all launches must have completed. Memory
-// that returns to a pool determines where the pool places later buffers, so all ranks of the pool's
-// domain must close graphs at the same points of the program. A second Close does nothing.
+// Close discards the graph. It does not wait, so all launches must have completed. All ranks of a
+// pool's domain must close graphs at the same points of the program, because the memory that
+// returns to the pool determines where later buffers are placed. A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")
@@ -202,7 +194,7 @@ func (g *Graph) Close() error {
 	return errors.Join(g.work.Close(), g.unpin())
 }
 
-// unpin releases pinnedMemory. The caller must hold g.mu, unless no other goroutine uses the graph.
+// unpin requires that the caller holds g.mu or that no other goroutine uses the graph.
 func (g *Graph) unpin() error {
 	var errs []error
 	for _, m := range g.pinnedMemory {

@@ -10,19 +10,16 @@ import (
 	"symmem/driver"
 )
 
-// groupSuspender implements Group.Suspend and Group.Resume.
-//
-// The state changes only while Group.mu is held. In all states but poolOpen, the group refuses
-// calls. A repeated call reuses its plan (the result of its checks) without checking the state, so
-// every change of the state makes plans stale.
+// groupSuspender implements Group.Suspend and Group.Resume. The group refuses calls in all states
+// but poolOpen. The state changes only while Group.mu is held. A repeated call reuses its plan (the
+// result of its checks) and does not check the state, so every change makes plans stale.
 type groupSuspender struct {
 	group *Group
-	// suspendState is poolOpen, poolSuspending, poolSuspended or poolResuming.
+	// suspendState has the states of a pool, from poolOpen to poolResuming.
 	suspendState atomic.Int32
 }
 
-// refusal returns the reason why the group refuses calls, or nil. After a fault, it returns nil,
-// because calls return the fault instead.
+// refusal returns nil after a fault, because calls then return the fault.
 func (s *groupSuspender) refusal() error {
 	if s.suspendState.Load() == poolOpen || s.hasFailed() {
 		return nil
@@ -35,21 +32,19 @@ func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the group's device memory on all ranks until Resume is called. This memory
-// includes exchange memory of symmem's kernels, staging memory of messages and, with NCCL 2.29.7 or
-// newer, NCCL's memory. Suspension.Released does not include NCCL's memory. Addresses and captured
-// graphs stay valid. Suspend is collective. If the group is already suspended, it does nothing. To
-// suspend both pools and the group, suspend the pools first.
+// Suspend releases the group's device memory on all ranks until Resume is called: memory of
+// symmem's kernels and of messages and, with NCCL 2.29.7 or newer, NCCL's memory, which
+// Suspension.Released does not count. Addresses and captured graphs stay valid. All ranks of the
+// group must call Suspend. To suspend pools as well, suspend them first.
 //
-// If a stream of any rank still has unfinished work after a second, or if a message has not been
-// received, all ranks return an ErrBusy that names the rank and the work. If any rank is capturing
-// a stream, all ranks return ErrCapturing. In both cases the group remains usable. During Suspend,
-// other goroutines must not make calls of the group or launch its graphs.
+// If a stream of any rank has unfinished work after a second, or a message has not been received,
+// all ranks return an ErrBusy that names the rank and the work. If any rank is capturing a stream,
+// all ranks return ErrCapturing. In both cases the group remains usable. During Suspend, other
+// goroutines must not make calls of the group or launch its graphs.
 //
 // While the group is suspended, collectives, messages, registrations, SetPath and launches of its
 // graphs return ErrSuspended. The program must neither use the communicator of Handle nor replay
-// graphs of other libraries that contain calls of the group; on GPUs, such a replay destroys the
-// CUDA context.
+// other libraries' graphs that contain calls of the group: on GPUs, that destroys the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -59,9 +54,9 @@ func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	return released, err
 }
 
-// Resume allocates the memory of a suspended group again, at the same addresses. It is collective.
-// If any rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and
-// the group stays suspended. If the group is not suspended, Resume does nothing.
+// Resume allocates the memory of a suspended group again, at the same addresses. All ranks of the
+// group must call it. If any rank has too little memory, all ranks return an ErrOutOfMemory that
+// names the rank, and the group stays suspended.
 func (s *groupSuspender) Resume(ctx context.Context) error {
 	defer deliverAll(s.group.rt)
 	if err := s.resume(orBackground(ctx)); err != nil {
@@ -96,7 +91,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 	}
 	released, err := comm.Suspend(ctx)
 	s.setState(poolSuspended)
-	if err == nil { // wait until all ranks have unmapped the memory; only then is it free
+	if err == nil { // the memory is free once all ranks have unmapped it
 		_, err = g.comm.Exchange(ctx, driver.LaneControl, nil)
 	}
 	return released, g.life.awaitFault(err)
@@ -121,9 +116,8 @@ func (s *groupSuspender) prepareSuspend(
 }
 
 // compareAndPrepare checks that all ranks make the same call, and then runs prepare. If prepare
-// fails on some rank, all ranks return its error. All ranks have begun the call before prepare
-// runs, so prepare finds every message that was sent before the call. The caller must hold
-// Group.mu.
+// fails on some rank, all ranks return its error. prepare finds every message that was sent before
+// the call, because it runs after all ranks have begun the call. The caller must hold Group.mu.
 func (s *groupSuspender) compareAndPrepare(
 	ctx context.Context, tag string, prepare func() error,
 ) error {

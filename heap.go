@@ -10,9 +10,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// heap finds memory for an allocation when the stream has no free block that is large enough. It
-// first reclaims blocks, then maps a new segment, and finally takes free memory of other streams.
-// Callers of its methods must hold Pool.mu.
+// heap finds memory if a stream has no free block that is large enough: it reclaims blocks, then
+// maps a segment, and finally takes free memory of other streams. Callers must hold Pool.mu.
 type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger
@@ -22,8 +21,8 @@ type heap struct {
 	registrar *registrar
 }
 
-// alloc completes an allocation for which core.Alloc returned block, growth and err. If growth is
-// not empty, it describes a segment that alloc must map.
+// alloc completes an allocation for which core.Alloc returned block, growth and err. A growth that
+// is not empty describes a segment to map.
 func (h *heap) alloc(
 	s *Stream, bytes int64, block alloc.Block, growth alloc.Growth, err error, site uint32,
 ) (alloc.Block, error) {
@@ -72,8 +71,7 @@ func (h *heap) reserve(s *Stream, bytes int64, site uint32) error {
 	return h.addSizes(s, bytes, err)
 }
 
-// growWithSmallerSegments is like grow, but tries smaller segments if the device has too little
-// memory.
+// growWithSmallerSegments shrinks the segment while the device has too little memory.
 func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint32) error {
 	for {
 		err := h.grow(s, growth, site)
@@ -83,7 +81,6 @@ func (h *heap) growWithSmallerSegments(s *Stream, growth alloc.Growth, site uint
 	}
 }
 
-// addSizes adds the pool's sizes to an ErrOutOfMemory of the device.
 func (h *heap) addSizes(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, driver.ErrOutOfMemory) {
 		return err
@@ -111,9 +108,9 @@ func (h *heap) grow(s *Stream, growth alloc.Growth, site uint32) error {
 }
 
 // takeFromOtherStreams takes free memory of other streams if err is an ErrOutOfMemory, and makes s
-// wait on the device for the work of those streams. If there is not enough memory, it returns err.
-// It skips streams that are being captured, because the wait would become part of the graph, and
-// adopted streams that their owners may have destroyed.
+// wait on the device for their work. It returns err if there is too little memory. It skips streams
+// that are being captured, because the wait would become part of the graph, and adopted streams
+// that their owners may have destroyed.
 func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || s.inCapture() {
 		return err

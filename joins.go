@@ -19,10 +19,9 @@ import (
 // MaxGroupID limits the length of an id that Join accepts, in bytes.
 const MaxGroupID = 1024
 
-// Join creates a group from a list of world ranks in group order. It is collective over these
-// ranks, which must all pass the same list and id. The id must have at most MaxGroupID bytes and
-// must never be used for another group. If several ranks belong to the same two groups, they must
-// join these groups in the same order.
+// Join creates a group from a list of world ranks in group order. All these ranks must call Join
+// with the same list and id. The id must have at most MaxGroupID bytes and must never be used for
+// another group. Ranks that belong to the same two groups must join them in the same order.
 func (rt *Runtime) Join(ctx context.Context, id string, ranks []int) (*Group, error) {
 	return rt.JoinWith(ctx, id, ranks, GroupOptions{})
 }
@@ -83,14 +82,13 @@ func (rt *Runtime) JoinWith(
 	return g, nil
 }
 
-// These prefixes keep the full ids of groups distinct from each other and from "world".
+// Prefixes keep the full ids of groups distinct from each other and from "world".
 const (
 	joinedPrefix = " "
 	splitPrefix  = "/"
 )
 
-// connect joins the group that r describes. If the process of one of the ranks ends during the
-// call, it returns a RankLostError.
+// connect returns a RankLostError if the process of one of the ranks ends during the call.
 func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) {
 	ctx, done, err := rt.creation.beginJoin(ctx)
 	if err != nil {
@@ -162,7 +160,7 @@ func newGroup(
 	return g
 }
 
-// prepareNewGroup compares the settings of the ranks and realigns suspect pools. It is collective.
+// prepareNewGroup compares the ranks' settings and realigns suspect pools. All ranks must call it.
 func (g *Group) prepareNewGroup(ctx context.Context) error {
 	hasSuspectPools, err := g.agreeOnSettings(ctx)
 	if err != nil {
@@ -177,8 +175,8 @@ func (g *Group) prepareNewGroup(ctx context.Context) error {
 	return g.aligner.realignNewGroup(ctx, hasSuspectPools)
 }
 
-// closeFailed closes a group that could not be created. If err is a fault of the group, the ranks
-// first determine its cause.
+// closeFailed closes a group that could not be created. If err is its fault, the ranks first agree
+// on the cause.
 func closeFailed(g *Group, err error) error {
 	if g.life.isOwnFault(err) {
 		err = g.life.inquiry.run(g.comm.Cause())
@@ -187,8 +185,8 @@ func closeFailed(g *Group, err error) error {
 	return errors.Join(err, g.comm.Close())
 }
 
-// agreeOnSettings compares the settings of all ranks, and reports whether some rank has marked a
-// pool suspect after a fault. Every rank gets the same error.
+// agreeOnSettings compares the settings of all ranks. Every rank gets the same error.
+// hasSuspectPools is true if some rank suspects a pool after a fault.
 func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err error) {
 	rt := g.rt
 	own := settings{Machine: machineName(), Suspect: g.aligner.hasSuspectPools(), Terms: []setting{
@@ -225,9 +223,8 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 	return hasSuspectPools, compareSettings(all, g.ranks)
 }
 
-// tuningTableFor returns the named tuning table. If name is empty, it returns the table that the
-// command "symmem tune" has written for this device and number of ranks or, if there is none, the
-// built-in table.
+// tuningTableFor returns the named table. If name is empty, it returns the table that the command
+// "symmem tune" has written for this device and number of ranks, or else the built-in table.
 func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)

@@ -10,7 +10,7 @@ import (
 
 const maxListCalls = 1 << 16
 
-// queueList queues several calls. If the backend supports it, they run as one launch.
+// queueList runs several calls as one launch if the backend supports it.
 func queueList(ctx context.Context, g *Group, s *Stream, calls []*collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -56,7 +56,7 @@ func checkList(g *Group, s *Stream, calls []*collective) error {
 	return nil
 }
 
-// planList validates all calls of a list before it prepares the first one.
+// planList validates all calls before it prepares the first one.
 func planList(
 	ctx context.Context, g *Group, s *Stream, calls []*collective,
 ) (plans []*collective, err error) {
@@ -91,9 +91,8 @@ func planList(
 	return plans, nil
 }
 
-// chooseListPath makes all calls of a list take the same path, that of the largest call, so that
-// one launch can run all of them. It changes nothing if the operation is not AllGatherV, or if the
-// caller has chosen a path.
+// chooseListPath makes all calls take the path of the largest one, so that one launch can run them
+// all. It applies only to AllGatherV without a chosen path.
 func chooseListPath(planner *planner, calls []*collective) error {
 	if calls[0].choice != PathDefault {
 		return nil
@@ -131,7 +130,7 @@ func chooseListPath(planner *planner, calls []*collective) error {
 	return nil
 }
 
-// launchList launches all plans together if the backend can combine them, and otherwise one by one.
+// launchList combines the plans into one launch if the backend can.
 func launchList(g *Group, s *Stream, first *collective, plans []*collective) error {
 	lister, canList := g.comm.(driver.Lister)
 	if canList && len(plans) > 1 {

@@ -17,12 +17,10 @@ import (
 	"symmem/internal/live"
 )
 
-// envHTTP is the environment variable for Options.HTTP.
-const envHTTP = "SYMMEM_HTTP"
-
-// envHTTPToken is the environment variable for the token of the live view. By default, the token is
-// random.
-const envHTTPToken = "SYMMEM_HTTP_TOKEN"
+const (
+	envHTTP      = "SYMMEM_HTTP"       // sets Options.HTTP
+	envHTTPToken = "SYMMEM_HTTP_TOKEN" // access token of the web pages; random by default
+)
 
 func checkHTTP(address string) error {
 	if address == "" {
@@ -34,18 +32,17 @@ func checkHTTP(address string) error {
 	return nil
 }
 
-// liveView serves the state of this rank over HTTP.
+// liveView serves this rank's state over HTTP.
 type liveView struct {
 	rt       *Runtime
 	openTime time.Time
 	server   *live.Server // nil without Options.HTTP
 	// countsCalls is set if new plans (prepared calls) must count how often they run.
 	countsCalls atomic.Bool
-	// isReady is set once Open has initialized the Runtime, so that snapshots can read its fields.
-	isReady atomic.Bool
+	isReady     atomic.Bool // Open has initialized the Runtime, so snapshots can read it
 }
 
-// open creates this rank's socket for the live view. If that fails, open logs a warning.
+// open creates this rank's socket, or logs a warning.
 func (v *liveView) open(ctx context.Context) {
 	v.openTime = time.Now()
 	if v.rt.opts.HTTP == "" {
@@ -66,7 +63,7 @@ func (v *liveView) open(ctx context.Context) {
 	}
 }
 
-// agreeOnJobName returns the random name of the job, the same on all ranks.
+// agreeOnJobName returns a random name, the same on all ranks.
 func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	store, isChooser := v.rt.rankLists.store.(driver.Chooser)
 	if !isChooser {
@@ -79,7 +76,7 @@ func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start begins to serve the TCP address, after all ranks have created their sockets.
+// start begins to serve the TCP address. All ranks have created their sockets by then.
 func (v *liveView) start() {
 	v.isReady.Store(true)
 	if v.server != nil {
@@ -109,7 +106,7 @@ func (v *liveView) handler() http.Handler {
 
 // callClocks measures calls, grouped by operation, path and size.
 type callClocks struct {
-	clocksByKey sync.Map // clockKey -> *clocks
+	clocksByKey sync.Map // clockKey -> *clockPair
 }
 
 type clockKey struct {
@@ -119,9 +116,8 @@ type clockKey struct {
 }
 
 type clockPair struct {
-	submitClock, runClock driver.CallTimer
-	// isTimed is set if runClock has measurements.
-	isTimed atomic.Bool
+	submitClock, runClock driver.Clock
+	isTimed               atomic.Bool // runClock has measurements
 }
 
 func (c *callClocks) addMeters(call *collective, path driver.Path) {

@@ -19,40 +19,38 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// rankWatcher detects which ranks of the world (all ranks of the job) have ended: the process has
-// ended, or the rank has closed symmem.
+// rankWatcher detects which ranks of the world have ended: their process has ended, or they have
+// closed their Runtime.
 type rankWatcher interface {
-	// Guard returns a context that is canceled when one of the given ranks has ended. The cause of
-	// the cancellation is a *rendezvous.EndedError. The caller must call stop.
+	// Guard returns a context that is canceled when one of the ranks has ended, with a
+	// *rendezvous.EndedError as its cause. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// Ended returns those of the given ranks that have ended. It returns as soon as enough returns
-	// true for the ranks that have ended so far, or when the context ends.
-	Ended(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
-	) []*rendezvous.EndedError
-	// Leave leaves the world. It stores the reason for the other ranks; the reason can be "". On
-	// the rank that serves the store, Leave waits until the other ranks have left or the context
+	// Ended returns those of the ranks that have ended, once isEnough accepts them or the context
 	// ends.
+	Ended(ctx context.Context, ranks []int, isEnough func([]*rendezvous.EndedError) bool,
+	) []*rendezvous.EndedError
+	// Leave leaves the world and stores the reason, or "", for the other ranks. On the rank that
+	// serves the store, it waits until the other ranks have left or the context ends.
 	Leave(ctx context.Context, why string) error
 }
 
-// rankMonitor determines whether a step of this rank fails because other ranks have ended.
+// rankMonitor finds out whether a step of this rank failed because other ranks have ended.
 type rankMonitor struct {
 	watcher   rankWatcher
 	observer  driver.EndObserver // nil if the world's communicator cannot detect ended ranks
 	mu        *ranked.Mutex[runtimeMu]
-	joinError error // error of the latest attempt to create a group; guarded by mu
+	joinError error // from the latest join of a group; guarded by mu
 }
 
 const (
-	// leaveTimeout is the shortest time that the rank with the store waits for the other ranks.
+	// leaveTimeout is the shortest wait of the rank with the store for the other ranks.
 	leaveTimeout = time.Second
-	// endDetectionDelay is the time from the end of a rank's connection until rankWatcher detects
-	// that the rank has ended.
+	// endDetectionDelay is the time that rankWatcher needs to detect the end of a process.
 	endDetectionDelay = time.Second
 )
 
-// leaveWorld waits for the other ranks to leave. It waits until the deadline or the end of the
-// context, but at least for leaveTimeout.
+// leaveWorld waits for the other ranks to leave, until the deadline or the end of the context, but
+// at least for leaveTimeout.
 func (m *rankMonitor) leaveWorld(ctx context.Context, deadline time.Time) error {
 	minDeadline := time.Now().Add(leaveTimeout)
 	if deadline.Before(minDeadline) {
@@ -64,8 +62,7 @@ func (m *rankMonitor) leaveWorld(ctx context.Context, deadline time.Time) error 
 	return m.watcher.Leave(waitCtx, m.leaveReason())
 }
 
-// runWithRanks runs a step that needs the given ranks. If one of these ranks ends, runWithRanks
-// returns a RankLostError with its number.
+// runWithRanks runs a step that needs the ranks, and returns a RankLostError if one of them ends.
 func (m *rankMonitor) runWithRanks(
 	ctx context.Context, operation string, ranks []int, step func(context.Context) error,
 ) error {
@@ -78,8 +75,8 @@ func (m *rankMonitor) runWithRanks(
 	return m.explainRankLoss(ctx, operation, ranks, err)
 }
 
-// explainRankLoss returns a RankLostError if one of the given ranks has ended and err may be the
-// result. Otherwise, it returns err. It waits up to endDetectionDelay.
+// explainRankLoss returns a RankLostError if one of the ranks has ended and err may be the result,
+// and otherwise err. It waits up to endDetectionDelay.
 func (m *rankMonitor) explainRankLoss(
 	ctx context.Context, operation string, ranks []int, err error,
 ) error {
@@ -101,8 +98,7 @@ func (m *rankMonitor) explainRankLoss(
 			return len(endedWithoutLeaving(ended)) > 0
 		}
 	})
-	// A rank can leave because another process has ended, so that process is the better
-	// explanation.
+	// A rank may have left because a process ended, so prefer that process as the explanation.
 	switch endedUnexpectedly := m.addObservedEnds(ranks, endedWithoutLeaving(ended)); {
 	case len(endedUnexpectedly) > 0 && (isRankLost || isPossibleLoss):
 		return newRankLostError(operation, endedUnexpectedly)
@@ -123,8 +119,8 @@ func endedWithoutLeaving(ended []*rendezvous.EndedError) []*rendezvous.EndedErro
 	})
 }
 
-// addObservedEnds adds those of the given ranks whose end the communicator has observed. They can
-// be missing if the rank with the store has ended.
+// addObservedEnds adds the ranks whose end the communicator has observed, because the watcher misses
+// ends if the rank with the store has ended.
 func (m *rankMonitor) addObservedEnds(
 	ranks []int, ended []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {
@@ -192,7 +188,7 @@ func toRankError(err error) error {
 	return asAbsentError(err)
 }
 
-// localWorld implements rankWatcher for ranks that share one process. They end together.
+// localWorld implements rankWatcher for ranks of one process, which end together.
 type localWorld struct {
 	store     io.Closer
 	openCount atomic.Int32
@@ -218,7 +214,6 @@ func (w *localWorld) Leave(context.Context, string) error {
 	return w.store.Close()
 }
 
-// recordResult records the result of the latest attempt to join a group.
 func (m *rankMonitor) recordResult(err error) {
 	if errors.Is(err, ErrClosed) {
 		return
@@ -228,7 +223,7 @@ func (m *rankMonitor) recordResult(err error) {
 	m.joinError = err
 }
 
-// leaveReason returns joinError, encoded for the other ranks, or "" if there is no error.
+// leaveReason returns joinError, encoded for the other ranks, or "".
 func (m *rankMonitor) leaveReason() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -3,33 +3,33 @@ package symmem
 import "symmem/driver"
 
 // NormArgs contains the arguments of AllReduceRMSNorm. The tensors must be contiguous and aligned
-// to 16 bytes. They can be in any device memory. If Input and Output are symmetric memory, their
-// segments and offsets must be the same on all ranks. On GPUs, tensors of more than about 7 MiB
-// must be symmetric memory.
+// to 16 bytes, in any device memory. If Input and Output are symmetric memory, their segments and
+// offsets must be the same on all ranks. On GPUs, tensors of more than about 7 MiB must be
+// symmetric memory.
 type NormArgs struct {
 	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. All fields
 	// except the tensors must be the same on all ranks.
 	Type DataType
-	// Input and Output have the shape [Rows, Hidden]. They must be the same memory, or must not
-	// overlap. If Quant is set, Output is optional; without Output, the call can overwrite Input.
+	// Input and Output have the shape [Rows, Hidden]. They must be the same memory or not overlap.
+	// With Quant, Output is optional; without it, the call may overwrite Input.
 	Input, Output Memory
-	// Residual has the shape [Rows, Hidden]. The call reads and writes it. Its contents must be the
-	// same on all ranks. Weight has the shape [Hidden]. These two must not overlap another buffer.
+	// Residual has the shape [Rows, Hidden], is updated, and must have the same contents on all
+	// ranks. Weight has the shape [Hidden]. These two must not overlap another buffer.
 	Residual, Weight Memory
 	// Rows can be 0. Hidden must be a multiple of 8, at most 16384.
 	Rows, Hidden int64
 	// Epsilon is added to the mean of the squares. It must be between 0 and 1.
 	Epsilon float32
-	// WeightBias is added to each weight. It must be between -1 and 1. Gemma's norm uses 1.
+	// WeightBias is added to each weight. It must be between -1 and 1; Gemma's norm uses 1.
 	WeightBias float32
 	Quant      Quant
 	// Quantized has the shape [Rows, Hidden] and elements of 8 bits (float8, e4m3). It receives the
 	// elements of Output, each divided by its scale.
 	Quantized Memory
-	// Scales contains float32 values and must be aligned to 4 bytes. For QuantStatic, it contains
-	// one value, which every rank provides. For the other kinds, the call writes the scales. The
-	// scale for group g of row r is element r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides
-	// are 0, the scales are stored row by row without gaps.
+	// Scales contains float32 values and must be aligned to 4 bytes. For QuantStatic, every rank
+	// provides one value. For the other kinds, the call writes the scales: that of group g of row r
+	// is element r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides are 0, the scales are stored
+	// row by row without gaps.
 	Scales       Memory
 	ScaleStrides [2]int64
 }
@@ -37,7 +37,7 @@ type NormArgs struct {
 // Quant selects how AllReduceRMSNorm quantizes its output.
 type Quant = driver.Quant
 
-// These kinds of quantization exist. A computed scale is max(m, 1e-10)/448. Here m is the largest
+// The kinds of quantization. A computed scale is max(m, 1e-10)/448, where m is the largest
 // magnitude of the elements with this scale.
 const (
 	// QuantNone quantizes nothing.
@@ -73,13 +73,12 @@ func (a *NormArgs) driverNorm() *driver.Norm {
 // ScaleBytes returns the size in bytes of the memory from the first scale to the last.
 func (a *NormArgs) ScaleBytes() int64 { return a.driverNorm().Spans()[3].Bytes }
 
-// otherBuffers returns all tensors except Input and Output, in the order of driver.Norm.Spans.
+// otherBuffers returns the tensors except Input and Output, in the order of driver.Norm.Spans.
 func (a *NormArgs) otherBuffers() [4]Memory {
 	return [4]Memory{a.Residual, a.Weight, a.Quantized, a.Scales}
 }
 
-// reuseNorm returns a pointer to a copy of the arguments. If the plan has equal arguments,
-// it returns their pointer, so that a repeated call allocates no memory.
+// reuseNorm copies the arguments, unless the plan has equal ones: repeated calls do not allocate.
 func reuseNorm(plan *collective, args *NormArgs) *NormArgs {
 	if plan != nil && plan.norm != nil && *plan.norm == *args {
 		return plan.norm

@@ -8,10 +8,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Observer receives memory events, in their order. Each function runs on a new goroutine, while the
-// pool's lock is held. It must return quickly and must not call symmem. If it panics, the panic is
-// logged (see Options.Logger), and the operation that caused the event continues. A nil function is
-// skipped.
+// Observer receives memory events in their order. Each function runs on a new goroutine with the
+// pool's lock held, so it must return quickly and must not call symmem. If a function panics, the
+// panic is logged and the operation continues. Nil functions are skipped.
 type Observer struct {
 	// SegmentAlloc is called after a segment has been mapped. SegmentFree is called before a
 	// segment is unmapped, after all its windows have been deregistered.
@@ -35,10 +34,9 @@ type WindowEvent struct {
 	Group *Group
 }
 
-// observers holds the observers of a Runtime. A change replaces the list, so that it can be read
-// without a lock.
+// observers holds the observers of a Runtime. The list is replaced, so readers need no lock.
 type observers struct {
-	mu   *ranked.Mutex[runtimeMu] // held while the list changes
+	mu   *ranked.Mutex[runtimeMu] // for changes of the list
 	list atomic.Pointer[[]*Observer]
 }
 

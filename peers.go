@@ -7,18 +7,16 @@ import (
 )
 
 // PeerAddresses returns the addresses at which this process can access the buffer on every rank of
-// a group, in group order. On GPUs, the addresses can be used in kernels and copies on this rank's
-// device. The caller must synchronize its accesses with those of other ranks, for example with
-// Group.Barrier.
+// a group, in group order. On GPUs, kernels and copies on this rank's device can use them. The
+// caller must synchronize its accesses with those of other ranks, for example with Group.Barrier.
 //
-// The addresses are valid until the group or the pool is closed, or until the buffer has been freed
-// and Pool.Trim unmaps its segment. Work that uses the addresses must be complete by then. They
-// must not be used while the pool is suspended.
+// The addresses are valid until the group or the pool is closed, or the buffer is freed and
+// Pool.Trim unmaps its segment. Work that uses them must be complete by then. They must not be used
+// while the pool is suspended.
 //
-// PeerAddresses does not communicate. It returns ErrInvalid if the buffer has not been registered
-// with the group; see Pool.Register and Scope. If some ranks cannot map each other's memory, it
-// returns ErrUnsupported on every rank. If the pool is suspended on this rank, it returns
-// ErrSuspended.
+// PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
+// the group (see Pool.Register and Scope), ErrUnsupported on every rank if some ranks cannot map
+// each other's memory, and ErrSuspended if the pool is suspended on this rank.
 func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)
@@ -26,8 +24,7 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	return peerAddresses(g, b.Address(), b.Size())
 }
 
-// findUsable returns the window that contains a range of addresses. Errors begin with subject, the
-// words for the requested result.
+// findUsable returns the window that contains a range of addresses. Its errors begin with subject.
 func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
 	if g == nil {
 		return nil, invalid("%s: the group is nil", subject)
@@ -43,7 +40,6 @@ func findUsable(g *Group, address uintptr, bytes int64, subject string) (*window
 	return entry, nil
 }
 
-// windowHandle implements Interop.WindowHandle.
 func windowHandle(g *Group, address uintptr, bytes int64) (handle, offset uintptr, err error) {
 	entry, err := findUsable(g, address, bytes, "NCCL's window")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// realigner gives a pool the same layout on all ranks after a fault (a group's failure).
+// realigner gives a pool the same layout on all ranks after a group has failed.
 type realigner struct {
 	mu        *ranked.Spin[poolMu]
 	history   *history
@@ -18,9 +18,8 @@ type realigner struct {
 	events    *poolEvents
 }
 
-// markSuspect marks the pool suspect, because its layout can differ between ranks after a fault.
-// failed belongs to the failed group. It is nil if another rank has reported that the pool is
-// suspect. The next call that uses the pool then registers memory, which realigns the pool.
+// markSuspect records that the pool's layout may differ between ranks, so that the next call that
+// uses the pool realigns it. failedGroup is nil if another rank has reported the pool.
 func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,17 +40,16 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 	r.heap.registrar.setPending() // so that no prepared call runs before the realignment
 }
 
-// mustRealign reports whether a collective of a group must realign the pool before it uses this
-// memory. Buffers from before the fault need no realignment. Through these buffers, a rank that
-// knows of the fault can still communicate with ranks that do not.
+// mustRealign reports whether a group must realign the pool before a collective on this memory.
+// Buffers from before the fault need no realignment: they let a rank that knows of the fault
+// communicate with ranks that do not.
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.suspicion.raisedFor(g) && !r.wasLiveBeforeFault(address, bytes)
 }
 
-// wasLiveBeforeFault reports whether memory lies in a live block that was allocated before the
-// fault. The caller must hold mu.
+// wasLiveBeforeFault requires that the caller holds mu.
 func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	return slices.ContainsFunc(r.suspicion.blocksBeforeFault, func(block alloc.View) bool {
 		segment := r.heap.segments.list[block.Segment]
@@ -67,13 +65,13 @@ func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 	})
 }
 
-// takeInventory lists the pool's blocks. It ends the uses of blocks that were recorded before the
-// mark. The caller must have waited for that work.
+// takeInventory lists the pool's blocks. The caller must have waited for the work before the mark,
+// whose uses of blocks end here.
 func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	streams := r.heap.streams.all()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Do not test whether Close has begun, because Close waits for this call.
+	// Do not check whether Close has begun: it waits for this call.
 	if r.heap.segments.closed {
 		return poolInventory{}, errPoolClosed
 	}
@@ -92,9 +90,8 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	}, err
 }
 
-// rebuild changes the pool's layout, restarts its history and returns the segments to unmap. If
-// another goroutine has changed the pool since takeInventory, rebuild does nothing, and the pool
-// stays suspect.
+// rebuild changes the pool's layout, restarts its history and returns the segments to unmap. It
+// does nothing, so that the pool stays suspect, if the pool has changed since takeInventory.
 func (r *realigner) rebuild(
 	g *roster, arrangement alloc.Arrangement, inventories []poolInventory,
 ) []*segment {

@@ -15,25 +15,24 @@ import (
 	"symmem/internal/ranked"
 )
 
-// membership represents a group's use of a pool.
+// membership is a group's use of a pool.
 type membership struct {
 	pool    *Pool
 	group   *Group
 	windows map[*segment]driver.Window // guarded by Pool.mu
 	// nextOrdinal is the ordinal after the last registered segment; guarded by Pool.mu.
 	nextOrdinal int32
-	// hasPending is set if segments may have been mapped since the group's last registration.
-	hasPending atomic.Bool
+	hasPending  atomic.Bool // segments may have been mapped since the last registration
 }
 
-// setPending sets hasPending. It makes the group's plans (prepared calls) stale, because they would
-// run without registering the memory.
+// setPending makes the group's plans (prepared calls) stale, because they would not register the
+// memory.
 func (m *membership) setPending() {
 	m.hasPending.Store(true)
 	m.group.windows.revision.Add(1)
 }
 
-// registrar registers a pool's segments with groups. A registration creates a window.
+// registrar registers a pool's segments with groups. Each registration creates a window.
 type registrar struct {
 	mu          *ranked.Spin[poolMu]
 	pool        *Pool
@@ -46,8 +45,7 @@ type registrar struct {
 	events      *poolEvents
 }
 
-// ensureMembership returns the group's membership, and creates it if necessary. The caller must
-// hold mu.
+// ensureMembership requires that the caller holds mu.
 func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	if m := r.memberships[g]; m != nil {
 		return m, nil
@@ -66,7 +64,7 @@ func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 	return m, nil
 }
 
-// findMembership is like ensureMembership, but the caller must not hold mu.
+// findMembership requires that the caller does not hold mu.
 func (r *registrar) findMembership(g *Group) (*membership, error) {
 	if g == nil || g.rt != r.rt {
 		return nil, invalid("the group is nil or belongs to another runtime than the pool")
@@ -86,7 +84,7 @@ func (r *registrar) findMembership(g *Group) (*membership, error) {
 	return m, err
 }
 
-// hasPendingSegments reports whether a registration would register segments. m can be nil.
+// hasPendingSegments reports whether some segments can be registered. m can be nil.
 func (r *registrar) hasPendingSegments(m *membership) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,8 +101,7 @@ func (r *registrar) setPending() {
 	}
 }
 
-// registerInCall implements Pool.Register. The caller must have called enter for the pool, so that
-// Close waits for the registration.
+// registerInCall requires that the caller has called enterPools, so that Close waits.
 func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	m, err := r.findMembership(g)
 	if err != nil {
@@ -116,8 +113,7 @@ func (r *registrar) registerInCall(ctx context.Context, g *Group) error {
 	return r.register(ctx, m)
 }
 
-// register registers the segments that the group has not registered yet. The caller must have
-// called enter for the pool.
+// register registers the group's pending segments. The caller must have called enterPools.
 func (r *registrar) register(ctx context.Context, m *membership) error {
 	g := m.group
 	defer deliverAll(r.rt)
@@ -148,14 +144,13 @@ func (r *registrar) register(ctx context.Context, m *membership) error {
 		err = r.registerSegments(ctx, m, segments)
 	}
 	if err != nil {
-		m.setPending() // so that the next call tries to register these segments
+		m.setPending() // so that the next call tries again
 		return err
 	}
 	return nil
 }
 
-// registerSegments registers segments, which must be the same on all ranks. The caller must hold
-// Group.mu.
+// registerSegments requires the same segments on all ranks, and that the caller holds Group.mu.
 func (r *registrar) registerSegments(
 	ctx context.Context, m *membership, segments []*segment,
 ) error {
@@ -175,8 +170,7 @@ func (r *registrar) registerSegments(
 	return nil
 }
 
-// holdPendingSegments returns the segments to register. It adds a hold to each of them, which keeps
-// the segment mapped while the caller does not hold mu.
+// holdPendingSegments returns the segments to register. Its hold keeps them mapped without mu.
 func (r *registrar) holdPendingSegments(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,8 +209,7 @@ func (r *registrar) deregister(s *segment) error {
 	return errors.Join(errs...)
 }
 
-// deregisterWindow deregisters a segment from a group, if it is registered. The caller must hold
-// mu.
+// deregisterWindow requires that the caller holds mu.
 func (r *registrar) deregisterWindow(m *membership, s *segment) error {
 	window := m.windows[s]
 	if window == nil {
@@ -243,6 +236,6 @@ func (r *registrar) dropGroup(g *Group) error {
 		errs = append(errs, r.deregisterWindow(m, s))
 	}
 	delete(r.memberships, g)
-	m.setPending() // because later registrations must return that the group is closed
+	m.setPending() // so that later registrations return ErrClosed
 	return errors.Join(errs...)
 }

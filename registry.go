@@ -11,16 +11,14 @@ import (
 // registry lists the groups and pools of a Runtime.
 type registry struct {
 	mu *ranked.Mutex[runtimeMu]
-	// context is canceled when Runtime.Close begins. The lists do not change after that.
-	context context.Context
-	world   *Group
-	groups  []*Group // guarded by mu
-	pools   []*Pool  // guarded by mu
-	// joinedIDs contains the ids of the groups that Join has created; guarded by mu.
-	joinedIDs map[string]struct{}
-	ranges    poolRanges
-	// localPools is the number of pools that were created without a domain; guarded by mu.
-	localPools uint64
+	// context is canceled when Runtime.Close begins. The lists no longer change then.
+	context    context.Context
+	world      *Group
+	groups     []*Group            // guarded by mu
+	pools      []*Pool             // guarded by mu
+	joinedIDs  map[string]struct{} // of groups that Join has created; guarded by mu
+	ranges     poolRanges
+	localPools uint64 // number of pools created without a domain; guarded by mu
 }
 
 func (r *registry) allPools() []*Pool {
@@ -35,7 +33,7 @@ func (r *registry) allGroups() []*Group {
 	return slices.Clone(r.groups)
 }
 
-// addGroup adds a group and starts its goroutines. After Close has begun, it returns an error.
+// addGroup adds a group and starts its goroutines, unless Close has begun.
 func (r *registry) addGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +55,7 @@ func (r *registry) addJoinedID(id string) {
 	r.joinedIDs[id] = struct{}{}
 }
 
-// hasJoinedID reports whether Join has created a group with the id. The group may be closed.
+// hasJoinedID includes the ids of closed groups.
 func (r *registry) hasJoinedID(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,8 +63,8 @@ func (r *registry) hasJoinedID(id string) bool {
 	return ok
 }
 
-// removeGroup removes a closed group. A group that has failed must stay in the list, because a
-// realignment of pools needs its fault.
+// removeGroup must not be called for a group that has failed, because a realignment of pools needs
+// its fault.
 func (r *registry) removeGroup(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +95,7 @@ func (r *registry) removePool(p *Pool) {
 	}
 }
 
-// setUsedAddresses sets the number of bytes that are still in use in a closed pool's address range.
+// setUsedAddresses sets the size of the part of a closed pool's address range that is still in use.
 func (r *registry) setUsedAddresses(p *Pool, bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,11 +112,11 @@ func (r *registry) countPools(domain *Group) int {
 	return count
 }
 
-// poolsPerDomain is the number of ids for the pools of one domain (the group that shares a pool).
+// poolsPerDomain is the number of ids for the pools of one domain (the group that shares them).
 const poolsPerDomain = 1 << 16
 
-// poolID returns the id of a domain's next pool, the same on all ranks of the domain. For the world
-// (the group of all ranks), the id is below poolsPerDomain. The caller must hold mu.
+// poolID returns the id of a domain's next pool, the same on all ranks. For the world, it is below
+// poolsPerDomain. The caller must hold mu.
 func (r *registry) poolID(domain *Group) uint64 {
 	if domain == nil {
 		return 0

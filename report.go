@@ -7,35 +7,34 @@ import (
 	"symmem/driver"
 )
 
-// report describes the failure of a group. A rank sends it to the other ranks of the group.
+// report describes the failure of a group, for the other ranks.
 type report struct {
 	Kind string `json:"kind"`
-	// InCall describes the call that failed, or contains the text of a MismatchError.
+	// InCall describes the failed call, or contains the text of a MismatchError.
 	InCall string `json:"doing"`
-	// Of the fields from Lost to Text, only the field for the type of the error is set.
+	// Only the field for the type of the error is set, from Lost to Text.
 	Lost       *RankLostError   `json:"lost,omitempty"`
 	Late       *TimeoutError    `json:"late,omitempty"`
 	Deadlock   *DeadlockError   `json:"deadlock,omitempty"`
 	Divergence *DivergenceError `json:"divergence,omitempty"`
 	Messages   *MessageError    `json:"messages,omitempty"`
 	Peer       *PeerError       `json:"peer,omitempty"`
-	// Mismatch has no Call.
+	// Mismatch has an empty Call.
 	Mismatch *driver.MismatchError `json:"mismatch,omitempty"`
 	Text     string                `json:"text,omitempty"`
-	// Interrupted is set if Options.Interrupted has ended a wait of the rank.
+	// Interrupted is set if Options.Interrupted has ended a wait.
 	Interrupted bool `json:"interrupted,omitempty"`
-	// Rank and Cause are set for a PriorError: Cause describes the earlier failure on Rank.
+	// Rank and Cause are set for a PriorError: the earlier failure and its rank.
 	Rank  int     `json:"rank"`
 	Cause *report `json:"cause,omitempty"`
 	// Pending is set while the rank does not know the cause.
 	Pending bool `json:"pending,omitempty"`
-	// Suspect is set if a pool's layout may differ between ranks because another group has failed.
+	// Suspect is set if a pool's layout may differ between ranks after another group's failure.
 	Suspect bool `json:"suspect,omitempty"`
-	sender  int  // world rank of the sender
+	sender  int  // world rank
 }
 
-// The kinds of reports are ordered: the cause of a failure comes before its consequences. For
-// example, a lost rank can cause other ranks to be late.
+// The kinds of reports, causes before consequences: a lost rank can make others late.
 const (
 	kindLost     = "lost"
 	kindPrior    = "prior"
@@ -48,8 +47,7 @@ const (
 	kindOther    = "other"
 )
 
-// reportOf returns the report of an error. It tests for a PriorError first, because a PriorError
-// wraps errors of other kinds.
+// reportOf tests for a PriorError first, because it wraps errors of other kinds.
 func reportOf(cause error) report {
 	var priorErr *PriorError
 	if errors.As(cause, &priorErr) {
@@ -81,7 +79,7 @@ func reportOf(cause error) report {
 		r.Kind, r.Text = kindClosed, cause.Error()
 	case errors.Is(cause, driver.ErrAborted):
 		r.Kind, r.Text = kindAborted, cause.Error()
-		errors.As(cause, &r.Peer) // A PeerError has the ranks that have aborted.
+		errors.As(cause, &r.Peer) // the ranks that have aborted
 	case errors.Is(cause, driver.ErrInterrupted):
 		r.Kind, r.Text, r.Interrupted = kindAborted, cause.Error(), true
 	case errors.As(cause, &r.Peer):
@@ -92,7 +90,6 @@ func reportOf(cause error) report {
 	return r
 }
 
-// hasRequiredFields reports whether the fields that the kind requires are set.
 func (r *report) hasRequiredFields() bool {
 	switch r.Kind {
 	case kindPrior:
@@ -137,8 +134,7 @@ func (r *report) toError() error {
 	return errors.New(cmp.Or(r.Text, r.InCall))
 }
 
-// peerReportError is an error that another rank has reported. It has the text of the original error
-// and wraps a part of it.
+// peerReportError is another rank's error: its text, and the part of it that can be wrapped.
 type peerReportError struct {
 	text string
 	err  error

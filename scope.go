@@ -7,8 +7,8 @@ import (
 	"symmem/event"
 )
 
-// Scope represents a section of code that allocates memory from a pool. End registers the pool's
-// new segments with a group. Scopes can be nested.
+// Scope is a section of code that allocates memory from a pool. End registers the pool's new
+// segments with a group. Scopes can be nested.
 //
 //	s := pool.Begin(group)
 //	defer s.Abandon()
@@ -16,11 +16,9 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// After a panic or an early return, Abandon ends the scope instead of End. Abandon registers
-// nothing, because other ranks may not reach the end of the scope. The buffers remain allocated.
-// The end of a later scope registers their memory.
-//
-// A Scope must not be copied and is not safe for concurrent use.
+// After a panic or an early return, Abandon ends the scope and registers nothing, because other
+// ranks may not reach the end of the scope. The buffers remain allocated; a later scope registers
+// their memory. A Scope must not be copied and is not safe for concurrent use.
 type Scope struct {
 	pool       *Pool
 	group      *Group
@@ -30,7 +28,9 @@ type Scope struct {
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
-// return an error. Begin can be inlined, so that the Scope needs no heap allocation.
+// return an error.
+//
+// Begin must stay small enough for inlining, so that the Scope is not allocated on the heap.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
@@ -49,8 +49,8 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	return p.registrar.findMembership(g)
 }
 
-// BeginDisabled opens a scope whose buffers are never registered. Call it instead of Begin where
-// the code needs no symmetric memory.
+// BeginDisabled opens a scope whose buffers are never registered, for code that does not need
+// symmetric memory.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -85,9 +85,9 @@ func (s *Scope) checkUsable() error {
 	return s.err
 }
 
-// End ends the scope and registers new segments. If there are new segments, all ranks of the group
-// must call End. If there are none, End takes a few nanoseconds and does not communicate. End
-// returns ErrClosed if the scope has already ended, and otherwise the errors of Pool.Register.
+// End ends the scope and registers new segments. If there are any, all ranks of the group must call
+// End; otherwise, it takes a few nanoseconds and does not communicate. After End or Abandon, it
+// returns ErrClosed; for other errors, see Pool.Register.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.checkUsable(); err != nil {
@@ -103,8 +103,7 @@ func (s *Scope) End(ctx context.Context) error {
 	return s.pool.registerPending(ctx, s.membership)
 }
 
-// Abandon ends the scope without registering memory. After End it does nothing, so it can be called
-// with defer.
+// Abandon ends the scope without registering memory. After End, it does nothing.
 func (s *Scope) Abandon() {
 	if !s.hasEnded {
 		s.abandonOpen()
@@ -118,8 +117,8 @@ func (s *Scope) abandonOpen() {
 	}
 }
 
-// With calls f with a new scope. If f returns nil, With calls Scope.End. If f returns an error or
-// panics, With calls Scope.Abandon.
+// With calls run with a new scope. It then calls Scope.End, or Scope.Abandon if run returns an
+// error or panics.
 func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error {
 	ctx = orBackground(ctx)
 	if run == nil {

@@ -13,29 +13,27 @@ import (
 	"symmem/internal/ranked"
 )
 
-// segment is a part of a pool's memory, mapped by one call.
+// segment is a part of a pool's memory that was mapped by one call.
 type segment struct {
 	memory  driver.Segment
 	start   unsafe.Pointer
-	ordinal int32 // number of segments that the pool has mapped before this one
+	ordinal int32 // index in segmentTable.list
 	bytes   int64
-	stream  uint32 // number of the stream for which it was mapped; see Stream
+	stream  uint32 // number of the stream that it was mapped for
 	// releasing is set if the segment will be unmapped and must not be registered; guarded by
 	// Pool.mu.
 	releasing bool
-	// holdCount counts the users that need the segment mapped; guarded by Pool.mu.
-	holdCount int
+	holdCount int // users that need the segment mapped; guarded by Pool.mu
 }
 
-// canRegister reports whether s is mapped and can be registered. The caller must hold Pool.mu.
+// canRegister requires that the caller holds Pool.mu. s is nil if the segment has been unmapped.
 func (s *segment) canRegister() bool { return s != nil && !s.releasing }
 
 func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// arenaSizes lists the sizes in bytes of the address range (arena) that a pool tries to reserve, in
-// this order. The first is larger than the memory of a device, because a pool does not reuse
-// addresses. The others are for processes with few free addresses, for example because of ulimit
-// -v.
+// arenaSizes lists the sizes in bytes of the address range (arena) that a pool tries to reserve.
+// The first exceeds the memory of a device, because a pool does not reuse addresses. The others are
+// for processes with few free addresses, for example because of ulimit -v.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
 func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
@@ -48,21 +46,21 @@ func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) 
 	return arena, bytes, err
 }
 
-// segmentTable maps and unmaps the segments of a pool. Callers of its methods must hold mu, except
-// callers of releaseAll and forEachMapped.
+// segmentTable maps and unmaps the segments of a pool. Callers must hold mu, except for releaseAll
+// and forEachMapped.
 type segmentTable struct {
 	mu     *ranked.Spin[poolMu]
-	list   []*segment // the index is the ordinal; nil once unmapped; guarded by mu
+	list   []*segment // by ordinal; nil if unmapped; guarded by mu
 	closed bool       // guarded by mu
-	// refusing is set while the pool is closed or suspended, and refuses calls; guarded by mu.
+	// refusing is set while the pool is closed or suspended; guarded by mu.
 	refusing    bool
 	pool        *Pool
 	rt          *Runtime
 	events      *poolEvents
 	arena       driver.Arena
 	arenaBytes  int64
-	nextOffset  int64            // arena offset of the next segment; guarded by mu
-	liveBuffers map[*segment]int // number of live buffers in each segment; guarded by mu
+	nextOffset  int64            // in the arena; guarded by mu
+	liveBuffers map[*segment]int // after Close; guarded by mu
 }
 
 func (t *segmentTable) newSegmentEvent(s *segment) SegmentEvent {
@@ -104,8 +102,8 @@ func (t *segmentTable) mapped() []*segment {
 	return all
 }
 
-// holdSegments adds a hold, which keeps a segment mapped, to each segment from ordinal first on
-// that can be registered and that isWanted accepts. It returns these segments.
+// holdSegments keeps segments mapped: those from ordinal first on that can be registered and that
+// isWanted accepts. It returns them.
 func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) []*segment {
 	var held []*segment
 	for _, s := range t.list[first:] {
@@ -117,7 +115,7 @@ func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) [
 	return held
 }
 
-// releaseAll removes a hold from each segment. The caller must not hold mu.
+// releaseAll requires that the caller does not hold mu.
 func (t *segmentTable) releaseAll(held []*segment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +124,7 @@ func (t *segmentTable) releaseAll(held []*segment) {
 	}
 }
 
-// release removes a hold from a segment, and unmaps the segment if that was the last hold.
+// release ends a hold. After the last one, it unmaps the segment.
 func (t *segmentTable) release(s *segment) error {
 	if s.holdCount--; s.holdCount > 0 {
 		return nil
@@ -134,8 +132,7 @@ func (t *segmentTable) release(s *segment) error {
 	return t.unmap(s)
 }
 
-// forEachMapped calls do for each of the segments that is still mapped. The caller must not hold
-// mu.
+// forEachMapped skips segments that have been unmapped. The caller must not hold mu.
 func (t *segmentTable) forEachMapped(segments []*segment, do func(*segment) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,8 +155,8 @@ func (t *segmentTable) unmap(s *segment) error {
 	return panicIfClosedTwice(s.memory.Unmap())
 }
 
-// panicIfClosedTwice returns err, the result of closing a window or a segment. In builds with the
-// tag "invariants", it panics if err is ErrClosed.
+// panicIfClosedTwice returns err, the result of closing a window or segment. With the build tag
+// invariants, it panics if err is ErrClosed.
 func panicIfClosedTwice(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
 		panic("symmem: closed twice: " + err.Error())
@@ -167,8 +164,8 @@ func panicIfClosedTwice(err error) error {
 	return err
 }
 
-// close unmaps the segments of a closed pool that have no live buffers. live contains the number of
-// live buffers in each segment. All segments must have been deregistered.
+// close unmaps the segments of a closed pool that have no live buffers. live counts the buffers.
+// All segments must have been deregistered.
 func (t *segmentTable) close(live map[*segment]int) error {
 	var errs []error
 	for _, s := range t.mapped() {
@@ -187,7 +184,7 @@ func (t *segmentTable) close(live map[*segment]int) error {
 	return errors.Join(append(errs, t.arena.Keep(t.nextOffset))...)
 }
 
-// noteFree records that a buffer has been freed after Close. It unmaps a segment without buffers.
+// recordFree records a Free after Close, which may unmap the segment.
 func (t *segmentTable) noteFree(s *segment) error {
 	if t.liveBuffers[s]--; t.liveBuffers[s] > 0 {
 		return nil

@@ -11,8 +11,7 @@ import (
 	"symmem/internal/live"
 )
 
-// snapshot returns the current state of the Runtime. For each pool, it contains at most maxEvents
-// of the latest events.
+// snapshot returns the state of the Runtime, with at most maxEvents events of each pool.
 func (v *liveView) snapshot(maxEvents int) live.Snapshot {
 	rt := v.rt
 	snapshot := live.Snapshot{
@@ -81,8 +80,8 @@ func snapshotGroup(g *Group) (live.Group, []live.Wait) {
 }
 
 const (
-	// maxLockWait limits how long a snapshot waits for a pool's lock, because a call can hold the
-	// lock while it waits for other ranks.
+	// maxLockWait limits the wait for a pool's lock, because a call can hold the lock while it
+	// waits for other ranks.
 	maxLockWait    = 20 * time.Millisecond
 	lockRetryDelay = time.Millisecond
 )
@@ -108,8 +107,8 @@ func snapshotPool(p *Pool, maxEvents int) live.Pool {
 	return snapshot
 }
 
-// addEventsAndWindows adds the pool's latest events, up to the capacity of s.Recent, and its
-// registrations with groups. The caller must hold p.mu.
+// addEventsAndWindows adds the latest events, up to the capacity of snapshot.Recent, and the
+// registrations. The caller must hold p.mu.
 func addEventsAndWindows(snapshot *live.Pool, p *Pool) {
 	if cap(snapshot.Recent) == 0 {
 		return

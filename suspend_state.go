@@ -20,7 +20,7 @@ type groupWindow struct {
 	window  driver.Window
 }
 
-// listWindows lists the registrations of the pool's segments, in the same order on all ranks.
+// listWindows has the same order on all ranks.
 func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +36,6 @@ func (s *suspender) listWindows() []groupWindow {
 	return windows
 }
 
-// holdSegments keeps the pool's segments mapped, and returns them.
 func (s *suspender) holdSegments() []*segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +48,6 @@ func (s *suspender) setRefusing(isRefusing bool) {
 	s.segments.refusing = isRefusing || s.segments.closed
 }
 
-// addCloseCalls adds change to the number of running calls of Pool.Close.
 func (s *suspender) addCloseCalls(change int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +62,8 @@ func (s *suspender) awaitStateChange(ctx context.Context) error {
 	return poll(ctx, func() bool { return !isChanging() })
 }
 
-// unfinishedWork waits for the work on all streams. It returns ErrBusy if that takes longer than
-// limit, and ErrCapturing if a graph capture of a stream has begun.
+// unfinishedWork waits for the work on all streams, and returns ErrBusy after the time limit. It
+// returns ErrCapturing if a stream is being captured.
 func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -97,8 +95,7 @@ func describeFirstWait(rt *Runtime) string {
 	return ""
 }
 
-// checkAdoptedWindows returns ErrBusy if a segment is registered with a communicator of another
-// library.
+// checkAdoptedWindows returns ErrBusy if another library's communicator uses a segment.
 func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	rt.mu.Lock()
 	communicators := rt.adopted
@@ -118,7 +115,7 @@ func checkAdoptedWindows(rt *Runtime, segments []*segment) error {
 	return nil
 }
 
-// refusalError describes why a rank refuses to suspend, resume or use memory.
+// refusalError is the reason why a rank does not suspend, resume or use memory.
 type refusalError struct {
 	text string
 	kind error
@@ -126,26 +123,24 @@ type refusalError struct {
 
 func (e *refusalError) Error() string { return e.text }
 
-// Unwrap returns the kind, so that errors.Is finds it.
+// Unwrap returns the kind, for errors.Is.
 func (e *refusalError) Unwrap() error { return e.kind }
 
-// refusalKinds lists the values of refusalError.kind.
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
-// refusalMessage is the form in which ranks exchange a refusalError.
+// refusalMessage is a refusalError as ranks exchange it.
 type refusalMessage struct {
 	Text string
 	Kind int // index in refusalKinds
 }
 
-// agreeOnRefusal exchanges the refusals of all ranks. refusal is nil if this rank does not refuse.
-// All ranks return the same error: that of the lowest rank that refuses. The caller must hold
-// Group.mu.
+// agreeOnRefusal exchanges the refusals (or nil) of all ranks. All ranks return the same error:
+// that of the lowest rank that refuses. The caller must hold Group.mu.
 func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var encoded []byte
 	if refusal != nil {
 		message := refusalMessage{Text: refusal.Error()}
-		// JSON can need six bytes to encode one.
+		// JSON may need six bytes for one.
 		message.Text = message.Text[:min(len(message.Text), driver.MaxPayload/8)]
 		message.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
 			return errors.Is(refusal, kind)

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// trimmer implements Pool.Trim, which unmaps segments without buffers.
+// trimmer implements Pool.Trim: it unmaps segments without buffers.
 type trimmer struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool
@@ -20,8 +20,8 @@ type trimmer struct {
 	segments  *segmentTable
 	registrar *registrar
 	streams   *streamList
-	// removedSegments lists segments that trim has removed from the core but not unmapped, because
-	// the wait for the streams failed. The next trim unmaps them. mu guards this field.
+	// removedSegments have been removed from the core but not unmapped, because the wait for the
+	// streams failed. The next trim unmaps them. mu guards this field.
 	removedSegments []*segment
 }
 
@@ -52,7 +52,7 @@ func (t *trimmer) trim(ctx context.Context, minBytes int64) error {
 	}
 	segments, err := t.takeEmptySegments(ctx, minBytes)
 	err = errors.Join(err, t.segments.forEachMapped(segments, t.registrar.deregister))
-	// Other ranks can read a segment until they have deregistered it.
+	// Other ranks may read a segment until they have deregistered it.
 	if _, waitErr := domain.comm.Exchange(ctx, driver.LaneControl, nil); waitErr != nil {
 		return errors.Join(err, domain.life.awaitFault(waitErr))
 	}
@@ -65,8 +65,8 @@ func (t *trimmer) trimWithoutDomain(ctx context.Context, minBytes int64) error {
 		t.segments.forEachMapped(segments, t.segments.release))
 }
 
-// takeEmptySegments removes the segments without buffers from the core, and waits for all streams,
-// because another goroutine may have queued work and freed its buffers.
+// takeEmptySegments waits for all streams, because another goroutine may have queued work and freed
+// its buffers.
 func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*segment, error) {
 	segments := t.removeEmptySegments(minBytes)
 	if len(segments) == 0 {
@@ -81,8 +81,8 @@ func (t *trimmer) takeEmptySegments(ctx context.Context, minBytes int64) ([]*seg
 	return segments, nil
 }
 
-// removeEmptySegments removes the segments without buffers from the core and prevents their
-// registration. It returns these segments and those in t.removedSegments.
+// removeEmptySegments removes the segments without buffers from the core, and adds those in
+// t.removedSegments. They can no longer be registered.
 func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,27 +15,28 @@ import (
 // BuiltInTuning is the value of Options.Tuning that selects the built-in table.
 const BuiltInTuning = "built-in"
 
-// These environment variables set Options.Tuning and Options.Path.
+// Environment variables for Options.Tuning and Options.Path.
 const (
 	envTuning = "SYMMEM_TUNING"
 	envPath   = "SYMMEM_PATH"
 )
 
-// Tuning describes how a group chooses the path of a call, such as plain or direct.
+// Tuning describes how a group chooses the path of a call (the way in which it runs, such as plain
+// or direct).
 type Tuning struct {
-	// Table is the name of the tuning table, with the file name if the table was read from a file.
+	// Table is the name of the tuning table, with its file if it was read from one.
 	Table string `json:"table"`
-	// Digest is a hash of those parts of the table that affect the choice of paths.
+	// Digest is a hash of the parts of the table that affect the choice.
 	Digest string `json:"digest"`
-	// Path is the group's path choice, such as "auto".
+	// Path is the group's choice, such as "auto".
 	Path string `json:"path"`
-	// Machines is the number of machines that the group's ranks run on.
+	// Machines is the number of machines on which the group's ranks run.
 	Machines int `json:"machines"`
 }
 
-// TuningFile returns the name of the tuning table for a device and a number of ranks. The command
-// symmem tune writes this file, and Open reads it. The file is in a folder of $XDG_CONFIG_HOME, or
-// of .config in the home directory. If both directories are unknown, TuningFile returns an error.
+// TuningFile returns the path of the tuning file for a device and a number of ranks, in the user's
+// configuration directory. The command symmem tune writes the file, and Open reads it. If the
+// directory is unknown, TuningFile returns an error.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -57,9 +58,8 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// settings contains the settings of a rank. The ranks of a group exchange them when they connect.
-// Terms must be the same on all ranks. Otherwise, the ranks could wait for each other in different
-// collectives.
+// settings are exchanged by the ranks when they create a group. Terms must be the same on all
+// ranks; otherwise, the ranks could wait for each other in different collectives.
 type settings struct {
 	Terms      []setting `json:"terms"`
 	Machine    string    `json:"machine"`
@@ -71,12 +71,11 @@ type settings struct {
 type setting struct {
 	What  string `json:"what"`
 	Value string `json:"value"`
-	// Text replaces Value in messages if it is not empty.
-	Text string `json:"text,omitempty"`
+	Text  string `json:"text,omitempty"` // replaces Value in messages if it is not empty
 }
 
-// machineName returns a name for this machine, as NCCL does: NCCL_HOSTID, or the host name with the
-// boot id. The host name alone is not enough, because containers on several machines can share it.
+// machineName returns NCCL_HOSTID, or the host name with the boot id, as NCCL does. The host name
+// does not suffice, because containers on several machines can share it.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
@@ -110,8 +109,7 @@ func compareSettings(byRank []settings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences lists the values of a term with their ranks. It returns "" if all values are
-// the same.
+// describeDifferences lists the ranks' values of a term, or returns "" if they are the same.
 func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 	var distinctTerms []setting
 	ranksByValue := map[string][]int{}

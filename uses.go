@@ -11,8 +11,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// uses records which streams and graphs use the blocks of a pool. A block that is freed during such
-// a use is deferred: its memory cannot be allocated until its uses have ended.
+// uses records which streams and graphs use the blocks of a pool. A block that is freed during a
+// use is deferred: it becomes free when its uses have ended.
 type uses struct {
 	mu       *ranked.Spin[poolMu]
 	core     *alloc.Core
@@ -20,7 +20,7 @@ type uses struct {
 	events   *poolEvents
 	segments *segmentTable
 	streams  *streamList
-	// useEndEvents holds the event at the end of each use of a deferred block; guarded by mu.
+	// useEndEvents holds an event for the end of each use of a deferred block; guarded by mu.
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
@@ -38,7 +38,7 @@ func (u *uses) addUse(m Memory, s *Stream) error {
 	return nil
 }
 
-// renewUse records a use again after its work has been queued.
+// renewUse must be called after the work of the use has been queued.
 func (u *uses) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -75,7 +75,7 @@ var freeEventKinds = [...]event.Kind{
 	alloc.Free: event.KindFree, alloc.Parked: event.KindPark, alloc.Deferred: event.KindDefer,
 }
 
-// noteFree records that the core has freed a block. The caller must hold mu.
+// recordFree requires that the caller holds mu.
 func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 	u.ledger.AppendWithoutSite(freeEventKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
@@ -85,7 +85,7 @@ func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 }
 
 // recordUseEnds records an event on every stream that used the block that the core has just
-// deferred. It skips closed streams, because their work is complete. The caller must hold mu.
+// deferred. Closed streams have no unfinished work. The caller must hold mu.
 func (u *uses) recordUseEnds() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
@@ -101,8 +101,8 @@ func (u *uses) recordUseEnds() error {
 	return errors.Join(errs...)
 }
 
-// awaitUses makes s wait, on the device, for the uses of the deferred blocks that the core has
-// freed. s does not fail if the work of these uses fails. The caller must hold mu.
+// awaitUses makes s wait, on the device, for the uses of deferred blocks that the core has freed. A
+// failure of that work does not affect s. The caller must hold mu.
 func (u *uses) awaitUses(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.awaitUse(s, point); err != nil {
@@ -122,7 +122,7 @@ func (u *uses) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	return s.queue.WaitIgnoringErrors(useEnd)
 }
 
-// recordReturns records the blocks that have just become free in the core. The caller must hold mu.
+// recordReturns records the blocks that have become free. The caller must hold mu.
 func (u *uses) recordReturns() {
 	for _, b := range u.core.Returned() {
 		u.ledger.AppendWithoutSite(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
@@ -135,8 +135,8 @@ func (u *uses) mark() alloc.Mark {
 	return u.core.Mark()
 }
 
-// freeCompleteUses ends a stream's uses before the mark, and makes the stream's free memory
-// available to other streams. The stream's work before the mark must be complete.
+// freeCompleteUses ends a stream's uses before the mark and offers its free memory to other
+// streams. The stream's work before the mark must be complete.
 func (u *uses) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -149,7 +149,7 @@ func (u *uses) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	}
 }
 
-// endUsesBefore ends a stream's uses that were recorded before the mark. The caller must hold mu.
+// endUsesBefore requires that the caller holds mu.
 func (u *uses) endUsesBefore(s *Stream, mark alloc.Mark) {
 	u.core.StreamCompleted(s.number, mark)
 	u.recordReturns()

@@ -14,8 +14,7 @@ import (
 	"symmem/driver"
 )
 
-// valueReport describes a rank's call of Value or Step. If the calls of the ranks differ, each rank
-// sends it to the others.
+// valueReport describes a rank's call of Value or Step, for the other ranks if the calls differ.
 type valueReport struct {
 	Event  string   `json:"event"`
 	Site   string   `json:"site"`
@@ -23,20 +22,19 @@ type valueReport struct {
 }
 
 const (
-	maxValueReport = 4096 // size of an encoded report in bytes
-	maxValueSite   = 512  // size of Event and of Site in bytes
+	maxValueReport = 4096 // bytes of an encoded report
+	maxValueSite   = 512  // bytes of Event and of Site
 	maxSides       = 16
 )
 
-// failInvalidData fails the group because another rank has sent invalid data.
 func (v *values) failInvalidData(name *valueName, err error) error {
 	err = fmt.Errorf("value %d of group %s: %w", name.calls, v.id, err)
 	v.comm.Abort(err)
 	return v.life.awaitFault(err)
 }
 
-// explainDifference returns the error for calls that differ. All ranks call it, because they
-// exchange their call sites and latest values. The caller must hold n.mu.
+// explainDifference exchanges call sites and latest values, so all ranks must call it. The caller
+// must hold name.mu.
 func (v *values) explainDifference(ctx context.Context, name *valueName, c *valueCall) error {
 	site := c.site
 	if site == 0 {
@@ -56,7 +54,7 @@ func (v *values) explainDifference(ctx context.Context, name *valueName, c *valu
 	return v.newDivergenceError(description, words, reports)
 }
 
-// encode encodes a report. It drops the oldest calls in Before if the result would be too long.
+// encode drops the oldest calls in Before if the result would be too long.
 func (r valueReport) encode() []byte {
 	r.Event = r.Event[:min(len(r.Event), maxValueSite)]
 	r.Site = r.Site[max(0, len(r.Site)-maxValueSite):] // keep the file name and line at the end
@@ -94,9 +92,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// exchangeReports sends this rank's report to the other ranks, and returns the reports of all
-// ranks. The ranks first exchange the sizes of the reports. Then they exchange one piece of every
-// report at a time. The caller must hold n.mu.
+// exchangeReports returns the reports of all ranks. They first exchange the sizes, and then one
+// piece of every report at a time. The caller must hold name.mu.
 func (v *values) exchangeReports(
 	ctx context.Context, name *valueName, own valueReport,
 ) ([]valueReport, error) {
@@ -143,8 +140,7 @@ func (v *values) exchangeReports(
 	return reports, nil
 }
 
-// newDivergenceError returns the DivergenceError for calls that differ. It has one Side for all
-// ranks with the same report.
+// newDivergenceError puts ranks with the same report into one Side.
 func (v *values) newDivergenceError(
 	description string, wordsByRank []driver.Words, reports []valueReport,
 ) *DivergenceError {
@@ -188,8 +184,7 @@ func (v *values) newDivergenceError(
 	return divergence
 }
 
-// majorityWords returns the words that more than half of the ranks sent. hasMajority is false if
-// there are none.
+// majorityWords returns the words that more than half of the ranks sent, if there is a majority.
 func majorityWords(wordsByRank []driver.Words) (common driver.Words, hasMajority bool) {
 	counts := map[driver.Words]int{}
 	for _, words := range wordsByRank {

@@ -9,11 +9,11 @@ import (
 	"symmem/internal/ranked"
 )
 
-// windowTable lists a group's windows. A window is a segment that all ranks have registered. The
-// table is immutable: a registration replaces it, so that find needs no lock.
+// windowTable lists a group's windows (segments that all ranks have registered). The table is
+// immutable: a registration replaces it, so that findWindow needs no lock.
 //
-// Granules are the units of segment sizes. The table maps each granule of a pool's address range to
-// a window. This map consists of chunks, so that a registration copies few chunks.
+// For each pool, the table maps every granule (the unit of segment sizes) of the address range to a
+// window. The map is split into chunks, so that a registration copies only a few of them.
 type windowTable struct {
 	arenas []arenaTable
 	count  int
@@ -23,7 +23,7 @@ type arenaTable struct {
 	pool         *Pool
 	base         uintptr
 	bytes        uintptr
-	granuleShift uint8 // log2 of the size of a granule
+	granuleShift uint8 // log2 of a granule's bytes
 	chunks       []*windowChunk
 }
 
@@ -57,8 +57,7 @@ func (t *windowTable) findWindow(address uintptr, bytes int64) (*windowEntry, bo
 	return nil, false
 }
 
-// entryIfContained returns e, and reports whether its window contains the whole range. The range
-// must begin in the window.
+// entryIfContained requires that the range begins in the window, and reports whether it ends there.
 func (e *windowEntry) entryIfContained(address uintptr, bytes int64) (*windowEntry, bool) {
 	if e == nil {
 		return nil, false
@@ -67,15 +66,14 @@ func (e *windowEntry) entryIfContained(address uintptr, bytes int64) (*windowEnt
 	return e, bytes >= 0 && bytes <= e.segment.bytes-offset
 }
 
-// locate returns the pool, segment and offset of an address. These are the same on every rank,
-// unlike the address.
+// locate returns values that are the same on every rank, unlike the address.
 func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offset int64) {
 	return e.pool.id, e.segment.ordinal, int64(address - uintptr(e.segment.start))
 }
 
-// windows holds the windows of a group, and the group's memberships in pools.
+// windows holds a group's windows and its memberships in pools.
 type windows struct {
-	mu          *ranked.Spin[groupState] // held while a field changes
+	mu          *ranked.Spin[groupState] // for changes of the fields below
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
 	revision    atomic.Uint64 // incremented to make all plans (prepared calls) stale
@@ -87,14 +85,14 @@ func (w *windows) init(state *ranked.Spin[groupState]) {
 	w.memberships.Store(&[]*membership{})
 }
 
-// makePlansStale makes every plan stale. This includes plans that another goroutine is preparing.
+// makePlansStale includes plans that another goroutine is preparing.
 func (w *windows) makePlansStale() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.revision.Add(1)
 }
 
-// membershipOf returns the group's membership in a pool, or nil. It takes no lock.
+// membershipOf takes no lock.
 func (w *windows) membershipOf(p *Pool) *membership {
 	for _, m := range *w.memberships.Load() {
 		if m.pool == p {
@@ -122,8 +120,7 @@ func (w *windows) add(p *Pool, s *segment, window driver.Window) {
 
 func (w *windows) remove(p *Pool, s *segment) { w.setWindow(p, s, nil, -1) }
 
-// setWindow stores an entry for all granules of a segment, and makes every plan stale. It adds
-// countChange to the number of windows.
+// setWindow stores an entry for all granules of a segment.
 func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,8 +141,8 @@ func (w *windows) setWindow(p *Pool, s *segment, entry *windowEntry, countChange
 	w.revision.Add(1)
 }
 
-// dropPool removes a closed pool. It makes every plan stale, because an existing plan can contain
-// addresses of the pool.
+// dropPool removes a closed pool. Existing plans become stale, because they may contain its
+// addresses.
 func (w *windows) dropPool(p *Pool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +160,7 @@ func (w *windows) dropPool(p *Pool) {
 	w.revision.Add(1)
 }
 
-// setGranules changes copies of the chunks, because other goroutines can read the old chunks.
+// setGranules changes copies of the chunks, because other goroutines may read the old ones.
 func (t *arenaTable) setGranules(s *segment, entry *windowEntry) {
 	first := (uintptr(s.start) - t.base) >> t.granuleShift
 	last := first + uintptr(s.bytes-1)>>t.granuleShift

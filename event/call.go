@@ -10,44 +10,38 @@ import (
 // maxNameBytes limits each name in an encoded Call, in bytes.
 const maxNameBytes = 32
 
-// Call holds the properties of a collective, Send or Recv that must be the same on all ranks.
-// Fields for other properties are zero. A Call must not be changed once an Event refers to it.
+// Call holds the properties of a collective, Send or Recv that must be the same on all ranks. It
+// must not be changed once an Event refers to it.
 type Call struct {
-	// DataType and ReduceOp are empty if the operation has none.
 	Operation, Path, DataType, ReduceOp string
-	// Root is the group rank of the root or, for a Send or Recv, of the peer. It is -1 for other
-	// operations.
+	// Root is the group rank of the root, of a message's peer, or -1 for other operations.
 	Root int
-	// Count is the number of elements. If the ranks' parts may differ in size, it includes all
-	// parts.
+	// Count is the number of elements. If parts may differ in size, it is their total.
 	Count uint64
-	// Counts lists the numbers of elements in the ranks' parts, if they may differ; see
-	// [CountsText].
+	// Counts has the text of [CountsText] for the parts' sizes if they may differ, or is empty.
 	Counts string
-	// List describes all calls of a list, if this call is the first of a list that runs as one
-	// collective.
+	// List describes all calls of a list, if this is the first of a list that runs as one collective.
 	List string
-	// The pools are ids. The segments are numbers in these pools, or -1 for memory outside windows.
-	// Offsets are in bytes from the start of the segment.
+	// A pool is an id. A segment is a number in its pool, or -1 for memory outside windows. Offsets
+	// are in bytes from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
-	// Ticket is the number of the call in the group, counted from 1, or 0 if it is unknown.
+	// Ticket is the number of the call in the group, from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture that contains the call, and CaptureCall is the number of
-	// the call in this capture. Both are counted from 1, and are 0 outside captures.
+	// Capture is the number of the capture that contains the call, and CaptureCall the number of the
+	// call in it. Both count from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
-	// Bytes is the size of the larger buffer. It is neither encoded nor printed.
-	Bytes int64
-	// Digest is a digest of the encoded call. It is neither encoded nor printed.
-	Digest uint64
+	// Bytes is the size of the larger buffer. Neither Bytes nor Digest is encoded or printed.
+	Bytes  int64
+	Digest uint64 // of the encoded call
 }
 
 // Names determines how AppendText names pools and ranks.
 type Names struct {
-	// Pool returns a pool's name, such as "pool 1". If it is nil, the text contains the id.
+	// Pool returns a pool's name. If Pool is nil, the text contains the id.
 	Pool func(id uint64) string
-	// Renumbered is set if the group numbers its ranks differently from the world.
+	// Renumbered is set if the group's ranks have other numbers than in the world.
 	Renumbered bool
 }
 
@@ -58,10 +52,10 @@ func (n Names) appendPool(dst []byte, id uint64) []byte {
 	return append(dst, n.Pool(id)...)
 }
 
-// String describes the call, omitting empty fields.
+// String describes the call, without empty fields.
 func (c *Call) String() string { return string(c.AppendText(nil, Names{})) }
 
-// AppendText appends a description of the call to dst, omitting empty fields.
+// AppendText appends a description of the call to dst, without empty fields.
 func (c *Call) AppendText(dst []byte, n Names) []byte {
 	dst = append(dst, c.Operation...)
 	if c.ReduceOp != "" {
@@ -104,8 +98,8 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	return dst
 }
 
-// AppendCall appends the encoding of a call to dst. Ranks compare these encodings or their digests.
-// Names are cut to 32 bytes, and Counts and List are cut to 1024 bytes.
+// AppendCall appends the encoding of a call to dst, by which ranks compare calls. Names are cut to
+// 32 bytes, and Counts and List to 1024 bytes.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxNameBytes)]
@@ -125,8 +119,7 @@ func AppendCall(dst []byte, c *Call) []byte {
 	return dst
 }
 
-// CountsText formats a list of counts for Call.Counts. It includes at most 32 counts, followed by a
-// digest if there are more.
+// CountsText formats at most 32 counts for Call.Counts, and a digest of all if there are more.
 func CountsText(counts []int64) string {
 	const maxCounts = 32
 	var text []byte
@@ -166,7 +159,7 @@ func DecodeCall(b []byte) (*Call, error) {
 	return c, nil
 }
 
-// callReader decodes the fields of a call. After a failure, its methods return zero values.
+// callReader decodes the fields of a call. It returns zero values after a failure.
 type callReader struct {
 	rest   []byte
 	failed bool

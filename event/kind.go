@@ -5,52 +5,52 @@ import "fmt"
 // Kind classifies an event.
 type Kind uint8
 
-// The kinds of events that form a pool's history, which ranks compare. The values must not change,
-// because ranks send them to each other.
+// The kinds of events in a pool's history, which ranks compare. Ranks exchange the values, so these
+// must not change.
 const (
-	// KindSegment reports that a segment was mapped at the next free offset of the pool.
+	// KindSegment means that a segment was mapped at the next free offset of the pool.
 	KindSegment Kind = iota + 1
-	// KindAlloc reports an allocation.
+	// KindAlloc means that a block was allocated.
 	KindAlloc
-	// KindFree reports that a block was freed and can be reused immediately.
+	// KindFree means that a block was freed and can be reused immediately.
 	KindFree
-	// KindReturn reports that a block, which an earlier KindPark or KindDefer freed, can be reused.
+	// KindReturn means that a block freed by KindPark or KindDefer can be reused.
 	KindReturn
-	// KindPark reports that a block was freed while a captured graph used it.
+	// KindPark means that a block was freed while a captured graph used it.
 	KindPark
-	// KindDefer reports that a block was freed, or released by the last graph that used it, while
+	// KindDefer means that a block was freed, or released by the last graph that used it, while
 	// other streams may still be using it.
 	KindDefer
-	// KindTrim reports that a segment was removed from the pool.
+	// KindTrim means that a segment was removed from the pool.
 	KindTrim
-	// KindReserve reports a reservation of memory.
+	// KindReserve means that memory was reserved.
 	KindReserve
-	// KindNote reports a number that the caller recorded in the history.
+	// KindNote is a number that the caller recorded in the history.
 	KindNote
 
 	kindHistoryEnd
 )
 
-// The kinds of events of a pool that are not part of its history. Ranks do not compare them.
+// The other kinds of events of a pool. Ranks do not compare them.
 const (
-	// KindUse reports that a stream uses a block of another stream.
+	// KindUse means that a stream uses a block of another stream.
 	KindUse Kind = iota + kindHistoryEnd
-	// KindRelease reports that a segment was unmapped.
+	// KindRelease means that a segment was unmapped.
 	KindRelease
-	// KindRestart reports that, after a fault, the ranks have restored the same state of the pool.
-	// The pool's history continues at Number, and live blocks remain allocated. A KindRelease
-	// follows for each removed segment.
+	// KindRestart means that the ranks have restored the same state of the pool after a fault. The
+	// history continues at Number, and live blocks remain allocated. A KindRelease follows for each
+	// removed segment.
 	KindRestart
-	// KindRegister reports that a segment was registered with the group that Name identifies.
+	// KindRegister means that a segment was registered with the group Name.
 	KindRegister
-	// KindDeregister reports that a registration ended.
+	// KindDeregister means that a registration ended.
 	KindDeregister
-	// KindScopeBegin reports the beginning of a scope, whose allocations are registered at its end.
-	// Name is the id of the scope's group, or empty for a disabled scope, which registers nothing.
+	// KindScopeBegin means that a scope begins, whose allocations are registered at its end. Name is
+	// the id of its group, or empty if the scope registers nothing.
 	KindScopeBegin
-	// KindScopeEnd reports that a scope ends. A KindRegister follows for each new segment.
+	// KindScopeEnd means that a scope ends. A KindRegister follows for each new segment.
 	KindScopeEnd
-	// KindScopeAbandon reports that a scope ends without registering.
+	// KindScopeAbandon means that a scope ends without registering memory.
 	KindScopeAbandon
 
 	kindPoolEnd
@@ -58,19 +58,19 @@ const (
 
 // The kinds of events of a group.
 const (
-	// KindCollective reports that a collective, Send or Recv is about to be submitted.
+	// KindCollective means that a collective, Send or Recv is about to be submitted.
 	KindCollective Kind = iota + kindPoolEnd
-	// KindInteger reports that the ranks compared or combined an integer on the CPU.
+	// KindInteger means that the ranks compared or combined an integer on the CPU.
 	KindInteger
-	// KindFlag is like KindInteger, for a Boolean.
+	// KindFlag is KindInteger for a Boolean.
 	KindFlag
-	// KindFloat is like KindInteger, for a float.
+	// KindFloat is KindInteger for a float.
 	KindFloat
-	// KindText is like KindInteger, for a string.
+	// KindText is KindInteger for a string.
 	KindText
-	// KindStep reports that a step of the program begins.
+	// KindStep means that a step of the program begins.
 	KindStep
-	// KindFault reports that the group has failed.
+	// KindFault means that the group has failed.
 	KindFault
 
 	kindEnd
@@ -105,7 +105,7 @@ var kindNames = [kindEnd]string{
 	KindFault:      "fault",
 }
 
-// String returns the name of k in reports.
+// String returns the name of k.
 func (k Kind) String() string {
 	if k == 0 || k >= kindEnd {
 		return fmt.Sprintf("kind %d", uint8(k))
@@ -116,7 +116,7 @@ func (k Kind) String() string {
 // InHistory reports whether events of kind k are part of a pool's history.
 func (k Kind) InHistory() bool { return k > 0 && k < kindHistoryEnd }
 
-// IsGroupEvent reports whether events of kind k belong to a group rather than a pool.
+// IsGroupEvent reports whether events of kind k belong to a group, not to a pool.
 func (k Kind) IsGroupEvent() bool { return k >= kindPoolEnd && k < kindEnd }
 
 func (k Kind) takesSpace() bool {

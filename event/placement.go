@@ -1,11 +1,11 @@
 package event
 
-// Placement packs the fields of a pool's event that ranks compare, and the call site.
+// Placement packs the fields of a pool's event that ranks compare, and its call site.
 type Placement struct {
-	// StreamSegment is the stream in the upper half and the segment in the lower half.
+	// StreamSegment has the stream in the upper half and the segment in the lower half.
 	StreamSegment           uint64
 	Offset, Size, Requested int64
-	// SiteKind is the kind in the lowest 8 bits, and the number of the call site above them.
+	// SiteKind has the kind in the lowest 8 bits and the number of the call site above them.
 	SiteKind uint64
 }
 
@@ -30,8 +30,7 @@ func (p *Placement) Kind() Kind { return Kind(p.SiteKind & (1<<siteShift - 1)) }
 // Site returns the number of the call site, or 0 if there is none.
 func (p *Placement) Site() uint32 { return uint32(p.SiteKind >> siteShift) }
 
-// Load stores the packed fields in e, except for the call site, and leaves its other fields
-// unchanged.
+// Load sets the packed fields of e, except for the call site.
 func (p *Placement) Load(e *Event) {
 	e.Offset, e.Size, e.Requested = p.Offset, p.Size, p.Requested
 	e.Stream, e.Segment = uint32(p.StreamSegment>>32), int32(uint32(p.StreamSegment))

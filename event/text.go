@@ -12,9 +12,8 @@ func (e Event) String() string {
 	return string(text)
 }
 
-// AppendText appends a description of the event to dst. The description contains every field that
-// ranks compare, but not the event's number, pool, group and call site. It omits fields that do not
-// apply. Examples:
+// AppendText appends a description of the fields that ranks compare, without those that do not
+// apply. It omits the event's number, pool, group and call site. Examples:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -23,7 +22,7 @@ func (e Event) String() string {
 //	"batch size": Agree of 8
 //	step decode, after 12 collectives
 //
-// The error is always nil; the signature implements encoding.TextAppender.
+// The error is always nil, as required by encoding.TextAppender.
 func (e Event) AppendText(dst []byte) ([]byte, error) {
 	switch {
 	case e.Kind == KindCollective && e.Call != nil:
@@ -73,7 +72,7 @@ func (e *Event) appendGroupEvent(dst []byte) []byte {
 	}
 }
 
-// appendFloat appends a number, with ".0" if it would otherwise look like an integer.
+// appendFloat appends ".0" if the number would otherwise look like an integer.
 func appendFloat(dst []byte, value float64) []byte {
 	begin := len(dst)
 	dst = strconv.AppendFloat(dst, value, 'g', -1, 64)
@@ -90,7 +89,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 		return strconv.AppendInt(append(dst, " of kind "...), e.Requested, 10)
 	}
 	dst = append(dst, " B ("...)
-	omittedBytes := int64(0) // the text contains the requested size unless it is omittedBytes
+	omittedBytes := int64(0) // the requested size that the text omits
 	if e.Kind.takesSpace() {
 		omittedBytes = e.Size
 	}

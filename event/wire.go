@@ -13,19 +13,18 @@ import (
 var ErrMalformed = errors.New("malformed event")
 
 const (
-	// MaxSiteBytes is the maximum length of a call site in bytes.
+	// MaxSiteBytes limits a call site, in bytes.
 	MaxSiteBytes = 160
 
-	// bytesWithoutSite is the encoded size of an event without its site: kind, stream, segment,
-	// offset, size and requested size.
+	// bytesWithoutSite is the sum of kind, stream, segment, offset, size and requested size.
 	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8
 
 	// MaxBytes is the maximum number of bytes that [Append] appends.
 	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the encoding of e, which consists of the fields that ranks compare and the call
-// site. e must be an event in a pool's history.
+// Append appends the fields of e that ranks compare and the call site. e must be an event in a
+// pool's history.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -60,9 +59,8 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// CleanSite cuts a call site to its last [MaxSiteBytes] bytes, which contain the file name and the
-// line. It replaces characters that could garble a terminal, because some sites come from other
-// ranks.
+// CleanSite cuts a call site to its last [MaxSiteBytes] bytes. It replaces characters that could
+// garble a terminal, because sites may come from other ranks.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

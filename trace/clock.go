@@ -7,36 +7,33 @@ import (
 	"symmem/internal/spin"
 )
 
-// clock measures the time since the start of a trace. It reads the system's clock only now and then
-// and counts the processor's ticks in between, which is three times as fast. A clock is not safe
-// for concurrent use.
+// clock measures the time since the start of a trace. It rarely reads the system's clock and counts
+// the processor's ticks in between, which is three times as fast. It is not safe for concurrent
+// use.
 type clock struct {
 	start time.Time
 	// tickLength is in units of 2^-32 ns, measured between firstReading and latestReading.
 	tickLength                  uint64
 	firstReading, latestReading clockReading
-	// maxTicksUntilReading is the number of ticks after latestReading at which the system's clock
-	// is read again. It is 0 while tickLength is unknown.
+	// maxTicksUntilReading is the number of ticks after latestReading until the system's clock is
+	// read again. It is 0 while tickLength is unknown.
 	maxTicksUntilReading uint64
 }
 
-// clockReading holds the processor's tick count and, for the same moment, the nanoseconds since the
-// start of the trace.
+// clockReading is a tick count and the nanoseconds since the trace's start at the same moment.
 type clockReading struct{ ticks, elapsed uint64 }
 
 const (
-	// maxTimeUntilReading is the time in nanoseconds after which the system's clock must be read
-	// again.
+	// maxTimeUntilReading is in nanoseconds.
 	maxTimeUntilReading = uint64(time.Millisecond)
-	// minMeasuredTime is the minimum time from which tickLength is computed.
+	// minMeasuredTime is the minimum time, in nanoseconds, from which tickLength is computed.
 	minMeasuredTime = uint64(5 * time.Millisecond)
-	// maxReadingTicks limits the ticks that pass while both clocks are read. It keeps the relative
+	// maxReadingTicks limits the ticks between the readings of the two clocks. It keeps the relative
 	// error of tickLength below 1 in 1,000, and the error of now below 1 us.
 	maxReadingTicks = 5000
 )
 
-// now returns the nanoseconds since the start of the trace. A result may be up to 1 us less than
-// the previous one.
+// now returns the nanoseconds since the trace's start. They can decrease by up to 1 us.
 func (c *clock) now() uint64 {
 	ticks := spin.Ticks() - c.latestReading.ticks
 	if ticks >= c.maxTicksUntilReading {
@@ -60,16 +57,14 @@ func (c *clock) readSystemClock() uint64 {
 	return r.elapsed
 }
 
-// readBothClocks reads the tick count and the system's clock. isPrecise is false if the thread was
-// interrupted in between.
+// readBothClocks returns false if the thread was interrupted between the readings.
 func (c *clock) readBothClocks() (r clockReading, isPrecise bool) {
 	r.ticks = spin.Ticks()
 	r.elapsed = uint64(time.Since(c.start))
 	return r, spin.Ticks()-r.ticks < maxReadingTicks
 }
 
-// measure updates tickLength with a new reading. If the processor's tick rate has changed, it uses
-// r as the first reading.
+// measure updates tickLength. It starts again from r if the processor's tick rate has changed.
 func (c *clock) measure(r clockReading) {
 	ticks, elapsed := r.ticks-c.latestReading.ticks, r.elapsed-c.latestReading.elapsed
 	rateHasChanged := c.maxTicksUntilReading > 0 &&

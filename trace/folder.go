@@ -12,14 +12,13 @@ import (
 	"symmem/internal/sys"
 )
 
-// FileName returns the name of a rank's trace within a folder.
+// FileName returns the name of a rank's trace in its folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// usedPaths holds the paths of this process's traces, so that each trace gets a different path.
+// usedPaths holds the paths of this process's traces.
 var usedPaths sync.Map
 
-// choosePath creates the folder for traces and returns the path of a new trace in it. Later calls
-// do not return the same path.
+// choosePath creates the folder and returns an unused path in it.
 func choosePath(folder string, rank int) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if err == nil {
@@ -40,10 +39,8 @@ func choosePath(folder string, rank int) (string, error) {
 	}
 }
 
-// temporaryCount is the number of temporary names that this process has used.
 var temporaryCount atomic.Uint64
 
-// temporaryName returns an unused hidden name in the folder of path.
 func temporaryName(path string) string {
 	folder, name := filepath.Split(path)
 	host, _ := os.Hostname() // processes on different hosts may have the same id
@@ -51,9 +48,8 @@ func temporaryName(path string) string {
 		fmt.Sprintf(".%s.%s.%d.%d", name, host, os.Getpid(), temporaryCount.Add(1)))
 }
 
-// moveIntoPlace renames temporary, a file that this process has locked, to path. An existing file
-// at path gets the suffix ".old". If another process has locked that file, moveIntoPlace returns an
-// error.
+// moveIntoPlace renames temporary, which this process has locked, to path. A file at path gets the
+// suffix ".old"; if another process has locked it, moveIntoPlace returns an error.
 func moveIntoPlace(temporary, path string) error {
 	for {
 		err := os.Link(temporary, path)
@@ -69,8 +65,7 @@ func moveIntoPlace(temporary, path string) error {
 	}
 }
 
-// addOldSuffix adds the suffix ".old" to the name of a file. If another process has locked the
-// file, it returns an error.
+// addOldSuffix returns an error if another process has locked the file.
 func addOldSuffix(path string) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_RDWR, 0) // NFS locks only files that are open for writing

@@ -26,25 +26,24 @@ const (
 	offsetLost     = 200 // uint64: number of texts that did not fit
 )
 
-// maxHostBytes is the maximum length of a machine's name on Linux, in bytes.
+// maxHostBytes is Linux's limit for the name of a machine.
 const maxHostBytes = 64
 
-// omittedTextNumber is the number of every text that did not fit into the file.
+// omittedTextNumber stands for texts that did not fit into the file.
 const omittedTextNumber = 1<<32 - 1
 
-// omittedSourceNumber stands for every source whose number does not fit into 16 bits.
+// omittedSourceNumber stands for sources whose number does not fit into 16 bits.
 const omittedSourceNumber = 1<<16 - 1
 
-// record is one record of the file: four little-endian words of 64 bits. An event takes one record,
-// or two if its values need more bits. The head is written last, so that its stamp (see below)
-// shows readers that the record is complete.
+// record consists of four little-endian words of 64 bits. An event takes one record, or two if its
+// values need more bits. The head is written last, and shows readers that the record is complete.
 type record struct {
 	head uint64
 	payload
 }
 
-// payload holds the words of a record that follow its head. The table lists each field and its size
-// in bits, from the lowest bits:
+// payload holds the other words of a record. The table lists their fields with sizes in bits, from
+// the lowest bits:
 //
 //	                  a                        b                  c
 //	event of a pool   number 32, stream 16,    offset/256 32,     size-requested 32,
@@ -59,13 +58,13 @@ const (
 	recordsPerCacheLine = 2
 )
 
-// A head contains, from the lowest bits: a stamp (the low bits of the record's number, counted
-// from 1), the number of the text that names the event's source (its pool or group), the event's
-// kind, two flags, and an age (explained below).
+// A head contains, from the lowest bits: the low bits of the record's number (from 1), the number
+// of the text that names the event's source (its pool or group), the event's kind, two flags, and
+// an age.
 //
-// One atomic operation per event would be slow, so a Source claims batchRecords records at once. It
-// first writes their heads without a kind. The age of a record is the number of records that were
-// claimed after it and before it was written. Readers sort events by the sum of number and age.
+// A Source claims batchRecords records at once, because an atomic operation per event would be
+// slow. It first writes heads without a kind. The age of a record is the number of records that were
+// claimed between its claim and its writing. Readers sort events by the sum of number and age.
 const (
 	sourceShift   = 32
 	kindShift     = 48
@@ -75,19 +74,17 @@ const (
 
 	batchRecords = 16
 	maxAge       = 63
-	// minRecords is the minimum number of records in a file. It ensures that a batch is complete
-	// before its records are overwritten.
+	// minRecords ensures that a batch is complete before its records are overwritten.
 	minRecords = 2 * (maxAge + 1)
 )
 
-// placementFields holds the numeric fields of a pool's event. unrequested is size minus requested
-// size.
+// placementFields holds the numbers of a pool's event. unrequested is size minus requested size.
 type placementFields struct {
 	number, stream, segment, offset, size, unrequested uint64
 }
 
-// pack returns the payload of the event's first record. The upper half of siteBits is the number of
-// the call site's text, and the lower half is 0.
+// pack returns the payload of the event's first record. siteBits has the number of the call site's
+// text in its upper half.
 func (p *placementFields) pack(siteBits uint64) payload {
 	return payload{
 		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
@@ -107,8 +104,7 @@ func (p *placementFields) packSecond(name uint32) payload {
 // packOuterBits returns the bits of v outside bits 8 to 39.
 func packOuterBits(v uint64) uint64 { return v&0xff | v>>40<<8 }
 
-// unpackPlacement is the inverse of pack and packSecond. Without a second record, rest must be
-// zero.
+// unpackPlacement reverses pack and packSecond. Without a second record, rest must be zero.
 func unpackPlacement(first, rest payload) placementFields {
 	return placementFields{
 		number:      first.a&(1<<32-1) | rest.a<<32,

@@ -10,8 +10,8 @@ import (
 )
 
 // Redact removes the name of the machine, call sites, file paths and stacks from the trace in b. It
-// keeps other texts, such as the names of groups and values. Errors wrap ErrFormat; b may then be
-// partly redacted.
+// keeps other texts, such as the names of groups and values. After an error, which wraps ErrFormat,
+// b may be partly redacted.
 func Redact(b []byte) error {
 	if len(b) < headerBytes || !IsTrace(b) {
 		return fmt.Errorf("%w: it has no header", ErrFormat)
@@ -47,8 +47,7 @@ func Redact(b []byte) error {
 	return nil
 }
 
-// redactRecord removes the call site from a record. It marks the other texts to which the record
-// refers as used.
+// redactRecord removes a record's call site, and sets isUsed for the other texts that it refers to.
 func redactRecord(b []byte, isUsed []bool) {
 	readUint64, writeUint64 := binary.LittleEndian.Uint64, binary.LittleEndian.PutUint64
 	head := readUint64(b)
@@ -80,8 +79,8 @@ func redactRecord(b []byte, isUsed []bool) {
 // pathPattern matches absolute paths, and file names that are followed by a line number.
 var pathPattern = regexp.MustCompile(`(^|[^\w/])~?/[^\s"'():,;\x00]+|[\w./~+-]+\.\w{1,4}:\d+`)
 
-// withoutPaths returns the first line of a text, with paths replaced by question marks. Other lines
-// may contain a stack. The result is never longer than the text.
+// withoutPaths replaces the paths in the first line with question marks. It drops the other lines,
+// which may contain a stack. The result is never longer than the text.
 func withoutPaths(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	return pathPattern.ReplaceAllString(text, "$1?")

@@ -12,11 +12,11 @@ import (
 // Source writes the events of one pool or one group. Its methods must not be called concurrently.
 type Source struct {
 	writer       *Writer
-	claimedCount *atomic.Uint64 // copied from writer
-	indexMask    uint64         // copied from writer
+	claimedCount *atomic.Uint64 // same as in writer
+	indexMask    uint64         // same as in writer
 	firstRecord  unsafe.Pointer
 	clock        clock
-	// The source has claimed, but not yet used, the records nextIndex to batchEnd-1.
+	// The records nextIndex to batchEnd-1 are claimed, but not yet used.
 	nextIndex, batchEnd uint64
 
 	// The fields up to siteBits describe the pool or group and the call site of the latest event.
@@ -26,11 +26,11 @@ type Source struct {
 	isGroup    bool
 	sourceBits uint64 // see Writer.sourceBits
 	site       string
-	siteBits   uint64 // number of the site's text, in the upper half
+	siteBits   uint64 // the site's text number in the upper half
 
 	latestCall       *event.Call
-	latestCallNumber uint32                 // number of the text that describes latestCall
-	callNumbers      map[*event.Call]uint32 // numbers of the texts that describe earlier calls
+	latestCallNumber uint32                 // number of the call's text
+	callNumbers      map[*event.Call]uint32 // numbers of the texts of earlier calls
 }
 
 // NewSource returns a Source that writes to the trace until the Writer is closed.
@@ -57,8 +57,7 @@ func (s *Source) Record(e *event.Event) {
 	s.Placement(e.Number, &p)
 }
 
-// Describe sets the pool and the call site that later calls of Placement record. It copies them
-// from e.
+// Describe sets the pool and the call site for later calls of Placement.
 func (s *Source) Describe(e *event.Event) {
 	if !s.hasSource || s.isGroup || e.Pool != s.pool || !shareMemory(e.Group, s.group) {
 		s.hasSource, s.isGroup, s.pool, s.group = true, false, e.Pool, e.Group
@@ -73,17 +72,17 @@ func (s *Source) describeSite(site string) {
 	}
 }
 
-// shareMemory reports whether two strings share their memory, which is faster than comparing them.
+// shareMemory is faster than a comparison of the strings.
 func shareMemory(a, b string) bool {
 	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
 
-// Placement records an event without a name, with the pool and the call site that Describe has set.
-// It is faster than Record.
+// Placement is a faster Record, for an event without a name. Its pool and call site are those of
+// Describe.
 func (s *Source) Placement(number uint64, p *event.Placement) {
-	// Call claimBatch before the fields of p are loaded, so that these stay in registers.
+	// Load the fields of p after claimBatch, so that they stay in registers.
 	index := s.nextIndex
-	age := s.claimedCount.Load() - index - 1 // number of records claimed after this one
+	age := s.claimedCount.Load() - index - 1 // records claimed after this one
 	if age > maxAge || index == s.batchEnd {
 		index, age = s.claimBatch(), batchRecords-1
 	}
@@ -107,8 +106,8 @@ func (s *Source) recordPlacementInTwo(number uint64, p *event.Placement) {
 	s.recordPoolEventInTwo(&e)
 }
 
-// claimBatch claims a batch of records and returns the index of the first one. Readers skip the
-// unused records of the previous batch, because the heads of those contain no kind.
+// claimBatch returns the index of the first record of a new batch. Readers skip unused records of
+// the previous batch, because their heads contain no kind.
 func (s *Source) claimBatch() uint64 {
 	s.batchEnd = s.claimedCount.Add(batchRecords)
 	first := s.batchEnd - batchRecords
@@ -116,7 +115,7 @@ func (s *Source) claimBatch() uint64 {
 	for n := first + 1; n <= s.batchEnd; n++ {
 		s.recordAt(n).head = n & (1<<32 - 1)
 	}
-	// Prefetch the next batch, which the source will probably claim later.
+	// Prefetch the next batch, which this source will probably claim.
 	for n := s.batchEnd + 1; n <= s.batchEnd+batchRecords; n += recordsPerCacheLine {
 		spin.PrefetchWrite(unsafe.Pointer(s.recordAt(n)))
 	}
@@ -131,7 +130,6 @@ func (s *Source) recordAt(n uint64) *record {
 	return (*record)(unsafe.Add(s.firstRecord, (n-1)&s.indexMask*recordBytes))
 }
 
-// recordPoolEventInTwo writes an event of a pool in two records.
 func (s *Source) recordPoolEventInTwo(e *event.Event) {
 	p := placementFields{
 		number: e.Number, stream: uint64(e.Stream), segment: uint64(uint32(e.Segment + 1)),
@@ -150,7 +148,7 @@ func (s *Source) writeTwoRecords(head uint64, first, second payload) {
 	s.writeRecord(n, head|isSecondFlag, second)
 }
 
-// writeRecord writes record n, counted from 1.
+// writeRecord counts records from 1.
 func (s *Source) writeRecord(n, head uint64, p payload) {
 	r := s.recordAt(n)
 	r.head = 0 // make readers skip the record until it is complete
@@ -170,7 +168,7 @@ func (s *Source) recordGroupEvent(e *event.Event) {
 	s.writeGroupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
-// Collective records that a group submits the call c on a stream. number is the event's Number.
+// Collective records that a group submits call c on a stream. number is the event's Number.
 func (s *Source) Collective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
 ) {
@@ -187,8 +185,7 @@ func (s *Source) describeGroup(group, site string) {
 	s.describeSite(site)
 }
 
-// writeGroupEvent records an event with the current time. describeGroup has set the event's group
-// and call site.
+// writeGroupEvent uses the group and call site of describeGroup, and the current time.
 func (s *Source) writeGroupEvent(
 	kind event.Kind, number uint64, stream, text, name uint32, value, count uint64,
 ) {
@@ -201,10 +198,9 @@ func (s *Source) writeGroupEvent(
 		payload{number>>32 | uint64(name)<<32, value, count})
 }
 
-// maxCalls is the maximum number of calls whose texts a Source remembers.
+// maxCalls limits the calls whose texts a Source remembers.
 const maxCalls = 4096
 
-// callTextNumber returns the number of the text that describes a call.
 func (s *Source) callTextNumber(c *event.Call) uint32 {
 	if c == s.latestCall {
 		return s.latestCallNumber

@@ -16,34 +16,33 @@ import (
 
 // Options configures Create.
 type Options struct {
-	// Rank is the rank that writes the trace, and Size is the number of ranks.
+	// Rank is the rank that writes the trace, of Size ranks.
 	Rank, Size int
-	// Records is the number of records that the file keeps, rounded up to a power of two of at
-	// least 128. An allocation takes one record, and a collective takes two. 0 selects 1<<20, which
-	// results in a file of 34 MiB.
+	// Records is the capacity of the file, rounded up to a power of two of at least 128. An
+	// allocation takes one record, and a collective takes two. 0 means 1<<20, a file of 34 MiB.
 	Records int
 }
 
 const (
 	defaultRecords = 1 << 20
 	maxRecords     = 1 << 30
-	// recordToTextRatio is the ratio of the space for records to the space for texts (strings that
-	// records refer to by number).
+	// recordToTextRatio is the space for records divided by that for texts (the strings that records
+	// refer to by number).
 	recordToTextRatio = 16
 	minTextBytes      = 64 << 10
 )
 
-// Writer writes a trace. Its methods are safe for concurrent use, but no Source may be in use
-// during Close. Close is optional, because the file is complete after each event.
+// Writer writes a trace. It is safe for concurrent use, but no Source may be in use during Close.
+// Close is optional, because the file is complete after each event.
 type Writer struct {
 	path             string
-	file             *os.File // locked, so that other processes see that the trace is being written
+	file             *os.File // locked while the trace is being written
 	mapping          *sys.Mapping
 	bytes            []byte
 	indexMask        uint64
-	claimedCount     *atomic.Uint64 // number of records that have been claimed for events
+	claimedCount     *atomic.Uint64 // records claimed for events
 	start            time.Time
-	populateRequests chan struct{} // requests for populateChunks
+	populateRequests chan struct{} // for populateChunks
 	done             chan struct{} // closed when populateChunks returns
 
 	mu            sync.Mutex
@@ -52,14 +51,13 @@ type Writer struct {
 	textSpace     []byte
 }
 
-// Create creates the trace of a rank in a folder, which it creates if necessary. A trace that an
-// earlier process left there gets the suffix ".old". If another process is still writing that
-// trace, Create returns an error. If this process has already created a trace of the same rank, the
-// new file gets a different name. Files have mode 0600. Neither the folder nor a file in it may be
-// a symbolic link.
+// Create creates the trace of a rank in a folder, and the folder if necessary. An existing trace
+// gets the suffix ".old", unless another process is still writing it; then Create returns an error.
+// If this process has created a trace of the same rank, the new file gets a different name. Files
+// have mode 0600. Neither the folder nor a file in it may be a symbolic link.
 //
 // Create allocates all disk blocks of the file, so that a full disk causes an error here rather
-// than a SIGBUS later. If the filesystem cannot do that, Create returns an error.
+// than a SIGBUS later. It fails on filesystems that cannot do that.
 func Create(folder string, o Options) (*Writer, error) {
 	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
@@ -78,7 +76,7 @@ func Create(folder string, o Options) (*Writer, error) {
 	return w, nil
 }
 
-// create creates the trace under a temporary name, locks the file, and moves it to path.
+// create locks a temporary file before it moves the file to path.
 func create(path string, o Options) (*Writer, error) {
 	records := uint64(minRecords)
 	for records < uint64(o.Records) || o.Records == 0 && records < defaultRecords {
@@ -148,19 +146,17 @@ func (w *Writer) writeHeader(o Options, records, textBytes uint64) {
 }
 
 const (
-	// chunkRecords is the number of records in a chunk, the unit in which pages are populated (made
-	// writable) before records are written to them. Otherwise, each page would cause a page fault,
-	// which takes microseconds.
+	// chunkRecords is the unit in which pages are populated (made writable) before they are used.
+	// Otherwise, each page would cause a page fault, which takes microseconds.
 	chunkRecords = 1 << 15
 	chunkBytes   = chunkRecords * recordBytes
-	// populateAhead is the number of chunks to populate after the current one.
+	// populateAhead is the number of chunks to populate in advance.
 	populateAhead = 2
-	// populateStep is the number of bytes that one system call populates. The call locks the
-	// address space.
+	// populateStep is the number of bytes that one system call populates, because each call locks
+	// the address space.
 	populateStep = 64 << 10
 )
 
-// requestPopulation makes populateChunks prepare the chunks after the current one.
 func (w *Writer) requestPopulation() {
 	select {
 	case w.populateRequests <- struct{}{}:
@@ -182,8 +178,8 @@ func (w *Writer) populateChunks() {
 	}
 }
 
-// textNumber returns the number of a text in the file, counted from 1. It first adds the text, if
-// necessary. The empty text has number 0.
+// textNumber returns the number of a text in the file, from 1, or 0 for the empty text. It adds new
+// texts to the file.
 func (w *Writer) textNumber(s string) uint32 {
 	if s == "" {
 		return 0
@@ -211,7 +207,7 @@ func (w *Writer) textNumber(s string) uint32 {
 
 const maxTextBytes = 4096
 
-// sourceBits returns the bits of a record's head that identify a pool or group.
+// sourceBits returns the bits of a record's head for a pool or group.
 func (w *Writer) sourceBits(text string) uint64 {
 	return uint64(min(w.textNumber(text), omittedSourceNumber)) << sourceShift
 }

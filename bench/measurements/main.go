@@ -1,22 +1,22 @@
-// Command measurements writes the tables in docs/measurements from the result files there.
+// Command measurements writes the tables of docs/measurements from the result files there.
 //
 //	measurements                    regenerate the tables of all pages
 //	measurements --check            fail if a page and its result files differ
 //	measurements add NAME [FLAGS]   write results/NAME.json from the output of "symmem bench
 //	                                --json" or "go test -bench" on standard input
 //
-// Each table is generated between two comments. To add a table to a page, write these two lines
-// and run the command:
+// Each table is between two comments. To add a table to a page, write these two lines and run the
+// command:
 //
 //	<!-- results/NAME.json -->
 //	<!-- end -->
 //
 // A result file has exactly these fields:
 //
-//   - runs describes each run by its machine, its date (such as 2026-11-20) and, if known, its
-//     libraries, commit and command. The field part is for a run that produced a part of the table.
-//   - columns lists the names of the columns, with units.
-//   - rows lists the rows. A cell is a number (with all its digits), a string, null, or a list of
+//   - runs: the machine, the date (such as 2026-11-20) and, if known, the libraries, commit and
+//     command of each run. The field part is for a run that produced a part of the table.
+//   - columns: the names of the columns, with units.
+//   - rows: a list of rows. A cell is a number (with all its digits), a string, null, or a list of
 //     these, which is joined with " / ".
 //
 // bench/host/peers.sh, and bench/gpu/torch.sh with RESULTS=DIR, write result files themselves.

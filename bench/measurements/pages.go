@@ -13,11 +13,10 @@ import (
 	"symmem/bench/results"
 )
 
-// generatedTable matches a table together with the comments before and after it. The first capture
-// group is the name of the result file.
+// generatedTable matches a table with the comments around it. It captures the result file's name.
 var generatedTable = regexp.MustCompile(`(?s)<!-- results/([\w.-]+)\.json -->\n.*?<!-- end -->`)
 
-// readTables returns the tables in the result files of a folder as Markdown, by name.
+// readTables returns the tables of a folder's result files as Markdown, by name.
 func readTables(folder string) (map[string]string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "results", "*.json"))
 	if err != nil {
@@ -42,8 +41,7 @@ func readTables(folder string) (map[string]string, error) {
 	return tables, nil
 }
 
-// regenerate returns the text of each page in a folder, by path: before has the old tables, and
-// after has new tables.
+// regenerate returns the texts of the pages by path, with the old and with new tables.
 func regenerate(folder string) (before, after map[string]string, err error) {
 	tables, err := readTables(folder)
 	if err != nil {

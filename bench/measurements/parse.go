@@ -14,7 +14,7 @@ import (
 	"symmem/bench/results"
 )
 
-// parseOutput parses the output of "symmem bench --json" or "go test -bench" into a table.
+// parseOutput parses the output of "symmem bench --json" or "go test -bench".
 func parseOutput(text []byte) (*results.Result, error) {
 	if strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
 		return parseReport(text)
@@ -22,7 +22,6 @@ func parseOutput(text []byte) (*results.Result, error) {
 	return parseBenchmarks(string(text))
 }
 
-// tableBuilder collects named values by row.
 type tableBuilder struct {
 	columns []string // names, in order of first appearance
 	rows    []map[string]any
@@ -35,7 +34,6 @@ func (t *tableBuilder) addCell(name string, value any) {
 	t.rows[len(t.rows)-1][name] = value
 }
 
-// result returns the table. Cells without a value are nil.
 func (t *tableBuilder) result() (*results.Result, error) {
 	if len(t.rows) == 0 {
 		return nil, errors.New("the output contains no results")
@@ -78,7 +76,6 @@ func parseReport(text []byte) (*results.Result, error) {
 	return t.result()
 }
 
-// toCell converts a parameter to a cell, which is a number or a string.
 func toCell(value any) any {
 	if number, isNumber := value.(float64); isNumber {
 		return number

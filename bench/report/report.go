@@ -30,21 +30,20 @@ func Summarize(times []float64) Summary {
 	}
 }
 
-// Result holds one measurement and its baseline (a measurement to compare it with), if there is
-// one.
+// Result holds one measurement and its baseline (a measurement to compare it with), which may be
+// missing.
 type Result struct {
 	Name   string         `json:"name"`
 	Params map[string]any `json:"params"`
 	Summary
 	AllocsPerOp float64 `json:"allocs_per_op"`
-	// Baseline is the name of the baseline. If there is none, Baseline, BaselineMedian and Ratio
-	// are nil.
+	// Baseline is the name of the baseline. Baseline, BaselineMedian and Ratio are nil without one.
 	Baseline       *string  `json:"baseline"`
 	BaselineMedian *float64 `json:"baseline_ns_per_op"`
 	Ratio          *float64 `json:"ratio"` // BaselineMedian divided by Median
 	// Limit is the longest permitted median in nanoseconds, or 0.
 	Limit float64 `json:"bar_ns,omitempty"`
-	// Figures holds other numbers of the result, by name.
+	// Figures holds other numbers by name.
 	Figures map[string]float64 `json:"counts,omitempty"`
 }
 
@@ -72,7 +71,7 @@ type Report struct {
 	Bench   string   `json:"bench"`
 	Machine Machine  `json:"machine"`
 	Results []Result `json:"results"`
-	// Worst identifies the result with the lowest ratio in a comparison of paths, or is nil.
+	// Worst has the lowest ratio in a comparison of paths, or is nil.
 	Worst *Worst `json:"worst,omitempty"`
 	// RoundTrip is nil if it was not measured.
 	RoundTrip *Trips `json:"round_trip,omitempty"`
@@ -80,7 +79,7 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Worst identifies the result with the lowest ratio.
+// Worst names the result with the lowest ratio.
 type Worst struct {
 	Ratio float64 `json:"ratio"`
 	Name  string  `json:"name"`
@@ -115,7 +114,7 @@ func (r *Report) OverLimit() []string {
 	var messages []string
 	for i := range r.Results {
 		if result := &r.Results[i]; result.OverLimit() {
-			messages = append(messages, fmt.Sprintf("%s: %s, the bar is %s",
+			messages = append(messages, fmt.Sprintf("%s: %s, the limit is %s",
 				result.Label(), Duration(result.Median), Duration(result.Limit)))
 		}
 	}

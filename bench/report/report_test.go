@@ -66,7 +66,7 @@ func TestMissedListsResultsAboveBar(t *testing.T) {
 		{Name: "without bar", Summary: Summary{Median: 1e9}},
 	}
 	got := r.OverLimit()
-	if len(got) != 1 || got[0] != "above bar: 41.0 ns, the bar is 40.0 ns" {
+	if len(got) != 1 || got[0] != "above bar: 41.0 ns, the limit is 40.0 ns" {
 		t.Errorf("OverLimit() = %q, want only the result above its bar", got)
 	}
 }

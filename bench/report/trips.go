@@ -4,13 +4,12 @@ package report
 type Trips struct {
 	Before float64 `json:"before_ns"`
 	After  float64 `json:"after_ns"`
-	// Mode is "smt" if the two processors are threads of one core, "near" if they share a cache,
-	// "far" if they share none, "busy" if they do other work, "unknown" if there is only one
-	// processor, or "mixed" if the mode changed during the run.
+	// Mode is "smt" if the processors are threads of one core, "near" if they share a cache, "far"
+	// if they share none, "busy" if they do other work, "unknown" if there is only one processor, or
+	// "mixed" if it changed during the run.
 	Mode string `json:"mode"`
 }
 
-// NewTrips returns Trips and determines their mode.
 func NewTrips(before, after float64) *Trips {
 	mode := modeOf(before)
 	if mode != modeOf(after) {
@@ -19,8 +18,8 @@ func NewTrips(before, after float64) *Trips {
 	return &Trips{Before: before, After: after, Mode: mode}
 }
 
-// modeOf returns the mode for a round-trip time. Measured times were 46 to 82 ns between threads of
-// one core, 91 to 160 ns with a shared cache, and 230 to 540 ns without one.
+// modeOf relies on measured times: 46 to 82 ns between threads of one core, 91 to 160 ns with a
+// shared cache, and 230 to 540 ns without one.
 func modeOf(ns float64) string {
 	switch {
 	case ns <= 0:

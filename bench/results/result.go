@@ -1,5 +1,5 @@
-// Package results defines the format of result files. Each file contains a table of measurements
-// and their origin. All tables in docs/measurements are generated from result files.
+// Package results defines the format of result files: a table of measurements and its origin. All
+// tables in docs/measurements are generated from result files.
 package results
 
 import (
@@ -11,26 +11,26 @@ import (
 	"strings"
 )
 
-// Result holds a table of measurements and describes the runs that produced it.
+// Result holds a table of measurements and the runs that produced it.
 type Result struct {
 	Runs    []Run    `json:"runs"`
 	Columns []string `json:"columns"` // names with units
-	// Each row contains a cell for each column. A cell is a number, a string, null, or a list of
-	// these. Markdown shows a list with " / " between its elements.
+	// Rows contains a cell for each column. A cell is a number, a string, null, or a list of these,
+	// which Markdown joins with " / ".
 	Rows [][]any `json:"rows"`
 }
 
 // Run describes a run. Only Machine and Date are required.
 type Run struct {
-	Part      string `json:"part,omitempty"` // part of the table that this run produced, or ""
+	Part      string `json:"part,omitempty"` // of the table, or ""
 	Machine   string `json:"machine"`
 	Libraries string `json:"libraries,omitempty"` // with versions
-	Date      string `json:"date"`                // such as 2026-11-20 or 2026-11-20 to 2026-11-22
+	Date      string `json:"date"`                // such as 2026-11-20
 	Commit    string `json:"commit,omitempty"`
 	Command   string `json:"command,omitempty"`
 }
 
-// Read decodes a result file. It rejects unknown fields, and rows with too few or too many cells.
+// Read decodes a result file. It rejects unknown fields and rows with missing or extra cells.
 func Read(text []byte) (*Result, error) {
 	r := &Result{}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -65,7 +65,7 @@ func (r *Result) validate() error {
 	return nil
 }
 
-// Encode encodes a result file, with one line for each row.
+// Encode encodes a result file, one line for each row.
 func (r *Result) Encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (r *Result) Encode() ([]byte, error) {
 		indented.Bytes(), columns, strings.Join(rows, ",\n")), nil
 }
 
-// encodeLine encodes a value on one line, without escaping <, > and &.
+// encodeLine does not escape <, > and &.
 func encodeLine(value any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)

@@ -1,12 +1,11 @@
-// Command against compares the speed of collectives on the host between two checkouts of symmem.
-// It builds the command of each checkout and runs the two commands in turns, so that other programs
-// on the machine slow down both.
+// Command against compares the speed of collectives on the host between two checkouts of symmem. It
+// builds the command of each checkout and runs the two in turns, so that other programs on the
+// machine slow down both.
 //
 //	go run ./bench/host/against [flags] OLD NEW
 //
-// OLD and NEW are the folders of the checkouts. For each result, the old time is divided by the new
-// time. The exit code is 1 if this ratio is below -bar for any result, and 2 if the measurement
-// fails.
+// OLD and NEW are the folders of the checkouts. Ratios are old time divided by new time. The exit
+// code is 1 if any ratio is below -bar, and 2 if the measurement fails.
 package main
 
 import (
@@ -94,7 +93,6 @@ func (c *config) run(ctx context.Context, stdout, stderr io.Writer) (err error) 
 	}
 	t := newTable()
 	for pair := range c.pairs {
-		// Alternate the order of the two checkouts.
 		for _, i := range [2]int{pair % 2, 1 - pair%2} {
 			if err := c.measure(ctx, programs[i], i, t); err != nil {
 				return err

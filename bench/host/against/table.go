@@ -8,19 +8,17 @@ import (
 	"symmem/bench/results"
 )
 
-// table holds the results of the old and the new program.
 type table struct {
 	names []string          // in order of appearance
 	times map[string]*times // by name
 }
 
-// times holds the times of one benchmark in nanoseconds: those of the old program at index 0, and
-// those of the new program at index 1.
+// times holds a benchmark's nanoseconds: of the old program at index 0, of the new one at index 1.
 type times [2][]float64
 
 func newTable() *table { return &table{times: map[string]*times{}} }
 
-// add adds a result of the old (index 0) or the new (index 1) program.
+// add requires index 0 for a result of the old program and index 1 for the new program.
 func (t *table) add(index int, r *report.Result) {
 	name := fmt.Sprintf("%s, %v bytes", r.Name, r.Params["bytes"])
 	if t.times[name] == nil {

@@ -4,12 +4,12 @@
 //	aggregate table FILE                 print all rows of a file as Markdown tables
 //	aggregate results FILE FOLDER        write the tables as result files for docs/measurements
 //
-// The environment variables MACHINE, LIBRARIES, DATE, COMMIT and COMMAND describe the origin of
-// the results.
+// The environment variables MACHINE, LIBRARIES, DATE, COMMIT and COMMAND give the origin of the
+// results.
 //
 // The columns of a row are label, ranks, operation, bytes, and three times in microseconds: median,
-// 10th percentile and 90th percentile. Rows in FILE have two more columns: the round-trip times
-// between two processors before and after the run, in nanoseconds. Lines that begin with # are
+// 10th and 90th percentile. Rows in FILE have two more: the round-trip times between two processors
+// before and after the run, in nanoseconds. Lines that begin with # are comments.
 // comments.
 package main
 

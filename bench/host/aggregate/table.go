@@ -18,10 +18,10 @@ import (
 
 const (
 	ownLabel   = "symmem"
-	limitLabel = "limit" // a plain C program; all other labels are peers (other libraries)
+	limitLabel = "limit" // of a plain C program; other labels are peers (other libraries)
 )
 
-// rowKey holds the values that are the same in all rows that are compared with each other.
+// rowKey is the same in all rows that are compared with each other.
 type rowKey struct {
 	ranks, bytes int
 	mode         string // see report.Trips
@@ -35,8 +35,7 @@ func compareKeys(a, b rowKey) int {
 
 type launchResults struct {
 	medians map[rowKey]map[string][]float64 // in microseconds, by key and label
-	// droppedCount is the number of rows of launches during which the machine was busy or the mode
-	// changed.
+	// droppedCount counts rows of launches during which the machine was busy or the mode changed.
 	droppedCount int
 }
 
@@ -100,7 +99,6 @@ func (l *launchResults) add(record []string) error {
 	return nil
 }
 
-// section holds the table for one mode, number of ranks and operation.
 type section struct {
 	rowKey
 	table *results.Result
@@ -157,7 +155,6 @@ func writeResults(l *launchResults, folder string, origin results.Run) error {
 	return nil
 }
 
-// labels returns the labels of a section: ownLabel, limitLabel, and then the peers.
 func (l *launchResults) labels(section rowKey) []string {
 	labelSet := map[string]bool{}
 	for key, medians := range l.medians {
@@ -174,7 +171,6 @@ func (l *launchResults) labels(section rowKey) []string {
 	return append([]string{ownLabel, limitLabel}, slices.Sorted(maps.Keys(labelSet))...)
 }
 
-// tableRow returns the cells of the table row for key, which has a column for each label.
 func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) []any {
 	times := map[string]float64{}
 	for label, medians := range launchMedians {
@@ -200,7 +196,6 @@ func tableRow(key rowKey, labels []string, launchMedians map[string][]float64) [
 	return cells
 }
 
-// bestPeer returns the label of the fastest peer, or "" if there is none.
 func bestPeer(times map[string]float64) (best string) {
 	for _, label := range slices.Sorted(maps.Keys(times)) {
 		if label != ownLabel && label != limitLabel && (best == "" || times[label] < times[best]) {
