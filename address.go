@@ -111,7 +111,7 @@ func (a *addresses) findAndRemove(address uintptr) (Buffer, error) {
 	return b, nil
 }
 
-func (a *addresses) live() (buffers int, bytes int64) {
+func (a *addresses) countLive() (buffers int, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	index := a.indexOrBuild()
@@ -137,13 +137,13 @@ func (a *addresses) build() {
 }
 
 // recordAlloc requires that the caller holds mu, as does recordFree.
-func (a *addresses) noteAlloc(b Buffer) {
+func (a *addresses) recordAlloc(b Buffer) {
 	if a.isBuilt {
 		a.index.insert(b)
 	}
 }
 
-func (a *addresses) noteFree(b alloc.Block) {
+func (a *addresses) recordFree(b alloc.Block) {
 	if !a.isBuilt {
 		return
 	}
@@ -204,34 +204,34 @@ func (a *addressIndex) insert(b Buffer) {
 	if len(a.chunks) == 0 {
 		a.chunks = append(a.chunks, make([]Buffer, 0, maxChunkBuffers))
 	}
-	at := a.findChunk(b.Address())
-	if len(a.chunks[at]) == maxChunkBuffers {
-		a.split(at)
-		at = a.findChunk(b.Address())
+	chunkIndex := a.findChunk(b.Address())
+	if len(a.chunks[chunkIndex]) == maxChunkBuffers {
+		a.split(chunkIndex)
+		chunkIndex = a.findChunk(b.Address())
 	}
-	chunk := a.chunks[at]
-	a.chunks[at] = slices.Insert(chunk, countStartingUpTo(chunk, b.Address()), b)
+	chunk := a.chunks[chunkIndex]
+	a.chunks[chunkIndex] = slices.Insert(chunk, countStartingUpTo(chunk, b.Address()), b)
 	a.count, a.bytes = a.count+1, a.bytes+b.Size()
 }
 
-func (a *addressIndex) split(at int) {
+func (a *addressIndex) split(chunkIndex int) {
 	newChunk := a.emptyChunk
 	if a.emptyChunk = nil; newChunk == nil {
 		newChunk = make([]Buffer, 0, maxChunkBuffers)
 	}
-	chunk := a.chunks[at]
-	a.chunks[at] = chunk[:maxChunkBuffers/2]
-	a.chunks = slices.Insert(a.chunks, at+1, append(newChunk, chunk[maxChunkBuffers/2:]...))
+	chunk := a.chunks[chunkIndex]
+	a.chunks[chunkIndex] = chunk[:maxChunkBuffers/2]
+	a.chunks = slices.Insert(a.chunks, chunkIndex+1, append(newChunk, chunk[maxChunkBuffers/2:]...))
 }
 
 // remove requires that b is in the index.
 func (a *addressIndex) remove(b Buffer) {
-	at := a.findChunk(b.Address())
-	i := countStartingUpTo(a.chunks[at], b.Address()) - 1
-	a.chunks[at] = slices.Delete(a.chunks[at], i, i+1)
+	chunkIndex := a.findChunk(b.Address())
+	i := countStartingUpTo(a.chunks[chunkIndex], b.Address()) - 1
+	a.chunks[chunkIndex] = slices.Delete(a.chunks[chunkIndex], i, i+1)
 	a.count, a.bytes = a.count-1, a.bytes-b.Size()
-	if len(a.chunks[at]) == 0 && len(a.chunks) > 1 {
-		a.emptyChunk = a.chunks[at]
-		a.chunks = slices.Delete(a.chunks, at, at+1)
+	if len(a.chunks[chunkIndex]) == 0 && len(a.chunks) > 1 {
+		a.emptyChunk = a.chunks[chunkIndex]
+		a.chunks = slices.Delete(a.chunks, chunkIndex, chunkIndex+1)
 	}
 }

@@ -249,7 +249,7 @@ func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	for s := range a.windows {
 		segments = append(segments, s)
 	}
-	slices.SortFunc(segments, byOrdinal)
+	slices.SortFunc(segments, compareOrdinals)
 	var windows []driver.Window
 	for _, s := range segments {
 		windows = append(windows, a.windows[s])

@@ -12,9 +12,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// aligner realigns a group's pools after a fault, so that all ranks again place buffers
-// identically: one rank may have made calls that another rank never made. A rank that detects a
-// fault marks the pools suspect, and the ranks realign them before they next compare histories.
+// aligner makes the ranks of a group place buffers identically again after a fault: one rank may
+// have made calls that another never made. A fault marks pools suspect, and the ranks realign these
+// before they next compare histories.
 type aligner struct {
 	roster
 	rt         *Runtime
@@ -23,23 +23,23 @@ type aligner struct {
 	comparison *comparison
 }
 
-// suspicion records whether a pool may place buffers differently on other ranks. mu guards the
-// fields from isRaised on.
+// suspicion is raised if a pool may place buffers differently on other ranks. mu guards the fields
+// from isRaised on.
 type suspicion struct {
 	mu           *ranked.Spin[poolMu]
 	domain       *Group
 	isRaised     bool
 	failedGroups map[*lifetime]bool // their faults made the pool suspect
 	alignedRanks []int              // world ranks with which this rank has realigned the pool
-	// blocksBeforeFault were live when isRaised was set. They are the same on all ranks.
+	// blocksBeforeFault were live when isRaised was set, on all ranks.
 	blocksBeforeFault []alloc.View
 	rebuilds          int // each realignment drops all reservations
-	// outsideGroups holds the full ids of groups that use the pool and are not part of its domain.
+	// outsideGroups holds the full ids of groups that use the pool but are not in its domain.
 	outsideGroups map[string]bool
 }
 
 // isRaisedFor requires that the caller holds mu. It ignores ranks that have realigned the pool.
-func (s *suspicion) raisedFor(g *roster) bool {
+func (s *suspicion) isRaisedFor(g *roster) bool {
 	return s.isRaised && slices.ContainsFunc(g.ranks, func(r int) bool {
 		return r != g.ranks[g.rank] && !slices.Contains(s.alignedRanks, r)
 	})
@@ -48,7 +48,7 @@ func (s *suspicion) raisedFor(g *roster) bool {
 func (s *suspicion) isSuspectFor(g *roster) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.raisedFor(g)
+	return s.isRaisedFor(g)
 }
 
 func (s *suspicion) isSuspectForAny() bool {
@@ -72,7 +72,7 @@ func (s *suspicion) addOutsideGroup(g *roster) {
 	if s.outsideGroups == nil {
 		s.outsideGroups = map[string]bool{}
 	}
-	s.outsideGroups[g.full] = true
+	s.outsideGroups[g.fullID] = true
 }
 
 func (s *suspicion) isAffectedBy(g *roster) bool {
@@ -81,11 +81,11 @@ func (s *suspicion) isAffectedBy(g *roster) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.domain.contains(g) || s.outsideGroups[g.full]
+	return s.domain.contains(g) || s.outsideGroups[g.fullID]
 }
 
 // recordRealigned requires that the caller holds mu.
-func (s *suspicion) noteRealigned(g *roster) {
+func (s *suspicion) recordRealigned(g *roster) {
 	s.rebuilds++
 	for failedGroup := range s.failedGroups {
 		if failedGroup.fault.Load() == faultRepaired {
@@ -158,7 +158,7 @@ func (c *alignedCall) shouldAlign(g *roster, p *Pool) bool {
 	return p.suspicion.isSuspectFor(g) || c.needsAlign != nil && c.needsAlign(p)
 }
 
-// realignError is returned by all ranks, and the group remains usable.
+// realignError is the same on all ranks, and the group remains usable.
 type realignError struct{ error }
 
 func (e *realignError) Unwrap() error { return e.error }
@@ -177,8 +177,8 @@ func (a *aligner) hasSuspectPools() bool {
 	})
 }
 
-// realignNewGroup does not fail if the pools cannot be realigned: the first call that uses them
-// tries again. hasSuspectPools must be the same on all ranks.
+// realignNewGroup ignores a realignError, because the first call that uses the pools tries again.
+// hasSuspectPools must be the same on all ranks.
 func (a *aligner) realignNewGroup(ctx context.Context, hasSuspectPools bool) error {
 	if !hasSuspectPools {
 		return nil

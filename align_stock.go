@@ -31,8 +31,8 @@ type poolInventory struct {
 
 // realign returns the same realignError on all ranks if pools cannot be changed.
 func (a *aligner) realign(ctx context.Context, c *alignedCall) error {
-	own := a.takeInventory(ctx, c)
-	payload, err := json.Marshal(own)
+	ownInventory := a.takeInventory(ctx, c)
+	payload, err := json.Marshal(ownInventory)
 	if err != nil {
 		return fmt.Errorf("encoding the pool inventory: %w", err)
 	}
@@ -82,24 +82,24 @@ func exchangeInParts(
 func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInventory {
 	ctx, cancel := context.WithTimeout(ctx, a.limit.Get())
 	defer cancel()
-	own := rankInventory{Capturing: a.rt.captures.inProgress(nil)}
+	inventories := rankInventory{Capturing: a.rt.captures.isAnyCapturing(nil)}
 	marks := make([]alloc.Mark, len(c.pools))
 	for i, p := range c.pools {
 		marks[i] = p.uses.mark()
 	}
 	switch err := a.rt.streams.drain(ctx); {
 	case errors.Is(err, ErrCapturing):
-		own.Capturing = true
+		inventories.Capturing = true
 	case err != nil:
-		own.Trouble = err.Error()
+		inventories.Trouble = err.Error()
 	}
 	for _, other := range a.rt.registry.allGroups() {
 		if other.life.fault.Load() == faultReturned {
-			own.Faults = append(own.Faults, other.key)
+			inventories.Faults = append(inventories.Faults, other.key)
 		}
 	}
-	if own.Capturing || own.Trouble != "" {
-		return own
+	if inventories.Capturing || inventories.Trouble != "" {
+		return inventories
 	}
 	for i, p := range c.pools {
 		inventory, err := p.realigner.takeInventory(marks[i])
@@ -107,12 +107,12 @@ func (a *aligner) takeInventory(ctx context.Context, c *alignedCall) rankInvento
 			continue
 		}
 		if err != nil {
-			own.Trouble = err.Error()
+			inventories.Trouble = err.Error()
 		}
 		inventory.Wanted = c.shouldAlign(&a.roster, p)
-		own.Pools = append(own.Pools, inventory)
+		inventories.Pools = append(inventories.Pools, inventory)
 	}
-	return own
+	return inventories
 }
 
 func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []*Pool) error {
@@ -165,7 +165,7 @@ func (a *aligner) checkAllReady(all []rankInventory) error {
 func (a *aligner) resolveFaults(all []rankInventory) {
 	for _, failed := range a.rt.registry.allGroups() {
 		for _, inventory := range all {
-			if failed.full != a.full && slices.Contains(inventory.Faults, failed.key) {
+			if failed.fullID != a.fullID && slices.Contains(inventory.Faults, failed.key) {
 				failed.life.resolve()
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"symmem/driver/nccl"
 )
 
-// backends lists the backends of this program, in the order in which "auto" tries them.
+// backends is in the order in which "auto" tries them.
 var backends = []driver.Backend{nccl.Backend{}, host.Backend{}}
 
 // Backends returns the names of the available backends.
@@ -18,7 +18,7 @@ func Backends() []string {
 	return names
 }
 
-// LocalRanks returns how many ranks of a backend this machine can run, or 0 if there is no limit.
+// LocalRanks returns how many ranks of a backend this machine can run, or 0 without a limit.
 func LocalRanks(name string) (int, error) {
 	b, err := chosenBackend(name)
 	if err != nil {
@@ -30,7 +30,6 @@ func LocalRanks(name string) (int, error) {
 	return 0, nil
 }
 
-// automatic returns the first backend that works on this machine.
 func automatic() driver.Backend {
 	for _, b := range backends {
 		if a, ok := b.(driver.Availability); !ok || a.Available() == nil {

@@ -12,8 +12,8 @@ import (
 // Free, a copy of the Buffer may refer to another buffer's memory.
 type Buffer struct{ memory Memory }
 
-// Memory is a range of memory that work reads or writes: part of a Buffer, or memory that symmem
-// does not own. It has four words, the most that the compiler keeps in registers.
+// Memory is a range of memory: part of a Buffer, or memory that symmem does not own. It has four
+// words, the most that the compiler keeps in registers.
 type Memory struct {
 	pool   *Pool // nil for memory that symmem does not own
 	handle alloc.Handle
@@ -48,18 +48,17 @@ func (e extent) onOtherStream(current alloc.Stream) bool {
 // Address returns the buffer's address on this rank.
 func (b Buffer) Address() uintptr { return uintptr(b.memory.start) }
 
-// Size returns the size of the buffer in bytes: the requested size or slightly more.
+// Size returns the size in bytes, which may be slightly more than requested.
 func (b Buffer) Size() int64 { return b.memory.extent.bytes() }
 
-// Segment returns the number of the buffer's segment, a part of the pool that was mapped at once.
-// It returns -1 if the buffer has been freed. Segment and Offset are the same on every rank of the
-// pool's domain.
+// Segment returns the number of the buffer's segment (a part of the pool that was mapped at once),
+// or -1 after Free. Segment and Offset are the same on every rank of the pool's domain.
 func (b Buffer) Segment() int {
 	segment, _ := b.segmentAndOffset()
 	return segment
 }
 
-// Offset returns the buffer's offset in its segment in bytes.
+// Offset returns the offset in the segment, in bytes.
 func (b Buffer) Offset() int64 {
 	_, offset := b.segmentAndOffset()
 	return offset
@@ -79,23 +78,20 @@ func (b Buffer) segmentAndOffset() (segment int, offset int64) {
 // Pool returns the buffer's pool.
 func (b Buffer) Pool() *Pool { return b.memory.pool }
 
-// Memory returns the whole buffer, for collectives and copies.
+// Memory returns the whole buffer.
 func (b Buffer) Memory() Memory { return b.memory }
 
-// Free returns the buffer to its pool. A second Free returns ErrDoubleFree. Work queued on the
-// buffer's own stream may still use it; for other streams, see UseOn. After Pool.Close, freeing the
-// last buffer of a segment unmaps the segment, so no queued work may still use it.
+// Free returns the buffer to its pool. Work queued on the buffer's own stream may still use it; for
+// other streams, see UseOn. After Pool.Close, no queued work may use a freed buffer.
 func (b Buffer) Free() error {
 	return b.memory.pool.free(b)
 }
 
-// UseOn records that stream s uses the buffer. After Free, the memory is reused only when this use
-// has completed or, in a capture, when the graph is closed. Collectives, Copy and Fill call UseOn.
+// UseOn records that a stream uses the buffer, as collectives, Copy and Fill do. After Free, the
+// memory is reused only when this use has completed or, in a capture, when the graph is closed.
 //
-// Uses determine where later buffers are placed, so all ranks of the pool's domain must record the
-// same uses: if only some ranks use a buffer on another stream or in a capture, the others must
-// call UseOn. All ranks must synchronize that stream, or close a graph, at the same points of the
-// program.
+// All ranks of the pool's domain must record the same uses, and must synchronize the stream or
+// close the graph at the same points of the program, because later placements depend on it.
 func (b Buffer) UseOn(s *Stream) error {
 	if b.memory.pool == nil {
 		return fmt.Errorf("using the zero buffer: %w", ErrForeign)
@@ -111,8 +107,8 @@ func (b Buffer) UseOn(s *Stream) error {
 	return s.use(b.memory)
 }
 
-// Host returns the memory of a Go slice, for copies, and for collectives if the device is the CPU.
-// The slice stays reachable while queued work uses it.
+// Host returns the memory of a Go slice, which stays reachable while queued work uses it.
+// Collectives accept it only if the device is the CPU.
 func Host[T Element](s []T) Memory {
 	var zero T
 	bytes := int64(len(s)) * int64(unsafe.Sizeof(zero))
@@ -128,38 +124,35 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 			offset, offset, bytes, m.Bytes(), ErrOutOfRange)
 	}
 	if bytes > 0 {
-		// To the garbage collector, a pointer past the end of a Go slice looks like corruption.
+		// The garbage collector rejects a pointer past the end of a Go slice.
 		m.start = unsafe.Add(m.start, offset)
 	}
 	m.extent = newExtent(bytes, m.extent.stream()) | m.extent&hostFlag
 	return m, nil
 }
 
-// Address returns the address of the first byte.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
 func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
-// Pool returns the pool that contains the memory, or nil.
+// Pool returns the memory's pool, or nil.
 func (m Memory) Pool() *Pool { return m.pool }
 
-// Bytes returns the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
-// Element lists the Go types of elements. For Float16 and BFloat16, use uint16.
+// Element lists the Go types of elements; uint16 stands for Float16 and BFloat16, too.
 type Element interface {
 	~float32 | ~float64 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64
 }
 
 // View returns a buffer's memory as a Go slice, or ErrUnsupported if the CPU cannot address it. The
-// slice is valid until the buffer is freed or the pool is suspended. View does not wait for queued
-// work.
+// slice is valid until Free or Suspend. View does not wait for queued work.
 func View[T Element](b Buffer) ([]T, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("viewing the zero buffer: %w", ErrForeign)
 	}
 	_, err := b.memory.pool.blockOf(b.memory)
-	if err = cmp.Or(err, b.memory.pool.usable()); err != nil {
+	if err = cmp.Or(err, b.memory.pool.checkOpen()); err != nil {
 		return nil, fmt.Errorf("viewing a buffer: %w", err)
 	}
 	if !b.memory.pool.rt.device.Info().Addressable {

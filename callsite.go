@@ -10,7 +10,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// callSites numbers the call sites of a Runtime: lines of Go code or locations in another language.
+// callSites numbers call sites: lines of Go code or locations in another language.
 type callSites struct {
 	mu    ranked.Mutex[sitesMu]
 	names *ledger.Sites // guarded by mu
@@ -44,7 +44,7 @@ func (all *callSites) text(site uint32) string {
 
 const callerDepth = 16
 
-// caller returns the program counter of the innermost frame outside this package, or 0.
+// caller returns the innermost frame outside this package, or 0.
 func caller() uintptr {
 	var pcs [callerDepth]uintptr
 	n := runtime.Callers(3, pcs[:])
@@ -60,7 +60,7 @@ func caller() uintptr {
 var packagePrefix = strings.TrimSuffix(
 	runtime.FuncForPC(reflect.ValueOf((*callSites).text).Pointer()).Name(), "(*callSites).text")
 
-// isInternal reports whether a function belongs to this package and is no test or example.
+// isInternal is false for tests and examples.
 func isInternal(function string) bool {
 	rest, ok := strings.CutPrefix(function, packagePrefix)
 	return ok && !strings.HasPrefix(rest, "Test") && !strings.HasPrefix(rest, "Example")

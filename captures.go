@@ -62,7 +62,7 @@ func (c *captures) postpone() (isCapturing bool, release func()) {
 		c.registrationsDone = make(chan struct{})
 	}
 	c.mu.Unlock()
-	return c.inProgress(nil), func() {
+	return c.isAnyCapturing(nil), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.registrationCount--; c.registrationCount == 0 {
@@ -75,22 +75,22 @@ func (c *captures) postpone() (isCapturing bool, release func()) {
 // isAnyCapturing reports whether this rank is capturing a stream. current is the stream of the
 // call, or nil. Adopted streams outside c.adopted are not queried, because their owners may have
 // destroyed them.
-func (c *captures) inProgress(current *Stream) bool {
-	if c.inWorld(current) {
+func (c *captures) isAnyCapturing(current *Stream) bool {
+	if c.isWorldCapturing(current) {
 		return true
 	}
 	if _, isShared := sharedCaptures.Load(c); !isShared {
 		return false
 	}
 	for other := range sharedCaptures.Range {
-		if other := other.(*captures); other != c && other.inWorld(nil) {
+		if other := other.(*captures); other != c && other.isWorldCapturing(nil) {
 			return true
 		}
 	}
 	return false
 }
 
-func (c *captures) inWorld(current *Stream) bool {
+func (c *captures) isWorldCapturing(current *Stream) bool {
 	c.mu.Lock()
 	hasOwn, adopted := c.ownCaptureCount > 0, c.adopted
 	c.mu.Unlock()

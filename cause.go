@@ -86,15 +86,15 @@ func (inq *inquiry) makeReport(cause error, wait time.Duration) report {
 
 // reports holds the reports of a group's ranks.
 type reports struct {
-	byKind      map[string][]report
-	pending     bool  // some rank does not know its cause yet
-	callUnknown bool  // some rank has not reported its call
-	suspect     bool  // some rank has marked a pool suspect after a fault of another group
-	missing     []int // world ranks that have not reported
+	byKind       map[string][]report
+	pending      bool  // some rank does not know its cause yet
+	callUnknown  bool  // some rank has not reported its call
+	suspect      bool  // some rank has marked a pool suspect after a fault of another group
+	missingRanks []int // world ranks that have not reported
 	// awaitReports sets the fields below: the missing ranks that are lost, those that have left the
 	// group, and the time since the inquiry began.
-	lost, left []int
-	waited     time.Duration
+	lostRanks, leftRanks []int
+	waited               time.Duration
 }
 
 func (inq *inquiry) decodeReports(payloads [][]byte) *reports {
@@ -102,7 +102,7 @@ func (inq *inquiry) decodeReports(payloads [][]byte) *reports {
 	for rank, payload := range payloads {
 		r := report{sender: inq.ranks[rank]}
 		if json.Unmarshal(payload, &r) != nil || !r.hasRequiredFields() {
-			all.missing = append(all.missing, inq.ranks[rank])
+			all.missingRanks = append(all.missingRanks, inq.ranks[rank])
 			continue
 		}
 		all.byKind[r.Kind] = append(all.byKind[r.Kind], r)
@@ -136,7 +136,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 			InCall: "joining group " + inq.id, Activity: elsewhere, Members: inq.ranks,
 		}
 	case len(byKind[kindDiverged]) > 0:
-		everywhere := !all.callUnknown && len(all.missing) == 0
+		everywhere := !all.callUnknown && len(all.missingRanks) == 0
 		if err := inq.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.withAdvice(err)
 		}
@@ -149,9 +149,9 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 			}
 		}
 		switch {
-		case len(elsewhere) > 0 && len(all.lost) > 0:
+		case len(elsewhere) > 0 && len(all.lostRanks) > 0:
 			return &RankLostError{
-				Ranks: all.lost, InCall: byKind[kindDiverged][0].InCall, Members: inq.ranks,
+				Ranks: all.lostRanks, InCall: byKind[kindDiverged][0].InCall, Members: inq.ranks,
 			}
 		case len(elsewhere) > 0:
 			return all.withAdvice(&DeadlockError{
@@ -160,8 +160,8 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 		}
 	case len(byKind[kindMessages]) > 0:
 		return inq.messageCause(byKind[kindMessages])
-	case len(all.lost) > 0:
-		return &RankLostError{Ranks: all.lost, InCall: reportOf(cause).InCall, Members: inq.ranks}
+	case len(all.lostRanks) > 0:
+		return &RankLostError{Ranks: all.lostRanks, InCall: reportOf(cause).InCall, Members: inq.ranks}
 	case len(byKind[kindLate]) > 0:
 		return all.withAdvice(inq.mergeLate(byKind[kindLate]))
 	case len(byKind[kindAborted]) > 0:
@@ -170,7 +170,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 		first := byKind[kindOther][0]
 		return fmt.Errorf("group %s failed on %s: %s", inq.id,
 			driver.RanksOf([]int{first.sender}, inq.ranks), first.Text)
-	case len(all.missing) > 0:
+	case len(all.missingRanks) > 0:
 		return inq.unexplained(cause, all)
 	}
 	return cause
@@ -180,10 +180,10 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 // group.
 func (inq *inquiry) unexplained(cause error, all *reports) error {
 	activity := map[int]string{}
-	for _, rank := range all.left {
+	for _, rank := range all.leftRanks {
 		activity[rank] = "has left the group without a report of its fault"
 	}
-	if late := difference(all.missing, all.left); len(late) > 0 {
+	if late := difference(all.missingRanks, all.leftRanks); len(late) > 0 {
 		return &TimeoutError{
 			InCall: "finding out why group " + inq.id + " failed", Waited: all.waited, Missing: late,
 			Activity: activity, Members: inq.ranks,

@@ -10,8 +10,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// creation counts the calls that create groups, pools and streams. Runtime.Close waits for them and
-// then closes the created objects.
+// creation counts calls that create groups, pools and streams, because Runtime.Close must wait for
+// them before it closes the created objects.
 type creation struct {
 	mu     *ranked.Mutex[runtimeMu]
 	calls  sync.WaitGroup  // incremented with mu held, and only before Runtime.Close begins
@@ -19,10 +19,9 @@ type creation struct {
 	cancel context.CancelCauseFunc
 }
 
-// closedError returns ErrClosed once Runtime.Close has begun.
 func (c *creation) closedError() error { return context.Cause(c.life) }
 
-// beginCall requires a later endCall, unless it returns an error.
+// beginCall requires a later endCall, unless it fails.
 func (c *creation) beginCall() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,8 +34,8 @@ func (c *creation) beginCall() error {
 
 func (c *creation) endCall() { c.calls.Done() }
 
-// beginJoin is like beginCall, for a call that creates a group. Runtime.Close cancels joinCtx. The
-// call must end with `return done(err)`: done replaces the error by ErrClosed if Close has begun.
+// beginJoin is for a call that creates a group. Runtime.Close cancels joinCtx. The call must end
+// with `return done(err)`.
 func (c *creation) beginJoin(
 	ctx context.Context,
 ) (joinCtx context.Context, done func(error) error, err error) {
@@ -65,8 +64,8 @@ func (c *creation) close() bool {
 	return !wasClosed
 }
 
-// await has a deadline, because Runtime.Close may run in a signal handler that has interrupted one
-// of these calls.
+// await has a deadline, because Runtime.Close may run in a signal handler that has interrupted a
+// call.
 func (c *creation) await(deadline time.Time) {
 	done := make(chan struct{})
 	go func() {

@@ -65,9 +65,10 @@ const reportCheckInterval = 20 * time.Millisecond
 func (inq *inquiry) awaitReports(all *reports, begin time.Time) {
 	for {
 		lost, left := inq.comm.Departed()
-		all.lost, all.left = ranksInBoth(all.missing, lost), ranksInBoth(all.missing, left)
+		all.lostRanks = ranksInBoth(all.missingRanks, lost)
+		all.leftRanks = ranksInBoth(all.missingRanks, left)
 		all.waited = time.Since(begin).Round(time.Millisecond)
-		hasDeparted := len(all.lost) > 0 || len(all.left) == len(all.missing)
+		hasDeparted := len(all.lostRanks) > 0 || len(all.leftRanks) == len(all.missingRanks)
 		isLate := all.waited >= inq.limit.Get()*3/4
 		if all.hasCause() || hasDeparted || isLate || inq.comm.Decide(nil) != nil {
 			return

@@ -7,7 +7,7 @@ import (
 	"symmem/internal/agreement"
 )
 
-// DivergenceKind states the respect in which ranks have diverged.
+// DivergenceKind names what differs between ranks.
 type DivergenceKind string
 
 const (
@@ -21,38 +21,35 @@ const (
 	DivergedPending DivergenceKind = "pending"
 	// DivergedCollective means that the ranks call different collectives.
 	DivergedCollective DivergenceKind = "collective"
-	// DivergedValue means that the ranks passed different values to Group.Agree or a related
-	// method, or called different methods. The group remains usable.
+	// DivergedValue means that the ranks called Group.Agree or a related method differently. The
+	// group remains usable.
 	DivergedValue DivergenceKind = "value"
 )
 
-// DivergenceError reports that ranks that must behave identically have diverged, and what each rank
-// did. Every rank of the group returns the same error, which can be encoded as JSON without loss.
-// All ranks in it are numbers in the world.
+// DivergenceError reports what ranks that must behave identically did differently. All ranks of the
+// group return the same error. It can be encoded as JSON, and uses ranks of the world.
 type DivergenceError struct {
 	Group string `json:"group"`
-	// Members lists the group's ranks in group order.
+	// Members lists the ranks in group order.
 	Members []int          `json:"members"`
 	Kind    DivergenceKind `json:"kind"`
-	// Pool names the pool, such as "pool 0 of group world/1.0", and PoolID is its id, for
-	// DivergedPlacement and DivergedPending.
+	// Pool and PoolID are the pool's name and id, for DivergedPlacement and DivergedPending.
 	Pool   string `json:"pool_name,omitempty"`
 	PoolID uint64 `json:"pool"`
-	// Position is the index of the first differing event in the pool's history, for
-	// DivergedPlacement. If part of the history was discarded, the index is between Position and
-	// Last; otherwise, Last is 0.
+	// Position is the index of the first differing event of a DivergedPlacement. If part of the
+	// history was discarded, it is between Position and Last; otherwise, Last is 0.
 	Position uint64 `json:"position"`
 	Last     uint64 `json:"last,omitempty"`
 	// Sides lists the distinct observations, at most 16.
 	Sides []Side `json:"sides"`
-	// Others lists the ranks whose observations are not in Sides.
+	// Others lists the ranks without a place in Sides.
 	Others []int `json:"others,omitempty"`
-	// Deviant lists the ranks that differ from the majority of the ranks that took part, if there
-	// is a majority. If ranks are in different calls, ranks outside any call do not count.
+	// Deviant lists the ranks that differ from the majority, if there is one. Ranks outside any call
+	// do not count.
 	Deviant []int `json:"deviant"`
 	// Absent lists the ranks that did not take part.
 	Absent []int `json:"absent,omitempty"`
-	// Why is the likely cause of a DivergedPlacement, such as "extra event", or "unknown".
+	// Why is the likely cause of a DivergedPlacement, or "unknown".
 	Why     string `json:"why"`
 	Message string `json:"message"`
 }
@@ -60,11 +57,11 @@ type DivergenceError struct {
 // Side holds one observation and the ranks that share it.
 type Side struct {
 	Ranks []int `json:"ranks"`
-	// Event describes what the ranks observed: an event of a pool's history, a call, or a value.
+	// Event describes an event of a pool's history, a call, or a value.
 	Event string `json:"event"`
 	// Site is the call's file:line. Except for values, it requires Options.CallSites.
 	Site string `json:"site"`
-	// Before describes up to ten earlier values, latest first, for DivergedValue.
+	// Before describes up to ten earlier values, latest first.
 	Before []string `json:"before,omitempty"`
 }
 
@@ -76,7 +73,7 @@ func (d *DivergenceError) Error() string {
 	return d.Message
 }
 
-// Ranks maps each rank to its observation, except for the ranks in Others and Absent.
+// Ranks maps each rank in Sides to its side.
 func (d *DivergenceError) Ranks() map[int]Side {
 	all := make(map[int]Side)
 	for _, side := range d.Sides {

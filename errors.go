@@ -11,56 +11,53 @@ import (
 
 // Errors that any call may return. They are wrapped; use errors.Is.
 var (
-	// ErrClosed is returned for an object that has been closed.
+	// ErrClosed is returned by objects that have been closed.
 	ErrClosed = driver.ErrClosed
 	// ErrInvalid is returned for invalid arguments.
 	ErrInvalid = driver.ErrInvalid
-	// ErrUnsupported is returned for calls that the backend cannot execute.
+	// ErrUnsupported is returned for calls that the backend does not support.
 	ErrUnsupported = driver.ErrUnsupported
 )
 
 // Errors about memory.
 var (
-	// ErrOutOfMemory is returned if the device, CUDA or the system is out of memory.
+	// ErrOutOfMemory means that the device, CUDA or the system is out of memory.
 	ErrOutOfMemory = driver.ErrOutOfMemory
-	// ErrSize is returned for a size that is zero, negative or too large for any pool.
+	// ErrSize is returned for sizes that are not positive or too large for any pool.
 	ErrSize = alloc.ErrSize
-	// ErrDoubleFree is returned for freeing a buffer that has been freed before.
+	// ErrDoubleFree is returned by a second Free.
 	ErrDoubleFree = alloc.ErrDoubleFree
 	// ErrFreed is returned for a buffer that has been freed.
 	ErrFreed = alloc.ErrFreed
-	// ErrBusy is returned by Suspend if work may still use the memory. The error names the rank.
+	// ErrBusy is returned by Suspend while work on the named rank may use the memory.
 	ErrBusy = driver.ErrBusy
-	// ErrSuspended is returned for a pool or group between Suspend and Resume.
+	// ErrSuspended is returned between Suspend and Resume.
 	ErrSuspended = driver.ErrSuspended
-	// ErrForeign is returned for memory that does not belong to the pool or runtime.
+	// ErrForeign is returned for memory of another pool or runtime.
 	ErrForeign = alloc.ErrForeign
 )
 
 // Errors of registration and collectives.
 var (
-	// ErrCapturing is returned by calls that are not permitted during a capture. The capture
-	// remains valid.
+	// ErrCapturing is returned by calls that are not permitted during a capture, which stays valid.
 	ErrCapturing = driver.ErrCapturing
-	// ErrOutOfRange is returned if a buffer is too short for a collective or a count is too large
-	// for any buffer. The collective is not launched.
+	// ErrOutOfRange means that a buffer is too short or a count too large. Nothing is launched.
 	ErrOutOfRange = driver.ErrOutOfRange
-	// ErrAborted is returned by a group after Abort on any of its ranks.
+	// ErrAborted is returned after Abort on any rank of the group.
 	ErrAborted = driver.ErrAborted
-	// ErrInterrupted is returned by a wait that Options.Interrupted has ended.
+	// ErrInterrupted is returned by waits that Options.Interrupted has ended.
 	ErrInterrupted = driver.ErrInterrupted
 )
 
-// OutOfMemoryError reports that a stream has too little free memory for a request and that the pool
-// cannot map more. Sizes are in bytes. The error matches ErrOutOfMemory.
+// OutOfMemoryError is an ErrOutOfMemory of a pool that cannot map more memory. Sizes are in bytes.
 type OutOfMemoryError struct {
 	Requested int64 `json:"requested"`
 	// Free is the total size of the stream's free blocks.
 	Free        int64 `json:"free"`
 	LargestFree int64 `json:"largest_free"`
-	// Capacity is the limit of the pool, or 0 if it has none.
+	// Capacity is the pool's limit, or 0.
 	Capacity int64 `json:"capacity"`
-	// Device is the device's error, or nil if the pool has reached its capacity.
+	// Device is nil if the pool has reached its capacity.
 	Device error `json:"-"`
 }
 
@@ -78,13 +75,13 @@ func (e *OutOfMemoryError) Error() string {
 	return text
 }
 
-// Is reports whether target is ErrOutOfMemory.
+// Is matches ErrOutOfMemory.
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
 // Unwrap returns the device's error.
 func (e *OutOfMemoryError) Unwrap() error { return e.Device }
 
-// newOutOfMemoryError converts an error of the allocator. device is nil if the pool is full.
+// newOutOfMemoryError requires that device is nil if the pool is full.
 func newOutOfMemoryError(err, device error) error {
 	var allocErr *alloc.OutOfMemoryError
 	if !errors.As(err, &allocErr) {
@@ -98,34 +95,31 @@ func newOutOfMemoryError(err, device error) error {
 
 // Errors of waits, and of calls that differ between ranks.
 type (
-	// TimeoutError reports which ranks did not make a call in time, and what they did instead.
+	// TimeoutError reports which ranks did not make a call in time.
 	TimeoutError = driver.TimeoutError
 	// AbsentError reports which ranks did not call Open, Join or Split. It may wrap a TimeoutError.
 	AbsentError = driver.AbsentError
 	// RankLostError reports ranks whose processes have ended or that have closed their Runtime.
 	RankLostError = driver.RankLostError
-	// PriorError reports that a rank skipped a collective or a message because earlier work on its
-	// stream had failed.
+	// PriorError reports that a rank skipped a call because its stream had failed before.
 	PriorError = driver.PriorError
-	// DeadlockError reports that ranks wait for each other in distinct calls, or have left the
-	// group.
+	// DeadlockError reports that ranks wait for each other in distinct calls, or have left.
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports that the ranks' calls of a collective differ, or that the Send and the
-	// Recv of a message differ. Usually, ranks find the difference earlier and return a
-	// DivergenceError.
+	// MismatchError reports that the calls of a collective, or the Send and Recv of a message,
+	// differ, if ranks could not find the difference earlier and return a DivergenceError.
 	MismatchError = driver.MismatchError
 	// PeerError reports that other ranks failed first, for an unknown reason.
 	PeerError = driver.PeerError
 	// MessageError reports that the Sends and Recvs of messages do not match.
 	MessageError = driver.MessageError
-	// MessageEnds describes the Send and the Recv of a message, or of all messages with one tag
-	// between two ranks.
+	// MessageEnds describes the Send and Recv of a message, or of all messages with one tag between
+	// two ranks.
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault
 )
 
-// The kinds of mismatch in a MessageError: see [driver.MessageFault].
+// The kinds of mismatch in a MessageError.
 const (
 	MessagesUnmatched  = driver.MessagesUnmatched
 	MessagesOutOfStep  = driver.MessagesOutOfStep
@@ -144,8 +138,7 @@ func asAbsentError(err error) error {
 	}
 }
 
-// absentErrorWithText has the text of the wrapped error, which already names the ranks and the
-// address of the store.
+// absentErrorWithText keeps the text of the wrapped error, which names the ranks and the store.
 type absentErrorWithText struct{ AbsentError }
 
 func (e *absentErrorWithText) Error() string { return e.Err.Error() }
@@ -162,7 +155,7 @@ func (e *absentErrorWithText) As(target any) bool {
 func joinWithoutDuplicates(errs ...error) error {
 	var distinct []error
 	seen := map[string]bool{}
-	for _, err := range parts(errors.Join(errs...)) {
+	for _, err := range splitJoined(errors.Join(errs...)) {
 		if text := err.Error(); !seen[text] {
 			seen[text] = true
 			distinct = append(distinct, err)
@@ -171,8 +164,8 @@ func joinWithoutDuplicates(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// parts undoes errors.Join.
-func parts(err error) []error {
+// splitJoined undoes errors.Join.
+func splitJoined(err error) []error {
 	if err == nil {
 		return nil
 	}
@@ -186,7 +179,7 @@ func parts(err error) []error {
 	}
 	var all []error
 	for _, part := range joined.Unwrap() {
-		all = append(all, parts(part)...)
+		all = append(all, splitJoined(part)...)
 	}
 	return all
 }

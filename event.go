@@ -14,11 +14,11 @@ type Event struct {
 
 func (e *Event) valid() bool { return e != nil && e.mark != nil }
 
-// Done reports whether the last recorded point has been reached. The zero Event is never done.
+// Done reports whether the last recorded point has been reached, and false without one.
 func (e *Event) Done() bool { return e.valid() && e.mark.Done() }
 
-// Synchronize waits until the last recorded point has been reached. Every call returns the first
-// error of the stream's work before that point.
+// Synchronize waits for the last recorded point. Every call returns the first error of the stream's
+// work before that point.
 func (e *Event) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if !e.valid() {

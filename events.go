@@ -198,7 +198,7 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	g.state.Lock()
 	if box := &g.outbox; box.lacksHook() {
 		if box.trace != nil {
-			box.trace.Collective(box.common.Group, box.number, c.described, uint32(s.number), at)
+			box.trace.RecordCollective(box.common.Group, box.number, c.described, uint32(s.number), at)
 		}
 		box.number++
 		g.state.Unlock()
@@ -288,7 +288,7 @@ func (p *poolEvents) releaseOne() {
 	if box.siteKnown && number+1 == p.ledger.Position() {
 		if placement := p.ledger.At(number); placement.Site() == box.site {
 			box.number = number + 1
-			box.trace.Placement(number, placement)
+			box.trace.RecordPlacement(number, placement)
 			p.mu.Unlock()
 			return
 		}
@@ -326,7 +326,7 @@ func (p *poolEvents) collectToTrace() {
 		if site := placement.Site(); site != box.site || !box.siteKnown {
 			p.describe(site)
 		}
-		box.trace.Placement(number, placement)
+		box.trace.RecordPlacement(number, placement)
 	}
 }
 

@@ -12,8 +12,7 @@ type Explanation struct {
 	Operation string `json:"operation"`
 	// Path is "plain", "window", "direct" or "two-level".
 	Path string `json:"path"`
-	// Why is the reason. If the direct path was requested or possible, it also says why that is not
-	// taken.
+	// Why is the reason, and why the direct path is not taken if it was requested or possible.
 	Why string `json:"why"`
 	// Registers is set if the call would register memory first.
 	Registers bool `json:"registers"`
@@ -27,7 +26,7 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s: %s path: %s", e.Operation, e.Path, e.Why)
 }
 
-// explain chooses the path of a call as if its buffers were registered.
+// explain assumes that the buffers are registered.
 func (pl *planner) explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {
@@ -45,7 +44,7 @@ func (pl *planner) explain(
 	}
 	where := pl.locations(&call).where
 	e := Explanation{Operation: op.String()}
-	if op.UsesWindows() && !pl.rt.captures.inProgress(nil) {
+	if op.UsesWindows() && !pl.rt.captures.isAnyCapturing(nil) {
 		e.Registers = send.registersWith(pl.group) || recv.registersWith(pl.group)
 		if call.SendWindow == nil && call.Count > 0 &&
 			pl.canRegister(send.pool) && pl.canRegister(recv.pool) {
@@ -66,7 +65,7 @@ func (pl *planner) explain(
 	return e, nil
 }
 
-// futureWindow represents a window that a registration would create.
+// futureWindow stands for a window that a registration would create.
 type futureWindow struct{}
 
 // Deregister does nothing.

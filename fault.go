@@ -12,7 +12,6 @@ import (
 	"symmem/internal/ranked"
 )
 
-// lifetime records whether a group is open, failed or closed, and the reason.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -48,10 +47,9 @@ const (
 )
 
 // err returns the cause of the fault that ended the group, or nil until the ranks agree on it.
-func (l *lifetime) err() error { return l.noteFault(context.Cause(l.ctx)) }
+func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
 
-// cause is like err, but if this rank has detected a fault, it first waits for the agreement or the
-// end of the context.
+// cause is like err, but if this rank has detected a fault, it waits for the agreement.
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)
@@ -68,7 +66,7 @@ func (l *lifetime) cause(ctx context.Context) error {
 	return l.err()
 }
 
-// watch waits for a fault and then determines its cause together with the other ranks.
+// watch waits for a fault and then runs the inquiry into its cause.
 func (l *lifetime) watch() {
 	ticker := time.NewTicker(l.peerCheckInterval())
 	defer ticker.Stop()
@@ -132,7 +130,7 @@ func lifetimeOf(err error) *lifetime {
 
 // recordFault must be called before err is returned to the program. The first fault of the group
 // marks its pools suspect, because they may differ between the ranks.
-func (l *lifetime) noteFault(err error) error {
+func (l *lifetime) recordFault(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultNotReturned {
 		return err
 	}
@@ -146,12 +144,12 @@ func (l *lifetime) noteFault(err error) error {
 }
 
 // recordFaultOfCommunicator reports whether the backend has detected a fault.
-func (l *lifetime) noteFaultOfCommunicator() bool {
+func (l *lifetime) recordFaultOfCommunicator() bool {
 	cause := l.comm.Cause()
 	if cause == nil || errors.Is(cause, ErrClosed) {
 		return false
 	}
-	_ = l.noteFault(cause)
+	_ = l.recordFault(cause)
 	return true
 }
 
@@ -160,7 +158,7 @@ func (l *lifetime) abort() { l.comm.Abort(fmt.Errorf("group %s: %w", l.id, ErrAb
 // resolve makes the group fail if it has not failed on this rank.
 func (l *lifetime) resolve() {
 	l.abort()
-	_ = l.noteFault(ErrAborted)
+	_ = l.recordFault(ErrAborted)
 	l.fault.Store(faultRepaired)
 }
 
@@ -169,7 +167,7 @@ func (l *lifetime) resolve() {
 func (l *lifetime) failStream(s *Stream, err error) error {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		s.queue.Fail(cause)
-		_ = l.noteFault(cause)
+		_ = l.recordFault(cause)
 	}
 	return err
 }
@@ -178,7 +176,7 @@ func (l *lifetime) failStream(s *Stream, err error) error {
 func (l *lifetime) close() (failed bool) {
 	if cause := l.comm.Cause(); cause != nil && !errors.Is(cause, ErrClosed) {
 		<-l.ctx.Done() // other ranks may need this one to determine the cause
-		_ = l.noteFault(cause)
+		_ = l.recordFault(cause)
 	}
 	failed = l.ctx.Err() != nil
 	l.state.Lock() // no goroutine of the group starts after this

@@ -7,23 +7,23 @@ import (
 )
 
 // Formula selects the order in which reductions combine the values of the ranks. With any formula
-// but FormulaAny, a reduction returns the same bits for every size, kind of memory and path (the
-// way in which a collective is executed); see docs/reference/deterministic.md.
+// but FormulaAny, results are the same bits for every size, kind of memory and path (the way in
+// which a collective runs); see docs/reference/deterministic.md.
 type Formula int
 
-// The formulas. Reductions that do not support the order return an error.
+// Reductions that do not support the selected formula return an error.
 const (
 	// FormulaDefault uses the value of SYMMEM_DETERMINISTIC, or FormulaAny if it is not set.
 	FormulaDefault Formula = iota
-	// FormulaAny allows each path to use a different order.
+	// FormulaAny permits any order.
 	FormulaAny
 	// FormulaRankOrder combines from left to right: ((x0 + x1) + x2) + x3. Sums of 16-bit floats
 	// are accumulated in float32 and rounded once.
 	FormulaRankOrder
-	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). The number of
-	// ranks must be a power of two.
+	// FormulaTree combines neighbors, then pairs of neighbors: (x0 + x1) + (x2 + x3). It requires a
+	// power of two as the number of ranks.
 	FormulaTree
-	// FormulaRoundedTree is like FormulaTree, but rounds every intermediate sum of 16-bit floats.
+	// FormulaRoundedTree is FormulaTree with every intermediate sum of 16-bit floats rounded.
 	FormulaRoundedTree
 )
 
@@ -60,8 +60,8 @@ func ParseFormula(name string) (Formula, error) {
 // driver requires that f is not FormulaDefault.
 func (f Formula) driver() driver.Formula { return driver.Formula(f - FormulaAny) }
 
-// checkFormula returns an error if the formula does not support the number of ranks or no path of
-// the backend can compute a float32 sum with it. All ranks get the same result.
+// checkFormula returns the same error on all ranks: for an unsupported number of ranks, or if no
+// path of the backend can compute a float32 sum with the formula.
 func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if f == FormulaAny || ranks == 1 {
 		return nil
@@ -78,8 +78,7 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 		"not direct: %w", envDeterministic, plainErr, directErr)
 }
 
-// rejectDeterministic returns an error if reductions must be deterministic, for operations that
-// leave them to NCCL.
+// rejectDeterministic is for operations whose reductions NCCL runs.
 func (o *Options) rejectDeterministic(operation string) error {
 	if o.Deterministic == FormulaAny {
 		return nil

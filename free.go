@@ -19,7 +19,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 
 // checkOpen returns ErrClosed or ErrSuspended if the pool refuses calls. A call that has entered
 // the pool can omit it, because Close waits for the call.
-func (p *Pool) usable() error {
+func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)
 	}
@@ -43,7 +43,7 @@ func (p *Pool) free(b Buffer) error {
 		event.KindFree, p.core.Owner(), block.Segment, block.Offset, block.Size, 0)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	if p.events.active {
-		p.addresses.noteFree(block)
+		p.addresses.recordFree(block)
 		p.events.releaseOne()
 		return nil
 	}
@@ -57,8 +57,8 @@ func (p *Pool) freeSlowly(block alloc.Block, state alloc.State, err error) error
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	p.addresses.noteFree(block)
-	err = p.uses.noteFree(block, state)
+	p.addresses.recordFree(block)
+	err = p.uses.recordFree(block, state)
 	spin.Publish64(&p.frees, p.frees.Load()+1)
 	return err
 }
@@ -74,6 +74,6 @@ func (p *Pool) freeAfterClose(b Buffer) error {
 	if err != nil {
 		return fmt.Errorf("freeing a buffer: %w", err)
 	}
-	p.addresses.noteFree(block)
-	return p.segments.noteFree(p.segments.list[block.Segment])
+	p.addresses.recordFree(block)
+	return p.segments.recordFree(p.segments.list[block.Segment])
 }

@@ -9,9 +9,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Graph is captured work that can be launched repeatedly. The memory of a freed buffer returns to
-// the pool only when the graphs that use it are closed. Close a graph before the groups whose
-// collectives it contains, because Group.Close removes registrations that these need.
+// Graph is captured work that can be launched repeatedly. Buffers that it uses return to the pool
+// only when it is closed. Close it before the groups whose collectives it contains.
 type Graph struct {
 	rt   *Runtime
 	work driver.Graph
@@ -60,7 +59,7 @@ func (s *Stream) beginCapture() error {
 }
 
 // recordEvent records an event after the queued work. During a capture, it returns the event at the
-// capture's beginning; this suffices, because captured work pins its buffers.
+// capture's beginning, which suffices because captured work pins its buffers.
 func (s *Stream) recordEvent() (driver.Event, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
@@ -70,7 +69,7 @@ func (s *Stream) recordEvent() (driver.Event, error) {
 	return s.recordNewEvent()
 }
 
-// recordNewEvent requires that the caller holds s.recording and that the stream is not capturing.
+// recordNewEvent requires that the caller holds s.recording and the stream is not being captured.
 func (s *Stream) recordNewEvent() (driver.Event, error) {
 	e, err := s.rt.device.NewEvent()
 	if err != nil {
@@ -79,7 +78,7 @@ func (s *Stream) recordNewEvent() (driver.Event, error) {
 	return e, s.queue.Record(e)
 }
 
-// EndCapture returns the recorded graph. The capture ends even if EndCapture returns an error.
+// EndCapture returns the recorded graph. The capture ends even in case of an error.
 func (s *Stream) EndCapture() (*Graph, error) {
 	defer deliverAll(s.rt)
 	s.pinning.Lock()
@@ -113,7 +112,7 @@ func (s *Stream) endQueueCapture() (driver.Graph, error) {
 	return work, err
 }
 
-// pin keeps m's block allocated until the graph is closed. Without a capture, it returns false.
+// pin keeps m's block allocated until the graph is closed. It returns false without a capture.
 func (s *Stream) pin(m Memory) (bool, error) {
 	s.pinning.Lock()
 	defer s.pinning.Unlock()
@@ -143,9 +142,8 @@ func (s *Stream) noteUntracked(p *Pool) {
 	}
 }
 
-// Launch queues the captured work on a stream of the same Runtime. It returns ErrClosed or
-// ErrSuspended if the graph, or a pool or group that it uses, is closed or suspended, and
-// ErrCapturing if the stream is being captured.
+// Launch queues the work on a stream of the same Runtime that is not being captured. It returns
+// ErrClosed or ErrSuspended if the graph, or a pool or group that it uses, is closed or suspended.
 func (g *Graph) Launch(s *Stream) error {
 	if g == nil || g.work == nil {
 		return invalid("launching a nil or zero graph")
@@ -177,9 +175,9 @@ func (g *Graph) Launch(s *Stream) error {
 	return nil
 }
 
-// Close discards the graph. It does not wait, so all launches must have completed. All ranks of a
-// pool's domain must close graphs at the same points of the program, because the memory that
-// returns to the pool determines where later buffers are placed. A second Close does nothing.
+// Close discards the graph. All launches must have completed. All ranks of a pool's domain must
+// close graphs at the same points of the program, because later placements depend on it. A second
+// Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.work == nil {
 		return invalid("closing a nil or zero graph")

@@ -87,9 +87,9 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 		return nil, err
 	}
 	ranks, rank := subgroup(all, g.ranks, g.rank, int64(color))
-	id := fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.full, g.splitCount, color)
+	id := fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.fullID, g.splitCount, color)
 	limit := driver.NewLimit(g.Timeout())
-	sub, err := g.rt.connect(ctx, roster{full: id, ranks: ranks, rank: rank, limit: limit})
+	sub, err := g.rt.connect(ctx, roster{fullID: id, ranks: ranks, rank: rank, limit: limit})
 	if err != nil {
 		return nil, fmt.Errorf("splitting group %s: %w", g.id, err)
 	}
@@ -154,7 +154,7 @@ func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, r
 // Abort makes the group fail on all its ranks with ErrAborted. It does not wait.
 func (g *Group) Abort() {
 	g.life.abort()
-	_ = g.life.noteFault(g.comm.Cause())
+	_ = g.life.recordFault(g.comm.Cause())
 }
 
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
@@ -170,7 +170,8 @@ func (g *Group) Close() (err error) {
 		failed := g.life.close()
 		// Running collectives must end before their windows are deregistered.
 		errs := []error{g.comm.Close()}
-		failed = g.life.noteFaultOfCommunicator() || failed // Close may have found that a peer had failed
+		// Close may have found that a peer had failed.
+		failed = g.life.recordFaultOfCommunicator() || failed
 		for _, p := range g.rt.registry.allPools() {
 			errs = append(errs, p.registrar.dropGroup(g))
 		}

@@ -10,12 +10,12 @@ import (
 	"symmem/driver"
 )
 
-// groupSuspender implements Group.Suspend and Group.Resume. The group refuses calls in all states
-// but poolOpen. The state changes only while Group.mu is held. A repeated call reuses its plan (the
-// result of its checks) and does not check the state, so every change makes plans stale.
+// groupSuspender implements Group.Suspend and Group.Resume. suspendState changes only while
+// Group.mu is held. Each change makes plans (the results of the checks of earlier calls) stale,
+// because a repeated call with a plan does not check the state.
 type groupSuspender struct {
 	group *Group
-	// suspendState has the states of a pool, from poolOpen to poolResuming.
+	// suspendState is poolOpen, poolSuspending, poolSuspended or poolResuming.
 	suspendState atomic.Int32
 }
 
@@ -32,19 +32,17 @@ func (s *groupSuspender) hasFailed() bool {
 	return s.group.comm.Cause() != nil
 }
 
-// Suspend releases the group's device memory on all ranks until Resume is called: memory of
-// symmem's kernels and of messages and, with NCCL 2.29.7 or newer, NCCL's memory, which
-// Suspension.Released does not count. Addresses and captured graphs stay valid. All ranks of the
-// group must call Suspend. To suspend pools as well, suspend them first.
+// Suspend releases the group's device memory until Resume. With NCCL 2.29.7 or newer, this includes
+// NCCL's memory, which Suspension.Released does not count. Addresses and captured graphs stay
+// valid. All ranks must call Suspend. Suspend pools before the group.
 //
 // If a stream of any rank has unfinished work after a second, or a message has not been received,
-// all ranks return an ErrBusy that names the rank and the work. If any rank is capturing a stream,
-// all ranks return ErrCapturing. In both cases the group remains usable. During Suspend, other
-// goroutines must not make calls of the group or launch its graphs.
+// all ranks return ErrBusy; during a capture, they return ErrCapturing. The group then remains
+// usable. Other goroutines must not use the group or its graphs during Suspend.
 //
-// While the group is suspended, collectives, messages, registrations, SetPath and launches of its
-// graphs return ErrSuspended. The program must neither use the communicator of Handle nor replay
-// other libraries' graphs that contain calls of the group: on GPUs, that destroys the CUDA context.
+// While the group is suspended, its calls and graphs return ErrSuspended. The program must neither
+// use the communicator of Handle nor replay other libraries' graphs with calls of the group: on
+// GPUs, that destroys the CUDA context.
 func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	defer deliverAll(s.group.rt)
 	released, err := s.suspend(orBackground(ctx))
@@ -54,9 +52,9 @@ func (s *groupSuspender) Suspend(ctx context.Context) (Suspension, error) {
 	return released, err
 }
 
-// Resume allocates the memory of a suspended group again, at the same addresses. All ranks of the
-// group must call it. If any rank has too little memory, all ranks return an ErrOutOfMemory that
-// names the rank, and the group stays suspended.
+// Resume allocates the group's memory again, at the same addresses. All ranks must call it. If any
+// rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and the group
+// stays suspended.
 func (s *groupSuspender) Resume(ctx context.Context) error {
 	defer deliverAll(s.group.rt)
 	if err := s.resume(orBackground(ctx)); err != nil {
@@ -109,15 +107,14 @@ func (s *groupSuspender) prepareSuspend(
 		return ErrCapturing
 	}
 	limit := workLimit(s.group.limit.Get())
-	if err := unfinishedWork(ctx, s.group.rt, limit); err != nil {
+	if err := awaitAllStreams(ctx, s.group.rt, limit); err != nil {
 		return err
 	}
 	return comm.PrepareSuspend()
 }
 
 // compareAndPrepare checks that all ranks make the same call, and then runs prepare. If prepare
-// fails on some rank, all ranks return its error. prepare finds every message that was sent before
-// the call, because it runs after all ranks have begun the call. The caller must hold Group.mu.
+// fails on some rank, all ranks return its error. The caller must hold Group.mu.
 func (s *groupSuspender) compareAndPrepare(
 	ctx context.Context, tag string, prepare func() error,
 ) error {
@@ -147,7 +144,7 @@ func (s *groupSuspender) resume(ctx context.Context) error {
 	return nil
 }
 
-func suspendedGroup(windows []groupWindow) error {
+func checkNotSuspended(windows []groupWindow) error {
 	i := slices.IndexFunc(windows, func(w groupWindow) bool { return w.group.Suspended() })
 	if i < 0 {
 		return nil

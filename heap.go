@@ -16,7 +16,7 @@ type heap struct {
 	core      *alloc.Core
 	ledger    *ledger.Ledger
 	segments  *segmentTable
-	uses      *uses
+	uses      *useTracker
 	streams   *streamList
 	registrar *registrar
 }

@@ -144,10 +144,10 @@ func (i Interop) Retire(address uintptr) (Buffer, error) {
 // retired. If p is nil, Live counts the buffers of all pools, including closed ones.
 func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
-		return p.addresses.live()
+		return p.addresses.countLive()
 	}
 	for _, a := range i.rt.registry.ranges.all() {
-		n, size := a.pool.addresses.live()
+		n, size := a.pool.addresses.countLive()
 		buffers, bytes = buffers+n, bytes+size
 	}
 	return buffers, bytes

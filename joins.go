@@ -69,7 +69,7 @@ func (rt *Runtime) JoinWith(
 	err := rt.rankLists.announce(ctx, fullID, ranks, timeout.Get())
 	var g *Group
 	if err == nil {
-		r := roster{full: fullID, ranks: slices.Clone(ranks), rank: rank, limit: timeout}
+		r := roster{fullID: fullID, ranks: slices.Clone(ranks), rank: rank, limit: timeout}
 		g, err = rt.connect(ctx, r)
 	}
 	if err != nil && !cannotBeRankLoss(err) {
@@ -98,7 +98,7 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 		err = done(err)
 		rt.monitor.recordResult(err)
 	}()
-	operation := "joining group " + driver.GroupConfig{ID: r.full}.Name()
+	operation := "joining group " + driver.GroupConfig{ID: r.fullID}.Name()
 	err = rt.monitor.runWithRanks(ctx, operation, r.ranks, func(ctx context.Context) (err error) {
 		g, err = rt.connectUnmonitored(ctx, r)
 		return err
@@ -109,7 +109,7 @@ func (rt *Runtime) connect(ctx context.Context, r roster) (g *Group, err error) 
 func (rt *Runtime) connectUnmonitored(ctx context.Context, r roster) (*Group, error) {
 	life := newLifetime()
 	config := driver.GroupConfig{
-		ID: r.full, Ranks: r.ranks, Rank: r.rank, Timeout: r.limit, Check: rt.Check() == CheckEvery,
+		ID: r.fullID, Ranks: r.ranks, Rank: r.rank, Timeout: r.limit, Check: rt.Check() == CheckEvery,
 		Strict: !rt.opts.UnorderedMessages, Formula: rt.opts.Deterministic.driver(),
 		Owner: life,
 	}
@@ -131,7 +131,7 @@ func newGroup(
 	rt *Runtime, config *driver.GroupConfig, comm driver.Communicator, life *lifetime,
 ) *Group {
 	r := roster{
-		id: config.Name(), full: config.ID, key: handoff.NamespaceOf("group/" + config.ID),
+		id: config.Name(), fullID: config.ID, key: handoff.NamespaceOf("group/" + config.ID),
 		ranks: config.Ranks, rank: config.Rank, limit: config.Timeout,
 	}
 	g := &Group{roster: r, rt: rt, comm: comm, life: life}

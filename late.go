@@ -7,14 +7,12 @@ import (
 	"symmem/driver"
 )
 
-// LateWarning reports that live ranks keep this rank waiting. The wait continues until it succeeds
-// or times out; see [driver.LateWarning].
+// LateWarning reports live ranks that keep this rank waiting. The wait continues.
 type LateWarning = driver.LateWarning
 
 const defaultWarnAfter = 30 * time.Second
 
-// lateSettings returns the settings for warnings about late ranks. OnLate may block, so it gets a
-// goroutine.
+// lateSettings gives OnLate a goroutine, because it may block.
 func (o Options) lateSettings() driver.Late {
 	warn := o.logLate
 	if o.OnLate != nil {
@@ -25,7 +23,7 @@ func (o Options) lateSettings() driver.Late {
 	return driver.Late{After: max(0, o.WarnAfter), Warn: warn}
 }
 
-// logFault logs that a user function has panicked or exited its goroutine, if err is not nil.
+// logFault logs a panic or runtime.Goexit of a user function, if err is not nil.
 func (o Options) logFault(err error) {
 	if err != nil {
 		o.logger().Error("symmem: " + err.Error())
@@ -45,7 +43,7 @@ func (o Options) logLate(w LateWarning) {
 }
 
 // absenceWarner returns a function that warns about ranks that are missing at Open or have not left
-// yet. waited is how long this rank has waited. The function returns when it must be called again.
+// yet. The function returns the time until its next call.
 func (o Options) absenceWarner(
 	operation string,
 ) func(missing []int, waited time.Duration) time.Duration {

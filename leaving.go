@@ -14,8 +14,7 @@ func isAwaitingOthers(err error, ended []*rendezvous.EndedError) bool {
 	return errors.As(err, &absent) && !haveAllEnded(ended, absent.Ranks)
 }
 
-// newRankLeftError returns the error for a step that failed because ranks have left the world. If
-// one of them has stored a reason, the error contains it.
+// newRankLeftError includes the reason that a rank has stored.
 func newRankLeftError(operation string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}

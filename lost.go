@@ -19,22 +19,20 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// rankWatcher detects which ranks of the world have ended: their process has ended, or they have
+// rankWatcher detects which ranks of the world have ended: their processes have ended, or they have
 // closed their Runtime.
 type rankWatcher interface {
 	// Guard returns a context that is canceled when one of the ranks has ended, with a
 	// *rendezvous.EndedError as its cause. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// Ended returns those of the ranks that have ended, once isEnough accepts them or the context
-	// ends.
+	// Ended returns the ranks that have ended, once isEnough accepts them or the context ends.
 	Ended(ctx context.Context, ranks []int, isEnough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
-	// Leave leaves the world and stores the reason, or "", for the other ranks. On the rank that
-	// serves the store, it waits until the other ranks have left or the context ends.
+	// Leave gives other ranks the reason, or "". The rank that serves the store waits until the
+	// others have left or the context ends.
 	Leave(ctx context.Context, why string) error
 }
 
-// rankMonitor finds out whether a step of this rank failed because other ranks have ended.
 type rankMonitor struct {
 	watcher   rankWatcher
 	observer  driver.EndObserver // nil if the world's communicator cannot detect ended ranks
@@ -43,7 +41,7 @@ type rankMonitor struct {
 }
 
 const (
-	// leaveTimeout is the shortest wait of the rank with the store for the other ranks.
+	// leaveTimeout is the minimum wait of the rank that serves the store.
 	leaveTimeout = time.Second
 	// endDetectionDelay is the time that rankWatcher needs to detect the end of a process.
 	endDetectionDelay = time.Second
@@ -119,8 +117,8 @@ func endedWithoutLeaving(ended []*rendezvous.EndedError) []*rendezvous.EndedErro
 	})
 }
 
-// addObservedEnds adds the ranks whose end the communicator has observed, because the watcher misses
-// ends if the rank with the store has ended.
+// addObservedEnds adds the ranks whose end the communicator has observed, which the watcher misses
+// if the rank with the store has ended.
 func (m *rankMonitor) addObservedEnds(
 	ranks []int, ended []*rendezvous.EndedError,
 ) []*rendezvous.EndedError {

@@ -9,10 +9,10 @@ const (
 	MaxTag = driver.MaxTag
 )
 
-// maxEnds limits the number of MessageEnds in a rank's report, which must fit into one exchange.
+// maxEnds limits a rank's report, which must fit into one exchange.
 const maxEnds = driver.MaxPayload / 256
 
-// unmatchedPairs returns the pairs of ranks whose numbers of sent and received messages differ. A
+// unmatchedPairs returns the pairs of ranks with different counts of sent and received messages. A
 // Recv from any source can match any Send, so the receiver's totals for the tag must differ, too.
 func unmatchedPairs(ends []MessageEnds) []MessageEnds {
 	type pair struct{ src, dst, tag int }

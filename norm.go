@@ -3,33 +3,31 @@ package symmem
 import "symmem/driver"
 
 // NormArgs contains the arguments of AllReduceRMSNorm. The tensors must be contiguous and aligned
-// to 16 bytes, in any device memory. If Input and Output are symmetric memory, their segments and
-// offsets must be the same on all ranks. On GPUs, tensors of more than about 7 MiB must be
-// symmetric memory.
+// to 16 bytes. If Input and Output are symmetric memory, which they must be on GPUs above about
+// 7 MiB, their segments and offsets must be the same on all ranks.
 type NormArgs struct {
-	// Type is the type of Input, Output, Residual and Weight: BFloat16 or Float16. All fields
-	// except the tensors must be the same on all ranks.
+	// Type is the type of the next four tensors: BFloat16 or Float16. All fields except the tensors
+	// must be the same on all ranks.
 	Type DataType
 	// Input and Output have the shape [Rows, Hidden]. They must be the same memory or not overlap.
 	// With Quant, Output is optional; without it, the call may overwrite Input.
 	Input, Output Memory
-	// Residual has the shape [Rows, Hidden], is updated, and must have the same contents on all
-	// ranks. Weight has the shape [Hidden]. These two must not overlap another buffer.
+	// Residual has the shape [Rows, Hidden]. It is updated, and is the same on all ranks. Weight has
+	// the shape [Hidden]. These two must not overlap another buffer.
 	Residual, Weight Memory
 	// Rows can be 0. Hidden must be a multiple of 8, at most 16384.
 	Rows, Hidden int64
-	// Epsilon is added to the mean of the squares. It must be between 0 and 1.
+	// Epsilon, from 0 to 1, is added to the mean of the squares.
 	Epsilon float32
-	// WeightBias is added to each weight. It must be between -1 and 1; Gemma's norm uses 1.
+	// WeightBias, from -1 to 1, is added to each weight. Gemma's norm uses 1.
 	WeightBias float32
 	Quant      Quant
-	// Quantized has the shape [Rows, Hidden] and elements of 8 bits (float8, e4m3). It receives the
-	// elements of Output, each divided by its scale.
+	// Quantized has the shape [Rows, Hidden] and the type float8 (e4m3). It receives the elements of
+	// Output, each divided by its scale.
 	Quantized Memory
-	// Scales contains float32 values and must be aligned to 4 bytes. For QuantStatic, every rank
-	// provides one value. For the other kinds, the call writes the scales: that of group g of row r
-	// is element r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides are 0, the scales are stored
-	// row by row without gaps.
+	// Scales contains float32 values. For QuantStatic, every rank provides one. For the other kinds,
+	// the call writes the scale of group g of row r to r*ScaleStrides[0] + g*ScaleStrides[1]. If both
+	// strides are 0, the scales are stored row by row without gaps.
 	Scales       Memory
 	ScaleStrides [2]int64
 }

@@ -8,15 +8,14 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Observer receives memory events in their order. Each function runs on a new goroutine with the
-// pool's lock held, so it must return quickly and must not call symmem. If a function panics, the
-// panic is logged and the operation continues. Nil functions are skipped.
+// Observer receives memory events in their order. Functions run on a new goroutine with the pool's
+// lock held, so they must return quickly and must not call symmem. Panics are logged. Nil functions
+// are skipped.
 type Observer struct {
-	// SegmentAlloc is called after a segment has been mapped. SegmentFree is called before a
-	// segment is unmapped, after all its windows have been deregistered.
+	// SegmentAlloc is called after mapping a segment, and SegmentFree before unmapping it.
 	SegmentAlloc, SegmentFree func(SegmentEvent)
-	// Register is called after a segment has been registered with a group. Deregister is called
-	// before the segment is deregistered or, if the group has been closed, afterwards.
+	// Register is called after registering a segment with a group. Deregister is called before its
+	// deregistration or, if the group has been closed, afterwards.
 	Register, Deregister func(WindowEvent)
 }
 
@@ -28,13 +27,13 @@ type SegmentEvent struct {
 	Bytes   int64
 }
 
-// WindowEvent describes the registration of a segment with a group.
+// WindowEvent describes a registration with a group.
 type WindowEvent struct {
 	SegmentEvent
 	Group *Group
 }
 
-// observers holds the observers of a Runtime. The list is replaced, so readers need no lock.
+// observers replaces its list, so readers need no lock.
 type observers struct {
 	mu   *ranked.Mutex[runtimeMu] // for changes of the list
 	list atomic.Pointer[[]*Observer]

@@ -51,7 +51,7 @@ func WithChecks(g *Group, windowed, direct func(*driver.Call) error) *Group {
 
 // WithPathChecks is like WithChecks, but also takes a check for the plain path.
 func WithPathChecks(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
-	config := driver.GroupConfig{ID: g.full, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
+	config := driver.GroupConfig{ID: g.fullID, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
 	life := newLifetime()
 	narrowed := newGroup(g.rt, &config, narrow{g.comm, plain, windowed, direct}, life)
 	life.ctx = g.life.ctx

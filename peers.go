@@ -6,17 +6,17 @@ import (
 	"symmem/driver"
 )
 
-// PeerAddresses returns the addresses at which this process can access the buffer on every rank of
-// a group, in group order. On GPUs, kernels and copies on this rank's device can use them. The
-// caller must synchronize its accesses with those of other ranks, for example with Group.Barrier.
+// PeerAddresses returns the addresses of the buffer on every rank of a group, in group order, for
+// this process and kernels on its device. The caller must synchronize accesses between ranks, for
+// example with Group.Barrier.
 //
 // The addresses are valid until the group or the pool is closed, or the buffer is freed and
-// Pool.Trim unmaps its segment. Work that uses them must be complete by then. They must not be used
+// Pool.Trim unmaps its segment; work that uses them must be complete by then. They must not be used
 // while the pool is suspended.
 //
 // PeerAddresses does not communicate. It returns ErrInvalid if the buffer is not registered with
-// the group (see Pool.Register and Scope), ErrUnsupported on every rank if some ranks cannot map
-// each other's memory, and ErrSuspended if the pool is suspended on this rank.
+// the group (see Pool.Register and Scope), and ErrUnsupported on all ranks if some ranks cannot map
+// each other's memory.
 func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	if b.memory.pool == nil {
 		return nil, fmt.Errorf("addresses of the zero buffer: %w", ErrForeign)
@@ -24,7 +24,7 @@ func (b Buffer) PeerAddresses(g *Group) ([]uintptr, error) {
 	return peerAddresses(g, b.Address(), b.Size())
 }
 
-// findUsable returns the window that contains a range of addresses. Its errors begin with subject.
+// findUsable returns an address range's window. Its errors begin with subject.
 func findUsable(g *Group, address uintptr, bytes int64, subject string) (*windowEntry, error) {
 	if g == nil {
 		return nil, invalid("%s: the group is nil", subject)
@@ -34,7 +34,7 @@ func findUsable(g *Group, address uintptr, bytes int64, subject string) (*window
 		return nil, invalid("%d bytes at %#x are not registered with group %s: end a scope of the "+
 			"group, or call Pool.Register", bytes, address, g.id)
 	}
-	if err := entry.pool.usable(); err != nil {
+	if err := entry.pool.checkOpen(); err != nil {
 		return nil, fmt.Errorf("%s in group %s: %w", subject, g.id, err)
 	}
 	return entry, nil

@@ -5,12 +5,11 @@ type Placement uint8
 
 // The placements.
 const (
-	// PlaceByCreation selects the block with the lowest (segment ordinal, offset), which is the
-	// same on every rank that makes the same requests.
+	// PlaceByCreation selects the block with the lowest (segment ordinal, offset), the same on every
+	// rank with the same requests.
 	PlaceByCreation Placement = iota
-	// PlaceByAddress selects the block with the lowest address, as PyTorch did up to 2.11.
-	// Addresses differ between ranks, so placements may differ, too. Use it only to demonstrate
-	// such errors, or to replay traces.
+	// PlaceByAddress selects the block with the lowest address, as PyTorch did up to 2.11. Addresses
+	// and thus placements may differ between ranks: use it only to show that, or to replay traces.
 	PlaceByAddress
 )
 
@@ -32,6 +31,6 @@ const (
 	// SizeDoubling makes each segment as large as all earlier segments together.
 	SizeDoubling Sizing = iota
 	// SizeAsPyTorch sizes segments and splits blocks as PyTorch's caching allocator does, to replay
-	// the requests of a PyTorch program.
+	// its requests.
 	SizeAsPyTorch
 )

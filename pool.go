@@ -62,7 +62,7 @@ type Pool struct {
 	history   history
 	suspicion suspicion
 	registrar registrar
-	uses      uses
+	uses      useTracker
 	heap      heap
 	addresses addresses
 	realigner realigner
@@ -118,7 +118,7 @@ func (p *Pool) connect() {
 		mu: mu, pool: p, rt: rt, domain: p.domain, memberships: map[*Group]*membership{},
 		segments: &p.segments, suspicion: &p.suspicion, history: &p.history, events: &p.events,
 	}
-	p.uses = uses{
+	p.uses = useTracker{
 		mu: mu, core: p.core, ledger: p.ledger, events: &p.events, segments: &p.segments,
 		streams: &rt.streams, useEndEvents: map[alloc.StreamPoint]driver.Event{},
 	}
@@ -197,7 +197,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 		p.noteAllocAt(block, bytes, site)
 	}
 	if p.events.active {
-		p.addresses.noteAlloc(b)
+		p.addresses.recordAlloc(b)
 		p.events.releaseOne()
 		return b, nil
 	}

@@ -19,9 +19,8 @@ func ranksKey(id string, rank int) string {
 	return fmt.Sprintf("ranks/%q/%d", id, rank)
 }
 
-// announce stores this rank's list for a group and compares it with that of the lowest rank in it,
-// if already stored. If the store does not respond within the timeout, announce returns an
-// AbsentError that names the rank that serves the store.
+// announce stores this rank's list for a group and compares it with that of the lowest rank, if
+// stored. If the store does not respond in time, the AbsentError names the rank that serves it.
 func (l *rankLists) announce(
 	ctx context.Context, id string, ranks []int, timeout time.Duration,
 ) error {
@@ -43,8 +42,7 @@ func (l *rankLists) announce(
 	}
 }
 
-// findDifference returns an error if another rank has passed a different list for the group. The
-// backend's error may not show that.
+// findDifference returns an error if another rank has passed a different list.
 func (l *rankLists) findDifference(id string, ranks []int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endDetectionDelay/2)
 	defer cancel()

@@ -46,7 +46,7 @@ func (r *realigner) markSuspect(failedGroup *lifetime) {
 func (r *realigner) mustRealign(g *roster, address uintptr, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.suspicion.raisedFor(g) && !r.wasLiveBeforeFault(address, bytes)
+	return r.suspicion.isRaisedFor(g) && !r.wasLiveBeforeFault(address, bytes)
 }
 
 // wasLiveBeforeFault requires that the caller holds mu.
@@ -120,12 +120,12 @@ func (r *realigner) rebuild(
 	r.events.collect()
 	history.Restart(start, digestOfArrangement(arrangement, inventories[0]))
 	r.events.recordRestart(start)
-	r.suspicion.noteRealigned(g)
+	r.suspicion.recordRealigned(g)
 	var toUnmap []*segment
 	for _, s := range unusedSegments {
 		toUnmap = append(toUnmap, segments.list[s.Ordinal])
 	}
-	slices.SortFunc(toUnmap, byOrdinal)
+	slices.SortFunc(toUnmap, compareOrdinals)
 	return toUnmap
 }
 

@@ -58,7 +58,7 @@ func (r *registrar) ensureMembership(g *Group) (*membership, error) {
 		return nil, invalid("group %s has ranks outside the pool's domain %s", g.id, r.domain.id)
 	}
 	m := &membership{pool: r.pool, group: g, windows: map[*segment]driver.Window{}}
-	m.hasPending.Store(r.suspicion.raisedFor(&g.roster) ||
+	m.hasPending.Store(r.suspicion.isRaisedFor(&g.roster) ||
 		slices.ContainsFunc(r.segments.list, (*segment).canRegister))
 	r.memberships[g] = m
 	return m, nil
@@ -202,8 +202,8 @@ func (r *registrar) registerSegment(ctx context.Context, m *membership, s *segme
 
 func (r *registrar) deregister(s *segment) error {
 	errs := []error{deregisterAdopted(r.rt, s)}
-	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
-	for _, m := range slices.SortedFunc(maps.Values(r.memberships), byKey) {
+	compareKeys := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
+	for _, m := range slices.SortedFunc(maps.Values(r.memberships), compareKeys) {
 		errs = append(errs, r.deregisterWindow(m, s))
 	}
 	return errors.Join(errs...)
@@ -226,7 +226,7 @@ func (r *registrar) deregisterWindow(m *membership, s *segment) error {
 func (r *registrar) dropGroup(g *Group) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.suspicion.outsideGroups, g.full)
+	delete(r.suspicion.outsideGroups, g.fullID)
 	m := r.memberships[g]
 	if m == nil || r.segments.closed {
 		return nil

@@ -8,12 +8,12 @@ import (
 )
 
 type roster struct {
-	id    string // the name in messages
-	full  string // unique among all groups, and the same on all ranks
-	key   uint64 // a hash of full
-	ranks []int  // world ranks in group order
-	rank  int    // this rank's number in the group
-	limit *driver.Limit
+	id     string // the name in messages
+	fullID string // unique among all groups, and the same on all ranks
+	key    uint64 // a hash of fullID
+	ranks  []int  // world ranks in group order
+	rank   int    // this rank's number in the group
+	limit  *driver.Limit
 }
 
 // contains reports whether all ranks of another group belong to this group.

@@ -173,7 +173,7 @@ func (rt *Runtime) open(ctx context.Context) error {
 		return err
 	}
 	world, err := rt.connect(ctx, roster{
-		full: "world", ranks: all, rank: rt.rank, limit: driver.NewLimit(rt.opts.Timeout),
+		fullID: "world", ranks: all, rank: rt.rank, limit: driver.NewLimit(rt.opts.Timeout),
 	})
 	if err != nil {
 		return err

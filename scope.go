@@ -16,9 +16,9 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// After a panic or an early return, Abandon ends the scope and registers nothing, because other
-// ranks may not reach the end of the scope. The buffers remain allocated; a later scope registers
-// their memory. A Scope must not be copied and is not safe for concurrent use.
+// After a panic or an early return, Abandon registers nothing, because other ranks may not reach
+// the end of the scope; a later scope registers the memory. A Scope must not be copied and is not
+// safe for concurrent use.
 type Scope struct {
 	pool       *Pool
 	group      *Group
@@ -28,9 +28,7 @@ type Scope struct {
 }
 
 // Begin opens a scope for a group. If the group cannot register the pool's memory, Alloc and End
-// return an error.
-//
-// Begin must stay small enough for inlining, so that the Scope is not allocated on the heap.
+// return an error. Begin can be inlined, so that the Scope needs no heap allocation.
 func (p *Pool) Begin(g *Group) *Scope {
 	s := &Scope{pool: p, group: g}
 	s.membership, s.err = beginGroupScope(p, g)
@@ -49,8 +47,7 @@ func beginGroupScope(p *Pool, g *Group) (*membership, error) {
 	return p.registrar.findMembership(g)
 }
 
-// BeginDisabled opens a scope whose buffers are never registered, for code that does not need
-// symmetric memory.
+// BeginDisabled opens a scope that registers nothing.
 func (p *Pool) BeginDisabled() *Scope {
 	p.rt.local.events.recordScope(event.KindScopeBegin, nil)
 	return &Scope{pool: p.rt.local}
@@ -59,7 +56,7 @@ func (p *Pool) BeginDisabled() *Scope {
 // Enabled reports whether the scope registers its memory with a group.
 func (s *Scope) Enabled() bool { return s.group != nil }
 
-// Alloc returns a buffer for use on the default stream. See Pool.Alloc.
+// Alloc calls Pool.Alloc. After the end of the scope, it returns ErrClosed.
 func (s *Scope) Alloc(bytes int64) (Buffer, error) {
 	if err := s.checkUsable(); err != nil {
 		return Buffer{}, err
@@ -67,7 +64,7 @@ func (s *Scope) Alloc(bytes int64) (Buffer, error) {
 	return s.pool.Alloc(bytes)
 }
 
-// AllocOn returns a buffer for use on a stream. See Pool.AllocOn.
+// AllocOn calls Pool.AllocOn. After the end of the scope, it returns ErrClosed.
 func (s *Scope) AllocOn(stream *Stream, bytes int64) (Buffer, error) {
 	if err := s.checkUsable(); err != nil {
 		return Buffer{}, err
@@ -86,8 +83,7 @@ func (s *Scope) checkUsable() error {
 }
 
 // End ends the scope and registers new segments. If there are any, all ranks of the group must call
-// End; otherwise, it takes a few nanoseconds and does not communicate. After End or Abandon, it
-// returns ErrClosed; for other errors, see Pool.Register.
+// End; otherwise, it does not communicate. For its errors, see Pool.Register.
 func (s *Scope) End(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if err := s.checkUsable(); err != nil {
@@ -117,8 +113,7 @@ func (s *Scope) abandonOpen() {
 	}
 }
 
-// With calls run with a new scope. It then calls Scope.End, or Scope.Abandon if run returns an
-// error or panics.
+// With calls run with a new scope, and then Scope.End or, after an error or a panic, Scope.Abandon.
 func (p *Pool) With(ctx context.Context, g *Group, run func(*Scope) error) error {
 	ctx = orBackground(ctx)
 	if run == nil {

@@ -20,8 +20,7 @@ type segment struct {
 	ordinal int32 // index in segmentTable.list
 	bytes   int64
 	stream  uint32 // number of the stream that it was mapped for
-	// releasing is set if the segment will be unmapped and must not be registered; guarded by
-	// Pool.mu.
+	// releasing is set before unmapping, to prevent a registration; guarded by Pool.mu.
 	releasing bool
 	holdCount int // users that need the segment mapped; guarded by Pool.mu
 }
@@ -29,11 +28,11 @@ type segment struct {
 // canRegister requires that the caller holds Pool.mu. s is nil if the segment has been unmapped.
 func (s *segment) canRegister() bool { return s != nil && !s.releasing }
 
-func byOrdinal(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
+func compareOrdinals(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
-// arenaSizes lists the sizes in bytes of the address range (arena) that a pool tries to reserve.
-// The first exceeds the memory of a device, because a pool does not reuse addresses. The others are
-// for processes with few free addresses, for example because of ulimit -v.
+// arenaSizes lists the sizes of the address range that a pool tries to reserve. The first exceeds
+// the memory of a device, because a pool does not reuse addresses. The others are for processes
+// with few free addresses, for example because of ulimit -v.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
 func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
@@ -46,8 +45,8 @@ func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) 
 	return arena, bytes, err
 }
 
-// segmentTable maps and unmaps the segments of a pool. Callers must hold mu, except for releaseAll
-// and forEachMapped.
+// segmentTable maps and unmaps a pool's segments. Callers must hold mu, except for releaseAll and
+// forEachMapped.
 type segmentTable struct {
 	mu     *ranked.Spin[poolMu]
 	list   []*segment // by ordinal; nil if unmapped; guarded by mu
@@ -103,7 +102,7 @@ func (t *segmentTable) mapped() []*segment {
 }
 
 // holdSegments keeps segments mapped: those from ordinal first on that can be registered and that
-// isWanted accepts. It returns them.
+// isWanted accepts.
 func (t *segmentTable) holdSegments(first int32, isWanted func(*segment) bool) []*segment {
 	var held []*segment
 	for _, s := range t.list[first:] {
@@ -124,7 +123,7 @@ func (t *segmentTable) releaseAll(held []*segment) {
 	}
 }
 
-// release ends a hold. After the last one, it unmaps the segment.
+// release unmaps the segment after its last hold.
 func (t *segmentTable) release(s *segment) error {
 	if s.holdCount--; s.holdCount > 0 {
 		return nil
@@ -133,13 +132,13 @@ func (t *segmentTable) release(s *segment) error {
 }
 
 // forEachMapped skips segments that have been unmapped. The caller must not hold mu.
-func (t *segmentTable) forEachMapped(segments []*segment, do func(*segment) error) error {
+func (t *segmentTable) forEachMapped(segments []*segment, run func(*segment) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var errs []error
 	for _, s := range segments {
 		if t.list[s.ordinal] != nil {
-			errs = append(errs, do(s))
+			errs = append(errs, run(s))
 		}
 	}
 	return errors.Join(errs...)
@@ -155,8 +154,7 @@ func (t *segmentTable) unmap(s *segment) error {
 	return panicIfClosedTwice(s.memory.Unmap())
 }
 
-// panicIfClosedTwice returns err, the result of closing a window or segment. With the build tag
-// invariants, it panics if err is ErrClosed.
+// panicIfClosedTwice panics if err is ErrClosed, with the build tag invariants.
 func panicIfClosedTwice(err error) error {
 	if invariants.Enabled && errors.Is(err, ErrClosed) {
 		panic("symmem: closed twice: " + err.Error())
@@ -184,8 +182,8 @@ func (t *segmentTable) close(live map[*segment]int) error {
 	return errors.Join(append(errs, t.arena.Keep(t.nextOffset))...)
 }
 
-// recordFree records a Free after Close, which may unmap the segment.
-func (t *segmentTable) noteFree(s *segment) error {
+// recordFree is for a Free after Close.
+func (t *segmentTable) recordFree(s *segment) error {
 	if t.liveBuffers[s]--; t.liveBuffers[s] > 0 {
 		return nil
 	}

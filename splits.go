@@ -6,18 +6,17 @@ import (
 	"symmem/driver"
 )
 
-// Splits divides a buffer into one part for each rank of the group, in group order. For AllToAllV,
-// it divides both buffers. Counts and offsets are in elements. Without offsets, the parts are
-// contiguous. See [driver.Splits].
+// Splits divides a buffer (for AllToAllV, both buffers) into a part for each rank, in group order.
+// Counts and offsets are in elements. Without offsets, the parts are contiguous.
 type Splits = driver.Splits
 
-// Contiguous returns the splits of buffers whose parts are contiguous, in group order.
+// Contiguous returns the splits of buffers with contiguous parts.
 func Contiguous(sendCounts, recvCounts []int64) Splits {
 	s := Splits{SendCounts: sendCounts, RecvCounts: recvCounts}
 	return *s.WithOffsets()
 }
 
-// evenSplits returns splits in which every rank has the same count, or nil.
+// evenSplits gives every rank the same count, or returns nil for other operations.
 func evenSplits(o Operation, count int64, ranks int) *Splits {
 	counts := slices.Repeat([]int64{count}, ranks)
 	switch o {
@@ -47,9 +46,8 @@ func cloneSplits(s *Splits) *Splits {
 	}
 }
 
-// locateUneven implements locations for AllGatherV and ReduceScatterV. Only the divided buffer must
-// lie in a window, because peers access no other. Its parts must be contiguous, because peers
-// compute the beginning of a part from the counts.
+// locateUneven is for AllGatherV and ReduceScatterV. Only the divided buffer must lie in a window,
+// and its parts must be contiguous, because peers compute their beginnings from the counts.
 func locateUneven(
 	table *windowTable, call *driver.Call, sendBytes, recvBytes int64,
 ) (found locations) {

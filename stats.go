@@ -2,19 +2,17 @@ package symmem
 
 // PoolStats describes a pool at a point in time. Sizes are in bytes.
 type PoolStats struct {
-	// Used is the size of all allocated blocks.
-	Used int64 `json:"used"`
-	// Requested is the size that callers requested for these blocks.
+	// Used is the size of all allocated blocks, and Requested what callers requested for them.
+	Used      int64 `json:"used"`
 	Requested int64 `json:"requested"`
 	// HighWater is the maximum of Used so far.
 	HighWater int64 `json:"high_water"`
 	// Cached is the size of all free blocks.
 	Cached      int64 `json:"cached"`
 	LargestFree int64 `json:"largest_free"`
-	// Deferred is the size of the blocks in Used that have been freed but may still be used by
-	// other streams.
+	// Deferred is the part of Used that has been freed but may still be in use on other streams.
 	Deferred int64 `json:"deferred"`
-	// Pinned is the size of the blocks in Used that graphs use.
+	// Pinned is the part of Used that graphs use.
 	Pinned   int64 `json:"pinned"`
 	Segments int   `json:"segments"`
 	// Windows counts each segment once for each group that has registered it.
@@ -26,11 +24,11 @@ type PoolStats struct {
 // GroupStats contains a group's counters and settings.
 type GroupStats struct {
 	Windows int `json:"windows"`
-	// Registrations is the number of calls that have registered segments.
+	// Registrations counts calls that have registered segments.
 	Registrations uint64 `json:"registrations"`
-	// Agreements is the number of comparisons of ledgers that have found no difference.
+	// Agreements counts comparisons of ledgers without a difference.
 	Agreements uint64 `json:"agreements"`
-	// Paths contains the number of collectives on each path, including replays of graphs.
+	// Paths counts collectives by path, including replays of graphs.
 	Paths  map[string]uint64 `json:"paths"`
 	Tuning Tuning            `json:"tuning"`
 }

@@ -228,7 +228,7 @@ func (l *streamList) close() (errs []error) {
 	}
 	closing.Wait()
 	for _, err := range closed {
-		for _, err := range parts(err) {
+		for _, err := range splitJoined(err) {
 			errs = append(errs, awaitStreamCause(err))
 		}
 	}

@@ -191,11 +191,11 @@ func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool
 	if capturing {
 		return ErrCapturing
 	}
-	if err := unfinishedWork(ctx, s.pool.rt, workLimit(s.timeout())); err != nil {
+	if err := awaitAllStreams(ctx, s.pool.rt, workLimit(s.timeout())); err != nil {
 		return err
 	}
 	windows := s.listWindows()
-	if err := suspendedGroup(windows); err != nil {
+	if err := checkNotSuspended(windows); err != nil {
 		return err
 	}
 	if err := checkAdoptedWindows(s.pool.rt, held); err != nil {
@@ -256,7 +256,7 @@ func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	if g != nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		fault = s.agree(ctx, g, "resume", suspendedGroup(s.listWindows()))
+		fault = s.agree(ctx, g, "resume", checkNotSuspended(s.listWindows()))
 		if fault != nil && g.comm.Cause() == nil {
 			return false, fault
 		}

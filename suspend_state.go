@@ -25,8 +25,8 @@ func (s *suspender) listWindows() []groupWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var windows []groupWindow
-	byKey := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
-	for _, m := range slices.SortedFunc(maps.Values(s.registrar.memberships), byKey) {
+	compareKeys := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
+	for _, m := range slices.SortedFunc(maps.Values(s.registrar.memberships), compareKeys) {
 		for _, segment := range s.segments.mapped() {
 			if w := m.windows[segment]; w != nil {
 				windows = append(windows, groupWindow{m.group, segment, w})
@@ -62,9 +62,9 @@ func (s *suspender) awaitStateChange(ctx context.Context) error {
 	return poll(ctx, func() bool { return !isChanging() })
 }
 
-// unfinishedWork waits for the work on all streams, and returns ErrBusy after the time limit. It
+// awaitAllStreams waits for the work on all streams, and returns ErrBusy after the time limit. It
 // returns ErrCapturing if a stream is being captured.
-func unfinishedWork(ctx context.Context, rt *Runtime, limit time.Duration) error {
+func awaitAllStreams(ctx context.Context, rt *Runtime, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for _, s := range rt.streams.all() {

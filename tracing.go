@@ -9,12 +9,11 @@ import (
 	"symmem/trace"
 )
 
-// envTrace provides Options.Trace if the program does not set it.
 const envTrace = "SYMMEM_TRACE"
 
 type recording struct {
-	trace   *trace.Writer // nil if there is no trace; set before there are pools and groups
-	onEvent bool          // whether there is an OnEvent
+	trace   *trace.Writer // or nil; set before there are pools and groups
+	onEvent bool
 	mu      *ranked.Mutex[runtimeMu]
 	closed  bool                   // guarded by mu
 	boxes   []weak.Pointer[outbox] // guarded by mu
@@ -33,8 +32,8 @@ func (r *recording) open(o *Options, rank, size int) (err error) {
 
 func (r *recording) active() bool { return r.onEvent || r.trace != nil }
 
-// connect makes an outbox, the queue of events of a pool or group, write to the trace if there is
-// one. It must be called before other goroutines use the outbox.
+// connect makes an outbox (the queue of events of a pool or group) write to the trace. It must be
+// called before other goroutines use the outbox.
 func (r *recording) connect(box *outbox) {
 	if r.trace == nil {
 		return
@@ -53,7 +52,7 @@ func (r *recording) connect(box *outbox) {
 	r.boxes = append(r.boxes, weak.Make(box))
 }
 
-// close ends the trace, so that later events are not recorded. The caller must not hold a lock.
+// close requires that the caller holds no lock.
 func (r *recording) close() error {
 	if r.trace == nil {
 		return nil

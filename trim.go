@@ -99,6 +99,6 @@ func (t *trimmer) removeEmptySegments(minBytes int64) []*segment {
 			Kind: event.KindTrim, Stream: s.stream, Segment: s.ordinal, Size: trimmed.Bytes,
 		}, 0)
 	}
-	slices.SortFunc(segments, byOrdinal)
+	slices.SortFunc(segments, compareOrdinals)
 	return segments
 }

@@ -12,7 +12,7 @@ import (
 	"symmem/internal/tuning"
 )
 
-// BuiltInTuning is the value of Options.Tuning that selects the built-in table.
+// BuiltInTuning as Options.Tuning selects the built-in table.
 const BuiltInTuning = "built-in"
 
 // Environment variables for Options.Tuning and Options.Path.
@@ -21,22 +21,19 @@ const (
 	envPath   = "SYMMEM_PATH"
 )
 
-// Tuning describes how a group chooses the path of a call (the way in which it runs, such as plain
-// or direct).
+// Tuning describes how a group chooses the path of a call: the way in which it runs.
 type Tuning struct {
-	// Table is the name of the tuning table, with its file if it was read from one.
+	// Table is the name of the tuning table, and its file if it has one.
 	Table string `json:"table"`
 	// Digest is a hash of the parts of the table that affect the choice.
 	Digest string `json:"digest"`
-	// Path is the group's choice, such as "auto".
-	Path string `json:"path"`
-	// Machines is the number of machines on which the group's ranks run.
-	Machines int `json:"machines"`
+	// Path is the group's setting, such as "auto".
+	Path     string `json:"path"`
+	Machines int    `json:"machines"`
 }
 
-// TuningFile returns the path of the tuning file for a device and a number of ranks, in the user's
-// configuration directory. The command symmem tune writes the file, and Open reads it. If the
-// directory is unknown, TuningFile returns an error.
+// TuningFile returns the path of the file with the tuning table for a device and a number of ranks.
+// The command symmem tune writes it to the user's configuration directory.
 func TuningFile(device string, ranks int) (string, error) {
 	folder, err := os.UserConfigDir()
 	if err != nil {
@@ -58,13 +55,13 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// settings are exchanged by the ranks when they create a group. Terms must be the same on all
-// ranks; otherwise, the ranks could wait for each other in different collectives.
+// settings are exchanged when a group is created. If Terms differed between ranks, they could wait
+// for each other in different collectives.
 type settings struct {
 	Terms      []setting `json:"terms"`
 	Machine    string    `json:"machine"`
 	TableError string    `json:"table_error,omitempty"`
-	// Suspect is set if a pool's layout may differ between ranks after a failure.
+	// Suspect means that a pool's layout may differ between ranks after a failure.
 	Suspect bool `json:"suspect,omitempty"`
 }
 
@@ -74,8 +71,8 @@ type setting struct {
 	Text  string `json:"text,omitempty"` // replaces Value in messages if it is not empty
 }
 
-// machineName returns NCCL_HOSTID, or the host name with the boot id, as NCCL does. The host name
-// does not suffice, because containers on several machines can share it.
+// machineName returns the same name as NCCL. The host name does not suffice, because containers on
+// several machines can share it.
 func machineName() string {
 	if id := os.Getenv("NCCL_HOSTID"); id != "" {
 		return id
@@ -109,7 +106,7 @@ func compareSettings(byRank []settings, ranks []int) error {
 	return nil
 }
 
-// describeDifferences lists the ranks' values of a term, or returns "" if they are the same.
+// describeDifferences returns "" if all values of the term are the same.
 func describeDifferences(byRank []settings, ranks []int, termIndex int) string {
 	var distinctTerms []setting
 	ranksByValue := map[string][]int{}

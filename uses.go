@@ -11,9 +11,9 @@ import (
 	"symmem/internal/ranked"
 )
 
-// uses records which streams and graphs use the blocks of a pool. A block that is freed during a
-// use is deferred: it becomes free when its uses have ended.
-type uses struct {
+// useTracker records which streams and graphs use the blocks of a pool. A block that is freed while
+// it is used is deferred: it becomes free when its uses have ended.
+type useTracker struct {
 	mu       *ranked.Spin[poolMu]
 	core     *alloc.Core
 	ledger   *ledger.Ledger
@@ -24,7 +24,7 @@ type uses struct {
 	useEndEvents map[alloc.StreamPoint]driver.Event
 }
 
-func (u *uses) addUse(m Memory, s *Stream) error {
+func (u *useTracker) addUse(m Memory, s *Stream) error {
 	u.mu.Lock()
 	defer u.events.release()
 	err := errPoolClosed
@@ -39,13 +39,13 @@ func (u *uses) addUse(m Memory, s *Stream) error {
 }
 
 // renewUse must be called after the work of the use has been queued.
-func (u *uses) renewUse(m Memory, s *Stream) {
+func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.core.UseAgain(m.handle, s.number)
 }
 
-func (u *uses) pin(m Memory) error {
+func (u *useTracker) pin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if _, err := u.core.Pin(m.handle); err != nil {
@@ -54,7 +54,7 @@ func (u *uses) pin(m Memory) error {
 	return nil
 }
 
-func (u *uses) unpin(m Memory) error {
+func (u *useTracker) unpin(m Memory) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.segments.closed {
@@ -65,7 +65,7 @@ func (u *uses) unpin(m Memory) error {
 		return fmt.Errorf("closing a graph: %w", err)
 	}
 	if state == alloc.Deferred {
-		return u.noteFree(block, state)
+		return u.recordFree(block, state)
 	}
 	u.recordReturns()
 	return nil
@@ -76,7 +76,7 @@ var freeEventKinds = [...]event.Kind{
 }
 
 // recordFree requires that the caller holds mu.
-func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
+func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 	u.ledger.AppendWithoutSite(freeEventKinds[state], u.core.Owner(), b.Segment, b.Offset, b.Size, 0)
 	if state == alloc.Deferred {
 		return u.recordUseEnds()
@@ -86,7 +86,7 @@ func (u *uses) noteFree(b alloc.Block, state alloc.State) error {
 
 // recordUseEnds records an event on every stream that used the block that the core has just
 // deferred. Closed streams have no unfinished work. The caller must hold mu.
-func (u *uses) recordUseEnds() error {
+func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
 		useEnd, err := u.streams.byNumber(point.Stream).recordEvent()
@@ -103,7 +103,7 @@ func (u *uses) recordUseEnds() error {
 
 // awaitUses makes s wait, on the device, for the uses of deferred blocks that the core has freed. A
 // failure of that work does not affect s. The caller must hold mu.
-func (u *uses) awaitUses(s *Stream) error {
+func (u *useTracker) awaitUses(s *Stream) error {
 	for _, point := range u.core.Waits() {
 		if err := u.awaitUse(s, point); err != nil {
 			return fmt.Errorf("waiting for another stream that used the memory: %w", err)
@@ -113,7 +113,7 @@ func (u *uses) awaitUses(s *Stream) error {
 	return nil
 }
 
-func (u *uses) awaitUse(s *Stream, point alloc.StreamPoint) error {
+func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	useEnd := u.useEndEvents[point]
 	delete(u.useEndEvents, point)
 	if useEnd == nil {
@@ -123,13 +123,13 @@ func (u *uses) awaitUse(s *Stream, point alloc.StreamPoint) error {
 }
 
 // recordReturns records the blocks that have become free. The caller must hold mu.
-func (u *uses) recordReturns() {
+func (u *useTracker) recordReturns() {
 	for _, b := range u.core.Returned() {
 		u.ledger.AppendWithoutSite(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}
 }
 
-func (u *uses) mark() alloc.Mark {
+func (u *useTracker) mark() alloc.Mark {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.core.Mark()
@@ -137,7 +137,7 @@ func (u *uses) mark() alloc.Mark {
 
 // freeCompleteUses ends a stream's uses before the mark and offers its free memory to other
 // streams. The stream's work before the mark must be complete.
-func (u *uses) freeCompleteUses(s *Stream, mark alloc.Mark) {
+func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
@@ -150,7 +150,7 @@ func (u *uses) freeCompleteUses(s *Stream, mark alloc.Mark) {
 }
 
 // endUsesBefore requires that the caller holds mu.
-func (u *uses) endUsesBefore(s *Stream, mark alloc.Mark) {
+func (u *useTracker) endUsesBefore(s *Stream, mark alloc.Mark) {
 	u.core.StreamCompleted(s.number, mark)
 	u.recordReturns()
 	for point := range u.useEndEvents {

@@ -50,20 +50,21 @@ func (t *windowTable) findWindow(address uintptr, bytes int64) (*windowEntry, bo
 		granule := offset >> arena.granuleShift
 		chunk := granule >> chunkShift
 		if chunk < uintptr(len(arena.chunks)) && arena.chunks[chunk] != nil {
-			return arena.chunks[chunk][granule%chunkGranules].entryIfContained(address, bytes)
+			entry := arena.chunks[chunk][granule%chunkGranules]
+			return entry, entry.contains(address, bytes)
 		}
 		return nil, false
 	}
 	return nil, false
 }
 
-// entryIfContained requires that the range begins in the window, and reports whether it ends there.
-func (e *windowEntry) entryIfContained(address uintptr, bytes int64) (*windowEntry, bool) {
+// contains requires that the range begins in the window, unless e is nil.
+func (e *windowEntry) contains(address uintptr, bytes int64) bool {
 	if e == nil {
-		return nil, false
+		return false
 	}
 	offset := int64(address - uintptr(e.segment.start))
-	return e, bytes >= 0 && bytes <= e.segment.bytes-offset
+	return bytes >= 0 && bytes <= e.segment.bytes-offset
 }
 
 // locate returns values that are the same on every rank, unlike the address.

@@ -14,34 +14,34 @@ const maxNameBytes = 32
 // must not be changed once an Event refers to it.
 type Call struct {
 	Operation, Path, DataType, ReduceOp string
-	// Root is the group rank of the root, of a message's peer, or -1 for other operations.
+	// Root is a group rank, for a Send or Recv that of the peer, or -1.
 	Root int
-	// Count is the number of elements. If parts may differ in size, it is their total.
+	// Count is the number of elements, the total if parts may differ in size.
 	Count uint64
-	// Counts has the text of [CountsText] for the parts' sizes if they may differ, or is empty.
+	// Counts is the [CountsText] of parts that may differ in size.
 	Counts string
-	// List describes all calls of a list, if this is the first of a list that runs as one collective.
+	// List describes all calls of a list, in the first call of a list that runs as one collective.
 	List string
-	// A pool is an id. A segment is a number in its pool, or -1 for memory outside windows. Offsets
-	// are in bytes from the start of the segment.
+	// Pools are ids. Segments are numbers in their pools, or -1 outside windows. Offsets are in bytes
+	// from the start of the segment.
 	SendPool, RecvPool       uint64
 	SendSegment, RecvSegment int32
 	SendOffset, RecvOffset   int64
 	// Ticket is the number of the call in the group, from 1, or 0 if it is unknown.
 	Ticket uint64
-	// Capture is the number of the capture that contains the call, and CaptureCall the number of the
-	// call in it. Both count from 1, and are 0 outside captures.
+	// Capture is the number of the capture of the call, and CaptureCall the number of the call in it.
+	// Both count from 1, and are 0 outside captures.
 	Capture, CaptureCall uint64
-	// Bytes is the size of the larger buffer. Neither Bytes nor Digest is encoded or printed.
+	// Bytes is the size of the larger buffer. Bytes and Digest are not encoded or printed.
 	Bytes  int64
 	Digest uint64 // of the encoded call
 }
 
 // Names determines how AppendText names pools and ranks.
 type Names struct {
-	// Pool returns a pool's name. If Pool is nil, the text contains the id.
+	// Pool returns a pool's name. If it is nil, the id is used.
 	Pool func(id uint64) string
-	// Renumbered is set if the group's ranks have other numbers than in the world.
+	// Renumbered means that ranks have other numbers in the group than in the world.
 	Renumbered bool
 }
 
@@ -55,7 +55,7 @@ func (n Names) appendPool(dst []byte, id uint64) []byte {
 // String describes the call, without empty fields.
 func (c *Call) String() string { return string(c.AppendText(nil, Names{})) }
 
-// AppendText appends a description of the call to dst, without empty fields.
+// AppendText appends the text of String, with other names.
 func (c *Call) AppendText(dst []byte, n Names) []byte {
 	dst = append(dst, c.Operation...)
 	if c.ReduceOp != "" {
@@ -98,8 +98,8 @@ func (c *Call) AppendText(dst []byte, n Names) []byte {
 	return dst
 }
 
-// AppendCall appends the encoding of a call to dst, by which ranks compare calls. Names are cut to
-// 32 bytes, and Counts and List to 1024 bytes.
+// AppendCall appends the encoding of a call. Names are cut to 32 bytes, Counts and
+// List to 1024.
 func AppendCall(dst []byte, c *Call) []byte {
 	for _, name := range [...]string{c.Operation, c.Path, c.DataType, c.ReduceOp} {
 		name = name[:min(len(name), maxNameBytes)]
@@ -119,7 +119,7 @@ func AppendCall(dst []byte, c *Call) []byte {
 	return dst
 }
 
-// CountsText formats at most 32 counts for Call.Counts, and a digest of all if there are more.
+// CountsText formats at most 32 counts, and a digest of all if there are more.
 func CountsText(counts []int64) string {
 	const maxCounts = 32
 	var text []byte
@@ -140,8 +140,7 @@ func CountsText(counts []int64) string {
 // maxTextBytes limits Counts and List in an encoded Call, in bytes.
 const maxTextBytes = 1024
 
-// DecodeCall decodes the output of [AppendCall]. b must contain exactly one call. Errors wrap
-// [ErrMalformed].
+// DecodeCall decodes the output of [AppendCall], which must fill b. Errors wrap [ErrMalformed].
 func DecodeCall(b []byte) (*Call, error) {
 	r, c := callReader{rest: b}, &Call{}
 	for _, name := range [...]*string{&c.Operation, &c.Path, &c.DataType, &c.ReduceOp} {
@@ -159,7 +158,7 @@ func DecodeCall(b []byte) (*Call, error) {
 	return c, nil
 }
 
-// callReader decodes the fields of a call. It returns zero values after a failure.
+// callReader returns zero values after a failure.
 type callReader struct {
 	rest   []byte
 	failed bool

@@ -2,21 +2,19 @@ package event
 
 // Event describes one action of a rank. Kind determines which fields apply; the others are zero.
 type Event struct {
-	// Number is the event's number in the pool's history or in the group, from 0. Events of a pool
-	// outside its history have the number of the next event in the history.
+	// Number is the event's number in the pool's history or in the group, from 0. Other events of a
+	// pool have the number of the next event in the history.
 	Number uint64
-	// Group is the id of the group. For an event of a pool, it is the pool's domain or empty.
+	// Group is the id of the group or of the pool's domain, or empty.
 	Group string
-	// Pool is the id of the pool. Each rank numbers its pools without a domain separately.
+	// Pool is an id. Each rank numbers its pools without a domain separately.
 	Pool uint64
-	// Site is the file:line that caused the event, if call sites are recorded. Ranks do not compare
-	// sites.
+	// Site is the file:line of the call, if call sites are recorded. Ranks do not compare it.
 	Site string
 
 	// Offset is in bytes from the start of the segment.
 	Offset int64
-	// Size is the number of bytes that the block or segment occupies, and Requested the number that
-	// the caller asked for.
+	// Size is the size of the block or segment, and Requested is what the caller asked for, in bytes.
 	Size      int64
 	Requested int64
 	Stream    uint32
@@ -24,16 +22,15 @@ type Event struct {
 	Segment int32
 
 	Call *Call
-	// Operation is the name of a call on a value, such as "Agree".
+	// Operation is the method of a comparison of values, such as "Agree".
 	Operation string
 	// Name is the name of a value, or the id of the group of a registration or scope.
 	Name string
-	// Value is an integer, a Boolean as 0 or 1, or the bits of a float. For a text or a step, it is
-	// part of a digest of the text.
+	// Value is an integer, a Boolean as 0 or 1, the bits of a float, or part of a text's digest.
 	Value int64
 	// Text is the name of a step, the quoted beginning of a text, or the error of a fault.
 	Text string
-	// Collectives counts the collectives that the rank has launched since its previous step.
+	// Collectives counts the collectives of the rank since its previous step.
 	Collectives uint64
 
 	// Rank is a rank of the world.

@@ -5,21 +5,20 @@ import "fmt"
 // Kind classifies an event.
 type Kind uint8
 
-// The kinds of events in a pool's history, which ranks compare. Ranks exchange the values, so these
-// must not change.
+// Events of a pool's history. Ranks exchange these values, so they must not change.
 const (
 	// KindSegment means that a segment was mapped at the next free offset of the pool.
 	KindSegment Kind = iota + 1
 	// KindAlloc means that a block was allocated.
 	KindAlloc
-	// KindFree means that a block was freed and can be reused immediately.
+	// KindFree means that a block was freed and can be reused at once.
 	KindFree
 	// KindReturn means that a block freed by KindPark or KindDefer can be reused.
 	KindReturn
 	// KindPark means that a block was freed while a captured graph used it.
 	KindPark
-	// KindDefer means that a block was freed, or released by the last graph that used it, while
-	// other streams may still be using it.
+	// KindDefer means that a block was freed, or released by the last graph that used it, while other
+	// streams may still be using it.
 	KindDefer
 	// KindTrim means that a segment was removed from the pool.
 	KindTrim
@@ -31,22 +30,21 @@ const (
 	kindHistoryEnd
 )
 
-// The other kinds of events of a pool. Ranks do not compare them.
+// Other events of a pool, which ranks do not compare.
 const (
 	// KindUse means that a stream uses a block of another stream.
 	KindUse Kind = iota + kindHistoryEnd
 	// KindRelease means that a segment was unmapped.
 	KindRelease
-	// KindRestart means that the ranks have restored the same state of the pool after a fault. The
-	// history continues at Number, and live blocks remain allocated. A KindRelease follows for each
-	// removed segment.
+	// KindRestart means that the ranks have restored the same state of the pool after a fault: its
+	// history continues at Number. A KindRelease follows for each removed segment.
 	KindRestart
 	// KindRegister means that a segment was registered with the group Name.
 	KindRegister
 	// KindDeregister means that a registration ended.
 	KindDeregister
-	// KindScopeBegin means that a scope begins, whose allocations are registered at its end. Name is
-	// the id of its group, or empty if the scope registers nothing.
+	// KindScopeBegin means that a scope begins. Name is the id of its group, or empty if the scope
+	// registers nothing.
 	KindScopeBegin
 	// KindScopeEnd means that a scope ends. A KindRegister follows for each new segment.
 	KindScopeEnd
@@ -56,7 +54,7 @@ const (
 	kindPoolEnd
 )
 
-// The kinds of events of a group.
+// Events of a group.
 const (
 	// KindCollective means that a collective, Send or Recv is about to be submitted.
 	KindCollective Kind = iota + kindPoolEnd
@@ -119,7 +117,7 @@ func (k Kind) InHistory() bool { return k > 0 && k < kindHistoryEnd }
 // IsGroupEvent reports whether events of kind k belong to a group, not to a pool.
 func (k Kind) IsGroupEvent() bool { return k >= kindPoolEnd && k < kindEnd }
 
-func (k Kind) takesSpace() bool {
+func (k Kind) isPlacement() bool {
 	return k == KindSegment || k == KindAlloc || k == KindReserve
 }
 

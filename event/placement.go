@@ -19,7 +19,7 @@ func PackPlacement(e *Event, site uint32) Placement {
 	}
 }
 
-// PackStreamSegment returns the value of [Placement.StreamSegment].
+// PackStreamSegment returns a value for StreamSegment.
 func PackStreamSegment(stream uint32, segment int32) uint64 {
 	return uint64(stream)<<32 | uint64(uint32(segment))
 }
@@ -30,7 +30,7 @@ func (p *Placement) Kind() Kind { return Kind(p.SiteKind & (1<<siteShift - 1)) }
 // Site returns the number of the call site, or 0 if there is none.
 func (p *Placement) Site() uint32 { return uint32(p.SiteKind >> siteShift) }
 
-// Load sets the packed fields of e, except for the call site.
+// Load sets the fields of e, except for the call site.
 func (p *Placement) Load(e *Event) {
 	e.Offset, e.Size, e.Requested = p.Offset, p.Size, p.Requested
 	e.Stream, e.Segment = uint32(p.StreamSegment>>32), int32(uint32(p.StreamSegment))

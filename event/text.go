@@ -12,8 +12,7 @@ func (e Event) String() string {
 	return string(text)
 }
 
-// AppendText appends a description of the fields that ranks compare, without those that do not
-// apply. It omits the event's number, pool, group and call site. Examples:
+// AppendText appends the fields that apply, without the number, pool, group and call site:
 //
 //	alloc 1048576 B (stream 0) -> segment 2 offset 0x100000
 //	free 1048576 B (asked 1000000 B, stream 0) at segment 2 offset 0x100000
@@ -90,7 +89,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 	}
 	dst = append(dst, " B ("...)
 	omittedBytes := int64(0) // the requested size that the text omits
-	if e.Kind.takesSpace() {
+	if e.Kind.isPlacement() {
 		omittedBytes = e.Size
 	}
 	if e.Requested != omittedBytes {
@@ -103,7 +102,7 @@ func (e *Event) appendPoolEvent(dst []byte) []byte {
 		return dst
 	}
 	preposition := " at"
-	if e.Kind.takesSpace() {
+	if e.Kind.isPlacement() {
 		preposition = " ->"
 	}
 	return appendSegmentAndOffset(append(dst, preposition...), e.Segment, e.Offset)

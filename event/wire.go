@@ -16,15 +16,13 @@ const (
 	// MaxSiteBytes limits a call site, in bytes.
 	MaxSiteBytes = 160
 
-	// bytesWithoutSite is the sum of kind, stream, segment, offset, size and requested size.
 	bytesWithoutSite = 1 + 4 + 4 + 8 + 8 + 8
 
 	// MaxBytes is the maximum number of bytes that [Append] appends.
 	MaxBytes = bytesWithoutSite + MaxSiteBytes
 )
 
-// Append appends the fields of e that ranks compare and the call site. e must be an event in a
-// pool's history.
+// Append appends the call site and the fields that ranks compare. e must be in a pool's history.
 func Append(dst []byte, e *Event) []byte {
 	dst = append(dst, byte(e.Kind))
 	dst = binary.LittleEndian.AppendUint32(dst, e.Stream)
@@ -35,8 +33,7 @@ func Append(dst []byte, e *Event) []byte {
 	return append(dst, CleanSite(e.Site)...)
 }
 
-// Decode decodes the output of [Append]. b must contain exactly one event. Errors wrap
-// [ErrMalformed].
+// Decode decodes the output of [Append], which must fill b. Errors wrap [ErrMalformed].
 func Decode(b []byte) (Event, error) {
 	if len(b) < bytesWithoutSite || len(b) > MaxBytes {
 		return Event{}, fmt.Errorf("decoding an event of %d bytes: %w", len(b), ErrMalformed)
@@ -59,7 +56,7 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// CleanSite cuts a call site to its last [MaxSiteBytes] bytes. It replaces characters that could
+// CleanSite returns the last [MaxSiteBytes] bytes of a call site, without characters that could
 // garble a terminal, because sites may come from other ranks.
 func CleanSite(site string) string {
 	clean := func(r rune) rune {

@@ -15,8 +15,8 @@ type clock struct {
 	// tickLength is in units of 2^-32 ns, measured between firstReading and latestReading.
 	tickLength                  uint64
 	firstReading, latestReading clockReading
-	// maxTicksUntilReading is the number of ticks after latestReading until the system's clock is
-	// read again. It is 0 while tickLength is unknown.
+	// maxTicksUntilReading is when to read the system's clock again, in ticks after latestReading. It
+	// is 0 while tickLength is unknown.
 	maxTicksUntilReading uint64
 }
 
@@ -24,16 +24,15 @@ type clock struct {
 type clockReading struct{ ticks, elapsed uint64 }
 
 const (
-	// maxTimeUntilReading is in nanoseconds.
+	// Times are in nanoseconds.
 	maxTimeUntilReading = uint64(time.Millisecond)
-	// minMeasuredTime is the minimum time, in nanoseconds, from which tickLength is computed.
-	minMeasuredTime = uint64(5 * time.Millisecond)
-	// maxReadingTicks limits the ticks between the readings of the two clocks. It keeps the relative
+	minMeasuredTime     = uint64(5 * time.Millisecond)
+	// maxReadingTicks limits the ticks between the readings of both clocks. It keeps the relative
 	// error of tickLength below 1 in 1,000, and the error of now below 1 us.
 	maxReadingTicks = 5000
 )
 
-// now returns the nanoseconds since the trace's start. They can decrease by up to 1 us.
+// now returns nanoseconds, which can decrease by up to 1 us.
 func (c *clock) now() uint64 {
 	ticks := spin.Ticks() - c.latestReading.ticks
 	if ticks >= c.maxTicksUntilReading {
@@ -64,7 +63,7 @@ func (c *clock) readBothClocks() (r clockReading, isPrecise bool) {
 	return r, spin.Ticks()-r.ticks < maxReadingTicks
 }
 
-// measure updates tickLength. It starts again from r if the processor's tick rate has changed.
+// measure starts again from r if the processor's tick rate has changed.
 func (c *clock) measure(r clockReading) {
 	ticks, elapsed := r.ticks-c.latestReading.ticks, r.elapsed-c.latestReading.elapsed
 	rateHasChanged := c.maxTicksUntilReading > 0 &&

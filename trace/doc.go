@@ -2,6 +2,6 @@
 // (see package event). It remains readable no matter how the process ends.
 //
 // symmem.Options.Trace makes a rank write a trace, and `symmem diff` compares traces. The file is
-// mapped into memory, so an event is safe once Record has returned. It has a fixed size; when it is
-// full, new events replace the oldest. docs/reference/trace.md describes the format.
+// mapped into memory, so an event is safe once Record has returned. It has a fixed size: new events
+// replace the oldest when it is full. docs/reference/trace.md describes the format.
 package trace

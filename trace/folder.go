@@ -15,7 +15,6 @@ import (
 // FileName returns the name of a rank's trace in its folder.
 func FileName(rank int) string { return fmt.Sprintf("rank%d.trace", rank) }
 
-// usedPaths holds the paths of this process's traces.
 var usedPaths sync.Map
 
 // choosePath creates the folder and returns an unused path in it.

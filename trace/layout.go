@@ -26,7 +26,7 @@ const (
 	offsetLost     = 200 // uint64: number of texts that did not fit
 )
 
-// maxHostBytes is Linux's limit for the name of a machine.
+// maxHostBytes is Linux's limit.
 const maxHostBytes = 64
 
 // omittedTextNumber stands for texts that did not fit into the file.
@@ -36,14 +36,13 @@ const omittedTextNumber = 1<<32 - 1
 const omittedSourceNumber = 1<<16 - 1
 
 // record consists of four little-endian words of 64 bits. An event takes one record, or two if its
-// values need more bits. The head is written last, and shows readers that the record is complete.
+// values need more bits. The head is written last, and shows that the record is complete.
 type record struct {
 	head uint64
 	payload
 }
 
-// payload holds the other words of a record. The table lists their fields with sizes in bits, from
-// the lowest bits:
+// payload holds the fields in this table, with their sizes in bits, from the lowest bits:
 //
 //	                  a                        b                  c
 //	event of a pool   number 32, stream 16,    offset/256 32,     size-requested 32,
@@ -63,8 +62,8 @@ const (
 // an age.
 //
 // A Source claims batchRecords records at once, because an atomic operation per event would be
-// slow. It first writes heads without a kind. The age of a record is the number of records that were
-// claimed between its claim and its writing. Readers sort events by the sum of number and age.
+// slow. It first writes heads without a kind. The age of a record is the number of records claimed
+// between its claim and its writing. Readers sort events by the sum of number and age.
 const (
 	sourceShift   = 32
 	kindShift     = 48
@@ -78,13 +77,12 @@ const (
 	minRecords = 2 * (maxAge + 1)
 )
 
-// placementFields holds the numbers of a pool's event. unrequested is size minus requested size.
+// placementFields describes a pool's event. unrequested is size minus requested size.
 type placementFields struct {
 	number, stream, segment, offset, size, unrequested uint64
 }
 
-// pack returns the payload of the event's first record. siteBits has the number of the call site's
-// text in its upper half.
+// pack requires the number of the call site's text in the upper half of siteBits.
 func (p *placementFields) pack(siteBits uint64) payload {
 	return payload{
 		p.number&(1<<32-1) | p.stream&(1<<16-1)<<32 | p.segment&(1<<16-1)<<48,
@@ -116,5 +114,5 @@ func unpackPlacement(first, rest payload) placementFields {
 	}
 }
 
-// combineBits returns the value whose bits 8 to 39 are v and whose other bits are rest.
+// combineBits reverses packOuterBits: v holds bits 8 to 39.
 func combineBits(v, rest uint64) uint64 { return v<<8 | rest&0xff | rest>>8<<40 }

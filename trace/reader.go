@@ -16,37 +16,33 @@ import (
 
 // Log holds the contents of a trace.
 type Log struct {
-	// Rank is the rank that wrote the trace, Size is the number of ranks, and Process is the id of
-	// the rank's process.
+	// Rank wrote the trace, one of Size ranks. Process is its process id.
 	Rank, Size, Process int
-	// Host is the name of the machine, if it is known and has not been redacted.
+	// Host is the name of the machine, or empty if it is unknown or redacted.
 	Host  string
 	Start time.Time
-	// Records lists the events, oldest first.
+	// Records is sorted, oldest first.
 	Records []Record
-	// Missing is the number of older records that newer ones have overwritten. Each event takes one
-	// or two records.
+	// Missing is the number of records that newer ones have replaced. An event has one or two.
 	Missing uint64
-	// IncompleteRecords is the number of records that were incomplete when the process exited or
-	// the file was read.
+	// IncompleteRecords were being written when the process exited or the file was read.
 	IncompleteRecords int
-	// LostTexts is the number of times that a text was omitted because the file had no room for it.
+	// LostTexts counts texts that were omitted because the file was full.
 	LostTexts uint64
 }
 
-// Record is an event with the data that a trace adds to it.
+// Record is an event with additional data.
 type Record struct {
 	event.Event
-	// Time is the time of a group's event. Events of pools have none.
+	// Time is zero for events of pools.
 	Time time.Time
-	// Call describes a collective as text. Event.Call is always nil.
+	// Call describes a collective. Event.Call is always nil.
 	Call string
-	// Digest and Bytes are copied from the event.Call of a collective.
+	// Digest and Bytes are those of the collective's event.Call.
 	Digest uint64
 	Bytes  int64
 }
 
-// maxTextSpaceBytes limits the size of the space for texts, in bytes.
 const maxTextSpaceBytes = 1 << 37
 
 // Read reads a trace. Errors about the contents wrap ErrFormat.
@@ -60,8 +56,8 @@ func Read(r io.Reader) (*Log, error) {
 	return l, nil
 }
 
-// Scan reads a trace as Read does, but calls visit for each event. visit must not keep the pointer,
-// and Log.Records is empty.
+// Scan is like Read, but calls visit for each event, and leaves Log.Records empty. visit must not
+// keep the pointer.
 func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	begin := make([]byte, headerBytes)
 	if _, err := io.ReadFull(r, begin); err != nil || !IsTrace(begin) {
@@ -91,7 +87,6 @@ func Scan(r io.Reader, visit func(*Record)) (*Log, error) {
 	return d.log, nil
 }
 
-// readError returns the error of a failed read. If the contents are wrong, text says how.
 func readError(err error, text string) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("reading a trace: %w", err)
@@ -99,8 +94,8 @@ func readError(err error, text string) error {
 	return fmt.Errorf("%w: %s", ErrFormat, text)
 }
 
-// readPart returns the next size bytes of a file and discards skip bytes after them. It allocates
-// memory in steps, because size may be wrong.
+// readPart returns size bytes and discards skip bytes after them. It allocates memory in steps,
+// because size may be wrong.
 func readPart(r io.Reader, size, skip uint64) ([]byte, error) {
 	const step = 64 << 20
 	var part []byte
@@ -126,7 +121,7 @@ func Parse(b []byte) (*Log, error) { return Read(bytes.NewReader(b)) }
 
 type header struct {
 	log                           Log
-	capacity, next, records       uint64 // records is the number of records in use
+	capacity, next, records       uint64 // records is the number in use
 	textSpaceBytes, usedTextBytes uint64
 }
 
@@ -168,23 +163,22 @@ func parseTexts(b []byte) ([]string, error) {
 	return texts, nil
 }
 
-// decoder decodes the records of a file.
 type decoder struct {
 	log      *Log
 	records  []byte
 	capacity uint64
 	texts    []string
 	event    Record
-	// pool and group are those of the source latest, which the next event often has too.
+	// pool and group belong to the source latest, which often repeats.
 	latest uint64
 	pool   uint64
 	group  string
 }
 
-// place holds the number of an event's first record and the key by which events are sorted.
+// place is an event's first record and its key for sorting.
 type place struct{ order, number uint64 }
 
-// run calls visit for each event of a file in which next records have been written so far.
+// run calls visit for each event. next records have been written so far.
 func (d *decoder) run(next uint64, visit func(*Record)) {
 	for _, p := range d.order(next) {
 		head, words, _ := d.load(p.number)
@@ -197,7 +191,7 @@ func (d *decoder) run(next uint64, visit func(*Record)) {
 	}
 }
 
-// order returns the places of all complete events in the order in which they were recorded.
+// order sorts the complete events as they were recorded.
 func (d *decoder) order(next uint64) []place {
 	first := next - min(next, d.capacity)
 	d.log.Missing = first
@@ -212,7 +206,7 @@ func (d *decoder) order(next uint64) []place {
 				d.log.Missing++ // the event's first record has been replaced
 			}
 		case uint8(head>>kindShift) != 0:
-			// order is the number of records that had been claimed when this record was written.
+			// order counts the records that had been claimed when this one was written.
 			order := n + 1 + head>>ageShift
 			i := len(places)
 			places = append(places, place{})
@@ -225,7 +219,7 @@ func (d *decoder) order(next uint64) []place {
 	return places
 }
 
-// load returns the words of record n, counted from 0. ok is false if the record is incomplete.
+// load counts records from 0. ok is false if the record is incomplete.
 func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
 	raw, get := d.records[n%d.capacity*recordBytes:][:recordBytes], binary.LittleEndian
 	head = get.Uint64(raw)
@@ -233,7 +227,6 @@ func (d *decoder) load(n uint64) (head uint64, words payload, ok bool) {
 	return head, words, uint32(head) == uint32(n+1)
 }
 
-// hasSecond reports whether the event that begins at record n has a complete second record.
 func (d *decoder) hasSecond(n, next uint64) bool {
 	if n+1 >= next {
 		return false
@@ -249,7 +242,6 @@ func (d *decoder) text(n uint64) string {
 	return "?"
 }
 
-// source returns the text that names the source of an event.
 func (d *decoder) source(head uint64) string {
 	if n := head >> sourceShift & (1<<16 - 1); n != omittedSourceNumber {
 		return d.text(n)
@@ -274,7 +266,7 @@ func (d *decoder) decode(head uint64, first, rest payload) {
 	r.Name = d.text(rest.c >> 32)
 }
 
-// poolOf returns the pool of an event and the group that is the pool's domain.
+// poolOf returns the pool and its domain's group.
 func (d *decoder) poolOf(head uint64) (pool uint64, group string) {
 	if source := head>>sourceShift&(1<<16-1) + 1; source != d.latest {
 		number, group, ok := strings.Cut(d.source(head), "\x00")

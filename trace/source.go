@@ -9,7 +9,7 @@ import (
 	"symmem/internal/spin"
 )
 
-// Source writes the events of one pool or one group. Its methods must not be called concurrently.
+// Source writes the events of one pool or group. It is not safe for concurrent use.
 type Source struct {
 	writer       *Writer
 	claimedCount *atomic.Uint64 // same as in writer
@@ -19,7 +19,7 @@ type Source struct {
 	// The records nextIndex to batchEnd-1 are claimed, but not yet used.
 	nextIndex, batchEnd uint64
 
-	// The fields up to siteBits describe the pool or group and the call site of the latest event.
+	// The fields up to siteBits describe the source and call site of the latest event.
 	hasSource  bool
 	group      string
 	pool       uint64
@@ -33,7 +33,7 @@ type Source struct {
 	callNumbers      map[*event.Call]uint32 // numbers of the texts of earlier calls
 }
 
-// NewSource returns a Source that writes to the trace until the Writer is closed.
+// NewSource returns a Source, which must not be used after the Writer's Close.
 func (w *Writer) NewSource() *Source {
 	return &Source{
 		writer: w, claimedCount: w.claimedCount, indexMask: w.indexMask,
@@ -54,10 +54,10 @@ func (s *Source) Record(e *event.Event) {
 		return
 	}
 	p := event.PackPlacement(e, 0)
-	s.Placement(e.Number, &p)
+	s.RecordPlacement(e.Number, &p)
 }
 
-// Describe sets the pool and the call site for later calls of Placement.
+// Describe sets the pool and the call site for later calls of RecordPlacement.
 func (s *Source) Describe(e *event.Event) {
 	if !s.hasSource || s.isGroup || e.Pool != s.pool || !shareMemory(e.Group, s.group) {
 		s.hasSource, s.isGroup, s.pool, s.group = true, false, e.Pool, e.Group
@@ -77,9 +77,9 @@ func shareMemory(a, b string) bool {
 	return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b)
 }
 
-// Placement is a faster Record, for an event without a name. Its pool and call site are those of
-// Describe.
-func (s *Source) Placement(number uint64, p *event.Placement) {
+// RecordPlacement is faster than Record. The event has no name, and the pool and the call site that
+// Describe has set.
+func (s *Source) RecordPlacement(number uint64, p *event.Placement) {
 	// Load the fields of p after claimBatch, so that they stay in registers.
 	index := s.nextIndex
 	age := s.claimedCount.Load() - index - 1 // records claimed after this one
@@ -159,7 +159,7 @@ func (s *Source) writeRecord(n, head uint64, p payload) {
 func (s *Source) recordGroupEvent(e *event.Event) {
 	if e.Kind == event.KindCollective {
 		if e.Call != nil {
-			s.Collective(e.Group, e.Number, e.Call, e.Stream, e.Site)
+			s.RecordCollective(e.Group, e.Number, e.Call, e.Stream, e.Site)
 		}
 		return
 	}
@@ -168,8 +168,8 @@ func (s *Source) recordGroupEvent(e *event.Event) {
 	s.writeGroupEvent(e.Kind, e.Number, e.Stream, text, name, uint64(e.Value), e.Collectives)
 }
 
-// Collective records that a group submits call c on a stream. number is the event's Number.
-func (s *Source) Collective(
+// RecordCollective records that a group submits call c on a stream. number is the event's Number.
+func (s *Source) RecordCollective(
 	group string, number uint64, c *event.Call, stream uint32, site string,
 ) {
 	s.describeGroup(group, site)

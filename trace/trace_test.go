@@ -418,7 +418,7 @@ func TestRecordAllocatesNothing(t *testing.T) {
 	record := func() {
 		e.Number++
 		s.Record(&e)
-		s.Collective("world", e.Number, call, 0, "")
+		s.RecordCollective("world", e.Number, call, 0, "")
 	}
 	record()
 	if n := testing.AllocsPerRun(1000, record); n != 0 {

@@ -16,17 +16,17 @@ import (
 
 // Options configures Create.
 type Options struct {
-	// Rank is the rank that writes the trace, of Size ranks.
+	// Rank writes the trace, one of Size ranks.
 	Rank, Size int
-	// Records is the capacity of the file, rounded up to a power of two of at least 128. An
-	// allocation takes one record, and a collective takes two. 0 means 1<<20, a file of 34 MiB.
+	// Records is the capacity, rounded up to a power of two of at least 128. An allocation takes one
+	// record, and a collective two. 0 means 1<<20, a file of 34 MiB.
 	Records int
 }
 
 const (
 	defaultRecords = 1 << 20
 	maxRecords     = 1 << 30
-	// recordToTextRatio is the space for records divided by that for texts (the strings that records
+	// recordToTextRatio is the space for records divided by that for texts (strings that records
 	// refer to by number).
 	recordToTextRatio = 16
 	minTextBytes      = 64 << 10
@@ -52,12 +52,12 @@ type Writer struct {
 }
 
 // Create creates the trace of a rank in a folder, and the folder if necessary. An existing trace
-// gets the suffix ".old", unless another process is still writing it; then Create returns an error.
-// If this process has created a trace of the same rank, the new file gets a different name. Files
-// have mode 0600. Neither the folder nor a file in it may be a symbolic link.
+// gets the suffix ".old", or causes an error if another process is still writing it. If this
+// process has created a trace of the same rank, the new file gets a different name. Files have mode
+// 0600. Neither the folder nor a file in it may be a symbolic link.
 //
 // Create allocates all disk blocks of the file, so that a full disk causes an error here rather
-// than a SIGBUS later. It fails on filesystems that cannot do that.
+// than a SIGBUS later.
 func Create(folder string, o Options) (*Writer, error) {
 	if o.Records < 0 || o.Records > maxRecords || o.Rank < 0 || o.Size < 1 {
 		return nil, fmt.Errorf("creating a trace of rank %d of %d with %d records: out of range",
@@ -146,14 +146,13 @@ func (w *Writer) writeHeader(o Options, records, textBytes uint64) {
 }
 
 const (
-	// chunkRecords is the unit in which pages are populated (made writable) before they are used.
-	// Otherwise, each page would cause a page fault, which takes microseconds.
+	// Pages of chunkRecords records are populated (made writable) in advance, because a page fault
+	// takes microseconds.
 	chunkRecords = 1 << 15
 	chunkBytes   = chunkRecords * recordBytes
 	// populateAhead is the number of chunks to populate in advance.
 	populateAhead = 2
-	// populateStep is the number of bytes that one system call populates, because each call locks
-	// the address space.
+	// populateStep is small because each system call locks the address space.
 	populateStep = 64 << 10
 )
 
@@ -178,8 +177,7 @@ func (w *Writer) populateChunks() {
 	}
 }
 
-// textNumber returns the number of a text in the file, from 1, or 0 for the empty text. It adds new
-// texts to the file.
+// textNumber adds a new text to the file. Numbers begin at 1; the empty text has number 0.
 func (w *Writer) textNumber(s string) uint32 {
 	if s == "" {
 		return 0

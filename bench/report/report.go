@@ -56,8 +56,8 @@ func (r *Result) CompareTo(name string, s Summary) {
 	r.Baseline, r.BaselineMedian, r.Ratio = &name, &s.Median, &ratio
 }
 
-// OverLimit reports whether the median exceeds the limit.
-func (r *Result) OverLimit() bool { return r.Limit > 0 && r.Median > r.Limit }
+// IsOverLimit reports whether the median exceeds the limit.
+func (r *Result) IsOverLimit() bool { return r.Limit > 0 && r.Median > r.Limit }
 
 // Machine describes the machine on which a report was made.
 type Machine struct {
@@ -90,8 +90,8 @@ func New(name string, m Machine) *Report {
 	return &Report{Bench: name, Machine: m, Results: []Result{}}
 }
 
-// NoteWorst sets Worst to the result with the lowest ratio.
-func (r *Report) NoteWorst() {
+// SetWorst sets Worst to the result with the lowest ratio.
+func (r *Report) SetWorst() {
 	for i := range r.Results {
 		result := &r.Results[i]
 		if result.Ratio != nil && (r.Worst == nil || *result.Ratio < r.Worst.Ratio) {
@@ -109,11 +109,11 @@ func (r *Result) Variant() string {
 	return "out-of-place"
 }
 
-// OverLimit returns a message for each result whose median exceeds the limit.
-func (r *Report) OverLimit() []string {
+// DescribeOverLimit returns a message for each result whose median exceeds the limit.
+func (r *Report) DescribeOverLimit() []string {
 	var messages []string
 	for i := range r.Results {
-		if result := &r.Results[i]; result.OverLimit() {
+		if result := &r.Results[i]; result.IsOverLimit() {
 			messages = append(messages, fmt.Sprintf("%s: %s, the limit is %s",
 				result.Label(), Duration(result.Median), Duration(result.Limit)))
 		}

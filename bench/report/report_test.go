@@ -65,7 +65,7 @@ func TestMissedListsResultsAboveBar(t *testing.T) {
 		{Name: "above bar", Summary: Summary{Median: 41}, Limit: 40},
 		{Name: "without bar", Summary: Summary{Median: 1e9}},
 	}
-	got := r.OverLimit()
+	got := r.DescribeOverLimit()
 	if len(got) != 1 || got[0] != "above bar: 41.0 ns, the limit is 40.0 ns" {
 		t.Errorf("OverLimit() = %q, want only the result above its bar", got)
 	}

@@ -285,7 +285,7 @@ func (f *collectiveFlags) runRank(
 	if wrong > 0 && world.Rank == 0 {
 		return exitWith(exitWrong, fmt.Errorf("wrong elements: %.0f", wrong))
 	}
-	if missed := rep.OverLimit(); f.enforce && len(missed) > 0 && world.Rank == 0 {
+	if missed := rep.DescribeOverLimit(); f.enforce && len(missed) > 0 && world.Rank == 0 {
 		return exitWith(exitWrong, errors.New(strings.Join(missed, "; ")))
 	}
 	return nil
@@ -309,7 +309,7 @@ func (f *collectiveFlags) measure(
 		return table.WriteRow(c, r)
 	})
 	if c.Compare {
-		rep.NoteWorst()
+		rep.SetWorst()
 	}
 	return rep, wrong, err
 }

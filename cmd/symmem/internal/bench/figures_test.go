@@ -30,8 +30,8 @@ func TestPathSlowerThanPlainExceedsBar(t *testing.T) {
 			Params: map[string]any{"took": c.took.String()},
 		}
 		setBaseline(&r, c.auto, map[symmem.PathChoice][]float64{symmem.PathPlain: c.plain})
-		if r.OverLimit() != c.wantOver {
-			t.Errorf("%s: OverLimit() = %v with bar %g, want %v", c.name, r.OverLimit(), r.Limit, c.wantOver)
+		if r.IsOverLimit() != c.wantOver {
+			t.Errorf("%s: IsOverLimit() = %v with bar %g, want %v", c.name, r.IsOverLimit(), r.Limit, c.wantOver)
 		}
 	}
 }

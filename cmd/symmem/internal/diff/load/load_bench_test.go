@@ -137,7 +137,7 @@ func writeTrace(b *testing.B, folder string, rank int, p difftest.Program) {
 		numbers[r.Pool]++
 		sources[r.Pool].Record(&e)
 		if i%10 == 0 {
-			group.Collective("world", uint64(i/10), call, 0, "model.py:1")
+			group.RecordCollective("world", uint64(i/10), call, 0, "model.py:1")
 		}
 	}
 }
