@@ -10,6 +10,7 @@ type Trips struct {
 	Mode string `json:"mode"`
 }
 
+// NewTrips determines the mode.
 func NewTrips(before, after float64) *Trips {
 	mode := modeOf(before)
 	if mode != modeOf(after) {
