@@ -9,7 +9,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-// streamOwner represents another library that has streams on the rank's GPU.
+// streamOwner is another library that has streams on the rank's GPU.
 type streamOwner struct {
 	gpus *cuda.Driver
 	gpu  cuda.Device
@@ -28,7 +28,7 @@ func (r *rank) newStreamOwner() *streamOwner {
 	return owner
 }
 
-// withContext runs calls on a thread whose current CUDA context is that of the GPU.
+// withContext runs calls with the GPU's CUDA context as the current one.
 func (owner *streamOwner) withContext(calls func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -51,9 +51,9 @@ func (owner *streamOwner) destroy(s cuda.Stream) error {
 	return owner.withContext(func() error { return owner.gpus.StreamDestroy(s) })
 }
 
-// TestDestroyedForeignStreamIsNotQueried destroys another library's streams without calling
-// ForgetStream, and then makes calls, maps, registers and unmaps memory, and closes the Runtime. If
-// symmem queried a destroyed stream, the software GPU would abort the process, as CUDA might.
+// TestDestroyedForeignStreamIsNotQueried destroys another library's streams without ForgetStream
+// before it uses symmem again. If symmem queried a destroyed stream, the software GPU would abort
+// the process, as CUDA might.
 func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {
@@ -63,7 +63,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 		r.Interop().SetIdle(true) // so that Trim and Close do not query the streams
 		for i := range int64(4) {
 			b := r.window(p, mib)
-			m := r.memoryAt(b.Memory().Address(), b.Size()) // by address, like another library's tensor
+			m := r.memoryAt(b.Memory().Address(), b.Size()) // like another library's tensor
 			ownerStream, err := owner.newStream()
 			r.ok(err)
 			s, err := r.Interop().AdoptStream(uintptr(ownerStream))
@@ -72,7 +72,7 @@ func TestDestroyedForeignStreamIsNotQueried(t *testing.T) {
 			r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4-i, symmem.Float32, symmem.Sum, s))
 			r.ok(s.Synchronize(r.ctx))
 			r.ok(owner.destroy(ownerStream))
-			// Make a new plan, map a segment and release one.
+			// Make a new plan, and map and release a segment.
 			r.checkSum(r.World(), b)
 			big := r.window(p, 64*mib)
 			r.checkSum(r.World(), big)

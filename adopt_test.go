@@ -83,8 +83,7 @@ func TestForeignCaptureRecordsCollectives(t *testing.T) {
 			r.failf("IsCapturing = false during a capture, want true")
 		}
 		r.ok(r.World().AllReduce(r.ctx, m, m, b.Size()/4, symmem.Float32, symmem.Sum, s))
-		// An event recorded during the capture would complete before the captured work runs, so a
-		// wait for the event would return too early.
+		// An event in a capture would complete before the captured work has run.
 		e, err := r.NewEvent()
 		r.ok(err)
 		r.wantErr(s.Record(e), symmem.ErrCapturing)

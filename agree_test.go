@@ -9,9 +9,8 @@ import (
 	"symmem"
 )
 
-// allocateDifferently allocates a different size on each rank, and then the same size on all ranks,
-// so that only the first of the two requests differs.
-func allocateDifferently(r *rank, p *symmem.Pool) {
+// allocateDifferentSizes makes two requests, of which only the first differs between the ranks.
+func allocateDifferentSizes(r *rank, p *symmem.Pool) {
 	r.alloc(p, int64(512*(1+r.Rank())))
 	r.alloc(p, 4096)
 }
@@ -51,7 +50,7 @@ func TestDefaultCheckLevel(t *testing.T) {
 func TestCheckOffComparesNothing(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		p := r.pool()
-		allocateDifferently(r, p)
+		allocateDifferentSizes(r, p)
 		r.ok(p.Register(r.ctx, r.World()))
 		r.ok(r.World().Check(r.ctx))
 		m := r.unregistered(32)
@@ -79,7 +78,7 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 			var texts errorTexts
 			runRanks(t, 2, noBackground, func(r *rank) {
 				p := r.pool()
-				allocateDifferently(r, p)
+				allocateDifferentSizes(r, p)
 				m := r.unregistered(32)
 				op := []symmem.ReduceOp{symmem.Min, symmem.Max}[r.Rank()]
 				r.ok(r.World().AllReduce(r.ctx, m, m, 8, symmem.Float32, op, nil))
@@ -87,7 +86,7 @@ func TestCheckRegistrationComparesHistories(t *testing.T) {
 				texts.add(r, r.wantDivergence(call(r, p)))
 			})
 			if text := texts.requireSame(t, 2); !strings.Contains(text, "alloc 512 B") {
-				t.Errorf("got error %q, want one that names the first event", text)
+				t.Errorf("got error %q, want one with the first different event", text)
 			}
 		})
 	}
@@ -98,8 +97,8 @@ func TestBackgroundCheckReportsDivergence(t *testing.T) {
 	runRanks(t, 3, symmem.Options{
 		Check: symmem.CheckRegistration, CheckInterval: time.Millisecond,
 	}, func(r *rank) {
-		allocateDifferently(r, r.pool())
-		// At this level, barriers compare nothing, so only the background check can end the loop.
+		allocateDifferentSizes(r, r.pool())
+		// Barriers compare nothing at this level, so only the background check can end the loop.
 		var err error
 		for err == nil && r.ctx.Err() == nil {
 			if err = r.World().Barrier(r.ctx, nil); err == nil {
@@ -133,7 +132,7 @@ func TestCheckFindsDivergenceBeforeRegistration(t *testing.T) {
 		if n := r.World().Stats().Agreements; n != 1 {
 			r.failf("Agreements = %d, want 1", n)
 		}
-		allocateDifferently(r, p)
+		allocateDifferentSizes(r, p)
 		d := r.wantDivergence(r.World().Check(r.ctx))
 		if d.Position != 2 || d.Group != r.World().ID() || len(d.Sides) != 2 {
 			r.failf("got %+v, want position 2 and two sides", d)
@@ -149,7 +148,7 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 			_, err := s.Alloc(4096)
 			return err
 		}))
-		allocateDifferently(r, p)
+		allocateDifferentSizes(r, p)
 		err := r.World().Check(r.ctx)
 		for rank, side := range r.wantDivergence(err).Ranks() {
 			if !strings.Contains(side.Site, "rank_test.go:") {
@@ -165,7 +164,7 @@ func TestDivergenceNamesCallSites(t *testing.T) {
 
 func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
-		allocateDifferently(r, r.pool())
+		allocateDifferentSizes(r, r.pool())
 		for _, side := range r.wantDivergence(r.World().Check(r.ctx)).Ranks() {
 			if side.Site != "" {
 				r.failf("site %q, want none", side.Site)
@@ -174,7 +173,6 @@ func TestDivergenceOmitsCallSitesByDefault(t *testing.T) {
 	})
 }
 
-// TestSetCheckWhileGroupFails sets the check level while the ranks determine the cause of a fault.
 func TestSetCheckWhileGroupFails(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Check: symmem.CheckOff}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -185,8 +183,8 @@ func TestSetCheckWhileGroupFails(t *testing.T) {
 	})
 }
 
-// TestCheckAfterDeadlineNamesMissingRank calls Check on rank 0 with a context whose deadline has
-// passed. Rank 1 does not call Check, so both ranks must return the same TimeoutError.
+// TestCheckAfterDeadlineNamesMissingRank calls Check after the deadline, on rank 0 only. Both ranks
+// must return the same TimeoutError.
 func TestCheckAfterDeadlineNamesMissingRank(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)

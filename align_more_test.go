@@ -6,9 +6,8 @@ import (
 	"symmem"
 )
 
-// TestRealignmentRejectsConcurrentChange frees or uses a buffer during a realignment that has
-// already waited for all streams. Because a stream may now be using the buffer again, the
-// realignment must fail.
+// TestRealignmentRejectsConcurrentChange frees or uses a buffer after a realignment has waited for
+// all streams. The realignment must fail, because a stream may be using the buffer again.
 func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -28,8 +27,8 @@ func TestRealignmentRejectsConcurrentChange(t *testing.T) {
 	})
 }
 
-// TestTrimWhileGraphPinsMemory trims a pool while a graph of rank 0 pins a buffer that was freed
-// before the pools were realigned.
+// TestTrimWhileGraphPinsMemory trims a pool while a graph of rank 0 still uses a buffer that was
+// freed before the realignment.
 func TestTrimWhileGraphPinsMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -55,8 +54,7 @@ func TestTrimWhileGraphPinsMemory(t *testing.T) {
 }
 
 // TestReserveAfterFault reserves memory for a stream after a fault, while the ranks' pools have
-// different segments. If unaware is set, rank 1 has not noticed the fault. Other streams must not
-// get the reserved memory.
+// different segments. Other streams must not get the reserved memory.
 func TestReserveAfterFault(t *testing.T) {
 	const size = 8 << 20
 	for _, rank1MissesFault := range []bool{false, true} {
@@ -98,8 +96,8 @@ func TestReserveAfterFault(t *testing.T) {
 	}
 }
 
-// TestCaptureDelaysRealignment calls Register during a capture. The pools cannot be realigned until
-// the capture ends, so every rank must get ErrCapturing.
+// TestCaptureDelaysRealignment calls Register during a capture. Pools cannot be realigned until it
+// ends, so every rank must get ErrCapturing.
 func TestCaptureDelaysRealignment(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()

@@ -13,10 +13,9 @@ import (
 	"symmem/driver/nccl"
 )
 
-// backendVariable names the environment variable that chooses the backend of all tests.
+// backendVariable is the environment variable for the backend of all tests.
 const backendVariable = "SYMMEM_TEST_BACKEND"
 
-// withBackend returns o, with the backend of the tests if o names none.
 func withBackend(o symmem.Options) symmem.Options {
 	if o.Backend == "" {
 		o.Backend = cmp.Or(os.Getenv(backendVariable), "host")
@@ -24,9 +23,9 @@ func withBackend(o symmem.Options) symmem.Options {
 	return o
 }
 
-// localRanks returns the number of ranks for which the backend has devices. The host has no
-// limit. On a machine with one device, the result is 2, and tests with 2 ranks skip themselves.
-func localRanks(tb testing.TB) int {
+// availableRanks returns the number of ranks that the backend can run. With one device it is 2, so
+// that tests with 2 ranks skip themselves.
+func availableRanks(tb testing.TB) int {
 	tb.Helper()
 	if withBackend(symmem.Options{}).Backend == "host" {
 		return math.MaxInt
@@ -38,13 +37,11 @@ func localRanks(tb testing.TB) int {
 	return max(2, n)
 }
 
-// smallestRefusedSize is the size of the smallest local world that the backend has refused, or 0 if
-// it has refused none. Later tests do not try to open worlds of this size, because their ranks
-// would wait for a rank that has no device.
+// smallestRefusedSize is the smallest size of a local world that the backend has refused, or 0.
+// Later tests do not open worlds of this size: their ranks would wait for a rank without a device.
 var smallestRefusedSize atomic.Int64
 
-// openRanks opens a world whose ranks are goroutines. It skips the test if the backend has too few
-// devices.
+// openRanks opens a world whose ranks are goroutines, or skips the test without enough devices.
 func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	t.Helper()
 	if smallest := smallestRefusedSize.Load(); smallest != 0 && int64(n) >= smallest {
@@ -61,14 +58,13 @@ func openRanks(t *testing.T, n int, o symmem.Options) []*symmem.Runtime {
 	return runtimes
 }
 
-// needRanks skips the test if the backend has too few devices. Tests that call runRanks do not need
-// it.
-func needRanks(t *testing.T, ranks int) {
+// requireRanks skips the test without enough devices, as runRanks does.
+func requireRanks(t *testing.T, ranks int) {
 	t.Helper()
 	runRanks(t, ranks, symmem.Options{}, func(*rank) {})
 }
 
-// openAlone opens a world of one rank, for which every backend has a device.
+// openAlone opens a world of one rank.
 func openAlone(tb testing.TB) *symmem.Runtime {
 	tb.Helper()
 	return openAloneWith(tb, symmem.Options{})
@@ -90,15 +86,15 @@ func openAloneWith(tb testing.TB, o symmem.Options) *symmem.Runtime {
 	return rt
 }
 
-// requireAddressable skips the test unless the CPU can address device memory, which collectives on
-// Go slices require.
+// requireAddressable skips the test unless the CPU can address device memory, as collectives on Go
+// slices require.
 func (r *rank) requireAddressable() {
 	if !r.Device().Addressable {
 		r.skip("the CPU cannot address device memory", symmem.ErrUnsupported)
 	}
 }
 
-// skipUnsupported skips the test if err is ErrUnsupported. Any other error fails the test.
+// skipUnsupported skips the test for ErrUnsupported, and fails it for any other error.
 func (r *rank) skipUnsupported(err error) {
 	r.t.Helper()
 	if errors.Is(err, symmem.ErrUnsupported) {
@@ -107,8 +103,7 @@ func (r *rank) skipUnsupported(err error) {
 	r.ok(err)
 }
 
-// lacksWindowPath reports whether a call on windows takes the plain path because the backend has no
-// window path for it.
+// lacksWindowPath reports whether the backend has no window path for the call.
 func lacksWindowPath(e symmem.Explanation) bool {
 	return e.Path == "plain" && strings.HasSuffix(e.Why, symmem.ErrUnsupported.Error())
 }

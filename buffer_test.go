@@ -72,7 +72,6 @@ func TestBufferMisuse(t *testing.T) {
 		if c.Address() != b.Address() {
 			r.failf("the new buffer is at %#x, want %#x", c.Address(), b.Address())
 		}
-		// Another buffer now has this memory.
 		if err := b.Free(); err == nil {
 			r.failf("Free of a freed buffer succeeded, want an error")
 		}

@@ -13,9 +13,9 @@ import (
 	"symmem"
 )
 
-// TestLateRankGetsDecidedCause delays a rank until the other ranks have decided on the cause of a
-// fault without its report and have closed the group. The late rank knows of a different fault,
-// which would have been the cause if the rank had reported it in time.
+// TestLateRankGetsDecidedCause delays a rank until the others have decided on the cause of a fault
+// and have closed the group. The late rank knows of a different fault, which would have been the
+// cause if the rank had reported it in time.
 func TestLateRankGetsDecidedCause(t *testing.T) {
 	t.Parallel()
 	var texts errorTexts
@@ -40,8 +40,7 @@ func TestLateRankGetsDecidedCause(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestCauseAwaitsRankThatFailedFirst delays the report of the only rank that knows the cause until
-// the other rank has finished exchanging reports without it.
+// TestCauseAwaitsRankThatFailedFirst delays the report of the only rank that knows the cause.
 func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	t.Parallel()
 	var texts errorTexts
@@ -66,8 +65,8 @@ func TestCauseAwaitsRankThatFailedFirst(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestDepartedRanksAreCause makes rank 1 leave without a report, and rank 2 leave or die, while
-// rank 0 knows only that rank 1 has failed.
+// TestDepartedRanksAreCause makes rank 1 leave without a report, and rank 2 leave or die. Rank 0
+// knows only that rank 1 has failed.
 func TestDepartedRanksAreCause(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -116,8 +115,7 @@ func TestDepartedRanksAreCause(t *testing.T) {
 	}
 }
 
-// TestAdoptedCauseKeepsTextAndType decodes various causes on a rank that has reported a different
-// error.
+// TestAdoptedCauseKeepsTextAndType decodes causes on a rank that has reported a different error.
 func TestAdoptedCauseKeepsTextAndType(t *testing.T) {
 	mismatch := &symmem.MismatchError{Number: 3, Group: "world", Others: []int{1}}
 	own := errors.New("own")

@@ -14,25 +14,21 @@ import (
 	"symmem/internal/ranktest"
 )
 
-// If SYMMEM_TEST_BARS is set, the time of a call must not exceed these limits in nanoseconds.
-// maxOverheadNs limits the difference from the baseline. maxDirectNs limits the whole call on the
-// direct path, which has no baseline.
+// Limits in nanoseconds, if SYMMEM_TEST_BARS is set: of the difference from the baseline and, on
+// the direct path, which has no baseline, of the whole call.
 const (
 	maxOverheadNs = 300
 	maxDirectNs   = 5000
 )
 
-// A batch has submitCalls calls with submitCount float32 elements each.
 const (
 	submitCalls = 500
 	submitCount = 8
 )
 
-// BenchmarkSubmit measures the CPU time of submitting an all-reduce of 8 float32 elements. It
-// alternates between batches of calls through the group and batches of a baseline on the same
-// communicator and stream: ncclAllReduce on GPUs, and a launch of the same plan on the host. The
-// two ranks are goroutines. The result is the time on rank 0, without the synchronization after
-// each batch.
+// BenchmarkSubmit measures the CPU time of submitting an all-reduce of 8 float32 elements, on rank
+// 0 of two ranks. Batches of calls through the group alternate with batches of a baseline on the
+// same communicator and stream: ncclAllReduce on GPUs, and a launch of the same plan on the host.
 //
 //	go test . -run '^$' -bench Submit -cpu 2
 func BenchmarkSubmit(b *testing.B) {
@@ -86,12 +82,11 @@ func BenchmarkSubmit(b *testing.B) {
 type submitter struct {
 	*symmem.Runtime
 	send, recv [2]symmem.Buffer // [0] is outside windows, [1] is in a window
-	hasPath    bool             // whether the backend has the path
-	// callGroup submits a call through the group, and callBaseline submits a call of the baseline.
-	// runBaselineBatch runs a function that submits a batch of baseline calls.
+	hasPath    bool             // the backend has the path
+	// callBaseline is measured inside runBaselineBatch.
 	callGroup, callBaseline func() error
 	runBaselineBatch        func(batch func() error) error
-	// Each batch appends its mean time per call to groupNs or baselineNs.
+	// Times per call, one for each batch.
 	groupNs, baselineNs []float64
 }
 
@@ -116,7 +111,7 @@ func (s *submitter) allocate(b *testing.B) error {
 	return nil
 }
 
-// prepare makes a call on a path, so that the plan is in the group's cache.
+// prepare makes a call on a path, so that its plan is cached.
 func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	buffers := 1
 	if path == symmem.PathPlain {
@@ -147,8 +142,8 @@ func (s *submitter) prepare(b *testing.B, path symmem.PathChoice) error {
 	return nil
 }
 
-// useNCCL makes ncclAllReduce the baseline. Its calls run on a thread whose current device is set
-// once per batch, as in a C program.
+// useNCCL makes ncclAllReduce the baseline. As in a C program, the current device is set once per
+// batch.
 func (s *submitter) useNCCL(send, recv uintptr) error {
 	library, err := nccl.Load()
 	if err != nil {
@@ -163,7 +158,6 @@ func (s *submitter) useNCCL(send, recv uintptr) error {
 	return nil
 }
 
-// timeBatches times one batch through the group and one batch of the baseline.
 func (s *submitter) timeBatches(b *testing.B) error {
 	runDirectly := func(batch func() error) error { return batch() }
 	return errors.Join(
@@ -171,7 +165,7 @@ func (s *submitter) timeBatches(b *testing.B) error {
 		s.timeBatch(b, s.runBaselineBatch, s.callBaseline, &s.baselineNs))
 }
 
-// timeBatch appends the mean time per call of one batch to times.
+// timeBatch appends the mean time of the calls in a batch.
 func (s *submitter) timeBatch(
 	b *testing.B, run func(func() error) error, submit func() error, times *[]float64,
 ) error {
@@ -188,8 +182,7 @@ func (s *submitter) timeBatch(
 	return errors.Join(err, s.DefaultStream().Synchronize(b.Context()))
 }
 
-// report adds three medians over all batches to the benchmark's result: the time of a call through
-// the group, the time of the baseline, and the difference between two batches of timeBatches.
+// report adds the medians of the time through the group, of the baseline and of the difference.
 func (s *submitter) report(b *testing.B, path symmem.PathChoice) {
 	overheads := make([]float64, len(s.groupNs))
 	for i := range overheads {

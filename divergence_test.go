@@ -14,8 +14,8 @@ import (
 	"symmem/internal/cuda"
 )
 
-// TestSubgroupDivergenceNamesWorldRanks creates a group of world ranks 0 and 2, which then call a
-// collective with different counts.
+// TestSubgroupDivergenceNamesWorldRanks calls a collective with different counts in a group of
+// world ranks 0 and 2.
 func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	checkPlain := symmem.Options{Check: symmem.CheckEvery, Path: symmem.PathPlain}
 	runWithFault(t, 3, checkPlain, func(r *rank) {
@@ -41,8 +41,8 @@ func TestSubgroupDivergenceNamesWorldRanks(t *testing.T) {
 	})
 }
 
-// TestGraphLaunchOrderDiverges launches two graphs in a different order on each rank. The calls
-// in the two graphs are identical except for their capture numbers.
+// TestGraphLaunchOrderDiverges launches two graphs in a different order on each rank. Their calls
+// are identical except for the capture numbers.
 func TestGraphLaunchOrderDiverges(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestJoinedGroupIDHasNoSpace(t *testing.T) {
 	})
 }
 
-// TestDivergenceMentionsSmallerDevice makes rank 1 map a smaller segment for the same request, as
-// if its device were nearly full.
+// TestDivergenceMentionsSmallerDevice makes rank 1 map a smaller segment, as if its device were
+// nearly full.
 func TestDivergenceMentionsSmallerDevice(t *testing.T) {
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib >> r.Rank()})

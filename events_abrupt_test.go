@@ -47,8 +47,8 @@ func TestPanicInOnEventIsLogged(t *testing.T) {
 	}
 }
 
-// TestGoexitInOnEventDuringCollective repeats a call whose OnEvent exits the calling goroutine.
-// The pool and the Runtime must then close without waiting for that call.
+// TestGoexitInOnEventDuringCollective checks that the pool and the Runtime close without waiting
+// for a call whose goroutine OnEvent has ended.
 func TestGoexitInOnEventDuringCollective(t *testing.T) {
 	shouldExit := false
 	o := symmem.Options{OnEvent: func(e *event.Event) {
@@ -76,7 +76,6 @@ func TestGoexitInOnEventDuringCollective(t *testing.T) {
 	})
 }
 
-// TestEventsAfterPoolClose frees the last buffer of a closed pool, which unmaps its segment.
 func TestEventsAfterPoolClose(t *testing.T) {
 	var kinds []event.Kind
 	o := symmem.Options{OnEvent: func(e *event.Event) { kinds = append(kinds, e.Kind) }}
@@ -92,8 +91,7 @@ func TestEventsAfterPoolClose(t *testing.T) {
 	})
 }
 
-// TestPanicsInOnEventDoNotNest queues many events while one event is delivered, and panics in
-// OnEvent for each of them.
+// TestPanicsInOnEventDoNotNest queues many events during a call of OnEvent, and panics for each.
 func TestPanicsInOnEventDoNotNest(t *testing.T) {
 	const events = 4000
 	firstEventBegun, endFirstEvent := make(chan struct{}), make(chan struct{})

@@ -62,8 +62,7 @@ func BenchmarkCollectiveEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkTrace measures the time that a trace adds to an allocation or a free, and to a
-// collective.
+// BenchmarkTrace measures the time that a trace adds to an allocation, a free and a collective.
 func BenchmarkTrace(b *testing.B) {
 	withoutTrace := newTraceBench(b, symmem.Options{})
 	withTrace := newTraceBench(b, symmem.Options{Trace: b.TempDir()})
@@ -75,9 +74,9 @@ func BenchmarkTrace(b *testing.B) {
 	})
 }
 
-// compareBatches alternately runs batches of a call without and with a trace. Each call causes the
-// given number of events. The benchmark reports the difference of the medians and the difference of
-// the fastest batches, because on a busy machine other programs slow most batches down.
+// compareBatches alternates batches of calls without and with a trace. It reports the difference of
+// the medians and that of the fastest batches, because other programs slow most batches down. Each
+// call causes the given number of events.
 func compareBatches(
 	b *testing.B, withoutTrace, withTrace *traceBench, events float64, call func(*traceBench) error,
 ) {

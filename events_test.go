@@ -149,7 +149,7 @@ func TestEventsReplayToLiveBlocks(t *testing.T) {
 		var got [2][]event.Event // without the frees at the end of the test
 		passed := t.Run("", func(t *testing.T) {
 			runRanks(t, 2, symmem.Options{OnEvent: events.record}, func(r *rank) {
-				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
+				m := &programState{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
 				for _, s := range program {
 					m.run(s)
 					if n := symmem.Undelivered(r.Runtime); n != 0 {

@@ -12,8 +12,8 @@ import (
 	"symmem"
 )
 
-// firstCauses lists the faults that ranks report, in the order of docs/reference/failures.md. If
-// the ranks report different faults, every rank gets the first of them in this list.
+// firstCauses lists faults in the order of docs/reference/failures.md. If the ranks report
+// different faults, every rank gets the first of them in this list.
 var firstCauses = []error{
 	&symmem.RankLostError{Ranks: []int{2}, InCall: "AllReduce 1"},
 	&symmem.PriorError{InCall: "AllReduce 1", Rank: 1, Cause: symmem.ErrAborted},
@@ -73,8 +73,7 @@ func TestLateReportNamesWaitPosition(t *testing.T) {
 	texts.requireSame(t, 3)
 }
 
-// TestErrDoesNotWait calls Err and Cause while the ranks are still determining the cause of a
-// fault.
+// TestErrDoesNotWait calls Err and Cause before the ranks have agreed on the cause of a fault.
 func TestErrDoesNotWait(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		release := make(chan struct{})
@@ -94,11 +93,9 @@ func TestErrDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestInterruptedCallReturnsErrInterrupted checks that the error of an interrupted call wraps
-// ErrInterrupted and the error of Options.Interrupted.
 func TestInterruptedCallReturnsErrInterrupted(t *testing.T) {
 	errStop := errors.New("stop")
-	var interrupt atomic.Bool // if set, the next call of Interrupted fails
+	var interrupt atomic.Bool // makes the next call of Interrupted fail
 	joined := make(chan struct{})
 	options := symmem.Options{Interrupted: func() error {
 		if interrupt.Swap(false) {

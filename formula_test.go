@@ -12,7 +12,6 @@ import (
 	"symmem/driver/formula"
 )
 
-// TestFormulaNames checks the names of the formulas, each of which is an order of additions.
 func TestFormulaNames(t *testing.T) {
 	for name, want := range map[string]symmem.Formula{
 		"default": symmem.FormulaDefault, "any": symmem.FormulaAny, "0": symmem.FormulaAny,
@@ -72,24 +71,23 @@ func TestDeterministicModeRejectsAdoptedCommunicator(t *testing.T) {
 	}
 }
 
-// rejectCall returns an error like that of NCCL for a call whose reductions must have a given
-// order.
-func rejectCall(*driver.Call) error {
+// rejectReduction returns an error like NCCL's for reductions that must have a given order.
+func rejectReduction(*driver.Call) error {
 	return fmt.Errorf("NCCL chooses the order: %w", driver.ErrUnsupported)
 }
 
 func TestDeterministicCallNeedsDirectPath(t *testing.T) {
-	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		const noOtherPath = "and no other path can take the call"
 		registered, unregistered := r.window(r.pool(), mib).Memory(), r.alloc(r.pool(), mib).Memory()
-		g := symmem.WithPathChecks(r.World(), rejectCall, rejectCall, smallExchange)
+		g := symmem.WithPathChecks(r.World(), rejectReduction, rejectReduction, checkSmallExchange)
 		for _, row := range []struct {
 			m      symmem.Memory
 			count  int64
 			choice symmem.PathChoice
 			want   string
 		}{
-			{registered, 1 << 18, symmem.PathDefault, "direct: " + inWindows + noOtherPath},
+			{registered, 1 << 18, symmem.PathDefault, "direct: " + bothInWindows + noOtherPath},
 			{unregistered, 2 << 10, symmem.PathDefault, "direct: " + notInWindow + ", " + noOtherPath},
 			{unregistered, 1 << 18, symmem.PathDefault, ": NCCL chooses the order" + notSupported +
 				"; not direct: 8KiB of exchange memory" + notSupported},
@@ -106,11 +104,11 @@ func TestDeterministicCallNeedsDirectPath(t *testing.T) {
 	})
 }
 
-// TestAllReduceEqualsReduceScatterAllGather compares the results bit by bit, for numbers whose sums
-// depend on the order of additions. It also makes calls with a count of 0.
+// TestAllReduceEqualsReduceScatterAllGather compares results bit by bit, for numbers whose sums
+// depend on the order of additions.
 func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 	const ranks, part = 4, 3001
-	needRanks(t, ranks)
+	requireRanks(t, ranks)
 	for _, f := range []symmem.Formula{
 		symmem.FormulaRankOrder, symmem.FormulaTree, symmem.FormulaRoundedTree,
 	} {
@@ -127,13 +125,13 @@ func TestAllReduceEqualsReduceScatterAllGather(t *testing.T) {
 						r.compareSplitReduction(dt, op, part)
 					}
 				}
-				r.reduceNothing()
+				r.reduceZeroElements()
 			})
 		})
 	}
 }
 
-func (r *rank) reduceNothing() {
+func (r *rank) reduceZeroElements() {
 	b, stream := r.alloc(r.pool(), mib), r.DefaultStream()
 	m := b.Memory()
 	r.ok(r.World().AllReduce(r.ctx, m, m, 0, symmem.Float32, symmem.Sum, stream))
@@ -141,8 +139,8 @@ func (r *rank) reduceNothing() {
 	r.ok(b.Free())
 }
 
-// compareSplitReduction compares an AllReduce with a ReduceScatter and an AllGather. part is the
-// number of elements per rank.
+// compareSplitReduction compares an AllReduce with a ReduceScatter and an AllGather, with part
+// elements per rank.
 func (r *rank) compareSplitReduction(dt symmem.DataType, op symmem.ReduceOp, part int64) {
 	w, p := r.World(), r.pool()
 	size := int64(w.Size()) * part * int64(dt.Size())

@@ -17,27 +17,27 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// firstVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines, which also
-// needs the rank, size and store variables of lost_test.go.
-const firstVariable = "SYMMEM_TEST_FIRST"
+// firstCallVariable marks a process as a rank of TestFirstCallsAreCapturedBetweenMachines. The rank
+// also needs the variables in lost_test.go for its number, the number of ranks and the store.
+const firstCallVariable = "SYMMEM_TEST_FIRST"
 
 // TestFirstCallsAreCapturedBetweenMachines captures the first call of each operation in a new
-// group. NCCL connects ranks and allocates memory during such a call, which must not invalidate the
-// capture. NCCL_HOSTID simulates two machines, or the number in the variable MACHINES.
+// group. NCCL connects ranks and allocates memory during this call, which must not invalidate the
+// capture. NCCL_HOSTID simulates two machines, or as many as the variable MACHINES says.
 func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	if os.Getenv(backendVariable) != "nccl" {
 		t.Skip(fmt.Errorf("the host backend has groups on one machine only: %w", symmem.ErrUnsupported))
 	}
-	store, ranks := "unix:@symmem-test-"+rand.Text(), min(4, localRanks(t))
+	store, ranks := "unix:@symmem-test-"+rand.Text(), min(4, availableRanks(t))
 	machines, err := strconv.Atoi(cmp.Or(os.Getenv("MACHINES"), "2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	needRanks(t, ranks)
+	requireRanks(t, ranks)
 	var processes []*exec.Cmd
 	for number := range ranks {
 		c := systest.Command(t, systest.Patience, os.Args[0])
-		c.Env = append(os.Environ(), firstVariable+"=1", storeVariable+"="+store,
+		c.Env = append(os.Environ(), firstCallVariable+"=1", storeVariable+"="+store,
 			rankVariable+"="+strconv.Itoa(number), sizeVariable+"="+strconv.Itoa(ranks),
 			fmt.Sprintf("NCCL_HOSTID=machine-%d", machines*number/ranks), "NCCL_NET=Socket")
 		c.Stdout, c.Stderr = &strings.Builder{}, os.Stderr
@@ -53,7 +53,7 @@ func TestFirstCallsAreCapturedBetweenMachines(t *testing.T) {
 	}
 }
 
-func runFirstCallRank() int {
+func runFirstCallProcess() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
 	ctx := context.Background()
@@ -71,8 +71,7 @@ func runFirstCallRank() int {
 	return 0
 }
 
-// captureFirstCalls creates a new group for each operation, and captures and replays the group's
-// first call.
+// captureFirstCalls captures and replays each operation in a new group.
 func captureFirstCalls(ctx context.Context, rt *symmem.Runtime) error {
 	pool, err := rt.NewPool(symmem.PoolOptions{})
 	if err != nil {

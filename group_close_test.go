@@ -10,9 +10,9 @@ import (
 	"symmem/driver"
 )
 
-// TestCloseNamesFailedPeer closes a group after a peer has aborted it. The peer has also sent a
-// message that this rank has not received. The error must report both the abort and the message,
-// because each may explain the other.
+// TestCloseNamesFailedPeer closes a group after a peer has sent a message and aborted the group.
+// The error must report both the abort and the unreceived message, because each may explain the
+// other.
 func TestCloseNamesFailedPeer(t *testing.T) {
 	aborted := make(chan struct{})
 	runWithFault(t, 2, symmem.Options{}, func(r *rank) {
@@ -34,8 +34,8 @@ func TestCloseNamesFailedPeer(t *testing.T) {
 	})
 }
 
-// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted, after which the two ranks
-// must realign their pools.
+// TestCloseRealignsAfterPeerFault closes a group that a peer has aborted. The ranks must realign
+// their pools afterwards.
 func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	aborted := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -53,8 +53,8 @@ func TestCloseRealignsAfterPeerFault(t *testing.T) {
 	})
 }
 
-// TestGroupCloseAbortsUnfinishedWork closes a group whose collective is queued behind unfinished
-// work. TestMain checks that the group's mappings are released.
+// TestGroupCloseAbortsUnfinishedWork closes a group whose collective waits for unfinished work.
+// TestMain checks that the group's mappings are released.
 func TestGroupCloseAbortsUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireDroppedWork()
@@ -87,7 +87,7 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 			}()
 			<-started
 			r.ok(g.Close())
-			// Either rank may close first. The other rank may then report that its peer has closed.
+			// If the other rank has closed first, the error says so.
 			var deadlock *driver.DeadlockError
 			if err := <-result; !errors.Is(err, symmem.ErrClosed) && !errors.As(err, &deadlock) {
 				r.failf("got %v, want ErrClosed or a DeadlockError", err)
@@ -96,7 +96,7 @@ func TestGroupCloseWaitsForCollective(t *testing.T) {
 	})
 }
 
-// TestDeadlockNamesOnlyClosedRank lets rank 2 close a group. The error must not name rank 1, which
+// TestDeadlockNamesOnlyClosedRank closes a group on rank 2. The error must not name rank 1, which
 // makes no call.
 func TestDeadlockNamesOnlyClosedRank(t *testing.T) {
 	var texts errorTexts

@@ -26,8 +26,7 @@ func resumeGroup(r *rank, g *symmem.Group) {
 	}
 }
 
-// TestSuspendedGroupReplaysGraphs suspends a group and, in every other cycle, also the pool of
-// its windows.
+// TestSuspendedGroupReplaysGraphs suspends a group repeatedly, every other time with its pool.
 func TestSuspendedGroupReplaysGraphs(t *testing.T) {
 	const cycles = 100
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -84,7 +83,7 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 		} {
 			if !errors.Is(err, symmem.ErrSuspended) ||
 				!strings.Contains(err.Error(), "call its Resume on every rank") {
-				r.failf("%s: got %v, want an ErrSuspended that advises Resume", name, err)
+				r.failf("%s: got %v, want ErrSuspended with the advice to call Resume", name, err)
 			}
 		}
 		r.checkSum(r.World(), b) // other groups are not affected
@@ -100,8 +99,8 @@ func TestSuspendedGroupRefusesCalls(t *testing.T) {
 	})
 }
 
-// TestUnreceivedMessageRefusesSuspend suspends a group while a message has not been received. The
-// errors of all ranks must name the same rank.
+// TestUnreceivedMessageRefusesSuspend suspends a group before a message has been received. All
+// errors must name the same rank.
 func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
@@ -131,7 +130,7 @@ func TestUnreceivedMessageRefusesSuspend(t *testing.T) {
 	}
 }
 
-// TestSuspendedGroupCloses closes suspended groups and the pools of their windows.
+// TestSuspendedGroupCloses closes suspended groups, with and without suspended pools.
 func TestSuspendedGroupCloses(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for _, suspendsPool := range []bool{false, true} {
@@ -152,7 +151,6 @@ func TestSuspendedGroupCloses(t *testing.T) {
 	})
 }
 
-// TestSuspendedGroupFails aborts a suspended group. Its calls must then return ErrAborted.
 func TestSuspendedGroupFails(t *testing.T) {
 	runWithFault(t, 2, suspendOptions(), func(r *rank) {
 		g, p := r.split(r.World(), 0), r.pool()

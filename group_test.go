@@ -149,8 +149,7 @@ func TestFaultDoesNotReachOtherGroups(t *testing.T) {
 	})
 }
 
-// TestIdleRankLearnsOfFault checks, at two check levels, that Ended is closed on ranks that make no
-// call.
+// TestIdleRankLearnsOfFault checks that Ended is closed on ranks that make no call.
 func TestIdleRankLearnsOfFault(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		runRanks(t, 3, symmem.Options{Check: check}, func(r *rank) {

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestGroupTimeoutNamesLateRank makes each call in a group whose timeout is much shorter than the
-// world's. Rank 1 makes no call until rank 0 has got the error.
+// TestGroupTimeoutNamesLateRank makes calls in a group with a shorter timeout than the world's.
+// Rank 1 makes no call until rank 0 has got the error.
 func TestGroupTimeoutNamesLateRank(t *testing.T) {
 	// On a busy machine, creating a group may take longer than shortTimeout, so the groups are
 	// created with longTimeout.
@@ -106,8 +106,7 @@ func TestInvalidGroupTimeouts(t *testing.T) {
 	})
 }
 
-// TestJoinTimeoutCoversStore joins a group with a short timeout while rank 0, which runs the server
-// at which ranks meet, does not answer.
+// TestJoinTimeoutCoversStore joins a group while the store on rank 0 does not answer.
 func TestJoinTimeoutCoversStore(t *testing.T) {
 	const shortTimeout = 20 * time.Millisecond
 	runRanks(t, 2, symmem.Options{Timeout: time.Minute}, func(r *rank) {

@@ -50,8 +50,7 @@ func TestCallValuesMatchMethods(t *testing.T) {
 	})
 }
 
-// TestPremulSum makes the same calls with several factors. A plan must not be reused for a
-// different factor.
+// TestPremulSum checks that a plan is not reused for a different factor.
 func TestPremulSum(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.pool()
@@ -123,8 +122,8 @@ func TestDifferentFactorsDiverge(t *testing.T) {
 	})
 }
 
-// TestNormCallMatchesMethod computes a valid and an invalid norm, each both through Do and
-// through the method, and compares the errors.
+// TestNormCallMatchesMethod compares the errors of Do and of the method, for a valid and an invalid
+// norm.
 func TestNormCallMatchesMethod(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		m := r.unregistered(16)

@@ -13,32 +13,33 @@ import (
 	"symmem"
 )
 
-// warnSoon is the time after which ranks warn about late ranks.
-const warnSoon = 20 * time.Millisecond
+// warnDelay is the time after which ranks warn about late ranks.
+const warnDelay = 20 * time.Millisecond
 
-// sharedDeadline makes the waits of all ranks time out together, after the first warning for which
-// enough returns true. With a fixed deadline, ranks on a busy machine might time out before they
-// warn.
+// sharedDeadline makes the waits of all ranks time out together, after the first warning that
+// isEnough accepts. With a fixed deadline, ranks on a busy machine might time out before they warn.
 type sharedDeadline struct {
-	enough func(w symmem.LateWarning) bool
-	once   sync.Once
-	over   chan struct{} // closed after the warning
+	isEnough func(w symmem.LateWarning) bool
+	once     sync.Once
+	expired  chan struct{} // closed after the warning
 }
 
-func newSharedDeadline(enough func(w symmem.LateWarning) bool) *sharedDeadline {
-	return &sharedDeadline{enough: enough, over: make(chan struct{})}
+func newSharedDeadline(isEnough func(w symmem.LateWarning) bool) *sharedDeadline {
+	return &sharedDeadline{isEnough: isEnough, expired: make(chan struct{})}
 }
 
 func (s *sharedDeadline) options() symmem.Options {
-	return symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
-		if s.enough(w) {
-			s.once.Do(func() { close(s.over) })
+	return symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
+		if s.isEnough(w) {
+			s.once.Do(func() { close(s.expired) })
 		}
 	}}
 }
 
-// context returns a context whose deadline expires when over is closed.
-func (s *sharedDeadline) context(r *rank) context.Context { return deadlineContext{r.ctx, s.over} }
+// context returns a context whose deadline is shared by all ranks.
+func (s *sharedDeadline) context(r *rank) context.Context {
+	return deadlineContext{r.ctx, s.expired}
+}
 
 type deadlineContext struct {
 	context.Context
@@ -65,7 +66,7 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			warnings := make(chan symmem.LateWarning, 1000)
 			o := symmem.Options{
-				WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) { warnings <- w },
+				WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) { warnings <- w },
 			}
 			runRanks(t, 3, o, func(r *rank) {
 				b := r.window(r.pool(), 4096)
@@ -74,14 +75,14 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 					r.ok(wait(r, b))
 					return
 				}
-				// Wait for four warnings about this rank. On a busy machine there may also be
-				// warnings about another rank.
+				// Wait for four warnings about this rank. On a busy machine, other ranks may be late,
+				// too.
 				for reports := 0; reports < 4; {
 					w := <-warnings
 					if strings.HasPrefix(w.InCall, "joining ") {
 						continue // the ranks were still connecting
 					}
-					if w.Group != "world" || w.InCall == "" || w.Waited < warnSoon ||
+					if w.Group != "world" || w.InCall == "" || w.Waited < warnDelay ||
 						w.Activity[w.Ranks[0]] == "" {
 						r.failf("got the warning %+v, want a wait in the world and the late rank's activity", w)
 					}
@@ -97,20 +98,20 @@ func TestLateRankIsReportedDuringWait(t *testing.T) {
 
 func TestLateRankIsReportedDuringJoin(t *testing.T) {
 	warnings := make(chan symmem.LateWarning, 1000)
-	o := symmem.Options{WarnAfter: warnSoon, OnLate: func(w symmem.LateWarning) {
+	o := symmem.Options{WarnAfter: warnDelay, OnLate: func(w symmem.LateWarning) {
 		if w.Group == "late" {
 			warnings <- w
 		}
 	}}
-	ranks := min(3, localRanks(t))
+	ranks := min(3, availableRanks(t))
 	runRanks(t, ranks, o, func(r *rank) {
 		late := r.Rank() == ranks-1
 		for n := 0; late && n < 4; n++ {
 			w := <-warnings
 			for n == 0 && len(w.Ranks) > 1 {
-				w = <-warnings // on a busy machine another rank may be late as well
+				w = <-warnings // on a busy machine, another rank may be late, too
 			}
-			if !slices.Equal(w.Ranks, []int{ranks - 1}) || w.Waited < warnSoon {
+			if !slices.Equal(w.Ranks, []int{ranks - 1}) || w.Waited < warnDelay {
 				r.failf("got the warning %+v, want only rank %d", w, ranks-1)
 			}
 		}
@@ -123,7 +124,7 @@ func TestLateRankIsReportedDuringJoin(t *testing.T) {
 type safeBuffer struct {
 	mu      sync.Mutex
 	text    bytes.Buffer  // guarded by mu
-	written chan struct{} // receives a value after a write; has a capacity of 1
+	written chan struct{} // has capacity 1; receives a value after each write
 }
 
 func (b *safeBuffer) Write(p []byte) (int, error) {
@@ -145,7 +146,7 @@ func (b *safeBuffer) String() string {
 func TestLateWarningsAreLogged(t *testing.T) {
 	logged := &safeBuffer{written: make(chan struct{}, 1)}
 	o := symmem.Options{
-		WarnAfter: warnSoon, Logger: slog.New(slog.NewTextHandler(logged, nil)),
+		WarnAfter: warnDelay, Logger: slog.New(slog.NewTextHandler(logged, nil)),
 	}
 	runRanks(t, 2, o, func(r *rank) {
 		for r.Rank() == 1 && !strings.Contains(logged.String(), "ranks=[1]") {

@@ -14,20 +14,20 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// leavingTimeout is the ranks' timeout. Their calls must return long before it expires.
+// leavingTimeout is much longer than the calls should take.
 const leavingTimeout = time.Minute
 
-// TestTimeoutBlamesOnlyAbsentRank opens a world in which rank 2 connects and then does nothing,
-// like a stopped process. One of the other ranks times out first and closes.
+// TestTimeoutBlamesOnlyAbsentRank opens a world in which rank 2 does nothing after it has
+// connected. One of the other ranks times out first and closes.
 func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	t.Parallel()
-	needRanks(t, 3)
+	requireRanks(t, 3)
 	for first, name := range []string{"store's rank times out first", "store's rank times out last"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := "unix:@symmem-test-" + rand.Text()
 			opened := make(chan struct{})
-			stopped := connectOnly(t, store, 2, 3, opened)
+			stopped := startConnectedRank(t, store, 2, 3, opened)
 			errs := make([]error, 2)
 			var opening sync.WaitGroup
 			begin := time.Now()
@@ -64,9 +64,9 @@ func TestTimeoutBlamesOnlyAbsentRank(t *testing.T) {
 	}
 }
 
-// connectOnly starts a rank that connects to the other ranks but makes no call. The rank closes
-// after the channel leave has been closed and rank 0 has left.
-func connectOnly(
+// startConnectedRank starts a rank that connects to the others but makes no call. It closes once
+// the channel leave is closed and rank 0 has left.
+func startConnectedRank(
 	t *testing.T, store string, number, size int, leave <-chan struct{},
 ) (closed <-chan error) {
 	t.Helper()
@@ -94,11 +94,11 @@ func connectOnly(
 	return done
 }
 
-// TestClosedRankIsNotReportedDead joins a group with a rank that has closed its Runtime but whose
-// process is still alive. The error must report only that the rank has closed.
+// TestClosedRankIsNotReportedDead joins a group with a rank that has closed its Runtime in a live
+// process. The error must report only that the rank has closed.
 func TestClosedRankIsNotReportedDead(t *testing.T) {
 	t.Parallel()
-	needRanks(t, 2)
+	requireRanks(t, 2)
 	store := "unix:@symmem-test-" + rand.Text()
 	runtimes, errs := make([]*symmem.Runtime, 2), make([]error, 2)
 	var opening sync.WaitGroup

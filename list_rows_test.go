@@ -118,9 +118,11 @@ func (c *rowsCase) scatter(maxElements int64) (call symmem.Call, check func()) {
 	for r := range u.counts {
 		u.counts[r] *= width
 	}
-	send := u.filled(u.parts(func(dst int) []int32 { return u.part(c.Rank(), dst, u.counts[dst]) }))
+	send := u.allocateFilled(u.joinParts(func(dst int) []int32 {
+		return u.part(c.Rank(), dst, u.counts[dst])
+	}))
 	u.pool = c.pools[0]
-	recv := u.filled(make([]int32, u.counts[c.Rank()]))
+	recv := u.allocateFilled(make([]int32, u.counts[c.Rank()]))
 	want := make([]int32, u.counts[c.Rank()])
 	for src := range u.counts {
 		for i, v := range u.part(src, c.Rank(), int64(len(want))) {
@@ -131,7 +133,7 @@ func (c *rowsCase) scatter(maxElements int64) (call symmem.Call, check func()) {
 		Operation: symmem.OpReduceScatterV, Type: symmem.Int32, Op: symmem.Sum, Send: send, Recv: recv,
 		Splits: &symmem.Splits{SendCounts: u.counts}, Path: symmem.PathDirect,
 	}
-	return call, func() { u.expect("ReduceScatterV", recv, want) }
+	return call, func() { u.check("ReduceScatterV", recv, want) }
 }
 
 func runRows(t *testing.T, test func(c *rowsCase)) {

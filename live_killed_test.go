@@ -25,8 +25,8 @@ import (
 // address of the live view.
 const watchedVariable = "SYMMEM_TEST_WATCHED"
 
-// runWatchedRank runs this process as a rank of TestLiveViewSurvivesKilledRanks. It repeats a
-// collective until a rank is lost, and returns when its standard input is closed.
+// runWatchedRank repeats a collective until a rank is lost, and returns when its standard input is
+// closed.
 func runWatchedRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -49,7 +49,7 @@ func runWatchedRank() int {
 	return 0
 }
 
-func scrape(address, path, token string) (string, error) {
+func fetch(address, path, token string) (string, error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return "", err
@@ -70,7 +70,6 @@ func scrape(address, path, token string) (string, error) {
 	return string(body), err
 }
 
-// answeringRanks lists the ranks that answer and returns the rank that served m.
 func answeringRanks(m live.Machine) (ranks []int, servedBy int) {
 	for i := range m.Ranks {
 		if m.Ranks[i].Error == "" {
@@ -80,7 +79,7 @@ func answeringRanks(m live.Machine) (ranks []int, servedBy int) {
 	return ranks, m.ServedBy
 }
 
-func freeAddress(t *testing.T) string {
+func unusedAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -90,12 +89,12 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestLiveViewSurvivesKilledRanks kills the rank that serves the view, twice. Each time, the next
-// rank must serve the view and show which ranks are left and that they have lost a rank.
+// TestLiveViewSurvivesKilledRanks kills the rank that serves the web page, twice. Each time, the
+// next rank must serve it and show the remaining ranks and their fault.
 func TestLiveViewSurvivesKilledRanks(t *testing.T) {
-	needRanks(t, lostRanks)
+	requireRanks(t, lostRanks)
 	useLiveFolder(t)
-	address, store := freeAddress(t), "unix:@symmem-test-"+rand.Text()
+	address, store := unusedAddress(t), "unix:@symmem-test-"+rand.Text()
 	var ranks []*exec.Cmd
 	var inputs []io.Closer
 	for number := range lostRanks {
@@ -107,7 +106,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 		remaining := []int{0, 1, 2}[number:]
 		await(t, fmt.Sprintf("rank %d serves ranks %v", number, remaining), func() bool {
 			token = jobToken(token)
-			text, err := scrape(address, "/debug/symmem", token)
+			text, err := fetch(address, "/debug/symmem", token)
 			var m live.Machine
 			if err != nil || json.Unmarshal([]byte(text), &m) != nil {
 				return false
@@ -116,7 +115,7 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 			return servedBy == number && slices.Equal(answering, remaining) &&
 				(number == 0 || strings.Contains(faults(m), "lost"))
 		})
-		metrics, err := scrape(address, "/metrics", "")
+		metrics, err := fetch(address, "/metrics", "")
 		for rank := range lostRanks {
 			want := fmt.Sprintf("symmem_up{rank=\"%d\"} %d\n", rank, min(1, max(0, rank-number+1)))
 			if err != nil || !strings.Contains(metrics, want) {
@@ -132,12 +131,12 @@ func TestLiveViewSurvivesKilledRanks(t *testing.T) {
 	if err := ranks[lostRanks-1].Wait(); err != nil {
 		t.Errorf("the last rank failed: %v\n%s", err, ranks[lostRanks-1].Stdout)
 	}
-	if text, err := scrape(address, "/metrics", ""); err == nil {
+	if text, err := fetch(address, "/metrics", ""); err == nil {
 		t.Errorf("got metrics %q after all ranks have exited, want an error", text)
 	}
 }
 
-// jobToken returns the token of the only job, or the given token if there is no job yet.
+// jobToken returns the access token of the only job, or the given token if there is no job.
 func jobToken(token string) string {
 	jobs, _ := live.Jobs(live.Root())
 	for _, job := range jobs {

@@ -18,35 +18,35 @@ import (
 
 // round describes an operation that all ranks repeat until the victim dies in the middle of it.
 type round struct {
-	do func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
-	// killsVictim is set if do kills the victim. Otherwise, another goroutine kills it.
+	run func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error
+	// killsVictim is set if run kills the victim. Otherwise, another goroutine does.
 	killsVictim bool
 	// direct is set if the round needs the direct path.
 	direct bool
-	// unmaps is set if the survivors must have unmapped all memory after Close. It is not set for
-	// NCCL's window kernels, because aborted ones keep memory mapped until the process exits.
-	unmaps bool
+	// mustUnmap is set if the survivors must have unmapped all memory after Close. Aborted window
+	// kernels of NCCL keep memory mapped until the process exits.
+	mustUnmap bool
 }
 
 var rounds = map[string]round{
-	"a collective on the plain path": {do: collectiveRound(symmem.PathPlain, many)},
-	"a collective over windows":      {do: collectiveRound(symmem.PathWindow, many)},
+	"a collective on the plain path": {run: collectiveRound(symmem.PathPlain, many)},
+	"a collective over windows":      {run: collectiveRound(symmem.PathWindow, many)},
 	"a collective over peers' buffers": {
-		do: collectiveRound(symmem.PathDirect, bulk), direct: true,
+		run: collectiveRound(symmem.PathDirect, bulk), direct: true,
 	},
-	"a collective in lines": {do: collectiveRound(symmem.PathDirect, few), direct: true},
+	"a collective in lines": {run: collectiveRound(symmem.PathDirect, few), direct: true},
 	"a launched collective": {
-		do: launchedRound(symmem.PathWindow, many), killsVictim: true,
+		run: launchedRound(symmem.PathWindow, many), killsVictim: true,
 	},
 	"a launched kernel": {
-		do: launchedRound(symmem.PathDirect, few), killsVictim: true, direct: true,
+		run: launchedRound(symmem.PathDirect, few), killsVictim: true, direct: true,
 	},
 	"a launched large kernel": {
-		do: launchedRound(symmem.PathDirect, bulk), killsVictim: true, direct: true,
+		run: launchedRound(symmem.PathDirect, bulk), killsVictim: true, direct: true,
 	},
-	"a kernel that waits for the others": {do: inKernelRound, killsVictim: true, direct: true},
-	"a completed kernel":                 {do: afterKernelRound, killsVictim: true, direct: true},
-	"a registration": {do: func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
+	"a kernel that waits for the others": {run: inKernelRound, killsVictim: true, direct: true},
+	"a completed kernel":                 {run: afterKernelRound, killsVictim: true, direct: true},
+	"a registration": {run: func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 		b, err := p.Alloc(8 * mib)
 		if err != nil {
 			return err
@@ -54,41 +54,39 @@ var rounds = map[string]round{
 		return errors.Join(p.Register(ctx, rt.World()), b.Free(), p.Trim(ctx, 0))
 	}},
 	"a suspension of its pool": {
-		do:          suspensionRound(symmem.PathAuto, symmem.SuspendingPool),
-		killsVictim: true, unmaps: true,
+		run:         suspensionRound(symmem.PathAuto, symmem.SuspendingPool),
+		killsVictim: true, mustUnmap: true,
 	},
 	"a resumption of its pool": {
-		do:          suspensionRound(symmem.PathAuto, symmem.ResumingPool),
-		killsVictim: true, unmaps: true,
+		run:         suspensionRound(symmem.PathAuto, symmem.ResumingPool),
+		killsVictim: true, mustUnmap: true,
 	},
 	"a suspension of the group": {
-		do:          suspensionRound(symmem.PathDirect, symmem.SuspendingGroup),
-		killsVictim: true, direct: true, unmaps: true,
+		run:         suspensionRound(symmem.PathDirect, symmem.SuspendingGroup),
+		killsVictim: true, direct: true, mustUnmap: true,
 	},
 	"a resumption of the group": {
-		do:          suspensionRound(symmem.PathDirect, symmem.ResumingGroup),
-		killsVictim: true, direct: true, unmaps: true,
+		run:         suspensionRound(symmem.PathDirect, symmem.ResumingGroup),
+		killsVictim: true, direct: true, mustUnmap: true,
 	},
-	"a value": {do: func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
+	"a value": {run: func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
 		return rt.World().Agree(ctx, "round", 1)
 	}},
-	"an agreement": {do: func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
+	"an agreement": {run: func(ctx context.Context, rt *symmem.Runtime, _ *symmem.Pool) error {
 		return rt.World().Check(ctx)
 	}},
 }
 
-// The number of elements determines the kernel. NCCL's collectives use many. A direct collective
-// on bulk elements accesses the buffers of its peers, whereas one on few elements copies data
-// through exchange memory, in lines of 128 bytes that end with a flag. A buffer of bulk elements
-// fills the pool's first segment.
+// The number of elements determines the kernel. NCCL's collectives use many. Direct collectives on
+// bulk elements, which fill the pool's first segment, access peers' buffers. Those on few elements
+// copy data through exchange memory, in lines of 128 bytes that end with a flag.
 const (
 	many = 1 << 20
 	bulk = 2 << 20
 	few  = 1000
 )
 
-// TestDirectRoundsLaunchNamedKernels checks which kernels the backend chooses for the direct
-// rounds. Large calls outside windows do not use peers' buffers.
+// TestDirectRoundsLaunchNamedKernels checks which kernels the backend chooses for direct rounds.
 func TestDirectRoundsLaunchNamedKernels(t *testing.T) {
 	for _, row := range []struct {
 		count           int64
@@ -131,14 +129,13 @@ func collectiveRound(
 	}
 }
 
-// launchedRound returns a round in which the victim dies while the other ranks wait in the
-// collective, because a host function on the victim's stream kills the process before the
-// collective starts.
+// launchedRound returns a round in which the victim dies while the others wait in the collective: a
+// host function on its stream kills the process before its collective starts.
 func launchedRound(
 	c symmem.PathChoice, count int64,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {
 	return func(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
-		if isVictim() && timeToDie(rt) {
+		if isVictim() && isTimeToDie(rt) {
 			if err := rt.DefaultStream().Host(die); err != nil {
 				return err
 			}
@@ -147,16 +144,16 @@ func launchedRound(
 	}
 }
 
-// inKernelRound kills the victim while the victim's kernel waits for the kernels of the other
-// ranks, which start only after the victim's death.
+// inKernelRound kills the victim while its kernel waits for those of the other ranks, which start
+// only after its death.
 func inKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	if isVictim() {
 		if _, err := victimListener(); err != nil {
 			return err
 		}
 	}
-	if timeToDie(rt) {
-		end, s := awaitVictim, rt.DefaultStream()
+	if isTimeToDie(rt) {
+		end, s := awaitVictimDeath, rt.DefaultStream()
 		if isVictim() {
 			other, err := rt.NewStream()
 			if err != nil {
@@ -171,7 +168,7 @@ func inKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) erro
 	return collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
 }
 
-// victimListener is a socket of the victim. Other ranks connect to it to detect the victim's death.
+// victimListener lets other ranks detect the victim's death.
 var victimListener = sync.OnceValues(func() (net.Listener, error) {
 	return net.Listen("unix", victimAddress())
 })
@@ -180,7 +177,7 @@ func victimAddress() string {
 	return strings.TrimPrefix(os.Getenv(storeVariable), "unix:") + "-victim"
 }
 
-func awaitVictim() {
+func awaitVictimDeath() {
 	c, err := net.Dial("unix", victimAddress())
 	if err != nil {
 		return // the victim has died
@@ -189,8 +186,8 @@ func awaitVictim() {
 	_, _ = c.Read(make([]byte, 1))
 }
 
-// suspensionRound returns a round in which all ranks suspend and resume the pool and, on the
-// direct path, the world. The victim dies at a random moment during one of these calls.
+// suspensionRound returns a round in which all ranks suspend and resume the pool and, on the direct
+// path, the world. The victim dies at a random moment.
 func suspensionRound(
 	c symmem.PathChoice, inCall func(*symmem.Group, *symmem.Pool) bool,
 ) func(context.Context, *symmem.Runtime, *symmem.Pool) error {
@@ -198,7 +195,7 @@ func suspensionRound(
 		if err := collectiveRound(c, few)(ctx, rt, p); err != nil {
 			return err
 		}
-		if isVictim() && timeToDie(rt) {
+		if isVictim() && isTimeToDie(rt) {
 			go func() {
 				for !inCall(rt.World(), p) {
 					yield(1)
@@ -216,11 +213,11 @@ func suspensionRound(
 	}
 }
 
-// afterKernelRound kills the victim when the victim's kernel has completed, at which point the
-// other ranks may still be executing the collective.
+// afterKernelRound kills the victim after its kernel, while the other ranks may still be executing
+// the collective.
 func afterKernelRound(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 	err := collectiveRound(symmem.PathDirect, few)(ctx, rt, p)
-	if isVictim() && timeToDie(rt) {
+	if isVictim() && isTimeToDie(rt) {
 		die()
 	}
 	return err
@@ -232,8 +229,8 @@ func yield(times int) {
 	}
 }
 
-// timeToDie reports whether this rank's world has run enough collectives for the victim to die.
-func timeToDie(rt *symmem.Runtime) bool {
+// isTimeToDie reports whether the world has run enough collectives for the victim to die.
+func isTimeToDie(rt *symmem.Runtime) bool {
 	var launched uint64
 	for _, n := range rt.World().Stats().Paths {
 		launched += n

@@ -19,17 +19,16 @@ import (
 	"symmem"
 )
 
-// stoppedVariable marks a process as a rank of TestErrorNamesStoppedRank. Its value names the call
+// stoppedVariable marks a process as a rank of TestErrorNamesStoppedRank. Its value is the call
 // that the ranks repeat: "join" or "split".
 const stoppedVariable = "SYMMEM_TEST_STOPPED"
 
-// stoppedTimeout limits the waits for the stopped rank, but is long enough for the other ranks to
-// arrive even on a busy machine.
+// stoppedTimeout limits the waits for the stopped rank. It is long enough for the other ranks to
+// arrive on a busy machine.
 const stoppedTimeout = 4 * time.Second
 
-// runStoppingRank runs this process as a rank of TestErrorNamesStoppedRank. The victim stops
-// itself at a random time during the first calls. Each other rank prints the ranks that its error
-// names.
+// runStoppingRank runs a rank of TestErrorNamesStoppedRank. The victim stops itself at a random
+// time. The other ranks print the ranks that their errors name.
 func runStoppingRank() int {
 	number, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -72,9 +71,8 @@ func runStoppingRank() int {
 	return 0
 }
 
-// TestErrorNamesStoppedRank checks that the timeout of every other rank names the stopped rank,
-// even if a rank waits for it only indirectly, through another rank. The stopped rank may be rank
-// 0, which serves the store.
+// TestErrorNamesStoppedRank checks that every other rank's timeout names the stopped rank, even if
+// it waits for that rank only through another one. Rank 0 serves the store.
 func TestErrorNamesStoppedRank(t *testing.T) {
 	t.Parallel()
 	if withBackend(symmem.Options{}).Backend != "host" {
@@ -91,7 +89,6 @@ func TestErrorNamesStoppedRank(t *testing.T) {
 				}
 				for _, number := range []int{1, 2, 3, 0} {
 					if number == 0 {
-						// Rank 0 serves the store and waits until the other ranks have exited.
 						_ = all[victim].Process.Kill()
 						_ = all[victim].Wait()
 					}

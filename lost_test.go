@@ -137,7 +137,7 @@ func untilLost(ctx context.Context, rt *symmem.Runtime, p *symmem.Pool) error {
 		go dieInRound(&done)
 	}
 	for {
-		if err := rounds[roundName].do(ctx, rt, p); err != nil {
+		if err := rounds[roundName].run(ctx, rt, p); err != nil {
 			return err
 		}
 		done.Add(1)
@@ -154,7 +154,7 @@ func dieInRound(done *atomic.Int64) {
 
 func TestErrorNamesKilledRank(t *testing.T) {
 	var direct atomic.Bool
-	ranks := min(lostRanks, localRanks(t))
+	ranks := min(lostRanks, availableRanks(t))
 	runRanks(t, ranks, symmem.Options{}, func(r *rank) { direct.Store(!r.Device().Addressable) })
 	victims := []int{ranks - 1, 0}
 	if testing.Short() {
@@ -178,7 +178,7 @@ func TestErrorNamesKilledRank(t *testing.T) {
 // TestJoinNamesMissingRank checks that the timeout names only the missing rank, and not the ranks
 // that wait for it.
 func TestJoinNamesMissingRank(t *testing.T) {
-	ranks := min(4, localRanks(t))
+	ranks := min(4, availableRanks(t))
 	for missing := range ranks {
 		wait := newSharedDeadline(func(w symmem.LateWarning) bool {
 			return w.Group == "incomplete" && slices.Equal(w.Ranks, []int{missing})
@@ -200,7 +200,7 @@ func TestErrorNamesKilledRankOfOtherMachine(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	ranks := min(lostRanks, localRanks(t))
+	ranks := min(lostRanks, availableRanks(t))
 	for roundName, round := range rounds {
 		if round.direct || roundName == "a value" {
 			t.Run(roundName, func(t *testing.T) { loseRank(t, roundName, ranks, ranks-1, ownMachine) })
@@ -251,7 +251,7 @@ func loseRank(
 		report := c.Stdout.(*bytes.Buffer).String()
 		if err != nil || !strings.Contains(report, fmt.Sprintf(`"lost":[%d]`, victim)) ||
 			!strings.Contains(report, "right sums") ||
-			rounds[roundName].unmaps && !strings.Contains(report, `"mapped":null`) {
+			rounds[roundName].mustUnmap && !strings.Contains(report, `"mapped":null`) {
 			t.Errorf("rank %d: got error %v and report %s, want a report that names rank %d and, "+
 				"if the round unmaps memory, no mapped files", number, err, report, victim)
 		}

@@ -15,8 +15,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(isolatedVariable) != "" {
 		os.Exit(runIsolatedRank())
 	}
-	if os.Getenv(firstVariable) != "" {
-		os.Exit(runFirstCallRank())
+	if os.Getenv(firstCallVariable) != "" {
+		os.Exit(runFirstCallProcess())
 	}
 	if os.Getenv(agreeingVariable) != "" {
 		os.Exit(runAgreeingRank())

@@ -15,8 +15,8 @@ func plainOptions() symmem.Options {
 	}
 }
 
-// ints allocates a buffer that contains x. All ranks must pass the same number of elements.
-func (r *rank) ints(p *symmem.Pool, x ...int32) symmem.Memory {
+// newInts allocates a buffer that contains x. All ranks must pass the same number of elements.
+func (r *rank) newInts(p *symmem.Pool, x ...int32) symmem.Memory {
 	r.t.Helper()
 	m, err := r.alloc(p, int64(4*len(x))).Memory().Slice(0, int64(4*len(x)))
 	r.ok(err)
@@ -25,7 +25,7 @@ func (r *rank) ints(p *symmem.Pool, x ...int32) symmem.Memory {
 	return m
 }
 
-func (r *rank) intsIn(m symmem.Memory, n int) []int32 {
+func (r *rank) readInts(m symmem.Memory, n int) []int32 {
 	r.t.Helper()
 	x := make([]int32, n)
 	m, err := m.Slice(0, int64(4*n))
@@ -38,7 +38,7 @@ func (r *rank) intsIn(m symmem.Memory, n int) []int32 {
 func TestMessageTagsAndSources(t *testing.T) {
 	runRanks(t, 3, plainOptions(), func(r *rank) {
 		g, s := r.World(), r.DefaultStream()
-		x := r.ints(r.pool(), int32(r.Rank()), 0, 0, 0)
+		x := r.newInts(r.pool(), int32(r.Rank()), 0, 0, 0)
 		if r.Rank() > 0 {
 			for _, tag := range []int{symmem.MaxTag, 0} {
 				r.ok(g.SendTagged(r.ctx, x, 1, symmem.Int32, 0, tag, s))
@@ -57,10 +57,10 @@ func TestMessageTagsAndSources(t *testing.T) {
 			}, s))
 		}
 		r.ok(s.Synchronize(r.ctx))
-		got := r.intsIn(x, 4)
+		got := r.readInts(x, 4)
 		for i := range got {
 			if int(got[i]) != sources[i] || got[i^1] != 3-got[i] {
-				r.failf("got values %v and sources %v, want identical lists with both ranks for each tag",
+				r.failf("got values %v and sources %v, want equal lists, with ranks 1 and 2 for each tag",
 					got, sources)
 			}
 		}
@@ -79,7 +79,7 @@ func TestInvalidMessages(t *testing.T) {
 			"splits of an all-to-all": {Operation: symmem.OpAllToAll, Splits: &splits},
 			"no splits":               {Operation: symmem.OpAllToAllV},
 			"a count with splits":     {Operation: symmem.OpAllToAllV, Splits: &splits, Count: 1},
-			"splits of another size":  {Operation: symmem.OpAllToAllV, Splits: &symmem.Splits{}},
+			"splits for no ranks":     {Operation: symmem.OpAllToAllV, Splits: &symmem.Splits{}},
 		} {
 			c.Type, c.Send, c.Recv = symmem.Int32, x, x
 			if err := r.Interop().Do(r.ctx, g, c, nil); !errors.Is(err, symmem.ErrInvalid) {
@@ -89,13 +89,13 @@ func TestInvalidMessages(t *testing.T) {
 	})
 }
 
-// stepsWithMessages runs four steps and returns the first error. In each step, rank 0 sends a
-// message to the last rank on a separate stream, and all ranks then run a collective. skip reports
-// whether a rank leaves out its end of the message.
-func stepsWithMessages(r *rank, skip func(step, rank int) bool) error {
+// runMessageSteps runs four steps and returns the first error. In each step, rank 0 sends a message
+// to the last rank on a separate stream, and all ranks then run a collective. A rank for which skip
+// returns true omits its Send or Recv.
+func runMessageSteps(r *rank, skip func(step, rank int) bool) error {
 	g, s := r.World(), r.DefaultStream()
 	p, last := r.pool(), r.Size()-1
-	x, y := r.ints(p, make([]int32, 100)...), r.ints(p, make([]int32, 10)...)
+	x, y := r.newInts(p, make([]int32, 100)...), r.newInts(p, make([]int32, 10)...)
 	messages, err := r.NewStream()
 	r.ok(err)
 	defer func() { _ = messages.Synchronize(r.ctx) }() // Synchronize fails if the group has failed
@@ -127,19 +127,19 @@ func TestNextCollectiveFindsUnmatchedMessage(t *testing.T) {
 			}
 			var errs [3]error
 			runRanks(t, 3, plainOptions(), func(r *rank) {
-				_ = stepsWithMessages(r, func(step, rank int) bool {
+				_ = runMessageSteps(r, func(step, rank int) bool {
 					return step == 1 && rank == forgetful
 				})
 				<-r.World().Ended()
 				errs[r.Rank()] = r.World().Cause(r.ctx)
 			})
-			for number, err := range errs {
+			for rank, err := range errs {
 				var e *symmem.MessageError
 				if !errors.As(err, &e) || e.Number != 2 || len(e.Ends) != 1 || e.Ends[0] != want {
-					t.Errorf("rank %d: got %v, want %v at collective 2", number, err, want)
+					t.Errorf("rank %d: got %v, want %v at collective 2", rank, err, want)
 				}
 				if err != nil && err.Error() != errs[0].Error() {
-					t.Errorf("rank %d: got %q, want %q as on rank 0", number, err, errs[0])
+					t.Errorf("rank %d: got %q, want %q as on rank 0", rank, err, errs[0])
 				}
 			}
 		})
@@ -150,7 +150,7 @@ func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
 	o := plainOptions()
 	o.UnorderedMessages = true
 	runRanks(t, 2, o, func(r *rank) {
-		g, s, x := r.World(), r.DefaultStream(), r.ints(r.pool(), int32(7-r.Rank()))
+		g, s, x := r.World(), r.DefaultStream(), r.newInts(r.pool(), int32(7-r.Rank()))
 		if r.Rank() == 0 {
 			r.ok(g.Send(r.ctx, x, 1, symmem.Int32, 1, s))
 		}
@@ -160,7 +160,7 @@ func TestUnorderedMessagesMayOvertakeCollectives(t *testing.T) {
 			r.ok(g.Recv(r.ctx, x, 1, symmem.Int32, 0, s))
 		}
 		r.ok(s.Synchronize(r.ctx))
-		if got := r.intsIn(x, 1)[0]; got != 7 {
+		if got := r.readInts(x, 1)[0]; got != 7 {
 			r.failf("got %d, want 7", got)
 		}
 	})
@@ -170,13 +170,13 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 	runRanks(t, 2, plainOptions(), func(r *rank) {
 		g, err := r.Join(r.ctx, "leaving", []int{0, 1})
 		r.ok(err)
-		x := r.ints(r.pool(), 1)
+		x := r.newInts(r.pool(), 1)
 		if r.Rank() == 0 {
 			r.ok(g.SendTagged(r.ctx, x, 1, symmem.Int32, 1, 3, nil))
 			r.ok(r.DefaultStream().Synchronize(r.ctx))
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
-		r.synchronize() // by now, the message has arrived
+		r.synchronize() // the message has arrived
 		err = g.Close()
 		var e *symmem.MessageError
 		switch {
@@ -192,8 +192,8 @@ func TestCloseReportsUnmatchedMessage(t *testing.T) {
 	})
 }
 
-// TestMismatchedMessageNamesBothEnds receives a message with the wrong size or type. Every rank
-// must get an error that describes the Send and the Recv and blames neither rank.
+// TestMismatchedMessageNamesBothEnds receives a message with a wrong size or type. The error of
+// every rank must describe the Send and the Recv. Sent and Received contain bytes or types.
 func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 	for _, check := range []symmem.CheckLevel{symmem.CheckEvery, symmem.CheckOff} {
 		for _, expected := range []struct {
@@ -209,13 +209,13 @@ func TestMismatchedMessageNamesBothEnds(t *testing.T) {
 		} {
 			onHost := withBackend(symmem.Options{}).Backend == "host"
 			if expected.fault == symmem.MessageTypesDiffer && (check == symmem.CheckOff || !onHost) {
-				continue // only the host compares types, and only if calls are compared
+				continue // only the host compares types, at CheckEvery
 			}
 			want := expected.ends
 			want.To, want.Tag, want.Number = 1, 5, 1
 			t.Run(fmt.Sprint(check, " ", expected.fault), func(t *testing.T) {
 				runRanks(t, 3, symmem.Options{Check: check}, func(r *rank) {
-					g, m := r.World(), r.ints(r.pool(), make([]int32, 13)...)
+					g, m := r.World(), r.newInts(r.pool(), make([]int32, 13)...)
 					switch r.Rank() {
 					case 0:
 						r.ok(g.SendTagged(r.ctx, m, 7, symmem.Int32, 1, 5, nil))

@@ -34,7 +34,7 @@ func runNorms(t *testing.T, f func(r *normRank)) {
 	})
 }
 
-// fill writes numbers to a tensor. Each number must be representable in bfloat16.
+// fill writes numbers that bfloat16 can represent to a tensor.
 func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
 	values := make([]uint16, m.Bytes()/2)
 	for i := range values {
@@ -44,7 +44,7 @@ func (r *normRank) fill(m symmem.Memory, number func(i int) float32) {
 	r.ok(errors.Join(s.Copy(m, symmem.Host(values)), s.Synchronize(r.ctx)))
 }
 
-func (r *normRank) numbers(m symmem.Memory) []float32 {
+func (r *normRank) readNumbers(m symmem.Memory) []float32 {
 	encoded := make([]uint16, r.args.Rows*r.args.Hidden)
 	part, err := m.Slice(0, int64(2*len(encoded)))
 	r.ok(err)
@@ -60,7 +60,7 @@ func (r *normRank) numbers(m symmem.Memory) []float32 {
 func TestNormMatchesThreeSteps(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, r.args, nil))
-		sums, norms := r.numbers(r.args.Residual), r.numbers(r.args.Output)
+		sums, norms := r.readNumbers(r.args.Residual), r.readNumbers(r.args.Output)
 		hidden := int(r.args.Hidden)
 		for row := range int(r.args.Rows) {
 			squares := 0.0
@@ -179,9 +179,8 @@ func TestRepeatedNormDoesNotAllocate(t *testing.T) {
 	})
 }
 
-// TestNormRowIndependentOfRowCount computes a norm of one row, and a norm of many rows whose first
-// row is the same. GPUs use different kernels for few and for many rows, but both must produce the
-// same bits for the common row.
+// TestNormRowIndependentOfRowCount checks that a row's norm has the same bits when it is computed
+// together with others, for which GPUs use a different kernel.
 func TestNormRowIndependentOfRowCount(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		const rows, hidden = 300, 1024
@@ -198,7 +197,7 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 			a.Rows = count
 			r.ok(r.World().AllReduceRMSNorm(r.ctx, *a, nil))
 			a.Rows = 1
-			first[turn] = append(r.numbers(a.Output), r.numbers(a.Residual)...)
+			first[turn] = append(r.readNumbers(a.Output), r.readNumbers(a.Residual)...)
 		}
 		if !slices.Equal(first[0], first[1]) {
 			r.failf("the norm of a single row differs from that of the same row among %d rows", rows)
@@ -206,8 +205,8 @@ func TestNormRowIndependentOfRowCount(t *testing.T) {
 	})
 }
 
-// TestNormOfManyRowsReadsPeerBuffers computes a norm of more rows than fit into the exchange memory
-// of GPUs. There, such a norm needs symmetric buffers, which the call registers.
+// TestNormOfManyRowsReadsPeerBuffers computes a norm that exceeds the exchange memory of GPUs. The
+// call must register its buffers instead.
 func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 	runNorms(t, func(r *normRank) {
 		const rows, hidden = 512, 8192
@@ -221,13 +220,13 @@ func TestNormOfManyRowsReadsPeerBuffers(t *testing.T) {
 		r.fill(a.Residual, func(i int) float32 { return float32(i % 5) })
 		r.fill(a.Weight, func(int) float32 { return 1 })
 		r.ok(r.World().AllReduceRMSNorm(r.ctx, *a, nil))
-		for i, got := range r.numbers(a.Residual) {
+		for i, got := range r.readNumbers(a.Residual) {
 			if want := float32(2*(i%7) + 1 + i%5); got != want {
 				r.failf("residual %d = %g, want %g", i, got, want)
 			}
 		}
 		squares := float32(0)
-		for _, v := range r.numbers(a.Output)[:hidden] {
+		for _, v := range r.readNumbers(a.Output)[:hidden] {
 			squares += v * v
 		}
 		if mean := squares / hidden; math.Abs(float64(mean)-1) > 0.01 {

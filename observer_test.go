@@ -11,8 +11,7 @@ import (
 	"symmem"
 )
 
-// abruptEnds contains user functions that do not return. Each key is the phrase with which errors
-// and log messages describe what the function did.
+// abruptEnds contains functions that do not return. Messages describe them with the keys.
 var abruptEnds = map[string]func(){
 	"panicked":              func() { panic("on purpose") },
 	"called runtime.Goexit": runtime.Goexit,
@@ -106,8 +105,8 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			logged := make(chan string, 1000)
 			o := symmem.Options{
-				WarnAfter: warnSoon, OnLate: func(symmem.LateWarning) { fail() },
-				Logger: slog.New(slog.NewTextHandler(lines(logged), nil)),
+				WarnAfter: warnDelay, OnLate: func(symmem.LateWarning) { fail() },
+				Logger: slog.New(slog.NewTextHandler(lineWriter(logged), nil)),
 			}
 			runRanks(t, 2, o, func(r *rank) {
 				if r.Rank() == 0 {
@@ -122,10 +121,10 @@ func TestPanickingOnLateIsLogged(t *testing.T) {
 	}
 }
 
-// lines sends written text to a channel.
-type lines chan string
+// lineWriter sends written text to a channel.
+type lineWriter chan string
 
-func (l lines) Write(p []byte) (int, error) {
+func (l lineWriter) Write(p []byte) (int, error) {
 	l <- string(p)
 	return len(p), nil
 }

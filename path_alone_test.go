@@ -17,12 +17,10 @@ import (
 	"symmem/internal/sys/systest"
 )
 
-// isolatedVariable marks a process as a rank that sees only one GPU. Its value is the rank's
-// number.
+// isolatedVariable marks a process as a rank that sees only one GPU. Its value is the rank.
 const isolatedVariable = "SYMMEM_TEST_ALONE"
 
-// runIsolatedRank runs this process as an isolated rank. It checks a sum and prints why the call
-// did not take the direct path.
+// runIsolatedRank checks a sum and prints why the call did not take the direct path.
 func runIsolatedRank() int {
 	if err := sumInIsolation(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -68,9 +66,9 @@ func sumInIsolation(ctx context.Context) error {
 	return nil
 }
 
-// TestIsolatedGPUsExplainMissingDirectPath starts ranks that see one GPU each, as some launchers
-// do, so that the ranks cannot find out how their GPUs are connected. Paths other than the direct
-// path must still work.
+// TestIsolatedGPUsExplainMissingDirectPath starts ranks that see one GPU each, as with some
+// launchers. They cannot find out how their GPUs are connected, so the direct path is impossible,
+// but other paths must work.
 func TestIsolatedGPUsExplainMissingDirectPath(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		if r.Device().Addressable {

@@ -11,10 +11,9 @@ import (
 	"symmem/driver"
 )
 
-// directTable writes a tuning table for all-reduces to a file and returns the file's name. Calls on
-// symmetric buffers take the direct path up to 16 KiB, and calls on other buffers up to 4 KiB.
-// Larger calls take the window path up to 32 KiB.
-func directTable(t *testing.T) string {
+// writeDirectTable writes a tuning table and returns its file. All-reduces take the direct path up
+// to 16 KiB on symmetric buffers and up to 4 KiB on others, and the window path up to 32 KiB.
+func writeDirectTable(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "direct.json")
 	text := `{"version": 4, "device": "box", "otherwise": "plain", "rules": [
@@ -29,9 +28,9 @@ func directTable(t *testing.T) string {
 	return file
 }
 
-// smallExchange simulates a direct path that has no kernel for products and only 8 KiB of exchange
+// checkSmallExchange is a direct path without a kernel for products and with 8 KiB of exchange
 // memory, so that larger calls need windows.
-func smallExchange(call *driver.Call) error {
+func checkSmallExchange(call *driver.Call) error {
 	send, _ := call.Spans(2, 0)
 	switch windows := call.SendWindow != nil && call.RecvWindow != nil; {
 	case call.ReduceOp == driver.Prod:
@@ -44,12 +43,11 @@ func smallExchange(call *driver.Call) error {
 
 func allowAll(*driver.Call) error { return nil }
 
-// directRow describes a call and the path that the call must take. In why, TABLE stands for the
-// name of the tuning table.
+// directRow describes a call and its expected path. In why, TABLE stands for the table's name.
 type directRow struct {
 	name   string
 	choice symmem.PathChoice
-	// windows is set if both buffers are in windows.
+	// windows means that both buffers are in windows.
 	windows   bool
 	op        symmem.ReduceOp
 	bytes     int64
@@ -57,21 +55,22 @@ type directRow struct {
 }
 
 const (
-	inWindows    = "both buffers lie in windows of the group, "
-	notInWindow  = "the send buffer is in no window of the group"
-	tableSays    = "TABLE says "
-	notSupported = ": not supported by this backend"
+	bothInWindows = "both buffers lie in windows of the group, "
+	notInWindow   = "the send buffer is in no window of the group"
+	tableSays     = "TABLE says "
+	notSupported  = ": not supported by this backend"
 )
 
 var directRows = []directRow{
 	{
 		"symmetric buffers up to the limit", symmem.PathDefault, true, symmem.Sum, 16 << 10, "direct",
-		inWindows + "and " + tableSays + "direct up to 16KiB for AllReduce on 2 ranks, symmetric buffers",
+		bothInWindows + "and " + tableSays +
+			"direct up to 16KiB for AllReduce on 2 ranks, symmetric buffers",
 	},
 	{
 		"symmetric buffers above the limit take the best other path",
 		symmem.PathDefault, true, symmem.Sum, 32 << 10, "window",
-		inWindows + "and " + tableSays + "window up to 32KiB for AllReduce on 2 ranks; not direct: " +
+		bothInWindows + "and " + tableSays + "window up to 32KiB for AllReduce on 2 ranks; not direct: " +
 			tableSays + "another path than direct above 16KiB for AllReduce on 2 ranks, symmetric buffers",
 	},
 	{
@@ -86,17 +85,17 @@ var directRows = []directRow{
 	},
 	{
 		"a call without a kernel takes another path", symmem.PathDefault, true,
-		symmem.Prod, 4 << 10, "window", inWindows + "and " + tableSays +
+		symmem.Prod, 4 << 10, "window", bothInWindows + "and " + tableSays +
 			"window up to 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
 		"a call without a kernel above the limit gives no reason", symmem.PathDefault, true,
 		symmem.Prod, 32 << 10, "window",
-		inWindows + "and " + tableSays + "window up to 32KiB for AllReduce on 2 ranks",
+		bothInWindows + "and " + tableSays + "window up to 32KiB for AllReduce on 2 ranks",
 	},
 	{
 		"a call may ask for the direct path against the table", symmem.PathDirect, true, symmem.Sum,
-		64 << 10, "direct", inWindows + "and the call asks for the direct path",
+		64 << 10, "direct", bothInWindows + "and the call asks for the direct path",
 	},
 	{
 		"a call may ask for the direct path on any buffers", symmem.PathDirect, false, symmem.Sum,
@@ -104,7 +103,7 @@ var directRows = []directRow{
 	},
 	{
 		"an unavailable direct path is replaced as with auto", symmem.PathDirect, true,
-		symmem.Prod, 64 << 10, "plain", inWindows + "but " + tableSays +
+		symmem.Prod, 64 << 10, "plain", bothInWindows + "but " + tableSays +
 			"plain above 32KiB for AllReduce on 2 ranks; not direct: no kernel for prod" + notSupported,
 	},
 	{
@@ -114,11 +113,11 @@ var directRows = []directRow{
 	},
 	{
 		"a call may ask for the window path", symmem.PathWindow, true, symmem.Sum, 4 << 10, "window",
-		inWindows + "and the call asks for the window path",
+		bothInWindows + "and the call asks for the window path",
 	},
 	{
 		"a call may ask for the plain path", symmem.PathPlain, true, symmem.Sum, 4 << 10, "plain",
-		inWindows + "but the call asks for the plain path",
+		bothInWindows + "but the call asks for the plain path",
 	},
 	{
 		"an empty call takes the plain path", symmem.PathDirect, true, symmem.Sum, 0, "plain",
@@ -127,11 +126,11 @@ var directRows = []directRow{
 }
 
 func TestDirectPathIsPreferred(t *testing.T) {
-	file := directTable(t)
+	file := writeDirectTable(t)
 	runRanks(t, 2, symmem.Options{Tuning: file}, func(r *rank) {
 		registered := r.window(r.pool(), 128<<10).Memory()
 		unregistered := r.alloc(r.pool(), 128<<10).Memory()
-		g := symmem.WithChecks(r.World(), allowAll, smallExchange)
+		g := symmem.WithChecks(r.World(), allowAll, checkSmallExchange)
 		for _, row := range directRows {
 			m := unregistered
 			if row.windows {
@@ -150,7 +149,7 @@ func TestDirectPathIsPreferred(t *testing.T) {
 }
 
 func TestBarriersPreferDirectPath(t *testing.T) {
-	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
+	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
 		supported := symmem.WithChecks(r.World(), nil, allowAll)
 		unsupported := symmem.WithChecks(r.World(), nil, func(*driver.Call) error {
 			return fmt.Errorf("a link is missing: %w", driver.ErrUnsupported)
@@ -188,8 +187,8 @@ func TestBarriersPreferDirectPath(t *testing.T) {
 	})
 }
 
-// TestDirectPathComparesOffsetsInWindows checks that the digest that ranks compare depends on
-// offsets in windows and not on the offsets of other buffers.
+// TestDirectPathComparesOffsetsInWindows checks that the digest of a call depends on the offsets of
+// buffers in windows, but not on those of other buffers.
 func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p, other := r.pool(), r.pool()
@@ -215,14 +214,14 @@ func TestDirectPathComparesOffsetsInWindows(t *testing.T) {
 			r.failf("calls in and outside windows have the same digest, want different digests")
 		}
 		if digest(a, c) != digest(c, d) {
-			r.failf("the digest depends on the offset of send although recv is in no window")
+			r.failf("the digest depends on the offset of send, but recv is not in a window")
 		}
 	})
 }
 
 func TestRegistrableMemoryTakesDirectPath(t *testing.T) {
-	runRanks(t, 2, symmem.Options{Tuning: directTable(t)}, func(r *rank) {
-		g := symmem.WithChecks(r.World(), allowAll, smallExchange)
+	runRanks(t, 2, symmem.Options{Tuning: writeDirectTable(t)}, func(r *rank) {
+		g := symmem.WithChecks(r.World(), allowAll, checkSmallExchange)
 		m := r.alloc(r.pool(), 16<<10).Memory()
 		e, err := g.Explain(symmem.OpAllReduce, m, m, 4096, symmem.Float32)
 		r.ok(err)

@@ -14,9 +14,8 @@ import (
 	"symmem/internal/dl"
 )
 
-// TestPublicCallsReachEveryKernel calls the public API on 2, 3 and 4 ranks and asks the software
-// GPU which kernels have run. A kernel that has not run is dead code, even if tests of the
-// backend launch it.
+// TestPublicCallsReachEveryKernel makes public calls on 2, 3 and 4 ranks and then asks the software
+// GPU which kernels have run. All others are dead code.
 func TestPublicCallsReachEveryKernel(t *testing.T) {
 	launches := launchCounter(t)
 	countsBefore := map[string]uint64{}
@@ -31,11 +30,11 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 			c := kernelCalls{
 				rank: r, in: r.alloc(p, maxCallBytes).Memory(), out: r.alloc(p, maxCallBytes).Memory(),
 			}
-			c.collectives()
-			c.norms(p)
-			c.rows()
-			c.messages()
-			c.window()
+			c.callCollectives()
+			c.callNorms(p)
+			c.callRows()
+			c.sendMessage()
+			c.callWindowPath()
 			c.synchronize()
 		})
 	}
@@ -46,13 +45,12 @@ func TestPublicCallsReachEveryKernel(t *testing.T) {
 	}
 }
 
-// launchCounter returns a function that counts the launches of a kernel. It skips the test on a
-// real GPU.
+// launchCounter returns a function that counts a kernel's launches. It skips the test on real GPUs.
 func launchCounter(t *testing.T) func(kernel string) uint64 {
 	t.Helper()
 	library, found := dl.FindLoaded(os.Getenv("SYMMEM_CUDA"))
 	if !found && os.Getenv(backendVariable) == "nccl" {
-		needRanks(t, 2)
+		requireRanks(t, 2)
 		library, found = dl.FindLoaded(os.Getenv("SYMMEM_CUDA"))
 	}
 	var count dl.Symbol
@@ -68,7 +66,7 @@ func launchCounter(t *testing.T) func(kernel string) uint64 {
 	}
 }
 
-// kernelNames lists the kernels in the PTX of all objects.
+// kernelNames lists the kernels in the PTX code of all objects.
 func kernelNames(t *testing.T) (names []string) {
 	t.Helper()
 	for _, object := range []func(major, minor int) ([]byte, error){
@@ -92,19 +90,17 @@ func kernelNames(t *testing.T) (names []string) {
 	return names
 }
 
-// maxCallBytes is the size of the largest buffer. Calls of this size are large enough to launch the
-// bulk kernels on four ranks.
+// maxCallBytes is large enough to launch the kernels for large buffers on four ranks.
 const maxCallBytes = 12 << 20
 
-// kernelCalls has methods that call the API on symmetric memory. Together, they launch every kernel
-// that a group of this size can use.
+// kernelCalls makes calls on symmetric memory that launch every kernel for this number of ranks.
 type kernelCalls struct {
 	*rank
 	in, out symmem.Memory
 }
 
-// collectives makes the smallest call that launches each kernel, for several types.
-func (c *kernelCalls) collectives() {
+// callCollectives makes the smallest call that launches each kernel, for several types.
+func (c *kernelCalls) callCollectives() {
 	called := map[string]symmem.Call{}
 	for _, t := range []symmem.DataType{
 		symmem.Float32, symmem.Float16, symmem.BFloat16, symmem.Int32, symmem.Float64,
@@ -113,7 +109,7 @@ func (c *kernelCalls) collectives() {
 			symmem.OpAllReduce, symmem.OpReduceScatter, symmem.OpAllGather,
 		} {
 			for bytes := int64(4 << 10); bytes <= maxCallBytes; bytes += bytes / 4 {
-				c.choose(called, symmem.Call{
+				c.addFirst(called, symmem.Call{
 					Operation: operation, Type: t, Count: bytes / int64(t.Size()), Send: c.in, Recv: c.out,
 				})
 			}
@@ -124,16 +120,15 @@ func (c *kernelCalls) collectives() {
 	}
 }
 
-// window makes a call on the window path. Before NCCL's kernel, the call launches an empty kernel
-// of symmem, because NCCL's might otherwise start before earlier work has completed; see
-// nccl.EarlyStart.
-func (c *kernelCalls) window() {
+// callWindowPath launches an empty kernel of symmem before NCCL's, which might otherwise start
+// before earlier work has completed; see nccl.EarlyStart.
+func (c *kernelCalls) callWindowPath() {
 	c.ok(c.World().SetPath(c.ctx, symmem.PathWindow))
 	c.ok(c.World().AllReduce(c.ctx, c.in, c.out, 1024, symmem.Float32, symmem.Sum, nil))
 }
 
-// choose records call if it is the first call that launches its kernel.
-func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
+// addFirst records the first call that launches a kernel.
+func (c *kernelCalls) addFirst(called map[string]symmem.Call, call symmem.Call) {
 	planned := driver.Call{
 		Operation: call.Operation, DataType: call.Type, ReduceOp: call.Op, Count: call.Count,
 	}
@@ -153,7 +148,7 @@ func (c *kernelCalls) choose(called map[string]symmem.Call, call symmem.Call) {
 	}
 }
 
-func (c *kernelCalls) rows() {
+func (c *kernelCalls) callRows() {
 	for _, bytes := range []int64{4 << 10, maxCallBytes} {
 		for _, t := range []symmem.DataType{
 			symmem.Float32, symmem.Float16, symmem.BFloat16, symmem.Int32,
@@ -166,8 +161,7 @@ func (c *kernelCalls) rows() {
 	}
 }
 
-// norms computes norms of one short row, of many short rows, and of one row of the maximum length.
-func (c *kernelCalls) norms(p *symmem.Pool) {
+func (c *kernelCalls) callNorms(p *symmem.Pool) {
 	const maxElements = 1 << 18
 	residual, weight := c.alloc(p, 2*maxElements).Memory(), c.alloc(p, 2*driver.MaxHidden).Memory()
 	quantized, scales := c.alloc(p, maxElements).Memory(), c.alloc(p, maxElements/32).Memory()
@@ -184,7 +178,7 @@ func (c *kernelCalls) norms(p *symmem.Pool) {
 	}
 }
 
-func (c *kernelCalls) messages() {
+func (c *kernelCalls) sendMessage() {
 	for _, count := range []int64{16, 1 << 20} {
 		switch c.Rank() {
 		case 0:

@@ -6,24 +6,24 @@ import (
 	"symmem/driver"
 )
 
-// narrow is a Communicator with functions that determine which paths a call can take. The resulting
-// plans cannot be launched.
-type narrow struct {
+// pathChecker is a Communicator whose functions decide which paths a call can take. Its plans
+// cannot be launched.
+type pathChecker struct {
 	driver.Communicator
 	plain, windowed, direct func(*driver.Call) error
 }
 
-func (n narrow) Offer(call driver.Call) driver.Offer {
-	return &narrowOffer{n, n.Communicator.Offer(call), call}
+func (n pathChecker) Offer(call driver.Call) driver.Offer {
+	return &checkedOffer{n, n.Communicator.Offer(call), call}
 }
 
-type narrowOffer struct {
-	narrow
+type checkedOffer struct {
+	pathChecker
 	driver.Offer
 	call driver.Call
 }
 
-func (o *narrowOffer) Refusal(path driver.Path) error {
+func (o *checkedOffer) Refusal(path driver.Path) error {
 	switch {
 	case path == driver.PathPlain && o.plain != nil:
 		return o.plain(&o.call)
@@ -35,35 +35,33 @@ func (o *narrowOffer) Refusal(path driver.Path) error {
 	return o.Offer.Refusal(path)
 }
 
-func (o *narrowOffer) Take(path driver.Path, digest uint64) (driver.Plan, error) {
+func (o *checkedOffer) Take(path driver.Path, digest uint64) (driver.Plan, error) {
 	o.call.SetPath(path, digest)
 	return o, nil
 }
 
-func (o *narrowOffer) Prepared() *driver.Call { return &o.call }
+func (o *checkedOffer) Prepared() *driver.Call { return &o.call }
 
-// WithChecks returns a copy of g for Route and Explain. The functions windowed and direct return an
-// error for a call that cannot take the window path or the direct path, respectively. In place of
-// nil, the check of g's own communicator is used.
+// WithChecks returns a copy of g for Route and Explain. The functions return an error for a call
+// that cannot take the path; nil stands for the check of g's own communicator.
 func WithChecks(g *Group, windowed, direct func(*driver.Call) error) *Group {
 	return WithPathChecks(g, nil, windowed, direct)
 }
 
-// WithPathChecks is like WithChecks, but also takes a check for the plain path.
+// WithPathChecks is WithChecks with a check for the plain path.
 func WithPathChecks(g *Group, plain, windowed, direct func(*driver.Call) error) *Group {
 	config := driver.GroupConfig{ID: g.fullID, Ranks: g.ranks, Rank: g.rank, Timeout: g.limit}
 	life := newLifetime()
-	narrowed := newGroup(g.rt, &config, narrow{g.comm, plain, windowed, direct}, life)
+	restricted := newGroup(g.rt, &config, pathChecker{g.comm, plain, windowed, direct}, life)
 	life.ctx = g.life.ctx
-	narrowed.router.tuning, narrowed.router.shape = g.router.tuning, g.router.shape
-	narrowed.router.choice.Store(g.router.choice.Load())
-	narrowed.windows.table.Store(g.windows.table.Load())
-	narrowed.windows.memberships.Store(g.windows.memberships.Load())
-	return narrowed
+	restricted.router.tuning, restricted.router.shape = g.router.tuning, g.router.shape
+	restricted.router.choice.Store(g.router.choice.Load())
+	restricted.windows.table.Store(g.windows.table.Load())
+	restricted.windows.memberships.Store(g.windows.memberships.Load())
+	return restricted
 }
 
-// Route returns the path of a call, the reason for that path, and the call's digest, which ranks
-// exchange and compare.
+// Route returns the path of a call, the reason for it, and the digest that ranks compare.
 func Route(g *Group, c Call) (path, why string, compared uint64) {
 	call := collectiveOf(&c).call()
 	places := g.calls.locations(&call)

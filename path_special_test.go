@@ -12,10 +12,9 @@ import (
 	bits "symmem/internal/reduce"
 )
 
-// TestPathsGiveSameResults reduces each pair of special numbers of each type on every path of the
-// backend, inside and outside windows, and compares the results with the formula. symmem's results
-// must match the formula bit by bit, whereas NCCL's may differ as described in
-// docs/reference/deterministic.md.
+// TestPathsGiveSameResults reduces pairs of special numbers of each type on every path, and
+// compares the results with the formula. symmem's must have the same bits; NCCL's may differ as
+// described in docs/reference/deterministic.md.
 func TestPathsGiveSameResults(t *testing.T) {
 	runRanks(t, 2, symmem.Options{Path: symmem.PathAuto}, func(r *rank) {
 		c := specialCase{rank: r}
@@ -52,11 +51,10 @@ type specialCase struct {
 	*rank
 	dataType symmem.DataType
 	op       symmem.ReduceOp
-	// direct is set once a call has taken the direct path.
+	// direct means that a call has taken the direct path.
 	direct bool
 }
 
-// compare reduces all pairs once and compares the results with the formula.
 func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory) {
 	const pairs = 14 * 14
 	in, size := make([][]byte, 2), c.dataType.Size()
@@ -94,17 +92,17 @@ func (c *specialCase) compare(choice symmem.PathChoice, send, recv symmem.Memory
 	want := formula.Reduce(driver.RankOrder, c.op, c.dataType, in)
 	for at := 0; at < len(got); at += size {
 		a, b, g, w := in[0][at:at+size], in[1][at:at+size], got[at:at+size], want[at:at+size]
-		if bytes.Equal(g, w) || byNCCL && c.dataType.Float() && c.allowed(a, b, g, w) {
+		if bytes.Equal(g, w) || byNCCL && c.dataType.Float() && c.isAllowed(a, b, g, w) {
 			continue
 		}
 		c.failf("%s: %v of %v %x and %x = %x, want %x", taken, c.op, c.dataType, a, b, g, w)
 	}
 }
 
-// allowed reports whether a result of NCCL differs from the formula only as documented: the bits of
-// a NaN and the sign of a zero may differ, a minimum or maximum may ignore a NaN, and the last bits
-// of an average may differ because NCCL divides before it adds.
-func (c *specialCase) allowed(a, b, got, want []byte) bool {
+// isAllowed reports whether a result of NCCL differs only as documented: in the bits of a NaN, the
+// sign of a zero, a minimum or maximum that ignores a NaN, or the last bits of an average, because
+// NCCL divides before it adds.
+func (c *specialCase) isAllowed(a, b, got, want []byte) bool {
 	x, y, g, w := c.value(a), c.value(b), c.value(got), c.value(want)
 	switch {
 	case math.IsNaN(g) || math.IsNaN(w):

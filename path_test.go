@@ -273,7 +273,7 @@ func openWithOptions(t *testing.T, options ...symmem.Options) []error {
 }
 
 func TestDifferentTablesFailConnect(t *testing.T) {
-	needRanks(t, 3)
+	requireRanks(t, 3)
 	small, large := tableOf(t, "4KiB"), tableOf(t, "8KiB")
 	broken := filepath.Join(t.TempDir(), "broken.json")
 	if err := os.WriteFile(broken, []byte("{\n\"version\": 1,\n}"), 0o600); err != nil {

@@ -10,7 +10,7 @@ import (
 	"symmem"
 )
 
-func word(address uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&address)) }
+func wordAt(address uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&address)) }
 
 func TestPeerAddressesReachEveryRank(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
@@ -31,13 +31,13 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 			r.failf("PeerAddresses = %#x; want 3 addresses, with %#x for rank %d", addresses,
 				b.Address(), r.Rank())
 		}
-		for _, address := range addresses { // every rank's buffer has a word for this rank
-			*word(address + uintptr(8*r.Rank())) = uint64(100 + r.Rank())
+		for _, address := range addresses { // write a word into every rank's buffer
+			*wordAt(address + uintptr(8*r.Rank())) = uint64(100 + r.Rank())
 		}
 		r.ok(r.World().Barrier(r.ctx, nil))
 		r.synchronize()
 		for peer := range 3 {
-			if got := *word(b.Address() + uintptr(8*peer)); got != uint64(100+peer) {
+			if got := *wordAt(b.Address() + uintptr(8*peer)); got != uint64(100+peer) {
 				r.failf("the word of rank %d = %d; want %d", peer, got, 100+peer)
 			}
 		}
@@ -53,7 +53,7 @@ func TestPeerAddressesReachEveryRank(t *testing.T) {
 	})
 }
 
-func TestPeerAddressesInOneRank(t *testing.T) {
+func TestInvalidPeerAddresses(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		if _, err := (symmem.Buffer{}).PeerAddresses(r.World()); !errors.Is(err, symmem.ErrForeign) {
 			r.failf("PeerAddresses of the zero buffer = %v; want ErrForeign", err)
@@ -67,7 +67,6 @@ func TestPeerAddressesInOneRank(t *testing.T) {
 	})
 }
 
-// TestPeerAddressesOfSuspendedPool checks that the addresses of unmapped memory are refused.
 func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		p := r.pool()
@@ -82,7 +81,7 @@ func TestPeerAddressesOfSuspendedPool(t *testing.T) {
 		_, rawErr := r.Runtime.Interop().PeerAddresses(r.World(), b.Address(), 8)
 		for _, err := range []error{err, rawErr} {
 			if !errors.Is(err, symmem.ErrSuspended) || !strings.Contains(err.Error(), "Pool.Resume") {
-				r.failf("PeerAddresses = %v, want an ErrSuspended that advises Pool.Resume", err)
+				r.failf("PeerAddresses = %v, want ErrSuspended with the advice to call Pool.Resume", err)
 			}
 		}
 		r.resume(p)

@@ -10,9 +10,8 @@ import (
 	"symmem"
 )
 
-// TestTranscripts runs the programs in testdata/maps on two ranks and compares their output with
-// the expected output in the same files. go test -rewrite updates the expected output. The commands
-// are:
+// TestTranscripts runs the programs in testdata/maps on two ranks and compares the output with the
+// same files; go test -rewrite updates them. The commands are:
 //
 //	world placement=creation|address scatter=N
 //	run
@@ -57,22 +56,24 @@ func runProgram(
 		p := r.poolWith(symmem.PoolOptions{
 			Domain: r.World(), FirstSegment: 4 * mib, Placement: placement,
 		})
-		player := &player{rank: r, pool: p, out: &output[r.Rank()], named: map[string]symmem.Buffer{}}
+		runner := &interpreter{
+			rank: r, pool: p, out: &output[r.Rank()], named: map[string]symmem.Buffer{},
+		}
 		for _, line := range program {
-			player.play(strings.Fields(line))
+			runner.execute(strings.Fields(line))
 		}
 	})
 	return fmt.Sprintf("rank 0\n%srank 1\n%s", output[0].String(), output[1].String())
 }
 
-type player struct {
+type interpreter struct {
 	*rank
 	pool  *symmem.Pool
 	out   *strings.Builder
 	named map[string]symmem.Buffer
 }
 
-func (p *player) play(words []string) {
+func (p *interpreter) execute(words []string) {
 	switch words[0] {
 	case "alloc":
 		var size int64
@@ -93,8 +94,8 @@ func (p *player) play(words []string) {
 	}
 }
 
-// sum all-reduces a buffer of ones. A barrier ensures that the two ranks have filled their buffers.
-func (p *player) sum(b symmem.Buffer, name string) {
+// sum all-reduces a buffer of ones.
+func (p *interpreter) sum(b symmem.Buffer, name string) {
 	p.fill(b, 1)
 	p.ok(p.World().Barrier(p.ctx, nil))
 	p.ok(p.rank.sum(p.World(), b))

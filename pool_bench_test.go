@@ -12,20 +12,19 @@ import (
 	"symmem/internal/alloc"
 )
 
-// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free, including the ledger, which
-// records the requests. For comparison, it runs the same requests on a naive best-fit allocator
-// and on the placement core with PyTorch's policy and sizing. Neither of these has a lock or a
-// ledger.
+// BenchmarkAlloc measures pairs of Pool.Alloc and Buffer.Free. For comparison, it runs the same
+// requests on a naive best-fit allocator and on the placement core with PyTorch's policy and
+// sizing. Neither has a lock or records a history.
 func BenchmarkAlloc(b *testing.B) {
 	for _, w := range workloads(10_000) {
 		b.Run(w.name, func(b *testing.B) {
-			players := w.players(b)
-			for _, name := range slices.Sorted(maps.Keys(players)) {
+			runners := w.runners(b)
+			for _, name := range slices.Sorted(maps.Keys(runners)) {
 				b.Run("by="+name, func(b *testing.B) {
-					play := players[name]
+					run := runners[name]
 					b.ReportAllocs()
 					for b.Loop() {
-						if err := play(1); err != nil {
+						if err := run(1); err != nil {
 							b.Fatal(err)
 						}
 					}
@@ -40,9 +39,9 @@ func BenchmarkAlloc(b *testing.B) {
 
 func TestWorkloadsDoNotAllocate(t *testing.T) {
 	for _, w := range workloads(200) {
-		for name, player := range w.players(t) {
+		for name, run := range w.runners(t) {
 			if allocs := testing.AllocsPerRun(10, func() {
-				if err := player(2000); err != nil {
+				if err := run(2000); err != nil {
 					t.Fatal(err)
 				}
 			}); allocs > 2000*0.01 {
@@ -52,22 +51,20 @@ func TestWorkloadsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// workload describes a cyclic sequence of requests. Each slot holds at most one live block. Step i
-// first frees the block in slot slots[i], if there is one. It then allocates sizes[i] bytes for the
-// slot, unless the size is 0. The sequence is generated before the measurement.
+// workload is a cyclic sequence of requests. Each slot holds at most one live block. Step i frees
+// the block in slot slots[i] and allocates sizes[i] bytes for it, unless the size is 0.
 type workload struct {
 	name  string
 	slots []int32
 	sizes []int64
 	live  int
-	// limit is the maximum time of a pair on the pool in nanoseconds. 0 means that there is no
-	// limit.
+	// limit is the maximum time of a pair on the pool in nanoseconds, or 0.
 	limit float64
 }
 
-// players returns a function for each allocator. The function runs the given number of pairs and
-// continues where its previous call stopped. All slots are filled before players returns.
-func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
+// runners returns a function for each allocator that runs pairs, from where its previous call
+// stopped. All slots are filled first.
+func (w workload) runners(tb testing.TB) map[string]func(pairs int) error {
 	tb.Helper()
 	rt := openAlone(tb)
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World()})
@@ -78,31 +75,29 @@ func (w workload) players(tb testing.TB) map[string]func(pairs int) error {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	players := map[string]func(int) error{
-		"pool":    playerOf[symmem.Buffer](w, poolAllocator{pool}),
-		"naive":   playerOf[extent](w, naiveAllocator{newNaive(1 << 40)}),
-		"pytorch": playerOf[alloc.Block](w, coreAllocator{core}),
+	runners := map[string]func(int) error{
+		"pool":    newRunner[symmem.Buffer](w, poolAllocator{pool}),
+		"naive":   newRunner[extent](w, naiveAllocator{newNaive(1 << 40)}),
+		"pytorch": newRunner[alloc.Block](w, coreAllocator{core}),
 	}
-	for name, play := range players {
-		if err := play(2 * len(w.slots)); err != nil {
+	for name, run := range runners {
+		if err := run(2 * len(w.slots)); err != nil {
 			tb.Fatalf("%s: %v", name, err)
 		}
 	}
-	return players
+	return runners
 }
 
-// workloads returns the workloads of BenchmarkAlloc. live is the number of live blocks in the
-// random workload.
 func workloads(live int) []workload {
 	return []workload{
 		{name: "hot/size=4KiB", slots: []int32{0}, sizes: []int64{4 << 10}, live: 1, limit: 40},
 		{name: "hot/size=32MiB", slots: []int32{0}, sizes: []int64{32 << 20}, live: 1, limit: 40},
-		fifo(1000, 4<<10), randomVictims(live), training(500),
+		fifoWorkload(1000, 4<<10), randomWorkload(live), trainingWorkload(500),
 	}
 }
 
-// fifo returns a workload that frees the oldest block.
-func fifo(live int, bytes int64) workload {
+// fifoWorkload frees the oldest block.
+func fifoWorkload(live int, bytes int64) workload {
 	w := workload{name: fmt.Sprintf("fifo/live=%d", live), live: live}
 	for i := range live {
 		w.slots, w.sizes = append(w.slots, int32(i)), append(w.sizes, bytes)
@@ -110,11 +105,11 @@ func fifo(live int, bytes int64) workload {
 	return w
 }
 
-// randomSteps is large enough that the processor's branch predictor cannot learn the sequence.
+// randomSteps is too large for the processor's branch predictor to learn the sequence.
 const randomSteps = 1 << 17
 
-// randomVictims returns a workload that frees a random block and allocates a random size.
-func randomVictims(live int) workload {
+// randomWorkload frees a random block and allocates a random size.
+func randomWorkload(live int) workload {
 	random := rand.New(rand.NewPCG(1, uint64(live)))
 	w := workload{name: fmt.Sprintf("random/live=%d", live), live: live, limit: 100}
 	for range randomSteps {
@@ -124,10 +119,10 @@ func randomVictims(live int) workload {
 	return w
 }
 
-// training simulates a forward pass and a backward pass. The forward pass keeps an activation for
-// each layer and frees three temporaries. The backward pass frees the activations in reverse
-// order. The logarithms of the sizes are uniformly distributed between 512 B and 64 MiB.
-func training(layers int) workload {
+// trainingWorkload simulates a forward pass, which keeps an activation per layer and frees three
+// temporaries, and a backward pass, which frees the activations in reverse order. Sizes are
+// log-uniform between 512 B and 64 MiB.
+func trainingWorkload(layers int) workload {
 	random := rand.New(rand.NewPCG(2, uint64(layers)))
 	draw := func() int64 {
 		return int64(512 * math.Exp2(random.Float64()*math.Log2(64<<20/512)))
@@ -160,7 +155,7 @@ type allocator[B any] interface {
 	free(b B) error
 }
 
-func playerOf[B any, A allocator[B]](w workload, a A) func(pairs int) error {
+func newRunner[B any, A allocator[B]](w workload, a A) func(pairs int) error {
 	blocks, used := make([]B, w.live), make([]bool, w.live)
 	next := 0
 	return func(pairs int) error {

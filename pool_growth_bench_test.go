@@ -12,40 +12,39 @@ import (
 	"symmem"
 )
 
-// maxWindows is the maximum number of windows that a pool may have after it has grown to 4 GiB.
+// maxWindows limits the windows of a pool of 4 GiB.
 const maxWindows = 8
 
-// BenchmarkGrowth measures how long it takes to register the memory of a pool that grows to 4 GiB,
-// as when a model is loaded. Each request of 2 to 48 MiB has its own scope, whose end registers new
-// segments. By default, the segments grow with the pool. The benchmark compares this with PyTorch's
-// sizing, which needs a segment and a window for nearly every request. The result is the time that
-// all registrations take on the slowest rank.
+// BenchmarkGrowth measures how long the slowest rank needs to register the memory of a pool that
+// grows to 4 GiB, as when a model is loaded. Each request of 2 to 48 MiB has a scope. With the
+// default sizing, segments grow with the pool; with PyTorch's, nearly every request needs a segment
+// and a window.
 func BenchmarkGrowth(b *testing.B) {
 	bytes := int64(4 << 30)
 	if testing.Short() {
 		bytes = 128 << 20
 	}
 	ranks := 2
-	if n := localRanks(b); n <= 4 {
+	if n := availableRanks(b); n <= 4 {
 		ranks = n // one per GPU
 	}
-	sizes := requests(bytes, 1)
+	sizes := requestSizes(bytes, 1)
 	runtimes := local(b, ranks)
 	each(b, runtimes, func(_ int, rt *symmem.Runtime) error {
 		// PathWindow makes the group register windows even if no call needs them.
 		return rt.World().SetPath(b.Context(), symmem.PathWindow)
 	})
 	b.Run("by=pool", func(b *testing.B) {
-		if n := growAll(b, runtimes, symmem.PoolOptions{}, sizes); n > maxWindows {
+		if n := growPools(b, runtimes, symmem.PoolOptions{}, sizes); n > maxWindows {
 			b.Errorf("%d windows, want at most %d", n, maxWindows)
 		}
 	})
 	b.Run("by=pytorch", func(b *testing.B) {
-		growAll(b, runtimes, symmem.PoolOptions{Sizing: symmem.SizeAsPyTorch}, sizes)
+		growPools(b, runtimes, symmem.PoolOptions{Sizing: symmem.SizeAsPyTorch}, sizes)
 	})
 }
 
-func growAll(
+func growPools(
 	b *testing.B, runtimes []*symmem.Runtime, o symmem.PoolOptions, sizes []int64,
 ) (windows int) {
 	b.Helper()
@@ -59,7 +58,7 @@ func growAll(
 			if err != nil {
 				return err
 			}
-			times[i], err = growBy(b, pool, sizes)
+			times[i], err = timeRegistrations(b, pool, sizes)
 			if i == 0 {
 				windows = pool.Stats().Windows
 			}
@@ -72,8 +71,10 @@ func growAll(
 	return windows
 }
 
-// growBy allocates each request in a separate scope and returns how long ending the scopes took.
-func growBy(b *testing.B, pool *symmem.Pool, sizes []int64) (took time.Duration, err error) {
+// timeRegistrations allocates each request in a separate scope and times the ends of the scopes.
+func timeRegistrations(
+	b *testing.B, pool *symmem.Pool, sizes []int64,
+) (took time.Duration, err error) {
 	b.Helper()
 	for _, bytes := range sizes {
 		s := pool.Begin(pool.Domain())
@@ -96,9 +97,8 @@ const (
 	maxRequest = 48 << 20
 )
 
-// requests generates sizes of requests that add up to sum. The last one may be smaller than
-// minRequest.
-func requests(sum int64, seed uint64) []int64 {
+// requestSizes draws sizes that add up to sum. The last one may be smaller than minRequest.
+func requestSizes(sum int64, seed uint64) []int64 {
 	draws := rand.New(rand.NewPCG(seed, 0))
 	var all []int64
 	for remaining := sum; remaining > 0; {
@@ -113,7 +113,7 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bytes := rapid.Int64Range(1, 1<<33).Draw(t, "bytes")
 		seed := rapid.Uint64().Draw(t, "seed")
-		all, sum := requests(bytes, seed), int64(0)
+		all, sum := requestSizes(bytes, seed), int64(0)
 		for i, n := range all {
 			sum += n
 			last := i == len(all)-1
@@ -124,7 +124,7 @@ func TestGrowthRequestsDependOnSeedOnly(t *testing.T) {
 		if sum != bytes {
 			t.Fatalf("the requests add up to %d, want %d", sum, bytes)
 		}
-		if !slices.Equal(all, requests(bytes, seed)) {
+		if !slices.Equal(all, requestSizes(bytes, seed)) {
 			t.Fatal("the same seed draws different requests")
 		}
 	})

@@ -8,19 +8,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// naive is a simple best-fit allocator, the baseline for placement. Its list of free blocks is
-// sorted by size and then by address, and two maps find the neighbors of a freed block. It keeps no
-// history and has no lock.
+// naive is a simple best-fit allocator, the baseline for placement. Its free blocks are sorted by
+// size and then by address. It keeps no history and has no lock.
 type naive struct {
 	free []extent
-	// starts holds the free blocks by the offset at which they begin, and ends by that at which
-	// they end.
+	// starts and ends hold the free blocks by the offset at which they begin or end.
 	starts, ends map[int64]extent
 }
 
 type extent struct{ start, size int64 }
 
-// naiveUnit is the unit to which sizes are rounded up, the same as in package alloc.
+// naiveUnit is the unit of sizes, as in package alloc.
 const naiveUnit = 512
 
 var errNaiveFull = errors.New("the naive allocator is full")

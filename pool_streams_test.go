@@ -7,7 +7,7 @@ import (
 	"symmem"
 )
 
-// TestStreamsShareSegments allocates on many streams. The pool must not map a segment for each.
+// TestStreamsShareSegments checks that a pool does not map a segment for each stream.
 func TestStreamsShareSegments(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 64 * mib})
@@ -28,8 +28,8 @@ func TestStreamsShareSegments(t *testing.T) {
 	})
 }
 
-// TestSynchronizeSharesMemory allocates on one stream after another. After a stream has been
-// synchronized, the next stream must be able to use the memory that was freed on the first one.
+// TestSynchronizeSharesMemory checks that, after a stream has been synchronized, other streams can
+// use the memory that was freed on it.
 func TestSynchronizeSharesMemory(t *testing.T) {
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{Domain: r.World(), FirstSegment: 8 * mib})
@@ -48,8 +48,8 @@ func TestSynchronizeSharesMemory(t *testing.T) {
 	})
 }
 
-// TestForeignFreeMemoryIsLastResort fills a pool on one stream and then allocates on a second
-// stream. On the device, the second stream must wait for the first.
+// TestForeignFreeMemoryIsLastResort fills a pool on one stream and then allocates on another, which
+// must wait on the device for the first.
 func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	var texts errorTexts
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {
@@ -82,9 +82,8 @@ func TestForeignFreeMemoryIsLastResort(t *testing.T) {
 	texts.requireSame(t, 2)
 }
 
-// TestCaptureAvoidsMemoryInUse fills a pool on one stream and captures on the same or another
-// stream. No other stream can reuse the memory during the capture, because the wait for the memory
-// would become part of the graph.
+// TestCaptureAvoidsMemoryInUse checks that a stream's memory is not reused on others during a
+// capture of one of them, because the wait for it would become part of the graph.
 func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -104,8 +103,8 @@ func TestCaptureAvoidsMemoryInUse(t *testing.T) {
 	})
 }
 
-// TestSetIdleProtectsMemoryOfAdoptedStreams checks that a pool does not reuse memory of an adopted
-// stream while SetIdle is on, because the pool would have to query the stream first.
+// TestSetIdleProtectsMemoryOfAdoptedStreams checks that an adopted stream's memory is not reused
+// after SetIdle(true), because the pool would have to query the stream.
 func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 4 * mib, Capacity: 4 * mib})
@@ -124,9 +123,8 @@ func TestSetIdleProtectsMemoryOfAdoptedStreams(t *testing.T) {
 	})
 }
 
-// TestReserveTakesCleanMemory exhausts the capacity of the pool or the memory of the device and
-// then reserves memory. The pool must take clean memory of other streams, which is free memory that
-// no unfinished work on those streams uses.
+// TestReserveTakesCleanMemory reserves memory when the pool or the device is full. The pool must
+// take free memory of other streams that no unfinished work uses.
 func TestReserveTakesCleanMemory(t *testing.T) {
 	for name, o := range map[string]symmem.PoolOptions{
 		"capacity": {FirstSegment: 8 * mib, Capacity: 8 * mib},
@@ -150,8 +148,6 @@ func TestReserveTakesCleanMemory(t *testing.T) {
 	}
 }
 
-// TestSegmentShrinksWhenMappingFails creates a pool whose first segment exceeds the device's
-// memory.
 func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		p := r.poolWith(symmem.PoolOptions{FirstSegment: 1 << 40})
@@ -162,8 +158,8 @@ func TestSegmentShrinksWhenMappingFails(t *testing.T) {
 	})
 }
 
-// TestShortCapturesOnNewStreams captures on many streams. The amount of mapped memory must depend
-// on the captured tensors, not on the number of streams.
+// TestShortCapturesOnNewStreams checks that the amount of mapped memory does not depend on the
+// number of streams with captures.
 func TestShortCapturesOnNewStreams(t *testing.T) {
 	const captures = 1000
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -11,7 +11,7 @@ import (
 	"symmem"
 )
 
-// step is a statement of a random program that every rank runs.
+// step is a statement of a random program.
 type step struct {
 	kind   stepKind
 	choice int // selects a buffer or a group, modulo their number
@@ -42,7 +42,7 @@ func drawProgram(t *rapid.T) []step {
 	return rapid.SliceOfN(steps, 1, 40).Draw(t, "program")
 }
 
-type machine struct {
+type programState struct {
 	*rank
 	pool    *symmem.Pool
 	live    []symmem.Buffer
@@ -50,7 +50,7 @@ type machine struct {
 	history []string
 }
 
-func (m *machine) run(s step) {
+func (m *programState) run(s step) {
 	m.history = append(m.history, fmt.Sprintf("%+v", s))
 	switch s.kind {
 	case stepAlloc:
@@ -74,7 +74,7 @@ func (m *machine) run(s step) {
 	}
 }
 
-func (m *machine) free(choice int) {
+func (m *programState) free(choice int) {
 	if len(m.live) == 0 {
 		return
 	}
@@ -83,7 +83,7 @@ func (m *machine) free(choice int) {
 	m.live = append(m.live[:i], m.live[i+1:]...)
 }
 
-func (m *machine) compute(s step) {
+func (m *programState) compute(s step) {
 	if len(m.live) == 0 {
 		return
 	}
@@ -107,8 +107,7 @@ func (m *machine) compute(s step) {
 }
 
 // TestRandomPrograms runs random programs with segments at random addresses. Sums must be correct,
-// and buffers must have the same positions on all ranks. If the test fails, rapid prints a minimal
-// failing program.
+// and buffers must have the same positions on all ranks.
 func TestRandomPrograms(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 4).Draw(rt, "ranks")
@@ -119,7 +118,7 @@ func TestRandomPrograms(t *testing.T) {
 		var texts errorTexts
 		passed := t.Run("", func(t *testing.T) {
 			runRanks(t, ranks, options, func(r *rank) {
-				m := &machine{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
+				m := &programState{rank: r, pool: r.pool(), groups: []*symmem.Group{r.World()}}
 				for _, s := range program {
 					m.run(s)
 				}

@@ -8,9 +8,8 @@ import (
 	"symmem"
 )
 
-// TestCloseDuringRegister trims the pool or closes the group during a registration, after the
-// backend has registered the segment and before the pool has recorded this. The segment must stay
-// mapped while the registration may use it.
+// TestCloseDuringRegister trims the pool or closes the group after the backend has registered the
+// segment, but before the pool has recorded this. The segment must stay mapped until then.
 func TestCloseDuringRegister(t *testing.T) {
 	for name, end := range map[string]func(context.Context, *symmem.Pool, *symmem.Group) error{
 		"Trim": func(ctx context.Context, p *symmem.Pool, _ *symmem.Group) error {
@@ -51,8 +50,8 @@ func TestCloseDuringRegister(t *testing.T) {
 	}
 }
 
-// TestCloseDuringTrimUnmapsOnce closes a pool during Trim, while Trim has deregistered the segment
-// and waits for the other rank before it unmaps the segment.
+// TestCloseDuringTrimUnmapsOnce closes a pool while Trim waits for the other rank between the
+// deregistration and the unmapping of a segment.
 func TestCloseDuringTrimUnmapsOnce(t *testing.T) {
 	closed := make(chan struct{})
 	runRanks(t, 2, symmem.Options{}, func(r *rank) {

@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// TestCloseReportsFaultOnce closes a Runtime while three of its streams are in collectives of a
-// group that the other rank aborts. No earlier call has returned the fault.
+// TestCloseReportsFaultOnce closes a Runtime with three streams in collectives of a group that the
+// other rank has aborted. No earlier call has returned the fault.
 func TestCloseReportsFaultOnce(t *testing.T) {
 	runtimes := openRanks(t, 2, symmem.Options{Timeout: 20 * time.Second})
 	launched, closed := make(chan struct{}), make(chan error, 1)
@@ -49,8 +49,7 @@ func TestCloseReportsFaultOnce(t *testing.T) {
 	}
 }
 
-// TestCloseOmitsReturnedFault closes a Runtime after a call has returned the fault. Close must not
-// return it again, although Synchronize would.
+// TestCloseOmitsReturnedFault checks that Close does not return a fault that a call has returned.
 func TestCloseOmitsReturnedFault(t *testing.T) {
 	runRanks(t, 1, symmem.Options{}, func(r *rank) {
 		g := r.split(r.World(), 0)
@@ -64,8 +63,7 @@ func TestCloseOmitsReturnedFault(t *testing.T) {
 	})
 }
 
-// TestCloseEndsPendingJoin closes a Runtime during a Join, which must return ErrClosed and release
-// everything.
+// TestCloseEndsPendingJoin closes a Runtime during a Join, which must return ErrClosed.
 func TestCloseEndsPendingJoin(t *testing.T) {
 	waiting := make(chan struct{})
 	var once sync.Once
@@ -93,8 +91,8 @@ func TestCloseEndsPendingJoin(t *testing.T) {
 	}
 }
 
-// TestJoinNamesClosedRank closes a rank during a Join in which one rank already waits and which
-// another rank joins later. Both errors must name the closed rank.
+// TestJoinNamesClosedRank closes a rank while one rank waits in Join and before another calls it.
+// Both errors must name the closed rank.
 func TestJoinNamesClosedRank(t *testing.T) {
 	runtimes := openRanks(t, 3, symmem.Options{Timeout: time.Minute})
 	connected, failed := make(chan struct{}), make(chan struct{})
@@ -131,8 +129,7 @@ func TestJoinNamesClosedRank(t *testing.T) {
 	}
 }
 
-// TestCloseAbortsAllStreamsAtOnce closes a Runtime with four busy streams, whose timeouts must not
-// add up.
+// TestCloseAbortsAllStreamsAtOnce checks that the timeouts of four busy streams do not add up.
 func TestCloseAbortsAllStreamsAtOnce(t *testing.T) {
 	const timeout, streams = 500 * time.Millisecond, 4
 	runRanks(t, 1, symmem.Options{Timeout: timeout}, func(r *rank) {
@@ -166,7 +163,7 @@ func TestRuntimeForgetsClosedPoolsAndGroups(t *testing.T) {
 	})
 }
 
-// beginClose starts Close on another goroutine and waits until Close has rejected a call.
+// beginClose starts Close on another goroutine and waits until it has begun.
 func beginClose(rt *symmem.Runtime) (closed chan error) {
 	closed = make(chan error, 1)
 	go func() { closed <- rt.Close() }()
@@ -193,8 +190,7 @@ func TestCloseDuringNewPool(t *testing.T) {
 	})
 }
 
-// TestCloseDuringJoinClosesGroup closes a Runtime during a Join that has connected its group, so
-// that Close times out waiting for the Join.
+// TestCloseDuringJoinClosesGroup closes a Runtime inside a Join, so that Close times out.
 func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		symmem.HoldConnect(r.Runtime, func() { r.ok(r.Close()) })
@@ -203,8 +199,8 @@ func TestCloseDuringJoinClosesGroup(t *testing.T) {
 	})
 }
 
-// TestCloseKeepsMemoryOfUnfinishedWork closes a Runtime during work. The memory that the work uses
-// must stay mapped until the work has completed. TestMain checks that the memory is then released.
+// TestCloseKeepsMemoryOfUnfinishedWork checks that memory stays mapped until the work that uses it
+// has completed. TestMain checks that it is released then.
 func TestCloseKeepsMemoryOfUnfinishedWork(t *testing.T) {
 	runRanks(t, 1, symmem.Options{Timeout: time.Second}, func(r *rank) {
 		r.requireAddressable() // GPU memory would remain allocated in this process

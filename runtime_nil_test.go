@@ -11,12 +11,10 @@ import (
 	"symmem"
 )
 
-// excludedMethods lists methods after which the receiver is no longer usable, and Map, which is a
-// test helper.
+// excludedMethods lists methods that end the use of the receiver, and the test helper Map.
 var excludedMethods = []string{"Close", "Abort", "End", "Forget", "Free", "Map"}
 
-// TestNilArgumentsDoNotPanic calls every method of the public types with zero values. A nil context
-// stands for context.Background. Other nil pointers must cause an error.
+// TestNilArgumentsDoNotPanic calls every method of the public types with zero values.
 func TestNilArgumentsDoNotPanic(t *testing.T) {
 	o := symmem.Options{Timeout: 2 * time.Second}
 	runRanks(t, 1, o, func(r *rank) {

@@ -134,7 +134,7 @@ func TestHotCallsDoNotAllocate(t *testing.T) {
 }
 
 func TestDifferentOptionsFailOpen(t *testing.T) {
-	needRanks(t, 2)
+	requireRanks(t, 2)
 	for want, options := range map[string][2]symmem.Options{
 		"check level: rank 0: every; rank 1: off": {
 			{Check: symmem.CheckEvery}, {Check: symmem.CheckOff},

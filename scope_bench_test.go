@@ -11,9 +11,9 @@ import (
 )
 
 // BenchmarkScope begins and ends scopes without new memory, for each group in turn. A scope must
-// take at most 50 ns, whatever the number of registered segments. For comparison, it also
-// measures a snapshot walk, as in SGLang before #21392. The walk copies the list of all segments
-// and their blocks, and looks up each segment in the map of registered segments.
+// take at most 50 ns with any number of registered segments. For comparison, it measures what
+// SGLang did before #21392: copying the list of all segments and their blocks, and looking up each
+// segment in a map.
 func BenchmarkScope(b *testing.B) {
 	for _, groups := range []int{1, 8, 64} {
 		g := newGrownPool(b, openAlone(b), groups)
@@ -23,13 +23,13 @@ func BenchmarkScope(b *testing.B) {
 			}
 			g.grow(b, segments)
 			name := fmt.Sprintf("groups=%d/segments=%d", groups, segments)
-			b.Run(name+"/by=scope", g.scopes)
-			b.Run(name+"/by=walk", g.snapshots)
+			b.Run(name+"/by=scope", g.benchmarkScopes)
+			b.Run(name+"/by=walk", g.benchmarkSnapshots)
 		}
 	}
 }
 
-func (g *grownPool) scopes(b *testing.B) {
+func (g *grownPool) benchmarkScopes(b *testing.B) {
 	b.ReportAllocs()
 	next := 0
 	for b.Loop() {
@@ -46,8 +46,7 @@ func (g *grownPool) scopes(b *testing.B) {
 
 const barsVariable = "SYMMEM_TEST_BARS"
 
-// checkLimit fails a benchmark that has taken more than limit nanoseconds per iteration. It does
-// nothing unless barsVariable is set.
+// checkLimit fails a benchmark that takes more nanoseconds per iteration, if barsVariable is set.
 func checkLimit(b *testing.B, limit float64) {
 	b.Helper()
 	took := float64(b.Elapsed().Nanoseconds()) / float64(b.N)
@@ -62,7 +61,7 @@ type record struct {
 	blocks  []symmem.Buffer
 }
 
-func (g *grownPool) snapshots(b *testing.B) {
+func (g *grownPool) benchmarkSnapshots(b *testing.B) {
 	source, registered := g.records(), map[uintptr]bool{}
 	for _, r := range source {
 		registered[r.address] = true
@@ -82,8 +81,8 @@ func (g *grownPool) snapshots(b *testing.B) {
 	}
 }
 
-// BenchmarkIsSymmetric queries ranges inside and outside windows. A query must take at most 50
-// ns. For comparison, it also measures a walk over the list of windows.
+// BenchmarkIsSymmetric queries ranges inside and outside windows. A query must take at most 50 ns.
+// For comparison, it measures a search of the list of windows.
 func BenchmarkIsSymmetric(b *testing.B) {
 	g := newGrownPool(b, openAlone(b), 1)
 	for _, segments := range []int{10, 1000, 10_000} {
@@ -93,13 +92,13 @@ func BenchmarkIsSymmetric(b *testing.B) {
 		g.grow(b, segments)
 		windows := g.records()
 		for _, hit := range []bool{true, false} {
-			addresses := g.queries(hit)
+			addresses := g.queryAddresses(hit)
 			name := fmt.Sprintf("segments=%d/answer=%t", segments, hit)
 			benchmarkQueries(b, name+"/by=query", 50, addresses, hit, func(a uintptr) bool {
 				return g.rt.Interop().IsSymmetric(g.rt.World(), a, queryBytes)
 			})
 			benchmarkQueries(b, name+"/by=walk", math.Inf(1), addresses, hit, func(a uintptr) bool {
-				return walkFinds(windows, a)
+				return isInWindow(windows, a)
 			})
 		}
 	}
@@ -122,10 +121,9 @@ func benchmarkQueries(
 
 const queryBytes = 64 << 10
 
-// queries returns addresses to query. If hit is true, the range at each address lies in a window.
-// If not, the range begins before the first window, begins after the last window, or extends past
-// the end of the last window.
-func (g *grownPool) queries(hit bool) []uintptr {
+// queryAddresses returns addresses of ranges inside windows or, if hit is false, of ranges before
+// the first window, after the last one, or across its end.
+func (g *grownPool) queryAddresses(hit bool) []uintptr {
 	const many = 1 << 10
 	var addresses []uintptr
 	last := g.blocks[len(g.blocks)-1]
@@ -145,7 +143,7 @@ func (g *grownPool) queries(hit bool) []uintptr {
 	return addresses
 }
 
-func walkFinds(windows []record, a uintptr) bool {
+func isInWindow(windows []record, a uintptr) bool {
 	for i := range windows {
 		w := &windows[i]
 		if a >= w.address && a+queryBytes <= w.address+uintptr(w.bytes) {
@@ -155,9 +153,8 @@ func walkFinds(windows []record, a uintptr) bool {
 	return false
 }
 
-// grownPool is a rank's pool whose segments have been registered with each of the groups. With
-// PyTorch's sizing, two blocks of 1 MiB fill a segment, so that a benchmark can choose the exact
-// number of segments.
+// grownPool is a pool whose segments are registered with each of the groups. With PyTorch's sizing,
+// two blocks of 1 MiB fill a segment, so that a benchmark can choose the number of segments.
 type grownPool struct {
 	rt     *symmem.Runtime
 	pool   *symmem.Pool
@@ -169,8 +166,7 @@ var errSegments = errors.New("the pool has the wrong number of segments")
 
 const halfSegment = 1 << 20
 
-// newGrownPool creates an empty pool and the given number of groups, each of which contains all
-// ranks.
+// newGrownPool creates an empty pool, and groups of all ranks.
 func newGrownPool(tb testing.TB, rt *symmem.Runtime, groups int) *grownPool {
 	tb.Helper()
 	pool, err := rt.NewPool(symmem.PoolOptions{Domain: rt.World(), Sizing: symmem.SizeAsPyTorch})

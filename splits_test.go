@@ -10,8 +10,8 @@ import (
 	"symmem"
 )
 
-// rows returns counts[dst] numbers for each rank dst. Each number encodes src and dst.
-func rows(src int, counts []int64) (all []int32) {
+// numbersFrom returns counts[dst] numbers for each rank dst. Each number encodes src and dst.
+func numbersFrom(src int, counts []int64) (all []int32) {
 	for dst, n := range counts {
 		for i := range n {
 			all = append(all, int32(src)<<20|int32(dst)<<16|int32(i))
@@ -20,8 +20,8 @@ func rows(src int, counts []int64) (all []int32) {
 	return all
 }
 
-// uneven returns the number of elements that src sends to dst in a round.
-func uneven(src, dst, round int) int64 { return int64((src*5 + dst*3 + round*7) % 11 * 100) }
+// unevenCount returns the number of elements that src sends to dst in a round.
+func unevenCount(src, dst, round int) int64 { return int64((src*5 + dst*3 + round*7) % 11 * 100) }
 
 func TestSplits(t *testing.T) {
 	runRanks(t, 3, symmem.Options{Path: symmem.PathPlain}, func(r *rank) {
@@ -31,14 +31,15 @@ func TestSplits(t *testing.T) {
 			sends, recvs := make([]int64, n), make([]int64, n)
 			var want []int32
 			for peer := range n {
-				sends[peer], recvs[peer] = uneven(r.Rank(), peer, round), uneven(peer, r.Rank(), round)
+				sends[peer] = unevenCount(r.Rank(), peer, round)
+				recvs[peer] = unevenCount(peer, r.Rank(), round)
 			}
 			for peer := range n {
 				counts := make([]int64, n)
 				counts[r.Rank()] = recvs[peer]
-				want = append(want, rows(peer, counts)...)
+				want = append(want, numbersFrom(peer, counts)...)
 			}
-			write(r, send, slices.Concat(rows(r.Rank(), sends), make([]int32, 4096))[:4096])
+			write(r, send, slices.Concat(numbersFrom(r.Rank(), sends), make([]int32, 4096))[:4096])
 			splits := symmem.Contiguous(sends, recvs)
 			r.ok(g.AllToAllV(r.ctx, send, recv, splits, symmem.Int32, s))
 			clear(splits.SendCounts) // the call must have copied them
@@ -88,7 +89,7 @@ func TestUnevenAndRootedOperations(t *testing.T) {
 	})
 }
 
-// unevenCall checks operations whose parts have the given counts of elements.
+// unevenCall checks operations whose parts have different numbers of elements.
 type unevenCall struct {
 	*rank
 	pool   *symmem.Pool
@@ -105,14 +106,14 @@ func (u *unevenCall) part(src, dst int, count int64) []int32 {
 	return numbers
 }
 
-func (u *unevenCall) parts(part func(r int) []int32) (all []int32) {
+func (u *unevenCall) joinParts(part func(r int) []int32) (all []int32) {
 	for r := range u.counts {
 		all = append(all, part(r)...)
 	}
 	return all
 }
 
-func (u *unevenCall) filled(numbers []int32) symmem.Memory {
+func (u *unevenCall) allocateFilled(numbers []int32) symmem.Memory {
 	if len(numbers) == 0 {
 		return symmem.Memory{}
 	}
@@ -123,7 +124,7 @@ func (u *unevenCall) filled(numbers []int32) symmem.Memory {
 	return m
 }
 
-func (u *unevenCall) expect(call string, m symmem.Memory, want []int32) {
+func (u *unevenCall) check(call string, m symmem.Memory, want []int32) {
 	u.t.Helper()
 	if len(want) == 0 {
 		return
@@ -135,40 +136,40 @@ func (u *unevenCall) expect(call string, m symmem.Memory, want []int32) {
 
 func (u *unevenCall) checkAllGatherV() {
 	me := u.Rank()
-	want := u.parts(func(r int) []int32 { return u.part(r, 0, u.counts[r]) })
-	recv := u.filled(make([]int32, len(want)))
-	send := u.filled(u.part(me, 0, u.counts[me]))
+	want := u.joinParts(func(r int) []int32 { return u.part(r, 0, u.counts[r]) })
+	recv := u.allocateFilled(make([]int32, len(want)))
+	send := u.allocateFilled(u.part(me, 0, u.counts[me]))
 	u.ok(u.World().AllGatherV(u.ctx, send, recv, u.counts, symmem.Int32, nil))
 	u.synchronize()
-	u.expect("AllGatherV", recv, want)
+	u.check("AllGatherV", recv, want)
 }
 
 func (u *unevenCall) checkReduceScatterV() {
 	me := u.Rank()
-	send := u.filled(u.parts(func(r int) []int32 { return u.part(me, r, u.counts[r]) }))
-	recv := u.filled(make([]int32, u.counts[me]))
+	send := u.allocateFilled(u.joinParts(func(r int) []int32 { return u.part(me, r, u.counts[r]) }))
+	recv := u.allocateFilled(make([]int32, u.counts[me]))
 	u.ok(u.World().ReduceScatterV(u.ctx, send, recv, u.counts, symmem.Int32, symmem.Max, nil))
 	u.synchronize()
-	u.expect("ReduceScatterV", recv, u.part(u.Size()-1, me, u.counts[me]))
+	u.check("ReduceScatterV", recv, u.part(u.Size()-1, me, u.counts[me]))
 }
 
-// checkRooted gathers to a root and scatters from it. Other ranks pass only one buffer.
+// checkRooted gathers to a root and scatters from it.
 func (u *unevenCall) checkRooted(count int64) {
 	me := u.Rank()
 	var whole symmem.Memory
 	var want []int32
 	if me == u.root {
-		want = u.parts(func(r int) []int32 { return u.part(r, 0, count) })
-		whole = u.filled(make([]int32, len(want)))
+		want = u.joinParts(func(r int) []int32 { return u.part(r, 0, count) })
+		whole = u.allocateFilled(make([]int32, len(want)))
 	}
-	own := u.filled(u.part(me, 0, count))
+	own := u.allocateFilled(u.part(me, 0, count))
 	u.ok(u.World().Gather(u.ctx, own, whole, count, symmem.Int32, u.root, nil))
 	u.synchronize()
-	u.expect("Gather", whole, want)
-	back := u.filled(make([]int32, count))
+	u.check("Gather", whole, want)
+	back := u.allocateFilled(make([]int32, count))
 	u.ok(u.World().Scatter(u.ctx, whole, back, count, symmem.Int32, u.root, nil))
 	u.synchronize()
-	u.expect("Scatter", back, u.part(me, 0, count))
+	u.check("Scatter", back, u.part(me, 0, count))
 }
 
 func TestDifferentCountsDiverge(t *testing.T) {

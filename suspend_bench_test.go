@@ -12,7 +12,7 @@ import (
 	"symmem/internal/cuda"
 )
 
-func (r *rank) freeMemory() (free int64) {
+func (r *rank) availableMemory() (free int64) {
 	r.t.Helper()
 	r.ok(nccl.Current(r.Rank(), func(gpu *cuda.Driver) (err error) {
 		free, _, err = gpu.MemGetInfo()
@@ -21,27 +21,27 @@ func (r *rank) freeMemory() (free int64) {
 	return free
 }
 
-// TestSuspendFreesDeviceMemory compares the GPU memory that Suspend frees with the size of a pool
-// and with the size of a group's exchange memory.
+// TestSuspendFreesDeviceMemory compares the GPU memory that Suspend frees with the sizes of a pool
+// and of a group's exchange memory.
 func TestSuspendFreesDeviceMemory(t *testing.T) {
 	all := newGate(2)
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		if r.Device().Addressable {
 			r.skip("the backend has no device memory", symmem.ErrUnsupported)
 		}
-		w, before := r.World(), r.freeMemory()
+		w, before := r.World(), r.availableMemory()
 		g := r.split(w, 0)
 		p := r.poolWith(symmem.PoolOptions{Domain: w, FirstSegment: 256 * mib})
 		b := r.window(p, mib)
 		r.checkSum(g, b)
 		all.wait(r)
-		used := r.freeMemory()
+		used := r.availableMemory()
 		pool := r.suspend(p, symmem.DiscardContents)
 		all.wait(r)
-		withoutPool := r.freeMemory()
+		withoutPool := r.availableMemory()
 		group := suspendGroup(r, g)
 		all.wait(r)
-		withoutGroup := r.freeMemory()
+		withoutGroup := r.availableMemory()
 		for name, freed := range map[string]struct{ got, want int64 }{
 			"pool":  {withoutPool - used, pool.Released},
 			"group": {withoutGroup - withoutPool, group.Released},
@@ -59,7 +59,7 @@ func TestSuspendFreesDeviceMemory(t *testing.T) {
 		r.resume(p)
 		r.checkSum(g, b)
 		all.wait(r)
-		if now := r.freeMemory(); now < used-4*mib {
+		if now := r.availableMemory(); now < used-4*mib {
 			r.failf("%d bytes are free after Resume, want about %d, as before Suspend", now, used)
 		}
 	})
@@ -122,7 +122,7 @@ func benchmarkCycles(
 	})
 }
 
-// inParallel runs f on all ranks concurrently. If f fails on any rank, the benchmark fails.
+// inParallel runs f on all ranks concurrently, and fails the benchmark if it fails on any rank.
 func inParallel(b *testing.B, runtimes []*symmem.Runtime, f func(*symmem.Runtime) error) {
 	b.Helper()
 	errs := make([]error, len(runtimes))

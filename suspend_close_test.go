@@ -18,8 +18,8 @@ func yieldRandomly() {
 	}
 }
 
-// cycle suspends and resumes until a call fails.
-func cycle(suspend, resume func(context.Context) error) error {
+// suspendAndResume repeats both calls until one fails.
+func suspendAndResume(suspend, resume func(context.Context) error) error {
 	for {
 		if err := suspend(context.Background()); err != nil {
 			return err
@@ -30,8 +30,7 @@ func cycle(suspend, resume func(context.Context) error) error {
 	}
 }
 
-// TestCloseDuringSuspensionOfPool closes a pool at random moments, while another goroutine suspends
-// and resumes the pool.
+// TestCloseDuringSuspensionOfPool closes a pool at random moments of its suspensions.
 func TestCloseDuringSuspensionOfPool(t *testing.T) {
 	runRanks(t, 1, suspendOptions(), func(r *rank) {
 		for range 200 {
@@ -39,7 +38,7 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 			b := r.alloc(p, mib)
 			var cycling sync.WaitGroup
 			cycling.Go(func() {
-				err := cycle(func(ctx context.Context) error {
+				err := suspendAndResume(func(ctx context.Context) error {
 					_, err := p.Suspend(ctx, symmem.KeepContents)
 					return err
 				}, p.Resume)
@@ -61,8 +60,8 @@ func TestCloseDuringSuspensionOfPool(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForSuspension closes a pool on every rank while Suspend or Resume is in progress on
-// this rank. Both must succeed, because the other ranks take part in them.
+// TestCloseWaitsForSuspension closes a pool on every rank during Suspend or Resume on this rank.
+// Both must succeed, because the other ranks take part in them.
 func TestCloseWaitsForSuspension(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for i := range 40 {
@@ -91,8 +90,7 @@ func TestCloseWaitsForSuspension(t *testing.T) {
 	})
 }
 
-// TestFailedCloseKeepsPoolSuspended lets Close fail while the pool is suspended. The pool must
-// still refuse calls, and Resume must make it usable.
+// TestFailedCloseKeepsPoolSuspended checks that a suspended pool stays suspended if Close fails.
 func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		p := r.pool()
@@ -106,9 +104,8 @@ func TestFailedCloseKeepsPoolSuspended(t *testing.T) {
 	})
 }
 
-// TestCloseDuringSuspensionOfGroup closes a group at random moments on each rank, while another
-// goroutine suspends and resumes the group. That goroutine must get ErrClosed, unless the other
-// rank has closed the group first. It may then get a DeadlockError or a RankLostError.
+// TestCloseDuringSuspensionOfGroup closes a group at random moments of its suspensions. Suspend and
+// Resume must return ErrClosed, or an error about the other rank if that has closed first.
 func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 	runRanks(t, 2, suspendOptions(), func(r *rank) {
 		for range 20 {
@@ -117,7 +114,7 @@ func TestCloseDuringSuspensionOfGroup(t *testing.T) {
 			r.checkSum(g, b)
 			result := make(chan error, 1)
 			go func() {
-				result <- cycle(func(ctx context.Context) error {
+				result <- suspendAndResume(func(ctx context.Context) error {
 					_, err := g.Suspend(ctx)
 					return err
 				}, g.Resume)

@@ -28,7 +28,7 @@ func readTrace(t *testing.T, folder string, rank int) *trace.Log {
 	return l
 }
 
-// runTraced makes a rank cause one event of each kind that a trace records.
+// runTraced causes one event of each kind that a trace records.
 func runTraced(t *testing.T, o symmem.Options) {
 	t.Helper()
 	rt := openAloneWith(t, o)
@@ -98,8 +98,7 @@ func TestTraceWithoutOnEvent(t *testing.T) {
 	}
 }
 
-// openTraced opens a world of one rank that writes its trace to a folder, and allocates a buffer of
-// 4096 bytes.
+// openTraced opens a world of one rank with a trace, and allocates a buffer of 4096 bytes.
 func openTraced(t *testing.T, folder string) (*symmem.Runtime, symmem.Buffer) {
 	t.Helper()
 	rt := openAloneWith(t, symmem.Options{Trace: folder})
@@ -114,8 +113,7 @@ func openTraced(t *testing.T, folder string) (*symmem.Runtime, symmem.Buffer) {
 	return rt, b
 }
 
-// TestCloseUnmapsTrace closes a Runtime with a trace and then frees a buffer, which the trace must
-// not record.
+// TestCloseUnmapsTrace checks that a trace does not record a Free after Runtime.Close.
 func TestCloseUnmapsTrace(t *testing.T) {
 	folder := t.TempDir()
 	rt, b := openTraced(t, folder)
@@ -184,8 +182,8 @@ func TestTraceOfListWithoutOnEvent(t *testing.T) {
 	}
 }
 
-// TestTraceOfEveryOperation checks that traces contain the operations with a root, the operations
-// with parts of different sizes, and the calls of a list, each with its path and size.
+// TestTraceOfEveryOperation checks that traces contain rooted operations, operations with parts of
+// different sizes, and the calls of a list, each with its path and size.
 func TestTraceOfEveryOperation(t *testing.T) {
 	folder := t.TempDir()
 	const count = 16

@@ -25,7 +25,7 @@ func openPair(number int, store string) (*symmem.Runtime, error) {
 	})
 }
 
-// runAgreeingRank runs this process as the second rank. It calls Agree until the first rank closes.
+// runAgreeingRank calls Agree as the second rank until the first rank closes.
 func runAgreeingRank() int {
 	rt, err := openPair(1, os.Getenv(agreeingVariable))
 	for err == nil {
@@ -42,8 +42,8 @@ func runAgreeingRank() int {
 	return 0
 }
 
-// BenchmarkAgree compares a number between two processes. The median over the batches must not
-// exceed 500 ns per call. The mean is not limited, because other load on the machine affects it.
+// BenchmarkAgree compares a number between two processes. The median over batches must not exceed
+// 500 ns per call. The mean is not limited, because it depends on the load of the machine.
 func BenchmarkAgree(b *testing.B) {
 	store := "unix:@symmem-test-" + rand.Text()
 	other := exec.Command(os.Args[0])

@@ -9,8 +9,7 @@ import (
 	"symmem"
 )
 
-// TestAgreeFloatMismatch checks that zeros with different signs count as different values, whereas
-// all NaNs count as the same value.
+// TestAgreeFloatMismatch checks that zeros with different signs differ and all NaNs are equal.
 func TestAgreeFloatMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()
@@ -48,8 +47,7 @@ func TestAgreeFloatMismatch(t *testing.T) {
 	})
 }
 
-// TestAgreeStringMismatch compares short and long strings. The long strings differ only after the
-// part that errors quote.
+// TestAgreeStringMismatch compares strings, some of which differ after the part that errors quote.
 func TestAgreeStringMismatch(t *testing.T) {
 	runRanks(t, 3, symmem.Options{}, func(r *rank) {
 		g := r.World()

@@ -16,7 +16,6 @@ func TestPagesMatchResultFiles(t *testing.T) {
 const result = `{"runs": [{"machine": "m", "date": "2026-11-20"}], "columns": ["a", "b"],
 	"rows": [[1.50, "x|y"], [[1, 2.0], null]]}`
 
-// createFolder creates a folder that contains the given pages and result files.
 func createFolder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
