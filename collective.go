@@ -38,8 +38,8 @@ func (g *Group) ReduceScatter(
 	})
 }
 
-// Broadcast copies the root's send into every rank's recv. The other ranks must also pass a send in
-// a window, although it is not read.
+// Broadcast copies the root's send into every rank's recv. Other ranks must also pass a send in a
+// window, although it is not read.
 func (g *Group) Broadcast(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -48,8 +48,8 @@ func (g *Group) Broadcast(
 	})
 }
 
-// Reduce combines every rank's send and stores the result in the root's recv. The other ranks must
-// also pass a recv.
+// Reduce combines every rank's send and stores the result in the root's recv. Other ranks must also
+// pass a recv.
 func (g *Group) Reduce(
 	ctx context.Context, send, recv Memory, count int64, t DataType, op ReduceOp, root int, s *Stream,
 ) error {
@@ -86,13 +86,13 @@ func (g *Group) Recv(
 	})
 }
 
-// Barrier queues a collective without data, which completes once all ranks have reached it.
+// Barrier queues a collective without data. It completes once all ranks have reached it.
 func (g *Group) Barrier(ctx context.Context, s *Stream) error {
 	return g.run(ctx, s, &collective{operation: driver.Barrier, dataType: Uint8})
 }
 
-// run queues a collective. If there is a plan for the call, run needs no defer: only
-// Options.OnEvent may then panic or exit, and submitEntered handles that.
+// run queues a collective. With a plan, it needs no defer: only Options.OnEvent may then panic or
+// exit, which submitEntered handles.
 func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if s == nil {
 		s = g.rt.stream
@@ -128,8 +128,8 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	return nil
 }
 
-// runSlowly queues a call that has no plan yet, or whose use of buffers must be recorded. The use
-// is recorded even if this rank refuses the call later, because other ranks may queue it.
+// runSlowly queues a call without a plan, or whose use of buffers must be recorded, even if this
+// rank refuses the call later: other ranks may queue it.
 func (g *Group) runSlowly(
 	ctx context.Context, s *Stream, c, planned *collective, use poolUse,
 ) error {
@@ -179,14 +179,13 @@ func (g *Group) runSlowly(
 	return g.life.awaitFault(err)
 }
 
-// otherPoolUses holds the uses of pools that enterOthers has begun.
 type otherPoolUses struct {
 	pools         [4]*Pool
 	first, second poolUse
 }
 
-// enterOthers enters the pools of a norm's other buffers. It skips pools that the call has already
-// entered, because a second entry would fail if Close has begun.
+// enterOthers enters the pools of a norm's other buffers, unless the call has entered them: a
+// second entry would fail if Close has begun.
 func (c *collective) enterOthers() (use otherPoolUses, err error) {
 	if c.norm == nil {
 		return use, nil
@@ -212,8 +211,8 @@ func (u *otherPoolUses) leave() {
 
 func (c *collective) entered(p *Pool) bool { return p == c.send.pool || p == c.recv.pool }
 
-// SendTagged sends count elements to a peer of the group, which must call RecvTagged with the same
-// tag. Tags range from 0 to MaxTag.
+// SendTagged sends count elements to a peer, which must call RecvTagged with the same tag, from 0
+// to MaxTag.
 func (g *Group) SendTagged(
 	ctx context.Context, send Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -222,10 +221,10 @@ func (g *Group) SendTagged(
 	})
 }
 
-// RecvTagged receives count elements from a peer of the group, or from any rank if peer is
-// AnySource. Receives with the same tag match messages in the order of the calls. A receive from
-// AnySource accepts the message that arrives first, and later receives with the same tag wait for
-// it. To learn the sender, use Interop.Do and Call.Arrived.
+// RecvTagged receives count elements from a peer, or from any rank if peer is AnySource. Receives
+// with the same tag match messages in the order of the calls. A receive from AnySource accepts the
+// message that arrives first, and later receives with the same tag wait for it. To learn the
+// sender, use Interop.Do and Call.Arrived.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -235,13 +234,11 @@ func (g *Group) RecvTagged(
 }
 
 // AllToAllV sends a part of send to each rank and stores a part from each rank in recv; splits
-// contains the sizes of the parts, which may be 0. The parts of recv must not overlap. send and
-// recv may be the same memory. AllToAllV registers no memory and copies splits. It does not match
-// an AllToAll on another rank.
+// contains the sizes, which may be 0, and is copied. The parts of recv must not overlap. send and
+// recv may be the same memory. AllToAllV does not match AllToAll on other ranks.
 //
 // If a rank sends a different number of elements than the peer expects, no buffer is written, and
-// all ranks return a MessageError with each such pair of ranks. Below CheckEvery, only the ranks of
-// these pairs return it.
+// all ranks (below CheckEvery, only these two) return a MessageError.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -251,12 +248,12 @@ func (g *Group) AllToAllV(
 }
 
 // AllGatherV gathers counts[r] elements of each rank r's send into every rank's recv. Every rank
-// must pass the same counts, which may be 0. AllGatherV registers no memory and copies counts. It
-// does not match an AllGather on another rank.
+// must pass the same counts, which may be 0 and are copied. AllGatherV does not match AllGather on
+// other ranks.
 //
 // On the direct path, large parts are faster if recv is registered with the group. A list of calls
 // (see Call.More) takes the path of its largest call; on the direct path, one launch gathers up to
-// eight of the calls.
+// eight of them.
 func (g *Group) AllGatherV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, s *Stream,
 ) error {
@@ -268,8 +265,7 @@ func (g *Group) AllGatherV(
 }
 
 // ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
-// stores this rank's part in recv. On the direct path, large parts are faster if send is
-// registered. Otherwise, ReduceScatterV is like AllGatherV.
+// stores this rank's part in recv. It is like AllGatherV, but faster if send is registered.
 func (g *Group) ReduceScatterV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
 ) error {
@@ -280,8 +276,8 @@ func (g *Group) ReduceScatterV(
 	})
 }
 
-// Gather gathers count elements of every rank's send into the root's recv. Other ranks pass no
-// recv. Gather registers no memory.
+// Gather gathers count elements of every rank's send into the root's recv. Other ranks need no
+// recv.
 func (g *Group) Gather(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -290,8 +286,7 @@ func (g *Group) Gather(
 	})
 }
 
-// Scatter stores count elements of the root's send in each rank's recv. Other ranks pass no send.
-// Scatter registers no memory.
+// Scatter stores count elements of the root's send in each rank's recv. Other ranks need no send.
 func (g *Group) Scatter(
 	ctx context.Context, send, recv Memory, count int64, t DataType, root int, s *Stream,
 ) error {
@@ -309,11 +304,11 @@ func (g *Group) Scatter(
 //	Quantized = e4m3(Output / scale)
 //
 // where round rounds to a.Type. Intermediate results are float32, and the mean is taken over a row.
-// Package driver/formula defines the bits of the results, which are the same on every rank, in
-// every run and for every number of rows. Quantized is computed even if Output is left out.
+// Package driver/formula defines the results bit by bit; they are the same on every rank, in every
+// run and for every number of rows.
 //
-// On GPUs, AllReduceRMSNorm requires the direct path. If the call cannot take it, all ranks return
-// an ErrUnsupported with the reason. After a fault, all outputs are undefined.
+// On GPUs, AllReduceRMSNorm requires the direct path; otherwise, all ranks return an ErrUnsupported
+// with the reason. After a fault, all outputs are undefined.
 func (g *Group) AllReduceRMSNorm(ctx context.Context, a NormArgs, s *Stream) error {
 	return g.normalize(ctx, a, s, PathDefault, 0, false)
 }
@@ -333,8 +328,8 @@ func (g *Group) normalize(
 	return g.run(ctx, s, c)
 }
 
-// launchOn queues a plan on a stream, or records it in the capture of another library. If wait is
-// set, the stream is not being captured, and the caller calls Synchronize next.
+// launchOn queues a plan, or records it in another library's capture. wait means that the stream is
+// not being captured and that the caller calls Synchronize next.
 func (g *Group) launchOn(s *Stream, planned *collective, wait bool) error {
 	if wait {
 		if inline, ok := g.comm.(driver.InlineLauncher); ok {
@@ -358,8 +353,7 @@ func (g *Group) launchOn(s *Stream, planned *collective, wait bool) error {
 }
 
 // Explain returns the path that a collective on these buffers would take now, and the reason. It
-// assumes Sum for reductions, and parts of the same size for operations with splits. It does not
-// communicate.
+// assumes Sum for reductions and parts of the same size. It does not communicate.
 func (g *Group) Explain(
 	op Operation, send, recv Memory, count int64, t DataType,
 ) (Explanation, error) {

@@ -15,19 +15,17 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Group is a set of ranks that communicate, numbered from 0 in group order.
-//
-// After a fault on any rank, every call returns the same fault on every rank. A Group is safe for
-// concurrent use, but collective calls must be made in the same order on every rank. See also
-// Collectives in the package documentation.
+// Group is a set of ranks that communicate, numbered from 0 in group order. After a fault on any
+// rank, every call returns the same fault on every rank. A Group is safe for concurrent use, but
+// collective calls must be made in the same order on every rank.
 type Group struct {
 	roster
 	groupSuspender
 	rt   *Runtime
 	comm driver.Communicator
-	// mu is held while ranks exchange data on the host, as in Split, Check and registrations.
+	// mu is held while ranks exchange data on the host.
 	mu         ranked.Mutex[groupMu]
-	splitCount int                     // number of Split calls so far; guarded by mu
+	splitCount int                     // Split calls so far; guarded by mu
 	state      ranked.Spin[groupState] // guards fields of the structs below
 
 	life       *lifetime
@@ -41,10 +39,10 @@ type Group struct {
 
 	closing       sync.Once
 	poolCount     uint64        // pools with this group as their domain; guarded by rt.mu
-	registrations atomic.Uint64 // number of calls that registered memory
+	registrations atomic.Uint64 // calls that registered memory
 }
 
-// ID returns the name of the group, which is the same on all of its ranks.
+// ID returns the name of the group, the same on all of its ranks.
 func (g *Group) ID() string { return g.id }
 
 // Rank returns this rank's number in the group.
@@ -56,12 +54,11 @@ func (g *Group) Size() int { return len(g.ranks) }
 // Ranks lists the world ranks in group order.
 func (g *Group) Ranks() []int { return slices.Clone(g.ranks) }
 
-// Timeout returns the duration that limits each wait for another rank, unless the wait has a
-// deadline.
+// Timeout returns the limit of each wait for another rank, unless the wait has a deadline.
 func (g *Group) Timeout() time.Duration { return g.limit.Get() }
 
-// SetTimeout changes the timeout on this rank, for waits that begin later. Kernels in graphs keep
-// the timeout of their capture.
+// SetTimeout changes the timeout of later waits on this rank. Kernels in graphs keep the timeout of
+// their capture.
 func (g *Group) SetTimeout(d time.Duration) error {
 	if d <= 0 {
 		return invalid("the timeout of group %s must be positive, not %v", g.id, d)
@@ -70,9 +67,8 @@ func (g *Group) SetTimeout(d time.Duration) error {
 	return nil
 }
 
-// Split creates a group of the ranks that pass the same color, ordered by key and then by rank.
-// Colors must not be negative. Split is collective over g; a rank that joins no group calls
-// SkipSplit instead. The new group gets the timeout of g.
+// Split creates a group of the ranks that pass the same color (0 or more), ordered by key and then
+// by rank, with the timeout of g. All ranks of g must call Split or SkipSplit.
 func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	ctx = orBackground(ctx)
 	if color < 0 {
@@ -96,7 +92,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	return sub, nil
 }
 
-// SkipSplit takes part in a Split of the other ranks of g, but joins no group.
+// SkipSplit takes part in a Split without joining a group.
 func (g *Group) SkipSplit(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	defer deliverAll(g.rt)
@@ -110,8 +106,7 @@ const noColor = -1 // for ranks that join no group
 
 // exchangeColors requires that the caller holds Group.mu.
 func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64, error) {
-	// Check that all ranks are in Split, because the payload of another call could look like a
-	// color.
+	// Check that all ranks are in Split: the payload of another call could look like a color.
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{tag: "split", pools: g.comparison.pools()})
 	if errors.As(err, new(*realignError)) {
 		err = g.comparison.agree(ctx, "split") // a later call realigns the pools
@@ -158,12 +153,11 @@ func (g *Group) Abort() {
 }
 
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
-// its collectives first. Queued collectives return ErrClosed, as does a call of Suspend or Resume
-// on this rank. A second Close does nothing.
+// its collectives first. Queued collectives and calls of Suspend or Resume return ErrClosed.
 //
-// Close does not wait for other ranks to close the group. It waits for the collective that this
-// rank is running, for at most twice the timeout. After a fault, it also waits until the ranks have
-// determined the cause, which usually takes 3 s and at most three quarters of the timeout.
+// Close does not wait for other ranks to close the group. It waits for this rank's running
+// collective, for at most twice the timeout, and after a fault until the ranks have agreed on the
+// cause, which usually takes 3 s and at most three quarters of the timeout.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
@@ -187,14 +181,13 @@ func (g *Group) Close() (err error) {
 // Err returns the fault that ended the group, or nil until Ended is closed. It does not wait.
 func (g *Group) Err() error { return g.life.err() }
 
-// Cause returns the fault that ended the group, or nil if this rank has seen none. If there is a
-// fault, Cause first waits, as Close does, until the ranks have determined its cause or the context
-// ends.
+// Cause returns the fault that ended the group, or nil if this rank has seen none. After a fault,
+// it waits until the ranks have agreed on its cause or the context ends.
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
-// CheckOff. Check is collective, and every rank must call it at the same point of its program. If
-// the group has failed, Check returns the fault at any level.
+// CheckOff. Every rank must call it at the same point of its program. After a fault, Check returns
+// the fault at any level.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -209,20 +202,17 @@ func (g *Group) Check(ctx context.Context) error {
 	})
 }
 
-// IsSymmetric reports whether memory of this rank lies in a single window of the group, or false if
-// g is nil. It does not communicate.
+// IsSymmetric reports whether memory lies in a single window of the group, or false if g is nil.
 func (g *Group) IsSymmetric(m Memory) bool {
 	return g != nil && g.windows.contains(m.Address(), m.Bytes())
 }
 
-// Handle returns the group's NCCL communicator, an ncclComm_t, for NCCL calls that symmem does not
-// offer. It returns 0 if there is none. When the group fails or is closed, symmem destroys the
-// communicator, and Handle returns 0.
+// Handle returns the group's NCCL communicator, an ncclComm_t, or 0. symmem destroys it when the
+// group fails or is closed.
 //
 // NCCL requires that all calls on a communicator, including symmem's, come from one thread at a
-// time and in the same order on all ranks. The GPU's primary context must be current on the calling
-// thread. symmem sets no deadline for the caller's calls, but reports their errors as a fault of
-// the group.
+// time and in the same order on all ranks. The GPU's primary context must be current on the thread.
+// symmem sets no deadline for the caller's calls, but reports their errors as a fault of the group.
 func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
@@ -230,14 +220,13 @@ func (g *Group) Handle() uintptr {
 	return 0
 }
 
-// Failing returns a channel that is closed as soon as this rank has seen a fault of the group, but
-// not by Close. The ranks may then need seconds to determine the cause, after which Ended is
-// closed. A fault of a kernel in a graph that another library replays is seen within 50 ms.
+// Failing returns a channel that is closed as soon as this rank has seen a fault, but not by Close.
+// The ranks may then need seconds to agree on the cause, after which Ended is closed. Faults in
+// graphs that another library replays are seen within 50 ms.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
-// Ended returns a channel that is closed when the group has failed or has been closed. Err then
-// returns the reason. This rank notices the failure of another rank within seconds, even without
-// calls.
+// Ended returns a channel that is closed when the group has failed or has been closed; Err then
+// returns the reason. This rank notices the failure of another rank within seconds.
 func (g *Group) Ended() <-chan struct{} { return g.life.ctx.Done() }
 
 // Stats returns the group's counters and settings.
@@ -260,9 +249,9 @@ func (g *Group) Stats() GroupStats {
 	return s
 }
 
-// SetPath changes the group's path choice, which is initially Options.Path. Existing graphs keep
-// their paths. SetPath is collective, and every rank must pass the same choice. If any rank is
-// capturing a stream, SetPath returns ErrCapturing on all ranks.
+// SetPath changes the path of later calls, initially Options.Path. Existing graphs keep their
+// paths. Every rank must pass the same choice. During a capture on any rank, all ranks return
+// ErrCapturing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathTwoLevel {
@@ -292,41 +281,37 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 
 // Agree compares a number across the ranks of the group. If the numbers differ, every rank returns
 // the same DivergenceError of kind DivergedValue, and the group remains usable. If a rank is
-// missing, the group fails with a RankLostError, or with a TimeoutError after the timeout or at the
-// deadline of the context. Cancelling the context makes the group fail, too.
+// missing, the group fails, as it does when the context is canceled.
 //
 // The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
-// group may use at most MaxValueNames names; otherwise, Agree returns ErrInvalid. The n-th call
-// with a name matches the n-th call with that name on the other ranks, on any goroutine. Calls with
-// different names do not wait for each other, and none waits for the work of streams.
+// group may use at most MaxValueNames names. The n-th call with a name matches the n-th call with
+// that name on the other ranks, on any goroutine. Calls with different names do not wait for each
+// other, and none waits for the work of streams.
 //
-// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace. If ranks call
-// different methods with the same name, these also return a DivergenceError.
+// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace: different methods
+// with the same name differ.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
 	return err
 }
 
-// AgreeFloat compares a floating-point number; see Agree. Values agree if their bits are the same
-// or both are NaNs.
+// AgreeFloat is Agree for a float. All NaNs are equal; other values must have the same bits.
 func (g *Group) AgreeFloat(ctx context.Context, name string, value float64) error {
 	c := valueCall{operation: ValueAgreeFloat, name: name, value: floatBits(value)}
 	_, err := g.values.combine(ctx, c)
 	return err
 }
 
-// AgreeString compares a text of any length; see Agree. Ranks exchange only digests unless these
-// differ.
+// AgreeString is Agree for a text of any length. Ranks exchange digests unless these differ.
 func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 	return g.values.agreeString(ctx, name, value, 0)
 }
 
-// Step compares the step of the program that each rank is about to begin. The step is a text of 1
-// to MaxStep bytes, such as "decode(batch=8)". Step also compares how many collectives of this
-// group each rank has launched since its previous step, including replays by Graph.Launch. If the
-// ranks differ, Step returns a DivergenceError, and the group remains usable. However, if a rank
-// begins a step without having launched a collective in which another rank waits, the group fails
-// at once.
+// Step compares the step that each rank's program is about to begin: a text of 1 to MaxStep bytes,
+// such as "decode(batch=8)", and the number of collectives of this group since the previous step,
+// including replays by Graph.Launch. If the ranks differ, Step returns a DivergenceError, and the
+// group remains usable, unless a rank has begun a step without launching a collective in which
+// another rank waits.
 //
 // SYMMEM_STEP_GUARD=0 on all ranks disables the comparison. Step then returns the result of Cause.
 func (g *Group) Step(ctx context.Context, what string) error {
@@ -357,7 +342,7 @@ func (g *Group) Max(ctx context.Context, name string, value int64) (int64, error
 	return g.values.combine(ctx, valueCall{operation: ValueMax, name: name, value: value})
 }
 
-// Sum returns the sum of the values of all ranks, which wraps around on overflow. See Agree.
+// Sum returns the sum of the values of all ranks, which may overflow. See Agree.
 func (g *Group) Sum(ctx context.Context, name string, value int64) (int64, error) {
 	return g.values.combine(ctx, valueCall{operation: ValueSum, name: name, value: value})
 }

@@ -8,37 +8,35 @@ import (
 	"symmem/event"
 )
 
-// Interop serves bindings for other languages, and programs that share streams, communicators or
-// memory with another library. Programs written only in Go need at most Do.
+// Interop is for bindings, and for programs that share streams, communicators or memory with
+// another library. Other Go programs need at most Do.
 //
-// The owner of an object that is passed as a handle or an address must keep it alive as long as the
-// method requires. Pools, groups and streams passed as arguments must belong to the same Runtime.
-// An Interop may be copied and used concurrently.
+// Objects that are passed as handles or addresses must stay alive as long as the method requires.
+// Pools, groups and streams must belong to the same Runtime. An Interop may be copied and used
+// concurrently.
 type Interop struct {
 	rt   *Runtime
 	site uint32 // see At
 }
 
-// Close is like Runtime.Close, but stops waiting for other ranks when the context ends, though not
-// within the first second. If this rank serves the store, the other ranks cannot create groups
-// afterwards.
+// Close is Runtime.Close, but when the context ends, it stops waiting for other ranks, though not
+// within the first second. If this rank serves the store, the others cannot create groups then.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
-// Site returns a number, to be passed to At, for a location that is not in Go code, such as
-// "model.py:120". The same text always has the same number. After 65,536 locations, further ones
-// have the number 0.
+// Site returns a number for a location outside Go code, such as "model.py:120", for At. After
+// 65,536 locations, it returns 0.
 func (i Interop) Site(text string) uint32 { return i.rt.sites.number(text) }
 
-// At returns an Interop that attributes its calls to a call site, which appears in errors about
-// differing calls. site is a number that Site has returned, or 0 for none.
+// At returns an Interop that attributes its calls to a result of Site, or to none if site is 0, in
+// errors about differing calls.
 func (i Interop) At(site uint32) Interop { return Interop{i.rt, site} }
 
-// Alloc is like Pool.AllocOn.
+// Alloc is Pool.AllocOn.
 func (i Interop) Alloc(p *Pool, s *Stream, bytes int64) (Buffer, error) {
 	return p.alloc(s, bytes, i.site)
 }
 
-// Reserve is like Pool.ReserveOn.
+// Reserve is Pool.ReserveOn.
 func (i Interop) Reserve(
 	ctx context.Context, p *Pool, s *Stream, bytes int64, g *Group,
 ) error {
@@ -46,8 +44,8 @@ func (i Interop) Reserve(
 	return p.reserveFor(ctx, s, bytes, g, i.site)
 }
 
-// Value is like the method of Group for the operation. For ValueAny and ValueAll, the result is 0
-// or 1. For operations that only compare, the result is the value.
+// Value calls the method of Group for the operation. ValueAny and ValueAll return 0 or 1.
+// Operations that only compare return the value.
 func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error) {
 	if g == nil || !c.Operation.isValid() {
 		return 0, invalid("%v on value %q: the group is nil, or the operation is unknown",
@@ -70,11 +68,11 @@ func (i Interop) Value(ctx context.Context, g *Group, c ValueCall) (int64, error
 	})
 }
 
-// ValueCall contains the arguments of Interop.Value. The methods of Group define the operations.
+// ValueCall contains the arguments of Interop.Value.
 type ValueCall struct {
 	Operation ValueOperation
 	Name      string
-	// Value is this rank's value. For ValueAny and ValueAll, 0 is false and any other value true.
+	// Value is this rank's value. For ValueAny and ValueAll, 0 is false.
 	Value int64
 	// Float replaces Value for ValueAgreeFloat.
 	Float float64
@@ -82,8 +80,8 @@ type ValueCall struct {
 	Text string
 }
 
-// Note adds an event with a kind and a value to a pool's history. The caller defines the meaning of
-// these two numbers, which must not be negative. Ranks compare them like other events.
+// Note adds two numbers of the caller, which must not be negative, to a pool's history, so that
+// ranks compare them.
 func (i Interop) Note(p *Pool, kind, value int64) error {
 	if p == nil || kind < 0 || value < 0 {
 		return invalid("noting %d of kind %d: the pool is nil, or a number is negative", value, kind)
@@ -99,11 +97,10 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 	return nil
 }
 
-// Memory returns the memory at an address. If the address lies in a live buffer of a pool, the
-// result can be used like Buffer.Memory, but uses on other streams and in captures are not
-// recorded. The caller must therefore keep the buffer alive until the work on it is complete. Once
-// the buffer has been freed, calls that use the memory return ErrFreed. If the address lies outside
-// the open pools, the result belongs to no pool.
+// Memory returns the memory at an address. If it lies in a live buffer, the result is like
+// Buffer.Memory, but uses on other streams and in captures are not recorded, so the caller must
+// keep the buffer alive until the work is complete. If it lies outside the open pools, the result
+// belongs to no pool.
 //
 // Memory returns ErrFreed if the address belongs to a pool but to no live buffer, ErrOutOfRange if
 // the range extends past the end of the buffer, and ErrInvalid if bytes is negative or too large.
@@ -118,8 +115,8 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	return memoryAt(address, bytes), nil
 }
 
-// Buffer returns the live buffer that contains an address, even if its pool is closed. It returns
-// ErrForeign if the address belongs to no pool, and ErrFreed if it belongs to no live buffer.
+// Buffer returns the live buffer that contains an address, even in a closed pool, or ErrForeign
+// outside pools and ErrFreed outside live buffers.
 func (i Interop) Buffer(address uintptr) (Buffer, error) {
 	p := i.rt.registry.ranges.find(address)
 	if p == nil {
@@ -129,9 +126,8 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 }
 
 // Retire returns the buffer that begins at an address, for callers that free it later. From then
-// on, Memory and Buffer return ErrFreed for its addresses, but its memory is not reused until the
-// caller frees it. Retire returns ErrForeign if the address belongs to no pool, and ErrDoubleFree
-// if no buffer begins there or if the buffer has been freed or retired before.
+// on, Memory and Buffer return ErrFreed for it. Retire returns ErrForeign outside pools, and
+// ErrDoubleFree if no buffer begins there or it has been freed or retired.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
 	p := i.rt.registry.ranges.find(address)
 	if p == nil {
@@ -140,8 +136,8 @@ func (i Interop) Retire(address uintptr) (Buffer, error) {
 	return p.addresses.findAndRemove(address)
 }
 
-// Live returns the number and the total size of a pool's buffers that have been neither freed nor
-// retired. If p is nil, Live counts the buffers of all pools, including closed ones.
+// Live returns the number and the total size of the buffers that have been neither freed nor
+// retired, of all pools (including closed ones) if p is nil.
 func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	if p != nil {
 		return p.addresses.countLive()
@@ -153,81 +149,77 @@ func (i Interop) Live(p *Pool) (buffers int, bytes int64) {
 	return buffers, bytes
 }
 
-// IsSymmetric is like Group.IsSymmetric for a range of addresses.
+// IsSymmetric is Group.IsSymmetric for a range of addresses.
 func (Interop) IsSymmetric(g *Group, address uintptr, bytes int64) bool {
 	return g != nil && g.windows.contains(address, bytes)
 }
 
-// PeerAddresses is like Buffer.PeerAddresses, for a range of addresses on this rank.
+// PeerAddresses is Buffer.PeerAddresses for a range of addresses on this rank.
 func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr, error) {
 	return peerAddresses(g, address, bytes)
 }
 
 // WindowHandle returns NCCL's window, an ncclWindow_t, that contains a range of addresses on this
-// rank, and the offset of the range in the window. With Group.Handle it serves kernels that use
-// NCCL's device API (ncclDevCommCreate). The window becomes invalid when addresses from
-// Buffer.PeerAddresses do. NCCL requires that all calls on the communicator, including those of
-// symmem, come from one thread at a time, in the same order on all ranks.
+// rank, and the offset in it, for kernels that use NCCL's device API (ncclDevCommCreate). The
+// window is valid as long as the addresses from Buffer.PeerAddresses. For calls on the
+// communicator, see Group.Handle.
 //
 // WindowHandle does not communicate. It returns ErrInvalid if the range is not registered with the
-// group, and ErrUnsupported, with the reason, if NCCL has no window: only groups whose path is
-// PathWindow, or whose tuning table uses that path, are certain to register windows with NCCL.
+// group, and ErrUnsupported if NCCL has no window: only groups whose path is PathWindow, or whose
+// tuning table uses that path, are certain to register windows with NCCL.
 func (Interop) WindowHandle(
 	g *Group, address uintptr, bytes int64,
 ) (window, offset uintptr, err error) {
 	return windowHandle(g, address, bytes)
 }
 
-// Pending reports whether Pool.Register would register memory or realign the pool after a fault. It
-// does not communicate.
+// Pending reports whether Pool.Register would register memory or realign the pool after a fault.
 func (Interop) Pending(p *Pool, g *Group) bool {
 	return g != nil && Memory{pool: p}.registersWith(g)
 }
 
 // Registers reports whether a collective would first register memory or realign a pool, and
-// therefore wait for other ranks. Registers itself does not communicate.
+// therefore wait for other ranks.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
 		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.inCapture())
 }
 
-// Call contains the arguments of Interop.Do. The methods of Group define the operations.
+// Call contains the arguments of Interop.Do.
 type Call struct {
 	// Only reductions use Op.
 	Operation Operation
 	Type      DataType
 	Op        ReduceOp
-	// Factor is the factor of PremulSum, which must be finite, not 0, and the same on all ranks.
-	// For other reductions, it must be 0.
+	// Factor is the factor of PremulSum: finite, not 0, and the same on all ranks. It is 0
+	// otherwise.
 	Factor float64
-	// Root is the root or, for Send and Recv, the peer. For Recv, it may be AnySource.
+	// Root is the root or, for Send and Recv, the peer or AnySource.
 	Root int
 	Tag  int // for Send and Recv
 	// Count is the number of elements, or 0 for operations with Splits.
 	Count int64
 	// Splits holds the additional arguments of AllToAllV, AllGatherV and ReduceScatterV.
 	Splits *Splits
-	// Arrived, if set, is called with the sender's group rank when the message of a Recv has
-	// arrived. It must return quickly and must not call symmem, because the stream waits for it. A
-	// panic in Arrived makes the group fail.
+	// Arrived is called with the sender's group rank when the message of a Recv has arrived. It
+	// must return quickly and must not call symmem, because the stream waits for it. If it panics,
+	// the group fails.
 	Arrived    func(source int)
 	Send, Recv Memory
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
-	// Wait makes Do wait until the stream is idle, and return the first error of the stream's work.
-	// Unlike Stream.Synchronize, this does not affect the history of pools. The group's timeout
-	// limits the wait, but the context does not. While the stream is being captured, Do returns
-	// ErrCapturing.
+	// Wait makes Do wait until the stream is idle, and return the first error of its work. Unlike
+	// Stream.Synchronize, it does not affect the history of pools. The group's timeout, but not the
+	// context, limits the wait. During a capture, Do returns ErrCapturing.
 	Wait bool
-	// More lists calls that run together with this one, as one call, in any order. Messages,
-	// AllReduceRMSNorm and nested lists are not permitted. Wait and Path of the first call apply to
-	// all.
+	// More lists calls that run together with this one, in any order. Messages, AllReduceRMSNorm
+	// and nested lists are not permitted. Wait and Path of the first call apply to all.
 	More []Call
-	// Path must be the same on all ranks. With PathDefault or PathAuto, the group's choice applies.
+	// Path must be the same on all ranks. PathDefault and PathAuto select the group's choice.
 	Path PathChoice
 }
 
-// Do queues a collective of a group, like the method of Group for its operation.
+// Do calls the method of Group for the operation.
 func (i Interop) Do(ctx context.Context, g *Group, c Call, s *Stream) error {
 	if g == nil {
 		return invalid("%v on a nil group", c.Operation)
@@ -306,6 +298,5 @@ func (c *Call) collective(rank int, site uint32) collective {
 	}
 }
 
-// Observe adds an observer and returns a function that removes it. Pool.Segments lists the segments
-// that already exist.
+// Observe adds an observer and returns a function that removes it.
 func (i Interop) Observe(o Observer) (remove func()) { return i.rt.observers.add(&o) }

@@ -22,17 +22,16 @@ type CheckLevel int
 
 // The check levels.
 const (
-	// CheckDefault selects CheckEvery if that costs nothing, as on the host backend, and
-	// CheckRegistration otherwise.
+	// CheckDefault selects CheckEvery if that costs nothing, as on the host backend, or else
+	// CheckRegistration.
 	CheckDefault CheckLevel = iota
-	// CheckOff compares nothing. If ranks differ, they compute wrong results without an error.
+	// CheckOff compares nothing. If ranks differ, results are wrong without an error.
 	CheckOff
-	// CheckRegistration compares the ranks' ledgers of allocations at registrations, in Check, and
-	// at intervals in the background. It does not slow down collectives, but may report a
-	// divergence late.
+	// CheckRegistration compares the histories of pools at registrations, in Group.Check, and at
+	// intervals in the background. It does not slow down collectives, but may find a divergence
+	// late.
 	CheckRegistration
-	// CheckEvery also compares the operation, count, type, path and place of every collective
-	// before its result is used.
+	// CheckEvery compares every collective before its result is used, as well.
 	CheckEvery
 )
 
@@ -64,84 +63,74 @@ func parseName[T ~int | ~uint8](name string, names []string, kind string) (T, er
 // Options configures Open. The zero value reads all settings from the environment.
 type Options struct {
 	// Rank is the rank of this process, and Size the number of ranks. If Size is 0, both are read
-	// from the variables of torchrun, Open MPI, MPICH or Slurm, in that order. Without any of
-	// these, the process is the only rank.
+	// from the variables of torchrun, Open MPI, MPICH or Slurm; without them, the process is the
+	// only rank.
 	Rank, Size int
-	// LocalRank is the rank of this process on its machine, and LocalSize the number of ranks on
-	// that machine. If LocalSize is 0, they default to Rank and Size.
+	// LocalRank and LocalSize are the same for this machine. If LocalSize is 0, they default to
+	// Rank and Size.
 	LocalRank, LocalSize int
 	// Device selects one of the devices that the process sees.
 	Device DeviceChoice
-	// Store is the address of the store through which ranks find each other. Rank 0 serves it. The
-	// address is "host:port", which requires a Token, or "unix:@name". If Store is empty, the
-	// environment determines the address.
+	// Store is the address of the store on rank 0 through which ranks find each other: "host:port",
+	// which requires a Token, or "unix:@name". If it is empty, the environment determines it.
 	Store string
 	// Token authenticates ranks to the store.
 	Token string
-	// Backend is "auto" or the name of a backend. If it is empty, SYMMEM_BACKEND applies, or
-	// "auto".
+	// Backend is "auto" or the name of a backend. The default is SYMMEM_BACKEND or "auto".
 	Backend string
 	// Tuning is the file of the table that determines the paths of collectives, as written by
-	// symmem tune. Every rank needs the same table. If Tuning is empty, SYMMEM_TUNING applies. If
-	// that is empty, too, the table is read from TuningFile. If that file does not exist, or if
-	// Tuning is BuiltInTuning, the built-in table is used.
+	// symmem tune, or BuiltInTuning. The default is SYMMEM_TUNING, then TuningFile, then the
+	// built-in table. Every rank needs the same table.
 	Tuning string
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
 	// Deterministic selects the order in which reductions combine values. With every formula except
-	// FormulaAny, creating a group returns an error if the group cannot use the formula, for
-	// example because its GPUs are on several machines. With such a formula, communicators of other
-	// libraries cannot be adopted. Deterministic must be the same on every rank.
+	// FormulaAny, creating a group fails if the group cannot use the formula, for example because
+	// its GPUs are on several machines, and communicators of other libraries cannot be adopted. It
+	// must be the same on every rank.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
-	// CheckInterval is the interval of CheckRegistration's comparisons in the background. 0 selects
-	// one second, and a negative value disables them.
+	// CheckInterval is the interval of the comparisons in the background. 0 selects one second, and
+	// a negative value disables them.
 	CheckInterval time.Duration
 	// Timeout limits each wait for another rank, unless the wait has a deadline. 0 selects 30 s.
-	// See also GroupOptions and Group.SetTimeout.
 	Timeout time.Duration
-	// WarnAfter is how long this rank waits for other live ranks before it logs a warning that
-	// names them. It repeats the warning every 2*WarnAfter. 0 selects 30 s, and a negative value
-	// disables warnings.
+	// WarnAfter is how long this rank waits for other live ranks before it logs a warning, which it
+	// repeats every 2*WarnAfter. 0 selects 30 s, and a negative value disables warnings.
 	WarnAfter time.Duration
-	// Logger receives warnings about late ranks, and panics of user functions that no call returns
-	// as an error. nil selects slog.Default(). The handler must not call symmem, which may hold
-	// locks while it logs.
+	// Logger receives warnings about late ranks, and panics of user functions that no call returns.
+	// nil selects slog.Default(). The handler must not call symmem, which may hold locks.
 	Logger *slog.Logger
-	// OnLate, if set, receives warnings instead of the Logger, each on a new goroutine.
+	// OnLate receives warnings instead of the Logger, each on a new goroutine.
 	OnLate func(LateWarning)
-	// OnEvent, if set, is called for every event on this rank, usually on the goroutine that caused
-	// the event, before the call that caused the event returns. If another goroutine is already
-	// delivering events of the same pool or group, OnEvent runs on that goroutine instead. OnEvent
-	// may call symmem. A panic in OnEvent is logged. The Event is valid only until OnEvent returns,
-	// and must not be modified.
+	// OnEvent is called for every event on this rank, usually on the goroutine that caused it
+	// before its call returns, but sometimes on one that is delivering events of the same pool or
+	// group. It may call symmem. The Event is valid only until OnEvent returns, and must not be
+	// modified.
 	OnEvent func(*event.Event)
-	// Trace is a folder in which this rank writes a trace, a file with its events. The file is
-	// readable even if the process is killed. If Trace is empty, SYMMEM_TRACE applies. Package
-	// trace reads traces.
+	// Trace is a folder in which this rank writes a file with its events (see package trace), which
+	// is readable even if the process is killed. The default is SYMMEM_TRACE.
 	Trace string
-	// HTTP makes this rank serve its live view (docs/reference/live.md). If HTTP is empty,
-	// SYMMEM_HTTP applies. With "unix", each rank serves its view on a Unix socket, for symmem
-	// status. With an address, "host:port", one rank of each machine also serves the views of all
-	// its ranks at that address. If that fails, Open logs the error and succeeds.
+	// HTTP makes this rank serve web pages about its state (docs/reference/live.md). With "unix",
+	// it serves them on a Unix socket, for symmem status. With "host:port", one rank of each
+	// machine also serves those of all its ranks at that address. Open only logs failures. The
+	// default is SYMMEM_HTTP.
 	HTTP string
-	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely. If
-	// it is false, a Send and its Recv must be called between the same two collectives of their
-	// group; at CheckEvery, the ranks check this in each collective. UnorderedMessages must be the
-	// same on every rank.
+	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
+	// Without it, a Send and its Recv must be called between the same two collectives of their
+	// group, which the ranks check at CheckEvery. It must be the same on every rank.
 	UnorderedMessages bool
-	// CallSites records the file and line of every allocation, for error messages. It costs about a
-	// microsecond per allocation.
+	// CallSites records the file and line of every allocation, for error messages, in about a
+	// microsecond.
 	CallSites bool
 	// Scatter, if not 0, is a seed for random segment addresses that differ between ranks, like
-	// those of a GPU driver. With PlaceByAddress, it demonstrates the errors that symmem prevents.
+	// those of a GPU driver.
 	Scatter uint64
-	// Interrupted, if set, can end waits that no context can end. It is called about a hundred
-	// times a second while a collective waits for other ranks on the caller's goroutine. If
-	// Interrupted returns an error or panics, the group is aborted and the collective returns an
-	// ErrInterrupted that wraps the error. Interrupted must return quickly and must not call
-	// symmem.
+	// Interrupted can end waits that no context can end. It is called about a hundred times a
+	// second while a collective waits for other ranks on the caller's goroutine. If it returns an
+	// error or panics, the group is aborted and the collective returns an ErrInterrupted that wraps
+	// the error. It must return quickly and must not call symmem.
 	Interrupted func() error
 }
 
@@ -183,7 +172,6 @@ func (d DeviceChoice) String() string {
 	return strconv.Itoa(int(d) - 1)
 }
 
-// envBackend provides Options.Backend if the program does not set it.
 const envBackend = "SYMMEM_BACKEND"
 
 // envStepGuard disables Group.Step if it is 0.

@@ -21,27 +21,23 @@ import (
 // PoolOptions configures NewPool.
 type PoolOptions struct {
 	// Domain is the group whose ranks must make the same requests to this pool in the same order.
-	// If it is nil, the pool's memory is never registered.
+	// Without a domain, the pool's memory is never registered.
 	Domain *Group
-	// Capacity is the maximum number of bytes that the pool maps; 0 means no limit.
+	// Capacity is the maximum number of bytes to map; 0 means no limit.
 	Capacity  int64
 	Placement Placement
-	// FirstSegment is the size of the first segment in bytes; 0 selects 64 MiB. Each later segment
-	// is as large as all earlier segments together; see docs/design/placement.md.
+	// FirstSegment is the size of the first segment in bytes; 0 selects 64 MiB. Later segments are
+	// as large as all earlier ones together.
 	FirstSegment int64
-	// Sizing determines the sizes of segments and how they are split into blocks.
-	Sizing Sizing
+	Sizing       Sizing
 }
 
-// Pool is a caching allocator of buffers.
+// Pool is a caching allocator of buffers. It maps memory in segments. A group registers a segment,
+// which creates a window, at the end of a scope or in its first collective on it. Trim or Close
+// unmaps segments.
 //
-// Any Alloc may map a new segment of memory. A group registers the segment at the end of a scope or
-// in the group's first collective on it, which creates a window. Trim or Close deregisters the
-// segment from all groups and unmaps it.
-//
-// A Pool is safe for concurrent use. Symmetric buffers require the same order of requests on all
-// ranks, so a program must allocate them on one goroutine or order its requests in another way.
-// Allocation never waits for another rank.
+// A Pool is safe for concurrent use. However, symmetric buffers require the same order of requests
+// on all ranks, so a program must order its requests. Allocation never waits for another rank.
 type Pool struct {
 	rt     *Runtime
 	id     uint64
@@ -50,13 +46,13 @@ type Pool struct {
 	mu     ranked.Spin[poolMu] // guards fields of the structs below
 	core   *alloc.Core         // guarded by mu
 	ledger *ledger.Ledger      // guarded by mu
-	// frees counts freed buffers. It is written with mu held but read without it.
+	// frees counts freed buffers. It is written with mu held.
 	frees atomic.Uint64
-	// calls counts the calls that use the pool's memory. It refuses new calls while the pool is
-	// suspended or closed.
+	// calls counts calls that use the memory. It refuses them while the pool is suspended or
+	// closed.
 	calls spin.Gate
 
-	// Each of the following fields uses only fields declared before it.
+	// The following fields use only fields declared before them.
 	events    poolEvents
 	segments  segmentTable
 	history   history
@@ -70,8 +66,8 @@ type Pool struct {
 	suspender suspender
 }
 
-// NewPool creates a pool. Every rank of a domain must create the domain's pools in the same order.
-// NewPool does not wait for other ranks.
+// NewPool creates a pool. Every rank of a domain must create its pools in the same order. NewPool
+// does not wait for other ranks.
 func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 	if err := rt.creation.beginCall(); err != nil {
 		return nil, err
@@ -150,17 +146,14 @@ func (o PoolOptions) config(granularity int64) alloc.Config {
 	}
 }
 
-// Domain returns the group whose ranks make the same requests, or nil if there is none.
+// Domain returns the group whose ranks make the same requests, or nil.
 func (p *Pool) Domain() *Group { return p.domain }
 
 // Alloc returns a buffer of at least the given size for use on the default stream. Its contents are
-// undefined.
-//
-// Alloc returns ErrSize, an OutOfMemoryError or ErrClosed.
+// undefined. Alloc returns ErrSize, an OutOfMemoryError or ErrClosed.
 func (p *Pool) Alloc(bytes int64) (Buffer, error) { return p.AllocOn(p.rt.stream, bytes) }
 
-// AllocOn is like Alloc, for use on a given stream. Earlier work of that stream may still be using
-// the memory.
+// AllocOn is Alloc for a given stream. Earlier work of that stream may still be using the memory.
 func (p *Pool) AllocOn(s *Stream, bytes int64) (Buffer, error) {
 	var site uint32
 	if p.rt.opts.CallSites {
@@ -212,14 +205,14 @@ func (p *Pool) noteAllocAt(block alloc.Block, bytes int64, site uint32) {
 	}, site)
 }
 
-// Reserve maps memory so that the given number of bytes can be allocated on the default stream
-// without mapping more. If the group is not nil, Reserve is collective and registers the memory.
+// Reserve maps memory for allocations of the given size on the default stream. With a group, it
+// registers the memory, and all ranks of the group must call it.
 func (p *Pool) Reserve(ctx context.Context, bytes int64, g *Group) error {
 	return p.ReserveOn(ctx, p.rt.stream, bytes, g)
 }
 
-// ReserveOn is like Reserve, for a given stream. No other stream can use the reserved memory,
-// unless the pool is realigned after a fault.
+// ReserveOn is Reserve for a given stream. No other stream can use the reserved memory, unless the
+// pool is realigned after a fault.
 func (p *Pool) ReserveOn(ctx context.Context, s *Stream, bytes int64, g *Group) error {
 	ctx = orBackground(ctx)
 	var site uint32
@@ -266,13 +259,12 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 	return p.heap.reserve(s, bytes, site)
 }
 
-// Register registers all segments that the group has not registered yet. It is collective over the
-// group. Without new segments it returns immediately and does not communicate.
+// Register registers all segments that the group has not registered yet. If there are any, all
+// ranks of the group must call it; otherwise, it does not communicate.
 //
-// If Register returns a DivergenceError, TimeoutError or RankLostError on one rank, it returns the
-// error on every rank of the group, and so do later calls. Existing windows stay registered. If any
-// rank is capturing a stream, every rank returns ErrCapturing; nothing is registered, and the group
-// remains usable.
+// A DivergenceError, TimeoutError or RankLostError is a fault of the group: all ranks and later
+// calls return it, and existing windows stay registered. If any rank is capturing a stream, every
+// rank returns ErrCapturing, and the group remains usable.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
 	m, err := p.registrar.findMembership(g)
@@ -295,37 +287,31 @@ func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 }
 
 // Trim unmaps segments without live buffers, newest first, but leaves at least keep bytes mapped.
-// It is collective over the domain. Each rank first waits for its queued work. If the work does not
-// complete in time, the segments stay mapped until a later Trim or Close.
+// All ranks of the domain must call it. Each rank first waits for its queued work; if that takes
+// too long, the segments stay mapped until a later Trim or Close.
 //
-// A segment with a buffer that a graph uses is kept until the graph is closed, even if the buffer
-// has been freed. If another library is capturing a stream of some rank, Trim returns ErrCapturing
-// on all ranks and changes nothing.
+// A segment is kept while a graph uses one of its buffers. If another library is capturing a stream
+// of some rank, Trim returns ErrCapturing on all ranks and changes nothing.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	defer deliverAll(p.rt)
 	return p.trimmer.trim(orBackground(ctx), keep)
 }
 
-// Suspend releases the pool's memory on all ranks of the domain, until Resume is called. It is
-// collective over the domain. Buffers keep their addresses, captured graphs stay valid, and windows
-// stay registered. Suspend returns how much memory it has released on this rank. If the pool is
-// already suspended, Suspend does nothing.
+// Suspend releases the pool's memory until Resume, and returns how much memory it has released on
+// this rank. All ranks of the domain must call it. Buffers keep their addresses, captured graphs
+// stay valid, and windows stay registered.
 //
-// Suspend waits for calls that use the pool, and then for unfinished work on this rank's streams.
-// Each wait takes at most a second, or a quarter of the timeout if that is less. If a call or work
-// is then unfinished on some rank, all ranks return an ErrBusy that names the rank and the work.
-// They also return ErrBusy while an open graph contains calls on the window path or, unless the
-// environment variable NCCL_GRAPH_REGISTER is 0, on the plain path. They return ErrCapturing if any
-// rank is capturing a stream, and ErrOutOfMemory if a rank has too little host memory for
-// KeepContents. After any of these errors, the pool remains usable.
+// Suspend waits for calls that use the pool and for work on this rank's streams, each for a second
+// or a quarter of the timeout. If that does not suffice on some rank, all ranks return an ErrBusy
+// that names the rank and the work. They also return ErrBusy while an open graph contains calls on
+// the window path or, unless the variable NCCL_GRAPH_REGISTER is 0, on the plain path, ErrCapturing
+// during a capture, and ErrOutOfMemory if a rank has too little host memory for KeepContents. The
+// pool then remains usable.
 //
-// While a pool is suspended, calls that use its memory return ErrSuspended. Free, Stats and Close
-// still work. Nothing else may access the memory: neither other libraries and their graphs, nor the
-// program itself through a pointer or a View. On GPUs, such an access destroys the CUDA context.
-// Memory that Close keeps for live buffers is then not accessible either.
-//
-// If a rank is lost or late, Suspend returns a fault of the domain. If the pool is then suspended
-// on this rank (see Suspended), Resume makes it usable again.
+// While a pool is suspended, calls that use its memory return ErrSuspended, except for Free, Stats
+// and Close. Nothing else may access the memory, also not through pointers, Views or other
+// libraries: on GPUs, that destroys the CUDA context. If a rank is lost or late, Suspend returns a
+// fault of the domain. If the pool is then suspended on this rank, Resume makes it usable again.
 func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 	if c != DiscardContents && c != KeepContents {
 		return Suspension{}, invalid("suspending a pool: contents choice %d is unknown", c)
@@ -338,14 +324,11 @@ func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 	return released, err
 }
 
-// Resume maps new memory for a suspended pool, at the same addresses. It is collective over the
-// domain and over all groups with windows in the pool. If the pool is not suspended, Resume does
-// nothing.
-//
-// If any rank has too little memory, all ranks return an ErrOutOfMemory that names the rank, and
-// the pool stays suspended. If the domain has failed, Resume maps the memory of this rank and
-// returns the fault. This rank can then use the pool, and its windows in groups that have not
-// failed.
+// Resume maps new memory at the same addresses. All ranks of the domain and of groups with windows
+// in the pool must call it. If any rank has too little memory, all ranks return an ErrOutOfMemory
+// that names the rank, and the pool stays suspended. If the domain has failed, Resume maps this
+// rank's memory and returns the fault; this rank can then use the pool, and its windows in groups
+// that have not failed.
 func (p *Pool) Resume(ctx context.Context) error {
 	defer deliverAll(p.rt)
 	if err := p.suspender.resume(orBackground(ctx)); err != nil {
@@ -376,7 +359,7 @@ func poolStats(p *Pool) PoolStats {
 	}
 }
 
-// Segments returns the segments at the time of the call, ordered by ordinal.
+// Segments returns the current segments, ordered by ordinal.
 func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -387,21 +370,16 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 	return slices.Values(all)
 }
 
-// Close deregisters all segments and unmaps those without live buffers. A second Close does
-// nothing.
+// Close deregisters all segments and unmaps those without live buffers. It waits for calls that use
+// the pool and for the work that this rank has queued on any stream. If these have not completed
+// after twice Options.Timeout, Close returns a TimeoutError and the pool remains open.
 //
-// Close waits for calls of other goroutines that use the pool, also for Suspend and Resume, and for
-// the work that this rank has queued on any stream. Calls that begin in the meantime return
-// ErrClosed. If the calls and the work have not completed after twice Options.Timeout, Close
-// returns a TimeoutError and the pool remains open.
-//
-// Buffers that have not been freed remain usable through a View, a pointer or kernels. They can be
-// freed after Close; any other call with them returns ErrClosed. A segment with such buffers stays
-// mapped until its last buffer is freed or the process exits. On GPUs, it also keeps the GPU's
-// primary context alive. Until all buffers are freed, the pool's addresses are not reused.
+// Buffers that have not been freed remain usable through a View, a pointer or kernels, and can be
+// freed; other calls return ErrClosed. Their segments stay mapped, and keep the GPU's primary
+// context alive, until the last buffer is freed or the process exits.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
-// closeAfter implements Close. wait waits for the work of this rank.
+// closeAfter calls wait to wait for the work of this rank.
 func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	if p.isClosed() {
 		return nil

@@ -13,40 +13,39 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Stream is an ordered, asynchronous queue of work. It is safe for concurrent use; work runs in the
-// order of the calls. An idle stream may run work before the call that queues it returns.
+// Stream is an ordered, asynchronous queue of work. It is safe for concurrent use. An idle stream
+// may run work before the call that queues it returns.
 //
-// Each pool numbers the streams that allocate from it: the default stream has the number 0, and
-// others count from 1 in the order of their first Alloc or Reserve in that pool. The pool's history
-// and a DivergenceError contain these numbers. Ranks need not create the same streams.
+// Each pool numbers the streams that allocate from it: the default stream is 0, and others count
+// from 1 in the order of their first Alloc or Reserve. Histories and DivergenceErrors contain these
+// numbers. Ranks may create different streams.
 //
-// Once work on a stream has failed, the stream is failed until Synchronize has returned the error.
-// Work queued on a failed stream is not run, and waits for events recorded on the stream return the
-// error. If a collective is not run, its group fails on all ranks with a PriorError. On GPUs,
-// however, queued work continues to run, and only Synchronize returns the error.
+// After a failure, a stream does not run work until Synchronize has returned the error, and waits
+// for its events return the error. If a collective is not run, its group fails with a PriorError on
+// all ranks. On GPUs, however, queued work continues to run, and only Synchronize returns the
+// error.
 type Stream struct {
 	rt        *Runtime
 	number    alloc.Stream
 	queue     driver.Stream
 	capturing atomic.Bool
-	// recording is held while a capture begins or ends, and while recordEvent records.
+	// recording is held while a capture begins or ends, and in recordEvent.
 	recording ranked.Mutex[streamRecording]
-	// captureStart is recorded at the beginning of the current capture; guarded by recording.
+	// captureStart begins the current capture; guarded by recording.
 	captureStart driver.Event
-	// pinning is held while a capture begins or ends, and while a buffer is pinned for it. It is
-	// acquired before Pool.mu, whereas recording is acquired after Pool.mu.
+	// pinning is held while a capture begins or ends, and while buffers are pinned for it. Unlike
+	// recording, it is acquired before Pool.mu.
 	pinning ranked.Mutex[streamPinning]
-	pinned  []Memory // buffers that the current capture has used; guarded by pinning
-	// untracked lists pools whose memory the current capture has used without tracking; guarded by
-	// pinning.
+	pinned  []Memory // used by the current capture; guarded by pinning
+	// untracked lists pools whose memory the capture uses without tracking; guarded by pinning.
 	untracked []*Pool
-	groups    []*Group // groups with calls in the current capture; guarded by pinning
-	// adopted is set to queue if another library has created the stream.
+	groups    []*Group // with calls in the capture; guarded by pinning
+	// adopted is queue, for a stream that another library has created.
 	adopted driver.AdoptedStream
 }
 
-// Number returns the number of the stream in the Runtime: 0 for the default stream; others count
-// from 1 in the order of their creation. Pools use different numbers; see Stream.
+// Number returns the number of the stream in the Runtime: 0 for the default stream, and others from
+// 1 in the order of creation. Pools use different numbers.
 func (s *Stream) Number() int { return int(s.number) }
 
 // Copy copies the bytes of src to dst, which must have the same length.
@@ -87,8 +86,8 @@ func (s *Stream) Fill(dst Memory, value byte) error {
 	return s.keepReachable(dst, dst)
 }
 
-// keepReachable keeps Go slices reachable until the work just queued on them is complete or,
-// if the work is captured, as long as the graph exists. It also moves them off the caller's stack.
+// keepReachable keeps Go slices reachable until the work just queued on them is complete or its
+// graph is closed. It moves them off the caller's stack.
 func (s *Stream) keepReachable(a, b Memory) error {
 	if a.pool != nil && b.pool != nil {
 		return nil
@@ -111,8 +110,8 @@ func (s *Stream) keepReachable(a, b Memory) error {
 }
 
 // Host runs a function on the host in stream order. It must not call symmem. If it panics or calls
-// runtime.Goexit, the stream fails. While another library is capturing the stream, Host returns
-// ErrUnsupported, as do Copy and Fill of memory that is a Go slice.
+// runtime.Goexit, the stream fails. During a capture by another library, Host returns
+// ErrUnsupported, as do Copy and Fill of Go slices.
 func (s *Stream) Host(work func()) error {
 	if work == nil {
 		return invalid("queueing a nil function")
@@ -120,8 +119,8 @@ func (s *Stream) Host(work func()) error {
 	return s.queue.Host(work)
 }
 
-// Record sets the event's point to the end of the work queued so far. While another library is
-// capturing the stream, Record returns ErrCapturing.
+// Record sets the event's point to the end of the work queued so far. During a capture by another
+// library, it returns ErrCapturing.
 func (s *Stream) Record(e *Event) error {
 	if !e.valid() {
 		return invalid("recording a nil or zero event")
@@ -133,8 +132,8 @@ func (s *Stream) Record(e *Event) error {
 	return s.queue.Record(e.mark)
 }
 
-// Wait makes later work of this stream wait for the event's point. The wait has no deadline. If the
-// work before the point has failed, this stream fails with the same error. The event may belong to
+// Wait makes later work of this stream wait for the event's point, without a deadline. If the work
+// before the point has failed, this stream fails with the same error. The event may belong to
 // another Runtime with the same backend.
 func (s *Stream) Wait(e *Event) error {
 	if !e.valid() {
@@ -143,9 +142,8 @@ func (s *Stream) Wait(e *Event) error {
 	return s.queue.Wait(e.mark)
 }
 
-// WaitIgnoringErrors is like Wait, except that this stream does not fail if the work before the
-// point has failed.
-func (s *Stream) WaitIgnoringErrors(e *Event) error {
+// WaitOnly is Wait, but ignores failures of the work before the point.
+func (s *Stream) WaitOnly(e *Event) error {
 	if !e.valid() {
 		return invalid("waiting for a nil or zero event")
 	}
@@ -153,11 +151,11 @@ func (s *Stream) WaitIgnoringErrors(e *Event) error {
 }
 
 // Synchronize waits until the stream is idle and returns the first error of its work. A failed
-// stream then runs work again. If the error is a fault of a group, Synchronize returns the fault
-// whose cause the ranks have determined. While the stream is being captured, it returns
-// ErrCapturing. Only ctx limits the wait.
+// stream then runs work again. For a fault of a group, it returns the cause on which the ranks have
+// agreed. During a capture, it returns ErrCapturing. Only ctx limits the wait.
 //
-// Synchronize affects the history of every pool: buffers that were freed before the call while this
+// Synchronize affects the history of every pool, because buffers and memory that this stream no
+// longer uses become available. Ranks of a domain must therefore synchronize at the same points.
 // stream used them return to their pools, and memory that this stream no longer uses becomes
 // available to other streams. Ranks of a domain must therefore synchronize at the same points.
 func (s *Stream) Synchronize(ctx context.Context) error {
@@ -207,8 +205,7 @@ func (l *streamList) add(s *Stream) error {
 	return nil
 }
 
-// drain waits until the work queued so far has completed on all streams. It does not wait for
-// captures, because the memory of captured work is pinned.
+// drain waits for the queued work of all streams, except for captured work, whose memory is pinned.
 func (l *streamList) drain(ctx context.Context) error {
 	for _, s := range l.all() {
 		if err := s.drain(ctx); err != nil {
@@ -218,7 +215,7 @@ func (l *streamList) drain(ctx context.Context) error {
 	return nil
 }
 
-// close closes all streams concurrently and returns all their errors.
+// close closes all streams concurrently.
 func (l *streamList) close() (errs []error) {
 	streams := l.all()
 	closed := make([]error, len(streams))
@@ -258,8 +255,8 @@ func (s *Stream) drain(ctx context.Context) error {
 	return nil
 }
 
-// mayBeGone reports whether the owner of an adopted stream may have destroyed it. Such a stream has
-// no work left and must not be queried.
+// mayBeGone reports whether the owner of an adopted stream may have destroyed it. It has no work
+// left then, and must not be queried.
 func (s *Stream) mayBeGone() bool { return s.adopted != nil && s.rt.adoptedIdle.Load() }
 
 func (s *Stream) close() error {
@@ -299,15 +296,14 @@ func (s *Stream) mustRecordUse(c *collective) bool {
 		c.send.extent.onOtherStream(s.number) || c.recv.extent.onOtherStream(s.number)
 }
 
-// useBoth records that this stream uses a and b: buffers of other streams must not be reused too
-// early, and buffers used in a capture must be pinned. Once the work is queued, the caller must
-// call useAgain.
+// useBoth records that this stream uses a and b, to prevent their reuse or to pin them in a
+// capture. The caller must call useAgain once the work is queued.
 func (s *Stream) useBoth(a, b Memory) error {
 	return errors.Join(s.use(a), s.use(b))
 }
 
-// useAgain records the use of memory again once the work is queued, because a Synchronize of
-// another goroutine may have ended the first use without waiting for the work.
+// useAgain is necessary because a Synchronize of another goroutine may have ended the first use
+// without waiting for the work.
 func (s *Stream) useAgain(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
 		if m.tracked() && m.extent.stream() != s.number {
@@ -332,7 +328,7 @@ func (s *Stream) use(m Memory) error {
 	return nil
 }
 
-// awaitStreamCause replaces a fault of a group by the cause that its ranks have determined.
+// awaitStreamCause replaces a fault of a group by the cause on which its ranks agree.
 func awaitStreamCause(err error) error {
 	if l := lifetimeOf(err); l != nil {
 		return l.awaitFault(err)
@@ -340,14 +336,13 @@ func awaitStreamCause(err error) error {
 	return err
 }
 
-// Handle returns a handle with which other libraries can queue work on the stream. On GPUs it is a
-// CUstream, which is also a cudaStream_t. On the host backend it is 0. The handle is valid until
-// the Runtime is closed.
+// Handle returns the CUstream (a cudaStream_t) on which other libraries can queue work, or 0 on the
+// host backend. It is valid until the Runtime is closed.
 //
-// Synchronize and captures include the work of other libraries, but symmem does not know which
-// memory that work uses. The caller must therefore call Buffer.UseOn for buffers of another stream,
-// and must not free buffers that a capture uses until its graph is closed. The thread that queues
-// the work needs the GPU's primary context as its current context.
+// Synchronize and captures include the work of other libraries, but symmem does not know its
+// memory. The caller must call Buffer.UseOn for buffers of another stream, and must not free
+// buffers that a capture uses until its graph is closed. The GPU's primary context must be current
+// on the thread.
 func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()
