@@ -11,13 +11,13 @@ import (
 	"symmem/internal/ranked"
 )
 
-// AdoptedCommunicator registers this rank's pools with a communicator of another library, whose
-// calls can then use windows (memory that NCCL has registered on all ranks). If the communicator
-// belongs to a group, it also registers segments with the group.
+// AdoptedCommunicator registers this rank's pools with another library's communicator, whose calls
+// can then use windows (memory that NCCL has registered on all ranks). With a group, it registers
+// segments with the group as well.
 //
-// Once a registration has failed, every later one returns the same error. The owner must not use
-// the communicator during Register, and must call Detach or Forget before it destroys the
-// communicator. Methods may be called concurrently.
+// The owner must not use the communicator during Register, and must call Detach or Forget before it
+// destroys the communicator. After a failure, Register always returns the same error. Methods may
+// be called concurrently.
 type AdoptedCommunicator struct {
 	rt     *Runtime
 	group  *Group // may be nil
@@ -30,10 +30,9 @@ type AdoptedCommunicator struct {
 	windows   map[*segment]driver.Window
 }
 
-// AdoptCommunicator adopts a communicator. The handle is an ncclComm_t of the copy of NCCL that
-// symmem uses. The name appears in errors, and must be the same on all ranks. If g is not nil, it
-// must have the same ranks in the same order; otherwise, the call returns ErrInvalid. On the host
-// backend and with Options.Deterministic, the call returns ErrUnsupported.
+// AdoptCommunicator adopts an ncclComm_t of the copy of NCCL that symmem uses. The name appears in
+// errors, and must be the same on all ranks. If g is not nil, it must have the same ranks in the
+// same order. On the host backend and with Options.Deterministic, the call returns ErrUnsupported.
 func (i Interop) AdoptCommunicator(
 	handle uintptr, name string, g *Group,
 ) (*AdoptedCommunicator, error) {
@@ -78,11 +77,8 @@ func (a *AdoptedCommunicator) Windows() int {
 }
 
 // Register registers a pool's new segments with the communicator and its group. If there are any,
-// Register is collective.
-//
-// If the ranks differ, every rank returns a DivergenceError. If a rank does not arrive, Register
-// returns a TimeoutError and the communicator becomes unusable. If any rank is capturing a stream,
-// every rank returns ErrCapturing.
+// all ranks must call it, and return the same DivergenceError or, during a capture, ErrCapturing.
+// After a TimeoutError, the communicator is unusable.
 func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	ctx = orBackground(ctx)
 	use, err := enterPools(p, nil)
@@ -136,8 +132,8 @@ func (a *AdoptedCommunicator) registerAll(
 	return nil
 }
 
-// pending lists the mapped segments that are not registered with the communicator yet. Ranks may
-// differ in segments that the group lacks, so it leaves them out.
+// pending lists mapped segments that are not registered with the communicator, except for those
+// that the group lacks, in which ranks may differ.
 func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +145,7 @@ func (a *AdoptedCommunicator) pending(p *Pool) []*segment {
 	})
 }
 
-// agree compares the pending segments of all ranks. The caller must hold the group's lock.
+// agree requires that the caller holds the group's lock.
 func (a *AdoptedCommunicator) agree(ctx context.Context, p *Pool, pending []*segment) error {
 	tag := "communicator " + a.name
 	tag = tag[:min(len(tag), agreement.MaxTag)]
@@ -204,8 +200,8 @@ func (a *AdoptedCommunicator) registerOne(ctx context.Context, p *Pool, s *segme
 	return nil
 }
 
-// Detach deregisters this rank's windows and ends the use of the communicator. It does not wait for
-// other ranks. After Detach or Forget, it does nothing.
+// Detach deregisters this rank's windows and ends the use of the communicator, without waiting for
+// other ranks.
 func (a *AdoptedCommunicator) Detach() error {
 	defer a.end()()
 	var errs []error
@@ -216,14 +212,13 @@ func (a *AdoptedCommunicator) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Forget ends the use of a communicator that its owner has destroyed or is about to destroy. It
-// does not deregister windows. After Detach or Forget, it does nothing.
+// Forget ends the use of a communicator that its owner destroys, without deregistering windows.
 func (a *AdoptedCommunicator) Forget() {
 	defer a.end()()
 	clear(a.windows)
 }
 
-// end makes further registrations fail, and locks the windows until unlock is called.
+// end makes registrations fail, and locks the windows until unlock is called.
 func (a *AdoptedCommunicator) end() (unlock func()) {
 	a.rt.mu.Lock()
 	adopted := slices.Clone(a.rt.adopted)
@@ -242,8 +237,8 @@ func (a *AdoptedCommunicator) end() (unlock func()) {
 	}
 }
 
-// sortedWindows lists the windows in the order of registration, in which NCCL must deregister them.
-// The caller must hold a.windowsMu.
+// sortedWindows is in the order of registration, in which NCCL must deregister windows. The caller
+// must hold a.windowsMu.
 func (a *AdoptedCommunicator) sortedWindows() []driver.Window {
 	var segments []*segment
 	for s := range a.windows {

@@ -16,7 +16,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// history gives agreements access to a pool's ledger while the pool continues to allocate.
+// history gives access to a pool's ledger while the pool continues to allocate.
 type history struct {
 	mu     *ranked.Spin[poolMu]
 	id     uint64
@@ -25,8 +25,7 @@ type history struct {
 	events *poolEvents
 }
 
-// with returns the history for an agreement, together with the segments that this rank is about to
-// register.
+// with includes the segments that this rank is about to register.
 func (h *history) with(pending []*segment) agreement.Ledger {
 	var list agreement.Pending
 	for _, s := range pending {
@@ -35,21 +34,20 @@ func (h *history) with(pending []*segment) agreement.Ledger {
 	return agreement.Ledger{ID: h.id, Source: h, Pending: list}
 }
 
-// Snapshot returns the state of the ledger.
 func (h *history) Snapshot() ledger.Snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ledger.Snapshot()
 }
 
-// DigestAt returns the digest of all events before a position, if the ledger still has it.
+// DigestAt returns the digest of all events before a position, if it is still known.
 func (h *history) DigestAt(position uint64) (uint64, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ledger.DigestAt(position)
 }
 
-// EventAt returns the event at a position with its call site, if the ledger still has it.
+// EventAt returns an event with its call site, if it is still known.
 func (h *history) EventAt(position uint64) (event.Event, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,8 +58,7 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	return e, isKnown
 }
 
-// noteAgreed records the position up to which the histories agree. It does nothing if g lacks ranks
-// of the pool's domain, because the histories of those ranks may differ.
+// noteAgreed records that histories agree up to a position, unless g lacks ranks of the domain.
 func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
@@ -82,8 +79,8 @@ type comparison struct {
 	comm        driver.Communicator
 	life        *lifetime
 	state       *ranked.Spin[groupState]
-	isComparing bool          // a goroutine compares histories; guarded by state
-	agreed      atomic.Uint64 // number of comparisons without a difference
+	isComparing bool          // in the background; guarded by state
+	agreed      atomic.Uint64 // comparisons without a difference
 }
 
 func (c *comparison) pools() []*Pool {
@@ -105,8 +102,7 @@ func (c *comparison) histories() []agreement.Ledger {
 	return all
 }
 
-// sharedHistories returns the histories of the pools that exist on every rank. Some rank may not
-// have created or closed the other pools yet.
+// sharedHistories omits pools that some rank may not have created or closed yet.
 func (c *comparison) sharedHistories(
 	ctx context.Context, exchange agreement.Exchange,
 ) ([]agreement.Ledger, error) {
@@ -138,8 +134,7 @@ func (c *comparison) sharedHistories(
 	}), nil
 }
 
-// agree compares the given histories and tag. It must be called at the same point of all ranks'
-// programs. The caller must hold Group.mu.
+// agree must be called at the same point of all ranks' programs, with Group.mu held.
 func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement.Ledger) error {
 	if err := c.life.cause(ctx); err != nil {
 		return err
@@ -153,7 +148,7 @@ func (c *comparison) agree(ctx context.Context, tag string, ledgers ...agreement
 	return c.recordOutcome(outcome)
 }
 
-// exchangeOn returns an Exchange on a lane (an independent sequence of exchanges).
+// exchangeOn uses a lane, an independent sequence of exchanges.
 func (c *comparison) exchangeOn(lane driver.Lane) agreement.Exchange {
 	return func(ctx context.Context, payload []byte) ([][]byte, error) {
 		return c.comm.Exchange(ctx, lane, payload)
@@ -171,9 +166,8 @@ func (c *comparison) run(
 	return agreement.Run(ctx, exchange, machine)
 }
 
-// recordOutcome records the outcome of a comparison. If the ranks differ, it makes the group fail
-// and waits until the ranks have determined the cause, because some rank may not have received the
-// outcome.
+// recordOutcome makes the group fail if the ranks differ, and waits until they agree on the cause,
+// because some rank may not have received the outcome.
 func (c *comparison) recordOutcome(outcome *agreement.Outcome) error {
 	if err := c.divergence(outcome); err != nil {
 		c.comm.Abort(err)
@@ -190,7 +184,7 @@ func (c *comparison) noteAgreed(outcome *agreement.Outcome) {
 	}
 }
 
-// checkInBackground compares histories at intervals, even if the program never registers again.
+// checkInBackground finds divergences even if the program never registers again.
 func (c *comparison) checkInBackground() {
 	timer := time.NewTicker(c.rt.opts.CheckInterval)
 	defer timer.Stop()
@@ -229,8 +223,8 @@ func (c *comparison) compareInBackground() error {
 	return nil
 }
 
-// startInBackground starts the background comparison if the check level requires it. The comparison
-// continues even if this rank's level changes, because the other ranks wait for this rank.
+// startInBackground starts comparisons if the check level requires them. They continue if this
+// rank's level changes, because the other ranks wait for it.
 func (c *comparison) startInBackground() {
 	if c.rt.Check() != CheckRegistration || c.rt.opts.CheckInterval <= 0 || len(c.ranks) < 2 {
 		return
@@ -247,8 +241,8 @@ func (c *comparison) names() agreement.Names {
 	return agreement.Names{Members: c.ranks, Pool: c.rt.registry.poolName}
 }
 
-// agreeOnCaptures exchanges whether a capture has prevented a step. If it has on any rank, every
-// rank returns an ErrCapturing that names these ranks. The caller must hold Group.mu.
+// agreeOnCaptures returns an ErrCapturing that names the ranks on which a capture has prevented a
+// step. The caller must hold Group.mu.
 func agreeOnCaptures(ctx context.Context, g *Group, refusal error) error {
 	var own []byte
 	if refusal != nil {

@@ -14,7 +14,7 @@ import (
 	"symmem/internal/agreement"
 )
 
-// inquiry determines, together with the group's other ranks, why a group has failed.
+// inquiry determines, together with the other ranks, why a group has failed.
 type inquiry struct {
 	roster
 	comm       driver.Communicator
@@ -25,15 +25,13 @@ type inquiry struct {
 	values     *values
 }
 
-// reportTimeout limits one exchange of reports, unless three quarters of the group's timeout are
-// less. The ranks decide without reports that are late.
+// reportTimeout limits one exchange of reports, as do three quarters of the group's timeout.
 const reportTimeout = 2 * time.Second
 
 const maxReportRounds = 12
 
-// run exchanges reports with the other ranks and returns the same error on all ranks, even on ranks
-// that call run later. The exchange is repeated while a rank does not know the cause of an earlier
-// fault of another group.
+// run returns the same error on all ranks, even on those that call it later. The exchange is
+// repeated while a rank does not know the cause of an earlier fault of another group.
 func (inq *inquiry) run(cause error) error {
 	begin := time.Now()
 	for round := 0; ; round++ {
@@ -58,8 +56,8 @@ func (inq *inquiry) run(cause error) error {
 	}
 }
 
-// makeReport returns this rank's report. If an earlier fault of another group is the cause,
-// makeReport waits for that group's cause. If that takes longer than wait, the report is pending.
+// makeReport waits for the cause of an earlier fault of another group. After wait, it returns a
+// pending report.
 func (inq *inquiry) makeReport(cause error, wait time.Duration) report {
 	var prior *PriorError
 	if !errors.As(cause, &prior) {
@@ -84,15 +82,13 @@ func (inq *inquiry) makeReport(cause error, wait time.Duration) report {
 	return r
 }
 
-// reports holds the reports of a group's ranks.
 type reports struct {
 	byKind       map[string][]report
-	pending      bool  // some rank does not know its cause yet
-	callUnknown  bool  // some rank has not reported its call
-	suspect      bool  // some rank has marked a pool suspect after a fault of another group
-	missingRanks []int // world ranks that have not reported
-	// awaitReports sets the fields below: the missing ranks that are lost, those that have left the
-	// group, and the time since the inquiry began.
+	pending      bool  // on some rank
+	callUnknown  bool  // on some rank
+	suspect      bool  // another group's fault affects a pool of some rank
+	missingRanks []int // world ranks without a report
+	// awaitReports sets these: missing ranks that are lost or have left, and the time of waiting.
 	lostRanks, leftRanks []int
 	waited               time.Duration
 }
@@ -119,8 +115,8 @@ func (inq *inquiry) exchangeReports(ctx context.Context, payload []byte) ([][]by
 	return inq.comm.Exchange(ctx, driver.LaneFault, payload)
 }
 
-// selectCause selects the cause in the order of the kinds in report.go. If no report names a cause,
-// it returns this rank's cause.
+// selectCause uses the order of the kinds in report.go. Without a report of a cause, it returns
+// this rank's.
 func (inq *inquiry) selectCause(cause error, all *reports) error {
 	switch byKind := all.byKind; {
 	case len(byKind[kindLost]) > 0:
@@ -140,8 +136,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 		if err := inq.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
 			return all.withAdvice(err)
 		}
-		// The histories do not differ. A rank may have left the group, so report where each rank
-		// is.
+		// The histories are the same, so report where each rank is: one may have left the group.
 		elsewhere := map[int]string{}
 		for _, r := range byKind[kindDiverged] {
 			if r.Deadlock != nil {
@@ -176,8 +171,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 	return cause
 }
 
-// unexplained returns the error if no report names a cause: one is late, or its rank has left the
-// group.
+// unexplained is for ranks whose reports are missing.
 func (inq *inquiry) unexplained(cause error, all *reports) error {
 	activity := map[int]string{}
 	for _, rank := range all.leftRanks {
@@ -219,8 +213,7 @@ func (inq *inquiry) mergeLost(reports []report) *RankLostError {
 	return e
 }
 
-// mergeLate takes the texts from the report of the lowest rank, so that all ranks get the same
-// result.
+// mergeLate takes texts from the lowest rank, so that all ranks get the same result.
 func (inq *inquiry) mergeLate(reports []report) *TimeoutError {
 	e := &TimeoutError{
 		InCall: reports[0].InCall, Waited: reports[0].Late.Waited, Activity: map[int]string{},
@@ -264,8 +257,8 @@ func (inq *inquiry) abortedError(reports []report) error {
 		driver.RanksOf(distinct(ranks), inq.ranks), why)
 }
 
-// comparableLedgers returns none if a rank has marked a pool suspect, because histories may then
-// differ although the program is correct.
+// comparableLedgers returns none if a pool is suspect, because histories may then differ in a
+// correct program.
 func (inq *inquiry) comparableLedgers(
 	mode agreement.Mode, suspect bool,
 ) ([]agreement.Ledger, error) {
@@ -279,13 +272,11 @@ func (inq *inquiry) comparableLedgers(
 }
 
 // explainDivergence compares the histories of the pools, the current collective and, if everywhere
-// is true, the calls that the ranks are in. It returns a DivergenceError for the first difference,
-// or cause if there is none.
+// is true, the calls that the ranks are in. Without a difference, it returns cause.
 func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) error {
 	comparisons := []agreement.Config{
 		{Mode: agreement.ModePrefix, Call: inq.calls.mismatchedCall(cause), Site: inq.calls.latestSite()},
-		// The ranks wait for each other, so an event that only some of them have reached is a
-		// difference.
+		// The ranks wait for each other, so an event that only some have reached is a difference.
 		{Mode: agreement.ModeExact},
 	}
 	if here := reportOf(cause).InCall + inq.values.describeStep(); everywhere {
@@ -308,7 +299,7 @@ func (inq *inquiry) explainDivergence(cause error, everywhere, suspect bool) err
 	return cause
 }
 
-// messageCause merges the ranks' counts of messages if a collective has detected a mismatch.
+// messageCause merges the ranks' counts of messages after a mismatch.
 func (inq *inquiry) messageCause(reports []report) error {
 	first := reports[0].Messages
 	counts, ok := inq.comm.(driver.MessageCounts)

@@ -11,8 +11,8 @@ import (
 	"symmem/trace"
 )
 
-// outbox queues the events of a pool or a group for Options.OnEvent. The lock of the pool or group
-// guards the queue, but is not held during delivery. Only one goroutine delivers at a time.
+// outbox queues the events of a pool or a group, whose lock guards it, for Options.OnEvent. The
+// lock is not held during delivery, which only one goroutine does at a time.
 type outbox struct {
 	opts       *Options
 	pool       *ranked.Spin[poolMu]     // nil for a group
@@ -20,13 +20,13 @@ type outbox struct {
 	events     []event.Event            // the queue is events[start:end]
 	start, end int
 	delivering bool
-	number     uint64 // of the next event; for a pool, its position in the ledger
-	// common holds the fields that all events of the pool or group share.
+	number     uint64 // of the next event
+	// common holds the fields that all events share.
 	common event.Event
-	// Without OnEvent, scratch replaces the queue and serves only the trace.
+	// scratch replaces the queue without OnEvent.
 	scratch   event.Event
 	trace     *trace.Source // nil without a trace, and after disconnect
-	siteKnown bool          // whether the trace has the call site number site
+	siteKnown bool          // the trace has the call site number site
 	site      uint32
 }
 
@@ -62,8 +62,8 @@ func (o *outbox) disconnect() {
 
 const initialQueue = 128
 
-// add returns a pointer to a new event in the queue or, without OnEvent, to scratch. Copying events
-// would double the cost. Fields that common does not set may hold values of an older event.
+// add returns a pointer to a new event, because copying events would double the cost. Fields that
+// common does not set may hold values of an older event.
 func (o *outbox) add() *event.Event {
 	if o.lacksHook() {
 		return &o.scratch
@@ -75,7 +75,7 @@ func (o *outbox) add() *event.Event {
 	return &o.events[o.end-1]
 }
 
-// grow moves the queue to new memory, because the latest batch may still use the old one.
+// grow moves the queue, because the latest batch may still use the old memory.
 func (o *outbox) grow() {
 	waiting := o.events[o.start:o.end]
 	o.events = make([]event.Event, max(initialQueue, 2*len(waiting)))
@@ -118,8 +118,8 @@ func (o *outbox) deliver(batch []event.Event) {
 	}
 }
 
-// deliverUntilPanic returns nil once the queue is empty. If OnEvent panics, it logs the panic and
-// returns the rest of the batch, which is not nil.
+// deliverUntilPanic logs a panic of OnEvent and then returns the rest of the batch, which is not
+// nil.
 func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	i := 0
 	defer func() {
@@ -140,9 +140,8 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	}
 }
 
-// afterInterruption is called if OnEvent has panicked or, with a nil failure, has called
-// runtime.Goexit. It returns the events that deliver must still deliver. After Goexit, the next
-// delivery continues.
+// afterInterruption handles a panic of OnEvent or, if failure is nil, runtime.Goexit. It returns
+// the events that deliver must still deliver. After Goexit, the next delivery continues.
 func (o *outbox) afterInterruption(rest []event.Event, failure any) []event.Event {
 	if failure != nil {
 		o.opts.logFault(driver.PanicError("Options.OnEvent", failure))
@@ -160,8 +159,7 @@ type groupEvents struct {
 	outbox outbox // guarded by state
 }
 
-// record adds an event to the queue. The caller must set its other fields and log it, hold
-// Group.state, and have checked that events are recorded.
+// record requires that the caller holds Group.state and has checked that events are recorded.
 func (g *groupEvents) record(kind event.Kind) *event.Event {
 	queue := &g.outbox
 	e := queue.add()
@@ -191,8 +189,7 @@ func (g *groupEvents) deliver() {
 	}
 }
 
-// submit records and delivers the event of a call. The caller must have checked that events are
-// recorded.
+// submit requires that the caller has checked that events are recorded.
 func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	at := g.rt.sites.text(site)
 	g.state.Lock()
@@ -210,8 +207,8 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	g.release()
 }
 
-// submitEntered is like submit, for a call that has entered the pools of its buffers. It leaves the
-// pools if OnEvent calls runtime.Goexit.
+// submitEntered is for a call that has entered pools, which it leaves if OnEvent calls
+// runtime.Goexit.
 func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v poolUse) {
 	if g.outbox.lacksHook() {
 		g.submit(p, c.site, s)
@@ -238,8 +235,8 @@ func (g *groupEvents) recordValue(v *event.Event) {
 	g.outbox.log(e)
 }
 
-// recordFault delivers the event on a goroutine for which Close does not wait, because OnEvent may
-// call Close.
+// recordFault delivers on a goroutine for which Close does not wait, because OnEvent may call
+// Close.
 func (g *groupEvents) recordFault(cause error) {
 	if !g.rt.recording.active() || cause == nil || errors.Is(cause, ErrClosed) {
 		return
@@ -281,7 +278,7 @@ func (p *poolEvents) releaseAndDeliver() {
 	}
 }
 
-// releaseOne is like release, but faster if there is one new event and only the trace receives it.
+// releaseOne is faster if there is one event and only a trace.
 func (p *poolEvents) releaseOne() {
 	box := &p.outbox
 	number := box.number
@@ -296,8 +293,7 @@ func (p *poolEvents) releaseOne() {
 	p.release()
 }
 
-// collect queues the events that the ledger has recorded since the last call. The caller must hold
-// mu.
+// collect queues new events of the ledger. The caller must hold mu.
 func (p *poolEvents) collect() {
 	box := &p.outbox
 	for end := p.ledger.Position(); box.number < end; box.number++ {
@@ -313,8 +309,7 @@ func (p *poolEvents) collect() {
 	}
 }
 
-// collectToTrace is like collect, but only for the trace. It must not be called if there is an
-// OnEvent.
+// collectToTrace is collect without an OnEvent.
 func (p *poolEvents) collectToTrace() {
 	box := &p.outbox
 	if box.trace == nil {
@@ -344,7 +339,7 @@ func (p *poolEvents) setCommon(e *event.Event, site uint32) {
 	e.Site = p.rt.sites.text(site)
 }
 
-// record queues an event outside the pool's history. The caller must hold mu.
+// record queues an event outside the history. The caller must hold mu.
 func (p *poolEvents) record(e event.Event) {
 	if !p.rt.recording.active() {
 		return

@@ -10,24 +10,23 @@ import (
 )
 
 // PathChoice determines the path of collectives. On the window path, NCCL uses memory that is
-// registered on all ranks. On the direct path, symmem's kernels access that memory.
+// registered on all ranks. On the direct path, symmem's kernels do.
 type PathChoice int
 
 // The path choices.
 const (
-	// PathDefault uses the value of SYMMEM_PATH, or PathAuto if it is not set.
+	// PathDefault uses SYMMEM_PATH, or PathAuto.
 	PathDefault PathChoice = iota
 	// PathAuto lets the tuning table choose.
 	PathAuto
-	// PathPlain always selects the plain path.
+	// PathPlain selects the plain path.
 	PathPlain
 	// PathWindow selects the window path if it is possible, and the plain path otherwise.
 	PathWindow
-	// PathDirect selects the direct path if it is possible, and otherwise the path that PathAuto
-	// would select if there were no direct path.
+	// PathDirect selects the direct path if it is possible, and otherwise the best other path.
 	PathDirect
-	// PathTwoLevel selects the two-level path if it is possible and the group's ranks run on
-	// several machines. Otherwise, it selects the path that PathAuto selects.
+	// PathTwoLevel selects the two-level path if it is possible, on several machines, and otherwise
+	// the path that PathAuto selects.
 	PathTwoLevel
 )
 
@@ -43,10 +42,9 @@ func ParsePathChoice(name string) (PathChoice, error) {
 
 type reason struct {
 	where string         // whether the buffers lie in windows
-	text  string         // rest of the text; if table is set, the table's reason follows
-	table *tuning.Reason // set if the table decided
-	// direct explains why the call does not take the direct path. It is nil if that path was
-	// neither requested nor possible.
+	text  string         // rest of the text, before the table's reason
+	table *tuning.Reason // if the table decided
+	// direct explains why the call does not take the direct path, if requested or possible.
 	direct *reason
 }
 
@@ -73,7 +71,7 @@ type router struct {
 	choice atomic.Int32 // a PathChoice
 }
 
-// prepare prepares the group for the paths that its calls may take. It is collective.
+// prepare prepares the group for the paths of its calls. All ranks must call it.
 func (r *router) prepare(ctx context.Context) error {
 	if levels, ok := r.comm.(driver.TwoLevels); ok && r.takesTwoLevels() {
 		if err := levels.UseTwoLevels(ctx); err != nil {
@@ -109,14 +107,13 @@ func (r *router) takesWindows() bool {
 	}
 }
 
-// route chooses the path of a call and stores it in the call. It considers the direct, the
-// two-level, the window and the plain path, in this order. A path must be supported by the backend
-// and preferred by the path choice or the tuning table. The window path also requires that the
-// buffers lie in windows. where describes the buffers in the returned reason.
+// route chooses the path of a call: the direct, two-level, window or plain path, the first that the
+// backend supports and that the choice or the tuning table prefers. The window path requires that
+// the buffers lie in windows, which where describes in the reason.
 //
-// The result depends only on the call, on the settings that the ranks agreed on, and on SetPath, so
-// all ranks choose the same path. Ranks also agree on whether a call on windows works in place,
-// because validatedCopy rejects calls whose buffers overlap in another way.
+// The result depends only on the call, on agreed settings and on SetPath, so all ranks choose the
+// same path. They agree on whether a call on windows works in place, because validatedCopy rejects
+// other overlaps.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {
@@ -158,12 +155,9 @@ func refusal(offer driver.Offer, direct *reason) error {
 	return err
 }
 
-// decideDirect reports whether a call takes the direct path, and why. The reason is nil if that
-// path was neither requested nor possible.
-//
-// A barrier takes the direct path whenever it can, because symmem's kernel only waits for its
-// peers, whereas NCCL also reduces data. So do the minimum and maximum of floats, because NCCL
-// ignores NaNs.
+// decideDirect reports whether a call takes the direct path, and why, if that was requested or
+// possible. A barrier takes it whenever it can, because NCCL's also reduces data, as do the minimum
+// and maximum of floats, because NCCL ignores NaNs.
 func (r *router) decideDirect(
 	choice PathChoice, call *driver.Call, offer driver.Offer, requester string,
 ) (bool, *reason) {
@@ -238,7 +232,7 @@ func ruleName(o driver.Operation) string {
 	}
 }
 
-// bytesOf returns the size of a call's larger buffer. It is the same on every rank.
+// bytesOf returns the size of the larger buffer, the same on every rank.
 func bytesOf(call *driver.Call, ranks int) int64 {
 	if call.Operation.SplitsOneBuffer() {
 		return call.Splits.Total(call.Operation) * int64(call.DataType.Size())

@@ -17,7 +17,7 @@ import (
 )
 
 // collective holds the arguments of a call and, after prepare, the backend's plan for it. A group
-// keeps its latest plans, because programs often repeat the same calls on the same buffers.
+// keeps its latest plans for repeated calls.
 type collective struct {
 	send, recv Memory
 	count      int64
@@ -25,22 +25,21 @@ type collective struct {
 	operation  driver.Operation
 	dataType   DataType
 	reduceOp   ReduceOp
-	factor     float64 // factor of PremulSum
+	factor     float64
 	choice     PathChoice
-	site       uint32 // call site, see Interop.At; the method sameCall ignores it
-	wait       bool   // see Call.Wait; the method sameCall ignores it
+	site       uint32 // call site; ignored by sameCall
+	wait       bool   // see Call.Wait; ignored by sameCall
 	arrived    func(source int)
 	splits     *Splits
 	norm       *NormArgs
 
 	plan      driver.Plan // nil until prepare has run
 	described *event.Call
-	// revision is the revision of the group's windows for which the plan was made.
+	// revision is that of the group's windows when the plan was made.
 	revision uint64
-	// submit counts and times calls of the plan for the live view.
+	// submit measures the calls of the plan.
 	submit driver.Meter
-	// frees is the result of freeCount when the buffers were last known to be live. It is
-	// accessed atomically.
+	// frees is the freeCount when the buffers were last known to be live, accessed atomically.
 	frees uint64
 }
 
@@ -54,7 +53,7 @@ type planner struct {
 	life    *lifetime
 	windows *windows
 	router  *router
-	site    atomic.Uint32 // call site of the latest call, or 0; see Interop.At
+	site    atomic.Uint32 // of the latest call, or 0
 	clocks  callClocks
 	plans   [planSlots]atomic.Pointer[collective]
 }
@@ -82,9 +81,9 @@ func (c *collective) weight() uintptr {
 	return c.norm.Weight.Address()
 }
 
-// cachedPlan returns a kept call that is the same as c and whose plan is not stale, or nil. Ranks
-// may keep different plans, because slots depend on addresses. A kept plan must therefore not
-// affect what a call registers or whether the call is refused.
+// cachedPlan returns a kept call with a plan for c, or nil. Ranks may keep different plans, because
+// slots depend on addresses. A kept plan must therefore not affect what a call registers or whether
+// it is refused.
 func (pl *planner) cachedPlan(c *collective) *collective {
 	p := pl.plans[c.planSlot(c.weight())].Load()
 	if p == nil || p.revision != pl.windows.revision.Load() || !p.sameCall(c) ||
@@ -97,7 +96,7 @@ func (pl *planner) cachedPlan(c *collective) *collective {
 	return p
 }
 
-// sameCall ignores the fields that sameSplitsAndNorm compares. It is small enough to be inlined.
+// sameCall omits splits and norm, so that it can be inlined.
 func (c *collective) sameCall(o *collective) bool {
 	return c.send == o.send && c.recv == o.recv && c.count == o.count &&
 		c.operation == o.operation && c.dataType == o.dataType && c.reduceOp == o.reduceOp &&
@@ -109,7 +108,7 @@ func (c *collective) sameSplitsAndNorm(o *collective) bool {
 	return sameSplits(c.splits, o.splits) && c.norm == o.norm
 }
 
-// freeCount counts the frees in the pools of send and recv.
+// freeCount counts frees in the pools of send and recv.
 func (c *collective) freeCount() (frees uint64) {
 	if c.send.pool != nil {
 		frees = c.send.pool.frees.Load()
@@ -120,7 +119,7 @@ func (c *collective) freeCount() (frees uint64) {
 	return frees
 }
 
-// stillLive reports whether all buffers of the call are live. If so, it stores frees in c.frees.
+// stillLive stores frees in c.frees if all buffers of the call are live.
 func (c *collective) stillLive(frees uint64) bool {
 	for _, m := range c.buffers() {
 		if m.pool == nil {
@@ -130,14 +129,13 @@ func (c *collective) stillLive(frees uint64) bool {
 			return false
 		}
 	}
-	if c.norm == nil { // freeCount leaves out the other buffers of a norm
+	if c.norm == nil { // freeCount omits a norm's other buffers
 		atomic.StoreUint64(&c.frees, frees)
 	}
 	return true
 }
 
-// otherBuffers returns a norm's buffers other than send and recv, in the order of
-// driver.Norm.Spans.
+// otherBuffers is in the order of driver.Norm.Spans.
 func (c *collective) otherBuffers() [4]Memory {
 	if c.norm == nil {
 		return [4]Memory{}
@@ -150,8 +148,7 @@ func (c *collective) buffers() [6]Memory {
 	return [6]Memory{c.send, c.recv, o[0], o[1], o[2], o[3]}
 }
 
-// validatedCopy validates a call and returns a copy for prepare. If it fails, it fails on every
-// rank.
+// validatedCopy validates a call and copies it. If it fails, it fails on every rank.
 func (pl *planner) validatedCopy(c *collective) (*collective, error) {
 	p := new(collective)
 	*p = *c
@@ -166,7 +163,7 @@ func (pl *planner) validatedCopy(c *collective) (*collective, error) {
 	return p, nil
 }
 
-// cacheable reports whether the group may keep the plan, which would keep Go slices reachable.
+// cacheable is false if the plan would keep Go slices reachable.
 func (c *collective) cacheable() bool {
 	if c.arrived != nil {
 		return false
@@ -178,7 +175,7 @@ func (c *collective) cacheable() bool {
 		(c.send.extent|c.recv.extent)&hostFlag == 0
 }
 
-// call converts the call for the backend, without windows, path and digest.
+// call omits windows, path and digest.
 func (c *collective) call() driver.Call {
 	call := driver.Call{
 		Operation: c.operation, DataType: c.dataType, ReduceOp: c.reduceOp, Root: c.root,
@@ -194,8 +191,8 @@ func (c *collective) call() driver.Call {
 	return call
 }
 
-// prepare registers the memory of a valid call, chooses the path and creates the plan. If some rank
-// is capturing a stream, nothing is registered, and all ranks take a path without windows.
+// prepare registers memory, chooses the path and creates the plan. During a capture on any rank, it
+// registers nothing, and all ranks take a path without windows.
 func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error {
 	ctx = orBackground(ctx)
 	if err := pl.life.cause(ctx); err != nil {
@@ -230,15 +227,15 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 	if pl.rt.live.countsCalls.Load() {
 		pl.clocks.addMeters(c, call.Path)
 	}
-	// If memory is still pending, the next call may register it and take a different path.
+	// If memory is still pending, the next call may register it.
 	if registered && c.cacheable() && !c.hasPending(pl.windows) {
 		pl.plans[c.planSlot(c.weight())].Store(c)
 	}
 	return nil
 }
 
-// hasPendingSegments reports whether the next call would register memory. It must be called after
-// c.revision has been set, because memory that is mapped later makes the plan stale.
+// hasPendingSegments must be called after c.revision has been set, because memory that is mapped
+// later makes the plan stale.
 func (c *collective) hasPending(w *windows) bool {
 	if !c.operation.UsesWindows() {
 		return false
@@ -247,8 +244,7 @@ func (c *collective) hasPending(w *windows) bool {
 	return send != nil && send.hasPending.Load() || recv != nil && recv.hasPending.Load()
 }
 
-// realignPools realigns the pools of the buffers if necessary. The caller may have passed only
-// addresses, so it finds the pools by address.
+// realignPools finds the pools by address, because the caller may have passed only addresses.
 func (pl *planner) realignPools(ctx context.Context, c *collective, registered bool) error {
 	call := c.call()
 	found := pl.locations(&call)
@@ -329,8 +325,8 @@ func (pl *planner) checkMemory(what string, m Memory, bytes int64, t DataType) e
 	return nil
 }
 
-// register registers the pools of a call's buffers with the group if necessary, and reports whether
-// they are registered. It registers nothing while this call or any rank's stream is being captured.
+// register reports whether the pools of the buffers are registered. During this call's or any
+// rank's capture, it registers nothing.
 func (pl *planner) register(
 	ctx context.Context, c *collective, s *Stream,
 ) (registered bool, err error) {
@@ -348,7 +344,7 @@ func (pl *planner) register(
 		if errors.Is(err, ErrCapturing) {
 			return false, nil
 		}
-		// If the context has ended, the caller may have abandoned the call and its buffers.
+		// If the context has ended, the caller may have abandoned the buffers.
 		if err := cmp.Or(err, context.Cause(ctx)); err != nil {
 			return false, err
 		}
@@ -369,8 +365,8 @@ func (m Memory) registersWith(g *Group) bool {
 		p.registrar.hasPendingSegments(member)
 }
 
-// locations holds the windows that contain a call's buffers. A window is memory that is registered
-// on all ranks. The text in where describes the windows, or explains why both are nil.
+// locations holds the windows (memory that is registered on all ranks) of a call's buffers. where
+// describes them, or explains why they are nil.
 type locations struct {
 	send, recv *windowEntry
 	where      string
@@ -400,9 +396,8 @@ func (pl *planner) locations(call *driver.Call) locations {
 	return locations{send, recv, "both buffers lie in windows of the group"}
 }
 
-// describe returns the properties of a call that must be the same on all ranks, including the
-// places of buffers in windows. The two ends of a message have different operations, peers and
-// places, so these are left out.
+// describe returns the properties of a call that must be the same on all ranks. The Send and Recv
+// of a message have different operations, peers and places, so it omits these.
 func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) *event.Call {
 	c := call.Describe()
 	c.Ticket = ticket
@@ -410,7 +405,6 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 	case call.Operation.PointToPoint():
 		c.Operation, c.Root = "SendRecv", -1
 	case call.Norm != nil:
-		// The text fields also encode the arguments of a norm.
 		c.DataType = fmt.Sprintf("%s[%d]", c.DataType, call.Norm.Hidden)
 		c.ReduceOp += ", " + call.Norm.Describe()
 	}
@@ -422,8 +416,8 @@ func (pl *planner) describe(call *driver.Call, found *locations, ticket uint64) 
 
 func (pl *planner) addPositions(c *event.Call, call *driver.Call, found *locations) {
 	send, recv, sendAt, recvAt := found.send, found.recv, call.Send, call.Recv
-	// In an in-place call, the smaller buffer is this rank's part of the larger buffer, so its
-	// place differs between ranks. Use the place of the larger buffer for both.
+	// In an in-place call, the smaller buffer is this rank's part of the larger one, so use the
+	// place of the larger buffer for both.
 	switch {
 	case !call.InPlace(pl.rank) || send == nil || recv == nil:
 	case call.Operation == driver.AllGather:
@@ -460,8 +454,7 @@ func digestCall(c *event.Call) uint64 {
 	return d
 }
 
-// mismatchedCall describes the call in which this rank differs from other ranks, if the cause is a
-// mismatch.
+// mismatchedCall describes the call of a mismatch.
 func (pl *planner) mismatchedCall(cause error) *event.Call {
 	var mismatch *driver.MismatchError
 	if !errors.As(cause, &mismatch) {

@@ -26,10 +26,10 @@ type Runtime struct {
 	size      int
 	device    driver.Device
 	level     atomic.Int32 // a CheckLevel
-	local     *Pool        // pool without a domain, for disabled scopes
+	local     *Pool        // for disabled scopes
 	stream    *Stream
 	observers observers
-	stepGuard bool // whether Step makes comparisons
+	stepGuard bool // Group.Step is enabled
 	recording recording
 	live      liveView
 	sites     callSites
@@ -65,11 +65,9 @@ func newRuntime(
 	return rt
 }
 
-// Open finds the other ranks, opens this rank's device and joins the world. It is collective: it
-// returns once all ranks have called it. If some ranks do not, the error names them.
-//
-// A process may be a rank of several worlds, each with a separate Runtime and Options.Store. A
-// fault in one of them does not affect the others.
+// Open finds the other ranks, opens this rank's device and joins the world. It returns once all
+// ranks have called it, or an error that names the others. A process may be a rank of several
+// independent worlds, each with a separate Runtime and Options.Store.
 func Open(ctx context.Context, opts Options) (*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
@@ -97,7 +95,7 @@ func Open(ctx context.Context, opts Options) (*Runtime, error) {
 }
 
 // OpenLocal opens a world of n ranks in this process, for tests and examples. Use each Runtime on a
-// separate goroutine, because ranks wait for each other as if they were processes.
+// separate goroutine, because ranks wait for each other.
 func OpenLocal(ctx context.Context, n int, opts Options) ([]*Runtime, error) {
 	ctx = orBackground(ctx)
 	opts, err := opts.withDefaults()
@@ -214,15 +212,13 @@ func (rt *Runtime) Device() DeviceInfo {
 // DeviceInfo describes a device.
 type DeviceInfo struct {
 	Backend, Name string
-	// Ordinal is the number of the device among those that the process sees. It is -1 on the host
-	// backend.
+	// Ordinal is the number of the device in this process, or -1 on the host backend.
 	Ordinal int
 	// Granularity is the unit of segment sizes in bytes, a power of two.
 	Granularity int64
 	// Addressable reports whether the CPU can read and write device memory directly.
 	Addressable bool
-	// CheckIsFree reports whether comparing every collective costs nothing. If so, CheckEvery is
-	// the default.
+	// CheckIsFree reports whether CheckEvery costs nothing and is the default.
 	CheckIsFree bool
 }
 
@@ -233,20 +229,15 @@ func (rt *Runtime) Check() CheckLevel { return CheckLevel(rt.level.Load()) }
 func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 
 // Close leaves every group and releases all memory without live buffers; for live buffers, see
-// Pool.Close. A second Close does nothing.
+// Pool.Close. It waits for queued work for at most twice Options.Timeout, and possibly as long for
+// each group and pool in use.
 //
-// Close waits for queued work for at most twice Options.Timeout. If the work takes longer, Close
-// may wait equally long for each group with collectives queued behind that work, and for each pool
-// that is used by a call.
-//
-// Close waits for other ranks in two cases only. If a group has failed and no call has returned the
-// fault yet, the ranks first determine the cause, as in Group.Close. The rank that serves the store
-// also waits for the other ranks to leave or end, for at least 1 s. This wait ends when
-// Options.Timeout has passed since the beginning of Close, or when the context of Interop.Close
-// ends.
+// Close waits for other ranks in two cases: until they have agreed on the cause of a fault that no
+// call has returned, as in Group.Close, and, on the rank that serves the store, until they have
+// left or ended, or Options.Timeout, but at least 1 s, has passed.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
-// close implements Close. When the context ends, it stops waiting for other ranks to leave.
+// close stops waiting for other ranks to leave when the context ends.
 func (rt *Runtime) close(ctx context.Context) error {
 	if !rt.creation.close() {
 		return nil
@@ -319,11 +310,11 @@ func (rt *Runtime) addStream(
 	return s, nil
 }
 
-// Interop returns the functions for bindings to other languages and for other libraries.
+// Interop returns the functions for bindings and other libraries.
 func (rt *Runtime) Interop() Interop { return Interop{rt: rt} }
 
-// Stats describes the Runtime and its open pools and groups. Pools are in the order of their
-// creation; the first is the pool of disabled scopes.
+// Stats describes the Runtime and its open pools and groups. The first pool is that of disabled
+// scopes.
 func (rt *Runtime) Stats() Stats {
 	s := Stats{
 		Rank: rt.rank, Size: rt.size, Backend: rt.device.Info().Backend,
@@ -339,16 +330,14 @@ func (rt *Runtime) Stats() Stats {
 	return s
 }
 
-// Handler returns an HTTP handler that serves the live view: a page at "/", metrics for Prometheus
-// at "/metrics" and JSON at "/debug/symmem". With Options.HTTP it shows all ranks of the machine;
-// without it, only this rank, and calls are counted from the first call of Handler. The handler is
-// read-only and checks no token, so the program must control who can reach it. It may be used
-// concurrently and after Close.
+// Handler serves a page at "/", metrics for Prometheus at "/metrics" and JSON at "/debug/symmem":
+// about all ranks of the machine with Options.HTTP, and otherwise about this rank, with calls
+// counted from the first call of Handler. It is read-only and checks no token, so the program must
+// control access. It may be used after Close.
 func (rt *Runtime) Handler() http.Handler { return rt.live.handler() }
 
-// SetCheck changes the check level for all groups. It is collective over the world, and every rank
-// must pass the same level. In each group, all ranks must make the same collectives before the
-// call. Earlier differences remain undetected until the next comparison of histories.
+// SetCheck changes the check level for all groups. All ranks of the world must call it with the
+// same level, after the same collectives in each group.
 func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	ctx = orBackground(ctx)
 	if l <= CheckDefault || l > CheckEvery {
@@ -369,8 +358,8 @@ func (rt *Runtime) SetCheck(ctx context.Context, l CheckLevel) error {
 	return nil
 }
 
-// Library returns the name and version of the library that runs the collectives, such as "NCCL
-// 2.28.9", or "" if symmem runs them.
+// Library returns the library that runs the collectives, such as "NCCL 2.28.9", or "" if symmem
+// does.
 func (rt *Runtime) Library() string {
 	if l, ok := rt.device.(driver.Versioned); ok {
 		return l.Library()

@@ -12,16 +12,16 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Suspension describes the memory that Suspend has released on this rank: see [driver.Suspension].
+// Suspension describes the memory that Suspend has released on this rank.
 type Suspension = driver.Suspension
 
-// Contents selects what happens to the contents of a pool's memory while the pool is suspended.
+// Contents selects what happens to a pool's contents while the pool is suspended.
 type Contents int
 
 const (
-	// DiscardContents discards the contents; the memory contains zeros after Resume.
+	// DiscardContents leaves zeros after Resume.
 	DiscardContents Contents = iota
-	// KeepContents copies the contents to pageable host memory. Resume copies them back.
+	// KeepContents copies the contents to pageable host memory and back.
 	KeepContents
 )
 
@@ -33,27 +33,24 @@ func (c Contents) String() string {
 	return "discard contents"
 }
 
-// The states of a suspender.
+// States of a suspender.
 const (
 	poolOpen int32 = iota
-	// poolSuspending: the ranks agree on the suspension and release memory, or return to poolOpen.
+	// poolSuspending: the ranks agree and release memory, or return to poolOpen.
 	poolSuspending
 	poolSuspended
-	// poolResuming: memory is being mapped. If a rank has too little memory, the state
-	// returns to poolSuspended.
+	// poolResuming: memory is being mapped. If there is too little, poolSuspended follows.
 	poolResuming
 )
 
-// suspender implements Pool.Suspend and Pool.Resume.
+// suspender implements Pool.Suspend and Pool.Resume. In all states but poolOpen, Pool.calls and
+// segmentTable.refusing make the pool refuse calls. Only the goroutine that has set poolSuspending
+// or poolResuming may change the state again; Close waits for it.
 //
-// Only the goroutine that has set poolSuspending or poolResuming may change the state again, and
-// Close waits until it has done so. In all states but poolOpen, Pool.calls and
-// segmentTable.refusing make the pool refuse calls.
-//
-// Suspend closes Pool.calls before it locks Group.mu of the domain, the group that shares the pool,
-// because a call in progress may wait for that lock. Resume unlocks the domain's Group.mu before it
-// locks Group.mu of each group with windows, one group at a time. All ranks lock these groups in
-// the same order, sorted by key. Pool.mu is held only while segments or windows are listed.
+// Suspend closes Pool.calls before it locks Group.mu of the domain, because a call in progress may
+// wait for that lock. Resume unlocks the domain's Group.mu before it locks Group.mu of each group
+// with windows, one at a time and sorted by key on all ranks. Pool.mu is held only while segments
+// or windows are listed.
 type suspender struct {
 	mu        *ranked.Spin[poolMu]
 	pool      *Pool
@@ -61,7 +58,7 @@ type suspender struct {
 	registrar *registrar
 	history   *history
 	state     atomic.Int32
-	closes    int      // number of Pool.Close calls in progress; guarded by mu
+	closes    int      // Pool.Close calls in progress; guarded by mu
 	contents  Contents // used only by the goroutine that changes state
 }
 
@@ -69,8 +66,7 @@ var errPoolSuspended = &refusalError{
 	"pool: suspended: call Pool.Resume on every rank of its domain", ErrSuspended,
 }
 
-// changeState changes the state from old to next. If the state is done, it returns false without an
-// error, because there is nothing to do.
+// changeState returns false without an error if the state is done already.
 func (s *suspender) changeState(old, next, done int32) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,8 +104,8 @@ func (s *suspender) suspend(ctx context.Context, c Contents) (released Suspensio
 	return s.release(ctx, held, busy, &committed)
 }
 
-// refuseCalls makes the pool refuse calls and waits for the calls in progress. The caller must open
-// Pool.calls again, even after an error.
+// refuseCalls waits for the calls in progress. The caller must open Pool.calls again, even after an
+// error.
 func (s *suspender) refuseCalls(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, workLimit(s.timeout()))
 	defer cancel()
@@ -127,8 +123,8 @@ func (s *suspender) timeout() time.Duration {
 	return s.pool.rt.opts.Timeout
 }
 
-// release releases memory if all ranks agree. busy is an error if this rank has calls in progress.
-// release sets committed once the ranks have agreed on the suspension.
+// release releases memory if all ranks agree, after which it sets committed. busy is an error if
+// this rank has calls in progress.
 func (s *suspender) release(
 	ctx context.Context, held []*segment, busy error, committed *bool,
 ) (released Suspension, err error) {
@@ -166,9 +162,8 @@ func (s *suspender) release(
 	return released, errors.Join(errs...)
 }
 
-// agree compares the pool's history across ranks and exchanges refusals: the reasons why ranks
-// cannot suspend or resume the pool. It returns the first refusal. The caller must hold the
-// domain's Group.mu.
+// agree compares the pool's history and exchanges refusals (reasons against the change), of which
+// it returns the first. The caller must hold the domain's Group.mu.
 func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal error) error {
 	err := g.aligner.alignAndCompare(ctx, &alignedCall{
 		tag: tag, pools: []*Pool{s.pool},
@@ -180,13 +175,11 @@ func (s *suspender) agree(ctx context.Context, g *Group, tag string, refusal err
 	return agreeOnRefusal(ctx, g, refusal)
 }
 
-// workLimit limits how long Suspend waits for calls in progress, and then for unfinished work on
-// streams. CUDA takes some time to reach an event, even on an idle stream. The limit is a small
-// part of the timeout, because the other ranks wait meanwhile.
+// workLimit limits Suspend's wait for calls and then for work on streams. It is a small part of the
+// timeout, because the other ranks wait meanwhile.
 func workLimit(timeout time.Duration) time.Duration { return min(time.Second, timeout/4) }
 
-// prepare prepares the segments and windows. Unfinished work, a capture or a lack of host memory
-// prevents the suspension.
+// prepare fails because of unfinished work, a capture or a lack of host memory.
 func (s *suspender) prepare(ctx context.Context, held []*segment, capturing bool) error {
 	if capturing {
 		return ErrCapturing
@@ -247,9 +240,8 @@ func (s *suspender) resume(ctx context.Context) error {
 	return err
 }
 
-// mapAgain maps this rank's memory again, and reports whether it has done so. It maps nothing if
-// the ranks differ, or if some rank has too little memory. After a fault of the domain it does not
-// ask the other ranks.
+// mapAgain reports whether it has mapped this rank's memory, which requires that all ranks agree
+// and have enough memory, unless the domain has failed.
 func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
 	g := s.pool.domain
 	var fault error
@@ -290,7 +282,7 @@ func resumeSegments(held []*segment) error {
 	return nil
 }
 
-// suspendSegments suspends the segments that resumeSegments has mapped before it failed.
+// suspendSegments undoes a failed resumeSegments.
 func suspendSegments(held []*segment, c Contents) error {
 	var errs []error
 	for _, seg := range held {
@@ -307,7 +299,7 @@ func suspendSegments(held []*segment, c Contents) error {
 	return errors.Join(errs...)
 }
 
-// resumeWindows restores access to the memory of peers in all groups that have not failed.
+// resumeWindows omits groups that have failed.
 func (s *suspender) resumeWindows(ctx context.Context) error {
 	var errs []error
 	var g *Group

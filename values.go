@@ -16,13 +16,12 @@ import (
 	"symmem/internal/ranked"
 )
 
-// MaxStep limits the length of a step's text, in bytes.
+// MaxStep limits the text of a step, in bytes.
 const MaxStep = 1024
 
-// Limits on the names of values.
 const (
-	MaxValueName  = driver.MaxValueName  // length in bytes
-	MaxValueNames = driver.MaxValueNames // number per group
+	MaxValueName  = driver.MaxValueName  // in bytes
+	MaxValueNames = driver.MaxValueNames // per group
 )
 
 // ValueOperation identifies a method of Group that compares or combines a value of each rank. Ranks
@@ -41,7 +40,7 @@ const (
 	ValueAgreeFloat
 	ValueAgreeString
 	valueOperations
-	// valueReports marks the exchange of the sizes of reports; it is not an operation.
+	// valueReports marks the exchange of the sizes of reports.
 	valueReports
 )
 
@@ -61,12 +60,12 @@ func (o ValueOperation) String() string {
 
 func (o ValueOperation) isValid() bool { return o > 0 && o < valueOperations }
 
-// compares reports whether all ranks must pass the same value.
-func (o ValueOperation) compares() bool {
+// mustBeEqual reports whether all ranks must pass the same value.
+func (o ValueOperation) mustBeEqual() bool {
 	return o == ValueAgree || o == ValueStep || o == ValueAgreeFloat || o == ValueAgreeString
 }
 
-// hasText reports whether the value is a text, of which ranks exchange only a digest.
+// hasText reports whether ranks exchange a digest of a text.
 func (o ValueOperation) hasText() bool { return o == ValueStep || o == ValueAgreeString }
 
 type values struct {
@@ -77,12 +76,11 @@ type values struct {
 	events *groupEvents
 	state  *ranked.Spin[groupState]
 	names  atomic.Pointer[map[string]*valueName] // written with Group.state held
-	// last holds this rank's latest calls; guarded by Group.state.
+	// last holds the latest calls; guarded by Group.state.
 	last [maxLatestCalls]event.Event
-	// count is the number of calls; guarded by Group.state.
+	// count counts calls; guarded by Group.state.
 	count uint64
-	// launched is the number of collectives launched before the latest step; guarded by the mu of
-	// stepName's valueName.
+	// launched counts collectives before the latest step; guarded by the mu of stepName.
 	launched   uint64
 	latestStep string // guarded by Group.state
 }
@@ -103,10 +101,9 @@ func (v *values) describeStep() string {
 	return ", step " + v.latestStep
 }
 
-// maxLatestCalls is the number of earlier calls that an error lists.
 const maxLatestCalls = 10
 
-// combine gathers the values of all ranks, checks that the calls match, and combines the values.
+// combine checks that the calls of all ranks match, and combines their values.
 func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	ctx = orBackground(ctx)
 	if c.site == 0 && (v.rt.opts.CallSites || c.operation == ValueStep) {
@@ -144,10 +141,10 @@ type valueCall struct {
 	name      string
 	value     int64
 	site      uint32
-	// text is the text of a step or, for ValueAgreeString, the quoted beginning of the string.
+	// text is a step's, or the quoted beginning of a string.
 	text string
-	// launched is the number of collectives that this rank has launched since the previous step.
-	// For ValueAgreeString, it holds the second half of the string's digest instead.
+	// launched counts collectives since the previous step. For ValueAgreeString, it holds the
+	// second half of the string's digest.
 	launched uint64
 }
 
@@ -178,7 +175,7 @@ func eventOf(w driver.Words) event.Event {
 	return e
 }
 
-// floatBits returns the same bits for all NaNs, so that they compare as equal.
+// floatBits makes all NaNs equal.
 func floatBits(value float64) int64 {
 	if math.IsNaN(value) {
 		value = math.NaN()
@@ -186,8 +183,8 @@ func floatBits(value float64) int64 {
 	return int64(math.Float64bits(value))
 }
 
-// combineWords combines the values of all ranks and reports whether the calls match: the operations
-// must be the same and, for operations that only compare, all other words, too.
+// combineWords reports whether the calls match: the operations and, for operations that only
+// compare, all other words must be the same.
 func combineWords(all []driver.Words) (result int64, same bool, err error) {
 	first := all[0]
 	o, result := ValueOperation(first[0]), int64(first[1])
@@ -197,7 +194,7 @@ func combineWords(all []driver.Words) (result int64, same bool, err error) {
 			return 0, false, fmt.Errorf("rank %d of the group sent the unknown operation %d",
 				r, w[0])
 		}
-		same = same && w[0] == first[0] && (!o.compares() || w == first)
+		same = same && w[0] == first[0] && (!o.mustBeEqual() || w == first)
 		if r > 0 {
 			result = o.combineTwo(result, int64(w[1]))
 		}
@@ -213,7 +210,7 @@ func (o ValueOperation) combineTwo(a, b int64) int64 {
 		return min(a, b)
 	case ValueSum:
 		return a + b
-	default: // values that must be the same
+	default:
 		return a
 	}
 }
@@ -225,10 +222,9 @@ func boolToInt(b bool) int64 {
 	return 0
 }
 
-// stepName is the name of all steps. Names of values do not begin with a space.
+// stepName is not a name of values, which do not begin with a space.
 const stepName = " step"
 
-// step compares the text of a step and the number of collectives since the previous step.
 func (v *values) step(ctx context.Context, what string, site uint32) error {
 	ctx = orBackground(ctx)
 	if !v.rt.stepGuard {
@@ -263,13 +259,13 @@ func (v *values) agreeString(ctx context.Context, name, text string, site uint32
 }
 
 type valueName struct {
-	mu       ranked.Mutex[valueMu] // one call at a time
+	mu       ranked.Mutex[valueMu] // held by a call
 	gather   driver.Named
-	gathered []driver.Words // the words gathered by the latest call; guarded by mu
+	gathered []driver.Words // by the latest call; guarded by mu
 	calls    uint64         // guarded by mu
 }
 
-// byName returns the valueName for a name. It takes a lock only if the name is new.
+// byName takes a lock only if the name is new.
 func (v *values) byName(name string) (*valueName, error) {
 	if n := v.namedValues()[name]; n != nil {
 		return n, nil
