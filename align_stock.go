@@ -23,7 +23,7 @@ type rankInventory struct {
 
 type poolInventory struct {
 	Pool     uint64
-	Wanted   bool   // a realignment
+	Wanted   bool   // a realignment is necessary
 	Position uint64 // number of events in the pool's history
 	Start    uint64 // lowest position at which the rank's history can restart
 	alloc.Inventory

@@ -14,7 +14,7 @@ import (
 // invalidate a capture. mu guards the fields from ownCaptureCount on.
 type captures struct {
 	mu              *ranked.Mutex[runtimeMu]
-	timeout         time.Duration // of a wait for registrations
+	timeout         time.Duration // limits waits for registrations
 	ownCaptureCount int           // captures of streams that symmem created
 	// adopted lists other libraries' streams whose captures contain calls of symmem and may not have
 	// ended. The list is replaced, never modified.

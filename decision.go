@@ -12,7 +12,7 @@ import (
 
 // decision is the cause of a fault on which the ranks of a group have agreed.
 type decision struct {
-	Text   string `json:"text"` // not cut like Report.Text
+	Text   string `json:"text"` // Report.Text may be shorter
 	Report report `json:"report"`
 }
 

@@ -49,7 +49,7 @@ const (
 // err returns the cause of the fault that ended the group, or nil until the ranks agree on it.
 func (l *lifetime) err() error { return l.recordFault(context.Cause(l.ctx)) }
 
-// cause is like err, but if this rank has detected a fault, it waits for the agreement.
+// cause is like err, but after a fault, it waits until the ranks agree on the cause.
 func (l *lifetime) cause(ctx context.Context) error {
 	if l.ctx.Err() == nil && l.comm.Cause() != nil {
 		ctx = orBackground(ctx)

@@ -17,8 +17,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	return p.core.Live(m.handle)
 }
 
-// checkOpen returns ErrClosed or ErrSuspended if the pool refuses calls. A call that has entered
-// the pool can omit it, because Close waits for the call.
+// checkOpen returns ErrClosed or ErrSuspended. Calls that have entered the pool can omit it.
 func (p *Pool) checkOpen() error {
 	if p.calls.Closed() {
 		return callRefusal(p)

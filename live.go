@@ -37,7 +37,7 @@ type liveView struct {
 	rt       *Runtime
 	openTime time.Time
 	server   *live.Server // nil without Options.HTTP
-	// countsCalls is set if new plans (prepared calls) must count how often they run.
+	// countsCalls makes new plans (prepared calls) count how often they run.
 	countsCalls atomic.Bool
 	isReady     atomic.Bool // Open has initialized the Runtime, so snapshots can read it
 }

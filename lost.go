@@ -22,8 +22,8 @@ import (
 // rankWatcher detects which ranks of the world have ended: their processes have ended, or they have
 // closed their Runtime.
 type rankWatcher interface {
-	// Guard returns a context that is canceled when one of the ranks has ended, with a
-	// *rendezvous.EndedError as its cause. The caller must call stop.
+	// Guard returns a context that is canceled with a *rendezvous.EndedError when one of the ranks
+	// has ended. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
 	// Ended returns the ranks that have ended, once isEnough accepts them or the context ends.
 	Ended(ctx context.Context, ranks []int, isEnough func([]*rendezvous.EndedError) bool,

@@ -2,9 +2,9 @@ package symmem
 
 import "symmem/driver"
 
-// NormArgs contains the arguments of AllReduceRMSNorm. The tensors must be contiguous and aligned
-// to 16 bytes. If Input and Output are symmetric memory, which they must be on GPUs above about
-// 7 MiB, their segments and offsets must be the same on all ranks.
+// NormArgs contains the arguments of AllReduceRMSNorm. Tensors must be contiguous and aligned to 16
+// bytes. Symmetric memory as Input or Output must be at the same place on all ranks. On GPUs,
+// tensors of more than about 7 MiB must be symmetric memory.
 type NormArgs struct {
 	// Type is the type of the next four tensors: BFloat16 or Float16. All fields except the tensors
 	// must be the same on all ranks.
@@ -12,8 +12,8 @@ type NormArgs struct {
 	// Input and Output have the shape [Rows, Hidden]. They must be the same memory or not overlap.
 	// With Quant, Output is optional; without it, the call may overwrite Input.
 	Input, Output Memory
-	// Residual has the shape [Rows, Hidden]. It is updated, and is the same on all ranks. Weight has
-	// the shape [Hidden]. These two must not overlap another buffer.
+	// Residual has the shape [Rows, Hidden]. The call updates it; its contents must be the same on
+	// all ranks. Weight has the shape [Hidden]. These two must not overlap another buffer.
 	Residual, Weight Memory
 	// Rows can be 0. Hidden must be a multiple of 8, at most 16384.
 	Rows, Hidden int64
@@ -22,12 +22,13 @@ type NormArgs struct {
 	// WeightBias, from -1 to 1, is added to each weight. Gemma's norm uses 1.
 	WeightBias float32
 	Quant      Quant
-	// Quantized has the shape [Rows, Hidden] and the type float8 (e4m3). It receives the elements of
-	// Output, each divided by its scale.
+	// Quantized has the shape [Rows, Hidden] and the type float8 (e4m3). It receives the elements
+	// of Output, each divided by its scale.
 	Quantized Memory
-	// Scales contains float32 values. For QuantStatic, every rank provides one. For the other kinds,
-	// the call writes the scale of group g of row r to r*ScaleStrides[0] + g*ScaleStrides[1]. If both
-	// strides are 0, the scales are stored row by row without gaps.
+	// Scales contains float32 values and is aligned to 4 bytes. For QuantStatic, every rank
+	// provides one value. For the other kinds, the call writes the scale of group g of row r to
+	// r*ScaleStrides[0] + g*ScaleStrides[1]. If both strides are 0, the scales are stored row by
+	// row without gaps.
 	Scales       Memory
 	ScaleStrides [2]int64
 }
@@ -38,9 +39,8 @@ type Quant = driver.Quant
 // The kinds of quantization. A computed scale is max(m, 1e-10)/448, where m is the largest
 // magnitude of the elements with this scale.
 const (
-	// QuantNone quantizes nothing.
 	QuantNone = driver.QuantNone
-	// QuantStatic uses one given scale.
+	// QuantStatic uses a given scale.
 	QuantStatic = driver.QuantStatic
 	// QuantPerRow computes one scale per row.
 	QuantPerRow = driver.QuantPerRow

@@ -35,7 +35,7 @@ type WindowEvent struct {
 
 // observers replaces its list, so readers need no lock.
 type observers struct {
-	mu   *ranked.Mutex[runtimeMu] // for changes of the list
+	mu   *ranked.Mutex[runtimeMu] // held to change the list
 	list atomic.Pointer[[]*Observer]
 }
 

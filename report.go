@@ -134,7 +134,7 @@ func (r *report) toError() error {
 	return errors.New(cmp.Or(r.Text, r.InCall))
 }
 
-// peerReportError is another rank's error: its text, and the part of it that can be wrapped.
+// peerReportError has the text of another rank's error, but wraps only a part of it.
 type peerReportError struct {
 	text string
 	err  error

@@ -128,7 +128,7 @@ func (e *refusalError) Unwrap() error { return e.kind }
 
 var refusalKinds = []error{ErrBusy, ErrCapturing, ErrOutOfMemory, ErrUnsupported, ErrSuspended}
 
-// refusalMessage is a refusalError as ranks exchange it.
+// refusalMessage encodes a refusalError for the other ranks.
 type refusalMessage struct {
 	Text string
 	Kind int // index in refusalKinds
@@ -140,7 +140,7 @@ func agreeOnRefusal(ctx context.Context, g *Group, refusal error) error {
 	var encoded []byte
 	if refusal != nil {
 		message := refusalMessage{Text: refusal.Error()}
-		// JSON may need six bytes for one.
+		// JSON may need six bytes to encode one.
 		message.Text = message.Text[:min(len(message.Text), driver.MaxPayload/8)]
 		message.Kind = max(0, slices.IndexFunc(refusalKinds, func(kind error) bool {
 			return errors.Is(refusal, kind)

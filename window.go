@@ -74,7 +74,7 @@ func (e *windowEntry) locate(address uintptr) (pool uint64, segment int32, offse
 
 // windows holds a group's windows and its memberships in pools.
 type windows struct {
-	mu          *ranked.Spin[groupState] // for changes of the fields below
+	mu          *ranked.Spin[groupState] // held to change the fields below
 	table       atomic.Pointer[windowTable]
 	memberships atomic.Pointer[[]*membership]
 	revision    atomic.Uint64 // incremented to make all plans (prepared calls) stale
