@@ -131,6 +131,7 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 	return m, nil
 }
 
+// Address returns the address of the first byte.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
 func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != untracked }
@@ -138,6 +139,7 @@ func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != un
 // Pool returns the memory's pool, or nil.
 func (m Memory) Pool() *Pool { return m.pool }
 
+// Bytes returns the length in bytes.
 func (m Memory) Bytes() int64 { return m.extent.bytes() }
 
 // Element lists the Go types of elements; uint16 stands for Float16 and BFloat16, too.

@@ -95,25 +95,31 @@ func newOutOfMemoryError(err, device error) error {
 
 // Errors of waits, and of calls that differ between ranks.
 type (
-	// TimeoutError reports which ranks did not make a call in time.
+	// TimeoutError reports which ranks did not make a call in time. See [driver.TimeoutError].
 	TimeoutError = driver.TimeoutError
 	// AbsentError reports which ranks did not call Open, Join or Split. It may wrap a TimeoutError.
+	// See [driver.AbsentError].
 	AbsentError = driver.AbsentError
-	// RankLostError reports ranks whose processes have ended or that have closed their Runtime.
+	// RankLostError reports ranks whose processes have ended or that have closed their Runtime. See
+	// [driver.RankLostError].
 	RankLostError = driver.RankLostError
-	// PriorError reports that a rank skipped a call because its stream had failed before.
+	// PriorError reports that a rank skipped a call because its stream had failed before. See
+	// [driver.PriorError].
 	PriorError = driver.PriorError
-	// DeadlockError reports that ranks wait for each other in distinct calls, or have left.
+	// DeadlockError reports that ranks wait for each other in distinct calls, or have left. See
+	// [driver.DeadlockError].
 	DeadlockError = driver.DeadlockError
-	// MismatchError reports that the calls of a collective, or the Send and Recv of a message,
-	// differ, if ranks could not find the difference earlier and return a DivergenceError.
+	// MismatchError reports that the calls of a collective or of a message differ. If ranks find the
+	// difference earlier, they return a DivergenceError. See [driver.MismatchError].
 	MismatchError = driver.MismatchError
-	// PeerError reports that other ranks failed first, for an unknown reason.
+	// PeerError reports that other ranks failed first, for an unknown reason. See
+	// [driver.PeerError].
 	PeerError = driver.PeerError
-	// MessageError reports that the Sends and Recvs of messages do not match.
+	// MessageError reports that the Sends and Recvs of messages do not match. See
+	// [driver.MessageError].
 	MessageError = driver.MessageError
 	// MessageEnds describes the Send and Recv of a message, or of all messages with one tag between
-	// two ranks.
+	// two ranks. See [driver.MessageEnds].
 	MessageEnds = driver.MessageEnds
 	// MessageFault names the kind of mismatch in a MessageError.
 	MessageFault = driver.MessageFault

@@ -7,7 +7,7 @@ import (
 	"symmem/driver"
 )
 
-// LateWarning reports live ranks that keep this rank waiting. The wait continues.
+// LateWarning reports live ranks that keep this rank waiting. See [driver.LateWarning].
 type LateWarning = driver.LateWarning
 
 const defaultWarnAfter = 30 * time.Second

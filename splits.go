@@ -7,7 +7,8 @@ import (
 )
 
 // Splits divides a buffer (for AllToAllV, both buffers) into a part for each rank, in group order.
-// Counts and offsets are in elements. Without offsets, the parts are contiguous.
+// Counts and offsets are in elements. Without offsets, the parts are contiguous. See
+// [driver.Splits].
 type Splits = driver.Splits
 
 // Contiguous returns the splits of buffers with contiguous parts.

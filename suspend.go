@@ -12,7 +12,7 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Suspension describes the memory that Suspend has released on this rank.
+// Suspension describes the memory that Suspend has released. See [driver.Suspension].
 type Suspension = driver.Suspension
 
 // Contents selects what happens to a pool's contents while the pool is suspended.

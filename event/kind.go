@@ -7,69 +7,45 @@ type Kind uint8
 
 // Events of a pool's history. Ranks exchange these values, so they must not change.
 const (
-	// KindSegment means that a segment was mapped at the next free offset of the pool.
-	KindSegment Kind = iota + 1
-	// KindAlloc means that a block was allocated.
-	KindAlloc
-	// KindFree means that a block was freed and can be reused at once.
-	KindFree
-	// KindReturn means that a block freed by KindPark or KindDefer can be reused.
-	KindReturn
-	// KindPark means that a block was freed while a captured graph used it.
-	KindPark
-	// KindDefer means that a block was freed, or released by the last graph that used it, while other
-	// streams may still be using it.
-	KindDefer
-	// KindTrim means that a segment was removed from the pool.
-	KindTrim
-	// KindReserve means that memory was reserved.
-	KindReserve
-	// KindNote is a number that the caller recorded in the history.
-	KindNote
+	KindSegment Kind = iota + 1 // mapping of a segment at the next free offset of the pool
+	KindAlloc                   // allocation of a block
+	KindFree                    // free of a block that can be reused at once
+	KindReturn                  // end of the uses of a block of KindPark or KindDefer
+	KindPark                    // free of a block that a captured graph uses
+	KindDefer                   // free of a block that other streams may still be using
+	KindTrim                    // removal of a segment
+	KindReserve                 // reservation of memory
+	KindNote                    // number that the caller has recorded
 
 	kindHistoryEnd
 )
 
-// Other events of a pool, which ranks do not compare.
+// Other events of a pool, which ranks do not compare. Name is the id of the group of a registration
+// or a scope, and is empty for a scope that registers nothing.
 const (
-	// KindUse means that a stream uses a block of another stream.
-	KindUse Kind = iota + kindHistoryEnd
-	// KindRelease means that a segment was unmapped.
-	KindRelease
+	KindUse     Kind = iota + kindHistoryEnd // use of a block by another stream
+	KindRelease                              // unmapping of a segment
 	// KindRestart means that the ranks have restored the same state of the pool after a fault: its
 	// history continues at Number. A KindRelease follows for each removed segment.
 	KindRestart
-	// KindRegister means that a segment was registered with the group Name.
-	KindRegister
-	// KindDeregister means that a registration ended.
-	KindDeregister
-	// KindScopeBegin means that a scope begins. Name is the id of its group, or empty if the scope
-	// registers nothing.
-	KindScopeBegin
-	// KindScopeEnd means that a scope ends. A KindRegister follows for each new segment.
-	KindScopeEnd
-	// KindScopeAbandon means that a scope ends without registering memory.
-	KindScopeAbandon
+	KindRegister     // registration of a segment with a group
+	KindDeregister   // end of a registration
+	KindScopeBegin   // beginning of a scope
+	KindScopeEnd     // end of a scope; a KindRegister follows for each new segment
+	KindScopeAbandon // end of a scope without registrations
 
 	kindPoolEnd
 )
 
 // Events of a group.
 const (
-	// KindCollective means that a collective, Send or Recv is about to be submitted.
-	KindCollective Kind = iota + kindPoolEnd
-	// KindInteger means that the ranks compared or combined an integer on the CPU.
-	KindInteger
-	// KindFlag is KindInteger for a Boolean.
-	KindFlag
-	// KindFloat is KindInteger for a float.
-	KindFloat
-	// KindText is KindInteger for a string.
-	KindText
-	// KindStep means that a step of the program begins.
-	KindStep
-	// KindFault means that the group has failed.
-	KindFault
+	KindCollective Kind = iota + kindPoolEnd // submission of a collective, Send or Recv
+	KindInteger                              // comparison or combination of integers on the CPU
+	KindFlag                                 // the same for Booleans
+	KindFloat                                // the same for floats
+	KindText                                 // the same for strings
+	KindStep                                 // beginning of a step of the program
+	KindFault                                // failure of the group
 
 	kindEnd
 )
