@@ -50,7 +50,7 @@ var errPoolClosed = fmt.Errorf("pool: %w", ErrClosed)
 
 // errPoolChanging is returned if a Resume or a failed Close ends just after a call was refused.
 var errPoolChanging = &refusalError{
-	"pool: it was suspended or being closed when the call began: try again", ErrBusy,
+	"the pool was suspended or being closed when the call began: try again", ErrBusy,
 }
 
 func callRefusal(p *Pool) error {

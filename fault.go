@@ -12,6 +12,7 @@ import (
 	"symmem/internal/ranked"
 )
 
+// lifetime records whether and why a group has ended.
 type lifetime struct {
 	roster
 	rt      *Runtime
@@ -79,7 +80,7 @@ func (l *lifetime) watch() {
 			if l.ctx.Err() == nil {
 				close(l.failing)
 				cause := l.comm.Cause()
-				if !errors.Is(cause, ErrClosed) { // this rank has left the group
+				if !errors.Is(cause, ErrClosed) { // otherwise, this rank has left the group
 					cause = l.inquiry.run(cause)
 				}
 				l.cancel(cause)

@@ -74,8 +74,8 @@ func checkFormula(f Formula, c driver.Communicator, ranks int) error {
 	if plainErr == nil || directErr == nil {
 		return nil
 	}
-	return fmt.Errorf("the group cannot be deterministic (Options.Deterministic, %s): %w; "+
-		"not direct: %w", envDeterministic, plainErr, directErr)
+	return fmt.Errorf("the group cannot be deterministic (Options.Deterministic, %s): "+
+		"plain path: %w; direct path: %w", envDeterministic, plainErr, directErr)
 }
 
 // rejectDeterministic is for operations whose reductions NCCL runs.

@@ -32,7 +32,7 @@ func checkHTTP(address string) error {
 	return nil
 }
 
-// liveView serves this rank's state over HTTP.
+// liveView serves web pages about this rank's state.
 type liveView struct {
 	rt       *Runtime
 	openTime time.Time

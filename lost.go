@@ -102,7 +102,7 @@ func (m *rankMonitor) explainRankLoss(
 		return newRankLostError(operation, endedUnexpectedly)
 	case len(endedUnexpectedly) > 0:
 		lost := newRankLostError(operation, endedUnexpectedly)
-		return fmt.Errorf("%w; this rank got: %w", lost, err)
+		return fmt.Errorf("%w; this rank returned: %w", lost, err)
 	case isAwaitingOthers(err, ended):
 		return err
 	case len(ended) > 0 && isPossibleLoss && !isRankLost:
