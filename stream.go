@@ -156,8 +156,6 @@ func (s *Stream) WaitOnly(e *Event) error {
 //
 // Synchronize affects the history of every pool, because buffers and memory that this stream no
 // longer uses become available. Ranks of a domain must therefore synchronize at the same points.
-// stream used them return to their pools, and memory that this stream no longer uses becomes
-// available to other streams. Ranks of a domain must therefore synchronize at the same points.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	pools := s.rt.registry.allPools()

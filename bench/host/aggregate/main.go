@@ -10,7 +10,6 @@
 // The columns of a row are label, ranks, operation, bytes, and three times in microseconds: median,
 // 10th and 90th percentile. Rows in FILE have two more: the round-trip times between two processors
 // before and after the run, in nanoseconds. Lines that begin with # are comments.
-// comments.
 package main
 
 import (
