@@ -223,8 +223,7 @@ func (g *Group) SendTagged(
 
 // RecvTagged receives count elements from a peer, or from any rank if peer is AnySource. Receives
 // with the same tag match messages in the order of the calls. A receive from AnySource accepts the
-// message that arrives first, and later receives with the same tag wait for it. To learn the
-// sender, use Interop.Do and Call.Arrived.
+// message that arrives first, and later receives with the same tag wait for it.
 func (g *Group) RecvTagged(
 	ctx context.Context, recv Memory, count int64, t DataType, peer, tag int, s *Stream,
 ) error {
@@ -234,11 +233,9 @@ func (g *Group) RecvTagged(
 }
 
 // AllToAllV sends a part of send to each rank and stores a part from each rank in recv; splits
-// contains the sizes, which may be 0, and is copied. The parts of recv must not overlap. send and
-// recv may be the same memory. AllToAllV does not match AllToAll on other ranks.
-//
-// If a rank sends a different number of elements than the peer expects, no buffer is written, and
-// all ranks (below CheckEvery, only these two) return a MessageError.
+// contains the sizes, and is copied. The parts of recv must not overlap. send and recv may be the
+// same memory. AllToAllV does not match AllToAll on other ranks. If a rank sends a different number
+// of elements than the peer expects, no buffer is written, and the call fails with a MessageError.
 func (g *Group) AllToAllV(
 	ctx context.Context, send, recv Memory, splits Splits, t DataType, s *Stream,
 ) error {
@@ -249,11 +246,7 @@ func (g *Group) AllToAllV(
 
 // AllGatherV gathers counts[r] elements of each rank r's send into every rank's recv. Every rank
 // must pass the same counts, which may be 0 and are copied. AllGatherV does not match AllGather on
-// other ranks.
-//
-// On the direct path, large parts are faster if recv is registered with the group. A list of calls
-// (see Call.More) takes the path of its largest call; on the direct path, one launch gathers up to
-// eight of them.
+// other ranks. On the direct path, large parts are faster if recv is registered with the group.
 func (g *Group) AllGatherV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, s *Stream,
 ) error {

@@ -15,9 +15,8 @@ import (
 	"symmem/internal/ranked"
 )
 
-// Group is a set of ranks that communicate, numbered from 0 in group order. After a fault on any
-// rank, every call returns the same fault on every rank. A Group is safe for concurrent use, but
-// collective calls must be made in the same order on every rank.
+// Group is a set of ranks that communicate, numbered from 0 in group order. A Group is safe for
+// concurrent use, but collective calls must be made in the same order on every rank.
 type Group struct {
 	roster
 	groupSuspender
@@ -153,11 +152,10 @@ func (g *Group) Abort() {
 }
 
 // Close leaves the group and deregisters its windows on this rank. Close the graphs that contain
-// its collectives first. Queued collectives and calls of Suspend or Resume return ErrClosed.
+// its collectives first. Queued collectives return ErrClosed.
 //
-// Close does not wait for other ranks to close the group. It waits for this rank's running
-// collective, for at most twice the timeout, and after a fault until the ranks have agreed on the
-// cause, which usually takes 3 s and at most three quarters of the timeout.
+// Close waits for this rank's running collective, for at most twice the timeout. After a fault, it
+// waits until the ranks have agreed on the cause, for at most three quarters of the timeout.
 func (g *Group) Close() (err error) {
 	defer deliverAll(g.rt)
 	g.closing.Do(func() {
@@ -181,13 +179,12 @@ func (g *Group) Close() (err error) {
 // Err returns the fault that ended the group, or nil until Ended is closed. It does not wait.
 func (g *Group) Err() error { return g.life.err() }
 
-// Cause returns the fault that ended the group, or nil if this rank has seen none. After a fault,
-// it waits until the ranks have agreed on its cause or the context ends.
+// Cause returns the fault that ended the group, or nil. After a fault, it waits until the ranks
+// have agreed on its cause or the context ends.
 func (g *Group) Cause(ctx context.Context) error { return g.life.cause(ctx) }
 
 // Check compares the histories of all pools whose domain contains the group, unless the level is
-// CheckOff. Every rank must call it at the same point of its program. After a fault, Check returns
-// the fault at any level.
+// CheckOff. Every rank must call it at the same point of its program.
 func (g *Group) Check(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	if g.rt.Check() == CheckOff {
@@ -208,11 +205,10 @@ func (g *Group) IsSymmetric(m Memory) bool {
 }
 
 // Handle returns the group's NCCL communicator, an ncclComm_t, or 0. symmem destroys it when the
-// group fails or is closed.
+// group fails or is closed, and treats errors of the caller's calls as a fault of the group.
 //
 // NCCL requires that all calls on a communicator, including symmem's, come from one thread at a
 // time and in the same order on all ranks. The GPU's primary context must be current on the thread.
-// symmem sets no deadline for the caller's calls, but reports their errors as a fault of the group.
 func (g *Group) Handle() uintptr {
 	if native, ok := g.comm.(driver.Native); ok {
 		return native.Handle()
@@ -220,13 +216,12 @@ func (g *Group) Handle() uintptr {
 	return 0
 }
 
-// Failing returns a channel that is closed as soon as this rank has seen a fault, but not by Close.
-// The ranks may then need seconds to agree on the cause, after which Ended is closed. Faults in
-// graphs that another library replays are seen within 50 ms.
+// Failing returns a channel that is closed as soon as this rank has seen a fault, seconds before
+// Ended, because the ranks must agree on the cause.
 func (g *Group) Failing() <-chan struct{} { return g.life.failing }
 
-// Ended returns a channel that is closed when the group has failed or has been closed; Err then
-// returns the reason. This rank notices the failure of another rank within seconds.
+// Ended returns a channel that is closed when the group has failed or has been closed. Err then
+// returns the reason.
 func (g *Group) Ended() <-chan struct{} { return g.life.ctx.Done() }
 
 // Stats returns the group's counters and settings.
@@ -249,9 +244,8 @@ func (g *Group) Stats() GroupStats {
 	return s
 }
 
-// SetPath changes the path of later calls, initially Options.Path. Existing graphs keep their
-// paths. Every rank must pass the same choice. During a capture on any rank, all ranks return
-// ErrCapturing.
+// SetPath changes the path of later calls. Existing graphs keep their paths. Every rank must pass
+// the same choice. During a capture on any rank, all ranks return ErrCapturing.
 func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 	ctx = orBackground(ctx)
 	if c <= PathDefault || c > PathTwoLevel {
@@ -281,15 +275,12 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 
 // Agree compares a number across the ranks of the group. If the numbers differ, every rank returns
 // the same DivergenceError of kind DivergedValue, and the group remains usable. If a rank is
-// missing, the group fails, as it does when the context is canceled.
+// missing or the context is canceled, the group fails.
 //
 // The name describes the value, such as "batch size". It must have 1 to MaxValueName bytes, and a
 // group may use at most MaxValueNames names. The n-th call with a name matches the n-th call with
-// that name on the other ranks, on any goroutine. Calls with different names do not wait for each
-// other, and none waits for the work of streams.
-//
-// Agree, AgreeFloat, AgreeString, Any, All, Min, Max and Sum share one namespace: different methods
-// with the same name differ.
+// that name on the other ranks; methods that compare values share the names. Calls with different
+// names do not wait for each other, and none waits for the work of streams.
 func (g *Group) Agree(ctx context.Context, name string, value int64) error {
 	_, err := g.values.combine(ctx, valueCall{operation: ValueAgree, name: name, value: value})
 	return err
@@ -308,12 +299,10 @@ func (g *Group) AgreeString(ctx context.Context, name, value string) error {
 }
 
 // Step compares the step that each rank's program is about to begin: a text of 1 to MaxStep bytes,
-// such as "decode(batch=8)", and the number of collectives of this group since the previous step,
-// including replays by Graph.Launch. If the ranks differ, Step returns a DivergenceError, and the
-// group remains usable, unless a rank has begun a step without launching a collective in which
-// another rank waits.
+// such as "decode(batch=8)", and the number of collectives of this group since the previous step.
+// If the ranks differ, Step returns a DivergenceError, and the group usually remains usable.
 //
-// SYMMEM_STEP_GUARD=0 on all ranks disables the comparison. Step then returns the result of Cause.
+// With SYMMEM_STEP_GUARD=0 on all ranks, Step compares nothing and returns the result of Cause.
 func (g *Group) Step(ctx context.Context, what string) error {
 	return g.values.step(ctx, what, 0)
 }

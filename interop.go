@@ -19,8 +19,8 @@ type Interop struct {
 	site uint32 // see At
 }
 
-// Close is Runtime.Close, but when the context ends, it stops waiting for other ranks, though not
-// within the first second. If this rank serves the store, the others cannot create groups then.
+// Close is Runtime.Close, but stops waiting for other ranks when the context ends, though not
+// within the first second.
 func (i Interop) Close(ctx context.Context) error { return i.rt.close(ctx) }
 
 // Site returns a number for a location outside Go code, such as "model.py:120", for At. After
@@ -97,10 +97,9 @@ func (i Interop) Note(p *Pool, kind, value int64) error {
 	return nil
 }
 
-// Memory returns the memory at an address. If it lies in a live buffer, the result is like
-// Buffer.Memory, but uses on other streams and in captures are not recorded, so the caller must
-// keep the buffer alive until the work is complete. If it lies outside the open pools, the result
-// belongs to no pool.
+// Memory returns the memory at an address. In a live buffer, the result is like Buffer.Memory, but
+// uses on other streams and in captures are not recorded, so the caller must keep the buffer alive
+// until the work is complete. Outside the open pools, the result belongs to no pool.
 //
 // Memory returns ErrFreed if the address belongs to a pool but to no live buffer, ErrOutOfRange if
 // the range extends past the end of the buffer, and ErrInvalid if bytes is negative or too large.
@@ -115,8 +114,8 @@ func (i Interop) Memory(address uintptr, bytes int64) (Memory, error) {
 	return memoryAt(address, bytes), nil
 }
 
-// Buffer returns the live buffer that contains an address, even in a closed pool, or ErrForeign
-// outside pools and ErrFreed outside live buffers.
+// Buffer returns the live buffer that contains an address, ErrForeign outside pools, or ErrFreed
+// outside live buffers.
 func (i Interop) Buffer(address uintptr) (Buffer, error) {
 	p := i.rt.registry.ranges.find(address)
 	if p == nil {
@@ -126,8 +125,8 @@ func (i Interop) Buffer(address uintptr) (Buffer, error) {
 }
 
 // Retire returns the buffer that begins at an address, for callers that free it later. From then
-// on, Memory and Buffer return ErrFreed for it. Retire returns ErrForeign outside pools, and
-// ErrDoubleFree if no buffer begins there or it has been freed or retired.
+// on, Memory and Buffer return ErrFreed for it. If no live buffer begins there, Retire returns
+// ErrForeign or ErrDoubleFree.
 func (i Interop) Retire(address uintptr) (Buffer, error) {
 	p := i.rt.registry.ranges.find(address)
 	if p == nil {
@@ -161,12 +160,9 @@ func (Interop) PeerAddresses(g *Group, address uintptr, bytes int64) ([]uintptr,
 
 // WindowHandle returns NCCL's window, an ncclWindow_t, that contains a range of addresses on this
 // rank, and the offset in it, for kernels that use NCCL's device API (ncclDevCommCreate). The
-// window is valid as long as the addresses from Buffer.PeerAddresses. For calls on the
-// communicator, see Group.Handle.
-//
-// WindowHandle does not communicate. It returns ErrInvalid if the range is not registered with the
-// group, and ErrUnsupported if NCCL has no window: only groups whose path is PathWindow, or whose
-// tuning table uses that path, are certain to register windows with NCCL.
+// window is valid as long as the addresses from Buffer.PeerAddresses. WindowHandle does not
+// communicate. It returns ErrInvalid if the range is not registered with the group, and
+// ErrUnsupported if NCCL has no window; groups with PathWindow have one.
 func (Interop) WindowHandle(
 	g *Group, address uintptr, bytes int64,
 ) (window, offset uintptr, err error) {
@@ -209,8 +205,8 @@ type Call struct {
 	// Norm replaces Type, Op, Count, Send and Recv in AllReduceRMSNorm.
 	Norm *NormArgs
 	// Wait makes Do wait until the stream is idle, and return the first error of its work. Unlike
-	// Stream.Synchronize, it does not affect the history of pools. The group's timeout, but not the
-	// context, limits the wait. During a capture, Do returns ErrCapturing.
+	// Stream.Synchronize, it does not affect the history of pools, and the group's timeout limits
+	// it.
 	Wait bool
 	// More lists calls that run together with this one, in any order. Messages, AllReduceRMSNorm
 	// and nested lists are not permitted. Wait and Path of the first call apply to all.

@@ -62,9 +62,8 @@ func parseName[T ~int | ~uint8](name string, names []string, kind string) (T, er
 
 // Options configures Open. The zero value reads all settings from the environment.
 type Options struct {
-	// Rank is the rank of this process, and Size the number of ranks. If Size is 0, both are read
-	// from the variables of torchrun, Open MPI, MPICH or Slurm; without them, the process is the
-	// only rank.
+	// Rank is the rank of this process, and Size the number of ranks. If Size is 0, the variables
+	// of torchrun, Open MPI, MPICH or Slurm apply, or else the process is the only rank.
 	Rank, Size int
 	// LocalRank and LocalSize are the same for this machine. If LocalSize is 0, they default to
 	// Rank and Size.
@@ -78,16 +77,14 @@ type Options struct {
 	Token string
 	// Backend is "auto" or the name of a backend. The default is SYMMEM_BACKEND or "auto".
 	Backend string
-	// Tuning is the file of the table that determines the paths of collectives, as written by
-	// symmem tune, or BuiltInTuning. The default is SYMMEM_TUNING, then TuningFile, then the
-	// built-in table. Every rank needs the same table.
+	// Tuning is the file of the table that determines the paths of collectives, the same on every
+	// rank, or BuiltInTuning. The default is SYMMEM_TUNING, TuningFile or the built-in table.
 	Tuning string
 	// Path chooses the path of collectives. It must be the same on every rank.
 	Path PathChoice
-	// Deterministic selects the order in which reductions combine values. With every formula except
-	// FormulaAny, creating a group fails if the group cannot use the formula, for example because
-	// its GPUs are on several machines, and communicators of other libraries cannot be adopted. It
-	// must be the same on every rank.
+	// Deterministic selects the order in which reductions combine values, the same on every rank.
+	// Without FormulaAny, groups that cannot use the formula cannot be created, and communicators
+	// of other libraries cannot be adopted.
 	Deterministic Formula
 	// Check selects how much ranks compare. It must be the same on every rank.
 	Check CheckLevel
@@ -104,22 +101,19 @@ type Options struct {
 	Logger *slog.Logger
 	// OnLate receives warnings instead of the Logger, each on a new goroutine.
 	OnLate func(LateWarning)
-	// OnEvent is called for every event on this rank, usually on the goroutine that caused it
-	// before its call returns, but sometimes on one that is delivering events of the same pool or
-	// group. It may call symmem. The Event is valid only until OnEvent returns, and must not be
-	// modified.
+	// OnEvent is called for every event on this rank, one at a time for each pool or group; see
+	// package event. The Event is valid only until OnEvent returns, and must not be modified.
 	OnEvent func(*event.Event)
 	// Trace is a folder in which this rank writes a file with its events (see package trace), which
 	// is readable even if the process is killed. The default is SYMMEM_TRACE.
 	Trace string
-	// HTTP makes this rank serve web pages about its state (docs/reference/live.md). With "unix",
-	// it serves them on a Unix socket, for symmem status. With "host:port", one rank of each
-	// machine also serves those of all its ranks at that address. Open only logs failures. The
-	// default is SYMMEM_HTTP.
+	// HTTP makes this rank serve web pages about its state: on a Unix socket if it is "unix", or on
+	// one rank of each machine for all its ranks if it is "host:port". Open only logs failures. The
+	// default is SYMMEM_HTTP. See docs/reference/live.md.
 	HTTP string
-	// UnorderedMessages permits programs to mix messages (Send and Recv) and collectives freely.
+	// UnorderedMessages permits messages (Send and Recv) to overtake collectives, on every rank.
 	// Without it, a Send and its Recv must be called between the same two collectives of their
-	// group, which the ranks check at CheckEvery. It must be the same on every rank.
+	// group, which the ranks check at CheckEvery.
 	UnorderedMessages bool
 	// CallSites records the file and line of every allocation, for error messages, in about a
 	// microsecond.
@@ -128,9 +122,9 @@ type Options struct {
 	// those of a GPU driver.
 	Scatter uint64
 	// Interrupted can end waits that no context can end. It is called about a hundred times a
-	// second while a collective waits for other ranks on the caller's goroutine. If it returns an
-	// error or panics, the group is aborted and the collective returns an ErrInterrupted that wraps
-	// the error. It must return quickly and must not call symmem.
+	// second while a collective waits on the caller's goroutine. If it returns an error or panics,
+	// the group is aborted and the collective returns an ErrInterrupted that wraps the error. It
+	// must return quickly and must not call symmem.
 	Interrupted func() error
 }
 

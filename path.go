@@ -107,13 +107,10 @@ func (r *router) takesWindows() bool {
 	}
 }
 
-// route chooses the path of a call: the direct, two-level, window or plain path, the first that the
-// backend supports and that the choice or the tuning table prefers. The window path requires that
-// the buffers lie in windows, which where describes in the reason.
-//
-// The result depends only on the call, on agreed settings and on SetPath, so all ranks choose the
-// same path. They agree on whether a call on windows works in place, because validatedCopy rejects
-// other overlaps.
+// route chooses the first of the direct, two-level, window and plain path that the backend supports
+// and that the choice or the tuning table prefers. The window path requires that the buffers lie in
+// windows; where describes them in the reason. The result is the same on all ranks, because it
+// depends only on the call, on agreed settings and on SetPath.
 func (r *router) route(
 	choice PathChoice, call *driver.Call, where string,
 ) (offer driver.Offer, why reason, err error) {

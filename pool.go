@@ -32,12 +32,11 @@ type PoolOptions struct {
 	Sizing       Sizing
 }
 
-// Pool is a caching allocator of buffers. It maps memory in segments. A group registers a segment,
-// which creates a window, at the end of a scope or in its first collective on it. Trim or Close
-// unmaps segments.
+// Pool is a caching allocator of buffers, which maps memory in segments. A group registers a
+// segment, which creates a window, at the end of a scope or in its first collective on it.
 //
-// A Pool is safe for concurrent use. However, symmetric buffers require the same order of requests
-// on all ranks, so a program must order its requests. Allocation never waits for another rank.
+// A Pool is safe for concurrent use, but symmetric buffers require the same order of requests on
+// all ranks. Allocation never waits for another rank.
 type Pool struct {
 	rt     *Runtime
 	id     uint64
@@ -260,11 +259,8 @@ func (p *Pool) reserve(s *Stream, bytes int64, site uint32) error {
 }
 
 // Register registers all segments that the group has not registered yet. If there are any, all
-// ranks of the group must call it; otherwise, it does not communicate.
-//
-// A DivergenceError, TimeoutError or RankLostError is a fault of the group: all ranks and later
-// calls return it, and existing windows stay registered. If any rank is capturing a stream, every
-// rank returns ErrCapturing, and the group remains usable.
+// ranks of the group must call it; otherwise, it does not communicate. Existing windows stay
+// registered in case of a fault. During a capture on any rank, every rank returns ErrCapturing.
 func (p *Pool) Register(ctx context.Context, g *Group) error {
 	ctx = orBackground(ctx)
 	m, err := p.registrar.findMembership(g)
@@ -288,10 +284,8 @@ func (p *Pool) registerPending(ctx context.Context, m *membership) error {
 
 // Trim unmaps segments without live buffers, newest first, but leaves at least keep bytes mapped.
 // All ranks of the domain must call it. Each rank first waits for its queued work; if that takes
-// too long, the segments stay mapped until a later Trim or Close.
-//
-// A segment is kept while a graph uses one of its buffers. If another library is capturing a stream
-// of some rank, Trim returns ErrCapturing on all ranks and changes nothing.
+// too long, the segments stay mapped until a later Trim or Close, as do those that graphs use.
+// During another library's capture on any rank, all ranks return ErrCapturing.
 func (p *Pool) Trim(ctx context.Context, keep int64) error {
 	defer deliverAll(p.rt)
 	return p.trimmer.trim(orBackground(ctx), keep)
@@ -303,15 +297,13 @@ func (p *Pool) Trim(ctx context.Context, keep int64) error {
 //
 // Suspend waits for calls that use the pool and for work on this rank's streams, each for a second
 // or a quarter of the timeout. If that does not suffice on some rank, all ranks return an ErrBusy
-// that names the rank and the work. They also return ErrBusy while an open graph contains calls on
-// the window path or, unless the variable NCCL_GRAPH_REGISTER is 0, on the plain path, ErrCapturing
-// during a capture, and ErrOutOfMemory if a rank has too little host memory for KeepContents. The
-// pool then remains usable.
+// that names the work, as they do while an open graph contains calls on the window path or, unless
+// the variable NCCL_GRAPH_REGISTER is 0, on the plain path. They return ErrCapturing during a
+// capture, and ErrOutOfMemory without enough host memory for KeepContents.
 //
 // While a pool is suspended, calls that use its memory return ErrSuspended, except for Free, Stats
-// and Close. Nothing else may access the memory, also not through pointers, Views or other
-// libraries: on GPUs, that destroys the CUDA context. If a rank is lost or late, Suspend returns a
-// fault of the domain. If the pool is then suspended on this rank, Resume makes it usable again.
+// and Close. The program must not access the memory in another way: on GPUs, that destroys the CUDA
+// context. If the domain fails during Suspend, Resume makes the pool usable again.
 func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 	if c != DiscardContents && c != KeepContents {
 		return Suspension{}, invalid("suspending a pool: contents choice %d is unknown", c)
@@ -325,10 +317,9 @@ func (p *Pool) Suspend(ctx context.Context, c Contents) (Suspension, error) {
 }
 
 // Resume maps new memory at the same addresses. All ranks of the domain and of groups with windows
-// in the pool must call it. If any rank has too little memory, all ranks return an ErrOutOfMemory
-// that names the rank, and the pool stays suspended. If the domain has failed, Resume maps this
-// rank's memory and returns the fault; this rank can then use the pool, and its windows in groups
-// that have not failed.
+// in the pool must call it. If any rank has too little memory, all ranks return ErrOutOfMemory, and
+// the pool stays suspended. If the domain has failed, Resume maps this rank's memory and returns
+// the fault; this rank can then use the pool.
 func (p *Pool) Resume(ctx context.Context) error {
 	defer deliverAll(p.rt)
 	if err := p.suspender.resume(orBackground(ctx)); err != nil {
@@ -371,12 +362,11 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 }
 
 // Close deregisters all segments and unmaps those without live buffers. It waits for calls that use
-// the pool and for the work that this rank has queued on any stream. If these have not completed
-// after twice Options.Timeout, Close returns a TimeoutError and the pool remains open.
+// the pool and for this rank's work on any stream. After twice Options.Timeout, it returns a
+// TimeoutError and the pool remains open.
 //
-// Buffers that have not been freed remain usable through a View, a pointer or kernels, and can be
-// freed; other calls return ErrClosed. Their segments stay mapped, and keep the GPU's primary
-// context alive, until the last buffer is freed or the process exits.
+// Live buffers can still be freed, and used through a View, a pointer or kernels. Their segments
+// stay mapped until the last buffer is freed or the process exits.
 func (p *Pool) Close() error { return p.closeAfter(p.rt.streams.drain) }
 
 // closeAfter calls wait to wait for the work of this rank.

@@ -230,11 +230,8 @@ func (rt *Runtime) Formula() Formula { return rt.opts.Deterministic }
 
 // Close leaves every group and releases all memory without live buffers; for live buffers, see
 // Pool.Close. It waits for queued work for at most twice Options.Timeout, and possibly as long for
-// each group and pool in use.
-//
-// Close waits for other ranks in two cases: until they have agreed on the cause of a fault that no
-// call has returned, as in Group.Close, and, on the rank that serves the store, until they have
-// left or ended, or Options.Timeout, but at least 1 s, has passed.
+// each group and pool in use. On the rank that serves the store, Close waits until the other ranks
+// have left or ended, or Options.Timeout, but at least 1 s, has passed.
 func (rt *Runtime) Close() error { return rt.close(context.Background()) }
 
 // close stops waiting for other ranks to leave when the context ends.
@@ -331,9 +328,8 @@ func (rt *Runtime) Stats() Stats {
 }
 
 // Handler serves a page at "/", metrics for Prometheus at "/metrics" and JSON at "/debug/symmem":
-// about all ranks of the machine with Options.HTTP, and otherwise about this rank, with calls
-// counted from the first call of Handler. It is read-only and checks no token, so the program must
-// control access. It may be used after Close.
+// about all ranks of the machine with Options.HTTP, and otherwise about this rank. It is read-only
+// and checks no token, so the program must control access. It may be used after Close.
 func (rt *Runtime) Handler() http.Handler { return rt.live.handler() }
 
 // SetCheck changes the check level for all groups. All ranks of the world must call it with the

@@ -16,9 +16,8 @@ import (
 // Stream is an ordered, asynchronous queue of work. It is safe for concurrent use. An idle stream
 // may run work before the call that queues it returns.
 //
-// Each pool numbers the streams that allocate from it: the default stream is 0, and others count
-// from 1 in the order of their first Alloc or Reserve. Histories and DivergenceErrors contain these
-// numbers. Ranks may create different streams.
+// Each pool numbers the streams that allocate from it, from 1 in the order of their first
+// allocation; the default stream is 0. Histories and DivergenceErrors contain these numbers.
 //
 // After a failure, a stream does not run work until Synchronize has returned the error, and waits
 // for its events return the error. If a collective is not run, its group fails with a PriorError on
@@ -110,8 +109,7 @@ func (s *Stream) keepReachable(a, b Memory) error {
 }
 
 // Host runs a function on the host in stream order. It must not call symmem. If it panics or calls
-// runtime.Goexit, the stream fails. During a capture by another library, Host returns
-// ErrUnsupported, as do Copy and Fill of Go slices.
+// runtime.Goexit, the stream fails. During another library's capture, Host returns ErrUnsupported.
 func (s *Stream) Host(work func()) error {
 	if work == nil {
 		return invalid("queueing a nil function")
@@ -119,8 +117,8 @@ func (s *Stream) Host(work func()) error {
 	return s.queue.Host(work)
 }
 
-// Record sets the event's point to the end of the work queued so far. During a capture by another
-// library, it returns ErrCapturing.
+// Record sets the event's point to the end of the work queued so far. During another library's
+// capture, it returns ErrCapturing.
 func (s *Stream) Record(e *Event) error {
 	if !e.valid() {
 		return invalid("recording a nil or zero event")
@@ -337,10 +335,9 @@ func awaitStreamCause(err error) error {
 // Handle returns the CUstream (a cudaStream_t) on which other libraries can queue work, or 0 on the
 // host backend. It is valid until the Runtime is closed.
 //
-// Synchronize and captures include the work of other libraries, but symmem does not know its
-// memory. The caller must call Buffer.UseOn for buffers of another stream, and must not free
-// buffers that a capture uses until its graph is closed. The GPU's primary context must be current
-// on the thread.
+// symmem does not know the memory of other libraries' work. The caller must call Buffer.UseOn for
+// buffers of another stream, and must not free buffers that a capture uses until its graph is
+// closed. The GPU's primary context must be current on the thread.
 func (s *Stream) Handle() uintptr {
 	if native, ok := s.queue.(driver.Native); ok {
 		return native.Handle()
