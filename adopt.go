@@ -7,18 +7,14 @@ import (
 )
 
 // AdoptStream returns a Stream for another library's CUstream or cudaStream_t (any number for the
-// host backend). A Runtime can create and adopt at most 65,535 streams.
+// host backend). A Runtime can create and adopt at most 65,535 streams. The stream must exist until
+// ForgetStream returns or the Runtime is closed, because symmem queries it; but see SetIdle.
 //
 // The owner may capture the stream. Once a graph contains a collective, this rank cannot register
-// memory until the capture ends. Destroy the graph before you free buffers that it uses. If the
-// pools, groups or Runtime are trimmed or closed before that, later replays produce no result.
-//
-// The stream must exist until ForgetStream returns or the Runtime is closed, because allocations,
-// registrations, collectives, Pool.Trim and Runtime.Close query it; but see SetIdle.
-//
-// The CUDA driver (580.159.04) may crash if a thread uses or waits for the stream while another
-// begins or ends a capture of it. Synchronize, ForgetStream, Pool.Trim, Pool.Close, Alloc and Free
-// may wait for the stream; symmem's background work does not.
+// memory until the capture ends. Destroy the graph before you free buffers that it uses, or trim or
+// close pools and groups. The CUDA driver (580.159.04) may crash if a thread waits for the stream,
+// as Synchronize, Pool.Trim, Pool.Close, Alloc and Free may, while another begins or ends a
+// capture.
 func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	rt := i.rt
 	adopter, ok := rt.device.(driver.Adopter)
@@ -31,9 +27,9 @@ func (i Interop) AdoptStream(handle uintptr) (*Stream, error) {
 	})
 }
 
-// SetIdle declares, if idle is true, that all work on adopted streams has finished, so their owners
-// may destroy them without ForgetStream. Until SetIdle(false), Pool.Trim and Runtime.Close do not
-// query them, and other streams do not get memory that was freed on them.
+// SetIdle declares, if idle is true, that all work on adopted streams has finished. Until
+// SetIdle(false), symmem does not query them, so their owners may destroy them without
+// ForgetStream.
 func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.adoptedIdle.Store(idle)

@@ -20,8 +20,8 @@ type lifetime struct {
 	inquiry *inquiry
 	events  *groupEvents
 	state   *ranked.Spin[groupState]
-	// ctx is canceled when the group is closed, or when its ranks have agreed on the cause of a
-	// fault, which context.Cause(ctx) then returns on all ranks.
+	// ctx is canceled with the reason when the group is closed or its ranks have agreed on the
+	// cause of a fault.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	// failing is closed, before ctx is canceled, when this rank detects a fault.
@@ -39,11 +39,11 @@ func newLifetime() *lifetime {
 // Values of lifetime.fault.
 const (
 	faultNotReturned int32 = iota
-	// faultReturned means that a call has returned the fault. Later calls still record the buffers
-	// that they use: another rank may have queued the same calls before it detected the fault.
+	// faultReturned means that a call has returned the fault. Later calls still record their
+	// buffers, because another rank may have queued the same calls before it detected the fault.
 	faultReturned
-	// faultRepaired means that the ranks have since restored the same state of the group's pools.
-	// Later calls do not record the buffers that they use.
+	// faultRepaired means that the ranks have restored the same state of the group's pools since.
+	// Later calls do not record their buffers.
 	faultRepaired
 )
 
@@ -95,8 +95,7 @@ func (l *lifetime) watch() {
 
 const maxPeerCheckInterval = time.Second
 
-// peerCheckInterval is at most a quarter of the timeout, so that every rank, even without calls,
-// helps to determine a cause in time.
+// peerCheckInterval is at most a quarter of the timeout, so that idle ranks detect faults in time.
 func (l *lifetime) peerCheckInterval() time.Duration {
 	return min(maxPeerCheckInterval, max(l.limit.Get()/4, time.Millisecond))
 }
@@ -129,8 +128,8 @@ func lifetimeOf(err error) *lifetime {
 	return l
 }
 
-// recordFault must be called before err is returned to the program. The first fault of the group
-// marks its pools suspect, because they may differ between the ranks.
+// recordFault must be called before err is returned to the program. It marks the group's pools
+// suspect, because they may differ between the ranks.
 func (l *lifetime) recordFault(err error) error {
 	if err == nil || errors.Is(err, ErrClosed) || l.fault.Load() != faultNotReturned {
 		return err

@@ -16,9 +16,8 @@ import (
 //	...
 //	return s.End(ctx)
 //
-// After a panic or an early return, Abandon registers nothing, because other ranks may not reach
-// the end of the scope; a later scope registers the memory. A Scope must not be copied and is not
-// safe for concurrent use.
+// Abandon registers nothing, because other ranks may not reach the end of the scope after a panic
+// or an early return. A Scope must not be copied and is not safe for concurrent use.
 type Scope struct {
 	pool       *Pool
 	group      *Group

@@ -31,8 +31,7 @@ func (s *segment) canRegister() bool { return s != nil && !s.releasing }
 func compareOrdinals(a, b *segment) int { return cmp.Compare(a.ordinal, b.ordinal) }
 
 // arenaSizes lists the sizes of the address range that a pool tries to reserve. The first exceeds
-// the memory of a device, because a pool does not reuse addresses. The others are for processes
-// with few free addresses, for example because of ulimit -v.
+// a device's memory, because a pool does not reuse addresses. The others are for ulimit -v.
 var arenaSizes = []int64{1 << 40, 1 << 34, 1 << 32, 1 << 30}
 
 func reserveArena(d driver.Device) (arena driver.Arena, bytes int64, err error) {
