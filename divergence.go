@@ -10,20 +10,14 @@ import (
 // DivergenceKind names what differs between ranks.
 type DivergenceKind string
 
+// The kinds of divergence. After DivergedValue, the group remains usable.
 const (
-	// DivergedOperation means that the ranks are in different calls, such as Check and Split.
-	DivergedOperation DivergenceKind = "operation"
-	// DivergedPools means that the ranks have created or closed different pools.
-	DivergedPools DivergenceKind = "pools"
-	// DivergedPlacement means that the histories of a pool differ.
-	DivergedPlacement DivergenceKind = "placement"
-	// DivergedPending means that the ranks are about to register different segments.
-	DivergedPending DivergenceKind = "pending"
-	// DivergedCollective means that the ranks call different collectives.
-	DivergedCollective DivergenceKind = "collective"
-	// DivergedValue means that the ranks called Group.Agree or a related method differently. The
-	// group remains usable.
-	DivergedValue DivergenceKind = "value"
+	DivergedOperation  DivergenceKind = "operation"  // calls, such as Check and Split
+	DivergedPools      DivergenceKind = "pools"      // pools that ranks have created or closed
+	DivergedPlacement  DivergenceKind = "placement"  // histories of a pool
+	DivergedPending    DivergenceKind = "pending"    // segments that ranks are about to register
+	DivergedCollective DivergenceKind = "collective" // collectives
+	DivergedValue      DivergenceKind = "value"      // calls of Group.Agree or a related method
 )
 
 // DivergenceError reports what ranks that must behave identically did differently. All ranks of the

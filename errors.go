@@ -11,42 +11,28 @@ import (
 
 // Errors that any call may return. They are wrapped; use errors.Is.
 var (
-	// ErrClosed is returned by objects that have been closed.
-	ErrClosed = driver.ErrClosed
-	// ErrInvalid is returned for invalid arguments.
-	ErrInvalid = driver.ErrInvalid
-	// ErrUnsupported is returned for calls that the backend does not support.
-	ErrUnsupported = driver.ErrUnsupported
+	ErrClosed      = driver.ErrClosed      // the object has been closed
+	ErrInvalid     = driver.ErrInvalid     // an argument is invalid
+	ErrUnsupported = driver.ErrUnsupported // the backend does not support the call
 )
 
 // Errors about memory.
 var (
-	// ErrOutOfMemory means that the device, CUDA or the system is out of memory.
-	ErrOutOfMemory = driver.ErrOutOfMemory
-	// ErrSize is returned for sizes that are not positive or too large for any pool.
-	ErrSize = alloc.ErrSize
-	// ErrDoubleFree is returned by a second Free.
-	ErrDoubleFree = alloc.ErrDoubleFree
-	// ErrFreed is returned for a buffer that has been freed.
-	ErrFreed = alloc.ErrFreed
-	// ErrBusy is returned by Suspend while work on the named rank may use the memory.
-	ErrBusy = driver.ErrBusy
-	// ErrSuspended is returned between Suspend and Resume.
-	ErrSuspended = driver.ErrSuspended
-	// ErrForeign is returned for memory of another pool or runtime.
-	ErrForeign = alloc.ErrForeign
+	ErrOutOfMemory = driver.ErrOutOfMemory // the device, CUDA or the system is out of memory
+	ErrSize        = alloc.ErrSize         // a size is not positive or too large for any pool
+	ErrDoubleFree  = alloc.ErrDoubleFree   // the buffer has been freed before
+	ErrFreed       = alloc.ErrFreed        // the buffer has been freed
+	ErrBusy        = driver.ErrBusy        // work on the named rank may use the memory
+	ErrSuspended   = driver.ErrSuspended   // the pool or group must be resumed first
+	ErrForeign     = alloc.ErrForeign      // the memory belongs to another pool or runtime
 )
 
 // Errors of registration and collectives.
 var (
-	// ErrCapturing is returned by calls that are not permitted during a capture, which stays valid.
-	ErrCapturing = driver.ErrCapturing
-	// ErrOutOfRange means that a buffer is too short or a count too large. Nothing is launched.
-	ErrOutOfRange = driver.ErrOutOfRange
-	// ErrAborted is returned after Abort on any rank of the group.
-	ErrAborted = driver.ErrAborted
-	// ErrInterrupted is returned by waits that Options.Interrupted has ended.
-	ErrInterrupted = driver.ErrInterrupted
+	ErrCapturing   = driver.ErrCapturing   // not permitted during a capture, which stays valid
+	ErrOutOfRange  = driver.ErrOutOfRange  // a buffer is too short or a count is too large
+	ErrAborted     = driver.ErrAborted     // a rank of the group has called Abort
+	ErrInterrupted = driver.ErrInterrupted // Options.Interrupted has ended the wait
 )
 
 // OutOfMemoryError is an ErrOutOfMemory of a pool that cannot map more memory. Sizes are in bytes.

@@ -39,13 +39,10 @@ type Quant = driver.Quant
 // The kinds of quantization. A computed scale is max(m, 1e-10)/448, where m is the largest
 // magnitude of the elements with this scale.
 const (
-	QuantNone = driver.QuantNone
-	// QuantStatic uses a given scale.
-	QuantStatic = driver.QuantStatic
-	// QuantPerRow computes one scale per row.
-	QuantPerRow = driver.QuantPerRow
-	// QuantPerGroup computes one scale per 128 elements of a row. Hidden must be a multiple of 128.
-	QuantPerGroup = driver.QuantPerGroup
+	QuantNone     = driver.QuantNone
+	QuantStatic   = driver.QuantStatic   // one given scale
+	QuantPerRow   = driver.QuantPerRow   // a computed scale per row
+	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements; Hidden must be a multiple
 )
 
 func (a *NormArgs) output() Memory {
