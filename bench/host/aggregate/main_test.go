@@ -51,7 +51,7 @@ func TestTableComparesMediansWithBestPeer(t *testing.T) {
 		"| 8 | 0.4 (3) | 0.2 (1) | 0.8 (1) | 4 (1) | fast | 2.00 | 0.50 |",
 		"### all_reduce, 2 ranks, far: median in us (launches)",
 		"| 8 | - | - | 3 (1) | fast | | |",
-		"1 rows were dropped",
+		"Dropped rows: 1,",
 	} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("the output lacks the line %q:\n%s", line, out.String())
@@ -89,14 +89,14 @@ func TestResultFilesHaveTablesAndOrigin(t *testing.T) {
 
 func TestInvalidInputIsRejected(t *testing.T) {
 	if err := run([]string{"rows"}, nil, nil); !errors.Is(err, errUsage) {
-		t.Errorf("run with too few arguments = %v, want the usage error", err)
+		t.Errorf("rows without a label returned %v, want errUsage", err)
 	}
 	if err := run([]string{"rows", "x"}, strings.NewReader("{"), nil); err == nil {
 		t.Error("rows accepted a truncated report")
 	}
 	for _, text := range []string{"a,b\n", "ours,2,all_reduce,8,fast,0,0,105,110\n"} {
 		if _, err := readRows(strings.NewReader(text)); err == nil {
-			t.Errorf("read(%q) returned no error", text)
+			t.Errorf("readRows(%q) returned no error", text)
 		}
 	}
 }

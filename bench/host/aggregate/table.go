@@ -135,7 +135,8 @@ func printTables(l *launchResults, out io.Writer) error {
 		}
 	}
 	_, err := fmt.Fprintf(out,
-		"\n%d rows were dropped: the machine changed or was busy during their launch.\n", l.droppedCount)
+		"\nDropped rows: %d, because the machine changed or was busy during their launch.\n",
+		l.droppedCount)
 	return err
 }
 
