@@ -21,7 +21,7 @@ const (
 )
 
 // DivergenceError reports what ranks that must behave identically did differently. All ranks of the
-// group return the same error. It can be encoded as JSON, and uses ranks of the world.
+// group return the same error. It can be encoded as JSON. Its ranks are ranks of the world.
 type DivergenceError struct {
 	Group string `json:"group"`
 	// Members lists the ranks in group order.

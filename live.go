@@ -76,7 +76,7 @@ func (v *liveView) agreeOnJobName(ctx context.Context) (string, error) {
 	return string(name), nil
 }
 
-// start begins to serve the TCP address. All ranks have created their sockets by then.
+// start must be called after all ranks have created their sockets.
 func (v *liveView) start() {
 	v.isReady.Store(true)
 	if v.server != nil {

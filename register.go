@@ -170,7 +170,7 @@ func (r *registrar) registerSegments(
 	return nil
 }
 
-// holdPendingSegments returns the segments to register. Its hold keeps them mapped without mu.
+// holdPendingSegments returns the segments to register. They stay mapped until releaseAll.
 func (r *registrar) holdPendingSegments(m *membership) []*segment {
 	r.mu.Lock()
 	defer r.mu.Unlock()
