@@ -15,7 +15,7 @@ func memoryAt(address uintptr, bytes int64) Memory {
 	return Memory{start: start, extent: newExtent(bytes, untracked)}
 }
 
-func freedError(address uintptr) error {
+func newFreedError(address uintptr) error {
 	return fmt.Errorf("memory at %#x: %w", address, ErrFreed)
 }
 
@@ -74,7 +74,7 @@ func (a *addresses) memory(address uintptr, bytes int64) (Memory, error) {
 	closed := a.heap.segments.closed
 	a.mu.Unlock()
 	if !isFound {
-		return Memory{}, freedError(address)
+		return Memory{}, newFreedError(address)
 	}
 	offset := int64(address - b.Address())
 	if maxBytes := b.Size() - offset; bytes > maxBytes {
@@ -94,7 +94,7 @@ func (a *addresses) buffer(address uintptr) (Buffer, error) {
 	defer a.mu.Unlock()
 	b, isFound := a.indexOrBuild().find(address)
 	if !isFound {
-		return Buffer{}, freedError(address)
+		return Buffer{}, newFreedError(address)
 	}
 	return b, nil
 }
@@ -129,7 +129,7 @@ func (a *addresses) indexOrBuild() *addressIndex {
 func (a *addresses) build() {
 	for _, b := range a.heap.liveBlocks() {
 		a.index.insert(Buffer{Memory{
-			pool: a.pool, handle: b.Handle, start: a.heap.segments.start(b.Block),
+			pool: a.pool, handle: b.Handle, start: a.heap.segments.blockStart(b.Block),
 			extent: newExtent(b.Size, b.Stream),
 		}})
 	}
@@ -147,7 +147,7 @@ func (a *addresses) recordFree(b alloc.Block) {
 	if !a.isBuilt {
 		return
 	}
-	buffer, isFound := a.index.find(uintptr(a.heap.segments.start(b)))
+	buffer, isFound := a.index.find(uintptr(a.heap.segments.blockStart(b)))
 	if isFound && buffer.memory.handle == b.Handle {
 		a.index.remove(buffer)
 	}

@@ -34,7 +34,7 @@ func (i Interop) SetIdle(idle bool) {
 	rt := i.rt
 	rt.adoptedIdle.Store(idle)
 	if idle {
-		rt.captures.forget() // all captures have ended
+		rt.captures.clearAdopted() // all captures have ended
 	}
 }
 

@@ -110,7 +110,7 @@ func (a *AdoptedCommunicator) Register(ctx context.Context, p *Pool) error {
 	if err := a.agree(ctx, p, pending); err != nil {
 		return err
 	}
-	err = a.rt.captures.runOutside(ctx, exchange, func() error {
+	err = a.rt.captures.runWithoutCapture(ctx, exchange, func() error {
 		return a.registerAll(ctx, p, pending)
 	})
 	if err != nil && a.failed == nil {

@@ -58,8 +58,8 @@ func (h *history) EventAt(position uint64) (event.Event, bool) {
 	return e, isKnown
 }
 
-// noteAgreed records that histories agree up to a position, unless g lacks ranks of the domain.
-func (h *history) noteAgreed(agreed []agreement.AgreedPrefix, g *roster) {
+// recordAgreed records that histories agree up to a position, unless g lacks ranks of the domain.
+func (h *history) recordAgreed(agreed []agreement.AgreedPrefix, g *roster) {
 	if h.domain == nil || !g.contains(&h.domain.roster) {
 		return
 	}
@@ -173,14 +173,14 @@ func (c *comparison) recordOutcome(outcome *agreement.Outcome) error {
 		c.comm.Abort(err)
 		return c.life.awaitFault(c.comm.Cause())
 	}
-	c.noteAgreed(outcome)
+	c.recordAgreed(outcome)
 	return nil
 }
 
-func (c *comparison) noteAgreed(outcome *agreement.Outcome) {
+func (c *comparison) recordAgreed(outcome *agreement.Outcome) {
 	c.agreed.Add(1)
 	for _, p := range c.rt.registry.allPools() {
-		p.history.noteAgreed(outcome.Agreed, &c.roster)
+		p.history.recordAgreed(outcome.Agreed, &c.roster)
 	}
 }
 
@@ -219,7 +219,7 @@ func (c *comparison) compareInBackground() error {
 		c.comm.Abort(err) // the next call of the program returns the error
 		return err
 	}
-	c.noteAgreed(outcome)
+	c.recordAgreed(outcome)
 	return nil
 }
 

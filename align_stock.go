@@ -127,18 +127,18 @@ func (a *aligner) realignWith(ctx context.Context, all []rankInventory, pools []
 	var changedPools []*Pool
 	removedSegments := map[*Pool][]*segment{}
 	for _, p := range pools {
-		inventories := poolInventories(p.id, all)
+		inventories := collectInventories(p.id, all)
 		if inventories == nil {
 			continue
 		}
 		p.realigner.markSuspect(nil)
 		layout, conflict := alloc.CommonLayout(allocInventories(inventories))
 		if conflict != nil {
-			errs = append(errs, &realignError{a.conflictError(p, conflict)})
+			errs = append(errs, &realignError{a.newConflictError(p, conflict)})
 			continue
 		}
 		removedSegments[p] = p.realigner.rebuild(&a.roster, layout, inventories)
-		if removesSegment(layout, inventories) {
+		if hasRemovedSegment(layout, inventories) {
 			changedPools = append(changedPools, p)
 		}
 	}
@@ -172,8 +172,8 @@ func (a *aligner) resolveFaults(all []rankInventory) {
 	}
 }
 
-// poolInventories returns nil if no rank wants a realignment of the pool or some rank lacks it.
-func poolInventories(pool uint64, all []rankInventory) []poolInventory {
+// collectInventories returns nil if no rank wants a realignment of the pool or some rank lacks it.
+func collectInventories(pool uint64, all []rankInventory) []poolInventory {
 	var inventories []poolInventory
 	isWanted := false
 	for _, inventory := range all {
@@ -198,7 +198,7 @@ func allocInventories(inventories []poolInventory) []alloc.Inventory {
 	return all
 }
 
-func removesSegment(layout alloc.Arrangement, inventories []poolInventory) bool {
+func hasRemovedSegment(layout alloc.Arrangement, inventories []poolInventory) bool {
 	for _, s := range inventories {
 		for ordinal, extent := range s.Segments {
 			if extent.Bytes > 0 && layout.Segments[ordinal].Bytes == 0 {
@@ -227,7 +227,7 @@ func (a *aligner) unmapRemoved(
 	return errors.Join(errs...)
 }
 
-func (a *aligner) conflictError(p *Pool, c *alloc.Conflict) error {
+func (a *aligner) newConflictError(p *Pool, c *alloc.Conflict) error {
 	d := &DivergenceError{
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,
 		Pool: p.rt.registry.poolName(p.id), PoolID: p.id, Deviant: []int{}, Why: "live block",

@@ -30,7 +30,7 @@ func LocalRanks(name string) (int, error) {
 	return 0, nil
 }
 
-func automatic() driver.Backend {
+func firstAvailableBackend() driver.Backend {
 	for _, b := range backends {
 		if a, ok := b.(driver.Availability); !ok || a.Available() == nil {
 			return b

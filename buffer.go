@@ -40,7 +40,7 @@ func newExtent(bytes int64, stream alloc.Stream) extent {
 func (e extent) bytes() int64         { return int64(e &^ hostFlag >> streamNumberBits) }
 func (e extent) stream() alloc.Stream { return alloc.Stream(e & (1<<streamNumberBits - 1)) }
 
-func (e extent) onOtherStream(current alloc.Stream) bool {
+func (e extent) isOnOtherStream(current alloc.Stream) bool {
 	stream := e.stream()
 	return stream != current && stream != untracked
 }
@@ -134,7 +134,7 @@ func (m Memory) Slice(offset, bytes int64) (Memory, error) {
 // Address returns the address of the first byte.
 func (m Memory) Address() uintptr { return uintptr(m.start) }
 
-func (m Memory) tracked() bool { return m.pool != nil && m.extent.stream() != untracked }
+func (m Memory) isTracked() bool { return m.pool != nil && m.extent.stream() != untracked }
 
 // Pool returns the memory's pool, or nil.
 func (m Memory) Pool() *Pool { return m.pool }

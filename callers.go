@@ -70,9 +70,9 @@ func unlockAndRefuse(p *Pool) error {
 	return errPoolChanging
 }
 
-// refuse makes further calls fail and waits for those in progress. It readmits calls if the context
-// ends first.
-func refuse(ctx context.Context, calls *spin.Gate) error {
+// refuseCalls makes further calls fail and waits for those in progress. It readmits calls if the
+// context ends first.
+func refuseCalls(ctx context.Context, calls *spin.Gate) error {
 	calls.Close()
 	if err := poll(ctx, calls.Empty); err != nil {
 		calls.Open()

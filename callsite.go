@@ -23,7 +23,7 @@ func (all *callSites) number(text string) uint32 {
 }
 
 func (all *callSites) callerSite() uint32 {
-	pc := caller()
+	pc := callerPC()
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if number, known := all.names.Index(pc); known || pc == 0 {
@@ -44,8 +44,8 @@ func (all *callSites) text(site uint32) string {
 
 const callerDepth = 16
 
-// caller returns the innermost frame outside this package, or 0.
-func caller() uintptr {
+// callerPC returns the innermost frame outside this package, or 0.
+func callerPC() uintptr {
 	var pcs [callerDepth]uintptr
 	n := runtime.Callers(3, pcs[:])
 	for _, pc := range pcs[:n] {

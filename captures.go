@@ -32,12 +32,12 @@ func (c *captures) share() { sharedCaptures.Store(c, nil) }
 
 func (c *captures) unshare() { sharedCaptures.Delete(c) }
 
-// runOutside runs step only if no rank is capturing a stream. Otherwise, all ranks return
+// runWithoutCapture runs step only if no rank is capturing a stream. Otherwise, all ranks return
 // ErrCapturing. All ranks must call it.
-func (c *captures) runOutside(
+func (c *captures) runWithoutCapture(
 	ctx context.Context, exchange agreement.Exchange, step func() error,
 ) error {
-	isCapturing, release := c.postpone()
+	isCapturing, release := c.delayCaptures()
 	defer release()
 	ownState := []byte{0}
 	if isCapturing {
@@ -55,8 +55,8 @@ func (c *captures) runOutside(
 	return step()
 }
 
-// postpone makes new captures wait until release is called.
-func (c *captures) postpone() (isCapturing bool, release func()) {
+// delayCaptures makes new captures wait until release is called.
+func (c *captures) delayCaptures() (isCapturing bool, release func()) {
 	c.mu.Lock()
 	if c.registrationCount++; c.registrationCount == 1 {
 		c.registrationsDone = make(chan struct{})
@@ -112,7 +112,7 @@ func (c *captures) isWorldCapturing(current *Stream) bool {
 
 // begin waits for registrations in progress. The new capture counts until end.
 func (c *captures) begin() error {
-	return c.afterRegistrations("beginning a capture", func() { c.ownCaptureCount++ })
+	return c.runAfterRegistrations("beginning a capture", func() { c.ownCaptureCount++ })
 }
 
 func (c *captures) end() {
@@ -122,7 +122,7 @@ func (c *captures) end() {
 }
 
 func (c *captures) beginAdopted(operation string, s *Stream) error {
-	return c.afterRegistrations(operation, func() { c.setAdopted(s, true) })
+	return c.runAfterRegistrations(operation, func() { c.setAdopted(s, true) })
 }
 
 func (c *captures) updateAdopted(s *Stream, isListed bool) {
@@ -143,14 +143,14 @@ func (c *captures) setAdopted(s *Stream, isListed bool) {
 	c.adopted = list
 }
 
-func (c *captures) forget() {
+func (c *captures) clearAdopted() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.adopted = nil
 }
 
-// afterRegistrations runs step with mu held while no registration is in progress.
-func (c *captures) afterRegistrations(operation string, step func()) error {
+// runAfterRegistrations runs step with mu held while no registration is in progress.
+func (c *captures) runAfterRegistrations(operation string, step func()) error {
 	var expired <-chan time.Time
 	for {
 		c.mu.Lock()

@@ -134,7 +134,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 	case len(byKind[kindDiverged]) > 0:
 		everywhere := !all.callUnknown && len(all.missingRanks) == 0
 		if err := inq.explainDivergence(cause, everywhere, all.suspect); !errors.Is(err, cause) {
-			return all.withAdvice(err)
+			return all.addAdvice(err)
 		}
 		// The histories are the same, so report where each rank is: one may have left the group.
 		elsewhere := map[int]string{}
@@ -149,7 +149,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 				Ranks: all.lostRanks, InCall: byKind[kindDiverged][0].InCall, Members: inq.ranks,
 			}
 		case len(elsewhere) > 0:
-			return all.withAdvice(&DeadlockError{
+			return all.addAdvice(&DeadlockError{
 				InCall: byKind[kindDiverged][0].InCall, Activity: elsewhere, Members: inq.ranks,
 			})
 		}
@@ -158,7 +158,7 @@ func (inq *inquiry) selectCause(cause error, all *reports) error {
 	case len(all.lostRanks) > 0:
 		return &RankLostError{Ranks: all.lostRanks, InCall: reportOf(cause).InCall, Members: inq.ranks}
 	case len(byKind[kindLate]) > 0:
-		return all.withAdvice(inq.mergeLate(byKind[kindLate]))
+		return all.addAdvice(inq.mergeLate(byKind[kindLate]))
 	case len(byKind[kindAborted]) > 0:
 		return inq.abortedError(byKind[kindAborted])
 	case len(byKind[kindOther]) > 0:
@@ -192,7 +192,7 @@ func difference(ranks, others []int) []int {
 	})
 }
 
-func (all *reports) withAdvice(err error) error {
+func (all *reports) addAdvice(err error) error {
 	if !all.suspect {
 		return err
 	}

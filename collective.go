@@ -111,7 +111,7 @@ func (g *Group) run(ctx context.Context, s *Stream, c *collective) error {
 	if planned == nil || s.mustRecordUse(c) {
 		return g.runSlowly(ctx, s, c, planned, use)
 	}
-	if g.rt.recording.active() {
+	if g.rt.recording.isActive() {
 		g.events.submitEntered(planned, c, s, use)
 	}
 	begin := planned.submit.Begin()
@@ -161,7 +161,7 @@ func (g *Group) runSlowly(
 			return g.life.failStream(s, err)
 		}
 	}
-	if g.rt.recording.active() {
+	if g.rt.recording.isActive() {
 		g.events.submit(planned, c.site, s)
 	}
 	begin := planned.submit.Begin()
@@ -191,7 +191,7 @@ func (c *collective) enterOthers() (use otherPoolUses, err error) {
 		return use, nil
 	}
 	for i, m := range c.otherBuffers() {
-		if !c.entered(m.pool) && !slices.Contains(use.pools[:i], m.pool) {
+		if !c.hasEntered(m.pool) && !slices.Contains(use.pools[:i], m.pool) {
 			use.pools[i] = m.pool
 		}
 	}
@@ -209,7 +209,7 @@ func (u *otherPoolUses) leave() {
 	u.first.leave(u.pools[0], u.pools[1])
 }
 
-func (c *collective) entered(p *Pool) bool { return p == c.send.pool || p == c.recv.pool }
+func (c *collective) hasEntered(p *Pool) bool { return p == c.send.pool || p == c.recv.pool }
 
 // SendTagged sends count elements to a peer, which must call RecvTagged with the same tag, from 0
 // to MaxTag.

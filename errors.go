@@ -120,7 +120,7 @@ const (
 	SplitsDiffer       = driver.SplitsDiffer
 )
 
-func asAbsentError(err error) error {
+func toAbsentError(err error) error {
 	var absent *rendezvous.AbsentError
 	if !errors.As(err, &absent) {
 		return err

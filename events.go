@@ -36,7 +36,7 @@ func (o *outbox) log(e *event.Event) {
 	}
 }
 
-func (o *outbox) lacksHook() bool { return o.opts.OnEvent == nil }
+func (o *outbox) hasNoHook() bool { return o.opts.OnEvent == nil }
 
 func (o *outbox) lock() {
 	if o.pool != nil {
@@ -65,7 +65,7 @@ const initialQueue = 128
 // add returns a pointer to a new event, because copying events would double the cost. Fields that
 // common does not set may hold values of an older event.
 func (o *outbox) add() *event.Event {
-	if o.lacksHook() {
+	if o.hasNoHook() {
 		return &o.scratch
 	}
 	if o.end == len(o.events) {
@@ -124,7 +124,7 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	i := 0
 	defer func() {
 		if i < len(batch) {
-			rest = o.afterInterruption(batch[i+1:], recover())
+			rest = o.handleInterruption(batch[i+1:], recover())
 		}
 	}()
 	for {
@@ -140,9 +140,9 @@ func (o *outbox) deliverUntilPanic(batch []event.Event) (rest []event.Event) {
 	}
 }
 
-// afterInterruption handles a panic of OnEvent or, if failure is nil, runtime.Goexit. It returns
+// handleInterruption handles a panic of OnEvent or, if failure is nil, runtime.Goexit. It returns
 // the events that deliver must still deliver. After Goexit, the next delivery continues.
-func (o *outbox) afterInterruption(rest []event.Event, failure any) []event.Event {
+func (o *outbox) handleInterruption(rest []event.Event, failure any) []event.Event {
 	if failure != nil {
 		o.opts.logFault(driver.PanicError("Options.OnEvent", failure))
 		return rest
@@ -171,7 +171,7 @@ func (g *groupEvents) record(kind event.Kind) *event.Event {
 
 // release unlocks Group.state and delivers events. The caller must not hold another lock.
 func (g *groupEvents) release() {
-	if g.outbox.lacksHook() {
+	if g.outbox.hasNoHook() {
 		g.state.Unlock()
 		return
 	}
@@ -183,7 +183,7 @@ func (g *groupEvents) release() {
 }
 
 func (g *groupEvents) deliver() {
-	if g.rt.recording.active() {
+	if g.rt.recording.isActive() {
 		g.state.Lock()
 		g.release()
 	}
@@ -193,7 +193,7 @@ func (g *groupEvents) deliver() {
 func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 	at := g.rt.sites.text(site)
 	g.state.Lock()
-	if box := &g.outbox; box.lacksHook() {
+	if box := &g.outbox; box.hasNoHook() {
 		if box.trace != nil {
 			box.trace.RecordCollective(box.common.Group, box.number, c.described, uint32(s.number), at)
 		}
@@ -210,7 +210,7 @@ func (g *groupEvents) submit(c *collective, site uint32, s *Stream) {
 // submitEntered is for a call that has entered pools, which it leaves if OnEvent calls
 // runtime.Goexit.
 func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v poolUse) {
-	if g.outbox.lacksHook() {
+	if g.outbox.hasNoHook() {
 		g.submit(p, c.site, s)
 		return
 	}
@@ -226,7 +226,7 @@ func (g *groupEvents) submitEntered(p, c *collective, s *Stream, v poolUse) {
 
 // recordValue requires that the caller holds Group.state.
 func (g *groupEvents) recordValue(v *event.Event) {
-	if !g.rt.recording.active() {
+	if !g.rt.recording.isActive() {
 		return
 	}
 	e := g.record(v.Kind)
@@ -238,7 +238,7 @@ func (g *groupEvents) recordValue(v *event.Event) {
 // recordFault delivers on a goroutine for which Close does not wait, because OnEvent may call
 // Close.
 func (g *groupEvents) recordFault(cause error) {
-	if !g.rt.recording.active() || cause == nil || errors.Is(cause, ErrClosed) {
+	if !g.rt.recording.isActive() || cause == nil || errors.Is(cause, ErrClosed) {
 		return
 	}
 	g.state.Lock()
@@ -261,7 +261,7 @@ type poolEvents struct {
 
 // release unlocks Pool.mu and delivers events. The caller must not hold another lock.
 func (p *poolEvents) release() {
-	if !p.outbox.lacksHook() {
+	if !p.outbox.hasNoHook() {
 		p.releaseAndDeliver()
 		return
 	}
@@ -341,11 +341,11 @@ func (p *poolEvents) setCommon(e *event.Event, site uint32) {
 
 // record queues an event outside the history. The caller must hold mu.
 func (p *poolEvents) record(e event.Event) {
-	if !p.rt.recording.active() {
+	if !p.rt.recording.isActive() {
 		return
 	}
 	box := &p.outbox
-	if box.lacksHook() {
+	if box.hasNoHook() {
 		p.collectToTrace()
 	} else {
 		p.collect()
@@ -360,7 +360,7 @@ func (p *poolEvents) record(e event.Event) {
 
 // recordUse requires that the caller holds mu, as do recordWindow and recordRestart.
 func (p *poolEvents) recordUse(handle alloc.Handle, s *Stream) {
-	if !p.rt.recording.active() {
+	if !p.rt.recording.isActive() {
 		return
 	}
 	if b, err := p.core.Live(handle); err == nil {
@@ -379,7 +379,7 @@ func (p *poolEvents) recordWindow(kind event.Kind, s *segment, g *Group) {
 
 // recordScope requires that the caller holds no lock.
 func (p *poolEvents) recordScope(kind event.Kind, g *Group) {
-	if !p.rt.recording.active() {
+	if !p.rt.recording.isActive() {
 		return
 	}
 	e := event.Event{Kind: kind, Segment: -1}
@@ -403,7 +403,7 @@ func (p *poolEvents) deliver() {
 
 // deliverAll requires that the caller holds no lock.
 func deliverAll(rt *Runtime) {
-	if !rt.recording.active() {
+	if !rt.recording.isActive() {
 		return
 	}
 	for _, p := range rt.registry.allPools() {

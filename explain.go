@@ -45,7 +45,7 @@ func (pl *planner) explain(
 	where := pl.locations(&call).where
 	e := Explanation{Operation: op.String()}
 	if op.UsesWindows() && !pl.rt.captures.isAnyCapturing(nil) {
-		e.Registers = send.registersWith(pl.group) || recv.registersWith(pl.group)
+		e.Registers = send.needsRegistration(pl.group) || recv.needsRegistration(pl.group)
 		if call.SendWindow == nil && call.Count > 0 &&
 			pl.canRegister(send.pool) && pl.canRegister(recv.pool) {
 			call.SendWindow, call.RecvWindow = futureWindow{}, futureWindow{}

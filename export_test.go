@@ -59,7 +59,7 @@ func Undelivered(rt *Runtime) (count uint64) {
 func Releasing(p *Pool) (count int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.segments.mapped() {
+	for _, s := range p.segments.mappedSegments() {
 		if s.releasing {
 			count++
 		}
@@ -87,7 +87,7 @@ func Live(p *Pool) (blocks []alloc.Block) {
 // HoldRegistration simulates a registration in another goroutine that lasts until release is
 // called.
 func HoldRegistration(rt *Runtime) (release func()) {
-	_, release = rt.captures.postpone()
+	_, release = rt.captures.delayCaptures()
 	return release
 }
 
@@ -136,7 +136,7 @@ func FreeLive(rt *Runtime) {
 func FreeAll(p *Pool) {
 	p.mu.Lock()
 	var live []Buffer
-	for s := range p.heap.liveCounts() {
+	for s := range p.heap.countLiveBlocks() {
 		for b := range p.core.Blocks(s.ordinal) {
 			if b.State == alloc.Live {
 				live = append(live, Buffer{Memory{pool: p, handle: b.Handle}})

@@ -131,7 +131,7 @@ func (s *Stream) pin(m Memory) (bool, error) {
 	return true, err
 }
 
-func (s *Stream) noteUntracked(p *Pool) {
+func (s *Stream) addUntrackedPool(p *Pool) {
 	if p == nil || !s.capturing.Load() {
 		return
 	}

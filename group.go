@@ -81,7 +81,7 @@ func (g *Group) Split(ctx context.Context, color, key int) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	ranks, rank := subgroup(all, g.ranks, g.rank, int64(color))
+	ranks, rank := selectSubgroup(all, g.ranks, g.rank, int64(color))
 	id := fmt.Sprintf("%s%s/%d.%d", splitPrefix, g.fullID, g.splitCount, color)
 	limit := driver.NewLimit(g.Timeout())
 	sub, err := g.rt.connect(ctx, roster{fullID: id, ranks: ranks, rank: rank, limit: limit})
@@ -130,8 +130,8 @@ func exchangeColors(ctx context.Context, g *Group, color, key int64) ([][2]int64
 	return all, nil
 }
 
-// subgroup also returns this rank's index among the selected ranks.
-func subgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
+// selectSubgroup also returns this rank's index among the selected ranks.
+func selectSubgroup(all [][2]int64, parent []int, me int, color int64) (ranks []int, rank int) {
 	var selected []int
 	for r := range all {
 		if all[r][0] == color {
@@ -260,7 +260,8 @@ func (g *Group) SetPath(ctx context.Context, c PathChoice) error {
 		return fmt.Errorf("setting the path of group %s: %w", g.id, err)
 	}
 	previous := g.router.choice.Swap(int32(c))
-	err := g.rt.captures.runOutside(ctx, g.comparison.exchangeOn(driver.LaneControl), func() error {
+	exchange := g.comparison.exchangeOn(driver.LaneControl)
+	err := g.rt.captures.runWithoutCapture(ctx, exchange, func() error {
 		return g.router.prepare(ctx)
 	})
 	if err != nil {

@@ -78,7 +78,7 @@ func (s *groupSuspender) suspend(ctx context.Context) (Suspension, error) {
 		return Suspension{}, nil
 	}
 	s.setState(poolSuspending)
-	isCapturing, permitCaptures := g.rt.captures.postpone()
+	isCapturing, permitCaptures := g.rt.captures.delayCaptures()
 	defer permitCaptures()
 	err := s.compareAndPrepare(ctx, "suspend group", func() error {
 		return s.prepareSuspend(ctx, comm, isCapturing)

@@ -116,7 +116,7 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 		return err
 	}
 	canTake := func(number alloc.Stream) bool {
-		stream := h.streams.byNumber(number)
+		stream := h.streams.find(number)
 		return !stream.mayBeGone() && !stream.inCapture()
 	}
 	waitedFor := map[alloc.Stream]bool{}
@@ -125,7 +125,7 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 			return nil
 		}
 		waitedFor[number] = true
-		e, err := h.streams.byNumber(number).recordEvent()
+		e, err := h.streams.find(number).recordEvent()
 		switch {
 		case errors.Is(err, ErrClosed):
 			return nil // a closed stream has no unfinished work
@@ -144,7 +144,7 @@ func (h *heap) takeFromOtherStreams(s *Stream, bytes int64, err error) error {
 }
 
 func (h *heap) liveBlocks() (live []alloc.View) {
-	for _, s := range h.segments.mapped() {
+	for _, s := range h.segments.mappedSegments() {
 		for b := range h.core.Blocks(s.ordinal) {
 			if b.State == alloc.Live {
 				live = append(live, b)
@@ -154,7 +154,7 @@ func (h *heap) liveBlocks() (live []alloc.View) {
 	return live
 }
 
-func (h *heap) liveCounts() map[*segment]int {
+func (h *heap) countLiveBlocks() map[*segment]int {
 	counts := map[*segment]int{}
 	for _, b := range h.liveBlocks() {
 		counts[h.segments.list[b.Segment]]++

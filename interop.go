@@ -171,14 +171,14 @@ func (Interop) WindowHandle(
 
 // Pending reports whether Pool.Register would register memory or realign the pool after a fault.
 func (Interop) Pending(p *Pool, g *Group) bool {
-	return g != nil && Memory{pool: p}.registersWith(g)
+	return g != nil && Memory{pool: p}.needsRegistration(g)
 }
 
 // Registers reports whether a collective would first register memory or realign a pool, and
 // therefore wait for other ranks.
 func (Interop) Registers(g *Group, op Operation, send, recv Memory, s *Stream) bool {
 	return g != nil && op.UsesWindows() &&
-		(send.registersWith(g) || recv.registersWith(g)) && (s == nil || !s.inCapture())
+		(send.needsRegistration(g) || recv.needsRegistration(g)) && (s == nil || !s.inCapture())
 }
 
 // Call contains the arguments of Interop.Do.

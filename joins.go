@@ -228,7 +228,7 @@ func (g *Group) agreeOnSettings(ctx context.Context) (hasSuspectPools bool, err 
 func tuningTableFor(name string, info driver.Info, ranks int) (*tuning.Table, error) {
 	if name == "" {
 		file, err := TuningFile(info.Name, ranks)
-		if err == nil && exists(file) {
+		if err == nil && fileExists(file) {
 			name = file
 		}
 	}

@@ -84,7 +84,7 @@ func planList(
 				return nil, g.life.failStream(s, err)
 			}
 		}
-		if g.rt.recording.active() {
+		if g.rt.recording.isActive() {
 			g.events.submit(p, calls[i].site, s)
 		}
 	}

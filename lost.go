@@ -183,7 +183,7 @@ func toRankError(err error) error {
 	if errors.As(err, &ended) {
 		return newRankLostError("meeting all ranks", []*rendezvous.EndedError{ended})
 	}
-	return asAbsentError(err)
+	return toAbsentError(err)
 }
 
 // localWorld implements rankWatcher for ranks of one process, which end together.

@@ -42,7 +42,7 @@ const (
 	QuantNone     = driver.QuantNone
 	QuantStatic   = driver.QuantStatic   // one given scale
 	QuantPerRow   = driver.QuantPerRow   // a computed scale per row
-	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements; Hidden must be a multiple
+	QuantPerGroup = driver.QuantPerGroup // a computed scale per 128 elements, which divide Hidden
 )
 
 func (a *NormArgs) output() Memory {

@@ -278,7 +278,7 @@ func (l CheckLevel) resolve(free bool) CheckLevel {
 
 func chosenBackend(name string) (driver.Backend, error) {
 	if name == "auto" {
-		return automatic(), nil
+		return firstAvailableBackend(), nil
 	}
 	var names []string
 	for _, b := range backends {
@@ -293,7 +293,7 @@ func chosenBackend(name string) (driver.Backend, error) {
 
 func closeTimeout(timeout time.Duration) time.Duration { return 2 * timeout }
 
-func asTimeoutError(err error, timeout time.Duration) error {
+func toTimeoutError(err error, timeout time.Duration) error {
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*TimeoutError)) {
 		return err
 	}

@@ -73,7 +73,7 @@ type router struct {
 
 // prepare prepares the group for the paths of its calls. All ranks must call it.
 func (r *router) prepare(ctx context.Context) error {
-	if levels, ok := r.comm.(driver.TwoLevels); ok && r.takesTwoLevels() {
+	if levels, ok := r.comm.(driver.TwoLevels); ok && r.canTakeTwoLevels() {
 		if err := levels.UseTwoLevels(ctx); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (r *router) prepare(ctx context.Context) error {
 	return r.useWindows(ctx)
 }
 
-func (r *router) takesTwoLevels() bool {
+func (r *router) canTakeTwoLevels() bool {
 	choice := PathChoice(r.choice.Load())
 	return choice == PathTwoLevel ||
 		choice != PathPlain && choice != PathWindow && r.tuning.TakesTwoLevels(r.shape)
@@ -89,13 +89,13 @@ func (r *router) takesTwoLevels() bool {
 
 func (r *router) useWindows(ctx context.Context) error {
 	lazy, ok := r.comm.(driver.LazyWindows)
-	if !ok || !r.takesWindows() {
+	if !ok || !r.canTakeWindows() {
 		return nil
 	}
 	return lazy.UseWindows(ctx)
 }
 
-func (r *router) takesWindows() bool {
+func (r *router) canTakeWindows() bool {
 	switch PathChoice(r.choice.Load()) {
 	case PathWindow:
 		return true

@@ -90,7 +90,7 @@ func (pl *planner) cachedPlan(c *collective) *collective {
 		(c.splits != p.splits || c.norm != p.norm) && !p.sameSplitsAndNorm(c) {
 		return nil
 	}
-	if frees := c.freeCount(); frees != atomic.LoadUint64(&p.frees) && !p.stillLive(frees) {
+	if frees := c.freeCount(); frees != atomic.LoadUint64(&p.frees) && !p.areBuffersLive(frees) {
 		return nil
 	}
 	return p
@@ -119,8 +119,8 @@ func (c *collective) freeCount() (frees uint64) {
 	return frees
 }
 
-// stillLive stores frees in c.frees if all buffers of the call are live.
-func (c *collective) stillLive(frees uint64) bool {
+// areBuffersLive stores frees in c.frees if all buffers of the call are live.
+func (c *collective) areBuffersLive(frees uint64) bool {
 	for _, m := range c.buffers() {
 		if m.pool == nil {
 			continue
@@ -163,8 +163,8 @@ func (pl *planner) validatedCopy(c *collective) (*collective, error) {
 	return p, nil
 }
 
-// cacheable is false if the plan would keep Go slices reachable.
-func (c *collective) cacheable() bool {
+// isCacheable is false if the plan would keep Go slices reachable.
+func (c *collective) isCacheable() bool {
 	if c.arrived != nil {
 		return false
 	}
@@ -228,7 +228,7 @@ func (pl *planner) prepare(ctx context.Context, c *collective, s *Stream) error 
 		pl.clocks.addMeters(c, call.Path)
 	}
 	// If memory is still pending, the next call may register it.
-	if registered && c.cacheable() && !c.hasPending(pl.windows) {
+	if registered && c.isCacheable() && !c.hasPending(pl.windows) {
 		pl.plans[c.planSlot(c.weight())].Store(c)
 	}
 	return nil
@@ -262,7 +262,7 @@ func (pl *planner) realignPools(ctx context.Context, c *collective, registered b
 				"Pool.Register before the capture: %w", ErrCapturing)
 		}
 		register := m.pool.Register
-		if c.entered(m.pool) {
+		if c.hasEntered(m.pool) {
 			register = m.pool.registrar.registerInCall
 		}
 		if err := cmp.Or(register(ctx, pl.group), context.Cause(ctx)); err != nil {
@@ -337,7 +337,7 @@ func (pl *planner) register(
 		return false, nil
 	}
 	for _, m := range [...]Memory{c.send, c.recv} {
-		if !m.registersWith(pl.group) {
+		if !m.needsRegistration(pl.group) {
 			continue
 		}
 		err := m.pool.registrar.registerInCall(ctx, pl.group)
@@ -352,7 +352,7 @@ func (pl *planner) register(
 	return true, nil
 }
 
-func (m Memory) registersWith(g *Group) bool {
+func (m Memory) needsRegistration(g *Group) bool {
 	p := m.pool
 	if p == nil {
 		return false

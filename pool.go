@@ -97,7 +97,7 @@ func (rt *Runtime) NewPool(o PoolOptions) (*Pool, error) {
 func (p *Pool) connect() {
 	rt, mu := p.rt, &p.mu
 	p.events = poolEvents{
-		active: rt.recording.active(), mu: mu, rt: rt, core: p.core, ledger: p.ledger,
+		active: rt.recording.isActive(), mu: mu, rt: rt, core: p.core, ledger: p.ledger,
 	}
 	p.events.outbox.opts, p.events.outbox.pool = &rt.opts, mu
 	p.events.outbox.common.Rank = int32(rt.rank)
@@ -186,7 +186,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 		p.ledger.AppendWithoutSite(
 			event.KindAlloc, p.core.Owner(), block.Segment, block.Offset, block.Size, bytes)
 	} else {
-		p.noteAllocAt(block, bytes, site)
+		p.recordAllocAt(block, bytes, site)
 	}
 	if p.events.active {
 		p.addresses.recordAlloc(b)
@@ -197,7 +197,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 	return b, nil
 }
 
-func (p *Pool) noteAllocAt(block alloc.Block, bytes int64, site uint32) {
+func (p *Pool) recordAllocAt(block alloc.Block, bytes int64, site uint32) {
 	p.ledger.Append(&event.Event{
 		Kind: event.KindAlloc, Stream: p.core.Owner(), Segment: block.Segment,
 		Offset: block.Offset, Size: block.Size, Requested: bytes,
@@ -355,7 +355,7 @@ func (p *Pool) Segments() iter.Seq[SegmentEvent] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []SegmentEvent
-	for _, s := range p.segments.mapped() {
+	for _, s := range p.segments.mappedSegments() {
 		all = append(all, p.segments.newSegmentEvent(s))
 	}
 	return slices.Values(all)
@@ -379,14 +379,14 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	defer p.events.deliver()
 	p.suspender.addCloseCalls(1)
 	defer p.suspender.addCloseCalls(-1)
-	err := refuse(ctx, &p.calls)
+	err := refuseCalls(ctx, &p.calls)
 	if err == nil {
 		if err = cmp.Or(p.suspender.awaitStateChange(ctx), wait(ctx)); err != nil {
 			p.calls.Open()
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("closing a pool: %w", asTimeoutError(err, p.rt.opts.Timeout))
+		return fmt.Errorf("closing a pool: %w", toTimeoutError(err, p.rt.opts.Timeout))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -396,14 +396,14 @@ func (p *Pool) closeAfter(wait func(context.Context) error) error {
 	p.segments.closed, p.segments.refusing = true, true
 	p.suspender.state.Store(poolOpen)
 	var errs []error
-	for _, s := range p.segments.mapped() {
+	for _, s := range p.segments.mappedSegments() {
 		errs = append(errs, p.registrar.deregister(s))
 	}
 	for _, g := range p.rt.registry.allGroups() {
 		g.windows.dropPool(p)
 	}
 	p.rt.registry.removePool(p)
-	return joinWithoutDuplicates(append(errs, p.segments.close(p.heap.liveCounts()))...)
+	return joinWithoutDuplicates(append(errs, p.segments.close(p.heap.countLiveBlocks()))...)
 }
 
 func (p *Pool) isClosed() bool {

@@ -108,7 +108,7 @@ func (r *realigner) rebuild(
 	for len(segments.list) < len(arrangement.Segments) {
 		segments.list = append(segments.list, nil)
 	}
-	for _, s := range segments.mapped() {
+	for _, s := range segments.mappedSegments() {
 		s.stream = 0
 		s.releasing = s.releasing || arrangement.Segments[s.ordinal].Bytes == 0
 	}
@@ -151,7 +151,7 @@ func (r *realigner) deregisterReleasing() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
-	for _, s := range r.heap.segments.mapped() {
+	for _, s := range r.heap.segments.mappedSegments() {
 		if s.releasing {
 			errs = append(errs, r.heap.registrar.deregister(s))
 		}

@@ -155,7 +155,8 @@ func (r *registrar) registerSegments(
 	ctx context.Context, m *membership, segments []*segment,
 ) error {
 	g := m.group
-	err := r.rt.captures.runOutside(ctx, g.comparison.exchangeOn(driver.LaneControl), func() error {
+	exchange := g.comparison.exchangeOn(driver.LaneControl)
+	err := r.rt.captures.runWithoutCapture(ctx, exchange, func() error {
 		for _, s := range segments {
 			if err := r.registerSegment(ctx, m, s); err != nil {
 				return err

@@ -244,7 +244,7 @@ func (rt *Runtime) close(ctx context.Context) error {
 	groups, pools := rt.registry.allGroups(), rt.registry.allPools()
 	errs := rt.streams.close()
 	for i, err := range errs {
-		errs[i] = asTimeoutError(err, rt.opts.Timeout)
+		errs[i] = toTimeoutError(err, rt.opts.Timeout)
 	}
 	for _, g := range slices.Backward(groups) {
 		errs = append(errs, g.Close())

@@ -35,7 +35,7 @@ func (p *Pool) Begin(g *Group) *Scope {
 }
 
 func beginGroupScope(p *Pool, g *Group) (*membership, error) {
-	if p.rt.recording.active() {
+	if p.rt.recording.isActive() {
 		p.events.recordScope(event.KindScopeBegin, g)
 	}
 	if g != nil && g.rt == p.rt {
@@ -89,7 +89,7 @@ func (s *Scope) End(ctx context.Context) error {
 		return err
 	}
 	s.hasEnded = true
-	if s.pool.rt.recording.active() {
+	if s.pool.rt.recording.isActive() {
 		s.pool.events.recordScope(event.KindScopeEnd, s.group)
 	}
 	if s.membership == nil || !s.membership.hasPending.Load() {

@@ -86,11 +86,11 @@ func (t *segmentTable) add(memory driver.Segment, ordinal int32, bytes int64, st
 		t.newSegmentEvent(s))
 }
 
-func (t *segmentTable) start(b alloc.Block) unsafe.Pointer {
+func (t *segmentTable) blockStart(b alloc.Block) unsafe.Pointer {
 	return unsafe.Add(t.list[b.Segment].start, b.Offset)
 }
 
-func (t *segmentTable) mapped() []*segment {
+func (t *segmentTable) mappedSegments() []*segment {
 	var all []*segment
 	for _, s := range t.list {
 		if s != nil {
@@ -165,7 +165,7 @@ func panicIfClosedTwice(err error) error {
 // All segments must have been deregistered.
 func (t *segmentTable) close(live map[*segment]int) error {
 	var errs []error
-	for _, s := range t.mapped() {
+	for _, s := range t.mappedSegments() {
 		if live[s] > 0 {
 			errs = append(errs, s.memory.Keep())
 		} else {

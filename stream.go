@@ -120,7 +120,7 @@ func (s *Stream) Host(work func()) error {
 // Record sets the event's point to the end of the work queued so far. During another library's
 // capture, it returns ErrCapturing.
 func (s *Stream) Record(e *Event) error {
-	if !e.valid() {
+	if !e.isValid() {
 		return invalid("recording a nil or zero event")
 	}
 	if !s.capturing.Load() && s.isCapturing() {
@@ -134,7 +134,7 @@ func (s *Stream) Record(e *Event) error {
 // before the point has failed, this stream fails with the same error. The event may belong to
 // another Runtime with the same backend.
 func (s *Stream) Wait(e *Event) error {
-	if !e.valid() {
+	if !e.isValid() {
 		return invalid("waiting for a nil or zero event")
 	}
 	return s.queue.Wait(e.mark)
@@ -142,7 +142,7 @@ func (s *Stream) Wait(e *Event) error {
 
 // WaitOnly is Wait, but ignores failures of the work before the point.
 func (s *Stream) WaitOnly(e *Event) error {
-	if !e.valid() {
+	if !e.isValid() {
 		return invalid("waiting for a nil or zero event")
 	}
 	return s.queue.WaitIgnoringErrors(e.mark)
@@ -183,7 +183,7 @@ func (l *streamList) all() []*Stream {
 	return l.list[:len(l.list):len(l.list)]
 }
 
-func (l *streamList) byNumber(number alloc.Stream) *Stream {
+func (l *streamList) find(number alloc.Stream) *Stream {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.list[number]
@@ -289,7 +289,7 @@ func (s *Stream) checkAndUse(a, b Memory) error {
 
 func (s *Stream) mustRecordUse(c *collective) bool {
 	return s.capturing.Load() || c.norm != nil ||
-		c.send.extent.onOtherStream(s.number) || c.recv.extent.onOtherStream(s.number)
+		c.send.extent.isOnOtherStream(s.number) || c.recv.extent.isOnOtherStream(s.number)
 }
 
 // useBoth records that this stream uses a and b, to prevent their reuse or to pin them in a
@@ -302,15 +302,15 @@ func (s *Stream) useBoth(a, b Memory) error {
 // without waiting for the work.
 func (s *Stream) useAgain(a, b Memory) {
 	for _, m := range [...]Memory{a, b} {
-		if m.tracked() && m.extent.stream() != s.number {
+		if m.isTracked() && m.extent.stream() != s.number {
 			m.pool.uses.renewUse(m, s)
 		}
 	}
 }
 
 func (s *Stream) use(m Memory) error {
-	if !m.tracked() {
-		s.noteUntracked(m.pool)
+	if !m.isTracked() {
+		s.addUntrackedPool(m.pool)
 		return nil
 	}
 	if s.capturing.Load() {

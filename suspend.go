@@ -128,7 +128,7 @@ func (s *suspender) timeout() time.Duration {
 func (s *suspender) release(
 	ctx context.Context, held []*segment, busy error, committed *bool,
 ) (released Suspension, err error) {
-	capturing, permitCaptures := s.pool.rt.captures.postpone()
+	capturing, permitCaptures := s.pool.rt.captures.delayCaptures()
 	defer permitCaptures()
 	refusal := busy
 	if refusal == nil {
@@ -228,7 +228,7 @@ func (s *suspender) resume(ctx context.Context) error {
 	if begun, err := s.changeState(poolSuspended, poolResuming, poolOpen); !begun {
 		return err
 	}
-	mapped, err := s.mapAgain(ctx)
+	mapped, err := s.remap(ctx)
 	if !mapped {
 		s.state.Store(poolSuspended)
 		return err
@@ -240,9 +240,9 @@ func (s *suspender) resume(ctx context.Context) error {
 	return err
 }
 
-// mapAgain reports whether it has mapped this rank's memory, which requires that all ranks agree
+// remap reports whether it has mapped this rank's memory, which requires that all ranks agree
 // and have enough memory, unless the domain has failed.
-func (s *suspender) mapAgain(ctx context.Context) (mapped bool, err error) {
+func (s *suspender) remap(ctx context.Context) (mapped bool, err error) {
 	g := s.pool.domain
 	var fault error
 	if g != nil {

@@ -27,7 +27,7 @@ func (s *suspender) listWindows() []groupWindow {
 	var windows []groupWindow
 	compareKeys := func(a, b *membership) int { return cmp.Compare(a.group.key, b.group.key) }
 	for _, m := range slices.SortedFunc(maps.Values(s.registrar.memberships), compareKeys) {
-		for _, segment := range s.segments.mapped() {
+		for _, segment := range s.segments.mappedSegments() {
 			if w := m.windows[segment]; w != nil {
 				windows = append(windows, groupWindow{m.group, segment, w})
 			}

@@ -30,7 +30,7 @@ func (r *recording) open(o *Options, rank, size int) (err error) {
 	return nil
 }
 
-func (r *recording) active() bool { return r.onEvent || r.trace != nil }
+func (r *recording) isActive() bool { return r.onEvent || r.trace != nil }
 
 // connect makes an outbox (the queue of events of a pool or group) write to the trace. It must be
 // called before other goroutines use the outbox.

@@ -50,7 +50,7 @@ func fileNamePart(device string) string {
 	return strings.Join(words, "-")
 }
 
-func exists(file string) bool {
+func fileExists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }

@@ -89,7 +89,7 @@ func (u *useTracker) recordFree(b alloc.Block, state alloc.State) error {
 func (u *useTracker) recordUseEnds() error {
 	var errs []error
 	for _, point := range u.core.EventsToRecord() {
-		useEnd, err := u.streams.byNumber(point.Stream).recordEvent()
+		useEnd, err := u.streams.find(point.Stream).recordEvent()
 		if err != nil {
 			useEnd = nil
 		}

@@ -109,7 +109,7 @@ func (v *values) combine(ctx context.Context, c valueCall) (int64, error) {
 	if c.site == 0 && (v.rt.opts.CallSites || c.operation == ValueStep) {
 		c.site = v.rt.sites.callerSite()
 	}
-	n, err := v.byName(c.name)
+	n, err := v.findOrAddName(c.name)
 	if err != nil {
 		return 0, fmt.Errorf("value %q of group %s: %w", c.name, v.id, err)
 	}
@@ -265,8 +265,8 @@ type valueName struct {
 	calls    uint64         // guarded by mu
 }
 
-// byName takes a lock only if the name is new.
-func (v *values) byName(name string) (*valueName, error) {
+// findOrAddName takes a lock only if the name is new.
+func (v *values) findOrAddName(name string) (*valueName, error) {
 	if n := v.namedValues()[name]; n != nil {
 		return n, nil
 	}

@@ -74,16 +74,16 @@ func decodeValueReport(encoded []byte) (r valueReport) {
 	if json.Unmarshal(encoded, &r) != nil {
 		return valueReport{}
 	}
-	r.Event, r.Site = printable(r.Event), printable(r.Site)
+	r.Event, r.Site = replaceUnprintable(r.Event), replaceUnprintable(r.Site)
 	r.Before = r.Before[:min(len(r.Before), maxLatestCalls)]
 	for i := range r.Before {
-		r.Before[i] = printable(r.Before[i])
+		r.Before[i] = replaceUnprintable(r.Before[i])
 	}
 	return r
 }
 
-// printable replaces characters that a terminal cannot display.
-func printable(text string) string {
+// replaceUnprintable replaces characters that a terminal cannot display.
+func replaceUnprintable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '?'
