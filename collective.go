@@ -258,7 +258,8 @@ func (g *Group) AllGatherV(
 }
 
 // ReduceScatterV combines every rank's send, which has counts[r] elements for each rank r, and
-// stores this rank's part in recv. It is like AllGatherV, but faster if send is registered.
+// stores this rank's part in recv. Counts are as in AllGatherV. On the direct path, large parts are
+// faster if send is registered.
 func (g *Group) ReduceScatterV(
 	ctx context.Context, send, recv Memory, counts []int64, t DataType, op ReduceOp, s *Stream,
 ) error {

@@ -190,7 +190,7 @@ type Call struct {
 	// Factor is the factor of PremulSum: finite, not 0, and the same on all ranks. It is 0
 	// otherwise.
 	Factor float64
-	// Root is the root or, for Send and Recv, the peer or AnySource.
+	// Root is the root or, for Send and Recv, the peer. For Recv, it may be AnySource.
 	Root int
 	Tag  int // for Send and Recv
 	// Count is the number of elements, or 0 for operations with Splits.

@@ -111,9 +111,9 @@ type Options struct {
 	// one rank of each machine for all its ranks if it is "host:port". Open only logs failures. The
 	// default is SYMMEM_HTTP. See docs/reference/live.md.
 	HTTP string
-	// UnorderedMessages permits messages (Send and Recv) to overtake collectives, on every rank.
-	// Without it, a Send and its Recv must be called between the same two collectives of their
-	// group, which the ranks check at CheckEvery.
+	// UnorderedMessages permits messages (Send and Recv) to overtake collectives. It must be the
+	// same on every rank. Without it, a Send and its Recv must be called between the same two
+	// collectives of their group, which the ranks check at CheckEvery.
 	UnorderedMessages bool
 	// CallSites records the file and line of every allocation, for error messages, in about a
 	// microsecond.

@@ -10,7 +10,7 @@ const (
 	KindSegment Kind = iota + 1 // mapping of a segment at the next free offset of the pool
 	KindAlloc                   // allocation of a block
 	KindFree                    // free of a block that can be reused at once
-	KindReturn                  // end of the uses of a block of KindPark or KindDefer
+	KindReturn                  // return of a block to the pool after KindPark or KindDefer
 	KindPark                    // free of a block that a captured graph uses
 	KindDefer                   // free of a block that other streams may still be using
 	KindTrim                    // removal of a segment
