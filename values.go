@@ -19,6 +19,7 @@ import (
 // MaxStep limits the text of a step, in bytes.
 const MaxStep = 1024
 
+// Limits on the names of values.
 const (
 	MaxValueName  = driver.MaxValueName  // in bytes
 	MaxValueNames = driver.MaxValueNames // per group
