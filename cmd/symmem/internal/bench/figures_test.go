@@ -31,7 +31,8 @@ func TestPathSlowerThanPlainExceedsBar(t *testing.T) {
 		}
 		setBaseline(&r, c.auto, map[symmem.PathChoice][]float64{symmem.PathPlain: c.plain})
 		if r.IsOverLimit() != c.wantOver {
-			t.Errorf("%s: IsOverLimit() = %v with bar %g, want %v", c.name, r.IsOverLimit(), r.Limit, c.wantOver)
+			t.Errorf("%s: IsOverLimit() = %v with bar %g, want %v",
+				c.name, r.IsOverLimit(), r.Limit, c.wantOver)
 		}
 	}
 }
