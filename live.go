@@ -116,7 +116,7 @@ type clockKey struct {
 }
 
 type clockPair struct {
-	submitClock, runClock driver.Clock
+	submitClock, runClock driver.CallTimer
 	isTimed               atomic.Bool // runClock has measurements
 }
 

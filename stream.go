@@ -140,8 +140,8 @@ func (s *Stream) Wait(e *Event) error {
 	return s.queue.Wait(e.mark)
 }
 
-// WaitOnly is Wait, but ignores failures of the work before the point.
-func (s *Stream) WaitOnly(e *Event) error {
+// WaitIgnoringErrors is Wait, but ignores failures of the work before the point.
+func (s *Stream) WaitIgnoringErrors(e *Event) error {
 	if !e.isValid() {
 		return invalid("waiting for a nil or zero event")
 	}
