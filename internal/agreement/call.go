@@ -9,7 +9,6 @@ func encodeOptionalCall(c *event.Call) []byte {
 	return event.AppendCall(nil, c)
 }
 
-// noCall is the text for a rank that reports no call.
 const noCall = "no collective"
 
 func (n Names) describeCall(value []byte) (string, error) {

@@ -7,8 +7,7 @@ import (
 	"symmem/event"
 )
 
-// Difference classifies the first event that differs between ranks. It is a guess, which is used
-// only in the report.
+// Difference guesses how the first differing event differs. Only the report uses it.
 type Difference uint8
 
 const (
@@ -20,7 +19,7 @@ const (
 	DifferenceMissingEvent
 	// DifferenceSize marks the same event with a different size.
 	DifferenceSize
-	// DifferencePlace marks the same request, satisfied from a different segment or offset.
+	// DifferencePlace marks the same request, but with a different segment or offset in the pool.
 	DifferencePlace
 	// DifferenceOrder marks two events in reverse order.
 	DifferenceOrder
@@ -28,8 +27,7 @@ const (
 	DifferenceStream
 	// DifferenceUnrelatedEvent marks events that have nothing in common.
 	DifferenceUnrelatedEvent
-	// DifferenceHeldBlock marks a block that all ranks freed, but that only some ranks could reuse
-	// immediately.
+	// DifferenceHeldBlock marks a block that all ranks freed but only some can reuse at once.
 	DifferenceHeldBlock
 )
 
@@ -46,8 +44,8 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence describes how the deviant ranks differ from the usual ranks (those with the most
-// frequent variant).
+// sentence describes the difference between deviant ranks and the usual ranks, those with the most
+// frequent variant.
 func (d Difference) sentence(n Names, deviant, usual []int) string {
 	have := chooseVerb(deviant, "has", "have")
 	a, b := n.shortRanks(deviant), n.shortRanks(usual)
@@ -80,8 +78,8 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify compares the most frequent variant with the first one that deviates from it. The details
-// in events hold the digests of the requests, starting at the differing event.
+// classify compares the most frequent variant with the first that deviates from it. Details in
+// events hold digests of the requests from the differing event on.
 func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
@@ -117,9 +115,9 @@ func (d *DivergenceError) freesSameBlock() bool {
 	return len(d.Variants) > 1
 }
 
-// classifyByAlignment compares the lists of requests in four ways: as if the deviant ranks had
-// changed, added, omitted or swapped an event. It returns the difference with the most matching
-// requests and, on a tie, prefers a changed event.
+// classifyByAlignment compares the request lists as if the deviant ranks had changed, added,
+// omitted or swapped an event. It chooses the case with the most matches. On a tie, it prefers a
+// changed event.
 func classifyByAlignment(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := countMatches(usual, deviant, 1, 1), classifyChangedEvent(u, v)
 	if n := countMatches(usual, deviant, 0, 1); n > best {
@@ -136,7 +134,6 @@ func classifyByAlignment(u, v event.Event, usual, deviant []uint64) Difference {
 	return d
 }
 
-// classifyChangedEvent compares two events that the ranks have in place of each other.
 func classifyChangedEvent(u, v event.Event) Difference {
 	switch {
 	case u.Kind != v.Kind:
@@ -149,7 +146,6 @@ func classifyChangedEvent(u, v event.Event) Difference {
 	return DifferenceUnrelatedEvent
 }
 
-// countMatches counts the positions at which a[startA:] and b[startB:] are equal.
 func countMatches(a, b []uint64, startA, startB int) int {
 	n := 0
 	for startA < len(a) && startB < len(b) {

@@ -13,7 +13,7 @@ import (
 // Kind classifies a divergence.
 type Kind uint8
 
-// The kinds of divergence, in the order in which they are checked.
+// The kinds of divergence, in the order of the checks.
 const (
 	// KindTag means that the ranks are executing different operations.
 	KindTag Kind = iota + 1
@@ -21,10 +21,9 @@ const (
 	KindLedgers
 	// KindPlacement means that a pool has different histories on the ranks.
 	KindPlacement
-	// KindPending means that ranks with identical histories are about to register different
-	// segments.
+	// KindPending means that the ranks are about to register different segments.
 	KindPending
-	// KindCollective means that ranks with identical histories call different collectives.
+	// KindCollective means that the ranks call different collectives.
 	KindCollective
 )
 
@@ -38,43 +37,42 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant is an observation, such as an event, that differs from those of other ranks.
+// Variant is a value that some ranks sent, such as an event, and that differs from those of others.
 type Variant struct {
 	Ranks []int
-	// Text describes the observation. For an event, it is [event.Event.String].
+	// Text describes an event as [event.Event.String] does.
 	Text string
-	// Site is the call site as file:line, if it is known.
+	// Site is the call site (file:line), or empty.
 	Site     string
 	Event    event.Event
 	HasEvent bool
 }
 
 // DivergenceError reports a difference between ranks that should behave identically. Its text is
-// the same on every rank that took part in the agreement.
+// the same on all participating ranks.
 type DivergenceError struct {
 	Group string
 	Kind  Kind
-	// Ledger is the pool's id, for KindPlacement and KindPending.
+	// Ledger is the pool's ID, for KindPlacement and KindPending.
 	Ledger uint64
 	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
-	// the event is between the two, in a part of the history that some rank no longer keeps.
+	// the event is between the two; a rank no longer keeps that part of the history.
 	Position, Last uint64
-	// Variants lists up to 16 observations, ordered by the lowest rank that made each.
+	// Variants lists up to 16 variants, ordered by their lowest rank.
 	Variants []Variant
-	// OtherRanks lists the ranks whose observations do not fit into Variants.
+	// OtherRanks lists the ranks whose variants do not fit into Variants.
 	OtherRanks []int
-	// Deviant lists the ranks that differ from the majority, or is empty if there is no majority.
-	// If ranks report different calls, ranks that report no call are ignored.
+	// Deviant lists the ranks that differ from the majority. Without a majority, it is empty. If
+	// ranks report different calls, ranks without a call are ignored.
 	Deviant []int
-	// Difference is the likely kind of difference, for KindPlacement.
+	// Difference is set for KindPlacement.
 	Difference Difference
 	// Absent lists the ranks that missed at least one round.
 	Absent []int
-	// Names determines how the report names ranks and pools. The other fields contain group ranks.
-	Names Names
+	Names  Names
 }
 
-// Error returns the whole report as one paragraph.
+// Error returns the report as one paragraph.
 func (d *DivergenceError) Error() string {
 	var b strings.Builder
 	b.WriteString(d.headingText())
@@ -123,8 +121,6 @@ func (d *DivergenceError) Pool() string {
 	return d.Names.poolName(d.Ledger)
 }
 
-// closingText returns the end of the report: the difference or the deviant ranks, hints, and the
-// absent ranks.
 func (d *DivergenceError) closingText() string {
 	out := ""
 	usual, deviant := d.indexesOfUsualAndDeviant()
@@ -169,9 +165,8 @@ func (d *DivergenceError) ranksWithTextOf(i int) []int {
 	return out
 }
 
-// indexesOfUsualAndDeviant returns the index of the usual (most frequent) variant and the index of
-// the first variant that differs from it, or -1. On a tie, the variant with the lowest rank is
-// usual.
+// indexesOfUsualAndDeviant returns the index of the most frequent variant and of the first variant
+// that differs from it, or -1. On a tie, the variant with the lowest rank is the usual one.
 func (d *DivergenceError) indexesOfUsualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	maxRanks := 0
@@ -188,8 +183,8 @@ func (d *DivergenceError) indexesOfUsualAndDeviant() (usual, deviant int) {
 	return usual, deviant
 }
 
-// reportsNoCall reports whether v contains no call while other variants contain different calls. A
-// fault may have stopped the ranks of v before their calls.
+// reportsNoCall reports whether only v has no call. A fault may have stopped its ranks before their
+// calls.
 func (d *DivergenceError) reportsNoCall(v Variant) bool {
 	return d.Kind == KindCollective && v.Text == noCall && len(d.Variants) > 2
 }
@@ -219,8 +214,7 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// diverge ends the agreement with a divergence. text converts the value of a contribution to the
-// text of its Variant.
+// diverge ends the agreement. text converts a contribution's value to a Variant's text.
 func (m *Machine) diverge(
 	kind Kind, id uint64, v contributions, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {

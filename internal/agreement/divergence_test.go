@@ -12,17 +12,17 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// TestReports checks the text of every kind of report. The input of each case describes a
-// group, with one line per rank:
+// TestReports checks the text of every kind of report. The input of each case has one line per
+// rank:
 //
 //	agree mode=exact
 //	alloc 512@0+0 free 512@0+0
 //	alloc 512@0+0
 //
 // An event has the form "kind size@segment+offset", optionally followed by /stream and #site. A
-// line may begin with tag=..., pending=n, pool=n, call=count or cast=root, which set fields of
-// the rank's Config. repeat=n repeats the next event. The line "absent" stands for a rank that
-// does not take part. The argument members=(...) lists the group's world ranks.
+// line may begin with tag=..., pending=n, pool=n, call=count or cast=root, which set fields of the
+// rank's Config. repeat=n repeats the next event. "absent" stands for a rank that does not take
+// part. The argument members=(...) lists the group's ranks by their number in the job.
 func TestReports(t *testing.T) {
 	datadriven.RunTest(t, "testdata/reports", func(t *testing.T, d *datadriven.TestData) string {
 		mode := ModeExact
@@ -47,7 +47,7 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// report returns the outcome as text and checks that it is the same on all ranks.
+// formatOutcome returns the outcome as text. Texts that differ between ranks fail the test.
 func formatOutcome(t *testing.T, outcomes []*Outcome, rounds int) string {
 	t.Helper()
 	var firstOutcome *Outcome
@@ -104,7 +104,7 @@ func parseConfig(t *testing.T, line string, maxEvents int) Config {
 	for i := 0; i < len(words); i++ {
 		name, value, _ := strings.Cut(words[i], "=")
 		var n int
-		_, _ = fmt.Sscan(value, &n) // not every value is a number
+		_, _ = fmt.Sscan(value, &n) // 0 for values that are not numbers
 		switch name {
 		case "absent":
 		case "tag":

@@ -8,24 +8,21 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxComparedEvents is the maximum number of events that classify compares.
 const maxComparedEvents = 9
 
-// maxDetailBytes is the maximum size of a detail, which holds the digests of up to
-// maxComparedEvents requests, or the site of a call.
+// maxDetailBytes is the maximum size of a detail: request digests or a call site.
 const maxDetailBytes = max(8*maxComparedEvents, event.MaxSiteBytes)
 
-// The kinds of answers in phaseEvents. The first byte of an answer is its kind.
+// The first byte of an answer in phaseEvents.
 const (
-	answerEvent   byte = iota + 1 // event at the position, with its site
-	answerEnd                     // number of events, because the history ends before the position
-	answerDigest                  // the digest at the position; the event is no longer kept
+	answerEvent   byte = iota + 1 // followed by the event and its call site
+	answerEnd                     // followed by the length of the history, which ends before the position
+	answerDigest                  // followed by a digest, because the event is no longer kept
 	answerNotKept                 // neither event nor digest is kept
 )
 
-// startEventsPhase starts phaseEvents, in which each rank sends its event at the first difference.
-// If the position of the first difference is not known exactly, each rank instead sends its digest
-// after the last possible position.
+// startEventsPhase asks each rank for its event at the first difference. If its position is not
+// known exactly, each rank sends the digest after the last possible position instead.
 func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	search := m.searches[0]

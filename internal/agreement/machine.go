@@ -14,26 +14,24 @@ import (
 type Mode uint8
 
 const (
-	// ModeExact requires that every ledger has the same position, digest and pending segments on
-	// all ranks. It is for calls that all ranks make at the same point of their program.
+	// ModeExact requires the same position, digest and pending segments on all ranks. It is for
+	// calls that all ranks make at the same point of their program.
 	ModeExact Mode = iota
-	// ModePrefix compares histories up to the smallest position of any rank. It is for comparisons
-	// at any point of the program.
+	// ModePrefix compares histories up to the smallest position of any rank.
 	ModePrefix
 )
 
-// Source provides the history of a pool. Its methods must lock the pool if it may allocate during
-// the agreement.
+// Source provides the history of a pool. Its methods must be safe for concurrent use if the pool
+// may allocate during the agreement.
 type Source interface {
 	Snapshot() ledger.Snapshot
-	// DigestAt returns the digest of all events before position, if it is known.
+	// DigestAt returns the digest of all events before position.
 	DigestAt(position uint64) (uint64, bool)
-	// EventAt returns the event at position with its call site, if it is kept.
+	// EventAt returns the event at position with its call site.
 	EventAt(position uint64) (event.Event, bool)
 }
 
-// snapshotSource hides events that are added after the first vote, so that later answers are
-// consistent with the vote.
+// snapshotSource hides events after the vote, to keep later answers consistent with it.
 type snapshotSource struct {
 	Source
 	end uint64
@@ -52,7 +50,7 @@ type Pending struct {
 	Digest uint64
 }
 
-// Add returns p with one more segment. The order in which segments are added affects the digest.
+// Add returns p with one more segment. The digest depends on the order of calls.
 func (p Pending) Add(ordinal int32, bytes int64) Pending {
 	return Pending{
 		Count: p.Count + 1, Digest: ledger.Mix(p.Digest, uint64(uint32(ordinal)), uint64(bytes)),
@@ -68,18 +66,18 @@ type Ledger struct {
 }
 
 // Config configures an agreement on one rank. Rank, Flags and Site may differ between ranks. Group
-// and Names affect only the text of the report. Differences in the other fields are reported.
+// and Names are used only in reports. Differences in the other fields are reported.
 type Config struct {
 	Rank, Ranks int
 	Mode        Mode
 	Group       string
 	Names       Names
-	// Tag identifies the operation that needs the agreement, in at most [MaxTag] bytes.
+	// Tag names the operation that needs the agreement, in at most [MaxTag] bytes.
 	Tag string
-	// Flags are combined over all ranks. If any rank sets a flag, only tags are compared.
+	// Flags are combined over all ranks. If one is set, only tags are compared.
 	Flags   uint64
 	Ledgers []Ledger
-	// Call, if set, is compared after the ledgers, and Site is its call site.
+	// Call may be nil. It is compared after the ledgers. Site is its call site.
 	Call *event.Call
 	Site string
 }
@@ -110,8 +108,8 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Machine runs an agreement on one rank. Its phases are vote, probe, events and done, in this
-// order; it may skip some. It is not safe for concurrent use.
+// Machine runs an agreement on one rank. Its phases are vote, probe, events and done. It may skip
+// phases. It is not safe for concurrent use.
 type Machine struct {
 	config  Config
 	ledgers []Ledger // sorted by id
@@ -120,8 +118,7 @@ type Machine struct {
 	round  uint64
 	absent []int
 
-	// searches holds the ledgers that may differ, ordered by ID. Only the last may be known to
-	// differ.
+	// searches holds the ledgers that may differ, by ID. Only the last may be known to differ.
 	searches []searchRange
 	answers  []answer       // this rank's answers in the current round
 	votes    []combinedVote // from the first round
@@ -144,7 +141,7 @@ func New(c Config) (*Machine, error) {
 	return m, nil
 }
 
-// Start returns the payload for the first round. Events that are added later are not compared.
+// Start returns the payload for the first round. Later events are not compared.
 func (m *Machine) Start() []byte {
 	msg := message{
 		phase: m.phase, value: append([]byte{byte(m.config.Mode)}, m.config.Tag...),
@@ -161,8 +158,8 @@ func (m *Machine) Start() []byte {
 	return msg.encode()
 }
 
-// Step processes the summary of a round and returns either the payload for the next round or the
-// outcome. Every error wraps [ErrProtocol] and ends the agreement.
+// Step returns either the payload for the next round or the outcome. Every error wraps
+// [ErrProtocol] and ends the agreement.
 func (m *Machine) Step(s *Summary) (next []byte, outcome *Outcome, err error) {
 	next, outcome, err = m.step(s)
 	if err != nil || outcome != nil {
@@ -229,7 +226,7 @@ func (m *Machine) handleVotes(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance starts the next round for the ledgers that may still differ, or ends the agreement.
+// advance starts the next round for ledgers that may differ, or ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.searches[:0]
 	m.answers = m.answers[:0]
@@ -289,7 +286,6 @@ func (m *Machine) handleDigests(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// agree compares the pending segments and the calls after all ledgers were found identical.
 func (m *Machine) agree() ([]byte, *Outcome, error) {
 	for i := range m.votes {
 		if v := &m.votes[i]; !v.pending.areEqual() {

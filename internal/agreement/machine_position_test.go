@@ -12,8 +12,8 @@ import (
 	"symmem/internal/ledger"
 )
 
-// maxRounds returns the maximum number of rounds for a history of n events: one round for the
-// votes, the rounds that it takes to search n+1 outcomes, and one round for the events.
+// maxRounds returns the maximum number of rounds for n events: one for the votes, those that search
+// n+1 possible positions, and one for the events.
 func maxRounds(n int) int {
 	probeRounds := 0
 	for outcomes := n + 1; outcomes > 1; outcomes = (outcomes + maxProbes) / (maxProbes + 1) {
@@ -22,7 +22,7 @@ func maxRounds(n int) int {
 	return 1 + probeRounds + 1
 }
 
-// changes holds functions, by name, that change a history at event p.
+// Each function in changes changes a history at event p.
 var changes = map[string]func([]event.Event, int) []event.Event{
 	"a different size": func(events []event.Event, p int) []event.Event {
 		events[p].Size += 512
@@ -61,7 +61,7 @@ func TestFirstDifferingEventIsFound(t *testing.T) {
 		position := rapid.IntRange(0, length-1).Draw(rt, "position")
 		rank := rapid.IntRange(0, ranks-1).Draw(rt, "rank")
 		change := rapid.SampledFrom(names).Draw(rt, "change")
-		agreedPosition := rapid.IntRange(0, position).Draw(rt, "mark")
+		agreedPosition := rapid.IntRange(0, position).Draw(rt, "agreed position")
 
 		changedHistory := changes[change](slices.Clone(history), position)
 		ledgers := make([]*ledger.Ledger, ranks)
@@ -181,8 +181,8 @@ func TestDroppedEventsAreReportedAsRange(t *testing.T) {
 }
 
 func TestAgreedPrefixesOfOtherGroupsAreNotTrusted(t *testing.T) {
-	// Ranks 0 and 1 have agreed with each other, and ranks 2 and 3 have agreed with each other.
-	// Both pairs have agreed up to the same position, but their histories differ before it.
+	// Ranks 0 and 1 have agreed with each other, and so have ranks 2 and 3, up to the same
+	// position. But the histories of the two pairs differ before it.
 	history := randomHistory(newRand(7), 500)
 	changedHistory := slices.Clone(history)
 	changedHistory[10].Size++

@@ -34,8 +34,7 @@ func TestNewRefusesInvalidConfigs(t *testing.T) {
 	}
 }
 
-// growingLedger appends an event in each call of DigestAt, as if the pool allocated
-// concurrently.
+// growingLedger appends an event in each call of DigestAt, like a pool that allocates concurrently.
 type growingLedger struct{ *ledger.Ledger }
 
 func (r growingLedger) DigestAt(position uint64) (uint64, bool) {
@@ -65,7 +64,7 @@ func TestEventsAfterStartAreIgnored(t *testing.T) {
 	}
 }
 
-// forgetfulLedger knows no digests, as if they had all been dropped before the search began.
+// forgetfulLedger no longer has any digest.
 type forgetfulLedger struct{ *ledger.Ledger }
 
 func (forgetfulLedger) DigestAt(uint64) (uint64, bool) { return 0, false }
@@ -135,8 +134,8 @@ func TestPendingListsDifferByOrderAndContent(t *testing.T) {
 	}
 }
 
-// runAll runs an agreement with the given machines, and returns their outcomes and the number
-// of rounds. The ranks in absent do not take part.
+// runAll runs an agreement and returns the outcomes and the number of rounds. Machines of absent
+// ranks have no outcome.
 func runAll(t testing.TB, machines []*Machine, absent map[int]bool) ([]*Outcome, int) {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
@@ -183,7 +182,7 @@ func mustNew(t testing.TB, c Config) *Machine {
 	return m
 }
 
-// newGroup returns one machine per ledger. The machines compare a single pool, whose ID is 1.
+// newGroup returns one machine per ledger, all for pool 1.
 func newGroup(t testing.TB, mode Mode, ledgers []*ledger.Ledger) []*Machine {
 	t.Helper()
 	machines := make([]*Machine, len(ledgers))

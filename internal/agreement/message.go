@@ -5,7 +5,6 @@ import (
 	"fmt"
 )
 
-// phase is the part of the agreement that a round belongs to; see Machine.
 type phase uint64
 
 const (
@@ -15,13 +14,12 @@ const (
 	phaseDone
 )
 
-// message is the decoded payload of one rank in a round.
+// message is one rank's payload in a round.
 type message struct {
 	phase phase
 	round uint64
-	// In phaseVote, value holds the mode and the tag, and detail holds the call's site. In
-	// phaseEvents, value holds the answer for a position, and detail holds the digests of the
-	// requests from that position on.
+	// In phaseVote, value holds the mode and the tag, and detail the call site. In phaseEvents,
+	// value holds the answer for a position, and detail the digests of the requests from there.
 	value, call, detail []byte
 	ledger, position    uint64
 	flags               uint64 // in phaseVote: Config.Flags
@@ -35,7 +33,7 @@ func (m *message) encode() []byte {
 	for _, part := range [][]byte{m.value, m.call, m.detail} {
 		b = appendWithLength(b, part)
 	}
-	// binary.Append cannot fail, because both types have fixed sizes.
+	// Both types have fixed sizes, so binary.Append cannot fail.
 	b, _ = binary.Append(b, binary.LittleEndian, m.votes)
 	b, _ = binary.Append(b, binary.LittleEndian, m.answers)
 	return b
@@ -85,8 +83,8 @@ type Summary struct {
 	events           contributions    // in phaseEvents
 }
 
-// Merge combines the payloads of a round, which are indexed by rank and nil for ranks that did not
-// take part. Errors wrap [ErrProtocol].
+// Merge combines the payloads of a round, indexed by rank. Absent ranks have nil payloads. Errors
+// wrap [ErrProtocol].
 func Merge(payloads [][]byte) (*Summary, error) {
 	s := &Summary{}
 	for rank, p := range payloads {
@@ -130,7 +128,7 @@ func (s *Summary) add(rank int, m *message) error {
 	return nil
 }
 
-// addVotes adds the votes in m. If ranks vote on different ledgers, it discards all votes.
+// addVotes discards all votes if ranks vote on different ledgers.
 func (s *Summary) addVotes(rank int, m *message, isFirst bool) {
 	s.flags |= m.flags
 	s.tags.add(rank, m.value, nil)

@@ -10,7 +10,7 @@ import (
 	"symmem/internal/ledger"
 )
 
-func payloadsOf(t testing.TB, machines []*Machine) [][][]byte {
+func payloadsByRound(t testing.TB, machines []*Machine) [][][]byte {
 	t.Helper()
 	payloads := make([][]byte, len(machines))
 	for i, m := range machines {
@@ -32,7 +32,7 @@ func payloadsOf(t testing.TB, machines []*Machine) [][][]byte {
 	return out
 }
 
-func newSixRanks(t testing.TB) []*Machine {
+func newSixMachines(t testing.TB) []*Machine {
 	t.Helper()
 	base := randomHistory(newRand(3), 400)
 	var ledgers []*ledger.Ledger
@@ -61,7 +61,7 @@ func TestVariantsBeyondLimitKeepRanks(t *testing.T) {
 }
 
 func TestMalformedPayloadsAreRefused(t *testing.T) {
-	rounds := payloadsOf(t, newSixRanks(t))
+	rounds := payloadsByRound(t, newSixMachines(t))
 	first, probe, last := rounds[0], rounds[1], rounds[len(rounds)-1]
 	wrongVersion := slices.Clone(first[1])
 	wrongVersion[0]++
@@ -91,7 +91,7 @@ func TestMalformedPayloadsAreRefused(t *testing.T) {
 }
 
 func TestMismatchedSummariesAreRefused(t *testing.T) {
-	rounds := payloadsOf(t, newSixRanks(t))
+	rounds := payloadsByRound(t, newSixMachines(t))
 	fewer := slices.Clone(rounds[0])[:5]
 	without := slices.Clone(rounds[0])
 	without[0] = nil
@@ -99,7 +99,7 @@ func TestMismatchedSummariesAreRefused(t *testing.T) {
 		"of a later round": rounds[1], "of fewer ranks": fewer, "without the rank itself": without,
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newSixRanks(t)[0]
+			m := newSixMachines(t)[0]
 			m.Start()
 			if _, _, err := m.Step(mustMerge(t, payloads)); !errors.Is(err, ErrProtocol) {
 				t.Fatalf("got %v, want ErrProtocol", err)
@@ -121,13 +121,13 @@ func mustMerge(t testing.TB, payloads [][]byte) *Summary {
 }
 
 func FuzzMergeAndStep(f *testing.F) {
-	rounds := payloadsOf(f, newSixRanks(f))
+	rounds := payloadsByRound(f, newSixMachines(f))
 	for i, payloads := range rounds {
 		f.Add(payloads[0], payloads[1], uint8(i))
 		f.Add(payloads[2], rounds[0][3], uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte, after uint8) {
-		m := newSixRanks(t)[0]
+		m := newSixMachines(t)[0]
 		m.Start()
 		for i := range int(after) % len(rounds) {
 			_, _, _ = m.Step(mustMerge(t, rounds[i]))

@@ -8,10 +8,11 @@ import (
 	"symmem/internal/ranklist"
 )
 
-// Names determines how reports name ranks and pools. It must be the same on all ranks. With the
-// zero value, reports contain group ranks and pool IDs.
+// Names determines how reports name ranks and pools. It must be the same on all ranks. The zero
+// value uses group ranks and pool IDs.
 type Names struct {
-	// Members lists the group's world ranks in group order. It may be empty.
+	// Members lists the group's ranks by their number in the whole job, in group order. It may be
+	// empty.
 	Members []int
 	// Pool returns the name of a pool, such as "pool 1".
 	Pool func(id uint64) string

@@ -1,20 +1,18 @@
 package agreement
 
-// AgreedPrefix describes the first events of a ledger that are the same on all ranks that took
-// part, by their number and their digest. See [ledger.Ledger.Agree].
+// AgreedPrefix describes the first events of a ledger, which are the same on all participating
+// ranks. See [ledger.Ledger.Agree].
 type AgreedPrefix struct {
 	Ledger, Position, Digest uint64
 }
 
-// Outcome is the result of an agreement. Ranks that received the same payloads get the same
-// Outcome.
+// Outcome is the result of an agreement, which is equal on ranks that got the same payloads.
 type Outcome struct {
-	// Agreed has one entry per ledger, ordered by ID, if the ranks agreed.
+	// Agreed has one entry per ledger, by ID, if the ranks agreed.
 	Agreed []AgreedPrefix
-	// Flags combines the flags of all ranks. If any is set, only tags were compared.
+	// Flags combines the flags of all ranks. If one is set, only tags were compared.
 	Flags uint64
-	// Absent lists the ranks that missed at least one round. The Outcome applies only to the
-	// others.
+	// Absent lists the ranks that missed a round. The Outcome does not apply to them.
 	Absent []int
 	// Divergence is nil if the ranks agreed.
 	Divergence *DivergenceError

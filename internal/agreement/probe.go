@@ -1,36 +1,34 @@
 package agreement
 
-// maxProbes limits the positions of a ledger at which one round compares digests. 15 positions
-// reduce the range that contains the first difference to a sixteenth.
+// maxProbes limits the digests of a ledger that one round compares. With 15, each round reduces the
+// range of the first difference to a sixteenth.
 const maxProbes = 15
 
-// answer is a rank's digest of the events before one position of a ledger.
+// answer is a rank's digest of the events before a position of a ledger.
 type answer struct {
 	Ledger, Position, Digest uint64
-	Known                    bool // false if the rank no longer has the digest
+	Known                    bool // false if the digest is no longer kept
 }
 
 func (a answer) hasSamePosition(o answer) bool {
 	return a.Ledger == o.Ledger && a.Position == o.Position
 }
 
-// positionResult combines all ranks' answers for one position.
 type positionResult struct {
-	answer             // the first answer with a known digest, or else the first answer
-	digestsDiffer bool // two known digests differ
-	isAnyUnknown  bool // at least one rank does not know the digest
+	answer        // the first answer with a known digest, or the first answer
+	digestsDiffer bool
+	anyUnknown    bool
 }
 
 func (r *positionResult) add(a answer) {
 	r.digestsDiffer = r.digestsDiffer || r.Known && a.Known && r.Digest != a.Digest
-	r.isAnyUnknown = r.isAnyUnknown || !a.Known
+	r.anyUnknown = r.anyUnknown || !a.Known
 	if !r.Known {
 		r.answer = a
 	}
 }
 
-// positionsToProbe returns up to maxProbes positions that divide the range into parts of similar
-// size. Every rank knows the digests at these positions.
+// positionsToProbe divides the range at up to maxProbes positions whose digests all ranks know.
 func (search searchRange) positionsToProbe() []uint64 {
 	sparseCount, denseStart, denseCount := search.knownPositions()
 	known := sparseCount + denseCount
@@ -47,9 +45,9 @@ func (search searchRange) positionsToProbe() []uint64 {
 	return positions
 }
 
-// knownPositions describes the positions in (first, last] whose digests every rank knows:
+// knownPositions describes the positions in (first, last] with digests that every rank knows:
 // sparseCount multiples of the stride below the floor, and denseCount consecutive positions from
-// denseStart on.
+// denseStart.
 func (search searchRange) knownPositions() (sparseCount, denseStart, denseCount uint64) {
 	if sparseEnd := min(search.floor, search.last+1); sparseEnd > search.first+1 {
 		sparseCount = (sparseEnd-1)/search.stride - search.first/search.stride
@@ -61,14 +59,13 @@ func (search searchRange) knownPositions() (sparseCount, denseStart, denseCount 
 	return sparseCount, denseStart, denseCount
 }
 
-// scaleRoundingUp returns n*i/parts rounded up, without overflow if i and parts are small.
+// scaleRoundingUp returns n*i/parts rounded up. It avoids overflow for small i and parts.
 func scaleRoundingUp(n, i, parts uint64) uint64 {
 	whole, rest := n/parts, n%parts
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow narrows the range by the result at one position. If a rank no longer knows the digest, it
-// may lose more digests soon, so narrow leaves no positions to probe.
+// narrow leaves no positions to probe if a rank no longer knows a digest: it may lose more soon.
 func (search *searchRange) narrow(r positionResult) error {
 	switch {
 	case r.digestsDiffer:
@@ -76,7 +73,7 @@ func (search *searchRange) narrow(r positionResult) error {
 			search.last = r.Position - 1
 			search.differs = true
 		}
-	case r.isAnyUnknown:
+	case r.anyUnknown:
 		search.floor, search.stride = maxPosition, maxPosition
 	case r.Position > search.last:
 		return protocolError("ledger %d is equal at a position after the first difference", search.id)

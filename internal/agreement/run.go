@@ -5,14 +5,13 @@ import (
 	"fmt"
 )
 
-// Exchange contributes a payload to a round and returns all ranks' payloads, indexed by rank.
-// Entries of ranks that did not take part are nil, but this rank's own entry never is. When ctx is
-// done, an Exchange returns an error that lists the missing ranks. The payloads are valid until the
-// next call, and the caller must not modify them.
+// Exchange sends a payload to all ranks and returns their payloads, indexed by rank. Entries of
+// absent ranks are nil, but this rank's entry never is. When ctx is done, it returns an error that
+// lists the missing ranks. The payloads are valid until the next call and must not be modified.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
-// Run runs all rounds of m. The Outcome reports differences between ranks. An error means that an
-// exchange failed or a payload was invalid.
+// Run runs all rounds of m. The Outcome reports differences between ranks; an error means a failed
+// exchange or an invalid payload.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {

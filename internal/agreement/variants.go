@@ -5,18 +5,17 @@ import (
 	"slices"
 )
 
-// maxContributions is the maximum number of distinct contributions that a report lists.
 const maxContributions = 16
 
-// contribution is a value and, in ascending order, the ranks that sent it. detail is additional
-// data from the lowest of these ranks, which is not compared.
+// contribution is a value and the ranks that sent it, in ascending order. detail comes from the
+// lowest of them and is not compared.
 type contribution struct {
 	value, detail []byte
 	ranks         []int
 }
 
-// contributions holds the distinct values, ordered by their lowest rank. otherRanks lists the ranks
-// whose values do not fit into list.
+// contributions holds the distinct values by their lowest rank. otherRanks lists ranks whose values
+// do not fit into list.
 type contributions struct {
 	list       []contribution
 	otherRanks []int

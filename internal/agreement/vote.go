@@ -2,7 +2,7 @@ package agreement
 
 import "symmem/internal/ledger"
 
-// vote is the state of one ledger (the history of a pool), which a rank sends in the first round.
+// vote is a rank's state of one ledger in the first round.
 type vote struct {
 	ID uint64
 	ledger.Snapshot
@@ -15,10 +15,9 @@ func (v vote) isValid() bool {
 		max(v.Position, v.Stride) <= maxPosition
 }
 
-// combinedVote combines all ranks' votes on one ledger.
 type combinedVote struct {
-	// vote is the first rank's vote, but with the greatest Floor and Stride of any rank. Every rank
-	// still has the digests that these two describe.
+	// vote is the first rank's vote, with the greatest Floor and Stride of all ranks: every rank
+	// still keeps the digests that they describe.
 	vote
 	lowestPosition, highestPosition uint64
 	isIdentical                     bool // position and digest are the same on all ranks
@@ -42,8 +41,8 @@ func (c *combinedVote) add(rank int, v vote) {
 	c.pending.add(rank, appendUint64s(nil, uint64(v.Pending.Count), v.Pending.Digest), nil)
 }
 
-// searchRange bounds the position of the first difference in a ledger to [first, last]. If differs
-// is false, the ledger may have no difference.
+// searchRange bounds the first difference of a ledger to positions in [first, last]. If differs is
+// false, there may be none.
 type searchRange struct {
 	id                       uint64
 	first, firstDigest, last uint64
@@ -60,14 +59,13 @@ func (c *combinedVote) newSearch(mode Mode) (searchRange, error) {
 		search.first, search.firstDigest = c.Agreed, c.AgreedDigest
 	}
 	if c.lowestPosition == c.highestPosition {
-		// All ranks are at the same position but have different digests.
+		// The digests at this position differ.
 		if search.last <= search.first {
 			return search, protocolError("ledger %d differs at or before the agreed position", c.ID)
 		}
 		search.last--
 		search.differs = true
 	}
-	// The events before first are the same.
 	search.last = max(search.last, search.first)
 	return search, nil
 }

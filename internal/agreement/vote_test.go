@@ -7,10 +7,8 @@ import (
 	"symmem/event"
 )
 
-// TestRanksWithoutCallDoNotCount checks that ranks without a call are ignored if other ranks
-// report different calls. Another rank's fault may have stopped the ranks without a call before
-// they made it.
-func TestRanksWithoutCallDoNotCount(t *testing.T) {
+// Another rank's fault may have stopped ranks without a call before they made it.
+func TestRanksWithoutCallAreNotDeviant(t *testing.T) {
 	sum, maxOp := &event.Call{ReduceOp: "Sum"}, &event.Call{ReduceOp: "Max"}
 	for name, c := range map[string]struct {
 		calls   []*event.Call

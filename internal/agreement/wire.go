@@ -10,7 +10,7 @@ import (
 var ErrProtocol = errors.New("agreement protocol violated")
 
 const (
-	// wireVersion changes with the encoding. Ranks reject payloads with other versions.
+	// wireVersion changes with the encoding. Ranks refuse other versions.
 	wireVersion = 3
 
 	// MaxLedgers is the maximum number of ledgers in one agreement.
@@ -19,11 +19,10 @@ const (
 	// MaxTag is the maximum size of a tag in bytes.
 	MaxTag = 200
 
-	// maxPosition bounds positions, so that arithmetic on them cannot overflow. A ledger would need
-	// a century to reach it.
+	// maxPosition prevents overflow in arithmetic on positions.
 	maxPosition = 1 << 62
 
-	// maxValue is the maximum size of an encoded tag, call, or event in bytes.
+	// maxValue limits an encoded tag, call or event, in bytes.
 	maxValue = 512
 )
 
@@ -31,7 +30,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, ErrProtocol)...)
 }
 
-// reader decodes a payload. After the first error, its methods return zero values.
+// reader returns zero values after the first error.
 type reader struct {
 	rest []byte
 	err  error
