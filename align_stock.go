@@ -232,7 +232,7 @@ func (a *aligner) newConflictError(p *Pool, c *alloc.Conflict) error {
 		Group: a.id, Members: slices.Clone(a.ranks), Kind: DivergedPlacement,
 		Pool: p.rt.registry.poolName(p.id), PoolID: p.id, Deviant: []int{}, Why: "live block",
 	}
-	for r, event := range c.Has {
+	for r, event := range c.Descriptions {
 		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Event == event })
 		if i < 0 {
 			i = len(d.Sides)

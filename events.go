@@ -363,7 +363,7 @@ func (p *poolEvents) recordUse(handle alloc.Handle, s *Stream) {
 	if !p.rt.recording.isActive() {
 		return
 	}
-	if b, err := p.core.Live(handle); err == nil {
+	if b, err := p.core.LiveBlock(handle); err == nil {
 		p.record(event.Event{
 			Kind: event.KindUse, Segment: b.Segment, Offset: b.Offset, Size: b.Size,
 			Stream: p.core.Number(s.number),

@@ -14,7 +14,7 @@ func (p *Pool) blockOf(m Memory) (alloc.Block, error) {
 	if p.segments.closed {
 		return alloc.Block{}, errPoolClosed
 	}
-	return p.core.Live(m.handle)
+	return p.core.LiveBlock(m.handle)
 }
 
 // checkOpen returns ErrClosed or ErrSuspended. Calls that have entered the pool can omit it.

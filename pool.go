@@ -171,7 +171,7 @@ func (p *Pool) alloc(s *Stream, bytes int64, site uint32) (Buffer, error) {
 		return Buffer{}, unlockAndRefuse(p)
 	}
 	block, growth, err := p.core.Alloc(bytes, s.number)
-	if err != nil || growth.Bytes != 0 || p.core.Reported() {
+	if err != nil || growth.Bytes != 0 || p.core.HasReports() {
 		if block, err = p.heap.alloc(s, bytes, block, growth, err, site); err != nil {
 			p.events.release()
 			return Buffer{}, err

@@ -60,7 +60,7 @@ func (r *realigner) wasLiveBeforeFault(address uintptr, bytes int64) bool {
 		if offset >= uintptr(block.Size) || bytes > block.Size-int64(offset) {
 			return false
 		}
-		_, err := r.heap.core.Live(block.Handle)
+		_, err := r.heap.core.LiveBlock(block.Handle)
 		return err == nil
 	})
 }
@@ -82,7 +82,7 @@ func (r *realigner) takeInventory(mark alloc.Mark) (poolInventory, error) {
 	for _, s := range streams {
 		r.heap.uses.endUsesBefore(s, mark)
 	}
-	held, err := r.heap.core.Held()
+	held, err := r.heap.core.Inventory()
 	history := r.heap.ledger
 	return poolInventory{
 		Pool: r.history.id, Position: history.Position(), Start: history.NextStart(),

@@ -42,7 +42,7 @@ func (u *useTracker) addUse(m Memory, s *Stream) error {
 func (u *useTracker) renewUse(m Memory, s *Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.core.UseAgain(m.handle, s.number)
+	u.core.RenewUse(m.handle, s.number)
 }
 
 func (u *useTracker) pin(m Memory) error {
@@ -122,9 +122,9 @@ func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	return s.queue.WaitIgnoringErrors(useEnd)
 }
 
-// recordReturns records the blocks that have become free. The caller must hold mu.
-func (u *useTracker) recordReturns() {
-	for _, b := range u.core.Returned() {
+// recordReturns records the blocks that have just become free in the core. The caller must hold mu.
+func (u *uses) recordReturns() {
+	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}
 }
@@ -143,7 +143,7 @@ func (u *useTracker) freeCompleteUses(s *Stream, mark alloc.Mark) {
 	switch {
 	case u.segments.closed:
 	case len(u.useEndEvents) == 0:
-		u.core.Idle(s.number, mark)
+		u.core.MarkIdle(s.number, mark)
 	default:
 		u.endUsesBefore(s, mark)
 	}

@@ -3,21 +3,20 @@ package alloc
 import "fmt"
 
 // Growth describes a segment that the caller must map and pass to AddSegment. The caller may
-// increase Bytes directly, and decrease it by calling Shrink.
+// increase Bytes, or decrease it with Shrink.
 type Growth struct {
 	Bytes      int64 // 0 if no segment is needed
 	minBytes   int64 // smallest size that fits the request
 	indexID    uint32
-	isReserved bool // whether the memory is reserved for one stream
+	isReserved bool
 }
 
-// Alloc places a block of size bytes for a stream. If the returned Growth is not empty, no block
-// has been placed: the caller must map a segment, call AddSegment and repeat the Alloc, or call
-// GrowFailed if no segment can be mapped.
+// Alloc places a block for a stream. If the returned Growth is not empty, no block has been placed:
+// the caller must map a segment, call AddSegment and repeat the Alloc, or else call GrowFailed.
 //
-// Before Alloc requests a segment or fails, it frees the stream's deferred blocks, oldest first,
-// and then takes clean memory of other streams (see the package comment). The caller must handle
-// Waits and Returned even after an error.
+// Before it requests a segment or fails, Alloc frees the stream's deferred blocks, oldest first,
+// and takes clean memory of other streams. The caller must handle Waits and ReturnedBlocks even
+// after an error.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room, ErrExhausted.
 func (c *Core) Alloc(size int64, stream Stream) (Block, Growth, error) {
@@ -57,7 +56,7 @@ func newSizeError(action string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
 }
 
-// allocFromOtherMemory allocates a block when the stream has no free block that is large enough.
+// allocFromOtherMemory is for a stream without a free block that is large enough.
 func (c *Core) allocFromOtherMemory(
 	size int64, units uint64, indexID uint32,
 ) (Block, Growth, error) {
@@ -91,8 +90,8 @@ func (c *Core) allocFromOtherMemory(
 	return Block{}, Growth{Bytes: bytes, minBytes: minBytes, indexID: indexID}, nil
 }
 
-// Shrink halves g.Bytes, but not below the size of the request. It returns false if g.Bytes already
-// has this size.
+// Shrink halves g.Bytes, but not below the size of the request. It returns false if g.Bytes does
+// not change.
 func (c *Core) Shrink(g *Growth) bool {
 	if g.Bytes <= g.minBytes {
 		return false
@@ -101,8 +100,7 @@ func (c *Core) Shrink(g *Growth) bool {
 	return true
 }
 
-// GrowFailed returns the *OutOfMemoryError for a request whose segment could not be mapped. It does
-// not change the Core.
+// GrowFailed returns the error for a request whose segment could not be mapped.
 func (c *Core) GrowFailed(size int64, stream Stream) error {
 	if size <= 0 || size > MaxSize {
 		return newSizeError("allocating", size)
@@ -111,10 +109,10 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 	return c.newOutOfMemoryError(size, c.indexFor(stream, roundUp(size, Unit)))
 }
 
-// Reserve reserves memory for a stream: other streams cannot use it. The stream can then allocate
-// blocks of the given total size without a new segment. Reserve returns an empty Growth if the
-// stream already owns enough memory. If Capacity leaves no room for a segment, Reserve takes clean
-// memory of other streams. Under Stepped sizing, reserved memory serves requests above 1 MiB.
+// Reserve keeps memory from other streams, so that stream can allocate blocks of the given total
+// size without a new segment. The Growth is empty if the stream already owns enough memory. If
+// Capacity leaves no room for a segment, Reserve takes clean memory of other streams. With Stepped
+// sizing, reserved memory serves requests above 1 MiB.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
@@ -158,13 +156,12 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 		c.tryReserve(units, indexID)
 }
 
-// Seize moves free memory of other streams to the requesting stream and reports whether it moved
-// any. Queued work can still use the memory. Seize takes memory only from streams for which
-// canTakeFrom returns true, and never reserved memory.
+// Seize moves free memory of other streams to a stream and reports whether it moved any. Queued
+// work can still use that memory. Seize takes it only from streams for which canTakeFrom returns
+// true, and never takes reserved memory.
 //
-// Seize first calls wait for each owner of this memory. Before the requesting stream uses its next
-// block, wait must make it wait, on the device, for the work queued on the owner. If wait fails,
-// Seize changes nothing and returns the error.
+// Seize first calls wait for each owner, which must make the requesting stream wait, on the device,
+// for the owner's queued work. If wait fails, Seize changes nothing and returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, canTakeFrom func(Stream) bool, wait func(owner Stream) error,
 ) (hasMoved bool, err error) {
@@ -186,7 +183,7 @@ func (c *Core) Seize(
 			return false, err
 		}
 	}
-	c.freeCount++ // so that IsUnchangedSince and Idle reject each Mark from before the move
+	c.freeCount++ // IsUnchangedSince and MarkIdle must reject older Marks
 	c.transferGap(gap, indexID, c.numberOfIndex(indexID))
 	c.mergeCleanRegions()
 	return len(owners) > 0, nil

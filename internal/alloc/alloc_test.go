@@ -210,13 +210,13 @@ func TestHandleFindsAndFreesItsBlock(t *testing.T) {
 	c := newCore(t, Default())
 	mustAlloc(t, c, 512, 0)
 	own := mustAlloc(t, c, 4096, 0)
-	if v, err := c.Live(own.Handle); v != own || err != nil {
+	if v, err := c.LiveBlock(own.Handle); v != own || err != nil {
 		t.Errorf("Live = %+v, %v; want %+v", v, err, own)
 	}
 	if v, state, err := c.FreeHandle(own.Handle); v != own || state != Free || err != nil {
 		t.Errorf("FreeHandle = %+v, %s, %v; want %+v, free", v, state, err, own)
 	}
-	if _, err := c.Live(own.Handle); !errors.Is(err, ErrFreed) {
+	if _, err := c.LiveBlock(own.Handle); !errors.Is(err, ErrFreed) {
 		t.Errorf("Live of a freed block = %v, want ErrFreed", err)
 	}
 	if _, _, err := c.FreeHandle(own.Handle); !errors.Is(err, ErrDoubleFree) {
@@ -310,7 +310,7 @@ func TestAllocOfReservedMemoryDoesNotGrow(t *testing.T) {
 }
 
 func TestOperationsDoNotAllocateInSteadyState(t *testing.T) {
-	c, blocks := newChurnedCore(t, Default(), 1000)
+	c, blocks := newUsedCore(t, Default(), 1000)
 	next := 0
 	step := func(size int64) Block {
 		next = (next + 617) % len(blocks)

@@ -2,41 +2,38 @@ package alloc
 
 import "math/bits"
 
-// freeBlocks indexes the free blocks of a Core by size.
 type freeBlocks struct {
 	blockTable
-	keys             []uint64    // arrays of all bags; keys[0] is unused
-	unusedArrays     [32]uint32  // unused arrays, by log2 of their capacity
-	searchCredit     int         // number of tail keys that searches can still read
+	keys             []uint64 // the bags' arrays; keys[0] is unused
+	unusedArrays     [32]uint32
+	searchCredit     int         // number of tail keys that searches may still read; see creditStep
 	classes          []sizeClass // index 0 means no class
 	firstUnusedClass uint32
 }
 
-// bag holds the free blocks of one size. It stores one key for each block in an array, which is a
-// part of freeBlocks.keys. The key of a block with a lower position is lower. Each block records
-// the slot of its key, the key's place in the array. When a key is removed, the last key moves into
-// its slot.
+// bag holds the free blocks of one size. Each block has a key in the bag's array, a part of
+// freeBlocks.keys, and records the key's slot in this array. A block with a lower position has a
+// lower key. When a key is removed, the last key moves into its slot.
 //
-// The first keys form a heap. The other keys, the tail, are unordered. A search for the lowest
-// block reads the root of the heap and the whole tail. A search first moves a long tail into the
-// heap.
+// The first keys form a heap. The others, the tail, are unordered: a search for the lowest block
+// reads the root of the heap and the whole tail.
 //
-// Unused slots contain noKey, which is above all keys. A search in a bag of the smallest capacity
+// Unused slots contain noKey, which is above all keys. In a bag of the smallest capacity, a search
 // reads all slots, because a branch on count would be unpredictable.
 type bag struct {
 	start     uint32 // first slot in freeBlocks.keys
 	capacity  uint32 // a power of two, or 0 if the bag has no array
 	count     uint32
-	heapCount uint32 // number of keys in the heap
+	heapCount uint32
 }
 
 const minBagCapacity = 4
 
 const noKey = ^uint64(0)
 
-// Keys stay in the tail as long as possible, because a removal from the heap is expensive. Each
-// search adds creditStep to searchCredit, and subtracts the number of tail keys. When the credit is
-// used up, the tail moves into the heap.
+// A removal from the heap is expensive, so keys stay in the tail as long as possible. Each search
+// adds creditStep to searchCredit and subtracts the number of tail keys. A tail moves into the heap
+// when the credit is used up.
 const (
 	creditStep = 4
 	maxCredit  = 1024
@@ -66,8 +63,7 @@ func (f *freeBlocks) removeKey(bag *bag, slot uint32) {
 	f.blocks[key&idMask].packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeHeapKeyOrShrink removes a key when the heap must change or the bag must shrink. The caller
-// must have decremented bag.count.
+// removeHeapKeyOrShrink requires that bag.count has been decremented.
 func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	if slot < bag.heapCount {
 		f.removeFromHeap(bag, slot)
@@ -80,7 +76,7 @@ func (f *freeBlocks) removeHeapKeyOrShrink(bag *bag, slot uint32) {
 	}
 }
 
-// removeFromHeap removes a key from the heap. The caller must have decremented bag.count.
+// removeFromHeap requires that bag.count has been decremented.
 func (f *freeBlocks) removeFromHeap(bag *bag, slot uint32) {
 	bag.heapCount--
 	key := f.keys[bag.start+bag.heapCount]

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestBlocksOfOneSizeAreAllocatedByPosition keeps up to 2,000 free blocks of one size, too many for
-// a linear search. It allocates and frees random blocks, and finally merges all of them.
+// TestBlocksOfOneSizeAreAllocatedByPosition keeps up to 2,000 free blocks of one size. It allocates
+// and frees random blocks, and finally merges all of them.
 func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	const size, count = 4096, 4000
 	c := newCore(t, Default())
@@ -15,7 +15,7 @@ func TestBlocksOfOneSizeAreAllocatedByPosition(t *testing.T) {
 	for i := range all {
 		all[i] = mustAlloc(t, c, size, 0)
 	}
-	// The even blocks stay live until the end, so that the odd ones do not merge.
+	// The even blocks stay live until the end, to keep the odd ones from merging.
 	random := rand.New(rand.NewPCG(5, 6))
 	var free []int64
 	held := map[int64]Block{}

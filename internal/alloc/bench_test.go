@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// mustAlloc allocates a block. If the Core requests a segment, mustAlloc adds one at a fictitious
-// address 64 GiB above the previous segment.
+// mustAlloc allocates a block. Segments that the Core needs are added at addresses 64 GiB apart.
 func mustAlloc(tb testing.TB, c *Core, size int64, stream Stream) Block {
 	tb.Helper()
 	for {
@@ -43,11 +42,11 @@ func benchmarkPair(b *testing.B, c *Core, size int64) {
 	}
 }
 
-func BenchmarkPairFresh(b *testing.B) {
+func BenchmarkPairInEmptyPool(b *testing.B) {
 	benchmarkPair(b, newCore(b, Default()), 4096)
 }
 
-func BenchmarkPairLive(b *testing.B) {
+func BenchmarkPairWithLiveBlocks(b *testing.B) {
 	c := newCore(b, Default())
 	for range 10_000 {
 		mustAlloc(b, c, 4096, 1)
@@ -55,12 +54,12 @@ func BenchmarkPairLive(b *testing.B) {
 	benchmarkPair(b, c, 4096)
 }
 
-func BenchmarkPairChurned(b *testing.B) {
-	c, _ := newChurnedCore(b, Default(), 10_000)
+func BenchmarkPairAfterRandomCalls(b *testing.B) {
+	c, _ := newUsedCore(b, Default(), 10_000)
 	benchmarkPair(b, c, 4096)
 }
 
-func BenchmarkPairEqual(b *testing.B) {
+func BenchmarkPairWithEqualFreeBlocks(b *testing.B) {
 	c := newCore(b, Default())
 	var odd []Block
 	for i := range 20_000 {
@@ -89,11 +88,11 @@ func BenchmarkReplace(b *testing.B) {
 	}
 }
 
-const draws = 1 << 14
+const drawCount = 1 << 14
 
-// newChurnedCore returns a Core with live blocks of 512 B to 1 MiB. On average, each block has
-// been replaced ten times, in random order.
-func newChurnedCore(tb testing.TB, config Config, live int) (*Core, []Block) {
+// newUsedCore returns a Core with live blocks of 512 B to 1 MiB. Each was replaced ten times on
+// average, in random order.
+func newUsedCore(tb testing.TB, config Config, live int) (*Core, []Block) {
 	tb.Helper()
 	c := newCore(tb, config)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -109,11 +108,10 @@ func newChurnedCore(tb testing.TB, config Config, live int) (*Core, []Block) {
 	return c, blocks
 }
 
-// randomDraws returns, for each step of a benchmark, the index of the block to free and the size of
-// the block to allocate.
+// randomDraws returns the index of the block to free and the size to allocate in each step.
 func randomDraws(live int) (victims []int, sizes []int64) {
 	random := rand.New(rand.NewPCG(3, 4))
-	for range draws {
+	for range drawCount {
 		victims = append(victims, random.IntN(live))
 		sizes = append(sizes, Unit+random.Int64N(mib-Unit))
 	}
@@ -121,16 +119,16 @@ func randomDraws(live int) (victims []int, sizes []int64) {
 }
 
 func BenchmarkRandom(b *testing.B) {
-	c, blocks := newChurnedCore(b, Default(), 10_000)
+	c, blocks := newUsedCore(b, Default(), 10_000)
 	victims, sizes := randomDraws(len(blocks))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		v := victims[i%draws]
+		v := victims[i%drawCount]
 		_, _ = c.Free(blocks[v])
-		block, grow, _ := c.Alloc(sizes[i%draws], 1)
+		block, grow, _ := c.Alloc(sizes[i%drawCount], 1)
 		if grow.Bytes != 0 {
 			_, _ = c.AddSegment(grow, 0)
-			block, _, _ = c.Alloc(sizes[i%draws], 1)
+			block, _, _ = c.Alloc(sizes[i%drawCount], 1)
 		}
 		blocks[v] = block
 	}

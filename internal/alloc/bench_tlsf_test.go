@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// tlsf implements TLSF (two-level segregated fit) over one segment, for comparison. It has 32 size
-// ranges between successive powers of two, each with a stack of free blocks, and rounds requests up
-// to the next range. It has no counters, handle checks or streams.
+// tlsf implements TLSF (two-level segregated fit) over one segment, for comparison. Each of its 32
+// size ranges between powers of two has a stack of free blocks. Requests are rounded up to the next
+// range. It has no counters, handle checks or streams.
 type tlsf struct {
 	blocks  []tlsfBlock
 	vacant  int32
@@ -69,7 +69,7 @@ func (t *tlsf) remove(id int32) {
 	}
 }
 
-// find returns a block from the lowest non-empty range in which every block is large enough, or 0.
+// find returns a block from the lowest nonempty range in which every block is large enough, or 0.
 func (t *tlsf) find(units uint64) int32 {
 	if units >= 32 {
 		units += 1<<((bits.Len64(units)-6)&63) - 1
@@ -155,9 +155,9 @@ func BenchmarkTLSF(b *testing.B) {
 		}
 		victims, sizes := randomDraws(len(blocks))
 		for i := 0; b.Loop(); i++ {
-			v := victims[i%draws]
+			v := victims[i%drawCount]
 			t.free(blocks[v])
-			blocks[v] = t.alloc(sizes[i%draws])
+			blocks[v] = t.alloc(sizes[i%drawCount])
 		}
 	})
 }

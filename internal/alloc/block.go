@@ -1,18 +1,17 @@
 package alloc
 
-// Stream is the caller's identifier of a stream. It can differ between ranks. Core.Number returns a
-// number that is the same on all ranks.
+// Stream is the caller's name for a stream. It can differ between ranks, unlike Core.Number.
 type Stream int32
 
-// Handle identifies a block until the block is freed. No block has the zero Handle. A Handle is
-// reused after 1<<32 blocks have used its record.
+// Handle identifies a block until the block is freed. It is never 0. It is reused after 1<<32
+// blocks have used its record.
 type Handle uint64
 
 func makeHandle(id, generation uint32) Handle {
 	return Handle(generation)<<32 | Handle(id)
 }
 
-// Block describes an allocated range of a segment. It is small enough to be passed in registers.
+// Block describes an allocated range of a segment. It fits into registers.
 type Block struct {
 	Segment int32
 	Offset  int64 // in bytes
@@ -20,7 +19,7 @@ type Block struct {
 	Handle  Handle
 }
 
-// State is the state of a block. Calls change it as follows (Core.Use records a use):
+// State is the state of a block. Core.Use adds a use.
 //
 //	free ──Alloc──> live ──Free──────────────────────────────> free
 //	                 │ ├──Free while pinned──> parked ──Unpin──> free or deferred
@@ -30,11 +29,11 @@ type State uint8
 
 // The states of a block.
 const (
-	unusedRecord State = iota // there is no block
-	Free                      // ready for an Alloc of its stream
-	Live                      // allocated
-	Parked                    // freed while pinned; becomes free or deferred at the last Unpin
-	Deferred                  // freed while other streams can still use it
+	unusedRecord State = iota
+	Free               // ready for an Alloc of its stream
+	Live               // allocated
+	Parked             // freed while pinned
+	Deferred           // freed while other streams can still use it
 )
 
 // String returns the state in lower case.
@@ -42,8 +41,8 @@ func (s State) String() string {
 	return [...]string{"unused record", "free", "live", "parked", "deferred"}[s]
 }
 
-// The ids of blocks and regions have 26 bits, because an id shares a word with a position or size.
-// Id 0 means that there is no block or region.
+// The ids of blocks and regions have 26 bits, to share a word with a position or size. Id 0 is
+// unused.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
@@ -52,15 +51,14 @@ const (
 
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block is the record of a block. Its size is half a cache line, so that reading a record causes at
-// most one cache miss.
+// block is a record of half a cache line, so that reading it causes at most one cache miss.
 type block struct {
-	positionAndRegion uint64 // position in units from the start of the arena; low bits: the region
+	positionAndRegion uint64 // position in units in the arena; low bits: the region
 	unitsAndPrev      uint64 // size in units; low bits: the previous block in the region
-	next              uint32 // next block in the region, or next unused record
-	generation        uint32 // number of blocks that have used this record
-	// packed holds the state in its lowest bits, and then hasRareFieldsBit. The higher bits hold
-	// the slot of a free block's key (see bag) or, for other blocks, the requested number of bytes.
+	next              uint32
+	generation        uint32 // number of blocks that used this record before
+	// packed holds the state in its lowest bits, then hasRareFieldsBit. The higher bits hold the
+	// slot of a free block's key (see bag), or the number of bytes requested for another block.
 	packed uint64
 }
 
@@ -71,12 +69,12 @@ const (
 	slotShift        = 4
 )
 
-// rareFields holds those fields of a block that few blocks need.
+// rareFields holds the fields of a block that only pinned, kept, deferred or shared blocks use.
 type rareFields struct {
 	pins                       int32
 	firstUse                   uint32
 	prevDeferred, nextDeferred uint32
-	isKept                     bool // whether the block stays allocated until the next Rebuild
+	isKept                     bool // stays allocated until the next Rebuild
 }
 
 func (b *block) position() uint64  { return b.positionAndRegion >> idBits }
@@ -92,7 +90,7 @@ func (b *block) requested() int64 { return int64(b.packed >> requestedShift) }
 
 func (b *block) slot() uint32 { return uint32(b.packed >> slotShift) }
 
-// key identifies a block and orders blocks by position.
+// key orders blocks by position.
 func (b *block) key(id uint32) uint64 { return b.positionAndRegion&^idMask | uint64(id) }
 
 func (b *block) setRange(positionAndRegion, units uint64) {
@@ -100,7 +98,7 @@ func (b *block) setRange(positionAndRegion, units uint64) {
 }
 
 type blockTable struct {
-	blocks           []block // index 0 means no block
+	blocks           []block
 	rareFields       []rareFields
 	firstUnusedBlock uint32
 }
@@ -116,14 +114,13 @@ func (t *blockTable) newBlock() uint32 {
 	return uint32(len(t.blocks) - 1)
 }
 
-// dropBlock marks a record as unused. It keeps the generation, so that stale handles are detected.
+// dropBlock keeps the record's generation, so that stale handles are detected.
 func (t *blockTable) dropBlock(b *block, id uint32) {
 	b.packed = uint64(unusedRecord)
 	b.next = t.firstUnusedBlock
 	t.firstUnusedBlock = id
 }
 
-// resolveHandle returns the id of a handle's block, or an error if the block has become free.
 func (t *blockTable) resolveHandle(h Handle) (uint32, error) {
 	id := uint32(h)
 	if id == 0 || int(id) >= len(t.blocks) {

@@ -7,7 +7,7 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the alignment of blocks in bytes. PyTorch's allocator has the same alignment.
+// Unit is the alignment of blocks in bytes, as in PyTorch's allocator.
 const Unit = 512
 
 const unitShift = 9
@@ -15,20 +15,18 @@ const unitShift = 9
 // MaxSize is the largest request in bytes.
 const MaxSize = int64(1) << 46
 
-// Policy decides which free block is allocated if several blocks have the same size.
+// Policy orders free blocks of the same size.
 type Policy uint8
 
-// The values of Policy.
 const (
-	// CreationOrder takes the block with the lowest (segment ordinal, offset). Segments are
-	// numbered in the order of their creation, so all ranks take the same block.
+	// CreationOrder takes the block with the lowest (segment ordinal, offset), which is the same on
+	// all ranks.
 	CreationOrder Policy = iota
 	// AddressOrder takes the block with the lowest address, as in PyTorch up to version 2.11.
 	// Addresses differ between ranks.
 	AddressOrder
 )
 
-// String returns "creation" or "address".
 func (p Policy) String() string {
 	if p == AddressOrder {
 		return "address"
@@ -36,42 +34,40 @@ func (p Policy) String() string {
 	return "creation"
 }
 
-// Sizing decides how large segments are and when blocks are split.
+// Sizing determines how large segments are and when blocks are split.
 type Sizing uint8
 
-// The values of Sizing.
 const (
-	// Geometric makes each new segment as large as all earlier ones together. It splits a block
-	// whenever at least a Unit remains.
+	// Geometric makes a new segment as large as all earlier ones together. It splits a block if at
+	// least a Unit remains.
 	Geometric Sizing = iota
-	// Stepped follows PyTorch. Small and large requests use separate segments, whose sizes are 2
-	// MiB, 20 MiB or a multiple of 2 MiB. Large blocks are split only if more than 1 MiB remains.
+	// Stepped follows PyTorch. Small and large requests use separate segments of 2 MiB, 20 MiB or a
+	// multiple of 2 MiB. Large blocks are split only if more than 1 MiB remains.
 	Stepped
 )
 
-// The sizes for Stepped are those in PyTorch's c10/cuda/CUDACachingAllocator.cpp and
+// The sizes for Stepped come from PyTorch's c10/cuda/CUDACachingAllocator.cpp and
 // AllocatorConfig.h.
 const (
 	smallLimit   = 1 * mib
 	smallSegment = 2 * mib  // for small requests
 	largeSegment = 20 * mib // for requests below largeLimit
 	largeLimit   = 10 * mib // requests of at least this size get a separate segment
-	largeStep    = 2 * mib  // sizes of separate segments are multiples of this
+	largeStep    = 2 * mib
 )
 
-// Config configures how a Core places blocks. Ranks that must place blocks identically need the
-// same Config.
+// Config configures a Core. Ranks that must place blocks identically need the same Config.
 type Config struct {
 	Policy Policy
 	Sizing Sizing
 
-	// Capacity limits the bytes that are mapped at once; 0 means no limit.
+	// Capacity limits the mapped bytes; 0 means no limit.
 	Capacity int64
 
-	// First is the size of the first segment in bytes under Geometric sizing. 0 means 64 MiB.
+	// First is the size of the first segment in bytes, for Geometric sizing. 0 means 64 MiB.
 	First int64
-	// Granularity is a power of two. Under Geometric sizing, segment sizes are rounded up to its
-	// multiples. 0 means 2 MiB.
+	// Granularity is a power of two. With Geometric sizing, segment sizes are multiples of it. 0
+	// means 2 MiB.
 	Granularity int64
 }
 
@@ -100,8 +96,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that Capacity still permits, or 0 if the
-// request would not fit. It returns 0 for Stepped, whose segment sizes are fixed.
+// remainingSegment returns the size of the largest segment that Capacity permits, or 0 if the
+// request would not fit. For Stepped, whose segment sizes are fixed, it returns 0.
 func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
 	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1)
 	if bytes < requestBytes || c.Sizing == Stepped {

@@ -5,14 +5,15 @@ import (
 	"fmt"
 )
 
-// Core decides where the blocks of one arena (the segments of a pool) are placed. It has no lock.
+// Core decides where the blocks of one arena (the segments of a pool) are placed. It is not safe
+// for concurrent use.
 //
-// The calls that change a Core form its history. Under the Creation policy, Cores with the same
-// Config and the same history place every block identically.
+// The calls that change a Core form its history. With CreationOrder, Cores with the same Config and
+// history place every block identically.
 type Core struct {
 	lifetimes
 	hasKept bool // see HasKept
-	// fullRanges holds the original ranges of blocks whose records Rebuild has shortened.
+	// fullRanges holds the original ranges of blocks that Rebuild has shortened.
 	fullRanges map[uint32]Range
 }
 
@@ -44,7 +45,7 @@ func New(config Config) (*Core, error) {
 	return c, nil
 }
 
-// Stats returns the current counters. Its duration is proportional to the number of streams.
+// Stats takes time proportional to the number of streams.
 func (c *Core) Stats() Stats {
 	c.mergeLastFreed()
 	counts := &c.counts
@@ -63,8 +64,8 @@ func (c *Core) Stats() Stats {
 	return s
 }
 
-// Live returns the block of a handle if the block is live. Errors: ErrFreed, ErrForeign.
-func (c *Core) Live(h Handle) (Block, error) {
+// LiveBlock returns the live block of a handle. Errors: ErrFreed, ErrForeign.
+func (c *Core) LiveBlock(h Handle) (Block, error) {
 	id, err := c.resolveLive(h)
 	if err != nil {
 		return Block{}, err
@@ -72,12 +73,12 @@ func (c *Core) Live(h Handle) (Block, error) {
 	return c.blockView(id), nil
 }
 
-// Owner returns the Number of the stream that owns the block that a method has returned last.
+// Owner returns the Number of the stream that owns the block returned last.
 func (c *Core) Owner() uint32 { return c.lastOwner }
 
-// FreeHandle frees a block and returns it with its new state: Free, Parked if a graph pins it, or
-// Deferred if other streams can still use it. For a deferred block, EventsToRecord lists the events
-// that the caller must record.
+// FreeHandle frees a block. The returned state is Free, Parked if the block is pinned, or Deferred
+// if other streams can still use it. For a deferred block, the caller must record the events in
+// EventsToRecord.
 //
 // Errors: ErrDoubleFree, ErrForeign. Both leave the Core unchanged.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
@@ -113,8 +114,8 @@ func (c *Core) newFreeError(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin keeps a block allocated until Unpin, because a captured graph contains its address. Each Pin
-// needs one Unpin.
+// Pin keeps a block allocated, because a captured graph contains its address. Each Pin needs one
+// Unpin.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
@@ -133,8 +134,7 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	return c.blockView(id), nil
 }
 
-// Unpin undoes one Pin and returns the block with its state. The last Unpin of a parked block frees
-// or defers it.
+// Unpin undoes one Pin. The last Unpin of a parked block frees or defers it.
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
@@ -160,7 +160,7 @@ func (c *Core) Unpin(h Handle) (Block, State, error) {
 	state := c.freeOrDefer(id)
 	if state == Free {
 		c.reports.hasEntries = true
-		c.reports.returned = append(c.reports.returned, Return{view, c.lastOwner})
+		c.reports.returned = append(c.reports.returned, ReturnedBlock{view, c.lastOwner})
 	}
 	return view, state, nil
 }
@@ -184,8 +184,8 @@ func (c *Core) Use(h Handle, stream Stream) error {
 	return nil
 }
 
-// UseAgain updates a live block's use on a stream, as if it had just been recorded.
-func (c *Core) UseAgain(h Handle, stream Stream) {
+// RenewUse updates a live block's use on a stream, as if it had just been recorded.
+func (c *Core) RenewUse(h Handle, stream Stream) {
 	id, err := c.resolveLive(h)
 	streamID, isKnown := c.streamIDs[stream]
 	if err == nil && isKnown {
@@ -202,16 +202,14 @@ func (m Mark) Covers(p StreamPoint) bool { return p.Deferral <= m.deferralCount 
 // Mark returns the current point in the history.
 func (c *Core) Mark() Mark { return Mark{c.useCount, c.deferralCount, c.freeCount} }
 
-// IsUnchangedSince reports whether no block has become free and no use has been recorded since the
-// mark.
+// IsUnchangedSince reports whether no block has become free and no use has been recorded since m.
 func (c *Core) IsUnchangedSince(m Mark) bool {
 	return m.freeCount == c.freeCount && m.useCount == c.useCount
 }
 
 // StreamCompleted records that all work that a stream had queued before the mark is complete, and
-// that the host has waited for it. It calls Idle, and then frees the deferred blocks that no stream
-// uses any more. Returned lists these blocks by the number of their stream and then by their
-// Deferral.
+// that the host has waited for it. It frees the deferred blocks that no stream uses any more.
+// ReturnedBlocks lists them by the number of their stream and then by their Deferral.
 func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -220,7 +218,7 @@ func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 		return
 	}
 	c.streams[streamID].lastCompleteUse = max(c.streams[streamID].lastCompleteUse, mark.useCount)
-	c.Idle(stream, mark)
+	c.MarkIdle(stream, mark)
 	for _, owner := range c.streamsWithDeferrals() {
 		for id := c.streams[owner].firstDeferred; id != 0; {
 			next := c.rareFields[id].nextDeferred
@@ -230,10 +228,10 @@ func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	}
 }
 
-// Idle records that all work that a stream had queued before the mark is complete. The stream's
-// free memory becomes clean: other streams can use it without waiting. Idle does nothing if a block
-// has become free since the mark.
-func (c *Core) Idle(stream Stream, mark Mark) {
+// MarkIdle records that all work that a stream had queued before the mark is complete. The stream's
+// free memory becomes clean: other streams can use it without waiting. MarkIdle does nothing if a
+// block has become free since the mark.
+func (c *Core) MarkIdle(stream Stream, mark Mark) {
 	streamID, isKnown := c.streamIDs[stream]
 	if isKnown && mark.freeCount == c.freeCount {
 		c.mergeLastFreed()

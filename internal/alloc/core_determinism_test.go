@@ -9,7 +9,7 @@ import (
 // rank simulates a rank whose driver chooses the addresses of segments.
 type rank struct {
 	core      *Core
-	addresses []uint64 // of future segments
+	addresses []uint64 // for future segments
 	held      []Block
 }
 
@@ -35,8 +35,8 @@ func (r *rank) free(t rapid.TB, i int) {
 	r.held = append(r.held[:i], r.held[i+1:]...)
 }
 
-// ranks returns two ranks whose drivers assign segment addresses in opposite orders.
-func ranks(tb rapid.TB, config Config) (ranks [2]rank) {
+// newRanks returns two ranks whose drivers assign segment addresses in opposite orders.
+func newRanks(tb rapid.TB, config Config) (ranks [2]rank) {
 	const n = 1 << 10
 	for i := range ranks {
 		c, err := New(config)
@@ -58,7 +58,7 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := Config{First: mib, Granularity: 64 * kib}
 		config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing"))
-		pair := ranks(t, config)
+		pair := newRanks(t, config)
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			live := len(pair[0].held)
 			if live > 0 && rapid.IntRange(0, 2).Draw(t, "kind") == 0 {
@@ -79,11 +79,11 @@ func TestPlacementDoesNotDependOnSegmentAddresses(t *testing.T) {
 }
 
 // placeAfterReuse fills two segments on each of two ranks and frees the first block of each
-// segment, so that the policy must choose between two free blocks of the same size. It returns the
-// block that each rank allocates next.
+// segment. It returns the block that each rank allocates next, from one of these equally large
+// blocks.
 func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 	tb.Helper()
-	pair := ranks(tb, Config{Policy: policy, First: 2 * mib})
+	pair := newRanks(tb, Config{Policy: policy, First: 2 * mib})
 	var placed [2]Block
 	for i := range pair {
 		r := &pair[i]
@@ -100,10 +100,10 @@ func placeAfterReuse(tb testing.TB, policy Policy) [2]Block {
 
 func TestAddressOrderDivergesAndCreationOrderDoesNot(t *testing.T) {
 	if got := placeAfterReuse(t, AddressOrder); got[0].Segment != 0 || got[1].Segment != 1 {
-		t.Errorf("Address policy chose segments %d and %d; want 0 and 1",
+		t.Errorf("AddressOrder chose segments %d and %d; want 0 and 1",
 			got[0].Segment, got[1].Segment)
 	}
 	if got := placeAfterReuse(t, CreationOrder); got[0] != got[1] || got[0].Segment != 0 {
-		t.Errorf("Creation policy placed %+v and %+v; want segment 0 on both", got[0], got[1])
+		t.Errorf("CreationOrder placed %+v and %+v; want segment 0 on both", got[0], got[1])
 	}
 }

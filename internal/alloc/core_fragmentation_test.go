@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// history is a sequence of requests and frees that any Core can repeat.
+// history is a sequence of requests and frees for any Core.
 type history struct {
 	steps  []step
 	peak   int64   // highest sum of live requests
@@ -17,7 +17,7 @@ type history struct {
 	random *rand.Rand
 }
 
-// step allocates size bytes or, if size is 0, frees the block that was allocated by request number.
+// step allocates size bytes. If size is 0, it frees the block of request number.
 type step struct {
 	size   int64
 	number int
@@ -64,8 +64,8 @@ func randomHistory(seed uint64) *history {
 }
 
 // trainingHistory models the training of a transformer with 24 layers on sequences of varying
-// length. Weights and optimizer state are permanent. Temporaries live within one layer,
-// activations live until the backward pass, and gradients live until the optimizer step.
+// length. Weights and optimizer state are permanent. Temporaries live within a layer, activations
+// until the backward pass, gradients until the optimizer step.
 func trainingHistory(seed uint64) *history {
 	const layers, hidden = 24, 2048
 	h := newHistory(seed)
@@ -100,8 +100,8 @@ func trainingHistory(seed uint64) *history {
 	return h
 }
 
-// servingHistory models inference. Weights are permanent, the cache of each request grows in
-// pieces, and the sizes of the temporaries in each step depend on the tokens in the batch.
+// servingHistory models inference. Weights are permanent, each request's cache grows in pieces, and
+// the sizes of temporaries depend on the number of tokens in the batch.
 func servingHistory(seed uint64) *history {
 	const layers, hidden = 16, 4096
 	h := newHistory(seed)
@@ -135,12 +135,11 @@ func servingHistory(seed uint64) *history {
 }
 
 type outcome struct {
-	mapped   int64 // peak number of bytes
+	mapped   int64 // peak in bytes
 	segments int   // number created in total
 }
 
-// replay applies a history to a Core. It never trims the Core, because trimming symmetric memory
-// is collective.
+// replay applies a history to a Core. It never trims the Core, because Trim is collective.
 func replay(c *Core, h *history) (outcome, error) {
 	blocks := make([]Block, 0, len(h.sizes))
 	for _, s := range h.steps {
@@ -171,8 +170,8 @@ func place(c *Core, size int64) (Block, error) {
 	return v, err
 }
 
-// requiredCapacity returns the smallest capacity that is enough for a history. It tries
-// capacities in steps of 1/256 of the peak of requested bytes.
+// requiredCapacity returns the smallest sufficient capacity, in steps of 1/256 of the peak of
+// requested bytes.
 func requiredCapacity(tb testing.TB, config Config, h *history) int64 {
 	tb.Helper()
 	step := h.peak / 256
@@ -201,10 +200,9 @@ var workloads = []struct {
 	{"serving", servingHistory},
 }
 
-// TestNeedsNoMoreMemoryThanPyTorch compares the smallest capacities with which a history succeeds
-// under the default configuration and under PyTorch's. It limits the capacity because without a
-// limit, segments double in size, so up to twice the needed memory may be mapped.
-func TestNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
+// Only a capacity limit shows the needed memory: without one, segments double in size and up to
+// twice the needed memory may be mapped.
+func TestCoreNeedsNoMoreMemoryThanPyTorch(t *testing.T) {
 	for _, workload := range workloads {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s history %d", workload.name, seed), func(t *testing.T) {

@@ -135,7 +135,7 @@ func (a *audit) countBlock(b *block, e *rareFields, id uint32) error {
 	}
 	mayPin, mayUse := b.state() == Live || b.state() == Parked, b.state() != Free
 	if b.packed&hasRareFieldsBit == 0 && (e.pins != 0 || e.firstUse != 0) {
-		return fmt.Errorf("%s block %d has an extra record but no hasExtra bit: %+v",
+		return fmt.Errorf("%s block %d has rare fields but no hasRareFields bit: %+v",
 			b.state(), id, *e)
 	}
 	if e.pins < 0 || e.pins > 0 && !mayPin || e.firstUse != 0 && !mayUse {
@@ -276,9 +276,9 @@ func TestVerifyFindsBrokenInvariants(t *testing.T) {
 			c.rareFields[free].pins = 1
 			c.blocks[free].packed |= hasRareFieldsBit
 		}, "1 pins"},
-		{"a pin without the hasExtra bit", func(c *Core, live, _ uint32) {
+		{"a pin without the hasRareFields bit", func(c *Core, live, _ uint32) {
 			c.rareFields[live].pins = 1
-		}, "no hasExtra bit"},
+		}, "no hasRareFields bit"},
 		{"a free block in no class", func(c *Core, _, free uint32) {
 			c.removeBlock(c.indexes[0], &c.blocks[free], c.blocks[free].units())
 		}, "is in no class"},

@@ -8,29 +8,23 @@ import (
 // The errors of this package.
 var (
 	ErrOutOfMemory = errors.New("out of memory")
-	// ErrSize reports a number of bytes that is not positive, above MaxSize, or not a multiple of
-	// Unit.
+	// ErrSize reports a size that is not positive, above MaxSize, or not a multiple of Unit.
 	ErrSize = errors.New("bad size")
-	// ErrAddress reports a segment address that is not a multiple of Unit or not below 1<<47, the
-	// end of x86-64's user address space.
+	// ErrAddress reports a segment address that is not a multiple of Unit or is at least 1<<47,
+	// where user addresses end on x86-64.
 	ErrAddress = errors.New("bad segment address")
 	// ErrExhausted reports more than 1<<47 bytes of segments, or more than 1<<26 blocks or regions.
-	ErrExhausted = errors.New("arena exhausted")
-	// ErrConfig reports a Config field that is out of range.
-	ErrConfig = errors.New("bad allocator configuration")
-	// ErrDoubleFree reports a Free of a block that has already been freed.
+	ErrExhausted  = errors.New("arena exhausted")
+	ErrConfig     = errors.New("bad allocator configuration")
 	ErrDoubleFree = errors.New("block freed twice")
-	// ErrForeign reports a block that this Core has not allocated.
-	ErrForeign = errors.New("block does not belong to this pool")
-	// ErrFreed reports a call that needs a live block but got a freed one.
-	ErrFreed = errors.New("block was freed")
-	// ErrNotPinned reports an Unpin without a Pin.
-	ErrNotPinned = errors.New("block is not pinned")
+	ErrForeign    = errors.New("block does not belong to this pool")
+	ErrFreed      = errors.New("block was freed")
+	ErrNotPinned  = errors.New("block is not pinned")
 	// ErrDeferred reports a Rebuild while blocks are deferred.
 	ErrDeferred = errors.New("a freed block is still waiting for a stream")
 )
 
-// OutOfMemoryError reports a request for which there is no memory. All fields are in bytes.
+// OutOfMemoryError contains sizes in bytes.
 type OutOfMemoryError struct {
 	Requested   int64
 	Free        int64 // size of the stream's free blocks
@@ -38,7 +32,7 @@ type OutOfMemoryError struct {
 	Capacity    int64 // 0 means no limit
 }
 
-// Error describes the request and the memory that is left.
+// Error describes the request and the remaining memory.
 func (e *OutOfMemoryError) Error() string {
 	limit := "no capacity set"
 	if e.Capacity > 0 {

@@ -5,17 +5,16 @@ import (
 	"math/bits"
 )
 
-// Sizes are grouped into bins. Up to 1 MiB, each bin has one size; above 1 MiB, there are 64 bins
-// between successive powers of two.
+// Up to 1 MiB, a bin has one size; above 1 MiB, there are 64 bins between powers of two.
 const (
-	exactBins = 2048 // number of bins with one size; also the largest of these sizes in units
+	exactBins = 2048 // number of bins with one size; the largest of these sizes in units
 	exactLog  = 11   // log2 of exactBins
 	subLog    = 6    // log2 of the number of bins between two powers of two
 	binCount  = 4096 // 64 words of 64 bits, summarized by one word
 )
 
-// binOf returns the bin of a size in units. A power of two is the last size of its bin, so that a
-// new segment's free block stays in its bin when the first blocks are split off.
+// binOf returns the bin of a size in units. A power of two is the last size of its bin: a new
+// segment's free block stays in its bin when the first blocks are split off.
 func binOf(units uint64) int {
 	last := units - 1
 	if last < exactBins {
@@ -26,20 +25,19 @@ func binOf(units uint64) int {
 	return exactBins + int(log-exactLog)<<subLog + sub
 }
 
-// sizeIndex finds the free blocks of one stream by size. A two-level bitmap records which bins are
-// not empty.
+// sizeIndex finds free blocks of one stream by size. Its two-level bitmap records the nonempty
+// bins.
 type sizeIndex struct {
-	bags         [exactBins]bag // first field, so that no bag crosses a cache line
+	bags         [exactBins]bag // first, so that no bag crosses a cache line
 	summary      uint64
 	words        [binCount / 64]uint64
 	firstClasses [binCount - exactBins]uint32 // first class of each bin with several sizes
 }
 
-// sizeClass holds the blocks of one size in a bin with several sizes.
 type sizeClass struct {
 	units      uint64
 	blocks     bag
-	prev, next uint32 // neighbors in the bin; next also chains unused classes
+	prev, next uint32 // neighbors in the bin; next links unused classes too
 }
 
 func (index *sizeIndex) markBinNonempty(bin uint) {
@@ -48,7 +46,7 @@ func (index *sizeIndex) markBinNonempty(bin uint) {
 	index.summary |= 1 << word
 }
 
-// clearBinIfEmpty marks a bin as empty if it has 0 blocks, without an unpredictable branch.
+// clearBinIfEmpty avoids a branch, which would be unpredictable.
 func (index *sizeIndex) clearBinIfEmpty(bin uint, blocks uint32) {
 	word := bin >> 6 & 63
 	w := index.words[word] ^ (uint64(blocks)-1)>>63<<(bin&63)
@@ -56,10 +54,10 @@ func (index *sizeIndex) clearBinIfEmpty(bin uint, blocks uint32) {
 	index.summary ^= isZero(w) << word
 }
 
-// isZero returns 1 if n is 0, and otherwise 0, without a branch.
+// isZero returns 1 if n is 0, without a branch.
 func isZero(n uint64) uint64 { return ^(n | -n) >> 63 }
 
-// nextBin returns the first nonempty bin at or above the given one, or -1.
+// nextBin returns the first nonempty bin from bin on, or -1.
 func (index *sizeIndex) nextBin(bin int) int {
 	word := bin >> 6 & 63
 	if mask := index.words[word] >> (bin & 63) << (bin & 63); mask != 0 {
@@ -73,9 +71,8 @@ func (index *sizeIndex) nextBin(bin int) int {
 	return word<<6 + bits.TrailingZeros64(index.words[word])
 }
 
-// findInIndex returns the smallest free block with at least the given number of units, and the
-// block's size. Among blocks of the same size, it returns the one with the lowest position. It does
-// not read the block's record, which is slow.
+// findInIndex returns the smallest free block of at least units and its size. Among blocks of the
+// same size, it returns the lowest. It does not read the block's record, which is slow.
 func (f *freeBlocks) findInIndex(index *sizeIndex, units uint64) (id uint32, found uint64) {
 	f.searchCredit += creditStep
 	if units > exactBins {
@@ -98,7 +95,7 @@ func (f *freeBlocks) findLargeInIndex(index *sizeIndex, units uint64) (id uint32
 	return f.lowestInBin(index, index.nextBin(bin+1))
 }
 
-// lowestInBin returns the lowest block of the smallest size in a bin with several sizes, and this
+// lowestInBin returns the lowest block of the smallest size in a bin of several sizes, and this
 // size. For bin -1, it returns 0, 0.
 func (f *freeBlocks) lowestInBin(index *sizeIndex, bin int) (id uint32, found uint64) {
 	if bin < 0 {
@@ -112,8 +109,7 @@ func (index *sizeIndex) firstClass(bin int) *uint32 {
 	return &index.firstClasses[(bin-exactBins)&(binCount-exactBins-1)]
 }
 
-// insertBlock adds a free block to an index. For speed, it contains a copy of the common case of
-// addKey.
+// insertBlock contains a copy of addKey's common case, for speed.
 func (f *freeBlocks) insertBlock(index *sizeIndex, b *block, id uint32, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -132,8 +128,7 @@ func (f *freeBlocks) insertBlock(index *sizeIndex, b *block, id uint32, units ui
 	b.packed = uint64(Free) | uint64(slot)<<slotShift
 }
 
-// removeBlock removes a free block from its index. For speed, it contains a copy of the common case
-// of removeKey.
+// removeBlock contains a copy of removeKey's common case, for speed.
 func (f *freeBlocks) removeBlock(index *sizeIndex, b *block, units uint64) {
 	bin := units - 1
 	if bin >= exactBins {
@@ -163,7 +158,7 @@ func (f *freeBlocks) removeLargeBlock(index *sizeIndex, b *block, units uint64) 
 	}
 }
 
-// moveInIndex changes the start (block.positionAndRegion) and the size of a free block.
+// moveInIndex changes the start (block.positionAndRegion) and size of a free block.
 func (f *freeBlocks) moveInIndex(index *sizeIndex, b *block, id uint32, start, units uint64) {
 	oldUnits := b.units()
 	if oldUnits > exactBins && f.tryResizeInPlace(index, b, id, start, units) {
@@ -174,9 +169,8 @@ func (f *freeBlocks) moveInIndex(index *sizeIndex, b *block, id uint32, start, u
 	f.insertBlock(index, b, id, units)
 }
 
-// tryResizeInPlace changes the start and size of a block that is the only one of its size. It
-// returns false, and changes nothing, if other blocks have the old size or the class would have to
-// move.
+// tryResizeInPlace returns false, and changes nothing, if other blocks have the old size or the
+// class would have to move.
 func (f *freeBlocks) tryResizeInPlace(
 	index *sizeIndex, b *block, id uint32, start, units uint64,
 ) bool {
@@ -251,7 +245,7 @@ func (f *freeBlocks) dropClass(index *sizeIndex, k uint32) {
 	f.firstUnusedClass = k
 }
 
-// dropAllClasses drops all classes and bags. The caller must drop the indexes, which refer to them.
+// dropAllClasses drops classes and bags. The caller must drop the indexes that refer to them.
 func (f *freeBlocks) dropAllClasses() {
 	f.keys, f.classes = f.keys[:1], f.classes[:1]
 	f.unusedArrays, f.firstUnusedClass, f.searchCredit = [32]uint32{}, 0, 0
@@ -281,7 +275,7 @@ func (f *freeBlocks) freeBytes(index *sizeIndex) int64 {
 	return units << unitShift
 }
 
-// eachClass yields the size in units and the bag of each nonempty class, ordered by size.
+// eachClass yields each nonempty class's size in units and its bag, by size.
 func (f *freeBlocks) eachClass(index *sizeIndex) iter.Seq2[uint64, *bag] {
 	return func(yield func(uint64, *bag) bool) {
 		for w := range index.words {

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Extent describes a segment in an Inventory. A segment that Trim has removed has 0 bytes.
+// Extent describes a segment. A segment removed by Trim has 0 bytes.
 type Extent struct {
 	Bytes int64
-	Small bool // whether the segment serves small requests under Stepped sizing
+	Small bool // serves small requests, with Stepped sizing
 }
 
 // Range is a part of a segment, in bytes.
@@ -25,42 +25,42 @@ func (r Range) compare(other Range) int {
 		cmp.Compare(r.Size, other.Size))
 }
 
-// Held describes a live or pinned block.
-type Held struct {
+// HeldBlock describes a live or pinned block.
+type HeldBlock struct {
 	Range
 	Live   bool // false for a parked block
 	Pinned bool
-	// Stream is the number of a live block's stream. Stream 0 has number 0. The other streams are
-	// numbered from 1 in the order of their first live blocks in the Inventory.
+	// Stream is the number of a live block's stream. Stream 0 has number 0. The others are numbered
+	// from 1 in the order of their first live blocks in the Inventory.
 	Stream uint32
 }
 
 // Inventory lists the segments and blocks of a Core. Ranks compare their inventories.
 type Inventory struct {
-	Segments []Extent // sorted by ordinal
-	Blocks   []Held   // sorted by segment and offset
+	Segments []Extent    // sorted by ordinal
+	Blocks   []HeldBlock // sorted by segment and offset
 }
 
 // Arrangement describes the layout that several Cores have after Rebuild.
 type Arrangement struct {
-	// Segments lists the segments by ordinal. A segment with 0 bytes is retired: no memory is
-	// allocated from it.
+	// Segments lists the segments by ordinal. A segment with 0 bytes is retired: it no longer
+	// serves requests.
 	Segments []Extent
-	// Kept lists, by segment and offset, the ranges that stay allocated until the next Rebuild:
-	// parked blocks, and live blocks that are pinned on some but not all ranks.
+	// Kept lists, by segment and offset, ranges that stay allocated until the next Rebuild: parked
+	// blocks, and live blocks that are pinned only on some ranks.
 	Kept []Range
 }
 
-// Conflict describes a range whose live block or segment differs between ranks.
+// Conflict describes a range with a live block or segment that differs between ranks.
 type Conflict struct {
 	Range
-	// Has describes, for each rank, the segment and the live block in this range.
-	Has []string
+	// Descriptions describes each rank's segment and live block in this range.
+	Descriptions []string
 }
 
-// CommonLayout returns an Arrangement: after Rebuild with this Arrangement, all ranks place blocks
-// identically. If a live block differs between ranks, Union returns a Conflict instead. All ranks
-// get the same result for the same inventories.
+// CommonLayout returns an Arrangement, or a Conflict if a live block differs between ranks. After
+// Rebuild with this Arrangement, all ranks place blocks identically. The result depends only on the
+// inventories.
 //
 // Segments that differ between ranks are retired. A rank keeps a retired segment mapped while a
 // graph pins a part of it.
@@ -104,7 +104,7 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 	return arrangement, nil
 }
 
-// spanID identifies a span, 2 MiB of a segment. All memory of a span has the same owner stream.
+// spanID identifies 2 MiB of a segment, which always have the same owner stream.
 type spanID struct {
 	segment int32
 	number  int64
@@ -118,8 +118,8 @@ func (r Range) eachSpan(visit func(spanID)) {
 	}
 }
 
-// rangesToKeep returns the ranges to keep for a parked block, one for each span. If a span has no
-// live blocks, the range is the whole span, because its owner can differ between ranks.
+// rangesToKeep returns the ranges to keep for a parked block, one per span. A span without live
+// blocks is kept whole, because its owner can differ between ranks.
 func (r Range) rangesToKeep(liveSpans map[spanID]bool, segmentBytes int64) (ranges []Range) {
 	r.eachSpan(func(s spanID) {
 		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, segmentBytes)
@@ -155,7 +155,7 @@ func mergeOverlapping(ranges []Range) []Range {
 	return merged
 }
 
-// findConflict returns the first live block that differs between ranks, or nil.
+// findConflict returns nil if all live blocks are the same on all ranks.
 func findConflict(inventories []Inventory) *Conflict {
 	streamsByRange := make([]map[Range]uint32, len(inventories))
 	var liveRanges []Range
@@ -186,7 +186,7 @@ func findConflict(inventories []Inventory) *Conflict {
 func newConflict(inventories []Inventory, blockRange Range) *Conflict {
 	conflict := &Conflict{Range: blockRange}
 	for _, inventory := range inventories {
-		conflict.Has = append(conflict.Has, inventory.describe(blockRange))
+		conflict.Descriptions = append(conflict.Descriptions, inventory.describe(blockRange))
 	}
 	return conflict
 }

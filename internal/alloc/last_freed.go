@@ -1,8 +1,8 @@
 package alloc
 
 // Free stores the block in lastFreed, without merging it with its neighbors or adding it to an
-// index. The next call does that. In two cases, this next call is an Alloc that would get the same
-// block after the merge, so it returns the block without a merge:
+// index. The next call does that. If the next call is an Alloc that would get this block after the
+// merge, it returns the block without a merge in two cases:
 //
 //   - The block was freed right after its Alloc, and the new request equals the old one.
 //   - The block has the requested size and no free neighbor, and no other free block of the index
@@ -15,7 +15,7 @@ func (p *placer) mergeLastFreed() {
 	}
 }
 
-// mergeLastFreedInto merges lastFreed, adds it to the index, and returns the new size in units.
+// mergeLastFreedInto returns the merged block's size in units.
 func (p *placer) mergeLastFreedInto(index *sizeIndex) uint64 {
 	id := p.lastFreed
 	p.lastFreed = 0
@@ -28,8 +28,8 @@ func (p *placer) neighborStates(b *block) neighborStates {
 	return neighborStates{p.blocks[b.prev()].state() == Free, p.blocks[b.next].state() == Free}
 }
 
-// freeWithoutMerge frees a block without uses or pins, and stores it in lastFreed. The caller must
-// first merge the old lastFreed and then set p.lastFreedNeighbors.
+// freeWithoutMerge is for blocks without uses or pins. The caller must first merge the old
+// lastFreed and then set p.lastFreedNeighbors.
 func (p *placer) freeWithoutMerge(b *block, id, indexID uint32) {
 	p.counts.liveCount--
 	p.invalidateHandle(b)
@@ -44,8 +44,7 @@ func (p *placer) canReuseLastFreed(units uint64, indexID uint32) bool {
 	return p.blocks[p.lastFreed].units() == units && p.isOnlyOfItsSize(indexID, units)
 }
 
-// isOnlyOfItsSize reports whether lastFreed belongs to the index, has no free neighbor, and would
-// be the index's only free block of its size.
+// isOnlyOfItsSize reports whether lastFreed would be the index's only free block of its size.
 func (p *placer) isOnlyOfItsSize(indexID uint32, units uint64) bool {
 	return units <= exactBins && p.lastFreedIndex == indexID &&
 		p.indexes[indexID].bags[units-1].count == 0 && p.lastFreedNeighbors == neighborStates{}

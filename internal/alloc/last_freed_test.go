@@ -6,9 +6,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHotBlockDoesNotChangePlacement applies the same history to two Cores, one of which (eager)
-// merges the block last freed after every call.
-func TestHotBlockDoesNotChangePlacement(t *testing.T) {
+// TestLastFreedBlockDoesNotChangePlacement compares a Core with one that merges the last freed
+// block after every call (eager).
+func TestLastFreedBlockDoesNotChangePlacement(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lazy, eager := mustNew(t), mustNew(t)
 		var live [][2]Block

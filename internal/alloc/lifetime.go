@@ -12,7 +12,7 @@ type lifetimes struct {
 	useTable
 	reports
 	deferralCount    uint64
-	deferringStreams []uint32 // reused result of streamsWithDeferrals
+	deferringStreams []uint32
 }
 
 func (l *lifetimes) indexFor(stream Stream, roundedBytes int64) uint32 {
@@ -55,9 +55,9 @@ func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	return l.freeOrDefer(id)
 }
 
-// freeOrDefer frees an unpinned block, or defers it if other streams can still use it.
+// freeOrDefer defers an unpinned block that other streams can still use.
 func (l *lifetimes) freeOrDefer(id uint32) State {
-	l.dropCompleteUses(&l.rareFields[id], l.streams)
+	l.removeCompleteUses(&l.rareFields[id], l.streams)
 	if l.rareFields[id].firstUse != 0 {
 		l.deferFree(id)
 		return Deferred
@@ -66,7 +66,7 @@ func (l *lifetimes) freeOrDefer(id uint32) State {
 	return Free
 }
 
-// streamsWithDeferrals returns the ids of the streams that own deferred blocks, sorted by number.
+// streamsWithDeferrals returns the ids of streams with deferred blocks, by number.
 func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	l.deferringStreams = l.deferringStreams[:0]
 	for id := range l.streams {
@@ -80,7 +80,6 @@ func (l *lifetimes) streamsWithDeferrals() []uint32 {
 	return l.deferringStreams
 }
 
-// deferFree adds a block to its stream's list of deferred blocks, and to EventsToRecord.
 func (l *lifetimes) deferFree(id uint32) {
 	l.deferralCount++
 	l.reports.hasEntries = true
@@ -103,10 +102,10 @@ func (l *lifetimes) deferFree(id uint32) {
 }
 
 // endDeferral ends a deferred block's use on a stream, and frees the block after its last use. It
-// does nothing if the block's deferral number is above lastDeferral.
+// ignores blocks with a deferral number above lastDeferral.
 func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
-	if l.endUseOnStream(fields, streamID, lastDeferral) && fields.firstUse == 0 {
+	if l.removeUse(fields, streamID, lastDeferral) && fields.firstUse == 0 {
 		l.reportReturned(id)
 		l.freeDeferred(id)
 	}
@@ -129,24 +128,24 @@ func (l *lifetimes) freeDeferred(id uint32) {
 	l.makeFree(b, id)
 }
 
-// freeAndReportWaits frees a deferred block before its uses are complete, and adds the events at
-// the end of these uses to Waits.
+// freeAndReportWaits frees a deferred block before its uses are complete. Waits gets the events at
+// the end of these uses.
 func (l *lifetimes) freeAndReportWaits(id uint32) {
 	fields := &l.rareFields[id]
 	for useID := fields.firstUse; useID != 0; useID = l.uses[useID].next {
 		l.reports.waits = append(l.reports.waits,
 			StreamPoint{l.uses[useID].sequence, l.streams[l.uses[useID].streamID].name})
 	}
-	l.dropUses(fields)
+	l.removeUses(fields)
 	l.reportReturned(id)
 	l.freeDeferred(id)
 }
 
-// reportReturned adds a block to Returned. It must precede makeFree, which can drop the record.
+// reportReturned must precede makeFree, which can drop the record.
 func (l *lifetimes) reportReturned(id uint32) {
 	l.reports.hasEntries = true
 	region := l.regionOf(&l.blocks[id])
-	l.reports.returned = append(l.reports.returned, Return{l.blockView(id), region.owner})
+	l.reports.returned = append(l.reports.returned, ReturnedBlock{l.blockView(id), region.owner})
 }
 
 func (l *lifetimes) stateView(id uint32) View {

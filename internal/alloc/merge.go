@@ -1,7 +1,7 @@
 package alloc
 
-// mergeBlock merges a free block with its free neighbors, adds the result to the index, and returns
-// its size in units.
+// mergeBlock merges a free block with its free neighbors, indexes the result and returns its size
+// in units.
 func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	prevBlock, nextBlock := &l.blocks[prev], &l.blocks[next]
@@ -32,8 +32,8 @@ func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighb
 	return units
 }
 
-// mergeLargeBlock is like mergeBlock, for neighbors of any size. The result keeps the record of a
-// free neighbor, so that the index changes as little as possible.
+// mergeLargeBlock is like mergeBlock, for neighbors of any size. The result keeps a free neighbor's
+// record, to change the index as little as possible.
 func (l *layout) mergeLargeBlock(
 	index *sizeIndex, b *block, id uint32, states neighborStates,
 ) uint64 {

@@ -138,9 +138,9 @@ func (m *machine) Use(t *rapid.T) {
 	m.model.use(b, on)
 }
 
-func (m *machine) UseAgain(t *rapid.T) {
+func (m *machine) RenewUse(t *rapid.T) {
 	b, on := m.pick(t, Live), drawStream(t)
-	m.core.UseAgain(b.block().Handle, on)
+	m.core.RenewUse(b.block().Handle, on)
 	m.model.useAgain(b, on)
 }
 
@@ -156,11 +156,11 @@ func (m *machine) StreamCompleted(t *rapid.T) {
 	m.checkReports(t)
 }
 
-func (m *machine) Idle(t *rapid.T) {
+func (m *machine) MarkIdle(t *rapid.T) {
 	on := drawStream(t)
-	m.core.Idle(on, m.mark)
+	m.core.MarkIdle(on, m.mark)
 	if m.model.frees == m.marked.frees {
-		m.model.clean(on)
+		m.model.markClean(on)
 	}
 }
 
@@ -204,7 +204,7 @@ func (m *machine) Reserve(t *rapid.T) {
 	rounded, geometric := roundUp(bytes, Unit), m.core.config.Sizing == Geometric
 	if err != nil {
 		if !errors.Is(err, ErrOutOfMemory) || geometric &&
-			(m.model.grow(rounded) != 0 || m.model.take(rounded, stream) != nil) {
+			(m.model.grow(rounded) != 0 || m.model.takeCleanMemory(rounded, stream) != nil) {
 			t.Fatal(err)
 		}
 		return
@@ -212,7 +212,7 @@ func (m *machine) Reserve(t *rapid.T) {
 	switch {
 	case grow.Bytes > 0:
 		m.addSegment(t, grow, false)
-	case geometric && m.model.best(rounded, stream) == nil && m.model.take(rounded, stream) == nil:
+	case geometric && m.model.best(rounded, stream) == nil && m.model.takeCleanMemory(rounded, stream) == nil:
 		t.Fatalf("Reserve of %d bytes succeeded without enough memory", bytes)
 	default:
 		m.model.reserve(rounded, stream)
@@ -250,7 +250,7 @@ func (m *machine) Seize(t *rapid.T) {
 }
 
 func (m *machine) checkReports(t *rapid.T) {
-	got := [3]any{m.core.EventsToRecord(), m.core.Waits(), m.core.Returned()}
+	got := [3]any{m.core.EventsToRecord(), m.core.Waits(), m.core.ReturnedBlocks()}
 	want := [3]any{m.model.toRecord, m.model.waits, m.model.returned}
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("reports differ (-model +core):\n%s", diff)

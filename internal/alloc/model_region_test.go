@@ -12,8 +12,8 @@ func (m *model) request(s Stream) {
 	}
 }
 
-func (m *model) returnOf(b *modelBlock) Return {
-	return Return{b.block(), uint32(slices.Index(m.requesters, b.region.stream) + 1)}
+func (m *model) returnedBlock(b *modelBlock) ReturnedBlock {
+	return ReturnedBlock{b.block(), uint32(slices.Index(m.requesters, b.region.stream) + 1)}
 }
 
 func (m *model) reserve(rounded int64, stream Stream) {
@@ -25,8 +25,8 @@ func (m *model) reserve(rounded int64, stream Stream) {
 	b.region.high = max(b.region.high, b.offset+rounded)
 }
 
-// clean lowers the high-water marks of a stream's regions to the end of the blocks in use.
-func (m *model) clean(stream Stream) {
+// clean lowers a stream's high-water marks to the end of the used blocks.
+func (m *model) markClean(stream Stream) {
 	for _, r := range m.regions() {
 		if r.stream == stream {
 			r.high = r.floor
@@ -48,7 +48,7 @@ func (m *model) regions() (all []*modelRegion) {
 	return all
 }
 
-// tails returns the clean memory at the end of each region.
+// tails returns the clean end of each region.
 func (s *modelSegment) tails() (all []modelTail) {
 	for i, b := range s.blocks {
 		if i == 0 || s.blocks[i-1].region != b.region {
@@ -70,8 +70,8 @@ func compareTails(a, b modelTail) int {
 		cmp.Compare(a.segment.Ordinal, b.segment.Ordinal), cmp.Compare(a.low, b.low))
 }
 
-// start returns the last span boundary at which a request fits below t.end. If the request does not
-// fit, the result is below t.low.
+// start returns the last span boundary at which a request fits below t.end. It is below t.low if
+// the request does not fit.
 func (t modelTail) start(rounded int64) int64 {
 	if t.end < rounded {
 		return -1
@@ -79,9 +79,8 @@ func (t modelTail) start(rounded int64) int64 {
 	return (t.end - rounded) / (2 * mib) * (2 * mib)
 }
 
-// absorb merges regions that are entirely clean into the previous region, and joins neighboring
-// regions that belong to the same stream.
-func (m *model) absorb() {
+// joinRegions merges clean regions into the previous region, and neighboring regions of one stream.
+func (m *model) joinRegions() {
 	for _, s := range m.segments {
 		for i := 1; i < len(s.blocks); i++ {
 			low, b := s.blocks[i-1], s.blocks[i]
@@ -108,12 +107,12 @@ func (s *modelSegment) relabel(old, replacement *modelRegion) {
 	}
 }
 
-// take gives a stream a free block of clean memory and returns it, or nil if there is none.
-func (m *model) take(rounded int64, stream Stream) *modelBlock {
+// takeCleanMemory gives a stream a free block of clean memory and returns it, or nil.
+func (m *model) takeCleanMemory(rounded int64, stream Stream) *modelBlock {
 	if m.rules.config.Sizing == Stepped {
 		return nil
 	}
-	m.absorb()
+	m.joinRegions()
 	if b := m.best(rounded, stream); b != nil {
 		return b
 	}
@@ -130,7 +129,7 @@ func (m *model) take(rounded int64, stream Stream) *modelBlock {
 	}
 	t := slices.MinFunc(candidates, compareTails)
 	start := t.start(rounded)
-	t.segment.cut(start)
+	t.segment.splitBlock(start)
 	region := &modelRegion{stream: stream, high: start}
 	for _, b := range t.segment.blocks {
 		if b.offset >= start && b.offset < t.end {
@@ -144,7 +143,7 @@ func (m *model) take(rounded int64, stream Stream) *modelBlock {
 	return m.best(rounded, stream)
 }
 
-// seize gives a stream free memory of other streams and returns their names.
+// seize gives a stream free memory of other streams and returns these streams.
 func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	m.begin()
 	if m.rules.config.Sizing == Stepped {
@@ -167,8 +166,8 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 	}
 	t := slices.MinFunc(candidates, compareTails)
 	t.low = t.start(rounded)
-	t.segment.divide(t.low)
-	t.segment.divide(t.end)
+	t.segment.splitRegion(t.low)
+	t.segment.splitRegion(t.end)
 	m.frees++
 	for _, b := range t.segment.blocks {
 		if b.offset < t.low || b.offset >= t.end {
@@ -180,11 +179,11 @@ func (m *model) seize(rounded int64, stream, spared Stream) (owners []Stream) {
 		}
 		b.region.high = b.offset + b.size
 	}
-	m.absorb()
+	m.joinRegions()
 	return owners
 }
 
-// gaps returns the free memory that a stream may seize. It excludes memory of the stream spared.
+// gaps returns the free memory that a stream may seize, which excludes memory of the stream spared.
 func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	end := int64(-1)
 	for _, b := range s.blocks {
@@ -202,9 +201,9 @@ func (s *modelSegment) gaps(stream, spared Stream) (all []modelTail) {
 	return all
 }
 
-// divide splits a region at an offset, unless the region begins there.
-func (s *modelSegment) divide(offset int64) {
-	s.cut(offset)
+// splitRegion splits a region at an offset, unless the region begins there.
+func (s *modelSegment) splitRegion(offset int64) {
+	s.splitBlock(offset)
 	for i, b := range s.blocks {
 		if i == 0 || b.offset != offset || s.blocks[i-1].region != b.region {
 			continue
@@ -222,7 +221,7 @@ func (s *modelSegment) divide(offset int64) {
 	}
 }
 
-func (s *modelSegment) cut(offset int64) {
+func (s *modelSegment) splitBlock(offset int64) {
 	for i, b := range s.blocks {
 		if b.offset < offset && offset < b.offset+b.size {
 			rest := *b

@@ -18,7 +18,7 @@ type model struct {
 	deferrals  uint64
 	toRecord   []StreamPoint
 	waits      []StreamPoint
-	returned   []Return
+	returned   []ReturnedBlock
 }
 
 type modelSegment struct {
@@ -115,7 +115,7 @@ func (m *model) alloc(size int64, stream Stream) (*modelBlock, int64) {
 		}
 		queue := m.deferred(stream)
 		if len(queue) == 0 {
-			if b := m.take(rounded, stream); b != nil {
+			if b := m.takeCleanMemory(rounded, stream); b != nil {
 				return m.place(b, size, rounded), 0
 			}
 			return nil, m.grow(rounded)
@@ -222,7 +222,7 @@ func (m *model) sync(on Stream, before modelMark) {
 	m.begin()
 	m.synced[on] = max(m.synced[on], before.uses)
 	if m.frees == before.frees {
-		m.clean(on)
+		m.markClean(on)
 	}
 	for _, owner := range m.streams {
 		for _, b := range m.deferred(owner) {
@@ -242,7 +242,7 @@ func (m *model) unpin(b *modelBlock) State {
 	if b.pins--; b.pins > 0 || b.state == Live {
 		return b.state
 	}
-	returned := m.returnOf(b)
+	returned := m.returnedBlock(b)
 	state := m.release(b)
 	if state == Free {
 		m.returned = append(m.returned, returned)
@@ -262,7 +262,7 @@ func (m *model) deferred(stream Stream) (queue []*modelBlock) {
 }
 
 func (m *model) returnBlock(b *modelBlock) {
-	m.returned = append(m.returned, m.returnOf(b))
+	m.returned = append(m.returned, m.returnedBlock(b))
 	m.merge(b)
 }
 

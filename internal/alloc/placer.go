@@ -2,25 +2,25 @@ package alloc
 
 import "fmt"
 
-// placer chooses the free block for a request, and updates the counters.
+// placer chooses free blocks for requests and counts memory.
 type placer struct {
 	layout
 	config      Config
-	isGeometric bool   // whether config.Sizing is Geometric
-	arenaEnd    uint64 // first unused position in the arena
+	isGeometric bool
+	arenaEnd    uint64
 	mappedBytes int64
 	counts      counts
-	freeCount   uint64 // number of blocks that have become free
+	freeCount   uint64 // blocks that have become free so far
 	lastOwner   uint32 // see Core.Owner
 
 	// These fields describe the latest Alloc and the latest Free; see last_freed.go.
 
-	lastAllocated        uint32 // block of the latest call if that was an Alloc; otherwise 0
+	lastAllocated        uint32 // 0 if the latest call was not an Alloc
 	lastAllocatedUnits   uint64
 	lastAllocatedIndex   uint32
-	lastFreed            uint32 // block of the latest call if that was a Free; otherwise 0
+	lastFreed            uint32 // 0 if the latest call was not a Free
 	lastFreedIndex       uint32
-	isLastAllocatedFreed bool // whether lastFreed was freed right after its Alloc
+	isLastAllocatedFreed bool
 	lastFreedNeighbors   neighborStates
 }
 
@@ -43,9 +43,9 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 	return view
 }
 
-// findBlock returns the best free block in an index for a request, and the size of this block. It
-// merges lastFreed with its neighbors. If lastFreed belongs to this index, findBlock first searches
-// and then merges, because this order is faster. It searches again if the merge changes the result.
+// findBlock returns the best free block for a request, and its size. It merges lastFreed with its
+// neighbors. If lastFreed belongs to this index, a search before the merge is faster. findBlock
+// searches again if the merge changes the result.
 func (p *placer) findBlock(
 	index *sizeIndex, units uint64, indexID uint32,
 ) (id uint32, foundUnits uint64) {
@@ -66,8 +66,7 @@ func (p *placer) findBlock(
 	return id, foundUnits
 }
 
-// takeFront allocates the front of a free block, and returns the id of this part. If the rest stays
-// free, it keeps the id of the free block.
+// takeFront allocates the front of a free block. A free rest keeps the id of the free block.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
 	if restUnits == 0 || !p.isGeometric &&
@@ -126,7 +125,6 @@ func (p *placer) invalidateHandle(b *block) {
 	b.packed = uint64(unusedRecord)
 }
 
-// createRegion creates the region of a new segment, with one free block.
 func (p *placer) createRegion(base, units uint64, indexID, owner uint32, ordinal int32) uint32 {
 	regionID, blockID, sentinelID := p.newRegion(), p.newBlock(), p.newBlock()
 	p.regions[regionID] = region{

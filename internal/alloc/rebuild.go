@@ -2,7 +2,6 @@ package alloc
 
 import "slices"
 
-// rebuilder implements Core.Rebuild.
 type rebuilder struct {
 	placer        *placer
 	streams       *streamTable
@@ -12,14 +11,14 @@ type rebuilder struct {
 	newFullRanges map[uint32]Range
 }
 
-type heldBlock struct {
+type heldRecord struct {
 	id       uint32
 	streamID uint32
 	isLive   bool
 	Range
 }
 
-// fullRange returns the original range of a block, even if Rebuild has shortened its record.
+// fullRange returns the range of a block before Rebuild shortened it.
 func fullRange(b Block, fullRanges map[uint32]Range) Range {
 	if r, isShortened := fullRanges[uint32(b.Handle)]; isShortened {
 		return r
@@ -30,14 +29,14 @@ func fullRange(b Block, fullRanges map[uint32]Range) Range {
 type rebuildResult uint8
 
 const (
-	segmentAbsent  rebuildResult = iota // the Core does not have the segment
-	segmentUsable                       // free memory of the segment can be allocated
-	segmentRetired                      // the segment holds blocks, but does not serve requests
-	segmentEmpty                        // the segment holds no blocks and can be unmapped
+	segmentAbsent rebuildResult = iota
+	segmentUsable
+	segmentRetired // has blocks, but serves no requests
+	segmentEmpty   // has no blocks and can be unmapped
 )
 
 func (r *rebuilder) rebuildSegment(
-	ordinal int32, extent Extent, heldBlocks []heldBlock,
+	ordinal int32, extent Extent, heldBlocks []heldRecord,
 ) rebuildResult {
 	p := r.placer
 	if int(ordinal) == len(p.segments) {
@@ -60,11 +59,10 @@ func (r *rebuilder) rebuildSegment(
 	return segmentEmpty
 }
 
-// dropAllButHeld drops all blocks that are not held (live or pinned). It returns the held blocks of
-// each segment.
-func (r *rebuilder) dropAllButHeld(segmentCount int) [][]heldBlock {
+// dropAllButHeld returns the held (live or pinned) blocks of each segment.
+func (r *rebuilder) dropAllButHeld(segmentCount int) [][]heldRecord {
 	p := r.placer
-	held := make([][]heldBlock, segmentCount)
+	held := make([][]heldRecord, segmentCount)
 	for ordinal := range p.segments {
 		held[ordinal] = r.heldBlocksOf(int32(ordinal))
 	}
@@ -76,7 +74,7 @@ func (r *rebuilder) dropAllButHeld(segmentCount int) [][]heldBlock {
 	for id := uint32(len(p.blocks) - 1); id > 0; id-- {
 		p.rareFields[id].isKept = false
 		if !isHeld[id] {
-			r.uses.dropUses(&p.rareFields[id])
+			r.uses.removeUses(&p.rareFields[id])
 			p.dropBlock(&p.blocks[id], id)
 		}
 	}
@@ -91,12 +89,12 @@ func (r *rebuilder) dropAllButHeld(segmentCount int) [][]heldBlock {
 	return held
 }
 
-func (r *rebuilder) heldBlocksOf(ordinal int32) (held []heldBlock) {
+func (r *rebuilder) heldBlocksOf(ordinal int32) (held []heldRecord) {
 	p := r.placer
 	for id := range p.blocksOf(ordinal) {
 		b := &p.blocks[id]
 		if b.state() == Live || b.state() == Parked && p.rareFields[id].pins > 0 {
-			held = append(held, heldBlock{
+			held = append(held, heldRecord{
 				id, p.indexIDOf(b) / 2, b.state() == Live,
 				fullRange(p.blockView(id), r.oldFullRanges),
 			})
@@ -105,9 +103,9 @@ func (r *rebuilder) heldBlocksOf(ordinal int32) (held []heldBlock) {
 	return held
 }
 
-func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldBlock, keptRanges []Range) {
+func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldRecord, keptRanges []Range) {
 	s := &r.placer.segments[ordinal]
-	s.indexID &= 1 // now stream 0 owns the segment; the bit for small requests stays
+	s.indexID &= 1 // now stream 0 is the owner; the bit for small requests stays
 	owners := r.ownersOf(s, heldBlocks)
 	previousID := uint32(0)
 	for firstSpan := 0; firstSpan < len(owners); {
@@ -129,8 +127,8 @@ func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldBlock, keptRan
 	}
 }
 
-// ownersOf returns the stream id for each span of a segment, and numbers these streams.
-func (r *rebuilder) ownersOf(s *segment, heldBlocks []heldBlock) []uint32 {
+// ownersOf returns the stream id of each span of a segment, and numbers these streams.
+func (r *rebuilder) ownersOf(s *segment, heldBlocks []heldRecord) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, held := range heldBlocks {
 		if held.isLive {
@@ -158,10 +156,10 @@ func (r *rebuilder) addRegion(ordinal int32, streamID uint32) uint32 {
 	return regionID
 }
 
-// fillRegion creates the blocks of a region, and returns the held blocks after the region.
+// fillRegion creates the blocks of a region and returns the remaining held blocks.
 func (r *rebuilder) fillRegion(
-	regionID uint32, regionRange Range, heldBlocks []heldBlock, keptRanges []Range,
-) []heldBlock {
+	regionID uint32, regionRange Range, heldBlocks []heldRecord, keptRanges []Range,
+) []heldRecord {
 	p := r.placer
 	for offset := regionRange.Offset; offset < regionRange.end(); {
 		end := regionRange.end()
@@ -183,9 +181,9 @@ func (r *rebuilder) fillRegion(
 	return heldBlocks
 }
 
-// shortenedEnd returns the offset at which a held block's record ends. A parked block's record ends
-// with its first span, because another stream can own the next span.
-func (r *rebuilder) shortenedEnd(held heldBlock) int64 {
+// shortenedEnd returns the end of a held block's record. For a parked block, this is the end of its
+// first span, because another stream can own the next span.
+func (r *rebuilder) shortenedEnd(held heldRecord) int64 {
 	end := min(held.end(), (held.Offset/spanBytes+1)*spanBytes)
 	if held.isLive || end == held.end() {
 		return held.end()
@@ -194,8 +192,7 @@ func (r *rebuilder) shortenedEnd(held heldBlock) int64 {
 	return end
 }
 
-// findRange reports whether an offset is in one of the ranges. boundary is the end of that range,
-// or else the start of the next range.
+// findRange returns the end of the range that contains offset, or the start of the next range.
 func findRange(ranges []Range, ordinal int32, offset int64) (isInRange bool, boundary int64) {
 	for _, r := range ranges {
 		switch {
@@ -209,7 +206,7 @@ func findRange(ranges []Range, ordinal int32, offset int64) (isInRange bool, bou
 	return false, MaxSize
 }
 
-// appendBlock appends a held, kept or free block to a region.
+// appendBlock appends a block in any state to a region.
 func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) {
 	p := r.placer
 	region, b, fields := &p.regions[regionID], &p.blocks[id], &p.rareFields[id]
@@ -237,8 +234,7 @@ func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) 
 	r.countBlock(extent.Segment, b, fields)
 }
 
-// countBlock adds an allocated block to the counters. For a block in a retired segment, only
-// pinnedBytes changes.
+// For a block in a retired segment, countBlock changes only pinnedBytes.
 func (r *rebuilder) countBlock(ordinal int32, b *block, fields *rareFields) {
 	counts := &r.placer.counts
 	if fields.pins > 0 {

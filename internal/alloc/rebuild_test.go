@@ -9,16 +9,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// divergingRank simulates a rank whose history differs from those of other ranks. Its blocks are
-// in the order in which they were allocated.
+// divergingRank simulates a rank whose history differs from those of other ranks. Its blocks are in
+// allocation order.
 type divergingRank struct {
 	*rank
-	streams []Stream // names of the program's streams on this rank
+	streams []Stream // the program's streams, as this rank names them
 	pinned  []Block  // pinned blocks, live or parked
 }
 
-// step makes the call that op selects. The arguments of the call depend only on pick, size and
-// the rank's blocks, so ranks with the same blocks make the same call.
+// step makes the call that op selects. Its arguments depend only on pick, size and the rank's
+// blocks, so ranks with the same blocks make the same call.
 func (r *divergingRank) step(t rapid.TB, op, pick int, size int64) {
 	stream := r.streams[pick%len(r.streams)]
 	if len(r.held) == 0 {
@@ -57,7 +57,7 @@ func (r *divergingRank) unpin(t rapid.TB, pick int) {
 	r.pinned = slices.Delete(r.pinned, i, i+1)
 }
 
-func (r *divergingRank) drain() {
+func (r *divergingRank) completeStreams() {
 	for _, s := range r.streams {
 		r.core.StreamCompleted(s, r.core.Mark())
 	}
@@ -73,26 +73,26 @@ func stepTogether(t *rapid.T, name string, ranks ...*divergingRank) {
 	}
 }
 
-// divergingRanks returns two ranks whose streams have different names.
-func divergingRanks(t *rapid.T) []*divergingRank {
+// newDivergingRanks returns two ranks whose streams have different names.
+func newDivergingRanks(t *rapid.T) []*divergingRank {
 	config := Config{
 		First:       rapid.SampledFrom([]int64{mib, 16 * mib}).Draw(t, "first"),
 		Granularity: 64 * kib,
 	}
 	config.Sizing = Sizing(rapid.IntRange(0, 1).Draw(t, "sizing"))
-	two := ranks(t, config)
+	two := newRanks(t, config)
 	return []*divergingRank{
 		{rank: &two[0], streams: []Stream{0, 1, 2, 3}},
 		{rank: &two[1], streams: []Stream{0, 7, 5, 6}},
 	}
 }
 
-// union drains the ranks and returns the Union of their inventories.
-func union(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
+// commonLayout returns the CommonLayout of the ranks' inventories after completing all streams.
+func commonLayout(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
 	var inventories []Inventory
 	for _, r := range all {
-		r.drain()
-		v, err := r.core.Held()
+		r.completeStreams()
+		v, err := r.core.Inventory()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,20 +101,20 @@ func union(t *rapid.T, all []*divergingRank) (Arrangement, *Conflict) {
 	return CommonLayout(inventories)
 }
 
-// TestRebuiltCoresPlaceBlocksIdentically makes the same calls on two ranks. Then each rank
-// independently uses and pins blocks, and allocates and frees other blocks. Once both ranks have
-// been rebuilt, they must place new blocks identically.
+// TestRebuiltCoresPlaceBlocksIdentically makes the same calls on two ranks. Then each rank uses and
+// pins blocks, and allocates and frees other blocks, independently. After Rebuild, both ranks must
+// place new blocks identically.
 func TestRebuiltCoresPlaceBlocksIdentically(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		all := divergingRanks(t)
+		all := newDivergingRanks(t)
 		for range rapid.IntRange(1, 4).Draw(t, "recoveries") {
 			stepTogether(t, "together", all...)
 			for _, r := range all {
 				diverge(t, r)
 			}
-			layout, conflict := union(t, all)
+			layout, conflict := commonLayout(t, all)
 			if conflict != nil {
-				t.Fatalf("Union returned conflict %+v for identical live blocks", conflict)
+				t.Fatalf("CommonLayout returned conflict %+v for identical live blocks", conflict)
 			}
 			for _, r := range all {
 				if _, err := r.core.Rebuild(layout); err != nil {
@@ -172,8 +172,8 @@ func checkSamePlacement(t *rapid.T, all []*divergingRank) {
 	for i, r := range all {
 		for _, v := range r.held {
 			places[i] = append(places[i], Range{v.Segment, v.Offset, v.Size})
-			if live, err := r.core.Live(v.Handle); err != nil || live != v {
-				t.Fatalf("Live = %+v, %v; want %+v", live, err, v)
+			if live, err := r.core.LiveBlock(v.Handle); err != nil || live != v {
+				t.Fatalf("LiveBlock = %+v, %v; want %+v", live, err, v)
 			}
 		}
 	}
@@ -187,28 +187,28 @@ func checkSamePlacement(t *rapid.T, all []*divergingRank) {
 
 func TestBlockLiveOnOneRankIsConflict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		all := divergingRanks(t)
+		all := newDivergingRanks(t)
 		stepTogether(t, "together", all...)
 		all[1].alloc(t, 5*kib, 0)
 		extra := all[1].held[len(all[1].held)-1]
-		_, conflict := union(t, all)
+		_, conflict := commonLayout(t, all)
 		if conflict == nil || conflict.Range != (Range{extra.Segment, extra.Offset, extra.Size}) {
-			t.Fatalf("Union returned conflict %+v, want one at %+v", conflict, extra)
+			t.Fatalf("CommonLayout returned conflict %+v, want one at %+v", conflict, extra)
 		}
 	})
 }
 
 func TestRebuildRefusesDeferredBlocks(t *testing.T) {
-	two := ranks(t, Config{First: mib})
+	two := newRanks(t, Config{First: mib})
 	r := &two[0]
 	r.alloc(t, kib, 0)
 	if err := r.core.Use(r.held[0].Handle, 1); err != nil {
 		t.Fatal(err)
 	}
 	r.free(t, 0)
-	_, heldErr := r.core.Held()
-	if _, rebuildErr := r.core.Rebuild(Arrangement{}); !errors.Is(heldErr, ErrDeferred) ||
+	_, inventoryErr := r.core.Inventory()
+	if _, rebuildErr := r.core.Rebuild(Arrangement{}); !errors.Is(inventoryErr, ErrDeferred) ||
 		!errors.Is(rebuildErr, ErrDeferred) {
-		t.Fatalf("Held = %v, Rebuild = %v; want ErrDeferred from both", heldErr, rebuildErr)
+		t.Fatalf("Inventory = %v, Rebuild = %v; want ErrDeferred from both", inventoryErr, rebuildErr)
 	}
 }

@@ -2,24 +2,24 @@ package alloc
 
 import "iter"
 
-// region describes a range of one segment whose blocks serve one stream. The regions of a segment
-// cover the whole segment. A block is merged with neighbors in the same region.
+// region describes a range of one segment whose blocks serve one stream. Regions cover the whole
+// segment. Blocks are merged only within a region.
 //
-// Memory above dirtyEnd is clean: it has not been allocated since the owner's work was last known
-// to be complete. Each stream can use clean memory without waiting.
+// Memory above dirtyEnd is clean: all streams can use it without waiting, because it has not been
+// allocated since the owner's work was last known to be complete.
 type region struct {
 	origin      uint64
-	dirtyEnd    uint64 // at or below the first unit if the whole region is clean
+	dirtyEnd    uint64 // at or below the first unit if the region is clean
 	ordinal     int32
 	indexID     uint32
-	owner       uint32 // number of the region's stream
-	sentinel    uint32 // block that closes the list of blocks; 0 in an unused record
-	reservedEnd uint64 // end of reserved memory; not above dirtyEnd
-	next        uint32 // next region in the segment, or next unused record
+	owner       uint32
+	sentinel    uint32 // end of the list of blocks; 0 in an unused record
+	reservedEnd uint64
+	next        uint32
 }
 
-// spanUnits is the granularity of regions, 2 MiB in units. Only a segment's last region may have
-// another size.
+// spanUnits is the granularity of regions, 2 MiB in units. A segment's last region may have any
+// size.
 const spanUnits = uint64(2*mib) >> unitShift
 
 type layout struct {
@@ -27,7 +27,7 @@ type layout struct {
 	segments          []segment
 	regions           []region // index 0 means no region
 	firstUnusedRegion uint32
-	indexes           []*sizeIndex // two per stream: for large and small requests; nil until needed
+	indexes           []*sizeIndex // two per stream (large and small requests); nil until needed
 }
 
 func (l *layout) regionOf(b *block) *region { return &l.regions[b.region()] }
@@ -86,7 +86,7 @@ func (l *layout) regionBounds(regionID uint32) (base, end uint64) {
 	return l.blocks[sentinel.next].position(), last.position() + last.units()
 }
 
-// usedEnd returns the position after a region's last block that is not free.
+// usedEnd returns the position after a region's last nonfree block.
 func (l *layout) usedEnd(regionID uint32) uint64 {
 	last := &l.blocks[l.blocks[l.regions[regionID].sentinel].prev()]
 	if last.state() == Free {
@@ -95,15 +95,14 @@ func (l *layout) usedEnd(regionID uint32) uint64 {
 	return last.position() + last.units()
 }
 
-// firstBlock returns a region's first block. free is set if this block is free and covers the whole
-// region.
+// firstBlock returns a region's first block. isFree is set if it is free and covers the region.
 func (l *layout) firstBlock(regionID uint32) (id uint32, isFree bool) {
 	sentinel := &l.blocks[l.regions[regionID].sentinel]
 	id = sentinel.next
 	return id, id == sentinel.prev() && l.blocks[id].state() == Free
 }
 
-// markClean marks a stream's free memory as clean. The stream's queued work must be complete.
+// markClean requires that the stream's queued work is complete.
 func (l *layout) markClean(stream uint32) {
 	for r := range l.regions {
 		if region := &l.regions[r]; region.sentinel != 0 && region.indexID/2 == stream {
@@ -117,8 +116,7 @@ func (r *region) reserveUpTo(end uint64) {
 	r.dirtyEnd = max(r.dirtyEnd, end)
 }
 
-// mergeCleanRegions merges clean regions into their predecessors, and joins neighboring regions of
-// the same stream.
+// mergeCleanRegions merges clean regions into their predecessors and joins neighbors of one stream.
 func (l *layout) mergeCleanRegions() {
 	for i := range l.segments {
 		for regionID := l.segments[i].firstRegion; regionID != 0; {
@@ -143,8 +141,7 @@ func (l *layout) isClean(regionID uint32) bool {
 	return l.regions[regionID].dirtyEnd <= base
 }
 
-// takeCleanMemory finds the smallest clean range that is large enough, and moves its end to a
-// stream.
+// takeCleanMemory moves the end of the smallest clean range that is large enough to a stream.
 func (l *layout) takeCleanMemory(units uint64, indexID, owner uint32) bool {
 	if l.isNearlyFull() {
 		return false
@@ -173,7 +170,7 @@ func (l *layout) isNearlyFull() bool {
 	return len(l.blocks)+len(l.segments)+len(l.regions) > maxBlocks/2
 }
 
-// lastPosition returns the last span boundary at which a request fits into the range.
+// lastPosition returns the last span boundary at which units fit into the range.
 func (r *region) lastPosition(low, end, units uint64) (position uint64, fits bool) {
 	if end < low || end-low < units {
 		return 0, false
@@ -231,7 +228,7 @@ func (l *layout) splitRegion(regionID uint32, position uint64) uint32 {
 	return upperID
 }
 
-// blockAt returns the block that begins at a position. It splits a free block if necessary.
+// blockAt splits a free block if no block begins at position.
 func (l *layout) blockAt(regionID uint32, position uint64) uint32 {
 	region := &l.regions[regionID]
 	id := l.blocks[region.sentinel].prev()
@@ -262,9 +259,8 @@ func (l *layout) setRegion(first, end, regionID uint32) {
 	}
 }
 
-// joinRegions merges a region with the next one, which must belong to the same stream. The result
-// keeps the record keptID. It should be that of the region with more blocks, because joinRegions
-// visits all blocks of the other region.
+// joinRegions merges a region with the next one, which must belong to the same stream. keptID
+// should be the region with more blocks: joinRegions visits all blocks of the other.
 func (l *layout) joinRegions(regionID, keptID uint32) {
 	upperID := l.regions[regionID].next
 	lower, upper := &l.regions[regionID], &l.regions[upperID]

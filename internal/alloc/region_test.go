@@ -10,16 +10,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// footprints returns the total size of all spans that lie below the dirty end of their
-// region.
-func (c *Core) footprints() (bytes int64) {
-	for _, owned := range c.footprintsByOwner() {
+// footprint returns the total size of all spans below the dirty end of their region.
+func (c *Core) footprint() (bytes int64) {
+	for _, owned := range c.footprintByOwner() {
 		bytes += owned
 	}
 	return bytes
 }
 
-func (c *Core) footprintsByOwner() map[uint32]int64 {
+func (c *Core) footprintByOwner() map[uint32]int64 {
 	c.mergeLastFreed()
 	bytes := map[uint32]int64{}
 	for r := range c.regions {
@@ -32,7 +31,7 @@ func (c *Core) footprintsByOwner() map[uint32]int64 {
 	return bytes
 }
 
-// maxSegments returns the maximum number of segments for the given number of mapped bytes.
+// maxSegments returns the maximum number of segments for mapped bytes.
 func maxSegments(mapped, first int64) int { return bits.Len64(uint64(mapped/first)-1) + 2 }
 
 func TestMappedMemoryIsBoundedByUse(t *testing.T) {
@@ -101,9 +100,8 @@ func TestMemoryFreedAfterMarkIsNotClean(t *testing.T) {
 	}
 }
 
-// TestGrowthIsBounded makes random requests on many streams. The pool may grow only if no run of
-// clean memory is large enough for the request. If streams are not synchronized, the pool may
-// map at most three times the footprints.
+// A pool may grow only if no range of clean memory is large enough for the request. It may map at
+// most three times the footprint if streams are not synchronized.
 func TestGrowthIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.SampledFrom([]int64{2 * mib, 8 * mib, 64 * mib}).Draw(t, "first")
@@ -111,7 +109,7 @@ func TestGrowthIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		syncs := rapid.Bool().Draw(t, "streams are synchronized")
+		isSynchronized := rapid.Bool().Draw(t, "streams are synchronized")
 		streams := rapid.IntRange(1, 40).Draw(t, "streams")
 		var live []Block
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
@@ -124,13 +122,13 @@ func TestGrowthIsBounded(t *testing.T) {
 				}
 				live[i] = live[len(live)-1]
 				live = live[:len(live)-1]
-			case op == 3 && syncs:
+			case op == 3 && isSynchronized:
 				c.StreamCompleted(s, c.Mark())
 			default:
 				live = append(live, allocBounded(t, c, drawSize(t), s))
 			}
 			n := c.Stats()
-			if limit := max(first, 3*c.footprints()); n.Mapped > limit && !syncs {
+			if limit := max(first, 3*c.footprint()); n.Mapped > limit && !isSynchronized {
 				t.Fatalf("mapped %d bytes, want at most %d", n.Mapped, limit)
 			}
 			if n.Mapped > 0 && n.Segments > maxSegments(n.Mapped, first) {
@@ -141,7 +139,7 @@ func TestGrowthIsBounded(t *testing.T) {
 	})
 }
 
-// allocBounded allocates a block and checks its Growth, if any.
+// allocBounded allocates a block and checks the Growth.
 func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	mapped := c.Stats().Mapped
 	v, growth, err := c.Alloc(size, s)
@@ -171,9 +169,8 @@ func allocBounded(t *rapid.T, c *Core, size int64, s Stream) Block {
 	return v
 }
 
-// TestMappedMemoryOfRandomPrograms compares mapped memory with twice the sum of the streams' peak
-// footprints, plus 2 MiB for each stream. Because clean runs that are too small for a request add
-// to the mapped memory, the test permits an eighth more.
+// The bound is twice the sum of the streams' peak footprints, plus 2 MiB for each stream. Clean
+// ranges that are too small for a request count as mapped, so the test permits an eighth more.
 func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 	for _, streams := range []int{1, 10, 100, 1000} {
 		worst := 0.0
@@ -196,7 +193,7 @@ func TestMappedMemoryOfRandomPrograms(t *testing.T) {
 					live = append(live, mustAlloc(t, c, 1+d.Int64N(limit), s))
 				}
 				sum := int64(0)
-				for owner, bytes := range c.footprintsByOwner() {
+				for owner, bytes := range c.footprintByOwner() {
 					peaks[owner] = max(peaks[owner], bytes)
 				}
 				for _, peak := range peaks {

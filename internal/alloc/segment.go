@@ -7,23 +7,23 @@ import (
 
 // Segment describes a segment, a range of mapped memory.
 type Segment struct {
-	Ordinal int32 // number of segments that were added before this one
+	Ordinal int32 // number of earlier segments
 	Bytes   int64
 	Address uint64
 	Stream  Stream // stream for which it was mapped
 }
 
 type segment struct {
-	base        uint64 // position of its first unit in the arena
-	bytes       int64  // 0 once Trim has removed the segment
+	base        uint64
+	bytes       int64 // 0 once Trim has removed the segment
 	address     uint64
 	indexID     uint32
 	firstRegion uint32 // 0 once Trim has removed the segment
-	isRetired   bool   // whether no memory is allocated from it; see Rebuild
+	isRetired   bool
 }
 
-// AddSegment adds a segment that the caller has mapped at the given address, and returns its
-// ordinal. The address is needed for the Address policy.
+// AddSegment adds a segment that the caller has mapped at address, and returns its ordinal. Only
+// AddressOrder needs the address.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
@@ -65,8 +65,7 @@ type View struct {
 	Pins   int32
 }
 
-// Blocks yields the blocks of a segment, including free ones, by offset. The Core must not change
-// during the iteration.
+// Blocks yields the blocks of a segment by offset. The Core must not change during the iteration.
 func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 	c.mergeLastFreed()
 	return func(yield func(View) bool) {
@@ -79,8 +78,7 @@ func (c *Core) Blocks(ordinal int32) iter.Seq[View] {
 }
 
 // Trim removes segments without allocated blocks, newest first, while at least minMappedBytes stay
-// mapped. It returns these segments in this order. The slice is valid until the next call that
-// changes the Core.
+// mapped. The returned slice is valid until the next change of the Core.
 func (c *Core) Trim(minMappedBytes int64) []Segment {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -99,8 +97,8 @@ func (c *Core) Trim(minMappedBytes int64) []Segment {
 	return c.reports.trimmed
 }
 
-// Held lists all segments, and those blocks that are live or pinned. Error: ErrDeferred.
-func (c *Core) Held() (Inventory, error) {
+// Inventory lists all segments, and the live or pinned blocks. Error: ErrDeferred.
+func (c *Core) Inventory() (Inventory, error) {
 	c.mergeLastFreed()
 	var inventory Inventory
 	numbers := map[Stream]uint32{0: 0}
@@ -118,7 +116,7 @@ func (c *Core) Held() (Inventory, error) {
 			case v.State == Deferred:
 				return Inventory{}, fmt.Errorf("listing blocks: %w", ErrDeferred)
 			}
-			held := Held{
+			held := HeldBlock{
 				Range: fullRange(v.Block, c.fullRanges), Live: v.State == Live, Pinned: v.Pins > 0,
 			}
 			if held.Live {
@@ -133,13 +131,13 @@ func (c *Core) Held() (Inventory, error) {
 	return inventory, nil
 }
 
-// Rebuild changes the layout of a Core to an Arrangement from Union. Live and pinned blocks keep
-// their positions and handles. A span (2 MiB of a segment) with a live block belongs to the stream
-// of this block. All other memory is clean and belongs to stream 0. Streams get new numbers. After
-// Rebuild with the same Arrangement, several Cores return the same results for the same calls.
+// Rebuild changes the layout to an Arrangement from CommonLayout. Live and pinned blocks keep their
+// positions and handles. A span (2 MiB of a segment) with a live block belongs to this block's
+// stream. All other memory is clean and belongs to stream 0. Streams get new numbers. Afterwards,
+// Cores with the same Arrangement return the same results for the same calls.
 //
-// Before Rebuild, the caller must wait for each stream and call StreamCompleted for it. Rebuild
-// returns the retired segments without blocks, which the caller can unmap.
+// The caller must first wait for each stream and call StreamCompleted for it. It can unmap the
+// returned segments, which are retired and have no blocks.
 //
 // Error: ErrDeferred, which leaves the Core unchanged.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
@@ -170,6 +168,6 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	return unusedSegments, nil
 }
 
-// HasKept reports whether the latest Rebuild kept ranges (see Arrangement.Kept) or left retired
-// segments mapped. Another Rebuild can free this memory.
+// HasKept reports whether the latest Rebuild kept ranges or left retired segments mapped. Another
+// Rebuild can free this memory.
 func (c *Core) HasKept() bool { return c.hasKept }

@@ -1,14 +1,12 @@
 package alloc
 
-// gap is free memory that Seize can move.
 type gap struct {
 	regionID   uint32
 	start, end uint64
 }
 
-// smallestGap finds the smallest gap that is large enough for a request, among the indexes for
-// which canTakeFrom returns true. It returns the part at the end of the gap that the request needs,
-// or the zero gap.
+// smallestGap finds the smallest gap that is large enough, in indexes that canTakeFrom permits. It
+// returns the end of the gap, as large as needed, or the zero gap.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {
@@ -27,7 +25,7 @@ func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool
 	return smallest
 }
 
-// gaps returns the gaps in the region first and in the regions after it in the same segment.
+// gaps returns the gaps in a segment from the region first on.
 func (l *layout) gaps(first uint32, canTakeFrom func(indexID uint32) bool) (gaps []gap) {
 	isAdjacent := false // whether the last gap ends at the current block
 	for regionID := first; regionID != 0; regionID = l.regions[regionID].next {
@@ -49,7 +47,7 @@ func (l *layout) gaps(first uint32, canTakeFrom func(indexID uint32) bool) (gaps
 	return gaps
 }
 
-// gapOwners returns the indexes, except indexID, that own memory in a gap.
+// gapOwners returns the owners of memory in a gap, except indexID.
 func gapOwners(l *layout, free gap, indexID uint32) (owners []uint32) {
 	for regionID := free.regionID; ; regionID = l.regions[regionID].next {
 		base, end := l.regionBounds(regionID)

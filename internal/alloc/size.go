@@ -1,10 +1,9 @@
 package alloc
 
-// roundUp rounds n up to a multiple of step, a power of two.
 func roundUp(n, step int64) int64 { return (n + step - 1) &^ (step - 1) }
 
-// smallIndexBit returns 1 for a size that is served from small segments, and otherwise 0. A
-// stream's small index follows its large one.
+// smallIndexBit returns 1 for a size that small segments serve. A stream's small index follows its
+// large one.
 func (c *Config) smallIndexBit(roundedBytes int64) uint32 {
 	if c.Sizing == Stepped && roundedBytes <= smallLimit {
 		return 1
@@ -14,7 +13,6 @@ func (c *Config) smallIndexBit(roundedBytes int64) uint32 {
 
 func isSmallIndex(indexID uint32) bool { return indexID&1 != 0 }
 
-// shouldSplit reports whether an Alloc splits the remainder off a block.
 func (c *Config) shouldSplit(roundedBytes, remainder int64) bool {
 	if c.Sizing == Geometric || c.smallIndexBit(roundedBytes) == 1 {
 		return remainder >= Unit
@@ -22,7 +20,6 @@ func (c *Config) shouldSplit(roundedBytes, remainder int64) bool {
 	return remainder > smallLimit
 }
 
-// segmentSize returns the size of the next segment, given the number of mapped bytes.
 func (c *Config) segmentSize(roundedBytes, mappedBytes int64) int64 {
 	if c.Sizing == Stepped {
 		switch {

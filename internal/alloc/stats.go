@@ -1,11 +1,10 @@
 package alloc
 
-// counts holds the counters for Stats.
 type counts struct {
-	liveCount       int   // number of live blocks
-	segmentCount    int   // number of mapped segments
-	usedBytes       int64 // size of all blocks that are not free
-	requestedBytes  int64 // size that callers requested for these blocks
+	liveCount       int
+	segmentCount    int
+	usedBytes       int64 // blocks that are not free
+	requestedBytes  int64 // sum of the requests
 	peakUsedBytes   int64
 	peakMappedBytes int64
 	parkedBytes     int64
@@ -15,13 +14,13 @@ type counts struct {
 
 // Stats contains a Core's counters. Sizes are in bytes.
 type Stats struct {
-	Segments    int // number of segments
-	Live        int // number of live blocks
+	Segments    int
+	Live        int
 	Mapped      int64
 	MappedPeak  int64
-	Used        int64 // size of the blocks that are not free: live, parked and deferred
+	Used        int64 // blocks that are not free: live, parked and deferred
 	UsedPeak    int64
-	Requested   int64 // size that callers requested for the blocks in Used
+	Requested   int64 // sum of the requests
 	Cached      int64
 	LargestFree int64
 	Deferred    int64

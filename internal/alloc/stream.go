@@ -3,22 +3,21 @@ package alloc
 type stream struct {
 	name            Stream
 	number          uint32
-	lastCompleteUse uint64 // latest use known to be complete; see useTable.useCount
-	firstDeferred   uint32 // oldest deferred block
+	lastCompleteUse uint64 // in terms of useTable.useCount
+	firstDeferred   uint32
 	lastDeferred    uint32
 }
 
 type streamTable struct {
 	streams        []stream
 	streamIDs      map[Stream]uint32
-	numberedCount  uint32 // number of streams other than 0 that have requested memory
+	numberedCount  uint32 // excludes stream 0
 	selectedStream Stream
-	selectedIndex  uint32 // index for large requests of selectedStream
+	selectedIndex  uint32
 }
 
-// Number returns a stream's number. Stream 0 and streams that have made no request have the number
-// 0. All others are numbered from 1 in the order of their first Alloc or Reserve. Numbers are not
-// reused.
+// Number returns a stream's number. Stream 0 and streams without a request have number 0. The
+// others are numbered from 1 in the order of their first Alloc or Reserve. Numbers are not reused.
 func (t *streamTable) Number(name Stream) uint32 {
 	streamID, known := t.streamIDs[name]
 	if !known {

@@ -166,7 +166,7 @@ func (s *transcript) reports() {
 	for _, w := range s.core.Waits() {
 		s.printf("wait for deferral %d on stream %d", w.Deferral, w.Stream)
 	}
-	for _, r := range s.core.Returned() {
+	for _, r := range s.core.ReturnedBlocks() {
 		s.printf("returned segment %d, offset %s", r.Segment, formatBytes(r.Offset))
 	}
 }

@@ -1,18 +1,18 @@
 package alloc
 
-// use records that a stream other than the owner uses a block.
+// use describes the use of a block by a stream that does not own it.
 type use struct {
-	// sequence is the deferral number (StreamPoint.Deferral) of a deferred block. For other blocks,
-	// it is the value of useTable.useCount when the use was last recorded.
+	// sequence is a deferred block's StreamPoint.Deferral. For other blocks, it is
+	// useTable.useCount as of the latest record of the use.
 	sequence uint64
-	streamID uint32 // index in streamTable.streams
-	next     uint32 // next use of the block, or next unused record
+	streamID uint32
+	next     uint32 // next use of the block, or next unused entry
 }
 
 type useTable struct {
-	uses           []use // index 0 means none
+	uses           []use
 	firstUnusedUse uint32
-	useCount       uint64 // number of uses recorded so far
+	useCount       uint64
 }
 
 func (t *useTable) addUse(fields *rareFields, streamID uint32) {
@@ -22,7 +22,7 @@ func (t *useTable) addUse(fields *rareFields, streamID uint32) {
 	fields.firstUse = useID
 }
 
-// renewUse records a use again, and reports whether the block had one on this stream.
+// renewUse reports whether the block had a use on this stream.
 func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	for useID := fields.firstUse; useID != 0; useID = t.uses[useID].next {
 		if t.uses[useID].streamID == streamID {
@@ -34,23 +34,23 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	return false
 }
 
-// endUseOnStream drops a deferred block's use on a stream, and reports whether the block had one.
-// It ignores a use whose deferral number is above lastDeferral.
-func (t *useTable) endUseOnStream(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
+// removeUse reports whether a deferred block had a use on this stream. It ignores uses with a
+// deferral number above lastDeferral.
+func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
 	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {
 		useID := *link
 		if t.uses[useID].streamID != streamID || t.uses[useID].sequence > lastDeferral {
 			continue
 		}
 		*link = t.uses[useID].next
-		t.releaseUse(useID)
+		t.recycleUse(useID)
 		return true
 	}
 	return false
 }
 
-// dropCompleteUses drops a block's uses that are known to be complete.
-func (t *useTable) dropCompleteUses(fields *rareFields, streams []stream) {
+// removeCompleteUses removes uses that are known to be complete.
+func (t *useTable) removeCompleteUses(fields *rareFields, streams []stream) {
 	for link := &fields.firstUse; *link != 0; {
 		useID := *link
 		if t.uses[useID].sequence > streams[t.uses[useID].streamID].lastCompleteUse {
@@ -58,15 +58,15 @@ func (t *useTable) dropCompleteUses(fields *rareFields, streams []stream) {
 			continue
 		}
 		*link = t.uses[useID].next
-		t.releaseUse(useID)
+		t.recycleUse(useID)
 	}
 }
 
-func (t *useTable) dropUses(fields *rareFields) {
+func (t *useTable) removeUses(fields *rareFields) {
 	for fields.firstUse != 0 {
 		useID := fields.firstUse
 		fields.firstUse = t.uses[useID].next
-		t.releaseUse(useID)
+		t.recycleUse(useID)
 	}
 }
 
@@ -79,7 +79,7 @@ func (t *useTable) newUse() uint32 {
 	return uint32(len(t.uses) - 1)
 }
 
-func (t *useTable) releaseUse(useID uint32) {
+func (t *useTable) recycleUse(useID uint32) {
 	t.uses[useID].next = t.firstUnusedUse
 	t.firstUnusedUse = useID
 }
