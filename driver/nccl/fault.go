@@ -33,7 +33,7 @@ func (f *faults) findMismatch(call *driver.Call, ticket uint64) error {
 	if f.direct.announcements == nil {
 		return nil
 	}
-	ranks := f.direct.announcements.Differing(ticket, call.Digest)
+	ranks := f.direct.announcements.DifferingRanks(ticket, call.Digest)
 	if len(ranks) == 0 {
 		return nil
 	}

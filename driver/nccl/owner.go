@@ -134,7 +134,7 @@ func (o *owner) pollUntil(limit time.Duration, isDone func() bool) bool {
 // kernels only after the other ranks know of the failure.
 func (o *owner) isLaunchedByAll(ticket uint64) bool {
 	if announcements := o.direct.announcements; announcements != nil {
-		return announcements.Submitted(ticket)
+		return announcements.AllSubmitted(ticket)
 	}
 	notifier, ok := o.plane.(control.Notifier)
 	return !ok || notifier.CanSucceed(ticket) || errors.Is(o.plane.Cause(), driver.ErrClosed)

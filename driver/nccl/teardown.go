@@ -195,7 +195,7 @@ func (t *teardown) drain() error {
 // CommAbort, which ends its kernels, or with CommDestroy, if peersMayNeedData.
 func (t *teardown) abort() {
 	if n, ok := t.plane.(control.Notifier); ok {
-		n.AwaitNotified()
+		n.WaitForAcknowledgements()
 	}
 	// Wait for a deregistration to end. A blocked call can hold the lock before haveKernelsEnded.
 	if t.haveKernelsEnded {

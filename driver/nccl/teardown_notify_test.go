@@ -10,13 +10,13 @@ import (
 	"symmem/internal/control"
 )
 
-// notifyHookPlane is a Plane whose AwaitNotified calls notify.
+// notifyHookPlane is a Plane whose WaitForAcknowledgements calls notify.
 type notifyHookPlane struct {
 	control.Plane
 	notify func()
 }
 
-func (p *notifyHookPlane) AwaitNotified()         { p.notify() }
+func (p *notifyHookPlane) WaitForAcknowledgements()         { p.notify() }
 func (p *notifyHookPlane) CanSucceed(uint64) bool { return true }
 
 // TestPeersLearnOfFaultBeforeAbort launches a plain call on only one of two ranks and then aborts
@@ -67,7 +67,7 @@ type failurePlane struct {
 	failed bool
 }
 
-func (p *failurePlane) AwaitNotified()         {}
+func (p *failurePlane) WaitForAcknowledgements()         {}
 func (p *failurePlane) CanSucceed(uint64) bool { return !p.failed }
 
 func recordLaunch(c *communicator, ticket uint64) {

@@ -9,17 +9,16 @@ import (
 	"symmem/driver"
 )
 
-// failureReport describes the failure of a step on the sending rank.
 type failureReport struct {
 	Why string `json:"why"`
-	// Lost holds the world ranks that the sender considers lost.
+	// Lost lists world ranks.
 	Lost []int `json:"lost,omitempty"`
-	// Machines holds the host names of the lost ranks, by world rank.
+	// Machines holds host names of lost ranks, by world rank.
 	Machines map[int]string `json:"machines,omitempty"`
 }
 
-// EncodeFailure encodes err for DecodeFailures on the other ranks. err is the error with which a
-// step failed on this rank, or nil. For a nil error, EncodeFailure returns nil.
+// EncodeFailure encodes the error of a failed call for DecodeFailures on other ranks, or returns
+// nil.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil
@@ -28,13 +27,13 @@ func EncodeFailure(err error) []byte {
 	if lost := (*driver.RankLostError)(nil); errors.As(err, &lost) {
 		report.Lost, report.Machines = lost.Ranks, lost.Machines
 	}
-	encoded, _ := json.Marshal(report) // cannot fail for strings and numbers
+	encoded, _ := json.Marshal(report) // no error for strings and numbers
 	return encoded
 }
 
-// DecodeFailures returns the first failure in reports, or nil if there is none. reports[i] comes
-// from EncodeFailure on world rank ranks[i]. If all lost ranks of the failure are in ranks, the
-// error is a RankLostError.
+// DecodeFailures returns the first failure in reports, or nil. reports[i] comes from EncodeFailure
+// on world rank ranks[i]. The error is a RankLostError if ranks contains all lost ranks of the
+// failure.
 func DecodeFailures(ranks []int, reports [][]byte, callText string) error {
 	for r, encoded := range reports {
 		if len(encoded) == 0 {

@@ -7,14 +7,14 @@ import (
 	"symmem/driver"
 )
 
-// Grace bounds how long work that all ranks have submitted may continue after a rank has failed.
+// Grace bounds how long work of all ranks may continue after a rank has failed.
 const Grace = 100 * time.Millisecond
 
-// GraceTimer measures the time since a peer's failure was noticed. Concurrent use is not safe.
+// GraceTimer measures the time since a peer's failure. It is not safe for concurrent use.
 type GraceTimer struct{ since time.Time }
 
-// Elapsed returns the time since the first call in which failed was true, or a negative duration if
-// failed is false.
+// Elapsed returns the time since the first call with failed set, or a negative duration if failed
+// is false.
 func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 	switch {
 	case !failed:
@@ -28,17 +28,14 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 // Expired reports whether Elapsed has reached Grace.
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
-// Reason classifies a rank's failure for the other ranks. Processes share the numeric values.
+// Reason classifies a rank's failure for the other ranks. Its values are shared between processes.
+// FailedAfterPeer means that the rank failed only because another rank had failed.
 type Reason uint32
 
 const (
-	// NotFailed means that the rank has not failed.
 	NotFailed Reason = iota
-	// FailedItself means that the rank has observed or caused a fault.
 	FailedItself
-	// Aborted means that the rank's program has aborted the group.
-	Aborted
-	// FailedAfterPeer means that the rank failed only because another rank had failed.
+	Aborted // by its program
 	FailedAfterPeer
 )
 

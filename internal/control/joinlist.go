@@ -12,21 +12,20 @@ import (
 )
 
 // JoinList records in the store which ranks have begun to join a group, and which ranks each of
-// them waits for. If rank 0 waits for rank 1, and rank 1 for rank 2, the error on rank 0 can thus
-// list rank 2.
+// them waits for. If rank 0 waits for 1, and 1 for 2, the error on rank 0 can thus list rank 2.
 type JoinList struct {
 	Store driver.Store
 	Group driver.GroupConfig
 }
 
-// lookupTimeout bounds each lookup in the store, and the time that Blockers polls.
+// lookupTimeout bounds lookups in the store, and the polling of Blockers.
 const lookupTimeout = 500 * time.Millisecond
 
 func (l JoinList) keyOf(rank int) string {
 	return "joining/" + strconv.Quote(l.Group.ID) + "/" + strconv.Itoa(rank)
 }
 
-// Add records that this rank has begun to join. Call it before waiting for other ranks.
+// Add records that this rank has begun to join. Call it before a wait for other ranks.
 func (l JoinList) Add(ctx context.Context) error {
 	key := l.keyOf(l.Group.Ranks[l.Group.Rank])
 	if err := l.Store.Set(ctx, key, l.encodeAwaited(nil)); err != nil {
@@ -35,16 +34,15 @@ func (l JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// AbsentRanks lists the world ranks of the other members that have not begun to join. If the store
-// does not answer, AbsentRanks returns the rank that serves it, or nil if no rank does.
+// AbsentRanks lists the world ranks of members that have not begun to join (see Absent).
 func (l JoinList) AbsentRanks() []int { return Absent(l.Store, l.otherRanks(), l.keyOf) }
 
 func (l JoinList) otherRanks() []int {
 	return slices.Delete(slices.Clone(l.Group.Ranks), l.Group.Rank, l.Group.Rank+1)
 }
 
-// Absent lists the ranks whose keys are not in the store. It does not wait for these ranks. If the
-// store does not answer, Absent returns the rank that serves it, or nil if no rank does.
+// Absent lists the ranks without a key in the store. It does not wait for them. If the store does
+// not answer, Absent returns the rank that serves it, or nil if that is no rank.
 func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 	absent, _ := readJoinKeys(store, ranks, key)
 	return absent
@@ -52,7 +50,7 @@ func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 
 const storeNotAnswering = "serves the store, which does not answer"
 
-// readJoinKeys implements Absent. It also returns the values of the existing keys by rank.
+// readJoinKeys is like Absent, but returns the values of existing keys, too.
 func readJoinKeys(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, stored map[int]string) {
@@ -75,8 +73,8 @@ func readJoinKeys(
 	return absent, stored
 }
 
-// TimeoutError returns the error of a join that timed out. The error lists the ranks that have not
-// begun to join. If all have begun, the error lists the Blockers of the awaited ranks.
+// TimeoutError returns the error of a join that timed out, about the ranks that have not begun to
+// join. If all have begun, it lists the Blockers of the awaited ranks.
 func (l JoinList) TimeoutError(waited time.Duration, awaited []int, err error) error {
 	absent := l.AbsentRanks()
 	if len(absent) == 0 && len(awaited) > 0 {
@@ -86,10 +84,9 @@ func (l JoinList) TimeoutError(waited time.Duration, awaited []int, err error) e
 		awaited, err)
 }
 
-// Blockers stores which ranks this rank awaits. It then follows the stored waits from the awaited
-// ranks, and returns the ranks that wait for no other rank. If the waits form a cycle, Blockers
-// returns awaited. All ranks time out at about the same time, so Blockers first waits briefly until
-// the awaited ranks have stored their waits.
+// Blockers follows the stored waits from the awaited ranks, and returns the ranks that wait for no
+// other rank. For a cycle, it returns awaited. It first stores this rank's waits. All ranks time
+// out at about the same time, so it waits briefly until the awaited ranks have stored theirs.
 func (l JoinList) Blockers(awaited []int) []int {
 	l.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
@@ -125,8 +122,8 @@ func (l JoinList) followWaits(awaited []int, stored map[int]string) []int {
 	return blockers
 }
 
-// AbsentError returns the error of a wait that timed out. The error lists the absent ranks or, if
-// there are none, the awaited ranks. If both lists are empty, AbsentError returns err.
+// AbsentError returns the error of a wait that timed out, about the absent ranks or else the
+// awaited ranks. If both lists are empty, it returns err.
 func AbsentError(
 	callText string, group driver.GroupConfig, waited time.Duration,
 	absent, awaited []int, err error,
@@ -144,9 +141,8 @@ func AbsentError(
 }
 
 // StartWarnings warns of ranks that have not begun to join, at the times that schedule.Next
-// returns. When all ranks have begun, it warns of the ranks that awaited returns. Before each
-// warning, it stores which ranks this rank waits for. stop ends the warnings and waits for one in
-// progress.
+// returns. When all have begun, it warns of the ranks that awaited returns. It stores these waits
+// before each warning. stop waits for a warning in progress.
 func (l JoinList) StartWarnings(schedule driver.Late, awaited func() []int) (stop func()) {
 	findLate := func() ([]int, map[int]string) {
 		absent, stored := readJoinKeys(l.Store, l.otherRanks(), l.keyOf)
@@ -156,7 +152,7 @@ func (l JoinList) StartWarnings(schedule driver.Late, awaited func() []int) (sto
 		l.publishAwaited(absent)
 		return absent, l.describeActivities(absent, stored)
 	}
-	// This rank stores its waits before other ranks warn.
+	// Store this rank's waits before other ranks warn.
 	early := driver.Late{After: schedule.After / 2, Warn: func(driver.LateWarning) {}}
 	warning := driver.LateWarning{
 		Group: l.Group.Name(), InCall: "joining group " + l.Group.Name(),

@@ -12,12 +12,12 @@ var laneNames = [driver.Lanes]string{
 	"agreement", "background agreement", "comparison of splits", "fault report",
 }
 
-// ExchangeName returns the name of an exchange on a lane, for errors and warnings.
+// ExchangeName names an exchange on a lane (an independent sequence of exchanges) in errors.
 func ExchangeName(group driver.GroupConfig, lane driver.Lane) string {
 	return laneNames[lane] + " of group " + group.Name()
 }
 
-// CheckExchange returns an error if the lane does not exist or the payload is too large.
+// CheckExchange refuses unknown lanes and payloads that are too large.
 func CheckExchange(lane driver.Lane, payload []byte) error {
 	if lane < 0 || lane >= driver.Lanes || len(payload) > driver.MaxPayload {
 		return fmt.Errorf("exchanging %d bytes on lane %d: at most %d bytes on %d lanes",
@@ -26,7 +26,7 @@ func CheckExchange(lane driver.Lane, payload []byte) error {
 	return nil
 }
 
-// WithDefaultTimeout returns ctx with a deadline after d if ctx has none.
+// WithDefaultTimeout adds a deadline after d unless ctx has one.
 func WithDefaultTimeout(
 	ctx context.Context, d time.Duration,
 ) (context.Context, context.CancelFunc) {

@@ -8,47 +8,44 @@ import (
 	"symmem/internal/message"
 )
 
-// Messages is an optional interface of a Plane whose ranks are on one machine. It counts messages
-// and finds out why a message does not arrive. In groups with GroupConfig.Strict, Compare also
-// compares the message counts of all ranks.
+// Messages is an optional interface of a Plane on one machine. It counts messages and finds out why
+// a message does not arrive. With GroupConfig.Strict, Compare compares message counts, too.
 type Messages interface {
 	driver.MessageCounts
-	// Count gives a Send or Recv its number when it is called. Calls with the same peer must be
-	// serialized.
+	// Count numbers a Send or Recv when it is called. Calls with the same peer must be serialized.
 	Count(call *driver.Call) Message
-	// DiagnoseMessage returns the reason why a message from peer may never arrive, or nil. It also
-	// warns of late ranks. since is when the wait began. peer can be AnySource. The error is a
-	// RankLostError, TimeoutError, DeadlockError or PeerError.
+	// DiagnoseMessage returns why a message from peer may never arrive, or nil. It warns of late
+	// ranks. since is the start of the wait. peer can be AnySource. The error is a RankLostError,
+	// TimeoutError, DeadlockError or PeerError.
 	DiagnoseMessage(peer int, since time.Time, callText func() string) error
 	// HasCalledMore reports whether the peer (for AnySource, every other rank) has called more than
-	// the given number of collectives. All messages that it announced before can then be read.
+	// the given number of collectives. Then all messages that it announced before can be read.
 	HasCalledMore(peer int, collectives uint64) bool
-	// Lost reports whether the peer's process exited before the peer left the group.
-	Lost(peer int) bool
+	// IsLost reports whether the peer's process exited before the peer left the group.
+	IsLost(peer int) bool
 }
 
 // Message identifies a call of Send or Recv.
 type Message struct {
-	// Number counts the calls with this peer and tag, from 1.
+	// Number counts the calls with this peer and tag from 1.
 	Number uint64
-	// After is the number of collectives called before the Send or Recv.
+	// After is the number of collectives called before.
 	After uint64
 }
 
-// MessageEnd describes a Send or Recv whose other end is known.
 type MessageEnd struct {
-	Digest uint64 // of the call
-	After  uint64 // number of collectives called before the Send or Recv
-	Bytes  uint64 // size of the message
-	// Type is the element type. It is 0 at both ends if one end's type is unknown.
+	Digest uint64 // hash of the call
+	After  uint64 // see Message.After
+	Bytes  uint64 // message size
+	// Type is the element type, or 0 if one end's type is unknown.
 	Type driver.DataType
 }
 
-// CompareEnds returns an error if the two ends of a message do not match. call is the receive.
-// Types and digests are compared only if comparesCalls is set.
+// CompareEnds returns an error if the two ends of a message (its Send and its Recv, call) do not
+// match. compareCalls includes types and digests.
 func CompareEnds(
 	g *driver.GroupConfig, sent, received MessageEnd, call *driver.Call, source int, number uint64,
-	comparesCalls bool,
+	compareCalls bool,
 ) error {
 	ends := driver.MessageEnds{
 		From: g.Ranks[source], To: g.Ranks[g.Rank], Tag: call.Tag, Number: number,
@@ -59,10 +56,10 @@ func CompareEnds(
 		err.Fault, ends.Sent, ends.Received = driver.MessagesOutOfStep, sent.After, received.After
 	case sent.Bytes != received.Bytes:
 		err.Fault, ends.Sent, ends.Received = driver.MessagesDiffer, sent.Bytes, received.Bytes
-	case comparesCalls && sent.Type != received.Type:
+	case compareCalls && sent.Type != received.Type:
 		err.Fault = driver.MessageTypesDiffer
 		ends.Sent, ends.Received = uint64(sent.Type), uint64(received.Type)
-	case comparesCalls && sent.Digest != received.Digest:
+	case compareCalls && sent.Digest != received.Digest:
 		return g.Mismatch(number, call, source)
 	default:
 		return nil
@@ -71,7 +68,7 @@ func CompareEnds(
 	return err
 }
 
-// DescribeMessage describes a Send or Recv for errors. number is Message.Number, or 0 if unknown.
+// DescribeMessage describes a Send or Recv in errors. number is Message.Number, or 0 if unknown.
 func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) string {
 	preposition, peer, numberText := "to", "any rank", ""
 	if call.Operation == driver.Recv {
@@ -87,9 +84,8 @@ func DescribeMessage(g *driver.GroupConfig, call *driver.Call, number uint64) st
 		call.Count*int64(call.DataType.Size()), call.Tag, preposition, peer, g.Name())
 }
 
-// MessageSegment returns the number of the segment to which a message belongs. A Send matches only
-// Recvs of its segment. In strict groups, each collective begins a segment. after is the number of
-// collectives called before the message.
+// MessageSegment returns the segment of a message: a Send matches only Recvs in its segment. In
+// strict groups, each collective begins a segment. after is Message.After.
 func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	if !g.Strict {
 		return 0
@@ -97,16 +93,15 @@ func MessageSegment(g *driver.GroupConfig, after uint64) uint64 {
 	return after
 }
 
-// AwaitedRecv describes a Recv for which no message has arrived. Number is 0 if it is unknown.
+// AwaitedRecv describes a Recv without a message. Number is 0 if it is unknown.
 type AwaitedRecv struct {
 	Source, Tag int
 	Number      uint64
 }
 
-// UnmatchedError returns an error that lists the messages left unmatched when a group ends, or nil
-// if there are none. Messages in unreceived have arrived, but this rank has called no Recv for
-// them. Messages in awaited have not arrived. The other ranks have not received those in
-// unreceivedByPeers.
+// UnmatchedError returns an error about the messages left when a group ends, or nil. This rank has
+// called no Recv for unreceived messages. Awaited messages have not arrived. Other ranks have
+// called no Recv for those in unreceivedByPeers.
 func UnmatchedError(
 	g *driver.GroupConfig, unreceived []message.Arrival, awaited []AwaitedRecv,
 	unreceivedByPeers []driver.MessageEnds,

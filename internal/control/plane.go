@@ -1,8 +1,7 @@
-// Package control connects the ranks of a group for everything except the transfer of data.
-//
-// A backend that leaves data transfer to a library, such as NCCL, uses a Plane to agree with the
-// other ranks, compare calls with them, and detect lost ranks. Package shm implements planes for
-// ranks on one machine. Package tcp implements them for several machines.
+// Package control connects the ranks of a group for everything except the transfer of data. A
+// backend that leaves data transfer to a library, such as NCCL, uses a Plane to agree with other
+// ranks, compare calls and detect lost ranks. Package shm implements planes on one machine, and
+// package tcp on several.
 package control
 
 import (
@@ -14,95 +13,94 @@ import (
 )
 
 // Plane connects the ranks of a group. It fails at the first fault that this rank observes or
-// causes. On a failed plane, only Decide, Departed and exchanges on LaneFault still work.
+// causes. Then only Decide, Departed and exchanges on LaneFault still work.
 //
-// A ticket is the number of a collective: the n-th collective that a rank launches has ticket n.
+// The n-th collective that a rank launches has ticket n.
 //
-// Methods are safe for concurrent use unless they state otherwise.
+// Methods are safe for concurrent use unless noted.
 type Plane interface {
 	Exchange(ctx context.Context, lane driver.Lane, payload []byte) ([][]byte, error)
 	driver.Decisions
 	driver.Values
 	driver.Inspector
-	// Submit allocates the next ticket and publishes it to the other ranks. Calls must be
-	// serialized.
+	// Submit allocates the next ticket and publishes it. Calls must be serialized.
 	Submit() uint64
-	// TrySubmit is like Submit. If the plane or a peer has failed, or a peer has left without
-	// submitting the next ticket, TrySubmit submits nothing and returns false.
+	// TrySubmit is like Submit, but returns false if the plane or a peer has failed, or if a peer
+	// has left without submitting the next ticket.
 	TrySubmit() (ticket uint64, ok bool)
-	// Compare waits until every rank has called Compare as often as this rank, and compares the
-	// digests (hashes) of their calls. If these differ, every rank gets a driver.MismatchError with
-	// the ticket as its Number. Timeouts and faults are handled as in Exchange. An error makes the
-	// plane fail. Calls must be serialized.
+	// Compare waits until every rank has called Compare as often, and compares the digests (hashes)
+	// of their calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
+	// Number. Timeouts and faults are handled as in Exchange. An error makes the plane fail. Calls
+	// must be serialized.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
-	// timeout. When all ranks have submitted it, only ctx bounds the wait.
+	// timeout. Once all have, only ctx bounds the wait.
 	//
-	// If a peer (another rank) fails before it submits the ticket, the wait ends immediately. If it
-	// fails afterwards, the wait continues for Grace, because the work can usually still complete.
+	// If a peer (another rank) fails before it submits the ticket, the wait ends. If it fails
+	// afterwards, the wait continues for Grace, because the work can usually still complete.
 	//
-	// If ctx is done first, Await returns the cause of ctx and the plane stays open. Any other
-	// error makes the plane fail. It is a RankLostError, TimeoutError, DeadlockError or ErrFault of
-	// package driver, or the plane's Cause.
+	// If ctx is done first, Await returns its cause and the plane stays open. Any other error makes
+	// the plane fail: a RankLostError, TimeoutError, DeadlockError or ErrFault of package driver,
+	// or the plane's Cause.
 	Await(ctx context.Context, w Wait) error
 	// Diagnose returns the error with which Await would end now, or nil. The plane does not fail.
-	// since is when the caller began to wait. If a peer failed after it had submitted the ticket,
-	// Diagnose returns nil.
+	// since is the start of the wait. If a peer failed after it had submitted the ticket, Diagnose
+	// returns nil.
 	Diagnose(w Wait, since time.Time) error
 	// PeerFailed reports whether a peer has failed or is lost, or whether this plane is closed.
 	PeerFailed() bool
 	// PeerFault returns a RankLostError, PeerError or DeadlockError about the peers that were lost,
-	// failed or left. If this plane is closed, it returns ErrClosed. Call it only after PeerFailed
-	// has returned true.
+	// failed or left, or ErrClosed if this plane is closed. Call it only after PeerFailed has
+	// returned true.
 	PeerFault(callText string) error
 	// Fail makes the plane fail with err, unless it has already failed, and returns err as a
-	// driver.Fault. Waits on other ranks end with ErrFault.
+	// driver.Fault. Other ranks' waits end with ErrFault.
 	Fail(err error) error
 	Failed() <-chan struct{}
 	// Cause returns the error with which the plane failed, or nil.
 	Cause() error
-	// Abort makes the plane fail on all ranks. The error on this rank is cause, or
-	// driver.ErrAborted if cause is nil.
+	// Abort makes the plane fail on all ranks. This rank's error is cause, or driver.ErrAborted for
+	// nil.
 	Abort(cause error)
-	// Withdraw revokes this rank's tickets, except those that all other ranks are known to have
-	// submitted. A rank that submits a revoked ticket later gets an error instead of waiting
-	// forever. After Withdraw, only Close can be called. Tickets of concurrent calls are not
-	// published. If there is no ticket to revoke, Withdraw returns false.
+	// Withdraw revokes this rank's tickets, except those that all others are known to have
+	// submitted, and reports whether it revoked any. A rank that submits a revoked ticket later
+	// gets an error instead of waiting forever. Tickets of concurrent calls are not published.
+	// Afterwards, only Close can be called.
 	Withdraw() bool
 	// Close ends this rank's waits, notifies the other ranks, and leaves the group.
 	Close() error
 }
 
-// Wait describes a wait for work that this rank has launched.
+// Wait describes a wait for work of this rank.
 type Wait struct {
-	// Ticket identifies the last collective that the work depends on. It is 0 if the work needs no
+	// Ticket is that of the last collective that the work depends on, or 0 if the work needs no
 	// other rank.
 	Ticket    uint64
 	Operation driver.Operation
-	// CallText describes the wait, for example "AllReduce 12 of group world".
+	// CallText returns a text such as "AllReduce 12 of group world".
 	CallText func() string
-	// FindFault, if set, is called before a wait returns another rank's fault. If Why returns an
-	// error, the wait returns that error instead.
+	// FindFault may be nil. It is called before a wait returns another rank's fault. If it returns
+	// an error, the wait returns that error instead.
 	FindFault func() error
-	// CountsText, if set, provides TimeoutError.Counts.
+	// CountsText may be nil. It provides TimeoutError.Counts.
 	CountsText func() string
-	// Done reports whether the work has completed. Calls are serialized. For Diagnose, it
-	// can be nil.
+	// Done reports whether the work has completed. Calls are serialized. For Diagnose, it can be
+	// nil.
 	Done func() bool
 }
 
 // IsDone reports whether the work is known to have completed.
 func (w *Wait) IsDone() bool { return w.Done != nil && w.Done() }
 
-// AddDetails adds the result of Counts to a TimeoutError. If err is another rank's fault and Why
-// returns an error, AddDetails returns that error.
+// AddDetails adds the result of CountsText to a TimeoutError. For another rank's fault, it returns
+// the error of FindFault instead, unless that is nil.
 func (w *Wait) AddDetails(err error) error {
 	if err == nil {
 		return nil
 	}
 	var timeout *driver.TimeoutError
 	if w.CountsText != nil && errors.As(err, &timeout) {
-		// Other goroutines may read the error of a failed plane, so change only a copy.
+		// Other goroutines may read the error of a failed plane: change a copy.
 		withCounts := *timeout
 		withCounts.Counts = w.CountsText()
 		return &withCounts

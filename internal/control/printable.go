@@ -8,8 +8,7 @@ import (
 
 const maxPrintable = 1000
 
-// Printable truncates text received from another rank and replaces characters that would garble a
-// terminal.
+// Printable truncates text from another rank and replaces characters that would garble a terminal.
 func Printable(text string) string {
 	if len(text) > maxPrintable {
 		text = text[:maxPrintable]

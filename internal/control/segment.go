@@ -10,9 +10,8 @@ import (
 	"symmem/driver"
 )
 
-// CompareSegments checks that all ranks of a group are about to register the same segment with the
-// same size. In the same exchange it sends extra, and returns the extra of each group rank.
-// exchange is the plane's Exchange method.
+// CompareSegments checks that all ranks are about to register the same segment with the same size.
+// It also sends extra, and returns the extra of each group rank. exchange is Plane.Exchange.
 func CompareSegments(
 	ctx context.Context,
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),

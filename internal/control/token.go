@@ -8,12 +8,12 @@ import (
 	"symmem/driver"
 )
 
-// ShareToken fills token with a secret that all ranks share. The rank on which leads is set
-// generates the secret and puts it into the store, and the others read it from there.
+// ShareToken fills token with a secret that all ranks share. The rank with isCreator generates it
+// and puts it into the store, from which the others read it.
 func ShareToken(
-	ctx context.Context, store driver.Store, key string, leads bool, token []byte,
+	ctx context.Context, store driver.Store, key string, isCreator bool, token []byte,
 ) error {
-	if leads {
+	if isCreator {
 		rand.Read(token)
 		return store.Set(ctx, key, token)
 	}

@@ -12,15 +12,14 @@ import (
 
 // RankState is a snapshot of what this rank knows about a rank of a group.
 //
-// From shared memory, read Lost of all ranks first. Then read Failed and Left, the activity of each
-// rank, and Missing, in this order. The snapshot then includes everything that a rank did before it
-// failed, left or exited.
+// From shared memory, read Lost of all ranks first, then Failed and Left, each rank's activity, and
+// Missing, in this order. The snapshot then includes everything that a rank did before it failed,
+// left or exited.
 type RankState struct {
-	// Missing is set if the rank has not reached the awaited step.
-	Missing bool
+	Missing bool // has not reached the awaited step
 	Failed  Reason
-	// Completed is set if the rank saw the awaited step complete before it failed. The messages of
-	// that step are then in transit.
+	// Completed is set if the rank saw the awaited step complete before it failed, so that the
+	// messages of that step are in transit.
 	Completed bool
 	// Left is set if the rank has left the group. Lost is set if its process has exited or the
 	// connection to it has broken.
@@ -29,8 +28,8 @@ type RankState struct {
 	// InCollective is the ticket (number) of the collective in which the rank waits, or 0.
 	InCollective uint64
 	Operation    driver.Operation
-	// Exchanges counts the steps that the rank has reached on the control lane (for agreements).
-	// InExchange is the step in which the rank waits there, or 0.
+	// Exchanges counts the exchanges for agreements that the rank has reached. InExchange is the
+	// one in which it waits, or 0.
 	Exchanges, InExchange uint64
 	Waited                time.Duration
 	Message               string
@@ -62,27 +61,26 @@ func (r *RankState) launched() string { return driver.Plural(r.Submitted, "colle
 type WaitStatus struct {
 	Group    driver.GroupConfig
 	CallText func() string
-	// Collective is the ticket of the collective that waits, or 0.
+	// Collective is the ticket of the waiting collective, or 0.
 	Collective uint64
-	// Exchange is set if this rank launches no collective during the wait.
-	Exchange bool
-	// Work is set if the wait is for launched work to complete, rather than for ranks to arrive.
-	// Any lost rank ends such a wait. Work with Collective 0 needs no other rank.
-	Work            bool
+	// IsExchange is set if this rank launches no collective during the wait.
+	IsExchange bool
+	// IsWork is set if the wait is for launched work to complete, not for ranks to arrive. Any lost
+	// rank ends it. Work with Collective 0 needs no other rank.
+	IsWork          bool
 	IgnoreFaults    bool
 	Cause           error
 	Closed          bool
 	Waited, Timeout time.Duration
 	// DeadlinePassed is set if a deadline other than Timeout has passed.
 	DeadlinePassed bool
-	// Stale is set while messages from other ranks may be unread. No rank is then considered late.
+	// Stale is set while messages from other ranks may be unread, so that no rank counts as late.
 	Stale bool
-	// FailedFor is the time since a peer's failure was noticed, or negative if no peer has failed.
-	// The wait ends when FailedFor reaches Grace.
-	FailedFor time.Duration
-	Late      driver.Late
-	// Warned is the time since the group's last warning, or negative if there was none.
-	Warned time.Duration
+	// SincePeerFailure is negative if no peer has failed. When it reaches Grace, the wait ends.
+	SincePeerFailure time.Duration
+	Late             driver.Late
+	// SinceWarning is the time since the group's last warning, or negative without one.
+	SinceWarning time.Duration
 }
 
 // Verdict is the decision of Judge. Without an error, the wait continues.
@@ -96,8 +94,8 @@ type Verdict struct {
 	Warning *driver.LateWarning
 }
 
-// Judge decides whether a wait continues. states are in group order. Judge checks these conditions
-// in order, because one may be the consequence of another above it:
+// Judge decides whether a wait continues. states are in group order. It checks these conditions in
+// order, because each may be a consequence of those above it:
 //
 //	this rank has failed   WaitStatus.Cause
 //	a rank is lost         RankLostError: its process exited before it left the group. The error
@@ -106,8 +104,7 @@ type Verdict struct {
 //	a rank is elsewhere    DeadlockError: it has left, or waits for this rank in another call
 //	a rank is late         TimeoutError: it is alive but has not arrived in time
 //
-// A rank that left the group is elsewhere rather than lost, even if its process has exited since. A
-// rank that aborted the group before its process exited is not lost either.
+// A rank that left the group, or aborted it, before its process exited is not lost.
 func Judge(w *WaitStatus, states []RankState) Verdict {
 	completed := false
 	for i := range states {
@@ -117,18 +114,18 @@ func Judge(w *WaitStatus, states []RankState) Verdict {
 	if w.Cause != nil && faults {
 		return Verdict{Err: w.Cause}
 	}
-	if w.Work && w.Collective == 0 {
+	if w.IsWork && w.Collective == 0 {
 		return Verdict{}
 	}
 	missing := w.anyRank(states, (*RankState).isMissing)
-	if !missing && !w.Work {
+	if !missing && !w.IsWork {
 		return Verdict{}
 	}
 	lost := w.ranksWhere(states, (*RankState).isLost)
-	if slices.ContainsFunc(lost, func(r int) bool { return w.Work || states[r].Missing }) {
+	if slices.ContainsFunc(lost, func(r int) bool { return w.IsWork || states[r].Missing }) {
 		return Verdict{Err: lostError(w.Group, lost, w.CallText())}
 	}
-	if faults && (missing || w.FailedFor >= Grace) {
+	if faults && (missing || w.SincePeerFailure >= Grace) {
 		if err := FailedPeersError(w.Group, states, w.CallText); err != nil {
 			return Verdict{Err: err}
 		}
@@ -153,7 +150,7 @@ func (w *WaitStatus) ranksWhere(states []RankState, match func(*RankState) bool)
 	return ranks
 }
 
-// anyRank is like len(ranksWhere) > 0, but does not allocate.
+// anyRank reports whether ranksWhere is nonempty, without allocating.
 func (w *WaitStatus) anyRank(states []RankState, match func(*RankState) bool) bool {
 	for r := range states {
 		if r != w.Group.Rank && match(&states[r]) {
@@ -182,7 +179,7 @@ func (w *WaitStatus) cannotArrive(me, r *RankState) bool {
 		return true
 	case w.Collective != 0:
 		return r.InExchange > me.Exchanges && r.Submitted < w.Collective
-	case w.Exchange:
+	case w.IsExchange:
 		return r.InCollective > me.Submitted
 	}
 	return false
@@ -198,8 +195,8 @@ func (w *WaitStatus) late(states []RankState) Verdict {
 			Activity: w.activity(states, missing), Members: w.Group.Ranks,
 		}}
 	}
-	// If faults are ignored, some missing ranks may never arrive. Only the caller knows which.
-	if w.IgnoreFaults || w.Late.Next(w.Waited, w.Warned) != 0 {
+	// If faults are ignored, only the caller knows which missing ranks may never arrive.
+	if w.IgnoreFaults || w.Late.Next(w.Waited, w.SinceWarning) != 0 {
 		return Verdict{}
 	}
 	warning := w.Warning(states)
@@ -215,7 +212,7 @@ func (w *WaitStatus) activity(states []RankState, ranks []int) map[int]string {
 	return all
 }
 
-// Warning describes the wait as a LateWarning, or returns nil if no rank is missing.
+// Warning returns nil if no rank is missing.
 func (w *WaitStatus) Warning(states []RankState) *driver.LateWarning {
 	missing := w.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {
@@ -228,14 +225,13 @@ func (w *WaitStatus) Warning(states []RankState) *driver.LateWarning {
 	}
 }
 
-// Activity describes what the other ranks of a group are doing, by world rank.
+// Activity describes what the other ranks are doing, by world rank.
 func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 	w := WaitStatus{Group: group}
 	return w.activity(states, w.ranksWhere(states, func(*RankState) bool { return true }))
 }
 
-// PeerFaultError returns a RankLostError, PeerError or DeadlockError about peers that were lost,
-// failed or left.
+// PeerFaultError returns an error about peers that were lost, failed or left, in this order.
 func PeerFaultError(group driver.GroupConfig, states []RankState, callText string) error {
 	w := WaitStatus{Group: group}
 	if lost := w.ranksWhere(states, (*RankState).isLost); len(lost) > 0 {
@@ -279,9 +275,8 @@ func NonNilFailedPeersError(
 	return &driver.PeerError{InCall: callText(), Members: group.Ranks}
 }
 
-// FailedPeersError returns a PeerError that lists the other ranks that have failed, or nil if none
-// has. FailedPeersError omits ranks that failed only because another rank had failed. If all failed
-// for that reason, it lists them.
+// FailedPeersError returns a PeerError about the other ranks that have failed, or nil. It omits
+// ranks that failed only because another rank had failed, unless all did.
 func FailedPeersError(group driver.GroupConfig, states []RankState, callText func() string) error {
 	var first, followers []int
 	aborted := false
@@ -306,8 +301,8 @@ func FailedPeersError(group driver.GroupConfig, states []RankState, callText fun
 	}
 }
 
-// InterruptedWaitError returns the error of a wait whose context is done. The error lists the
-// missing ranks and wraps cause.
+// InterruptedWaitError returns the error of a wait whose context is done. It lists the missing
+// ranks and wraps cause.
 func InterruptedWaitError(w *WaitStatus, states []RankState, cause error) error {
 	missing := w.ranksWhere(states, (*RankState).isMissing)
 	if len(missing) == 0 {

@@ -62,8 +62,8 @@ type verdictCase struct {
 var none = verdict{kind: "none"}
 
 var (
-	atWork   = WaitStatus{Collective: 3, Work: true, FailedFor: -1}
-	exchange = WaitStatus{Exchange: true}
+	atWork   = WaitStatus{Collective: 3, IsWork: true, SincePeerFailure: -1}
+	exchange = WaitStatus{IsExchange: true}
 )
 
 func with(q WaitStatus, change func(*WaitStatus)) WaitStatus {
@@ -239,7 +239,7 @@ var verdicts = []verdictCase{
 	},
 	{
 		name:   "work: a rank launched it and failed some time ago",
-		status: with(atWork, func(q *WaitStatus) { q.FailedFor = Grace }),
+		status: with(atWork, func(q *WaitStatus) { q.SincePeerFailure = Grace }),
 		b:      RankState{Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
 	{
@@ -247,12 +247,12 @@ var verdicts = []verdictCase{
 		b: RankState{Missing: true, Failed: FailedItself}, want: verdict{"peer", []int{5}},
 	},
 	{
-		name: "work that needs no other rank", status: WaitStatus{Work: true, Waited: timeout},
+		name: "work that needs no other rank", status: WaitStatus{IsWork: true, Waited: timeout},
 		b: RankState{Missing: true, Lost: true, Failed: FailedItself}, want: none,
 	},
 	{
 		name:   "work that needs no other rank, after a fault of this one",
-		status: WaitStatus{Work: true, Cause: errors.New("ours")}, want: verdict{kind: "ours"},
+		status: WaitStatus{IsWork: true, Cause: errors.New("ours")}, want: verdict{kind: "ours"},
 	},
 }
 
@@ -262,7 +262,7 @@ func TestVerdicts(t *testing.T) {
 			q := c.status
 			q.Group, q.Timeout = testGroup, timeout
 			q.CallText = func() string { return "the wait" }
-			if !q.Exchange && !q.Work {
+			if !q.IsExchange && !q.IsWork {
 				q.Collective = 3
 			}
 			err := Judge(&q, []RankState{c.me, c.b, c.c}).Err
@@ -303,7 +303,7 @@ func TestJudgeWarnsOfLateRanks(t *testing.T) {
 			q := WaitStatus{
 				Group: testGroup, Collective: 3,
 				CallText: func() string { return "AllReduce 3 of group ours" },
-				Waited:   c.waited, Timeout: time.Hour, Late: c.late, Warned: c.warned,
+				Waited:   c.waited, Timeout: time.Hour, Late: c.late, SinceWarning: c.warned,
 				IgnoreFaults: c.ignoreFaults,
 			}
 			v := Judge(&q, []RankState{{}, c.row, {}})

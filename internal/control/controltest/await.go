@@ -16,10 +16,10 @@ var awaitRequirements = []requirement{
 	{"a wait ends when its work completes", testCompletionEndsAwait},
 	{"if the context is canceled, Await returns and the plane stays open", testCanceledAwait},
 	{"work that all ranks have submitted can take longer than the timeout", testLongWork},
-	{"work that needs no other rank completes after another rank has failed", testLocalWork},
+	{"work that needs no other rank completes after another rank has failed", testWorkWithoutPeers},
 	{"Diagnose returns immediately, and the plane does not fail", testDiagnose},
 	{"work can complete if a peer fails after submitting it", testWorkAfterPeerFailure},
-	{"an error that Why returns replaces the error about a failed peer", testWhyReplacesFault},
+	{"an error that FindFault returns replaces the error about a failed peer", testFindFault},
 }
 
 func testAwaitCompletedWork(t *testing.T, join Join) {
@@ -32,7 +32,7 @@ func testAwaitCompletedWork(t *testing.T, join Join) {
 }
 
 // testCompletionEndsAwait waits for work that completes after up to 5000 polls. Await sleeps
-// between the last of these polls.
+// between the last polls.
 func testCompletionEndsAwait(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
@@ -77,15 +77,15 @@ func testLongWork(t *testing.T, join Join) {
 	})
 }
 
-func testLocalWork(t *testing.T, join Join) {
+func testWorkWithoutPeers(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	isDone := atomic.Bool{}
-	localWork := unfinishedWait(0)
-	localWork.Done = isDone.Load
+	workWithoutPeers := unfinishedWait(0)
+	workWithoutPeers.Done = isDone.Load
 	result := make(chan error, 1)
-	go func() { result <- g.planes[0].Await(g.ctx, localWork) }()
+	go func() { result <- g.planes[0].Await(g.ctx, workWithoutPeers) }()
 	g.planes[1].Abort(nil)
-	awaitPeerFailed(g.planes[0])
+	waitForPeerFailure(g.planes[0])
 	if ticket, ok := g.planes[0].TrySubmit(); ok {
 		t.Errorf("TrySubmit after a peer's fault returned ticket %d", ticket)
 	}
@@ -94,7 +94,7 @@ func testLocalWork(t *testing.T, join Join) {
 	must(t, checkOpen(g.planes[0]))
 }
 
-func awaitPeerFailed(p control.Plane) {
+func waitForPeerFailure(p control.Plane) {
 	for !p.PeerFailed() {
 		_ = p.Diagnose(unfinishedWait(0), time.Now()) // gives other goroutines time to run
 	}
@@ -107,12 +107,12 @@ func testDiagnose(t *testing.T, join Join) {
 	must(t, p.Diagnose(wait, time.Now()))
 	longAgo := time.Now().Add(-hangTimeout)
 	timeoutErr := p.Diagnose(wait, longAgo)
-	if CountTimeouts(t, timeoutErr, ranksOf(2)[1]) == 0 {
+	if CountTimeouts(t, timeoutErr, worldRanks(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", timeoutErr)
 	}
 	must(t, checkOpen(p))
 	g.planes[1].Abort(nil)
-	awaitPeerFailed(p)
+	waitForPeerFailure(p)
 	checkError(t, "after the peer's fault", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	must(t, checkOpen(p))
 	wait.Done = func() bool { return true }
@@ -128,7 +128,7 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	p := g.planes[0]
 	g.planes[1].Submit()
 	g.planes[1].Abort(nil)
-	awaitPeerFailed(p)
+	waitForPeerFailure(p)
 	wait := unfinishedWait(p.Submit())
 	must(t, p.Diagnose(wait, time.Now()))
 	begin := time.Now()
@@ -138,15 +138,15 @@ func testWorkAfterPeerFailure(t *testing.T, join Join) {
 	checkError(t, "the cause", p.Cause(), driver.ErrFault)
 }
 
-func testWhyReplacesFault(t *testing.T, join Join) {
+func testFindFault(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p := g.planes[0]
 	wait := unfinishedWait(p.Submit())
 	kernelFault := errors.New("a fault that a kernel has reported")
 	wait.FindFault = func() error { return nil }
 	g.planes[1].Abort(nil)
-	awaitPeerFailed(p)
-	checkError(t, "without Why", p.Diagnose(wait, time.Now()), driver.ErrFault)
+	waitForPeerFailure(p)
+	checkError(t, "without an error from FindFault", p.Diagnose(wait, time.Now()), driver.ErrFault)
 	wait.FindFault = func() error { return kernelFault }
 	checkError(t, "Diagnose", p.Diagnose(wait, time.Now()), kernelFault)
 	checkError(t, "the wait", p.Await(g.ctx, wait), kernelFault)

@@ -6,10 +6,9 @@ import (
 	"symmem/internal/control"
 )
 
-// Bench measures the operations that a rank performs when it launches a collective. In the
-// "crowded" benchmarks, the two ranks are goroutines of one process, so the results include the
-// time that the Go scheduler takes. In the "processes" benchmarks, the second rank runs in
-// another process.
+// Bench measures the operations that launch a collective. In the "crowded" benchmarks, two
+// goroutines are the ranks, so results include the time of the Go scheduler. In the "processes"
+// benchmarks, the second rank is another process.
 func Bench(b *testing.B, join Join) {
 	b.Helper()
 	b.Run("submit", func(b *testing.B) {

@@ -33,7 +33,7 @@ func testClosedPlane(t *testing.T, join Join) {
 		checkError(t, name, wait(p), driver.ErrClosed)
 	}
 	_, err := p.Exchange(g.ctx, driver.LaneFault, nil)
-	checkError(t, "the fault lane", err, driver.ErrClosed)
+	checkError(t, "an exchange of fault reports", err, driver.ErrClosed)
 	checkError(t, "Diagnose", p.Diagnose(unfinishedWait(1), time.Now()), driver.ErrClosed)
 	if !p.PeerFailed() {
 		t.Error("a closed plane does not report PeerFailed")
@@ -41,8 +41,8 @@ func testClosedPlane(t *testing.T, join Join) {
 	if ticket, ok := p.TrySubmit(); ok {
 		t.Errorf("TrySubmit of a closed plane returned ticket %d", ticket)
 	}
-	lateCause := errors.New("a fault after Close")
-	checkError(t, "Fail", p.Fail(lateCause), lateCause)
+	causeAfterClose := errors.New("a fault after Close")
+	checkError(t, "Fail", p.Fail(causeAfterClose), causeAfterClose)
 	p.Abort(nil)
 	checkError(t, "the cause after Fail and Abort", p.Cause(), driver.ErrClosed)
 }
@@ -97,8 +97,8 @@ func testCloseOrder(t *testing.T, join Join) {
 	}
 }
 
-// In testWithdrawnTicket, the other rank (peer) submits two collectives, withdraws the second and
-// leaves. This rank has submitted only the first collective.
+// Here the other rank (peer) submits two collectives, withdraws the second and leaves. This rank
+// has submitted only the first one.
 func testWithdrawnTicket(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	p, peer := g.planes[0], g.planes[1]
@@ -106,7 +106,7 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 	first := unfinishedWait(p.Submit())
 	first.Done = func() bool { return true }
 	must(t, p.Await(g.ctx, first))
-	// After this exchange, each rank knows which tickets the other has submitted.
+	// Each rank then knows which tickets the other has submitted.
 	g.runOnEach(func(_ int, p control.Plane) error {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err
@@ -119,7 +119,7 @@ func testWithdrawnTicket(t *testing.T, join Join) {
 		t.Error("Submit after Withdraw returned 0")
 	}
 	must(t, peer.Close())
-	checkDeadlock(t, p.Await(g.ctx, unfinishedWait(p.Submit())), ranksOf(2)[1])
+	checkDeadlock(t, p.Await(g.ctx, unfinishedWait(p.Submit())), worldRanks(2)[1])
 }
 
 func testWaitAfterPeerLeft(t *testing.T, join Join) {

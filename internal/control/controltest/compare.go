@@ -64,7 +64,7 @@ func testEqualCalls(t *testing.T, join Join) {
 func testDifferingCalls(t *testing.T, join Join) {
 	cases := []struct {
 		digests []uint64 // by group rank
-		others  [][]int  // the group ranks in each rank's error
+		others  [][]int  // group ranks in each rank's error
 	}{
 		{[]uint64{1, 1, 2}, [][]int{{2}, {2}, {0, 1}}},
 		{[]uint64{3, 2, 2}, [][]int{{1, 2}, {0}, {0}}},
@@ -90,7 +90,7 @@ func checkMismatch(p control.Plane, err error, call *driver.Call, others []int) 
 	}
 	var wantRanks []int
 	for _, i := range others {
-		wantRanks = append(wantRanks, ranksOf(3)[i])
+		wantRanks = append(wantRanks, worldRanks(3)[i])
 	}
 	if m.Number != 3 || m.Call.Digest != call.Digest || m.Call.Count != call.Count ||
 		!slices.Equal(m.Others, wantRanks) {
@@ -114,8 +114,8 @@ func testUncomparedCalls(t *testing.T, join Join) {
 	})
 }
 
-// testMismatchBeforeAbort makes every rank abort as soon as Compare returns the MismatchError.
-// Slower ranks must still get a MismatchError, not an error about the abort.
+// Every rank aborts as soon as Compare returns the MismatchError. Slower ranks must still get a
+// MismatchError.
 func testMismatchBeforeAbort(t *testing.T, join Join) {
 	for range 20 {
 		g := newGroup(t, join, 3, hangTimeout)

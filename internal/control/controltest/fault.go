@@ -16,14 +16,13 @@ var faultRequirements = []requirement{
 	{"Abort ends the waits of all ranks", testAbort},
 	{"Fail ends the waits of the other ranks and returns its argument", testFail},
 	{"Cause returns the first fault", testFirstFault},
-	{"exchanges on the fault lane do not wait for ranks that have left", testFaultLaneAfterLeave},
+	{"exchanges of fault reports do not wait for ranks that have left", testFaultReportsAfterLeave},
 	{"Decide returns the first proposal on all ranks", testFirstProposalWins},
 	{"the other ranks get a decision even if its proposer has left", testDecisionOutlivesProposer},
 	{"Departed lists ranks that have left", testDepartedRanks},
 }
 
-// testWaitsEnd checks that the waits of the other ranks end when rank 0 calls failPlane. Each of
-// those ranks waits in a different call.
+// testWaitsEnd checks that the other ranks' waits end when rank 0 calls failPlane.
 func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error) {
 	t.Helper()
 	g := newGroup(t, join, 4, hangTimeout)
@@ -32,7 +31,8 @@ func testWaitsEnd(t *testing.T, join Join, failPlane func(p control.Plane) error
 		if i == 0 {
 			return failPlane(p)
 		}
-		// The ranks wait in different calls. They can detect this deadlock before the fault.
+		// The other ranks wait in different calls, which may be detected as a deadlock before the
+		// fault.
 		err := waitFunctions[names[i]](p)
 		if !errors.Is(err, driver.ErrFault) && !errors.As(err, new(*driver.DeadlockError)) {
 			return fmt.Errorf("%s: got %w, want ErrFault", names[i], err)
@@ -83,10 +83,10 @@ func testFirstFault(t *testing.T, join Join) {
 	checkError(t, "the second Fail", p.Fail(second), second)
 	p.Abort(nil)
 	checkError(t, "the cause", p.Cause(), first)
-	awaitPeerFailed(g.planes[1])
+	waitForPeerFailure(g.planes[1])
 }
 
-func testFaultLaneAfterLeave(t *testing.T, join Join) {
+func testFaultReportsAfterLeave(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	must(t, g.planes[0].Close())
 	g.mustRunOnEach(t, func(i int, p control.Plane) error {
@@ -98,7 +98,7 @@ func testFaultLaneAfterLeave(t *testing.T, join Join) {
 			return err
 		}
 		if got[0] != nil || string(got[1]) != "here" || string(got[2]) != "here" {
-			return fmt.Errorf("got reports %q, want one from each rank except the first", got)
+			return fmt.Errorf("got fault reports %q, want one from each rank except the first", got)
 		}
 		return nil
 	})
@@ -126,8 +126,9 @@ func proposal(rank int) []byte {
 
 func testDecisionOutlivesProposer(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
+	// Decide(nil) returns the decision without proposing one.
 	if got := g.planes[2].Decide(nil); got != nil {
-		t.Errorf("Decide(nil) = %q before a proposal; want nil", got)
+		t.Errorf("Decide(nil) = %q before any proposal; want nil", got)
 	}
 	g.planes[1].Abort(nil)
 	if got := g.planes[1].Decide([]byte("first")); string(got) != "first" {
@@ -158,11 +159,11 @@ func testDepartedRanks(t *testing.T, join Join) {
 	must(t, g.planes[1].Close())
 	for {
 		lost, left := p.Departed()
-		if slices.Equal(left, ranksOf(3)[1:2]) && len(lost) == 0 {
+		if slices.Equal(left, worldRanks(3)[1:2]) && len(lost) == 0 {
 			return
 		}
 		if g.ctx.Err() != nil || len(lost) > 0 {
-			t.Fatalf("Departed() = %v, %v; want rank %d to have left", lost, left, ranksOf(3)[1])
+			t.Fatalf("Departed() = %v, %v; want rank %d to have left", lost, left, worldRanks(3)[1])
 		}
 		runtime.Gosched()
 	}

@@ -1,8 +1,8 @@
 // Package controltest tests that implementations of control.Plane satisfy its contract.
 //
-// Run tests the contract with ranks in one process and with ranks in several processes, some of
-// which it kills. These processes run the test binary again and become ranks when the binary calls
-// Main. A package that calls Run must therefore call Main at the start of its TestMain.
+// Run uses ranks in one process and in several processes, some of which it kills. These processes
+// run the test binary again. A package that calls Run must therefore call Main at the start of
+// TestMain.
 package controltest
 
 import (
@@ -14,12 +14,12 @@ import (
 	"symmem/internal/control"
 )
 
-// Member describes how one rank joins a group.
+// Member describes how a rank joins a group.
 type Member struct {
-	// Store is shared by all ranks of the world, which are all in the group.
+	// Store is shared by all ranks, which are all in the group.
 	Store driver.Store
 	Group driver.GroupConfig
-	// Timeout bounds how long a rank waits for other ranks.
+	// Timeout bounds waits for other ranks.
 	Timeout time.Duration
 	Late    driver.Late
 }
@@ -27,7 +27,7 @@ type Member struct {
 // Rank returns the member's world rank.
 func (m Member) Rank() int { return m.Group.Ranks[m.Group.Rank] }
 
-// Join joins a group. Closing the plane must release everything that Join opened.
+// Join joins a group. Plane.Close must release everything that Join opened.
 type Join func(ctx context.Context, m Member) (control.Plane, error)
 
 type section struct {
@@ -35,7 +35,7 @@ type section struct {
 	tests []requirement
 }
 
-// requirement is one sentence of the contract and the function that tests it.
+// requirement is a sentence of the contract and its test.
 type requirement struct {
 	sentence string
 	test     func(t *testing.T, join Join)

@@ -19,8 +19,8 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// ExchangeAndCheck exchanges a rank's payload for a round and checks the payloads that it receives
-// from all ranks. sizes holds the sizes of the payloads by rank.
+// ExchangeAndCheck exchanges a rank's payload for a round and checks all payloads. sizes holds
+// their sizes by rank.
 func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -40,8 +40,8 @@ func ExchangeAndCheck(
 	return nil
 }
 
-// CheckReports checks the payloads that a rank has received on the fault lane. They must be Payload
-// for round 1 from each sender that present holds as true, and nil from the others.
+// CheckReports checks the payloads that a rank has received in an exchange of fault reports. They
+// must be Payload for round 1 from each rank in present, and nil from the others.
 func CheckReports(got [][]byte, rank, size int, present []bool) error {
 	for sender, reported := range present {
 		if !reported && got[sender] != nil {
@@ -56,7 +56,7 @@ func CheckReports(got [][]byte, rank, size int, present []bool) error {
 }
 
 // CountTimeouts checks the error of a wait for a late rank. It returns 1 for a TimeoutError about
-// that rank, and 0 for another rank's fault.
+// this rank, and 0 for another rank's fault.
 func CountTimeouts(t testing.TB, err error, late int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -72,8 +72,7 @@ func CountTimeouts(t testing.TB, err error, late int) int {
 }
 
 // CheckDeadlocks checks the errors of ranks that waited for each other in different calls. At least
-// one must be a DeadlockError that shows what the other ranks were doing. The rest must match
-// ErrFault.
+// one must be a DeadlockError with the activity of other ranks. The rest must match ErrFault.
 func CheckDeadlocks(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0

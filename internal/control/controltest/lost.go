@@ -10,7 +10,7 @@ import (
 
 var lostRequirements = []requirement{
 	{
-		"the other ranks return errors about a killed rank, and use the fault lane without it",
+		"the other ranks return errors about a killed rank, and exchange fault reports without it",
 		testKilledRank,
 	},
 	{
@@ -51,8 +51,8 @@ func testStoppedRank(t *testing.T, _ Join) {
 	procs[2].awaitFaultOutcome()
 }
 
-// testResumedRank stops a rank until the other ranks have timed out and are waiting for its report,
-// and then resumes it. It must then read their messages, which show that they were not late.
+// testResumedRank stops a rank until the others have timed out and wait for its report, and then
+// resumes it. Their messages must show it that they were not late.
 func testResumedRank(t *testing.T, _ Join) {
 	for _, name := range []string{"a comparison", "an exchange"} {
 		t.Run("in "+name, func(t *testing.T) {
@@ -66,8 +66,8 @@ func testResumedRank(t *testing.T, _ Join) {
 	}
 }
 
-// awaitFaultOutcome reads a rank's outcome after another rank has failed. Its error must be an
-// ErrFault, and must not be about late or lost ranks.
+// awaitFaultOutcome requires that the outcome is an ErrFault, not an error about late or lost
+// ranks.
 func (p *process) awaitFaultOutcome() {
 	p.t.Helper()
 	if o := p.awaitEvent("outcome"); o.Kind != "fault" {
@@ -87,11 +87,11 @@ func testExitAfterLeaving(t *testing.T, _ Join) {
 }
 
 // awaitOutcomes reads the outcomes of all ranks except the victim. At least one must be an error of
-// the given kind about the victim. A rank that first learns that another rank has failed gets an
-// ErrFault instead. The ranks must have received each other's reports, and none from the victim.
+// the given kind about the victim. A rank that first learns of another's failure gets an ErrFault.
+// The ranks must have received each other's reports, and none from the victim.
 //
-// If the victim is stopped after it has sent its messages to only one of the other ranks, that rank
-// is one step ahead. It can then return an error about the third rank, which is late in Barrier.
+// If the victim has sent its messages to only one other rank when it stops, this rank can return an
+// error about the third rank instead, which is late in Barrier.
 func (procs processes) awaitOutcomes(kind string, victim int) {
 	reports := 0
 	for _, p := range procs {

@@ -19,9 +19,8 @@ var missingRequirements = []requirement{
 	{"Inspect lists the ranks that a rank is waiting for", testInspection},
 }
 
-// testMissingRank makes all ranks wait for the last one. The first rank to time out gets an error
-// about the late rank. The others can get an ErrFault instead. After the late rank has detected
-// this failure, its wait must fail.
+// All ranks wait for the last one. The first to time out gets an error about the late rank. The
+// others can get an ErrFault. Once the late rank has detected this failure, its wait must fail.
 func testMissingRank(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("from "+name, func(t *testing.T) {
@@ -35,12 +34,12 @@ func testMissingRank(t *testing.T, join Join) {
 				defer func() { <-p.Failed() }()
 				return wait(p)
 			})[:late] {
-				timeouts += CountTimeouts(t, err, ranksOf(late + 1)[late])
+				timeouts += CountTimeouts(t, err, worldRanks(late + 1)[late])
 			}
 			if timeouts == 0 {
 				t.Error("no rank got a TimeoutError")
 			}
-			awaitPeerFailed(g.planes[late])
+			waitForPeerFailure(g.planes[late])
 			checkError(t, "the late rank", wait(g.planes[late]), driver.ErrFault)
 		})
 	}
@@ -59,9 +58,9 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 	if !ok {
 		t.Fatalf("got %v, want a TimeoutError", errs[0])
 	}
-	rank := ranksOf(2)[1]
-	if doing := late.Activity[rank]; !strings.Contains(doing, "AllGather 1 for ") {
-		t.Errorf("activity of rank %d = %q, want AllGather 1", rank, doing)
+	rank := worldRanks(2)[1]
+	if activity := late.Activity[rank]; !strings.Contains(activity, "AllGather 1 for ") {
+		t.Errorf("activity of rank %d = %q, want AllGather 1", rank, activity)
 	}
 	want := fmt.Sprint([]int{rank})
 	if fmt.Sprint(late.Missing) != want || late.Waited < shortTimeout {
@@ -70,8 +69,7 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 	checkError(t, "the missing rank", errs[1], driver.ErrFault)
 }
 
-// testInspection makes all ranks wait for the last one, which inspects one of them and then aborts
-// the group.
+// All ranks wait for the last one, which inspects one of them and then aborts the group.
 func testInspection(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
@@ -82,7 +80,7 @@ func testInspection(t *testing.T, join Join) {
 					return wait(p)
 				}
 				defer p.Abort(nil)
-				awaitInspection(t, g.planes[0], ranksOf(late + 1)[late])
+				awaitInspection(t, g.planes[0], worldRanks(late + 1)[late])
 				return nil
 			})
 		})

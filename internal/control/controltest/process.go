@@ -24,8 +24,8 @@ type process struct {
 	lines   *bufio.Scanner
 }
 
-// startProcesses starts one process for each rank of a group. It waits until each rank has repeated
-// the wait called waitName several times.
+// startProcesses starts one process per rank. It waits until each has repeated the wait called
+// waitName several times.
 func startProcesses(t *testing.T, size int, waitName string, timeout time.Duration) processes {
 	t.Helper()
 	storeAddress := serveStore(t)
@@ -50,8 +50,7 @@ func serveStore(t testing.TB) (address string) {
 	return address
 }
 
-// startProcess runs a rank in a new process of the test binary. The process is killed when the
-// test ends.
+// startProcess runs a rank in a new process of the test binary, which is killed when the test ends.
 func startProcess(t testing.TB, rank int, prog program) *process {
 	t.Helper()
 	text, err := json.Marshal(prog)

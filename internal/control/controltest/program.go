@@ -17,26 +17,25 @@ import (
 
 const programEnvVariable = "SYMMEM_CONTROL_TEST_PROGRAM"
 
-// program describes one test process: its rank, and the wait that the process repeats until a
-// fault occurs.
+// program describes a test process, which repeats a wait until a fault occurs.
 type program struct {
 	WaitName, Store string
 	Rank, Size      int
 	Timeout         time.Duration
 }
 
-// output is an event that a rank reports as a line of JSON.
+// output is a line of JSON from a rank.
 type output struct {
 	// Event is "running" after roundsToRun rounds, "failed" after a fault, and "outcome" at the
 	// end.
 	Event string
-	// Kind and Ranks are the results of KindOf for the error of the last wait.
+	// Kind and Ranks are KindOf the error of the last wait.
 	Kind  string
 	Ranks []int
 	Text  string
-	// HasReported holds, by rank, whether a report arrived on the fault lane.
+	// HasReported is set for each rank whose fault report arrived.
 	HasReported []bool
-	// Lost holds the lost ranks that Departed returns after the exchange of reports.
+	// Lost holds the lost ranks from Departed after the exchange of reports.
 	Lost []int
 }
 
@@ -46,14 +45,13 @@ func (o output) write() {
 	}
 }
 
-// Main runs a rank and exits if a test started this process as a rank. Otherwise it does
-// nothing. TestMain must call it first.
+// Main runs a rank and exits if a test started this process. TestMain must call it first.
 func Main(join Join) {
 	text := os.Getenv(programEnvVariable)
 	if text == "" {
 		return
 	}
-	// The test holds the other end of standard input, so this process exits when the test does.
+	// The test holds the other end of standard input: exit when it does.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(3)
@@ -69,11 +67,10 @@ func Main(join Join) {
 	os.Exit(0)
 }
 
-// roundsToRun is the number of rounds after which a rank reports that it is running.
 const roundsToRun = 10
 
 func (prog program) run(join Join) output {
-	p, _, err := prog.join(join) // the plane and the store stay open until the process exits
+	p, _, err := prog.join(join) // both stay open until the process exits
 	if err != nil {
 		return output{Event: "outcome", Kind: "start", Text: err.Error()}
 	}
@@ -111,8 +108,8 @@ func (prog program) join(join Join) (p control.Plane, leave func() error, err er
 	return p, func() error { return errors.Join(p.Close(), store.Close()) }, nil
 }
 
-// round performs one wait. If the wait is for work that never completes, round performs a
-// comparison instead until all ranks are running.
+// round performs one wait. The wait for work never completes, so round performs comparisons until
+// all ranks are running.
 func (prog program) round(p control.Plane, round int) error {
 	switch {
 	case prog.WaitName == "a wait for work" && round < roundsToRun:
@@ -124,15 +121,15 @@ func (prog program) round(p control.Plane, round int) error {
 	}
 }
 
-// idleProgram is the value of WaitName for which a process polls for a peer's failure instead of
-// waiting for other ranks.
+// idleProgram is a WaitName. The process polls for a peer's failure instead of waiting for other
+// ranks.
 const idleProgram = "idle"
 
 func (prog program) runIdle(p control.Plane, round int) error {
 	if round < roundsToRun {
 		return waitFunctions["a comparison"](p)
 	}
-	awaitPeerFailed(p)
+	waitForPeerFailure(p)
 	err := p.Diagnose(unfinishedWait(p.Submit()), time.Now())
 	if err == nil {
 		err = errors.New("PeerFailed is true, but Diagnose returns nil")
@@ -140,8 +137,8 @@ func (prog program) runIdle(p control.Plane, round int) error {
 	return p.Fail(err)
 }
 
-// leaveProgram is the value of WaitName for which rank 1 submits a ticket and leaves. Rank 0 waits
-// up to longWork for work with that ticket.
+// leaveProgram is a WaitName. Rank 1 submits a ticket and leaves. Rank 0 waits up to longWork for
+// this ticket.
 const leaveProgram = "leaving"
 
 func (prog program) leave(p control.Plane) output {
@@ -163,12 +160,11 @@ func (prog program) leave(p control.Plane) output {
 	return prog.close(p, "cancelled")
 }
 
-// leaveEarlyProgram is the value of WaitName for which rank 1 leaves without submitting the ticket
-// that rank 0 waits for. Rank 0 calls Diagnose repeatedly until longWork has passed.
+// leaveEarlyProgram is a WaitName. Rank 1 leaves without submitting the ticket for which rank 0
+// calls Diagnose until longWork has passed.
 const leaveEarlyProgram = "leaving early"
 
-// diagnoseLeft calls Diagnose repeatedly, until longWork has passed or Diagnose returns an error
-// other than a DeadlockError.
+// diagnoseLeft accepts only DeadlockErrors from Diagnose.
 func (prog program) diagnoseLeft(p control.Plane, ticket uint64) error {
 	var err error
 	for begin := time.Now(); time.Since(begin) < longWork; {
@@ -191,7 +187,7 @@ func (program) close(p control.Plane, kind string) output {
 	return o
 }
 
-// longWork is longer than it takes to detect that a process has exited.
+// longWork exceeds the time to detect that a process has exited.
 const longWork = time.Second
 
 func (prog program) reportFailure(p control.Plane, err error) output {
@@ -214,7 +210,7 @@ func (prog program) reportFailure(p control.Plane, err error) output {
 	return o
 }
 
-// KindOf returns the kind of a fault in one word, and the ranks that the error is about.
+// KindOf returns the kind of a fault as a word, and the ranks that the error is about.
 func KindOf(err error) (kind string, ranks []int) {
 	var lost *driver.RankLostError
 	var late *driver.TimeoutError
@@ -232,6 +228,5 @@ func KindOf(err error) (kind string, ranks []int) {
 	return "other", nil
 }
 
-// reportTimeout bounds the exchange of reports on the fault lane, in which a stopped rank does
-// not take part.
+// reportTimeout bounds the exchange of fault reports, which a stopped rank misses.
 const reportTimeout = 2 * time.Second

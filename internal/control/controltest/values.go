@@ -13,12 +13,12 @@ import (
 
 var valueRequirements = []requirement{
 	{"Gather returns the words of all ranks", testGatheredWords},
-	{"a wait for values of one name does not block values of another name", testIndependentNames},
-	{"ranks can use names in different orders", testOrderOfNames},
+	{"a wait for values of one name does not block those of another name", testIndependentNames},
+	{"ranks can gather values of two names in different orders", testOrderOfNames},
 	{"invalid names are rejected without side effects", testInvalidNames},
 	{"if the context is canceled, Gather returns and the plane fails", testCanceledGather},
 	{"Gather and Named return ErrClosed after the plane is closed", testClosedGather},
-	{"Gather on an ordered name detects a deadlock with a rank in a collective", testOrderedName},
+	{"Gather of ordered values detects a deadlock with a rank in a collective", testOrderedValues},
 }
 
 func gather(
@@ -32,7 +32,7 @@ func gather(
 	return all, n.Gather(ctx, driver.Words{first, 1, 2, 3, 4, ^first}, all)
 }
 
-// gatherAndCheck gathers the values of a name, which differ between ranks, and checks the results.
+// gatherAndCheck gathers values that differ between ranks, and checks the results.
 func (g *localGroup) gatherAndCheck(i int, name string, round int) error {
 	value := func(rank int) uint64 { return uint64(1000*round + rank) }
 	all, err := gather(g.ctx, g.planes[i], name, value(i))
@@ -63,8 +63,8 @@ func testGatheredWords(t *testing.T, join Join) {
 	})
 }
 
-// testIndependentNames makes rank 0 wait for values of one name. Meanwhile, gathers of another
-// name, exchanges and comparisons must complete.
+// Rank 0 waits for values of one name. Meanwhile, gathers of another name, exchanges and
+// comparisons must complete.
 func testIndependentNames(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	quickDone := make(chan struct{})
@@ -125,7 +125,7 @@ func testInvalidNames(t *testing.T, join Join) {
 			}
 		}
 		for k := range driver.MaxValueNames - 1 {
-			if _, err := p.Named(fmt.Sprint(k+i), false); err != nil { // differs by rank
+			if _, err := p.Named(fmt.Sprint(k+i), false); err != nil { // names differ between ranks
 				return err
 			}
 		}
@@ -163,7 +163,7 @@ func testClosedGather(t *testing.T, join Join) {
 	checkError(t, "Named", err, driver.ErrClosed)
 }
 
-func testOrderedName(t *testing.T, join Join) {
+func testOrderedValues(t *testing.T, join Join) {
 	g := newGroup(t, join, 2, hangTimeout)
 	errs := g.runOnEach(func(i int, p control.Plane) error {
 		if i == 1 {

@@ -14,13 +14,12 @@ import (
 	"symmem/internal/control"
 )
 
-// verdictRequirements state which errors the waits of all kinds of planes return, and about which
-// ranks.
+// verdictRequirements state which errors waits return, and about which ranks.
 var verdictRequirements = []requirement{
 	{"the error lists a failed rank, not a late one", testErrorNamesFailedRank},
 	{
 		"the error omits a rank that failed only because another rank had failed",
-		testErrorOmitsFollower,
+		testErrorOmitsRankThatFailedLater,
 	},
 	{"the error lists the aborting rank and matches ErrAborted", testErrorNamesAbortingRank},
 	{"the error lists a rank that has left, not a late one", testErrorNamesRankThatLeft},
@@ -37,8 +36,8 @@ var verdictRequirements = []requirement{
 	{"long work that all ranks have submitted causes no warning", testLongWorkWithoutWarning},
 }
 
-// testEachWait tests every kind of wait. For each, it creates a group, calls before, waits on rank
-// 0, and passes the error of the wait to check.
+// testEachWait calls before in a new group, waits on rank 0, and passes the error to check, for
+// every kind of wait.
 func testEachWait(
 	t *testing.T, join Join, n int, before func(t *testing.T, g *localGroup),
 	check func(t *testing.T, err error),
@@ -65,32 +64,32 @@ func checkPeerError(t *testing.T, err error, rank int) {
 func testErrorNamesFailedRank(t *testing.T, join Join) {
 	testEachWait(t, join, 3, func(_ *testing.T, g *localGroup) {
 		_ = g.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitPeerFailed(g.planes[0])
+		waitForPeerFailure(g.planes[0])
 	}, func(t *testing.T, err error) {
-		checkPeerError(t, err, ranksOf(3)[1])
+		checkPeerError(t, err, worldRanks(3)[1])
 		if errors.Is(err, driver.ErrAborted) {
 			t.Errorf("got %v, want an error that does not match ErrAborted", err)
 		}
 	})
 }
 
-func testErrorOmitsFollower(t *testing.T, join Join) {
+func testErrorOmitsRankThatFailedLater(t *testing.T, join Join) {
 	testEachWait(t, join, 3, func(t *testing.T, g *localGroup) {
 		_ = g.planes[1].Fail(errors.New("a GPU has fallen off the bus"))
-		awaitPeerFailed(g.planes[0]) // before the next rank fails
-		awaitPeerFailed(g.planes[2])
+		waitForPeerFailure(g.planes[0]) // before the next rank fails
+		waitForPeerFailure(g.planes[2])
 		err := waitFunctions["a wait for work"](g.planes[2])
 		checkError(t, "the second failure", err, driver.ErrFault)
-	}, func(t *testing.T, err error) { checkPeerError(t, err, ranksOf(3)[1]) })
+	}, func(t *testing.T, err error) { checkPeerError(t, err, worldRanks(3)[1]) })
 }
 
 func testErrorNamesAbortingRank(t *testing.T, join Join) {
 	testEachWait(t, join, 2, func(t *testing.T, g *localGroup) {
 		g.planes[1].Abort(nil)
-		awaitPeerFailed(g.planes[0])
+		waitForPeerFailure(g.planes[0])
 		must(t, g.planes[1].Close())
 	}, func(t *testing.T, err error) {
-		checkPeerError(t, err, ranksOf(2)[1])
+		checkPeerError(t, err, worldRanks(2)[1])
 		checkError(t, "after an abort", err, driver.ErrAborted)
 	})
 }
@@ -112,7 +111,7 @@ func checkDeadlock(t *testing.T, err error, ranks ...int) {
 func testErrorNamesRankThatLeft(t *testing.T, join Join) {
 	testEachWait(t, join, 3, func(t *testing.T, g *localGroup) {
 		must(t, g.planes[2].Close())
-	}, func(t *testing.T, err error) { checkDeadlock(t, err, ranksOf(3)[2]) })
+	}, func(t *testing.T, err error) { checkDeadlock(t, err, worldRanks(3)[2]) })
 }
 
 func testDeadlockErrors(t *testing.T, join Join) {
@@ -126,7 +125,7 @@ func testDeadlockErrors(t *testing.T, join Join) {
 				}
 				return waitFunctions[name](p)
 			}) {
-				if other := ranksOf(2)[1-r]; errors.Is(err, driver.ErrFault) {
+				if other := worldRanks(2)[1-r]; errors.Is(err, driver.ErrFault) {
 					checkPeerError(t, err, other)
 				} else {
 					checkDeadlock(t, err, other)
@@ -140,8 +139,8 @@ func testDeadlockErrors(t *testing.T, join Join) {
 	}
 }
 
-// In testExitAfterLeavingEarly, rank 0 waits for a ticket that rank 1 had not submitted when it
-// left. The process of rank 1 exits long before the wait ends.
+// Rank 0 waits for a ticket that rank 1 had not submitted when it left. Rank 1 exits long before
+// the wait ends.
 func testExitAfterLeavingEarly(t *testing.T, _ Join) {
 	procs := startProcesses(t, 2, leaveEarlyProgram, hangTimeout)
 	if err := procs[1].command.Wait(); err != nil {
@@ -159,7 +158,7 @@ func testWaitPastDeadline(t *testing.T, join Join) {
 	defer cancel()
 	p := g.planes[0]
 	err := p.Await(ctx, unfinishedWait(p.Submit()))
-	if CountTimeouts(t, err, ranksOf(2)[1]) == 0 {
+	if CountTimeouts(t, err, worldRanks(2)[1]) == 0 {
 		t.Errorf("got %v, want a TimeoutError", err)
 	}
 	checkError(t, "the wait", err, context.DeadlineExceeded)
@@ -168,7 +167,7 @@ func testWaitPastDeadline(t *testing.T, join Join) {
 
 const warningDelay = 20 * time.Millisecond
 
-// testLateWarning waits for two warnings on rank 0. Rank 1 then arrives, or the wait is canceled.
+// testLateWarning waits for two warnings on rank 0. Then rank 1 arrives, or the wait is canceled.
 func testLateWarning(t *testing.T, join Join) {
 	calls := map[string]func(ctx context.Context, p control.Plane) error{
 		"a comparison": func(_ context.Context, p control.Plane) error {
@@ -218,7 +217,7 @@ func testLateWarning(t *testing.T, join Join) {
 
 func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 	t.Helper()
-	late := ranksOf(2)[1]
+	late := worldRanks(2)[1]
 	if !slices.Equal(l.Ranks, []int{late}) || l.Group != "planes" || l.InCall == "" ||
 		l.Activity[late] == "" || l.Waited < waited {
 		t.Errorf("got %+v, want a warning about world rank %d after %v", l, late, waited)
@@ -226,7 +225,7 @@ func checkWarning(t *testing.T, l driver.LateWarning, waited time.Duration) {
 }
 
 func testLongWorkWithoutWarning(t *testing.T, join Join) {
-	var submitted atomic.Bool // set once no rank can be late anymore
+	var submitted atomic.Bool // set once no rank can be late
 	g := newWarningGroup(t, join, 2, driver.Late{
 		After: warningDelay, Warn: func(l driver.LateWarning) {
 			if submitted.Load() {
@@ -237,7 +236,7 @@ func testLongWorkWithoutWarning(t *testing.T, join Join) {
 	for _, p := range g.planes {
 		p.Submit()
 	}
-	// After this exchange, each rank knows which tickets the other has submitted.
+	// Each rank then knows which tickets the other has submitted.
 	g.mustRunOnEach(t, func(_ int, p control.Plane) error {
 		_, err := p.Exchange(g.ctx, driver.LaneControl, nil)
 		return err

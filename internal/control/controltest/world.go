@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// hangTimeout bounds waits that should be short. It expires only if a test hangs.
+	// hangTimeout expires only if a test hangs.
 	hangTimeout = 60 * time.Second
-	// shortTimeout bounds waits that must time out. Even on a busy machine, it is long enough for
-	// ranks that are not meant to be late.
+	// shortTimeout bounds waits that must time out. It is long enough for ranks on a busy machine
+	// that are not meant to be late.
 	shortTimeout = time.Second
 )
 
-// localGroup holds the planes (control.Plane) of a group whose ranks are all in this process.
+// localGroup holds the planes (control.Plane) of a group in this process.
 type localGroup struct {
 	ctx    context.Context
 	planes []control.Plane // by group rank
@@ -54,16 +54,16 @@ func newGroupOf(t testing.TB, join Join, n int, m Member) *localGroup {
 	})
 	must(t, errors.Join(g.runOnEach(func(i int, _ control.Plane) (err error) {
 		m := m
-		m.Store, m.Group = store, driver.GroupConfig{ID: "planes", Ranks: ranksOf(n), Rank: i}
+		m.Store, m.Group = store, driver.GroupConfig{ID: "planes", Ranks: worldRanks(n), Rank: i}
 		g.planes[i], err = join(ctx, m)
 		return err
 	})...))
 	return g
 }
 
-// ranksOf returns the world ranks of a group of n ranks. They differ from the group ranks, so that
-// tests detect code that mixes up the two.
-func ranksOf(n int) []int {
+// worldRanks returns the world ranks (numbers in the whole job) of a group of n ranks. They differ
+// from the group ranks, to detect code that mixes up the two.
+func worldRanks(n int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
 		ranks[i] = (i + 1) % n
@@ -113,8 +113,8 @@ func checkOpen(p control.Plane) error {
 
 var barrier = driver.Call{Operation: driver.Barrier, Digest: 1}
 
-// waitFunctions holds functions, by name, in which a rank waits for the others. Only the plane's
-// timeout bounds these waits.
+// In each of waitFunctions, a rank waits for the others. Only the plane's timeout bounds these
+// waits.
 var waitFunctions = map[string]func(p control.Plane) error{
 	"a comparison": func(p control.Plane) error {
 		return p.Compare(p.Submit(), &barrier)

@@ -25,7 +25,7 @@ func (p *plane) Announce(ticket, digest uint64) {
 	spin.StoreRelease64(&a.ticket, ticket)
 }
 
-func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
+func (p *plane) DifferingRanks(ticket, digest uint64) (ranks []int) {
 	if p.BeginUse() != nil {
 		return nil
 	}
@@ -42,7 +42,7 @@ func (p *plane) Differing(ticket, digest uint64) (ranks []int) {
 }
 
 // On a closed plane, Submitted returns true.
-func (p *plane) Submitted(ticket uint64) bool {
+func (p *plane) AllSubmitted(ticket uint64) bool {
 	if p.BeginUse() != nil {
 		return true
 	}

@@ -56,6 +56,6 @@ func (p *plane) HasCalledMore(peer int, collectives uint64) bool {
 }
 
 // Lost reports whether a rank's process exited before the rank left the group.
-func (p *plane) Lost(peer int) bool {
+func (p *plane) IsLost(peer int) bool {
 	return slices.Contains(p.lostPeers(), peer)
 }

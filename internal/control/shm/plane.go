@@ -129,7 +129,7 @@ func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
 		return err
 	}
-	if others := p.Differing(ticket, call.Digest); len(others) > 0 {
+	if others := p.DifferingRanks(ticket, call.Digest); len(others) > 0 {
 		return p.cfg.Mismatch(ticket, call, others...)
 	}
 	return err
@@ -240,7 +240,7 @@ func (p *plane) verdict(slow *slowWait, failedFor time.Duration) error {
 		return p.Cause()
 	}
 	status := p.waitStatus(slow)
-	status.FailedFor = failedFor
+	status.SincePeerFailure = failedFor
 	v := control.Judge(&status, p.rankStates(slow))
 	p.warn(v.Warning)
 	return v.Err

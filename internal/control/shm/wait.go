@@ -256,16 +256,16 @@ func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
 	status := control.WaitStatus{
 		Group: *ws.ranks.cfg, CallText: w.callText, Collective: w.collective,
-		Exchange: w.exchange || w.ordered,
-		Work:     w.work, IgnoreFaults: w.ignoreFaults, FailedFor: -1,
+		IsExchange: w.exchange || w.ordered,
+		IsWork:     w.work, IgnoreFaults: w.ignoreFaults, SincePeerFailure: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
-		Late: ws.machine.cfg.Late, Warned: -1,
+		Late: ws.machine.cfg.Late, SinceWarning: -1,
 	}
 	if ws.fault.HasFailed() {
 		status.Cause = ws.fault.Cause()
 	}
 	if at := ws.warned.Load(); at != 0 {
-		status.Warned = time.Duration(now - min(at, now))
+		status.SinceWarning = time.Duration(now - min(at, now))
 	}
 	return status
 }

@@ -62,14 +62,15 @@ func failAndNotify(p *Plane, err error) error {
 	return err
 }
 
-// AwaitNotified waits up to ackTimeout for the other ranks to acknowledge this rank's fault.
-func (p *Plane) AwaitNotified() {
+// WaitForAcknowledgements waits up to ackTimeout for the other ranks to acknowledge this rank's
+// fault.
+func (p *Plane) WaitForAcknowledgements() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	awaitAcknowledgements(&p.groupState)
 }
 
-// awaitAcknowledgements implements AwaitNotified. The caller must hold s.mu, which
+// awaitAcknowledgements implements WaitForAcknowledgements. The caller must hold s.mu, which
 // awaitAcknowledgements releases while it waits.
 func awaitAcknowledgements(s *groupState) {
 	for begin := time.Now(); !s.closed && hasUnacknowledgedFault(s); {

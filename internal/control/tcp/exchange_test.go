@@ -9,9 +9,9 @@ import (
 	"symmem/internal/control"
 )
 
-// TestAwaitNotifiedWaitsForPeer aborts rank 0 and checks that AwaitNotified does not return
-// before the impostor, which plays rank 1, has acknowledged the fault.
-func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
+// TestWaitForAcknowledgementsWaitsForPeer aborts rank 0 and checks that WaitForAcknowledgements
+// does not return before the impostor, which plays rank 1, has acknowledged the fault.
+func TestWaitForAcknowledgementsWaitsForPeer(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()
 	ticket := p.Submit()
@@ -19,7 +19,7 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	i.await(kindFail)
 	notified := make(chan struct{})
 	go func() {
-		p.AwaitNotified()
+		p.WaitForAcknowledgements()
 		close(notified)
 	}()
 	b := status{submitted: ticket}
@@ -31,7 +31,7 @@ func TestAwaitNotifiedWaitsForPeer(t *testing.T) {
 	acknowledged := !hasUnacknowledgedFault(&p.groupState)
 	p.mu.Unlock()
 	if acknowledged {
-		t.Error("AwaitNotified returned before the impostor acknowledged the fault")
+		t.Error("WaitForAcknowledgements returned before the impostor acknowledged the fault")
 	}
 	i.send(kindFailAck, "", 0, nil)
 	<-notified

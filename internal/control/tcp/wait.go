@@ -76,7 +76,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 		case status.DeadlinePassed || status.Waited >= status.Timeout:
 			s.awaitChange(nil, statusInterval) // gives unread messages time to arrive
 		default:
-			nextWarning := status.Late.Next(status.Waited, status.Warned)
+			nextWarning := status.Late.Next(status.Waited, status.SinceWarning)
 			s.awaitChange(ctx.Done(), status.Timeout-status.Waited, nextWarning)
 		}
 	}
@@ -114,16 +114,16 @@ func (s *groupState) warn(warning *driver.LateWarning) {
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
 	status := control.WaitStatus{
 		Group: s.cfg.Group, CallText: w.callText, Collective: w.collective,
-		Exchange: w.isAgreement || w.ordered,
-		Work:     w.isForWork, Cause: s.cause, Closed: s.closed, FailedFor: w.failedFor,
+		IsExchange: w.isAgreement || w.ordered,
+		IsWork:     w.isForWork, Cause: s.cause, Closed: s.closed, SincePeerFailure: w.failedFor,
 		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: s.stallDetector.mayBeStale(now),
-		Late: s.cfg.Late, Warned: -1,
+		Late: s.cfg.Late, SinceWarning: -1,
 	}
 	if w.isForWork && status.Late.After > 0 {
 		status.Late.After += statusDelay
 	}
 	if !s.lastWarning.IsZero() {
-		status.Warned = max(0, now.Sub(s.lastWarning))
+		status.SinceWarning = max(0, now.Sub(s.lastWarning))
 	}
 	return status
 }

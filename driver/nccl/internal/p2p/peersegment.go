@@ -39,7 +39,7 @@ func (in *inbox) mapSegment(key slotKey, segment *peerSegment) {
 	}()
 	address, err := d.Exporter.Fetch(ctx, rank, stagingKey(in.config.ID, int(key.number)),
 		segment.bytes, 0)
-	if err != nil && in.messagePlane.Lost(key.source) {
+	if err != nil && in.messagePlane.IsLost(key.source) {
 		err = &driver.RankLostError{
 			Ranks: []int{rank}, InCall: "mapping memory for messages in group " + in.config.Name(),
 			Members: in.config.Ranks,
