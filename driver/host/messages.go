@@ -49,7 +49,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 	}
 	c.callCounts[p.Path]++
 	call := messageCall{
-		comm: c, plan: p, priorCollectives: c.Tickets(), checkCalls: c.checkCalls.Load(),
+		comm: c, plan: p, priorCollectives: c.LastTicket(), comparesCalls: c.comparesCalls.Load(),
 	}
 	if p.Operation == driver.Send {
 		// A receiver that sees the next collective must see this count, too.
@@ -167,7 +167,7 @@ func (call *messageCall) failIfErr(err error) error {
 
 func (call *messageCall) messageWait(ready func() bool, sources ...int) shm.MessageWait {
 	return shm.MessageWait{
-		Operation: call.plan.Operation, Peer: call.plan.Root, Ready: ready, From: sources,
+		Operation: call.plan.Operation, Peer: call.plan.Root, IsReady: ready, Awaited: sources,
 		CallText: call.describe,
 	}
 }

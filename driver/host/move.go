@@ -294,11 +294,11 @@ func (m *mover) prefetchStage() {
 }
 
 func (m *mover) waitForStep(call *driver.Call, ticket uint64) error {
-	if m.group.ArriveBriefly(true) {
+	if m.group.AwaitLinesBriefly(true) {
 		m.prefetchStage()
 		return nil
 	}
-	return m.group.ArriveSlowly(call, ticket)
+	return m.group.AwaitLinesSlowly(call, ticket)
 }
 
 func (m *mover) reduce(call *plan, sources, destinations int, count, total int64) {

@@ -190,20 +190,20 @@ func (r *recvCall) nextFrameWait() shm.MessageWait {
 	} else {
 		w = r.anyFrameWait()
 	}
-	w.Why = r.cannotArrive
+	w.FindFault = r.cannotArrive
 	return w
 }
 
 // anyFrameWait describes the wait of a Recv without a matching message for the other ranks.
 func (r *recvCall) anyFrameWait() shm.MessageWait {
 	c := r.comm
-	present := c.OthersPresent()
+	present := c.PresentRanks()
 	sources := present
 	if len(sources) == 0 {
-		sources = c.Others()
+		sources = c.OtherRanks()
 	}
 	return r.messageWait(func() bool {
-		if r.claimed.Load() || len(c.OthersPresent()) != len(present) {
+		if r.claimed.Load() || len(c.PresentRanks()) != len(present) {
 			return true
 		}
 		for i := range c.messages.recvPipes {
@@ -346,12 +346,12 @@ func (r *recvCall) cannotArrive() error {
 	if !c.cfg.Strict {
 		return nil
 	}
-	sources := c.Others()
+	sources := c.OtherRanks()
 	if r.plan.Root != driver.AnySource {
 		sources = []int{r.plan.Root}
 	}
 	if !slices.ContainsFunc(sources, r.mayArrive) {
-		return c.Unbalanced(r.priorCollectives + 1)
+		return c.UnbalancedError(r.priorCollectives + 1)
 	}
 	return nil
 }

@@ -158,7 +158,7 @@ func (s *splitExchange) compareCounts(call *plan, ticket uint64) error {
 			if dst == ownRank {
 				recvCount = uint64(call.Splits.RecvCounts[src])
 			}
-			isCompared := m.group.Comparing() || src == ownRank || dst == ownRank
+			isCompared := m.group.IsComparing() || src == ownRank || dst == ownRank
 			if sendCount > maxSplitCount || isCompared && sendCount != recvCount {
 				mismatch.Ends = append(mismatch.Ends, driver.MessageEnds{
 					From: m.cfg.Ranks[src], To: m.cfg.Ranks[dst], Sent: sendCount,

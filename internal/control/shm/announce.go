@@ -5,12 +5,11 @@ import (
 	"symmem/internal/spin"
 )
 
-// announcement is the digest of the collective that a rank has launched under a ticket. ticket is 0
-// while the entry is being written.
+// An entry's ticket is 0 while it is being written.
 type announcement struct{ ticket, digest uint64 }
 
-// announcements is the number of entries that a rank keeps, a power of two.
-const announcements = 64
+// announcementCount is the number of entries per rank, a power of two.
+const announcementCount = 64
 
 var _ control.Announcements = (*plane)(nil)
 
@@ -19,7 +18,7 @@ func (p *plane) Announce(ticket, digest uint64) {
 		return
 	}
 	defer p.EndUse()
-	a := &p.ownBlock.announced[ticket%announcements]
+	a := &p.ownBlock.announced[ticket%announcementCount]
 	spin.StoreRelease64(&a.ticket, 0)
 	spin.StoreRelease64(&a.digest, digest)
 	spin.StoreRelease64(&a.ticket, ticket)
@@ -31,7 +30,7 @@ func (p *plane) DifferingRanks(ticket, digest uint64) (ranks []int) {
 	}
 	defer p.EndUse()
 	for r, b := range p.blocks {
-		a := &b.announced[ticket%announcements]
+		a := &b.announced[ticket%announcementCount]
 		before := spin.LoadAcquire64(&a.ticket)
 		theirs := spin.LoadAcquire64(&a.digest)
 		if before == ticket && spin.LoadAcquire64(&a.ticket) == ticket && theirs != digest {
@@ -41,7 +40,7 @@ func (p *plane) DifferingRanks(ticket, digest uint64) (ranks []int) {
 	return ranks
 }
 
-// On a closed plane, Submitted returns true.
+// AllSubmitted returns true on a closed plane.
 func (p *plane) AllSubmitted(ticket uint64) bool {
 	if p.BeginUse() != nil {
 		return true

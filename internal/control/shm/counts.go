@@ -12,22 +12,22 @@ import (
 // counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance is the sum of message.Weight over the messages sent, minus the sum over the Recvs
-	// called. It is 0 in groups that are not strict.
+	// balance is the sum of message.Weight over the messages sent, minus that over the Recvs
+	// called. It is 0 in other groups.
 	balance atomic.Uint64
 
-	// Mu also guards those fields of a communicator that change together with the counts.
+	// Mu also guards a communicator's fields that change together with the counts.
 	Mu      ranked.Mutex[countsMu]
 	sent    message.Tally // by receiver; guarded by Mu
 	awaited message.Tally // by source; guarded by Mu
 }
 
-// Balance returns this rank's message balance. The balances of all ranks add up to 0 if every
-// message is matched.
+// Balance returns this rank's message balance. The balances of all ranks add up to 0 if all
+// messages are matched.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
 // CountMessage numbers a Send or Recv. after and done are the numbers of collectives called and
-// completed before it. The caller must hold Mu.
+// completed before. The caller must hold Mu.
 func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uint64) {
 	tally, weight := &c.sent, message.Weight(call.Root, call.Tag)
 	if call.Operation == driver.Recv {
@@ -39,8 +39,8 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
-// Unbalanced returns the error for a collective at which the ranks' balances do not add up to 0.
-func (c *Counts) Unbalanced(collective uint64) error {
+// UnbalancedError is for a collective at which the ranks' balances do not add up to 0.
+func (c *Counts) UnbalancedError(collective uint64) error {
 	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,
 		Ends: c.MessagesBefore(collective),
@@ -49,7 +49,7 @@ func (c *Counts) Unbalanced(collective uint64) error {
 
 var _ driver.MessageCounts = (*Group)(nil)
 
-// MessagesBefore lists the messages that this rank sent and received before a collective.
+// MessagesBefore lists this rank's messages before a collective.
 func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
 	me := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()

@@ -20,7 +20,7 @@ func (f *fault) Cause() error {
 	return f.cause
 }
 
-// record stores the first fault. It reports whether err is the first fault.
+// record stores err and returns true if it is the first fault.
 func (f *fault) record(err error) bool {
 	if !f.set.CompareAndSwap(false, true) {
 		return false

@@ -17,21 +17,20 @@ import (
 	"symmem/internal/sys"
 )
 
-// Group connects the ranks of a group through a control region, which is shared memory. It fails
-// with the first fault that this rank observes or causes. Then all waits of this rank end, and only
-// exchanges on the fault lane still work.
+// Group connects the ranks of a group through a control region (shared memory). It fails with the
+// first fault that this rank observes or causes. Then all waits of this rank end, and only
+// exchanges of fault reports (LaneFault) still work.
 //
-// The caller runs collectives one at a time, in the order of their tickets, which are sequence
-// numbers.
+// The caller runs collectives one at a time, in the order of their tickets (sequence numbers).
 type Group struct {
-	// These fields come first, so that Ticket uses few cache lines.
+	// These fields are first, so that Ticket uses few cache lines.
 
 	machine *Machine
 	ranks
 	fault
-	// Mu also guards those fields of a communicator that change together with its tickets.
+	// Mu also guards a communicator's fields that change together with its tickets.
 	Mu        ranked.Spin[groupMu]
-	submitted uint64 // number of tickets allocated; guarded by Mu
+	submitted uint64 // guarded by Mu
 	withdrawn bool   // whether new tickets stay unpublished; guarded by Mu
 	closed    bool   // guarded by Mu
 
@@ -42,18 +41,18 @@ type Group struct {
 
 	cfg        driver.GroupConfig
 	region     *sys.Mapping
-	processors int    // number of processors on which any rank may run
+	processors int
 	space      uint64 // key space of this group's exports
 
 	lanes [driver.Lanes]lane
 
 	named     []*namedValue // by number; guarded by Mu
 	usersDone sync.Cond     // uses Mu; signalled when users decreases
-	users     int           // number of exchanges and transfers in progress; guarded by Mu
+	users     int           // exchanges and transfers in progress; guarded by Mu
 }
 
-// Join connects this rank to a group. All ranks of the group must call it, with the same dataBytes
-// (see Data), and must be on this machine. The group must be closed before the machine.
+// Join connects this rank to a group, whose ranks must all be on this machine and call Join with
+// the same dataBytes (see Data). The group must be closed before the machine.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
@@ -82,17 +81,17 @@ func (g *Group) Join(
 	return nil
 }
 
-// Processors returns the number of processors on which any rank may run.
+// Processors counts the processors on which any rank may run.
 func (g *Group) Processors() int { return g.processors }
 
-// Data returns the region's memory for data. It may be accessed between BeginUse and EndUse, or
-// before Release by the goroutine that will call Release.
+// Data returns the region's memory for data. It may be accessed between BeginUse and EndUse, or by
+// the goroutine that will call Release.
 func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksSize(len(g.blocks)))
 }
 
-// Fetch returns a file that a rank of the group has exported. It returns a driver.RankLostError if
-// that rank's process has exited.
+// Fetch returns a file that a rank has exported, or a driver.RankLostError if that rank's process
+// has exited.
 func (g *Group) Fetch(
 	ctx context.Context, rank int, key handoff.Key, callText string,
 ) (*os.File, error) {
@@ -128,7 +127,7 @@ func (g *Group) CheckPeers() {
 	}
 }
 
-// Fail returns err as a fault of the group. The first fault is recorded and wakes the peers.
+// Fail returns err as a fault of the group. It records the first fault and wakes the peers.
 func (g *Group) Fail(err error) error {
 	if g.BeginUse() != nil {
 		return err
@@ -146,8 +145,7 @@ func (g *Group) fail(err error) error {
 	return err
 }
 
-// BeginUse registers a user of the region, for which LeaveGroup waits. It fails if this rank has
-// left the group.
+// BeginUse registers a user of the region. It fails if this rank has left the group.
 func (g *Group) BeginUse() error {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -158,7 +156,6 @@ func (g *Group) BeginUse() error {
 	return nil
 }
 
-// EndUse unregisters a user registered by BeginUse.
 func (g *Group) EndUse() {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -199,8 +196,7 @@ func (g *Group) Release() error {
 	return err
 }
 
-// Named returns the values that the ranks exchange under a name.
-func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
+func (g *Group) Named(name string, isOrdered bool) (driver.Named, error) {
 	if err := g.BeginUse(); err != nil {
 		return nil, err
 	}
@@ -215,34 +211,34 @@ func (g *Group) Named(name string, ordered bool) (driver.Named, error) {
 	if err := driver.CheckValueName(name, len(g.named)); err != nil {
 		return nil, err
 	}
-	n := newNamedValue(g, name, ordered)
+	n := newNamedValue(g, name, isOrdered)
 	g.named = append(g.named, n)
 	return n, nil
 }
 
-// Collectives returns the number of tickets allocated so far.
+// Collectives returns the number of tickets so far.
 func (g *Group) Collectives() uint64 {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	return g.submitted
 }
 
-// Ticket allocates the next ticket and publishes it. The caller must hold Mu.
+// Ticket allocates and publishes the next ticket. The caller must hold Mu.
 func (g *Group) Ticket() uint64 {
 	g.submitted++
 	spin.Publish64((*atomic.Uint64)(unsafe.Pointer(&g.ownBlock.status.submitted)), g.submitted)
 	return g.submitted
 }
 
-// Tickets is like Collectives, for callers that hold Mu.
-func (g *Group) Tickets() uint64 { return g.submitted }
+// LastTicket is like Collectives. The caller must hold Mu.
+func (g *Group) LastTicket() uint64 { return g.submitted }
 
 var (
 	_ driver.EndObserver = (*Group)(nil)
 	_ driver.Inspector   = (*Group)(nil)
 )
 
-// Inspect describes the slow waits of this rank and what the other ranks are doing.
+// Inspect describes this rank's slow waits and the activity of other ranks.
 func (g *Group) Inspect() driver.Inspection {
 	if g.BeginUse() != nil {
 		return driver.Inspection{}
@@ -251,7 +247,7 @@ func (g *Group) Inspect() driver.Inspection {
 	return g.inspect()
 }
 
-// EndedRanks lists the world ranks whose processes exited before they left the group.
+// EndedRanks lists world ranks whose processes exited before they left the group.
 func (g *Group) EndedRanks() []int {
 	if g.BeginUse() != nil {
 		return nil
@@ -260,7 +256,7 @@ func (g *Group) EndedRanks() []int {
 	return g.cfg.World(g.lostPeers())
 }
 
-// Departed lists the world ranks that are lost and those that have left the group.
+// Departed lists the world ranks that are lost, and those that left the group.
 func (g *Group) Departed() (lost, left []int) {
 	if g.BeginUse() != nil {
 		return nil, nil

@@ -14,9 +14,9 @@ type observation struct {
 	missing  []int // group ranks
 }
 
-// observe describes all slow waits. It holds ws.mu while it calls their functions. The waiting
-// goroutine may change what they read as soon as it has removed the wait from the list. Only that
-// goroutine can call isReady, so observe counts all ranks awaited by such a wait as missing.
+// observe holds ws.mu while it calls functions of waits: once a wait is off the list, its goroutine
+// may change what they read. isReady can be called only by that goroutine, so all ranks awaited by
+// a wait with isReady count as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -21,8 +21,8 @@ type joinState struct {
 	begin    time.Time
 	joinList control.JoinList
 	cancel   context.CancelCauseFunc
-	// awaitedRank is the world rank that Join waits for, or -1. isExchanging is set during the
-	// first exchange, which waits for all ranks.
+	// awaitedRank is the world rank that Join waits for, or -1. isExchanging is set in the first
+	// exchange, which waits for all ranks.
 	awaitedRank  atomic.Int64
 	isExchanging atomic.Bool
 }
@@ -68,7 +68,7 @@ func (j *joinState) run(ctx context.Context, dataBytes int64) error {
 	if err != nil {
 		return err
 	}
-	defer stopExport() // after the exchange, when all ranks have mapped the region
+	defer stopExport() // all ranks have then mapped the region
 	j.awaitedRank.Store(-1)
 	j.isExchanging.Store(true)
 	if j.g.processors, err = j.countProcessors(ctx); err != nil {
@@ -88,7 +88,7 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 	if errors.Is(err, handoff.ErrUnknownKey) {
 		return j.explainEndedExport(err)
 	}
-	// The exchange may reach the context's deadline a moment before the context ends.
+	// The exchange may reach the deadline a moment before the context ends.
 	timeoutErr, isTimeout := errors.AsType[*driver.TimeoutError](err)
 	if !isTimeout && !errors.Is(ctx.Err(), context.DeadlineExceeded) &&
 		!errors.Is(err, context.DeadlineExceeded) {
@@ -104,9 +104,8 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 	return j.joinList.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
-// explainEndedExport returns the error of a Join in which group rank 0 no longer exports the
-// region. Usually group rank 0 has timed out because of a third rank. The error then lists the
-// third rank.
+// explainEndedExport is for a group rank 0 that no longer exports the region, usually because it
+// has timed out. If a third rank is the reason, the error lists that rank.
 func (j *joinState) explainEndedExport(err error) error {
 	firstRank := []int{j.g.cfg.Ranks[0]}
 	absent := j.joinList.AbsentRanks()
@@ -141,7 +140,7 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 
 func (j *joinState) callText() string { return "joining group " + j.g.cfg.Name() }
 
-// mapRegion maps the control region. Group rank 0 creates it and exports it until stopExport is
+// mapRegion maps the control region, which group rank 0 creates and exports until stopExport is
 // called.
 func (j *joinState) mapRegion(
 	ctx context.Context, bytes int64,
@@ -157,7 +156,7 @@ func (j *joinState) mapRegion(
 	}
 	f, err := j.g.peers[0].fetchFile(ctx, key)
 	if errors.Is(err, handoff.ErrUnknownKey) {
-		// Usually the reason is a lost rank, which this rank detects within exitDelay.
+		// Usually a rank is lost, which this rank detects within exitDelay.
 		select {
 		case <-ctx.Done():
 		case <-time.After(exitDelay):
@@ -212,8 +211,8 @@ func (g *Group) setRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors counts the processors in the union of the ranks' affinity masks. After its
-// exchange, all ranks have mapped the region.
+// countProcessors counts the processors on which any rank may run. After its exchange, all ranks
+// have mapped the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.AffinityMask()
@@ -241,8 +240,8 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeIgnoringFaults performs the group's first exchange. It ignores the faults of other ranks,
-// so that each rank detects which rank is lost or late.
+// exchangeIgnoringFaults performs the first exchange. Other ranks' faults do not end it, so that
+// each rank detects which rank is lost or late.
 func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()

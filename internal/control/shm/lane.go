@@ -12,20 +12,20 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's end of a channel over which all ranks exchange small payloads.
+// lane is this rank's end of an independent sequence of exchanges, in which all ranks exchange
+// small payloads.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
-	// err is the error of the first failed exchange. All later ones fail too, because the ranks may
-	// be in different steps. It is guarded by mu.
+	// err is the first error. All later exchanges fail too, because the ranks may be in different
+	// steps. It is guarded by mu.
 	err error
-	// absent marks the group ranks that report nothing more on the fault lane. It is guarded by mu.
+	// absent marks group ranks that send no more fault reports. It is guarded by mu.
 	absent []bool
-	// slotsRead is the number of slots read from each rank's fault log. It is guarded by mu.
+	// slotsRead counts the slots read from each rank's log of fault reports. It is guarded by mu.
 	slotsRead map[*block]uint64
 }
 
-// Exchange sends payload to every rank and returns the payloads of all ranks.
 func (g *Group) Exchange(
 	ctx context.Context, laneID driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -59,16 +59,15 @@ func (g *Group) Exchange(
 	return got, err
 }
 
-// exchange is the state of one exchange. Every rank performs as many steps as the largest payload
-// needs.
+// exchange performs as many steps as the largest payload needs.
 type exchange struct {
 	g            *Group
 	laneID       driver.Lane
 	lane         *lane
 	payload      []byte
 	received     [][]byte
-	sizes        []uint64 // of all ranks' payloads
-	ignoreFaults bool     // whether the exchange continues after a peer's fault
+	sizes        []uint64 // all ranks' payload sizes
+	ignoreFaults bool     // continue after a peer's fault
 }
 
 func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {
@@ -110,7 +109,7 @@ func (e *exchange) slot(b *block) *slot { return &b.lanes[e.laneID][e.lane.step&
 func (e *exchange) collectChunks(ctx context.Context, isFirst bool) error {
 	err := e.g.waitSlowly(ctx, &slowWait{
 		word: func(b *block) *uint64 { return &e.slot(b).step }, want: e.lane.step,
-		awaited: e.g.Others(), exchange: e.laneID == driver.LaneControl, callText: e.callText,
+		awaited: e.g.OtherRanks(), isExchange: e.laneID == driver.LaneControl, callText: e.callText,
 		ignoreFaults: e.ignoreFaults,
 	})
 	if err != nil {
@@ -142,7 +141,8 @@ func (e *exchange) appendChunk(r int, s *slot, isFirst bool) error {
 	return nil
 }
 
-// Decide proposes a cause for the group's failure and returns the first proposal of any rank.
+// Decide proposes a cause of the group's failure, unless proposal is nil, and returns the first
+// proposal of any rank.
 func (g *Group) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload || g.BeginUse() != nil {
 		return proposal
@@ -169,7 +169,7 @@ func (g *Group) propose(decider *uint32, proposal []byte) {
 	mu.Lock()
 	defer mu.Unlock()
 	if atomic.LoadUint32(decider) != 0 {
-		return // A proposal was first. If it is this rank's, it must not be overwritten.
+		return // another proposal, or this rank's, which must not change
 	}
 	d := &g.ownBlock.decision
 	copy(d.data[:], proposal)

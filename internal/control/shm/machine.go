@@ -18,14 +18,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// Machine connects this rank to the other ranks on its machine. The ranks find each other through a
-// store, watch each other's processes and send descriptors to each other.
+// Machine connects this rank to others on its machine. The ranks find each other through a store,
+// watch each other's processes and send each other descriptors.
 type Machine struct {
 	cfg driver.Config
 	*handoff.Server
-	token handoff.Token // the world's token, which rank 0 creates
+	token handoff.Token // shared by all ranks; created by rank 0
 	// sharesProcess is set if another rank runs in this process, as in tests. Waits then yield to
-	// the Go scheduler.
+	// Go's scheduler.
 	sharesProcess atomic.Bool
 
 	mu        ranked.Mutex[machineMu]
@@ -34,8 +34,7 @@ type Machine struct {
 	exitCount atomic.Uint32
 }
 
-// Open publishes this rank's address to the other ranks on the machine. It waits for rank 0, which
-// provides the world's token.
+// Open publishes this rank's address to others on the machine. It waits for the token from rank 0.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -74,8 +73,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID identifies the boot, the network namespace and the PID namespace. Ranks with the same
-// ID can send descriptors to each other and watch each other's processes.
+// machineID identifies the boot and the namespaces for networks and processes. Only ranks with the
+// same ID can send each other descriptors and watch each other.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -146,7 +145,7 @@ func (m *Machine) dial(ctx context.Context, rank int) (*peer, error) {
 	return newPeer(rank, h, &m.exitCount), nil
 }
 
-// Close closes the connections to the other ranks and ends all exports of files.
+// Close closes all connections and ends all exports of files.
 func (m *Machine) Close() error {
 	var errs []error
 	m.mu.Lock()
@@ -167,8 +166,8 @@ func (m *Machine) withDefaultTimeout(ctx context.Context) (context.Context, cont
 	return control.WithDefaultTimeout(ctx, m.cfg.Timeout)
 }
 
-// Fetch returns a file that another rank on this machine has exported. The caller owns the file.
-// The other rank need not be in a call.
+// Fetch returns a file that another rank on this machine has exported, even if that rank is in no
+// call. The caller owns the file.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
 	if err != nil {
@@ -185,8 +184,8 @@ func (m *Machine) yield() {
 	sys.Yield()
 }
 
-// checkInterrupt calls Options.Interrupted. The calling goroutine may hold locks, so a panic is
-// returned as an error.
+// checkInterrupt calls Options.Interrupted. A panic becomes an error, because the caller may hold
+// locks.
 func (m *Machine) checkInterrupt() (err error) {
 	callback := m.cfg.Interrupted
 	if callback == nil {

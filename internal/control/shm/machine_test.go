@@ -13,10 +13,11 @@ import (
 	"symmem/internal/sys"
 )
 
-// hangTimeout bounds waits that should be short.
+// hangTimeout expires only if a test hangs.
 const hangTimeout = 60 * time.Second
 
-type duo struct {
+// rankPair has two ranks in this process.
+type rankPair struct {
 	t        *testing.T
 	ctx      context.Context
 	store    *rendezvous.Client
@@ -24,10 +25,10 @@ type duo struct {
 	planes   [2]*plane
 }
 
-func newDuo(t *testing.T) *duo {
+func newRankPair(t *testing.T) *rankPair {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hangTimeout)
-	d := &duo{t: t, ctx: ctx, store: rendezvous.NewLocal()}
+	d := &rankPair{t: t, ctx: ctx, store: rendezvous.NewLocal()}
 	for rank := range d.machines {
 		cfg := driver.Config{Rank: rank, Size: 2, Store: d.store, Timeout: hangTimeout}
 		m, err := Open(ctx, cfg)
@@ -47,17 +48,17 @@ func newDuo(t *testing.T) *duo {
 	return d
 }
 
-func (d *duo) both(f func(rank int) error) [2]error {
+func (d *rankPair) runOnBoth(f func(rank int) error) [2]error {
 	other := make(chan error)
 	go func() { other <- f(1) }()
 	first := f(0)
 	return [2]error{first, <-other}
 }
 
-func (d *duo) join() {
+func (d *rankPair) join() {
 	d.t.Helper()
-	for _, err := range d.both(func(rank int) error {
-		p, err := d.machines[rank].Join(d.ctx, duoGroup(rank))
+	for _, err := range d.runOnBoth(func(rank int) error {
+		p, err := d.machines[rank].Join(d.ctx, pairGroup(rank))
 		if err == nil {
 			d.planes[rank] = p.(*plane)
 		}
@@ -67,8 +68,8 @@ func (d *duo) join() {
 	}
 }
 
-func duoGroup(rank int) driver.GroupConfig {
-	return driver.GroupConfig{ID: "duo", Ranks: []int{0, 1}, Rank: rank}
+func pairGroup(rank int) driver.GroupConfig {
+	return driver.GroupConfig{ID: "pair", Ranks: []int{0, 1}, Rank: rank}
 }
 
 func check(t *testing.T, err error) {
@@ -79,33 +80,33 @@ func check(t *testing.T, err error) {
 }
 
 func TestJoinFailsIfControlRegionHasWrongSize(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	small, err := sys.Memfd("small", 4096)
 	check(t, err)
 	defer small.Close()
-	key := handoff.Key{Namespace: handoff.NamespaceOf("group/duo")}
+	key := handoff.Key{Namespace: handoff.NamespaceOf("group/pair")}
 	d.machines[0].Export(key, small)
 	defer d.machines[0].Withdraw(key)
-	check(t, d.store.Set(d.ctx, "shm/group/duo", nil))
-	_, err = d.machines[1].Join(d.ctx, duoGroup(1))
+	check(t, d.store.Set(d.ctx, "shm/group/pair", nil))
+	_, err = d.machines[1].Join(d.ctx, pairGroup(1))
 	if err == nil || !strings.Contains(err.Error(), "4096 bytes") {
 		t.Errorf("got %v, want an error about 4096 bytes", err)
 	}
 }
 
 func TestJoinFailsAcrossMachines(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	value, err := d.store.Get(d.ctx, rankKey(1))
 	check(t, err)
 	address, _, _ := strings.Cut(string(value), " ")
 	check(t, d.store.Set(d.ctx, rankKey(1), []byte(address+" elsewhere net:[1] pid:[1]")))
-	_, err = d.machines[0].Join(d.ctx, duoGroup(0))
+	_, err = d.machines[0].Join(d.ctx, pairGroup(0))
 	if err == nil || !strings.Contains(err.Error(), "another machine") {
 		t.Errorf("got %v, want an error about another machine", err)
 	}
 }
 
-func TestOpenFailsWithForeignStore(t *testing.T) {
+func TestOpenRefusesTokenOfWrongSize(t *testing.T) {
 	store := rendezvous.NewLocal()
 	defer func() { check(t, store.Close()) }()
 	check(t, store.Set(t.Context(), "shm/token", []byte("short")))
@@ -116,7 +117,7 @@ func TestOpenFailsWithForeignStore(t *testing.T) {
 }
 
 func TestInvalidGroupSizesAreRefused(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	for name, group := range map[string]driver.GroupConfig{
 		"no ranks":       {},
 		"rank too small": {Ranks: []int{0, 1}, Rank: -1},
@@ -129,7 +130,7 @@ func TestInvalidGroupSizesAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhyNotShared(t *testing.T) {
+func TestReasonsWhyMemoryIsNotShared(t *testing.T) {
 	const ours = "boot net:[1] pid:[1]"
 	for theirs, want := range map[string]string{
 		"other net:[1] pid:[1]": "another machine",
@@ -144,11 +145,11 @@ func TestWhyNotShared(t *testing.T) {
 }
 
 func TestPanicInInterruptedIsReported(t *testing.T) {
-	m := &Machine{cfg: driver.Config{Interrupted: panics}}
+	m := &Machine{cfg: driver.Config{Interrupted: panicInCallback}}
 	if err := m.checkInterrupt(); !errors.Is(err, driver.ErrInterrupted) ||
-		!strings.Contains(err.Error(), "shm.panics(") {
+		!strings.Contains(err.Error(), "shm.panicInCallback(") {
 		t.Errorf("checkInterrupt() = %v, want ErrInterrupted with the stack of the panic", err)
 	}
 }
 
-func panics() error { panic("panic for the test") }
+func panicInCallback() error { panic("panic for the test") }

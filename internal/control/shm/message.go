@@ -13,8 +13,8 @@ import (
 
 var _ control.Messages = (*plane)(nil)
 
-// Count numbers a Send or Recv. It treats all collectives called so far as completed, because
-// earlier messages have been compared by now or never will be.
+// Count treats all collectives called so far as completed, because earlier messages have been
+// compared or never will be.
 func (p *plane) Count(call *driver.Call) control.Message {
 	after := spin.LoadAcquire64(&p.submitted)
 	p.Counts.Mu.Lock()
@@ -29,8 +29,8 @@ func (p *plane) DiagnoseMessage(peer int, since time.Time, callText func() strin
 	defer p.EndUse()
 	from := []int{peer}
 	if peer == driver.AnySource {
-		if from = p.OthersPresent(); len(from) == 0 {
-			from = p.Others()
+		if from = p.PresentRanks(); len(from) == 0 {
+			from = p.OtherRanks()
 		}
 	}
 	w := &slowWait{
@@ -48,14 +48,14 @@ func (p *plane) HasCalledMore(peer int, collectives uint64) bool {
 	defer p.EndUse()
 	from := []int{peer}
 	if peer == driver.AnySource {
-		from = p.Others()
+		from = p.OtherRanks()
 	}
 	return !slices.ContainsFunc(from, func(r int) bool {
 		return spin.LoadAcquire64(&p.blocks[r].status.submitted) <= collectives
 	})
 }
 
-// Lost reports whether a rank's process exited before the rank left the group.
+// IsLost reports whether a process exited before its rank left the group.
 func (p *plane) IsLost(peer int) bool {
 	return slices.Contains(p.lostPeers(), peer)
 }

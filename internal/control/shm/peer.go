@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// peer is a connection to another rank on this machine. It also watches that rank's process.
+// peer is a connection to another rank on this machine, and watches its process.
 type peer struct {
 	*handoff.Peer
 	rank   int
@@ -25,8 +25,7 @@ type peer struct {
 	watcher sync.WaitGroup
 }
 
-// newPeer returns a peer and starts a goroutine that increments exitCount when the peer's
-// process exits.
+// newPeer starts a goroutine that increments exitCount when the peer's process exits.
 func newPeer(rank int, h *handoff.Peer, exitCount *atomic.Uint32) *peer {
 	p := &peer{Peer: h, rank: rank, exited: make(chan struct{})}
 	if h.PID() != os.Getpid() {
@@ -43,12 +42,11 @@ func (p *peer) watch(exitCount *atomic.Uint32) {
 	}
 }
 
-// exitDelay bounds the time between the end of a killed process's connections and the notification
-// of its exit.
+// exitDelay bounds the time from the end of a killed process's connections until its exit is
+// noticed.
 const exitDelay = 200 * time.Millisecond
 
-// hasExited reports whether the process of a peer with a broken connection has exited. It waits up
-// to exitDelay.
+// hasExited waits up to exitDelay for the process of a peer with a broken connection to exit.
 func (p *peer) hasExited() bool {
 	select {
 	case <-p.exited:
@@ -81,7 +79,7 @@ func (p *peer) fetchFile(ctx context.Context, key handoff.Key) (*os.File, error)
 	return f, nil
 }
 
-// toRankLostError returns a RankLostError if err means that the other end closed the connection.
+// toRankLostError returns a RankLostError if err means a closed connection.
 func toRankLostError(rank int, callText string, err error) error {
 	for _, target := range []error{
 		io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE,

@@ -16,49 +16,46 @@ import (
 	"symmem/internal/sys"
 )
 
-// plane is a Group whose collectives run elsewhere, for example on GPUs. Its tickets number these
-// collectives, and its steps number comparisons, which not every collective needs.
+// plane is a Group whose collectives run elsewhere, for example on GPUs. Tickets number these
+// collectives. Steps number comparisons, which are optional.
 type plane struct {
 	Group
-	peerRanks []int // the other group ranks
-	// checked holds the counters at the latest check that found no failed peer. It is guarded by
-	// Mu.
+	peerRanks []int // other group ranks
+	// checked holds the counters of the latest check without a failed peer. It is guarded by Mu.
 	checked eventCounters
-	// lastTicket is the last ticket submitted by every peer that had left by then.
+	// lastTicket is the last ticket that all peers that have left had submitted.
 	lastTicket uint64
 }
 
-// eventCounters holds two counters. One of them changes before this rank can observe that a peer
-// fails, leaves or is lost. While they are unchanged, a launch need not check every peer.
+// One of the eventCounters changes before this rank can observe that a peer fails, leaves or is
+// lost. While they are unchanged, a launch need not check every peer.
 type eventCounters struct {
-	wakeup    uint32 // this rank's futex word, incremented by peers that fail or leave
-	exitCount uint32 // number of processes that have exited
+	wakeup    uint32 // incremented by peers that fail or leave
+	exitCount uint32 // processes that have exited
 }
 
 const (
-	// spinBudget bounds how long Await polls without yielding. A small collective takes about as
-	// long.
+	// spinBudget bounds polling without yields. A small collective takes about as long.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = uint64(500 * time.Microsecond)
-	// Completed work does not wake Await, so Await may return up to one sleep late.
+	// Completed work does not wake Await: it may return one sleep late.
 	minAwaitSleep, maxAwaitSleep = 20 * time.Microsecond, 100 * time.Microsecond
 )
 
-// Join joins a group whose data is transferred elsewhere. All ranks of the group must call it and
-// must be on this machine. The plane must be closed before the machine. Join ignores
-// GroupConfig.Check: the caller chooses which calls to compare. The choice must be the same on all
-// ranks.
+// Join joins a group whose data is transferred elsewhere. All ranks must call it and be on this
+// machine. The plane must be closed before the machine. GroupConfig.Check is ignored: the caller
+// chooses which calls to compare, identically on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {
 		return nil, err
 	}
-	p.peerRanks = p.Others()
+	p.peerRanks = p.OtherRanks()
 	return p, nil
 }
 
-// SameMachine reports whether the given world ranks can call Join. It waits until they have opened
-// their Machines, and returns the same result on all of them.
+// SameMachine reports whether world ranks can call Join. It waits until they have opened their
+// Machines. The result is the same on all ranks.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 	ours, err := machineID()
 	if err != nil {
@@ -123,7 +120,7 @@ func (p *plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// refine replaces another rank's fault by a MismatchError if some rank has announced a different
+// refine replaces another rank's fault with a MismatchError if some rank announced a different
 // call.
 func (p *plane) refine(err error, ticket uint64, call *driver.Call) error {
 	if !errors.Is(err, driver.ErrFault) {
@@ -216,25 +213,25 @@ func (p *plane) sleepBriefly(naps int) {
 
 var slowWaits = sync.Pool{New: func() any { return new(slowWait) }}
 
-// newSlowWait returns a slowWait for w, which the caller must free with freeSlowWait.
+// newSlowWait returns a slowWait, to be freed by freeSlowWait.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
 	slow := slowWaits.Get().(*slowWait)
 	*slow = slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
 		awaited: p.peerRanks, collective: w.Ticket, operation: w.Operation, callText: w.CallText,
-		work: true, timeout: p.cfg.Timeout.Get(),
+		isWork: true, timeout: p.cfg.Timeout.Get(),
 		states: slow.states[:0], late: slow.late[:0],
 	}
 	return slow
 }
 
-// freeSlowWait makes a slowWait available for reuse. The slowWait must not be published.
+// freeSlowWait recycles a slowWait, which must not be published.
 func freeSlowWait(slow *slowWait) {
 	*slow = slowWait{states: slow.states[:0], late: slow.late[:0]}
 	slowWaits.Put(slow)
 }
 
-// verdict warns of late ranks, and returns an error if the wait may never end.
+// verdict warns of late ranks. It returns an error if the wait may never end.
 func (p *plane) verdict(slow *slowWait, failedFor time.Duration) error {
 	if slow.collective == 0 {
 		return p.Cause()
@@ -253,7 +250,7 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 	defer p.EndUse()
 	slow := p.newSlowWait(&w)
 	defer freeSlowWait(slow)
-	// No wait began before the machine's boot, when the clock was 0.
+	// No wait began before boot, when the clock was 0.
 	slow.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
 	err := p.verdict(slow, -1)
 	if err != nil && w.IsDone() {
@@ -278,7 +275,7 @@ func (p *plane) PeerFailed() bool {
 
 func (p *plane) peerFailedOrClosed() bool {
 	if p.closed {
-		return true // The control region may already be unmapped.
+		return true // the control region may be unmapped
 	}
 	now := p.eventCounters()
 	if now == p.checked {

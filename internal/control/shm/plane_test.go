@@ -11,7 +11,7 @@ import (
 	"symmem/internal/control/controltest"
 )
 
-// member is a plane that also closes its machine.
+// member is a plane that closes its machine, too.
 type member struct {
 	control.Plane
 	machine *Machine
@@ -37,7 +37,7 @@ func joinAsMember(ctx context.Context, m controltest.Member) (control.Plane, err
 func TestPlaneContract(t *testing.T) { controltest.Run(t, joinAsMember) }
 
 func TestSameMachine(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	checkSame := func(want bool) {
 		t.Helper()
 		got, err := d.machines[0].SameMachine(d.ctx, []int{0, 1})
@@ -59,11 +59,10 @@ func TestSameMachine(t *testing.T) {
 	}
 }
 
-// TestWithdrawKeepsTicketsSubmittedByAllRanks calls Withdraw twice: first when both ranks have
-// submitted the same tickets, which must stay, and then when only one rank has submitted the latest
-// ticket.
+// TestWithdrawKeepsTicketsSubmittedByAllRanks calls Withdraw when both ranks have submitted the
+// same tickets, which must stay, and again when only one rank has submitted the latest ticket.
 func TestWithdrawKeepsTicketsSubmittedByAllRanks(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.join()
 	planes := d.planes
 	for _, p := range planes {

@@ -18,19 +18,21 @@ type ranks struct {
 
 func (r *ranks) Size() int { return len(r.blocks) }
 
-// lostPeers lists the group ranks whose processes exited before the ranks left the group.
-func (r *ranks) lostPeers() []int { return slices.DeleteFunc(r.selectLost(r.Others()), r.HasLeft) }
+// lostPeers lists group ranks whose processes exited before they left the group.
+func (r *ranks) lostPeers() []int {
+	return slices.DeleteFunc(r.selectLost(r.OtherRanks()), r.HasLeft)
+}
 
-// wakeAll wakes all ranks, including this one. It increments every futex word, even if no thread
-// sleeps on it: while its word is unchanged, a plane assumes that no peer has failed.
+// wakeAll increments every futex word, even if no thread sleeps: a plane assumes that no peer has
+// failed while its word is unchanged.
 func (r *ranks) wakeAll() {
 	for _, b := range r.blocks {
 		b.wakeup.wake()
 	}
 }
 
-// peerFailed reports whether a peer has failed. That peer waits for no step that this rank posts
-// afterwards. It may have completed earlier steps.
+// peerFailed reports whether a peer has failed. It may have completed earlier steps, but waits for
+// no later step.
 func (r *ranks) peerFailed() bool {
 	for _, b := range r.otherBlocks {
 		if atomic.LoadUint32(&b.wakeup.failed) != 0 {
@@ -40,8 +42,8 @@ func (r *ranks) peerFailed() bool {
 	return false
 }
 
-// wakeSleepers wakes the peers that are sleeping. It must be called after every post of a step. The
-// package comment explains why no memory fence is needed.
+// wakeSleepers must be called after every post of a step. The package comment explains why that
+// needs no memory fence.
 func (r *ranks) wakeSleepers() {
 	for _, b := range r.otherBlocks {
 		if atomic.LoadInt32(&b.wakeup.sleeping) != 0 {
@@ -51,7 +53,7 @@ func (r *ranks) wakeSleepers() {
 }
 
 func (r *ranks) Wake(rank int) {
-	if r.Asleep(rank) {
+	if r.IsAsleep(rank) {
 		r.blocks[rank].wakeup.wake()
 	}
 }
@@ -64,7 +66,7 @@ func (r *ranks) HasLeft(rank int) bool {
 	return spin.LoadAcquire64(&r.blocks[rank].status.closed) != 0
 }
 
-func (r *ranks) Others() []int {
+func (r *ranks) OtherRanks() []int {
 	var ranks []int
 	for rank := range r.blocks {
 		if rank != r.cfg.Rank {
@@ -74,10 +76,10 @@ func (r *ranks) Others() []int {
 	return ranks
 }
 
-// OthersPresent lists the other ranks that have not left the group.
-func (r *ranks) OthersPresent() []int { return slices.DeleteFunc(r.Others(), r.HasLeft) }
+// PresentRanks lists the other ranks that have not left the group.
+func (r *ranks) PresentRanks() []int { return slices.DeleteFunc(r.OtherRanks(), r.HasLeft) }
 
-func (r *ranks) Asleep(rank int) bool {
+func (r *ranks) IsAsleep(rank int) bool {
 	return atomic.LoadInt32(&r.blocks[rank].wakeup.sleeping) != 0
 }
 

@@ -10,10 +10,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// The fault lane carries reports about failures. Every rank appends its reports to its log, in
-// slots that are never reused. It reads the other ranks' logs whenever it exchanges reports. If a
-// rank does not report in time, the reader marks it absent. Ranks may disagree about which ranks
-// are absent.
+// On LaneFault, ranks exchange reports about failures. Every rank appends its reports to its log,
+// in slots that are never reused, and reads the other ranks' logs. A rank that does not report in
+// time is marked absent. Ranks may disagree about the absent ranks.
 
 func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {
@@ -37,8 +36,7 @@ func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 
 func slotCount(bytes uint64) uint64 { return max(1, (bytes+chunkBytes-1)/chunkBytes) }
 
-// writeReport appends this rank's payload to its log. It writes the first slot last, so that a rank
-// that sees the first slot sees the whole report.
+// writeReport writes the first slot last: a rank that sees it sees the whole report.
 func (e *exchange) writeReport() error {
 	first, slots := e.lane.step, slotCount(uint64(len(e.payload)))
 	if first+slots > faultSlots {
@@ -70,10 +68,10 @@ func (e *exchange) awaitReports(ctx context.Context) error {
 	}
 }
 
-// presentRanks lists the other ranks that are not absent. Ranks whose logs are full become absent.
+// presentRanks marks ranks whose logs are full as absent.
 func (e *exchange) presentRanks() []int {
 	var ranks []int
-	for _, r := range e.g.Others() {
+	for _, r := range e.g.OtherRanks() {
 		if e.lane.slotsRead[e.g.blocks[r]] == faultSlots {
 			e.lane.absent[r] = true
 		}
@@ -84,8 +82,7 @@ func (e *exchange) presentRanks() []int {
 	return ranks
 }
 
-// markAbsent marks ranks as absent after a wait for them has failed. It reports whether the
-// exchange can continue.
+// markAbsent is for a wait that has failed. It reports whether the exchange can continue.
 func (e *exchange) markAbsent(err error, missing []int) bool {
 	var deadlock *driver.DeadlockError
 	switch {
@@ -104,7 +101,7 @@ func (e *exchange) markAbsent(err error, missing []int) bool {
 	return true
 }
 
-// nextReport reads the next report in a rank's log. The rank must have written its first slot.
+// nextReport requires that the report's first slot has been written.
 func (l *lane) nextReport(b *block) ([]byte, error) {
 	first := l.slotsRead[b]
 	payloadBytes := spin.LoadAcquire64(&b.fault[first].payloadBytes)

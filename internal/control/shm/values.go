@@ -16,28 +16,27 @@ import (
 
 var _ driver.Values = (*Group)(nil)
 
-// namedValue implements driver.Named.
 type namedValue struct {
 	g          *Group
 	name       string
-	ordered    bool
-	digest     uint64 // of the name; posted with every line
+	isOrdered  bool
+	digest     uint64 // hash of the name; posted with every line
 	slotNumber int    // in block.values
 	step       uint64 // last step posted
 	ownSlot    *valueSlot
-	// peerSlots holds the other ranks' slots for this name, by group rank. Each is nil until found.
+	// peerSlots holds other ranks' slots for this name, by group rank, or nil until found.
 	peerSlots  []atomic.Pointer[valueSlot]
 	otherRanks []int // group ranks
 }
 
-func newNamedValue(g *Group, name string, ordered bool) *namedValue {
+func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
 	n := &namedValue{
-		g: g, name: name, ordered: ordered, digest: digest.Sum64(), slotNumber: len(g.named),
+		g: g, name: name, isOrdered: isOrdered, digest: digest.Sum64(), slotNumber: len(g.named),
 		ownSlot:    &g.ownBlock.values[len(g.named)],
 		peerSlots:  make([]atomic.Pointer[valueSlot], len(g.blocks)),
-		otherRanks: g.Others(),
+		otherRanks: g.OtherRanks(),
 	}
 	copy(n.ownSlot.name[:], name)
 	spin.StoreRelease64(&n.ownSlot.size, uint64(len(name)))
@@ -58,8 +57,8 @@ func (s *valueSlot) hasName(name string) bool {
 
 var zeroStep uint64
 
-// stepWord returns the word in which a rank posts the current step, or zeroStep if the rank has not
-// used the name yet.
+// stepWord returns the word in which a rank posts the current step. It is zeroStep until the rank
+// has used the name.
 func (n *namedValue) stepWord(rank int) *uint64 {
 	if n.peerSlots[rank].Load() == nil {
 		n.findSlot(rank)
@@ -107,17 +106,17 @@ func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver
 			}
 		}
 		if !n.copyWords(r, &all[r]) {
-			return g.fail(fmt.Errorf("%s: rank %d has written an invalid line: step %d",
+			return g.fail(fmt.Errorf("%s: rank %d has written invalid data for step %d",
 				n.callText(), g.cfg.Ranks[r], spin.LoadAcquire64(n.stepWord(r))))
 		}
 	}
-	// All ranks have read the line that the next step overwrites.
+	// All ranks have read the line of the next step.
 	spin.PrefetchWrite(unsafe.Pointer(&n.ownSlot.lines[(n.step+1)&1]))
 	return nil
 }
 
-// copyWords copies the words that a rank has posted. It returns false if the line does not belong
-// to this step and name, or changed during the copy.
+// copyWords returns false if the line does not belong to this step and name, or changed during the
+// copy.
 func (n *namedValue) copyWords(rank int, words *driver.Words) bool {
 	l := &n.peerSlots[rank].Load().lines[n.step&1]
 	for i := range words {
@@ -134,7 +133,7 @@ func (n *namedValue) waitSlowly(ctx context.Context) error {
 	defer atomic.CompareAndSwapUint64(&s.value, value, 0)
 	return n.g.waitSlowly(ctx, &slowWait{
 		wordOf: n.stepWord, want: n.step, awaited: n.otherRanks,
-		callText: n.callText, ordered: n.ordered,
+		callText: n.callText, isOrdered: n.isOrdered,
 	})
 }
 

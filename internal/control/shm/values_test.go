@@ -13,18 +13,18 @@ import (
 	"symmem/internal/spin"
 )
 
-func TestGatherFailsOnInvalidLine(t *testing.T) {
+func TestGatherFailsOnInvalidData(t *testing.T) {
 	for name, forge := range map[string]func(s *valueSlot){
 		"a step far ahead": func(s *valueSlot) {
 			spin.StoreRelease64(&s.lines[1].step, math.MaxUint64)
 		},
-		"a line with another name's digest": func(s *valueSlot) {
+		"a hash of a different name": func(s *valueSlot) {
 			spin.StoreRelease64(&s.lines[1].digest, 7)
 			spin.StoreRelease64(&s.lines[1].step, 1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDuo(t)
+			d := newRankPair(t)
 			d.join()
 			for _, p := range d.planes {
 				_, err := p.Named("batch", false)
@@ -34,18 +34,18 @@ func TestGatherFailsOnInvalidLine(t *testing.T) {
 			n, err := d.planes[0].Named("batch", false)
 			check(t, err)
 			err = n.Gather(d.ctx, driver.Words{}, make([]driver.Words, 2))
-			if err == nil || !strings.Contains(err.Error(), "rank 1 has written an invalid line") {
-				t.Errorf("got %v, want an error about an invalid line of rank 1", err)
+			if err == nil || !strings.Contains(err.Error(), "rank 1 has written invalid data") {
+				t.Errorf("got %v, want an error about invalid data of rank 1", err)
 			}
 			if d.planes[0].Cause() == nil {
-				t.Error("the plane has not failed")
+				t.Error("Gather left the plane open, want it to fail")
 			}
 		})
 	}
 }
 
-func TestInvalidNamesAreIgnored(t *testing.T) {
-	d := newDuo(t)
+func TestInvalidNameSizesAreIgnored(t *testing.T) {
+	d := newRankPair(t)
 	d.join()
 	b := d.planes[1].ownBlock
 	for i := range b.values {
@@ -62,12 +62,11 @@ func TestInvalidNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// In TestTimeoutMentionsValueOfLateRank, the ranks wait under different names, as happens when
-// their programs have diverged.
+// The ranks wait for values with different names, as after their programs have diverged.
 func TestTimeoutMentionsValueOfLateRank(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.join()
-	errs := d.both(func(rank int) error {
+	errs := d.runOnBoth(func(rank int) error {
 		n, err := d.planes[rank].Named([]string{"prefill", "decode"}[rank], false)
 		if err != nil {
 			return err

@@ -17,29 +17,27 @@ import (
 )
 
 type budget struct {
-	// polls is the number of polls before the first yield. morePolls is the number of polls after
-	// each yield. There is a PAUSE between polls, because polling without one slows down the rank
-	// that writes the line.
+	// polls is the number of polls before the first yield, morePolls after each yield. A PAUSE
+	// separates them, because polling without one slows down the rank that writes the line.
 	polls, morePolls uint32
-	// parallel is the number of other ranks that can run at the same time as this rank. If more are
-	// missing, one of them may be waiting for this rank's processor.
+	// parallel is the number of other ranks that can run at the same time. If more are missing, one
+	// may be waiting for this rank's processor.
 	parallel int
-	// yields is the maximum number of yields before the first sleep. briefYields is the maximum
-	// number of yields on the caller's thread.
+	// yields limits yields before the first sleep, briefYields on the caller's thread.
 	yields, briefYields int
 }
 
 const (
 	freePolls = 500
-	// sharedPolls is for a rank that shares its processor. It is longer than the transfer of a line
-	// from another processor, but shorter than a context switch. With half as many, an all-reduce
-	// of 8 bytes by 4 ranks on 2 processors was a tenth slower.
+	// sharedPolls is for ranks that share processors. It takes longer than a line's transfer
+	// between processors, but is shorter than a context switch. With half as many, an all-reduce of
+	// 8 bytes by 4 ranks on 2 processors was a tenth slower.
 	sharedPolls = 40
 )
 
-// newBudget lets ranks spin for long only if each has its own processor. Otherwise, the awaited
-// rank may be waiting for this rank's processor. In a C program, an all-reduce of 64 KiB by 4 ranks
-// on 2 processors was 17 times slower with 2,000 pauses than with 20.
+// newBudget lets ranks spin for long only if each has its own processor: otherwise, they may keep
+// the awaited rank from running. In a C program, an all-reduce of 64 KiB by 4 ranks on 2 processors
+// was 17 times slower with 2,000 pauses than with 20.
 func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
@@ -54,19 +52,18 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after every yieldsPerCheck yields. It also checks them after every
-	// fewYieldsPerCheck yields if checkInterval has passed, because yields take long on a busy
-	// processor.
+	// A wait checks the peers after every yieldsPerCheck yields, or after fewYieldsPerCheck once
+	// checkInterval has passed, because yields take long on a busy processor.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
-	// briefTime bounds a wait on a caller's thread, because such a wait does not check the peers.
+	// briefTime bounds a wait on a caller's thread, which does not check the peers.
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. If isReady is set, the wait ends when isReady returns
-// true. Otherwise it ends when a word of every awaited rank has reached want.
+// slowWait describes a wait that may sleep. It ends when isReady returns true or, without isReady,
+// when a word of every awaited rank has reached want.
 type slowWait struct {
-	// word returns the word in a rank's block. wordOf, if set, replaces it.
+	// word is replaced by wordOf, if set.
 	word       func(*block) *uint64
 	wordOf     func(rank int) *uint64
 	want       uint64
@@ -75,20 +72,20 @@ type slowWait struct {
 	callText   func() string
 	collective uint64
 	operation  driver.Operation
-	exchange   bool // whether this is a wait on the control lane
-	ordered    bool // whether this rank launches no collective during the wait
-	// begin is when the wait was published, on the machine's monotonic clock.
+	isExchange bool // on driver.LaneControl
+	isOrdered  bool // this rank launches no collective during the wait
+	// begin is the publication time on the machine's monotonic clock.
 	begin   uint64
 	timeout time.Duration
-	// ignoreFaults is set if the wait continues after faults. work is set in a wait for work that
-	// this rank has launched on a plane.
-	ignoreFaults, work bool
-	why                func() error        // why the awaited event will not happen, or nil
-	states             []control.RankState // result of rankStates
-	late               []int               // result of missing
+	// ignoreFaults continues the wait after faults. isWork is set in a wait for this rank's work on
+	// a plane.
+	ignoreFaults, isWork bool
+	findFault            func() error        // the reason to give up, or nil
+	states               []control.RankState // result of rankStates
+	late                 []int               // result of missing
 }
 
-// waiter performs this rank's slow waits and publishes them in the rank's status.
+// waiter performs slow waits and publishes them in the rank's status.
 type waiter struct {
 	ranks   *ranks
 	fault   *fault
@@ -137,10 +134,9 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	}
 }
 
-// wakePoller makes another thread of this process poll the network, because the calling thread may
-// have done so and is about to sleep. Otherwise Go's runtime takes up to 10 ms to notice, while
-// peers wait for descriptors from this rank. With wakePoller, registering 1,000 segments on 2 ranks
-// takes 0.2 s instead of 5 to 8 s.
+// wakePoller makes another thread poll the network, because the calling thread may have done so and
+// is about to sleep. Otherwise Go's runtime takes up to 10 ms to notice, while peers wait for
+// descriptors from this rank: registering 1,000 segments on 2 ranks took 5 to 8 s instead of 0.2 s.
 func wakePoller() { go func() {}() }
 
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
@@ -152,7 +148,7 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	switch {
 	case w.collective != 0:
 		ws.publishLatest()
-	case w.exchange:
+	case w.isExchange:
 		spin.StoreRelease64(&b.since, begin)
 		spin.StoreRelease64(&b.inExchange, spin.LoadAcquire64(&b.exchanges))
 	}
@@ -165,13 +161,13 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	switch {
 	case w.collective != 0:
 		ws.publishLatest()
-	case w.exchange:
+	case w.isExchange:
 		spin.StoreRelease64(&ws.ranks.ownBlock.status.inExchange, 0)
 	}
 }
 
-// publishLatest publishes the wait with the highest ticket, which best shows peers whether this
-// rank can still reach their collectives. The caller must hold ws.mu.
+// publishLatest publishes the wait with the highest ticket, which best shows whether this rank can
+// still reach its peers' collectives. The caller must hold ws.mu.
 func (ws *waiter) publishLatest() {
 	b, last := &ws.ranks.ownBlock.status, &slowWait{}
 	for _, w := range ws.list {
@@ -188,8 +184,8 @@ func (ws *waiter) publishLatest() {
 	spin.StoreRelease64(&b.inCollective, last.collective)
 }
 
-// missing lists the awaited group ranks that have not arrived yet. Only the waiting goroutine may
-// call it. The result is valid until the next call with the same wait.
+// missing lists the awaited group ranks that have not arrived. Only the waiting goroutine may call
+// it. The result is valid until the next call with the same wait.
 func (ws *waiter) missing(w *slowWait) []int {
 	if w.isReady != nil {
 		if w.isReady() {
@@ -228,13 +224,13 @@ func (ws *waiter) sleep(w *slowWait, round int) {
 }
 
 func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
-	if w.why != nil {
-		if err := w.why(); err != nil {
+	if w.findFault != nil {
+		if err := w.findFault(); err != nil {
 			return err
 		}
 	}
-	// Read the time and the context before the states. If all ranks arrived while this process was
-	// stopped, a deadline that has passed must not end the wait.
+	// Read the time and the context before the states: a deadline must not end the wait if all
+	// ranks arrived while this process was stopped.
 	status, ended := ws.waitStatus(w), ctx.Err()
 	status.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
 	states := ws.rankStates(w)
@@ -256,8 +252,8 @@ func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	now := sys.Monotonic()
 	status := control.WaitStatus{
 		Group: *ws.ranks.cfg, CallText: w.callText, Collective: w.collective,
-		IsExchange: w.exchange || w.ordered,
-		IsWork:     w.work, IgnoreFaults: w.ignoreFaults, SincePeerFailure: -1,
+		IsExchange: w.isExchange || w.isOrdered,
+		IsWork:     w.isWork, IgnoreFaults: w.ignoreFaults, SincePeerFailure: -1,
 		Waited: time.Duration(now - w.begin), Timeout: w.timeout,
 		Late: ws.machine.cfg.Late, SinceWarning: -1,
 	}
@@ -283,9 +279,9 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 	}
 }
 
-// rankStates returns the state of every rank, valid until the next call with the same wait. If a
-// rank fails meanwhile, rankStates reads the states again, because the failure may have ended calls
-// of other ranks. Each rank fails only once, which bounds the loop.
+// rankStates returns states that are valid until the next call with the same wait. If a rank fails
+// meanwhile, it reads them again, because the failure may have ended other ranks' calls. Each rank
+// fails only once, which bounds the loop.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {
@@ -306,7 +302,7 @@ func (ws *waiter) failedSince(w *slowWait) bool {
 	return false
 }
 
-// readStates reads the state of every rank in the order that control.RankState requires.
+// readStates uses the order that control.RankState requires.
 func (ws *waiter) readStates(w *slowWait) {
 	for r, p := range ws.ranks.peers {
 		w.states[r].Lost = p != nil && p.isLost.Load()
@@ -330,7 +326,7 @@ func (ws *waiter) readStates(w *slowWait) {
 	}
 }
 
-// read copies a rank's status. It reads the counts last: they may show that the wait is over.
+// read reads the counts last: they may show that the wait is over.
 func (s *status) read(state *control.RankState) {
 	state.InExchange = spin.LoadAcquire64(&s.inExchange)
 	state.InCollective = spin.LoadAcquire64(&s.inCollective)
@@ -345,29 +341,28 @@ func (ws *waiter) peerFault(callText func() string) error {
 	return control.NonNilFailedPeersError(*ws.ranks.cfg, ws.rankStates(&slowWait{}), callText)
 }
 
-// MessageWait describes a wait for a message.
 type MessageWait struct {
 	Operation driver.Operation
 	Peer      int
-	Ready     func() bool
-	From      []int
+	IsReady   func() bool
+	Awaited   []int
 	CallText  func() string
-	Why       func() error
+	FindFault func() error
 }
 
-// AwaitMessage waits slowly for a message. The caller must have called BeginUse.
+// AwaitMessage requires BeginUse.
 func (ws *waiter) AwaitMessage(w MessageWait) error {
 	b, word := &ws.ranks.ownBlock.status, messageWait(w.Operation, w.Peer)
 	spin.StoreRelease64(&b.messageSince, sys.Monotonic())
 	spin.StoreRelease64(&b.message, word)
 	defer atomic.CompareAndSwapUint64(&b.message, word, 0)
 	return ws.waitSlowly(context.Background(), &slowWait{
-		isReady: w.Ready, awaited: w.From, callText: w.CallText, why: w.Why,
+		isReady: w.IsReady, awaited: w.Awaited, callText: w.CallText, findFault: w.FindFault,
 	})
 }
 
-// messageWait encodes a wait for a message in one word. The upper half is the operation. The lower
-// half is the peer's group rank plus 2, or 1 for AnySource.
+// messageWait encodes the operation in the upper half, and in the lower half the peer's group rank
+// plus 2, or 1 for AnySource.
 func messageWait(o driver.Operation, peer int) uint64 { return uint64(o)<<32 | uint64(peer+2) }
 
 func (s *status) describeMessage(ranks []int) string {
@@ -387,8 +382,8 @@ func (s *status) describeMessage(ranks []int) string {
 	return fmt.Sprintf("in %v from rank %d of the world for %v", o, ranks[peer], waited)
 }
 
-// PollBriefly polls a word of the region until it reaches want, and reports whether it has. It
-// gives up after a few yields, because it blocks the caller's thread.
+// PollBriefly reports whether a word of the region reaches want within a few yields, which block
+// the caller's thread.
 func (ws *waiter) PollBriefly(word *uint64, want uint64) bool {
 	return ws.pollFor(word, want, messageYields)
 }
@@ -416,6 +411,6 @@ func (ws *waiter) pollFor(word *uint64, want uint64, yields int) bool {
 	return false
 }
 
-// messageYields is small, because the peer may be waiting for a Send that the program calls only
-// after this Recv.
+// messageYields is small, because the peer may wait for a Send that follows this Recv in the
+// program.
 const messageYields = 4

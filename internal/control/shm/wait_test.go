@@ -23,12 +23,12 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 			return err
 		},
 	}
-	for row, wait := range waits {
-		t.Run(row, func(t *testing.T) {
-			d := newDuo(t)
+	for name, wait := range waits {
+		t.Run(name, func(t *testing.T) {
+			d := newRankPair(t)
 			d.join()
-			for _, err := range d.both(func(rank int) error {
-				for rank == 0 && !d.planes[0].Asleep(1) {
+			for _, err := range d.runOnBoth(func(rank int) error {
+				for rank == 0 && !d.planes[0].IsAsleep(1) {
 					runtime.Gosched()
 				}
 				return wait(d.planes[rank])
@@ -43,7 +43,7 @@ func TestLongWaitSleepsAndIsWoken(t *testing.T) {
 }
 
 func TestOnlySleepersAreWoken(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.join()
 	wakeup := &d.planes[1].ownBlock.wakeup
 	waker := &d.planes[0].Group
@@ -60,22 +60,22 @@ func TestOnlySleepersAreWoken(t *testing.T) {
 	}
 }
 
-func TestRankIsAbsentUntilItPostsTheStep(t *testing.T) {
-	d := newDuo(t)
+func TestRankIsMissingUntilItPostsTheStep(t *testing.T) {
+	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
 	g.step++
 	if n := g.countMissing(g.otherBlocks); n != 1 {
-		t.Errorf("absent = %d before the other rank posts, want 1", n)
+		t.Errorf("countMissing = %d before the other rank posts, want 1", n)
 	}
 	spin.StoreRelease64(&g.otherBlocks[0].lines[g.step&1].step, g.step)
 	if n := g.countMissing(g.otherBlocks); n != 0 {
-		t.Errorf("absent = %d after the other rank has posted, want 0", n)
+		t.Errorf("countMissing = %d after the other rank has posted, want 0", n)
 	}
 }
 
 func TestBriefWaitIsBounded(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
 	g.step++
@@ -88,11 +88,11 @@ func TestBriefWaitIsBounded(t *testing.T) {
 }
 
 func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
 	collective := &slowWait{collective: 3, operation: driver.AllReduce}
-	exchange := &slowWait{exchange: true}
+	exchange := &slowWait{isExchange: true}
 	g.publishWait(collective, 1)
 	g.publishWait(exchange, 2)
 	g.unpublishWait(&slowWait{})
@@ -123,7 +123,7 @@ func TestUnpublishWaitKeepsOtherWaits(t *testing.T) {
 	}
 }
 
-// endedContext is a context whose Err method calls onErr and then returns err.
+// The Err method of an endedContext calls onErr and then returns err.
 type endedContext struct {
 	context.Context
 	onErr func()
@@ -137,7 +137,7 @@ func (c endedContext) Err() error {
 
 func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
-		d := newDuo(t)
+		d := newRankPair(t)
 		d.join()
 		arrived := false
 		ctx := endedContext{t.Context(), func() { arrived = true }, ended}
@@ -152,7 +152,7 @@ func TestWaitSucceedsIfRankArrivesAsContextEnds(t *testing.T) {
 }
 
 func TestStatesAreRereadAfterFailure(t *testing.T) {
-	d := newDuo(t)
+	d := newRankPair(t)
 	d.join()
 	g := &d.planes[0].Group
 	readings := 0
