@@ -11,14 +11,13 @@ import (
 )
 
 const (
-	// Await polls for spinBudget, then yields between polls until yieldTime has passed, and then
-	// sleeps for pollSleep between polls.
+	// Await polls for spinBudget, yields between polls until yieldTime, and then sleeps for
+	// pollSleep between polls.
 	spinBudget = 50 * time.Microsecond
 	yieldTime  = 500 * time.Microsecond
 	pollSleep  = 100 * time.Microsecond
 )
 
-// Await implements control.Plane.
 func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	begin := time.Now()
 	for waited := time.Duration(0); waited < spinBudget; waited = time.Since(begin) {
@@ -33,7 +32,7 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	defer p.endWait(state)
 	var grace control.GraceTimer
 	for !w.Done() {
-		state.failedFor = grace.Elapsed(w.Ticket != 0 && p.PeerFailed())
+		state.sincePeerFailure = grace.Elapsed(w.Ticket != 0 && p.PeerFailed())
 		if err := p.checkWait(state); err != nil && !w.Done() {
 			return p.Fail(w.AddDetails(err))
 		}
@@ -52,7 +51,6 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 // statusDelay bounds the time until other ranks know of a submitted ticket.
 const statusDelay = 2 * statusInterval
 
-// Diagnose implements control.Plane.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	err := p.checkWait(p.newWorkWait(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.IsDone() {
@@ -61,7 +59,6 @@ func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	return w.AddDetails(err)
 }
 
-// PeerFault implements control.Plane.
 func (p *Plane) PeerFault(callText string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

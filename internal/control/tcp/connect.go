@@ -22,12 +22,12 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	// maxUnauthenticated is the number of accepted connections that may be in their handshake, in
-	// addition to one per rank of the group.
+	// maxUnauthenticated limits accepted connections in their handshake, in addition to one per
+	// rank.
 	maxUnauthenticated = 64
 )
 
-// joiner connects this rank to all other ranks of a group during a call of Join.
+// joiner connects this rank to all others during Join.
 type joiner struct {
 	cfg      Config
 	begin    time.Time
@@ -38,13 +38,13 @@ type joiner struct {
 
 	mu           sync.Mutex
 	links        []*link       // by group rank; guarded by mu
-	missingLinks int           // number of ranks without a connection; guarded by mu
+	missingLinks int           // ranks without a connection; guarded by mu
 	done         chan struct{} // closed when missingLinks is 0
 	// unauthenticated lists accepted connections in their handshake, oldest first; guarded by mu.
 	unauthenticated []net.Conn
 }
 
-// connect connects this rank to all other ranks. If that fails, connect stores the error for them.
+// connect stores its error for the other ranks.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
 	j.links, j.missingLinks, j.done = make([]*link, n), n-1, make(chan struct{})
@@ -57,8 +57,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer j.joinList.StartWarnings(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
-	// joinError stores the error before the connections are closed, so that peers can read the
-	// error when they see their connections close.
+	// Store the error before the connections close, so that peers can read it when they notice.
 	err := j.joinError(ctx, j.connectAll(connectCtx))
 	stop()
 	if j.listener != nil {
@@ -72,8 +71,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	return j.links, nil
 }
 
-// connectAll waits until this rank is connected to all other ranks or a connection fails. The
-// goroutines that it starts run until ctx is done.
+// connectAll waits for all connections. Its goroutines run until ctx is done.
 func (j *joiner) connectAll(ctx context.Context) error {
 	errCtx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -95,15 +93,14 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	}
 }
 
-// peerError wraps an error that another rank stored because it could not join.
+// peerError wraps an error from a rank that could not join.
 type peerError struct{ error }
 
-// Unwrap returns the error of the other rank.
 func (e *peerError) Unwrap() error { return e.error }
 
 func (j *joiner) publishFailure(ctx context.Context, err error) {
 	value := append([]byte(strconv.Itoa(j.cfg.Group.Rank)+" "), control.EncodeFailure(err)...)
-	// If Set fails, the other ranks wait until their timeout.
+	// If Set fails, other ranks wait until their timeout.
 	_ = j.cfg.Store.Set(ctx, j.cfg.key("failed"), value)
 }
 
@@ -120,9 +117,8 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
 }
 
-// joinError returns the error that Join returns on this rank. If another rank failed first, that is
-// the other rank's error. Otherwise it is err, which joinError stores for the other ranks unless it
-// is a timeout.
+// joinError returns the error of Join: another rank's, if that rank failed first, or else err. It
+// stores err for the other ranks unless it is a timeout.
 func (j *joiner) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, new(*peerError)) {
@@ -131,7 +127,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		err = j.rankLostError(ended.Rank, ended.How)
 	}
-	// err may be a consequence of another rank's error, which that rank may not have stored yet.
+	// err may be a consequence of an error that another rank has not stored yet.
 	peerCtx, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
 	if err := j.peerFailure(peerCtx); err != nil {
@@ -153,8 +149,8 @@ func (j *joiner) rankLostError(rank int, how string) error {
 	}
 }
 
-// peerFailureOr returns the error that another rank stored, or err if there is none. It waits
-// briefly, because a rank may store its error shortly after its connections close.
+// peerFailureOr returns another rank's stored error, or err. It waits briefly, because a rank may
+// store its error shortly after its connections close.
 func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
@@ -167,8 +163,8 @@ func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	return err
 }
 
-// peerFailure waits for another rank to store the error that prevented it from joining. It returns
-// nil if the context ends first.
+// peerFailure waits for another rank to store the error that kept it from joining. It returns nil
+// if the context ends first.
 func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	if encoded, err := j.cfg.Store.Get(ctx, j.cfg.key("failed")); err == nil {
 		return j.decodeFailure(encoded)
@@ -176,10 +172,9 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	return nil
 }
 
-// absentError turns a timeout into an AbsentError about the ranks that have not begun to join. If
-// all ranks have begun to join, the error lists those without a connection to this rank. If the
-// last rank has connected meanwhile, absentError returns nil. It joins other errors with the
-// context's cause.
+// absentError turns a timeout into an AbsentError about the ranks that have not begun to join, or
+// else about those without a connection to this rank. It returns nil if the last rank has connected
+// meanwhile. It joins other errors with the context's cause.
 func (j *joiner) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -228,7 +223,7 @@ func (j *joiner) listen(ctx context.Context) error {
 	return j.cfg.Store.Set(ctx, j.addressKey(j.cfg.Group.Rank), value)
 }
 
-// addresses lists the listener's addresses, those most likely to be reachable first.
+// addresses lists the listener's addresses, the most reachable first.
 func (j *joiner) addresses() ([]string, error) {
 	local := j.listener.Addr().(*net.TCPAddr)
 	if !local.IP.IsUnspecified() {
@@ -263,8 +258,7 @@ func reachability(ip net.IP) int {
 	}
 }
 
-// addLink records a connection. If there already is one to the same rank, addLink keeps the later
-// attempt. The connecting rank has abandoned the other one.
+// addLink keeps the connection of the latest attempt: the connecting rank has abandoned others.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -282,9 +276,8 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// addUnauthenticated adds a connection to j.unauthenticated. If the list is then too long, it
-// closes the oldest connection, so that strangers cannot delay a rank with connections on which
-// they send nothing.
+// addUnauthenticated closes the oldest connection if there are too many, so that strangers cannot
+// delay a rank with connections on which they send nothing.
 func (j *joiner) addUnauthenticated(conn net.Conn) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -295,9 +288,8 @@ func (j *joiner) addUnauthenticated(conn net.Conn) {
 	}
 }
 
-// removeUnauthenticated removes a connection from j.unauthenticated, so that addUnauthenticated
-// does not close it. It returns false if the connection is not in the list, because it was removed
-// or closed before.
+// removeUnauthenticated keeps addUnauthenticated from closing a connection. It returns false if the
+// connection was removed or closed before.
 func (j *joiner) removeUnauthenticated(conn net.Conn) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -309,9 +301,8 @@ func (j *joiner) removeUnauthenticated(conn net.Conn) bool {
 	return true
 }
 
-// accept accepts connections from higher-numbered ranks until the listener is closed. Connections
-// that fail to authenticate are only closed. If a rank has connected through NAT, accept calls
-// fail.
+// accept accepts connections from higher-numbered ranks until the listener is closed. It closes
+// connections that fail to authenticate, and calls fail if a rank has connected through NAT.
 func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()
@@ -335,9 +326,8 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	}
 }
 
-// acceptPeer verifies the first half of the token and sends the second half. If that fails,
-// acceptPeer returns nil and no error. It returns an error for a rank that has connected through
-// NAT.
+// acceptPeer verifies the first half of the token and sends the second half. If that fails, it
+// returns nil without an error. A connection through NAT causes an error.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// dialTimeout bounds how long a rank tries to reach another rank.
+	// dialTimeout bounds attempts to reach a rank.
 	dialTimeout = 20 * time.Second
-	// dialStagger is the delay between connection attempts to different addresses of a rank.
+	// dialStagger is the delay between attempts to reach different addresses.
 	dialStagger = 200 * time.Millisecond
 	dialPause   = 500 * time.Millisecond
 )
 
-// dialer connects to one lower-numbered rank. Only one goroutine uses it.
+// dialer connects to one lower-numbered rank. It is used by one goroutine.
 type dialer struct {
 	*joiner
-	rank    int    // group rank
-	attempt uint32 // number of handshakes so far
+	rank    int
+	attempt uint32 // handshakes so far
 }
 
-// dialAll connects to all lower-numbered ranks. It looks up one rank at a time, because every
-// pending lookup occupies a connection to the store.
+// dialAll connects to all lower-numbered ranks. It looks up one at a time, because a pending lookup
+// occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for r := range j.cfg.Group.Rank {
 		value, err := j.cfg.Store.Get(ctx, j.addressKey(r))
@@ -51,8 +51,7 @@ func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	}
 }
 
-// dial tries all addresses of the rank, for up to dialTimeout, and returns the first connection
-// whose handshake succeeds.
+// dial tries all addresses for up to dialTimeout.
 func (d *dialer) dial(ctx context.Context, addresses string) (*link, error) {
 	for begin := time.Now(); ; {
 		l, errs := d.tryAddresses(ctx, strings.Fields(addresses))
@@ -92,8 +91,8 @@ func (j *joiner) describeRank(r int) string {
 	return text
 }
 
-// tryAddresses connects to all addresses of a rank concurrently, and performs the handshakes one
-// after another. It returns the first connection whose handshake succeeds and closes the others.
+// tryAddresses connects to all addresses concurrently, but performs one handshake at a time. It
+// returns the first connection whose handshake succeeds and closes the others.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -124,7 +123,7 @@ func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, [
 				continue
 			}
 			established = l
-			cancel() // stops the attempts to reach the other addresses
+			cancel() // stops attempts to reach other addresses
 		}
 	}
 	return established, errs
@@ -143,13 +142,12 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 	return conn, err
 }
 
-// isRefused reports whether an error shows that no process listens at the address. The end of a
-// connection during its handshake does not show that, because a rank with too many connections
-// closes some of them.
+// isRefused reports whether an error shows that no process listens at the address. A connection
+// that ends during its handshake does not show that: a rank with too many connections closes some.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// handshake sends the first half of the token and verifies the second half. It closes the
-// connection on failure.
+// handshake sends the first half of the token and verifies the second. On failure, it closes the
+// connection.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

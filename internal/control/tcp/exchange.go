@@ -10,7 +10,6 @@ import (
 	"symmem/internal/control"
 )
 
-// Exchange sends payload to every rank and returns all ranks' payloads.
 func (p *Plane) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -43,8 +42,8 @@ func (p *Plane) Exchange(
 	return got, nil
 }
 
-// disableLane disables a lane after a failed exchange, because the ranks may no longer be in the
-// same step. The caller must hold p.mu.
+// disableLane is for a failed exchange on a lane (an independent sequence of exchanges), after
+// which ranks may be in different steps. The caller must hold p.mu.
 func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
@@ -53,9 +52,9 @@ func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify makes the plane fail and waits until the other ranks have acknowledged the fault.
-// Otherwise, a rank that reaches the failed step later could still complete it. The caller must
-// hold p.mu, which failAndNotify releases while it waits.
+// failAndNotify waits until the other ranks have acknowledged the fault. Otherwise, a rank that
+// reaches the failed step later could complete it. The caller must hold p.mu, which is released
+// during the wait.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
@@ -70,8 +69,7 @@ func (p *Plane) WaitForAcknowledgements() {
 	awaitAcknowledgements(&p.groupState)
 }
 
-// awaitAcknowledgements implements WaitForAcknowledgements. The caller must hold s.mu, which
-// awaitAcknowledgements releases while it waits.
+// awaitAcknowledgements requires s.mu, which it releases while it waits.
 func awaitAcknowledgements(s *groupState) {
 	for begin := time.Now(); !s.closed && hasUnacknowledgedFault(s); {
 		remaining := ackTimeout - time.Since(begin)
@@ -82,8 +80,7 @@ func awaitAcknowledgements(s *groupState) {
 	}
 }
 
-// CanSucceed implements control.Notifier. A lost rank may have submitted more tickets than this
-// rank knows of.
+// CanSucceed is pessimistic: a lost rank may have submitted more tickets than this rank knows of.
 func (p *Plane) CanSucceed(ticket uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,15 +101,14 @@ func (p *Plane) CanSucceed(ticket uint64) bool {
 	return true
 }
 
-// exchangeStep performs one step of a track: it posts this rank's payload, and returns the payloads
-// of all ranks. The caller must hold p.mu.
+// exchangeStep performs one step of a track (a sequence of steps). The caller must hold p.mu.
 func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) ([][]byte, error) {
 	ownSteps, err := p.records[p.ownRank].addSteps(w.track)
 	if err != nil {
 		return nil, err
 	}
 	ownSteps.received++
-	w.step, w.ordered = ownSteps.received, ownSteps.ordered
+	w.step, w.isOrdered = ownSteps.received, ownSteps.isOrdered
 	m := message{kind: kindPost, track: w.track, step: w.step, payload: payload}
 	p.broadcast(m, false)
 	if err := p.wait(ctx, w); err != nil {
@@ -130,8 +126,7 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	return got, nil
 }
 
-// Named returns the values that the ranks exchange under a name.
-func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
+func (p *Plane) Named(name string, isOrdered bool) (driver.Named, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -141,14 +136,12 @@ func (p *Plane) Named(name string, ordered bool) (driver.Named, error) {
 	if err != nil {
 		return nil, err
 	}
-	ownSteps.ordered = ownSteps.ordered || ordered
+	ownSteps.isOrdered = ownSteps.isOrdered || isOrdered
 	return namedValue{p, name}, nil
 }
 
-// Collectives returns the number of tickets allocated so far.
 func (p *Plane) Collectives() uint64 { return p.submitted.Load() }
 
-// Compare implements control.Plane.
 func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,8 +175,8 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// exchangeReports sends this rank's payload as a report and returns every other rank's next report.
-// The caller must hold p.mu.
+// exchangeReports sends payload as a fault report and returns every other rank's next report. The
+// caller must hold p.mu.
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
@@ -206,8 +199,7 @@ func (p *Plane) exchangeReports(
 	return got, nil
 }
 
-// awaitReports waits for the next report from every rank. A rank that does not report in time, is
-// lost or has left is marked absent.
+// awaitReports marks a rank absent that does not report in time, is lost or has left.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()

@@ -13,27 +13,27 @@ import (
 	"symmem/driver"
 )
 
-// ErrProtocol means that a peer does not use this version of the protocol.
+// ErrProtocol means that a peer violates the protocol.
 var ErrProtocol = errors.New("the rank does not use this version of symmem's control protocol")
 
 type kind uint8
 
 const (
-	kindPost kind = iota + 1 // carries the sender's payload for one step of a track
+	kindPost kind = iota + 1 // payload for one step of a track
 	// kindComplete precedes kindFail. Its step is the last step of the track for which the sender
 	// has received all posts.
 	kindComplete
-	kindReport // carries a report for driver.LaneFault
-	kindStatus // carries the sender's status
-	// kindFail announces that the sender has failed. Its step is a control.Reason. Its payload is
-	// the sender's status.
+	kindReport // fault report
+	kindStatus
+	// kindFail announces a failure. Its step is a control.Reason, and its payload the sender's
+	// status.
 	kindFail
-	kindFailAck // acknowledges a kindFail
-	kindLeave   // announces that the sender leaves; its payload is the sender's last status
+	kindFailAck
+	kindLeave // the sender leaves; with its last status
 )
 
-// track identifies a sequence of steps that all ranks perform together: a lane's exchanges, the
-// comparisons of calls, or the gathers of one named value.
+// track identifies a sequence of steps that all ranks perform: exchanges on a lane, comparisons of
+// calls, or gathers of one named value.
 type track string
 
 const (
@@ -49,8 +49,7 @@ var laneTracks = [driver.LaneFault]track{
 	driver.LaneCalls: trackCalls,
 }
 
-// payloadSizes returns the minimum and maximum size of a payload posted on the track. ok is false
-// for an unknown track.
+// payloadSizes returns the limits of payloads on the track. ok is false for an unknown track.
 func (t track) payloadSizes() (minSize, maxSize int, ok bool) {
 	switch {
 	case t == trackCompare:
@@ -65,7 +64,7 @@ func (t track) payloadSizes() (minSize, maxSize int, ok bool) {
 const (
 	// A frame's header consists of the kind (one byte), the length of the track's name (one byte),
 	// two zero bytes, the payload's size (four bytes), and the step (eight bytes). The track's name
-	// and the payload follow. All integers are little-endian.
+	// and the payload follow. Integers are little-endian.
 	headerBytes = 16
 	wordBytes   = 8
 	statusBytes = 5 * wordBytes
@@ -78,7 +77,7 @@ type message struct {
 	payload []byte
 }
 
-// isValidSize reports whether a message of this kind and track can have a payload of this size.
+// isValidSize reports whether a message can have a payload of this size.
 func (m *message) isValidSize(size int) bool {
 	minSize, maxSize, ok := 0, 0, m.track == ""
 	switch m.kind {
@@ -106,7 +105,7 @@ func (m *message) encode() []byte {
 	return append(b, m.payload...)
 }
 
-// readFrame reads one frame. It validates sizes before it reads the next part of the frame.
+// readFrame validates the sizes before it reads the next part of the frame.
 func readFrame(r io.Reader) (message, error) {
 	var b [headerBytes + math.MaxUint8]byte
 	if _, err := io.ReadFull(r, b[:headerBytes]); err != nil {
@@ -134,7 +133,7 @@ func readFrame(r io.Reader) (message, error) {
 }
 
 func encodeWords(words ...uint64) []byte {
-	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail: the size is fixed
+	b, _ := binary.Append(nil, binary.LittleEndian, words) // cannot fail
 	return b
 }
 
@@ -144,15 +143,15 @@ func decodeWords(b []byte, words []uint64) {
 
 type status struct {
 	submitted uint64
-	// inCollective is the ticket of the collective in which the rank waits, or 0.
+	// inCollective is a ticket (number of a collective) while the rank waits in it, or else 0.
 	inCollective uint64
 	operation    driver.Operation
 	// inExchange is the step of driver.LaneControl in which the rank waits, or 0.
 	inExchange uint64
-	since      time.Time // when the wait began
+	since      time.Time
 }
 
-// encode converts since to a duration, because the machines' clocks differ.
+// encode converts since to a duration, because machines' clocks differ.
 func (s *status) encode(now time.Time) []byte {
 	waited := uint64(0)
 	if s.inCollective != 0 || s.inExchange != 0 {
@@ -161,7 +160,6 @@ func (s *status) encode(now time.Time) []byte {
 	return encodeWords(s.submitted, s.inCollective, uint64(s.operation), s.inExchange, waited)
 }
 
-// decodeStatus decodes statusBytes bytes.
 func decodeStatus(p []byte, now time.Time) status {
 	var w [statusBytes / wordBytes]uint64
 	decodeWords(p, w[:])

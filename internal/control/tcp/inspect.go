@@ -9,7 +9,7 @@ import (
 
 var _ driver.Inspector = (*Plane)(nil)
 
-// Inspect describes this rank's waits and, from their latest messages, what the other ranks do.
+// Inspect describes this rank's waits and, from their latest messages, other ranks' activity.
 func (s *groupState) Inspect() driver.Inspection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -17,7 +17,7 @@ func (s *groupState) Inspect() driver.Inspection {
 		Activity: control.Activity(s.cfg.Group, s.rankStates(&waitState{})),
 	}
 	for _, w := range s.waits {
-		// Do not copy failedFor, because the waiting goroutine writes it without holding mu.
+		// Do not copy sincePeerFailure, which the waiting goroutine writes without holding mu.
 		observed := &waitState{
 			callText: w.callText, track: w.track, step: w.step, collective: w.collective,
 			begin: w.begin,

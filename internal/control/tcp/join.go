@@ -16,24 +16,21 @@ import (
 	"symmem/internal/control"
 )
 
-// Config configures Join.
 type Config struct {
 	Store driver.Store
-	// Group describes the group to join. Group.Check is ignored.
+	// Group.Check is ignored.
 	Group driver.GroupConfig
-	// Timeout bounds how long a rank waits for other ranks, unless Group.Timeout is set. It must be
-	// positive.
+	// Timeout bounds waits for other ranks, unless Group.Timeout is set. It must be positive.
 	Timeout time.Duration
 	Late    driver.Late
-	// Host is the local address to listen on. If it is empty, Join listens on all addresses of this
-	// machine.
+	// Host is the local address to listen on. If it is empty, Join listens on all addresses.
 	Host string
 }
 
-// Join joins a group. All ranks of the group must call it. The deadline of ctx bounds the call or,
-// if ctx has none, the timeout. If ranks do not arrive in time, the error lists them. A rank that
-// cannot join stores its error, which the other ranks then return. After an error, the group's ID
-// cannot be used again.
+// Join joins a group, which all its ranks must call. Without a deadline in ctx, the timeout bounds
+// the call. If ranks do not arrive in time, the error lists them. A rank that cannot join stores
+// its error, which the other ranks then return. After an error, the group's ID cannot be used
+// again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -56,7 +53,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups checks that all ranks have the same list of ranks, and exchanges their host names.
+// compareGroups checks that all ranks have the same list of ranks, and exchanges host names.
 func compareGroups(ctx context.Context, p *Plane) error {
 	mine := fingerprint(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, append(mine, control.HostName()...))
@@ -83,7 +80,7 @@ func fingerprint(g driver.GroupConfig) []byte {
 }
 
 // token is a group's secret. The connecting end of a connection sends the first half, and the
-// accepting end answers with the second half.
+// accepting end answers with the second.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -95,24 +92,23 @@ func (c *Config) key(name string) string {
 func (j *joiner) addressKey(r int) string { return j.cfg.key(strconv.Itoa(r)) }
 
 func (j *joiner) shareToken(ctx context.Context) error {
-	leads := j.cfg.Group.Rank == 0
-	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), leads, j.token[:])
+	isCreator := j.cfg.Group.Rank == 0
+	return control.ShareToken(ctx, j.cfg.Store, j.cfg.key("token"), isCreator, j.token[:])
 }
 
-// hello identifies the connecting end of a connection to the accepting end.
+// hello identifies the connecting end.
 type hello struct {
-	// rank is the group rank of the connecting end. target is the group rank to which it intends to
-	// connect. If several machines have the same address, such as that of a container bridge, a
-	// connection may reach a wrong rank.
+	// rank and target are the group ranks of the connecting end and of the intended other end. A
+	// connection may reach a wrong rank if machines share an address, such as that of a container
+	// bridge.
 	rank, target int
-	attempt      uint32 // number of the handshake with this target, from 1
-	// source and destination are the addresses of the connection at the connecting end.
+	attempt      uint32 // counts handshakes with this target from 1
+	// source and destination are the addresses that the connecting end sees.
 	source, destination netip.AddrPort
 }
 
-// helloBytes is the size of the connecting end's first message. The message consists of
-// protocolName (the protocol and its version), the first half of the token, and the fields of
-// hello.
+// helloBytes is the size of the first message: protocolName (with its version), the first half of
+// the token, and the fields of hello.
 const helloBytes = 8 + tokenHalf + 3*4 + 2*addressBytes
 
 const addressBytes = 16 + 2
@@ -132,7 +128,7 @@ func (j *joiner) encodeHello(target int, attempt uint32, conn net.Conn) []byte {
 	return b
 }
 
-// addressOf returns a TCP address without its IPv6 zone, which is meaningful only on one machine.
+// addressOf omits the IPv6 zone, which is meaningful only on one machine.
 func addressOf(address net.Addr) netip.AddrPort {
 	addrPort := address.(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(addrPort.Addr().Unmap().WithZone(""), addrPort.Port())
@@ -156,8 +152,8 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	return h, nil
 }
 
-// checkAddresses returns an error if the two ends of a connection see different addresses for it,
-// as with NAT (network address translation). NCCL would wait forever in such a network.
+// checkAddresses returns an error if the ends of a connection see different addresses, as with NAT
+// (network address translation). NCCL would wait forever in this network.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {

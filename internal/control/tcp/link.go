@@ -5,22 +5,21 @@ import (
 	"sync"
 )
 
-// link sends frames (encoded messages) over a connection to one rank. Frames are queued, so that a
-// sender never waits for a rank that does not read. The queue needs no limit, because no rank is
-// more than one step ahead of another.
+// link sends frames (encoded messages) to one rank. Frames are queued, so that a sender never waits
+// for a rank that does not read. The queue needs no limit: before a rank begins the next exchange,
+// it has received all other ranks' messages of the previous one.
 type link struct {
-	rank int // group rank of the other end
-	// attempt is the number of the connecting rank's handshake, from 1. At the connecting end it is
-	// 0.
+	rank int // group rank at the other end
+	// attempt counts the connecting rank's handshakes from 1. It is set only at the accepting end.
 	attempt uint32
 	conn    *net.TCPConn
 
 	mu           sync.Mutex
-	queue        [][]byte      // encoded frames; guarded by mu
-	isStatusDue  bool          // whether to send a status; guarded by mu
-	isLastQueued bool          // whether no frame may follow; guarded by mu
-	wake         chan struct{} // has an entry if a frame or a status is to be sent
-	closed       chan struct{} // closed when the goroutine that reads the connection returns
+	queue        [][]byte      // guarded by mu
+	isStatusDue  bool          // a status is to be sent; guarded by mu
+	isLastQueued bool          // no frame may follow; guarded by mu
+	wake         chan struct{} // has an entry if there is something to send
+	closed       chan struct{} // closed when no more is read
 }
 
 func newLink(rank int, conn *net.TCPConn) *link {
@@ -29,7 +28,7 @@ func newLink(rank int, conn *net.TCPConn) *link {
 	}
 }
 
-// send queues a frame. If isLast is set, later calls drop their frames.
+// send drops frames after one with isLast.
 func (l *link) send(frame []byte, isLast bool) {
 	l.mu.Lock()
 	if !l.isLastQueued {
@@ -53,8 +52,7 @@ func (l *link) wakeWriter() {
 	}
 }
 
-// takeQueue empties the queue and returns its frames. hasLast is set if frames contains the last
-// frame.
+// takeQueue empties the queue. hasLast is set if frames contains the last frame.
 func (l *link) takeQueue() (frames net.Buffers, isStatusDue, hasLast bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,8 +61,8 @@ func (l *link) takeQueue() (frames net.Buffers, isStatusDue, hasLast bool) {
 	return frames, isStatusDue, hasLast
 }
 
-// writeFrames sends queued frames until it has sent the last one or the connection is closed. It
-// ignores errors, because the goroutine that reads the connection gets the same errors.
+// writeFrames sends queued frames until the last one or the end of the connection. It ignores
+// errors, which the reading goroutine gets, too.
 func (l *link) writeFrames(encodeStatus func() []byte) {
 	for {
 		select {

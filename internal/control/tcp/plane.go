@@ -17,27 +17,27 @@ import (
 
 const (
 	statusInterval = 100 * time.Millisecond
-	// ackTimeout bounds how long a failed rank waits for acknowledgements, and how long Join waits
-	// for the error of a rank that failed first.
+	// ackTimeout bounds waits for acknowledgements of a fault, and for the error of a rank that
+	// failed first during Join.
 	ackTimeout   = 250 * time.Millisecond
 	leaveTimeout = time.Second
 )
 
-// Plane implements control.Plane over TCP connections to the other ranks of a group.
+// Plane connects ranks over TCP.
 type Plane struct {
 	groupState
-	links      []*link // by group rank; the entry of this rank is nil
+	links      []*link // by group rank; nil for this rank
 	quit       chan struct{}
 	tasks      sync.WaitGroup
-	exchangeMu [driver.Lanes]sync.Mutex // serializes the exchanges of each lane
+	exchangeMu [driver.Lanes]sync.Mutex // for each lane: serializes exchanges
 
-	// lastTicket is the last ticket (number of a collective) submitted by every peer that has left
-	// the group.
+	// lastTicket is the last ticket (number of a collective) that all peers that have left had
+	// submitted.
 	lastTicket atomic.Uint64
 
-	silent []int // ranks that markSilent will mark as lost; guarded by mu
+	silent []int // to be marked as lost by markSilent; guarded by mu
 
-	sentStatus status                  // the last status sent; guarded by mu
+	sentStatus status                  // guarded by mu
 	laneErrs   [driver.LaneFault]error // errors of failed exchanges; guarded by mu
 }
 
@@ -63,14 +63,12 @@ func newPlane(cfg Config, links []*link) *Plane {
 	return p
 }
 
-// Submit implements control.Plane.
 func (p *Plane) Submit() uint64 {
 	ticket := p.submitted.Load() + 1
 	p.submitted.Store(ticket)
 	return ticket
 }
 
-// TrySubmit implements control.Plane.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
@@ -78,13 +76,10 @@ func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	return p.Submit(), true
 }
 
-// PeerFailed implements control.Plane.
 func (p *Plane) PeerFailed() bool { return p.peerFailedOrClosed.Load() }
 
-// Failed implements control.Plane.
 func (p *Plane) Failed() <-chan struct{} { return p.failSignal }
 
-// Abort implements control.Plane.
 func (p *Plane) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
@@ -92,15 +87,14 @@ func (p *Plane) Abort(cause error) {
 	_ = p.Fail(cause)
 }
 
-// Fail returns err as a fault of the group. The first fault is recorded and sent to the other
-// ranks.
+// Fail returns err as a fault of the group. It records the first fault and sends it to the others.
 func (p *Plane) Fail(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.fail(err)
 }
 
-// fail implements Fail. The caller must hold p.mu.
+// fail requires p.mu.
 func (p *Plane) fail(err error) error {
 	err = p.cfg.Group.Fault(err)
 	if p.recordFault(err) {
@@ -114,13 +108,12 @@ func (p *Plane) fail(err error) error {
 	return err
 }
 
-// broadcast sends a message to all other ranks. The caller must hold p.mu, so that all ranks
-// receive this rank's messages in the same order.
-func (p *Plane) broadcast(m message, last bool) {
+// broadcast requires p.mu, so that all ranks receive this rank's messages in the same order.
+func (p *Plane) broadcast(m message, isLast bool) {
 	frame := m.encode()
 	for _, l := range p.links {
 		if l != nil {
-			l.send(frame, last)
+			l.send(frame, isLast)
 		}
 	}
 }
@@ -129,10 +122,10 @@ func (p *Plane) read(l *link) {
 	defer close(l.closed)
 	var err error
 	from := bufio.NewReader(l.conn)
-	for left := false; err == nil && !left; {
+	for hasLeft := false; err == nil && !hasLeft; {
 		var m message
 		if m, err = readFrame(from); err == nil {
-			left, err = p.handle(l.rank, m)
+			hasLeft, err = p.handle(l.rank, m)
 		}
 	}
 	if errors.Is(err, ErrProtocol) {
@@ -143,22 +136,22 @@ func (p *Plane) read(l *link) {
 	} else {
 		p.markLost(l.rank)
 	}
-	_ = l.conn.Close() // after markSilent, which inspects all connections
+	_ = l.conn.Close() // only now, because markSilent inspects all connections
 }
 
-// markSilent records that a rank is lost because its machine does not answer. It first waits until
-// it knows which other machines do not answer either, so that errors list the ranks of all of them.
+// markSilent records that a rank is lost because its machine does not answer. It waits until the
+// state of other silent machines is known, so that errors list the ranks of all of them.
 func (p *Plane) markSilent(rank int) {
 	p.mu.Lock()
-	first := len(p.silent) == 0
+	isFirst := len(p.silent) == 0
 	p.silent = append(p.silent, rank)
 	p.mu.Unlock()
-	if !first {
-		return // The goroutine of the first silent rank also marks this rank.
+	if !isFirst {
+		return // The first rank's goroutine marks this rank, too.
 	}
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
-	for anySuspect(p.links) {
+	for hasSuspect(p.links) {
 		select {
 		case <-ticker.C:
 			continue
@@ -178,13 +171,13 @@ func (p *Plane) markSilent(rank int) {
 	p.markLost(ranks...)
 }
 
-func anySuspect(links []*link) bool {
+func hasSuspect(links []*link) bool {
 	return slices.ContainsFunc(links, func(l *link) bool {
 		return l != nil && sys.SilenceOf(l.conn) == sys.Suspect
 	})
 }
 
-func (p *Plane) handle(rank int, m message) (left bool, err error) {
+func (p *Plane) handle(rank int, m message) (hasLeft bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := &p.records[rank]
@@ -241,7 +234,6 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
-// Withdraw implements control.Plane.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,7 +251,7 @@ func (p *Plane) Withdraw() bool {
 	return true
 }
 
-// Close leaves the group. A peer that does not read kindLeave delays Close by at most leaveTimeout.
+// Close leaves the group. A peer that does not read delays it by at most leaveTimeout.
 func (p *Plane) Close() error {
 	if !p.leave() {
 		return nil
@@ -274,7 +266,7 @@ func (p *Plane) Close() error {
 	return nil
 }
 
-// leave ends the waits of this rank and queues kindLeave. It returns false on a closed plane.
+// leave ends this rank's waits. It returns false on a closed plane.
 func (p *Plane) leave() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,55 +10,54 @@ import (
 )
 
 const (
-	// maxPosts is the maximum number of a rank's unread posts on a track: one for the current step
-	// of this rank, and one for the next step, which the other rank may have begun.
+	// maxPosts limits a rank's unread posts on a track: one for this rank's step, and one for the
+	// next, which the other rank may have begun.
 	maxPosts = 2
-	// maxReports and maxReportBytes bound the reports of a rank on driver.LaneFault. They suffice
-	// for one report of the largest size and a hundred small ones.
+	// maxReports and maxReportBytes bound a rank's fault reports. They suffice for one of the
+	// largest size and a hundred small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
-// rankRecord derives the state of one rank from the rank's messages.
+// rankRecord derives the state of one rank from its messages.
 //
-// A rank that has sent kindLeave has left, and no further messages are read from it. If its
-// connection is closed before that, it is lost. A rank that has failed may still leave or be lost.
+// No messages are read from a rank that has sent kindLeave. If its connection closes before that,
+// it is lost. A rank that has failed may still leave or be lost.
 type rankRecord struct {
 	status
 	tracks map[track]*steps
-	// valueNames is the number of tracks of named values.
-	valueNames               int
+	// valueNameCount counts tracks of named values.
+	valueNameCount           int
 	reports                  [][]byte
 	reportBytes, reportsRead int
-	// isAbsent is set when no more reports are expected from the rank.
+	// isAbsent means that no more reports are expected.
 	isAbsent bool
 
-	failed          control.Reason // NotFailed unless the rank has failed
+	failed          control.Reason
 	hasLeft, isLost bool
 	hasAckedFault   bool
 }
 
 type steps struct {
-	received uint64   // the last step for which a post has arrived
+	received uint64   // last step with a post
 	posts    [][]byte // unread payloads
-	// completed is the last step for which the rank has received all posts. In another rank's
-	// record, it is set only when that rank fails.
+	// completed is the last step with all posts. In another rank's record, it is set only when that
+	// rank fails.
 	completed uint64
-	// ordered is set if this rank launches no collective while it waits on the track. It is used
-	// only in this rank's record.
-	ordered bool
+	// isOrdered is set in this rank's record if the rank launches no collective while it waits.
+	isOrdered bool
 }
 
-// addSteps returns the rank's steps on a track. It adds a new track to the record.
+// addSteps returns the steps on a track, which may be new.
 func (r *rankRecord) addSteps(t track) (*steps, error) {
 	if s := r.tracks[t]; s != nil {
 		return s, nil
 	}
 	if name, ok := strings.CutPrefix(string(t), valuePrefix); ok {
-		if err := driver.CheckValueName(name, r.valueNames); err != nil {
+		if err := driver.CheckValueName(name, r.valueNameCount); err != nil {
 			return nil, err
 		}
-		r.valueNames++
+		r.valueNameCount++
 	}
 	if r.tracks == nil {
 		r.tracks = map[track]*steps{}
@@ -109,7 +108,7 @@ func (r *rankRecord) addPost(m message) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	case r.failed != control.NotFailed && m.step > s.completed:
-		return nil // The step has failed on the sender.
+		return nil // the step has failed on the sender
 	case m.step != s.received+1 || len(s.posts) == maxPosts:
 		return fmt.Errorf("step %d of track %q follows step %d, and %d posts are unread: %w",
 			m.step, m.track, s.received, len(s.posts), ErrProtocol)
@@ -119,7 +118,7 @@ func (r *rankRecord) addPost(m message) error {
 	return nil
 }
 
-// takePost removes and returns the oldest post. There must be at least one.
+// takePost requires at least one post.
 func (s *steps) takePost() []byte {
 	first := s.posts[0]
 	s.posts = s.posts[1:]
@@ -148,7 +147,7 @@ func (r *rankRecord) nextReport() ([]byte, bool) {
 	return r.reports[r.reportsRead-1], true
 }
 
-// state returns the state of the rank for control.Judge. It does not set Missing.
+// state returns the state for control.Judge, but without Missing.
 func (r *rankRecord) state(w *waitState, now time.Time) control.RankState {
 	return control.RankState{
 		Failed: r.failed, Completed: w.step != 0 && r.stepsOn(w.track).completed >= w.step,

@@ -3,21 +3,20 @@ package tcp
 import "time"
 
 const (
-	// stallThreshold is the longest normal time between two ticks. After a longer time, the process
-	// was stopped or starved of CPU time.
+	// stallThreshold is the longest normal time between ticks. A process that exceeds it was
+	// stopped or starved of CPU time.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is the number of ticks that this process needs after a stall to read all
-	// messages.
+	// catchUpTicks is the number of ticks after a stall in which this process reads all messages.
 	catchUpTicks = 3
-	// catchUpLimit bounds how long CanSucceed waits until this process has caught up.
+	// catchUpLimit bounds how long CanSucceed waits for that.
 	catchUpLimit = 2 * time.Second
 )
 
-// stallDetector detects from regular ticks whether this process was stopped or starved. During such
-// a stall, other ranks' messages are not read, so these ranks may seem late.
+// stallDetector detects from regular ticks whether this process was stopped or starved. Other
+// ranks' messages are then unread, so these ranks may seem late.
 //
-// Even if all its ticks are late, a process counts as caught up at every fourth tick, so that it
-// cannot postpone a timeout forever.
+// Even if all ticks are late, a process has caught up at every fourth tick: it must not postpone a
+// timeout forever.
 type stallDetector struct {
 	last      time.Time // time of the last tick
 	ticksLeft int       // ticks until this process has caught up

@@ -17,15 +17,15 @@ type groupState struct {
 	ownRank int // group rank
 
 	submitted          atomic.Uint64
-	peerFailedOrClosed atomic.Bool   // whether a peer has failed or is lost, or the plane is closed
+	peerFailedOrClosed atomic.Bool
 	failSignal         chan struct{} // closed when cause is set
 
 	mu            sync.Mutex
 	cause         error         // fault of this rank; guarded by mu
 	closed        bool          // guarded by mu
 	records       []rankRecord  // by group rank; guarded by mu
-	waits         []*waitState  // waits in this rank's status; guarded by mu
-	maxTicket     uint64        // highest ticket to send to other ranks; guarded by mu
+	waits         []*waitState  // shown in this rank's status; guarded by mu
+	maxTicket     uint64        // highest ticket for other ranks; guarded by mu
 	changeSignal  chan struct{} // closed when records change, or nil; guarded by mu
 	stallDetector stallDetector // guarded by mu
 	lastWarning   time.Time     // guarded by mu
@@ -45,8 +45,8 @@ func (s *groupState) Cause() error {
 	return s.cause
 }
 
-// recordFault records the first fault and wakes all waits. It reports whether err is the first
-// fault. The caller must hold s.mu.
+// recordFault records the first fault, wakes all waits and returns true for it. The caller must
+// hold s.mu.
 func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
@@ -68,7 +68,7 @@ func (s *groupState) checkUsable(lane driver.Lane) error {
 	return s.cause
 }
 
-// markLost records that ranks are lost, unless they have left.
+// markLost ignores ranks that have left.
 func (s *groupState) markLost(ranks ...int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// wakeAll wakes all waits. The caller must hold s.mu.
+// wakeAll requires s.mu.
 func (s *groupState) wakeAll() {
 	if s.changeSignal != nil {
 		close(s.changeSignal)
@@ -89,14 +89,14 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeWaitsFor wakes the waits that a message from another rank may have ended. Examining all ranks
-// for every message would be slow in large groups. A post therefore wakes a wait only if it is the
-// last missing one, and statuses wake waits at the next tick. The caller must hold s.mu.
+// wakeWaitsFor wakes the waits that a message may have ended. It would be slow to examine all ranks
+// for every message: a post wakes a wait only if it is the last missing one, and statuses wake
+// waits at the next tick. The caller must hold s.mu.
 func (s *groupState) wakeWaitsFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
 		if s.records[rank].stepsOn(m.track).received != m.step {
-			return // The step has failed.
+			return // the step has failed
 		}
 		for _, w := range s.waits {
 			if w.step != m.step || w.track != m.track {
@@ -113,8 +113,7 @@ func (s *groupState) wakeWaitsFor(rank int, m message) {
 	}
 }
 
-// recordsChanged returns a channel that is closed when the records change. The caller must hold
-// s.mu.
+// recordsChanged returns a channel that is closed at the next change. The caller must hold s.mu.
 func (s *groupState) recordsChanged() <-chan struct{} {
 	if s.changeSignal == nil {
 		s.changeSignal = make(chan struct{})
@@ -122,9 +121,8 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changeSignal
 }
 
-// tick calls the stall detector. When this process has caught up after a stall, tick wakes the
-// waits, so that those that have timed out return before the process can be stopped again. tick
-// wakes the waits also if statuses have arrived, because these may show a deadlock.
+// tick wakes the waits when this process has caught up after a stall, so that those that have timed
+// out return before another stall. It also wakes them after statuses, which may show a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,8 +132,8 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// ownStatus returns this rank's status. If this rank waits for several collectives, the status
-// shows the highest ticket (see publishLatest in package shm). The caller must hold s.mu.
+// ownStatus shows the highest ticket if this rank waits for several collectives (see publishLatest
+// in package shm). The caller must hold s.mu.
 func (s *groupState) ownStatus() status {
 	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {
@@ -152,7 +150,7 @@ func (s *groupState) ownStatus() status {
 	return current
 }
 
-// removeWait removes w from s.waits. The caller must hold s.mu.
+// removeWait requires s.mu.
 func (s *groupState) removeWait(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }
@@ -168,8 +166,7 @@ func hasUnacknowledgedFault(s *groupState) bool {
 	return false
 }
 
-// ranksYetToReport lists the ranks whose next report may still arrive. It marks ranks that can no
-// longer send one as absent.
+// ranksYetToReport marks ranks that can send no more reports as absent.
 func (s *groupState) ranksYetToReport() []int {
 	var ranks []int
 	for r := range s.records {
@@ -188,8 +185,8 @@ func (s *groupState) ranksYetToReport() []int {
 
 const decideTimeout = 3 * time.Second
 
-// Decide proposes a cause for the group's failure and returns the first proposal of any rank, which
-// the store keeps. If the store cannot be reached, Decide returns proposal.
+// Decide proposes a cause of the group's failure, unless proposal is nil, and returns the first
+// proposal of any rank, from the store. Without the store, it returns proposal.
 func (s *groupState) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal

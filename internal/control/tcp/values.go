@@ -7,7 +7,6 @@ import (
 	"symmem/driver"
 )
 
-// namedValue implements driver.Named.
 type namedValue struct {
 	p    *Plane
 	name string

@@ -13,26 +13,26 @@ import (
 // waitState describes a wait for work or for a step of a track.
 type waitState struct {
 	callText func() string
-	// track and step identify the post (the message for one step) that this rank expects from every
+	// track and step identify the post (message for one step) that this rank expects from every
 	// rank. step is 0 in a wait for work.
 	track        track
 	step         uint64
-	missingPosts int // number of posts that have not arrived
-	// ordered is set if this rank launches no collective during the wait. isAgreement is set in
+	missingPosts int // posts that have not arrived
+	// isOrdered is set if this rank launches no collective during the wait. isAgreement is set in
 	// exchanges on driver.LaneControl. isForWork is set in waits for work.
-	ordered     bool
+	isOrdered   bool
 	isAgreement bool
 	collective  uint64
 	operation   driver.Operation
 	begin       time.Time
 	timeout     time.Duration
 	isForWork   bool
-	// failedFor is the time since this wait noticed the failure of a peer, or negative.
-	failedFor time.Duration
+	// sincePeerFailure is negative until this wait notices the failure of a peer.
+	sincePeerFailure time.Duration
 }
 
-// missing lists the group ranks that have not reached the step or have not submitted the
-// collective. The caller must hold s.mu.
+// missing lists group ranks that have not reached the step or submitted the collective. The caller
+// must hold s.mu.
 func (s *groupState) missing(w *waitState) []int {
 	var ranks []int
 	for r := range s.records {
@@ -48,8 +48,8 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing. The deadline of ctx bounds the wait or, if ctx has none, the
-// group's timeout. The caller must hold s.mu, which wait releases while it waits.
+// wait waits until no rank is missing, up to the deadline of ctx or else the group's timeout. The
+// caller must hold s.mu, which is released during waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
@@ -74,7 +74,7 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 		case verdict.Warning != nil:
 			s.warn(verdict.Warning)
 		case status.DeadlinePassed || status.Waited >= status.Timeout:
-			s.awaitChange(nil, statusInterval) // gives unread messages time to arrive
+			s.awaitChange(nil, statusInterval) // for unread messages
 		default:
 			nextWarning := status.Late.Next(status.Waited, status.SinceWarning)
 			s.awaitChange(ctx.Done(), status.Timeout-status.Waited, nextWarning)
@@ -82,8 +82,8 @@ func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	}
 }
 
-// awaitChange waits until a record changes, done is closed, or the shortest non-negative duration
-// has passed. The caller must hold s.mu, which awaitChange releases while it waits.
+// awaitChange waits until a record changes, done is closed, or the shortest nonnegative duration
+// has passed. The caller must hold s.mu, which is released during the wait.
 func (s *groupState) awaitChange(done <-chan struct{}, limits ...time.Duration) {
 	changed := s.recordsChanged()
 	var expired <-chan time.Time
@@ -102,8 +102,7 @@ func (s *groupState) awaitChange(done <-chan struct{}, limits ...time.Duration) 
 	}
 }
 
-// warn issues a warning about late ranks. The caller must hold s.mu, which warn releases during the
-// callback.
+// warn requires s.mu, which it releases during the callback.
 func (s *groupState) warn(warning *driver.LateWarning) {
 	s.lastWarning = time.Now()
 	s.mu.Unlock()
@@ -114,8 +113,8 @@ func (s *groupState) warn(warning *driver.LateWarning) {
 func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus {
 	status := control.WaitStatus{
 		Group: s.cfg.Group, CallText: w.callText, Collective: w.collective,
-		IsExchange: w.isAgreement || w.ordered,
-		IsWork:     w.isForWork, Cause: s.cause, Closed: s.closed, SincePeerFailure: w.failedFor,
+		IsExchange: w.isAgreement || w.isOrdered,
+		IsWork:     w.isForWork, Cause: s.cause, Closed: s.closed, SincePeerFailure: w.sincePeerFailure,
 		Waited: now.Sub(w.begin), Timeout: w.timeout, Stale: s.stallDetector.mayBeStale(now),
 		Late: s.cfg.Late, SinceWarning: -1,
 	}
@@ -128,8 +127,7 @@ func (s *groupState) waitStatus(w *waitState, now time.Time) control.WaitStatus 
 	return status
 }
 
-// rankStates returns the states of all ranks for a wait. The activity of other ranks may be out of
-// date. The caller must hold s.mu.
+// rankStates may return outdated activities of other ranks. The caller must hold s.mu.
 func (s *groupState) rankStates(w *waitState) []control.RankState {
 	states, now := make([]control.RankState, len(s.records)), time.Now()
 	for r := range s.records {
@@ -142,8 +140,7 @@ func (s *groupState) rankStates(w *waitState) []control.RankState {
 	return states
 }
 
-// peerFault returns a PeerError about the peers that have failed. At least one must have failed.
-// The caller must hold s.mu.
+// peerFault returns a PeerError. At least one peer must have failed. The caller must hold s.mu.
 func (s *groupState) peerFault(callText func() string) error {
 	return control.NonNilFailedPeersError(s.cfg.Group, s.rankStates(&waitState{}), callText)
 }
@@ -161,12 +158,12 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.InterruptedWaitError(&status, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait returns the state of a wait for work. The timeout includes statusDelay, because this
-// rank sees other ranks' submissions with that delay.
+// newWorkWait adds statusDelay to the timeout, because this rank sees other ranks' submissions with
+// that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		callText: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
-		timeout: s.cfg.Group.Timeout.Get() + statusDelay, isForWork: true, failedFor: -1,
+		timeout: s.cfg.Group.Timeout.Get() + statusDelay, isForWork: true, sincePeerFailure: -1,
 	}
 }
 
@@ -192,8 +189,8 @@ func (s *groupState) checkWait(w *waitState) error {
 	return s.judgeWait(w, time.Now())
 }
 
-// judgeWait warns of late ranks, and returns an error if the work may never complete. The caller
-// must hold s.mu, which judgeWait releases during a warning.
+// judgeWait warns of late ranks. It returns an error if the work may never complete. The caller
+// must hold s.mu, which is released during a warning.
 func (s *groupState) judgeWait(w *waitState, now time.Time) error {
 	status := s.waitStatus(w, now)
 	verdict := control.Judge(&status, s.rankStates(w))
