@@ -9,8 +9,8 @@ import (
 	"symmem/internal/control"
 )
 
-// TestWaitForAcknowledgementsWaitsForPeer aborts rank 0 and checks that WaitForAcknowledgements
-// does not return before the impostor, which plays rank 1, has acknowledged the fault.
+// Rank 0 aborts. WaitForAcknowledgements must not return before the impostor, which plays rank 1,
+// has acknowledged the fault.
 func TestWaitForAcknowledgementsWaitsForPeer(t *testing.T) {
 	i := newImpostor(t)
 	p := i.joinVictim()

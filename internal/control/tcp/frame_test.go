@@ -13,41 +13,41 @@ import (
 	"symmem/driver"
 )
 
-func frame(k kind, t track) []byte {
+func encodeFrame(k kind, t track) []byte {
 	m := message{kind: k, track: t, step: 3, payload: []byte("here")}
 	return m.encode()
 }
 
-// corrupted returns a valid frame in which the bytes at offset have been overwritten.
-func corrupted(offset int, replacement ...byte) []byte {
-	b := frame(kindPost, trackControl)
+// corruptFrame overwrites bytes of a valid frame at offset.
+func corruptFrame(offset int, replacement ...byte) []byte {
+	b := encodeFrame(kindPost, trackControl)
 	copy(b[offset:], replacement)
 	return b
 }
 
-func TestReceiveRejectsInvalidHeaders(t *testing.T) {
-	if _, err := readFrame(bytes.NewReader(corrupted(0))); err != nil {
-		t.Fatalf("receive of a valid frame: got %v, want no error", err)
+func TestReadFrameRejectsInvalidHeaders(t *testing.T) {
+	if _, err := readFrame(bytes.NewReader(corruptFrame(0))); err != nil {
+		t.Fatalf("readFrame of a valid frame: got %v, want no error", err)
 	}
-	for row, b := range map[string][]byte{
-		"no kind":                         frame(0, trackControl),
-		"an unknown kind":                 frame(kindLeave+1, trackControl),
-		"no track":                        frame(kindPost, ""),
-		"an unknown track":                frame(kindPost, "other"),
-		"a nonzero first reserved byte":   corrupted(2, 1),
-		"a nonzero second reserved byte":  corrupted(3, 1),
-		"a payload that is too large":     corrupted(4, 1, 0, 0x10, 0),
-		"a payload of four gigabytes":     corrupted(4, 255, 255, 255, 255),
-		"a digest of four bytes":          frame(kindPost, trackCompare),
-		"values of four bytes":            frame(kindPost, value("a")),
-		"a status of four bytes":          frame(kindStatus, ""),
-		"a leave of four bytes":           frame(kindLeave, ""),
-		"a failure of four bytes":         frame(kindFail, ""),
-		"an acknowledgement with payload": frame(kindFailAck, ""),
-		"a completion with payload":       frame(kindComplete, trackControl),
-		"a report on a track":             frame(kindReport, trackControl),
+	for name, b := range map[string][]byte{
+		"no kind":                         encodeFrame(0, trackControl),
+		"an unknown kind":                 encodeFrame(kindLeave+1, trackControl),
+		"no track":                        encodeFrame(kindPost, ""),
+		"an unknown track":                encodeFrame(kindPost, "other"),
+		"a nonzero first reserved byte":   corruptFrame(2, 1),
+		"a nonzero second reserved byte":  corruptFrame(3, 1),
+		"a payload that is too large":     corruptFrame(4, 1, 0, 0x10, 0),
+		"a payload of four gigabytes":     corruptFrame(4, 255, 255, 255, 255),
+		"a digest of four bytes":          encodeFrame(kindPost, trackCompare),
+		"values of four bytes":            encodeFrame(kindPost, valueTrack("a")),
+		"a status of four bytes":          encodeFrame(kindStatus, ""),
+		"a leave of four bytes":           encodeFrame(kindLeave, ""),
+		"a failure of four bytes":         encodeFrame(kindFail, ""),
+		"an acknowledgement with payload": encodeFrame(kindFailAck, ""),
+		"a completion with payload":       encodeFrame(kindComplete, trackControl),
+		"a report on a track":             encodeFrame(kindReport, trackControl),
 	} {
-		t.Run(row, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			if _, err := readFrame(bytes.NewReader(b)); !errors.Is(err, ErrProtocol) {
 				t.Errorf("got %v, want ErrProtocol", err)
 			}
@@ -55,9 +55,9 @@ func TestReceiveRejectsInvalidHeaders(t *testing.T) {
 	}
 }
 
-func TestReceiveRejectsTruncatedFrames(t *testing.T) {
-	for n := range corrupted(0) {
-		_, err := readFrame(bytes.NewReader(corrupted(0)[:n]))
+func TestReadFrameRejectsTruncatedFrames(t *testing.T) {
+	for n := range corruptFrame(0) {
+		_, err := readFrame(bytes.NewReader(corruptFrame(0)[:n]))
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("frame truncated to %d bytes: got %v, want io.EOF or io.ErrUnexpectedEOF",
 				n, err)
@@ -65,8 +65,9 @@ func TestReceiveRejectsTruncatedFrames(t *testing.T) {
 	}
 }
 
-// FuzzReceive checks that every message that receive accepts encodes to the bytes that it read.
-func FuzzReceive(f *testing.F) {
+// FuzzReadFrame checks that every message that readFrame accepts encodes to the bytes that were
+// read.
+func FuzzReadFrame(f *testing.F) {
 	for _, m := range []message{
 		{kind: kindPost, track: trackBackground, step: 1 << 40, payload: []byte("here")},
 		{kind: kindPost, track: trackCompare, step: 1, payload: make([]byte, wordBytes)},

@@ -22,10 +22,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkScale measures the CPU time that groups of several sizes need. All ranks run in this
-// process and connect over the loopback interface. "join" is the time per rank when all ranks
-// join, "death" is the time per rank when one rank is lost, and "exchange" is the time per
-// message.
+// BenchmarkScale measures the CPU time of groups of several sizes, whose ranks are in this process
+// and connect over the loopback interface. "join" is the time per rank of joining, "death" is the
+// time per rank after one rank is lost, and "exchange" is the time per message.
 func BenchmarkScale(b *testing.B) {
 	for _, n := range []int{16, 32, 64, 128} {
 		b.Run(fmt.Sprintf("ranks=%d", n), func(b *testing.B) {
@@ -36,13 +35,12 @@ func BenchmarkScale(b *testing.B) {
 	}
 }
 
-// scaleRounds is the number of exchanges that benchScale measures.
-const scaleRounds = 10
+const exchangeCount = 10
 
 func benchScale(b *testing.B, n int) {
 	store, dial := newBenchStore(b)
 	planes := make([]*Plane, n)
-	each := func(f func(rank int) error) time.Duration {
+	runOnEach := func(f func(rank int) error) time.Duration {
 		begin := cpuTime(b)
 		check(b, errors.Join(ranktest.Outcomes(n, f)...))
 		return cpuTime(b) - begin
@@ -51,7 +49,7 @@ func benchScale(b *testing.B, n int) {
 	for r := range ranks {
 		ranks[r] = r
 	}
-	join := each(func(rank int) (err error) {
+	join := runOnEach(func(rank int) (err error) {
 		client := dial()
 		planes[rank], err = Join(b.Context(), Config{
 			Store: client, Timeout: hangTimeout, Host: "127.0.0.1",
@@ -59,8 +57,8 @@ func benchScale(b *testing.B, n int) {
 		})
 		return errors.Join(err, client.Close())
 	})
-	exchange := each(func(rank int) error {
-		for range scaleRounds {
+	exchange := runOnEach(func(rank int) error {
+		for range exchangeCount {
 			_, err := planes[rank].Exchange(b.Context(), driver.LaneControl, make([]byte, 142))
 			if err != nil {
 				return err
@@ -68,7 +66,7 @@ func benchScale(b *testing.B, n int) {
 		}
 		return nil
 	})
-	death := each(func(rank int) error {
+	death := runOnEach(func(rank int) error {
 		if rank == 0 {
 			for _, l := range planes[0].links[1:] {
 				_ = l.conn.Close()
@@ -84,11 +82,11 @@ func benchScale(b *testing.B, n int) {
 		_, err = planes[rank].Exchange(ctx, driver.LaneFault, []byte("lost"))
 		return err
 	})
-	each(func(rank int) error { return planes[rank].Close() })
+	runOnEach(func(rank int) error { return planes[rank].Close() })
 	check(b, store.Close())
 	pairs := float64(n * (n - 1))
 	b.ReportMetric(float64(join.Microseconds())/float64(n), "join-µs/rank")
-	b.ReportMetric(float64(exchange.Microseconds())/(scaleRounds*pairs), "exchange-µs/message")
+	b.ReportMetric(float64(exchange.Microseconds())/(exchangeCount*pairs), "exchange-µs/message")
 	b.ReportMetric(float64(death.Microseconds())/float64(n), "death-µs/rank")
 }
 

@@ -238,7 +238,7 @@ func TestInvalidMessageIsReportedWithRank(t *testing.T) {
 			i.send(kindPost, trackControl, 2, []byte("twice"))
 		},
 		"a payload of four gigabytes": func(i *impostor) {
-			_, err := i.conn.Write(corrupted(4, 255, 255, 255, 255))
+			_, err := i.conn.Write(corruptFrame(4, 255, 255, 255, 255))
 			check(i.t, err)
 		},
 		"random bytes": func(i *impostor) {

@@ -16,8 +16,7 @@ import (
 	"symmem/internal/netlab"
 )
 
-// In TestAttackOnStoreIsIgnored, a machine without ranks attacks the store while ranks join and
-// run.
+// A machine without ranks attacks the store while ranks join and run.
 func TestAttackOnStoreIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 3}, 2)
@@ -30,13 +29,13 @@ func TestAttackOnStoreIsIgnored(t *testing.T) {
 	c.finish()
 }
 
-// In TestAttackOnRanksIsIgnored, a machine without ranks attacks all ports of the others while
-// ranks wait for the last rank to join. After that, only the store's port must be open.
+// A machine without ranks attacks all ports of the others while ranks wait for the last rank to
+// join. After that, only the store's port must be open.
 func TestAttackOnRanksIsIgnored(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 3}, 2)
 	c.idle = 1
-	listening := func() (all []netip.AddrPort) {
+	listeningAddresses := func() (all []netip.AddrPort) {
 		for _, m := range c.lab.Machines[:2] {
 			for _, port := range listeningPorts(m) {
 				all = append(all, netip.AddrPortFrom(m.Addresses[0], port))
@@ -48,17 +47,17 @@ func TestAttackOnRanksIsIgnored(t *testing.T) {
 	c.start(machineRank{Timeout: hangTimeout})
 	last := c.ranks[len(c.ranks)-1]
 	// Ranks 0 to 2 listen, and rank 0 also serves the store.
-	for end := time.Now().Add(hangTimeout); len(listening()) < len(c.ranks); {
+	for end := time.Now().Add(hangTimeout); len(listeningAddresses()) < len(c.ranks); {
 		if time.Now().After(end) {
-			c.t.Fatalf("the ranks listen at %v, want %d addresses", listening(), len(c.ranks))
+			c.t.Fatalf("the ranks listen at %v, want %d addresses", listeningAddresses(), len(c.ranks))
 		}
 		<-time.After(10 * time.Millisecond)
 	}
-	a := startAttack(c, listening)
+	a := startAttack(c, listeningAddresses)
 	a.awaitConnections(c.t)
 	_, _ = io.WriteString(last.input, "join\n")
 	c.awaitAll(eventNamed(eventJoined))
-	if open := listening(); len(open) != 1 || open[0].Port() != 29500 {
+	if open := listeningAddresses(); len(open) != 1 || open[0].Port() != 29500 {
 		c.t.Errorf("after all ranks have joined, %v are open, want only the store's port", open)
 	}
 	c.awaitRounds()
@@ -87,15 +86,16 @@ func listeningPorts(m *netlab.Machine) (ports []uint16) {
 	return ports
 }
 
-// attack connects to addresses until it is stopped. On some connections it sends data that is no
-// valid greeting; the others it keeps open. It knows no token.
+// attack connects to addresses until it is stopped. It sends invalid data on some connections and
+// keeps the others open. It has no token.
 type attack struct {
-	enough chan struct{} // closed after attackConnections connections
+	enough chan struct{} // closed after attackConnectionCount connections
 	stop   chan struct{}
 }
 
-// attackConnections exceeds the number of silent connections that the store and a rank keep open.
-const attackConnections = 600
+// attackConnectionCount exceeds the number of silent connections that the store and a rank keep
+// open.
+const attackConnectionCount = 600
 
 // startAttack starts an attack from the last machine. The attack ends with the test.
 func startAttack(c *cluster, targets func() []netip.AddrPort) *attack {
@@ -117,7 +117,7 @@ func (a *attack) awaitConnections(t testing.TB) {
 	select {
 	case <-a.enough:
 	case <-time.After(hangTimeout):
-		t.Fatalf("the attack could not open %d connections", attackConnections)
+		t.Fatalf("the attack could not open %d connections", attackConnectionCount)
 	}
 }
 
@@ -145,13 +145,13 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 			if err != nil {
 				continue
 			}
-			if count++; count == attackConnections {
+			if count++; count == attackConnectionCount {
 				close(a.enough)
 			}
 			text := attackTexts[count%len(attackTexts)]
 			_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
 			_, _ = io.WriteString(conn, text)
-			if len(open) < attackConnections && (count%2 == 0 || len(text) < helloBytes) {
+			if len(open) < attackConnectionCount && (count%2 == 0 || len(text) < helloBytes) {
 				open = append(open, conn)
 				continue
 			}
@@ -160,16 +160,16 @@ func (a *attack) run(from *netlab.Machine, targets func() []netip.AddrPort) {
 	}
 }
 
-// attackTexts contains nothing, an incomplete greeting, other protocols, random bytes, messages of
-// ranks without a greeting, and greetings with wrong tokens.
+// attackTexts contains an empty text, an incomplete hello (a rank's first message), other
+// protocols, random bytes, messages without a hello, and hellos with wrong tokens.
 var attackTexts = []string{
 	"", protocolName, "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 4096),
 	protocolName + strings.Repeat("x", 200),
 	"\x00\x2d\xc8\x1b\x3c\x09", // VALIDATE of PyTorch's store with a wrong token
 	randomText(1 << 16),
-	string(frame(kindFail, "")) + string(frame(kindPost, trackControl)),
-	string(corrupted(4, 255, 255, 255, 255)),
-	greetingWithoutToken(1, 0), greetingWithoutToken(3, 1), greetingWithoutToken(1<<31, 0),
+	string(encodeFrame(kindFail, "")) + string(encodeFrame(kindPost, trackControl)),
+	string(corruptFrame(4, 255, 255, 255, 255)),
+	helloWithWrongToken(1, 0), helloWithWrongToken(3, 1), helloWithWrongToken(1<<31, 0),
 }
 
 func randomText(bytes int) string {
@@ -178,8 +178,8 @@ func randomText(bytes int) string {
 	return string(text)
 }
 
-// greetingWithoutToken returns a greeting as that of a rank, except that the token is wrong.
-func greetingWithoutToken(rank, target uint32) string {
+// helloWithWrongToken returns a rank's first message, but with a wrong token.
+func helloWithWrongToken(rank, target uint32) string {
 	return string(slices.Concat([]byte(protocolName), make([]byte, tokenHalf),
 		[]byte{byte(rank), 0, 0, byte(rank >> 24), byte(target), 0, 0, 0, 1, 0, 0, 0},
 		make([]byte, 2*addressBytes)))

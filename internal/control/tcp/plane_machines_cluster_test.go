@@ -114,7 +114,7 @@ func (c *cluster) start(r machineRank) {
 	r.Token = strconv.FormatUint(rand.Uint64(), 36)
 	for rank := range r.Size {
 		r.Rank, r.LocalRank = rank, rank%c.local
-		r.Waits = c.lastWaits && rank == r.Size-1
+		r.WaitsForInput = c.lastWaits && rank == r.Size-1
 		c.ranks = append(c.ranks, c.startRank(r))
 	}
 }

@@ -31,28 +31,26 @@ func (f *faultCounts) add(kind string) {
 	f.counts[kind]++
 }
 
-// These two kinds count clusters instead of faults. A cluster is not judged if the host was too
-// busy.
+// These two kinds count clusters, not faults. A cluster is not judged if the host was too busy.
 const (
 	notJudged = "clusters not judged"
 	failed    = "clusters failed"
 )
 
-// check makes the test fail if too many clusters were not judged, because defects could then go
-// unnoticed.
+// check limits the clusters that were not judged, because they can hide defects.
 func (f *faultCounts) check(t *testing.T, clusters int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if n := f.counts[notJudged]; n > 1 && n > clusters/maxNotJudged {
+	if n := f.counts[notJudged]; n > 1 && n > clusters/clustersPerUnjudged {
 		t.Errorf("%d of %d clusters were not judged; want at most one in %d: repeat the test on a less "+
-			"busy host, or with a smaller -test.parallel", n, clusters, maxNotJudged)
+			"busy host, or with a smaller -test.parallel", n, clusters, clustersPerUnjudged)
 	}
 }
 
-// maxNotJudged limits the clusters that are not judged to one in ten.
-const maxNotJudged = 10
+// One in clustersPerUnjudged clusters may be left unjudged.
+const clustersPerUnjudged = 10
 
-func (f *faultCounts) total() string {
+func (f *faultCounts) summary() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sum, text := 0, ""
@@ -65,30 +63,29 @@ func (f *faultCounts) total() string {
 	return fmt.Sprintf("%d faults%s", sum, text)
 }
 
-// TestRandomNetworkFaults runs random clusters. Each cluster suffers several faults that heal,
-// and then one that does not heal.
+// Each random cluster suffers several faults that heal, and then one that does not.
 func TestRandomNetworkFaults(t *testing.T) {
 	counts := &faultCounts{counts: map[string]int{}}
 	planned, clusters := 0, 0
 	t.Cleanup(func() {
-		t.Logf("-fault-seed=%d: %s", *seedFlag, counts.total())
+		t.Logf("-fault-seed=%d: %s", *seedFlag, counts.summary())
 		counts.check(t, clusters)
 	})
 	t.Parallel()
 	for number := uint64(0); planned < *faultsFlag; number++ {
 		clusters++
 		r := rand.New(rand.NewPCG(*seedFlag, number))
-		healing := r.IntN(4)
-		planned += healing + 1
+		healingFaultCount := r.IntN(4)
+		planned += healingFaultCount + 1
 		t.Run(fmt.Sprintf("cluster %d", number), func(t *testing.T) {
 			t.Parallel()
-			runRandomCluster(t, r, healing, counts)
+			runRandomCluster(t, r, healingFaultCount, counts)
 		})
 	}
 }
 
-// runRandomCluster runs one cluster. It draws all random choices from r.
-func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCounts) {
+// runRandomCluster draws all random choices from r.
+func runRandomCluster(t *testing.T, r *rand.Rand, healingFaultCount int, counts *faultCounts) {
 	cfg := netlab.Config{
 		Machines: 2 + r.IntN(7), Interfaces: 1 + r.IntN(2), IPv6: r.IntN(2) == 0, Seed: r.Uint64(),
 		ClockStep: time.Duration(r.IntN(10_000)) * time.Second,
@@ -112,15 +109,15 @@ func runRandomCluster(t *testing.T, r *rand.Rand, healing int, counts *faultCoun
 		}
 	})
 	c.awaitAll(eventNamed(eventJoined))
-	for range healing {
-		c.heal(r, link, counts)
+	for range healingFaultCount {
+		c.injectHealingFault(r, link, counts)
 	}
 	c.awaitRounds()
-	c.end(r, counts)
+	c.injectLastFault(r, counts)
 }
 
-// heal injects a fault that heals and checks that all ranks continue.
-func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
+// injectHealingFault checks that all ranks continue.
+func (c *cluster) injectHealingFault(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	c.t.Helper()
 	length := time.Duration(r.Int64N(int64(healedPartition)))
 	a := r.IntN(len(c.lab.Machines))
@@ -146,15 +143,15 @@ func (c *cluster) heal(r *rand.Rand, link netlab.Link, counts *faultCounts) {
 	counts.add(kind)
 }
 
-// end injects a fault that does not heal and checks the reports of all survivors.
-func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
+// injectLastFault checks the reports of all survivors.
+func (c *cluster) injectLastFault(r *rand.Rand, counts *faultCounts) {
 	c.t.Helper()
 	machine := r.IntN(len(c.lab.Machines))
 	kind := []string{
 		"silent machines", "killed machines", "partitions", "killed ranks", "orderly ends",
 	}[r.IntN(5)]
 	c.t.Logf("%s: machine %d", kind, machine)
-	killed, begin := -1, time.Now()
+	killedRank, begin := -1, time.Now()
 	switch kind {
 	case "silent machines":
 		c.lab.Isolate(machine, netlab.Link{Cut: true})
@@ -164,8 +161,8 @@ func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
 	case "partitions":
 		c.lab.Isolate(machine, netlab.Link{Cut: true})
 	case "killed ranks":
-		killed = machine*c.local + r.IntN(c.local)
-		_ = c.ranks[killed].command.Process.Kill()
+		killedRank = machine*c.local + r.IntN(c.local)
+		_ = c.ranks[killedRank].command.Process.Kill()
 	case "orderly ends":
 		c.finish()
 		counts.add(kind)
@@ -174,16 +171,16 @@ func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
 	for other := range c.lab.Machines {
 		for _, rank := range c.ranksOf(other) {
 			switch {
-			case other != machine && (kind == "killed machines" || killed >= 0),
-				killed >= 0 && rank != killed:
+			case other != machine && (kind == "killed machines" || killedRank >= 0),
+				killedRank >= 0 && rank != killedRank:
 				e, ok := c.checkReport(rank, begin, machine)
-				if ok && killed >= 0 && !slices.Equal(e.Ranks, []int{killed}) {
-					c.t.Errorf("rank %d reports ranks %v; want rank %d: %s", rank, e.Ranks, killed, e.Text)
+				if ok && killedRank >= 0 && !slices.Equal(e.Ranks, []int{killedRank}) {
+					c.t.Errorf("rank %d reports ranks %v; want rank %d: %s", rank, e.Ranks, killedRank, e.Text)
 				}
 			}
 		}
 		if kind == "partitions" && other == machine {
-			c.checkLost(machine, begin, c.without(machine)...)
+			c.checkLost(machine, begin, c.otherMachines(machine)...)
 		} else if other != machine && (kind == "partitions" || kind == "silent machines") {
 			c.checkLost(other, begin, machine)
 		}
@@ -191,7 +188,7 @@ func (c *cluster) end(r *rand.Rand, counts *faultCounts) {
 	counts.add(kind)
 }
 
-func (c *cluster) without(machine int) (others []int) {
+func (c *cluster) otherMachines(machine int) (others []int) {
 	for m := range c.lab.Machines {
 		if m != machine {
 			others = append(others, m)

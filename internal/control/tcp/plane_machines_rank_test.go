@@ -17,26 +17,26 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// machineRankVariable is the environment variable that holds a machineRank as JSON.
+// machineRankVariable holds a machineRank as JSON.
 const machineRankVariable = "SYMMEM_TCP_TEST_RANK"
 
-// machineRank describes a rank on a simulated machine. The rank connects to the store, joins a
-// group and runs rounds until the test makes it finish or a fault occurs.
+// machineRank describes a rank on a simulated machine. It connects to the store, joins a group and
+// runs rounds until the test ends them or a fault occurs.
 type machineRank struct {
 	Rank, Size, LocalRank, LocalSize int
 	Store, Token                     string
 	Timeout                          time.Duration // of Connect, Join and each wait
 	Pause                            time.Duration // between rounds
-	Waits                            bool          // for a line of input before Join
+	WaitsForInput                    bool          // waits for a line of input before Join
 }
 
-// machineEvent is an event that a rank reports as a line of JSON.
+// machineEvent is a line of JSON from a rank.
 type machineEvent struct {
 	Event string // one of the constants below
-	Round int    `json:",omitempty"` // number of completed rounds
-	Kind  string `json:",omitempty"` // kind of the error: see controltest.KindOf
-	Ranks []int  `json:",omitempty"` // ranks that the error or the exchanged reports are about
-	Text  string `json:",omitempty"` // error of this rank
+	Round int    `json:",omitempty"` // completed rounds
+	Kind  string `json:",omitempty"` // from controltest.KindOf
+	Ranks []int  `json:",omitempty"` // in the error or the exchanged reports
+	Text  string `json:",omitempty"` // this rank's error
 }
 
 const (
@@ -49,7 +49,7 @@ const (
 
 func (e machineEvent) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
 
-// runMachineRank runs a rank and exits, if a test started this process as a rank.
+// runMachineRank runs a rank and exits if a test started this process.
 func runMachineRank() {
 	text := os.Getenv(machineRankVariable)
 	if text == "" {
@@ -82,7 +82,7 @@ func (r *machineRank) run() machineEvent {
 	for i := range ranks {
 		ranks[i] = i
 	}
-	if r.Waits {
+	if r.WaitsForInput {
 		if _, err := fmt.Fscanln(os.Stdin, new(string)); err != nil {
 			return r.failedToJoin(err)
 		}
@@ -97,7 +97,7 @@ func (r *machineRank) run() machineEvent {
 		return r.failedToJoin(err)
 	}
 	machineEvent{Event: eventJoined}.write()
-	rounds, err := r.work(p)
+	rounds, err := r.runRounds(p)
 	last := machineEvent{Event: eventEnded, Round: rounds, Kind: "finished"}
 	if err != nil {
 		last = r.report(p, err)
@@ -123,12 +123,12 @@ func (r *machineRank) failedToJoin(err error) machineEvent {
 	return e
 }
 
-// roundsPerEvent is the number of rounds after which a rank reports eventRounds again.
+// A rank reports eventRounds after every roundsPerEvent rounds.
 const roundsPerEvent = 2
 
-// work runs rounds until one fails or a rank proposes to finish. This rank does so when it has
-// read a line from standard input.
-func (r *machineRank) work(p *Plane) (rounds int, err error) {
+// runRounds runs rounds until one fails or a rank proposes to finish. This rank does so after it
+// has read a line from standard input.
+func (r *machineRank) runRounds(p *Plane) (rounds int, err error) {
 	var finish atomic.Bool
 	go func() {
 		finish.Store(bufio.NewScanner(os.Stdin).Scan())
@@ -138,7 +138,7 @@ func (r *machineRank) work(p *Plane) (rounds int, err error) {
 		return 0, err
 	}
 	for pause := time.NewTicker(max(r.Pause, 1)); ; <-pause.C {
-		done, err := r.round(p, value, rounds, finish.Load())
+		done, err := r.runRound(p, value, rounds, finish.Load())
 		if done || err != nil {
 			return rounds, err
 		}
@@ -153,9 +153,9 @@ type roundMessage struct {
 	Finish      bool
 }
 
-// round exchanges messages and values, compares a call, and verifies the received data. It reports
+// runRound exchanges messages and values, compares a call, and checks the received data. It reports
 // whether any rank has proposed to finish.
-func (r *machineRank) round(
+func (r *machineRank) runRound(
 	p *Plane, value driver.Named, round int, finish bool,
 ) (done bool, err error) {
 	ctx := context.Background()
@@ -186,8 +186,8 @@ func (r *machineRank) round(
 	return done, p.Compare(p.Submit(), &driver.Call{Digest: uint64(round)})
 }
 
-// report exchanges the ranks' reports on a fault and returns this rank's last event. If any
-// report contains lost ranks, the event lists the lost ranks of all reports.
+// report exchanges the ranks' fault reports and returns this rank's last event, with the lost ranks
+// of all reports.
 func (r *machineRank) report(p *Plane, err error) machineEvent {
 	machineEvent{Event: eventFailed, Text: err.Error()}.write()
 	e := machineEvent{Event: eventEnded, Text: err.Error()}

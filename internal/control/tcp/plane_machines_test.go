@@ -11,7 +11,7 @@ import (
 )
 
 // TestSilentMachineIsReported cuts a machine off from the network before it kills the machine's
-// processes, so that the other machines do not learn that the processes exited.
+// processes, so that no other machine learns of their end.
 func TestSilentMachineIsReported(t *testing.T) {
 	t.Parallel()
 	for machine := range 3 {
@@ -43,8 +43,8 @@ func TestPartitionReportsOtherSide(t *testing.T) {
 	c.checkLost(2, begin, 0, 1)
 }
 
-// TestBadNetworkIsNotAFault runs ranks on two machines whose clocks differ. The link between them
-// delays, reorders and drops packets, and fails temporarily.
+// The link between two machines, whose clocks differ, delays, reorders and drops packets, and fails
+// temporarily.
 func TestBadNetworkIsNotAFault(t *testing.T) {
 	t.Parallel()
 	for _, v6 := range []bool{false, true} {
@@ -63,8 +63,8 @@ func TestBadNetworkIsNotAFault(t *testing.T) {
 	}
 }
 
-// healedPartition is the length of a partition that connections must survive. It is shorter
-// than sys.SilenceLimit, so that data is sent again after the partition and before the limit.
+// healedPartition is the length of a network partition that connections must survive. It is shorter
+// than sys.SilenceLimit, so that data is sent again before the limit.
 const healedPartition = 2500 * time.Millisecond
 
 // TestPartitionWhileJoiningHeals cuts the machines off from each other before their ranks join.
@@ -78,8 +78,7 @@ func TestPartitionWhileJoiningHeals(t *testing.T) {
 	c.finish()
 }
 
-// In TestOtherInterfaceIsUsed, each machine has two interfaces, and one machine's first
-// interface is disconnected.
+// Each machine has two interfaces, and one machine's first interface is disconnected.
 func TestOtherInterfaceIsUsed(t *testing.T) {
 	t.Parallel()
 	c := newIdleCluster(t, netlab.Config{Machines: 2, Interfaces: 2}, 2)
@@ -125,7 +124,7 @@ func TestNATIsRefused(t *testing.T) {
 	for _, p := range c.ranks {
 		e, _, ok := p.await(time.Now().Add(hangTimeout), eventNamed(eventEnded))
 		if !ok {
-			c.t.Fatalf("hung: %s", p.history())
+			c.t.Fatalf("rank %d did not end: %s", p.rank, p.history())
 		}
 		for _, want := range []string{"NAT", "node-a", "node-b", "10.77.0.2", "10.77.0.99"} {
 			if !strings.Contains(e.Text, want) {

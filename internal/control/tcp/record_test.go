@@ -14,17 +14,17 @@ func post(track track, step uint64) message {
 	return message{kind: kindPost, track: track, step: step, payload: []byte{byte(step)}}
 }
 
-func value(name string) track { return valuePrefix + track(name) }
+func valueTrack(name string) track { return valuePrefix + track(name) }
 
 func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 	tooMany := []message{}
 	for i := range driver.MaxValueNames + 1 {
-		tooMany = append(tooMany, post(value(fmt.Sprint(i)), 1))
+		tooMany = append(tooMany, post(valueTrack(fmt.Sprint(i)), 1))
 	}
-	fault := message{kind: kindFail, step: 1, payload: anyStatus()}
+	failure := message{kind: kindFail, step: 1, payload: anyStatus()}
 	for name, c := range map[string]struct {
-		messages []message
-		good     int // number of accepted messages
+		messages      []message
+		acceptedCount int
 	}{
 		"in order on every track": {[]message{
 			post(trackControl, 1), post(trackCompare, 1), post(trackControl, 2),
@@ -36,26 +36,26 @@ func TestOnlyStepsInOrderAreAccepted(t *testing.T) {
 		"a rank that is too far ahead": {[]message{
 			post(trackControl, 1), post(trackControl, 2), post(trackControl, 3),
 		}, 2},
-		"in order under each name": {[]message{
-			post(value("a"), 1), post(value("b"), 1), post(value("a"), 2),
+		"in order for each name": {[]message{
+			post(valueTrack("a"), 1), post(valueTrack("b"), 1), post(valueTrack("a"), 2),
 		}, 3},
 		"too many names": {tooMany, driver.MaxValueNames},
-		"after a fault":  {[]message{fault, post(value("a"), 7)}, 2},
+		"after a fault":  {[]message{failure, post(valueTrack("a"), 7)}, 2},
 	} {
-		t.Run(name, func(t *testing.T) { checkAccepted(t, c.messages, c.good) })
+		t.Run(name, func(t *testing.T) { checkAccepted(t, c.messages, c.acceptedCount) })
 	}
 }
 
-// checkAccepted checks that a record accepts messages[:good] and rejects the rest.
-func checkAccepted(t *testing.T, messages []message, good int) {
+// checkAccepted checks that a record accepts only the first acceptedCount messages.
+func checkAccepted(t *testing.T, messages []message, acceptedCount int) {
 	t.Helper()
 	r := rankRecord{}
 	for i, m := range messages {
 		err := r.applyMessage(m, time.Now())
-		if i < good && err != nil {
+		if i < acceptedCount && err != nil {
 			t.Errorf("message %d: got %v, want no error", i, err)
 		}
-		if i >= good && !errors.Is(err, ErrProtocol) {
+		if i >= acceptedCount && !errors.Is(err, ErrProtocol) {
 			t.Errorf("message %d: got %v, want ErrProtocol", i, err)
 		}
 	}
@@ -76,15 +76,15 @@ func TestPostsAreConsumedInOrder(t *testing.T) {
 	}
 }
 
-func TestFaultLogIsBounded(t *testing.T) {
-	for name, c := range map[string]struct{ bytes, room int }{
+func TestFaultReportsAreBounded(t *testing.T) {
+	for name, c := range map[string]struct{ size, capacity int }{
 		"large reports": {driver.MaxPayload, 2},
 		"small reports": {1, maxReports},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := rankRecord{}
-			m := message{kind: kindReport, payload: make([]byte, c.bytes)}
-			for i := range c.room {
+			m := message{kind: kindReport, payload: make([]byte, c.size)}
+			for i := range c.capacity {
 				if err := r.applyMessage(m, time.Now()); err != nil {
 					t.Fatalf("report %d: %v", i, err)
 				}
@@ -92,7 +92,7 @@ func TestFaultLogIsBounded(t *testing.T) {
 			if err := r.applyMessage(m, time.Now()); !errors.Is(err, ErrProtocol) {
 				t.Errorf("one more report: got %v, want ErrProtocol", err)
 			}
-			for range c.room {
+			for range c.capacity {
 				if _, ok := r.nextReport(); !ok {
 					t.Fatal("nextReport() = false before all reports were read, want true")
 				}
@@ -122,15 +122,14 @@ func TestRecordHoldsFailureReason(t *testing.T) {
 	}
 }
 
-// TestRecordHoldsStepsCompletedBeforeFailure checks RankState.Completed, which makes other
-// ranks continue to wait for messages in transit.
+// Because of RankState.Completed, other ranks wait for messages in transit.
 func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 	r := rankRecord{}
 	for _, m := range []message{
-		post(trackControl, 1), post(value("a"), 1),
+		post(trackControl, 1), post(valueTrack("a"), 1),
 		{kind: kindComplete, track: trackControl, step: 1},
-		{kind: kindComplete, track: value("a"), step: 1},
-		{kind: kindComplete, track: value("unknown"), step: 9},
+		{kind: kindComplete, track: valueTrack("a"), step: 1},
+		{kind: kindComplete, track: valueTrack("unknown"), step: 9},
 		{kind: kindFail, step: 1, payload: anyStatus()},
 	} {
 		if err := r.applyMessage(m, time.Now()); err != nil {
@@ -138,7 +137,7 @@ func TestRecordHoldsStepsCompletedBeforeFailure(t *testing.T) {
 		}
 	}
 	for track, want := range map[track]bool{
-		trackControl: true, trackCompare: false, value("a"): true, value("b"): false,
+		trackControl: true, trackCompare: false, valueTrack("a"): true, valueTrack("b"): false,
 	} {
 		if got := r.state(&waitState{track: track, step: 1}, time.Now()).Completed; got != want {
 			t.Errorf("track %q: Completed = %v, want %v", track, got, want)

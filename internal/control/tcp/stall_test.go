@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// In TestStallDetector, each step is a tick. It holds the time since the previous tick, and
-// whether messages may be stale after the tick.
+// Each step is a tick. It holds the time since the previous tick, and whether messages may be stale
+// after the tick.
 func TestStallDetector(t *testing.T) {
-	const on, stop = statusInterval, 5 * statusInterval
+	const onTime, late = statusInterval, 5 * statusInterval
 	type step struct {
 		after time.Duration
 		stale bool
 	}
 	for name, steps := range map[string][]step{
-		"a running process is never stale": {{on, false}, {on, false}, {stallThreshold, false}},
+		"a running process is never stale": {{onTime, false}, {onTime, false}, {stallThreshold, false}},
 		"a stopped process catches up for three ticks": {
-			{on, false}, {stop, true}, {on, true}, {on, true}, {on, false}, {on, false},
+			{onTime, false}, {late, true}, {onTime, true}, {onTime, true}, {onTime, false}, {onTime, false},
 		},
 		"a process stopped repeatedly has caught up at every fourth tick": {
-			{stop, true},
-			{stop, true},
-			{stop, true},
-			{stop, false},
-			{stop, true},
-			{stop, true},
-			{stop, true},
-			{stop, false},
+			{late, true},
+			{late, true},
+			{late, true},
+			{late, false},
+			{late, true},
+			{late, true},
+			{late, true},
+			{late, false},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
