@@ -7,33 +7,31 @@ import (
 	"fmt"
 )
 
-// Token is a secret that all ranks (processes) of one world share.
+// Token is a secret that all ranks of a job share.
 type Token [sha256.Size]byte
 
-// Key identifies a file that a process has exported.
+// Key identifies an exported file.
 type Key struct {
 	Namespace uint64 // separates groups and pools; see NamespaceOf
 	Number    uint32
 }
 
-// NamespaceOf returns the namespace of the group or pool with the given name.
+// NamespaceOf returns the namespace of a group or pool.
 func NamespaceOf(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// ErrProtocol means that the peer violated the protocol of this package.
 var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 
-// ErrUnknownKey means that the peer has not exported a file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
-// ErrRefused means that the peer rejected this process's token, belongs to another user, or is not
-// the expected process.
+// ErrRefused means that the peer rejected this process's token, belongs to another user, or is an
+// unexpected process.
 var ErrRefused = errors.New("hand-off refused")
 
 const (
-	protocolID    = 0x31304d53 // the bytes "SM01"; "01" is the version of the protocol
+	protocolID    = 0x31304d53 // "SM" and the version "01"
 	requestBytes  = 4 + len(Token{}) + 12
 	responseBytes = 4 + 4
 
@@ -77,7 +75,7 @@ func decodeResponse(b []byte) error {
 	case statusUnknown:
 		return ErrUnknownKey
 	case statusRefused:
-		return fmt.Errorf("the peer belongs to another world: %w", ErrRefused)
+		return fmt.Errorf("the peer belongs to another job: %w", ErrRefused)
 	default:
 		return fmt.Errorf("the response has the unknown status %d: %w", status, ErrProtocol)
 	}

@@ -22,8 +22,8 @@ func TestRequestRoundTrip(t *testing.T) {
 	})
 }
 
-func TestDecodeResponseMapsStatusToError(t *testing.T) {
-	for row, c := range map[string]struct {
+func TestDecodeResponseReturnsErrorForStatus(t *testing.T) {
+	for name, c := range map[string]struct {
 		frame []byte
 		want  error
 	}{
@@ -37,7 +37,7 @@ func TestDecodeResponseMapsStatusToError(t *testing.T) {
 		"no frame":                 {nil, ErrProtocol},
 	} {
 		if err := decodeResponse(c.frame); !errors.Is(err, c.want) {
-			t.Errorf("%s: got error %v, want %v", row, err, c.want)
+			t.Errorf("%s: got error %v, want %v", name, err, c.want)
 		}
 	}
 }

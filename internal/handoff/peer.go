@@ -15,23 +15,21 @@ import (
 
 // Peer is a connection to another process's Server. It is safe for concurrent use.
 //
-// If a request fails or gets no response before its deadline, the Peer closes the connection, so
-// that a late response cannot be mistaken for the response to the next request. The next request
-// reconnects.
+// If a request fails or gets no response before its deadline, the Peer closes the connection: a
+// late response must not be taken for that to the next request, which reconnects.
 type Peer struct {
 	address string
 	token   Token
 	pid     int
 	pidfd   *os.File // see Watch
 
-	requestMu sync.Mutex // held during a request
+	requestMu sync.Mutex // held during requests
 
 	mu     sync.Mutex
 	conn   *net.UnixConn // nil while disconnected; guarded by mu
 	closed bool          // guarded by mu
 }
 
-// Dial connects to a Server run by the same user.
 func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	conn, pid, err := dial(ctx, address)
 	if err != nil {
@@ -46,7 +44,7 @@ func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	return &Peer{address: address, token: token, pid: pid, pidfd: pidfd, conn: conn}, nil
 }
 
-// dial opens a connection to a process of the same user, and returns the process's ID.
+// dial connects to a process of the same user and returns its ID.
 func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", address)
 	if err != nil {
@@ -65,13 +63,12 @@ func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	return conn, peer.PID, nil
 }
 
-// PID returns the ID of the peer's process.
 func (p *Peer) PID() int { return p.pid }
 
 // Watch returns a descriptor that becomes readable when the process exits. Only Close closes it.
 func (p *Peer) Watch() *os.File { return p.pidfd }
 
-// Fetch returns the file that the peer has exported under the key. The caller must close the file.
+// Fetch returns the file that the peer has exported under key. The caller must close it.
 func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	p.requestMu.Lock()
 	defer p.requestMu.Unlock()
@@ -88,8 +85,7 @@ func (p *Peer) Fetch(ctx context.Context, key Key) (*os.File, error) {
 	return p.checkResponse(f, response)
 }
 
-// connect returns the current connection, or reconnects to the same process. The caller must
-// hold p.requestMu.
+// connect reconnects to the same process if necessary. The caller must hold p.requestMu.
 func (p *Peer) connect(ctx context.Context) (*net.UnixConn, error) {
 	p.mu.Lock()
 	conn, closed := p.conn, p.closed
@@ -129,9 +125,8 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// requestFile sends a request, reads the response, and returns the file in the response, or nil. If
-// ctx ends, requestFile returns the error of ctx, even if the connection reaches its deadline
-// first.
+// requestFile returns the file in the response, or nil. If ctx ends, it returns the error of ctx,
+// even if the connection reaches its deadline first.
 func requestFile(
 	ctx context.Context, conn *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -144,7 +139,7 @@ func requestFile(
 			err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 		}
 	}()
-	// SetDeadline can fail only on a closed connection, which needs no deadline.
+	// SetDeadline fails only on a closed connection, which needs no deadline.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := conn.Write(request); err != nil {
@@ -153,8 +148,7 @@ func requestFile(
 	return sys.ReceiveFile(conn, response)
 }
 
-// checkResponse returns f if the response reports success. Otherwise it closes f and returns an
-// error.
+// checkResponse returns f after a success. Otherwise it closes f.
 func (p *Peer) checkResponse(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {
@@ -169,7 +163,7 @@ func (p *Peer) checkResponse(f *os.File, response []byte) (*os.File, error) {
 	return nil, fmt.Errorf("getting shared memory from process %d: %w", p.pid, err)
 }
 
-// Close closes the connection and makes a pending request fail.
+// Close makes a pending request fail.
 func (p *Peer) Close() error {
 	p.mu.Lock()
 	p.closed = true

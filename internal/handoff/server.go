@@ -15,10 +15,9 @@ import (
 	"symmem/internal/sys"
 )
 
-// requestTimeout limits the time from the first byte of a request to the last byte of its response.
+// requestTimeout runs from the first byte of a request to the last byte of its response.
 const requestTimeout = 10 * time.Second
 
-// acceptRetryPause is the pause after a failed attempt to accept a connection.
 const acceptRetryPause = 10 * time.Millisecond
 
 // Server sends exported files to other processes. It is safe for concurrent use.
@@ -28,12 +27,11 @@ type Server struct {
 	goroutines sync.WaitGroup
 
 	mu          sync.Mutex
-	exports     map[Key]*os.File       // guarded by mu; callers of Export close the files
+	exports     map[Key]*os.File       // guarded by mu; closed by callers of Export
 	connections map[*net.UnixConn]bool // guarded by mu
 	closed      bool                   // guarded by mu
 }
 
-// Listen starts a server on a new abstract socket.
 func Listen(token Token) (*Server, error) {
 	var name [16]byte
 	rand.Read(name[:])
@@ -51,18 +49,16 @@ func Listen(token Token) (*Server, error) {
 	return s, nil
 }
 
-// Address returns the address that peers pass to Dial.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
-// Export offers a file under a key until Withdraw is called. The caller must keep the file open
-// until then.
+// Export offers a file until Withdraw. The caller must keep it open until then.
 func (s *Server) Export(key Key, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.exports[key] = f
 }
 
-// Withdraw ends the export of the file under a key. Peers that have fetched the file keep it.
+// Withdraw ends an export. Peers that have fetched the file keep it.
 func (s *Server) Withdraw(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +85,7 @@ func (s *Server) acceptConnections() {
 			return
 		}
 		if err != nil {
-			// The error is temporary: either no descriptor is free or the client has disconnected.
+			// Temporary: no descriptor is free, or the client has disconnected.
 			time.Sleep(acceptRetryPause)
 			continue
 		}
@@ -116,8 +112,7 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 	defer s.removeConnection(conn)
 	request := make([]byte, requestBytes)
 	for {
-		// Between requests there is no deadline, because a peer may keep its connection open for
-		// hours.
+		// A peer may keep its connection open for hours between requests.
 		conn.SetReadDeadline(time.Time{})
 		if _, err := io.ReadFull(conn, request[:1]); err != nil {
 			return
@@ -142,8 +137,8 @@ func (s *Server) sendResponse(conn *net.UnixConn, request []byte) bool {
 		_ = sys.SendFile(conn, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// Hold the lock while sending, so that the kernel refers to the file when Withdraw returns and
-	// its caller closes the file.
+	// Hold the lock while sending: the kernel must have its own reference to the file when Withdraw
+	// returns and its caller closes the file.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

@@ -20,19 +20,19 @@ const (
 // Empty is the digest of a history without events.
 const Empty uint64 = keyDigest
 
-// fold lets every input bit affect every output bit, through the carries of a product.
+// In fold, every input bit affects every output bit, through the carries of a product.
 func fold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
-// Mix absorbs two words into a digest of other data that ranks compare.
+// Mix returns the digest after two more words of other data that ranks compare.
 func Mix(digest, a, b uint64) uint64 {
 	return fold(digest^fold(a^keyPlace, b^keyOffset), keyDigest)
 }
 
-// digestAfter returns the digest after e. Only extendDigest depends on the previous digest, so each
-// event adds the latency of only one multiplication.
+// Only extendDigest depends on the previous digest, so an event adds the latency of only one
+// multiplication.
 func digestAfter(digest uint64, e *event.Event) uint64 {
 	return extendDigest(digest, mixPlace(event.PackStreamSegment(e.Stream, e.Segment), e.Offset),
 		mixSizes(e.Size, e.Requested, e.Kind))
@@ -51,8 +51,8 @@ func mixSizes(size, requested int64, kind event.Kind) uint64 {
 	return fold(uint64(size)^keySize, request^keyRequest)
 }
 
-// RequestDigest returns a digest of an event's request without its place, which an earlier
-// difference may have moved.
+// RequestDigest returns a digest (hash) of an event without its place, which an earlier difference
+// may have moved.
 func RequestDigest(e event.Event) uint64 {
 	e.Segment, e.Offset = 0, 0
 	return digestAfter(Empty, &e)

@@ -1,14 +1,11 @@
-// Package ledger records the sequence of placement events in a pool, together with a rolling
-// digest.
+// Package ledger records the placement events of a pool, with a rolling digest (hash). Two ranks
+// have placed everything identically if and only if their ledgers hold the same events. Different
+// histories have the same 64-bit digest with a probability of about 2^-64, but the digest does not
+// protect against attackers.
 //
-// A [Ledger] absorbs an [event.Event] for each decision that places a block or a segment. Two ranks
-// have placed everything the same way if and only if their ledgers hold the same events, which a
-// 64-bit digest shows. Histories that differ by mistake have the same digest with a probability of
-// about 2^-64. The digest does not protect against attackers.
+// A ledger keeps its last events in a ring. Of older events, it keeps only digests at checkpoints,
+// whose stride doubles when their table is full. Strides are powers of two, so ranks at different
+// positions have checkpoints in common.
 //
-// A ledger keeps its last events exactly, in a ring. Of the older history, it keeps only the
-// digests at checkpoints. When the table of checkpoints is full, their stride doubles. Strides are
-// powers of two, so that ranks at different positions have checkpoints in common.
-//
-// Nothing in this package is safe for concurrent use.
+// No type of this package is safe for concurrent use.
 package ledger

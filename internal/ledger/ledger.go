@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// DefaultKept is the default number of events that a ledger keeps, in 3 MiB.
+	// DefaultKept is the default number of kept events, in 3 MiB.
 	DefaultKept = 1 << 16
 
-	// maintenanceInterval is the number of events between calls of maintain, the minimum length of
-	// Ledger.entries, and the initial stride.
+	// maintenanceInterval is the number of events between calls of maintain, the initial stride,
+	// and the minimum length of Ledger.entries.
 	maintenanceInterval = 64
 
-	// maxCheckpoints limits the checkpoints, which are digests of older events, to 8 KiB.
+	// maxCheckpoints limits the digests of older events to 8 KiB.
 	maxCheckpoints = 1024
 )
 
 // Ledger is the history of one pool, a sequence of events that are numbered by their positions. A
-// digest covers all events before a position. A Ledger keeps the following data:
+// digest covers all events before a position. A Ledger keeps:
 //
 //	positions in [Floor, Position]   event and digest
 //	multiples of Stride below Floor  digest
@@ -28,27 +28,26 @@ const (
 type Ledger struct {
 	position        uint64
 	digest          uint64
-	restartPosition uint64 // position of the latest Restart; earlier events are unknown
-	// entries stores the event at position p at index p%len(entries). The length, a power of two,
-	// doubles until it reaches maxEntries.
+	restartPosition uint64 // of the latest Restart; earlier events are unknown
+	// The event at position p is at index p%len(entries). The length, a power of two, doubles until
+	// it reaches maxEntries.
 	entries    []entry
 	maxEntries uint64
 
 	stride      uint64   // power of two
-	checkpoints []uint64 // digests at the multiples of stride
+	checkpoints []uint64 // digests at multiples of stride
 
 	agreedPosition uint64
 	agreedDigest   uint64
 }
 
-// entry stores an event and the digest of all events before it.
 type entry struct {
 	event.Placement
 	digestBefore uint64
 }
 
-// New returns an empty ledger that keeps the latest maxEntries events. maxEntries is rounded up to
-// a power of two; 0 selects DefaultKept.
+// New returns an empty ledger that keeps the latest maxEntries events, rounded up to a power of
+// two. 0 selects DefaultKept.
 func New(maxEntries int) *Ledger {
 	if maxEntries <= 0 {
 		maxEntries = DefaultKept
@@ -63,13 +62,13 @@ func New(maxEntries int) *Ledger {
 }
 
 // Append appends the fields of e that ranks compare, and returns the event's position. site is an
-// index in a [Sites] table. Append allocates memory only until the ledger keeps maxEntries events.
+// index in a [Sites] table. Append allocates memory until the ledger keeps maxEntries events.
 func (l *Ledger) Append(e *event.Event, site uint32) uint64 {
 	p := event.PackPlacement(e, site)
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
 }
 
-// AppendWithoutSite is like Append without a call site. Its arguments fit into registers.
+// AppendWithoutSite is like Append without a site. Its arguments fit into registers.
 func (l *Ledger) AppendWithoutSite(
 	kind event.Kind, stream uint32, segment int32, offset, size, requested int64,
 ) uint64 {
@@ -94,9 +93,8 @@ func (l *Ledger) append(
 	return p
 }
 
-// maintain grows entries if the slice is full, and adds a checkpoint if the position is a multiple
-// of stride. Both happen only at multiples of maintenanceInterval, because lengths of entries and
-// strides are multiples of it.
+// maintain grows entries if necessary, and adds a checkpoint at a multiple of stride. Lengths of
+// entries and strides are multiples of maintenanceInterval.
 func (l *Ledger) maintain() {
 	if n := uint64(len(l.entries)); l.position-l.restartPosition == n && n < l.maxEntries {
 		newEntries := make([]entry, max(2*n, maintenanceInterval))
@@ -123,10 +121,10 @@ func (l *Ledger) dropEverySecondCheckpoint() {
 	l.stride *= 2
 }
 
-// Position returns the number of events in the history.
+// Position returns the number of events.
 func (l *Ledger) Position() uint64 { return l.position }
 
-// Floor returns the first position whose event is still kept.
+// Floor returns the first position with a kept event.
 func (l *Ledger) Floor() uint64 {
 	return max(l.restartPosition, l.position-min(l.position, uint64(len(l.entries))))
 }
@@ -134,10 +132,9 @@ func (l *Ledger) Floor() uint64 {
 // NextStart returns the smallest position at which a restarted history may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.maxEntries + 1) * l.maxEntries }
 
-// Restart replaces the history with one that all ranks have agreed on, of which only the length and
-// the digest are known. position is the NextStart of the rank with the longest history. Ranks reach
-// this position only by restarting, so comparing a restarted history with another one finds no
-// difference.
+// Restart replaces the history with one that all ranks agree on, of which only length and digest
+// are known. position is the NextStart of the rank with the longest history. Ranks reach it only by
+// restarting, so a restarted history cannot differ from another one.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.restartPosition = position, digest, position
 	l.agreedPosition, l.agreedDigest = position, digest
@@ -145,7 +142,7 @@ func (l *Ledger) Restart(position, digest uint64) {
 	l.stride, l.checkpoints = 1<<bits.Len64(position-1), []uint64{Empty}
 }
 
-// DigestAt returns the digest of the first position events, if it is still known.
+// DigestAt returns the digest of the first position events, if it is known.
 func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	switch {
 	case position > l.position:
@@ -162,7 +159,7 @@ func (l *Ledger) DigestAt(position uint64) (uint64, bool) {
 	return 0, false
 }
 
-// EventAt returns the event at position without its call site, if it is still kept.
+// EventAt returns the event at position, if it is kept, without its call site.
 func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	if position >= l.position || position < l.Floor() {
 		return event.Event{}, false
@@ -171,8 +168,8 @@ func (l *Ledger) EventAt(position uint64) (e event.Event, known bool) {
 	return e, true
 }
 
-// Load stores the event at position in e and returns the index of its call site. position must be
-// between Floor and Position-1. Other fields of e stay unchanged.
+// Load stores an event in e and returns the index of its call site. position must be between Floor
+// and Position-1. Other fields of e stay unchanged.
 func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	p := l.At(position)
 	e.Number = position
@@ -180,15 +177,14 @@ func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	return p.Site()
 }
 
-// At returns the packed event at position, which must be between Floor and Position-1. The result
-// is valid until the next call of Append or AppendWithoutSite.
+// At returns the packed event at position, which must be between Floor and Position-1. It is valid
+// until the next Append or AppendWithoutSite.
 func (l *Ledger) At(position uint64) *event.Placement {
 	return &l.entries[position&uint64(len(l.entries)-1)].Placement
 }
 
-// Agree records that all ranks have the same events before position. digest is the digest of these
-// events. If this ledger is known to have a different digest, Agree returns false. The agreed
-// position never decreases.
+// Agree records that all ranks have the same events before position, with this digest. It returns
+// false if this ledger has a different digest. The agreed position never decreases.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false
@@ -202,7 +198,7 @@ func (l *Ledger) Agree(position, digest uint64) bool {
 	return true
 }
 
-// Snapshot is the state of a ledger that ranks compare.
+// Snapshot is a ledger's state for comparisons.
 type Snapshot struct {
 	Position, Digest uint64
 	// Agreed and AgreedDigest are set by [Ledger.Agree].
@@ -211,7 +207,6 @@ type Snapshot struct {
 	Floor, Stride uint64
 }
 
-// Snapshot returns the current state of l.
 func (l *Ledger) Snapshot() Snapshot {
 	return Snapshot{
 		Position: l.position, Digest: l.digest,

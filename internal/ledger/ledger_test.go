@@ -8,7 +8,7 @@ import (
 	"symmem/event"
 )
 
-// lastKind is the greatest kind of event that histories contain.
+// lastKind is the greatest event.Kind.
 const lastKind = int(event.KindNote)
 
 func drawEvent(t *rapid.T) event.Event {
@@ -124,7 +124,7 @@ func TestSmallHistoryHasSmallRing(t *testing.T) {
 	}
 }
 
-func TestAbsorbDoesNotAllocateOnceRingIsFull(t *testing.T) {
+func TestAppendDoesNotAllocateOnceRingIsFull(t *testing.T) {
 	l := New(1024)
 	for range maxCheckpoints * maintenanceInterval * 2 {
 		l.Append(&event.Event{Kind: event.KindAlloc}, 0)
@@ -160,10 +160,10 @@ func TestDigestAndTextCoverEveryFieldExceptSite(t *testing.T) {
 			if e.String() == o.String() {
 				t.Errorf("%s is not in the text %q", name, e)
 			}
-			placed := name == "segment" || name == "offset"
-			if same := RequestDigest(e) == RequestDigest(o); same != placed ||
-				e.SameRequest(&o) != placed {
-				t.Errorf("%s: same request digest %v, want %v", name, same, placed)
+			isPlaceField := name == "segment" || name == "offset"
+			if same := RequestDigest(e) == RequestDigest(o); same != isPlaceField ||
+				e.SameRequest(&o) != isPlaceField {
+				t.Errorf("%s: same request digest %v, want %v", name, same, isPlaceField)
 			}
 		}
 		o := e
@@ -186,10 +186,9 @@ func TestDigestDependsOnOrder(t *testing.T) {
 	})
 }
 
-// TestDigestsSpread absorbs events that differ as little as those of a real pool. It counts
-// collisions in the low and in the high 32 bits of the digests. 2^17 digests form 2^33 pairs,
-// so about 2 collisions are expected in each half. More than 20 would indicate a defect.
-func TestDigestsSpread(t *testing.T) {
+// The events differ as little as those of a real pool. 2^17 digests form 2^33 pairs, so about 2
+// collisions are expected in the low and in the high 32 bits. More than 20 would indicate a defect.
+func TestDigestsHaveFewCollisions(t *testing.T) {
 	low, high := map[uint32]bool{}, map[uint32]bool{}
 	const n = 1 << 17
 	for i := range int64(n) {
@@ -203,7 +202,7 @@ func TestDigestsSpread(t *testing.T) {
 	}
 }
 
-func BenchmarkAbsorb(b *testing.B) {
+func BenchmarkAppend(b *testing.B) {
 	for name, maxEntries := range map[string]int{"kept=64Ki": DefaultKept, "kept=1Ki": 1024} {
 		b.Run(name, func(b *testing.B) {
 			l := New(maxEntries)

@@ -2,39 +2,37 @@ package ledger
 
 import "symmem/event"
 
-// MaxSites bounds a [Sites] table, because callers may pass any number of names.
+// MaxSites bounds a [Sites] table: callers may pass any number of names.
 const MaxSites = 1 << 16
 
-// Sites numbers the call sites of events. Index 0 is the unknown site. The owner must guard a Sites
-// with a lock.
+// Sites numbers call sites. Index 0 is the unknown site. It is not safe for concurrent use.
 type Sites struct {
 	names  []string          // names[i-1] belongs to index i
-	byName map[string]uint32 // program counters of the same line share an index
+	byName map[string]uint32 // one index per source line
 	byPC   map[uintptr]uint32
 }
 
-// NewSites returns an empty table.
 func NewSites() *Sites {
 	return &Sites{byName: make(map[string]uint32), byPC: make(map[uintptr]uint32)}
 }
 
-// Index returns the index of an interned program counter. It does not allocate.
+// Index returns the index of a known program counter. It does not allocate.
 func (s *Sites) Index(pc uintptr) (uint32, bool) {
 	i, ok := s.byPC[pc]
 	return i, ok
 }
 
-// Intern records that pc is at site, which has the form file:line, and returns the site's index. It
-// returns 0 if the table is full. A pc of 0 stands for a frame outside of Go.
+// Intern records that pc is at site (file:line) and returns the site's index, or 0 if the table is
+// full. A pc of 0 stands for a frame outside of Go.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
-	i := s.name(event.CleanSite(site))
+	i := s.indexOfName(event.CleanSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {
 		s.byPC[pc] = i
 	}
 	return i
 }
 
-func (s *Sites) name(site string) uint32 {
+func (s *Sites) indexOfName(site string) uint32 {
 	if site == "" {
 		return 0
 	}
@@ -50,7 +48,7 @@ func (s *Sites) name(site string) uint32 {
 	return i
 }
 
-// At returns the site with the given index, or "" if there is none.
+// At returns the site with the given index, or "".
 func (s *Sites) At(index uint32) string {
 	if index == 0 || int(index) > len(s.names) {
 		return ""
