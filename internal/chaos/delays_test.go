@@ -8,21 +8,19 @@ import (
 	"time"
 )
 
-// starvation measures how long the threads of this process were ready to run but had to wait for
-// a processor. On a busy machine, such waits delay a rank's reaction to a fault.
+// starvation measures how long this process's threads wait for a processor although they are ready
+// to run. On a busy machine, this delays a rank's reaction to a fault.
 type starvation struct {
 	mu      sync.Mutex
 	samples []waitSample // guarded by mu
 }
 
-// waitSample holds the total time that the threads of a process had spent waiting for a
-// processor by the time At, which is in nanoseconds since 1970.
+// waitSample holds the total waiting time by the time At, in nanoseconds since 1970.
 type waitSample struct {
 	At   int64
 	Time time.Duration
 }
 
-// A sample is taken every sampleInterval, and the last maxSamples samples are kept.
 const (
 	sampleInterval = 50 * time.Millisecond
 	maxSamples     = 400
@@ -54,16 +52,15 @@ func (s *starvation) sample() {
 	s.samples = s.samples[max(0, len(s.samples)-maxSamples):]
 }
 
-// all takes another sample and returns all samples.
-func (s *starvation) all() []waitSample {
+// sampleAll takes another sample and returns all.
+func (s *starvation) sampleAll() []waitSample {
 	s.sample()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]waitSample(nil), s.samples...)
 }
 
-// starvedSince returns the total time that the threads of a process have spent waiting for a
-// processor since begin.
+// starvedSince returns the total waiting time since begin.
 func starvedSince(samples []waitSample, begin time.Time) time.Duration {
 	if len(samples) == 0 {
 		return 0

@@ -37,14 +37,14 @@ func newGenerator(d *rand.Rand, l layout) *generator {
 // buffer adds a buffer that exists before the first op and returns its index.
 func (g *generator) buffer(bytes int, foreign bool) int {
 	index := len(g.p.buffers)
-	g.p.buffers = append(g.p.buffers, buffer{bytes: bytes, foreign: foreign})
+	g.p.buffers = append(g.p.buffers, buffer{bytes: bytes, isForeign: foreign})
 	g.lastWrite, g.lastRead = append(g.lastWrite, access{}), append(g.lastRead, [maxStreams]int{})
 	g.live = append(g.live, index)
 	return index
 }
 
 func (g *generator) alloc(bytes int) {
-	index, s := g.buffer(bytes, false), g.IntN(streams)
+	index, s := g.buffer(bytes, false), g.IntN(streamCount)
 	g.p.buffers[index].allocatedByOp = true
 	g.add(op{kind: allocOp, stream: s, recvStream: s, recv: index})
 	g.lastWrite[index] = access{s, g.counts[s]}
@@ -58,7 +58,7 @@ func (g *generator) free() {
 
 func (g *generator) drawWork() op {
 	o := op{
-		kind: opKind(g.IntN(dense + 1)), send: g.live[g.IntN(len(g.live))],
+		kind: opKind(g.IntN(equalPartsOpCount + 1)), send: g.live[g.IntN(len(g.live))],
 		reduce: []symmem.ReduceOp{symmem.Sum, symmem.Sum, symmem.Min, symmem.Max}[g.IntN(4)],
 		group:  g.groups[g.IntN(len(g.groups))],
 	}
@@ -74,7 +74,7 @@ func (g *generator) drawWork() op {
 	switch o.kind {
 	case allGather, reduceScatter, allToAll:
 		o.count /= size
-	case dense:
+	case equalPartsOpCount:
 		o.kind = copyOp
 		return o
 	default:
@@ -84,26 +84,28 @@ func (g *generator) drawWork() op {
 }
 
 func (g *generator) drawGraph(capturedByOp bool) {
-	drawn := graph{stream: g.IntN(streams), capturedByOp: capturedByOp, body: make([]op, 1+g.IntN(3))}
+	drawn := graph{
+		stream: g.IntN(streamCount), capturedByOp: capturedByOp, body: make([]op, 1+g.IntN(3)),
+	}
 	for i := range drawn.body {
 		drawn.body[i] = g.drawWork()
 	}
 	g.p.graphs = append(g.p.graphs, drawn)
 	if capturedByOp {
 		s := drawn.stream
-		g.add(op{kind: captureGraph, stream: s, recvStream: s, graph: len(g.p.graphs) - 1})
+		g.add(op{kind: captureOp, stream: s, recvStream: s, graph: len(g.p.graphs) - 1})
 	}
 }
 
 // drawOp adds a collective, a copy or a graph launch, and often an event after it.
 func (g *generator) drawOp() {
-	o := op{kind: launchGraph}
+	o := op{kind: launchOp}
 	if len(g.p.graphs) > 0 && g.IntN(5) == 0 {
 		o.graph = g.IntN(len(g.p.graphs))
 	} else {
 		o = g.drawWork()
 	}
-	o.stream = g.IntN(streams)
+	o.stream = g.IntN(streamCount)
 	o.recvStream = o.stream
 	g.addOrdered(o)
 	if g.IntN(3) == 0 {
@@ -155,7 +157,7 @@ func (g *generator) waitFor(stream int, previous access) {
 	if event < 0 {
 		event = g.record(previous.stream)
 	}
-	g.add(op{kind: wait, stream: stream, recvStream: stream, event: event})
+	g.add(op{kind: waitOp, stream: stream, recvStream: stream, event: event})
 	for t, index := range g.marks[event] {
 		g.seen[stream][t] = max(g.seen[stream][t], index)
 	}
@@ -163,7 +165,7 @@ func (g *generator) waitFor(stream int, previous access) {
 
 func (g *generator) record(stream int) int {
 	g.marks = append(g.marks, g.seen[stream])
-	g.add(op{kind: record, stream: stream, recvStream: stream, event: g.p.events})
+	g.add(op{kind: recordOp, stream: stream, recvStream: stream, event: g.p.events})
 	g.p.events++
 	return g.p.events - 1
 }
@@ -174,13 +176,13 @@ func (g *generator) shuffle() {
 	for r := range g.p.ranks {
 		order := []int{}
 		for i := range g.p.ops {
-			if g.p.member(r, &g.p.ops[i]) {
+			if g.p.isMember(r, &g.p.ops[i]) {
 				order = append(order, i)
 			}
 		}
 		for i := 1; i < len(order); i++ {
 			a, b := &g.p.ops[order[i-1]], &g.p.ops[order[i]]
-			if g.IntN(3) == 0 && a.streamOf(r) != b.streamOf(r) && !a.before(b, g.p.unordered) {
+			if g.IntN(3) == 0 && a.streamOf(r) != b.streamOf(r) && !a.before(b, g.p.isUnordered) {
 				order[i-1], order[i] = order[i], order[i-1]
 			}
 		}
@@ -193,11 +195,11 @@ func (g *generator) shuffle() {
 // their order unless unordered is set. Two messages must keep their order if they have the same
 // group, tag, sender and receiver.
 func (o *op) before(next *op, unordered bool) bool {
-	if !o.kind.call() || !next.kind.call() {
+	if !o.kind.isCall() || !next.kind.isCall() {
 		return true
 	}
-	if o.kind.collective() || next.kind.collective() {
-		return o.kind.collective() && next.kind.collective() || !unordered
+	if o.kind.isCollective() || next.kind.isCollective() {
+		return o.kind.isCollective() && next.kind.isCollective() || !unordered
 	}
 	a, b := o.message, next.message
 	return o.group == next.group && a.tag == b.tag && a.dst == b.dst && (a.src == b.src || a.anySource)
@@ -210,7 +212,7 @@ type parts struct {
 	// elements.
 	sendOffsets, recvOffsets [][]int64
 	// wide selects elements of 8 bytes instead of 1.
-	wide bool
+	isInt64 bool
 }
 
 const maxPairBytes = 64 << 20
@@ -218,7 +220,7 @@ const maxPairBytes = 64 << 20
 // drawParts draws the parts of an AllToAllV among the given number of ranks. Often all parts of
 // a rank have the same length.
 func drawParts(d *rand.Rand, ranks int, large bool) *parts {
-	x := &parts{wide: d.IntN(2) == 0}
+	x := &parts{isInt64: d.IntN(2) == 0}
 	limit := []int64{1, 20, 1000, 1000, 60_000}[d.IntN(5)]
 	equal := d.IntN(3) // lengths are the same with a probability of equal/3
 	for range ranks {
@@ -275,7 +277,7 @@ func drawOffsets(d *rand.Rand, counts []int64) []int64 {
 }
 
 func (p *parts) bytes() int64 {
-	if p.wide {
+	if p.isInt64 {
 		return 8
 	}
 	return 1

@@ -13,7 +13,7 @@ import (
 
 func skipSlow(t *testing.T) {
 	t.Helper()
-	if raceDetector && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
+	if isRaceDetectorOn && os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {
 		t.Skip(fmt.Errorf("the software GPU takes minutes under the race detector: %w",
 			symmem.ErrUnsupported))
 	}

@@ -10,12 +10,12 @@ import (
 )
 
 var graphs = kind{
-	perWorld: 5, limit: 5 * time.Minute,
-	world: func(t *task) (int, symmem.Options) {
+	programsPerWorld: 5, timeLimit: 5 * time.Minute,
+	drawWorld: func(t *task) (int, symmem.Options) {
 		return t.graphsRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: time.Minute}
 	},
-	open: openPlayer((*task).graphs),
-	show: func(t *task, number int) fmt.Stringer {
+	openPerformer: openPlayer((*task).graphs),
+	describe: func(t *task, number int) fmt.Stringer {
 		p, _ := t.graphs(number)
 		return p
 	},
@@ -23,8 +23,8 @@ var graphs = kind{
 
 func (t *task) graphsRanks() int { return 2 + t.worldDraws().IntN(3) }
 
-// graphs draws a program of tallies (sums in place), without events that order them. The first
-// libraryStreams streams belong to another library.
+// graphs draws a program of tallies (sums in place) without events that order them. The first
+// libraryStreamCount streams belong to another library.
 func (t *task) graphs(number int) (*program, mistake) {
 	d := newDraws(t.Seed, number)
 	g := newGenerator(d, newLayout(t.graphsRanks()))
@@ -33,39 +33,40 @@ func (t *task) graphs(number int) (*program, mistake) {
 	equal := d.IntN(2) == 0
 	var counts []int
 	for i := range 1 + d.IntN(4) {
-		// Draw the length from a log-uniform distribution.
 		count := int(max(1, d.Int64N(1+(t.MaxBytes/4)>>d.IntN(14))))
 		foreign := d.IntN(2) == 0
 		if equal && i > 0 {
-			count, foreign = counts[0], g.p.buffers[0].foreign
+			count, foreign = counts[0], g.p.buffers[0].isForeign
 		}
 		counts = append(counts, count)
 		g.buffer(4*count*g.p.ranks, foreign)
-		g.tally(libraryStreams, i)
-		g.add(op{kind: syncOp, stream: libraryStreams, recvStream: libraryStreams})
+		g.tally(libraryStreamCount, i)
+		g.add(op{kind: syncOp, stream: libraryStreamCount, recvStream: libraryStreamCount})
 	}
 	for i := range 2 + d.IntN(3) {
-		drawn := graph{stream: libraryStreams, capturedByOp: true, branches: 1 + d.IntN(libraryStreams)}
+		drawn := graph{
+			stream: libraryStreamCount, capturedByOp: true, branches: 1 + d.IntN(libraryStreamCount),
+		}
 		if d.IntN(4) == 0 {
 			drawn.branches = 0
 		}
 		for range 1 + d.IntN(6) {
 			buffer := d.IntN(len(counts))
 			drawn.body = append(drawn.body, op{
-				kind: tally, stream: d.IntN(max(1, drawn.branches)), send: buffer, recv: buffer,
+				kind: tallyOp, stream: d.IntN(max(1, drawn.branches)), send: buffer, recv: buffer,
 			})
 		}
 		g.p.graphs = append(g.p.graphs, drawn)
-		g.add(op{kind: captureGraph, graph: i})
+		g.add(op{kind: captureOp, graph: i})
 	}
 	for range 10 + d.IntN(40) {
 		if d.IntN(3) == 0 {
 			g.tally(d.IntN(maxStreams), d.IntN(len(counts)))
 			continue
 		}
-		o := op{kind: launchGraph, graph: d.IntN(len(g.p.graphs)), stream: d.IntN(maxStreams)}
+		o := op{kind: launchOp, graph: d.IntN(len(g.p.graphs)), stream: d.IntN(maxStreams)}
 		if g.p.graphs[o.graph].branches > 0 {
-			o.stream %= libraryStreams
+			o.stream %= libraryStreamCount
 		}
 		o.recvStream = o.stream
 		g.add(o)
@@ -74,12 +75,11 @@ func (t *task) graphs(number int) (*program, mistake) {
 }
 
 func (g *generator) tally(stream, buffer int) {
-	g.add(op{kind: tally, stream: stream, recvStream: stream, send: buffer, recv: buffer})
+	g.add(op{kind: tallyOp, stream: stream, recvStream: stream, send: buffer, recv: buffer})
 }
 
-// TestGraphsOnAGPU replays graphs that symmem or another library has captured, and makes other
-// calls in between. All of them run on several streams, without events that order them. Sums have
-// up to 64 MiB on GPUs, and up to 256 KiB on the software GPU.
+// TestGraphsOnAGPU replays graphs that symmem or another library has captured, between other calls
+// on several streams. Sums have up to 64 MiB on GPUs, and up to 256 KiB on the software GPU.
 func TestGraphsOnAGPU(t *testing.T) {
 	base := task{Kind: "graphs", MaxBytes: 64 << 20}
 	if os.Getenv("SYMMEM_TEST_BACKEND") != "nccl" {

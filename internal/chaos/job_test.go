@@ -19,21 +19,19 @@ import (
 	"symmem/internal/rendezvous"
 )
 
-// Environment variables that a rank's process gets: its role, its task as JSON, and the ID of
-// the job.
+// These environment variables hold a rank's role, its task as JSON, and the ID of the job.
 const (
 	roleVariable = "SYMMEM_CHAOS_ROLE"
 	taskVariable = "SYMMEM_CHAOS_TASK"
 	jobVariable  = "SYMMEM_CHAOS_JOB"
 )
 
-// roles maps each role to the main function of its ranks. The function returns an error only if
-// it could not run the task. Failures of symmem that the task found are written to standard
-// output instead.
+// roles maps each role to a rank's main function, which returns an error only if it could not run
+// the task. Failures of symmem are written to standard output.
 var roles = map[string]func(task []byte) error{
 	"page":     pageRankMain,
-	"programs": programsRank,
-	"signals":  signalsRank,
+	"programs": programsRankMain,
+	"signals":  signalsRankMain,
 }
 
 func runRole(role string) int {
@@ -52,18 +50,16 @@ type job struct {
 	role  string
 	ranks int
 	task  any
-	// limit is the time after which the job counts as hung. Its ranks then print the stacks of
-	// their goroutines.
-	limit time.Duration
-	// machines is the number of machines on which the ranks pretend to run, or 0 for the real one.
+	// After timeLimit, the job counts as hung, and its ranks print the stacks of their goroutines.
+	timeLimit time.Duration
+	// machines is the number of pretended machines, or 0 for the real one.
 	machines  int
 	variables []string
-	// onLine is called for each line that ranks write to standard output. Calls do not overlap.
+	// onLine is called for each line of standard output. Calls do not overlap.
 	onLine func(line string)
-	// id identifies the job in its processes' environment and in the name of the store that rank 0
-	// serves.
+	// id identifies the job in its processes' environment and in the name of its store.
 	id string
-	// folder is the directory for the ranks' temporary files, or "" for the default directory.
+	// folder is for the ranks' temporary files; "" means the default.
 	folder string
 }
 
@@ -76,7 +72,7 @@ func (j *job) environment() ([]string, error) {
 	}
 	env := os.Environ()
 	if os.Getenv("GORACE") == "" {
-		// By default, the race detector delays the exit of each process by one second.
+		// By default, the race detector delays each exit by one second.
 		env = append(env, "GORACE=atexit_sleep_ms=10")
 	}
 	env = append(env, j.variables...)
@@ -103,13 +99,13 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	stderr := &bytes.Buffer{}
 	result, err := launch.Run(ctx, launch.Spec{
 		Ranks: j.ranks, Command: []string{os.Args[0]}, Env: env, OmitPrefix: true,
-		Stdout: lineWriter(j.onLine), Stderr: stderr, Signals: signals, Grace: j.limit,
+		Stdout: lineWriter(j.onLine), Stderr: stderr, Signals: signals, Grace: j.timeLimit,
 	})
 	close(ended)
 	watch.Wait()
 	switch {
 	case hung:
-		return result, fmt.Errorf("%w: still running after %v\n%s", errHang, j.limit, stderr)
+		return result, fmt.Errorf("%w: still running after %v\n%s", errHang, j.timeLimit, stderr)
 	case err != nil:
 		return result, err
 	}
@@ -121,10 +117,9 @@ func (j *job) run(ctx context.Context) (launch.Result, error) {
 	return result, nil
 }
 
-// withoutLauncher returns options for a rank that ignores the launcher that started it. Instead
-// of the launcher, rank 0 serves the store, and the ranks must find out for themselves that a
-// rank has exited.
-func withoutLauncher(o symmem.Options) (_ symmem.Options, err error) {
+// ignoreLauncher returns options for a rank without a launcher: rank 0 serves the store, and the
+// ranks must detect exits themselves.
+func ignoreLauncher(o symmem.Options) (_ symmem.Options, err error) {
 	if o.Rank, err = strconv.Atoi(os.Getenv("RANK")); err != nil {
 		return o, err
 	}
@@ -139,13 +134,12 @@ func storeSocket(job string) string { return "symmem-chaos-" + job }
 
 const dumpTime = 5 * time.Second
 
-// watch waits for the job to end. If the job hangs, watch makes its ranks print the stacks of
-// their goroutines, and then kills them.
+// watch makes the ranks of a hanging job print their stacks, and then kills them.
 func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) (hung bool) {
 	select {
 	case <-ended:
 		return false
-	case <-time.After(j.limit):
+	case <-time.After(j.timeLimit):
 	}
 	signals <- syscall.SIGQUIT
 	select {
@@ -156,7 +150,7 @@ func (j *job) watch(ended chan struct{}, signals chan<- os.Signal, kill func()) 
 	return true
 }
 
-// stateTime is the maximum time from a stop signal until the process has stopped.
+// stateTime bounds the time from a stop signal until the process has stopped.
 const stateTime = 30 * time.Second
 
 func awaitStopped(pid int) error {
@@ -165,7 +159,7 @@ func awaitStopped(pid int) error {
 		if err != nil {
 			return err
 		}
-		// The process state follows the command name, which is in parentheses.
+		// The state follows the command name, which is in parentheses.
 		if _, state, ok := strings.Cut(string(stat), ") "); ok && strings.HasPrefix(state, "T") {
 			return nil
 		}
@@ -174,8 +168,7 @@ func awaitStopped(pid int) error {
 	return fmt.Errorf("process %d has not stopped within %v", pid, stateTime)
 }
 
-// lineWriter is an io.Writer that calls the function with each line. It relies on the launcher
-// to write only whole lines.
+// lineWriter calls the function with each line. It relies on the launcher to write whole lines.
 type lineWriter func(line string)
 
 func (fn lineWriter) Write(text []byte) (int, error) {

@@ -15,19 +15,18 @@ import (
 	"symmem"
 )
 
-// kind describes a kind of random program. The ranks of a world run several programs of that
-// kind, one after another, and each rank checks its results itself.
+// kind describes a kind of random program. The ranks of a world (a job of several processes) run
+// several of them, one after another, and check their results.
 type kind struct {
-	// perWorld is the number of programs that run in one world, and limit bounds the time for all
-	// of them.
-	perWorld int
-	limit    time.Duration
-	// world draws the size of a world and the options of its ranks.
-	world func(*task) (ranks int, o symmem.Options)
-	open  func(context.Context, *symmem.Runtime, *task) (performer, error)
-	show  func(*task, int) fmt.Stringer
-	// kills, if set, reports whether the last program of a world kills a rank.
-	kills func(*task) bool
+	// timeLimit bounds the time for all programs of a world.
+	programsPerWorld int
+	timeLimit        time.Duration
+	// drawWorld draws the size of a world and its ranks' options.
+	drawWorld     func(*task) (ranks int, o symmem.Options)
+	openPerformer func(context.Context, *symmem.Runtime, *task) (performer, error)
+	describe      func(*task, int) fmt.Stringer
+	// isRankKilled may be nil. It reports whether the last program of a world kills a rank.
+	isRankKilled func(*task) bool
 }
 
 var kinds = map[string]*kind{
@@ -35,52 +34,53 @@ var kinds = map[string]*kind{
 	"uneven": &uneven,
 }
 
-// task selects the programs that one world runs.
+// task selects the programs of one world.
 type task struct {
-	Kind            string
-	Seed            uint64
-	First, Programs int
-	PerWorld        int
-	GPU             bool
-	// Machines is the number of machines on which the ranks pretend to run, or 0.
+	Kind                string
+	Seed                uint64
+	First, ProgramCount int
+	ProgramsPerWorld    int
+	GPU                 bool
+	// Machines is the number of pretended machines, or 0.
 	Machines int
-	// MaxBytes is the maximum size of a sum in programs of the kind "graphs". Other kinds ignore
-	// it.
+	// MaxBytes limits sums in programs of the kind "graphs".
 	MaxBytes int64
 }
 
-func (t *task) last() int { return t.First + t.Programs - 1 }
+func (t *task) lastProgram() int { return t.First + t.ProgramCount - 1 }
 
-// worldDraws returns a random number generator with the same state for all programs of a world.
-func (t *task) worldDraws() *rand.Rand { return newDraws(t.Seed, -1-(t.First-1)/t.PerWorld) }
+// worldDraws returns the same random numbers for all programs of a world.
+func (t *task) worldDraws() *rand.Rand {
+	return newDraws(t.Seed, -1-(t.First-1)/t.ProgramsPerWorld)
+}
 
 type performer interface {
-	// run runs a program. reported lists the errors that symmem returned. bad lists wrong results,
-	// unexpected errors, and expected errors that were not returned.
-	run(number int) (reported, bad []string)
+	// reported lists the errors that symmem returned. failures lists wrong results, unexpected
+	// errors, and expected errors that were not returned.
+	run(number int) (reported, failures []string)
 	close() error
 }
 
-// report holds a rank's results. The rank prints it as one line of JSON before it exits.
+// report is printed by a rank as one line of JSON before it exits.
 type report struct {
 	Rank int
-	// Program is the last program that the rank ran. Reported and Bad are the results of its run.
-	Program       int
-	Reported, Bad []string
+	// Program is the last program of the rank. Reported and Failures are its results.
+	Program            int
+	Reported, Failures []string
 }
 
 func (k *kind) test(t *testing.T, programs int, base task, env []string) {
 	t.Helper()
 	run := func(ctx context.Context, first, n int) error {
 		base := base
-		base.Seed, base.First, base.Programs, base.PerWorld = *seedFlag, first, n, k.perWorld
+		base.Seed, base.First = *seedFlag, first
+		base.ProgramCount, base.ProgramsPerWorld = n, k.programsPerWorld
 		return k.run(ctx, &base, env)
 	}
-	batch{programs: programs, perWorld: k.perWorld, run: run}.test(t)
+	batch{defaultCount: programs, programsPerWorld: k.programsPerWorld, run: run}.test(t)
 }
 
-// testOnAGPU runs programs on the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else on a
-// software GPU.
+// testOnAGPU uses the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else a software GPU.
 func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 	t.Helper()
 	skipSlow(t)
@@ -89,11 +89,11 @@ func (k *kind) testOnAGPU(t *testing.T, programs int, base task) {
 }
 
 func (k *kind) run(ctx context.Context, t *task, env []string) error {
-	ranks, _ := k.world(t)
+	ranks, _ := k.drawWorld(t)
 	var reports []report
-	var other []string // lines that are not reports
+	var other []string // no reports
 	j := job{
-		role: "programs", ranks: ranks, task: t, limit: k.limit, variables: env,
+		role: "programs", ranks: ranks, task: t, timeLimit: k.timeLimit, variables: env,
 		machines: t.Machines,
 		onLine: func(line string) {
 			var r report
@@ -105,7 +105,7 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 		},
 	}
 	_, err := j.run(ctx)
-	if k.kills != nil && k.kills(t) {
+	if k.isRankKilled != nil && k.isRankKilled(t) {
 		ranks--
 	}
 	bad := k.verdict(t, reports)
@@ -118,23 +118,23 @@ func (k *kind) run(ctx context.Context, t *task, env []string) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	return fmt.Errorf("programs %d to %d: %w", t.First, t.last(), errors.Join(bad...))
+	return fmt.Errorf("programs %d to %d: %w", t.First, t.lastProgram(), errors.Join(bad...))
 }
 
-// verdict returns the failures that the ranks found. If there are any, the errors that symmem
-// reported and a listing of the first program that failed follow.
+// verdict returns the ranks' failures, followed by the errors that symmem reported and the first
+// program that failed.
 func (k *kind) verdict(t *task, reports []report) (bad []error) {
 	slices.SortStableFunc(reports, func(a, b report) int { return a.Program - b.Program })
 	first := 0
 	for _, r := range reports {
-		if len(r.Bad) == 0 {
+		if len(r.Failures) == 0 {
 			continue
 		}
 		if first == 0 {
 			first = r.Program
 		}
 		bad = append(bad, fmt.Errorf("program %d, rank %d: %s", r.Program, r.Rank,
-			strings.Join(r.Bad, "; ")))
+			strings.Join(r.Failures, "; ")))
 	}
 	if first == 0 {
 		return nil
@@ -144,16 +144,16 @@ func (k *kind) verdict(t *task, reports []report) (bad []error) {
 			bad = append(bad, fmt.Errorf("reported to rank %d: %.300s", r.Rank, text))
 		}
 	}
-	return append(bad, fmt.Errorf("program %d: %v", first, k.show(t, first)))
+	return append(bad, fmt.Errorf("program %d: %v", first, k.describe(t, first)))
 }
 
-func programsRank(text []byte) error {
+func programsRankMain(text []byte) error {
 	var t task
 	if err := json.Unmarshal(text, &t); err != nil {
 		return err
 	}
 	k, ctx := kinds[t.Kind], context.Background()
-	_, o := k.world(&t)
+	_, o := k.drawWorld(&t)
 	o.Backend = "host"
 	if t.GPU {
 		o.Backend = "nccl"
@@ -162,17 +162,17 @@ func programsRank(text []byte) error {
 	if err != nil {
 		return err
 	}
-	p, err := k.open(ctx, rt, &t)
+	p, err := k.openPerformer(ctx, rt, &t)
 	if err != nil {
 		return err
 	}
 	r := report{Rank: rt.Rank()}
-	for n := t.First; n <= t.last() && len(r.Bad) == 0; n++ {
+	for n := t.First; n <= t.lastProgram() && len(r.Failures) == 0; n++ {
 		r.Program = n
-		r.Reported, r.Bad = p.run(n)
+		r.Reported, r.Failures = p.run(n)
 	}
-	if err := p.close(); err != nil && len(r.Bad) == 0 {
-		r.Bad = append(r.Bad, fmt.Sprintf("closing: %v", err))
+	if err := p.close(); err != nil && len(r.Failures) == 0 {
+		r.Failures = append(r.Failures, fmt.Sprintf("closing: %v", err))
 	}
 	return json.NewEncoder(os.Stdout).Encode(r)
 }

@@ -10,23 +10,22 @@ import (
 type mistake struct {
 	kind mistakeKind
 	rank int
-	// index selects the op at which the rank deviates. If that op launches a graph, body selects
-	// the call within the graph; otherwise, body is 0.
-	index, body int
+	// opIndex selects the op at which the rank deviates. If the op launches a graph, bodyIndex
+	// selects the call in the graph.
+	opIndex, bodyIndex int
 }
 
 type mistakeKind int
 
 const (
-	none mistakeKind = iota
-	// killNow and abortNow take effect before the call, killLater and abortLater some time after
-	// it.
+	noMistake mistakeKind = iota
+	// killNow and abortNow act before the call, killLater and abortLater some time after it.
 	killNow
 	killLater
 	abortNow
 	abortLater
 	cancelRegistration
-	// wrongCount passes a different count to the call, and wrongType a different type.
+	// wrongCount and wrongType change an argument of the call.
 	wrongCount
 	wrongType
 	skipCall
@@ -38,25 +37,26 @@ var mistakeNames = [...]string{
 }
 
 func (m mistake) String() string {
-	if m.kind == none {
+	if m.kind == noMistake {
 		return "no mistake"
 	}
-	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.index, m.body)
+	return fmt.Sprintf("%s on rank %d at op %d.%d", mistakeNames[m.kind], m.rank, m.opIndex,
+		m.bodyIndex)
 }
 
-// drawMistake draws a mistake of one of the given kinds at a collective of the program. It never
-// skips a call that is followed by an identical one, because symmem cannot detect such a skip.
+// drawMistake draws a mistake at a collective of the program. It skips no call before an identical
+// one, because symmem cannot detect that.
 func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 	for range 100 {
 		m := mistake{kind: kinds[d.IntN(len(kinds))], rank: d.IntN(p.ranks)}
-		if m.kind == none {
+		if m.kind == noMistake {
 			return m
 		}
-		m.index = d.IntN(len(p.ops))
-		body := p.body(&p.ops[m.index])
-		m.body = d.IntN(len(body))
-		o := &body[m.body]
-		if !o.kind.collective() || !p.member(m.rank, o) {
+		m.opIndex = d.IntN(len(p.ops))
+		body := p.body(&p.ops[m.opIndex])
+		m.bodyIndex = d.IntN(len(body))
+		o := &body[m.bodyIndex]
+		if !o.kind.isCollective() || !p.isMember(m.rank, o) {
 			continue
 		}
 		switch m.kind {
@@ -71,19 +71,19 @@ func drawMistake(d *rand.Rand, p *program, kinds ...mistakeKind) mistake {
 		default:
 		}
 		if m.kind == wrongCount || m.kind == wrongType {
-			m.index = p.firstLaunch(m.index)
+			m.opIndex = p.firstLaunch(m.opIndex)
 		}
 		return m
 	}
 	return mistake{}
 }
 
-// firstLaunch returns the index of the first op that launches the same graph as the op at index.
-// If that op does not launch a graph, firstLaunch returns index.
+// firstLaunch returns the index of the first op that launches the same graph, or index for other
+// ops.
 func (p *program) firstLaunch(index int) int {
-	if o := &p.ops[index]; o.kind == launchGraph {
+	if o := &p.ops[index]; o.kind == launchOp {
 		for i := range p.ops {
-			if p.ops[i].kind == launchGraph && p.ops[i].graph == o.graph {
+			if p.ops[i].kind == launchOp && p.ops[i].graph == o.graph {
 				return i
 			}
 		}
@@ -91,14 +91,14 @@ func (p *program) firstLaunch(index int) int {
 	return index
 }
 
-// isUndetectable reports whether skipping the call goes unnoticed in some group of the rank,
-// because the next call in that group looks the same.
+// isUndetectable reports whether the next call in some group of the rank looks like the skipped
+// one.
 func (p *program) isUndetectable(m *mistake) bool {
 	for g := range p.groups {
 		if !slices.Contains(p.groups[g], m.rank) {
 			continue
 		}
-		all, own := p.calls(g, m.index, len(p.ops)), p.calls(g, m.index+1, len(p.ops))
+		all, own := p.calls(g, m.opIndex, len(p.ops)), p.calls(g, m.opIndex+1, len(p.ops))
 		if len(all) > len(own) && len(own) > 0 && all[0].kind == own[0].kind &&
 			all[0].count == own[0].count {
 			return true
@@ -110,7 +110,7 @@ func (p *program) isUndetectable(m *mistake) bool {
 func (p *program) calls(group, first, end int) (calls []op) {
 	for i := first; i < end; i++ {
 		for _, o := range p.body(&p.ops[i]) {
-			if o.kind.collective() && o.group == group {
+			if o.kind.isCollective() && o.group == group {
 				calls = append(calls, o)
 			}
 		}

@@ -9,14 +9,14 @@ import (
 )
 
 var mistakes = kind{
-	perWorld: 1, limit: 60 * time.Second,
-	world: (*task).mistakesWorld,
-	open:  openPlayer((*task).mistakes),
-	show: func(t *task, number int) fmt.Stringer {
+	programsPerWorld: 1, timeLimit: 60 * time.Second,
+	drawWorld:     (*task).mistakesWorld,
+	openPerformer: openPlayer((*task).mistakes),
+	describe: func(t *task, number int) fmt.Stringer {
 		p, _ := t.mistakes(number)
 		return p
 	},
-	kills: func(t *task) bool {
+	isRankKilled: func(t *task) bool {
 		_, m := t.mistakes(t.First)
 		return m.kind == killNow || m.kind == killLater
 	},
@@ -26,14 +26,14 @@ func (t *task) mistakesWorld() (ranks int, o symmem.Options) {
 	p, m := t.mistakes(t.First)
 	d := t.worldDraws()
 	o = symmem.Options{
-		// A correct program never waits this long.
+		// no correct program waits this long
 		Check: symmem.CheckEvery, Timeout: 30 * time.Second,
 		Path: []symmem.PathChoice{
 			symmem.PathAuto, symmem.PathWindow, symmem.PathPlain,
 		}[d.IntN(3)],
 		Scatter: uint64(d.IntN(2)) * (1 + d.Uint64N(1<<40)),
 	}
-	if m.kind != none {
+	if m.kind != noMistake {
 		o.Timeout = 4 * time.Second
 	}
 	return p.ranks, o
@@ -51,7 +51,7 @@ func (t *task) mistakes(number int) (*program, mistake) {
 		}
 	}
 	g := newGenerator(d, newLayout(ranks, colors...))
-	g.p.register = g.IntN(2) == 0
+	g.p.shouldRegisterPool = g.IntN(2) == 0
 	elements := 12 * []int{1, 10, 300, 4000}[g.IntN(4)]
 	buffers := 4 + g.IntN(5)
 	foreign := buffers - g.IntN(3)
@@ -70,12 +70,11 @@ func (t *task) mistakes(number int) (*program, mistake) {
 		g.drawOp()
 	}
 	return &g.p, drawMistake(d, &g.p,
-		none, killNow, killLater, abortNow, wrongCount, wrongType, skipCall)
+		noMistake, killNow, killLater, abortNow, wrongCount, wrongType, skipCall)
 }
 
-// TestMistakes runs programs in which one rank may make a mistake: it is killed, aborts a group,
-// passes a different count or type to a call, or skips a call. Calls use the results of earlier
-// calls on any stream and in any group, and the ranks do not synchronize in between. Every
-// result that is returned without an error must be correct, and work that depends on the failed
-// call must report an error.
+// One rank may make a mistake: it is killed, aborts a group, passes a different count or type to a
+// call, or skips a call. Calls use the results of earlier calls on any stream and in any group,
+// without synchronization. Every result without an error must be correct, and work that depends on
+// the failed call must report an error.
 func TestMistakes(t *testing.T) { mistakes.test(t, 24, task{Kind: "mistakes"}, nil) }

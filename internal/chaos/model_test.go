@@ -116,12 +116,12 @@ func (m *model) run(end int) {
 	for i := range m.p.ops[:end] {
 		o := &m.p.ops[i]
 		switch o.kind {
-		case record:
+		case recordOp:
 			m.recordOp[o.event] = i
 			for r := range m.p.ranks {
 				m.eventFails[r][o.event] = m.streamFailsAt[r][o.stream] < never
 			}
-		case wait:
+		case waitOp:
 			for r := range m.p.ranks {
 				if m.eventFails[r][o.event] {
 					m.fail(r, o.stream, i)
@@ -131,10 +131,10 @@ func (m *model) run(end int) {
 			for r := range m.p.ranks {
 				m.lastWrite[r][o.recv], m.undefined[r][o.recv] = i, m.streamFailsAt[r][o.stream] < never
 			}
-		case freeOp, captureGraph, syncOp, closeKeptGraphs:
+		case freeOp, captureOp, syncOp, closeGraphsOp:
 		default:
 			for n, work := range m.p.body(o) {
-				if o.kind == launchGraph {
+				if o.kind == launchOp {
 					work.stream, work.recvStream = o.stream, o.stream
 				}
 				m.work(i, n, &work)
@@ -153,9 +153,9 @@ func (m *model) performs(rank, index int) bool {
 	}
 	switch m.m.kind {
 	case killNow:
-		return index < m.m.index
+		return index < m.m.opIndex
 	case abortNow, cancelRegistration, skipCall:
-		return index != m.m.index
+		return index != m.m.opIndex
 	default:
 		return true
 	}
@@ -172,13 +172,14 @@ func (m *model) work(index, n int, o *op) {
 		}
 		return
 	}
-	if o.kind == send && m.m.kind != none {
+	if o.kind == sendOp && m.m.kind != noMistake {
 		to := o.message.dst
 		m.lastWrite[to][o.recv], m.undefined[to][o.recv], m.messagesUncertain = index, true, true
 		return
 	}
-	members := m.p.parties(o)
-	differs := (m.m.kind == wrongCount || m.m.kind == wrongType) && index == m.m.index && n == m.m.body
+	members := m.p.participants(o)
+	differs := (m.m.kind == wrongCount || m.m.kind == wrongType) &&
+		index == m.m.opIndex && n == m.m.bodyIndex
 	fails := m.groupFailed[o.group] || differs
 	for _, r := range members {
 		fails = fails || !m.performs(r, index) || m.streamFailsAt[r][o.streamOf(r)] < never
@@ -219,10 +220,10 @@ func (m *model) read(rank, buffer int) contents {
 
 // call performs a call that succeeds, on all ranks that take part in it.
 func (m *model) call(index int, o *op) {
-	members := m.p.parties(o)
+	members := m.p.participants(o)
 	inputs, undefined := make([]contents, len(members)), false
 	for i, r := range members {
-		if o.kind != send || i == 0 {
+		if o.kind != sendOp || i == 0 {
 			inputs[i] = m.read(r, o.send)
 			undefined = undefined || m.undefined[r][o.send]
 		}
@@ -233,9 +234,9 @@ func (m *model) call(index int, o *op) {
 		}
 	}()
 	switch o.kind {
-	case send:
+	case sendOp:
 		m.deliver(index, o, inputs[0])
-	case tally:
+	case tallyOp:
 		m.tallies[o.recv]++
 		for r := range members {
 			m.lastWrite[r][o.recv] = index
@@ -313,7 +314,7 @@ func (m *model) nextMessage(o *op, src int, none contents) contents {
 	m.received[[2]int{o.group, src}]++
 	for i := range m.p.ops {
 		s := &m.p.ops[i]
-		candidate := s.kind == send && s.message.anySource && s.group == o.group &&
+		candidate := s.kind == sendOp && s.message.anySource && s.group == o.group &&
 			s.message.src == src && s.message.dst == o.message.dst
 		if candidate && skip == 0 {
 			return m.data[src][s.send]

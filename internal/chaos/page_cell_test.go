@@ -10,28 +10,24 @@ import (
 	"symmem"
 )
 
-// cell tests one cell of the table in docs/reference/failures.md: a collective on one path, which
-// is either called directly or replayed in a graph. Each cell has a separate group and separate
-// streams.
+// cell tests one cell of the table in docs/reference/failures.md: a collective on one path
+// (algorithm), called directly or replayed in a graph. Each cell has its own group and streams.
 type cell struct {
-	name     string
-	path     symmem.PathChoice
-	replayed bool
-	// promised is set if docs/reference/failures.md promises the outcome.
-	promised bool
-	group    *symmem.Group
-	stream   *symmem.Stream
-	// follower is another stream, which waits for the collective on stream and then copies its
-	// result.
-	follower *symmem.Stream
-	event    *symmem.Event
-	graph    *symmem.Graph
-	count    int64
-	// memory is the buffer in which the sum is computed in place, and result receives a copy of the
-	// sum.
+	name       string
+	path       symmem.PathChoice
+	isReplayed bool
+	// isPromised is set if docs/reference/failures.md promises the outcome.
+	isPromised bool
+	group      *symmem.Group
+	stream     *symmem.Stream
+	// followingStream waits for the collective on stream and then copies its result.
+	followingStream *symmem.Stream
+	event           *symmem.Event
+	graph           *symmem.Graph
+	count           int64
+	// memory holds the sum, which is computed in place, and result a copy.
 	memory, result symmem.Memory
-	// launchErr is the error returned by the call, and queueErr is the error returned when the work
-	// on follower was queued.
+	// launchErr is the error of the call, and queueErr that of queuing work on followingStream.
 	launchErr, queueErr error
 }
 
@@ -42,7 +38,7 @@ const (
 )
 
 func newCell(path symmem.PathChoice, replayed, promised bool) *cell {
-	c := &cell{path: path, replayed: replayed, promised: promised, count: pageElements}
+	c := &cell{path: path, isReplayed: replayed, isPromised: promised, count: pageElements}
 	c.name = path.String() + ", eager"
 	if replayed {
 		c.name = path.String() + ", replayed"
@@ -76,15 +72,14 @@ func (c *cell) setUp(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if c.stream, err = rt.NewStream(); err != nil {
 		return err
 	}
-	if c.follower, err = rt.NewStream(); err != nil {
+	if c.followingStream, err = rt.NewStream(); err != nil {
 		return err
 	}
 	c.event, err = rt.NewEvent()
 	return err
 }
 
-// rehearse runs the collective once without a fault. In a replayed cell, it first captures the
-// collective.
+// rehearse runs the collective once without a fault. In a replayed cell, it captures it first.
 func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	own := slices.Repeat([]float32{ownValue(rt)}, pageElements)
 	fill := func() error {
@@ -94,7 +89,7 @@ func (c *cell) rehearse(ctx context.Context, rt *symmem.Runtime) (err error) {
 	if err := fill(); err != nil {
 		return err
 	}
-	if c.replayed {
+	if c.isReplayed {
 		if err := c.stream.BeginCapture(); err != nil {
 			return err
 		}
@@ -139,13 +134,12 @@ func (c *cell) call(ctx context.Context) error {
 	return c.sum(ctx)
 }
 
-func (c *cell) queueFollower() error {
-	return errors.Join(c.stream.Record(c.event), c.follower.Wait(c.event),
-		c.follower.Copy(c.result, c.memory))
+func (c *cell) queueFollowingCopy() error {
+	return errors.Join(c.stream.Record(c.event), c.followingStream.Wait(c.event),
+		c.followingStream.Copy(c.result, c.memory))
 }
 
-// watchEnd returns a channel that receives the time from begin until the group has failed or
-// closed.
+// watchEnd returns a channel for the time from begin until the group has failed or closed.
 func (c *cell) watchEnd(begin time.Time) <-chan time.Duration {
 	duration := make(chan time.Duration, 1)
 	go func() {

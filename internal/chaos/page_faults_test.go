@@ -14,34 +14,30 @@ import (
 	"symmem/driver"
 )
 
-// fault describes what one rank, the victim, does while the other ranks are in a collective, and
-// the expected outcome.
+// fault describes what one rank, the victim, does while the other ranks are in a collective.
 type fault struct {
-	// late is set if the other ranks must time out. The world then has a short timeout, and a
-	// victim that stops itself is resumed only after the timeout.
-	late bool
-	// stops is set if the victim stops itself with a signal. Unless late is also set, it is resumed
-	// after pageDelay.
-	stops       bool
+	// isLate is set if the other ranks must time out. The world then has a short timeout, and a
+	// stopped victim is resumed only after it.
+	isLate bool
+	// isStopped is set if the victim stops itself with a signal. Unless isLate is set, it is
+	// resumed after pageDelay.
+	isStopped   bool
 	wantSuccess bool
-	// level is the check level at which the fault is tested on GPUs. With -all-cells, it is tested
-	// at all levels.
+	// level is the check level of the test on GPUs. With -all-cells, all levels are tested.
 	level string
-	// promised reports whether the documentation promises the outcome for a check level and path.
-	// If promised is nil, the outcome is promised for every level and path.
-	promised func(level string, path symmem.PathChoice) bool
-	// inject causes the fault. The victim calls inject before the collective, and skips the
-	// collective if call is false.
-	inject func(r *pageRank, c *cell) (call bool, err error)
-	// verdict checks an error that another rank returned. It describes what is wrong with the
-	// error, or returns "" if nothing is.
-	verdict func(p *pageTask, err error) string
+	// isPromised reports whether the documentation promises the outcome. nil means that it always
+	// does.
+	isPromised func(level string, path symmem.PathChoice) bool
+	// inject causes the fault before the collective, which the victim skips if shouldCall is false.
+	inject func(r *pageRank, c *cell) (shouldCall bool, err error)
+	// checkError returns what is wrong with another rank's error, or "".
+	checkError func(p *pageTask, err error) string
 }
 
 const (
-	// pageTimeout is the world's timeout for faults during which no rank must time out.
+	// pageTimeout is for faults in which no rank must time out.
 	pageTimeout = time.Minute
-	// pageDelay is the delay of a late rank that stays within the timeout.
+	// pageDelay is a delay within the timeout.
 	pageDelay = 300 * time.Millisecond
 	// pageNamingLimit bounds the time until an error names a dead rank.
 	pageNamingLimit = 3 * time.Second
@@ -54,7 +50,7 @@ var pageFaults = map[string]fault{
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		},
-		verdict: func(_ *pageTask, err error) string {
+		checkError: func(_ *pageTask, err error) string {
 			var lost *symmem.RankLostError
 			if !errors.As(err, &lost) || !slices.Equal(lost.Ranks, []int{pageVictim}) {
 				return "no RankLostError that names the rank"
@@ -70,34 +66,34 @@ var pageFaults = map[string]fault{
 		},
 	},
 	"later than the timeout": {
-		level: "every", late: true,
+		level: "every", isLate: true,
 		inject: func(r *pageRank, c *cell) (bool, error) {
 			if c == r.cells[0] {
 				<-r.resumeSignal
 			}
 			return true, nil
 		},
-		verdict: lateVerdict,
+		checkError: checkLateError,
 	},
 	"stopped": {
-		level: "registration", wantSuccess: true, stops: true,
+		level: "registration", wantSuccess: true, isStopped: true,
 		inject: stopSelf,
 	},
 	"stopped for longer than the timeout": {
-		level: "off", late: true, stops: true,
-		inject:  stopSelf,
-		verdict: lateVerdict,
+		level: "off", isLate: true, isStopped: true,
+		inject:     stopSelf,
+		checkError: checkLateError,
 	},
 	"differs": {
 		level: "every",
-		promised: func(level string, path symmem.PathChoice) bool {
-			return level == "every" || path == symmem.PathDirect // direct kernels always compare
+		isPromised: func(level string, path symmem.PathChoice) bool {
+			return level == "every" || path == symmem.PathDirect // kernels of this path always compare
 		},
 		inject: func(_ *pageRank, c *cell) (bool, error) {
 			c.count, c.graph = c.count-1, nil
 			return true, nil
 		},
-		verdict: differsVerdict,
+		checkError: checkDivergence,
 	},
 	"aborts": {
 		level: "registration",
@@ -105,7 +101,7 @@ var pageFaults = map[string]fault{
 			c.group.Abort()
 			return true, nil
 		},
-		verdict: func(_ *pageTask, err error) string {
+		checkError: func(_ *pageTask, err error) string {
 			if !errors.Is(err, symmem.ErrAborted) {
 				return "not ErrAborted"
 			}
@@ -115,7 +111,7 @@ var pageFaults = map[string]fault{
 	"leaves": {
 		level:  "off",
 		inject: func(_ *pageRank, c *cell) (bool, error) { return false, c.group.Close() },
-		verdict: func(_ *pageTask, err error) string {
+		checkError: func(_ *pageTask, err error) string {
 			var deadlock *driver.DeadlockError
 			if !errors.As(err, &deadlock) || !strings.Contains(deadlock.Activity[pageVictim], "left") {
 				return "no DeadlockError that names the rank that left"
@@ -125,8 +121,8 @@ var pageFaults = map[string]fault{
 	},
 }
 
-// stopSelf stops this process before its first cell, until rank 0 resumes it. It sends the signal
-// to the calling thread, so that Tgkill does not return before the process has stopped.
+// stopSelf stops this process before its first cell. It signals the calling thread, so that Tgkill
+// does not return before the process has stopped.
 func stopSelf(r *pageRank, c *cell) (bool, error) {
 	if c != r.cells[0] {
 		return true, nil
@@ -136,7 +132,7 @@ func stopSelf(r *pageRank, c *cell) (bool, error) {
 	return true, syscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)
 }
 
-func lateVerdict(_ *pageTask, err error) string {
+func checkLateError(_ *pageTask, err error) string {
 	var late *symmem.TimeoutError
 	if !errors.As(err, &late) || !slices.Equal(late.Missing, []int{pageVictim}) {
 		return "no TimeoutError that names the rank"
@@ -144,10 +140,9 @@ func lateVerdict(_ *pageTask, err error) string {
 	return ""
 }
 
-// differsVerdict checks that err is a DivergenceError that shows both calls. At levels below
-// "every", only kernels compare the calls. A rank whose kernel did not detect the difference may
-// then show just one call.
-func differsVerdict(p *pageTask, err error) string {
+// checkDivergence requires a DivergenceError with both calls. Below the level "every", only kernels
+// compare calls, and a rank whose kernel detected no difference may show just one.
+func checkDivergence(p *pageTask, err error) string {
 	var diverged *symmem.DivergenceError
 	if !errors.As(err, &diverged) || p.Level == "every" && len(diverged.Sides) != 2 {
 		return "no DivergenceError that names both calls"
@@ -165,7 +160,7 @@ func differsVerdict(p *pageTask, err error) string {
 }
 
 func (f *fault) timeout(w *pageWorld) time.Duration {
-	if f.late {
+	if f.isLate {
 		return w.shortTimeout
 	}
 	return pageTimeout

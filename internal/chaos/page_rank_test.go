@@ -109,7 +109,7 @@ func (p *pageRank) shareVictim(ctx context.Context) error {
 // fault first. It then reports the outcome of every cell.
 func (p *pageRank) play() error {
 	begin, checked, resumed := time.Now(), make(chan struct{}), make(chan error, 1)
-	if p.rt.Rank() == 0 && (p.fault.stops || p.fault.late) {
+	if p.rt.Rank() == 0 && (p.fault.isStopped || p.fault.isLate) {
 		go func() { resumed <- p.resume(checked) }()
 	} else {
 		close(resumed)
@@ -127,7 +127,7 @@ func (p *pageRank) play() error {
 		if call {
 			c.launchErr = c.call(p.ctx)
 		}
-		c.queueErr = c.queueFollower()
+		c.queueErr = c.queueFollowingCopy()
 	}
 	for i, c := range p.cells {
 		report := pageReport{Rank: p.rt.Rank(), Cell: c.name, Bad: p.check(c, took[i])}
@@ -144,12 +144,12 @@ func (p *pageRank) play() error {
 // resume resumes the victim. If the fault is late, resume waits for this rank's checks first;
 // otherwise, it waits for pageDelay.
 func (p *pageRank) resume(checked <-chan struct{}) error {
-	if p.fault.stops {
+	if p.fault.isStopped {
 		if err := awaitStopped(p.victim); err != nil {
 			return err
 		}
 	}
-	if p.fault.late {
+	if p.fault.isLate {
 		<-checked
 	} else {
 		<-time.After(pageDelay)
@@ -166,7 +166,7 @@ func (l *failureList) add(format string, args ...any) {
 func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureList) {
 	errs := p.collectErrors(c)
 	switch {
-	case !c.promised: // The work must end, with any outcome.
+	case !c.isPromised: // The work must end, with any outcome.
 	case p.fault.wantSuccess:
 		p.checkSuccess(c, errs, &failures)
 	case p.isVictim():
@@ -188,8 +188,8 @@ func (p *pageRank) check(c *cell, took <-chan time.Duration) (failures failureLi
 func (p *pageRank) collectErrors(c *cell) map[string]error {
 	errs := map[string]error{"call": c.launchErr, "stream": c.stream.Synchronize(p.ctx)}
 	if p.world.followingWorkEnds || p.fault.wantSuccess {
-		follower, event := c.follower.Synchronize(p.ctx), c.event.Synchronize(p.ctx)
-		if p.world.propagates || p.fault.wantSuccess {
+		follower, event := c.followingStream.Synchronize(p.ctx), c.event.Synchronize(p.ctx)
+		if p.world.areErrorsPropagated || p.fault.wantSuccess {
 			errs["following stream"], errs["event"] = follower, event
 		}
 	}
@@ -212,7 +212,7 @@ func (p *pageRank) checkSuccess(c *cell, errs map[string]error, failures *failur
 // errors spread to following work, every source must return the group's error. Otherwise, it is
 // enough if the call or the stream does.
 func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
-	if p.world.propagates {
+	if p.world.areErrorsPropagated {
 		delete(errs, "call") // the call may have returned before the fault
 	} else {
 		errs["call or stream"] = cmp.Or(errs["call"], errs["stream"])
@@ -223,7 +223,7 @@ func (p *pageRank) checkErrors(errs map[string]error, failures *failureList) {
 		if err != nil && errs["group"] != nil && err.Error() != errs["group"].Error() {
 			failures.add("the %s returned %v, but the group's error is %v", source, err, errs["group"])
 		}
-		if why := p.fault.verdict(&p.task, err); why != "" {
+		if why := p.fault.checkError(&p.task, err); why != "" {
 			failures.add("the %s returned %v: %s", source, err, why)
 		}
 	}
@@ -238,10 +238,10 @@ func (p *pageRank) checkMemory(c *cell, failures *failureList) {
 		p.expectPartialSum(c, failures)
 	case p.task.Fault == "differs":
 		p.expect(c.memory, "the buffer", failures, before)
-	case p.world.propagates:
+	case p.world.areErrorsPropagated:
 		p.expect(c.memory, "the buffer", failures, before, pageSum)
 	}
-	if p.world.propagates && !(p.isVictim() && p.task.Fault == "leaves") {
+	if p.world.areErrorsPropagated && !(p.isVictim() && p.task.Fault == "leaves") {
 		p.expect(c.result, "the result of work after the failure", failures, 0)
 	}
 }

@@ -11,24 +11,22 @@ import (
 	"symmem"
 )
 
-// The files page*_test.go test the tables of docs/reference/failures.md. A cell of these tables
-// states which errors a fault of one rank causes on the other ranks, at one check level and on
-// one path, where the collective is either called directly (eager) or replayed in a graph. The
-// faulty rank is killed, is late, is stopped, makes a different call, aborts or leaves. Each
-// fault is tested in all worlds, on the host and on GPUs.
+// The files page*_test.go test the tables of docs/reference/failures.md. A cell states which errors
+// a fault of one rank causes on the other ranks, at one check level and on one path (algorithm),
+// where the collective is called directly (eager) or replayed in a graph. Each fault is tested in
+// all worlds, on the host and on GPUs.
 
 var allCellsFlag = flag.Bool("all-cells", false,
 	"test each fault on GPUs at every check level instead of one")
 
-// pageTask selects a world, a check level and a fault. One task tests all paths of the world,
-// both eager and replayed.
+// pageTask selects a world, a check level and a fault, but all paths, eager and replayed.
 type pageTask struct {
 	World, Level, Fault string
 }
 
 const (
 	pageRanks = 3
-	// pageVictim is the rank with the fault.
+	// pageVictim has the fault.
 	pageVictim = 2
 )
 
@@ -36,33 +34,30 @@ const pageLimit = time.Minute
 
 var pageLevels = []string{"off", "registration", "every"}
 
-// pageWorld describes a backend and the outcomes that the documentation promises for it.
+// pageWorld describes a backend and its promised outcomes.
 type pageWorld struct {
 	backend string
-	// machines is the number of machines on which the ranks pretend to run, or 0 for the real one.
+	// machines is the number of pretended machines, or 0.
 	machines int
 	paths    []symmem.PathChoice
-	// shortTimeout is the world's timeout for faults that must cause a timeout.
+	// shortTimeout is for faults that must cause a timeout.
 	shortTimeout time.Duration
-	// propagates is set if an error spreads to streams that wait for the failed call, so that work
-	// after the failure is skipped. Otherwise, only the group and the stream of the call report the
-	// error.
-	propagates bool
-	// followingWorkEnds is set if work that was queued after the failed call terminates, whether it
-	// is skipped or executed.
+	// areErrorsPropagated is set if an error spreads to streams that wait for the failed call,
+	// whose later work is skipped. Otherwise, only the call's group and stream report it.
+	areErrorsPropagated bool
+	// followingWorkEnds is set if work queued after the failed call ends, skipped or executed.
 	followingWorkEnds bool
-	// unpromisedEnd is set if calls terminate even in cells whose outcome is not promised.
-	unpromisedEnd bool
+	// unpromisedCallsEnd is set if calls end even in cells without a promise.
+	unpromisedCallsEnd bool
 }
 
-// pageWorlds lists the worlds. On GPUs, the window path has a separate world, because NCCL's
-// window kernels keep running after an abort until the process exits, and may block other
-// kernels of the process.
+// On GPUs, the window path has a separate world, because NCCL's window kernels keep running after
+// an abort until the process exits, and may block other kernels.
 var pageWorlds = map[string]*pageWorld{
 	"host": {
-		backend: "host", shortTimeout: 1200 * time.Millisecond, propagates: true, followingWorkEnds: true,
-		unpromisedEnd: true,
-		paths:         []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow},
+		backend: "host", shortTimeout: 1200 * time.Millisecond,
+		areErrorsPropagated: true, followingWorkEnds: true, unpromisedCallsEnd: true,
+		paths: []symmem.PathChoice{symmem.PathPlain, symmem.PathWindow},
 	},
 	"gpu": {
 		backend: "nccl", shortTimeout: 1500 * time.Millisecond, followingWorkEnds: true,
@@ -90,8 +85,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageOnAGPU is TestPage on GPUs. It uses the machine's GPUs if SYMMEM_TEST_BACKEND is nccl.
-// Otherwise, it uses the software GPU, whose window kernels ignore aborts like those of NCCL.
+// TestPageOnAGPU uses the machine's GPUs if SYMMEM_TEST_BACKEND is nccl, or else the software GPU,
+// whose window kernels ignore aborts like those of NCCL.
 func TestPageOnAGPU(t *testing.T) {
 	t.Parallel()
 	env := gpuVariables(t, "SOFTGPU_DEAF=1")
@@ -114,8 +109,8 @@ func TestPageOnAGPU(t *testing.T) {
 func (p pageTask) cells() (cells []*cell) {
 	w, f := pageWorlds[p.World], pageFaults[p.Fault]
 	for _, path := range w.paths {
-		promised := f.promised == nil || f.promised(p.Level, path)
-		if !promised && !w.unpromisedEnd {
+		promised := f.isPromised == nil || f.isPromised(p.Level, path)
+		if !promised && !w.unpromisedCallsEnd {
 			continue
 		}
 		for _, replayed := range []bool{false, true} {
@@ -130,7 +125,7 @@ func (p pageTask) run(t *testing.T, env []string) {
 	cells := p.cells()
 	var reports []pageReport
 	j := job{
-		role: "page", ranks: pageRanks, task: p, limit: pageLimit, variables: env,
+		role: "page", ranks: pageRanks, task: p, timeLimit: pageLimit, variables: env,
 		machines: pageWorlds[p.World].machines,
 		onLine: func(line string) {
 			var r pageReport

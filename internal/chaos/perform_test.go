@@ -11,47 +11,46 @@ func (r *player) queue(i int, o *op) error {
 	s := r.streams[o.streamOf(r.rt.Rank())]
 	switch o.kind {
 	case allocOp:
-		return r.take(o.recv, s)
+		return r.allocate(o.recv, s)
 	case freeOp:
 		b := r.buffers[o.recv]
 		delete(r.buffers, o.recv)
 		r.memory[o.recv] = symmem.Memory{}
 		return b.Free()
-	case captureGraph:
+	case captureOp:
 		return r.capture(o.graph)
 	case syncOp:
 		return s.Synchronize(r.ctx)
-	case closeKeptGraphs:
+	case closeGraphsOp:
 		for _, g := range r.keptGraphs {
-			_ = g.Close() // ignore a fault of the graph, which the streams have reported
+			_ = g.Close() // the streams have reported faults of the graph
 		}
 		r.keptGraphs = nil
 		return nil
-	case record:
+	case recordOp:
 		return s.Record(r.events[o.event])
-	case wait:
+	case waitOp:
 		return s.Wait(r.events[o.event])
-	case launchGraph:
+	case launchOp:
 		return r.graphs[o.graph].Launch(s)
-	case send:
+	case sendOp:
 		return r.send(i, o, s)
 	default:
-		return r.work(o, s, r.makesWrongCall() && i == r.m.index)
+		return r.work(o, s, r.isMakingWrongCall() && i == r.m.opIndex)
 	}
 }
 
-// take allocates a buffer. If comparePlacement is set, the ranks then compare the buffer's
-// placement.
-func (r *player) take(number int, s *symmem.Stream) error {
-	if err := r.makeBuffer(number, s); err != nil || !r.p.comparePlacement {
+// allocate allocates a buffer. If shouldComparePlacement is set, the ranks compare its placement.
+func (r *player) allocate(number int, s *symmem.Stream) error {
+	if err := r.makeBuffer(number, s); err != nil || !r.p.shouldComparePlacement {
 		return err
 	}
 	b := r.buffers[number]
 	return r.groups[0].Agree(r.ctx, "placement", int64(b.Segment())<<40|b.Offset())
 }
 
-// recordUses makes the pool record that an op reads and writes its buffers on the given streams.
-// All ranks must record the same uses, even those that do not take part in the op's call.
+// recordUses records that an op reads and writes its buffers on streams. All ranks must record the
+// same uses, even without taking part in the call.
 func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	var errs []error
 	if b, pooled := r.buffers[o.send]; pooled && r.p.orders == nil {
@@ -63,17 +62,17 @@ func (r *player) recordUses(o *op, reads, writes *symmem.Stream) error {
 	return errors.Join(errs...)
 }
 
-// work queues a collective or a copy. If differs is set, it passes the wrong count or type that
-// the mistake demands.
-func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
-	if !r.p.member(r.rt.Rank(), o) {
+// work queues a collective or a copy. With isWrong, it passes the wrong count or type of the
+// mistake.
+func (r *player) work(o *op, s *symmem.Stream, isWrong bool) error {
+	if !r.p.isMember(r.rt.Rank(), o) {
 		return r.recordUses(o, s, s)
 	}
 	send, recv := r.memory[o.send], r.memory[o.recv]
 	n, t := int64(o.count), symmem.Int32
-	if differs && r.m.kind == wrongCount {
+	if isWrong && r.m.kind == wrongCount {
 		n--
-	} else if differs {
+	} else if isWrong {
 		t = symmem.Float32
 	}
 	g := r.groups[o.group]
@@ -90,7 +89,7 @@ func (r *player) work(o *op, s *symmem.Stream, differs bool) error {
 		return g.Broadcast(r.ctx, send, recv, n, t, o.root, s)
 	case reduce:
 		return g.Reduce(r.ctx, send, recv, n, t, o.reduce, o.root, s)
-	case tally:
+	case tallyOp:
 		n = send.Bytes() / 4 / int64(g.Size())
 		own, err := send.Slice(4*n*int64(g.Rank()), 4*n)
 		if err != nil {
@@ -123,7 +122,7 @@ func (p *parts) splits(rank int) symmem.Splits {
 }
 
 func (p *parts) dataType() symmem.DataType {
-	if p.wide {
+	if p.isInt64 {
 		return symmem.Int64
 	}
 	return symmem.Uint8
@@ -138,7 +137,7 @@ func (r *player) send(i int, o *op, s *symmem.Stream) error {
 		return nil
 	}
 	count, t := int64(o.count), symmem.Uint8
-	if m.wide {
+	if m.isInt32 {
 		count, t = count/4, symmem.Int32
 	}
 	if self == m.src {

@@ -86,9 +86,9 @@ func openPlayer(
 
 func newPlayer(ctx context.Context, rt *symmem.Runtime, t *task) (r *player, err error) {
 	r = &player{ctx: ctx, rt: rt, task: t}
-	n := streams
+	n := streamCount
 	if t.MaxBytes > 0 {
-		if r.library, err = programs.NewLibrary(rt, libraryStreams); err != nil {
+		if r.library, err = programs.NewLibrary(rt, libraryStreamCount); err != nil {
 			return nil, err
 		}
 		r.streams, n = slices.Clone(r.library.Streams), maxStreams
@@ -114,7 +114,7 @@ func (r *player) close() error {
 	for _, b := range r.keptBuffers {
 		errs = append(errs, b.Free())
 	}
-	if err := r.rt.Close(); r.m.kind == none {
+	if err := r.rt.Close(); r.m.kind == noMistake {
 		errs = append(errs, err)
 	}
 	if r.library != nil {
@@ -130,10 +130,10 @@ func (r *player) run(number int) (reported, bad []string) {
 		return nil, []string{err.Error()}
 	}
 	v.check()
-	if m.kind == none {
+	if m.kind == noMistake {
 		v.finish()
 	}
-	return v.reported, v.bad
+	return v.reported, v.failures
 }
 
 func (r *player) play(number int, p *program, m mistake) (*verdict, error) {
@@ -144,7 +144,7 @@ func (r *player) play(number int, p *program, m mistake) (*verdict, error) {
 		return nil, fmt.Errorf("preparing: %w", err)
 	}
 	v := &verdict{player: r, model: newModel(r.seed, p, m), syncErrs: map[int]error{}}
-	v.stopped = r.queueAll(v)
+	v.endIndex = r.queueAll(v)
 	return v, nil
 }
 
@@ -177,7 +177,7 @@ func (r *player) prepare() error {
 		return err
 	}
 	for _, g := range r.groups {
-		if g == nil || g.Size() < 2 || !r.p.register {
+		if g == nil || g.Size() < 2 || !r.p.shouldRegisterPool {
 			continue
 		}
 		if err := r.pool.Register(r.ctx, g); err != nil {
@@ -193,7 +193,7 @@ func (r *player) prepare() error {
 			return err
 		}
 	}
-	if r.p.comparePlacement {
+	if r.p.shouldComparePlacement {
 		return nil // skip the barrier, which would fail if a rank has died
 	}
 	if err := r.rt.World().Barrier(r.ctx, nil); err != nil {
@@ -206,13 +206,13 @@ func (r *player) makeBuffer(number int, stream *symmem.Stream) error {
 	b := r.p.buffers[number]
 	var m symmem.Memory
 	switch {
-	case b.foreign && r.library != nil:
+	case b.isForeign && r.library != nil:
 		memory, free, err := r.library.Memory(int64(b.bytes))
 		if err != nil {
 			return err
 		}
 		m, r.free = memory, append(r.free, free)
-	case b.foreign:
+	case b.isForeign:
 		m = symmem.Host(make([]byte, b.bytes))
 	default:
 		buffer, err := r.pool.AllocOn(stream, int64(b.bytes))
@@ -251,7 +251,7 @@ func (r *player) release() error {
 	for _, b := range slices.Sorted(maps.Keys(r.buffers)) {
 		r.keptBuffers = append(r.keptBuffers, r.buffers[b])
 	}
-	for len(r.keptBuffers) > r.p.keep {
+	for len(r.keptBuffers) > r.p.keptBufferCount {
 		errs = append(errs, r.keptBuffers[0].Free())
 		r.keptBuffers = r.keptBuffers[1:]
 	}
@@ -287,14 +287,14 @@ func (r *player) capture(number int) error {
 // record queues the ops of a graph on stream s. If s is nil, it queues each op on the stream of
 // its branch.
 func (r *player) record(number int, s *symmem.Stream) error {
-	wrongOp, body := &r.p.ops[r.m.index], r.p.graphs[number].body
+	wrongOp, body := &r.p.ops[r.m.opIndex], r.p.graphs[number].body
 	for n := range body {
 		stream := s
 		if stream == nil {
 			stream = r.streams[body[n].stream]
 		}
-		differs := r.makesWrongCall() && n == r.m.body &&
-			wrongOp.kind == launchGraph && wrongOp.graph == number
+		differs := r.isMakingWrongCall() && n == r.m.bodyIndex &&
+			wrongOp.kind == launchOp && wrongOp.graph == number
 		if err := r.work(&body[n], stream, differs); err != nil {
 			return err
 		}
@@ -302,7 +302,7 @@ func (r *player) record(number int, s *symmem.Stream) error {
 	return nil
 }
 
-func (r *player) makesWrongCall() bool {
+func (r *player) isMakingWrongCall() bool {
 	return r.rt.Rank() == r.m.rank && (r.m.kind == wrongCount || r.m.kind == wrongType)
 }
 
@@ -312,7 +312,7 @@ func (r *player) queueAll(v *verdict) int {
 	for _, i := range r.p.order(r.rt.Rank()) {
 		o := &r.p.ops[i]
 		r.disturb(o.streamOf(r.rt.Rank()))
-		if r.m.kind != none && r.rt.Rank() == r.m.rank && i == r.m.index && r.deviate(o) {
+		if r.m.kind != noMistake && r.rt.Rank() == r.m.rank && i == r.m.opIndex && r.deviate(o) {
 			continue
 		}
 		if err := r.queue(i, o); err != nil {
@@ -330,7 +330,7 @@ func (r *player) queueAll(v *verdict) int {
 }
 
 func (r *player) deviate(o *op) (replaced bool) {
-	group := r.groups[r.p.body(o)[r.m.body].group]
+	group := r.groups[r.p.body(o)[r.m.bodyIndex].group]
 	switch r.m.kind {
 	case killNow:
 		die()

@@ -8,35 +8,33 @@ import (
 	"symmem"
 )
 
-// op is one statement of a program. All ranks perform the same program.
+// op is one statement of a program, which all ranks perform.
 type op struct {
 	kind opKind
-	// stream is the stream on which the op reads, and recvStream is the one on which it writes.
-	// They differ only for messages: the sender uses stream, and the receiver uses recvStream.
+	// The op reads on stream and writes on recvStream. They differ only for messages: the sender
+	// uses stream, and the receiver recvStream.
 	stream, recvStream int
-	// group is the index of a call's group in layout.groups.
+	// group is an index in layout.groups.
 	group int
-	// send and recv are the indexes of the buffers that the op reads and writes.
+	// The op reads buffer send and writes buffer recv.
 	send, recv int
-	// count is the number of elements of a call. root is the group rank of the root.
+	// count is a number of elements. root is a group rank.
 	count, root int
 	reduce      symmem.ReduceOp
-	// message is set for a send, and parts for an allToAllV.
+	// message is for sendOp, and parts for allToAllV.
 	message message
 	parts   *parts
-	// event is the index of the event to record or to wait for. graph is the index of the graph to
-	// capture or to launch.
+	// event and graph are the indexes of an event or graph.
 	event, graph int
 }
 
-// message describes a message from world rank src to world rank dst. The count of its op is in
-// bytes.
+// src and dst are world ranks. The count of the op is in bytes.
 type message struct {
 	src, dst, tag int
-	// anySource makes the receiver receive from AnySource.
+	// anySource: the receiver uses AnySource.
 	anySource bool
-	// wide selects int32 elements instead of bytes.
-	wide bool
+	// isInt32 selects int32 elements instead of bytes.
+	isInt32 bool
 }
 
 type opKind int
@@ -49,68 +47,63 @@ const (
 	reduce
 	allToAll
 	allToAllV
-	// tally is an in-place ReduceScatter, which adds the other ranks' values to this rank's part of
-	// a buffer. Because those values never change, the result shows how many tallies were made,
-	// whatever their order.
-	tally
-	// send sends and receives a message.
-	send
-	// copyOp copies one buffer to another.
+	// tallyOp is an in-place ReduceScatter, which adds the other ranks' values to this rank's part
+	// of a buffer. Those values never change, so the result shows the number of tallies in any
+	// order.
+	tallyOp
+	// sendOp sends and receives a message.
+	sendOp
 	copyOp
-	// allocOp allocates the buffer recv and fills it. freeOp frees it.
+	// allocOp allocates and fills the buffer recv. freeOp frees it.
 	allocOp
 	freeOp
-	record
-	wait
-	captureGraph
-	launchGraph
+	recordOp
+	waitOp
+	captureOp
+	launchOp
 	syncOp
-	// closeKeptGraphs closes the graphs that earlier programs left open.
-	closeKeptGraphs
+	// closeGraphsOp closes graphs that earlier programs left open.
+	closeGraphsOp
 )
 
 const (
-	// dense is the number of opKinds that are collectives whose parts all have the same length.
-	// These opKinds come first.
-	dense = 6
-	// collectives is the number of opKinds that are collectives.
-	collectives = 8
+	// The first equalPartsOpCount opKinds are collectives whose parts all have the same length.
+	equalPartsOpCount = 6
+	// The first collectiveOpCount opKinds are collectives.
+	collectiveOpCount = 8
 )
 
-func (k opKind) collective() bool { return k < collectives }
+func (k opKind) isCollective() bool { return k < collectiveOpCount }
 
-func (k opKind) call() bool { return k <= send }
+func (k opKind) isCall() bool { return k <= sendOp }
 
-// buffer describes a buffer that every rank has.
+// Every rank has the buffer.
 type buffer struct {
 	bytes int
-	// foreign is set if the buffer is not in the pool. It is then a Go slice on the host, or
-	// another library's memory on a GPU.
-	foreign bool
-	// allocatedByOp is set if an op allocates the buffer. Otherwise, the buffer exists before the
-	// first op.
+	// isForeign is set if the buffer is not in the pool: it is a Go slice on the host, or another
+	// library's memory on a GPU.
+	isForeign bool
+	// allocatedByOp is set if an op allocates the buffer. Otherwise, it exists before the first op.
 	allocatedByOp bool
 }
 
-// graph describes a graph of collectives and copies.
 type graph struct {
 	body []op
-	// stream is the stream on which the graph is captured. If capturedByOp is set, an op captures
-	// the graph; otherwise, it is captured before the first op.
+	// The graph is captured on stream, by an op or before the first op.
 	stream       int
 	capturedByOp bool
-	// branches is the number of streams on which another library captures the graph, or 0 if symmem
-	// captures it.
+	// branches is the number of streams on which another library captures the graph, or 0 for
+	// symmem.
 	branches int
 }
 
 type layout struct {
 	ranks  int
-	groups [][]int // world ranks of each group; the first group is the world
-	// colors holds the splits that create the other groups. Each split gives every rank the color 0
-	// or 1 and creates one group for each color, which may have a single rank or none.
-	colors    [][]int
-	unordered bool
+	groups [][]int // world ranks of each group; group 0 is the world
+	// colors holds the splits that create the other groups. Each gives every rank the color 0 or 1
+	// and creates a group for each color, which may have a single rank or none.
+	colors      [][]int
+	isUnordered bool
 }
 
 type program struct {
@@ -119,28 +112,27 @@ type program struct {
 	events  int
 	graphs  []graph
 	ops     []op
-	// orders holds, for each rank, the order in which it queues the ops. If orders is nil, all
-	// ranks queue them in the program's order.
+	// orders holds the order in which each rank queues the ops. If it is nil, all use the program's
+	// order.
 	orders [][]int
-	// If register is set, the ranks register the pool before the first call. If comparePlacement is
-	// set, they compare the placement of buffers that ops allocate.
-	register, comparePlacement bool
-	// keep is the number of buffers that stay allocated at the end, including those of earlier
-	// programs in the same world.
-	keep int
-	path symmem.PathChoice
+	// Ranks register the pool before the first call if shouldRegisterPool is set. They compare the
+	// placement of buffers that ops allocate if shouldComparePlacement is set.
+	shouldRegisterPool, shouldComparePlacement bool
+	// keptBufferCount is the number of buffers that stay allocated at the end, including those of
+	// earlier programs in the same world.
+	keptBufferCount int
+	path            symmem.PathChoice
 }
 
 const (
-	// streams is the number of streams in most programs.
-	streams = 3
-	// maxStreams is the number of streams in programs with graphs. The first libraryStreams streams
-	// belong to another library.
-	maxStreams     = 5
-	libraryStreams = 3
+	streamCount = 3
+	// maxStreams is for programs with graphs. The first libraryStreamCount streams belong to another
+	// library.
+	maxStreams         = 5
+	libraryStreamCount = 3
 )
 
-// newLayout returns the layout of a world with two groups for each split in colors.
+// newLayout returns a world with two groups for each split in colors.
 func newLayout(ranks int, colors ...[]int) layout {
 	l := layout{ranks: ranks, groups: make([][]int, 1+2*len(colors)), colors: colors}
 	for r := range ranks {
@@ -153,30 +145,29 @@ func newLayout(ranks int, colors ...[]int) layout {
 	return l
 }
 
-func (p *program) parties(o *op) []int {
+func (p *program) participants(o *op) []int {
 	switch {
-	case o.kind == send:
+	case o.kind == sendOp:
 		return []int{o.message.src, o.message.dst}
-	case o.kind.collective():
+	case o.kind.isCollective():
 		return p.groups[o.group]
 	default:
 		return p.groups[0]
 	}
 }
 
-func (p *program) member(rank int, o *op) bool { return slices.Contains(p.parties(o), rank) }
+func (p *program) isMember(rank int, o *op) bool { return slices.Contains(p.participants(o), rank) }
 
 func (o *op) streamOf(rank int) int {
-	if o.kind == send && rank == o.message.dst {
+	if o.kind == sendOp && rank == o.message.dst {
 		return o.recvStream
 	}
 	return o.stream
 }
 
-// body returns the ops of the graph that o launches. If o does not launch a graph, body returns
-// o itself.
+// body returns the ops of the graph that o launches, or else o.
 func (p *program) body(o *op) []op {
-	if o.kind == launchGraph {
+	if o.kind == launchOp {
 		return p.graphs[o.graph].body
 	}
 	return []op{*o}
@@ -200,21 +191,21 @@ func (o *op) String() string {
 	case allocOp, freeOp:
 		return fmt.Sprintf("stream %d: %s buffer %d", o.stream,
 			map[opKind]string{allocOp: "allocate", freeOp: "free"}[o.kind], o.recv)
-	case record:
+	case recordOp:
 		return fmt.Sprintf("stream %d: record event %d", o.stream, o.event)
-	case wait:
+	case waitOp:
 		return fmt.Sprintf("stream %d: wait for event %d", o.stream, o.event)
-	case captureGraph:
+	case captureOp:
 		return fmt.Sprintf("stream %d: capture graph %d", o.stream, o.graph)
-	case launchGraph:
+	case launchOp:
 		return fmt.Sprintf("stream %d: launch graph %d", o.stream, o.graph)
 	case syncOp:
 		return fmt.Sprintf("stream %d: synchronize", o.stream)
-	case closeKeptGraphs:
+	case closeGraphsOp:
 		return "close graphs of earlier programs"
-	case tally:
+	case tallyOp:
 		return fmt.Sprintf("stream %d: tally of buffer %d", o.stream, o.recv)
-	case send:
+	case sendOp:
 		return fmt.Sprintf("stream %d: message %+v of %d bytes on group %d, buffer %d to %d on stream %d",
 			o.stream, o.message, o.count, o.group, o.send, o.recv, o.recvStream)
 	case allToAllV:

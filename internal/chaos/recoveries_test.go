@@ -17,14 +17,14 @@ const recoveriesTimeout = 20 * time.Second
 
 // recoveries describes programs in which a group fails and the ranks continue in another group.
 var recoveries = kind{
-	perWorld: 20, limit: 3 * time.Minute,
-	world: (*task).recoveriesWorld,
-	open: func(ctx context.Context, rt *symmem.Runtime, t *task) (performer, error) {
+	programsPerWorld: 20, timeLimit: 3 * time.Minute,
+	drawWorld: (*task).recoveriesWorld,
+	openPerformer: func(ctx context.Context, rt *symmem.Runtime, t *task) (performer, error) {
 		p, err := newPlayer(ctx, rt, t)
 		return &recoverer{player: p}, err
 	},
-	show:  func(t *task, number int) fmt.Stringer { return t.recovery(number) },
-	kills: func(t *task) bool { return t.recovery(t.last()).mistake.kind == killNow },
+	describe:     func(t *task, number int) fmt.Stringer { return t.recovery(number) },
+	isRankKilled: func(t *task) bool { return t.recovery(t.lastProgram()).mistake.kind == killNow },
 }
 
 type recoveryWay int
@@ -79,10 +79,10 @@ func (t *task) recovery(number int) *recovery {
 		return r == p.outsider
 	}))
 	faults := []mistakeKind{abortNow, abortLater, cancelRegistration}
-	if number == t.last() && ranks > 2 && d.IntN(2) == 0 {
+	if number == t.lastProgram() && ranks > 2 && d.IntN(2) == 0 {
 		faults, p.way = []mistakeKind{killNow}, byJoin
 	}
-	for p.mistake.kind == none {
+	for p.mistake.kind == noMistake {
 		p.first = t.drawSteps(d, l, 1, 8+d.IntN(24))
 		p.mistake = drawMistake(d, p.first, faults...)
 	}
@@ -91,8 +91,8 @@ func (t *task) recovery(number int) *recovery {
 		l.groups[0] = slices.Delete(l.groups[0], p.mistake.rank, p.mistake.rank+1)
 	}
 	p.second = t.drawSteps(d, l, 0, 4+d.IntN(16))
-	p.second.ops = append(p.second.ops, op{kind: closeKeptGraphs})
-	p.second.comparePlacement, p.second.keep = true, 8
+	p.second.ops = append(p.second.ops, op{kind: closeGraphsOp})
+	p.second.shouldComparePlacement, p.second.keptBufferCount = true, 8
 	return p
 }
 
@@ -111,7 +111,7 @@ func (t *task) drawSteps(d *rand.Rand, l layout, group, n int) *program {
 		case kind == 3:
 			g.drawGraph(true)
 		case kind == 4:
-			g.add(op{kind: []opKind{syncOp, closeKeptGraphs}[d.IntN(2)], stream: d.IntN(streams)})
+			g.add(op{kind: []opKind{syncOp, closeGraphsOp}[d.IntN(2)], stream: d.IntN(streamCount)})
 		case kind == 5 && t.Machines <= 1:
 			g.ring()
 		default:
@@ -123,7 +123,7 @@ func (t *task) drawSteps(d *rand.Rand, l layout, group, n int) *program {
 
 // ring adds a message from each rank of the group to the next one.
 func (g *generator) ring() {
-	o := op{kind: send, group: g.groups[0], stream: g.IntN(streams)}
+	o := op{kind: sendOp, group: g.groups[0], stream: g.IntN(streamCount)}
 	for index := range 2 {
 		i := g.IntN(len(g.live) - index)
 		g.live[index], g.live[index+i] = g.live[index+i], g.live[index]
@@ -167,10 +167,10 @@ func (r *recoverer) run(number int) (reported, bad []string) {
 		return nil, []string{err.Error()}
 	}
 	if err := r.finishFailed(g, v); err != nil {
-		v.add("%v", err)
+		v.addFailure("%v", err)
 	}
-	if len(v.bad) > 0 {
-		return v.reported, v.bad
+	if len(v.failures) > 0 {
+		return v.reported, v.failures
 	}
 	after, err := r.proceed(number, g, p)
 	if err != nil {
@@ -258,8 +258,8 @@ func (r *recoverer) proceed(
 	}
 	v.check()
 	v.finish()
-	if len(v.bad) > 0 {
-		return v.bad, nil
+	if len(v.failures) > 0 {
+		return v.failures, nil
 	}
 	if err := next.Check(r.ctx); err != nil || next == r.rt.World() {
 		return nil, err

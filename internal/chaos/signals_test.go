@@ -209,11 +209,12 @@ func TestStopsOnAGPU(t *testing.T) {
 
 func (s signalTask) test(t *testing.T, programs int, env []string) {
 	t.Helper()
-	batch{programs: programs, perWorld: 1, run: func(ctx context.Context, number, _ int) error {
+	run := func(ctx context.Context, number, _ int) error {
 		task := s
 		task.Seed, task.Program = *seedFlag, number
 		return signals(ctx, task, env)
-	}}.test(t)
+	}
+	batch{defaultCount: programs, programsPerWorld: 1, run: run}.test(t)
 }
 
 func signals(ctx context.Context, task signalTask, env []string) error {
@@ -226,7 +227,7 @@ func signals(ctx context.Context, task signalTask, env []string) error {
 	}
 	defer os.RemoveAll(folder)
 	j := job{
-		role: "signals", ranks: p.ranks, task: task, limit: signalLimit + p.stop, onLine: x.onLine,
+		role: "signals", ranks: p.ranks, task: task, timeLimit: signalLimit + p.stop, onLine: x.onLine,
 		folder: folder, variables: env, machines: p.machines,
 	}
 	result, err := j.run(ctx)

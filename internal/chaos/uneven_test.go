@@ -9,12 +9,12 @@ import (
 )
 
 var uneven = kind{
-	perWorld: 10, limit: 5 * time.Minute,
-	world: func(t *task) (int, symmem.Options) {
+	programsPerWorld: 10, timeLimit: 5 * time.Minute,
+	drawWorld: func(t *task) (int, symmem.Options) {
 		return t.unevenRanks(), symmem.Options{Check: symmem.CheckEvery, Timeout: time.Minute}
 	},
-	open: openPlayer((*task).uneven),
-	show: func(t *task, number int) fmt.Stringer {
+	openPerformer: openPlayer((*task).uneven),
+	describe: func(t *task, number int) fmt.Stringer {
 		p, _ := t.uneven(number)
 		return p
 	},
@@ -37,7 +37,7 @@ func (t *task) uneven(number int) (*program, mistake) {
 	large, inPlace := d.IntN(20) == 0, d.IntN(4) == 0
 	for i := range 1 + d.IntN(4) {
 		large := large && i == 0
-		o := op{kind: allToAllV, stream: d.IntN(streams), parts: drawParts(d, g.p.ranks, large)}
+		o := op{kind: allToAllV, stream: d.IntN(streamCount), parts: drawParts(d, g.p.ranks, large)}
 		o.recvStream = o.stream
 		bufferBytes := o.parts.bufferBytes()
 		o.send = g.buffer(bufferBytes, false)

@@ -14,23 +14,22 @@ import (
 type verdict struct {
 	*player
 	*model
-	// stopped is the index of the op whose error ended the program. If no op failed, it is the
-	// number of ops.
-	stopped int
-	// reported lists the errors that symmem returned. bad lists wrong results that were returned
-	// without an error, and expected errors that were not returned.
-	reported, bad []string
-	// syncErrs holds, by stream, the errors that Synchronize returned when the program itself
-	// called it. They are kept because a stream returns an error only once.
+	// endIndex is the index of the op whose error ended the program, or else the number of ops.
+	endIndex int
+	// reported lists the errors that symmem returned. failures lists wrong results without an
+	// error, and expected errors that were not returned.
+	reported, failures []string
+	// syncErrs holds the errors of the program's own calls of Synchronize, because a stream returns
+	// an error only once.
 	syncErrs map[int]error
 }
 
-// groupsTime limits the time from the end of the work on a group's streams until the group has
+// groupsTime bounds the time from the end of the work on a group's streams until the group has
 // failed.
 const groupsTime = 3 * time.Second
 
-func (v *verdict) add(format string, args ...any) {
-	v.bad = append(v.bad, fmt.Sprintf(format, args...))
+func (v *verdict) addFailure(format string, args ...any) {
+	v.failures = append(v.failures, fmt.Sprintf(format, args...))
 }
 
 func (v *verdict) check() {
@@ -38,45 +37,45 @@ func (v *verdict) check() {
 	v.mu.Lock()
 	v.model.sources, v.model.rank = v.player.sources, v.rt.Rank()
 	v.mu.Unlock()
-	v.model.run(v.stopped)
+	v.model.run(v.endIndex)
 	self := v.rt.Rank()
 	for s, err := range onStream {
 		if index := v.streamFailsAt[self][s]; index < never && err == nil {
-			v.add("stream %d returned no error, but its op %d should have failed", s, index)
+			v.addFailure("stream %d returned no error, but its op %d should have failed", s, index)
 		}
 	}
 	for e, err := range onEvent {
 		if v.eventFails[self][e] && err == nil {
-			v.add("event %d returned no error, but was recorded after a failure", e)
+			v.addFailure("event %d returned no error, but was recorded after a failure", e)
 		}
 	}
 	ctx, cancel := context.WithTimeout(v.ctx, groupsTime)
 	defer cancel()
 	for g, index := range v.groupFailsAt[self] {
-		if index < never && !groupEnds(ctx, v.groups[g]) {
-			v.add("group %d has no error, but its call in op %d should have failed", g, index)
+		if index < never && !hasGroupFailed(ctx, v.groups[g]) {
+			v.addFailure("group %d has no error, but its call in op %d should have failed", g, index)
 		}
 	}
 	for b := range v.data[self] {
 		freed := v.memory[b] == (symmem.Memory{})
-		if !freed && !v.undefined[self][b] && !v.interruptedWrite(b) &&
+		if !freed && !v.undefined[self][b] && !v.mayHaveWritten(b) &&
 			v.isComplete(self, b, onStream, onEvent) {
 			v.compare(b)
 		}
 	}
 }
 
-// finish is for programs without a mistake. It checks that symmem returned no errors, and
-// releases the program's resources.
+// finish is for programs without a mistake. It checks that symmem returned no errors and releases
+// all resources.
 func (v *verdict) finish() {
 	if len(v.reported) > 0 {
-		v.add("valid program returned errors: %q", v.reported)
+		v.addFailure("valid program returned errors: %q", v.reported)
 	}
-	if len(v.bad) > 0 {
+	if len(v.failures) > 0 {
 		return
 	}
 	if err := v.release(); err != nil {
-		v.add("releasing: %v", err)
+		v.addFailure("releasing: %v", err)
 	}
 }
 
@@ -89,13 +88,14 @@ func (v *verdict) compare(b int) {
 		err = s.Synchronize(v.ctx)
 	}
 	if err != nil {
-		v.add("reading buffer %d: %v", b, err)
+		v.addFailure("reading buffer %d: %v", b, err)
 		return
 	}
 	if want := v.data[self][b].part(0, n); !bytes.Equal(got, want) {
 		index := firstDifference(got, want)
-		v.add("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: op %d", b,
-			got[index:min(index+8, n)], index, want[index:min(index+8, n)], v.lastWrite[self][b])
+		v.addFailure("wrong result without an error: buffer %d has %x at byte %d, want %x; last write: "+
+			"op %d", b, got[index:min(index+8, n)], index, want[index:min(index+8, n)],
+			v.lastWrite[self][b])
 	}
 }
 
@@ -108,41 +108,41 @@ func firstDifference[T byte | float32](got, want []T) int {
 	return -1
 }
 
-// synchronize waits for all streams and recorded events, and returns their errors. It waits in
-// random order if the world runs only one program. Otherwise, the order is fixed, because the
-// pool's history records it and must be the same on all ranks.
+// synchronize returns the errors of all streams and recorded events. Its order is random if the
+// world runs only one program. Otherwise it is fixed, because the pool's history records it and
+// must be the same on all ranks.
 func (v *verdict) synchronize() (onStream, onEvent map[int]error) {
 	onStream, onEvent = map[int]error{}, map[int]error{}
 	order := v.noise.Perm(len(v.streams) + len(v.events))
-	if v.task.PerWorld > 1 {
+	if v.task.ProgramsPerWorld > 1 {
 		slices.Sort(order)
 	}
 	for _, i := range order {
 		e := i - len(v.streams)
 		if e < 0 {
 			onStream[i] = cmp.Or(v.syncErrs[i], v.streams[i].Synchronize(v.ctx))
-			v.note("stream", i, onStream[i])
+			v.noteError("stream", i, onStream[i])
 		} else if v.wasRecorded(e) {
 			onEvent[e] = v.events[e].Synchronize(v.ctx)
-			v.note("event", e, onEvent[e])
+			v.noteError("event", e, onEvent[e])
 		}
 	}
 	return onStream, onEvent
 }
 
-func (v *verdict) note(source string, i int, err error) {
+func (v *verdict) noteError(source string, i int, err error) {
 	if err != nil {
 		v.reported = append(v.reported, fmt.Sprintf("%s %d: %v", source, i, err))
 	}
 }
 
 func (v *verdict) wasRecorded(event int) bool {
-	return slices.ContainsFunc(v.player.p.ops[:v.stopped], func(o op) bool {
-		return o.kind == record && o.event == event
+	return slices.ContainsFunc(v.player.p.ops[:v.endIndex], func(o op) bool {
+		return o.kind == recordOp && o.event == event
 	})
 }
 
-func groupEnds(ctx context.Context, g *symmem.Group) bool {
+func hasGroupFailed(ctx context.Context, g *symmem.Group) bool {
 	select {
 	case <-g.Ended():
 		return g.Err() != nil
@@ -151,16 +151,16 @@ func groupEnds(ctx context.Context, g *symmem.Group) bool {
 	}
 }
 
-// interruptedWrite reports whether the op that ended the program may have written to a buffer.
-func (v *verdict) interruptedWrite(buffer int) bool {
+// mayHaveWritten reports whether the op that ended the program may have written to a buffer.
+func (v *verdict) mayHaveWritten(buffer int) bool {
 	p := v.player.p
-	return v.stopped < len(p.ops) && slices.ContainsFunc(p.body(&p.ops[v.stopped]), func(o op) bool {
+	return v.endIndex < len(p.ops) && slices.ContainsFunc(p.body(&p.ops[v.endIndex]), func(o op) bool {
 		return o.kind <= allocOp && o.recv == buffer
 	})
 }
 
-// isComplete reports whether the last write to a buffer is known to be complete, because the
-// write's stream, or an event recorded after the write, was synchronized without an error.
+// isComplete reports whether the last write to a buffer is known to be complete: its stream, or an
+// event recorded after it, was synchronized without an error.
 func (m *model) isComplete(rank, buffer int, onStream, onEvent map[int]error) bool {
 	index := m.lastWrite[rank][buffer]
 	if index < 0 {

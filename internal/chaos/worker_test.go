@@ -18,7 +18,7 @@ import (
 	"symmem"
 )
 
-func signalsRank(text []byte) error {
+func signalsRankMain(text []byte) error {
 	begin := time.Now()
 	var task signalTask
 	if err := json.Unmarshal(text, &task); err != nil {
@@ -37,7 +37,7 @@ func signalsRank(text []byte) error {
 	}
 	var err error
 	if w.plan.noLauncher {
-		if o, err = withoutLauncher(o); err != nil {
+		if o, err = ignoreLauncher(o); err != nil {
 			return err
 		}
 	}
@@ -50,7 +50,7 @@ func signalsRank(text []byte) error {
 	line := signalLine{
 		Rank: w.rank, Began: begin.UnixNano(), At: time.Now().UnixNano(), Call: w.call,
 		Log:     log.lines(),
-		Slowest: fmt.Sprintf("%s took %v", w.slowest, w.took), Starved: waits.all(),
+		Slowest: fmt.Sprintf("%s took %v", w.slowest, w.took), Starved: waits.sampleAll(),
 	}
 	if err != nil {
 		line.Text = err.Error()
