@@ -29,14 +29,13 @@ func (t *GraceTimer) Elapsed(failed bool) time.Duration {
 func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Grace }
 
 // Reason classifies a rank's failure for the other ranks. Its values are shared between processes.
-// FailedAfterPeer means that the rank failed only because another rank had failed.
 type Reason uint32
 
 const (
-	NotFailed Reason = iota
-	FailedItself
-	Aborted // by its program
-	FailedAfterPeer
+	NotFailed       Reason = iota // the rank has not failed
+	FailedItself                  // the rank has observed or caused a fault
+	Aborted                       // its program has aborted the group
+	FailedAfterPeer               // the rank failed only because another had failed
 )
 
 // ReasonOf classifies the error with which a rank fails.

@@ -33,6 +33,7 @@ type Message struct {
 	After uint64
 }
 
+// MessageEnd is the Send or the Recv of a message.
 type MessageEnd struct {
 	Digest uint64 // hash of the call
 	After  uint64 // see Message.After

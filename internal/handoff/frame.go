@@ -22,8 +22,10 @@ func NamespaceOf(name string) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
+// ErrProtocol means that the peer violated the protocol.
 var ErrProtocol = errors.New("peer does not speak symmem's hand-off protocol")
 
+// ErrUnknownKey means that the peer exports no file under the key.
 var ErrUnknownKey = errors.New("peer has not exported a file under this key")
 
 // ErrRefused means that the peer rejected this process's token, belongs to another user, or is an

@@ -30,6 +30,7 @@ type Peer struct {
 	closed bool          // guarded by mu
 }
 
+// Dial connects to a Server of the same user.
 func Dial(ctx context.Context, address string, token Token) (*Peer, error) {
 	conn, pid, err := dial(ctx, address)
 	if err != nil {
@@ -63,6 +64,7 @@ func dial(ctx context.Context, address string) (*net.UnixConn, int, error) {
 	return conn, peer.PID, nil
 }
 
+// PID returns the ID of the peer's process.
 func (p *Peer) PID() int { return p.pid }
 
 // Watch returns a descriptor that becomes readable when the process exits. Only Close closes it.

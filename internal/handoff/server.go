@@ -32,6 +32,7 @@ type Server struct {
 	closed      bool                   // guarded by mu
 }
 
+// Listen starts a server on a new abstract socket.
 func Listen(token Token) (*Server, error) {
 	var name [16]byte
 	rand.Read(name[:])
@@ -49,6 +50,7 @@ func Listen(token Token) (*Server, error) {
 	return s, nil
 }
 
+// Address returns the address for Dial.
 func (s *Server) Address() string { return s.listener.Addr().String() }
 
 // Export offers a file until Withdraw. The caller must keep it open until then.

@@ -207,6 +207,7 @@ type Snapshot struct {
 	Floor, Stride uint64
 }
 
+// Snapshot returns the current state.
 func (l *Ledger) Snapshot() Snapshot {
 	return Snapshot{
 		Position: l.position, Digest: l.digest,

@@ -12,6 +12,7 @@ type Sites struct {
 	byPC   map[uintptr]uint32
 }
 
+// NewSites returns an empty table.
 func NewSites() *Sites {
 	return &Sites{byName: make(map[string]uint32), byPC: make(map[uintptr]uint32)}
 }

@@ -156,6 +156,7 @@ func (g *Group) BeginUse() error {
 	return nil
 }
 
+// EndUse undoes BeginUse.
 func (g *Group) EndUse() {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
@@ -196,6 +197,7 @@ func (g *Group) Release() error {
 	return err
 }
 
+// Named implements driver.Values.
 func (g *Group) Named(name string, isOrdered bool) (driver.Named, error) {
 	if err := g.BeginUse(); err != nil {
 		return nil, err

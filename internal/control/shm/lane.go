@@ -26,6 +26,7 @@ type lane struct {
 	slotsRead map[*block]uint64
 }
 
+// Exchange implements control.Plane.
 func (g *Group) Exchange(
 	ctx context.Context, laneID driver.Lane, payload []byte,
 ) ([][]byte, error) {

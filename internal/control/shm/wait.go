@@ -341,6 +341,7 @@ func (ws *waiter) peerFault(callText func() string) error {
 	return control.NonNilFailedPeersError(*ws.ranks.cfg, ws.rankStates(&slowWait{}), callText)
 }
 
+// MessageWait describes a wait for a message.
 type MessageWait struct {
 	Operation driver.Operation
 	Peer      int

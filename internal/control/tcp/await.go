@@ -18,6 +18,7 @@ const (
 	pollSleep  = 100 * time.Microsecond
 )
 
+// Await implements control.Plane.
 func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 	begin := time.Now()
 	for waited := time.Duration(0); waited < spinBudget; waited = time.Since(begin) {
@@ -51,6 +52,7 @@ func (p *Plane) Await(ctx context.Context, w control.Wait) error {
 // statusDelay bounds the time until other ranks know of a submitted ticket.
 const statusDelay = 2 * statusInterval
 
+// Diagnose implements control.Plane.
 func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	err := p.checkWait(p.newWorkWait(w, since))
 	if err != nil && !errors.Is(err, driver.ErrClosed) && w.IsDone() {
@@ -59,6 +61,7 @@ func (p *Plane) Diagnose(w control.Wait, since time.Time) error {
 	return w.AddDetails(err)
 }
 
+// PeerFault implements control.Plane.
 func (p *Plane) PeerFault(callText string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"symmem/internal/control"
 )
 
+// Exchange implements control.Plane.
 func (p *Plane) Exchange(
 	ctx context.Context, lane driver.Lane, payload []byte,
 ) ([][]byte, error) {
@@ -126,6 +127,7 @@ func (p *Plane) exchangeStep(ctx context.Context, payload []byte, w *waitState) 
 	return got, nil
 }
 
+// Named implements control.Plane.
 func (p *Plane) Named(name string, isOrdered bool) (driver.Named, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,8 +142,10 @@ func (p *Plane) Named(name string, isOrdered bool) (driver.Named, error) {
 	return namedValue{p, name}, nil
 }
 
+// Collectives implements control.Plane.
 func (p *Plane) Collectives() uint64 { return p.submitted.Load() }
 
+// Compare implements control.Plane.
 func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

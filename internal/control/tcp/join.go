@@ -16,6 +16,7 @@ import (
 	"symmem/internal/control"
 )
 
+// Config configures Join.
 type Config struct {
 	Store driver.Store
 	// Group.Check is ignored.

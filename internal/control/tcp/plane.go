@@ -63,12 +63,14 @@ func newPlane(cfg Config, links []*link) *Plane {
 	return p
 }
 
+// Submit implements control.Plane.
 func (p *Plane) Submit() uint64 {
 	ticket := p.submitted.Load() + 1
 	p.submitted.Store(ticket)
 	return ticket
 }
 
+// TrySubmit implements control.Plane.
 func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	if p.PeerFailed() || p.Cause() != nil || p.submitted.Load() >= p.lastTicket.Load() {
 		return 0, false
@@ -76,10 +78,13 @@ func (p *Plane) TrySubmit() (ticket uint64, ok bool) {
 	return p.Submit(), true
 }
 
+// PeerFailed implements control.Plane.
 func (p *Plane) PeerFailed() bool { return p.peerFailedOrClosed.Load() }
 
+// Failed implements control.Plane.
 func (p *Plane) Failed() <-chan struct{} { return p.failSignal }
 
+// Abort implements control.Plane.
 func (p *Plane) Abort(cause error) {
 	if cause == nil {
 		cause = driver.ErrAborted
@@ -234,6 +239,7 @@ func (p *Plane) statusFrame() []byte {
 	return m.encode()
 }
 
+// Withdraw implements control.Plane.
 func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
