@@ -16,7 +16,7 @@ const maxDetailBytes = max(8*maxComparedEvents, event.MaxSiteBytes)
 // The first byte of an answer in phaseEvents.
 const (
 	answerEvent   byte = iota + 1 // followed by the event and its call site
-	answerEnd                     // followed by the length of the history, which ends before the position
+	answerEnd                     // followed by the length of the shorter history
 	answerDigest                  // followed by a digest, because the event is no longer kept
 	answerNotKept                 // neither event nor digest is kept
 )

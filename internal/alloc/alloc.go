@@ -2,8 +2,8 @@ package alloc
 
 import "fmt"
 
-// Growth describes a segment that the caller must map and pass to AddSegment. The caller may
-// increase Bytes, or decrease it with Shrink.
+// Growth describes a segment that the caller must map and pass to AddSegment. It may increase
+// Bytes.
 type Growth struct {
 	Bytes      int64 // 0 if no segment is needed
 	minBytes   int64 // smallest size that fits the request
@@ -56,7 +56,6 @@ func newSizeError(action string, size int64) error {
 	return fmt.Errorf("%s %d bytes: %w: want 1 to %d", action, size, ErrSize, MaxSize)
 }
 
-// allocFromOtherMemory is for a stream without a free block that is large enough.
 func (c *Core) allocFromOtherMemory(
 	size int64, units uint64, indexID uint32,
 ) (Block, Growth, error) {
@@ -90,8 +89,7 @@ func (c *Core) allocFromOtherMemory(
 	return Block{}, Growth{Bytes: bytes, minBytes: minBytes, indexID: indexID}, nil
 }
 
-// Shrink halves g.Bytes, but not below the size of the request. It returns false if g.Bytes does
-// not change.
+// Shrink halves g.Bytes, but not below the request. It returns false if g.Bytes does not change.
 func (c *Core) Shrink(g *Growth) bool {
 	if g.Bytes <= g.minBytes {
 		return false
@@ -110,9 +108,9 @@ func (c *Core) GrowFailed(size int64, stream Stream) error {
 }
 
 // Reserve keeps memory from other streams, so that stream can allocate blocks of the given total
-// size without a new segment. The Growth is empty if the stream already owns enough memory. If
-// Capacity leaves no room for a segment, Reserve takes clean memory of other streams. With Stepped
-// sizing, reserved memory serves requests above 1 MiB.
+// size without a new segment. The Growth is empty if the stream owns enough memory. If Capacity
+// leaves no room, Reserve takes clean memory of other streams. With Stepped sizing, reserved memory
+// serves requests above 1 MiB.
 //
 // Errors: ErrSize, *OutOfMemoryError when Capacity leaves no room.
 func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
@@ -141,7 +139,7 @@ func (c *Core) Reserve(bytes int64, stream Stream) (Growth, error) {
 	}, nil
 }
 
-// ReserveClean reserves clean memory of other streams, and reports whether there was enough.
+// ReserveClean reserves only clean memory of other streams, and reports whether there was enough.
 func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 	if !c.isGeometric {
 		return false
@@ -156,12 +154,12 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 		c.tryReserve(units, indexID)
 }
 
-// Seize moves free memory of other streams to a stream and reports whether it moved any. Queued
-// work can still use that memory. Seize takes it only from streams for which canTakeFrom returns
-// true, and never takes reserved memory.
+// Seize gives a stream free memory of other streams, and reports whether there was any. Queued work
+// can still use it. Seize takes it only from streams for which canTakeFrom returns true, and never
+// takes reserved memory.
 //
-// Seize first calls wait for each owner, which must make the requesting stream wait, on the device,
-// for the owner's queued work. If wait fails, Seize changes nothing and returns the error.
+// Seize first calls wait for each owner: the requesting stream must wait, on the device, for the
+// owner's queued work. If wait fails, Seize changes nothing and returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, canTakeFrom func(Stream) bool, wait func(owner Stream) error,
 ) (hasMoved bool, err error) {

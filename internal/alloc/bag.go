@@ -6,23 +6,23 @@ type freeBlocks struct {
 	blockTable
 	keys             []uint64 // the bags' arrays; keys[0] is unused
 	unusedArrays     [32]uint32
-	searchCredit     int         // number of tail keys that searches may still read; see creditStep
+	searchCredit     int         // see creditStep
 	classes          []sizeClass // index 0 means no class
 	firstUnusedClass uint32
 }
 
-// bag holds the free blocks of one size. Each block has a key in the bag's array, a part of
-// freeBlocks.keys, and records the key's slot in this array. A block with a lower position has a
-// lower key. When a key is removed, the last key moves into its slot.
+// bag holds the free blocks of one size. Each block has a key in the bag's part of freeBlocks.keys,
+// and records the key's slot. A lower position means a lower key. A removed key is replaced by the
+// last one.
 //
-// The first keys form a heap. The others, the tail, are unordered: a search for the lowest block
-// reads the root of the heap and the whole tail.
+// The first keys form a heap. A search for the lowest block reads its root and all other keys, the
+// tail.
 //
-// Unused slots contain noKey, which is above all keys. In a bag of the smallest capacity, a search
-// reads all slots, because a branch on count would be unpredictable.
+// Unused slots contain noKey, above all keys. In the smallest bags, a search reads all slots,
+// because a branch on count would be unpredictable.
 type bag struct {
 	start     uint32 // first slot in freeBlocks.keys
-	capacity  uint32 // a power of two, or 0 if the bag has no array
+	capacity  uint32 // a power of two, or 0
 	count     uint32
 	heapCount uint32
 }
@@ -31,9 +31,8 @@ const minBagCapacity = 4
 
 const noKey = ^uint64(0)
 
-// A removal from the heap is expensive, so keys stay in the tail as long as possible. Each search
-// adds creditStep to searchCredit and subtracts the number of tail keys. A tail moves into the heap
-// when the credit is used up.
+// A removal from the heap is expensive, so keys stay in the tail until searches have read many of
+// them. Each search adds creditStep to searchCredit and subtracts the length of the tail.
 const (
 	creditStep = 4
 	maxCredit  = 1024

@@ -41,8 +41,7 @@ func (s State) String() string {
 	return [...]string{"unused record", "free", "live", "parked", "deferred"}[s]
 }
 
-// The ids of blocks and regions have 26 bits, to share a word with a position or size. Id 0 is
-// unused.
+// Ids have 26 bits, to share a word with a position or size. Id 0 is unused.
 const (
 	idBits    = 26
 	idMask    = 1<<idBits - 1
@@ -57,8 +56,8 @@ type block struct {
 	unitsAndPrev      uint64 // size in units; low bits: the previous block in the region
 	next              uint32
 	generation        uint32 // number of blocks that used this record before
-	// packed holds the state in its lowest bits, then hasRareFieldsBit. The higher bits hold the
-	// slot of a free block's key (see bag), or the number of bytes requested for another block.
+	// The lowest bits of packed hold the state, then hasRareFieldsBit. The others hold the slot of
+	// a free block's key (see bag), or the bytes requested for another block.
 	packed uint64
 }
 
@@ -69,7 +68,7 @@ const (
 	slotShift        = 4
 )
 
-// rareFields holds the fields of a block that only pinned, kept, deferred or shared blocks use.
+// rareFields are used only in pinned, kept, deferred or shared blocks.
 type rareFields struct {
 	pins                       int32
 	firstUse                   uint32
@@ -114,7 +113,7 @@ func (t *blockTable) newBlock() uint32 {
 	return uint32(len(t.blocks) - 1)
 }
 
-// dropBlock keeps the record's generation, so that stale handles are detected.
+// dropBlock keeps the generation, so that stale handles are detected.
 func (t *blockTable) dropBlock(b *block, id uint32) {
 	b.packed = uint64(unusedRecord)
 	b.next = t.firstUnusedBlock

@@ -7,7 +7,7 @@ const (
 	mib = int64(1) << 20
 )
 
-// Unit is the alignment of blocks in bytes, as in PyTorch's allocator.
+// Unit is the alignment of blocks, as in PyTorch.
 const Unit = 512
 
 const unitShift = 9
@@ -22,8 +22,7 @@ const (
 	// CreationOrder takes the block with the lowest (segment ordinal, offset), which is the same on
 	// all ranks.
 	CreationOrder Policy = iota
-	// AddressOrder takes the block with the lowest address, as in PyTorch up to version 2.11.
-	// Addresses differ between ranks.
+	// AddressOrder takes the lowest address, as PyTorch up to 2.11. It differs between ranks.
 	AddressOrder
 )
 
@@ -52,11 +51,11 @@ const (
 	smallLimit   = 1 * mib
 	smallSegment = 2 * mib  // for small requests
 	largeSegment = 20 * mib // for requests below largeLimit
-	largeLimit   = 10 * mib // requests of at least this size get a separate segment
+	largeLimit   = 10 * mib // larger requests get a separate segment
 	largeStep    = 2 * mib
 )
 
-// Config configures a Core. Ranks that must place blocks identically need the same Config.
+// Ranks that must place blocks identically need the same Config.
 type Config struct {
 	Policy Policy
 	Sizing Sizing
@@ -97,7 +96,7 @@ func (c Config) Validate() error {
 }
 
 // remainingSegment returns the size of the largest segment that Capacity permits, or 0 if the
-// request would not fit. For Stepped, whose segment sizes are fixed, it returns 0.
+// request would not fit or sizes are fixed (Stepped).
 func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
 	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1)
 	if bytes < requestBytes || c.Sizing == Stepped {

@@ -5,15 +5,13 @@ import (
 	"fmt"
 )
 
-// Core decides where the blocks of one arena (the segments of a pool) are placed. It is not safe
-// for concurrent use.
-//
-// The calls that change a Core form its history. With CreationOrder, Cores with the same Config and
-// history place every block identically.
+// Core decides where the blocks of one pool are placed. It is not safe for concurrent use. With
+// CreationOrder, Cores with the same Config and the same history of calls place every block
+// identically.
 type Core struct {
 	lifetimes
 	hasKept bool // see HasKept
-	// fullRanges holds the original ranges of blocks that Rebuild has shortened.
+	// fullRanges holds the ranges before Rebuild shortened blocks.
 	fullRanges map[uint32]Range
 }
 
@@ -76,9 +74,8 @@ func (c *Core) LiveBlock(h Handle) (Block, error) {
 // Owner returns the Number of the stream that owns the block returned last.
 func (c *Core) Owner() uint32 { return c.lastOwner }
 
-// FreeHandle frees a block. The returned state is Free, Parked if the block is pinned, or Deferred
-// if other streams can still use it. For a deferred block, the caller must record the events in
-// EventsToRecord.
+// FreeHandle frees a block. It becomes Free, Parked if it is pinned, or Deferred if other streams
+// can still use it: the caller must then record the events in EventsToRecord.
 //
 // Errors: ErrDoubleFree, ErrForeign. Both leave the Core unchanged.
 func (c *Core) FreeHandle(h Handle) (Block, State, error) {
@@ -114,8 +111,7 @@ func (c *Core) newFreeError(h Handle) error {
 	return fmt.Errorf("freeing a block by its handle: %w", err)
 }
 
-// Pin keeps a block allocated, because a captured graph contains its address. Each Pin needs one
-// Unpin.
+// Pin keeps a block allocated for a captured graph, until an equal number of Unpins.
 //
 // Errors: ErrFreed, ErrForeign.
 func (c *Core) Pin(h Handle) (Block, error) {
@@ -134,7 +130,7 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	return c.blockView(id), nil
 }
 
-// Unpin undoes one Pin. The last Unpin of a parked block frees or defers it.
+// The last Unpin of a parked block frees or defers it.
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {
@@ -209,7 +205,7 @@ func (c *Core) IsUnchangedSince(m Mark) bool {
 
 // StreamCompleted records that all work that a stream had queued before the mark is complete, and
 // that the host has waited for it. It frees the deferred blocks that no stream uses any more.
-// ReturnedBlocks lists them by the number of their stream and then by their Deferral.
+// ReturnedBlocks lists them by their stream's number and their Deferral.
 func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	c.mergeLastFreed()
 	c.reports.clear()
@@ -228,9 +224,9 @@ func (c *Core) StreamCompleted(stream Stream, mark Mark) {
 	}
 }
 
-// MarkIdle records that all work that a stream had queued before the mark is complete. The stream's
-// free memory becomes clean: other streams can use it without waiting. MarkIdle does nothing if a
-// block has become free since the mark.
+// MarkIdle records that all work that a stream had queued before the mark is complete. Its free
+// memory becomes clean: other streams can use it without waiting. MarkIdle does nothing if a block
+// has become free since the mark.
 func (c *Core) MarkIdle(stream Stream, mark Mark) {
 	streamID, isKnown := c.streamIDs[stream]
 	if isKnown && mark.freeCount == c.freeCount {

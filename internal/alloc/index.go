@@ -5,16 +5,16 @@ import (
 	"math/bits"
 )
 
-// Up to 1 MiB, a bin has one size; above 1 MiB, there are 64 bins between powers of two.
+// Up to 1 MiB, a bin has one size. Above that, 64 bins lie between powers of two.
 const (
-	exactBins = 2048 // number of bins with one size; the largest of these sizes in units
+	exactBins = 2048 // bins with one size; also the largest of these sizes in units
 	exactLog  = 11   // log2 of exactBins
 	subLog    = 6    // log2 of the number of bins between two powers of two
 	binCount  = 4096 // 64 words of 64 bits, summarized by one word
 )
 
-// binOf returns the bin of a size in units. A power of two is the last size of its bin: a new
-// segment's free block stays in its bin when the first blocks are split off.
+// A power of two is the last size of its bin, so that a new segment's free block stays in its bin
+// when the first blocks are split off.
 func binOf(units uint64) int {
 	last := units - 1
 	if last < exactBins {
@@ -25,8 +25,7 @@ func binOf(units uint64) int {
 	return exactBins + int(log-exactLog)<<subLog + sub
 }
 
-// sizeIndex finds free blocks of one stream by size. Its two-level bitmap records the nonempty
-// bins.
+// sizeIndex finds free blocks of one stream by size. A two-level bitmap records the nonempty bins.
 type sizeIndex struct {
 	bags         [exactBins]bag // first, so that no bag crosses a cache line
 	summary      uint64
@@ -37,7 +36,7 @@ type sizeIndex struct {
 type sizeClass struct {
 	units      uint64
 	blocks     bag
-	prev, next uint32 // neighbors in the bin; next links unused classes too
+	prev, next uint32 // neighbors in the bin; next also links unused classes
 }
 
 func (index *sizeIndex) markBinNonempty(bin uint) {
@@ -71,8 +70,8 @@ func (index *sizeIndex) nextBin(bin int) int {
 	return word<<6 + bits.TrailingZeros64(index.words[word])
 }
 
-// findInIndex returns the smallest free block of at least units and its size. Among blocks of the
-// same size, it returns the lowest. It does not read the block's record, which is slow.
+// findInIndex returns the smallest free block of at least units, and its size. Of equal blocks, it
+// returns the lowest. It avoids reading the block's record, which is slow.
 func (f *freeBlocks) findInIndex(index *sizeIndex, units uint64) (id uint32, found uint64) {
 	f.searchCredit += creditStep
 	if units > exactBins {
@@ -95,8 +94,8 @@ func (f *freeBlocks) findLargeInIndex(index *sizeIndex, units uint64) (id uint32
 	return f.lowestInBin(index, index.nextBin(bin+1))
 }
 
-// lowestInBin returns the lowest block of the smallest size in a bin of several sizes, and this
-// size. For bin -1, it returns 0, 0.
+// lowestInBin returns the lowest block of the smallest size, and this size. It returns 0, 0 for bin
+// -1.
 func (f *freeBlocks) lowestInBin(index *sizeIndex, bin int) (id uint32, found uint64) {
 	if bin < 0 {
 		return 0, 0
@@ -158,7 +157,7 @@ func (f *freeBlocks) removeLargeBlock(index *sizeIndex, b *block, units uint64) 
 	}
 }
 
-// moveInIndex changes the start (block.positionAndRegion) and size of a free block.
+// moveInIndex changes a free block's start (positionAndRegion) and size.
 func (f *freeBlocks) moveInIndex(index *sizeIndex, b *block, id uint32, start, units uint64) {
 	oldUnits := b.units()
 	if oldUnits > exactBins && f.tryResizeInPlace(index, b, id, start, units) {
@@ -169,8 +168,8 @@ func (f *freeBlocks) moveInIndex(index *sizeIndex, b *block, id uint32, start, u
 	f.insertBlock(index, b, id, units)
 }
 
-// tryResizeInPlace returns false, and changes nothing, if other blocks have the old size or the
-// class would have to move.
+// tryResizeInPlace returns false, without a change, if other blocks have the old size or the class
+// would have to move.
 func (f *freeBlocks) tryResizeInPlace(
 	index *sizeIndex, b *block, id uint32, start, units uint64,
 ) bool {
@@ -219,7 +218,7 @@ func (f *freeBlocks) ensureClass(index *sizeIndex, units uint64) uint32 {
 	return k
 }
 
-// newClass may reallocate f.classes. The bag of the class may still have an array.
+// newClass may reallocate f.classes. The new bag may have an array.
 func (f *freeBlocks) newClass() uint32 {
 	if k := f.firstUnusedClass; k != 0 {
 		f.firstUnusedClass = f.classes[k].next
@@ -245,7 +244,7 @@ func (f *freeBlocks) dropClass(index *sizeIndex, k uint32) {
 	f.firstUnusedClass = k
 }
 
-// dropAllClasses drops classes and bags. The caller must drop the indexes that refer to them.
+// The caller of dropAllClasses must drop the indexes that refer to them.
 func (f *freeBlocks) dropAllClasses() {
 	f.keys, f.classes = f.keys[:1], f.classes[:1]
 	f.unusedArrays, f.firstUnusedClass, f.searchCredit = [32]uint32{}, 0, 0
@@ -275,7 +274,7 @@ func (f *freeBlocks) freeBytes(index *sizeIndex) int64 {
 	return units << unitShift
 }
 
-// eachClass yields each nonempty class's size in units and its bag, by size.
+// eachClass yields the sizes and bags of nonempty classes, by size.
 func (f *freeBlocks) eachClass(index *sizeIndex) iter.Seq2[uint64, *bag] {
 	return func(yield func(uint64, *bag) bool) {
 		for w := range index.words {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Extent describes a segment. A segment removed by Trim has 0 bytes.
+// Extent describes a segment, with 0 bytes after Trim.
 type Extent struct {
 	Bytes int64
 	Small bool // serves small requests, with Stepped sizing
@@ -30,40 +30,36 @@ type HeldBlock struct {
 	Range
 	Live   bool // false for a parked block
 	Pinned bool
-	// Stream is the number of a live block's stream. Stream 0 has number 0. The others are numbered
-	// from 1 in the order of their first live blocks in the Inventory.
+	// Stream numbers the stream of a live block: 0 for Stream 0, and from 1 in the order of the
+	// first live blocks in the Inventory.
 	Stream uint32
 }
 
-// Inventory lists the segments and blocks of a Core. Ranks compare their inventories.
+// Inventory lists a Core's segments and blocks. Ranks compare theirs.
 type Inventory struct {
 	Segments []Extent    // sorted by ordinal
 	Blocks   []HeldBlock // sorted by segment and offset
 }
 
-// Arrangement describes the layout that several Cores have after Rebuild.
+// Arrangement describes the common layout of several Cores.
 type Arrangement struct {
-	// Segments lists the segments by ordinal. A segment with 0 bytes is retired: it no longer
-	// serves requests.
+	// Segments lists the segments by ordinal. One with 0 bytes is retired: it serves no requests.
 	Segments []Extent
-	// Kept lists, by segment and offset, ranges that stay allocated until the next Rebuild: parked
-	// blocks, and live blocks that are pinned only on some ranks.
+	// Kept lists ranges that stay allocated until the next Rebuild: parked blocks, and live blocks
+	// that are pinned only on some ranks.
 	Kept []Range
 }
 
 // Conflict describes a range with a live block or segment that differs between ranks.
 type Conflict struct {
 	Range
-	// Descriptions describes each rank's segment and live block in this range.
-	Descriptions []string
+	Descriptions []string // by rank
 }
 
-// CommonLayout returns an Arrangement, or a Conflict if a live block differs between ranks. After
-// Rebuild with this Arrangement, all ranks place blocks identically. The result depends only on the
-// inventories.
+// CommonLayout returns an Arrangement with which all ranks place blocks identically after Rebuild,
+// or a Conflict if a live block differs. The result depends only on the inventories.
 //
-// Segments that differ between ranks are retired. A rank keeps a retired segment mapped while a
-// graph pins a part of it.
+// Segments that differ between ranks are retired. A graph that pins a part keeps one mapped.
 func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 	if c := findConflict(inventories); c != nil {
 		return Arrangement{}, c
@@ -118,8 +114,8 @@ func (r Range) eachSpan(visit func(spanID)) {
 	}
 }
 
-// rangesToKeep returns the ranges to keep for a parked block, one per span. A span without live
-// blocks is kept whole, because its owner can differ between ranks.
+// rangesToKeep returns a range per span of a parked block. A span without live blocks is kept
+// whole, because its owner can differ between ranks.
 func (r Range) rangesToKeep(liveSpans map[spanID]bool, segmentBytes int64) (ranges []Range) {
 	r.eachSpan(func(s spanID) {
 		start, end := s.number*spanBytes, min((s.number+1)*spanBytes, segmentBytes)
@@ -155,7 +151,6 @@ func mergeOverlapping(ranges []Range) []Range {
 	return merged
 }
 
-// findConflict returns nil if all live blocks are the same on all ranks.
 func findConflict(inventories []Inventory) *Conflict {
 	streamsByRange := make([]map[Range]uint32, len(inventories))
 	var liveRanges []Range

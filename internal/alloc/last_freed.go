@@ -1,8 +1,7 @@
 package alloc
 
-// Free stores the block in lastFreed, without merging it with its neighbors or adding it to an
-// index. The next call does that. If the next call is an Alloc that would get this block after the
-// merge, it returns the block without a merge in two cases:
+// Free stores the block in lastFreed. The next call merges it with its neighbors and adds it to an
+// index. In two cases, an Alloc returns it without a merge, which would lead to the same block:
 //
 //   - The block was freed right after its Alloc, and the new request equals the old one.
 //   - The block has the requested size and no free neighbor, and no other free block of the index

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// lifetimes decides when the memory of a freed block can be allocated again.
+// lifetimes decides when freed memory can be allocated again.
 type lifetimes struct {
 	placer
 	streamTable
@@ -55,7 +55,6 @@ func (l *lifetimes) freeOrPark(b *block, id uint32) State {
 	return l.freeOrDefer(id)
 }
 
-// freeOrDefer defers an unpinned block that other streams can still use.
 func (l *lifetimes) freeOrDefer(id uint32) State {
 	l.removeCompleteUses(&l.rareFields[id], l.streams)
 	if l.rareFields[id].firstUse != 0 {
@@ -101,8 +100,8 @@ func (l *lifetimes) deferFree(id uint32) {
 	l.counts.deferredBytes += b.size()
 }
 
-// endDeferral ends a deferred block's use on a stream, and frees the block after its last use. It
-// ignores blocks with a deferral number above lastDeferral.
+// endDeferral ends a deferred block's use on a stream, and frees it after its last use. It ignores
+// blocks with a deferral number above lastDeferral.
 func (l *lifetimes) endDeferral(id, streamID uint32, lastDeferral uint64) {
 	fields := &l.rareFields[id]
 	if l.removeUse(fields, streamID, lastDeferral) && fields.firstUse == 0 {

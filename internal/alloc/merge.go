@@ -1,7 +1,6 @@
 package alloc
 
-// mergeBlock merges a free block with its free neighbors, indexes the result and returns its size
-// in units.
+// mergeBlock indexes the merged block and returns its size in units.
 func (l *layout) mergeBlock(index *sizeIndex, b *block, id uint32, states neighborStates) uint64 {
 	prev, next, units := b.prev(), b.next, b.units()
 	prevBlock, nextBlock := &l.blocks[prev], &l.blocks[next]

@@ -212,7 +212,8 @@ func (m *machine) Reserve(t *rapid.T) {
 	switch {
 	case grow.Bytes > 0:
 		m.addSegment(t, grow, false)
-	case geometric && m.model.best(rounded, stream) == nil && m.model.takeCleanMemory(rounded, stream) == nil:
+	case geometric && m.model.best(rounded, stream) == nil &&
+		m.model.takeCleanMemory(rounded, stream) == nil:
 		t.Fatalf("Reserve of %d bytes succeeded without enough memory", bytes)
 	default:
 		m.model.reserve(rounded, stream)

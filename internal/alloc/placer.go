@@ -13,7 +13,7 @@ type placer struct {
 	freeCount   uint64 // blocks that have become free so far
 	lastOwner   uint32 // see Core.Owner
 
-	// These fields describe the latest Alloc and the latest Free; see last_freed.go.
+	// The latest Alloc and Free; see last_freed.go.
 
 	lastAllocated        uint32 // 0 if the latest call was not an Alloc
 	lastAllocatedUnits   uint64
@@ -44,8 +44,8 @@ func (p *placer) makeLive(id uint32, size int64) Block {
 }
 
 // findBlock returns the best free block for a request, and its size. It merges lastFreed with its
-// neighbors. If lastFreed belongs to this index, a search before the merge is faster. findBlock
-// searches again if the merge changes the result.
+// neighbors. It searches before a merge in the same index, which is faster, and again if the merge
+// changes the result.
 func (p *placer) findBlock(
 	index *sizeIndex, units uint64, indexID uint32,
 ) (id uint32, foundUnits uint64) {
@@ -66,7 +66,7 @@ func (p *placer) findBlock(
 	return id, foundUnits
 }
 
-// takeFront allocates the front of a free block. A free rest keeps the id of the free block.
+// takeFront allocates the front of a free block, whose rest keeps its id.
 func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64) uint32 {
 	restUnits := foundUnits - units
 	if restUnits == 0 || !p.isGeometric &&

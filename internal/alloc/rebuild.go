@@ -127,7 +127,7 @@ func (r *rebuilder) createRegions(ordinal int32, heldBlocks []heldRecord, keptRa
 	}
 }
 
-// ownersOf returns the stream id of each span of a segment, and numbers these streams.
+// ownersOf returns each span's stream id, and numbers these streams.
 func (r *rebuilder) ownersOf(s *segment, heldBlocks []heldRecord) []uint32 {
 	owners := make([]uint32, (s.bytes+spanBytes-1)/spanBytes)
 	for _, held := range heldBlocks {
@@ -181,8 +181,8 @@ func (r *rebuilder) fillRegion(
 	return heldBlocks
 }
 
-// shortenedEnd returns the end of a held block's record. For a parked block, this is the end of its
-// first span, because another stream can own the next span.
+// shortenedEnd returns the end of a held block's record: for a parked block, the end of its first
+// span, because another stream can own the next one.
 func (r *rebuilder) shortenedEnd(held heldRecord) int64 {
 	end := min(held.end(), (held.Offset/spanBytes+1)*spanBytes)
 	if held.isLive || end == held.end() {
@@ -206,7 +206,7 @@ func findRange(ranges []Range, ordinal int32, offset int64) (isInRange bool, bou
 	return false, MaxSize
 }
 
-// appendBlock appends a block in any state to a region.
+// appendBlock accepts blocks in any state.
 func (r *rebuilder) appendBlock(regionID, id uint32, extent Range, isKept bool) {
 	p := r.placer
 	region, b, fields := &p.regions[regionID], &p.blocks[id], &p.rareFields[id]

@@ -2,11 +2,11 @@ package alloc
 
 import "iter"
 
-// region describes a range of one segment whose blocks serve one stream. Regions cover the whole
-// segment. Blocks are merged only within a region.
+// region describes a part of a segment whose blocks serve one stream. Regions cover the segment.
+// Blocks are merged only within a region.
 //
-// Memory above dirtyEnd is clean: all streams can use it without waiting, because it has not been
-// allocated since the owner's work was last known to be complete.
+// Memory above dirtyEnd is clean: it has not been allocated since the owner's work was last known
+// to be complete, so all streams can use it without waiting.
 type region struct {
 	origin      uint64
 	dirtyEnd    uint64 // at or below the first unit if the region is clean
@@ -18,8 +18,7 @@ type region struct {
 	next        uint32
 }
 
-// spanUnits is the granularity of regions, 2 MiB in units. A segment's last region may have any
-// size.
+// spanUnits is the granularity of regions in units. A segment's last region may have any size.
 const spanUnits = uint64(2*mib) >> unitShift
 
 type layout struct {
@@ -86,7 +85,7 @@ func (l *layout) regionBounds(regionID uint32) (base, end uint64) {
 	return l.blocks[sentinel.next].position(), last.position() + last.units()
 }
 
-// usedEnd returns the position after a region's last nonfree block.
+// usedEnd returns the end of a region's last block that is not free.
 func (l *layout) usedEnd(regionID uint32) uint64 {
 	last := &l.blocks[l.blocks[l.regions[regionID].sentinel].prev()]
 	if last.state() == Free {
@@ -95,7 +94,7 @@ func (l *layout) usedEnd(regionID uint32) uint64 {
 	return last.position() + last.units()
 }
 
-// firstBlock returns a region's first block. isFree is set if it is free and covers the region.
+// In firstBlock, isFree is set if the block is free and covers the region.
 func (l *layout) firstBlock(regionID uint32) (id uint32, isFree bool) {
 	sentinel := &l.blocks[l.regions[regionID].sentinel]
 	id = sentinel.next
@@ -141,7 +140,7 @@ func (l *layout) isClean(regionID uint32) bool {
 	return l.regions[regionID].dirtyEnd <= base
 }
 
-// takeCleanMemory moves the end of the smallest clean range that is large enough to a stream.
+// takeCleanMemory gives a stream the end of the smallest clean range that is large enough.
 func (l *layout) takeCleanMemory(units uint64, indexID, owner uint32) bool {
 	if l.isNearlyFull() {
 		return false
@@ -201,8 +200,7 @@ func (l *layout) assignRegion(regionID, indexID, owner uint32) {
 	l.insertBlock(l.indexes[indexID], b, id, b.units())
 }
 
-// splitRegion divides a region at a position in a free block or between blocks. It returns the
-// upper part.
+// splitRegion returns the upper part. position may be in a free block.
 func (l *layout) splitRegion(regionID uint32, position uint64) uint32 {
 	first := l.blockAt(regionID, position)
 	upperID, upperSentinel := l.newRegion(), l.newBlock()
@@ -259,8 +257,8 @@ func (l *layout) setRegion(first, end, regionID uint32) {
 	}
 }
 
-// joinRegions merges a region with the next one, which must belong to the same stream. keptID
-// should be the region with more blocks: joinRegions visits all blocks of the other.
+// joinRegions merges a region with the next one, of the same stream. keptID should have more
+// blocks: joinRegions visits all blocks of the other region.
 func (l *layout) joinRegions(regionID, keptID uint32) {
 	upperID := l.regions[regionID].next
 	lower, upper := &l.regions[regionID], &l.regions[upperID]

@@ -31,14 +31,13 @@ func (r *reports) clear() {
 // valid until the next change of the Core.
 func (r *reports) HasReports() bool { return r.hasEntries }
 
-// EventsToRecord lists the events that the caller must record because the latest call deferred a
+// EventsToRecord lists events that the caller must record, because the latest call deferred a
 // block.
 func (r *reports) EventsToRecord() []StreamPoint { return r.toRecord }
 
-// Waits lists the events for which the stream of the latest Alloc must wait, on the device, before
-// it uses a block from this or a later Alloc.
+// Waits lists events for which the stream of the latest Alloc must wait, on the device, before it
+// uses a block from this or a later Alloc.
 func (r *reports) Waits() []StreamPoint { return r.waits }
 
-// ReturnedBlocks lists the deferred and parked blocks that became free in the latest call, in this
-// order.
+// ReturnedBlocks lists deferred and parked blocks in the order in which the latest call freed them.
 func (r *reports) ReturnedBlocks() []ReturnedBlock { return r.returned }

@@ -5,7 +5,7 @@ import (
 	"iter"
 )
 
-// Segment describes a segment, a range of mapped memory.
+// Segment describes a range of mapped memory.
 type Segment struct {
 	Ordinal int32 // number of earlier segments
 	Bytes   int64
@@ -22,8 +22,8 @@ type segment struct {
 	isRetired   bool
 }
 
-// AddSegment adds a segment that the caller has mapped at address, and returns its ordinal. Only
-// AddressOrder needs the address.
+// AddSegment adds a segment that the caller has mapped at address (used only with AddressOrder),
+// and returns its ordinal.
 //
 // Errors: ErrSize, ErrAddress, *OutOfMemoryError if Capacity would be exceeded, ErrExhausted.
 func (c *Core) AddSegment(growth Growth, address uint64) (int32, error) {
@@ -133,11 +133,10 @@ func (c *Core) Inventory() (Inventory, error) {
 
 // Rebuild changes the layout to an Arrangement from CommonLayout. Live and pinned blocks keep their
 // positions and handles. A span (2 MiB of a segment) with a live block belongs to this block's
-// stream. All other memory is clean and belongs to stream 0. Streams get new numbers. Afterwards,
-// Cores with the same Arrangement return the same results for the same calls.
+// stream. All other memory is clean and belongs to stream 0. Streams get new numbers.
 //
-// The caller must first wait for each stream and call StreamCompleted for it. It can unmap the
-// returned segments, which are retired and have no blocks.
+// The caller must first wait for each stream and call StreamCompleted. It can unmap the returned
+// segments, which are retired and have no blocks.
 //
 // Error: ErrDeferred, which leaves the Core unchanged.
 func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
@@ -168,6 +167,6 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	return unusedSegments, nil
 }
 
-// HasKept reports whether the latest Rebuild kept ranges or left retired segments mapped. Another
-// Rebuild can free this memory.
+// HasKept reports whether the latest Rebuild kept ranges or left retired segments mapped, which
+// another Rebuild can free.
 func (c *Core) HasKept() bool { return c.hasKept }

@@ -5,8 +5,8 @@ type gap struct {
 	start, end uint64
 }
 
-// smallestGap finds the smallest gap that is large enough, in indexes that canTakeFrom permits. It
-// returns the end of the gap, as large as needed, or the zero gap.
+// smallestGap returns the end of the smallest gap that is large enough, in indexes that canTakeFrom
+// permits, or the zero gap.
 func (l *layout) smallestGap(units uint64, canTakeFrom func(indexID uint32) bool) gap {
 	smallest, smallestUnits := gap{}, ^uint64(0)
 	for i := range l.segments {

@@ -16,8 +16,8 @@ type streamTable struct {
 	selectedIndex  uint32
 }
 
-// Number returns a stream's number. Stream 0 and streams without a request have number 0. The
-// others are numbered from 1 in the order of their first Alloc or Reserve. Numbers are not reused.
+// Number returns a stream's number: 0 for Stream 0 and streams without a request, and from 1 in the
+// order of their first Alloc or Reserve. Numbers are not reused.
 func (t *streamTable) Number(name Stream) uint32 {
 	streamID, known := t.streamIDs[name]
 	if !known {

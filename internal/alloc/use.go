@@ -1,9 +1,9 @@
 package alloc
 
-// use describes the use of a block by a stream that does not own it.
+// use is the use of a block by a stream that does not own it.
 type use struct {
-	// sequence is a deferred block's StreamPoint.Deferral. For other blocks, it is
-	// useTable.useCount as of the latest record of the use.
+	// sequence is StreamPoint.Deferral of a deferred block. For other blocks, it is
+	// useTable.useCount when the use was recorded last.
 	sequence uint64
 	streamID uint32
 	next     uint32 // next use of the block, or next unused entry
@@ -34,7 +34,7 @@ func (t *useTable) renewUse(fields *rareFields, streamID uint32) bool {
 	return false
 }
 
-// removeUse reports whether a deferred block had a use on this stream. It ignores uses with a
+// removeUse reports whether a deferred block had a use on the stream. It ignores uses with a
 // deferral number above lastDeferral.
 func (t *useTable) removeUse(fields *rareFields, streamID uint32, lastDeferral uint64) bool {
 	for link := &fields.firstUse; *link != 0; link = &t.uses[*link].next {

@@ -32,6 +32,7 @@ func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Gra
 type Reason uint32
 
 const (
+	// The reasons of a failure.
 	NotFailed       Reason = iota // the rank has not failed
 	FailedItself                  // the rank has observed or caused a fault
 	Aborted                       // its program has aborted the group
