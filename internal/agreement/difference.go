@@ -44,8 +44,7 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence describes the difference between deviant ranks and the usual ranks, those with the most
-// frequent variant.
+// sentence describes the difference to the usual ranks, those with the most frequent variant.
 func (d Difference) sentence(n Names, deviant, usual []int) string {
 	have := chooseVerb(deviant, "has", "have")
 	a, b := n.shortRanks(deviant), n.shortRanks(usual)
@@ -78,8 +77,8 @@ func (d Difference) sentence(n Names, deviant, usual []int) string {
 	return ""
 }
 
-// classify compares the most frequent variant with the first that deviates from it. Details in
-// events hold digests of the requests from the differing event on.
+// classify compares the most frequent variant with the first other one. Details in events hold
+// digests of the requests from the differing event on.
 func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
@@ -116,8 +115,7 @@ func (d *DivergenceError) freesSameBlock() bool {
 }
 
 // classifyByAlignment compares the request lists as if the deviant ranks had changed, added,
-// omitted or swapped an event. It chooses the case with the most matches. On a tie, it prefers a
-// changed event.
+// omitted or swapped an event, and chooses the case with the most matches, preferably a change.
 func classifyByAlignment(u, v event.Event, usual, deviant []uint64) Difference {
 	best, d := countMatches(usual, deviant, 1, 1), classifyChangedEvent(u, v)
 	if n := countMatches(usual, deviant, 0, 1); n > best {

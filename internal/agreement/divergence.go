@@ -37,7 +37,7 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Variant is a value that some ranks sent, such as an event, and that differs from those of others.
+// Variant is a value, such as an event, that some ranks sent.
 type Variant struct {
 	Ranks []int
 	// Text describes an event as [event.Event.String] does.
@@ -48,26 +48,25 @@ type Variant struct {
 	HasEvent bool
 }
 
-// DivergenceError reports a difference between ranks that should behave identically. Its text is
-// the same on all participating ranks.
+// DivergenceError reports a difference between ranks, in the same text on all participating ranks.
 type DivergenceError struct {
 	Group string
 	Kind  Kind
 	// Ledger is the pool's ID, for KindPlacement and KindPending.
 	Ledger uint64
-	// Position is the position of the first differing event, for KindPlacement. If Last is greater,
-	// the event is between the two; a rank no longer keeps that part of the history.
+	// Position is that of the first differing event, for KindPlacement. If Last is greater, the
+	// event is between the two, in a part that a rank no longer keeps.
 	Position, Last uint64
-	// Variants lists up to 16 variants, ordered by their lowest rank.
+	// Variants lists up to 16 variants, by their lowest rank.
 	Variants []Variant
-	// OtherRanks lists the ranks whose variants do not fit into Variants.
+	// OtherRanks lists ranks whose variants do not fit.
 	OtherRanks []int
-	// Deviant lists the ranks that differ from the majority. Without a majority, it is empty. If
-	// ranks report different calls, ranks without a call are ignored.
+	// Deviant lists the ranks that differ from the majority, if there is one. Ranks without a call
+	// are ignored if others report different calls.
 	Deviant []int
 	// Difference is set for KindPlacement.
 	Difference Difference
-	// Absent lists the ranks that missed at least one round.
+	// Absent lists ranks that missed a round.
 	Absent []int
 	Names  Names
 }
@@ -165,8 +164,8 @@ func (d *DivergenceError) ranksWithTextOf(i int) []int {
 	return out
 }
 
-// indexesOfUsualAndDeviant returns the index of the most frequent variant and of the first variant
-// that differs from it, or -1. On a tie, the variant with the lowest rank is the usual one.
+// indexesOfUsualAndDeviant returns the most frequent variant (on a tie, that of the lowest rank)
+// and the first other one, or -1.
 func (d *DivergenceError) indexesOfUsualAndDeviant() (usual, deviant int) {
 	usual, deviant = -1, -1
 	maxRanks := 0
@@ -214,7 +213,7 @@ func (m *Machine) newDivergence(kind Kind, id uint64) *DivergenceError {
 	}
 }
 
-// diverge ends the agreement. text converts a contribution's value to a Variant's text.
+// text converts a contribution's value to a Variant's text.
 func (m *Machine) diverge(
 	kind Kind, id uint64, v contributions, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {

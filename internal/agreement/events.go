@@ -21,8 +21,8 @@ const (
 	answerNotKept                 // neither event nor digest is kept
 )
 
-// startEventsPhase asks each rank for its event at the first difference. If its position is not
-// known exactly, each rank sends the digest after the last possible position instead.
+// startEventsPhase asks each rank for its event at the first difference or, if its position is not
+// known exactly, for the digest after the last possible position.
 func (m *Machine) startEventsPhase() ([]byte, *Outcome, error) {
 	m.phase = phaseEvents
 	search := m.searches[0]

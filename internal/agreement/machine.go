@@ -66,7 +66,7 @@ type Ledger struct {
 }
 
 // Config configures an agreement on one rank. Rank, Flags and Site may differ between ranks. Group
-// and Names are used only in reports. Differences in the other fields are reported.
+// and Names are used only in reports. Other differences are reported.
 type Config struct {
 	Rank, Ranks int
 	Mode        Mode
@@ -108,8 +108,8 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Machine runs an agreement on one rank. Its phases are vote, probe, events and done. It may skip
-// phases. It is not safe for concurrent use.
+// Machine runs an agreement on one rank, in the phases vote, probe, events and done, some of which
+// it may skip. It is not safe for concurrent use.
 type Machine struct {
 	config  Config
 	ledgers []Ledger // sorted by id
@@ -226,7 +226,6 @@ func (m *Machine) handleVotes(s *Summary) ([]byte, *Outcome, error) {
 	return m.advance()
 }
 
-// advance starts the next round for ledgers that may differ, or ends the agreement.
 func (m *Machine) advance() ([]byte, *Outcome, error) {
 	kept := m.searches[:0]
 	m.answers = m.answers[:0]

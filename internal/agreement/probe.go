@@ -1,10 +1,9 @@
 package agreement
 
-// maxProbes limits the digests of a ledger that one round compares. With 15, each round reduces the
-// range of the first difference to a sixteenth.
+// With 15 probes, each round reduces the range of the first difference to a sixteenth.
 const maxProbes = 15
 
-// answer is a rank's digest of the events before a position of a ledger.
+// answer is a rank's digest of the events before Position.
 type answer struct {
 	Ledger, Position, Digest uint64
 	Known                    bool // false if the digest is no longer kept
@@ -45,9 +44,8 @@ func (search searchRange) positionsToProbe() []uint64 {
 	return positions
 }
 
-// knownPositions describes the positions in (first, last] with digests that every rank knows:
-// sparseCount multiples of the stride below the floor, and denseCount consecutive positions from
-// denseStart.
+// knownPositions describes the positions in (first, last] whose digests all ranks know: sparseCount
+// multiples of the stride below the floor, and denseCount positions from denseStart on.
 func (search searchRange) knownPositions() (sparseCount, denseStart, denseCount uint64) {
 	if sparseEnd := min(search.floor, search.last+1); sparseEnd > search.first+1 {
 		sparseCount = (sparseEnd-1)/search.stride - search.first/search.stride

@@ -5,13 +5,12 @@ import (
 	"fmt"
 )
 
-// Exchange sends a payload to all ranks and returns their payloads, indexed by rank. Entries of
-// absent ranks are nil, but this rank's entry never is. When ctx is done, it returns an error that
-// lists the missing ranks. The payloads are valid until the next call and must not be modified.
+// Exchange sends a payload to all ranks and returns theirs, by rank. Entries of absent ranks are
+// nil, but this rank's entry never is. When ctx is done, the error lists the missing ranks. The
+// payloads are valid until the next call and must not be modified.
 type Exchange func(ctx context.Context, payload []byte) ([][]byte, error)
 
-// Run runs all rounds of m. The Outcome reports differences between ranks; an error means a failed
-// exchange or an invalid payload.
+// Run runs all rounds of m. An error means a failed exchange or an invalid payload.
 func Run(ctx context.Context, exchange Exchange, m *Machine) (*Outcome, error) {
 	payload := m.Start()
 	for {

@@ -7,8 +7,8 @@ import (
 
 const maxContributions = 16
 
-// contribution is a value and the ranks that sent it, in ascending order. detail comes from the
-// lowest of them and is not compared.
+// contribution is a value and, in ascending order, the ranks that sent it. detail is that of the
+// lowest rank and is not compared.
 type contribution struct {
 	value, detail []byte
 	ranks         []int

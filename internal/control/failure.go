@@ -17,8 +17,8 @@ type failureReport struct {
 	Machines map[int]string `json:"machines,omitempty"`
 }
 
-// EncodeFailure encodes the error of a failed call for DecodeFailures on other ranks, or returns
-// nil.
+// EncodeFailure encodes the error of a failed call for DecodeFailures on other ranks. For nil, it
+// returns nil.
 func EncodeFailure(err error) []byte {
 	if err == nil {
 		return nil

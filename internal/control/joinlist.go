@@ -12,7 +12,7 @@ import (
 )
 
 // JoinList records in the store which ranks have begun to join a group, and which ranks each of
-// them waits for. If rank 0 waits for 1, and 1 for 2, the error on rank 0 can thus list rank 2.
+// them waits for.
 type JoinList struct {
 	Store driver.Store
 	Group driver.GroupConfig
@@ -50,7 +50,7 @@ func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
 
 const storeNotAnswering = "serves the store, which does not answer"
 
-// readJoinKeys is like Absent, but returns the values of existing keys, too.
+// readJoinKeys is Absent with the values of existing keys.
 func readJoinKeys(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, stored map[int]string) {
@@ -85,8 +85,8 @@ func (l JoinList) TimeoutError(waited time.Duration, awaited []int, err error) e
 }
 
 // Blockers follows the stored waits from the awaited ranks, and returns the ranks that wait for no
-// other rank. For a cycle, it returns awaited. It first stores this rank's waits. All ranks time
-// out at about the same time, so it waits briefly until the awaited ranks have stored theirs.
+// other rank or, for a cycle, awaited. All ranks time out at about the same time, so it waits
+// briefly until the awaited ranks have stored their waits.
 func (l JoinList) Blockers(awaited []int) []int {
 	l.publishAwaited(awaited)
 	deadline := time.Now().Add(lookupTimeout)
@@ -122,8 +122,8 @@ func (l JoinList) followWaits(awaited []int, stored map[int]string) []int {
 	return blockers
 }
 
-// AbsentError returns the error of a wait that timed out, about the absent ranks or else the
-// awaited ranks. If both lists are empty, it returns err.
+// AbsentError returns the error of a wait that timed out, about the absent or else the awaited
+// ranks. If both lists are empty, it returns err.
 func AbsentError(
 	callText string, group driver.GroupConfig, waited time.Duration,
 	absent, awaited []int, err error,
@@ -141,8 +141,8 @@ func AbsentError(
 }
 
 // StartWarnings warns of ranks that have not begun to join, at the times that schedule.Next
-// returns. When all have begun, it warns of the ranks that awaited returns. It stores these waits
-// before each warning. stop waits for a warning in progress.
+// returns. When all have begun, it warns of the awaited ranks. It stores these waits before each
+// warning. stop waits for a warning in progress.
 func (l JoinList) StartWarnings(schedule driver.Late, awaited func() []int) (stop func()) {
 	findLate := func() ([]int, map[int]string) {
 		absent, stored := readJoinKeys(l.Store, l.otherRanks(), l.keyOf)
@@ -225,8 +225,8 @@ func (l JoinList) parseWaits(text string) (ranks []int) {
 	return ranks
 }
 
-// WarnLate issues warnings at the times that schedule.Next returns, until stop is called. Each is a
-// copy of warning with the results of findLate and the time waited.
+// WarnLate issues copies of warning, with the results of findLate and the time waited, at the times
+// that schedule.Next returns until stop is called.
 func WarnLate(
 	schedule driver.Late, warning driver.LateWarning, findLate func() ([]int, map[int]string),
 ) (stop func()) {

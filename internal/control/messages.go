@@ -9,7 +9,7 @@ import (
 )
 
 // Messages is an optional interface of a Plane on one machine. It counts messages and finds out why
-// a message does not arrive. With GroupConfig.Strict, Compare compares message counts, too.
+// one does not arrive. With GroupConfig.Strict, Compare includes message counts.
 type Messages interface {
 	driver.MessageCounts
 	// Count numbers a Send or Recv when it is called. Calls with the same peer must be serialized.
@@ -19,7 +19,7 @@ type Messages interface {
 	// TimeoutError, DeadlockError or PeerError.
 	DiagnoseMessage(peer int, since time.Time, callText func() string) error
 	// HasCalledMore reports whether the peer (for AnySource, every other rank) has called more than
-	// the given number of collectives. Then all messages that it announced before can be read.
+	// the given number of collectives. Messages that it announced before can then be read.
 	HasCalledMore(peer int, collectives uint64) bool
 	// IsLost reports whether the peer's process exited before the peer left the group.
 	IsLost(peer int) bool
@@ -101,8 +101,8 @@ type AwaitedRecv struct {
 }
 
 // UnmatchedError returns an error about the messages left when a group ends, or nil. This rank has
-// called no Recv for unreceived messages. Awaited messages have not arrived. Other ranks have
-// called no Recv for those in unreceivedByPeers.
+// called no Recv for unreceived messages, and others for those in unreceivedByPeers. Awaited
+// messages have not arrived.
 func UnmatchedError(
 	g *driver.GroupConfig, unreceived []message.Arrival, awaited []AwaitedRecv,
 	unreceivedByPeers []driver.MessageEnds,

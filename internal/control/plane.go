@@ -13,7 +13,7 @@ import (
 )
 
 // Plane connects the ranks of a group. It fails at the first fault that this rank observes or
-// causes. Then only Decide, Departed and exchanges on LaneFault still work.
+// causes. Then only Decide, Departed and exchanges on LaneFault work.
 //
 // The n-th collective that a rank launches has ticket n.
 //
@@ -30,8 +30,7 @@ type Plane interface {
 	TrySubmit() (ticket uint64, ok bool)
 	// Compare waits until every rank has called Compare as often, and compares the digests (hashes)
 	// of their calls. If they differ, every rank gets a driver.MismatchError with the ticket as its
-	// Number. Timeouts and faults are handled as in Exchange. An error makes the plane fail. Calls
-	// must be serialized.
+	// Number. An error makes the plane fail. Calls must be serialized.
 	Compare(ticket uint64, call *driver.Call) error
 	// Await waits until w.Done returns true. Each rank must submit w.Ticket within the device's
 	// timeout. Once all have, only ctx bounds the wait.
@@ -49,9 +48,8 @@ type Plane interface {
 	Diagnose(w Wait, since time.Time) error
 	// PeerFailed reports whether a peer has failed or is lost, or whether this plane is closed.
 	PeerFailed() bool
-	// PeerFault returns a RankLostError, PeerError or DeadlockError about the peers that were lost,
-	// failed or left, or ErrClosed if this plane is closed. Call it only after PeerFailed has
-	// returned true.
+	// PeerFault returns a RankLostError, PeerError or DeadlockError about peers that were lost,
+	// failed or left, or ErrClosed. Call it only after PeerFailed has returned true.
 	PeerFault(callText string) error
 	// Fail makes the plane fail with err, unless it has already failed, and returns err as a
 	// driver.Fault. Other ranks' waits end with ErrFault.
@@ -79,8 +77,7 @@ type Wait struct {
 	Operation driver.Operation
 	// CallText returns a text such as "AllReduce 12 of group world".
 	CallText func() string
-	// FindFault may be nil. It is called before a wait returns another rank's fault. If it returns
-	// an error, the wait returns that error instead.
+	// FindFault may be nil. An error that it returns replaces another rank's fault.
 	FindFault func() error
 	// CountsText may be nil. It provides TimeoutError.Counts.
 	CountsText func() string

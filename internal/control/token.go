@@ -8,8 +8,8 @@ import (
 	"symmem/driver"
 )
 
-// ShareToken fills token with a secret that all ranks share. The rank with isCreator generates it
-// and puts it into the store, from which the others read it.
+// ShareToken fills token with a secret that all ranks share through the store. The rank that sets
+// isCreator generates it.
 func ShareToken(
 	ctx context.Context, store driver.Store, key string, isCreator bool, token []byte,
 ) error {

@@ -10,7 +10,7 @@ import (
 	"symmem/driver"
 )
 
-// RankState is a snapshot of what this rank knows about a rank of a group.
+// RankState is a snapshot of what this rank knows about a rank.
 //
 // From shared memory, read Lost of all ranks first, then Failed and Left, each rank's activity, and
 // Missing, in this order. The snapshot then includes everything that a rank did before it failed,
@@ -21,8 +21,7 @@ type RankState struct {
 	// Completed is set if the rank saw the awaited step complete before it failed, so that the
 	// messages of that step are in transit.
 	Completed bool
-	// Left is set if the rank has left the group. Lost is set if its process has exited or the
-	// connection to it has broken.
+	// Lost means that the process has exited or the connection to it has broken.
 	Left, Lost bool
 	Submitted  uint64
 	// InCollective is the ticket (number) of the collective in which the rank waits, or 0.
@@ -87,9 +86,9 @@ type WaitStatus struct {
 type Verdict struct {
 	// Err is WaitStatus.Cause, or a RankLostError, PeerError, DeadlockError or TimeoutError.
 	Err error
-	// Left is set if Err is a DeadlockError about ranks that have left the group. They may have
-	// left because of a lost rank, which this rank detects within Grace. A caller that can wait
-	// should call Judge again after Grace.
+	// Left is set if Err is a DeadlockError about ranks that have left, perhaps because of a lost
+	// rank. A caller that can wait should call Judge again after Grace, in which this rank would
+	// detect that.
 	Left    bool
 	Warning *driver.LateWarning
 }
@@ -275,8 +274,8 @@ func NonNilFailedPeersError(
 	return &driver.PeerError{InCall: callText(), Members: group.Ranks}
 }
 
-// FailedPeersError returns a PeerError about the other ranks that have failed, or nil. It omits
-// ranks that failed only because another rank had failed, unless all did.
+// FailedPeersError returns a PeerError about other ranks that have failed, or nil. It omits ranks
+// that failed only because another rank had failed, unless all did.
 func FailedPeersError(group driver.GroupConfig, states []RankState, callText func() string) error {
 	var first, followers []int
 	aborted := false

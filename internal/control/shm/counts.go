@@ -12,8 +12,8 @@ import (
 // counts of all ranks.
 type Counts struct {
 	group *driver.GroupConfig
-	// balance is the sum of message.Weight over the messages sent, minus that over the Recvs
-	// called. It is 0 in other groups.
+	// balance is the sum of message.Weight over messages sent, minus that over Recvs called. It is
+	// 0 unless the group is strict.
 	balance atomic.Uint64
 
 	// Mu also guards a communicator's fields that change together with the counts.
@@ -22,8 +22,8 @@ type Counts struct {
 	awaited message.Tally // by source; guarded by Mu
 }
 
-// Balance returns this rank's message balance. The balances of all ranks add up to 0 if all
-// messages are matched.
+// Balance returns this rank's message balance. All ranks' balances add up to 0 if all messages
+// match.
 func (c *Counts) Balance() uint64 { return c.balance.Load() }
 
 // CountMessage numbers a Send or Recv. after and done are the numbers of collectives called and
@@ -39,7 +39,7 @@ func (c *Counts) CountMessage(call *driver.Call, after, done uint64) (number uin
 	return tally.Count(message.Key{Peer: call.Root, Tag: call.Tag}, after, done)
 }
 
-// UnbalancedError is for a collective at which the ranks' balances do not add up to 0.
+// UnbalancedError is for balances that do not add up to 0.
 func (c *Counts) UnbalancedError(collective uint64) error {
 	return &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: c.group.Name(), Number: collective,

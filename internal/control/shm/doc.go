@@ -5,28 +5,25 @@
 //
 // # How ranks signal each other
 //
-// A group shares one control region, with a few cache lines per rank. Collectives advance in steps.
-// In step n, every rank posts a line (step number, digest of its call, up to 48 bytes of payload)
-// and waits for the other ranks' lines. It alternates between two lines: when all ranks have posted
-// step n-1, no rank reads step n-2 any more.
+// A group shares one control region, with a few cache lines per rank. In step n of the collectives,
+// every rank posts a line (step number, digest of its call, up to 48 bytes of payload) and waits
+// for the other ranks' lines. It alternates between two lines: when all ranks have posted step n-1,
+// no rank reads step n-2 any more.
 //
-// Waits spin briefly, then yield, and then sleep on a futex. Before it sleeps, a thread sets
-// wakeup.sleeping, which other ranks read after each post. A wake-up may be lost while the flag is
-// being set: the thread then sleeps until its sleep times out. In return, a post needs no full
-// memory fence. Slow waits also check for exited processes (through pidfds), failed peers and
-// timeouts.
+// Waits spin, then yield, and then sleep on a futex. Before it sleeps, a thread sets
+// wakeup.sleeping, which other ranks read after each post. A wake-up is lost if it comes too early,
+// and the thread sleeps until its sleep times out. In return, a post needs no full memory fence.
 //
 // # Trust
 //
-// Ranks with the world's token, which rank 0 puts into the store, get descriptors over a private
-// Unix socket (package handoff). They can write to all of a group's region. This package checks
-// only values with which this process could access invalid memory: sizes of mapped files and of
-// payloads.
+// Ranks with a token, which rank 0 puts into the store, get descriptors over a private Unix socket
+// (package handoff). They can write to all of a group's region, so this package checks only values
+// with which this process could access invalid memory.
 //
 // # Lock order
 //
-// A goroutine acquires these locks in this order, after any locks of its caller. Builds with the
-// tag invariants panic on any other order.
+// Goroutines acquire locks in this order, after any locks of their callers. Builds with the tag
+// invariants panic on any other order.
 //
 //	lane.mu
 //	Counts.Mu

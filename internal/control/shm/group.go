@@ -18,8 +18,8 @@ import (
 )
 
 // Group connects the ranks of a group through a control region (shared memory). It fails with the
-// first fault that this rank observes or causes. Then all waits of this rank end, and only
-// exchanges of fault reports (LaneFault) still work.
+// first fault that this rank observes or causes. Then all waits end, and only exchanges of fault
+// reports (LaneFault) still work.
 //
 // The caller runs collectives one at a time, in the order of their tickets (sequence numbers).
 type Group struct {
@@ -51,8 +51,8 @@ type Group struct {
 	users     int           // exchanges and transfers in progress; guarded by Mu
 }
 
-// Join connects this rank to a group, whose ranks must all be on this machine and call Join with
-// the same dataBytes (see Data). The group must be closed before the machine.
+// Join connects this rank to a group. All its ranks must be on this machine and pass the same
+// dataBytes (see Data). The group must be closed before the machine.
 func (g *Group) Join(
 	ctx context.Context, m *Machine, cfg driver.GroupConfig, dataBytes int64,
 ) error {
@@ -90,8 +90,7 @@ func (g *Group) Data() unsafe.Pointer {
 	return unsafe.Add(g.region.Base(), blocksSize(len(g.blocks)))
 }
 
-// Fetch returns a file that a rank has exported, or a driver.RankLostError if that rank's process
-// has exited.
+// Fetch returns an exported file, or a driver.RankLostError if the rank's process has exited.
 func (g *Group) Fetch(
 	ctx context.Context, rank int, key handoff.Key, callText string,
 ) (*os.File, error) {
@@ -127,7 +126,7 @@ func (g *Group) CheckPeers() {
 	}
 }
 
-// Fail returns err as a fault of the group. It records the first fault and wakes the peers.
+// Fail records the first fault, wakes the peers, and returns err as a fault.
 func (g *Group) Fail(err error) error {
 	if g.BeginUse() != nil {
 		return err
@@ -167,8 +166,8 @@ func (g *Group) EndUse() {
 // Closed reports whether this rank has left the group. The caller must hold Mu.
 func (g *Group) Closed() bool { return g.closed }
 
-// LeaveGroup publishes that this rank leaves the group, waits until the region has no users, and
-// returns the last ticket. Later calls return false.
+// LeaveGroup waits until the region has no users, and returns the last ticket. Later calls return
+// false.
 func (g *Group) LeaveGroup() (last uint64, left bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()

@@ -15,8 +15,8 @@ type observation struct {
 }
 
 // observe holds ws.mu while it calls functions of waits: once a wait is off the list, its goroutine
-// may change what they read. isReady can be called only by that goroutine, so all ranks awaited by
-// a wait with isReady count as missing.
+// may change what they read. Only that goroutine can call isReady, so all ranks awaited with
+// isReady count as missing.
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -104,8 +104,8 @@ func (j *joinState) explainError(ctx context.Context, err error) error {
 	return j.joinList.TimeoutError(time.Since(j.begin), awaited, err)
 }
 
-// explainEndedExport is for a group rank 0 that no longer exports the region, usually because it
-// has timed out. If a third rank is the reason, the error lists that rank.
+// explainEndedExport is for a rank 0 that no longer exports the region, usually because it has
+// timed out. The error lists a third rank that may be the reason.
 func (j *joinState) explainEndedExport(err error) error {
 	firstRank := []int{j.g.cfg.Ranks[0]}
 	absent := j.joinList.AbsentRanks()
@@ -211,8 +211,7 @@ func (g *Group) setRegion(m *sys.Mapping, err error) error {
 	return nil
 }
 
-// countProcessors counts the processors on which any rank may run. After its exchange, all ranks
-// have mapped the region.
+// After the exchange in countProcessors, all ranks have mapped the region.
 func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	j.g.budget = newBudget(j.g.machine, len(j.g.blocks), 1)
 	own, err := sys.AffinityMask()
@@ -240,8 +239,8 @@ func (j *joinState) countProcessors(ctx context.Context) (int, error) {
 	return count, nil
 }
 
-// exchangeIgnoringFaults performs the first exchange. Other ranks' faults do not end it, so that
-// each rank detects which rank is lost or late.
+// exchangeIgnoringFaults performs the first exchange, which other ranks' faults do not end: each
+// rank detects which rank is lost or late.
 func (j *joinState) exchangeIgnoringFaults(ctx context.Context, payload []byte) ([][]byte, error) {
 	l := &j.g.lanes[driver.LaneControl]
 	l.mu.Lock()

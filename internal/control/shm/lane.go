@@ -12,13 +12,11 @@ import (
 	"symmem/internal/spin"
 )
 
-// lane is this rank's end of an independent sequence of exchanges, in which all ranks exchange
-// small payloads.
+// lane is this rank's end of an independent sequence of exchanges.
 type lane struct {
 	mu   ranked.Mutex[laneMu] // serializes exchanges
 	step uint64               // last step posted; guarded by mu
-	// err is the first error. All later exchanges fail too, because the ranks may be in different
-	// steps. It is guarded by mu.
+	// err is the first error, after which ranks may be in different steps. It is guarded by mu.
 	err error
 	// absent marks group ranks that send no more fault reports. It is guarded by mu.
 	absent []bool
@@ -67,8 +65,8 @@ type exchange struct {
 	lane         *lane
 	payload      []byte
 	received     [][]byte
-	sizes        []uint64 // all ranks' payload sizes
-	ignoreFaults bool     // continue after a peer's fault
+	sizes        []uint64
+	ignoreFaults bool
 }
 
 func (e *exchange) performSteps(ctx context.Context) ([][]byte, error) {

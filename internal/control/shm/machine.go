@@ -18,14 +18,14 @@ import (
 	"symmem/internal/sys"
 )
 
-// Machine connects this rank to others on its machine. The ranks find each other through a store,
-// watch each other's processes and send each other descriptors.
+// Machine connects this rank to others on its machine. They find each other through a store, watch
+// each other's processes and exchange descriptors.
 type Machine struct {
 	cfg driver.Config
 	*handoff.Server
 	token handoff.Token // shared by all ranks; created by rank 0
-	// sharesProcess is set if another rank runs in this process, as in tests. Waits then yield to
-	// Go's scheduler.
+	// sharesProcess is set if another rank runs in this process, as in tests. Waits then call Go's
+	// scheduler.
 	sharesProcess atomic.Bool
 
 	mu        ranked.Mutex[machineMu]
@@ -34,7 +34,7 @@ type Machine struct {
 	exitCount atomic.Uint32
 }
 
-// Open publishes this rank's address to others on the machine. It waits for the token from rank 0.
+// Open publishes this rank's address. It waits for the token from rank 0.
 func Open(ctx context.Context, cfg driver.Config) (*Machine, error) {
 	m := &Machine{cfg: cfg}
 	if err := m.publishAddress(ctx); err != nil {
@@ -73,8 +73,8 @@ func (m *Machine) shareToken(ctx context.Context) error {
 
 func rankKey(rank int) string { return fmt.Sprintf("shm/rank/%d", rank) }
 
-// machineID identifies the boot and the namespaces for networks and processes. Only ranks with the
-// same ID can send each other descriptors and watch each other.
+// machineID identifies the boot and the namespaces for networks and processes. Ranks with different
+// IDs cannot exchange descriptors or watch each other.
 func machineID() (string, error) {
 	boot, err := sys.BootID()
 	network, netErr := sys.Namespace("net")
@@ -166,8 +166,7 @@ func (m *Machine) withDefaultTimeout(ctx context.Context) (context.Context, cont
 	return control.WithDefaultTimeout(ctx, m.cfg.Timeout)
 }
 
-// Fetch returns a file that another rank on this machine has exported, even if that rank is in no
-// call. The caller owns the file.
+// Fetch returns a file that another rank has exported. The caller owns the file.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
 	p, err := m.peerOf(ctx, rank)
 	if err != nil {

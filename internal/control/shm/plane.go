@@ -27,8 +27,8 @@ type plane struct {
 	lastTicket uint64
 }
 
-// One of the eventCounters changes before this rank can observe that a peer fails, leaves or is
-// lost. While they are unchanged, a launch need not check every peer.
+// One of eventCounters changes before this rank can observe that a peer fails, leaves or is lost.
+// Until then, a launch need not check every peer.
 type eventCounters struct {
 	wakeup    uint32 // incremented by peers that fail or leave
 	exitCount uint32 // processes that have exited
@@ -43,8 +43,8 @@ const (
 )
 
 // Join joins a group whose data is transferred elsewhere. All ranks must call it and be on this
-// machine. The plane must be closed before the machine. GroupConfig.Check is ignored: the caller
-// chooses which calls to compare, identically on all ranks.
+// machine. The plane must be closed before the machine. The caller, not GroupConfig.Check, chooses
+// which calls to compare, identically on all ranks.
 func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.Plane, error) {
 	p := &plane{lastTicket: math.MaxUint64}
 	if err := p.Group.Join(ctx, m, group, 0); err != nil {

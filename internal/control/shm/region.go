@@ -10,9 +10,8 @@ import (
 )
 
 // A group's control region holds a block for every rank and then the backend's data. Only the owner
-// writes to a block, except for the futex word, which others increment, and the decider in the
-// first block. Lines are 128 bytes apart, because processors fetch cache lines in pairs. Most pages
-// of a block are never used or allocated.
+// writes to a block, except for the futex word and the first block's decider. Lines are 128 bytes
+// apart, because processors fetch cache lines in pairs.
 const (
 	lineStride = 128
 	MaxRanks   = 64
@@ -29,8 +28,8 @@ type line struct {
 	// digest is the hash of the call, XORed with balance.
 	digest  uint64
 	payload [spin.LinePayload]byte
-	// balance is Counts.Balance. It has a separate cache line, which is read only if a balance is
-	// not 0 (see steps.compareBalances).
+	// balance is Counts.Balance, in a cache line that is read only if a balance is not 0 (see
+	// steps.compareBalances).
 	balance uint64
 	_       [lineStride - spin.LineBytes - 8]byte
 }
@@ -68,8 +67,7 @@ type status struct {
 }
 
 // valueSlot holds a rank's values under one name (for Group.Agree and related calls), in
-// alternating lines. Each rank fills its slots in the order of its first use of names. Others
-// search for the name.
+// alternating lines. Ranks fill slots in the order of their first use of names.
 type valueSlot struct {
 	lines [2]line
 	// size is 0 until name has been written.
@@ -85,8 +83,7 @@ type slot struct {
 	data         [chunkBytes]byte
 }
 
-// decision is a rank's proposal for the cause of the group's failure. The owner writes size and
-// data once.
+// decision is a rank's proposal for the cause of a failure. The owner writes size and data once.
 type decision struct {
 	decider uint32 // 1 plus the group rank of the first proposal; only in the first block
 	size    uint64
@@ -97,12 +94,12 @@ type decision struct {
 
 // block is one rank's part of the control region.
 //
-// Lines, wakeup and status are on separate pages, because peers poll lines and wakeup, and
-// processors prefetch neighboring cache lines of a page. On one page, an all-reduce of 8 bytes took
-// 381 ns instead of 270 ns.
+// Lines, wakeup and status are on separate pages, because processors prefetch neighboring cache
+// lines of a page, and peers poll lines and wakeup. On one page, an all-reduce of 8 bytes took 381
+// ns instead of 270 ns.
 //
-// wakeup comes first: Go's nil check before an access to a distant field loads the first word, and
-// peers must not poll its cache line.
+// Go's nil check before an access to a distant field loads wakeup, which must be a cache line that
+// peers do not poll.
 type block struct {
 	wakeup    wakeup
 	_         [pageBytes - lineStride]byte

@@ -10,9 +10,9 @@ import (
 	"symmem/internal/spin"
 )
 
-// On LaneFault, ranks exchange reports about failures. Every rank appends its reports to its log,
-// in slots that are never reused, and reads the other ranks' logs. A rank that does not report in
-// time is marked absent. Ranks may disagree about the absent ranks.
+// On LaneFault, ranks exchange reports about failures. Every rank appends reports to its log, in
+// slots that are never reused, and reads the others' logs. A rank that is late is marked absent.
+// Ranks may disagree about the absent ranks.
 
 func (e *exchange) exchangeReports(ctx context.Context) ([][]byte, error) {
 	if err := e.writeReport(); err != nil {

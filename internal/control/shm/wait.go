@@ -18,7 +18,7 @@ import (
 
 type budget struct {
 	// polls is the number of polls before the first yield, morePolls after each yield. A PAUSE
-	// separates them, because polling without one slows down the rank that writes the line.
+	// separates polls, which otherwise slow down the rank that writes.
 	polls, morePolls uint32
 	// parallel is the number of other ranks that can run at the same time. If more are missing, one
 	// may be waiting for this rank's processor.
@@ -29,15 +29,14 @@ type budget struct {
 
 const (
 	freePolls = 500
-	// sharedPolls is for ranks that share processors. It takes longer than a line's transfer
-	// between processors, but is shorter than a context switch. With half as many, an all-reduce of
-	// 8 bytes by 4 ranks on 2 processors was a tenth slower.
+	// sharedPolls is for ranks that share processors: more than the transfer of a line, less than a
+	// context switch. With half as many, an all-reduce of 8 bytes by 4 ranks on 2 processors was a
+	// tenth slower.
 	sharedPolls = 40
 )
 
-// newBudget lets ranks spin for long only if each has its own processor: otherwise, they may keep
-// the awaited rank from running. In a C program, an all-reduce of 64 KiB by 4 ranks on 2 processors
-// was 17 times slower with 2,000 pauses than with 20.
+// newBudget lets ranks spin for long only with a processor each. In a C program, an all-reduce of
+// 64 KiB by 4 ranks on 2 processors was 17 times slower with 2,000 pauses than with 20.
 func newBudget(m *Machine, ranks, processors int) budget {
 	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
@@ -52,7 +51,7 @@ func newBudget(m *Machine, ranks, processors int) budget {
 const (
 	firstSleep = 100 * time.Microsecond
 	longSleep  = 10 * time.Millisecond
-	// A wait checks the peers after every yieldsPerCheck yields, or after fewYieldsPerCheck once
+	// A wait checks the peers after yieldsPerCheck yields, or after fewYieldsPerCheck once
 	// checkInterval has passed, because yields take long on a busy processor.
 	yieldsPerCheck, fewYieldsPerCheck = 64, 8
 	checkInterval                     = 5 * uint64(time.Millisecond)
@@ -60,8 +59,8 @@ const (
 	briefTime = 20 * uint64(time.Millisecond)
 )
 
-// slowWait describes a wait that may sleep. It ends when isReady returns true or, without isReady,
-// when a word of every awaited rank has reached want.
+// slowWait describes a wait that may sleep, until isReady returns true or, without isReady, a word
+// of every awaited rank reaches want.
 type slowWait struct {
 	// word is replaced by wordOf, if set.
 	word       func(*block) *uint64
@@ -134,9 +133,9 @@ func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	}
 }
 
-// wakePoller makes another thread poll the network, because the calling thread may have done so and
-// is about to sleep. Otherwise Go's runtime takes up to 10 ms to notice, while peers wait for
-// descriptors from this rank: registering 1,000 segments on 2 ranks took 5 to 8 s instead of 0.2 s.
+// wakePoller makes another thread poll the network: the calling thread may have done so and is
+// about to sleep. Otherwise, Go's runtime takes up to 10 ms to notice, while peers wait for
+// descriptors. Registering 1,000 segments on 2 ranks then took 5 to 8 s instead of 0.2 s.
 func wakePoller() { go func() {}() }
 
 func (ws *waiter) publishWait(w *slowWait, begin uint64) {
@@ -166,8 +165,8 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 	}
 }
 
-// publishLatest publishes the wait with the highest ticket, which best shows whether this rank can
-// still reach its peers' collectives. The caller must hold ws.mu.
+// publishLatest publishes the wait with the highest ticket, which shows whether this rank can reach
+// its peers' collectives. The caller must hold ws.mu.
 func (ws *waiter) publishLatest() {
 	b, last := &ws.ranks.ownBlock.status, &slowWait{}
 	for _, w := range ws.list {
@@ -184,8 +183,8 @@ func (ws *waiter) publishLatest() {
 	spin.StoreRelease64(&b.inCollective, last.collective)
 }
 
-// missing lists the awaited group ranks that have not arrived. Only the waiting goroutine may call
-// it. The result is valid until the next call with the same wait.
+// missing lists awaited group ranks that have not arrived. Only the waiting goroutine may call it.
+// The result is valid until the next call.
 func (ws *waiter) missing(w *slowWait) []int {
 	if w.isReady != nil {
 		if w.isReady() {
@@ -229,8 +228,8 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 			return err
 		}
 	}
-	// Read the time and the context before the states: a deadline must not end the wait if all
-	// ranks arrived while this process was stopped.
+	// Read these first: a deadline must not end the wait if all ranks arrived while this process
+	// was stopped.
 	status, ended := ws.waitStatus(w), ctx.Err()
 	status.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
 	states := ws.rankStates(w)
@@ -280,8 +279,7 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 }
 
 // rankStates returns states that are valid until the next call with the same wait. If a rank fails
-// meanwhile, it reads them again, because the failure may have ended other ranks' calls. Each rank
-// fails only once, which bounds the loop.
+// meanwhile, it reads them again, because the failure may have ended other ranks' calls.
 func (ws *waiter) rankStates(w *slowWait) []control.RankState {
 	w.states = slices.Grow(w.states[:0], len(ws.ranks.blocks))[:len(ws.ranks.blocks)]
 	for range 1 + len(ws.ranks.blocks) {

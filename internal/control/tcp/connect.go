@@ -57,7 +57,7 @@ func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	}
 	defer j.joinList.StartWarnings(j.cfg.Late, func() []int { return nil })()
 	connectCtx, stop := context.WithCancel(ctx)
-	// Store the error before the connections close, so that peers can read it when they notice.
+	// Store the error before the connections close, for peers that notice.
 	err := j.joinError(ctx, j.connectAll(connectCtx))
 	stop()
 	if j.listener != nil {
@@ -117,8 +117,8 @@ func (j *joiner) decodeFailure(value []byte) *peerError {
 		fmt.Errorf("rank %d could not join", j.cfg.Group.Ranks[r]))}
 }
 
-// joinError returns the error of Join: another rank's, if that rank failed first, or else err. It
-// stores err for the other ranks unless it is a timeout.
+// joinError returns another rank's error, if that rank failed first, or else err. It stores err for
+// the other ranks unless it is a timeout.
 func (j *joiner) joinError(ctx context.Context, err error) error {
 	if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) ||
 		errors.As(err, new(*peerError)) {
@@ -150,7 +150,7 @@ func (j *joiner) rankLostError(rank int, how string) error {
 }
 
 // peerFailureOr returns another rank's stored error, or err. It waits briefly, because a rank may
-// store its error shortly after its connections close.
+// store its error after its connections close.
 func (j *joiner) peerFailureOr(ctx context.Context, err error) error {
 	if !errors.As(err, new(*driver.RankLostError)) && !errors.Is(err, driver.ErrFault) {
 		return err
@@ -172,9 +172,9 @@ func (j *joiner) peerFailure(ctx context.Context) *peerError {
 	return nil
 }
 
-// absentError turns a timeout into an AbsentError about the ranks that have not begun to join, or
-// else about those without a connection to this rank. It returns nil if the last rank has connected
-// meanwhile. It joins other errors with the context's cause.
+// absentError turns a timeout into an AbsentError about ranks that have not begun to join, or else
+// about those without a connection. It returns nil if the last rank has connected meanwhile. It
+// joins other errors with the context's cause.
 func (j *joiner) absentError(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
@@ -258,7 +258,7 @@ func reachability(ip net.IP) int {
 	}
 }
 
-// addLink keeps the connection of the latest attempt: the connecting rank has abandoned others.
+// addLink keeps the latest attempt: the connecting rank has abandoned others.
 func (j *joiner) addLink(l *link) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -276,8 +276,8 @@ func (j *joiner) addLink(l *link) {
 	}
 }
 
-// addUnauthenticated closes the oldest connection if there are too many, so that strangers cannot
-// delay a rank with connections on which they send nothing.
+// addUnauthenticated closes the oldest connection if there are too many: strangers with silent
+// connections must not delay a rank.
 func (j *joiner) addUnauthenticated(conn net.Conn) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -301,8 +301,8 @@ func (j *joiner) removeUnauthenticated(conn net.Conn) bool {
 	return true
 }
 
-// accept accepts connections from higher-numbered ranks until the listener is closed. It closes
-// connections that fail to authenticate, and calls fail if a rank has connected through NAT.
+// accept accepts connections from higher-numbered ranks until the listener is closed. It calls fail
+// if a rank has connected through NAT.
 func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	for {
 		conn, err := j.listener.Accept()
@@ -326,8 +326,8 @@ func (j *joiner) accept(ctx context.Context, fail func(error)) {
 	}
 }
 
-// acceptPeer verifies the first half of the token and sends the second half. If that fails, it
-// returns nil without an error. A connection through NAT causes an error.
+// acceptPeer verifies the first half of the token and sends the second. It returns nil if that
+// fails, but an error for a connection through NAT.
 func (j *joiner) acceptPeer(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

@@ -31,7 +31,7 @@ type dialer struct {
 	attempt uint32 // handshakes so far
 }
 
-// dialAll connects to all lower-numbered ranks. It looks up one at a time, because a pending lookup
+// dialAll connects to all lower-numbered ranks. It looks up one at a time: a pending lookup
 // occupies a connection to the store.
 func (j *joiner) dialAll(ctx context.Context, fail func(error)) {
 	for r := range j.cfg.Group.Rank {
@@ -92,7 +92,7 @@ func (j *joiner) describeRank(r int) string {
 }
 
 // tryAddresses connects to all addresses concurrently, but performs one handshake at a time. It
-// returns the first connection whose handshake succeeds and closes the others.
+// keeps the first connection whose handshake succeeds.
 func (d *dialer) tryAddresses(ctx context.Context, addresses []string) (*link, []error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -142,12 +142,12 @@ func dialAfter(ctx context.Context, delay time.Duration, address string) (net.Co
 	return conn, err
 }
 
-// isRefused reports whether an error shows that no process listens at the address. A connection
-// that ends during its handshake does not show that: a rank with too many connections closes some.
+// isRefused reports whether no process listens at the address. The end of a connection during its
+// handshake does not show that: a rank with too many connections closes some.
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// handshake sends the first half of the token and verifies the second. On failure, it closes the
-// connection.
+// handshake sends the first half of the token and verifies the second. It closes the connection on
+// failure.
 func (d *dialer) handshake(ctx context.Context, conn *net.TCPConn) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()

@@ -43,8 +43,8 @@ func (p *Plane) Exchange(
 	return got, nil
 }
 
-// disableLane is for a failed exchange on a lane (an independent sequence of exchanges), after
-// which ranks may be in different steps. The caller must hold p.mu.
+// After a failed exchange on a lane (an independent sequence of exchanges), ranks may be in
+// different steps. The caller must hold p.mu.
 func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
@@ -53,9 +53,9 @@ func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify waits until the other ranks have acknowledged the fault. Otherwise, a rank that
-// reaches the failed step later could complete it. The caller must hold p.mu, which is released
-// during the wait.
+// failAndNotify waits until the other ranks have acknowledged the fault: one that reaches the
+// failed step later could complete it. The caller must hold p.mu, which is released during the
+// wait.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
@@ -179,8 +179,8 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	return nil
 }
 
-// exchangeReports sends payload as a fault report and returns every other rank's next report. The
-// caller must hold p.mu.
+// exchangeReports sends a fault report and returns every other rank's next one. The caller must
+// hold p.mu.
 func (p *Plane) exchangeReports(
 	ctx context.Context, payload []byte, w *waitState,
 ) ([][]byte, error) {
@@ -203,7 +203,7 @@ func (p *Plane) exchangeReports(
 	return got, nil
 }
 
-// awaitReports marks a rank absent that does not report in time, is lost or has left.
+// awaitReports marks ranks absent that do not report in time, are lost or have left.
 func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()

@@ -49,7 +49,7 @@ var laneTracks = [driver.LaneFault]track{
 	driver.LaneCalls: trackCalls,
 }
 
-// payloadSizes returns the limits of payloads on the track. ok is false for an unknown track.
+// payloadSizes returns the limits of payloads, and false for an unknown track.
 func (t track) payloadSizes() (minSize, maxSize int, ok bool) {
 	switch {
 	case t == trackCompare:
@@ -63,8 +63,8 @@ func (t track) payloadSizes() (minSize, maxSize int, ok bool) {
 
 const (
 	// A frame's header consists of the kind (one byte), the length of the track's name (one byte),
-	// two zero bytes, the payload's size (four bytes), and the step (eight bytes). The track's name
-	// and the payload follow. Integers are little-endian.
+	// two zero bytes, the payload's size (four bytes), and the step (eight bytes). The name and the
+	// payload follow. Integers are little-endian.
 	headerBytes = 16
 	wordBytes   = 8
 	statusBytes = 5 * wordBytes

@@ -28,10 +28,9 @@ type Config struct {
 	Host string
 }
 
-// Join joins a group, which all its ranks must call. Without a deadline in ctx, the timeout bounds
-// the call. If ranks do not arrive in time, the error lists them. A rank that cannot join stores
-// its error, which the other ranks then return. After an error, the group's ID cannot be used
-// again.
+// Join joins a group. All its ranks must call it. Without a deadline in ctx, the timeout bounds the
+// call. The error lists ranks that do not arrive in time. A rank that cannot join stores its error,
+// which the other ranks then return. After an error, the group's ID cannot be used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -80,8 +79,8 @@ func fingerprint(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 
-// token is a group's secret. The connecting end of a connection sends the first half, and the
-// accepting end answers with the second.
+// token is a group's secret. The connecting end sends the first half, and the accepting end the
+// second.
 type token [32]byte
 
 const tokenHalf = len(token{}) / 2
@@ -99,7 +98,7 @@ func (j *joiner) shareToken(ctx context.Context) error {
 
 // hello identifies the connecting end.
 type hello struct {
-	// rank and target are the group ranks of the connecting end and of the intended other end. A
+	// rank is the group rank of the connecting end, target that of the intended other end. A
 	// connection may reach a wrong rank if machines share an address, such as that of a container
 	// bridge.
 	rank, target int
@@ -154,7 +153,7 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 }
 
 // checkAddresses returns an error if the ends of a connection see different addresses, as with NAT
-// (network address translation). NCCL would wait forever in this network.
+// (network address translation), with which NCCL would wait forever.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {

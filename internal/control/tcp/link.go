@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// link sends frames (encoded messages) to one rank. Frames are queued, so that a sender never waits
-// for a rank that does not read. The queue needs no limit: before a rank begins the next exchange,
-// it has received all other ranks' messages of the previous one.
+// link sends frames (encoded messages) to one rank. A sender never waits for a rank that does not
+// read. The queue needs no limit: before a rank begins an exchange, it has received all other
+// ranks' messages of the previous one.
 type link struct {
 	rank int // group rank at the other end
 	// attempt counts the connecting rank's handshakes from 1. It is set only at the accepting end.
@@ -61,8 +61,7 @@ func (l *link) takeQueue() (frames net.Buffers, isStatusDue, hasLast bool) {
 	return frames, isStatusDue, hasLast
 }
 
-// writeFrames sends queued frames until the last one or the end of the connection. It ignores
-// errors, which the reading goroutine gets, too.
+// writeFrames ignores errors, which the reading goroutine gets, too.
 func (l *link) writeFrames(encodeStatus func() []byte) {
 	for {
 		select {

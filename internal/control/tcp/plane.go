@@ -92,7 +92,7 @@ func (p *Plane) Abort(cause error) {
 	_ = p.Fail(cause)
 }
 
-// Fail returns err as a fault of the group. It records the first fault and sends it to the others.
+// Fail records the first fault, sends it to the other ranks, and returns err as a fault.
 func (p *Plane) Fail(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,8 +144,8 @@ func (p *Plane) read(l *link) {
 	_ = l.conn.Close() // only now, because markSilent inspects all connections
 }
 
-// markSilent records that a rank is lost because its machine does not answer. It waits until the
-// state of other silent machines is known, so that errors list the ranks of all of them.
+// markSilent marks a rank as lost because its machine does not answer. It first waits for the state
+// of other silent machines, so that errors list all their ranks.
 func (p *Plane) markSilent(rank int) {
 	p.mu.Lock()
 	isFirst := len(p.silent) == 0

@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// maxPosts limits a rank's unread posts on a track: one for this rank's step, and one for the
-	// next, which the other rank may have begun.
+	// maxPosts limits a rank's unread posts: one for this rank's step, and one for the next, which
+	// the other rank may have begun.
 	maxPosts = 2
-	// maxReports and maxReportBytes bound a rank's fault reports. They suffice for one of the
-	// largest size and a hundred small ones.
+	// maxReports and maxReportBytes suffice for one fault report of the largest size and a hundred
+	// small ones.
 	maxReports     = 128
 	maxReportBytes = 2 * driver.MaxPayload
 )
 
 // rankRecord derives the state of one rank from its messages.
 //
-// No messages are read from a rank that has sent kindLeave. If its connection closes before that,
-// it is lost. A rank that has failed may still leave or be lost.
+// No messages are read after kindLeave. A rank is lost if its connection closes before. A rank that
+// has failed may still leave or be lost.
 type rankRecord struct {
 	status
 	tracks map[track]*steps

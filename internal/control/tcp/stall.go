@@ -3,20 +3,19 @@ package tcp
 import "time"
 
 const (
-	// stallThreshold is the longest normal time between ticks. A process that exceeds it was
-	// stopped or starved of CPU time.
+	// stallThreshold is the longest time between ticks of a process that runs normally.
 	stallThreshold = 3 * statusInterval
-	// catchUpTicks is the number of ticks after a stall in which this process reads all messages.
+	// catchUpTicks ticks after a stall, all messages have been read.
 	catchUpTicks = 3
 	// catchUpLimit bounds how long CanSucceed waits for that.
 	catchUpLimit = 2 * time.Second
 )
 
 // stallDetector detects from regular ticks whether this process was stopped or starved. Other
-// ranks' messages are then unread, so these ranks may seem late.
+// ranks' messages are then unread, so they may seem late.
 //
-// Even if all ticks are late, a process has caught up at every fourth tick: it must not postpone a
-// timeout forever.
+// Even if all ticks are late, every fourth one ends a stall: it must not postpone a timeout
+// forever.
 type stallDetector struct {
 	last      time.Time // time of the last tick
 	ticksLeft int       // ticks until this process has caught up

@@ -89,9 +89,9 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeWaitsFor wakes the waits that a message may have ended. It would be slow to examine all ranks
-// for every message: a post wakes a wait only if it is the last missing one, and statuses wake
-// waits at the next tick. The caller must hold s.mu.
+// wakeWaitsFor wakes the waits that a message may have ended. To avoid examining all ranks for
+// every message, a post wakes a wait only if it is the last missing one, and statuses wake waits at
+// the next tick. The caller must hold s.mu.
 func (s *groupState) wakeWaitsFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
@@ -121,8 +121,8 @@ func (s *groupState) recordsChanged() <-chan struct{} {
 	return s.changeSignal
 }
 
-// tick wakes the waits when this process has caught up after a stall, so that those that have timed
-// out return before another stall. It also wakes them after statuses, which may show a deadlock.
+// tick wakes the waits after a stall, so that those that have timed out return before another one.
+// It also wakes them after statuses, which may show a deadlock.
 func (s *groupState) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +132,8 @@ func (s *groupState) tick(now time.Time) {
 	}
 }
 
-// ownStatus shows the highest ticket if this rank waits for several collectives (see publishLatest
-// in package shm). The caller must hold s.mu.
+// ownStatus shows the highest ticket of this rank's waits (see publishLatest in package shm). The
+// caller must hold s.mu.
 func (s *groupState) ownStatus() status {
 	current := status{submitted: min(s.submitted.Load(), s.maxTicket)}
 	for _, w := range s.waits {

@@ -48,8 +48,8 @@ func (s *groupState) missing(w *waitState) []int {
 	return ranks
 }
 
-// wait waits until no rank is missing, up to the deadline of ctx or else the group's timeout. The
-// caller must hold s.mu, which is released during waits.
+// wait waits until no rank is missing, up to the deadline of ctx or the group's timeout. The caller
+// must hold s.mu, which is released during waits.
 func (s *groupState) wait(ctx context.Context, w *waitState) error {
 	w.begin, w.timeout = time.Now(), s.cfg.Group.Timeout.Get()
 	if deadline, has := ctx.Deadline(); has {
@@ -158,8 +158,7 @@ func (s *groupState) interruptedError(ctx context.Context, w *waitState) error {
 	return control.InterruptedWaitError(&status, s.rankStates(w), context.Cause(ctx))
 }
 
-// newWorkWait adds statusDelay to the timeout, because this rank sees other ranks' submissions with
-// that delay.
+// newWorkWait adds statusDelay to the timeout: other ranks' submissions arrive with that delay.
 func (s *groupState) newWorkWait(w control.Wait, begin time.Time) *waitState {
 	return &waitState{
 		callText: w.CallText, collective: w.Ticket, operation: w.Operation, begin: begin,
