@@ -168,7 +168,7 @@ func (e *realignError) Unwrap() error { return e.error }
 func leavesMemoryUnused(p *Pool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.core.HasKept()
+	return p.core.HasKeptMemory()
 }
 
 func (a *aligner) hasSuspectPools() bool {

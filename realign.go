@@ -134,7 +134,7 @@ func digestOfArrangement(arrangement alloc.Arrangement, inventory poolInventory)
 	for _, extent := range arrangement.Segments {
 		digest = ledger.Mix(digest, uint64(extent.Bytes), 1)
 	}
-	for _, r := range arrangement.Kept {
+	for _, r := range arrangement.KeptRanges {
 		digest = ledger.Mix(digest, uint64(r.Segment), uint64(r.Offset))
 		digest = ledger.Mix(digest, uint64(r.Size), 2)
 	}

@@ -60,7 +60,7 @@ type members struct {
 
 func (ms *members) awaitMembers(ctx context.Context, ranks []int) ([]*member, error) {
 	groupMembers, startTime := make([]*member, len(ranks)), time.Now()
-	findAbsent := func() []int { return control.Absent(ms.cfg.Store, ranks, memberKey) }
+	findAbsent := func() []int { return control.FindAbsentRanks(ms.cfg.Store, ranks, memberKey) }
 	warning := driver.LateWarning{InCall: "waiting for the ranks of a group", Members: ranks}
 	defer control.WarnLate(ms.cfg.Late, warning, func() ([]int, map[int]string) {
 		return findAbsent(), nil

@@ -16,8 +16,8 @@ type notifyHookPlane struct {
 	notify func()
 }
 
-func (p *notifyHookPlane) WaitForAcknowledgements()         { p.notify() }
-func (p *notifyHookPlane) CanSucceed(uint64) bool { return true }
+func (p *notifyHookPlane) WaitForAcknowledgements() { p.notify() }
+func (p *notifyHookPlane) CanSucceed(uint64) bool   { return true }
 
 // TestPeersLearnOfFaultBeforeAbort launches a plain call on only one of two ranks and then aborts
 // the group on that rank. The other rank must be notified of the fault before NCCL's communicator
@@ -67,8 +67,8 @@ type failurePlane struct {
 	failed bool
 }
 
-func (p *failurePlane) WaitForAcknowledgements()         {}
-func (p *failurePlane) CanSucceed(uint64) bool { return !p.failed }
+func (p *failurePlane) WaitForAcknowledgements() {}
+func (p *failurePlane) CanSucceed(uint64) bool   { return !p.failed }
 
 func recordLaunch(c *communicator, ticket uint64) {
 	call := driver.Call{Operation: driver.AllReduce, Count: 1}

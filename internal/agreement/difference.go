@@ -45,16 +45,16 @@ func (d Difference) String() string {
 }
 
 // sentence describes the difference to the usual ranks, those with the most frequent variant.
-func (d Difference) sentence(n Names, deviant, usual []int) string {
-	have := chooseVerb(deviant, "has", "have")
-	a, b := n.shortRanks(deviant), n.shortRanks(usual)
+func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
+	have := chooseVerb(deviantRanks, "has", "have")
+	a, b := n.shortRanks(deviantRanks), n.shortRanks(usualRanks)
 	switch d {
 	case DifferenceExtraEvent:
 		return fmt.Sprintf("%s %s an event that %s %s not have", a, have, b,
-			chooseVerb(usual, "does", "do"))
+			chooseVerb(usualRanks, "does", "do"))
 	case DifferenceMissingEvent:
-		return fmt.Sprintf("%s %s an event that %s %s", a, chooseVerb(deviant, "lacks", "lack"), b,
-			chooseVerb(usual, "has", "have"))
+		return fmt.Sprintf("%s %s an event that %s %s", a, chooseVerb(deviantRanks, "lacks", "lack"), b,
+			chooseVerb(usualRanks, "has", "have"))
 	case DifferenceSize:
 		return fmt.Sprintf("%s %s a different size than %s", a, have, b)
 	case DifferencePlace:
@@ -83,11 +83,11 @@ func classify(d *DivergenceError, events contributions) Difference {
 	if d.freesSameBlock() {
 		return DifferenceHeldBlock
 	}
-	usual, deviant := d.indexesOfUsualAndDeviant()
-	if usual < 0 || deviant < 0 {
+	usualIndex, deviantIndex := d.indexesOfUsualAndDeviant()
+	if usualIndex < 0 || deviantIndex < 0 {
 		return DifferenceUnknown
 	}
-	u, v := d.Variants[usual], d.Variants[deviant]
+	u, v := d.Variants[usualIndex], d.Variants[deviantIndex]
 	switch {
 	case u.HasEvent && !v.HasEvent:
 		return DifferenceMissingEvent
@@ -102,7 +102,7 @@ func classify(d *DivergenceError, events contributions) Difference {
 		return DifferencePlace
 	}
 	return classifyByAlignment(u.Event, v.Event,
-		decodeUint64s(events.list[usual].detail), decodeUint64s(events.list[deviant].detail))
+		decodeUint64s(events.list[usualIndex].detail), decodeUint64s(events.list[deviantIndex].detail))
 }
 
 func (d *DivergenceError) freesSameBlock() bool {
@@ -116,17 +116,17 @@ func (d *DivergenceError) freesSameBlock() bool {
 
 // classifyByAlignment compares the request lists as if the deviant ranks had changed, added,
 // omitted or swapped an event, and chooses the case with the most matches, preferably a change.
-func classifyByAlignment(u, v event.Event, usual, deviant []uint64) Difference {
-	best, d := countMatches(usual, deviant, 1, 1), classifyChangedEvent(u, v)
-	if n := countMatches(usual, deviant, 0, 1); n > best {
-		best, d = n, DifferenceExtraEvent
+func classifyByAlignment(u, v event.Event, usualRequests, deviantRequests []uint64) Difference {
+	bestCount, d := countMatches(usualRequests, deviantRequests, 1, 1), classifyChangedEvent(u, v)
+	if n := countMatches(usualRequests, deviantRequests, 0, 1); n > bestCount {
+		bestCount, d = n, DifferenceExtraEvent
 	}
-	if n := countMatches(usual, deviant, 1, 0); n > best {
-		best, d = n, DifferenceMissingEvent
+	if n := countMatches(usualRequests, deviantRequests, 1, 0); n > bestCount {
+		bestCount, d = n, DifferenceMissingEvent
 	}
-	isSwapped := len(usual) > 1 && len(deviant) > 1 &&
-		usual[0] == deviant[1] && usual[1] == deviant[0]
-	if isSwapped && 2+countMatches(usual, deviant, 2, 2) > best {
+	isSwapped := len(usualRequests) > 1 && len(deviantRequests) > 1 &&
+		usualRequests[0] == deviantRequests[1] && usualRequests[1] == deviantRequests[0]
+	if isSwapped && 2+countMatches(usualRequests, deviantRequests, 2, 2) > bestCount {
 		d = DifferenceOrder
 	}
 	return d

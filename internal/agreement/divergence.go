@@ -122,13 +122,13 @@ func (d *DivergenceError) Pool() string {
 
 func (d *DivergenceError) closingText() string {
 	out := ""
-	usual, deviant := d.indexesOfUsualAndDeviant()
+	usualIndex, deviantIndex := d.indexesOfUsualAndDeviant()
 	switch {
 	case d.Difference == DifferenceHeldBlock:
-		out = "; " + d.Difference.sentence(d.Names, nil, nil)
-	case d.Difference != DifferenceUnknown && usual >= 0 && deviant >= 0:
-		out = "; " + d.Difference.sentence(
-			d.Names, d.ranksWithTextOf(deviant), d.ranksWithTextOf(usual))
+		out = "; " + d.Difference.describe(d.Names, nil, nil)
+	case d.Difference != DifferenceUnknown && usualIndex >= 0 && deviantIndex >= 0:
+		out = "; " + d.Difference.describe(
+			d.Names, d.ranksWithTextOf(deviantIndex), d.ranksWithTextOf(usualIndex))
 	case len(d.Deviant) > 0:
 		out = fmt.Sprintf("; %s %s from the majority",
 			d.Names.shortRanks(d.Deviant), chooseVerb(d.Deviant, "deviates", "deviate"))
@@ -166,20 +166,20 @@ func (d *DivergenceError) ranksWithTextOf(i int) []int {
 
 // indexesOfUsualAndDeviant returns the most frequent variant (on a tie, that of the lowest rank)
 // and the first other one, or -1.
-func (d *DivergenceError) indexesOfUsualAndDeviant() (usual, deviant int) {
-	usual, deviant = -1, -1
+func (d *DivergenceError) indexesOfUsualAndDeviant() (usualIndex, deviantIndex int) {
+	usualIndex, deviantIndex = -1, -1
 	maxRanks := 0
 	for i, v := range d.Variants {
 		if n := len(d.ranksWithTextOf(i)); n > maxRanks && !d.reportsNoCall(v) {
-			usual, maxRanks = i, n
+			usualIndex, maxRanks = i, n
 		}
 	}
 	for i, v := range d.Variants {
-		if v.Text != d.Variants[usual].Text && !d.reportsNoCall(v) {
-			return usual, i
+		if v.Text != d.Variants[usualIndex].Text && !d.reportsNoCall(v) {
+			return usualIndex, i
 		}
 	}
-	return usual, deviant
+	return usualIndex, deviantIndex
 }
 
 // reportsNoCall reports whether only v has no call. A fault may have stopped its ranks before their
@@ -188,18 +188,18 @@ func (d *DivergenceError) reportsNoCall(v Variant) bool {
 	return d.Kind == KindCollective && v.Text == noCall && len(d.Variants) > 2
 }
 
-func (d *DivergenceError) findDeviantRanks(ranks int) {
-	usual, _ := d.indexesOfUsualAndDeviant()
+func (d *DivergenceError) findDeviantRanks(rankCount int) {
+	usualIndex, _ := d.indexesOfUsualAndDeviant()
 	for _, v := range d.Variants {
 		if d.reportsNoCall(v) {
-			ranks -= len(v.Ranks)
+			rankCount -= len(v.Ranks)
 		}
 	}
-	if usual < 0 || 2*len(d.ranksWithTextOf(usual)) <= ranks {
+	if usualIndex < 0 || 2*len(d.ranksWithTextOf(usualIndex)) <= rankCount {
 		return
 	}
 	for _, v := range d.Variants {
-		if v.Text != d.Variants[usual].Text && !d.reportsNoCall(v) {
+		if v.Text != d.Variants[usualIndex].Text && !d.reportsNoCall(v) {
 			d.Deviant = append(d.Deviant, v.Ranks...)
 		}
 	}
@@ -218,7 +218,7 @@ func (m *Machine) diverge(
 	kind Kind, id uint64, v contributions, text func([]byte) (string, error),
 ) ([]byte, *Outcome, error) {
 	d := m.newDivergence(kind, id)
-	ranks := len(v.otherRanks)
+	rankCount := len(v.otherRanks)
 	for _, c := range v.list {
 		description, err := text(c.value)
 		if err != nil {
@@ -226,10 +226,10 @@ func (m *Machine) diverge(
 		}
 		d.Variants = append(d.Variants,
 			Variant{Ranks: c.ranks, Text: description, Site: string(c.detail)})
-		ranks += len(c.ranks)
+		rankCount += len(c.ranks)
 	}
 	d.OtherRanks = v.otherRanks
-	d.findDeviantRanks(ranks)
+	d.findDeviantRanks(rankCount)
 	return nil, &Outcome{Divergence: d, Absent: m.absent}, nil
 }
 

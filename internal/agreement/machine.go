@@ -227,7 +227,7 @@ func (m *Machine) handleVotes(s *Summary) ([]byte, *Outcome, error) {
 }
 
 func (m *Machine) advance() ([]byte, *Outcome, error) {
-	kept := m.searches[:0]
+	remaining := m.searches[:0]
 	m.answers = m.answers[:0]
 	for _, search := range m.searches {
 		positions := search.positionsToProbe()
@@ -236,15 +236,15 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 				AgreedPrefix{Ledger: search.id, Position: search.first, Digest: search.firstDigest})
 			continue
 		}
-		kept = append(kept, search)
-		for _, at := range positions {
-			m.answers = append(m.answers, m.answer(search.id, at))
+		remaining = append(remaining, search)
+		for _, position := range positions {
+			m.answers = append(m.answers, m.answer(search.id, position))
 		}
 		if search.differs {
 			break // only the first difference is reported
 		}
 	}
-	m.searches = kept
+	m.searches = remaining
 	switch {
 	case len(m.searches) == 0:
 		return m.agree()
@@ -256,12 +256,12 @@ func (m *Machine) advance() ([]byte, *Outcome, error) {
 	return msg.encode(), nil, nil
 }
 
-func (m *Machine) answer(id, at uint64) answer {
-	digest, known := m.history(id).DigestAt(at)
-	if !known {
+func (m *Machine) answer(id, position uint64) answer {
+	digest, isKnown := m.history(id).DigestAt(position)
+	if !isKnown {
 		digest = 0
 	}
-	return answer{Ledger: id, Position: at, Digest: digest, Known: known}
+	return answer{Ledger: id, Position: position, Digest: digest, Known: isKnown}
 }
 
 func (m *Machine) history(id uint64) snapshotSource {
@@ -270,10 +270,10 @@ func (m *Machine) history(id uint64) snapshotSource {
 }
 
 func (m *Machine) handleDigests(s *Summary) ([]byte, *Outcome, error) {
-	matching := slices.EqualFunc(s.results, m.answers, func(r positionResult, own answer) bool {
+	isMatching := slices.EqualFunc(s.results, m.answers, func(r positionResult, own answer) bool {
 		return r.hasSamePosition(own)
 	})
-	if !matching {
+	if !isMatching {
 		return nil, nil, protocolError("the answers are not for the positions that this rank probed")
 	}
 	for _, r := range s.results {

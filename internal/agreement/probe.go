@@ -30,11 +30,11 @@ func (r *positionResult) add(a answer) {
 // positionsToProbe divides the range at up to maxProbes positions whose digests all ranks know.
 func (search searchRange) positionsToProbe() []uint64 {
 	sparseCount, denseStart, denseCount := search.knownPositions()
-	known := sparseCount + denseCount
-	probes := min(known, maxProbes)
-	positions := make([]uint64, 0, probes)
-	for i := uint64(1); i <= probes; i++ {
-		n := scaleRoundingUp(known+1, i, probes+1) // from 1 to known
+	knownCount := sparseCount + denseCount
+	probeCount := min(knownCount, maxProbes)
+	positions := make([]uint64, 0, probeCount)
+	for i := uint64(1); i <= probeCount; i++ {
+		n := scaleRoundingUp(knownCount+1, i, probeCount+1) // from 1 to known
 		if n <= sparseCount {
 			positions = append(positions, (search.first/search.stride+n)*search.stride)
 		} else {

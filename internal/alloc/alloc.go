@@ -162,7 +162,7 @@ func (c *Core) ReserveClean(bytes int64, stream Stream) bool {
 // owner's queued work. If wait fails, Seize changes nothing and returns the error.
 func (c *Core) Seize(
 	size int64, stream Stream, canTakeFrom func(Stream) bool, wait func(owner Stream) error,
-) (hasMoved bool, err error) {
+) (isMoved bool, err error) {
 	c.mergeLastFreed()
 	c.reports.clear()
 	if !c.isGeometric || size <= 0 || size > MaxSize || c.isNearlyFull() {

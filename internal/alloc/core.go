@@ -10,7 +10,7 @@ import (
 // identically.
 type Core struct {
 	lifetimes
-	hasKept bool // see HasKept
+	hasKeptMemory bool // see HasKeptMemory
 	// fullRanges holds the ranges before Rebuild shortened blocks.
 	fullRanges map[uint32]Range
 }

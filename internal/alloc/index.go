@@ -72,7 +72,7 @@ func (index *sizeIndex) nextBin(bin int) int {
 
 // findInIndex returns the smallest free block of at least units, and its size. Of equal blocks, it
 // returns the lowest. It avoids reading the block's record, which is slow.
-func (f *freeBlocks) findInIndex(index *sizeIndex, units uint64) (id uint32, found uint64) {
+func (f *freeBlocks) findInIndex(index *sizeIndex, units uint64) (id uint32, foundUnits uint64) {
 	f.searchCredit += creditStep
 	if units > exactBins {
 		return f.findLargeInIndex(index, units)
@@ -84,7 +84,9 @@ func (f *freeBlocks) findInIndex(index *sizeIndex, units uint64) (id uint32, fou
 	return f.lowestBlock(&index.bags[bin]), uint64(bin) + 1
 }
 
-func (f *freeBlocks) findLargeInIndex(index *sizeIndex, units uint64) (id uint32, found uint64) {
+func (f *freeBlocks) findLargeInIndex(
+	index *sizeIndex, units uint64,
+) (id uint32, foundUnits uint64) {
 	bin := binOf(units)
 	for k := *index.firstClass(bin); k != 0; k = f.classes[k].next {
 		if f.classes[k].units >= units {
@@ -96,7 +98,7 @@ func (f *freeBlocks) findLargeInIndex(index *sizeIndex, units uint64) (id uint32
 
 // lowestInBin returns the lowest block of the smallest size, and this size. It returns 0, 0 for bin
 // -1.
-func (f *freeBlocks) lowestInBin(index *sizeIndex, bin int) (id uint32, found uint64) {
+func (f *freeBlocks) lowestInBin(index *sizeIndex, bin int) (id uint32, foundUnits uint64) {
 	if bin < 0 {
 		return 0, 0
 	}

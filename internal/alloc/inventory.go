@@ -45,9 +45,9 @@ type Inventory struct {
 type Arrangement struct {
 	// Segments lists the segments by ordinal. One with 0 bytes is retired: it serves no requests.
 	Segments []Extent
-	// Kept lists ranges that stay allocated until the next Rebuild: parked blocks, and live blocks
-	// that are pinned only on some ranks.
-	Kept []Range
+	// KeptRanges lists ranges that stay allocated until the next Rebuild: parked blocks, and live
+	// blocks that are pinned only on some ranks.
+	KeptRanges []Range
 }
 
 // Conflict describes a range with a live block or segment that differs between ranks.
@@ -85,18 +85,18 @@ func CommonLayout(inventories []Inventory) (Arrangement, *Conflict) {
 	}
 	for r, count := range pinCounts {
 		if count < len(inventories) {
-			arrangement.Kept = append(arrangement.Kept, r)
+			arrangement.KeptRanges = append(arrangement.KeptRanges, r)
 		}
 	}
 	for _, inventory := range inventories {
 		for _, b := range inventory.Blocks {
 			if segmentBytes := arrangement.Segments[b.Segment].Bytes; segmentBytes > 0 && !b.Live {
 				kept := b.rangesToKeep(liveSpans, segmentBytes)
-				arrangement.Kept = append(arrangement.Kept, kept...)
+				arrangement.KeptRanges = append(arrangement.KeptRanges, kept...)
 			}
 		}
 	}
-	arrangement.Kept = mergeOverlapping(arrangement.Kept)
+	arrangement.KeptRanges = mergeOverlapping(arrangement.KeptRanges)
 	return arrangement, nil
 }
 

@@ -74,21 +74,21 @@ func (p *placer) takeFront(index *sizeIndex, id uint32, units, foundUnits uint64
 		p.removeBlock(index, &p.blocks[id], foundUnits)
 		return id
 	}
-	front := p.newBlock()
-	b, frontBlock := &p.blocks[id], &p.blocks[front]
+	frontID := p.newBlock()
+	b, frontBlock := &p.blocks[id], &p.blocks[frontID]
 	prev, positionAndRegion := b.prev(), b.positionAndRegion
 	frontBlock.positionAndRegion = positionAndRegion
 	frontBlock.unitsAndPrev, frontBlock.next = units<<idBits, id
-	p.linkAfter(frontBlock, prev, front)
-	b.setPrev(front)
+	p.linkAfter(frontBlock, prev, frontID)
+	b.setPrev(frontID)
 	positionAndRegion += units << idBits
 	if foundUnits > exactBins && p.tryResizeInPlace(index, b, id, positionAndRegion, restUnits) {
-		return front
+		return frontID
 	}
 	p.removeBlock(index, b, foundUnits)
 	b.setRange(positionAndRegion, restUnits)
 	p.insertBlock(index, b, id, restUnits)
-	return front
+	return frontID
 }
 
 func (p *placer) tryReserve(units uint64, indexID uint32) bool {

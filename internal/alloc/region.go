@@ -170,7 +170,7 @@ func (l *layout) isNearlyFull() bool {
 }
 
 // lastPosition returns the last span boundary at which units fit into the range.
-func (r *region) lastPosition(low, end, units uint64) (position uint64, fits bool) {
+func (r *region) lastPosition(low, end, units uint64) (position uint64, doesFit bool) {
 	if end < low || end-low < units {
 		return 0, false
 	}

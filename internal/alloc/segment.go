@@ -146,17 +146,17 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 		return nil, fmt.Errorf("rebuilding the segments: %w", ErrDeferred)
 	}
 	r := rebuilder{
-		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, keptRanges: arrangement.Kept,
+		placer: &c.placer, streams: &c.streamTable, uses: &c.useTable, keptRanges: arrangement.KeptRanges,
 		oldFullRanges: c.fullRanges, newFullRanges: map[uint32]Range{},
 	}
 	held := r.dropAllButHeld(len(arrangement.Segments))
 	var unusedSegments []Segment
-	c.hasKept = len(arrangement.Kept) > 0
+	c.hasKeptMemory = len(arrangement.KeptRanges) > 0
 	for ordinal, extent := range arrangement.Segments {
 		switch r.rebuildSegment(int32(ordinal), extent, held[ordinal]) {
 		case segmentAbsent, segmentUsable:
 		case segmentRetired:
-			c.hasKept = true
+			c.hasKeptMemory = true
 		case segmentEmpty:
 			unusedSegments = append(unusedSegments, c.segmentView(int32(ordinal)))
 			c.segments[ordinal] = segment{}
@@ -169,4 +169,4 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 
 // HasKept reports whether the latest Rebuild kept ranges or left retired segments mapped, which
 // another Rebuild can free.
-func (c *Core) HasKept() bool { return c.hasKept }
+func (c *Core) HasKeptMemory() bool { return c.hasKeptMemory }

@@ -34,23 +34,24 @@ func (l JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// AbsentRanks lists the world ranks of members that have not begun to join (see Absent).
-func (l JoinList) AbsentRanks() []int { return Absent(l.Store, l.otherRanks(), l.keyOf) }
+// AbsentRanks lists the world ranks of members that have not begun to join (see FindAbsentRanks).
+func (l JoinList) AbsentRanks() []int { return FindAbsentRanks(l.Store, l.otherRanks(), l.keyOf) }
 
 func (l JoinList) otherRanks() []int {
 	return slices.Delete(slices.Clone(l.Group.Ranks), l.Group.Rank, l.Group.Rank+1)
 }
 
-// Absent lists the ranks without a key in the store. It does not wait for them. If the store does
-// not answer, Absent returns the rank that serves it, or nil if that is no rank.
-func Absent(store driver.Store, ranks []int, key func(rank int) string) []int {
+// FindAbsentRanks lists the ranks without a key in the store. It does not wait for them. If the
+// store does not answer, FindAbsentRanks returns the rank that serves it, or nil if that is no
+// rank.
+func FindAbsentRanks(store driver.Store, ranks []int, key func(rank int) string) []int {
 	absent, _ := readJoinKeys(store, ranks, key)
 	return absent
 }
 
 const storeNotAnswering = "serves the store, which does not answer"
 
-// readJoinKeys is Absent with the values of existing keys.
+// readJoinKeys is FindAbsentRanks with the values of existing keys.
 func readJoinKeys(
 	store driver.Store, ranks []int, key func(rank int) string,
 ) (absent []int, stored map[int]string) {

@@ -30,7 +30,7 @@ func CheckExchange(lane driver.Lane, payload []byte) error {
 func WithDefaultTimeout(
 	ctx context.Context, d time.Duration,
 ) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
+	if _, hasDeadline := ctx.Deadline(); hasDeadline {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, d)

@@ -110,15 +110,15 @@ func UnmatchedError(
 	err := &driver.MessageError{
 		Fault: driver.MessagesUnmatched, Group: g.Name(), Ends: unreceivedByPeers,
 	}
-	me := g.Ranks[g.Rank]
+	ownRank := g.Ranks[g.Rank]
 	for _, a := range unreceived {
 		err.Ends = append(err.Ends, driver.MessageEnds{
-			From: g.Ranks[a.Source], To: me, Tag: a.Tag, Number: a.Number, Sent: 1,
+			From: g.Ranks[a.Source], To: ownRank, Tag: a.Tag, Number: a.Number, Sent: 1,
 		})
 	}
 	for _, a := range awaited {
 		ends := driver.MessageEnds{
-			From: driver.AnySource, To: me, Tag: a.Tag, Number: a.Number, Received: 1,
+			From: driver.AnySource, To: ownRank, Tag: a.Tag, Number: a.Number, Received: 1,
 		}
 		if a.Source != driver.AnySource {
 			ends.From = g.Ranks[a.Source]

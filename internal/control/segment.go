@@ -17,23 +17,23 @@ func CompareSegments(
 	exchange func(context.Context, driver.Lane, []byte) ([][]byte, error),
 	ranks []int, key driver.SegmentKey, size int64, extra []byte,
 ) ([][]byte, error) {
-	mine := binary.LittleEndian.AppendUint64(nil, key.Pool)
-	mine = binary.LittleEndian.AppendUint32(mine, key.Ordinal)
-	mine = binary.LittleEndian.AppendUint64(mine, uint64(size))
-	all, err := exchange(ctx, driver.LaneControl, slices.Concat(mine, extra))
+	ownPayload := binary.LittleEndian.AppendUint64(nil, key.Pool)
+	ownPayload = binary.LittleEndian.AppendUint32(ownPayload, key.Ordinal)
+	ownPayload = binary.LittleEndian.AppendUint64(ownPayload, uint64(size))
+	all, err := exchange(ctx, driver.LaneControl, slices.Concat(ownPayload, extra))
 	if err != nil {
 		return nil, err
 	}
-	var differ []int
-	for r, theirs := range all {
-		rest, same := bytes.CutPrefix(theirs, mine)
-		if !same {
-			differ = append(differ, ranks[r])
+	var differingRanks []int
+	for r, payload := range all {
+		rest, isSame := bytes.CutPrefix(payload, ownPayload)
+		if !isSame {
+			differingRanks = append(differingRanks, ranks[r])
 		}
 		all[r] = rest
 	}
-	if len(differ) > 0 {
-		return nil, fmt.Errorf("%s registers a different segment or size", driver.Ranks(differ))
+	if len(differingRanks) > 0 {
+		return nil, fmt.Errorf("%s registers a different segment or size", driver.Ranks(differingRanks))
 	}
 	return all, nil
 }

@@ -105,35 +105,35 @@ type Verdict struct {
 //
 // A rank that left the group, or aborted it, before its process exited is not lost.
 func Judge(w *WaitStatus, states []RankState) Verdict {
-	completed := false
+	hasCompleted := false
 	for i := range states {
-		completed = completed || states[i].Failed != NotFailed && states[i].Completed
+		hasCompleted = hasCompleted || states[i].Failed != NotFailed && states[i].Completed
 	}
-	faults := !w.IgnoreFaults && (w.Closed || !completed)
-	if w.Cause != nil && faults {
+	checkFaults := !w.IgnoreFaults && (w.Closed || !hasCompleted)
+	if w.Cause != nil && checkFaults {
 		return Verdict{Err: w.Cause}
 	}
 	if w.IsWork && w.Collective == 0 {
 		return Verdict{}
 	}
-	missing := w.anyRank(states, (*RankState).isMissing)
-	if !missing && !w.IsWork {
+	hasMissingRank := w.anyRank(states, (*RankState).isMissing)
+	if !hasMissingRank && !w.IsWork {
 		return Verdict{}
 	}
-	lost := w.ranksWhere(states, (*RankState).isLost)
-	if slices.ContainsFunc(lost, func(r int) bool { return w.IsWork || states[r].Missing }) {
-		return Verdict{Err: lostError(w.Group, lost, w.CallText())}
+	lostRanks := w.ranksWhere(states, (*RankState).isLost)
+	if slices.ContainsFunc(lostRanks, func(r int) bool { return w.IsWork || states[r].Missing }) {
+		return Verdict{Err: lostError(w.Group, lostRanks, w.CallText())}
 	}
-	if faults && (missing || w.SincePeerFailure >= Grace) {
+	if checkFaults && (hasMissingRank || w.SincePeerFailure >= Grace) {
 		if err := FailedPeersError(w.Group, states, w.CallText); err != nil {
 			return Verdict{Err: err}
 		}
 	}
 	if err := w.deadlock(states); err != nil {
-		left := w.ranksWhere(states, func(r *RankState) bool { return r.Missing && r.Left })
-		return Verdict{Err: err, Left: len(left) > 0}
+		leftRanks := w.ranksWhere(states, func(r *RankState) bool { return r.Missing && r.Left })
+		return Verdict{Err: err, Left: len(leftRanks) > 0}
 	}
-	if !missing || w.Stale {
+	if !hasMissingRank || w.Stale {
 		return Verdict{}
 	}
 	return w.late(states)
@@ -160,26 +160,26 @@ func (w *WaitStatus) anyRank(states []RankState, match func(*RankState) bool) bo
 }
 
 func (w *WaitStatus) deadlock(states []RankState) error {
-	elsewhere := w.ranksWhere(states, func(r *RankState) bool {
+	elsewhereRanks := w.ranksWhere(states, func(r *RankState) bool {
 		return r.Missing && w.cannotArrive(&states[w.Group.Rank], r)
 	})
-	if len(elsewhere) == 0 {
+	if len(elsewhereRanks) == 0 {
 		return nil
 	}
 	return &driver.DeadlockError{
-		InCall: w.CallText(), Activity: w.activity(states, elsewhere), Members: w.Group.Ranks,
+		InCall: w.CallText(), Activity: w.activity(states, elsewhereRanks), Members: w.Group.Ranks,
 	}
 }
 
 // cannotArrive reports whether rank r has left or waits for this rank in another call.
-func (w *WaitStatus) cannotArrive(me, r *RankState) bool {
+func (w *WaitStatus) cannotArrive(own, r *RankState) bool {
 	switch {
 	case r.Left:
 		return true
 	case w.Collective != 0:
-		return r.InExchange > me.Exchanges && r.Submitted < w.Collective
+		return r.InExchange > own.Exchanges && r.Submitted < w.Collective
 	case w.IsExchange:
-		return r.InCollective > me.Submitted
+		return r.InCollective > own.Submitted
 	}
 	return false
 }
@@ -233,15 +233,16 @@ func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 // PeerFaultError returns an error about peers that were lost, failed or left, in this order.
 func PeerFaultError(group driver.GroupConfig, states []RankState, callText string) error {
 	w := WaitStatus{Group: group}
-	if lost := w.ranksWhere(states, (*RankState).isLost); len(lost) > 0 {
-		return lostError(group, lost, callText)
+	if lostRanks := w.ranksWhere(states, (*RankState).isLost); len(lostRanks) > 0 {
+		return lostError(group, lostRanks, callText)
 	}
 	if err := FailedPeersError(group, states, func() string { return callText }); err != nil {
 		return err
 	}
-	if left := w.ranksWhere(states, func(r *RankState) bool { return r.Left }); len(left) > 0 {
+	leftRanks := w.ranksWhere(states, func(r *RankState) bool { return r.Left })
+	if len(leftRanks) > 0 {
 		return &driver.DeadlockError{
-			InCall: callText, Activity: w.activity(states, left), Members: group.Ranks,
+			InCall: callText, Activity: w.activity(states, leftRanks), Members: group.Ranks,
 		}
 	}
 	return &driver.PeerError{InCall: callText, Members: group.Ranks}
@@ -256,11 +257,13 @@ func lostError(group driver.GroupConfig, lost []int, callText string) *driver.Ra
 
 // Departed returns the world ranks that are lost, and those that have left the group or exited
 // after an abort.
-func Departed(group driver.GroupConfig, states []RankState) (lost, left []int) {
+func Departed(group driver.GroupConfig, states []RankState) (lostRanks, leftRanks []int) {
 	w := WaitStatus{Group: group}
-	lost = w.ranksWhere(states, (*RankState).isLost)
-	left = w.ranksWhere(states, func(r *RankState) bool { return (r.Left || r.Lost) && !r.isLost() })
-	return group.World(lost), group.World(left)
+	lostRanks = w.ranksWhere(states, (*RankState).isLost)
+	leftRanks = w.ranksWhere(states, func(r *RankState) bool {
+		return (r.Left || r.Lost) && !r.isLost()
+	})
+	return group.World(lostRanks), group.World(leftRanks)
 }
 
 // NonNilFailedPeersError is like FailedPeersError, but returns a PeerError without ranks instead of
@@ -277,26 +280,26 @@ func NonNilFailedPeersError(
 // FailedPeersError returns a PeerError about other ranks that have failed, or nil. It omits ranks
 // that failed only because another rank had failed, unless all did.
 func FailedPeersError(group driver.GroupConfig, states []RankState, callText func() string) error {
-	var first, followers []int
-	aborted := false
+	var failedRanks, failedAfterPeer []int
+	isAborted := false
 	for r := range states {
 		switch reason := states[r].Failed; {
 		case r == group.Rank || reason == NotFailed:
 		case reason == FailedAfterPeer:
-			followers = append(followers, group.Ranks[r])
+			failedAfterPeer = append(failedAfterPeer, group.Ranks[r])
 		default:
-			first = append(first, group.Ranks[r])
-			aborted = aborted || reason == Aborted
+			failedRanks = append(failedRanks, group.Ranks[r])
+			isAborted = isAborted || reason == Aborted
 		}
 	}
-	if len(first) == 0 {
-		first = followers
+	if len(failedRanks) == 0 {
+		failedRanks = failedAfterPeer
 	}
-	if len(first) == 0 {
+	if len(failedRanks) == 0 {
 		return nil
 	}
 	return &driver.PeerError{
-		InCall: callText(), Ranks: first, Aborted: aborted, Members: group.Ranks,
+		InCall: callText(), Ranks: failedRanks, Aborted: isAborted, Members: group.Ranks,
 	}
 }
 

@@ -123,14 +123,14 @@ func (s *Server) handleRequests(conn *net.UnixConn) {
 		if _, err := io.ReadFull(conn, request[1:]); err != nil {
 			return
 		}
-		if !s.sendResponse(conn, request) {
+		if !s.respond(conn, request) {
 			return
 		}
 	}
 }
 
-// sendResponse returns false if the connection must be closed.
-func (s *Server) sendResponse(conn *net.UnixConn, request []byte) bool {
+// respond returns false if the connection must be closed.
+func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 	token, key, err := decodeRequest(request)
 	if err != nil {
 		return false

@@ -20,15 +20,15 @@ const (
 // Empty is the digest of a history without events.
 const Empty uint64 = keyDigest
 
-// In fold, every input bit affects every output bit, through the carries of a product.
-func fold(a, b uint64) uint64 {
+// In multiplyAndFold, every input bit affects every output bit, through the carries of a product.
+func multiplyAndFold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
 // Mix returns the digest after two more words of other data that ranks compare.
 func Mix(digest, a, b uint64) uint64 {
-	return fold(digest^fold(a^keyPlace, b^keyOffset), keyDigest)
+	return multiplyAndFold(digest^multiplyAndFold(a^keyPlace, b^keyOffset), keyDigest)
 }
 
 // Only extendDigest depends on the previous digest, so an event adds the latency of only one
@@ -39,16 +39,16 @@ func digestAfter(digest uint64, e *event.Event) uint64 {
 }
 
 func extendDigest(digest, place, sizes uint64) uint64 {
-	return fold(digest^place, sizes^keyDigest)
+	return multiplyAndFold(digest^place, sizes^keyDigest)
 }
 
 func mixPlace(streamSegment uint64, offset int64) uint64 {
-	return fold(streamSegment^keyPlace, uint64(offset)^keyOffset)
+	return multiplyAndFold(streamSegment^keyPlace, uint64(offset)^keyOffset)
 }
 
 func mixSizes(size, requested int64, kind event.Kind) uint64 {
 	request := uint64(requested) ^ uint64(kind)*keyKind
-	return fold(uint64(size)^keySize, request^keyRequest)
+	return multiplyAndFold(uint64(size)^keySize, request^keyRequest)
 }
 
 // RequestDigest returns a digest (hash) of an event without its place, which an earlier difference

@@ -153,17 +153,18 @@ func testDecisionOutlivesProposer(t *testing.T, join Join) {
 func testDepartedRanks(t *testing.T, join Join) {
 	g := newGroup(t, join, 3, hangTimeout)
 	p := g.planes[0]
-	if lost, left := p.Departed(); len(lost)+len(left) > 0 {
-		t.Errorf("Departed() = %v, %v; want none", lost, left)
+	if lostRanks, leftRanks := p.Departed(); len(lostRanks)+len(leftRanks) > 0 {
+		t.Errorf("Departed() = %v, %v; want none", lostRanks, leftRanks)
 	}
 	must(t, g.planes[1].Close())
 	for {
-		lost, left := p.Departed()
-		if slices.Equal(left, worldRanks(3)[1:2]) && len(lost) == 0 {
+		lostRanks, leftRanks := p.Departed()
+		if slices.Equal(leftRanks, worldRanks(3)[1:2]) && len(lostRanks) == 0 {
 			return
 		}
-		if g.ctx.Err() != nil || len(lost) > 0 {
-			t.Fatalf("Departed() = %v, %v; want rank %d to have left", lost, left, worldRanks(3)[1])
+		if g.ctx.Err() != nil || len(lostRanks) > 0 {
+			t.Fatalf("Departed() = lost ranks %v, left ranks %v; want rank %d to have left",
+				lostRanks, leftRanks, worldRanks(3)[1])
 		}
 		runtime.Gosched()
 	}

@@ -41,13 +41,14 @@ func ExchangeAndCheck(
 }
 
 // CheckReports checks the payloads that a rank has received in an exchange of fault reports. They
-// must be Payload for round 1 from each rank in present, and nil from the others.
-func CheckReports(got [][]byte, rank, size int, present []bool) error {
-	for sender, reported := range present {
-		if !reported && got[sender] != nil {
+// must be Payload for round 1 from each rank for which presentRanks is true, and nil from the
+// others.
+func CheckReports(got [][]byte, rank, size int, presentRanks []bool) error {
+	for sender, isPresent := range presentRanks {
+		if !isPresent && got[sender] != nil {
 			return fmt.Errorf("rank %d has a report from rank %d, which is absent", rank, sender)
 		}
-		if reported && !bytes.Equal(got[sender], Payload(sender, 1, size)) {
+		if isPresent && !bytes.Equal(got[sender], Payload(sender, 1, size)) {
 			return fmt.Errorf("rank %d has a wrong report of %d bytes from rank %d, want %d bytes",
 				rank, len(got[sender]), sender, size)
 		}
@@ -57,11 +58,11 @@ func CheckReports(got [][]byte, rank, size int, present []bool) error {
 
 // CountTimeouts checks the error of a wait for a late rank. It returns 1 for a TimeoutError about
 // this rank, and 0 for another rank's fault.
-func CountTimeouts(t testing.TB, err error, late int) int {
+func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
-		if !slices.Equal(timeout.Missing, []int{late}) || timeout.Activity[late] == "" {
-			t.Errorf("got %v, want an error about rank %d and its activity", timeout, late)
+		if !slices.Equal(timeout.Missing, []int{lateRank}) || timeout.Activity[lateRank] == "" {
+			t.Errorf("got %v, want an error about rank %d and its activity", timeout, lateRank)
 		}
 		return 1
 	}

@@ -24,23 +24,23 @@ var missingRequirements = []requirement{
 func testMissingRank(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("from "+name, func(t *testing.T) {
-			const late = 2
-			g := newGroup(t, join, late+1, shortTimeout)
+			const lateRank = 2
+			g := newGroup(t, join, lateRank+1, shortTimeout)
 			timeouts := 0
 			for _, err := range g.runOnEach(func(i int, p control.Plane) error {
-				if i == late {
+				if i == lateRank {
 					return nil
 				}
 				defer func() { <-p.Failed() }()
 				return wait(p)
-			})[:late] {
-				timeouts += CountTimeouts(t, err, worldRanks(late + 1)[late])
+			})[:lateRank] {
+				timeouts += CountTimeouts(t, err, worldRanks(lateRank + 1)[lateRank])
 			}
 			if timeouts == 0 {
 				t.Error("no rank got a TimeoutError")
 			}
-			waitForPeerFailure(g.planes[late])
-			checkError(t, "the late rank", wait(g.planes[late]), driver.ErrFault)
+			waitForPeerFailure(g.planes[lateRank])
+			checkError(t, "the late rank", wait(g.planes[lateRank]), driver.ErrFault)
 		})
 	}
 }
@@ -73,14 +73,14 @@ func testActivityOfMissingRank(t *testing.T, join Join) {
 func testInspection(t *testing.T, join Join) {
 	for name, wait := range waitFunctions {
 		t.Run("in "+name, func(t *testing.T) {
-			const late = 2
-			g := newGroup(t, join, late+1, hangTimeout)
+			const lateRank = 2
+			g := newGroup(t, join, lateRank+1, hangTimeout)
 			g.runOnEach(func(i int, p control.Plane) error {
-				if i < late {
+				if i < lateRank {
 					return wait(p)
 				}
 				defer p.Abort(nil)
-				awaitInspection(t, g.planes[0], worldRanks(late + 1)[late])
+				awaitInspection(t, g.planes[0], worldRanks(lateRank + 1)[lateRank])
 				return nil
 			})
 		})

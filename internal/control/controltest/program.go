@@ -204,8 +204,8 @@ func (prog program) reportFailure(p control.Plane, err error) output {
 	for _, r := range reports {
 		o.HasReported = append(o.HasReported, string(r) == "here")
 	}
-	if closed := prog.close(p, o.Kind); closed.Kind == "close" {
-		return closed
+	if closeOutput := prog.close(p, o.Kind); closeOutput.Kind == "close" {
+		return closeOutput
 	}
 	return o
 }

@@ -51,17 +51,17 @@ var _ driver.MessageCounts = (*Group)(nil)
 
 // MessagesBefore lists this rank's messages before a collective.
 func (c *Counts) MessagesBefore(collective uint64) (ends []driver.MessageEnds) {
-	me := c.group.Ranks[c.group.Rank]
+	ownRank := c.group.Ranks[c.group.Rank]
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	for _, n := range c.sent.Before(collective) {
 		ends = append(ends, driver.MessageEnds{
-			From: me, To: c.group.Ranks[n.Peer], Tag: n.Tag, Sent: n.Calls,
+			From: ownRank, To: c.group.Ranks[n.Peer], Tag: n.Tag, Sent: n.Calls,
 		})
 	}
 	for _, n := range c.awaited.Before(collective) {
 		ends = append(ends, driver.MessageEnds{
-			From: c.worldOf(n.Peer), To: me, Tag: n.Tag, Received: n.Calls,
+			From: c.worldOf(n.Peer), To: ownRank, Tag: n.Tag, Received: n.Calls,
 		})
 	}
 	return ends

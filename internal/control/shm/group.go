@@ -46,9 +46,9 @@ type Group struct {
 
 	lanes [driver.Lanes]lane
 
-	named     []*namedValue // by number; guarded by Mu
-	usersDone sync.Cond     // uses Mu; signalled when users decreases
-	users     int           // exchanges and transfers in progress; guarded by Mu
+	namedValues []*namedValue // by number; guarded by Mu
+	usersDone   sync.Cond     // uses Mu; signalled when users decreases
+	users       int           // exchanges and transfers in progress; guarded by Mu
 }
 
 // Join connects this rank to a group. All its ranks must be on this machine and pass the same
@@ -168,7 +168,7 @@ func (g *Group) Closed() bool { return g.closed }
 
 // LeaveGroup waits until the region has no users, and returns the last ticket. Later calls return
 // false.
-func (g *Group) LeaveGroup() (last uint64, left bool) {
+func (g *Group) LeaveGroup() (lastTicket uint64, hasLeft bool) {
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
 	if g.closed {
@@ -204,16 +204,16 @@ func (g *Group) Named(name string, isOrdered bool) (driver.Named, error) {
 	defer g.EndUse()
 	g.Mu.Lock()
 	defer g.Mu.Unlock()
-	for _, n := range g.named {
+	for _, n := range g.namedValues {
 		if n.name == name {
 			return n, nil
 		}
 	}
-	if err := driver.CheckValueName(name, len(g.named)); err != nil {
+	if err := driver.CheckValueName(name, len(g.namedValues)); err != nil {
 		return nil, err
 	}
 	n := newNamedValue(g, name, isOrdered)
-	g.named = append(g.named, n)
+	g.namedValues = append(g.namedValues, n)
 	return n, nil
 }
 
@@ -258,7 +258,7 @@ func (g *Group) EndedRanks() []int {
 }
 
 // Departed lists the world ranks that are lost, and those that left the group.
-func (g *Group) Departed() (lost, left []int) {
+func (g *Group) Departed() (lostRanks, leftRanks []int) {
 	if g.BeginUse() != nil {
 		return nil, nil
 	}

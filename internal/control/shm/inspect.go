@@ -20,8 +20,8 @@ type observation struct {
 func (ws *waiter) observe() []observation {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	all := make([]observation, len(ws.list))
-	for i, w := range ws.list {
+	all := make([]observation, len(ws.waits))
+	for i, w := range ws.waits {
 		all[i] = observation{callText: w.callText(), begin: w.begin, missing: w.awaited}
 		if w.isReady == nil {
 			all[i].missing = ws.appendLate(nil, w)

@@ -124,7 +124,7 @@ func (j *joinState) connectPeers(ctx context.Context) error {
 			continue
 		}
 		j.awaitedRank.Store(int64(rank))
-		p, err := j.g.machine.peerOf(ctx, rank)
+		p, err := j.g.machine.ensurePeer(ctx, rank)
 		if err != nil {
 			return err
 		}

@@ -99,7 +99,7 @@ func explainNotShared(ownID, peerID string) error {
 		"(shareProcessNamespace: true in the pod; docker run --pid host or --pid container:NAME)")
 }
 
-func (m *Machine) peerOf(ctx context.Context, rank int) (*peer, error) {
+func (m *Machine) ensurePeer(ctx context.Context, rank int) (*peer, error) {
 	m.mu.Lock()
 	p := m.peers[rank]
 	m.mu.Unlock()
@@ -168,7 +168,7 @@ func (m *Machine) withDefaultTimeout(ctx context.Context) (context.Context, cont
 
 // Fetch returns a file that another rank has exported. The caller owns the file.
 func (m *Machine) Fetch(ctx context.Context, rank int, key handoff.Key) (*os.File, error) {
-	p, err := m.peerOf(ctx, rank)
+	p, err := m.ensurePeer(ctx, rank)
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func (m *Machine) Join(ctx context.Context, group driver.GroupConfig) (control.P
 // SameMachine reports whether world ranks can call Join. It waits until they have opened their
 // Machines. The result is the same on all ranks.
 func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
-	ours, err := machineID()
+	ownID, err := machineID()
 	if err != nil {
 		return false, err
 	}
@@ -67,12 +67,12 @@ func (m *Machine) SameMachine(ctx context.Context, ranks []int) (bool, error) {
 		value, err := m.cfg.Store.Get(ctx, rankKey(rank))
 		if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			return false, control.AbsentError("joining a group", driver.GroupConfig{},
-				m.cfg.Timeout, control.Absent(m.cfg.Store, ranks, rankKey), []int{rank}, err)
+				m.cfg.Timeout, control.FindAbsentRanks(m.cfg.Store, ranks, rankKey), []int{rank}, err)
 		}
 		if err != nil {
 			return false, fmt.Errorf("asking where rank %d is: %w", rank, err)
 		}
-		if _, theirs, _ := strings.Cut(string(value), " "); theirs != ours {
+		if _, peerID, _ := strings.Cut(string(value), " "); peerID != ownID {
 			return false, nil
 		}
 	}
@@ -153,32 +153,32 @@ func (p *plane) Await(ctx context.Context, w control.Wait) error {
 		return err
 	}
 	defer p.EndUse()
-	slow := p.newSlowWait(&w)
-	defer freeSlowWait(slow)
-	p.publishWait(slow, sys.Monotonic())
-	defer p.unpublishWait(slow)
+	state := p.newSlowWait(&w)
+	defer freeSlowWait(state)
+	p.publishWait(state, sys.Monotonic())
+	defer p.unpublishWait(state)
 	var grace control.GraceTimer
-	for naps := 0; !w.Done(); {
+	for sleepCount := 0; !w.Done(); {
 		failed := grace.Elapsed(w.Ticket != 0 && p.peerFailed())
-		if err := p.verdict(slow, failed); err != nil && !w.Done() {
+		if err := p.verdict(state, failed); err != nil && !w.Done() {
 			return p.fail(w.AddDetails(err))
 		}
 		if ctx.Err() != nil && !w.Done() {
-			return p.interruptedError(ctx, slow)
+			return p.interruptedError(ctx, state)
 		}
-		if end := slow.begin + yieldTime; sys.Monotonic() < end {
+		if end := state.begin + yieldTime; sys.Monotonic() < end {
 			p.yieldUntil(&w, end)
 			continue
 		}
-		p.sleepBriefly(naps)
-		naps++
+		p.sleepBriefly(sleepCount)
+		sleepCount++
 	}
 	return nil
 }
 
-func (p *plane) interruptedError(ctx context.Context, slow *slowWait) error {
-	status := p.waitStatus(slow)
-	return control.InterruptedWaitError(&status, p.rankStates(slow), context.Cause(ctx))
+func (p *plane) interruptedError(ctx context.Context, state *slowWait) error {
+	status := p.waitStatus(state)
+	return control.InterruptedWaitError(&status, p.rankStates(state), context.Cause(ctx))
 }
 
 func (p *plane) pollBriefly(w *control.Wait) bool {
@@ -203,10 +203,10 @@ func (p *plane) yieldUntil(w *control.Wait, until uint64) {
 	}
 }
 
-func (p *plane) sleepBriefly(naps int) {
+func (p *plane) sleepBriefly(sleepCount int) {
 	word := spin.LoadAcquire32(&p.ownBlock.wakeup.word)
 	if !p.fault.set.Load() {
-		duration := min(minAwaitSleep<<min(naps, 3), maxAwaitSleep)
+		duration := min(minAwaitSleep<<min(sleepCount, 3), maxAwaitSleep)
 		sys.FutexWait(&p.ownBlock.wakeup.word, word, duration)
 	}
 }
@@ -215,30 +215,30 @@ var slowWaits = sync.Pool{New: func() any { return new(slowWait) }}
 
 // newSlowWait returns a slowWait, to be freed by freeSlowWait.
 func (p *plane) newSlowWait(w *control.Wait) *slowWait {
-	slow := slowWaits.Get().(*slowWait)
-	*slow = slowWait{
+	state := slowWaits.Get().(*slowWait)
+	*state = slowWait{
 		word: func(b *block) *uint64 { return &b.status.submitted }, want: w.Ticket,
 		awaited: p.peerRanks, collective: w.Ticket, operation: w.Operation, callText: w.CallText,
 		isWork: true, timeout: p.cfg.Timeout.Get(),
-		states: slow.states[:0], late: slow.late[:0],
+		states: state.states[:0], missingRanks: state.missingRanks[:0],
 	}
-	return slow
+	return state
 }
 
 // freeSlowWait recycles a slowWait, which must not be published.
-func freeSlowWait(slow *slowWait) {
-	*slow = slowWait{states: slow.states[:0], late: slow.late[:0]}
-	slowWaits.Put(slow)
+func freeSlowWait(state *slowWait) {
+	*state = slowWait{states: state.states[:0], missingRanks: state.missingRanks[:0]}
+	slowWaits.Put(state)
 }
 
 // verdict warns of late ranks. It returns an error if the wait may never end.
-func (p *plane) verdict(slow *slowWait, failedFor time.Duration) error {
-	if slow.collective == 0 {
+func (p *plane) verdict(state *slowWait, failedFor time.Duration) error {
+	if state.collective == 0 {
 		return p.Cause()
 	}
-	status := p.waitStatus(slow)
+	status := p.waitStatus(state)
 	status.SincePeerFailure = failedFor
-	v := control.Judge(&status, p.rankStates(slow))
+	v := control.Judge(&status, p.rankStates(state))
 	p.warn(v.Warning)
 	return v.Err
 }
@@ -248,11 +248,11 @@ func (p *plane) Diagnose(w control.Wait, since time.Time) error {
 		return err
 	}
 	defer p.EndUse()
-	slow := p.newSlowWait(&w)
-	defer freeSlowWait(slow)
+	state := p.newSlowWait(&w)
+	defer freeSlowWait(state)
 	// No wait began before boot, when the clock was 0.
-	slow.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
-	err := p.verdict(slow, -1)
+	state.begin = sys.Monotonic() - min(uint64(time.Since(since)), sys.Monotonic())
+	err := p.verdict(state, -1)
 	if err != nil && w.IsDone() {
 		return nil
 	}
@@ -304,20 +304,20 @@ func (p *plane) Withdraw() bool {
 	defer p.EndUse()
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
-	least := p.submitted
+	leastSubmitted := p.submitted
 	for _, b := range p.otherBlocks {
-		least = min(least, spin.LoadAcquire64(&b.status.submitted))
+		leastSubmitted = min(leastSubmitted, spin.LoadAcquire64(&b.status.submitted))
 	}
-	if least == p.submitted {
+	if leastSubmitted == p.submitted {
 		return false
 	}
 	p.withdrawn = true
-	spin.StoreRelease64(&p.ownBlock.status.submitted, least)
+	spin.StoreRelease64(&p.ownBlock.status.submitted, leastSubmitted)
 	return true
 }
 
 func (p *plane) Close() error {
-	if _, left := p.LeaveGroup(); !left {
+	if _, hasLeft := p.LeaveGroup(); !hasLeft {
 		return nil
 	}
 	return p.Release()

@@ -83,19 +83,19 @@ func (e *exchange) presentRanks() []int {
 }
 
 // markAbsent is for a wait that has failed. It reports whether the exchange can continue.
-func (e *exchange) markAbsent(err error, missing []int) bool {
+func (e *exchange) markAbsent(err error, missingRanks []int) bool {
 	var deadlock *driver.DeadlockError
 	switch {
 	case errors.As(err, new(*driver.RankLostError)):
-		missing = e.g.selectLost(missing)
+		missingRanks = e.g.selectLost(missingRanks)
 	case errors.As(err, &deadlock):
-		missing = slices.DeleteFunc(missing, func(r int) bool {
+		missingRanks = slices.DeleteFunc(missingRanks, func(r int) bool {
 			return deadlock.Activity[e.g.cfg.Ranks[r]] == ""
 		})
 	case !errors.As(err, new(*driver.TimeoutError)):
 		return false
 	}
-	for _, r := range missing {
+	for _, r := range missingRanks {
 		e.lane.absent[r] = true
 	}
 	return true

@@ -131,19 +131,19 @@ func (s *steps) MayDiffer(digest uint64) bool {
 // compareBalances compares the calls, whose digests in the lines include the balance, and checks
 // that the balances add up to 0.
 func (s *steps) compareBalances(call *driver.Call, ticket uint64) error {
-	var others []int
+	var differingRanks []int
 	var sum uint64
 	for r, b := range s.ranks.blocks {
 		line := &b.lines[s.step&1]
 		balance := spin.LoadAcquire64(&line.balance)
 		if line.digest^balance != call.Digest {
-			others = append(others, r)
+			differingRanks = append(differingRanks, r)
 		}
 		sum += balance
 	}
 	switch {
-	case len(others) > 0:
-		return s.ranks.cfg.Mismatch(ticket, call, others...)
+	case len(differingRanks) > 0:
+		return s.ranks.cfg.Mismatch(ticket, call, differingRanks...)
 	case sum != 0:
 		return s.counts.UnbalancedError(ticket)
 	}
@@ -179,11 +179,11 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 }
 
 func (s *steps) countMissing(blocks []*block) int {
-	missing := 0
+	missingCount := 0
 	for _, b := range blocks {
 		if atomic.LoadUint64(&b.lines[s.step&1].step) < s.step {
-			missing++
+			missingCount++
 		}
 	}
-	return missing
+	return missingCount
 }

@@ -33,8 +33,8 @@ func newNamedValue(g *Group, name string, isOrdered bool) *namedValue {
 	digest := fnv.New64a()
 	digest.Write([]byte(name))
 	n := &namedValue{
-		g: g, name: name, isOrdered: isOrdered, digest: digest.Sum64(), slotNumber: len(g.named),
-		ownSlot:    &g.ownBlock.values[len(g.named)],
+		g: g, name: name, isOrdered: isOrdered, digest: digest.Sum64(), slotNumber: len(g.namedValues),
+		ownSlot:    &g.ownBlock.values[len(g.namedValues)],
 		peerSlots:  make([]atomic.Pointer[valueSlot], len(g.blocks)),
 		otherRanks: g.OtherRanks(),
 	}
@@ -82,7 +82,7 @@ func (n *namedValue) findSlot(rank int) {
 	}
 }
 
-func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
+func (n *namedValue) Gather(ctx context.Context, ownWords driver.Words, all []driver.Words) error {
 	g := n.g
 	if err := g.BeginUse(); err != nil {
 		return err
@@ -96,9 +96,9 @@ func (n *namedValue) Gather(ctx context.Context, mine driver.Words, all []driver
 		return g.fail(g.peerFault(n.callText))
 	}
 	line := unsafe.Pointer(&n.ownSlot.lines[n.step&1])
-	spin.PutLine(line, n.step, n.digest, unsafe.Pointer(&mine), spin.LinePayload)
+	spin.PutLine(line, n.step, n.digest, unsafe.Pointer(&ownWords), spin.LinePayload)
 	g.wakeSleepers()
-	all[g.cfg.Rank] = mine
+	all[g.cfg.Rank] = ownWords
 	for _, r := range n.otherRanks {
 		if !g.pollFor(n.stepWord(r), n.step, g.budget.briefYields) {
 			if err := n.waitSlowly(ctx); err != nil {

@@ -81,7 +81,7 @@ type slowWait struct {
 	ignoreFaults, isWork bool
 	findFault            func() error        // the reason to give up, or nil
 	states               []control.RankState // result of rankStates
-	late                 []int               // result of missing
+	missingRanks         []int               // result of missing
 }
 
 // waiter performs slow waits and publishes them in the rank's status.
@@ -91,18 +91,18 @@ type waiter struct {
 	machine *Machine
 	budget  budget
 
-	warned atomic.Uint64 // time of the last warning on the monotonic clock, or 0
+	lastWarning atomic.Uint64 // time of the last warning on the monotonic clock, or 0
 
-	mu   *ranked.Spin[groupMu] // Group.Mu
-	list []*slowWait           // slow waits, oldest first; guarded by mu
+	mu    *ranked.Spin[groupMu] // Group.Mu
+	waits []*slowWait           // slow waits, oldest first; guarded by mu
 }
 
 func (ws *waiter) waitSlowly(ctx context.Context, w *slowWait) error {
 	ranked.AssertMayWait()
 	begin := sys.Monotonic()
 	w.timeout = ws.ranks.cfg.Timeout.Get()
-	if at, ok := ctx.Deadline(); ok {
-		w.timeout = max(0, time.Until(at))
+	if deadline, ok := ctx.Deadline(); ok {
+		w.timeout = max(0, time.Until(deadline))
 	}
 	ws.publishWait(w, begin)
 	defer ws.unpublishWait(w)
@@ -143,7 +143,7 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 	w.begin = begin
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.list = append(ws.list, w)
+	ws.waits = append(ws.waits, w)
 	switch {
 	case w.collective != 0:
 		ws.publishLatest()
@@ -156,7 +156,7 @@ func (ws *waiter) publishWait(w *slowWait, begin uint64) {
 func (ws *waiter) unpublishWait(w *slowWait) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.list = slices.DeleteFunc(ws.list, func(o *slowWait) bool { return o == w })
+	ws.waits = slices.DeleteFunc(ws.waits, func(o *slowWait) bool { return o == w })
 	switch {
 	case w.collective != 0:
 		ws.publishLatest()
@@ -169,7 +169,7 @@ func (ws *waiter) unpublishWait(w *slowWait) {
 // its peers' collectives. The caller must hold ws.mu.
 func (ws *waiter) publishLatest() {
 	b, last := &ws.ranks.ownBlock.status, &slowWait{}
-	for _, w := range ws.list {
+	for _, w := range ws.waits {
 		if w.collective > last.collective {
 			last = w
 		}
@@ -192,8 +192,8 @@ func (ws *waiter) missing(w *slowWait) []int {
 		}
 		return w.awaited
 	}
-	w.late = ws.appendLate(w.late[:0], w)
-	return w.late
+	w.missingRanks = ws.appendLate(w.missingRanks[:0], w)
+	return w.missingRanks
 }
 
 func (ws *waiter) appendLate(ranks []int, w *slowWait) []int {
@@ -230,17 +230,17 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 	}
 	// Read these first: a deadline must not end the wait if all ranks arrived while this process
 	// was stopped.
-	status, ended := ws.waitStatus(w), ctx.Err()
-	status.DeadlinePassed = errors.Is(ended, context.DeadlineExceeded)
+	status, ctxErr := ws.waitStatus(w), ctx.Err()
+	status.DeadlinePassed = errors.Is(ctxErr, context.DeadlineExceeded)
 	states := ws.rankStates(w)
 	v := control.Judge(&status, states)
-	if v.Left && status.Waited < control.Grace && ended == nil {
+	if v.Left && status.Waited < control.Grace && ctxErr == nil {
 		return nil
 	}
 	if v.Err != nil {
 		return v.Err
 	}
-	if errors.Is(ended, context.Canceled) && len(ws.missing(w)) > 0 {
+	if errors.Is(ctxErr, context.Canceled) && len(ws.missing(w)) > 0 {
 		return control.InterruptedWaitError(&status, states, context.Cause(ctx))
 	}
 	ws.warn(v.Warning)
@@ -259,8 +259,8 @@ func (ws *waiter) waitStatus(w *slowWait) control.WaitStatus {
 	if ws.fault.HasFailed() {
 		status.Cause = ws.fault.Cause()
 	}
-	if at := ws.warned.Load(); at != 0 {
-		status.SinceWarning = time.Duration(now - min(at, now))
+	if lastWarning := ws.lastWarning.Load(); lastWarning != 0 {
+		status.SinceWarning = time.Duration(now - min(lastWarning, now))
 	}
 	return status
 }
@@ -269,11 +269,11 @@ func (ws *waiter) warn(late *driver.LateWarning) {
 	if late == nil {
 		return
 	}
-	now, at := sys.Monotonic(), ws.warned.Load()
-	if at != 0 && now-min(at, now) < uint64(ws.machine.cfg.Late.After) {
+	now, lastWarning := sys.Monotonic(), ws.lastWarning.Load()
+	if lastWarning != 0 && now-min(lastWarning, now) < uint64(ws.machine.cfg.Late.After) {
 		return
 	}
-	if ws.warned.CompareAndSwap(at, now) {
+	if ws.lastWarning.CompareAndSwap(lastWarning, now) {
 		ws.machine.cfg.Late.Warn(*late)
 	}
 }

@@ -36,10 +36,10 @@ type joiner struct {
 	listener net.Listener
 	tasks    sync.WaitGroup
 
-	mu           sync.Mutex
-	links        []*link       // by group rank; guarded by mu
-	missingLinks int           // ranks without a connection; guarded by mu
-	done         chan struct{} // closed when missingLinks is 0
+	mu               sync.Mutex
+	links            []*link       // by group rank; guarded by mu
+	missingLinkCount int           // ranks without a connection; guarded by mu
+	allConnected     chan struct{} // closed when missingLinkCount is 0
 	// unauthenticated lists accepted connections in their handshake, oldest first; guarded by mu.
 	unauthenticated []net.Conn
 }
@@ -47,7 +47,7 @@ type joiner struct {
 // connect stores its error for the other ranks.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
-	j.links, j.missingLinks, j.done = make([]*link, n), n-1, make(chan struct{})
+	j.links, j.missingLinkCount, j.allConnected = make([]*link, n), n-1, make(chan struct{})
 	if n == 1 {
 		return j.links, nil
 	}
@@ -86,7 +86,7 @@ func (j *joiner) connectAll(ctx context.Context) error {
 	j.tasks.Go(func() { j.accept(ctx, fail) })
 	j.tasks.Go(func() { j.dialAll(ctx, fail) })
 	select {
-	case <-j.done:
+	case <-j.allConnected:
 		return nil
 	case <-errCtx.Done():
 		return j.absentError(ctx, context.Cause(errCtx))
@@ -271,8 +271,8 @@ func (j *joiner) addLink(l *link) {
 		return
 	}
 	j.links[l.rank] = l
-	if j.missingLinks--; j.missingLinks == 0 {
-		close(j.done)
+	if j.missingLinkCount--; j.missingLinkCount == 0 {
+		close(j.allConnected)
 	}
 }
 

@@ -164,15 +164,15 @@ func (p *Plane) Compare(ticket uint64, call *driver.Call) error {
 	if err != nil {
 		return failAndNotify(p, err)
 	}
-	var others []int
+	var differingRanks []int
 	for r, digest := range digests {
 		if string(digest) != string(ownDigest) {
-			others = append(others, r)
+			differingRanks = append(differingRanks, r)
 		}
 	}
 	switch {
-	case len(others) > 0:
-		return p.fail(p.cfg.Group.Mismatch(ticket, call, others...))
+	case len(differingRanks) > 0:
+		return p.fail(p.cfg.Group.Mismatch(ticket, call, differingRanks...))
 	case hadPeerFailed:
 		return p.fail(p.peerFault(w.callText))
 	}
@@ -208,8 +208,8 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 	ctx, cancel := control.WithDefaultTimeout(ctx, p.cfg.Group.Timeout.Get())
 	defer cancel()
 	for {
-		expected := p.ranksYetToReport()
-		if len(expected) == 0 {
+		pendingRanks := p.ranksYetToReport()
+		if len(pendingRanks) == 0 {
 			return nil
 		}
 		hasTimedOut := errors.Is(ctx.Err(), context.DeadlineExceeded)
@@ -220,7 +220,7 @@ func (p *Plane) awaitReports(ctx context.Context, w *waitState) error {
 			p.awaitChange(nil, statusInterval)
 			continue
 		case hasTimedOut:
-			for _, r := range expected {
+			for _, r := range pendingRanks {
 				p.records[r].isAbsent = true
 			}
 			return nil

@@ -55,27 +55,27 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 
 // compareGroups checks that all ranks have the same list of ranks, and exchanges host names.
 func compareGroups(ctx context.Context, p *Plane) error {
-	mine := fingerprint(p.cfg.Group)
-	all, err := p.Exchange(ctx, driver.LaneControl, append(mine, control.HostName()...))
+	ownPayload := encodeRanks(p.cfg.Group)
+	all, err := p.Exchange(ctx, driver.LaneControl, append(ownPayload, control.HostName()...))
 	if err != nil {
 		return err
 	}
-	var differ []int
+	var differingRanks []int
 	machines := make([]string, len(all))
-	for r, theirs := range all {
-		name, same := bytes.CutPrefix(theirs, mine)
-		if machines[r] = control.MachineName(string(name)); !same {
-			differ = append(differ, p.cfg.Group.Ranks[r])
+	for r, payload := range all {
+		name, isSame := bytes.CutPrefix(payload, ownPayload)
+		if machines[r] = control.MachineName(string(name)); !isSame {
+			differingRanks = append(differingRanks, p.cfg.Group.Ranks[r])
 		}
 	}
 	p.setMachines(machines)
-	if len(differ) > 0 {
-		return p.Fail(fmt.Errorf("%s has different ranks for this group", driver.Ranks(differ)))
+	if len(differingRanks) > 0 {
+		return p.Fail(fmt.Errorf("%s has different ranks for this group", driver.Ranks(differingRanks)))
 	}
 	return nil
 }
 
-func fingerprint(g driver.GroupConfig) []byte {
+func encodeRanks(g driver.GroupConfig) []byte {
 	return fmt.Appendf(nil, "%q %v ", g.ID, g.Ranks)
 }
 

@@ -35,7 +35,7 @@ type Plane struct {
 	// submitted.
 	lastTicket atomic.Uint64
 
-	silent []int // to be marked as lost by markSilent; guarded by mu
+	silentRanks []int // to be marked as lost by markSilent; guarded by mu
 
 	sentStatus status                  // guarded by mu
 	laneErrs   [driver.LaneFault]error // errors of failed exchanges; guarded by mu
@@ -103,12 +103,12 @@ func (p *Plane) Fail(err error) error {
 func (p *Plane) fail(err error) error {
 	err = p.cfg.Group.Fault(err)
 	if p.recordFault(err) {
-		current := p.ownStatus()
+		currentStatus := p.ownStatus()
 		for t, s := range p.records[p.ownRank].tracks {
 			p.broadcast(message{kind: kindComplete, track: t, step: s.completed}, false)
 		}
 		step := uint64(control.ReasonOf(err))
-		p.broadcast(message{kind: kindFail, step: step, payload: current.encode(time.Now())}, false)
+		p.broadcast(message{kind: kindFail, step: step, payload: currentStatus.encode(time.Now())}, false)
 	}
 	return err
 }
@@ -148,8 +148,8 @@ func (p *Plane) read(l *link) {
 // of other silent machines, so that errors list all their ranks.
 func (p *Plane) markSilent(rank int) {
 	p.mu.Lock()
-	isFirst := len(p.silent) == 0
-	p.silent = append(p.silent, rank)
+	isFirst := len(p.silentRanks) == 0
+	p.silentRanks = append(p.silentRanks, rank)
 	p.mu.Unlock()
 	if !isFirst {
 		return // The first rank's goroutine marks this rank, too.
@@ -165,8 +165,8 @@ func (p *Plane) markSilent(rank int) {
 		break
 	}
 	p.mu.Lock()
-	ranks := p.silent
-	p.silent = nil
+	ranks := p.silentRanks
+	p.silentRanks = nil
 	p.mu.Unlock()
 	for r, l := range p.links {
 		if l != nil && sys.SilenceOf(l.conn) == sys.Silent {
@@ -211,7 +211,7 @@ func (p *Plane) sendStatuses() {
 		case <-ticker.C:
 		}
 		p.tick(time.Now())
-		if !p.statusChanged() {
+		if !p.updateSentStatus() {
 			continue
 		}
 		for _, l := range p.links {
@@ -222,20 +222,20 @@ func (p *Plane) sendStatuses() {
 	}
 }
 
-func (p *Plane) statusChanged() bool {
+func (p *Plane) updateSentStatus() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	current := p.ownStatus()
-	changed := current != p.sentStatus
-	p.sentStatus = current
+	currentStatus := p.ownStatus()
+	changed := currentStatus != p.sentStatus
+	p.sentStatus = currentStatus
 	return changed
 }
 
 func (p *Plane) statusFrame() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	current := p.ownStatus()
-	m := message{kind: kindStatus, payload: current.encode(time.Now())}
+	currentStatus := p.ownStatus()
+	m := message{kind: kindStatus, payload: currentStatus.encode(time.Now())}
 	return m.encode()
 }
 
@@ -244,16 +244,16 @@ func (p *Plane) Withdraw() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	submitted := p.submitted.Load()
-	least := submitted
+	leastSubmitted := submitted
 	for r := range p.records {
 		if r != p.ownRank {
-			least = min(least, p.records[r].submitted)
+			leastSubmitted = min(leastSubmitted, p.records[r].submitted)
 		}
 	}
-	if least == submitted {
+	if leastSubmitted == submitted {
 		return false
 	}
-	p.maxTicket = least
+	p.maxTicket = leastSubmitted
 	return true
 }
 
@@ -282,8 +282,8 @@ func (p *Plane) leave() bool {
 	p.recordFault(p.cfg.Group.Fault(fmt.Errorf("group %s: %w", p.cfg.Group.Name(), driver.ErrClosed)))
 	p.closed = true
 	p.peerFailedOrClosed.Store(true)
-	current := p.ownStatus()
-	p.broadcast(message{kind: kindLeave, payload: current.encode(time.Now())}, true)
+	currentStatus := p.ownStatus()
+	p.broadcast(message{kind: kindLeave, payload: currentStatus.encode(time.Now())}, true)
 	p.wakeAll()
 	return true
 }

@@ -68,13 +68,13 @@ func (i *impostor) joinVictim() *Plane {
 	}()
 	i.dial()
 	i.authenticate(i.joiner().token)
-	i.send(kindPost, trackControl, 1, fingerprint(duo(1)))
+	i.send(kindPost, trackControl, 1, encodeRanks(duo(1)))
 	check(i.t, <-joined)
 	i.t.Cleanup(func() {
 		_ = i.conn.Close()
 		check(i.t, p.Close())
 	})
-	want := string(fingerprint(duo(0))) + control.HostName()
+	want := string(encodeRanks(duo(0))) + control.HostName()
 	if m := i.await(kindPost); string(m.payload) != want {
 		i.t.Errorf("fingerprint from rank 0 = %q, want %q", m.payload, want)
 	}

@@ -126,7 +126,7 @@ func (s *steps) takePost() []byte {
 }
 
 func (r *rankRecord) addReport(payload []byte) error {
-	if !r.hasRoom(len(payload)) {
+	if !r.hasRoomFor(len(payload)) {
 		return fmt.Errorf("the fault log is full: it holds %d reports with %d bytes in total: %w",
 			len(r.reports), r.reportBytes, driver.ErrClosed)
 	}
@@ -135,7 +135,7 @@ func (r *rankRecord) addReport(payload []byte) error {
 	return nil
 }
 
-func (r *rankRecord) hasRoom(bytes int) bool {
+func (r *rankRecord) hasRoomFor(bytes int) bool {
 	return len(r.reports) < maxReports && r.reportBytes+bytes <= maxReportBytes
 }
 

@@ -21,14 +21,14 @@ type stallDetector struct {
 	ticksLeft int       // ticks until this process has caught up
 }
 
-func (d *stallDetector) tick(now time.Time) (caughtUp bool) {
-	late := now.Sub(d.last) > stallThreshold
+func (d *stallDetector) tick(now time.Time) (hasCaughtUp bool) {
+	isLate := now.Sub(d.last) > stallThreshold
 	d.last = now
 	switch {
 	case d.ticksLeft > 0:
 		d.ticksLeft--
 		return d.ticksLeft == 0
-	case late:
+	case isLate:
 		d.ticksLeft = catchUpTicks
 	}
 	return false

@@ -174,7 +174,7 @@ func (s *groupState) ranksYetToReport() []int {
 		if r == s.ownRank || record.isAbsent || record.reportsRead < len(record.reports) {
 			continue
 		}
-		if record.isLost || record.hasLeft || !record.hasRoom(0) {
+		if record.isLost || record.hasLeft || !record.hasRoomFor(0) {
 			record.isAbsent = true
 			continue
 		}

@@ -12,7 +12,7 @@ type namedValue struct {
 	name string
 }
 
-func (n namedValue) Gather(ctx context.Context, mine driver.Words, all []driver.Words) error {
+func (n namedValue) Gather(ctx context.Context, ownWords driver.Words, all []driver.Words) error {
 	p := n.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -27,7 +27,7 @@ func (n namedValue) Gather(ctx context.Context, mine driver.Words, all []driver.
 	if p.peerFailed() {
 		return failAndNotify(p, p.peerFault(w.callText))
 	}
-	got, err := p.exchangeStep(ctx, encodeWords(mine[:]...), w)
+	got, err := p.exchangeStep(ctx, encodeWords(ownWords[:]...), w)
 	if err != nil {
 		return failAndNotify(p, err)
 	}

@@ -199,7 +199,7 @@ func (s *groupState) judgeWait(w *waitState, now time.Time) error {
 	return verdict.Err
 }
 
-func (s *groupState) Departed() (lost, left []int) {
+func (s *groupState) Departed() (lostRanks, leftRanks []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return control.Departed(s.cfg.Group, s.rankStates(&waitState{}))
