@@ -44,7 +44,7 @@ func (d Difference) String() string {
 	return differenceNames[d]
 }
 
-// sentence describes the difference to the usual ranks, those with the most frequent variant.
+// describe returns the difference to the usual ranks, those with the most frequent variant.
 func (d Difference) describe(n Names, deviantRanks, usualRanks []int) string {
 	have := chooseVerb(deviantRanks, "has", "have")
 	a, b := n.shortRanks(deviantRanks), n.shortRanks(usualRanks)

@@ -25,7 +25,7 @@ func (m *model) reserve(rounded int64, stream Stream) {
 	b.region.high = max(b.region.high, b.offset+rounded)
 }
 
-// clean lowers a stream's high-water marks to the end of the used blocks.
+// markClean lowers a stream's high-water marks to the end of the used blocks.
 func (m *model) markClean(stream Stream) {
 	for _, r := range m.regions() {
 		if r.stream == stream {

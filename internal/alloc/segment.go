@@ -167,6 +167,6 @@ func (c *Core) Rebuild(arrangement Arrangement) ([]Segment, error) {
 	return unusedSegments, nil
 }
 
-// HasKept reports whether the latest Rebuild kept ranges or left retired segments mapped, which
-// another Rebuild can free.
+// HasKeptMemory reports whether the latest Rebuild kept ranges or left retired segments mapped,
+// which another Rebuild can free.
 func (c *Core) HasKeptMemory() bool { return c.hasKeptMemory }
