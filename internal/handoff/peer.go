@@ -15,8 +15,8 @@ import (
 
 // Peer is a connection to another process's Server. It is safe for concurrent use.
 //
-// If a request fails or gets no response before its deadline, the Peer closes the connection: a
-// late response must not be taken for that to the next request, which reconnects.
+// After a request fails or times out, the Peer closes the connection: a late response must not be
+// taken for that to the next request, which reconnects.
 type Peer struct {
 	address string
 	token   Token
@@ -127,8 +127,8 @@ func (p *Peer) disconnect() error {
 	return conn.Close()
 }
 
-// requestFile returns the file in the response, or nil. If ctx ends, it returns the error of ctx,
-// even if the connection reaches its deadline first.
+// requestFile may return no file. If ctx ends, it returns the error of ctx, even if the connection
+// reaches its deadline first.
 func requestFile(
 	ctx context.Context, conn *net.UnixConn, request, response []byte,
 ) (f *os.File, err error) {
@@ -150,7 +150,7 @@ func requestFile(
 	return sys.ReceiveFile(conn, response)
 }
 
-// checkResponse returns f after a success. Otherwise it closes f.
+// checkResponse returns f, or closes it and returns an error.
 func (p *Peer) checkResponse(f *os.File, response []byte) (*os.File, error) {
 	err := decodeResponse(response)
 	if err == nil && f == nil {

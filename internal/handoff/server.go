@@ -15,7 +15,7 @@ import (
 	"symmem/internal/sys"
 )
 
-// requestTimeout runs from the first byte of a request to the last byte of its response.
+// requestTimeout begins with the first byte of a request.
 const requestTimeout = 10 * time.Second
 
 const acceptRetryPause = 10 * time.Millisecond
@@ -139,8 +139,8 @@ func (s *Server) respond(conn *net.UnixConn, request []byte) bool {
 		_ = sys.SendFile(conn, encodeResponse(statusRefused), nil)
 		return false
 	}
-	// Hold the lock while sending: the kernel must have its own reference to the file when Withdraw
-	// returns and its caller closes the file.
+	// Hold the lock: the kernel must have its own reference to the file when Withdraw returns and
+	// its caller closes the file.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.exports[key]

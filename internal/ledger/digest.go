@@ -6,8 +6,8 @@ import (
 	"symmem/event"
 )
 
-// These constants are leading bits of the square roots of the first six primes. They keep zero
-// fields from making a product zero.
+// Leading bits of the square roots of the first six primes, which keep zero fields from making a
+// product zero.
 const (
 	keyPlace   = 0x6a09e667f3bcc908
 	keyOffset  = 0xbb67ae8584caa73b
@@ -20,13 +20,13 @@ const (
 // Empty is the digest of a history without events.
 const Empty uint64 = keyDigest
 
-// In multiplyAndFold, every input bit affects every output bit, through the carries of a product.
+// In multiplyAndFold, every input bit affects every output bit, through carries.
 func multiplyAndFold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
-// Mix returns the digest after two more words of other data that ranks compare.
+// Mix adds two words to a digest of other data.
 func Mix(digest, a, b uint64) uint64 {
 	return multiplyAndFold(digest^multiplyAndFold(a^keyPlace, b^keyOffset), keyDigest)
 }

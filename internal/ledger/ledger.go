@@ -10,16 +10,16 @@ const (
 	// DefaultKept is the default number of kept events, in 3 MiB.
 	DefaultKept = 1 << 16
 
-	// maintenanceInterval is the number of events between calls of maintain, the initial stride,
-	// and the minimum length of Ledger.entries.
+	// maintenanceInterval is the number of events between calls of maintain, and also the initial
+	// stride and minimum length of Ledger.entries.
 	maintenanceInterval = 64
 
 	// maxCheckpoints limits the digests of older events to 8 KiB.
 	maxCheckpoints = 1024
 )
 
-// Ledger is the history of one pool, a sequence of events that are numbered by their positions. A
-// digest covers all events before a position. A Ledger keeps:
+// Ledger is the history of one pool: events, numbered by their positions. A digest covers all
+// events before a position. A Ledger keeps:
 //
 //	positions in [Floor, Position]   event and digest
 //	multiples of Stride below Floor  digest
@@ -29,8 +29,8 @@ type Ledger struct {
 	position        uint64
 	digest          uint64
 	restartPosition uint64 // of the latest Restart; earlier events are unknown
-	// The event at position p is at index p%len(entries). The length, a power of two, doubles until
-	// it reaches maxEntries.
+	// Position p is at index p%len(entries). The length, a power of two, doubles until it reaches
+	// maxEntries.
 	entries    []entry
 	maxEntries uint64
 
@@ -46,8 +46,8 @@ type entry struct {
 	digestBefore uint64
 }
 
-// New returns an empty ledger that keeps the latest maxEntries events, rounded up to a power of
-// two. 0 selects DefaultKept.
+// New returns an empty ledger that keeps maxEntries events, rounded up to a power of two, or
+// DefaultKept for 0.
 func New(maxEntries int) *Ledger {
 	if maxEntries <= 0 {
 		maxEntries = DefaultKept
@@ -62,7 +62,7 @@ func New(maxEntries int) *Ledger {
 }
 
 // Append appends the fields of e that ranks compare, and returns the event's position. site is an
-// index in a [Sites] table. Append allocates memory until the ledger keeps maxEntries events.
+// index in a [Sites] table. It allocates memory until the ledger keeps maxEntries events.
 func (l *Ledger) Append(e *event.Event, site uint32) uint64 {
 	p := event.PackPlacement(e, site)
 	return l.append(p.StreamSegment, p.Offset, p.Size, p.Requested, p.SiteKind)
@@ -93,8 +93,8 @@ func (l *Ledger) append(
 	return p
 }
 
-// maintain grows entries if necessary, and adds a checkpoint at a multiple of stride. Lengths of
-// entries and strides are multiples of maintenanceInterval.
+// maintain grows entries and adds a checkpoint if necessary. Lengths of entries and strides are
+// multiples of maintenanceInterval.
 func (l *Ledger) maintain() {
 	if n := uint64(len(l.entries)); l.position-l.restartPosition == n && n < l.maxEntries {
 		newEntries := make([]entry, max(2*n, maintenanceInterval))
@@ -132,9 +132,9 @@ func (l *Ledger) Floor() uint64 {
 // NextStart returns the smallest position at which a restarted history may begin.
 func (l *Ledger) NextStart() uint64 { return (l.position/l.maxEntries + 1) * l.maxEntries }
 
-// Restart replaces the history with one that all ranks agree on, of which only length and digest
-// are known. position is the NextStart of the rank with the longest history. Ranks reach it only by
-// restarting, so a restarted history cannot differ from another one.
+// Restart begins a history that all ranks agree on, of which only length and digest are known.
+// position is the NextStart of the rank with the longest history. Ranks reach it only by Restart,
+// so it cannot differ from another history.
 func (l *Ledger) Restart(position, digest uint64) {
 	l.position, l.digest, l.restartPosition = position, digest, position
 	l.agreedPosition, l.agreedDigest = position, digest
@@ -177,14 +177,13 @@ func (l *Ledger) Load(position uint64, e *event.Event) (site uint32) {
 	return p.Site()
 }
 
-// At returns the packed event at position, which must be between Floor and Position-1. It is valid
-// until the next Append or AppendWithoutSite.
+// At returns the packed event at position, between Floor and Position-1, until the next Append.
 func (l *Ledger) At(position uint64) *event.Placement {
 	return &l.entries[position&uint64(len(l.entries)-1)].Placement
 }
 
-// Agree records that all ranks have the same events before position, with this digest. It returns
-// false if this ledger has a different digest. The agreed position never decreases.
+// Agree records that all ranks have the same events before position. It returns false if this
+// ledger has a different digest. The agreed position never decreases.
 func (l *Ledger) Agree(position, digest uint64) bool {
 	if position > l.position {
 		return false

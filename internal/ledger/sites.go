@@ -2,7 +2,7 @@ package ledger
 
 import "symmem/event"
 
-// MaxSites bounds a [Sites] table: callers may pass any number of names.
+// MaxSites bounds a [Sites] table, because callers may pass any names.
 const MaxSites = 1 << 16
 
 // Sites numbers call sites. Index 0 is the unknown site. It is not safe for concurrent use.
@@ -23,8 +23,8 @@ func (s *Sites) Index(pc uintptr) (uint32, bool) {
 	return i, ok
 }
 
-// Intern records that pc is at site (file:line) and returns the site's index, or 0 if the table is
-// full. A pc of 0 stands for a frame outside of Go.
+// Intern returns the index of site (file:line), or 0 if the table is full, and records that pc is
+// at site. A pc of 0 stands for a frame outside of Go.
 func (s *Sites) Intern(pc uintptr, site string) uint32 {
 	i := s.indexOfName(event.CleanSite(site))
 	if pc != 0 && len(s.byPC) < MaxSites {
