@@ -11,12 +11,12 @@ type freeBlocks struct {
 	firstUnusedClass uint32
 }
 
-// bag holds the free blocks of one size. Each block has a key in the bag's part of freeBlocks.keys,
-// and records the key's slot. A lower position means a lower key. A removed key is replaced by the
-// last one.
+// bag holds the free blocks of one size, as keys in a part of freeBlocks.keys. Blocks with lower
+// positions have lower keys. Each block records the slot of its key. A removed key is replaced by
+// the last one.
 //
-// The first keys form a heap. A search for the lowest block reads its root and all other keys, the
-// tail.
+// The first keys form a heap, the others its tail. A search for the lowest block reads the root of
+// the heap and the whole tail.
 //
 // Unused slots contain noKey, above all keys. In the smallest bags, a search reads all slots,
 // because a branch on count would be unpredictable.

@@ -18,9 +18,8 @@ import (
 // kind describes a kind of random program. The ranks of a world (a job of several processes) run
 // several of them, one after another, and check their results.
 type kind struct {
-	// timeLimit bounds the time for all programs of a world.
 	programsPerWorld int
-	timeLimit        time.Duration
+	timeLimit        time.Duration // for all programs of a world
 	// drawWorld draws the size of a world and its ranks' options.
 	drawWorld     func(*task) (ranks int, o symmem.Options)
 	openPerformer func(context.Context, *symmem.Runtime, *task) (performer, error)
@@ -55,7 +54,7 @@ func (t *task) worldDraws() *rand.Rand {
 }
 
 type performer interface {
-	// reported lists the errors that symmem returned. failures lists wrong results, unexpected
+	// run returns the errors that symmem reported, and as failures wrong results, unexpected
 	// errors, and expected errors that were not returned.
 	run(number int) (reported, failures []string)
 	close() error

@@ -11,7 +11,7 @@ import (
 
 type failureReport struct {
 	Why string `json:"why"`
-	// Lost lists world ranks.
+	// Lost lists world ranks (numbers in the whole job).
 	Lost []int `json:"lost,omitempty"`
 	// Machines holds host names of lost ranks, by world rank.
 	Machines map[int]string `json:"machines,omitempty"`

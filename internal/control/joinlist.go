@@ -34,7 +34,8 @@ func (l JoinList) Add(ctx context.Context) error {
 	return nil
 }
 
-// AbsentRanks lists the world ranks of members that have not begun to join (see FindAbsentRanks).
+// AbsentRanks lists the world ranks (numbers in the whole job) of members that have not begun to
+// join. See FindAbsentRanks.
 func (l JoinList) AbsentRanks() []int { return FindAbsentRanks(l.Store, l.otherRanks(), l.keyOf) }
 
 func (l JoinList) otherRanks() []int {

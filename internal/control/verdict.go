@@ -224,7 +224,7 @@ func (w *WaitStatus) Warning(states []RankState) *driver.LateWarning {
 	}
 }
 
-// Activity describes what the other ranks are doing, by world rank.
+// Activity describes what the other ranks are doing, by world rank (number in the whole job).
 func Activity(group driver.GroupConfig, states []RankState) map[int]string {
 	w := WaitStatus{Group: group}
 	return w.activity(states, w.ranksWhere(states, func(*RankState) bool { return true }))

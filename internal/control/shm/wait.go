@@ -349,7 +349,7 @@ type MessageWait struct {
 	FindFault func() error
 }
 
-// AwaitMessage requires BeginUse.
+// AwaitMessage must be called between BeginUse and EndUse.
 func (ws *waiter) AwaitMessage(w MessageWait) error {
 	b, word := &ws.ranks.ownBlock.status, messageWait(w.Operation, w.Peer)
 	spin.StoreRelease64(&b.messageSince, sys.Monotonic())

@@ -43,8 +43,8 @@ func (p *Plane) Exchange(
 	return got, nil
 }
 
-// After a failed exchange on a lane (an independent sequence of exchanges), ranks may be in
-// different steps. The caller must hold p.mu.
+// disableLane ends the use of a lane (an independent sequence of exchanges), because ranks may be
+// in different steps of it. The caller must hold p.mu.
 func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	p.laneErrs[lane] = err
 	if lane == driver.LaneControl {
@@ -53,9 +53,9 @@ func (p *Plane) disableLane(lane driver.Lane, err error) error {
 	return err
 }
 
-// failAndNotify waits until the other ranks have acknowledged the fault: one that reaches the
-// failed step later could complete it. The caller must hold p.mu, which is released during the
-// wait.
+// failAndNotify waits until the other ranks have acknowledged the fault. Otherwise, a rank that
+// reaches the failed step later could complete it. The caller must hold p.mu, which is released
+// during the wait.
 func failAndNotify(p *Plane, err error) error {
 	err = p.fail(err)
 	awaitAcknowledgements(&p.groupState)
@@ -70,7 +70,7 @@ func (p *Plane) WaitForAcknowledgements() {
 	awaitAcknowledgements(&p.groupState)
 }
 
-// awaitAcknowledgements requires s.mu, which it releases while it waits.
+// The caller must hold s.mu, which is released during the wait.
 func awaitAcknowledgements(s *groupState) {
 	for begin := time.Now(); !s.closed && hasUnacknowledgedFault(s); {
 		remaining := ackTimeout - time.Since(begin)

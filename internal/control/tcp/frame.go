@@ -32,8 +32,8 @@ const (
 	kindLeave // the sender leaves; with its last status
 )
 
-// track identifies a sequence of steps that all ranks perform: exchanges on a lane, comparisons of
-// calls, or gathers of one named value.
+// track identifies a sequence of steps that all ranks perform: exchanges on one driver.Lane,
+// comparisons of calls, or gathers of one named value.
 type track string
 
 const (

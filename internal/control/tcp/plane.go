@@ -99,7 +99,7 @@ func (p *Plane) Fail(err error) error {
 	return p.fail(err)
 }
 
-// fail requires p.mu.
+// The caller must hold p.mu.
 func (p *Plane) fail(err error) error {
 	err = p.cfg.Group.Fault(err)
 	if p.recordFault(err) {

@@ -81,7 +81,7 @@ func (s *groupState) markLost(ranks ...int) {
 	s.wakeAll()
 }
 
-// wakeAll requires s.mu.
+// The caller must hold s.mu.
 func (s *groupState) wakeAll() {
 	if s.changeSignal != nil {
 		close(s.changeSignal)
@@ -150,7 +150,7 @@ func (s *groupState) ownStatus() status {
 	return current
 }
 
-// removeWait requires s.mu.
+// The caller must hold s.mu.
 func (s *groupState) removeWait(w *waitState) {
 	s.waits = slices.DeleteFunc(s.waits, func(o *waitState) bool { return o == w })
 }

@@ -102,7 +102,7 @@ func (s *groupState) awaitChange(done <-chan struct{}, limits ...time.Duration) 
 	}
 }
 
-// warn requires s.mu, which it releases during the callback.
+// The caller must hold s.mu, which is released during the callback.
 func (s *groupState) warn(warning *driver.LateWarning) {
 	s.lastWarning = time.Now()
 	s.mu.Unlock()
