@@ -55,7 +55,7 @@ const (
 	largeStep    = 2 * mib
 )
 
-// Ranks that must place blocks identically need the same Config.
+// Config must be the same on all ranks that must place blocks identically.
 type Config struct {
 	Policy Policy
 	Sizing Sizing

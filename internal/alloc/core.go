@@ -130,7 +130,7 @@ func (c *Core) Pin(h Handle) (Block, error) {
 	return c.blockView(id), nil
 }
 
-// The last Unpin of a parked block frees or defers it.
+// Unpin undoes one Pin. The last one of a parked block frees or defers it.
 //
 // Errors: ErrNotPinned, ErrFreed, ErrForeign.
 func (c *Core) Unpin(h Handle) (Block, State, error) {

@@ -31,8 +31,8 @@ func (t *GraceTimer) Expired(failed bool) bool { return t.Elapsed(failed) >= Gra
 // Reason classifies a rank's failure for the other ranks. Its values are shared between processes.
 type Reason uint32
 
+// The reasons of a failure.
 const (
-	// The reasons of a failure.
 	NotFailed       Reason = iota // the rank has not failed
 	FailedItself                  // the rank has observed or caused a fault
 	Aborted                       // its program has aborted the group
