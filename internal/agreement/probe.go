@@ -63,7 +63,7 @@ func scaleRoundingUp(n, i, parts uint64) uint64 {
 	return whole*i + (rest*i+parts-1)/parts
 }
 
-// narrow leaves no positions to probe if a rank no longer knows a digest: it may lose more soon.
+// narrow leaves no positions to probe if a rank no longer knows a digest: it may soon forget more.
 func (search *searchRange) narrow(r positionResult) error {
 	switch {
 	case r.digestsDiffer:

@@ -3,8 +3,7 @@ package alloc
 // Stream is the caller's name for a stream. It can differ between ranks, unlike Core.Number.
 type Stream int32
 
-// Handle identifies a block until the block is freed. It is never 0. It is reused after 1<<32
-// blocks have used its record.
+// Handle identifies a block until it is freed. It is never 0, and is reused after 1<<32 blocks.
 type Handle uint64
 
 func makeHandle(id, generation uint32) Handle {
@@ -50,7 +49,7 @@ const (
 
 const maxPosition = uint64(1) << (64 - idBits)
 
-// block is a record of half a cache line, so that reading it causes at most one cache miss.
+// block has half a cache line, so that reading it causes at most one cache miss.
 type block struct {
 	positionAndRegion uint64 // position in units in the arena; low bits: the region
 	unitsAndPrev      uint64 // size in units; low bits: the previous block in the region

@@ -37,10 +37,10 @@ func (p Policy) String() string {
 type Sizing uint8
 
 const (
-	// Geometric makes a new segment as large as all earlier ones together. It splits a block if at
-	// least a Unit remains.
+	// Geometric makes a new segment as large as all earlier ones together. Blocks are split if a
+	// Unit remains.
 	Geometric Sizing = iota
-	// Stepped follows PyTorch. Small and large requests use separate segments of 2 MiB, 20 MiB or a
+	// Stepped follows PyTorch: segments for small and large requests have 2 MiB, 20 MiB or a
 	// multiple of 2 MiB. Large blocks are split only if more than 1 MiB remains.
 	Stepped
 )
@@ -65,7 +65,7 @@ type Config struct {
 
 	// First is the size of the first segment in bytes, for Geometric sizing. 0 means 64 MiB.
 	First int64
-	// Granularity is a power of two. With Geometric sizing, segment sizes are multiples of it. 0
+	// Granularity is a power of two, of which segment sizes are multiples with Geometric sizing. 0
 	// means 2 MiB.
 	Granularity int64
 }
@@ -95,8 +95,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// remainingSegment returns the size of the largest segment that Capacity permits, or 0 if the
-// request would not fit or sizes are fixed (Stepped).
+// remainingSegment returns the largest size that Capacity permits, or 0 if the request would not
+// fit or sizes are fixed (Stepped).
 func (c *Config) remainingSegment(requestBytes, mappedBytes int64) int64 {
 	bytes := (c.Capacity - mappedBytes) &^ (c.Granularity - 1)
 	if bytes < requestBytes || c.Sizing == Stepped {

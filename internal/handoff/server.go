@@ -26,10 +26,10 @@ type Server struct {
 	listener   *net.UnixListener
 	goroutines sync.WaitGroup
 
-	mu          sync.Mutex
-	exports     map[Key]*os.File       // guarded by mu; closed by callers of Export
-	connections map[*net.UnixConn]bool // guarded by mu
-	closed      bool                   // guarded by mu
+	mu          sync.Mutex       // guards the fields below
+	exports     map[Key]*os.File // closed by callers of Export
+	connections map[*net.UnixConn]bool
+	closed      bool
 }
 
 // Listen starts a server on a new abstract socket.

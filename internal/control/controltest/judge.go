@@ -19,8 +19,8 @@ func Payload(rank, round, size int) []byte {
 	return p
 }
 
-// ExchangeAndCheck exchanges a rank's payload for a round and checks all payloads. sizes holds
-// their sizes by rank.
+// ExchangeAndCheck exchanges Payload and checks all received payloads. sizes holds their sizes by
+// rank.
 func ExchangeAndCheck(
 	exchange func(payload []byte) ([][]byte, error), rank, round int, sizes []int,
 ) error {
@@ -40,9 +40,8 @@ func ExchangeAndCheck(
 	return nil
 }
 
-// CheckReports checks the payloads that a rank has received in an exchange of fault reports. They
-// must be Payload for round 1 from each rank for which presentRanks is true, and nil from the
-// others.
+// CheckReports checks received fault reports: Payload for round 1 from each rank for which
+// presentRanks is true, and nil from the others.
 func CheckReports(got [][]byte, rank, size int, presentRanks []bool) error {
 	for sender, isPresent := range presentRanks {
 		if !isPresent && got[sender] != nil {
@@ -56,8 +55,7 @@ func CheckReports(got [][]byte, rank, size int, presentRanks []bool) error {
 	return nil
 }
 
-// CountTimeouts checks the error of a wait for a late rank. It returns 1 for a TimeoutError about
-// this rank, and 0 for another rank's fault.
+// CountTimeouts returns 1 for a TimeoutError about the late rank, and 0 for another rank's fault.
 func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	t.Helper()
 	if timeout, ok := errors.AsType[*driver.TimeoutError](err); ok {
@@ -72,8 +70,8 @@ func CountTimeouts(t testing.TB, err error, lateRank int) int {
 	return 0
 }
 
-// CheckDeadlocks checks the errors of ranks that waited for each other in different calls. At least
-// one must be a DeadlockError with the activity of other ranks. The rest must match ErrFault.
+// CheckDeadlocks requires a DeadlockError, with the activity of other ranks, from at least one of
+// the ranks that waited for each other. The rest must match ErrFault.
 func CheckDeadlocks(t testing.TB, errs []error) {
 	t.Helper()
 	deadlocks := 0

@@ -14,13 +14,12 @@ import (
 
 // lane is this rank's end of an independent sequence of exchanges.
 type lane struct {
-	mu   ranked.Mutex[laneMu] // serializes exchanges
-	step uint64               // last step posted; guarded by mu
-	// err is the first error, after which ranks may be in different steps. It is guarded by mu.
-	err error
-	// absent marks group ranks that send no more fault reports. It is guarded by mu.
+	mu   ranked.Mutex[laneMu] // serializes exchanges and guards the fields below
+	step uint64               // last step posted
+	err  error                // first error, after which ranks may be in different steps
+	// absent marks group ranks that send no more fault reports.
 	absent []bool
-	// slotsRead counts the slots read from each rank's log of fault reports. It is guarded by mu.
+	// slotsRead counts the slots read from each rank's log of fault reports.
 	slotsRead map[*block]uint64
 }
 

@@ -52,11 +52,11 @@ type status struct {
 	submitted uint64
 	// inCollective is the ticket (number) of the collective in which the rank waits, or 0.
 	inCollective uint64
-	// exchanges is the last step posted on driver.LaneControl. inExchange is the same while the
-	// rank waits in that step, and else 0.
+	// exchanges is the last step on driver.LaneControl, and inExchange the one in which the rank
+	// waits, or 0.
 	exchanges, inExchange uint64
 	operation             uint64
-	// since is the start of the wait in nanoseconds of the machine's monotonic clock.
+	// since is in nanoseconds of the machine's monotonic clock.
 	since  uint64
 	closed uint64
 	// message encodes the awaited message (see messageWait), or is 0.
@@ -66,8 +66,8 @@ type status struct {
 	_                 [lineStride - 88]byte
 }
 
-// valueSlot holds a rank's values under one name (for Group.Agree and related calls), in
-// alternating lines. Ranks fill slots in the order of their first use of names.
+// valueSlot holds a rank's values under one name (see driver.Values), in alternating lines. Ranks
+// fill slots in the order of their first use of names.
 type valueSlot struct {
 	lines [2]line
 	// size is 0 until name has been written.

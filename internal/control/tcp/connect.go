@@ -36,15 +36,15 @@ type joiner struct {
 	listener net.Listener
 	tasks    sync.WaitGroup
 
-	mu               sync.Mutex
-	links            []*link       // by group rank; guarded by mu
-	missingLinkCount int           // ranks without a connection; guarded by mu
-	allConnected     chan struct{} // closed when missingLinkCount is 0
-	// unauthenticated lists accepted connections in their handshake, oldest first; guarded by mu.
-	unauthenticated []net.Conn
+	allConnected chan struct{} // closed when missingLinkCount is 0
+
+	mu               sync.Mutex // guards the fields below
+	links            []*link    // by group rank
+	missingLinkCount int        // ranks without a connection
+	unauthenticated  []net.Conn // accepted connections in their handshake, oldest first
 }
 
-// connect stores its error for the other ranks.
+// connect stores an error for the other ranks.
 func (j *joiner) connect(ctx context.Context) ([]*link, error) {
 	n := len(j.cfg.Group.Ranks)
 	j.links, j.missingLinkCount, j.allConnected = make([]*link, n), n-1, make(chan struct{})

@@ -28,9 +28,9 @@ type Config struct {
 	Host string
 }
 
-// Join joins a group. All its ranks must call it. Without a deadline in ctx, the timeout bounds the
-// call. The error lists ranks that do not arrive in time. A rank that cannot join stores its error,
-// which the other ranks then return. After an error, the group's ID cannot be used again.
+// Join joins a group. All its ranks must call it, up to the deadline of ctx or else the timeout.
+// The error lists ranks that do not arrive in time. A rank that cannot join stores its error for
+// the others. After an error, the group's ID cannot be used again.
 func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	if g := cfg.Group; len(g.Ranks) < 1 || g.Rank < 0 || g.Rank >= len(g.Ranks) ||
 		cfg.Timeout <= 0 || cfg.Store == nil {
@@ -53,7 +53,7 @@ func Join(ctx context.Context, cfg Config) (*Plane, error) {
 	return p, nil
 }
 
-// compareGroups checks that all ranks have the same list of ranks, and exchanges host names.
+// compareGroups compares the lists of ranks and exchanges host names.
 func compareGroups(ctx context.Context, p *Plane) error {
 	ownPayload := encodeRanks(p.cfg.Group)
 	all, err := p.Exchange(ctx, driver.LaneControl, append(ownPayload, control.HostName()...))
@@ -98,9 +98,8 @@ func (j *joiner) shareToken(ctx context.Context) error {
 
 // hello identifies the connecting end.
 type hello struct {
-	// rank is the group rank of the connecting end, target that of the intended other end. A
-	// connection may reach a wrong rank if machines share an address, such as that of a container
-	// bridge.
+	// rank and target are the group ranks of the connecting and the intended other end. A
+	// connection may reach a wrong rank if machines share an address, as for container bridges.
 	rank, target int
 	attempt      uint32 // counts handshakes with this target from 1
 	// source and destination are the addresses that the connecting end sees.
@@ -152,8 +151,8 @@ func (j *joiner) decodeHello(b [helloBytes]byte) (hello, error) {
 	return h, nil
 }
 
-// checkAddresses returns an error if the ends of a connection see different addresses, as with NAT
-// (network address translation), with which NCCL would wait forever.
+// checkAddresses returns an error if the ends see different addresses, as with NAT (network address
+// translation). NCCL would then wait forever.
 func (j *joiner) checkAddresses(h *hello, conn *net.TCPConn) error {
 	source, destination := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
 	if h.source == source && h.destination == destination {

@@ -10,7 +10,7 @@ import (
 // ranks' messages of the previous one.
 type link struct {
 	rank int // group rank at the other end
-	// attempt counts the connecting rank's handshakes from 1. It is set only at the accepting end.
+	// attempt counts handshakes from 1. It is set only at the accepting end.
 	attempt uint32
 	conn    *net.TCPConn
 

@@ -20,17 +20,16 @@ type groupState struct {
 	peerFailedOrClosed atomic.Bool
 	failSignal         chan struct{} // closed when cause is set
 
-	mu            sync.Mutex
-	cause         error         // fault of this rank; guarded by mu
-	closed        bool          // guarded by mu
-	records       []rankRecord  // by group rank; guarded by mu
-	waits         []*waitState  // shown in this rank's status; guarded by mu
-	maxTicket     uint64        // highest ticket for other ranks; guarded by mu
-	changeSignal  chan struct{} // closed when records change, or nil; guarded by mu
-	stallDetector stallDetector // guarded by mu
-	lastWarning   time.Time     // guarded by mu
-	// statusesArrived is set if statuses have arrived since the last tick; guarded by mu
-	statusesArrived bool
+	mu              sync.Mutex // guards the fields below
+	cause           error      // fault of this rank
+	closed          bool
+	records         []rankRecord  // by group rank
+	waits           []*waitState  // shown in this rank's status
+	maxTicket       uint64        // highest ticket for other ranks
+	changeSignal    chan struct{} // closed when records change, or nil
+	stallDetector   stallDetector
+	lastWarning     time.Time
+	statusesArrived bool // since the last tick
 }
 
 func (s *groupState) setMachines(names []string) {
@@ -45,8 +44,7 @@ func (s *groupState) Cause() error {
 	return s.cause
 }
 
-// recordFault records the first fault, wakes all waits and returns true for it. The caller must
-// hold s.mu.
+// recordFault records the first fault and returns true for it. The caller must hold s.mu.
 func (s *groupState) recordFault(err error) bool {
 	if s.cause != nil {
 		return false
@@ -89,9 +87,9 @@ func (s *groupState) wakeAll() {
 	}
 }
 
-// wakeWaitsFor wakes the waits that a message may have ended. To avoid examining all ranks for
-// every message, a post wakes a wait only if it is the last missing one, and statuses wake waits at
-// the next tick. The caller must hold s.mu.
+// wakeWaitsFor wakes waits that a message may have ended. It does not examine all ranks for every
+// message: a post wakes a wait only if it is the last missing one, and statuses wake waits at the
+// next tick. The caller must hold s.mu.
 func (s *groupState) wakeWaitsFor(rank int, m message) {
 	switch m.kind {
 	case kindPost:
@@ -186,7 +184,7 @@ func (s *groupState) ranksYetToReport() []int {
 const decideTimeout = 3 * time.Second
 
 // Decide proposes a cause of the group's failure, unless proposal is nil, and returns the first
-// proposal of any rank, from the store. Without the store, it returns proposal.
+// proposal of any rank or, without the store, proposal.
 func (s *groupState) Decide(proposal []byte) []byte {
 	if len(proposal) > driver.MaxPayload {
 		return proposal
