@@ -12,7 +12,7 @@ import (
 )
 
 // steps performs the steps of the current collective. In a step, every rank posts a line and waits
-// for the others'.
+// for the lines of all others.
 type steps struct {
 	ranks  *ranks
 	waiter *waiter
@@ -60,8 +60,8 @@ func (s *steps) addBalance(digest uint64) uint64 {
 	return digest ^ s.balance
 }
 
-// AwaitLinesBriefly reports whether all ranks' lines have arrived. It blocks the caller's thread,
-// so it waits only shortly. With poll, it polls before it yields.
+// AwaitLinesBriefly reports whether all ranks' lines have arrived. The wait is short, because it
+// blocks the caller's thread. With poll, it polls before it yields.
 func (s *steps) AwaitLinesBriefly(poll bool) bool {
 	for i, b := range s.ranks.otherBlocks {
 		if spin.LoadAcquire64(&b.lines[s.step&1].step) < s.step &&
@@ -100,8 +100,8 @@ func (s *steps) CallName(o driver.Operation, ticket uint64) string {
 	return fmt.Sprintf("%v %d of group %s", o, ticket, s.ranks.cfg.Name())
 }
 
-// PeerFailedBefore reports whether a peer had failed before the collective began. It does not wait
-// for this rank, and may have made a different call.
+// PeerFailedBefore reports whether a peer had failed before the collective began. That peer does
+// not wait for this rank, and may have made a different call.
 func (s *steps) PeerFailedBefore() bool { return s.peerFailedBefore }
 
 // PeerFailedBeforeError is the error of a collective if PeerFailedBefore is true. Call CompareStep
@@ -156,7 +156,7 @@ func (s *steps) awaitBriefly(blocks []*block, poll bool) bool {
 	word, polls := &blocks[0].lines[s.step&1].step, s.waiter.budget.polls
 	var begin uint64
 	for round := range s.waiter.budget.briefYields {
-		if poll && s.countMissing(blocks) <= s.waiter.budget.parallel &&
+		if poll && s.countMissing(blocks) <= s.waiter.budget.parallelRanks &&
 			spin.UntilAtLeast64(word, s.step, 0, polls) {
 			return true
 		}

@@ -20,10 +20,10 @@ type budget struct {
 	// polls is the number of polls before the first yield, morePolls after each yield. A PAUSE
 	// separates polls, which otherwise slow down the rank that writes.
 	polls, morePolls uint32
-	// parallel is the number of other ranks that can run at the same time. If more are missing, one
+	// parallelRanks is the number of other ranks that can run at the same time. If more are missing, one
 	// may be waiting for this rank's processor.
-	parallel int
-	// yields limits yields before the first sleep, briefYields on the caller's thread.
+	parallelRanks int
+	// yields limits the yields before the first sleep, briefYields those on the caller's thread.
 	yields, briefYields int
 }
 
@@ -35,10 +35,11 @@ const (
 	sharedPolls = 40
 )
 
-// newBudget lets ranks spin for long only with a processor each. In a C program, an all-reduce of
-// 64 KiB by 4 ranks on 2 processors was 17 times slower with 2,000 pauses than with 20.
+// newBudget lets ranks spin for long only if each has its own processor. In a C program, an
+// all-reduce of 64 KiB by 4 ranks on 2 processors was 17 times slower with 2,000 pauses than with
+// 20.
 func newBudget(m *Machine, ranks, processors int) budget {
-	b := budget{polls: freePolls, parallel: processors - 1, yields: 400, briefYields: 300}
+	b := budget{polls: freePolls, parallelRanks: processors - 1, yields: 400, briefYields: 300}
 	if ranks > processors {
 		b.polls, b.morePolls = sharedPolls, sharedPolls
 	}
@@ -79,7 +80,7 @@ type slowWait struct {
 	// ignoreFaults continues the wait after faults. isWork is set in a wait for this rank's work on
 	// a plane.
 	ignoreFaults, isWork bool
-	findFault            func() error        // the reason to give up, or nil
+	findFault            func() error        // may be nil; returns a reason to give up
 	states               []control.RankState // result of rankStates
 	missingRanks         []int               // result of missing
 }
@@ -228,8 +229,8 @@ func (ws *waiter) checkWait(ctx context.Context, w *slowWait) error {
 			return err
 		}
 	}
-	// Read these first: a deadline must not end the wait if all ranks arrived while this process
-	// was stopped.
+	// Read status and ctxErr before states: a deadline must not end the wait if all ranks arrived
+	// while this process was stopped.
 	status, ctxErr := ws.waitStatus(w), ctx.Err()
 	status.DeadlinePassed = errors.Is(ctxErr, context.DeadlineExceeded)
 	states := ws.rankStates(w)
