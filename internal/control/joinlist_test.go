@@ -51,7 +51,7 @@ func TestWarningIncludesWaitsOfLateRanks(t *testing.T) {
 
 func TestBlockers(t *testing.T) {
 	t.Parallel()
-	for row, c := range map[string]struct {
+	for name, c := range map[string]struct {
 		waits   map[int][]int // stored by all ranks except 1, which calls Blockers
 		awaited []int
 		want    []int
@@ -65,7 +65,7 @@ func TestBlockers(t *testing.T) {
 		"a rank outside the group":         {map[int][]int{2: {7}}, []int{2}, []int{2}},
 		"a rank that waits for two others": {map[int][]int{0: {2, 3}, 2: {3}}, []int{0}, []int{3}},
 	} {
-		t.Run(row, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := rendezvous.NewLocal()
 			defer store.Close()
