@@ -132,7 +132,7 @@ func TestWrongTokenIsRefused(t *testing.T) {
 
 func TestInvalidRequestClosesConnection(t *testing.T) {
 	s := newServer(t)
-	for row, text := range map[string]string{
+	for name, text := range map[string]string{
 		"different protocol": strings.Repeat("GET / HTTP/1.1\r\n", 4)[:requestBytes],
 		"zeros":              string(make([]byte, requestBytes)),
 	} {
@@ -141,7 +141,7 @@ func TestInvalidRequestClosesConnection(t *testing.T) {
 		_, err = c.Write([]byte(text))
 		check(t, err)
 		if got, err := io.ReadAll(c); len(got) != 0 || err != nil {
-			t.Errorf("%s: got response %q, %v; want none", row, got, err)
+			t.Errorf("%s: got response %q, %v; want none", name, got, err)
 		}
 		check(t, c.Close())
 	}
@@ -188,7 +188,7 @@ func TestFetchEndsWithContext(t *testing.T) {
 
 func TestFetchRejectsInvalidResponses(t *testing.T) {
 	memory := newMemory(t, 4096)
-	for row, c := range map[string]struct {
+	for name, c := range map[string]struct {
 		answer []byte
 		file   *os.File
 		want   error
@@ -206,7 +206,7 @@ func TestFetchRejectsInvalidResponses(t *testing.T) {
 		check(t, err)
 		check(t, sys.SendFile(conn, c.answer, c.file))
 		if _, err := fetchSize(p, Key{}); err == nil || c.want != nil && !errors.Is(err, c.want) {
-			t.Errorf("%s: got error %v, want %v", row, err, c.want)
+			t.Errorf("%s: got error %v, want %v", name, err, c.want)
 		}
 		check(t, errors.Join(conn.Close(), p.Close(), server.Close()))
 	}

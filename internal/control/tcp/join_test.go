@@ -215,7 +215,7 @@ func TestManyRanksJoin(t *testing.T) {
 }
 
 func TestJoinRejectsInvalidConfig(t *testing.T) {
-	for row, change := range map[string]func(*Config){
+	for name, change := range map[string]func(*Config){
 		"rank too small":    func(c *Config) { c.Group.Rank = -1 },
 		"rank too large":    func(c *Config) { c.Group.Rank = 2 },
 		"no rank":           func(c *Config) { c.Group = driver.GroupConfig{} },
@@ -223,7 +223,7 @@ func TestJoinRejectsInvalidConfig(t *testing.T) {
 		"no store":          func(c *Config) { c.Store = nil },
 		"a foreign address": func(c *Config) { c.Host = "192.0.2.1" },
 	} {
-		t.Run(row, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			cfg := newImpostor(t).config()
 			change(&cfg)
 			if p, err := Join(t.Context(), cfg); err == nil || p != nil {

@@ -227,7 +227,7 @@ func TestJoinFailsIfPeerLacksToken(t *testing.T) {
 }
 
 func TestInvalidMessageIsReportedWithRank(t *testing.T) {
-	for row, misbehave := range map[string]func(i *impostor){
+	for name, misbehave := range map[string]func(i *impostor){
 		"an invalid frame": func(i *impostor) {
 			_, err := i.conn.Write([]byte(strings.Repeat("x", headerBytes)))
 			check(i.t, err)
@@ -248,7 +248,7 @@ func TestInvalidMessageIsReportedWithRank(t *testing.T) {
 			_, _ = i.conn.Write(noise) // rank 0 closes the connection meanwhile
 		},
 	} {
-		t.Run(row, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			i := newImpostor(t)
 			p := i.joinVictim()
 			misbehave(i)
@@ -293,14 +293,14 @@ func anyStatus() []byte {
 // In TestFaultDoesNotEndStepThatPeerCompleted, the impostor's post arrives after its fault, as
 // a third rank's post may do in larger groups.
 func TestFaultDoesNotEndStepThatPeerCompleted(t *testing.T) {
-	for row, c := range map[string]struct {
+	for name, c := range map[string]struct {
 		completed uint64
 		want      error
 	}{
 		"the peer had seen the step complete": {2, nil},
 		"the peer had not seen it complete":   {1, driver.ErrFault},
 	} {
-		t.Run(row, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			i := newImpostor(t)
 			p := i.joinVictim()
 			result := make(chan error, 1)
@@ -332,7 +332,7 @@ func TestPeerStatusProvesDeadlock(t *testing.T) {
 			Done: func() bool { return false },
 		})
 	}
-	for row, c := range map[string]struct {
+	for name, c := range map[string]struct {
 		peer status
 		call func(i *impostor, p *Plane) error
 	}{
@@ -341,7 +341,7 @@ func TestPeerStatusProvesDeadlock(t *testing.T) {
 		},
 		"this rank is in work, the peer in an exchange": {status{inExchange: 2}, work},
 	} {
-		t.Run(row, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			i := newImpostor(t)
 			p := i.joinVictim()
 			i.send(kindStatus, "", 0, c.peer.encode(time.Now()))
