@@ -20,8 +20,8 @@ type budget struct {
 	// polls is the number of polls before the first yield, morePolls after each yield. A PAUSE
 	// separates polls, which otherwise slow down the rank that writes.
 	polls, morePolls uint32
-	// parallelRanks is the number of other ranks that can run at the same time. If more are missing, one
-	// may be waiting for this rank's processor.
+	// parallelRanks is the number of other ranks that can run at the same time. If more are
+	// missing, one may be waiting for this rank's processor.
 	parallelRanks int
 	// yields limits the yields before the first sleep, briefYields those on the caller's thread.
 	yields, briefYields int
