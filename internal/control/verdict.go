@@ -86,9 +86,8 @@ type WaitStatus struct {
 type Verdict struct {
 	// Err is WaitStatus.Cause, or a RankLostError, PeerError, DeadlockError or TimeoutError.
 	Err error
-	// Left is set if Err is a DeadlockError about ranks that have left, perhaps because of a lost
-	// rank. A caller that can wait should call Judge again after Grace, in which this rank would
-	// detect that.
+	// Left is set if Err is a DeadlockError about ranks that have left. The reason may be a lost
+	// rank, which is detected within Grace. A caller that can wait should then call Judge again.
 	Left    bool
 	Warning *driver.LateWarning
 }
