@@ -122,8 +122,8 @@ func (u *useTracker) awaitUse(s *Stream, point alloc.StreamPoint) error {
 	return s.queue.WaitIgnoringErrors(useEnd)
 }
 
-// recordReturns records the blocks that have just become free in the core. The caller must hold mu.
-func (u *uses) recordReturns() {
+// recordReturns records the blocks that have become free. The caller must hold mu.
+func (u *useTracker) recordReturns() {
 	for _, b := range u.core.ReturnedBlocks() {
 		u.ledger.AppendWithoutSite(event.KindReturn, b.Owner, b.Segment, b.Offset, b.Size, 0)
 	}

@@ -104,7 +104,7 @@ func (c *communicator) runOrDefer(p *plan) (work, error) {
 	beginTime := p.callMeter.Begin()
 	c.Begin(check, balance)
 	c.postFirstStep(p)
-	if !c.AwaitLinesBriefly(!p.yieldsProcessor) {
+	if !c.AwaitLinesBriefly(!p.yieldProcessor) {
 		return &deferredCall{
 			plan: p, ticket: ticket, checkCalls: check, messageBalance: balance,
 			isBegun: true, beginTime: beginTime,

@@ -19,7 +19,7 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for rank == 0 && !waker.IsAsleep(1) {
+		for rank == 0 && !group0.IsAsleep(1) {
 			runtime.Gosched()
 		}
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})
@@ -36,7 +36,7 @@ func TestLaunchWakesSleepingRank(t *testing.T) {
 	}) {
 		failIfErr(t, err)
 	}
-	if waker.IsAsleep(1) {
+	if group0.IsAsleep(1) {
 		t.Error("rank 1 is still marked as asleep")
 	}
 }
@@ -82,7 +82,7 @@ func TestInlineLaunchLeavesWaitToCaller(t *testing.T) {
 			return err
 		}
 		s, ran := device.(*stream), false
-		for rank == 1 && !late.IsAsleep(0) {
+		for rank == 1 && !group1.IsAsleep(0) {
 			runtime.Gosched()
 		}
 		p, err := driver.Prepare(d.groups[rank], driver.Call{Operation: driver.Barrier})

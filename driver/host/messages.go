@@ -49,7 +49,7 @@ func (p *plan) newMessageWork() (messageEnd, error) {
 	}
 	c.callCounts[p.Path]++
 	call := messageCall{
-		comm: c, plan: p, priorCollectives: c.LastTicket(), comparesCalls: c.comparesCalls.Load(),
+		comm: c, plan: p, priorCollectives: c.LastTicket(), checkCalls: c.checkCalls.Load(),
 	}
 	if p.Operation == driver.Send {
 		// A receiver that sees the next collective must see this count, too.
