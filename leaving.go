@@ -18,10 +18,10 @@ func isAwaitingOthers(err error, ended []*rendezvous.EndedError) bool {
 func newRankLeftError(operation string, ended []*rendezvous.EndedError) error {
 	for _, e := range ended {
 		r := &report{}
-		if e.Why == "" || json.Unmarshal([]byte(e.Why), r) != nil || !r.hasRequiredFields() {
+		if e.Reason == "" || json.Unmarshal([]byte(e.Reason), r) != nil || !r.hasRequiredFields() {
 			continue
 		}
-		switch reason := e.How + " because of that"; {
+		switch reason := e.Description + " because of that"; {
 		case r.Kind == kindLost && len(r.Lost.Ranks) > 0:
 			return &RankLostError{
 				Ranks: r.Lost.Ranks, Machines: r.Lost.Machines, InCall: operation + " (" + reason + ")",
@@ -34,7 +34,7 @@ func newRankLeftError(operation string, ended []*rendezvous.EndedError) error {
 			}
 		}
 		reported := *e
-		reported.How = fmt.Sprintf("%s because of an error: %v", e.How, r.toError())
+		reported.Description = fmt.Sprintf("%s because of an error: %v", e.Description, r.toError())
 		ended = slices.Clone(ended)
 		ended[slices.Index(ended, e)] = &reported
 	}

@@ -87,7 +87,7 @@ func startConnectedRank(
 			<-leave
 			ctx, cancel := context.WithTimeout(context.Background(), leavingTimeout)
 			defer cancel()
-			m.Ended(ctx, []int{0}, func(known []*rendezvous.EndedError) bool { return len(known) > 0 })
+			m.AwaitEnded(ctx, []int{0}, func(known []*rendezvous.EndedError) bool { return len(known) > 0 })
 			return m.Close()
 		}()
 	}()

@@ -25,8 +25,9 @@ type rankWatcher interface {
 	// Guard returns a context that is canceled with a *rendezvous.EndedError when one of the ranks
 	// has ended. The caller must call stop.
 	Guard(ctx context.Context, ranks []int) (guarded context.Context, stop func())
-	// Ended returns the ranks that have ended, once isEnough accepts them or the context ends.
-	Ended(ctx context.Context, ranks []int, isEnough func([]*rendezvous.EndedError) bool,
+	// AwaitEnded returns the given ranks that have ended. It returns as soon as enough returns
+	// true for the ranks that have ended so far, or when the context ends.
+	AwaitEnded(ctx context.Context, ranks []int, enough func([]*rendezvous.EndedError) bool,
 	) []*rendezvous.EndedError
 	// Leave gives other ranks the reason, or "". The rank that serves the store waits until the
 	// others have left or the context ends.
@@ -86,7 +87,7 @@ func (m *rankMonitor) explainRankLoss(
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ended := m.watcher.Ended(waitCtx, ranks, func(ended []*rendezvous.EndedError) bool {
+	ended := m.watcher.AwaitEnded(waitCtx, ranks, func(ended []*rendezvous.EndedError) bool {
 		switch {
 		case isRankLost:
 			return haveAllEnded(ended, lostErr.Ranks)
@@ -113,7 +114,7 @@ func (m *rankMonitor) explainRankLoss(
 
 func endedWithoutLeaving(ended []*rendezvous.EndedError) []*rendezvous.EndedError {
 	return slices.DeleteFunc(slices.Clone(ended), func(e *rendezvous.EndedError) bool {
-		return e.Left
+		return e.HasLeft
 	})
 }
 
@@ -128,7 +129,7 @@ func (m *rankMonitor) addObservedEnds(
 	for _, rank := range m.observer.EndedRanks() {
 		if slices.Contains(ranks, rank) && !haveAllEnded(ended, []int{rank}) {
 			text := fmt.Sprintf("the process of rank %d has ended", rank)
-			ended = append(ended, &rendezvous.EndedError{Rank: rank, How: text})
+			ended = append(ended, &rendezvous.EndedError{Rank: rank, Description: text})
 		}
 	}
 	slices.SortFunc(ended, func(a, b *rendezvous.EndedError) int { return a.Rank - b.Rank })
@@ -157,7 +158,7 @@ func newRankLostError(operation string, ended []*rendezvous.EndedError) *RankLos
 	var ranks []int
 	var texts []string
 	for _, e := range ended {
-		ranks, texts = append(ranks, e.Rank), append(texts, e.How)
+		ranks, texts = append(ranks, e.Rank), append(texts, e.Description)
 	}
 	return &RankLostError{
 		Ranks: ranks, InCall: fmt.Sprintf("%s (%s)", operation, strings.Join(texts, "; ")),
@@ -197,8 +198,8 @@ func (w *localWorld) Guard(ctx context.Context, _ []int) (context.Context, func(
 	return ctx, func() {}
 }
 
-// Ended returns nil.
-func (w *localWorld) Ended(
+// AwaitEnded returns nil.
+func (w *localWorld) AwaitEnded(
 	context.Context, []int, func([]*rendezvous.EndedError) bool,
 ) []*rendezvous.EndedError {
 	return nil

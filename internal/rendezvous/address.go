@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// unixScheme is the prefix of the addresses of Unix sockets. "unix:@name" denotes an abstract
-// socket, which needs no file.
+// unixScheme is the prefix of Unix socket addresses. "unix:@name" is an abstract socket.
 const unixScheme = "unix:"
 
-// splitAddress converts an address to the network and address that package net expects.
+// splitAddress splits an address into a network and an address for package net.
 func splitAddress(address string) (network, addr string, err error) {
 	if name, ok := strings.CutPrefix(address, unixScheme); ok {
 		if name == "" || name == "@" {
@@ -26,12 +25,10 @@ func splitAddress(address string) (network, addr string, err error) {
 	return "tcp", address, nil
 }
 
-// Token is a secret that a client must send to a server. Package fmt prints only a placeholder for
-// it, so that the secret does not get into logs.
+// Token is a secret that a client sends to a server. Its String method hides it from logs.
 type Token string
 
-// tokenKey is the prefix of the key in the CHECK query that carries a token. User keys cannot have
-// this prefix, because they start with a slash.
+// User keys start with a slash, so they cannot have this prefix.
 const tokenKey = "symmem/token/"
 
 const maxTokenBytes = 1 << 10
@@ -39,7 +36,7 @@ const maxTokenBytes = 1 << 10
 // NewToken returns a random token of 128 bits.
 func NewToken() Token { return Token(rand.Text()) }
 
-// String returns a placeholder instead of the secret.
+// String hides the secret.
 func (t Token) String() string {
 	if t == "" {
 		return "(no token)"
@@ -47,14 +44,14 @@ func (t Token) String() string {
 	return "(token)"
 }
 
-// GoString returns the same placeholder as String, for the format %#v.
+// GoString hides the secret from the format %#v.
 func (t Token) GoString() string { return t.String() }
 
 func (t Token) query() *request {
 	return &request{query: queryCheck, keys: []string{tokenKey + string(t)}}
 }
 
-// matches reports, in constant time, whether r carries the token.
+// matches compares in constant time.
 func (t Token) matches(r *request) bool {
 	if r.query != queryCheck || len(r.keys) != 1 {
 		return false

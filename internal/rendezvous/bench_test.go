@@ -13,7 +13,7 @@ func BenchmarkStore(b *testing.B) {
 			c = NewLocal()
 			closeLater(b, c)
 		case "unix":
-			_, c = serveOn(b, privateName(), "")
+			_, c = serveOn(b, privateAddress(), "")
 		case "tcp":
 			_, c = serveOn(b, "127.0.0.1:0", NewToken())
 		}

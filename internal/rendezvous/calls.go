@@ -5,7 +5,6 @@ import (
 	"fmt"
 )
 
-// userKey prepends a slash, as PyTorch's clients do with every key.
 func userKey(key string) string { return "/" + key }
 
 func (c *Client) fullKeys(keys ...string) []string {
@@ -36,8 +35,7 @@ func (c *Client) wrapError(r *request, err error) error {
 		r.query, key, others, c.addr, err)
 }
 
-// Set stores value under key. The server does not answer a SET, so Set also sends a PING and waits
-// for its answer.
+// Set stores value under key and waits until the server has stored it.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	r := &request{query: querySet, keys: c.fullKeys(key), values: [][]byte{value}}
 	err := r.checkSize()
@@ -78,8 +76,8 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, e
 }
 
 // CompareSet stores desired if the value of key equals expected, or if key is missing and expected
-// is empty. It returns the value that key has afterwards. If key is missing and expected is not
-// empty, CompareSet stores nothing and returns expected, as PyTorch's TCPStore does.
+// is empty. It returns the new value of key. If key is missing and expected is not empty,
+// CompareSet stores nothing and returns expected, as PyTorch's TCPStore does.
 func (c *Client) CompareSet(
 	ctx context.Context, key string, expected, desired []byte,
 ) (current []byte, err error) {
@@ -115,10 +113,10 @@ func (c *Client) wait(ctx context.Context, keys []string) error {
 	return c.releaseLink(l, l.wait(ctx, keys))
 }
 
-// Peek returns a key's value and whether the key is set. It does not wait.
+// Peek returns the value of key without waiting, and whether the key is set.
 func (c *Client) Peek(ctx context.Context, key string) (value []byte, isSet bool, err error) {
-	// This CompareSet cannot change the store. Unlike GET, it distinguishes a missing key from an
-	// empty value.
+	// Unlike GET, this CompareSet distinguishes a missing key from an empty value. It never changes
+	// the store.
 	noValue := []byte("?")
 	value, err = c.CompareSet(ctx, key, noValue, noValue)
 	return value, err == nil && string(value) != string(noValue), err

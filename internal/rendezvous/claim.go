@@ -13,27 +13,26 @@ import (
 	"time"
 )
 
-var processID = rand.Text() // identifies this process in its greetings
+var processID = rand.Text() // sent in greetings
 
 // RankTakenError means that another process has claimed the same rank of the job.
 type RankTakenError struct {
 	Rank         int
-	OtherProcess string // description
+	OtherProcess string
 }
 
 func (e *RankTakenError) Error() string {
 	return fmt.Sprintf("rank %d of this job is already connected, from %s: it was started twice, "+
-		"or two jobs have the same MASTER_ADDR and MASTER_PORT, or run id", e.Rank, e.OtherProcess)
+		"or another job has the same run id or the same MASTER_ADDR and MASTER_PORT",
+		e.Rank, e.OtherProcess)
 }
 
-// rankTakenAnswer begins the server's answer to a greeting for a rank that another process has
-// claimed. A description of that process follows.
+// rankTakenAnswer is followed by a description of the process that has claimed the rank.
 const rankTakenAnswer = "the rank is taken: "
 
-// claimTimeout bounds the time from the exit of a process until the server drops its claim.
+// claimTimeout bounds the time until the server notices that a process has exited.
 const claimTimeout = 2 * time.Second
 
-// rankClaim identifies a rank of a job.
 type rankClaim struct {
 	job  string
 	rank int
@@ -48,9 +47,8 @@ func hostName() string {
 	return name
 }
 
-// sendGreeting claims this process's rank by sending a greeting (see greetingKey). It reports
-// whether the server records which ranks have ended. If another process has claimed the rank,
-// sendGreeting retries for up to claimTimeout.
+// sendGreeting claims this process's rank (see greetingKey). If another process has claimed it,
+// sendGreeting retries until claimTimeout.
 func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool, err error) {
 	encoded, err := json.Marshal(g)
 	if err != nil {
@@ -71,8 +69,8 @@ func sendGreeting(ctx context.Context, c *Client, g greeting) (recordsEnds bool,
 	}
 }
 
-// claimRank claims this rank of the job until the returned client is closed. A process without the
-// claim must not increment the rank's counter of calls.
+// claimRank claims this rank until the returned client is closed. Without the claim, a process must
+// not increment the rank's call counter.
 func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	c := newClient(store.addr, store.dial)
 	_, err := sendGreeting(ctx, c, w.greeting(w.jobPrefix(), ""))
@@ -82,20 +80,20 @@ func (w *World) claimRank(ctx context.Context, store *Client) (*Client, error) {
 	return c, nil
 }
 
-func (w *World) greeting(job, world string) greeting {
+func (w *World) greeting(job, keyPrefix string) greeting {
 	return greeting{
-		World: world, Rank: w.Rank, Job: job, Process: processID, Place: describeProcess(),
+		KeyPrefix: keyPrefix, Rank: w.Rank, Job: job, Process: processID,
+		Description: describeProcess(),
 	}
 }
 
-// checkUnclaimed asks the store at endpoint whether another process has claimed this rank of the
-// job. If so, it returns a RankTakenError.
+// checkUnclaimed returns a RankTakenError if another process has claimed this rank.
 func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout+time.Second)
 	defer cancel()
 	c, err := Dial(ctx, endpoint)
 	if err != nil {
-		return nil // There is no store of this job at the endpoint.
+		return nil // The job has no store at the endpoint.
 	}
 	_, err = sendGreeting(ctx, c, w.probeGreeting())
 	var taken *RankTakenError
@@ -107,25 +105,22 @@ func checkUnclaimed(ctx context.Context, endpoint Endpoint, w *World) error {
 
 func (w *World) probeGreeting() greeting {
 	g := w.greeting(w.jobPrefix(), "")
-	g.Probe = true
+	g.IsProbe = true
 	return g
 }
 
-// attemptPrefix returns the key prefix for the current attempt of the job. Each restart begins a
-// new one.
 func (w *World) attemptPrefix() string {
 	return fmt.Sprintf("symmem/%s/%d", cmp.Or(w.RunID, "none"), w.Restart)
 }
 
-// jobPrefix returns the key prefix shared by all ranks that a launcher has started together.
 func (w *World) jobPrefix() string { return fmt.Sprintf("%s/%d", w.attemptPrefix(), w.Size) }
 
 func (w *World) sizeKey(rank int) string {
 	return fmt.Sprintf("%s/size of %d", w.attemptPrefix(), rank)
 }
 
-// describeSizeMismatch returns "" or, if an absent rank has a different WORLD_SIZE, the end of an
-// error message.
+// describeSizeMismatch returns the end of an error message, or "" if no absent rank has a different
+// WORLD_SIZE.
 func (w *World) describeSizeMismatch(ctx context.Context, c *Client, absent []int) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()

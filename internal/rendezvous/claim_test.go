@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// claimElsewhere claims a rank on behalf of another process. Closing the client releases the
-// claim.
-func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
+// claimForOtherProcess claims a rank until the returned client is closed.
+func claimForOtherProcess(ctx context.Context, t *testing.T, w World, endpoint Endpoint) *Client {
 	t.Helper()
 	c, err := Dial(ctx, endpoint)
 	if err != nil {
@@ -20,7 +19,7 @@ func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoin
 	}
 	closeLater(t, c)
 	encoded, err := json.Marshal(greeting{
-		Rank: w.Rank, Job: w.jobPrefix(), Process: "another", Place: "process 1 on another machine",
+		Rank: w.Rank, Job: w.jobPrefix(), Process: "another", Description: "process 1 on another machine",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -32,15 +31,14 @@ func claimElsewhere(ctx context.Context, t *testing.T, w World, endpoint Endpoin
 	return c
 }
 
-// TestDuplicateRankIsRefused connects as rank 1 while another process holds the claim to that
-// rank. After that process has exited, all ranks must be able to connect. They could not do so
-// if the refused call had incremented rank 1's call counter.
+// TestDuplicateRankIsRefused connects as rank 1 while another process has claimed that rank. Then
+// all ranks connect, which would fail if the refused call had incremented rank 1's call counter.
 func TestDuplicateRankIsRefused(t *testing.T) {
 	ctx := testContext(t)
-	server, _ := serveOn(t, privateName(), "token")
+	server, _ := serveOn(t, privateAddress(), "token")
 	endpoint := Endpoint{Address: server.Address(), Token: "token"}
 	worlds := worldsOf(2, Route{Kind: RouteJoin, Endpoint: endpoint})
-	other := claimElsewhere(ctx, t, worlds[1], endpoint)
+	other := claimForOtherProcess(ctx, t, worlds[1], endpoint)
 	_, _, err := Connect(ctx, worlds[1])
 	var taken *RankTakenError
 	if !errors.As(err, &taken) || taken.Rank != 1 ||
@@ -57,24 +55,23 @@ func TestDuplicateRankIsRefused(t *testing.T) {
 
 func TestDuplicateRankZeroIsRefused(t *testing.T) {
 	ctx := testContext(t)
-	server, _ := serveOn(t, privateName(), "")
+	server, _ := serveOn(t, privateAddress(), "")
 	endpoint := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
-	claimElsewhere(ctx, t, worlds[0], endpoint)
+	claimForOtherProcess(ctx, t, worlds[0], endpoint)
 	if _, _, err := Connect(ctx, worlds[0]); !errors.As(err, new(*RankTakenError)) {
 		t.Fatalf("got %v, want a RankTakenError", err)
 	}
 }
 
-// TestDuplicateRankZeroIsRefusedAfterRetry starts a second rank 0 before the first has claimed
-// the rank. The second must log a warning, retry until the first claims the rank, and then
-// fail.
+// TestDuplicateRankZeroIsRefusedAfterRetry starts a second rank 0 before the first has claimed the
+// rank. The second must log a warning and retry, and fail when the first has claimed the rank.
 func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	ctx := testContext(t)
-	server, _ := serveOn(t, privateName(), "")
+	server, _ := serveOn(t, privateAddress(), "")
 	endpoint := Endpoint{Address: server.Address()}
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})
-	logged := make(warnings, 1)
+	logged := make(warningHandler, 1)
 	// SetDefault also redirects package log, and restoring the default logger does not undo that.
 	before, output, flags := slog.Default(), log.Writer(), log.Flags()
 	slog.SetDefault(slog.New(logged))
@@ -96,16 +93,16 @@ func TestDuplicateRankZeroIsRefusedAfterRetry(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("no warning was logged")
 	}
-	claimElsewhere(ctx, t, worlds[0], endpoint)
+	claimForOtherProcess(ctx, t, worlds[0], endpoint)
 	if err := <-refused; !errors.As(err, new(*RankTakenError)) {
 		t.Errorf("got %v, want a RankTakenError", err)
 	}
 }
 
-// warnings is a slog.Handler that sends messages to the channel and drops those that do not fit.
-type warnings chan string
+// warningHandler is a slog.Handler that sends messages to the channel, or drops them if it is full.
+type warningHandler chan string
 
-func (w warnings) Handle(_ context.Context, r slog.Record) error {
+func (w warningHandler) Handle(_ context.Context, r slog.Record) error {
 	select {
 	case w <- r.Message:
 	default:
@@ -113,21 +110,21 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func (warnings) Enabled(context.Context, slog.Level) bool { return true }
-func (w warnings) WithAttrs([]slog.Attr) slog.Handler     { return w }
-func (w warnings) WithGroup(string) slog.Handler          { return w }
+func (warningHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (w warningHandler) WithAttrs([]slog.Attr) slog.Handler     { return w }
+func (w warningHandler) WithGroup(string) slog.Handler          { return w }
 
-// TestProbeClaimsNoRank keeps the connection of a probe open. Another process must nevertheless
-// be able to claim the rank, and a second probe must report that claim.
+// TestProbeClaimsNoRank claims a rank while the connection of a probe is open. A second probe must
+// report that claim.
 func TestProbeClaimsNoRank(t *testing.T) {
 	ctx := testContext(t)
-	server, c := serveOn(t, privateName(), "")
+	server, c := serveOn(t, privateAddress(), "")
 	endpoint := Endpoint{Address: server.Address()}
 	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: endpoint})[0]
 	if _, err := sendGreeting(ctx, c, w.probeGreeting()); err != nil {
 		t.Fatal(err)
 	}
-	claimElsewhere(ctx, t, w, endpoint)
+	claimForOtherProcess(ctx, t, w, endpoint)
 	if _, err := sendGreeting(ctx, c, w.probeGreeting()); !errors.As(err, new(*RankTakenError)) {
 		t.Errorf("got %v, want a RankTakenError", err)
 	}
@@ -146,7 +143,7 @@ func TestSizeKeyHasJobPrefix(t *testing.T) {
 func TestDifferentWorldSizesAreReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	small, large := worldsOf(2, route), worldsOf(3, route)
 	failed := [2]chan error{make(chan error, 1), make(chan error, 1)}
 	for i, w := range []World{small[0], large[1]} {

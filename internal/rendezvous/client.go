@@ -10,7 +10,7 @@ import (
 
 const maxIdleLinks = 4
 
-// Client accesses a store of small keys and values that all ranks of a job share. It is safe for
+// Client accesses a store of keys and values that all ranks of a job share. It is safe for
 // concurrent use.
 //
 // When a call returns without an error, all ranks can see its effect. A canceled call may or may
@@ -22,35 +22,33 @@ type Client struct {
 }
 
 type linkSet struct {
-	// These fields do not change after the client is shared. serverRankPlus1 is 0 if no rank serves
-	// the store.
+	// These fields do not change. serverRankPlus1 is 0 if no rank serves the store.
 	addr            string
 	dial            func(context.Context) (*link, error)
 	serverRankPlus1 int
 
-	mu        sync.Mutex     // guards the fields below
-	links     map[*link]bool // all connections
-	idleLinks []*link        // connections that no call uses
-	freed     chan struct{}  // closed and replaced when a call returns its connection, or nil
+	mu        sync.Mutex // guards the fields below
+	links     map[*link]bool
+	idleLinks []*link
+	freed     chan struct{} // closed and cleared when a call returns its connection
 	isClosed  bool
-	onClose   func() error // called by Close, or nil
+	onClose   func() error
 }
 
-// ServedBy returns the world rank that serves the store, or -1 if a launcher or PyTorch serves it.
+// ServedBy returns the rank that serves the store, or -1 if a launcher or PyTorch serves it.
 func (c *linkSet) ServedBy() int { return c.serverRankPlus1 - 1 }
 
 func newClient(addr string, dial func(context.Context) (*link, error)) *Client {
 	return &Client{linkSet: &linkSet{addr: addr, dial: dial, links: map[*link]bool{}}}
 }
 
-// WithPrefix returns a client that adds a prefix and a slash to every key, as PyTorch's PrefixStore
+// WithPrefix returns a client that adds prefix and a slash to every key, as PyTorch's PrefixStore
 // does. Both clients share their connections.
 func WithPrefix(c *Client, prefix string) *Client {
 	return &Client{linkSet: c.linkSet, keyPrefix: c.keyPrefix + prefix + "/"}
 }
 
-// NewLocal returns a client of a new store in this process, without a socket. Closing the client
-// also closes the store.
+// NewLocal returns a client of a new store in this process. Closing the client closes the store.
 func NewLocal() *Client {
 	server := newServer("this process", "")
 	c := server.Client()
@@ -75,7 +73,7 @@ func (c *linkSet) Close() error {
 }
 
 // acquireLink returns an idle connection or opens one. A server that is about to close accepts no
-// connection, so acquireLink then waits briefly for one that another call uses.
+// connections, so acquireLink then waits for a connection that another call returns.
 func (c *linkSet) acquireLink(ctx context.Context) (*link, error) {
 	var (
 		dialErr error
@@ -126,8 +124,8 @@ func (c *linkSet) openLink(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// takeIdle returns an idle connection. If all are in use, it returns a channel that is closed when
-// a call returns one. The channel is nil if there are no connections.
+// takeIdle returns an idle connection, or a channel that is closed when a call returns one. If
+// there are no connections, it returns nil.
 func (c *linkSet) takeIdle() (l *link, freed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,8 +152,8 @@ func (c *linkSet) addLink(l *link) bool {
 	return !c.isClosed
 }
 
-// releaseLink makes a connection available to other calls, or closes it. It returns ErrClosed if
-// Close caused err, and otherwise err.
+// releaseLink keeps l for other calls or closes it. It returns err, or ErrClosed if Close caused
+// err.
 func (c *linkSet) releaseLink(l *link, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

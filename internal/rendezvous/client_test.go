@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// listenRaw listens on a TCP port, calls answer for every connection, and returns the address.
+// listenRaw calls answer for every connection to a new TCP port, and returns the port's address.
 func listenRaw(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,7 +74,7 @@ func TestClientRefusesInvalidReplies(t *testing.T) {
 }
 
 func TestCallsFailAfterServerCloses(t *testing.T) {
-	s, c := serveOn(t, privateName(), "")
+	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestCallsFailAfterServerCloses(t *testing.T) {
 }
 
 func TestCloseAbortsCallsInProgress(t *testing.T) {
-	_, c := serveOn(t, privateName(), "")
+	_, c := serveOn(t, privateAddress(), "")
 	waiting := make(chan error, 1)
 	ctx := testContext(t)
 	go func() { waiting <- c.Wait(ctx, "never") }()

@@ -11,36 +11,35 @@ import (
 	"testing"
 )
 
-// scriptedClient returns a client of a fake server. The server performs the handshake, checks
-// that the client sends the bytes in want, and then writes reply. If want ends with "ping", the
-// server also expects a PING and answers it after the reply. The channel receives the server's
-// error.
+// scriptedClient returns a client of a fake server that expects a handshake and the bytes in want,
+// and then writes reply. If want ends with "ping", the server then expects and answers a PING. The
+// channel receives the server's error.
 func scriptedClient(t *testing.T, want, reply string) (*Client, <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
 	c := newClient("script", func(ctx context.Context) (*link, error) {
 		ours, theirs := net.Pipe()
-		go func() { done <- play(t, theirs, want, reply) }()
+		go func() { done <- runScript(t, theirs, want, reply) }()
 		return handshake(ctx, ours, Endpoint{Address: "script"})
 	})
 	closeLater(t, c)
 	return c, done
 }
 
-func play(t *testing.T, conn net.Conn, want, reply string) error {
+func runScript(t *testing.T, conn net.Conn, want, reply string) error {
 	defer conn.Close()
-	if err := playPing(t, conn, hello, ""); err != nil {
+	if err := answerPing(t, conn, validateBytes, ""); err != nil {
 		return err
 	}
-	query, ping := strings.CutSuffix(want, "ping")
-	if ping {
-		return playPing(t, conn, query, reply)
+	query, hasPing := strings.CutSuffix(want, "ping")
+	if hasPing {
+		return answerPing(t, conn, query, reply)
 	}
-	return playQuery(t, conn, query, reply)
+	return answerQuery(t, conn, query, reply)
 }
 
-func playQuery(t *testing.T, conn net.Conn, want, reply string) error {
-	b := unhex(t, want)
+func answerQuery(t *testing.T, conn net.Conn, want, reply string) error {
+	b := parseBytes(t, want)
 	got := make([]byte, len(b))
 	if _, err := io.ReadFull(conn, got); err != nil {
 		return err
@@ -51,12 +50,12 @@ func playQuery(t *testing.T, conn net.Conn, want, reply string) error {
 	if reply == "" {
 		return nil // An empty write to a pipe would wait for a reader.
 	}
-	_, err := conn.Write(unhex(t, reply))
+	_, err := conn.Write(parseBytes(t, reply))
 	return err
 }
 
-func playPing(t *testing.T, conn net.Conn, want, reply string) error {
-	if err := playQuery(t, conn, want+"0d", reply); err != nil {
+func answerPing(t *testing.T, conn net.Conn, want, reply string) error {
+	if err := answerQuery(t, conn, want+"0d", reply); err != nil {
 		return err
 	}
 	var nonce [4]byte
@@ -110,7 +109,7 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- errors.Join(
-			playQuery(t, theirs, "06"+one64+k, "00"), playQuery(t, theirs, "03"+k, one64+"'v'"),
+			answerQuery(t, theirs, "06"+one64+k, "00"), answerQuery(t, theirs, "03"+k, one64+"'v'"),
 			theirs.Close())
 	}()
 	checkValue(t, c, "k", "v")
@@ -119,9 +118,7 @@ func TestGetWaitsBeforeReading(t *testing.T) {
 	}
 }
 
-// TestAbortedRequestKeepsLinkState aborts a request before any of its bytes are sent. This must
-// not change the link's incomplete flag.
-func TestAbortedRequestKeepsLinkState(t *testing.T) {
+func TestRequestAbortedBeforeSendingKeepsIsIncomplete(t *testing.T) {
 	ours, theirs := net.Pipe()
 	closeLater(t, ours)
 	closeLater(t, theirs)

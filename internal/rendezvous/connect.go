@@ -28,18 +28,12 @@ func (e *AbsentError) Error() string {
 func (e *AbsentError) Unwrap() error { return e.Err }
 
 // Connect connects to a world's store and waits until all ranks have called Connect. If ctx is
-// canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an AbsentError
-// that lists the ranks that did not join.
-//
-// All ranks must make the same number of calls, one after another. Each rank numbers its calls, and
-// the calls with the same number on all ranks form one world. A rank is allowed to call Connect
-// again before it closes the previous Member. After an error, the numbers can differ between the
-// ranks, so all ranks should leave and restart.
-//
-// Every call of Connect uses different keys in the store. A restarted job uses different keys only
-// if the launcher counts its restarts.
-//
+// canceled first, or after DefaultTimeout if ctx has no deadline, Connect returns an AbsentError.
 // The caller must close the returned Member to leave the job.
+//
+// All ranks must make the same number of calls, one after another. The n-th calls of all ranks form
+// one world, with different keys in the store than other worlds. After an error, all ranks should
+// leave and restart, with a different World.Restart.
 func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	if problem := w.describeProblem(); problem != "" {
 		return nil, nil, fmt.Errorf("connecting the ranks: %s", problem)
@@ -54,12 +48,12 @@ func Connect(ctx context.Context, w World) (*Client, *Member, error) {
 	return m.store, m, nil
 }
 
-// maxEarlyCloses bounds the retries after a store has closed a new connection immediately. A store
-// that shuts down does so once. A store that requires a different token does so every time.
+// A store that shuts down closes a new connection once. A store that requires a different token
+// closes every new connection.
 const maxEarlyCloses = 3
 
-// connect implements Connect. It retries after ErrLost, because it can reach the store of an
-// earlier call of Connect, which then closes.
+// connect retries after ErrLost, because the store may be that of an earlier call, which then
+// closed.
 func connect(ctx context.Context, w World) (*Member, error) {
 	if w.Route.Kind == RoutePMI {
 		endpoint, err := pmiEndpoint(ctx, w.Route.FD, w.Rank == 0)
@@ -97,9 +91,9 @@ func connectOnce(ctx context.Context, w World) (*Member, error) {
 	return m, nil
 }
 
-// listenAddress returns the address to listen on for clients that connect to address. Unless that
-// is a loopback address, the server listens on all network interfaces, because the host name need
-// not belong to one of them (in Kubernetes, for example).
+// listenAddress returns the address to listen on: address if it is a loopback address, and
+// otherwise its port on all network interfaces. The host may belong to none of them (in Kubernetes,
+// for example).
 func listenAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || strings.HasPrefix(address, unixScheme) {
@@ -113,5 +107,5 @@ func listenAddress(address string) string {
 
 const closeTimeout = 30 * time.Second
 
-// lateRequestTimeout bounds requests to the store that may continue after the caller's deadline.
+// lateRequestTimeout bounds requests that may continue after the caller's deadline.
 const lateRequestTimeout = 2 * time.Second

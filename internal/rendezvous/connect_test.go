@@ -76,7 +76,7 @@ func worldsOf(size int, route Route) []World {
 }
 
 func TestRanksConnectRepeatedly(t *testing.T) {
-	server, _ := serveOn(t, privateName(), "token")
+	server, _ := serveOn(t, privateAddress(), "token")
 	tcp, err := freeTCPAddress(t)
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 			Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 		}),
 		"with rank 0's Unix socket": worldsOf(4, Route{
-			Kind: RouteServe, Endpoint: Endpoint{Address: privateName()},
+			Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()},
 		}),
 		"with rank 0's TCP port": worldsOf(3, Route{
 			Kind: RouteServe, Endpoint: Endpoint{Address: tcp, Token: "token"},
@@ -106,7 +106,7 @@ func TestRanksConnectRepeatedly(t *testing.T) {
 // closing. Like a store that requires a token, that store closes each connection at the first
 // query.
 func TestConnectRetriesIfStoreIsClosing(t *testing.T) {
-	address := privateName()
+	address := privateAddress()
 	old, err := net.Listen("unix", strings.TrimPrefix(address, unixScheme))
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func freeTCPAddress(t *testing.T) (string, error) {
 func TestConnectReportsAbsentRanks(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the deadline")
-	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	worlds := worldsOf(5, route)
 	present := []int{0, 2, 4}
 	errs := make(chan error, len(present))
@@ -238,7 +238,7 @@ func (c *cutConn) Read(b []byte) (int, error) {
 // connection that it already has. It might not get a new connection, because rank 0 closes the
 // store as soon as no client is connected.
 func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
-	server, _ := serveOn(t, privateName(), "")
+	server, _ := serveOn(t, privateAddress(), "")
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("the deadline")
 	calls := 0
@@ -268,7 +268,7 @@ func TestDeadlineDuringJoinReportsAbsentRanks(t *testing.T) {
 func TestConnectReportsMissingRankZero(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
-	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})[1]
+	w := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})[1]
 	_, _, err := Connect(ctx, w)
 	var absent *AbsentError
 	if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{0}) {
@@ -280,7 +280,7 @@ func TestConnectReportsMissingRankZero(t *testing.T) {
 }
 
 func TestRankZeroDoesNotWaitForEndedRanks(t *testing.T) {
-	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	ctx := testContext(t)
 	dead := make(chan *Member, 1)
 	go func() {
@@ -306,7 +306,7 @@ func TestRankZeroDoesNotWaitForEndedRanks(t *testing.T) {
 }
 
 func TestAttemptsHaveSeparateKeys(t *testing.T) {
-	server, client := serveOn(t, privateName(), "")
+	server, client := serveOn(t, privateAddress(), "")
 	for restart := range 2 {
 		worlds := worldsOf(2, Route{
 			Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address()},
@@ -334,7 +334,7 @@ func TestListenAddress(t *testing.T) {
 func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 	for _, ended := range []int{0, 1, 2} {
 		t.Run(fmt.Sprintf("rank %d", ended), func(t *testing.T) {
-			server, _ := serveOn(t, privateName(), "token")
+			server, _ := serveOn(t, privateAddress(), "token")
 			worlds := worldsOf(3, Route{
 				Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 			})
@@ -360,7 +360,7 @@ func TestConnectDoesNotWaitForEndedRanks(t *testing.T) {
 // TestRankMayLeaveWhileOthersReturnFromConnect connects and closes twice. A rank can thus leave
 // while another is still in Connect. Neither Connect nor Close may return an error.
 func TestRankMayLeaveWhileOthersReturnFromConnect(t *testing.T) {
-	server, _ := serveOn(t, privateName(), "token")
+	server, _ := serveOn(t, privateAddress(), "token")
 	worlds := worldsOf(3, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 	})
@@ -371,7 +371,7 @@ func TestRankMayLeaveWhileOthersReturnFromConnect(t *testing.T) {
 // TestGuardedContextEndsWithRank calls Guard a second time after it has stopped the first
 // guard. The second context must be canceled when the launcher reports that rank 1 has ended.
 func TestGuardedContextEndsWithRank(t *testing.T) {
-	server, _ := serveOn(t, privateName(), "token")
+	server, _ := serveOn(t, privateAddress(), "token")
 	worlds := worldsOf(2, Route{
 		Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 	})
@@ -412,7 +412,7 @@ func TestGuardedContextEndsWithRank(t *testing.T) {
 // other. Ranks 1 and 2 reach the store of the previous round while rank 0 closes it, and can leave
 // while another rank is still in Connect.
 func TestRanksConnectAheadOfRankZero(t *testing.T) {
-	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	ctx := testContext(t)
 	forEachRank(t, worlds, func(w World) error {
 		for round := range 40 {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestStoreContract(t *testing.T) {
-	kinds := map[string]func(t *testing.T) *Client{
+	newClients := map[string]func(t *testing.T) *Client{
 		"local": func(t *testing.T) *Client {
 			c := NewLocal()
 			closeLater(t, c)
@@ -21,11 +21,11 @@ func TestStoreContract(t *testing.T) {
 			return c
 		},
 		"unix": func(t *testing.T) *Client {
-			_, c := serveOn(t, privateName(), "")
+			_, c := serveOn(t, privateAddress(), "")
 			return c
 		},
 		"unix with token and prefix": func(t *testing.T) *Client {
-			_, c := serveOn(t, privateName(), NewToken())
+			_, c := serveOn(t, privateAddress(), NewToken())
 			return WithPrefix(WithPrefix(c, "a"), "b/")
 		},
 		"in the server's process": func(t *testing.T) *Client {
@@ -35,23 +35,23 @@ func TestStoreContract(t *testing.T) {
 			return c
 		},
 	}
-	for name, open := range kinds {
+	for name, newClient := range newClients {
 		t.Run(name, func(t *testing.T) {
-			for name, test := range contract {
-				t.Run(name, func(t *testing.T) { test(t, open(t)) })
+			for name, test := range contractTests {
+				t.Run(name, func(t *testing.T) { test(t, newClient(t)) })
 			}
 		})
 	}
 }
 
-var contract = map[string]func(t *testing.T, s *Client){
+var contractTests = map[string]func(t *testing.T, s *Client){
 	"Get returns the value of Set":                             testSetGet,
 	"Add starts from zero":                                     testAdd,
 	"CompareSet stores only if the key has the expected value": testCompareSet,
 	"Get waits for a missing key":                              testGetWaits,
-	"the error of a canceled Wait mentions the keys":           testWaitNames,
-	"the store is usable after a canceled wait":                testCanceled,
-	"concurrent Adds are all counted":                          testConcurrent,
+	"the error of a canceled Wait mentions the keys":           testWaitErrorListsKeys,
+	"the store is usable after a canceled wait":                testCanceledWait,
+	"concurrent Adds are all counted":                          testConcurrentAdds,
 	"a waiting call does not block another":                    testWaitDoesNotBlock,
 	"requests that are too large are refused":                  testTooLarge,
 }
@@ -126,7 +126,7 @@ func testGetWaits(t *testing.T, s *Client) {
 	}
 }
 
-func testWaitNames(t *testing.T, s *Client) {
+func testWaitErrorListsKeys(t *testing.T, s *Client) {
 	mustSet(t, s, "here", "")
 	cause := errors.New("test cause")
 	err := waitUntilCanceled(t, s, cause, "here", "there", "nowhere")
@@ -135,8 +135,8 @@ func testWaitNames(t *testing.T, s *Client) {
 	}
 }
 
-// waitUntilCanceled cancels a wait, possibly before the server has received it, and returns the
-// wait's error.
+// waitUntilCanceled returns the error of a canceled wait. It may cancel the wait before the server
+// receives it.
 func waitUntilCanceled(t *testing.T, s *Client, cause error, keys ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -147,7 +147,7 @@ func waitUntilCanceled(t *testing.T, s *Client, cause error, keys ...string) err
 	return <-done
 }
 
-func testCanceled(t *testing.T, s *Client) {
+func testCanceledWait(t *testing.T, s *Client) {
 	for range 5 {
 		err := waitUntilCanceled(t, s, context.Canceled, "never")
 		if !errors.Is(err, context.Canceled) {
@@ -163,7 +163,7 @@ func testCanceled(t *testing.T, s *Client) {
 	}
 }
 
-func testConcurrent(t *testing.T, s *Client) {
+func testConcurrentAdds(t *testing.T, s *Client) {
 	const callers, calls = 8, 25
 	ctx := testContext(t)
 	var all sync.WaitGroup

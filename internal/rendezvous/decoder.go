@@ -8,12 +8,12 @@ import (
 	"io"
 )
 
-// decoder reads requests and replies. Its memory use grows only with the bytes that have arrived,
-// so that a forged length cannot exhaust memory.
+// decoder reads requests and replies. It allocates memory only for bytes that have arrived, so that
+// a forged length cannot exhaust memory.
 type decoder struct {
 	r    *bufio.Reader
 	peer string
-	// remainingBytes is the maximum total size of the current request's unread keys and values.
+	// remainingBytes limits the unread keys and values of the current request.
 	remainingBytes int
 }
 
@@ -25,8 +25,8 @@ func (d *decoder) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w: %s", d.peer, ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// readRequest reads one request with at most maxBytes bytes of keys and values. It returns io.EOF
-// if the connection is closed between requests.
+// readRequest reads a request with at most maxBytes of keys and values. It returns io.EOF if the
+// connection was closed between requests.
 func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	b, err := d.r.ReadByte()
 	if err != nil {
@@ -43,7 +43,6 @@ func (d *decoder) readRequest(maxBytes int) (*request, error) {
 	return r, nil
 }
 
-// unexpectedEOF converts io.EOF in the middle of a request or reply to io.ErrUnexpectedEOF.
 func unexpectedEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // Readers return io.EOF itself.
 		return io.ErrUnexpectedEOF
@@ -117,13 +116,12 @@ func (d *decoder) readLength(name string, limit uint64) (uint64, error) {
 	return n, err
 }
 
-// readField reads a length and then that number of bytes.
 func (d *decoder) readField(name string, limit uint64) ([]byte, error) {
 	n, err := d.readLength("length of a "+name, limit)
 	if err != nil {
 		return nil, err
 	}
-	// Each field counts as 8 bytes more than its length, which bounds the number of empty fields.
+	// The 8 bytes of the length count too. This bounds the number of empty fields.
 	if d.remainingBytes -= int(n) + 8; d.remainingBytes < 0 {
 		return nil, d.errorf("the request is too long")
 	}

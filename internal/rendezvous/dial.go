@@ -16,8 +16,7 @@ import (
 type Endpoint struct {
 	// Address has the form "host:port", "unix:@name" or "unix:/path".
 	Address string
-	// Token is empty for a server that requires no token: PyTorch's, or a server on a Unix socket.
-	Token Token
+	Token   Token
 }
 
 const (
@@ -25,9 +24,9 @@ const (
 	maxBackoff   = 500 * time.Millisecond
 )
 
-// Dial connects to the store at an endpoint. It retries until the server accepts the connection or
-// ctx is done. If ctx has no deadline, Dial fails after DefaultTimeout. Dial does not retry after
-// ErrToken, ErrProtocol and PeerError. The caller must close the client.
+// Dial connects to a store. It retries until ctx is done, or until DefaultTimeout if ctx has no
+// deadline. It does not retry after ErrToken, ErrProtocol and PeerError. The caller must close the
+// client.
 func Dial(ctx context.Context, endpoint Endpoint) (*Client, error) {
 	return dial(ctx, endpoint, uint32(os.Geteuid()))
 }
@@ -60,7 +59,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 	c := newClient(endpoint.Address, func(ctx context.Context) (*link, error) {
 		earlyCloseCount := 0
 		return callWithRetries(ctx, dialOnce, func(err error) bool {
-			// A server with too many unauthenticated connections closes the oldest ones.
+			// The server closes the oldest of many unauthenticated connections.
 			if isClosed(err) {
 				earlyCloseCount++
 			}
@@ -68,7 +67,7 @@ func dial(ctx context.Context, endpoint Endpoint, uid uint32) (*Client, error) {
 		})
 	})
 	c.addLink(first)
-	return c, c.releaseLink(first, nil) // for the first call of the client
+	return c, c.releaseLink(first, nil)
 }
 
 func isTransient(err error) bool {
@@ -76,11 +75,10 @@ func isTransient(err error) bool {
 		!errors.As(err, new(*PeerError))
 }
 
-// isBusy reports whether err means that the accept queue of a running server is full.
+// isBusy reports whether the accept queue of a running server is full.
 func isBusy(err error) bool { return errors.Is(err, syscall.EAGAIN) }
 
-// callWithRetries repeats call, with increasing pauses, until call returns no error, shouldRetry
-// returns false for the error, or ctx is done.
+// callWithRetries repeats call until it succeeds, shouldRetry returns false, or ctx is done.
 func callWithRetries[T any](
 	ctx context.Context,
 	call func(context.Context) (*T, error),
@@ -97,8 +95,8 @@ func callWithRetries[T any](
 	}
 }
 
-// sleepWithJitter sleeps for a random time near pause, so that ranks do not connect at the same
-// time. It returns false if ctx is done first.
+// sleepWithJitter sleeps for a random time near pause, so that ranks do not all connect at once. It
+// returns false if ctx is done first.
 func sleepWithJitter(ctx context.Context, pause time.Duration) bool {
 	return sleep(ctx, pause/2+rand.N(pause))
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func TestConnectWithoutTokenFailsImmediately(t *testing.T) {
-	s, _ := serveOn(t, privateName(), "secret")
+	s, _ := serveOn(t, privateAddress(), "secret")
 	worlds := worldsOf(2, Route{Kind: RouteServe, Endpoint: Endpoint{Address: s.Address()}})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -19,7 +19,7 @@ func TestConnectWithoutTokenFailsImmediately(t *testing.T) {
 }
 
 func TestDialWaitsForServer(t *testing.T) {
-	address := privateName()
+	address := privateAddress()
 	dialed := make(chan error, 1)
 	ctx := testContext(t)
 	go func() {
@@ -43,13 +43,13 @@ func TestDialReturnsLastError(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	cause := errors.New("interrupted")
 	cancel(cause)
-	_, err := Dial(ctx, Endpoint{Address: privateName()})
+	_, err := Dial(ctx, Endpoint{Address: privateAddress()})
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), "the last attempt: dial unix") {
 		t.Fatalf("got %v, want an error that contains the cause and the last attempt", err)
 	}
-	for _, bad := range []string{"", "host", "host:", "unix:", "unix:@", ":"} {
-		if _, err := Dial(testContext(t), Endpoint{Address: bad}); err == nil {
-			t.Fatalf("Dial(%q) succeeded; want an error", bad)
+	for _, invalid := range []string{"", "host", "host:", "unix:", "unix:@", ":"} {
+		if _, err := Dial(testContext(t), Endpoint{Address: invalid}); err == nil {
+			t.Fatalf("Dial(%q) succeeded; want an error", invalid)
 		}
 	}
 }

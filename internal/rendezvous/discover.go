@@ -6,22 +6,22 @@ import (
 	"strconv"
 )
 
-// environment looks up variables, and keeps them for error messages.
+// environment looks up variables and records them for error messages.
 type environment struct {
 	lookup    func(string) (string, bool)
 	source    Source
 	variables []Variable
 }
 
-// value returns the value of a variable, or "" if it is not set. Scripts often set variables to "",
-// so callers treat an empty variable as unset.
+// value returns the value of a variable. An empty variable counts as unset, because scripts often
+// set variables to "".
 func (e *environment) value(name string) string {
 	value, _ := e.lookup(name)
 	e.variables = append(e.variables, Variable{name, value})
 	return value
 }
 
-// token returns the value of a variable that holds a token. Error messages do not contain it.
+// token is like value, but hides the value from error messages.
 func (e *environment) token(name string) Token {
 	value, _ := e.lookup(name)
 	variable := Variable{Name: name}
@@ -49,8 +49,8 @@ func (e *environment) number(name string) (int, error) {
 	return n, nil
 }
 
-// launcherVariables lists the four variables in which a launcher passes rank, size, local rank and
-// local size to a process. A launcher sets either all four or none.
+// launcherVariables names a launcher's variables for rank, size, local rank and local size. A
+// launcher sets all four or none.
 type launcherVariables struct {
 	source Source
 	names  [4]string
@@ -79,7 +79,7 @@ var launchers = []launcherVariables{
 	},
 }
 
-// Discover determines this process's rank and the way to reach the store from the options and the
+// Discover determines this process's rank and the route to the store from the options and the
 // environment, without communication. lookup is usually os.LookupEnv. The error is an
 // EnvironmentError or describes an invalid option.
 func Discover(lookup func(string) (string, bool), o Options) (World, error) {
@@ -99,14 +99,14 @@ func discoverRanks(lookup func(string) (string, bool), o Options) (World, error)
 		return worldFromOptions(o)
 	}
 	slurmEnvironment := &environment{lookup: lookup, source: SourceSlurm}
-	inStep := inSlurmStep(slurmEnvironment)
+	isSlurmTask := isInSlurmStep(slurmEnvironment)
 	for i := range launchers {
 		e := &environment{lookup: lookup, source: launchers[i].source}
-		if w, isFound, err := launchers[i].readRanks(e, inStep); isFound || err != nil {
+		if w, isFound, err := launchers[i].readRanks(e, isSlurmTask); isFound || err != nil {
 			return w, err
 		}
 	}
-	if inStep {
+	if isSlurmTask {
 		return worldFromSlurm(slurmEnvironment)
 	}
 	return World{Size: 1, LocalSize: 1, Source: SourceOneProcess}, nil
@@ -130,12 +130,12 @@ func worldFromOptions(o Options) (World, error) {
 	return w, nil
 }
 
-// readRanks reads the variables of one launcher. It returns false if none of them is set, or if
-// Slurm's variables must be used instead.
+// readRanks reads the variables of one launcher. isFound is false if none is set, or if Slurm's
+// variables must be used instead.
 func (l *launcherVariables) readRanks(
-	e *environment, inStep bool,
+	e *environment, isSlurmTask bool,
 ) (w World, isFound bool, err error) {
-	count, localCount := 0, 0 // of all variables that are set, and of those for this machine
+	count, localCount := 0, 0 // number of variables that are set, and of those for this machine
 	for i, name := range l.names {
 		if e.value(name) != "" {
 			count++
@@ -145,8 +145,8 @@ func (l *launcherVariables) readRanks(
 	switch {
 	case count == 0:
 		return World{}, false, nil
-	case l.source == SourceMPICH && inStep && localCount == 0:
-		// srun's PMI sets rank and size. Slurm's own variables contain local rank and local size.
+	case l.source == SourceMPICH && isSlurmTask && localCount == 0:
+		// srun's PMI sets only rank and size.
 		return World{}, false, nil
 	case count < len(l.names):
 		return World{}, false, e.errorf("only some of the variables are set; %s", l.advice)

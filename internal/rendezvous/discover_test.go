@@ -8,9 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// environmentOf returns a lookup function for the variables in text, for example "RANK=0
-// WORLD_SIZE=2".
-func environmentOf(text string) func(string) (string, bool) {
+// newLookup returns a lookup function for variables such as "RANK=0 WORLD_SIZE=2".
+func newLookup(text string) func(string) (string, bool) {
 	all := map[string]string{}
 	for word := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(word, "=")
@@ -40,12 +39,12 @@ func TestDiscover(t *testing.T) {
 			Route: Route{Kind: RouteServe},
 		}
 	}
-	alone := World{Size: 1, LocalSize: 1, Source: SourceOneProcess}
+	oneRank := World{Size: 1, LocalSize: 1, Source: SourceOneProcess}
 	torch := newWorld(SourceTorchrun, "j")
 	torch.Restart = 3
-	agent, ours, pmi := torch, torch, newWorld(SourceMPICH, "")
-	agent.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: "node7:29500"}}
-	ours.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: "unix:@s", Token: "t"}}
+	agentStore, launchStore, pmi := torch, torch, newWorld(SourceMPICH, "")
+	agentStore.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: "node7:29500"}}
+	launchStore.Route = Route{Kind: RouteJoin, Endpoint: Endpoint{Address: "unix:@s", Token: "t"}}
 	pmi.Route = Route{Kind: RoutePMI, FD: 9}
 	remote := World{
 		Rank: 5, Size: 8, LocalRank: 1, LocalSize: 4, Source: SourceSlurm, RunID: "77.2",
@@ -56,21 +55,21 @@ func TestDiscover(t *testing.T) {
 		options   Options
 		want      World
 	}{
-		{"without variables there is one rank", "", Options{}, alone},
-		{"an sbatch script is not a rank", envBatch, Options{}, alone},
-		{"an salloc shell is not a rank", envBatch + "SLURM_STEP_ID=4294967290", Options{}, alone},
+		{"without variables there is one rank", "", Options{}, oneRank},
+		{"an sbatch script is not a rank", envBatch, Options{}, oneRank},
+		{"an salloc shell is not a rank", envBatch + "SLURM_STEP_ID=4294967290", Options{}, oneRank},
 		{"torchrun takes precedence over Open MPI", envTorch + envOMPI, Options{}, torch},
 		{
-			"the agent's store is joined without a token",
+			"torchrun's agent serves a store without a token",
 			envTorch + "TORCHELASTIC_USE_AGENT_STORE=True SYMMEM_TOKEN=t",
 			Options{},
-			agent,
+			agentStore,
 		},
 		{
-			"the store of symmem launch takes precedence over the agent's",
+			"the store of symmem launch takes precedence over the store of torchrun's agent",
 			envTorch + "TORCHELASTIC_USE_AGENT_STORE=True SYMMEM_STORE=unix:@s SYMMEM_TOKEN=t",
 			Options{},
-			ours,
+			launchStore,
 		},
 		{
 			"Open MPI takes precedence over Slurm", envOMPI + envSlurm,
@@ -100,12 +99,12 @@ func TestDiscover(t *testing.T) {
 	}
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
-			got, err := Discover(environmentOf(r.env), r.options)
+			got, err := Discover(newLookup(r.env), r.options)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if r.want.Route.Kind == RouteServe && r.want.Route.Endpoint.Address == "" {
-				withoutOwnAddress(t, &got)
+				clearSocketAddress(t, &got)
 			}
 			if diff := cmp.Diff(r.want, got); diff != "" {
 				t.Fatal(diff)
@@ -114,7 +113,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-func withoutOwnAddress(t *testing.T, w *World) {
+func clearSocketAddress(t *testing.T, w *World) {
 	t.Helper()
 	if !strings.HasPrefix(w.Route.Endpoint.Address, "unix:@symmem-") {
 		t.Fatalf("got route %v, want a socket of symmem", w.Route)
@@ -190,9 +189,9 @@ func TestInvalidEnvironments(t *testing.T) {
 	}
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
-			w, err := Discover(environmentOf(r.env), Options{})
-			var environment *EnvironmentError
-			if !errors.As(err, &environment) {
+			w, err := Discover(newLookup(r.env), Options{})
+			var environmentErr *EnvironmentError
+			if !errors.As(err, &environmentErr) {
 				t.Fatalf("got %+v, %v, want an EnvironmentError", w, err)
 			}
 			if !strings.Contains(err.Error(), r.want) {
@@ -214,7 +213,7 @@ func TestInvalidOptions(t *testing.T) {
 	}
 	for name, o := range rows {
 		t.Run(name, func(t *testing.T) {
-			if w, err := Discover(environmentOf(""), o); err == nil {
+			if w, err := Discover(newLookup(""), o); err == nil {
 				t.Fatalf("got %+v, want an error", w)
 			}
 		})
@@ -222,7 +221,7 @@ func TestInvalidOptions(t *testing.T) {
 }
 
 func TestErrorsDoNotContainTokens(t *testing.T) {
-	_, err := Discover(environmentOf(envTorch+"SYMMEM_STORE=here SYMMEM_TOKEN=secret"), Options{})
+	_, err := Discover(newLookup(envTorch+"SYMMEM_STORE=here SYMMEM_TOKEN=secret"), Options{})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Fatalf("got %v, want an error without the token", err)
 	}
@@ -239,7 +238,7 @@ func TestPrivateSocketNamesAreUnique(t *testing.T) {
 		strings.Replace(envTorch, "29500", "29501", 1), envOMPI, envSlurm,
 		strings.Replace(envSlurm, "STEP_ID=0", "STEP_ID=1", 1),
 	} {
-		w, err := Discover(environmentOf(env), Options{})
+		w, err := Discover(newLookup(env), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

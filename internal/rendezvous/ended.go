@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// endsKey is the prefix of the numbered keys under which the Server stores which ranks have ended.
-// The keys do not depend on the world, so that every rank can wait for the next key from the start.
+// All worlds share the numbered keys under endsKey, so that every rank can wait for the next key
+// from the start.
 const endsKey = "symmem-ends"
 
 func endKey(n int) string { return endsKey + "/" + strconv.Itoa(n) }
 
-// A rank sends its greeting in a COMPARE_SET of greetingKey. The Server records the rank, stores
-// nothing, and returns greetingAnswer. Any other server finds no value under greetingKey. It then
-// stores nothing and returns the expected value.
+// A rank sends its greeting in a COMPARE_SET of greetingKey. The Server stores nothing and returns
+// greetingAnswer. PyTorch's server stores nothing and returns the expected value, because the key
+// is missing.
 const (
 	greetingKey    = "symmem-greeting"
 	greetingAnswer = "ends are told"
@@ -25,68 +25,60 @@ const (
 
 const maxGreetingBytes = 4 << 10
 
-// greeting identifies the rank that a connection represents. World is the prefix of the rank's
-// keys, or "" while the prefix is unknown. If Probe is set, the server only answers whether another
-// process has claimed the rank.
+// greeting identifies the rank that a connection represents.
 type greeting struct {
-	World   string `json:"world"`
-	Rank    int    `json:"rank"`
-	Job     string `json:"job,omitempty"`
-	Process string `json:"process,omitempty"`
-	Place   string `json:"place,omitempty"`
-	Probe   bool   `json:"probe,omitempty"`
+	KeyPrefix   string `json:"world"` // of the world, or "" if unknown
+	Rank        int    `json:"rank"`
+	Job         string `json:"job,omitempty"`
+	Process     string `json:"process,omitempty"`
+	Description string `json:"place,omitempty"`
+	IsProbe     bool   `json:"probe,omitempty"` // asks only whether the rank is claimed
 }
 
-// rankEnd is the value stored under endKey. A launcher's report applies to every world, so its
-// World is empty.
 type rankEnd struct {
-	World string `json:"world,omitempty"`
-	Rank  int    `json:"rank"`
-	How   string `json:"how"`
-	// Left is set if the rank announced that it would leave. Why is the reason.
-	Left bool   `json:"left,omitempty"`
-	Why  string `json:"why,omitempty"`
-	// Closing announces that the store is about to close normally. The other fields are then zero.
-	Closing bool `json:"closing,omitempty"`
+	KeyPrefix   string `json:"world,omitempty"` // of the world, or "" from a launcher
+	Rank        int    `json:"rank"`
+	Description string `json:"how"`
+	HasLeft     bool   `json:"left,omitempty"`
+	Reason      string `json:"why,omitempty"`
+	// IsStoreClosing announces that the store will close normally. The other fields are then zero.
+	IsStoreClosing bool `json:"closing,omitempty"`
 }
 
 // EndedError means that a rank has ended or left.
 type EndedError struct {
-	Rank int
-	How  string
-	Left bool
-	// Why is the reason that the rank passed to Leave, or "".
-	Why string
+	Rank        int
+	Description string
+	HasLeft     bool
+	Reason      string
 }
 
-func (e *EndedError) Error() string { return e.How }
+func (e *EndedError) Error() string { return e.Description }
 
-// RecordExit records that a rank's process has exited. how describes the exit and names the rank.
-func (s *Server) RecordExit(rank int, how string) {
+// RecordExit records that a rank's process has exited. The description names the rank.
+func (s *Server) RecordExit(rank int, description string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.recordEnd(rankEnd{Rank: rank, How: how})
+	s.recordEnd(rankEnd{Rank: rank, Description: description})
 }
 
 // recordEnd stores e under the next numbered key. The caller must hold s.mu.
 func (s *Server) recordEnd(e rankEnd) {
 	value, err := json.Marshal(e)
 	if err != nil {
-		return // cannot happen for strings and numbers
+		return // impossible for strings and numbers
 	}
 	key := userKey(endKey(s.endCount))
 	r := &request{query: querySet, keys: []string{key}, values: [][]byte{value}}
 	s.endCount++
-	// SET has no answer and cannot fail.
 	_ = s.applyRequest(0, r)
 }
 
-// announceClosing announces that the store is about to close normally, and waits up to flushTimeout
-// until all watchers have disconnected. Closing the connection of a watcher that has not read the
-// announcement would make it report the end of rank 0.
+// announceClosing announces that the store will close normally, and waits up to flushTimeout until
+// all watchers have disconnected. Without the announcement, they would report the end of rank 0.
 func (s *Server) announceClosing() {
 	s.mu.Lock()
-	s.recordEnd(rankEnd{Closing: true})
+	s.recordEnd(rankEnd{IsStoreClosing: true})
 	s.mu.Unlock()
 	timeout := time.After(flushTimeout)
 	for {
@@ -115,7 +107,7 @@ func (s *Server) watchers() (bool, <-chan struct{}) {
 	return false, nil
 }
 
-// handleGreeting answers r and returns true if r is a greeting. The caller must hold s.mu.
+// handleGreeting answers r if it is a greeting. The caller must hold s.mu.
 func (s *Server) handleGreeting(from clientID, r *request) bool {
 	sess := s.sessions[from]
 	if sess == nil || r.query != queryCompareSet || r.keys[0] != userKey(greetingKey) {
@@ -127,10 +119,10 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	}
 	key := rankClaim{job: g.Job, rank: g.Rank}
 	if other := s.sessions[s.claims[key]]; other != nil && other.greeting.Process != g.Process {
-		sess.outbox.post(appendField(nil, rankTakenAnswer+other.greeting.Place))
+		sess.outbox.post(appendField(nil, rankTakenAnswer+other.greeting.Description))
 		return true
 	}
-	if !g.Probe {
+	if !g.IsProbe {
 		sess.greeting = g
 		if g.Job != "" {
 			s.claims[key] = sess.id
@@ -140,11 +132,11 @@ func (s *Server) handleGreeting(from clientID, r *request) bool {
 	return true
 }
 
-func (s *Server) connectedRanks(world string) (ranks []int) {
+func (s *Server) connectedRanks(keyPrefix string) (ranks []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.sessions {
-		if sess.greeting != nil && sess.greeting.World == world {
+		if sess.greeting != nil && sess.greeting.KeyPrefix == keyPrefix {
 			ranks = append(ranks, sess.greeting.Rank)
 		}
 	}
@@ -152,8 +144,7 @@ func (s *Server) connectedRanks(world string) (ranks []int) {
 	return ranks
 }
 
-// recordSessionEnd records that the rank of a closed session has ended or left. The caller must
-// hold s.mu.
+// recordSessionEnd must be called with s.mu held.
 func (s *Server) recordSessionEnd(sess *session) {
 	g := sess.greeting
 	if g == nil || s.isClosed {
@@ -162,24 +153,24 @@ func (s *Server) recordSessionEnd(sess *session) {
 	if key := (rankClaim{job: g.Job, rank: g.Rank}); s.claims[key] == sess.id {
 		delete(s.claims, key)
 	}
-	if g.World == "" {
+	if g.KeyPrefix == "" {
 		return
 	}
-	e := rankEnd{World: g.World, Rank: g.Rank}
+	e := rankEnd{KeyPrefix: g.KeyPrefix, Rank: g.Rank}
 	name := "rank " + strconv.Itoa(g.Rank)
-	var why []byte
-	if why, e.Left = s.table.values[userKey(g.World+"/"+leftKey(g.Rank))]; e.Left {
-		e.How, e.Why = name+" has left", string(why[:min(len(why), MaxReasonBytes)])
+	var reason []byte
+	if reason, e.HasLeft = s.table.values[userKey(g.KeyPrefix+"/"+leftKey(g.Rank))]; e.HasLeft {
+		e.Description, e.Reason = name+" has left", string(reason[:min(len(reason), MaxReasonBytes)])
 	} else {
-		e.How = "the connection of " + name + " (" + g.Place + ") to the store has ended"
+		e.Description = "the connection of " + name + " (" + g.Description + ") to the store has ended"
 	}
 	s.recordEnd(e)
 }
 
-// makesConnectFail reports whether the end of a rank makes this call of Connect fail. It does while
-// ranks are missing, unless the rank has left. Every rank leaves at its deadline.
-func (m *Member) makesConnectFail(ctx context.Context, e *EndedError) bool {
-	if e.Rank == 0 && !e.Left && m.watcher.hasLostStore() {
+// isFatalToConnect reports whether the end of a rank makes this call of Connect fail. Ranks that
+// have left do not: every rank leaves at its deadline.
+func (m *Member) isFatalToConnect(ctx context.Context, e *EndedError) bool {
+	if e.Rank == 0 && !e.HasLeft && m.watcher.hasLostStore() {
 		return true
 	}
 	if _, ready, err := m.store.Peek(ctx, readyKey); err != nil || ready {
@@ -190,17 +181,15 @@ func (m *Member) makesConnectFail(ctx context.Context, e *EndedError) bool {
 }
 
 const (
-	// launcherDelay bounds how long after a connection is closed the launcher reports the exit.
+	// launcherDelay bounds the time from the end of a connection to the launcher's report.
 	launcherDelay = 200 * time.Millisecond
-	// rankEndGrace is the time from the end of a rank until a guarded context is canceled. Data
-	// that the rank sent earlier may still arrive in that time.
+	// During rankEndGrace, data that the ended rank sent earlier may still arrive.
 	rankEndGrace = time.Second
 )
 
-// Guard returns a context that is canceled soon after one of the given ranks has ended or left. The
-// context is also canceled after the store is lost together with rank 0. The cause is an
-// EndedError. If symmem does not serve the store, for example under torchrun, ended ranks do not
-// cancel the context. The caller must call stop.
+// Guard returns a context that is canceled soon after one of the given ranks has ended or left, or
+// after the store was lost together with rank 0. The cause is an EndedError. If symmem does not
+// serve the store, ended ranks do not cancel the context. The caller must call stop.
 func (m *Member) Guard(
 	ctx context.Context, ranks []int,
 ) (guarded context.Context, stop func()) {
@@ -217,8 +206,8 @@ func (m *Member) endMatcher(ranks []int) func(context.Context, *EndedError) bool
 	}
 }
 
-// guard returns a context that is canceled after a rank for which isFatal returns true has ended
-// and delay has passed.
+// guard cancels the context when delay has passed since the end of a rank for which isFatal returns
+// true.
 func (m *Member) guard(
 	ctx context.Context, delay time.Duration, isFatal func(context.Context, *EndedError) bool,
 ) (guarded context.Context, stop func()) {
@@ -229,16 +218,16 @@ func (m *Member) guard(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if e := m.watcher.await(guarded, delay, isFatal); e != nil {
+		if e := m.watcher.awaitEnd(guarded, delay, isFatal); e != nil {
 			cancel(e)
 		}
 	}()
 	return guarded, func() { cancel(nil); <-done }
 }
 
-// Ended returns the errors of those given ranks that have ended, and of rank 0 if the store is
+// AwaitEnded returns the errors of the given ranks that have ended, and of rank 0 if the store is
 // lost, ordered by rank. It waits until isEnough returns true for this result or ctx is canceled.
-func (m *Member) Ended(
+func (m *Member) AwaitEnded(
 	ctx context.Context, ranks []int, isEnough func([]*EndedError) bool,
 ) []*EndedError {
 	if m.watcher == nil {
@@ -264,8 +253,8 @@ func (m *Member) Ended(
 	}
 }
 
-// explainError replaces the error of a call of Connect that failed because a rank has ended. It
-// waits briefly, because this rank may learn of the end a moment later.
+// explainError replaces err if a rank has ended. It waits briefly, because the report of the end
+// may arrive later than err.
 func (m *Member) explainError(err error) error {
 	var (
 		absent *AbsentError
@@ -276,8 +265,8 @@ func (m *Member) explainError(err error) error {
 	case errors.As(err, &absent):
 		ctx, cancel := context.WithTimeout(context.Background(), launcherDelay)
 		defer cancel()
-		ended = m.watcher.await(ctx, 0, func(_ context.Context, e *EndedError) bool {
-			return !e.Left && slices.Contains(absent.Ranks, e.Rank)
+		ended = m.watcher.awaitEnd(ctx, 0, func(_ context.Context, e *EndedError) bool {
+			return !e.HasLeft && slices.Contains(absent.Ranks, e.Rank)
 		})
 	case errors.Is(err, ErrLost), errors.Is(err, errClosedEarly):
 		ended = m.watcher.endOfStore()

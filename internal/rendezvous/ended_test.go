@@ -31,12 +31,12 @@ func closeLinks(m *Member) error {
 // routesOf returns routes to stores of this package, keyed by the process that serves the store.
 func routesOf(t *testing.T) map[string]Route {
 	t.Helper()
-	server, _ := serveOn(t, privateName(), "token")
+	server, _ := serveOn(t, privateAddress(), "token")
 	return map[string]Route{
 		"a launcher": {
 			Kind: RouteJoin, Endpoint: Endpoint{Address: server.Address(), Token: "token"},
 		},
-		"rank 0": {Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}},
+		"rank 0": {Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}},
 	}
 }
 
@@ -101,12 +101,12 @@ func checkEnded(ctx context.Context, t *testing.T, m *Member, ranks []int, victi
 	case <-time.After(testTimeout):
 	}
 	var e *EndedError
-	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.Left {
+	if !errors.As(context.Cause(guarded), &e) || e.Rank != victim || e.HasLeft {
 		t.Errorf("rank %d: cause of the context for ranks %v = %v, want the end of rank %d",
 			m.world.Rank, ranks, context.Cause(guarded), victim)
 	}
 	atLeastOne := func(known []*EndedError) bool { return len(known) > 0 }
-	ended := m.Ended(ctx, ranks, atLeastOne)
+	ended := m.AwaitEnded(ctx, ranks, atLeastOne)
 	if len(ended) != 1 || ended[0].Rank != victim {
 		t.Errorf("rank %d: Ended(%v) = %v, want the end of rank %d",
 			m.world.Rank, ranks, ended, victim)
@@ -211,7 +211,7 @@ func checkAbsent(t *testing.T, err error, ranks ...int) {
 // TestLeaveReturnsAtDeadline calls Leave on rank 0, which serves the store, while rank 1 keeps
 // its connections open, as a stopped process does.
 func TestLeaveReturnsAtDeadline(t *testing.T) {
-	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	members := connectAll(testContext(t), t, worldsOf(2, route))
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
@@ -227,11 +227,10 @@ func TestLeaveReturnsAtDeadline(t *testing.T) {
 	}
 }
 
-// TestStoreWithoutEndsIsSupported sends a greeting that is too long for the server to
-// recognize. The server then behaves like torchrun's store. No watch may start, and no rank may
-// be reported as ended.
-func TestStoreWithoutEndsIsSupported(t *testing.T) {
-	server, client := serveOn(t, privateName(), "")
+// TestStoreThatDoesNotRecordEndsIsSupported sends a greeting that the server ignores, as torchrun's
+// store does, because it is too long.
+func TestStoreThatDoesNotRecordEndsIsSupported(t *testing.T) {
+	server, client := serveOn(t, privateAddress(), "")
 	answer, err := client.CompareSet(testContext(t), "key", []byte("value"), []byte("value"))
 	if err != nil || string(answer) == greetingAnswer {
 		t.Fatalf("CompareSet = %q, %v; want an answer other than greetingAnswer", answer, err)
@@ -245,7 +244,7 @@ func TestStoreWithoutEndsIsSupported(t *testing.T) {
 	}
 	guarded, stop := m.Guard(testContext(t), []int{0, 1})
 	defer stop()
-	if guarded.Err() != nil || len(m.Ended(testContext(t), []int{0}, nil)) != 0 {
+	if guarded.Err() != nil || len(m.AwaitEnded(testContext(t), []int{0}, nil)) != 0 {
 		t.Error("a rank was reported as ended, want none")
 	}
 	_ = server
@@ -263,11 +262,11 @@ func TestReasonForLeavingIsReported(t *testing.T) {
 				}
 			}
 			reasons[2] = "" // Leave drops the reason because it is too long.
-			ended := members[0].Ended(ctx, []int{1, 2}, func(known []*EndedError) bool {
+			ended := members[0].AwaitEnded(ctx, []int{1, 2}, func(known []*EndedError) bool {
 				return len(known) == len(reasons)
 			})
 			for _, e := range ended {
-				if !e.Left || e.Why != reasons[e.Rank] {
+				if !e.HasLeft || e.Reason != reasons[e.Rank] {
 					t.Errorf("rank %d: got %+v, want reason %q", e.Rank, e, reasons[e.Rank])
 				}
 			}
@@ -283,7 +282,7 @@ func TestReasonForLeavingIsReported(t *testing.T) {
 // reason.
 func TestReasonIsSentOverWatchConnection(t *testing.T) {
 	ctx := testContext(t)
-	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	members := connectAll(ctx, t, worldsOf(3, route))
 	left := make(chan error)
 	go func() { left <- members[0].Close() }()
@@ -300,10 +299,10 @@ func TestReasonIsSentOverWatchConnection(t *testing.T) {
 	if err := members[1].Leave(ctx, "out of memory"); err != nil {
 		t.Error(err)
 	}
-	ended := members[2].Ended(ctx, []int{1}, func(known []*EndedError) bool {
+	ended := members[2].AwaitEnded(ctx, []int{1}, func(known []*EndedError) bool {
 		return len(known) > 0
 	})
-	if len(ended) != 1 || !ended[0].Left || ended[0].Why != "out of memory" {
+	if len(ended) != 1 || !ended[0].HasLeft || ended[0].Reason != "out of memory" {
 		t.Errorf("Ended on rank 2 = %+v; want rank 1 with reason out of memory", ended)
 	}
 	if err := errors.Join(members[2].Close(), <-left); err != nil {

@@ -14,16 +14,15 @@ var (
 	ErrLost = errors.New("store lost")
 	// ErrClosed means that this process closed the store.
 	ErrClosed = errors.New("store closed")
-	// ErrTooLarge means that a key, a value or the number of keys exceeds a limit of the protocol.
-	// Nothing was sent.
+	// ErrTooLarge means that a request exceeds a limit of the protocol and was not sent.
 	ErrTooLarge = errors.New("exceeds a limit of the store")
 )
 
 // PeerError means that the process at the other end of a Unix socket belongs to another user.
 type PeerError struct {
-	Addr string // address of the socket
-	UID  uint32 // user of the other process
-	Want uint32 // user of this process
+	Addr string
+	UID  uint32 // of the other process
+	Want uint32 // of this process
 }
 
 func (e *PeerError) Error() string {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// openStore connects to the store. In a world without another store, rank 0 serves it.
+// openStore connects to the store. Rank 0 serves it if the route requires that.
 func (m *Member) openStore(ctx context.Context) (err error) {
 	route := m.world.Route
 	switch {
@@ -22,7 +22,8 @@ func (m *Member) openStore(ctx context.Context) (err error) {
 		return err
 	}
 	if route.Kind == RouteServe {
-		defer reportLateRanks(ctx, m.world.Late, func(context.Context) []int { return []int{0} })()
+		findAbsent := func(context.Context) []int { return []int{0} }
+		defer reportLateRanks(ctx, m.world.ReportAbsent, findAbsent)()
 	}
 	m.client, err = Dial(ctx, route.Endpoint)
 	if err != nil && ctx.Err() != nil && route.Kind == RouteServe {
@@ -35,7 +36,7 @@ func (m *Member) openStore(ctx context.Context) (err error) {
 }
 
 // joinAndAwait joins the world and waits for the other ranks. If ctx is done first, the error lists
-// the absent ranks. Rank 0 publishes their list to the other ranks.
+// the absent ranks, and rank 0 publishes their list to the other ranks.
 func (m *Member) joinAndAwait(ctx context.Context) error {
 	err := m.join(ctx)
 	if err == nil {
@@ -48,7 +49,7 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 		if absent := m.findAbsent(ctx); len(absent) > 0 {
 			err = &AbsentError{
 				Ranks: absent, Size: m.world.Size,
-				Err: fmt.Errorf("%w%s%s", context.Cause(ctx), m.describeArrivedRanks(ctx),
+				Err: fmt.Errorf("%w%s%s", context.Cause(ctx), m.describeJoinedRanks(ctx),
 					m.world.describeSizeMismatch(ctx, m.client, absent)),
 			}
 		}
@@ -65,9 +66,9 @@ func (m *Member) joinAndAwait(ctx context.Context) error {
 }
 
 func (m *Member) awaitRanks(ctx context.Context) (err error) {
-	guardedCtx, stop := m.guard(ctx, launcherDelay, m.makesConnectFail)
+	guardedCtx, stop := m.guard(ctx, launcherDelay, m.isFatalToConnect)
 	defer stop()
-	defer reportLateRanks(ctx, m.world.Late, m.findAbsent)()
+	defer reportLateRanks(ctx, m.world.ReportAbsent, m.findAbsent)()
 	if m.world.Rank == 0 {
 		err = m.store.Wait(guardedCtx, m.otherRanksKeys(joinedKey)...)
 	} else {
@@ -83,8 +84,8 @@ func (m *Member) awaitRanks(ctx context.Context) (err error) {
 }
 
 // join determines the key prefix of this call and announces this rank. A request in progress can
-// continue for lateRequestTimeout after the deadline. Aborting it would close the connection, which
-// this rank needs to find out which ranks are absent.
+// continue for lateRequestTimeout after the deadline: aborting it would close the connection, which
+// this rank needs to find the absent ranks.
 func (m *Member) join(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -121,7 +122,6 @@ func (m *Member) join(ctx context.Context) error {
 	return m.store.Set(ctx, joinedKey(m.world.Rank), []byte(hostName()))
 }
 
-// otherRanksKeys returns the keys of all ranks except rank 0.
 func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 	keys := make([]string, 0, m.world.Size)
 	for rank := 1; rank < m.world.Size; rank++ {
@@ -130,8 +130,7 @@ func (m *Member) otherRanksKeys(key func(rank int) string) []string {
 	return keys
 }
 
-// publishReady stores the list of absent ranks under readyKey. It can return up to
-// lateRequestTimeout after the deadline.
+// publishReady stores the list of absent ranks under readyKey.
 func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	numbers := make([]string, len(absent))
 	for i, rank := range absent {
@@ -142,8 +141,8 @@ func (m *Member) publishReady(ctx context.Context, absent []int) error {
 	return m.store.Set(ctx, readyKey, []byte(strings.Join(numbers, ",")))
 }
 
-// awaitReady waits until rank 0 publishes the list of absent ranks. It returns an error unless the
-// list is empty.
+// awaitReady waits for the list of absent ranks from rank 0. It returns an error unless the list is
+// empty.
 func (m *Member) awaitReady(ctx context.Context) error {
 	if err := m.store.Wait(ctx, readyKey); err != nil {
 		return err
@@ -157,7 +156,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	}
 	return &AbsentError{
 		Ranks: parseRanks(string(value)), Size: m.world.Size,
-		Err: fmt.Errorf("rank 0 gave up waiting%s", m.describeArrivedRanks(ctx)),
+		Err: fmt.Errorf("rank 0 gave up waiting%s", m.describeJoinedRanks(ctx)),
 	}
 }
 
@@ -187,9 +186,9 @@ func parseRanks(list string) (ranks []int) {
 
 const maxMachines = 16
 
-// describeArrivedRanks returns the end of an error message about absent ranks. It lists the ranks
-// that have joined, by machine, or is "" if all ranks run on one machine. ctx may have expired.
-func (m *Member) describeArrivedRanks(ctx context.Context) string {
+// describeJoinedRanks returns the end of an error message that lists the joined ranks by machine,
+// or "" if all ranks run on one machine. ctx may have expired.
+func (m *Member) describeJoinedRanks(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lateRequestTimeout)
 	defer cancel()
 	var machines []string

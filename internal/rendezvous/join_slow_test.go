@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// In TestJoinWithSlowStore, a store does not answer for longer than lateRequestTimeout. The last
-// steps of joining a world must not fail, because the ranks' own deadline is later.
+// TestJoinWithSlowStore locks the store for longer than lateRequestTimeout. Joining must not fail,
+// because its context has no deadline.
 func TestJoinWithSlowStore(t *testing.T) {
 	t.Parallel()
 	server := newServer("this process", "")

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// TestLateRanksAreReported first starts rank 1, which must report rank 0 as missing. It then
-// starts rank 0, which serves the store, and rank 1 must report rank 2.
+// TestLateRanksAreReported starts rank 1, which must report that rank 0 is absent. After rank 0 has
+// started to serve the store, rank 1 must report that rank 2 is absent.
 func TestLateRanksAreReported(t *testing.T) {
-	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	reported := make(chan []int)
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	worlds[1].Late = func(missing []int, waited time.Duration) time.Duration {
+	worlds[1].ReportAbsent = func(absent []int, waited time.Duration) time.Duration {
 		if waited > 0 {
 			select {
-			case reported <- missing:
+			case reported <- absent:
 			case <-ctx.Done():
 			}
 		}
@@ -63,14 +63,14 @@ func awaitReported(t *testing.T, reported <-chan []int, want int) {
 	}
 }
 
-func TestRemainingRanksAreReported(t *testing.T) {
+func TestConnectedRanksAreReportedDuringLeave(t *testing.T) {
 	ctx := testContext(t)
-	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	reported := make(chan []int, 1)
-	worlds[0].LateToLeave = func(missing []int, waited time.Duration) time.Duration {
+	worlds[0].ReportConnected = func(absent []int, waited time.Duration) time.Duration {
 		if waited > 0 {
 			select {
-			case reported <- missing:
+			case reported <- absent:
 			default: // The previous report is still unread.
 			}
 		}

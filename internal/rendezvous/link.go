@@ -12,24 +12,23 @@ import (
 	"time"
 )
 
-// link is one of a Client's connections. It sends one request at a time. If its last reply has not
-// been read completely, the link must be closed.
+// link is a connection of a Client. It sends one request at a time.
 type link struct {
 	conn    net.Conn
 	decoder *decoder
-	// isIncomplete is set from the start of a request until its reply has been read completely. For
-	// a canceled WAIT, that is the reply to CANCEL_WAIT.
+	// isIncomplete is set until the reply to the last request, or to CANCEL_WAIT, has been read
+	// completely. An incomplete link must be closed.
 	isIncomplete bool
-	// isAuthenticated is set when the server has answered a query that may require a token.
+	// isAuthenticated is set after the first answer to a query that may require a token.
 	isAuthenticated bool
 }
 
-// pastDeadline makes every read and write of a connection return immediately.
+// pastDeadline makes all I/O of a connection return immediately.
 var pastDeadline = time.Unix(1, 0)
 
 const cancelTimeout = 2 * time.Second
 
-// guard makes all I/O of the link fail once ctx is done. release ends this effect.
+// guard makes all I/O of the link fail while ctx is done, until release is called.
 func (l *link) guard(ctx context.Context) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -44,8 +43,8 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends b and calls readReply to read the reply. It returns the cause of ctx if ctx was
-// canceled, ErrLost if the connection was lost, and otherwise the error of readReply.
+// exchange sends b and reads the reply. It returns the cause of a canceled ctx, ErrLost, or the
+// error of readReply.
 func (l *link) exchange(ctx context.Context, b []byte, readReply func(*decoder) error) error {
 	release := l.guard(ctx)
 	defer release()
@@ -77,8 +76,7 @@ func (l *link) explainError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
 
-// errClosedEarly means that the server closed the connection at the first query, because it
-// requires a different token or is shutting down.
+// The server requires a different token or is shutting down.
 var errClosedEarly = errors.New(
 	"the server closed the connection: it may require a token, or a different token")
 
@@ -110,8 +108,7 @@ func (l *link) sendHandshake(ctx context.Context) error {
 	return l.exchange(ctx, b, readReply)
 }
 
-// appendPing appends a PING to b, and returns a function that reads the answer. A server handles
-// queries in order, so the answer confirms all earlier ones.
+// appendPing appends a PING to b. Its answer confirms all earlier queries.
 func appendPing(b []byte) (_ []byte, readReply func(*decoder) error) {
 	nonce := rand.Uint32()
 	b = (&request{query: queryPing, nonce: nonce}).encode(b)
@@ -139,8 +136,8 @@ func (l *link) authenticate(ctx context.Context, token Token) error {
 	})
 }
 
-// wait sends a WAIT and blocks until the keys are set. If ctx is done first, wait cancels the WAIT
-// and returns the cause of ctx.
+// wait blocks until the keys are set. If ctx is done first, wait cancels the WAIT and returns the
+// cause of ctx.
 func (l *link) wait(ctx context.Context, keys []string) error {
 	r := request{query: queryWait, keys: keys}
 	isAnswered := false
@@ -163,8 +160,7 @@ func readWaitAnswer(d *decoder) error {
 	return err
 }
 
-// cancelWait cancels a WAIT whose context is done. It returns the cause of ctx, or nil if the keys
-// were set before the server received the cancellation.
+// cancelWait returns nil if the keys were set before the server received the cancellation.
 func (l *link) cancelWait(ctx context.Context) error {
 	cancelCtx, release := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer release()

@@ -45,4 +45,4 @@ func serveOn(t testing.TB, address string, token Token) (*Server, *Client) {
 	return s, c
 }
 
-func privateName() string { return "unix:@symmem-test-" + string(NewToken()) }
+func privateAddress() string { return "unix:@symmem-test-" + string(NewToken()) }

@@ -9,10 +9,6 @@ import (
 
 // Member represents this rank in the world that one call of Connect has joined. It is safe for
 // concurrent use.
-//
-// All keys of a member in the store have the same prefix. A rank sets joined/<rank> when it joins
-// and left/<rank> when it leaves. When rank 0 stops waiting for the others, it sets ready to the
-// list of ranks that have not joined.
 type Member struct {
 	// These fields do not change after the member has joined. service is nil unless this process
 	// serves the store. watcher is nil if the server does not record which ranks have ended.
@@ -20,7 +16,7 @@ type Member struct {
 	client    *Client
 	service   *service
 	keyPrefix string
-	store     *Client // client with keyPrefix
+	store     *Client // adds keyPrefix
 	watcher   *endWatcher
 
 	leaveOnce  sync.Once
@@ -41,15 +37,15 @@ func (m *Member) Close() error {
 	return m.Leave(ctx, "")
 }
 
-// MaxReasonBytes is the maximum length in bytes of the reason that a rank can give for leaving.
+// MaxReasonBytes is the maximum length of the reason for leaving.
 const MaxReasonBytes = 64 << 10
 
 // Leave leaves the job. In the process that serves the store, the last Member to leave waits until
 // the other ranks have left or ctx is done, and then closes the store. Only the first call of Leave
 // has an effect.
 //
-// A rank that leaves because of a failure passes the reason. The other ranks receive it in
-// EndedError.Why. Leave does not send a reason of more than MaxReasonBytes bytes.
+// The other ranks receive the reason in EndedError.Reason. A reason of more than MaxReasonBytes is
+// not sent.
 func (m *Member) Leave(ctx context.Context, reason string) error {
 	if len(reason) > MaxReasonBytes {
 		reason = ""
@@ -71,9 +67,9 @@ func (m *Member) leaveWorld(ctx context.Context, reason string) error {
 	return errors.Join(err, m.client.Close())
 }
 
-// publishLeft sets the key that announces that this rank leaves. Without the key, the server would
-// assume that the process has exited. publishLeft prefers the watcher's connection, because rank 0
-// may no longer accept new connections.
+// publishLeft announces that this rank leaves. Otherwise the server would assume that the process
+// has exited. publishLeft prefers the watcher's connection, because rank 0 may no longer accept new
+// connections.
 func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 	if m.watcher != nil && m.watcher.announceLeave(ctx, reason) == nil {
 		return
@@ -81,15 +77,15 @@ func (m *Member) publishLeft(ctx context.Context, reason []byte) {
 	_ = m.store.Set(ctx, leftKey(m.world.Rank), reason)
 }
 
-// serveUntilLeft removes this member from its service. The last member closes the server when every
-// other rank has left or disconnected, or when ctx is done.
+// serveUntilLeft removes this member from its service. The last member closes the server when all
+// other ranks have left or disconnected, or when ctx is done.
 func (m *Member) serveUntilLeft(ctx context.Context) error {
 	isLast, leaveKeys := m.service.removeMember()
 	if !isLast {
 		return m.client.Close()
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer reportLateRanks(ctx, m.world.LateToLeave, func(context.Context) []int {
+	defer reportLateRanks(ctx, m.world.ReportConnected, func(context.Context) []int {
 		return m.service.server.connectedRanks(m.keyPrefix)
 	})()
 	var waiter sync.WaitGroup
@@ -105,8 +101,8 @@ func (m *Member) serveUntilLeft(ctx context.Context) error {
 	return errors.Join(m.client.Close(), m.service.server.Close())
 }
 
-// awaitLeft waits until all keys are set. It returns false if the wait fails or there are no keys,
-// because ranks do not announce that they leave a world that some rank did not join.
+// awaitLeft reports whether all keys were set. It returns false if there are no keys, because ranks
+// do not announce that they leave a world that some rank did not join.
 func (m *Member) awaitLeft(ctx context.Context, leaveKeys [][]string) bool {
 	for _, keys := range leaveKeys {
 		if m.client.Wait(ctx, keys...) != nil {

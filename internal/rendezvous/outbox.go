@@ -5,11 +5,10 @@ import (
 	"sync"
 )
 
-// outboxLimit is the number of bytes of pending replies above which the server stops reading a
-// client's requests. A single reply may be larger.
+// The server stops reading a client's requests while more bytes of replies are pending. A single
+// reply may be larger.
 const outboxLimit = 1 << 20
 
-// outbox buffers the replies to a client, so that a slow client does not delay others.
 type outbox struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -24,7 +23,6 @@ func newOutbox() *outbox {
 	return o
 }
 
-// post appends b without blocking. It does nothing if the outbox is closed.
 func (o *outbox) post(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -42,7 +40,7 @@ func (o *outbox) awaitSpace() {
 	}
 }
 
-// close closes the outbox. drain then returns when it has written all pending replies.
+// close makes drain return after it has written all pending replies.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -50,8 +48,7 @@ func (o *outbox) close() {
 	o.changed.Broadcast()
 }
 
-// drain writes replies to w until the outbox is closed and empty. If a write fails, drain closes
-// the outbox and returns.
+// drain writes replies to w until the outbox is closed and empty, or a write fails.
 func (o *outbox) drain(w io.Writer) {
 	for {
 		b := o.next()
@@ -65,7 +62,7 @@ func (o *outbox) drain(w io.Writer) {
 	}
 }
 
-// next waits for replies and returns them. It returns nil if the outbox is closed and empty.
+// next waits for replies. It returns nil if the outbox is closed and empty.
 func (o *outbox) next() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// checkAddressOwner finds out which user's process uses an address. If it is another user, waiting
-// would not help, and checkAddressOwner returns an error. Otherwise it returns advice for an error
-// message.
+// checkAddressOwner returns an error if another user's process uses the address, because waiting
+// would not help. Otherwise it returns advice for an error message.
 func checkAddressOwner(
 	ctx context.Context, endpoint Endpoint, uid uint32,
 ) (advice string, err error) {

@@ -9,11 +9,9 @@ import (
 	"testing"
 )
 
-// TestAddressOfAnotherUserIsRefused starts two servers and calls checkAddressOwner with their
-// addresses, but with the ID of another user.
 func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 	tcp, _ := serveOn(t, "127.0.0.1:0", "token")
-	unix, _ := serveOn(t, privateName(), "")
+	unix, _ := serveOn(t, privateAddress(), "")
 	own := uint32(os.Geteuid())
 	for _, s := range []*Server{tcp, unix} {
 		endpoint := Endpoint{Address: s.Address()}
@@ -26,16 +24,15 @@ func TestAddressOfAnotherUserIsRefused(t *testing.T) {
 			t.Errorf("got %v, want an error without advice to join another user's store", err)
 		}
 		if advice, err := checkAddressOwner(testContext(t), endpoint, own); err != nil || advice == "" {
-			t.Errorf("addressInUse(%s) = %q, %v; want advice", endpoint.Address, advice, err)
+			t.Errorf("checkAddressOwner(%s) = %q, %v; want advice", endpoint.Address, advice, err)
 		}
 	}
 }
 
-// TestPyTorchStoreIsSuggestedOnlyForPorts tries to serve a store at a port and at a Unix socket
-// that are in use. Only the error for the port may suggest joining PyTorch's store, because
-// PyTorch's stores never use Unix sockets.
+// TestPyTorchStoreIsSuggestedOnlyForPorts serves a store at an address that is in use. For a Unix
+// socket, the error must not suggest joining PyTorch's store, which never uses Unix sockets.
 func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
-	for address, advised := range map[string]bool{"127.0.0.1:0": true, privateName(): false} {
+	for address, wantAdvice := range map[string]bool{"127.0.0.1:0": true, privateAddress(): false} {
 		network, addr, err := splitAddress(address)
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +47,7 @@ func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(testContext(t))
 		go func() {
-			// serve connects to find out who uses the address, and then returns its advice.
+			// joinService connects to find the owner of the address before it returns its advice.
 			if conn, err := l.Accept(); err == nil {
 				conn.Close()
 			}
@@ -61,9 +58,9 @@ func TestPyTorchStoreIsSuggestedOnlyForPorts(t *testing.T) {
 		}
 		_, err = joinService(ctx, Endpoint{Address: address, Token: "token"}, &World{Size: 1})
 		cancel()
-		if err == nil || strings.Contains(err.Error(), EnvStore) != advised {
-			t.Errorf("serve(%s) = %v; want an error that mentions %s: %v",
-				address, err, EnvStore, advised)
+		if err == nil || strings.Contains(err.Error(), EnvStore) != wantAdvice {
+			t.Errorf("joinService(%s) = %v; want an error that mentions %s: %v",
+				address, err, EnvStore, wantAdvice)
 		}
 	}
 }

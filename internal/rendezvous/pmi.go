@@ -27,11 +27,11 @@ var errPMI = errors.New("PMI failed")
 const (
 	pmiLineBytes = 4096
 	pmiKey       = "symmem-store"
-	pmiMinBytes  = 60 // required size of a key or value
+	pmiMinBytes  = 60 // minimum limit for the size of a key or value
 )
 
-// pmiResult caches the endpoint that was received over a descriptor. A program can call Connect
-// several times, but PMI allows one exchange for each descriptor.
+// pmiResult caches an endpoint, because PMI allows one exchange for each descriptor, but a program
+// can call Connect several times.
 type pmiResult struct {
 	sync.Mutex
 	isKnown  bool
@@ -139,8 +139,8 @@ func (p *pmiClient) openSpace() (spaceName string, err error) {
 	return space["kvsname"], nil
 }
 
-// request sends one line and returns the fields of the reply. It fails unless the reply's command
-// is replyCommand and its field rc, which is optional, is 0.
+// request sends a line and returns the fields of the reply. It fails unless the reply's command is
+// replyCommand and its optional field rc is 0.
 func (p *pmiClient) request(line, replyCommand string) (map[string]string, error) {
 	command, _, _ := strings.Cut(line, " ")
 	if _, err := p.conn.Write([]byte("cmd=" + line + "\n")); err != nil {
@@ -164,7 +164,6 @@ func (p *pmiClient) request(line, replyCommand string) (map[string]string, error
 	return fields, nil
 }
 
-// parsePMILine parses a line of "name=value" fields, in which no name may occur twice.
 func parsePMILine(line string) (map[string]string, error) {
 	fields := map[string]string{}
 	for field := range strings.FieldsSeq(line) {

@@ -13,16 +13,15 @@ import (
 	"testing"
 )
 
-// manager is a process manager that speaks PMI-1 with ranks over socket pairs.
-type manager struct {
+// fakeManager is a process manager that speaks PMI-1 with ranks over socket pairs.
+type fakeManager struct {
 	mu      sync.Mutex
 	values  map[string]string
 	barrier sync.WaitGroup
 }
 
-// serve answers one rank until the rank's connection is closed, and returns the commands that
-// the rank sent.
-func (m *manager) serve(conn net.Conn) (commands []string, err error) {
+// serve answers a rank until its connection is closed, and returns the commands that it sent.
+func (m *fakeManager) serve(conn net.Conn) (commands []string, err error) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
@@ -38,7 +37,7 @@ func (m *manager) serve(conn net.Conn) (commands []string, err error) {
 	return commands, lines.Err()
 }
 
-func (m *manager) answer(fields map[string]string) string {
+func (m *fakeManager) answer(fields map[string]string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch fields["cmd"] {
@@ -88,7 +87,7 @@ func socketPair(t *testing.T) (net.Conn, int) {
 // TestRanksConnectByPMI connects three ranks twice, although each rank may use PMI only once.
 func TestRanksConnectByPMI(t *testing.T) {
 	const size = 3
-	m := &manager{values: map[string]string{}}
+	m := &fakeManager{values: map[string]string{}}
 	m.barrier.Add(size)
 	worlds := make([]World, size)
 	var managers sync.WaitGroup

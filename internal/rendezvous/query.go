@@ -34,7 +34,7 @@ const (
 	queryCount
 )
 
-// Limits of a request. PyTorch's LibUV server has the same limits except maxRequestBytes.
+// PyTorch's LibUV server has the same limits except maxRequestBytes.
 const (
 	maxKeyBytes     = 8 << 10
 	maxValueBytes   = 8 << 20
@@ -42,26 +42,25 @@ const (
 	maxRequestBytes = 256 << 20
 )
 
-// protocolMagic identifies the protocol in the first request of a connection.
 const protocolMagic uint32 = 0x3C85F7CE
 
-// The one-byte answers.
+// One-byte answers
 const (
-	replyReady    = 0 // CHECK: all keys are set.
-	replyNotReady = 1 // CHECK: some key is missing.
-	replyWaitOver = 0 // WAIT, BARRIER: the wait is over.
-	replyCanceled = 1 // CANCEL_WAIT: the WAIT has been canceled, or was answered before.
+	replyReady    = 0 // to CHECK: all keys are set
+	replyNotReady = 1 // to CHECK: some key is missing
+	replyWaitOver = 0 // to WAIT and BARRIER
+	replyCanceled = 1 // to CANCEL_WAIT, even if the WAIT was answered before
 )
 
-// requestFormat describes the fields that follow the query byte, in this order: a nonce, the number
-// of keys, each key with its values, and a number. Most queries have some of these fields.
+// requestFormat lists the fields after the query byte. Their order is nonce, number of keys, each
+// key with its values, number.
 type requestFormat struct {
 	name       string
-	hasNonce   bool // u32
-	hasCount   bool // u64 number of keys
+	hasNonce   bool // uint32
+	hasCount   bool // uint64 number of keys
 	keyCount   int  // number of keys unless hasCount is set
 	valueCount int  // number of values of each key
-	hasNumber  bool // i64
+	hasNumber  bool // int64
 }
 
 var requestFormats = [queryCount]requestFormat{
@@ -97,8 +96,8 @@ type request struct {
 	query  query
 	nonce  uint32
 	keys   []string
-	values [][]byte // requestFormat.valueCount for each key, in the order of the keys
-	number int64    // for ADD the delta, for BARRIER the number of ranks
+	values [][]byte // requestFormat.valueCount values for each key
+	number int64    // delta of ADD, or number of ranks of BARRIER
 }
 
 func (r *request) encode(b []byte) []byte {
@@ -122,7 +121,8 @@ func (r *request) encode(b []byte) []byte {
 	return b
 }
 
-// checkSize returns ErrTooLarge if the request would make a server close the connection.
+// checkSize returns ErrTooLarge if a server would close the connection because of the request's
+// size.
 func (r *request) checkSize() error {
 	if len(r.keys) > maxKeys {
 		return fmt.Errorf("%d keys, at most %d are allowed: %w", len(r.keys), maxKeys, ErrTooLarge)

@@ -10,15 +10,14 @@ import (
 )
 
 const (
-	// EnvStore is the variable that holds the address of a running store.
+	// EnvStore is the environment variable for the address of a running store.
 	EnvStore = "SYMMEM_STORE"
-	// EnvToken is the variable that holds the store's token.
+	// EnvToken is the environment variable for the store's token.
 	EnvToken = "SYMMEM_TOKEN"
 )
 
-// chooseRoute chooses how to reach the store. All ranks must make the same choice. It therefore
-// depends only on variables that are the same for all ranks, and on whether all ranks run on one
-// machine.
+// chooseRoute chooses how to reach the store. All ranks must make the same choice, so it uses only
+// variables that are the same for all ranks, and whether all ranks run on one machine.
 func chooseRoute(e *environment, o Options, w *World) error {
 	if w.Size == 1 {
 		return nil
@@ -64,9 +63,8 @@ func routeToAddress(address string, token Token, w *World) error {
 	return nil
 }
 
-// routeOnOneMachine sets the route to a Unix socket. The ranks derive the socket's name from the
-// name of their job. MPICH does not name jobs, so its ranks receive the socket's name by PMI, the
-// protocol of its process manager.
+// routeOnOneMachine chooses a Unix socket, whose name the ranks derive from the name of the job.
+// MPICH does not name jobs, so its ranks receive the socket's name by PMI.
 func routeOnOneMachine(e *environment, token Token, w *World) error {
 	if w.Source == SourceMPICH {
 		fd, err := e.number("PMI_FD")
@@ -90,15 +88,13 @@ func routeOnOneMachine(e *environment, token Token, w *World) error {
 	return nil
 }
 
-// privateSocketAddress returns the address of an abstract socket for a user and a job. It hashes
-// jobIdentity, because the name of a socket is limited to 107 bytes.
+// privateSocketAddress hashes jobIdentity, because the name of a socket has at most 107 bytes.
 func privateSocketAddress(source Source, uid int, jobIdentity []string) string {
 	jobName := string(source) + "\x00" + strings.Join(jobIdentity, "\x00")
 	return fmt.Sprintf("%s@symmem-%d-%x", unixScheme, uid, sha256.Sum256([]byte(jobName)))
 }
 
-// routeAcrossMachines sets the route to an address that all ranks can reach. Other jobs can also
-// reach it, so a token is required.
+// routeAcrossMachines requires a token, because processes of other jobs can reach the address.
 func routeAcrossMachines(e *environment, token Token, w *World) error {
 	address, err := masterAddress(e)
 	if err != nil {
@@ -106,13 +102,12 @@ func routeAcrossMachines(e *environment, token Token, w *World) error {
 	}
 	if token == "" {
 		return e.errorf("ranks on several machines need a token for their store: set %s to "+
-			"the same random text on all, for example of: openssl rand -hex 16", EnvToken)
+			"the same random text on all, for example the output of: openssl rand -hex 16", EnvToken)
 	}
 	w.Route = Route{Kind: RouteServe, Endpoint: Endpoint{Address: address, Token: token}}
 	return nil
 }
 
-// masterAddress returns the address in MASTER_ADDR and MASTER_PORT, which PyTorch's launchers set.
 func masterAddress(e *environment) (string, error) {
 	host, port := e.value("MASTER_ADDR"), e.value("MASTER_PORT")
 	if host == "" || port == "" {

@@ -12,10 +12,10 @@ import (
 	"symmem/internal/sys"
 )
 
-// Server serves one store over the protocol of PyTorch's TCPStore. It accepts clients until Drain
-// or Close is called. It is safe for concurrent use.
+// Server serves a store over the protocol of PyTorch's TCPStore. It accepts clients until Drain or
+// Close is called. It is safe for concurrent use.
 type Server struct {
-	// These fields do not change. listener is nil for a server that only this process can reach.
+	// These fields do not change. listener is nil if only this process can reach the server.
 	listener   net.Listener
 	address    string
 	token      Token
@@ -23,24 +23,24 @@ type Server struct {
 	goroutines sync.WaitGroup
 
 	mu sync.Mutex
-	// All fields below are guarded by mu.
+	// mu guards all fields below.
 	table           *table
 	sessions        map[clientID]*session
 	claims          map[rankClaim]clientID // session that has claimed the rank
-	lastID          clientID               // of the newest session
+	lastID          clientID               // ID of the newest session
 	remoteCount     int                    // number of open remote sessions
 	endCount        int                    // number of calls of recordEnd
 	unauthenticated []*session             // remote sessions that are not open yet, oldest first
 	remoteEnded     chan struct{}          // closed and replaced whenever remoteCount decreases
 	isClosed        bool
-	// onAcceptError, if set, is called with the first error of Accept that the user can fix.
+	// onAcceptError handles the first error of Accept that the user can fix.
 	onAcceptError func(error)
 	authTimeout   time.Duration
 }
 
-// Listen serves a new store at address, which is "host:port" (with port 0 for any free port) or
-// "unix:@name". On TCP, a token is required. On a Unix socket, the token may be empty, because the
-// server refuses other users' clients. The caller must close the server.
+// Listen serves a new store at address, which is "host:port" (port 0 chooses a free port) or
+// "unix:@name". On TCP, it requires a token. On a Unix socket, the token may be empty, because the
+// server refuses clients of other users. The caller must close the server.
 func Listen(address string, token Token) (*Server, error) {
 	network, addr, err := splitAddress(address)
 	if err != nil {
@@ -82,10 +82,10 @@ func newServer(address string, token Token) *Server {
 	}
 }
 
-// Address returns the address that clients dial, including the port.
+// Address returns the server's address, with the port that Listen has chosen.
 func (s *Server) Address() string { return s.address }
 
-// Client returns a client in this process. The client needs no token and does not delay Drain.
+// Client returns a client in this process. It needs no token and does not delay Drain.
 func (s *Server) Client() *Client {
 	return newClient(s.address, func(ctx context.Context) (*link, error) {
 		clientEnd, serverEnd := net.Pipe()
@@ -103,7 +103,7 @@ func (s *Server) acceptClients() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// The error is temporary: either no descriptor is free or the client has disconnected.
+			// No descriptor is free, or the client has disconnected.
 			s.reportAcceptError(err)
 			time.Sleep(acceptPause)
 			continue
@@ -116,7 +116,7 @@ func (s *Server) acceptClients() {
 	}
 }
 
-const acceptPause = 10 * time.Millisecond // after Accept has failed
+const acceptPause = 10 * time.Millisecond
 
 func (s *Server) startSession(conn net.Conn, isRemote bool) bool {
 	s.mu.Lock()
@@ -150,8 +150,7 @@ func (s *Server) endSession(sess *session) {
 	}
 }
 
-// endSilentSessions closes the connections to machines that no longer answer. If it did not, the
-// server would detect these machines one after another.
+// The server would otherwise detect silent machines one after another.
 func (s *Server) endSilentSessions() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

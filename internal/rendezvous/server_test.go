@@ -11,7 +11,7 @@ import (
 
 func TestServerRequiresToken(t *testing.T) {
 	token := NewToken()
-	for _, address := range []string{"127.0.0.1:0", privateName()} {
+	for _, address := range []string{"127.0.0.1:0", privateAddress()} {
 		s, c := serveOn(t, address, token)
 		if err := c.Set(testContext(t), "k", nil); err != nil {
 			t.Fatal(err)
@@ -35,7 +35,7 @@ func TestServerRequiresToken(t *testing.T) {
 }
 
 func TestTokenForServerWithoutTokenIsRefused(t *testing.T) {
-	s, _ := serveOn(t, privateName(), "")
+	s, _ := serveOn(t, privateAddress(), "")
 	_, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: NewToken()})
 	if !errors.Is(err, ErrToken) {
 		t.Fatalf("got %v, want ErrToken", err)
@@ -45,8 +45,8 @@ func TestTokenForServerWithoutTokenIsRefused(t *testing.T) {
 func TestUnauthenticatedRequestsAreLimited(t *testing.T) {
 	s := newServer("test", "secret")
 	closeLater(t, s)
-	conn := rawConn(t, s)
-	send(t, conn, hello+"0d 01020304")
+	conn := openRawConn(t, s)
+	send(t, conn, validateBytes+"0d 01020304")
 	expect(t, conn, "01020304")
 	long := strings.Repeat("k", maxTokenBytes)
 	r := request{query: queryCheck, keys: []string{long, long}}
@@ -64,29 +64,29 @@ func TestTCPRequiresToken(t *testing.T) {
 }
 
 func TestOtherUsersAreRefused(t *testing.T) {
-	s, c := serveOn(t, privateName(), "")
+	s, c := serveOn(t, privateAddress(), "")
 	if err := c.Set(testContext(t), "k", nil); err != nil {
 		t.Fatal(err)
 	}
-	other := uint32(os.Geteuid()) + 1
-	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, other)
+	otherUID := uint32(os.Geteuid()) + 1
+	_, err := dial(testContext(t), Endpoint{Address: s.Address()}, otherUID)
 	var peer *PeerError
-	if !errors.As(err, &peer) || peer.UID != other-1 || peer.Want != other {
+	if !errors.As(err, &peer) || peer.UID != otherUID-1 || peer.Want != otherUID {
 		t.Fatalf("dial of another user's server = %v; want a PeerError", err)
 	}
-	refusing := newServer(privateName(), "")
-	refusing.uid = other
-	name := strings.TrimPrefix(refusing.address, unixScheme)
-	if refusing.listener, err = net.Listen("unix", name); err != nil {
+	server := newServer(privateAddress(), "")
+	server.uid = otherUID
+	name := strings.TrimPrefix(server.address, unixScheme)
+	if server.listener, err = net.Listen("unix", name); err != nil {
 		t.Fatal(err)
 	}
-	refusing.goroutines.Go(refusing.acceptClients)
-	closeLater(t, refusing)
+	server.goroutines.Go(server.acceptClients)
+	closeLater(t, server)
 	conn, err := net.Dial("unix", name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = handshake(testContext(t), conn, Endpoint{Address: refusing.address})
+	_, err = handshake(testContext(t), conn, Endpoint{Address: server.address})
 	if !errors.Is(err, ErrLost) {
 		t.Fatalf("handshake of another user's client = %v; want ErrLost", err)
 	}

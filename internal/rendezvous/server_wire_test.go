@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// unhex converts hexadecimal digits, which may contain spaces, and text in single quotes to bytes.
-func unhex(t testing.TB, text string) []byte {
+// parseBytes parses hexadecimal digits and text in single quotes, and ignores spaces.
+func parseBytes(t testing.TB, text string) []byte {
 	t.Helper()
 	var b []byte
 	for i, part := range strings.Split(text, "'") {
@@ -28,15 +28,14 @@ func unhex(t testing.TB, text string) []byte {
 }
 
 const (
-	hello   = "00 cef7853c"
-	one64   = "0100000000000000"
-	two64   = "0200000000000000"
-	zero64  = "0000000000000000"
-	three64 = "0300000000000000"
+	validateBytes = "00 cef7853c"
+	one64         = "0100000000000000"
+	two64         = "0200000000000000"
+	zero64        = "0000000000000000"
+	three64       = "0300000000000000"
 )
 
-// exchanges lists the bytes of every query and of its answer. One server receives the queries
-// in this order, so earlier ones determine the answers to later ones.
+// exchanges lists the bytes of every query and its answer. Earlier queries affect later answers.
 var exchanges = []struct{ name, send, want string }{
 	{"PING", "0d 78563412", "78563412"},
 	{"SET", "01" + two64 + "'/k'" + one64 + "'v'", ""},
@@ -75,8 +74,8 @@ var exchanges = []struct{ name, send, want string }{
 	{"CANCEL_WAIT at a barrier", "0c", "01"},
 }
 
-// rawConn returns a bare connection to a server. The server treats it as remote.
-func rawConn(t *testing.T, s *Server) net.Conn {
+// openRawConn connects to s as a remote client, without a handshake.
+func openRawConn(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	if !s.startSession(theirs, true) {
@@ -88,31 +87,30 @@ func rawConn(t *testing.T, s *Server) net.Conn {
 
 func send(t *testing.T, conn io.Writer, text string) {
 	t.Helper()
-	if _, err := conn.Write(unhex(t, text)); err != nil {
+	if _, err := conn.Write(parseBytes(t, text)); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func expect(t *testing.T, conn io.Reader, text string) {
 	t.Helper()
-	want := unhex(t, text)
+	want := parseBytes(t, text)
 	got := make([]byte, len(want))
 	if n, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, want) {
 		t.Fatalf("got  % x (%v)\nwant % x", got[:n], err, want)
 	}
 }
 
-// TestServerAnswerBytes compares the answer to every query with the expected bytes. It sends a
-// PING after each query. The answer to the PING must follow the query's answer immediately.
+// TestServerAnswerBytes sends a PING after each query, so that it detects extra bytes in an answer.
 func TestServerAnswerBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
-	conn := rawConn(t, s)
-	send(t, conn, hello)
+	conn := openRawConn(t, s)
+	send(t, conn, validateBytes)
 	seen := map[byte]bool{0: true}
 	for _, x := range exchanges {
 		t.Log(x.name)
-		seen[unhex(t, x.send)[0]] = true
+		seen[parseBytes(t, x.send)[0]] = true
 		send(t, conn, x.send+"0d 01020304")
 		expect(t, conn, x.want+"01020304")
 	}
@@ -124,13 +122,13 @@ func TestServerAnswerBytes(t *testing.T) {
 func TestServerReadsSingleBytes(t *testing.T) {
 	s := newServer("test", "")
 	closeLater(t, s)
-	conn := rawConn(t, s)
-	all, want := hello, ""
+	conn := openRawConn(t, s)
+	all, want := validateBytes, ""
 	for _, x := range exchanges {
 		all, want = all+x.send, want+x.want
 	}
 	go func() {
-		for _, b := range unhex(t, all) {
+		for _, b := range parseBytes(t, all) {
 			if _, err := conn.Write([]byte{b}); err != nil {
 				return
 			}
@@ -144,27 +142,28 @@ func TestServerClosesInvalidConnections(t *testing.T) {
 		"another first query":   "0d 01020304",
 		"the wrong magic":       "00 cef7853d",
 		"HTTP":                  "'GET / HTTP/1.1'",
-		"an unknown query":      hello + "13",
-		"VALIDATE twice":        hello + hello,
-		"a key over 8 KiB":      hello + "03 0120000000000000",
-		"a value over 8 MiB":    hello + "01" + one64 + "'k' 0100800000000000",
-		"a huge key":            hello + "03 ffffffffffffffff",
-		"more than 128 Ki keys": hello + "05 0100020000000000",
-		"ADD to a value that is not a number": hello +
+		"an unknown query":      validateBytes + "13",
+		"VALIDATE twice":        validateBytes + validateBytes,
+		"a key over 8 KiB":      validateBytes + "03 0120000000000000",
+		"a value over 8 MiB":    validateBytes + "01" + one64 + "'k' 0100800000000000",
+		"a huge key":            validateBytes + "03 ffffffffffffffff",
+		"more than 128 Ki keys": validateBytes + "05 0100020000000000",
+		"ADD to a value that is not a number": validateBytes +
 			"01" + one64 + "'k'" + one64 + "'v' 04" + one64 + "'k'" + one64,
-		"a second WAIT":              hello + "06" + one64 + one64 + "'x' 06" + one64 + one64 + "'y'",
-		"BARRIER during WAIT":        hello + "06" + one64 + one64 + "'x' 12" + one64 + "'y'" + one64,
-		"an APPEND beyond the limit": hello + "01" + one64 + "'k' 0000800000000000",
+		"a second WAIT": validateBytes + "06" + one64 + one64 + "'x' 06" + one64 + one64 + "'y'",
+		"BARRIER during WAIT": validateBytes +
+			"06" + one64 + one64 + "'x' 12" + one64 + "'y'" + one64,
+		"an APPEND beyond the limit": validateBytes + "01" + one64 + "'k' 0000800000000000",
 	}
 	for name, text := range rows {
 		t.Run(name, func(t *testing.T) {
 			s := newServer("test", "")
 			closeLater(t, s)
-			conn := rawConn(t, s)
-			b := unhex(t, text)
+			conn := openRawConn(t, s)
+			b := parseBytes(t, text)
 			if strings.HasPrefix(name, "an APPEND") {
 				b = append(b, make([]byte, maxValueBytes)...)
-				b = append(b, unhex(t, "09"+one64+"'k'"+one64+"'x'")...)
+				b = append(b, parseBytes(t, "09"+one64+"'k'"+one64+"'x'")...)
 			}
 			go func() { _, _ = conn.Write(b) }()
 			if rest, err := io.ReadAll(conn); err != nil || len(rest) != 0 {

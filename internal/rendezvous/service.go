@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// service shares the server at one endpoint among all members in this process. The last member to
-// leave closes the server.
+// service shares a server among all members in this process. The last member to leave closes it.
 type service struct {
 	endpoint Endpoint
 	server   *Server
 
 	memberCount int
-	// leaveKeys holds the keys that the other ranks set when they leave: a list for each world that
-	// all ranks have joined. It is guarded by services.mu.
+	// leaveKeys has an element for each world that all ranks have joined: the keys that the other
+	// ranks set when they leave. It is guarded by services.mu.
 	leaveKeys [][]string
 }
 
@@ -28,10 +27,9 @@ var services = struct {
 	byAddress map[string]*service
 }{byAddress: map[string]*service{}}
 
-// joinService adds a member to the service at an endpoint. The first member opens the service. If
-// the address is in use, joinService logs a warning and retries, because rank 0 of an earlier run
-// of the job may still use it. If another process has claimed rank 0 of the job, joinService
-// returns an error. It repeats this check.
+// joinService adds a member to the service at an endpoint, or opens the service. While the address
+// is in use, joinService retries, because rank 0 of an earlier run of the job may use it. It
+// returns an error if another process has claimed rank 0.
 func joinService(ctx context.Context, endpoint Endpoint, w *World) (*service, error) {
 	hasWarned := false
 	var lastCheck time.Time
@@ -85,7 +83,7 @@ func (s *service) addWorld(leaveKeys []string) {
 	s.leaveKeys = append(s.leaveKeys, leaveKeys)
 }
 
-// removeMember removes a member. For the last member, it returns s.leaveKeys.
+// removeMember returns s.leaveKeys for the last member.
 func (s *service) removeMember() (isLast bool, leaveKeys [][]string) {
 	services.mu.Lock()
 	defer services.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 )
 
 func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
-	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}})
+	worlds := worldsOf(3, Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}})
 	ctx := testContext(t)
 	forEachRank(t, worlds, func(w World) error {
 		first, firstMember, err := Connect(ctx, w)
@@ -32,10 +32,8 @@ func TestRanksLeaveWorldsInAnyOrder(t *testing.T) {
 	connectAndClose(t, worlds)
 }
 
-// TestSecondServiceWithAnotherTokenIsRefused checks that serve returns an error instead of waiting
-// for the address.
 func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
-	endpoint := Endpoint{Address: privateName(), Token: "one"}
+	endpoint := Endpoint{Address: privateAddress(), Token: "one"}
 	s, err := joinService(testContext(t), endpoint, &World{Size: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -46,34 +44,34 @@ func TestSecondServiceWithAnotherTokenIsRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "with another token") {
 		t.Errorf("got %v, want an error about the token", err)
 	}
-	if last, _ := s.removeMember(); !last {
-		t.Error("the refused call of serve added a member")
+	if isLast, _ := s.removeMember(); !isLast {
+		t.Error("the refused call of joinService added a member")
 	}
 }
 
-// In TestServerOutlivesFirstWorld, rank 0 leaves two worlds. Rank 2, which is only in the
-// larger world, must be able to use the store even after rank 0 has left that world.
+// TestServerOutlivesFirstWorld makes rank 0 leave a world of three ranks and then one of two. Rank
+// 2, which is only in the first, must be able to use the store after rank 0 has left it.
 func TestServerOutlivesFirstWorld(t *testing.T) {
-	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	large, small := worldsOf(3, route), worldsOf(2, route)
 	ctx := testContext(t)
-	closing := make(chan struct{})
-	enter := func(w World) (*Client, io.Closer) {
-		s, leave, err := Connect(ctx, w)
+	hasLeft := make(chan struct{})
+	connect := func(w World) (*Client, io.Closer) {
+		s, member, err := Connect(ctx, w)
 		if err != nil {
 			t.Error(err)
 			return s, io.NopCloser(nil)
 		}
-		return s, leave
+		return s, member
 	}
 	var ranks sync.WaitGroup
 	for rank := range 2 {
 		ranks.Go(func() {
-			_, largeMember := enter(large[rank])
-			_, smallMember := enter(small[rank])
+			_, largeMember := connect(large[rank])
+			_, smallMember := connect(small[rank])
 			err := largeMember.Close()
 			if rank == 0 {
-				close(closing)
+				close(hasLeft)
 			}
 			if err := errors.Join(err, smallMember.Close()); err != nil {
 				t.Errorf("rank %d: %v", rank, err)
@@ -81,41 +79,40 @@ func TestServerOutlivesFirstWorld(t *testing.T) {
 		})
 	}
 	ranks.Go(func() {
-		s, leave := enter(large[2])
-		<-closing
+		s, member := connect(large[2])
+		<-hasLeft
 		for range 200 {
 			if err := s.Set(ctx, "key", nil); err != nil {
 				t.Errorf("rank 2: %v", err)
 				break
 			}
 		}
-		if err := leave.Close(); err != nil {
+		if err := member.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	ranks.Wait()
 }
 
-// In TestFailedConnectDoesNotDelayLeave, ranks call Connect twice, and the second call fails
-// because rank 2 does not join. Rank 0 must nevertheless be able to leave the first world, even
-// though another client is still connected.
+// TestFailedConnectDoesNotDelayLeave calls Connect twice. The second call fails, because rank 2 does
+// not join. Rank 0 must be able to leave the first world although another client is connected.
 func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
-	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateName()}}
+	route := Route{Kind: RouteServe, Endpoint: Endpoint{Address: privateAddress()}}
 	ctx := testContext(t)
 	members := make([]*Member, 3)
 	forEachRank(t, worldsOf(3, route), func(w World) (err error) {
 		_, members[w.Rank], err = Connect(ctx, w)
 		return err
 	})
-	guest, err := Dial(ctx, route.Endpoint)
+	otherClient, err := Dial(ctx, route.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeLater(t, guest)
+	closeLater(t, otherClient)
 	secondCtx, cancel := context.WithCancel(ctx)
 	go func() {
-		// Cancel Connect only after both ranks have joined, because it must list the absent ranks.
-		_ = guest.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
+		// Cancel Connect after both ranks have joined, so that it can list the absent rank.
+		_ = otherClient.Wait(ctx, "symmem/none/0/3/2/joined/0", "symmem/none/0/3/2/joined/1")
 		cancel()
 	}()
 	forEachRank(t, worldsOf(3, route)[:2], func(w World) error {
@@ -140,6 +137,6 @@ func TestFailedConnectDoesNotDelayLeave(t *testing.T) {
 			t.Error(err)
 		}
 	case <-ctx.Done():
-		t.Error("Leave on rank 0 waits for ranks of an incomplete world")
+		t.Error("Leave on rank 0 waits for the ranks of a world that rank 2 did not join")
 	}
 }

@@ -8,24 +8,24 @@ import (
 	"symmem/internal/sys"
 )
 
-// session serves one connection of a Server. It is open once it has received VALIDATE and, if the
-// server requires a token, the token. run reads requests on one goroutine, and outbox.drain writes
-// replies on another.
+// session serves one connection of a Server. It is open once it has received VALIDATE and, if
+// required, the token. run reads requests on one goroutine, and outbox.drain writes replies on
+// another.
 type session struct {
 	server   *Server
 	id       clientID
 	conn     net.Conn
-	isRemote bool // whether the listener accepted the connection
+	isRemote bool // accepted by the listener
 	outbox   *outbox
 
 	isOpen   bool      // guarded by server.mu
-	greeting *greeting // identifies the session's rank, or nil; guarded by server.mu
+	greeting *greeting // sent by the client, or nil; guarded by server.mu
 }
 
 const (
 	authTimeout  = 5 * time.Second
 	flushTimeout = time.Second
-	// maxAuthBytes is the maximum size of a request before the session is open.
+	// maxAuthBytes limits a request before the session is open.
 	maxAuthBytes = len(tokenKey) + maxTokenBytes + 64
 )
 
@@ -40,8 +40,8 @@ func (s *session) run() {
 	if sys.IsSilence(err) {
 		s.server.endSilentSessions()
 	}
-	// The client may never read its replies. After endSession, Server.Close waits for this session
-	// but cannot interrupt it. Writing the last replies therefore needs a deadline.
+	// The client may never read its replies. Server.Close no longer finds this session and cannot
+	// interrupt it, so writing the last replies needs a deadline.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 	s.outbox.close()
 }

@@ -5,18 +5,17 @@ import (
 	"strings"
 )
 
-// firstReservedStep is the lowest of the step IDs that Slurm reserves for processes that are not
-// ranks, such as sbatch scripts and salloc shells. In these processes, SLURM_PROCID is 0.
+// Slurm reserves step IDs from firstReservedStep for processes that are not ranks, such as sbatch
+// scripts and salloc shells. In these processes, SLURM_PROCID is 0.
 const firstReservedStep = 0xfffffff0
 
-// inSlurmStep reports whether srun started this process as a task of a step.
-func inSlurmStep(e *environment) bool {
+func isInSlurmStep(e *environment) bool {
 	id, err := strconv.ParseUint(e.value("SLURM_STEP_ID"), 10, 64)
 	return err == nil && id < firstReservedStep
 }
 
-// worldFromSlurm reads this task's rank and sizes. A job can run many steps, so the size of the
-// step takes precedence over the size of the job.
+// worldFromSlurm prefers the size of the step to the size of the job, because a job can run many
+// steps.
 func worldFromSlurm(e *environment) (World, error) {
 	e.variables = nil
 	job := e.value("SLURM_JOB_ID")
@@ -59,8 +58,8 @@ func slurmLocalSize(e *environment, size int) (int, error) {
 	return n, nil
 }
 
-// tasksOnNode returns the number of tasks on a node. list holds the numbers for all nodes in
-// Slurm's compact form: "4(x2),3" means 4, 4, 3.
+// tasksOnNode returns the number of tasks on a node. In list, "4(x2),3" means 4 tasks on nodes 0
+// and 1, and 3 on node 2.
 func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 	for item := range strings.SplitSeq(list, ",") {
 		number, times, isRepeated := strings.Cut(item, "(x")
@@ -68,7 +67,7 @@ func tasksOnNode(list string, node int) (tasks int, isValid bool) {
 		if err != nil || n < 0 {
 			return 0, false
 		}
-		count := 1 // of nodes with n tasks
+		count := 1 // number of nodes with n tasks
 		if isRepeated {
 			digits, isClosed := strings.CutSuffix(times, ")")
 			if count, err = strconv.Atoi(digits); err != nil || !isClosed || count < 1 {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// DefaultTimeout bounds calls whose context has no deadline. PyTorch's stores have the same
-// default.
+// DefaultTimeout bounds calls whose context has no deadline. It is the default of PyTorch's stores.
 const DefaultTimeout = 300 * time.Second
 
 func withDefaultTimeout(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -7,8 +7,8 @@ func TestServedByIsSameForPrefixedClient(t *testing.T) {
 	defer c.Close()
 	for _, rank := range []int{-1, 0, 3} {
 		c.serverRankPlus1 = rank + 1
-		view := WithPrefix(WithPrefix(c, "a"), "b")
-		if got := view.ServedBy(); got != rank {
+		prefixed := WithPrefix(WithPrefix(c, "a"), "b")
+		if got := prefixed.ServedBy(); got != rank {
 			t.Errorf("ServedBy() = %d, want %d", got, rank)
 		}
 	}

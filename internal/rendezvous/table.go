@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// clientID identifies one connection of a server. It is never reused.
+// clientID identifies a connection of a server. It is never reused.
 type clientID uint64
 
 type reply struct {
@@ -19,15 +19,14 @@ type reply struct {
 
 // table holds a store's state and computes the replies to requests. It does no I/O and has no lock.
 //
-// A client waits after it has sent a WAIT for missing keys, or a BARRIER that other ranks have not
-// reached. Like PyTorch's LibUV server, table answers other queries of a waiting client
-// immediately. A second wait is an error, because the client could not distinguish the two answers.
+// Like PyTorch's LibUV server, table answers other queries of a client that waits after a WAIT or
+// BARRIER. A second wait is an error, because the client could not distinguish the two answers.
 type table struct {
 	values         map[string][]byte
 	queues         map[string][][]byte
 	barriers       map[string]*barrier
 	waiterByClient map[clientID]*waiter
-	// waitersByKey lists each missing key's waiters in the order of their requests.
+	// waitersByKey lists the waiters for each missing key in the order of their requests.
 	waitersByKey map[string][]*waiter
 	replies      []reply
 }
@@ -38,10 +37,10 @@ type waiter struct {
 	barrier     *barrier
 }
 
-// barrier counts the clients that have reached it. It is never reset, so each use needs a new key.
+// barrier is never reset, so each use needs a new key.
 type barrier struct {
 	arrivalCount int64
-	clients      []clientID // clients that wait for the barrier
+	clients      []clientID // waiting clients
 }
 
 var (
@@ -61,9 +60,9 @@ func newTable() *table {
 	}
 }
 
-// apply processes a request, which the table owns from then on. It returns the replies, which are
-// valid until the next call and must be sent in order. After an error, the caller must close the
-// client's connection, but must send the replies to other clients.
+// apply processes a request and takes ownership of it. The returned replies are valid until the
+// next call and must be sent in order. After an error, the caller must close the client's
+// connection, but must send the replies to other clients.
 func (t *table) apply(from clientID, r *request) ([]reply, error) {
 	t.replies = t.replies[:0]
 	err := t.dispatch(from, r)
@@ -137,8 +136,7 @@ func (t *table) answer(to clientID, b []byte) {
 	}
 }
 
-// isMissing reports whether a WAIT for key has to wait. A queue that is not empty counts as a key
-// that is set.
+// isMissing reports whether a WAIT for key has to wait. A key of a non-empty queue counts as set.
 func (t *table) isMissing(key string) bool {
 	_, exists := t.values[key]
 	return !exists && len(t.queues[key]) == 0

@@ -15,8 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTable runs the transcripts in testdata. Requests have the form "<client> <QUERY>
-// <fields>", and replies have the form "<client>: <bytes>".
+// TestTable runs the transcripts in testdata. A request has the form "<client> <QUERY> <fields>".
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", func(t *testing.T, d *datadriven.TestData) string {
 		table := newTable()
@@ -42,23 +41,22 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// parseRequest parses a request. fields holds its keys and values, followed by a number if the
-// query has one.
+// parseRequest parses the keys, values and number of a request.
 func parseRequest(t *testing.T, name string, fields []string) *request {
 	t.Helper()
-	q := slices.IndexFunc(requestFormats[:], func(s requestFormat) bool { return s.name == name })
+	q := slices.IndexFunc(requestFormats[:], func(f requestFormat) bool { return f.name == name })
 	if q < 0 {
 		t.Fatalf("no query %q", name)
 	}
 	r := &request{query: query(q)}
-	s := requestFormats[q]
-	if s.hasNumber {
+	format := requestFormats[q]
+	if format.hasNumber {
 		if _, err := fmt.Sscan(fields[len(fields)-1], &r.number); err != nil {
 			t.Fatal(err)
 		}
 		fields = fields[:len(fields)-1]
 	}
-	for group := range slices.Chunk(fields, 1+s.valueCount) {
+	for group := range slices.Chunk(fields, 1+format.valueCount) {
 		r.keys = append(r.keys, group[0])
 		for _, value := range group[1:] {
 			r.values = append(r.values, []byte(value))
@@ -69,21 +67,21 @@ func parseRequest(t *testing.T, name string, fields []string) *request {
 
 func drawRequest(t *rapid.T) *request {
 	r := &request{query: query(rapid.IntRange(0, int(queryCount)-1).Draw(t, "query"))}
-	s := requestFormats[r.query]
-	keys := s.keyCount
-	if s.hasCount {
+	format := requestFormats[r.query]
+	keys := format.keyCount
+	if format.hasCount {
 		keys = rapid.IntRange(0, 4).Draw(t, "keys")
 	}
 	for range keys {
 		r.keys = append(r.keys, rapid.StringN(0, 9, -1).Draw(t, "key"))
-		for range s.valueCount {
+		for range format.valueCount {
 			r.values = append(r.values, rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "value"))
 		}
 	}
-	if s.hasNonce {
+	if format.hasNonce {
 		r.nonce = rapid.Uint32().Draw(t, "nonce")
 	}
-	if s.hasNumber {
+	if format.hasNumber {
 		r.number = rapid.Int64().Draw(t, "number")
 	}
 	return r
@@ -107,24 +105,24 @@ func TestRequestRoundTrip(t *testing.T) {
 	})
 }
 
-// checkTable checks that the table's two indexes of waiters match, and that no client waits for a
-// key that is set.
+// checkTable checks that waitersByKey and waiterByClient match, and that no client waits for a key
+// that is set.
 func checkTable(t *rapid.T, table *table) {
-	pairs := 0
+	entryDifference := 0
 	for key, waiters := range table.waitersByKey {
 		if len(waiters) == 0 || !table.isMissing(key) && len(table.queues[key]) == 0 {
 			t.Fatalf("%d clients wait for key %q, which is set; want none", len(waiters), key)
 		}
-		pairs += len(waiters)
+		entryDifference += len(waiters)
 	}
 	for client, w := range table.waiterByClient {
 		if w.client != client || len(w.missingKeys) == 0 && w.barrier == nil {
 			t.Fatalf("client %d waits for nothing", client)
 		}
-		pairs -= len(w.missingKeys)
+		entryDifference -= len(w.missingKeys)
 	}
-	if pairs != 0 {
-		t.Fatalf("waitersByKey has %d more entries than the waiters' missing keys", pairs)
+	if entryDifference != 0 {
+		t.Fatalf("waitersByKey has %d more entries than the waiters' missing keys", entryDifference)
 	}
 }
 
@@ -146,17 +144,17 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 				r.keys = r.keys[:1]
 			}
 			r.values = [][]byte{[]byte("1"), []byte("2")}[:requestFormats[r.query].valueCount]
-			before := table.waiterByClient[from] != nil
+			wasWaiting := table.waiterByClient[from] != nil
 			replies, err := table.apply(from, r)
-			waits := r.query == queryWait || r.query == queryBarrier
-			if (err != nil) != (waits && before) {
-				t.Fatalf("%s from a client with waiting = %v: got error %v", r.query, before, err)
+			isWait := r.query == queryWait || r.query == queryBarrier
+			if (err != nil) != (isWait && wasWaiting) {
+				t.Fatalf("%s from a client with waiting = %v: got error %v", r.query, wasWaiting, err)
 			}
-			stopped := slices.ContainsFunc(replies, func(x reply) bool {
+			isAnswered := slices.ContainsFunc(replies, func(x reply) bool {
 				return x.to == from && bytes.Equal(x.bytes, []byte{replyWaitOver})
 			})
-			if waits && !before && stopped == (table.waiterByClient[from] != nil) {
-				t.Fatalf("%s: answered and waiting are both %v, want exactly one of them", r.query, stopped)
+			if isWait && !wasWaiting && isAnswered == (table.waiterByClient[from] != nil) {
+				t.Fatalf("%s: answered and waiting are both %v, want exactly one of them", r.query, isAnswered)
 			}
 			checkTable(t, table)
 		}
@@ -167,7 +165,7 @@ func TestEveryWaitIsAnsweredOnce(t *testing.T) {
 // session when the client has disconnected.
 func FuzzServer(f *testing.F) {
 	for _, x := range exchanges {
-		f.Add(unhex(f, hello+x.send))
+		f.Add(parseBytes(f, validateBytes+x.send))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newServer("fuzz", "")
@@ -188,7 +186,7 @@ func FuzzServer(f *testing.F) {
 // FuzzClient answers a client's calls with arbitrary bytes. The calls must return.
 func FuzzClient(f *testing.F) {
 	for _, x := range exchanges {
-		f.Add(unhex(f, x.want))
+		f.Add(parseBytes(f, x.want))
 	}
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		calls := []func(c *Client) error{

@@ -2,7 +2,6 @@ package rendezvous
 
 import "slices"
 
-// startWait answers a WAIT immediately if all keys are set. Otherwise the client starts waiting.
 func (t *table) startWait(from clientID, keys []string) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -30,7 +29,7 @@ func (t *table) wakeWaiters(key string) {
 	}
 }
 
-// removeMissing removes key from w.missingKeys. If no key remains, it answers the wait.
+// removeMissing answers the wait if no other key is missing.
 func (t *table) removeMissing(w *waiter, key string) {
 	if delete(w.missingKeys, key); len(w.missingKeys) == 0 {
 		delete(t.waiterByClient, w.client)
@@ -45,8 +44,8 @@ func (t *table) removeWaiter(w *waiter, key string) {
 	}
 }
 
-// arriveAtBarrier records that a client has reached a barrier, at which the given number of ranks
-// must arrive. The last arrival ends the waits of all clients at the barrier.
+// arriveAtBarrier adds a client to a barrier. After the last of rankCount arrivals, it answers the
+// waits of all clients at the barrier.
 func (t *table) arriveAtBarrier(from clientID, key string, ranks int64) error {
 	if t.waiterByClient[from] != nil {
 		return errSecondWait
@@ -70,8 +69,8 @@ func (t *table) arriveAtBarrier(from clientID, key string, ranks int64) error {
 	return nil
 }
 
-// endWait ends the wait of a client that has canceled the wait or disconnected. A barrier still
-// counts the arrival of such a client.
+// endWait ends the wait of a client that has canceled it or disconnected. A barrier still counts
+// the client's arrival.
 func (t *table) endWait(client clientID) {
 	w := t.waiterByClient[client]
 	if w == nil {

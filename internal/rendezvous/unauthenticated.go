@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// maxUnauthenticated bounds the number of connections that have not authenticated yet. Ranks
-// authenticate within a millisecond, and they retry if their connection is closed.
+// Ranks authenticate within a millisecond, and they retry if their connection is closed.
 const maxUnauthenticated = 128
 
 func unauthenticatedLimit() int {
@@ -20,14 +19,12 @@ func unauthenticatedLimit() int {
 	return unauthenticatedLimitFor(limit.Cur)
 }
 
-// unauthenticatedLimitFor returns a quarter of the descriptors that a process may open, but at
-// least 4 and at most maxUnauthenticated.
 func unauthenticatedLimitFor(descriptors uint64) int {
 	return int(min(maxUnauthenticated, max(4, descriptors/4)))
 }
 
-// addUnauthenticated adds a session to s.unauthenticated. If there are too many, it closes the
-// oldest one. The caller must hold s.mu.
+// addUnauthenticated adds a session and closes the oldest unauthenticated one if the limit is
+// exceeded. The caller must hold s.mu.
 func (s *Server) addUnauthenticated(sess *session) {
 	s.unauthenticated = append(s.unauthenticated, sess)
 	if len(s.unauthenticated) > unauthenticatedLimit() {
@@ -55,15 +52,15 @@ func (s *Server) openSession(sess *session) error {
 	return sess.conn.SetReadDeadline(time.Time{})
 }
 
-// OnAcceptError sets a function that the server calls, on one of its goroutines, the first time
-// that it cannot accept a connection. By default, the server logs a warning.
+// OnAcceptError sets a function that handles the first error of accepting a connection that the
+// user can fix. The server calls it on another goroutine. By default, the server logs a warning.
 func (s *Server) OnAcceptError(handle func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onAcceptError = handle
 }
 
-// reportAcceptError reports errors of Accept that the user can fix and ignores all others.
+// reportAcceptError reports only errors that the user can fix.
 func (s *Server) reportAcceptError(err error) {
 	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
 		return

@@ -33,10 +33,10 @@ func checkClosed(t *testing.T, conn net.Conn) {
 func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	const count = 2 * maxUnauthenticated
-	var all []net.Conn
+	var conns []net.Conn
 	for range count {
-		all = append(all, dialSilent(t, s))
-		if len(all)%64 != 0 {
+		conns = append(conns, dialSilent(t, s))
+		if len(conns)%64 != 0 {
 			continue
 		}
 		c, err := Dial(testContext(t), Endpoint{Address: s.Address(), Token: "token"})
@@ -48,7 +48,7 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, conn := range all[:count-maxUnauthenticated] {
+	for _, conn := range conns[:count-maxUnauthenticated] {
 		checkClosed(t, conn)
 	}
 	s.mu.Lock()
@@ -63,20 +63,18 @@ func TestUnauthenticatedConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-// TestUnauthenticatedConnectionsTimeOut sends nothing over one connection and only half a handshake
-// over another.
 func TestUnauthenticatedConnectionsTimeOut(t *testing.T) {
 	s, first := serveOn(t, "127.0.0.1:0", "token")
 	s.mu.Lock()
 	s.authTimeout = 50 * time.Millisecond
 	s.mu.Unlock()
-	silent, partial := dialSilent(t, s), dialSilent(t, s)
-	greeting := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
-	if _, err := partial.Write(greeting); err != nil {
+	silentConn, partialConn := dialSilent(t, s), dialSilent(t, s)
+	handshake := (&request{query: queryValidate, nonce: protocolMagic}).encode(nil)
+	if _, err := partialConn.Write(handshake); err != nil {
 		t.Fatal(err)
 	}
-	checkClosed(t, silent)
-	checkClosed(t, partial)
+	checkClosed(t, silentConn)
+	checkClosed(t, partialConn)
 	// An authenticated client may be idle for longer.
 	if err := first.Set(testContext(t), "key", nil); err != nil {
 		t.Error(err)

@@ -14,10 +14,9 @@ import (
 // connection to the store. When that connection is closed, the server records that this rank has
 // ended.
 type endWatcher struct {
-	client *Client
-	world  string // prefix of the world's keys
-	rank   int
-	// storeRank is the rank that serves the store, or -1 if no rank does.
+	client    *Client
+	keyPrefix string
+	rank      int
 	storeRank int
 
 	cancelWait, cancelAll context.CancelFunc
@@ -26,23 +25,23 @@ type endWatcher struct {
 	mu             sync.Mutex         // guards the fields below
 	ends           map[int]*endReport // by rank
 	isStoreLost    bool
-	isStoreClosing bool          // whether the store has announced its end
+	isStoreClosing bool          // the store has announced that it will close
 	changed        chan struct{} // closed and replaced when the state changes
 }
 
-// endReport is the best report of the end of a rank so far.
+// endReport is the most precise report of the end of a rank so far.
 type endReport struct {
 	*EndedError
 	firstReport time.Time
-	// isFromLauncher is set if a launcher reported the end. The server's report is less precise.
+	// A launcher's report is more precise than the server's.
 	isFromLauncher bool
 }
 
-// startEndWatcher sends this rank's greeting over the connection of c and starts an endWatcher. If
-// the server does not record which ranks have ended, startEndWatcher closes c and returns nil.
+// startEndWatcher takes ownership of c. It returns nil if the server does not record which ranks
+// have ended.
 func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, error) {
 	w := &endWatcher{
-		client: c, world: m.keyPrefix, rank: m.world.Rank,
+		client: c, keyPrefix: m.keyPrefix, rank: m.world.Rank,
 		storeRank: -1, ends: map[int]*endReport{},
 		changed: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -60,11 +59,10 @@ func startEndWatcher(ctx context.Context, m *Member, c *Client) (*endWatcher, er
 	return w, nil
 }
 
-// unlimitedTime keeps calls of the client from adding the default deadline.
+// unlimitedTime prevents calls of the client from adding the default deadline.
 const unlimitedTime = 100 * 365 * 24 * time.Hour
 
-// run processes the store's reports of ended ranks until waitCtx is canceled or the connection is
-// lost. It uses waitCtx only for waits, because canceling any other request closes the connection.
+// run uses waitCtx only for waits, because canceling any other request closes the connection.
 func (w *endWatcher) run(ctx, waitCtx context.Context) {
 	defer close(w.done)
 	defer w.cancelAll()
@@ -84,43 +82,44 @@ func (w *endWatcher) run(ctx, waitCtx context.Context) {
 		var e rankEnd
 		switch {
 		case json.Unmarshal(value, &e) != nil:
-		case e.Closing:
+		case e.IsStoreClosing:
 			w.mu.Lock()
 			w.isStoreClosing = true
 			w.mu.Unlock()
 			w.markStoreLost()
 			_ = w.client.Close() // The server waits for it.
 			return
-		case e.World == "":
+		case e.KeyPrefix == "":
 			// The launcher reports the exit of a process, but not whether its rank left before.
 			var reason []byte
-			reason, e.Left, _ = WithPrefix(w.client, w.world).Peek(ctx, leftKey(e.Rank))
-			if e.Left {
-				e.Why = string(reason)
+			reason, e.HasLeft, _ = WithPrefix(w.client, w.keyPrefix).Peek(ctx, leftKey(e.Rank))
+			if e.HasLeft {
+				e.Reason = string(reason)
 			}
 			w.recordEnd(e)
-		case e.World == w.world:
+		case e.KeyPrefix == w.keyPrefix:
 			w.recordEnd(e)
 		}
 	}
 }
 
-// recordEnd records the first report of the end of a rank. A launcher's report replaces a report by
-// the server.
+// recordEnd keeps the first report about each rank, but a launcher's report replaces the server's.
 func (w *endWatcher) recordEnd(e rankEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	previous, isFromLauncher := w.ends[e.Rank], e.World == ""
+	previous, isFromLauncher := w.ends[e.Rank], e.KeyPrefix == ""
 	if e.Rank == w.rank || previous != nil && (previous.isFromLauncher || !isFromLauncher) {
 		return
 	}
 	end := &endReport{
-		EndedError:     &EndedError{Rank: e.Rank, How: e.How, Left: e.Left, Why: e.Why},
+		EndedError: &EndedError{
+			Rank: e.Rank, Description: e.Description, HasLeft: e.HasLeft, Reason: e.Reason,
+		},
 		isFromLauncher: isFromLauncher,
 	}
 	if end.firstReport = time.Now(); previous != nil {
-		end.firstReport, end.Left = previous.firstReport, previous.Left || e.Left
-		end.Why = cmp.Or(e.Why, previous.Why)
+		end.firstReport, end.HasLeft = previous.firstReport, previous.HasLeft || e.HasLeft
+		end.Reason = cmp.Or(e.Reason, previous.Reason)
 	}
 	w.ends[e.Rank] = end
 	w.notifyChange()
@@ -137,17 +136,19 @@ func (w *endWatcher) markStoreLost() {
 	isClosing := w.isStoreClosing
 	w.notifyChange()
 	w.mu.Unlock()
-	how := "rank 0, which served the store, has ended"
+	description := "rank 0, which served the store, has ended"
 	if isClosing {
-		how = "rank 0, which served the store, has left"
+		description = "rank 0, which served the store, has left"
 	}
 	if w.storeRank >= 0 {
-		w.recordEnd(rankEnd{World: w.world, Rank: w.storeRank, How: how, Left: isClosing})
+		w.recordEnd(rankEnd{
+			KeyPrefix: w.keyPrefix, Rank: w.storeRank, Description: description, HasLeft: isClosing,
+		})
 	}
 }
 
-// endOfStore waits up to rankEndGrace for the watcher to lose its connection, too. It returns the
-// end of the rank that served the store, or nil if the store closed normally.
+// endOfStore waits up to rankEndGrace for the watcher to lose its connection. It returns the end of
+// the rank that served the store, or nil if the store closed normally.
 func (w *endWatcher) endOfStore() *EndedError {
 	select {
 	case <-w.done:
@@ -156,7 +157,7 @@ func (w *endWatcher) endOfStore() *EndedError {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	end := w.ends[w.storeRank]
-	if !w.isStoreLost || end == nil || end.Left {
+	if !w.isStoreLost || end == nil || end.HasLeft {
 		return nil
 	}
 	return end.EndedError
@@ -179,9 +180,9 @@ func (w *endWatcher) reports() ([]*endReport, <-chan struct{}) {
 	return reports, w.changed
 }
 
-// await waits until a rank for which isFatal returns true has ended, and then until delay has
-// passed since the first report. If ctx is done first, await returns nil.
-func (w *endWatcher) await(
+// awaitEnd waits until a rank for which isFatal returns true has ended, and delay has passed since
+// the first report. It returns nil if ctx is done first.
+func (w *endWatcher) awaitEnd(
 	ctx context.Context, delay time.Duration, isFatal func(context.Context, *EndedError) bool,
 ) *EndedError {
 	for {
@@ -227,7 +228,7 @@ func (w *endWatcher) announceLeave(ctx context.Context, reason []byte) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return WithPrefix(w.client, w.world).Set(ctx, leftKey(w.rank), reason)
+	return WithPrefix(w.client, w.keyPrefix).Set(ctx, leftKey(w.rank), reason)
 }
 
 // close closes the connection, so that the server records that this rank has ended. w may be nil.

@@ -6,31 +6,29 @@ import (
 	"time"
 )
 
-// World describes the ranks of a job, as far as a process knows them before it communicates.
+// World describes the ranks of a job before they communicate.
 type World struct {
 	Rank, Size int
-	// LocalRank identifies this process among the LocalSize ranks of its machine.
+	// LocalRank and LocalSize count only the ranks of this machine.
 	LocalRank, LocalSize int
-	// Source identifies where these numbers come from.
-	Source Source
-	// RunID is the launcher's name for the job, or "". Restart is the number of restarts by the
-	// launcher.
+	Source               Source
+	// RunID is the launcher's name for the job, or "". Restart counts the launcher's restarts.
 	RunID   string
 	Restart int
 	Route   Route
-	// Late, if set, is called repeatedly during Connect. Its arguments are the ranks that have not
-	// joined yet, in ascending order, and the time waited. It returns the time until the next call,
-	// or a negative time for no further call. The first call precedes the wait, with no ranks and a
-	// time of 0. Calls do not overlap.
-	Late func(absent []int, waited time.Duration) time.Duration
-	// LateToLeave, if set, is called in the same way while the server waits for ranks to leave.
-	LateToLeave func(connected []int, waited time.Duration) time.Duration
+	// ReportAbsent, if set, is called repeatedly during Connect, never concurrently. absent lists
+	// the ranks that have not joined, in ascending order. ReportAbsent returns the time until the
+	// next call, or a negative time for none. In the first call, before the wait, absent is empty
+	// and waited is 0.
+	ReportAbsent func(absent []int, waited time.Duration) time.Duration
+	// ReportConnected, if set, is called in the same way while the server waits for ranks to leave.
+	ReportConnected func(connected []int, waited time.Duration) time.Duration
 }
 
 // Source identifies where this process's rank comes from.
 type Source string
 
-// The sources, in the order in which Discover tries them.
+// The sources, in the order in which Discover tries them
 const (
 	SourceOptions    Source = "options"
 	SourceTorchrun   Source = "torchrun"
@@ -49,8 +47,7 @@ type Route struct {
 	Kind RouteKind
 	// Endpoint is set for RouteJoin and RouteServe.
 	Endpoint Endpoint
-	// FD is a descriptor that is connected to MPICH's process manager. It is set for RoutePMI. This
-	// package does not close it.
+	// FD is connected to MPICH's process manager. It is set for RoutePMI. The caller closes it.
 	FD int
 }
 
@@ -64,8 +61,8 @@ const (
 	RouteJoin
 	// RouteServe is a store that rank 0 serves at an endpoint that all ranks know.
 	RouteServe
-	// RoutePMI is a store that rank 0 serves on a socket with a random name. MPICH's process
-	// manager sends the name to the ranks.
+	// RoutePMI is a store that rank 0 serves on a socket whose name MPICH's process manager sends
+	// to the other ranks.
 	RoutePMI
 )
 
@@ -83,21 +80,20 @@ func (k RouteKind) String() string {
 	return fmt.Sprintf("route %d", int(k))
 }
 
-// Options describes the ranks and overrides the environment. The zero value overrides nothing.
+// Options describes the ranks and overrides the environment.
 type Options struct {
-	// If Size is 0, the environment determines the ranks. Rank, LocalRank and LocalSize must then
-	// be 0.
+	// If Size is 0, the environment determines the ranks.
 	Rank, Size int
-	// If LocalSize is 0, all ranks are assumed to run on this machine. LocalRank must then be 0.
+	// If LocalSize is 0, all ranks run on this machine.
 	LocalRank, LocalSize int
-	// Address is the address at which rank 0 serves the store: "host:port", which requires a Token,
-	// or "unix:@name". If it is empty, the environment determines the route.
+	// Address is the address at which rank 0 serves the store. "host:port" requires a Token. If
+	// Address is empty, the environment determines the route.
 	Address string
 	// Token overrides SYMMEM_TOKEN.
 	Token Token
 }
 
-// Variable records an environment variable that Discover has read.
+// Variable is an environment variable that Discover has read.
 type Variable struct {
 	Name  string
 	Value string
@@ -107,8 +103,7 @@ type Variable struct {
 type EnvironmentError struct {
 	Source    Source
 	Variables []Variable
-	// Reason describes the problem and a remedy.
-	Reason string
+	Reason    string
 }
 
 func (e *EnvironmentError) Error() string {
@@ -130,7 +125,6 @@ func (e *EnvironmentError) Error() string {
 
 const maxWorldSize = 1 << 20
 
-// describeProblem describes why the ranks are invalid. It returns "" for valid ranks.
 func (w *World) describeProblem() string {
 	switch {
 	case w.Size < 1 || w.Size > maxWorldSize:

@@ -125,7 +125,7 @@ func (j *joiner) joinError(ctx context.Context, err error) error {
 		return err
 	}
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
-		err = j.rankLostError(ended.Rank, ended.How)
+		err = j.rankLostError(ended.Rank, ended.Description)
 	}
 	// err may be a consequence of an error that another rank has not stored yet.
 	peerCtx, cancel := context.WithTimeout(ctx, ackTimeout)
